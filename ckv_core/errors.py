@@ -1,0 +1,37 @@
+"""Errors whose message is the sentence that the person at the screen reads."""
+
+
+class CkvError(Exception):
+    """Base of all expected failures; the message says what to do."""
+
+    exit_code = 1
+
+
+class ConfigError(CkvError):
+    """An argument is unknown, malformed or out of range."""
+
+    exit_code = 2
+
+
+class PromptError(CkvError):
+    """The context or question cannot be used as given."""
+
+    exit_code = 2
+
+
+class ModelError(CkvError):
+    """The model is unknown, incomplete or cannot be served by this engine."""
+
+    exit_code = 2
+
+
+class RunCancelledError(CkvError):
+    """The run was stopped on request."""
+
+
+class WorkerLostError(CkvError):
+    """The process that owns the model died."""
+
+
+class StorageError(CkvError):
+    """The database cannot be opened, read or written."""
