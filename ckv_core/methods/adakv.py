@@ -1,0 +1,15 @@
+"""AdaKV: SnapKV's scores with budgets shared out among the KV heads of a layer by need."""
+
+from ckv_core.methods.base import METHODS, WINDOW_KNOBS, Method
+
+ADAKV = METHODS.register(
+    Method(
+        name="adakv",
+        label="AdaKV",
+        summary="SnapKV's scores; heads with spread-out attention get more of their layer's budget.",
+        source="Feng et al. 2024, arXiv:2407.11550",
+        scorer="window",
+        budget_rule="adaptive",
+        knobs=(*WINDOW_KNOBS, "safeguard"),
+    )
+)

@@ -1,0 +1,15 @@
+"""Full cache: nothing is evicted; the reference of every comparison."""
+
+from ckv_core.methods.base import METHODS, Method
+
+FULL = METHODS.register(
+    Method(
+        name="full",
+        label="Full cache",
+        summary="Keeps every entry; the reference that the other variants are measured against.",
+        source="Vaswani et al. 2017, arXiv:1706.03762",
+        scorer="none",
+        budget_rule="all",
+        knobs=(),
+    )
+)

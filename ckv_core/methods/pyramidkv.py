@@ -1,0 +1,15 @@
+"""PyramidKV: SnapKV's scores with budgets that fall from the lowest layer to the highest."""
+
+from ckv_core.methods.base import METHODS, WINDOW_KNOBS, Method
+
+PYRAMIDKV = METHODS.register(
+    Method(
+        name="pyramidkv",
+        label="PyramidKV",
+        summary="SnapKV's scores; lower layers get more of the budget than higher ones.",
+        source="Zhang et al. 2024, arXiv:2406.02069",
+        scorer="window",
+        budget_rule="pyramid",
+        knobs=(*WINDOW_KNOBS, "beta"),
+    )
+)

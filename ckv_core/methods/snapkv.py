@@ -1,0 +1,15 @@
+"""SnapKV: entries that the last `window` prompt tokens attend to, the same count in every head."""
+
+from ckv_core.methods.base import METHODS, WINDOW_KNOBS, Method
+
+SNAPKV = METHODS.register(
+    Method(
+        name="snapkv",
+        label="SnapKV",
+        summary="Keeps what the observation window attends to, smoothed; equal budget per head.",
+        source="Li et al. 2024, arXiv:2404.14469",
+        scorer="window",
+        budget_rule="uniform",
+        knobs=WINDOW_KNOBS,
+    )
+)

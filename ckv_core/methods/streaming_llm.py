@@ -1,0 +1,15 @@
+"""StreamingLLM: the first tokens (sinks) and the newest ones, the same set in every head."""
+
+from ckv_core.methods.base import METHODS, Method
+
+STREAMING_LLM = METHODS.register(
+    Method(
+        name="streaming_llm",
+        label="StreamingLLM",
+        summary="Keeps the first `sinks` tokens and the newest ones; looks at positions only.",
+        source="Xiao et al. 2023, arXiv:2309.17453",
+        scorer="position",
+        budget_rule="uniform",
+        knobs=("budget", "sinks"),
+    )
+)

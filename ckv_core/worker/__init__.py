@@ -1,0 +1,1 @@
+"""The process that owns the model, and the client that talks to it."""
