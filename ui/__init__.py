@@ -1,0 +1,1 @@
+"""The dashboard: pages, charts and services. Never imports torch."""
