@@ -43,7 +43,7 @@ class Budget:
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(%|mib)?\s*", text, re.IGNORECASE | re.ASCII)
         if not match:
             raise ConfigError(
-                f"Budget {text!r} is not a number; give tokens (128), a share (10%) or memory (4MiB)."
+                f"Budget {text!r} is not a number; give tokens (128), a share (10%) or MiB (4MiB)."
             )
         amount, suffix = float(match[1]), (match[2] or "").lower()
         if not suffix and not amount.is_integer():
@@ -135,8 +135,8 @@ KNOBS: dict[str, Knob] = {
         ),
         Knob(
             name="window",
-            help="Observation window: the last tokens of the prompt, whose queries give the scores. "
-            "Always kept.",
+            help="Observation window: the last tokens of the prompt, whose queries give the "
+            "scores. Always kept.",
             default=32,
             kvpress=64,
             parse=_integer("window", 1, 1024),

@@ -6,7 +6,7 @@ ADAKV = METHODS.register(
     Method(
         name="adakv",
         label="AdaKV",
-        summary="SnapKV's scores; heads with spread-out attention get more of their layer's budget.",
+        summary="SnapKV's scores; heads with spread-out attention get more of the layer's budget.",
         source="Feng et al. 2024, arXiv:2407.11550",
         scorer="window",
         budget_rule="adaptive",

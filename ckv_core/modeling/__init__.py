@@ -1,0 +1,1 @@
+"""Models: preparing, loading, checking, and the attention function that they call."""

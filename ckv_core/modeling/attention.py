@@ -1,0 +1,83 @@
+"""The one attention function that models call; it hands q, k, v to the run's context.
+
+Registered under our own name in transformers, so no architecture needs code of its own:
+the function sees queries after q_norm and RoPE, and the true scaling.
+"""
+
+from typing import Protocol
+
+from torch import Tensor, nn
+from transformers import AttentionInterface
+from transformers.masking_utils import AttentionMaskInterface
+
+from ckv_core.errors import ModelError
+
+ATTENTION_NAME = "critical_kv"
+
+# Keywords that carry no arithmetic for a context that owns positions and causality itself.
+_IGNORED = frozenset({"position_ids", "cache_position", "use_cache", "is_causal", "dropout"})
+
+
+class AttentionContext(Protocol):
+    """What one forward pass does with the queries, keys and values of each layer."""
+
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float
+    ) -> Tensor:
+        """Attention output of the new tokens.
+
+        Args:
+            layer: index of the decoder layer.
+            query: [rows, query_heads, new_tokens, head_dim], after RoPE.
+            key: [rows, kv_heads, new_tokens, head_dim], after RoPE.
+            value: [rows, kv_heads, new_tokens, value_dim].
+            scaling: factor of the logits.
+
+        Returns:
+            [rows, query_heads, new_tokens, value_dim].
+        """
+        ...
+
+
+def context_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    ckv_context: AttentionContext | None = None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    **keywords: object,
+) -> tuple[Tensor, None]:
+    """Hand one layer's attention to the context given as `model(..., ckv_context=...)`.
+
+    The sliding window is not read here: the loaded model knows it per layer, and the context
+    was built with it.
+
+    Raises:
+        ModelError: called without a context, or the model asks for something not implemented.
+    """
+    if ckv_context is None:
+        raise ModelError("This model is set up for the eviction engine; run it through that.")
+    for name, setting in keywords.items():
+        if name not in _IGNORED and setting is not None and setting is not False:
+            raise ModelError(
+                f"{type(module).__name__} passes {name!r} to its attention, which this engine "
+                "does not implement; choose another model."
+            )
+    if attention_mask is not None:
+        raise ModelError(f"{type(module).__name__} passes its own attention mask; choose another.")
+    layer = module.layer_idx
+    factor = query.shape[-1] ** -0.5 if scaling is None else scaling
+    output = ckv_context.attend(int(layer), query, key, value, factor)  # type: ignore[arg-type]
+    return output.transpose(1, 2).contiguous(), None
+
+
+def _no_mask(*_args: object, **_keywords: object) -> None:
+    """The context owns causality and row lengths, so transformers builds no mask."""
+
+
+AttentionInterface.register(ATTENTION_NAME, context_attention)
+AttentionMaskInterface.register(ATTENTION_NAME, _no_mask)
