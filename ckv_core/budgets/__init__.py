@@ -1,0 +1,1 @@
+"""Budget rules: how the total is divided over layers and KV heads."""

@@ -1,0 +1,38 @@
+"""Whole numbers from fractional shares, with an exact total."""
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+from ckv_core.errors import ConfigError
+
+
+def integer_shares(shares: Sequence[Fraction], total: int, cap: int) -> list[int]:
+    """Largest-remainder rounding; ties go to the lower index.
+
+    A share above `cap` is cut to it and the excess passed on by the same rule.
+
+    Args:
+        shares: wished entries, each >= 0, summing to `total` up to what the cap cuts.
+        total: whole entries to hand out.
+        cap: most entries that one share may get.
+
+    Returns:
+        Whole entries, one per share, summing to `total`.
+
+    Raises:
+        ConfigError: more entries are asked for than all shares can hold.
+    """
+    if total > cap * len(shares):
+        raise ConfigError(f"{total} entries do not fit into {len(shares)} shares of {cap}.")
+    whole = [min(math.floor(share), cap) for share in shares]
+    by_remainder = sorted(
+        range(len(shares)), key=lambda index: (math.floor(shares[index]) - shares[index], index)
+    )
+    missing = total - sum(whole)
+    while missing > 0:
+        for index in by_remainder:
+            if missing and whole[index] < cap:
+                whole[index] += 1
+                missing -= 1
+    return whole

@@ -1,0 +1,1 @@
+"""Scores: how much evidence speaks for keeping each prompt entry."""

@@ -1,0 +1,1 @@
+"""Selectors: which entries a head keeps, given scores and a budget."""
