@@ -1,0 +1,167 @@
+"""Shape of a model as the engine needs it, read from its modules and checked against them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import nn
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from ckv_core.errors import ModelError
+
+# Everything an attention module may hold. Anything else (sinks, gates, latent projections)
+# does arithmetic that the engine would not know of.
+_KNOWN_PARTS = frozenset(
+    {"q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj"}
+    | {"q_norm", "k_norm", "v_norm", "q_layernorm", "k_layernorm"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """Layers, heads and windows of one model.
+
+    Attributes:
+        layers: decoder blocks, in order.
+        attentions: the attention module of each block.
+        sliding_windows: tokens that each layer sees; None = all, so methods may evict.
+        query_heads, kv_heads, head_dim: the same in every layer.
+        context_limit: tokens the model was trained for.
+    """
+
+    layers: tuple[nn.Module, ...]
+    attentions: tuple[nn.Module, ...]
+    sliding_windows: tuple[int | None, ...]
+    query_heads: int
+    kv_heads: int
+    head_dim: int
+    context_limit: int
+
+    @property
+    def evictable_layers(self) -> tuple[int, ...]:
+        """Indices of the layers that see the whole prompt."""
+        return tuple(i for i, window in enumerate(self.sliding_windows) if window is None)
+
+
+def read_geometry(model: PreTrainedModel, name: str) -> Geometry:
+    """Read the geometry of a model; parameters may lie on the meta device.
+
+    Args:
+        model: a causal language model.
+        name: how the user calls it, for error sentences.
+
+    Raises:
+        ModelError: a layer is not plain softmax attention with keys and values per KV head.
+    """
+    config = model.config.get_text_config(decoder=True)
+    layers = _decoder_layers(model, name)
+    attentions = tuple(_attention(layer, index, name) for index, layer in enumerate(layers))
+    query_heads = int(config.num_attention_heads)
+    kv_heads = int(getattr(config, "num_key_value_heads", None) or query_heads)
+    head_dim = _head_dim(attentions[0], query_heads, name)
+    for index, attention in enumerate(attentions):
+        _check_projections(attention, index, (query_heads, kv_heads, head_dim), name)
+    limit = getattr(config, "max_position_embeddings", None)
+    if not isinstance(limit, int) or limit < 1:
+        raise ModelError(
+            f"The config of {name!r} gives no max_position_embeddings, so its context limit is "
+            "unknown; add it to config.json or choose another model."
+        )
+    windows = sliding_windows(config, attentions, limit)
+    if all(window is not None for window in windows):
+        raise ModelError(
+            f"Every layer of {name!r} uses a sliding window of {windows[0]:,} tokens, so there is "
+            "nothing to evict; choose a model with full-attention layers."
+        )
+    return Geometry(layers, attentions, windows, query_heads, kv_heads, head_dim, limit)
+
+
+def sliding_windows(
+    config: PreTrainedConfig, attentions: Sequence[nn.Module], context_limit: int
+) -> tuple[int | None, ...]:
+    """Window of each layer in tokens; None where the layer sees the whole context.
+
+    Models say it in one of three ways: an attribute of the attention module, the config's
+    `layer_types`, or a config-wide `sliding_window` (Mistral, Phi3) that holds for all layers.
+    A window as long as the context limit never hides anything, so it counts as none.
+    """
+    layer_types = getattr(config, "layer_types", None)
+    config_window = getattr(config, "sliding_window", None)
+    windows: list[int | None] = []
+    for index, attention in enumerate(attentions):
+        window = config_window
+        if layer_types is not None and layer_types[index] != "sliding_attention":
+            window = None
+        window = getattr(attention, "sliding_window", window)
+        hides = isinstance(window, int) and window < context_limit
+        windows.append(window if hides else None)
+    return tuple(windows)
+
+
+def _decoder_layers(model: PreTrainedModel, name: str) -> tuple[nn.Module, ...]:
+    decoder = model.get_decoder()  # type: ignore[no-untyped-call]
+    layers = getattr(decoder, "layers", None)
+    if not isinstance(layers, nn.ModuleList) or not len(layers):
+        raise ModelError(
+            f"{name!r} ({type(model).__name__}) has no list of decoder layers that this engine "
+            "can read; choose a model such as Llama, Qwen or Phi-3."
+        )
+    return tuple(layers)
+
+
+def _attention(layer: nn.Module, index: int, name: str) -> nn.Module:
+    """The one attention module of a block, with nothing in it that the engine would not see."""
+    found = [m for m in layer.children() if hasattr(m, "o_proj") and hasattr(m, "layer_idx")]
+    if len(found) != 1 or found[0].layer_idx != index:
+        raise ModelError(
+            f"Layer {index} of {name!r} ({type(layer).__name__}) has no KV cache per head with an "
+            "o_proj after it (state-space, hybrid and similar layers have none), so nothing can "
+            "be evicted there; choose another model."
+        )
+    attention = found[0]
+    parts = {part.partition(".")[0] for part, _ in attention.named_parameters()}
+    unknown = sorted(parts - _KNOWN_PARTS)
+    if unknown:
+        raise ModelError(
+            f"{type(attention).__name__} of {name!r} has {', '.join(unknown)}, which this engine "
+            "does not implement (only plain query, key, value and output projections); choose "
+            "another model."
+        )
+    return attention
+
+
+def _head_dim(attention: nn.Module, query_heads: int, name: str) -> int:
+    head_dim = getattr(attention, "head_dim", None)
+    if not isinstance(head_dim, int):
+        raise ModelError(
+            f"{type(attention).__name__} of {name!r} does not say its head_dim for its "
+            f"{query_heads} query heads; choose another model."
+        )
+    return head_dim
+
+
+def _check_projections(
+    attention: nn.Module, index: int, heads: tuple[int, int, int], name: str
+) -> None:
+    """Check that o_proj and the key and value projections have the sizes of the config."""
+    query_heads, kv_heads, head_dim = heads
+    # Subclasses of Linear are quantised or wrapped: their weight is not the matrix.
+    if type(attention.o_proj) is not nn.Linear or not attention.o_proj.weight.is_floating_point():
+        raise ModelError(
+            f"o_proj in layer {index} of {name!r} is a {type(attention.o_proj).__name__}, not a "
+            "plain linear layer (quantised weights?); use the unquantised checkpoint."
+        )
+    wanted = {
+        "o_proj.in_features": query_heads * head_dim,
+        "k_proj.out_features": kv_heads * head_dim,
+        "v_proj.out_features": kv_heads * head_dim,
+        "qkv_proj.out_features": (query_heads + 2 * kv_heads) * head_dim,
+    }
+    for path, size in wanted.items():
+        part, _, side = path.partition(".")
+        actual = getattr(getattr(attention, part, None), side, size)
+        if actual != size:
+            raise ModelError(
+                f"{path} in layer {index} of {name!r} is {actual}, not {size} as its "
+                f"{query_heads} query heads, {kv_heads} KV heads and head size {head_dim} ask for; "
+                "layers of unequal heads are not supported. Choose another model."
+            )
