@@ -1,0 +1,56 @@
+"""Budgets beyond the protected entries, in exact arithmetic (fractions), design section 2.
+
+`p` is the mean budget beyond the protected entries, `capacity` the number of candidates.
+"""
+
+from fractions import Fraction
+
+from tests.reference.scores import Row
+from tests.reference.selection import top_k
+
+
+def exact(number: float | int) -> Fraction:
+    """A knob as the decimal that the user wrote: 0.2 is one fifth."""
+    return Fraction(str(number))
+
+
+def largest_remainder(shares: list[Fraction], total: int, capacity: int) -> list[int]:
+    """Whole numbers that sum to `total`, capped; the excess goes to the next in line.
+
+    Floors first, then one each by descending remainder, ties to the lower index.
+    """
+    counts = [min(share.numerator // share.denominator, capacity) for share in shares]
+    remainders = [share - count for share, count in zip(shares, counts, strict=True)]
+    order = sorted(range(len(shares)), key=lambda i: (-remainders[i], i))
+    while sum(counts) < total:
+        for i in order:
+            if sum(counts) < total and counts[i] < capacity:
+                counts[i] += 1
+    return counts
+
+
+def pyramid_layers(p: int, layers: int, beta: float, capacity: int) -> list[int]:
+    """Layer budgets per head: arithmetic from hi = 2p - lo down to lo = p / beta."""
+    low = Fraction(p) / exact(beta)
+    high = 2 * p - low
+    if high > capacity:
+        high = Fraction(capacity)
+        low = 2 * p - high
+    if layers == 1:
+        return [p]
+    shares = [high - layer * (high - low) / (layers - 1) for layer in range(layers)]
+    return largest_remainder(shares, layers * p, capacity)
+
+
+def adaptive_heads(scores: list[Row], p: int, safeguard: float) -> list[int]:
+    """One layer's head budgets: c_h * (1 - f) + f * p, c_h counted in the flattened top.
+
+    Args:
+        scores: [kv_heads][candidates] first-stage scores.
+    """
+    heads, capacity = len(scores), len(scores[0])
+    flat = [value for row in scores for value in row]
+    chosen = top_k(flat, heads * p)
+    counts = [sum(i // capacity == head for i in chosen) for head in range(heads)]
+    f = exact(safeguard)
+    return largest_remainder([c * (1 - f) + f * p for c in counts], heads * p, capacity)
