@@ -82,6 +82,11 @@ class Knob:
     kvpress: KnobValue | None = None
     parse: Callable[[str], KnobValue]
 
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The words it takes; empty for a number or a budget."""
+        return self.parse.choices if isinstance(self.parse, _Choice) else ()
+
 
 def _integer(name: str, low: int, high: int, *, odd: bool = False) -> Callable[[str], KnobValue]:
     def parse(text: str) -> KnobValue:
@@ -107,13 +112,19 @@ def _number(name: str, low: float, high: float) -> Callable[[str], KnobValue]:
     return parse
 
 
-def _choice(name: str, *choices: str) -> Callable[[str], KnobValue]:
-    def parse(text: str) -> KnobValue:
-        if text not in choices:
-            raise ConfigError(f"{name} must be one of {', '.join(choices)}; got {text!r}.")
-        return text
+class _Choice:
+    """Reads one of a few words; a form offers them as a list."""
 
-    return parse
+    def __init__(self, name: str, *choices: str) -> None:
+        self._name = name
+        self.choices = choices
+
+    def __call__(self, text: str) -> KnobValue:
+        if text not in self.choices:
+            raise ConfigError(
+                f"{self._name} must be one of {', '.join(self.choices)}; got {text!r}."
+            )
+        return text
 
 
 KNOBS: dict[str, Knob] = {
@@ -153,13 +164,13 @@ KNOBS: dict[str, Knob] = {
             help="Smoothing of scores along the prompt: maximum, average or none.",
             default="max",
             kvpress="avg",
-            parse=_choice("pool", "max", "avg", "none"),
+            parse=_Choice("pool", "max", "avg", "none"),
         ),
         Knob(
             name="group",
             help="How the scores of the query heads that share a KV head are combined.",
             default="mean",
-            parse=_choice("group", "mean", "max"),
+            parse=_Choice("group", "mean", "max"),
         ),
         Knob(
             name="sinks",
@@ -185,13 +196,13 @@ KNOBS: dict[str, Knob] = {
             "(kvpress).",
             default="raw",
             kvpress="pooled",
-            parse=_choice("stage2", "raw", "pooled"),
+            parse=_Choice("stage2", "raw", "pooled"),
         ),
         Knob(
             name="norm",
             help="CriticalKV stage 2 multiplies by the value norm; off is a control without it.",
             default="on",
-            parse=_choice("norm", "on", "off"),
+            parse=_Choice("norm", "on", "off"),
         ),
         Knob(
             name="product",
@@ -199,7 +210,7 @@ KNOBS: dict[str, Knob] = {
             "of the two group values (group, kvpress).",
             default="head",
             kvpress="group",
-            parse=_choice("product", "head", "group"),
+            parse=_Choice("product", "head", "group"),
         ),
         Knob(
             name="epsilon",
@@ -212,7 +223,7 @@ KNOBS: dict[str, Knob] = {
             name="preset",
             help="Defaults of all other knobs: as the paper prints them, or as kvpress ships them.",
             default="paper",
-            parse=_choice("preset", "paper", "kvpress"),
+            parse=_Choice("preset", "paper", "kvpress"),
         ),
     )
 }
