@@ -1,0 +1,137 @@
+"""An engine without a model: the question of a request is the script that it plays."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+from ckv_core.config import CompareRequest
+from ckv_core.errors import ConfigError, ModelError, PromptError, RunCancelledError
+from ckv_core.records import (
+    Generated,
+    ModelInfo,
+    Progress,
+    PromptInfo,
+    RunEvent,
+    RunFinished,
+    RunPrepared,
+    VariantResult,
+)
+
+STEP_S = 0.02
+
+
+class OutOfMemoryError(RuntimeError):
+    """Named like torch's."""
+
+
+class ScriptedRunner:
+    """Scripts: `steps N`, `hang`, `kill`, `exit N`, `refuse`, `bug`, `oom`, `modules`."""
+
+    def __init__(self) -> None:
+        self.info: ModelInfo | None = None
+
+    def load(self, model: str, device: str, dtype: str, report: Callable[[str], None]) -> ModelInfo:
+        report(f"Reading {model}.")
+        if model == "missing":
+            raise ModelError("No model 'missing' was found; check the name.")
+        if model == "slow":
+            for step in range(200):
+                time.sleep(STEP_S)
+                report(f"Part {step} of 200.")
+        if model == "stuck":
+            time.sleep(3600)
+        self.info = _model_info(model)
+        return self.info
+
+    def compare(
+        self, request: CompareRequest, should_stop: Callable[[], bool]
+    ) -> Iterator[RunEvent]:
+        assert self.info is not None
+        yield RunPrepared(self.info, _prompt_info(request), (_variant("full"),), {})
+        yield Progress("prefill", 1.0, "layer 2 of 2")
+        word, _, number = request.question.partition(" ")
+        _interrupt(word, int(number or 0))
+        steps = int(number or 3)
+        for step in range(1, steps + 1):
+            if should_stop():
+                raise RunCancelledError("Cancelled.")
+            time.sleep(STEP_S)
+            yield Progress("decode", step / steps, f"token {step} of {steps}")
+            yield _generated(step, last=step == steps)
+        yield RunFinished({"prefill": 1.0, "decode": 2.0})
+
+    def count_tokens(self, request: CompareRequest) -> tuple[int, int, int]:
+        if request.question == "slow count":
+            time.sleep(2.0)
+        if not request.context.strip():
+            raise PromptError("The context is empty; paste or upload a text first.")
+        count = len(request.context.split())
+        return count, count, 100
+
+    def release(self) -> None:
+        self.info = None
+
+
+def _interrupt(word: str, number: int) -> None:
+    match word:
+        case "hang":
+            time.sleep(3600)
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "exit":
+            os._exit(number)
+        case "refuse":
+            raise ConfigError("Budget 3 is below the protected tokens.")
+        case "bug":
+            raise ValueError("first line\nsecond line")
+        case "oom":
+            raise OutOfMemoryError("CUDA out of memory")
+        case "modules":
+            loaded = sorted({name.partition(".")[0] for name in sys.modules})
+            raise ConfigError(" ".join(loaded))
+
+
+def _model_info(name: str) -> ModelInfo:
+    return ModelInfo(
+        name=name,
+        sha256="0" * 64,
+        layers=2,
+        query_heads=4,
+        kv_heads=2,
+        head_dim=8,
+        dtype="float32",
+        device="cpu",
+        evictable_layers=(0, 1),
+        context_limit=100,
+    )
+
+
+def _prompt_info(request: CompareRequest) -> PromptInfo:
+    pieces = tuple(f"{word} " for word in request.context.split())
+    return PromptInfo(
+        scenario=request.scenario,
+        token_ids=tuple(range(len(pieces))),
+        compressed_tokens=len(pieces),
+        pieces=pieces,
+        context_tokens=(0, len(pieces)),
+    )
+
+
+def _variant(name: str) -> VariantResult:
+    return VariantResult(spec=name, label=name, method=name, critical=False)
+
+
+def _generated(step: int, *, last: bool) -> Generated:
+    texts = tuple(f"w{i} " for i in range(step))
+    return Generated(
+        ("".join(texts),), (tuple(range(step)),), (texts,), ("length" if last else None,)
+    )
+
+
+class BrokenRunner:
+    """Cannot even start."""
+
+    def __init__(self) -> None:
+        raise ImportError("no torch here")

@@ -1,0 +1,176 @@
+"""The worker loop, in this process and over a pipe, with a scripted engine."""
+
+import threading
+from collections.abc import Iterator
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+
+import pytest
+from scripted_runner import ScriptedRunner
+
+from ckv_core.config import CompareRequest
+from ckv_core.records import Progress, RunFinished, RunPrepared
+from ckv_core.worker.messages import (
+    Cancel,
+    CountTokens,
+    Job,
+    JobCancelled,
+    JobDone,
+    JobEvent,
+    JobFailed,
+    ModelStatus,
+    Reply,
+    Shutdown,
+    TokensCounted,
+    Warm,
+)
+from ckv_core.worker.serve import OUT_OF_MEMORY, WorkerLoop
+
+TIMEOUT_S = 10.0
+
+
+@pytest.fixture
+def channel() -> Iterator[Connection]:
+    ours, theirs = Pipe()
+    loop = threading.Thread(target=WorkerLoop(theirs, ScriptedRunner).run)
+    loop.start()
+    yield ours
+    ours.send(Shutdown())
+    loop.join(TIMEOUT_S)
+    assert not loop.is_alive()
+    ours.close()
+    theirs.close()
+
+
+def job(script: str, job_id: str = "a", model: str = "tiny") -> Job:
+    return Job(job_id, CompareRequest(context="one two three", question=script, model=model))
+
+
+def receive(channel: Connection) -> Reply:
+    assert channel.poll(TIMEOUT_S), "no reply in time"
+    reply: Reply = channel.recv()
+    return reply
+
+
+def receive_until(channel: Connection, *kinds: type) -> list[Reply]:
+    replies = [receive(channel)]
+    while not isinstance(replies[-1], kinds):
+        replies.append(receive(channel))
+    return replies
+
+
+def test_a_job_streams_its_events_in_order_and_ends_with_done(channel: Connection) -> None:
+    channel.send(job("steps 3"))
+    replies = receive_until(channel, JobDone, JobFailed, JobCancelled)
+    events = [reply.event for reply in replies if isinstance(reply, JobEvent)]
+    assert replies[-1] == JobDone("a")
+    assert events[0] == Progress("load", None, "Loading tiny.")
+    prepared = next(i for i, event in enumerate(events) if isinstance(event, RunPrepared))
+    assert 0 < prepared < len(events) - 1
+    last = events[-1]
+    assert isinstance(last, RunFinished)
+    assert last.timings_ms["load"] > 0
+    assert last.timings_ms["decode"] == 2.0
+
+
+def test_loading_reports_each_step_and_then_ready(channel: Connection) -> None:
+    channel.send(Warm("tiny"))
+    assert receive(channel) == ModelStatus("tiny", False, "Reading tiny.")
+    assert receive(channel) == ModelStatus("tiny", True, "tiny is ready on cpu in float32.")
+
+
+def test_a_model_that_cannot_be_loaded_fails_the_job_with_its_sentence(
+    channel: Connection,
+) -> None:
+    channel.send(job("steps 1", model="missing"))
+    replies = receive_until(channel, JobDone, JobFailed)
+    sentence = "No model 'missing' was found; check the name."
+    assert replies[-1] == JobFailed("a", sentence)
+    assert ModelStatus("missing", False, sentence, failed=True) in replies
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("refuse", "Budget 3 is below the protected tokens."),
+        ("oom", OUT_OF_MEMORY),
+        ("bug", "The run failed (ValueError: first line); the log has the details."),
+    ],
+)
+def test_a_failure_is_one_sentence_and_the_next_job_runs(
+    channel: Connection, script: str, message: str
+) -> None:
+    channel.send(job(script))
+    assert receive_until(channel, JobDone, JobFailed)[-1] == JobFailed("a", message)
+    channel.send(job("steps 1", "b"))
+    assert receive_until(channel, JobDone, JobFailed)[-1] == JobDone("b")
+
+
+def test_cancel_stops_a_running_job_at_its_next_step(channel: Connection) -> None:
+    channel.send(job("steps 100000"))
+    receive_until(channel, JobEvent)
+    channel.send(Cancel("a"))
+    assert receive_until(channel, JobDone, JobCancelled)[-1] == JobCancelled("a")
+
+
+def test_cancel_stops_a_load(channel: Connection) -> None:
+    channel.send(job("steps 1", model="slow"))
+    receive_until(channel, ModelStatus)
+    channel.send(Cancel("a"))
+    assert receive_until(channel, JobDone, JobCancelled)[-1] == JobCancelled("a")
+
+
+def test_a_job_behind_a_load_is_cancelled_at_once_and_never_runs(channel: Connection) -> None:
+    channel.send(Warm("slow"))
+    receive(channel)
+    channel.send(job("steps 1"))
+    channel.send(Cancel("a"))
+    replies = receive_until(channel, JobCancelled, JobEvent)
+    assert replies[-1] == JobCancelled("a")
+    assert not any(isinstance(reply, ModelStatus) and reply.ready for reply in replies)
+    replies = receive_until(channel, ModelStatus)
+    while not (isinstance(replies[-1], ModelStatus) and replies[-1].ready):
+        replies += receive_until(channel, ModelStatus)
+    channel.send(job("steps 1", "b"))
+    replies = receive_until(channel, JobDone)
+    assert {r.job_id for r in replies if isinstance(r, JobEvent)} == {"b"}
+
+
+def test_tokens_are_counted_while_a_job_runs(channel: Connection) -> None:
+    channel.send(job("steps 100000"))
+    receive_until(channel, JobEvent)
+    channel.send(CountTokens("q", CompareRequest(context="a b c d")))
+    replies = receive_until(channel, TokensCounted, JobDone)
+    assert replies[-1] == TokensCounted("q", 4, 4, 100)
+    channel.send(Cancel("a"))
+    receive_until(channel, JobCancelled)
+
+
+def test_a_slow_count_delays_no_cancel(channel: Connection) -> None:
+    channel.send(job("steps 100000"))
+    receive_until(channel, JobEvent)
+    channel.send(CountTokens("q", CompareRequest(context="a b", question="slow count")))
+    channel.send(Cancel("a"))
+    replies = receive_until(channel, JobCancelled, TokensCounted)
+    assert replies[-1] == JobCancelled("a")
+    receive_until(channel, TokensCounted)
+
+
+def test_a_count_that_fails_answers_with_its_sentence(channel: Connection) -> None:
+    channel.send(CountTokens("q", CompareRequest(context=" ")))
+    answer = receive(channel)
+    assert isinstance(answer, TokensCounted)
+    assert answer.error == "The context is empty; paste or upload a text first."
+    assert (answer.tokens, answer.limit) == (0, 0)
+
+
+def test_the_loop_ends_when_the_other_end_is_gone() -> None:
+    ours, theirs = Pipe()
+    loop = threading.Thread(target=WorkerLoop(theirs, ScriptedRunner).run)
+    loop.start()
+    ours.send(job("steps 100000"))
+    receive_until(ours, JobEvent)
+    ours.close()
+    loop.join(TIMEOUT_S)
+    theirs.close()
+    assert not loop.is_alive()
