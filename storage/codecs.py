@@ -1,0 +1,80 @@
+"""Token lists and arrays as compressed bytes, and back."""
+
+import json
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ckv_core.errors import StorageError
+from ckv_core.records import Float32Array, RetainedSet
+
+FLOAT_CODEC = "zlib"
+BITS_CODEC = "bits+zlib"
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedArray:
+    """The columns of one row of `arrays`."""
+
+    dtype: str
+    shape: list[int]
+    codec: str
+    data: bytes
+
+
+def encode_ints(values: Sequence[int]) -> bytes:
+    """Compress token ids, each below 2**31."""
+    return zlib.compress(np.array(values, dtype="<i4").tobytes())
+
+
+def decode_ints(data: bytes) -> tuple[int, ...]:
+    """Undo `encode_ints`."""
+    return tuple(np.frombuffer(zlib.decompress(data), dtype="<i4").tolist())
+
+
+def encode_texts(texts: Sequence[str]) -> bytes:
+    """Compress a list of texts; half a character (a lone surrogate) is kept as it is."""
+    return zlib.compress(json.dumps(texts, ensure_ascii=False).encode("utf-8", "surrogatepass"))
+
+
+def decode_texts(data: bytes) -> tuple[str, ...]:
+    """Undo `encode_texts`."""
+    return tuple(json.loads(zlib.decompress(data).decode("utf-8", "surrogatepass")))
+
+
+def encode_floats(array: Float32Array) -> EncodedArray:
+    """Compress a float32 array of any shape; NaN and infinity survive."""
+    data = zlib.compress(np.ascontiguousarray(array, dtype="<f4").tobytes())
+    return EncodedArray("<f4", list(array.shape), FLOAT_CODEC, data)
+
+
+def decode_floats(encoded: EncodedArray) -> Float32Array:
+    """Undo `encode_floats`; the array is writable.
+
+    Raises:
+        StorageError: the row was not written by `encode_floats`.
+    """
+    if (encoded.codec, encoded.dtype) != (FLOAT_CODEC, "<f4"):
+        raise StorageError(f"The database holds an array of unknown codec {encoded.codec!r}.")
+    values = np.frombuffer(zlib.decompress(encoded.data), dtype="<f4")
+    return values.astype(np.float32).reshape(encoded.shape)
+
+
+def encode_retained(retained: RetainedSet) -> EncodedArray:
+    """Compress the packed bits of a kept set."""
+    shape = [retained.layers, retained.kv_heads, retained.positions]
+    return EncodedArray("bool", shape, BITS_CODEC, zlib.compress(retained.bits))
+
+
+def decode_retained(encoded: EncodedArray) -> RetainedSet:
+    """Undo `encode_retained`.
+
+    Raises:
+        StorageError: the row was not written by `encode_retained`.
+    """
+    if encoded.codec != BITS_CODEC:
+        raise StorageError(f"The database holds an array of unknown codec {encoded.codec!r}.")
+    layers, kv_heads, positions = encoded.shape
+    return RetainedSet(zlib.decompress(encoded.data), layers, kv_heads, positions)

@@ -1,0 +1,220 @@
+"""Opens the database: engine set-up, migrations, sessions."""
+
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import (
+    URL,
+    Connection,
+    Engine,
+    NullPool,
+    create_engine,
+    event,
+    func,
+    make_url,
+    select,
+)
+from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
+from sqlalchemy.exc import (
+    ArgumentError,
+    DBAPIError,
+    NoSuchModuleError,
+    SQLAlchemyError,
+)
+from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from ckv_core.errors import StorageError
+
+MIGRATIONS = Path(__file__).parent / "migrations"
+BUSY_TIMEOUT_S = 30
+_ADVISORY_LOCK = 0x436B764C  # any number that no other program on that PostgreSQL uses
+_migrating = threading.Lock()  # alembic's context is one per process
+
+
+def default_url(home: Path) -> str:
+    """The SQLite database in the data folder."""
+    url = URL.create("sqlite", database=str(home / "ckv.sqlite3"))
+    return url.render_as_string(hide_password=False)
+
+
+def open_database(url: str) -> "Database":
+    """Open, create and migrate as needed; safe when several processes do it at once.
+
+    Args:
+        url: SQLAlchemy URL, e.g. from `default_url`; the parent folder of a SQLite file is made.
+
+    Raises:
+        StorageError: no such driver, no database there, not writable, or a newer schema.
+    """
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        raise StorageError(
+            "CKV_DATABASE_URL is no database URL; write for example sqlite:////folder/ckv.sqlite3."
+        ) from None
+    name = _display_name(parsed)
+    if parsed.get_backend_name() == "sqlite":
+        _prepare_file(parsed)
+    try:
+        migrating = _create_engine(parsed, migrating=True)
+        try:
+            with _migrating:
+                _migrate(migrating, name)
+        finally:
+            migrating.dispose()
+        return Database(_create_engine(parsed), name)
+    except (NoSuchModuleError, ModuleNotFoundError) as error:
+        raise StorageError(
+            f"The database {name} needs a driver that is not installed: {error}."
+        ) from None
+    except SQLAlchemyError as error:
+        raise StorageError(explain(error, name)) from error
+
+
+class Database:
+    """An open, migrated database that hands out sessions."""
+
+    def __init__(self, engine: Engine, name: str) -> None:
+        self.engine = engine
+        self.name = name
+        self._reading = sessionmaker(engine)
+        # SQLite: take the write lock at once. A reader that turns writer midway fails if
+        # another connection wrote in between; one that asks first just waits.
+        self._writing = sessionmaker(engine.execution_options(sqlite_begin="IMMEDIATE"))
+
+    @contextmanager
+    def read(self) -> Iterator[Session]:
+        """A session that sees one consistent state and writes nothing.
+
+        Raises:
+            StorageError: the database failed.
+        """
+        with self._explained(), self._reading() as session:
+            yield session
+
+    @contextmanager
+    def write(self) -> Iterator[Session]:
+        """A session that is committed at the end, or rolled back on any error.
+
+        Raises:
+            StorageError: the database failed.
+        """
+        with self._explained(), self._writing.begin() as session:
+            yield session
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.engine.dispose()
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except SQLAlchemyError as error:
+            raise StorageError(explain(error, self.name)) from error
+
+
+def explain(error: SQLAlchemyError, name: str) -> str:
+    """The sentence for a failure of the database `name`."""
+    text = str(error.orig if isinstance(error, DBAPIError) else error).splitlines()[0]
+    known = {
+        "not a database": f"{name} is not a SQLite database; move it away or set CKV_DATABASE_URL "
+        "to another file.",
+        "malformed": f"The database {name} is damaged; restore a backup or move it away.",
+        "readonly": f"The database {name} is read-only; make it and its folder writable.",
+        "unable to open": f"The database {name} cannot be opened; check the path and permissions.",
+        "locked": f"The database {name} is held by another program; close that and try again.",
+        "full": f"The disk that holds the database {name} is full; free some space.",
+    }
+    for sign, sentence in known.items():
+        if sign in text:
+            return sentence
+    return f"The database {name} failed: {text}."
+
+
+def _display_name(url: URL) -> str:
+    if url.get_backend_name() == "sqlite":
+        return str(url.database)
+    return url.render_as_string(hide_password=True)
+
+
+def _prepare_file(url: URL) -> None:
+    if not url.database or url.database == ":memory:":
+        raise StorageError(
+            "A SQLite database needs a file; write for example sqlite:////folder/ckv.sqlite3."
+        )
+    if url.query.get("uri"):
+        return  # a file: URI may carry its own mode; SQLite itself says what is wrong with it
+    folder = Path(url.database).absolute().parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(
+            f"The folder {folder} for the database cannot be made ({error.strerror}); "
+            "choose another with CKV_HOME or CKV_DATABASE_URL."
+        ) from error
+
+
+def _create_engine(url: URL, *, migrating: bool = False) -> Engine:
+    engine = create_engine(url, poolclass=NullPool if migrating else None)
+    if engine.dialect.name != "sqlite":
+        return engine
+
+    @event.listens_for(engine, "connect")
+    def set_up(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
+        # The driver's own BEGIN comes too late (not before reads and DDL); `begin` sends ours.
+        connection.isolation_level = None
+        cursor = connection.cursor()
+        cursor.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_S * 1000}")
+        _switch_to_wal(cursor)
+        cursor.execute("PRAGMA synchronous = NORMAL")
+        # A migration may copy a table and drop the old one, which must not cascade.
+        cursor.execute(f"PRAGMA foreign_keys = {'OFF' if migrating else 'ON'}")
+        cursor.close()
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        kind = connection.get_execution_options().get("sqlite_begin", "DEFERRED")
+        connection.exec_driver_sql(f"BEGIN {kind}")
+
+    return engine
+
+
+def _switch_to_wal(cursor: DBAPICursor) -> None:
+    # The first switch needs the file alone and does not honour busy_timeout.
+    deadline = time.monotonic() + BUSY_TIMEOUT_S
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+        else:
+            return
+
+
+def _migrate(engine: Engine, name: str) -> None:
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+    with engine.execution_options(sqlite_begin="IMMEDIATE").begin() as connection:
+        if connection.dialect.name == "postgresql":
+            connection.execute(select(func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
+        for revision in MigrationContext.configure(connection).get_current_heads():
+            if revision not in known:
+                raise StorageError(
+                    f"{name} was made by a newer version of the app (schema {revision}); "
+                    "install that version or set CKV_DATABASE_URL to another database."
+                )
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")

@@ -1,0 +1,208 @@
+"""Records to columns and rows to records; no query here."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, Literal, cast
+
+import numpy as np
+
+from ckv_core.config import CompareRequest, Scenario
+from ckv_core.records import (
+    ModelInfo,
+    Perturbation,
+    PromptInfo,
+    Receipt,
+    RetainedSet,
+    VariantResult,
+)
+from storage.codecs import (
+    EncodedArray,
+    decode_floats,
+    decode_ints,
+    decode_retained,
+    decode_texts,
+    encode_floats,
+    encode_ints,
+    encode_retained,
+    encode_texts,
+)
+from storage.models import JsonObject, Prompt, Variant
+
+Columns = dict[str, Any]
+# Texts of a request live in the table prompts, so that a list of runs need not read them.
+_TEXT_FIELDS = ("context", "question", "answer")
+
+
+def request_json(request: CompareRequest) -> JsonObject:
+    """A request without its texts."""
+    fields = (field.name for field in dataclasses.fields(request))
+    values = {name: getattr(request, name) for name in fields if name not in _TEXT_FIELDS}
+    return values | {"variants": list(request.variants), "defaults": dict(request.defaults)}
+
+
+def request_record(stored: JsonObject, prompt: Prompt) -> CompareRequest:
+    """The request as it was asked."""
+    values = stored | {"variants": tuple(stored["variants"])}
+    return CompareRequest(
+        **values, context=prompt.context, question=prompt.question, answer=prompt.answer
+    )
+
+
+def model_record(stored: JsonObject | None) -> ModelInfo | None:
+    """The model that served a run, if it was loaded."""
+    if stored is None:
+        return None
+    return ModelInfo(**stored | {"evictable_layers": tuple(stored["evictable_layers"])})
+
+
+def prompt_columns(prompt: PromptInfo) -> Columns:
+    """Columns of `prompts` that the tokenised prompt fills."""
+    return {
+        "scenario": prompt.scenario,
+        "compressed_tokens": prompt.compressed_tokens,
+        "context_first": prompt.context_tokens[0],
+        "context_end": prompt.context_tokens[1],
+        "token_ids": encode_ints(prompt.token_ids),
+        "pieces": encode_texts(prompt.pieces),
+    }
+
+
+def prompt_record(row: Prompt) -> PromptInfo | None:
+    """The tokenised prompt; None before tokenisation."""
+    if row.token_ids is None or row.pieces is None:
+        return None
+    return PromptInfo(
+        scenario=cast("Scenario", row.scenario),
+        token_ids=decode_ints(row.token_ids),
+        compressed_tokens=cast("int", row.compressed_tokens),
+        pieces=decode_texts(row.pieces),
+        context_tokens=(cast("int", row.context_first), cast("int", row.context_end)),
+    )
+
+
+def variant_columns(variant: VariantResult) -> Columns:
+    """All columns of `variants` except the keys."""
+    return {
+        "spec": variant.spec,
+        "label": variant.label,
+        "method": variant.method,
+        "critical": variant.critical,
+        "params": dict(variant.params),
+        "agreement": variant.agreement,
+        "first_difference": variant.first_difference,
+        "answer_found": variant.answer_found,
+        "tokens_per_second": variant.tokens_per_second,
+        "timings_ms": dict(variant.timings_ms),
+        **generation_columns(variant.text, variant.token_ids, variant.token_texts, variant.stopped),
+        **(receipt_columns(variant.receipt) if variant.receipt else {}),
+        **(perturbation_columns(variant.perturbation) if variant.perturbation else {}),
+    }
+
+
+def generation_columns(
+    text: str, token_ids: tuple[int, ...], token_texts: tuple[str, ...], stopped: str | None
+) -> Columns:
+    """Columns of `variants` that generation fills."""
+    return {
+        "text": text,
+        "token_ids": encode_ints(token_ids),
+        "token_texts": encode_texts(token_texts),
+        "stopped": stopped,
+    }
+
+
+def receipt_columns(receipt: Receipt) -> Columns:
+    """Columns of `variants` that selection fills."""
+    return {
+        "budget_tokens": receipt.budget_tokens,
+        "requested_entries": receipt.requested_entries,
+        "retained_entries": receipt.retained_entries,
+        "cache_bytes": receipt.cache_bytes,
+        "full_cache_bytes": receipt.full_cache_bytes,
+        "warnings": list(receipt.warnings),
+    }
+
+
+def perturbation_columns(perturbation: Perturbation) -> Columns:
+    """Sortable figures of `variants`; NaN becomes null, as SQLite would make it."""
+    measured = not np.isnan(perturbation.head_l1).all()
+    return {
+        "kl": _no_nan(perturbation.kl),
+        "final_hidden_l1": _no_nan(perturbation.final_hidden_l1),
+        "improved_head_share": perturbation.improved_head_share if measured else None,
+    }
+
+
+def variant_arrays(variant: VariantResult) -> dict[str, EncodedArray]:
+    """Rows of `arrays` of one variant, by name."""
+    arrays = retained_arrays(variant.retained)
+    return arrays | (perturbation_arrays(variant.perturbation) if variant.perturbation else {})
+
+
+def retained_arrays(retained: RetainedSet | None) -> dict[str, EncodedArray]:
+    """The kept set; nothing for `full`."""
+    return {"retained": encode_retained(retained)} if retained else {}
+
+
+def perturbation_arrays(perturbation: Perturbation) -> dict[str, EncodedArray]:
+    """The arrays of a perturbation."""
+    arrays = {
+        "head_l1": perturbation.head_l1,
+        "base_head_l1": perturbation.base_head_l1,
+        "layer_hidden_l1": perturbation.layer_hidden_l1,
+    }
+    return {name: encode_floats(array) for name, array in arrays.items() if array is not None}
+
+
+def variant_record(row: Variant, arrays: Mapping[str, EncodedArray]) -> VariantResult:
+    """One variant as its events left it."""
+    retained = arrays.get("retained")
+    return VariantResult(
+        spec=row.spec,
+        label=row.label,
+        method=row.method,
+        critical=row.critical,
+        params=row.params,
+        retained=decode_retained(retained) if retained else None,
+        receipt=_receipt_record(row),
+        perturbation=_perturbation_record(row, arrays),
+        text=row.text,
+        token_ids=decode_ints(row.token_ids),
+        token_texts=decode_texts(row.token_texts),
+        stopped=cast("Literal['eos', 'length'] | None", row.stopped),
+        agreement=row.agreement,
+        first_difference=row.first_difference,
+        answer_found=row.answer_found,
+        tokens_per_second=row.tokens_per_second,
+        timings_ms=row.timings_ms,
+    )
+
+
+def _receipt_record(row: Variant) -> Receipt | None:
+    if row.budget_tokens is None:
+        return None
+    return Receipt(
+        budget_tokens=row.budget_tokens,
+        requested_entries=cast("int", row.requested_entries),
+        retained_entries=cast("int", row.retained_entries),
+        cache_bytes=cast("int", row.cache_bytes),
+        full_cache_bytes=cast("int", row.full_cache_bytes),
+        warnings=tuple(row.warnings or ()),
+    )
+
+
+def _perturbation_record(row: Variant, arrays: Mapping[str, EncodedArray]) -> Perturbation | None:
+    if "head_l1" not in arrays:
+        return None
+    base = arrays.get("base_head_l1")
+    return Perturbation(
+        head_l1=decode_floats(arrays["head_l1"]),
+        base_head_l1=decode_floats(base) if base else None,
+        layer_hidden_l1=decode_floats(arrays["layer_hidden_l1"]),
+        kl=math.nan if row.kl is None else row.kl,
+    )
+
+
+def _no_nan(value: float) -> float | None:
+    return None if math.isnan(value) else value

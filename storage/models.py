@@ -1,0 +1,176 @@
+"""The tables; docs/schema.md is generated from them by `python -m storage.schema_doc`."""
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    CheckConstraint,
+    Double,
+    ForeignKey,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    UniqueConstraint,
+)
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from storage.column_types import AnyText, UtcDateTime
+
+SLUG_LENGTH = 12
+ACTIVE_STATES = ("queued", "running")
+END_STATES = ("done", "failed", "cancelled")
+JsonObject = dict[str, Any]
+
+# Only an INTEGER key gives SQLite its automatic row id.
+_ROW_ID = BigInteger().with_variant(Integer(), "sqlite")
+
+
+class Base(DeclarativeBase):
+    """Registry of the tables; constraint names are fixed so that migrations can address them."""
+
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "ck": "ck_%(table_name)s_%(constraint_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+    type_annotation_map = {  # noqa: RUF012 - SQLAlchemy reads it once, nobody changes it
+        str: AnyText,
+        int: BigInteger,
+        float: Double,
+        bytes: LargeBinary,
+        datetime: UtcDateTime,
+        JsonObject: JSON(none_as_null=True),
+        list[str]: JSON(none_as_null=True),
+        list[int]: JSON(none_as_null=True),
+    }
+
+
+class Run(Base):
+    """One comparison: what was asked, its state, and what belongs to no single variant."""
+
+    __tablename__ = "runs"
+    __table_args__ = (CheckConstraint(f"state IN {ACTIVE_STATES + END_STATES}", name="state"),)
+
+    id: Mapped[int] = mapped_column(_ROW_ID, primary_key=True, doc="internal; links use the slug")
+    slug: Mapped[str] = mapped_column(
+        String(SLUG_LENGTH), unique=True, doc="random name in links, 12 characters of a-z and 0-9"
+    )
+    title: Mapped[str] = mapped_column(doc="first words of the question unless given")
+    state: Mapped[str] = mapped_column(
+        String(16), index=True, doc="queued, running, done, failed or cancelled"
+    )
+    reason: Mapped[str] = mapped_column(doc="why it failed or was cancelled; else empty")
+    created_at: Mapped[datetime] = mapped_column(index=True, doc="UTC")
+    started_at: Mapped[datetime | None] = mapped_column(doc="UTC; null while queued")
+    finished_at: Mapped[datetime | None] = mapped_column(doc="UTC; null until an end state")
+    scenario: Mapped[str] = mapped_column(String(32), doc="as asked: regular or context-only")
+    model_name: Mapped[str] = mapped_column(
+        index=True, doc="as asked; the served model's own name once it is loaded"
+    )
+    device: Mapped[str | None] = mapped_column(String(64), doc="as used, e.g. cpu")
+    dtype: Mapped[str | None] = mapped_column(String(32), doc="as used, e.g. float32")
+    prompt_tokens: Mapped[int | None] = mapped_column(doc="prompt length in tokens")
+    complete: Mapped[bool] = mapped_column(doc="the worker reported the whole result")
+    request: Mapped[JsonObject] = mapped_column(
+        doc="CompareRequest without its texts, which are in prompts"
+    )
+    model: Mapped[JsonObject | None] = mapped_column(doc="ModelInfo")
+    environment: Mapped[JsonObject] = mapped_column(doc="versions of python, torch, ...")
+    timings_ms: Mapped[JsonObject] = mapped_column(doc="milliseconds per stage")
+
+
+class Prompt(Base):
+    """The texts of a run and their tokens; the token columns are null until the model is loaded."""
+
+    # Small columns first: SQLite reads a row from its start and can then stop before the big ones.
+    __tablename__ = "prompts"
+
+    run_id: Mapped[int] = mapped_column(
+        ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True, autoincrement=False
+    )
+    question: Mapped[str] = mapped_column(doc="as typed; empty for none")
+    answer: Mapped[str] = mapped_column(doc="reference answer, or empty")
+    scenario: Mapped[str | None] = mapped_column(String(32), doc="as tokenised")
+    compressed_tokens: Mapped[int | None] = mapped_column(
+        doc="leading tokens from which methods evict"
+    )
+    context_first: Mapped[int | None] = mapped_column(doc="first token of the user's context")
+    context_end: Mapped[int | None] = mapped_column(doc="one past its last token")
+    context: Mapped[str] = mapped_column(doc="the long text as typed")
+    token_ids: Mapped[bytes | None] = mapped_column(doc="zlib of int32, little-endian")
+    pieces: Mapped[bytes | None] = mapped_column(doc="text of each token; zlib of a JSON list")
+
+
+class Variant(Base):
+    """One variant of a run: parameters, receipt, generation and figures."""
+
+    __tablename__ = "variants"
+    __table_args__ = (UniqueConstraint("run_id", "position"),)
+
+    id: Mapped[int] = mapped_column(_ROW_ID, primary_key=True)
+    run_id: Mapped[int] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"))
+    position: Mapped[int] = mapped_column(Integer, doc="0, 1, ... as shown")
+    spec: Mapped[str] = mapped_column(doc="as in the SPEC grammar")
+    label: Mapped[str] = mapped_column(doc="what a reader sees")
+    method: Mapped[str] = mapped_column(String(64), index=True, doc="e.g. snapkv")
+    critical: Mapped[bool] = mapped_column(doc="with CriticalKV's selector")
+    params: Mapped[JsonObject] = mapped_column(doc="every resolved knob by SPEC key")
+    budget_tokens: Mapped[int | None] = mapped_column(
+        doc="asked entries per KV head (mean); this and the other receipt columns are null "
+        "until selection"
+    )
+    requested_entries: Mapped[int | None] = mapped_column(doc="asked, all evictable layers")
+    retained_entries: Mapped[int | None] = mapped_column(doc="kept, all evictable layers")
+    cache_bytes: Mapped[int | None] = mapped_column(doc="of this variant's prompt entries")
+    full_cache_bytes: Mapped[int | None] = mapped_column(doc="the same of the full cache")
+    warnings: Mapped[list[str] | None] = mapped_column(doc="sentences of the receipt")
+    stopped: Mapped[str | None] = mapped_column(String(16), doc="eos or length; null before")
+    agreement: Mapped[float | None] = mapped_column(
+        doc="share of the full cache's tokens reproduced before the first difference"
+    )
+    first_difference: Mapped[int | None] = mapped_column(
+        doc="index of the first generated token that differs; null for none"
+    )
+    answer_found: Mapped[bool | None] = mapped_column(doc="null without a reference answer")
+    tokens_per_second: Mapped[float | None] = mapped_column(doc="of this row in the batch")
+    timings_ms: Mapped[JsonObject] = mapped_column(doc="milliseconds per stage")
+    kl: Mapped[float | None] = mapped_column(doc="KL(full || variant), nats; null for NaN")
+    final_hidden_l1: Mapped[float | None] = mapped_column(
+        doc="last of layer_hidden_l1, kept for sorting"
+    )
+    improved_head_share: Mapped[float | None] = mapped_column(
+        doc="share of query heads below the base's head L1, kept for sorting"
+    )
+    text: Mapped[str] = mapped_column(doc="generated so far")
+    token_ids: Mapped[bytes] = mapped_column(doc="generated; zlib of int32, little-endian")
+    token_texts: Mapped[bytes] = mapped_column(doc="text of each; zlib of a JSON list")
+
+
+class Array(Base):
+    """A large numeric result of a variant."""
+
+    __tablename__ = "arrays"
+
+    variant_id: Mapped[int] = mapped_column(
+        ForeignKey("variants.id", ondelete="CASCADE"), primary_key=True, autoincrement=False
+    )
+    name: Mapped[str] = mapped_column(
+        String(32),
+        primary_key=True,
+        doc="retained [layers, kv_heads, positions], head_l1 and base_head_l1 "
+        "[layers, query_heads], layer_hidden_l1 [layers]",
+    )
+    dtype: Mapped[str] = mapped_column(String(8), doc="numpy name: bool or <f4")
+    shape: Mapped[list[int]] = mapped_column(doc="sizes of the axes")
+    codec: Mapped[str] = mapped_column(
+        String(16),
+        doc="zlib: the array in C order; bits+zlib: numpy.packbits over the last axis first",
+    )
+    data: Mapped[bytes] = mapped_column(doc="compressed bytes")

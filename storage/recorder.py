@@ -1,0 +1,172 @@
+"""The only writer: turns requests, events and ends of runs into committed rows."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from sqlalchemy.orm import Session
+
+from ckv_core.config import CompareRequest
+from ckv_core.records import (
+    Generated,
+    Progress,
+    RunEvent,
+    RunFinished,
+    RunPrepared,
+    VariantFinished,
+    VariantMeasured,
+    VariantSelected,
+)
+from storage import event_rows, repository
+from storage.database import Database
+from storage.records import RunState
+
+GENERATED_INTERVAL_S = 1.0
+TITLE_CHARS = 80
+
+
+@dataclass(slots=True)
+class _Generation:
+    """Last write of one run's text, and what came since."""
+
+    written_at: float
+    waiting: Generated | None = None
+
+
+class Recorder:
+    """Records runs; every method has committed when it returns and may be called by any thread.
+
+    An end state is final: what comes later is passed over and the method returns False. The one
+    thing held back is generated text, for up to a second after the last write of it; the next
+    event of another kind, the next text after that second, or the end of the run writes it.
+
+    All methods raise StorageError if the database fails.
+    """
+
+    def __init__(self, database: Database, clock: Callable[[], float] = time.monotonic) -> None:
+        self._database = database
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._generations: dict[str, _Generation] = {}
+
+    def create(self, request: CompareRequest, title: str = "") -> str:
+        """Save a queued run; returns its slug.
+
+        Args:
+            request: as the user asked; validated by the caller.
+            title: by default the first words of the question, or of the context.
+        """
+        title = title.strip() or _first_words(request.question) or _first_words(request.context)
+        with self._lock, self._database.write() as session:
+            return repository.create_run(session, request, title or "Untitled run", _now())
+
+    def start(self, slug: str) -> bool:
+        """Queued becomes running."""
+        with self._lock, self._database.write() as session:
+            return repository.mark_running(session, slug, _now())
+
+    def apply(self, slug: str, event: RunEvent) -> bool:
+        """Record one event; False if the run has ended or was deleted.
+
+        Raises:
+            StorageError: also if the event names a variant that the run lacks.
+        """
+        if isinstance(event, Progress):
+            return True
+        with self._lock:
+            if isinstance(event, Generated) and self._hold(slug, event):
+                return True
+            with self._database.write() as session:
+                run_id = repository.active_run_id(session, slug)
+                if run_id is not None:
+                    if not isinstance(event, Generated):
+                        self._flush(session, run_id, slug)
+                    _save(session, run_id, event)
+            if run_id is None:
+                self._generations.pop(slug, None)
+            elif isinstance(event, Generated) or slug in self._generations:
+                self._generations[slug] = _Generation(self._clock())
+            return run_id is not None
+
+    def finish(self, slug: str) -> bool:
+        """The run is done."""
+        return self._end(slug, "done", "")
+
+    def fail(self, slug: str, reason: str) -> bool:
+        """The run failed; `reason` is the sentence that the user reads."""
+        return self._end(slug, "failed", reason)
+
+    def cancel(self, slug: str, reason: str) -> bool:
+        """The run was stopped; `reason` is the sentence that the user reads."""
+        return self._end(slug, "cancelled", reason)
+
+    def delete(self, slug: str) -> bool:
+        """Delete a run and all that was recorded of it; False if there was none."""
+        with self._lock:
+            self._generations.pop(slug, None)
+            with self._database.write() as session:
+                return repository.delete_run(session, slug)
+
+    def recover(self, reason: str) -> int:
+        """Fail the runs that a dead server left behind; call once at start, before any run.
+
+        Returns:
+            How many there were; what they had recorded stays.
+        """
+        with self._lock, self._database.write() as session:
+            return repository.fail_unfinished(session, reason, _now())
+
+    def _hold(self, slug: str, event: Generated) -> bool:
+        generation = self._generations.get(slug)
+        if generation is None or self._clock() - generation.written_at >= GENERATED_INTERVAL_S:
+            return False
+        generation.waiting = event
+        return True
+
+    def _flush(self, session: Session, run_id: int, slug: str) -> None:
+        generation = self._generations.get(slug)
+        if generation is not None and generation.waiting is not None:
+            event_rows.save_generated(session, run_id, generation.waiting)
+
+    def _end(self, slug: str, state: RunState, reason: str) -> bool:
+        with self._lock:
+            with self._database.write() as session:
+                run_id = repository.active_run_id(session, slug)
+                if run_id is not None:
+                    self._flush(session, run_id, slug)
+                    repository.end_run(session, slug, state, reason, _now())
+            self._generations.pop(slug, None)
+            return run_id is not None
+
+
+def _save(session: Session, run_id: int, event: RunEvent) -> None:
+    match event:
+        case RunPrepared():
+            event_rows.save_prepared(session, run_id, event)
+        case VariantSelected():
+            event_rows.save_selected(session, run_id, event)
+        case VariantMeasured():
+            event_rows.save_measured(session, run_id, event)
+        case Generated():
+            event_rows.save_generated(session, run_id, event)
+        case VariantFinished():
+            event_rows.save_finished_variant(session, run_id, event)
+        case RunFinished():
+            event_rows.save_run_finished(session, run_id, event)
+        case Progress():
+            pass
+
+
+def _first_words(text: str) -> str:
+    # A long text is cut before it is split, and then at a word's end where there is one.
+    words = " ".join(text[: TITLE_CHARS * 4].split())
+    if len(words) <= TITLE_CHARS:
+        return words
+    cut = words[:TITLE_CHARS]
+    return (cut.rpartition(" ")[0] or cut) + "…"
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
