@@ -1,0 +1,92 @@
+"""Built-in examples: texts with a question, read from assets/examples. No Gradio, no torch."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from ckv_core.config import SCENARIOS, Scenario, check_text
+from ckv_core.errors import ConfigError
+
+EXAMPLES_FOLDER = Path(__file__).resolve().parent.parent / "assets" / "examples"
+_KEYS = frozenset({"id", "title", "description", "file", "question", "answer", "scenario"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """One text to try the app with.
+
+    Attributes:
+        id: short name, unique among the examples.
+        title, description: what a reader chooses by; one line each.
+        context: the long text.
+        question: asked about it.
+        answer: occurs in a right reply; empty where no short answer exists.
+        scenario: the one in which the example shows most.
+    """
+
+    id: str
+    title: str
+    description: str
+    context: str
+    question: str
+    answer: str
+    scenario: Scenario
+
+    def __post_init__(self) -> None:
+        for name in ("id", "title", "description", "context", "question"):
+            if not getattr(self, name).strip():
+                raise ConfigError(f"Example {self.id!r} has an empty {name}; fill it in.")
+        if self.scenario not in SCENARIOS:
+            raise ConfigError(
+                f"Example {self.id!r} names scenario {self.scenario!r}; "
+                f"use one of {', '.join(SCENARIOS)}."
+            )
+        check_text("example", self.context)
+
+
+def load_examples(folder: Path = EXAMPLES_FOLDER) -> list[Example]:
+    """Read `index.json` and the texts that it names, in its order.
+
+    Raises:
+        ConfigError: a file is missing, not UTF-8 or not of the expected form, or an id occurs twice.
+    """
+    entries = _read_index(folder / "index.json")
+    examples = [_example(folder, entry) for entry in entries]
+    ids = [example.id for example in examples]
+    if len(set(ids)) < len(ids):
+        raise ConfigError(f"Example ids must be unique, got {', '.join(ids)}.")
+    return examples
+
+
+def _read_index(path: Path) -> list[dict[str, str]]:
+    try:
+        entries = json.loads(_read_text(path))
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{path.name} is not valid JSON: {error}.") from error
+    if not isinstance(entries, list):
+        raise ConfigError(f"{path.name} must hold a list of examples.")
+    for entry in entries:
+        if not isinstance(entry, dict) or set(entry) != _KEYS:
+            raise ConfigError(
+                f"Each example in {path.name} needs exactly {', '.join(sorted(_KEYS))}."
+            )
+        if not all(isinstance(value, str) for value in entry.values()):
+            raise ConfigError(f"Every value of an example in {path.name} must be text.")
+    return entries
+
+
+def _example(folder: Path, entry: dict[str, str]) -> Example:
+    fields = {key: value for key, value in entry.items() if key != "file"}
+    if Path(entry["file"]).name != entry["file"]:
+        raise ConfigError(f"Example file {entry['file']!r} must lie beside index.json.")
+    # __post_init__ refuses a scenario that is not one of the two.
+    return Example(context=_read_text(folder / entry["file"]), **fields)  # type: ignore[arg-type]
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"Example file {path.name} cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"Example file {path.name} is not UTF-8; save it as UTF-8.") from error
