@@ -2,3 +2,5 @@
 
 Importing this package costs nothing; torch is loaded by the modules that compute.
 """
+
+__version__ = "0.1.0"

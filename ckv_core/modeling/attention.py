@@ -4,7 +4,7 @@ Registered under our own name in transformers, so no architecture needs code of 
 the function sees queries after q_norm and RoPE, and the true scaling.
 """
 
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 from torch import Tensor, nn
 from transformers import AttentionInterface
@@ -15,7 +15,10 @@ from ckv_core.errors import ModelError
 ATTENTION_NAME = "critical_kv"
 
 # Keywords that carry no arithmetic for a context that owns positions and causality itself.
-_IGNORED = frozenset({"position_ids", "cache_position", "use_cache", "is_causal", "dropout"})
+# A sliding window is known per layer from loading, and the context was built with it.
+_IGNORED = frozenset(
+    {"position_ids", "cache_position", "use_cache", "is_causal", "dropout", "sliding_window"}
+)
 
 
 class AttentionContext(Protocol):
@@ -47,20 +50,18 @@ def context_attention(
     attention_mask: Tensor | None,
     *,
     ckv_context: AttentionContext | None = None,
-    scaling: float | None = None,
-    sliding_window: int | None = None,
-    **keywords: object,
+    **keywords: Any,
 ) -> tuple[Tensor, None]:
     """Hand one layer's attention to the context given as `model(..., ckv_context=...)`.
 
-    The sliding window is not read here: the loaded model knows it per layer, and the context
-    was built with it.
+    Transformers calls it with the layer's module, query, key, value and mask, and keywords.
 
     Raises:
         ModelError: called without a context, or the model asks for something not implemented.
     """
     if ckv_context is None:
         raise ModelError("This model is set up for the eviction engine; run it through that.")
+    scaling = keywords.pop("scaling", None)
     for name, setting in keywords.items():
         if name not in _IGNORED and setting is not None and setting is not False:
             raise ModelError(
@@ -69,9 +70,8 @@ def context_attention(
             )
     if attention_mask is not None:
         raise ModelError(f"{type(module).__name__} passes its own attention mask; choose another.")
-    layer = module.layer_idx
-    factor = query.shape[-1] ** -0.5 if scaling is None else scaling
-    output = ckv_context.attend(int(layer), query, key, value, factor)  # type: ignore[arg-type]
+    factor = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
+    output = ckv_context.attend(cast(int, module.layer_idx), query, key, value, factor)
     return output.transpose(1, 2).contiguous(), None
 
 

@@ -1,0 +1,1 @@
+"""KV caches that really are as small as what was kept."""

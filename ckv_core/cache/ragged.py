@@ -1,0 +1,86 @@
+"""RaggedCache: per layer, the kept prompt entries of all rows, each head as long as it needs.
+
+KV heads of equal length are stacked into one tensor, so that attention over many rows is a
+few batched products and nothing is padded. Rows that keep everything share the prefill's
+tensors. The prompt part never changes; what decoding adds lies in a dense tail.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """KV heads, of any rows, that keep the same number of entries.
+
+    Attributes:
+        keys: [heads, length, head_dim].
+        values: [heads, length, value_dim].
+        slots: [heads] int64, row * kv_heads + KV head.
+    """
+
+    keys: Tensor
+    values: Tensor
+    slots: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class RaggedLayer:
+    """Prompt entries of one layer.
+
+    Attributes:
+        keys, values: [kv_heads, prompt_len, dim], the prefill's own tensors.
+        whole_rows: rows that attend to all of them.
+        stacks: the other rows' heads, by length.
+    """
+
+    keys: Tensor
+    values: Tensor
+    whole_rows: tuple[int, ...]
+    stacks: tuple[Stack, ...]
+
+    def row_bytes(self, row: int) -> int:
+        """Bytes of the tensors that hold one row's prompt entries."""
+        if row in self.whole_rows:
+            return self.keys.nbytes + self.values.nbytes
+        kv_heads = self.keys.shape[0]
+        total = 0
+        for stack in self.stacks:
+            heads = int((stack.slots // kv_heads == row).sum())
+            total += heads * (stack.keys[0].nbytes + stack.values[0].nbytes)
+        return total
+
+
+def compact(keys: Tensor, values: Tensor, keep_masks: Sequence[Tensor | None]) -> RaggedLayer:
+    """Copy what each row keeps of one layer.
+
+    Args:
+        keys: [kv_heads, prompt_len, head_dim].
+        values: [kv_heads, prompt_len, value_dim].
+        keep_masks: per row [kv_heads, prompt_len] bool, or None for everything.
+    """
+    kv_heads = keys.shape[0]
+    whole = tuple(row for row, mask in enumerate(keep_masks) if mask is None)
+    by_length: dict[int, list[tuple[int, Tensor]]] = {}
+    for row, mask in enumerate(keep_masks):
+        if mask is None:
+            continue
+        positions = mask.nonzero()[:, 1]
+        counts = mask.sum(1).tolist()
+        for head, kept in enumerate(torch.split(positions, counts)):
+            by_length.setdefault(len(kept), []).append((row * kv_heads + head, kept))
+    stacks = []
+    for members in by_length.values():
+        slots = torch.tensor([slot for slot, _ in members], device=keys.device)
+        kept = torch.stack([positions for _, positions in members])
+        heads = (slots % kv_heads)[:, None]
+        stacks.append(Stack(keys[heads, kept], values[heads, kept], slots))
+    return RaggedLayer(keys, values, whole, tuple(stacks))
+
+
+def retained_bytes(layers: Sequence[RaggedLayer], row: int) -> int:
+    """Bytes that hold one row's prompt entries in the given layers."""
+    return sum(layer.row_bytes(row) for layer in layers)

@@ -1,0 +1,1 @@
+"""Prefill once, select per variant, decode all variants together."""

@@ -1,0 +1,313 @@
+"""One comparison: prefill once, select per variant, measure, decode all variants together."""
+
+import platform
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field
+
+import torch
+import transformers
+
+import ckv_core
+from ckv_core.cache.ragged import RaggedLayer, compact, retained_bytes
+from ckv_core.config import CompareRequest, VariantSpec
+from ckv_core.engine.decode import DecodeContext, Decoder
+from ckv_core.engine.generation import Generation
+from ckv_core.engine.measure import MeasuredStep, measured_step, perturbations
+from ckv_core.engine.prefill import Prefill, prefill
+from ckv_core.engine.prompt import build_prompt
+from ckv_core.engine.select import Selection, protected_tokens, resolve_budget, select
+from ckv_core.errors import PromptError
+from ckv_core.metrics.agreement import agreement, answer_found, first_difference
+from ckv_core.metrics.timing import Stopwatch
+from ckv_core.modeling.loaded import LoadedModel
+from ckv_core.records import (
+    Progress,
+    PromptInfo,
+    Receipt,
+    RetainedSet,
+    RunEvent,
+    RunFinished,
+    RunPrepared,
+    VariantFinished,
+    VariantMeasured,
+    VariantResult,
+    VariantSelected,
+)
+
+_QUESTION_CHUNK = 256  # tokens per pass over the question; every row pays for its own
+
+
+@dataclass(slots=True)
+class _Run:
+    """What the stages of one comparison hand to one another."""
+
+    request: CompareRequest
+    loaded: LoadedModel
+    should_stop: Callable[[], bool]
+    specs: list[VariantSpec]
+    prompt: PromptInfo
+    budgets: list[int]
+    stopwatch: Stopwatch
+    select_ms: list[float] = field(default_factory=list)
+
+    @property
+    def reference(self) -> int:
+        """Row of the full cache: the variant `full`, else one more row that is not shown."""
+        names = [spec.method.name for spec in self.specs]
+        return names.index("full") if "full" in names else len(names)
+
+    @property
+    def rows(self) -> int:
+        """Rows in the decode batch."""
+        return max(len(self.specs), self.reference + 1)
+
+
+@torch.inference_mode()
+def compare(
+    request: CompareRequest,
+    loaded: LoadedModel,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Iterator[RunEvent]:
+    """Run one comparison and report it as it goes.
+
+    Args:
+        request: what to compare.
+        loaded: the model; its name need not be looked at again.
+        should_stop: asked at every layer of every pass.
+
+    Yields:
+        Events to be folded by `RunResult.apply`; RunFinished is the last.
+
+    Raises:
+        CkvError: a setting, the prompt or the model cannot be used; says what to do.
+        RunCancelledError: should_stop said so.
+    """
+    run = _prepare(request, loaded, should_stop)
+    yield RunPrepared(
+        model=loaded.info,
+        prompt=run.prompt,
+        variants=tuple(
+            VariantResult(
+                spec=spec.spec, label=spec.label, method=spec.method.name, critical=spec.critical
+            )
+            for spec in run.specs
+        ),
+        environment=environment(),
+    )
+    prefilled = yield from _prefill(run)
+    selections, bases = yield from _select(run, prefilled)
+    layers = yield from _compact(run, prefilled, selections)
+    yield from _generate(run, prefilled, layers, selections, bases)
+    yield RunFinished(dict(run.stopwatch.timings_ms))
+
+
+def environment() -> dict[str, str]:
+    """Versions that a run depends on."""
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "app": ckv_core.__version__,
+    }
+
+
+def _prepare(request: CompareRequest, loaded: LoadedModel, should_stop: Callable[[], bool]) -> _Run:
+    specs = request.validate()
+    prompt = build_prompt(loaded.tokenizer, request.context, request.question, request.scenario)
+    check_length(prompt.tokens, request.max_new_tokens, loaded.info.context_limit)
+    info = loaded.info
+    entry_bytes = 2 * info.head_dim * loaded.model.dtype.itemsize
+    budgets = [resolve_budget(spec, info, prompt.compressed_tokens, entry_bytes) for spec in specs]
+    stopwatch = Stopwatch(loaded.device)
+    return _Run(request, loaded, should_stop, specs, prompt, budgets, stopwatch)
+
+
+def check_length(prompt_tokens: int, max_new_tokens: int, limit: int) -> None:
+    """Refuse a prompt that does not fit; nothing is ever cut silently.
+
+    Raises:
+        PromptError: says by how many tokens the prompt is over the limit.
+    """
+    over = prompt_tokens + max_new_tokens - limit
+    if over > 0:
+        raise PromptError(
+            f"The prompt has {prompt_tokens:,} tokens; with {max_new_tokens:,} new tokens that is "
+            f"{over:,} over the model's limit of {limit:,}. Shorten the context by {over:,} tokens."
+        )
+
+
+def _prefill(run: _Run) -> Generator[RunEvent, None, Prefill]:
+    yield Progress("prefill", 0.0, f"0 of {run.prompt.compressed_tokens:,} tokens")
+    window = max((protected_tokens(spec)["window"] for spec in run.specs), default=0)
+    with run.stopwatch.measure("prefill"):
+        return (
+            yield from prefill(
+                run.loaded,
+                list(run.prompt.token_ids[: run.prompt.compressed_tokens]),
+                max(window, 1),
+                run.should_stop,
+            )
+        )
+
+
+def _select(
+    run: _Run, prefilled: Prefill
+) -> Generator[RunEvent, None, tuple[list[Selection], dict[int, Selection]]]:
+    """What every variant keeps, and what the base of every `+critical` variant would keep."""
+    evicting = [
+        spec
+        for spec, budget in zip(run.specs, run.budgets, strict=True)
+        if spec.method.scorer == "window" and budget < prefilled.prompt_len
+    ]
+    windows = sorted({protected_tokens(spec)["window"] for spec in evicting})
+    evictable = run.loaded.info.evictable_layers
+    for count, layer in enumerate(evictable):
+        with run.stopwatch.measure("score"):
+            for window in windows:
+                prefilled.window_attention(layer, window)
+            if any(spec.critical for spec in evicting):
+                prefilled.value_norms(layer)
+        yield Progress("score", (count + 1) / len(evictable), f"layer {layer + 1}")
+    selections: list[Selection] = []
+    bases: dict[int, Selection] = {}
+    for row, (spec, budget) in enumerate(zip(run.specs, run.budgets, strict=True)):
+        yield Progress("select", row / len(run.specs), spec.label)
+        start = run.stopwatch.now()
+        with run.stopwatch.measure("select"):
+            selections.append(select(spec, prefilled, budget))
+        run.select_ms.append((run.stopwatch.now() - start) * 1000)
+        if spec.critical:
+            with run.stopwatch.measure("measure"):
+                bases[row] = select(spec.base(), prefilled, budget)
+    return selections, bases
+
+
+def _compact(
+    run: _Run, prefilled: Prefill, selections: list[Selection]
+) -> Generator[RunEvent, None, list[RaggedLayer]]:
+    with run.stopwatch.measure("select"):
+        layers = []
+        for index, states in enumerate(prefilled.layers):
+            masks = [selection.keep_masks[index] for selection in selections]
+            masks += [None] * (run.rows - len(masks))
+            layers.append(compact(states.keys, states.values, masks))
+    evictable = [layers[index] for index in run.loaded.info.evictable_layers]
+    for row, spec in enumerate(run.specs):
+        selection = selections[row]
+        budget = {} if spec.method.budget_rule == "all" else {"budget": selection.budget}
+        yield VariantSelected(
+            index=row,
+            params={**spec.params, **budget},
+            retained=None if spec.method.name == "full" else _retained(selection, run, prefilled),
+            receipt=_receipt(run, selection, evictable, row),
+            timings_ms={"select": run.select_ms[row]},
+        )
+    return layers
+
+
+def _retained(selection: Selection, run: _Run, prefilled: Prefill) -> RetainedSet:
+    everything = torch.ones(run.loaded.info.kv_heads, prefilled.prompt_len, dtype=torch.bool)
+    masks = [everything if mask is None else mask.cpu() for mask in selection.keep_masks]
+    return RetainedSet.from_mask(torch.stack(masks).numpy())
+
+
+def _receipt(run: _Run, selection: Selection, evictable: list[RaggedLayer], row: int) -> Receipt:
+    info, prompt_len = run.loaded.info, run.prompt.compressed_tokens
+    slots = len(evictable) * info.kv_heads
+    retained = sum(
+        info.kv_heads * prompt_len if mask is None else int(mask.sum())
+        for mask in (selection.keep_masks[layer] for layer in info.evictable_layers)
+    )
+    warnings = list(selection.warnings)
+    if len(evictable) < info.layers:
+        warnings.append(
+            f"{info.layers - len(evictable)} of {info.layers} layers use a sliding window; they "
+            "are left whole and are not counted here."
+        )
+    return Receipt(
+        budget_tokens=selection.budget,
+        requested_entries=slots * min(selection.budget, prompt_len),
+        retained_entries=retained,
+        cache_bytes=retained_bytes(evictable, row),
+        full_cache_bytes=sum(layer.keys.nbytes + layer.values.nbytes for layer in evictable),
+        warnings=tuple(warnings),
+    )
+
+
+def _generate(
+    run: _Run,
+    prefilled: Prefill,
+    layers: list[RaggedLayer],
+    selections: list[Selection],
+    bases: dict[int, Selection],
+) -> Iterator[RunEvent]:
+    request, loaded = run.request, run.loaded
+    rest = list(run.prompt.token_ids[run.prompt.compressed_tokens :])
+    capacity = len(rest) + request.max_new_tokens
+    context = DecodeContext(loaded, layers, run.rows, capacity, run.should_stop)
+    decoder = Decoder(loaded, context, prefilled.prompt_len)
+    yield Progress("decode", 0.0, "question" if rest else "first token")
+    with run.stopwatch.measure("question"):
+        logits = prefilled.logits.expand(run.rows, -1)
+        for start in range(0, len(rest), _QUESTION_CHUNK):
+            part = torch.tensor([rest[start : start + _QUESTION_CHUNK]], device=loaded.device)
+            logits = decoder.feed(part.expand(run.rows, -1))
+        tokens: list[int] = logits.argmax(-1).tolist()
+    end_tokens = frozenset() if request.ignore_eos else loaded.eos_token_ids
+    generation = Generation(loaded.tokenizer, run.rows, request.max_new_tokens, end_tokens)
+    generation.append(tokens, 0.0)
+    # Where all rows agree on the first token, the measured step is also their own next step.
+    same = len(set(tokens)) == 1
+    with run.stopwatch.measure("decode" if same else "measure"):
+        step = measured_step(decoder, tokens[run.reference], run.rows, run.reference, commit=same)
+    yield from _measured(run, step, decoder, prefilled, selections, bases)
+    yield generation.event(len(run.specs))
+    next_logits = step.logits if same else None
+    while generation.running:
+        with run.stopwatch.measure("decode"):
+            if next_logits is None:
+                next_logits = decoder.feed(torch.tensor(tokens, device=loaded.device)[:, None])
+            tokens = next_logits.argmax(-1).tolist()
+            next_logits = None
+        generation.append(tokens, run.stopwatch.timings_ms["decode"])
+        if generation.due():
+            yield generation.event(len(run.specs))
+            longest = max(len(ids) for ids in generation.token_ids)
+            fraction = longest / request.max_new_tokens
+            yield Progress("decode", fraction, f"token {longest:,} of {request.max_new_tokens:,}")
+    yield from _finish(run, generation)
+
+
+def _measured(
+    run: _Run,
+    step: MeasuredStep,
+    decoder: Decoder,
+    prefilled: Prefill,
+    selections: list[Selection],
+    bases: dict[int, Selection],
+) -> Iterator[RunEvent]:
+    evicted = [
+        (row, selection, bases.get(row))
+        for row, selection in enumerate(selections)
+        if row != run.reference
+    ]
+    with run.stopwatch.measure("measure"):
+        measured = list(perturbations(step, decoder, prefilled, run.reference, evicted))
+    for row, perturbation in measured:
+        yield VariantMeasured(row, perturbation)
+
+
+def _finish(run: _Run, generation: Generation) -> Iterator[RunEvent]:
+    reference = generation.token_ids[run.reference]
+    for row in range(len(run.specs)):
+        ids = generation.token_ids[row]
+        is_reference = row == run.reference
+        decode_ms = generation.decode_ms[row]
+        yield VariantFinished(
+            index=row,
+            agreement=None if is_reference else agreement(ids, reference),
+            first_difference=None if is_reference else first_difference(ids, reference),
+            answer_found=answer_found(generation.text(row), run.request.answer),
+            tokens_per_second=(len(ids) - 1) / decode_ms * 1000 if decode_ms else None,
+            timings_ms={"select": run.select_ms[row], "decode": decode_ms},
+        )

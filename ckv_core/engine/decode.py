@@ -1,0 +1,186 @@
+"""Batched decode: several rows, one per variant, in one forward pass with a cache for each.
+
+Attention over a row's frozen prompt part and over its growing tail is computed apart and
+joined exactly through the log-sum-exp of both parts.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from ckv_core.cache.ragged import RaggedLayer
+from ckv_core.engine.prefill import visible
+from ckv_core.errors import RunCancelledError
+from ckv_core.modeling.loaded import LoadedModel
+
+
+class DecodeContext:
+    """Attention of `rows` sequences over their own prompt entries and tails.
+
+    Attributes:
+        tail_len: tokens in every row's tail; a pass writes after it, `commit` moves it.
+        record_row: row whose queries to keep; None for none.
+        recorded: per layer, that row's last queries, [query_heads, head_dim].
+        recorded_tail: tail entries that the recorded queries saw, their own included.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        layers: Sequence[RaggedLayer],
+        rows: int,
+        tail_capacity: int,
+        should_stop: Callable[[], bool],
+    ) -> None:
+        self._windows = loaded.sliding_windows
+        self._layers = layers
+        self._prompt_len = layers[0].keys.shape[1]
+        self._should_stop = should_stop
+        self.tail_len = 0
+        self.record_row: int | None = None
+        self.recorded: list[Tensor | None] = [None] * len(layers)
+        self.recorded_tail = 0
+        self._tails = [
+            (
+                layer.keys.new_empty(rows, layer.keys.shape[0], tail_capacity, layer.keys.shape[2]),
+                layer.values.new_empty(
+                    rows, layer.values.shape[0], tail_capacity, layer.values.shape[2]
+                ),
+            )
+            for layer in layers
+        ]
+
+    def commit(self, tokens: int) -> None:
+        """Keep the last pass's new entries."""
+        self.tail_len += tokens
+
+    def tail(self, layer: int, row: int, length: int) -> tuple[Tensor, Tensor]:
+        """First `length` tail keys and values of one row, each [kv_heads, length, dim]."""
+        keys, values = self._tails[layer]
+        return keys[row, :, :length], values[row, :, :length]
+
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float
+    ) -> Tensor:
+        """Attention of the new tokens; see AttentionContext."""
+        if self._should_stop():
+            raise RunCancelledError("The run was cancelled.")
+        rows, query_heads, tokens, head_dim = query.shape
+        end = self.tail_len + tokens
+        if self.record_row is not None:
+            self.recorded[layer] = query[self.record_row, :, -1]
+            self.recorded_tail = end
+        tail_keys, tail_values = self._tails[layer]
+        tail_keys[:, :, self.tail_len : end] = key
+        tail_values[:, :, self.tail_len : end] = value
+        ragged, window = self._layers[layer], self._windows[layer]
+        kv_heads = key.shape[1]
+        # [slots, group * tokens, head_dim]: the queries of a KV head attend to the same entries.
+        slots = query.reshape(rows * kv_heads, -1, head_dim)
+        out, total = _partial(
+            slots,
+            tail_keys[:, :, :end].flatten(0, 1),
+            tail_values[:, :, :end].flatten(0, 1),
+            scaling,
+            self._tail_mask(tokens, window, query),
+        )
+        prompt_out, prompt_total = torch.empty_like(out), torch.empty_like(total)
+        for stack in ragged.stacks:
+            part = _partial(slots[stack.slots], stack.keys, stack.values, scaling)
+            prompt_out[stack.slots], prompt_total[stack.slots] = part
+        if ragged.whole_rows:
+            self._attend_whole(layer, query, scaling, prompt_out, prompt_total)
+        joint = torch.logaddexp(total, prompt_total)
+        out = out * (total - joint).exp()[..., None]
+        out += prompt_out * (prompt_total - joint).exp()[..., None]
+        return out.view(rows, query_heads, tokens, -1).to(query.dtype)
+
+    def _attend_whole(
+        self, layer: int, query: Tensor, scaling: float, out: Tensor, total: Tensor
+    ) -> None:
+        """Rows that keep everything: one product per KV head for all of them together.
+
+        Writes their parts of `out` [rows * kv_heads, group * tokens, value_dim] and of `total`
+        [rows * kv_heads, group * tokens]; the other arguments are as in `attend`.
+        """
+        ragged, window = self._layers[layer], self._windows[layer]
+        kv_heads, prompt_len, head_dim = ragged.keys.shape
+        rows = torch.tensor(ragged.whole_rows, device=query.device)
+        tokens = query.shape[2]
+        queries = query[rows].reshape(len(rows), kv_heads, -1, head_dim).transpose(0, 1)
+        mask = None
+        if window is not None:
+            start = prompt_len + self.tail_len
+            mask = visible(start, start + tokens, 0, prompt_len, window, query.device)
+            mask = mask.repeat(len(rows) * queries.shape[2] // tokens, 1)
+        whole_out, whole_total = _partial(
+            queries.flatten(1, 2), ragged.keys, ragged.values, scaling, mask
+        )
+        shape = queries.shape[:3]
+        out.view(-1, kv_heads, *out.shape[1:])[rows] = whole_out.view(*shape, -1).transpose(0, 1)
+        total.view(-1, kv_heads, total.shape[1])[rows] = whole_total.view(shape).transpose(0, 1)
+
+    def _tail_mask(self, tokens: int, window: int | None, query: Tensor) -> Tensor | None:
+        """[group * tokens, tail] bool, None where every new token sees the whole tail."""
+        if tokens == 1 and window is None:
+            return None
+        end = self.tail_len + tokens
+        mask = visible(self.tail_len, end, 0, end, window, query.device)
+        group_size = query.shape[1] // self._layers[0].keys.shape[0]
+        return mask.repeat(group_size, 1)
+
+
+def _partial(
+    queries: Tensor, keys: Tensor, values: Tensor, scaling: float, mask: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Attention over one part of the keys, and the log of that part's softmax denominator.
+
+    Args:
+        queries: [slots, queries, head_dim].
+        keys: [slots, entries, head_dim].
+        values: [slots, entries, value_dim].
+        scaling: factor of the logits.
+        mask: [queries, entries] bool, True = visible; a query may see nothing.
+
+    Returns:
+        Output [slots, queries, value_dim] float32 and log-sum-exp [slots, queries] float32.
+    """
+    logits = torch.bmm(queries, keys.transpose(1, 2)).float() * scaling
+    if mask is not None:
+        logits = logits.masked_fill(~mask, -torch.inf)
+    total = logits.logsumexp(-1)
+    weights = (logits - total.clamp_min(torch.finfo(torch.float32).min)[..., None]).exp()
+    return torch.bmm(weights.to(values.dtype), values).float(), total
+
+
+class Decoder:
+    """Feeds tokens to all rows at once and hands back the next-token logits."""
+
+    def __init__(self, loaded: LoadedModel, context: DecodeContext, first_position: int) -> None:
+        self.loaded = loaded
+        self.context = context
+        self._first_position = first_position
+
+    def feed(self, token_ids: Tensor, *, commit: bool = True) -> Tensor:
+        """Process the next tokens of every row.
+
+        Args:
+            token_ids: [rows, new_tokens].
+            commit: False to look at the outputs without keeping the entries.
+
+        Returns:
+            [rows, vocabulary] float32 logits after the last new token.
+        """
+        start = self._first_position + self.context.tail_len
+        positions = torch.arange(start, start + token_ids.shape[1], device=token_ids.device)
+        output = self.loaded.model(
+            input_ids=token_ids,
+            position_ids=positions.expand_as(token_ids),
+            use_cache=False,
+            logits_to_keep=1,
+            ckv_context=self.context,
+        )
+        if commit:
+            self.context.commit(token_ids.shape[1])
+        return output.logits[:, -1].float()  # type: ignore[no-any-return]

@@ -1,0 +1,135 @@
+"""The first decoding step, measured: every row reads the full run's first token."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ckv_core.engine.decode import Decoder
+from ckv_core.engine.prefill import Prefill
+from ckv_core.engine.select import Selection
+from ckv_core.metrics.perturbation import head_l1, hidden_l1, kl_divergence
+from ckv_core.records import Float32Array, Perturbation
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredStep:
+    """Outputs of the measured step.
+
+    Attributes:
+        logits: [rows, vocabulary].
+        hidden: per layer [rows, hidden_size], the residual stream after the block.
+    """
+
+    logits: Tensor
+    hidden: tuple[Tensor, ...]
+
+
+def measured_step(
+    decoder: Decoder, token: int, rows: int, reference: int, *, commit: bool
+) -> MeasuredStep:
+    """Feed the full run's first token to every row and record what it does.
+
+    Args:
+        decoder: at the first decoding step.
+        token: the full run's first generated token.
+        rows: rows in the batch.
+        reference: the row that holds the full cache.
+        commit: whether this is also every row's own next step.
+    """
+    loaded, context = decoder.loaded, decoder.context
+    context.record_row = reference
+    with _residual_stream(loaded.layers) as hidden:
+        tokens = torch.full((rows, 1), token, device=loaded.device)
+        logits = decoder.feed(tokens, commit=commit)
+    context.record_row = None
+    return MeasuredStep(logits, tuple(hidden))
+
+
+def perturbations(
+    step: MeasuredStep,
+    decoder: Decoder,
+    prefill: Prefill,
+    reference: int,
+    selections: Sequence[tuple[int, Selection, Selection | None]],
+) -> Iterator[tuple[int, Perturbation]]:
+    """Perturbation of each variant.
+
+    Args:
+        step: the measured step.
+        decoder: holds the full run's queries and tail.
+        prefill: holds the full run's prompt entries.
+        reference: the row that holds the full cache.
+        selections: (row, what it keeps, what its base keeps or None).
+
+    Yields:
+        (row, Perturbation).
+    """
+    wanted = [chosen for _, chosen, _ in selections]
+    wanted += [base for _, _, base in selections if base is not None]
+    heads = _head_l1(decoder, prefill, reference, wanted)
+    bases = iter(heads[len(selections) :])
+    layers = [hidden_l1(hidden, hidden[reference]).cpu() for hidden in step.hidden]
+    cascaded = torch.stack(layers, dim=1).numpy()
+    kl = kl_divergence(step.logits, step.logits[reference]).tolist()
+    for index, (row, _, base) in enumerate(selections):
+        yield (
+            row,
+            Perturbation(
+                head_l1=heads[index],
+                base_head_l1=None if base is None else next(bases),
+                layer_hidden_l1=cascaded[row],
+                kl=kl[row],
+            ),
+        )
+
+
+def _head_l1(
+    decoder: Decoder, prefill: Prefill, reference: int, selections: Sequence[Selection]
+) -> list[Float32Array]:
+    """Per selection [layers, query_heads]; NaN in layers that are not evictable."""
+    loaded, context = prefill.loaded, decoder.context
+    info = loaded.info
+    shape = (len(selections), info.layers, info.query_heads)
+    result = np.full(shape, np.nan, dtype=np.float32)
+    tail_len = context.recorded_tail
+    for layer in info.evictable_layers:
+        states, query = prefill.layers[layer], context.recorded[layer]
+        tail_keys, tail_values = context.tail(layer, reference, tail_len)
+        own = torch.ones(info.kv_heads, tail_len, dtype=torch.bool, device=tail_keys.device)
+        everything = torch.ones_like(states.keys[..., 0], dtype=torch.bool)
+        masks = [
+            torch.cat([everything if mask is None else mask, own], dim=1)
+            for mask in (chosen.keep_masks[layer] for chosen in selections)
+        ]
+        distances = head_l1(
+            cast(Tensor, query),
+            torch.cat([states.keys, tail_keys], dim=1),
+            torch.cat([states.values, tail_values], dim=1),
+            states.scaling,
+            cast(nn.Linear, loaded.attentions[layer].o_proj).weight,
+            masks,
+        )
+        result[:, layer] = distances.cpu().numpy()
+    return list(result)
+
+
+@contextmanager
+def _residual_stream(layers: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
+    """Collect each block's output for the last token, [rows, hidden_size]."""
+    hidden: list[Tensor] = []
+
+    def hook(_module: nn.Module, _inputs: object, output: Tensor | tuple[Tensor, ...]) -> None:
+        states = output if isinstance(output, Tensor) else output[0]
+        hidden.append(states[:, -1].float())
+
+    handles = [layer.register_forward_hook(hook) for layer in layers]
+    try:
+        yield hidden
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -1,0 +1,183 @@
+"""One forward pass over the compressed prompt; every variant is selected from what it yields."""
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ckv_core.errors import RunCancelledError
+from ckv_core.modeling.loaded import LoadedModel
+from ckv_core.records import Progress
+from ckv_core.scoring.value_norm import value_norm
+from ckv_core.scoring.window import window_attention
+
+CHUNK = 1024  # tokens per forward pass: bounds activations and lets progress and cancel through
+
+
+@dataclass(slots=True)
+class LayerStates:
+    """What prefill leaves of one layer.
+
+    Attributes:
+        keys, values: [kv_heads, prompt_len, head_dim or value_dim], keys after RoPE.
+        queries: [query_heads, window, head_dim], the last queries after RoPE.
+        scaling: factor of the logits.
+    """
+
+    keys: Tensor
+    values: Tensor
+    queries: Tensor
+    scaling: float
+
+
+@dataclass(slots=True)
+class Prefill:
+    """The processed prompt and the scores that variants share.
+
+    Attributes:
+        layers: one per decoder layer.
+        logits: [vocabulary] of the last token, float32.
+    """
+
+    loaded: LoadedModel
+    layers: list[LayerStates]
+    logits: Tensor
+    _attention: dict[tuple[int, int], Tensor] = field(default_factory=dict)
+    _norms: dict[int, Tensor] = field(default_factory=dict)
+
+    @property
+    def prompt_len(self) -> int:
+        """Tokens processed."""
+        return self.layers[0].keys.shape[1]
+
+    def window_attention(self, layer: int, window: int) -> Tensor:
+        """Mean attention of the last `window` queries, [query_heads, prompt_len - window]."""
+        if (layer, window) not in self._attention:
+            states = self.layers[layer]
+            self._attention[layer, window] = window_attention(
+                states.queries[:, -window:], states.keys, states.scaling
+            )
+        return self._attention[layer, window]
+
+    def value_norms(self, layer: int) -> Tensor:
+        """L1 norm of V W_O, [query_heads, prompt_len] float32."""
+        if layer not in self._norms:
+            projection = cast(nn.Linear, self.loaded.attentions[layer].o_proj)
+            self._norms[layer] = value_norm(self.layers[layer].values, projection.weight)
+        return self._norms[layer]
+
+
+class _PrefillContext:
+    """Causal attention over all chunks so far; keeps keys, values and the last queries."""
+
+    def __init__(
+        self, loaded: LoadedModel, prompt_len: int, window: int, should_stop: Callable[[], bool]
+    ) -> None:
+        self._windows = loaded.sliding_windows
+        self._prompt_len = prompt_len
+        self._window = min(window, prompt_len)
+        self._should_stop = should_stop
+        self.layers: list[LayerStates | None] = [None] * loaded.info.layers
+        self.start = 0
+        self._masks: dict[tuple[int, int | None, torch.device], Tensor] = {}
+
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float
+    ) -> Tensor:
+        if self._should_stop():
+            raise RunCancelledError("The run was cancelled.")
+        states = self.layers[layer] or self._allocate(layer, query, key, value, scaling)
+        end = self.start + query.shape[2]
+        states.keys[:, self.start : end] = key[0]
+        states.values[:, self.start : end] = value[0]
+        recent = torch.cat([states.queries, query[0]], dim=1)
+        states.queries = recent[:, -self._window :].contiguous()
+        keys, values = states.keys[None, :, :end], states.values[None, :, :end]
+        window = self._windows[layer]
+        if self.start == 0 and window is None:
+            return functional.scaled_dot_product_attention(
+                query, keys, values, is_causal=True, scale=scaling, enable_gqa=True
+            )
+        mask = self._mask(query.shape[2], window, query.device)
+        return functional.scaled_dot_product_attention(
+            query, keys, values, attn_mask=mask, scale=scaling, enable_gqa=True
+        )
+
+    def _allocate(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float
+    ) -> LayerStates:
+        kv_heads, head_dim = key.shape[1], key.shape[3]
+        states = LayerStates(
+            keys=key.new_empty(kv_heads, self._prompt_len, head_dim),
+            values=value.new_empty(kv_heads, self._prompt_len, value.shape[3]),
+            queries=query.new_empty(query.shape[1], 0, head_dim),
+            scaling=scaling,
+        )
+        self.layers[layer] = states
+        return states
+
+    def _mask(self, tokens: int, window: int | None, device: torch.device) -> Tensor:
+        """[tokens, start + tokens] bool: what each new token may see; one at a time is kept."""
+        key = (self.start, window, device)
+        if key not in self._masks:
+            end = self.start + tokens
+            self._masks = {k: m for k, m in self._masks.items() if k[0] == self.start}
+            self._masks[key] = visible(self.start, end, 0, end, window, device)
+        return self._masks[key]
+
+
+def visible(
+    query_start: int,
+    query_end: int,
+    key_start: int,
+    key_end: int,
+    window: int | None,
+    device: torch.device,
+) -> Tensor:
+    """Causal (and sliding) visibility by position, [queries, keys] bool."""
+    query = torch.arange(query_start, query_end, device=device)[:, None]
+    key = torch.arange(key_start, key_end, device=device)
+    seen = key <= query
+    return seen if window is None else seen & (key > query - window)
+
+
+def prefill(
+    loaded: LoadedModel,
+    token_ids: list[int],
+    window: int,
+    should_stop: Callable[[], bool],
+) -> Generator[Progress, None, Prefill]:
+    """Process the prompt in chunks, with progress after each.
+
+    Args:
+        loaded: the model.
+        token_ids: [prompt_len], at least one.
+        window: how many of the last queries to keep.
+        should_stop: asked at every layer.
+
+    Returns:
+        The states that variants are selected from (the generator's return value).
+
+    Raises:
+        RunCancelledError: should_stop said so.
+    """
+    context = _PrefillContext(loaded, len(token_ids), window, should_stop)
+    ids = torch.tensor([token_ids], device=loaded.device)
+    logits = ids.new_empty(0)
+    for start in range(0, len(token_ids), CHUNK):
+        end = min(start + CHUNK, len(token_ids))
+        context.start = start
+        output = loaded.model(
+            input_ids=ids[:, start:end],
+            position_ids=torch.arange(start, end, device=ids.device)[None],
+            use_cache=False,
+            logits_to_keep=1,
+            ckv_context=context,
+        )
+        logits = output.logits[0, -1].float()
+        yield Progress("prefill", end / len(token_ids), f"{end:,} of {len(token_ids):,} tokens")
+    layers = [states for states in context.layers if states is not None]
+    return Prefill(loaded, layers, logits)

@@ -1,0 +1,134 @@
+"""Text to tokens: one user message through the chat template, and where the context ends."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+from transformers import PreTrainedTokenizerBase
+
+from ckv_core.config import Scenario, check_text
+from ckv_core.errors import ModelError, PromptError
+from ckv_core.records import PromptInfo
+
+_PROBE = "ckv-probe-7f3a"  # a word that no template contains or changes
+_SEPARATOR = "\n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class _Rendered:
+    """The prompt's text and where the user's own text lies in it (characters)."""
+
+    text: str
+    body_start: int
+    body_end: int
+
+
+def build_prompt(
+    tokenizer: PreTrainedTokenizerBase, context: str, question: str, scenario: Scenario
+) -> PromptInfo:
+    r"""Tokenise `context + "\n\n" + question` as one user message with generation prompt.
+
+    Without a chat template the prompt is the plain text and a newline. Special tokens that
+    occur in the user's own text are read as plain text, so a pasted `<|im_end|>` ends nothing.
+
+    Raises:
+        PromptError: empty or invalid text.
+        ModelError: the chat template or tokenizer cannot say where the context ends.
+    """
+    check_text("context", context)
+    check_text("question", question)
+    if not context.strip():
+        raise PromptError("The context is empty; paste or upload a text first.")
+    body = context + _SEPARATOR + question if question.strip() else context
+    rendered = _render(tokenizer, body)
+    ids, spans = _encode(tokenizer, rendered)
+    inner = rendered.text[rendered.body_start : rendered.body_end]
+    context_start, context_end = _context_span(rendered, inner, body, context)
+    ends_inside = [end <= context_end for _, end in spans]
+    compressed = ends_inside.index(False) if False in ends_inside else len(spans)
+    first = next((i for i, (_, end) in enumerate(spans) if end > context_start), 0)
+    last = next((i for i, (start, _) in enumerate(spans) if start >= context_end), len(spans))
+    return PromptInfo(
+        scenario=scenario,
+        token_ids=tuple(ids),
+        compressed_tokens=len(ids) if scenario == "regular" else compressed,
+        pieces=_pieces(rendered.text, spans),
+        context_tokens=(first, last),
+    )
+
+
+def _render(tokenizer: PreTrainedTokenizerBase, body: str) -> _Rendered:
+    if not tokenizer.chat_template:
+        return _Rendered(body + "\n", 0, len(body))
+
+    def fill(content: str) -> str:
+        return str(
+            tokenizer.apply_chat_template(
+                [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True
+            )
+        )
+
+    prefix, _, suffix = fill(_PROBE).partition(_PROBE)
+    text = fill(body)
+    end = len(text) - len(suffix)
+    if not text.startswith(prefix) or not text.endswith(suffix) or end < len(prefix):
+        raise ModelError("The model's chat template rearranges the text; choose another model.")
+    return _Rendered(text, len(prefix), end)
+
+
+def _context_span(rendered: _Rendered, inner: str, body: str, context: str) -> tuple[int, int]:
+    """Characters of the context in the rendered text; templates may trim the body's edges."""
+    if inner not in (body, body.strip()):
+        raise ModelError("The model's chat template changes the text; choose another model.")
+    trimmed = 0 if inner == body else len(body) - len(body.lstrip())
+    end = min(len(context) - trimmed, len(inner))
+    return rendered.body_start, rendered.body_start + end
+
+
+def _encode(
+    tokenizer: PreTrainedTokenizerBase, rendered: _Rendered
+) -> tuple[list[int], list[tuple[int, int]]]:
+    """Token ids and their character spans in the rendered text."""
+    ids, spans = _encode_part(tokenizer, rendered.text, 0)
+    special = set(tokenizer.all_special_ids)
+    if not any(
+        token in special and start >= rendered.body_start and end <= rendered.body_end
+        for token, (start, end) in zip(ids, spans, strict=True)
+    ):
+        return ids, spans
+    ids, spans = [], []
+    borders = (0, rendered.body_start, rendered.body_end, len(rendered.text))
+    for part, (start, end) in enumerate(pairwise(borders)):
+        part_ids, part_spans = _encode_part(
+            tokenizer, rendered.text[start:end], start, as_plain_text=part == 1
+        )
+        ids += part_ids
+        spans += part_spans
+    return ids, spans
+
+
+def _encode_part(
+    tokenizer: PreTrainedTokenizerBase, text: str, offset: int, *, as_plain_text: bool = False
+) -> tuple[list[int], list[tuple[int, int]]]:
+    if not tokenizer.is_fast:
+        raise ModelError("The model's tokenizer gives no character offsets; choose another model.")
+    encoded = tokenizer(
+        text,
+        add_special_tokens=False,
+        return_offsets_mapping=True,
+        split_special_tokens=as_plain_text,
+        verbose=False,
+    )
+    spans = [(start + offset, end + offset) for start, end in encoded["offset_mapping"]]
+    return list(encoded["input_ids"]), spans
+
+
+def _pieces(text: str, spans: list[tuple[int, int]]) -> tuple[str, ...]:
+    """Each token's text; characters between tokens go to the later one, so nothing is lost."""
+    pieces: list[str] = []
+    covered = 0
+    for _, end in spans:
+        pieces.append(text[covered : max(end, covered)])
+        covered = max(end, covered)
+    if pieces:
+        pieces[-1] += text[covered:]
+    return tuple(pieces)

@@ -1,0 +1,1 @@
+"""What eviction did: to the outputs, to the text, to the memory."""

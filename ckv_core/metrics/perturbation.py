@@ -1,0 +1,77 @@
+"""How far eviction moves outputs: head L1 (isolated), hidden L1 (cascaded), KL."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ckv_core.shapes import check_shape
+
+
+def head_l1(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    scaling: float,
+    output_weight: Tensor,
+    keep_masks: Sequence[Tensor],
+) -> Tensor:
+    """Isolated output perturbation ||(A - A')V W_O||_1 of every head (CriticalKV, eq. 5-6).
+
+    A is the full run's attention of one decoding query; A' is A on the kept entries,
+    renormalised. Query, keys and values are the full run's for every variant.
+
+    Args:
+        query: [query_heads, head_dim], after RoPE.
+        keys: [kv_heads, entries, head_dim], all entries that the query sees, its own included.
+        values: [kv_heads, entries, value_dim].
+        scaling: factor of the logits.
+        output_weight: [hidden, query_heads * value_dim], the weight of o_proj.
+        keep_masks: per variant [kv_heads, entries] bool.
+
+    Returns:
+        [variants, query_heads] float32.
+    """
+    check_shape("query", query, "query_heads head_dim", {})
+    kv_heads, _, value_dim = values.shape
+    query_heads = query.shape[0]
+    grouped = query.float().view(kv_heads, -1, query.shape[1])
+    attention = ((grouped @ keys.float().transpose(1, 2)) * scaling).softmax(-1)
+    # A head moves by sum_i (A_i - A'_i) V_i: one product per variant, no [entries, hidden] tensor.
+    weight = output_weight.float().view(-1, query_heads, value_dim)
+    result = []
+    for mask in keep_masks:
+        kept = attention * mask[:, None]
+        difference = attention - kept / kept.sum(-1, keepdim=True)
+        moved = (difference @ values.float()).view(query_heads, value_dim)
+        projected = torch.einsum("hv,dhv->hd", moved, weight)
+        result.append(projected.abs().sum(-1))
+    return torch.stack(result) if result else query.new_empty(0, query_heads, dtype=torch.float32)
+
+
+def hidden_l1(hidden: Tensor, reference: Tensor) -> Tensor:
+    """Cascaded L1 distance of residual streams.
+
+    Args:
+        hidden: [rows, hidden_size].
+        reference: [hidden_size], the full run's.
+
+    Returns:
+        [rows] float32.
+    """
+    return (hidden.float() - reference.float()).abs().sum(-1)
+
+
+def kl_divergence(logits: Tensor, reference: Tensor) -> Tensor:
+    """KL(reference || row) of next-token distributions, in nats.
+
+    Args:
+        logits: [rows, vocabulary].
+        reference: [vocabulary], the full run's logits.
+
+    Returns:
+        [rows] float32, >= 0.
+    """
+    log_reference = reference.float().log_softmax(-1)
+    log_rows = logits.float().log_softmax(-1)
+    return (log_reference.exp() * (log_reference - log_rows)).sum(-1).clamp_min(0.0)

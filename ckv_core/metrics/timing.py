@@ -1,0 +1,35 @@
+"""Wall-clock time per stage, with the device synchronised."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+class Stopwatch:
+    """Adds up milliseconds per name.
+
+    Attributes:
+        timings_ms: what was measured so far.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self.timings_ms: dict[str, float] = {}
+
+    @contextmanager
+    def measure(self, name: str) -> Iterator[None]:
+        """Time the body and add it to `name`; also when the body raises."""
+        start = self.now()
+        try:
+            yield
+        finally:
+            elapsed = (self.now() - start) * 1000
+            self.timings_ms[name] = self.timings_ms.get(name, 0.0) + elapsed
+
+    def now(self) -> float:
+        """Seconds, after the device has finished what it was given."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return time.perf_counter()
