@@ -48,7 +48,7 @@ def load_examples(folder: Path = EXAMPLES_FOLDER) -> list[Example]:
     """Read `index.json` and the texts that it names, in its order.
 
     Raises:
-        ConfigError: a file is missing, not UTF-8 or not of the expected form, or an id occurs twice.
+        ConfigError: a file is missing, not UTF-8 or malformed, or an id occurs twice.
     """
     entries = _read_index(folder / "index.json")
     examples = [_example(folder, entry) for entry in entries]

@@ -95,5 +95,5 @@ def test_a_text_that_is_not_utf8_is_refused(tmp_path):
 @pytest.mark.parametrize("index", ["{", "{}"])
 def test_a_broken_index_is_refused(tmp_path, index):
     (tmp_path / "index.json").write_text(index)
-    with pytest.raises(ConfigError, match="index.json"):
+    with pytest.raises(ConfigError, match=r"index\.json"):
         load_examples(tmp_path)
