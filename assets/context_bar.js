@@ -1,0 +1,70 @@
+// Reads a text file in the browser and asks for a token count once typing rests.
+
+const MAX_CHARS = 4_000_000;
+const BIG_CHARS = 200_000;
+const REST_MS = 600;
+const BIG_REST_MS = 2500;
+
+const picker = make("input", { type: "file", class: "ckv-offscreen", tabindex: "-1", "aria-hidden": "true" });
+const open = make("button", { type: "button", class: "ckv-button", text: "Open a text file" });
+const told = make("span", { class: "ckv-context-told", role: "status" });
+const counted = make("span", { class: "ckv-context-count ckv-num", role: "status" });
+root.append(make("div", { class: "ckv-context-bar" }, open, picker, told, counted));
+
+const area = () => document.querySelector("#context textarea");
+let timer = null;
+
+function ask(text) {
+  clearTimeout(timer);
+  const rest = text.length > BIG_CHARS ? BIG_REST_MS : REST_MS;
+  counted.dataset.tone = "";
+  setText(counted, text.trim() === "" ? "" : "counting…");
+  timer = setTimeout(() => { if (root.isConnected) trigger("count"); }, rest);
+}
+
+function say(text, tone) {
+  told.dataset.tone = tone;
+  setText(told, text);
+}
+
+function put(text) {
+  const box = area();
+  box.value = text;
+  box.dispatchEvent(new Event("input", { bubbles: true }));
+}
+
+async function read(file) {
+  if (file.size > 4 * MAX_CHARS) {
+    return say(`${file.name} has ${whole(file.size / 1e6)} MB; choose one of up to ${whole(MAX_CHARS)} characters.`, "error");
+  }
+  let text;
+  try {
+    text = new TextDecoder("utf-8", { fatal: true }).decode(await file.arrayBuffer());
+  } catch {
+    return say(`${file.name} is not UTF-8 text; save it as UTF-8 and open it again.`, "error");
+  }
+  if (text.includes("\u0000")) return say(`${file.name} is not a text file; choose one that is.`, "error");
+  if (text.length > MAX_CHARS) {
+    return say(`${file.name} has ${whole(text.length)} characters; the limit is ${whole(MAX_CHARS)}. Shorten it.`, "error");
+  }
+  put(text);
+  return say(`${file.name}, ${whole(text.length)} characters`, "");
+}
+
+open.addEventListener("click", () => picker.click());
+picker.addEventListener("change", async () => {
+  const file = picker.files[0];
+  if (file) await read(file);
+  picker.value = "";
+});
+
+function onInput(event) {
+  if (!root.isConnected) document.removeEventListener("input", onInput);
+  else if (event.target.closest("#context, #question")) ask(area().value);
+}
+document.addEventListener("input", onInput);
+
+onValue((value) => {
+  counted.dataset.tone = str(value?.tone);
+  setText(counted, str(value?.text));
+});

@@ -1,0 +1,52 @@
+// Colour ramps of the heat maps as tables of packed pixels, and their legends.
+
+const RAMP_STEPS = 256;
+
+function channels(hex) {
+  return [1, 3, 5].map((at) => Number.parseInt(hex.slice(at, at + 2), 16));
+}
+
+/** Interpolate stops to 256 pixels; the words are little-endian RGBA, as ImageData wants. */
+function rampOf(stops) {
+  const colors = stops.map(channels);
+  const ramp = new Uint32Array(RAMP_STEPS);
+  for (let step = 0; step < RAMP_STEPS; step += 1) {
+    const at = (step / (RAMP_STEPS - 1)) * (colors.length - 1);
+    const low = Math.min(Math.floor(at), colors.length - 2);
+    const [red, green, blue] = colors[low].map((from, i) => Math.round(from + (colors[low + 1][i] - from) * (at - low)));
+    ramp[step] = ((255 << 24) | (blue << 16) | (green << 8) | red) >>> 0;
+  }
+  return ramp;
+}
+
+/** Diverging stops for the theme: in the dark the middle is dark and the ends are light. */
+function divergingStops() {
+  const stops = PALETTE.diverging;
+  if (!isDark()) return stops;
+  const middle = stops.length >> 1;
+  return [...stops.slice(0, middle).reverse(), "#1a2332", ...stops.slice(middle + 1).reverse()];
+}
+
+// Most entries are evicted, so shares near zero matter most: the square root spreads them.
+const densityStep = (share) => Math.round(Math.sqrt(share) * (RAMP_STEPS - 1));
+const differenceStep = (gap) => Math.round((Math.sign(gap) * Math.sqrt(Math.abs(gap)) + 1) * 0.5 * (RAMP_STEPS - 1));
+
+function gradient(stops) {
+  return `linear-gradient(to right, ${stops.join(", ")})`;
+}
+
+/** A bar with ticks; `ticks` are [place from 0 to 1, text]. */
+function legend(title, ticks) {
+  const strip = make("div", { class: "ckv-ramp" });
+  const node = make("div", { class: "ckv-legend" },
+    make("span", { text: title }),
+    make("div", { class: "ckv-ramp-box" }, strip,
+      make("div", { class: "ckv-ramp-ticks ckv-num" }, ...ticks.map(([place, text]) => {
+        const tick = make("span", { text });
+        tick.style.left = `${place * 100}%`;
+        return tick;
+      }))));
+  return { node, paint: (stops) => { strip.style.background = gradient(stops); } };
+}
+
+const DENSITY_TICKS = [0, 0.05, 0.25, 0.5, 1].map((share) => [Math.sqrt(share), percent(share).replace("5.0", "5")]);

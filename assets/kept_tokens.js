@@ -1,0 +1,240 @@
+// Layout and life of the kept-tokens component: fetch on sight, build the views, link them.
+
+const VIEW_MARGIN = "300px";
+const notice = make("div", { class: "ckv-empty", role: "status" });
+const stage = make("div", { class: "ckv-kept" });
+const live = make("p", { class: "ckv-offscreen", "aria-live": "polite" });
+root.append(notice, stage, live);
+
+let shownKey = null;
+let current = null;
+let abort = null;
+
+function select(label, options, chosen, onChoose) {
+  const node = make("select", { class: "ckv-select", "aria-label": label });
+  options.forEach(([value, text]) => node.append(make("option", { value: String(value), text })));
+  node.value = String(chosen);
+  node.addEventListener("change", () => onChoose(Number(node.value)));
+  return node;
+}
+
+const variantOptions = (app) => app.variants.map((variant, at) => [at, str(variant.label)]);
+const layerOptions = (app) => Array.from({ length: app.shape.layers }, (_, layer) => [layer, `layer ${layer}`]);
+
+function button(text, label, act) {
+  return make("button", { type: "button", class: "ckv-button", text, "aria-label": label, title: label, onclick: act });
+}
+
+function toolbar(app) {
+  const middle = () => (app.range[0] + app.range[1]) / 2;
+  const span = () => app.range[1] - app.range[0];
+  const where = make("span", { class: "ckv-num ckv-where" });
+  const scale = legend("KV heads that keep an entry", DENSITY_TICKS);
+  app.views.push((due) => {
+    if (!due.has("heat")) return;
+    setText(where, `positions ${whole(app.range[0])}–${whole(app.range[1] - 1)} of ${whole(app.positions)}`);
+    scale.paint(PALETTE.density);
+  });
+  const keys = make("div", { class: "ckv-keys" },
+    ...[["window", "sinks and window, always kept"], ["context", "context"], ["question", "after the context"]].map(([name, text]) =>
+      make("span", { class: "ckv-key" }, make("i", { class: `ckv-key-${name}`, "aria-hidden": "true" }), text)));
+  return make("div", { class: "ckv-toolbar" },
+    make("div", { class: "ckv-buttons", role: "group", "aria-label": "Zoom of all maps" },
+      button("−", "Zoom out", () => app.zoomTo(app.range, 2, middle())),
+      button("+", "Zoom in", () => app.zoomTo(app.range, 0.5, middle())),
+      button("◂", "Earlier positions", () => app.showRange(app.range[0] - span() * 0.5, span())),
+      button("▸", "Later positions", () => app.showRange(app.range[0] + span() * 0.5, span())),
+      button("Fit", "Show all positions", () => app.showRange(0, app.positions))),
+    where, keys, scale.node);
+}
+
+function mapsGrid(app) {
+  const grid = make("div", { class: "ckv-maps" });
+  app.variants.forEach((variant, at) => {
+    const map = layerMap(app, variant, at);
+    const panel = make("figure", { class: "ckv-panel ckv-map-panel", "data-variant": String(variant.index) },
+      make("figcaption", {}, make("span", { class: "ckv-name" }, marker(variant.index), make("span", { text: str(variant.label), title: str(variant.spec) })),
+        make("span", { class: "ckv-num ckv-subdued", text: `${percent(variant.kept.share())} kept` })), map.box);
+    app.views.push((due) => {
+      if (due.has("heat")) {
+        map.drawHeat();
+        panel.classList.toggle("ckv-chosen", at === app.chosen);
+      } else if (due.has("overlay")) map.drawOverlay();
+    });
+    grid.append(panel);
+  });
+  return grid;
+}
+
+function extraMap(app, map, ...head) {
+  app.views.push((due) => {
+    if (due.has("heat")) map.drawHeat();
+    else if (due.has("overlay")) map.drawOverlay();
+  });
+  return make("figure", { class: "ckv-panel ckv-map-panel" }, make("figcaption", {}, ...head), map.box);
+}
+
+function differencePanel(app) {
+  const chooser = (at) => select(at ? "Second variant" : "First variant", variantOptions(app), app.pair[at], (chosen) => {
+    app.pair[at] = chosen;
+    app.redraw("heat");
+  });
+  const scale = legend("", [[0, "only second"], [0.5, "same"], [1, "only first"]]);
+  app.views.push((due) => { if (due.has("heat")) scale.paint(divergingStops()); });
+  const panel = extraMap(app, differenceMap(app),
+    make("strong", { text: "Difference" }), chooser(0), make("span", { text: "minus" }), chooser(1), scale.node);
+  panel.classList.add("ckv-difference");
+  return panel;
+}
+
+function headsPanel(app) {
+  const variant = variantSelect(app, "Variant of the heads map");
+  const layer = select("Layer of the heads map", layerOptions(app), app.layer, (chosen) => app.pick({ layer: chosen }));
+  app.views.push((due) => { if (due.has("heat")) layer.value = String(app.layer); });
+  return extraMap(app, headMap(app), make("strong", { text: "KV heads of one layer" }), variant, layer);
+}
+
+/** All choosers of the one chosen variant follow each other. */
+function variantSelect(app, label) {
+  const node = select(label, variantOptions(app), app.chosen, (chosen) => app.pick({ chosen }));
+  app.views.push((due) => { if (due.has("heat")) node.value = String(app.chosen); });
+  return node;
+}
+
+function searchBox(app, text) {
+  const input = make("input", { type: "search", class: "ckv-input", placeholder: "Search the prompt", "aria-label": "Search the prompt" });
+  const count = make("span", { class: "ckv-num ckv-subdued ckv-count", role: "status" });
+  let at = -1;
+  const go = (step) => {
+    if (app.matches.length === 0) return;
+    at = (at + step + app.matches.length) % app.matches.length;
+    setText(count, `${whole(at + 1)} of ${whole(app.matches.length)}`);
+    app.selectSpan(...app.matches[at]);
+    text.reveal(app.matches[at][0]);
+  };
+  const search = () => {
+    app.matches = app.prompt.find(input.value);
+    at = -1;
+    setText(count, input.value.trim() === "" ? "" : "no match");
+    app.redraw("overlay");
+    go(1);
+  };
+  input.addEventListener("input", () => app.later("search", search));
+  input.addEventListener("keydown", (event) => {
+    if (event.key === "Enter") go(event.shiftKey ? -1 : 1);
+    if (event.key === "Escape") app.clear();
+  });
+  app.views.push((due) => {
+    if (!due.has("search")) return;
+    input.value = "";
+    count.textContent = "";
+  });
+  return make("div", { class: "ckv-search", role: "search" }, input,
+    button("↑", "Previous match", () => go(-1)), button("↓", "Next match", () => go(1)), count);
+}
+
+function shadeLegend() {
+  const sample = (name, text) => make("span", { class: "ckv-key" }, make("span", { class: `t ${name}`, text: "abc" }), text);
+  return make("div", { class: "ckv-keys" }, sample("t0", "kept nowhere"), sample("t3", "in few slots"), sample("t8", "in all slots"));
+}
+
+function textPanel(app, text) {
+  app.views.push((due) => {
+    if (due.has("shade")) text.reshade();
+    else if (due.has("text") || due.has("point")) text.mark();
+  });
+  return make("section", { class: "ckv-panel ckv-text-panel", "aria-label": "Prompt text" },
+    make("div", { class: "ckv-panel-head" }, make("h4", { text: "Prompt" }), variantSelect(app, "Variant that shades the text"), searchBox(app, text)),
+    text.box, shadeLegend());
+}
+
+function sidePanels(app) {
+  const evidence = make("section", { class: "ckv-panel ckv-evidence", "aria-label": "Evidence" });
+  const token = make("section", { class: "ckv-panel ckv-token-panel", "aria-label": "Token" });
+  app.views.push((due) => {
+    if (!due.has("panels")) return;
+    drawEvidence(app, evidence);
+    drawToken(app, token);
+  });
+  return make("div", { class: "ckv-side" }, evidence, token);
+}
+
+function build(app) {
+  const text = new TextView(app);
+  app.text = text;
+  const hint = make("p", { class: "ckv-hint", text: "Ctrl + wheel zooms (the wheel alone once a map has the focus); drag pans; click picks a token; arrow keys move a cursor." });
+  stage.replaceChildren(
+    toolbar(app), mapsGrid(app), hint,
+    make("div", { class: "ckv-pair" }, app.variants.length > 1 ? differencePanel(app) : null, headsPanel(app)),
+    make("div", { class: "ckv-reading" }, textPanel(app, text), sidePanels(app)),
+    make("details", { class: "ckv-panel ckv-share" }, make("summary", { text: "Kept share per layer, as a table" }), shareTable(app)));
+  const goal = app.applyHash();
+  if (goal !== null && goal !== undefined) text.reveal(goal);
+}
+
+function say(text, retry) {
+  notice.replaceChildren(make("span", { text }), ...(retry ? [button("Try again", "Fetch the kept tokens again", retry)] : []));
+  notice.hidden = text === "";
+}
+
+async function load(value) {
+  abort?.abort();
+  abort = new AbortController();
+  const { signal } = abort;
+  element.dataset.state = "loading";
+  say("Fetching the kept tokens …");
+  try {
+    const run = await fetchRun(value, signal);
+    current?.text.close();
+    current = new KeptApp(run, live);
+    current.readInk();
+    build(current);
+    say("");
+    element.dataset.state = "shown";
+  } catch (error) {
+    if (signal.aborted) return;
+    stage.replaceChildren();
+    element.dataset.state = "failed";
+    say(`The kept tokens could not be fetched: ${error.message}.`, () => load(value));
+  }
+}
+
+// Fetch once the component is near the view, and again when the run's data changed.
+let wanted = null;
+const sight = new IntersectionObserver((entries) => {
+  if (wanted && entries.some((entry) => entry.isIntersecting)) {
+    const value = wanted;
+    wanted = null;
+    load(value);
+  }
+}, { rootMargin: VIEW_MARGIN });
+
+onValue((value) => {
+  const key = value && list(value.variants).length ? `${value.slug} ${value.key}` : null;
+  if (key === shownKey && key !== null) return;
+  shownKey = key;
+  wanted = key === null ? null : value;
+  sight.unobserve(root);
+  if (wanted) {
+    sight.observe(root);
+    return;
+  }
+  abort?.abort();
+  current?.text.close();
+  current = null;
+  stage.replaceChildren();
+  element.dataset.state = "empty";
+  say("Which entries each variant keeps appears here once selection is done.");
+});
+
+window.addEventListener("hashchange", () => {
+  if (!current || !element.isConnected) return;
+  const goal = current.applyHash();
+  if (goal !== null && goal !== undefined) current.text.reveal(goal);
+});
+
+new MutationObserver(() => {
+  if (!current) return;
+  current.readInk();
+  current.redraw("heat", "panels");
+}).observe(document.body, { attributes: true, attributeFilter: ["class"] });

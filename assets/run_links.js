@@ -1,0 +1,30 @@
+// Where a run can be found and taken away: short link, files, form.
+
+const short = make("a", { class: "ckv-link" });
+const copy = make("button", { type: "button", class: "ckv-button ckv-quiet", text: "Copy link" });
+const json = make("a", { class: "ckv-link", download: true, text: "Result (JSON)" });
+const table = make("a", { class: "ckv-link", download: true, text: "Table (CSV)" });
+const heads = make("a", { class: "ckv-link", download: true, text: "Perturbation (CSV)" });
+const again = make("a", { class: "ckv-link", text: "Run again with changes" });
+const bar = make("nav", { class: "ckv-run-links", "aria-label": "This run", hidden: true },
+  make("span", {}, "Link: ", short), copy, json, table, heads, again);
+root.append(bar);
+
+copy.addEventListener("click", async () => {
+  copy.textContent = (await copyText(short.href)) ? "Copied" : "Not copied";
+  setTimeout(() => { copy.textContent = "Copy link"; }, 1500);
+});
+
+onValue((value) => {
+  const slug = str(value?.slug);
+  bar.hidden = slug === "";
+  if (slug === "") return;
+  const key = encodeURIComponent(slug);
+  short.href = `/r/${key}`;
+  setText(short, `/r/${slug}`);
+  json.href = `/data/${key}/result.json`;
+  table.href = `/data/${key}/table.csv`;
+  heads.href = `/data/${key}/perturbation.csv`;
+  again.href = `/?from=${key}`;
+  for (const file of [json, table, heads]) file.hidden = !value.files;
+});

@@ -1,0 +1,83 @@
+// Progress of a run: state, stages with their times, a bar, what happens now.
+
+const STATE_LABELS = {
+  idle: "Ready", queued: "Queued", running: "Running",
+  done: "Done", failed: "Failed", cancelled: "Cancelled",
+};
+const STATE_SIGNS = { idle: "○", queued: "◷", running: "▶", done: "✓", failed: "✕", cancelled: "■" };
+
+const sign = make("span", { class: "ckv-status-sign", "aria-hidden": "true" });
+const stateName = make("strong", { class: "ckv-status-name" });
+const sentence = make("span", { class: "ckv-status-text" });
+const elapsed = make("span", { class: "ckv-status-time ckv-num" });
+const stages = make("ol", { class: "ckv-stages", "aria-label": "Stages" });
+const fill = make("div", { class: "ckv-bar-fill" });
+const bar = make("div", {
+  class: "ckv-bar", role: "progressbar", "aria-label": "Progress of this stage",
+  "aria-valuemin": "0", "aria-valuemax": "100",
+}, fill);
+const chips = make("div", { class: "ckv-chips" });
+const panel = make("div", { class: "ckv-status ckv-panel", hidden: true },
+  make("div", { class: "ckv-status-line" },
+    make("div", { class: "ckv-status-live", role: "status", "aria-live": "polite" },
+      sign, stateName, sentence),
+    elapsed),
+  bar, stages, chips);
+root.append(panel);
+
+/** One clear line: the reason of a failure, the queue, or what happens now. */
+function sentenceOf(value) {
+  if (value.state === "failed" || value.state === "cancelled") return str(value.reason);
+  if (value.state === "queued") {
+    const ahead = Number(value.queue_ahead) || 0;
+    const who = ahead === 1 ? "1 run is" : `${ahead} runs are`;
+    return ahead ? `${who} ahead of this one; it starts by itself.` : "Starts next.";
+  }
+  return str(value.detail);
+}
+
+function stageItem(stage) {
+  const known = stage.state === "done" || stage.state === "active" ? stage.state : "waiting";
+  const time = Number.isFinite(stage.ms) && stage.ms !== null ? milliseconds(stage.ms) : "";
+  const signs = { done: "✓", active: "▸", waiting: "·" };
+  return make("li", { class: `ckv-stage ckv-stage-${known}`, "aria-current": known === "active" ? "step" : null },
+    make("span", { "aria-hidden": "true", class: "ckv-stage-sign", text: signs[known] }),
+    make("span", { text: str(stage.label || stage.name) }),
+    make("span", { class: "ckv-offscreen", text: `, ${known}` }),
+    make("span", { class: "ckv-num ckv-subdued", text: time }));
+}
+
+function drawBar(value) {
+  const running = value.state === "running";
+  bar.hidden = !running;
+  const known = Number.isFinite(value.fraction) && value.fraction !== null;
+  bar.classList.toggle("ckv-bar-unknown", !known);
+  if (!known) {
+    bar.removeAttribute("aria-valuenow");
+    fill.style.width = "";
+    return;
+  }
+  const share = clamp(value.fraction, 0, 1);
+  bar.setAttribute("aria-valuenow", String(Math.round(share * 100)));
+  fill.style.width = `${(share * 100).toFixed(1)}%`;
+}
+
+let stagesDrawn = "";
+onValue((value) => {
+  panel.hidden = value === null;
+  if (value === null) return;
+  const state = STATE_LABELS[value.state] ? value.state : "idle";
+  panel.dataset.state = state;
+  setText(sign, STATE_SIGNS[state]);
+  setText(stateName, STATE_LABELS[state]);
+  setText(sentence, sentenceOf(value));
+  setText(elapsed, value.elapsed_s ? seconds(Number(value.elapsed_s)) : "");
+  drawBar(value);
+  const shape = JSON.stringify([value.stages, value.chips]);
+  if (shape === stagesDrawn) return;
+  stagesDrawn = shape;
+  stages.replaceChildren(...list(value.stages).map(stageItem));
+  stages.hidden = list(value.stages).length === 0;
+  chips.replaceChildren(...list(value.chips).map((text) => chip(text)));
+  chips.hidden = list(value.chips).length === 0;
+});

@@ -1,0 +1,108 @@
+// Receipt and figures, one row per variant: an accessible table with help and a CSV download.
+
+const TONE_SIGNS = { warn: "⚠", good: "✓" };
+const tip = make("div", { class: "ckv-tip", role: "tooltip", popover: "manual", id: `tip-${Math.random().toString(36).slice(2)}` });
+const empty = make("p", { class: "ckv-empty", text: "The figures of every variant appear here after a run." });
+const table = make("table", { class: "ckv-table" });
+const scroller = make("div", { class: "ckv-scroll", tabindex: "0", role: "region", "aria-label": "Summary table, scrolls sideways" }, table);
+const notes = make("ul", { class: "ckv-notes" });
+const download = make("button", { type: "button", class: "ckv-button", text: "Download CSV", onclick: saveCsv });
+const foot = make("div", { class: "ckv-table-foot" }, notes, download);
+root.append(empty, scroller, foot, tip);
+let shown = null;
+
+function showTip(button, text) {
+  tip.textContent = text;
+  tip.showPopover();
+  const at = button.getBoundingClientRect();
+  const box = tip.getBoundingClientRect();
+  tip.style.left = `${clamp(at.left + at.width / 2 - box.width / 2, 8, innerWidth - box.width - 8)}px`;
+  const above = at.top - box.height - 6;
+  tip.style.top = `${above > 8 ? above : at.bottom + 6}px`;
+}
+
+function hideTip() {
+  if (tip.matches(":popover-open")) tip.hidePopover();
+}
+
+/** A "?" that shows its text on hover, focus or click; Escape closes it. */
+function helpButton(column) {
+  const button = make("button", {
+    type: "button", class: "ckv-help", text: "?", "aria-describedby": tip.id,
+    "aria-label": `What ${str(column.label)} means: ${str(column.help)}`,
+  });
+  const show = () => showTip(button, str(column.help));
+  for (const name of ["mouseenter", "focus", "click"]) button.addEventListener(name, show);
+  for (const name of ["mouseleave", "blur"]) button.addEventListener(name, hideTip);
+  button.addEventListener("keydown", (event) => { if (event.key === "Escape") hideTip(); });
+  return button;
+}
+
+const alignOf = (column) => (column.align === "left" ? "left" : "right");
+
+function headCell(column) {
+  const unit = column.unit ? make("span", { class: "ckv-subdued", text: ` ${column.unit}` }) : null;
+  return make("th", { scope: "col", class: `ckv-${alignOf(column)}` },
+    make("span", { class: "ckv-th" }, make("span", {}, str(column.label), unit),
+      column.help ? helpButton(column) : null));
+}
+
+function bodyCell(cell, column) {
+  const tone = TONE_SIGNS[cell?.tone] ? cell.tone : "";
+  const title = str(cell?.title);
+  return make("td", { class: `ckv-num ckv-${alignOf(column)} ${tone ? `ckv-${tone}` : ""}`, title: title || null },
+    tone ? make("span", { "aria-hidden": "true", text: `${TONE_SIGNS[tone]} ` }) : null,
+    make("span", { text: str(cell?.text) || "–" }));
+}
+
+function bodyRow(row, columns) {
+  return make("tr", {},
+    make("th", { scope: "row", title: str(row.spec) },
+      make("span", { class: "ckv-name" }, marker(row.index), make("span", {},
+        make("span", { text: str(row.label) }),
+        make("code", { class: "ckv-spec", text: str(row.spec) })))),
+    ...columns.map((column) => bodyCell(row.cells?.[column.key], column)));
+}
+
+/** Quote a CSV field; a leading sign that a spreadsheet would run as a formula is defused. */
+function csvField(value) {
+  const text = str(value);
+  const formula = /^[=+@\t\r]/.test(text) || (/^-/.test(text) && !/^-[\d.,]+\s*%?$/.test(text));
+  return `"${(formula ? `'${text}` : text).replaceAll('"', '""')}"`;
+}
+
+function csvOf(value) {
+  const columns = list(value.columns);
+  const titles = columns.map((column) => str(column.label) + (column.unit ? ` (${column.unit})` : ""));
+  const lines = [["Variant", "SPEC", ...titles]];
+  for (const row of list(value.rows)) {
+    lines.push([row.label, row.spec, ...columns.map((column) => row.cells?.[column.key]?.text)]);
+  }
+  return `${lines.map((line) => line.map(csvField).join(",")).join("\r\n")}\r\n`;
+}
+
+function saveCsv() {
+  if (!shown) return;
+  const url = URL.createObjectURL(new Blob([csvOf(shown)], { type: "text/csv;charset=utf-8" }));
+  make("a", { href: url, download: "summary.csv" }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 1000);
+}
+
+let drawn = "";
+onValue((value) => {
+  const rows = list(value?.rows);
+  const filled = rows.length > 0;
+  empty.hidden = filled;
+  scroller.hidden = foot.hidden = !filled;
+  shown = value;
+  const shape = JSON.stringify(value);
+  if (!filled || shape === drawn) return;
+  drawn = shape;
+  hideTip();
+  const columns = list(value.columns);
+  table.replaceChildren(
+    make("caption", { class: "ckv-offscreen", text: "Receipt and figures of every variant" }),
+    make("thead", {}, make("tr", {}, make("th", { scope: "col", text: "Variant" }), ...columns.map(headCell))),
+    make("tbody", {}, ...rows.map((row) => bodyRow(row, columns))));
+  notes.replaceChildren(...list(value.notes).map((text) => make("li", { text: str(text) })));
+});

@@ -1,0 +1,55 @@
+"""Base of our components: a static template and a script; all text is set by the script."""
+
+import json
+from typing import Any
+
+import gradio as gr
+
+from ui.palette import DENSITY_STOPS, DIVERGING_STOPS, MARKERS, VARIANT_COLORS
+from ui.theme import ASSETS
+
+# Fills the template's only element; the value never passes through a template, because
+# Gradio evaluates templates and model output is untrusted.
+_TEMPLATE = '<div class="ckv" data-component="{name}"></div>'
+
+_PALETTE = json.dumps(
+    {
+        "colors": VARIANT_COLORS,
+        "markers": MARKERS,
+        "density": DENSITY_STOPS,
+        "diverging": DIVERGING_STOPS,
+    }
+)
+
+
+class ScriptedHtml(gr.HTML):
+    """A gr.HTML whose content is drawn by scripts from assets/ out of a small dict.
+
+    Attributes:
+        SCRIPTS: files in assets/, joined in this order after common.js into one function
+            body; they see `root`, `props`, `trigger`, `watch` and each other's names.
+        NAME: what the root element is called in `data-component`.
+    """
+
+    SCRIPTS: tuple[str, ...] = ()
+    NAME: str = ""
+
+    def __init__(self, value: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        super().__init__(
+            value,
+            html_template=_TEMPLATE.format(name=self.NAME),
+            js_on_load=_script(("common.js", *self.SCRIPTS)),
+            apply_default_css=False,
+            **kwargs,
+        )
+
+    def api_info(self) -> dict[str, Any]:
+        """Schema of the value: an object."""
+        return {"type": "object"}
+
+
+def _script(names: tuple[str, ...]) -> str:
+    """Join asset scripts into one function body, the palette first."""
+    parts = ['"use strict";', f"const PALETTE = {_PALETTE};"]
+    parts += [(ASSETS / name).read_text(encoding="utf-8") for name in names]
+    return "\n".join(parts)

@@ -1,0 +1,30 @@
+"""Which prompt entries each variant kept: linked heat maps, text, search and evidence."""
+
+from ui.components.base import ScriptedHtml
+
+
+class KeptTokens(ScriptedHtml):
+    """Fetches and shows the retained sets of a run; a friendly line while the value is None.
+
+    The value is {"slug", "base", "layers", "kv_heads", "positions", "evictable", "variants",
+    "context", "key"}. `variants` is a list of {"index", "label", "spec"} of the variants that
+    have a retained set, each optionally with "window" and "sinks" (protected tokens, drawn as
+    brackets). A changed `key` fetches again. `BASE/SLUG/prompt` answers JSON {"pieces",
+    "compressed", "tokens", "context"}, `BASE/SLUG/INDEX/retained` the bytes of
+    `RetainedSet.bits`.
+
+    The selection lives in location.hash (#token=123&variant=2&layer=4&span=100-140), so a
+    copied address shows the same spot.
+    """
+
+    NAME = "kept-tokens"
+    SCRIPTS = (
+        "kept_data.js",
+        "kept_ramp.js",
+        "kept_map.js",
+        "kept_input.js",
+        "kept_text.js",
+        "kept_panels.js",
+        "kept_app.js",
+        "kept_tokens.js",
+    )
