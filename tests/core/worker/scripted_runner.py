@@ -27,7 +27,7 @@ class OutOfMemoryError(RuntimeError):
 
 
 class ScriptedRunner:
-    """Scripts: `steps N`, `hang`, `kill`, `exit N`, `refuse`, `bug`, `oom`, `modules`."""
+    """Scripts: `steps N`, `hang`, `spin`, `kill`, `exit N`, `refuse`, `bug`, `oom`, `modules`."""
 
     def __init__(self) -> None:
         self.info: ModelInfo | None = None
@@ -78,6 +78,9 @@ def _interrupt(word: str, number: int) -> None:
     match word:
         case "hang":
             time.sleep(3600)
+        case "spin":
+            while True:
+                pass
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         case "exit":

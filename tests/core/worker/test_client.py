@@ -1,0 +1,318 @@
+"""The client against real worker processes that play scripts."""
+
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from ckv_core.config import CompareRequest
+from ckv_core.worker.client import WorkerClient
+from ckv_core.worker.messages import (
+    Job,
+    JobCancelled,
+    JobDone,
+    JobEvent,
+    JobFailed,
+    ModelStatus,
+    Reply,
+)
+
+RUNNER = "scripted_runner:ScriptedRunner"
+TIMEOUT_S = 20.0
+ENDS = (JobDone, JobFailed, JobCancelled)
+
+
+class Log:
+    """All replies of a client, with waiting."""
+
+    def __init__(self) -> None:
+        self.replies: list[Reply] = []
+        self._arrived = threading.Condition()
+
+    def __call__(self, reply: Reply) -> None:
+        with self._arrived:
+            self.replies.append(reply)
+            self._arrived.notify_all()
+
+    def wait(self, wanted: Callable[[Reply], bool], timeout_s: float = TIMEOUT_S) -> Reply:
+        """The first reply that fits, past ones included."""
+
+        def found() -> Reply | None:
+            return next((reply for reply in self.replies if wanted(reply)), None)
+
+        with self._arrived:
+            assert self._arrived.wait_for(found, timeout_s), f"not in {self.replies[-5:]}"
+            reply = found()
+            assert reply is not None
+            return reply
+
+    def end_of(self, job_id: str, timeout_s: float = TIMEOUT_S) -> Reply:
+        return self.wait(lambda r: isinstance(r, ENDS) and r.job_id == job_id, timeout_s)
+
+    def start_of(self, job_id: str) -> Reply:
+        return self.wait(lambda r: isinstance(r, JobEvent) and r.job_id == job_id)
+
+
+@pytest.fixture
+def log() -> Log:
+    return Log()
+
+
+@pytest.fixture
+def client(log: Log) -> Iterator[WorkerClient]:
+    client = WorkerClient(log, runner=RUNNER, cancel_grace_s=0.5)
+    client.start()
+    yield client
+    client.close()
+    assert not _worker_threads()
+
+
+def _worker_threads() -> list[str]:
+    """Names of the client's threads that still live a moment after close."""
+    deadline = time.monotonic() + 2
+    while time.monotonic() < deadline:
+        names = [t.name for t in threading.enumerate() if t.name.startswith("worker-")]
+        if not names:
+            return []
+        time.sleep(0.01)
+    return names
+
+
+def job(script: str, job_id: str, model: str = "tiny") -> Job:
+    return Job(job_id, CompareRequest(context="one two three", question=script, model=model))
+
+
+def wait_for_worker(client: WorkerClient, other_than: int | None = None) -> int:
+    deadline = time.monotonic() + TIMEOUT_S
+    while time.monotonic() < deadline:
+        pid = client.worker_pid
+        if pid is not None and pid != other_than:
+            return pid
+        time.sleep(0.01)
+    raise AssertionError("no worker in time")
+
+
+def test_jobs_run_one_after_another_in_the_order_given(client: WorkerClient, log: Log) -> None:
+    for name in "abc":
+        client.submit(job("steps 2", name))
+    log.end_of("c")
+    order = [(r.job_id, type(r)) for r in log.replies if isinstance(r, JobEvent | JobDone)]
+    assert [name for name, kind in order if kind is JobDone] == ["a", "b", "c"]
+    assert [name for name, _ in order] == sorted(name for name, _ in order)
+
+
+def test_a_killed_worker_fails_its_job_with_the_signal_and_the_queue_goes_on(
+    client: WorkerClient, log: Log
+) -> None:
+    client.submit(job("steps 100000", "a"))
+    client.submit(job("steps 2", "b"))
+    log.start_of("a")
+    pid = wait_for_worker(client)
+    os.kill(pid, signal.SIGKILL)
+    end = log.end_of("a")
+    assert isinstance(end, JobFailed)
+    assert "SIGKILL" in end.message
+    assert "memory" in end.message
+    assert log.end_of("b") == JobDone("b")
+    assert client.worker_pid != pid
+
+
+def test_a_worker_that_kills_itself_fails_only_its_own_job(client: WorkerClient, log: Log) -> None:
+    client.submit(job("exit 7", "a"))
+    client.submit(job("steps 1", "b"))
+    end = log.end_of("a")
+    assert isinstance(end, JobFailed)
+    assert "exit code 7" in end.message
+    assert log.end_of("b") == JobDone("b")
+
+
+def test_sigterm_to_the_worker_is_a_reason_too(client: WorkerClient, log: Log) -> None:
+    client.submit(job("hang", "a"))
+    log.start_of("a")
+    os.kill(wait_for_worker(client), signal.SIGTERM)
+    end = log.end_of("a")
+    assert isinstance(end, JobFailed)
+    assert "SIGTERM" in end.message
+
+
+def test_ctrl_c_reaches_the_worker_without_effect(client: WorkerClient, log: Log) -> None:
+    client.submit(job("steps 20", "a"))
+    log.start_of("a")
+    os.kill(wait_for_worker(client), signal.SIGINT)
+    assert log.end_of("a") == JobDone("a")
+
+
+def test_cancelling_a_queued_job_removes_it_at_once(client: WorkerClient, log: Log) -> None:
+    client.submit(job("steps 100000", "a"))
+    client.submit(job("steps 1", "b"))
+    client.cancel("b")
+    assert log.end_of("b", timeout_s=2) == JobCancelled("b")
+    client.cancel("a")
+    assert log.end_of("a") == JobCancelled("a")
+    assert not any(isinstance(r, JobEvent) and r.job_id == "b" for r in log.replies)
+
+
+def test_a_running_job_is_cancelled_by_the_same_worker(client: WorkerClient, log: Log) -> None:
+    client.submit(job("steps 100000", "a"))
+    log.start_of("a")
+    pid = client.worker_pid
+    client.cancel("a")
+    assert log.end_of("a") == JobCancelled("a")
+    client.submit(job("steps 1", "b"))
+    assert log.end_of("b") == JobDone("b")
+    assert client.worker_pid == pid
+
+
+def test_a_job_that_does_not_react_is_cancelled_by_force(client: WorkerClient, log: Log) -> None:
+    client.submit(job("hang", "a"))
+    client.submit(job("steps 1", "b"))
+    log.wait(lambda r: isinstance(r, JobEvent) and "layer" in str(r.event))
+    pid = client.worker_pid
+    client.cancel("a")
+    client.cancel("a")
+    assert log.end_of("a") == JobCancelled("a")
+    assert log.end_of("b") == JobDone("b")
+    assert client.worker_pid != pid
+
+
+def test_a_stopped_process_is_cancelled_by_force(client: WorkerClient, log: Log) -> None:
+    client.submit(job("steps 100000", "a"))
+    log.start_of("a")
+    os.kill(wait_for_worker(client), signal.SIGSTOP)
+    client.cancel("a")
+    assert log.end_of("a") == JobCancelled("a")
+
+
+def test_a_job_bigger_than_the_pipe_blocks_nobody(client: WorkerClient, log: Log) -> None:
+    pid = wait_for_worker(client)
+    os.kill(pid, signal.SIGSTOP)
+    client.submit(Job("a", CompareRequest(context="word " * 800_000, question="steps 1")))
+    client.cancel("a")
+    assert log.end_of("a") == JobCancelled("a")
+
+
+def test_cancelling_what_is_over_or_unknown_does_nothing(client: WorkerClient, log: Log) -> None:
+    client.submit(job("steps 1", "a"))
+    log.end_of("a")
+    client.cancel("a")
+    client.cancel("nobody")
+    client.submit(job("steps 1", "b"))
+    assert log.end_of("b") == JobDone("b")
+    assert sum(isinstance(r, ENDS) for r in log.replies) == 2
+
+
+def test_tokens_are_counted_during_a_job(client: WorkerClient, log: Log) -> None:
+    client.submit(job("steps 100000", "a"))
+    log.start_of("a")
+    counted = client.count_tokens(CompareRequest(context="a b c"), timeout_s=5)
+    assert (counted.tokens, counted.limit, counted.error) == (3, 100, "")
+    assert not any(isinstance(r, ENDS) for r in log.replies)
+
+
+def test_a_count_that_takes_too_long_says_so(client: WorkerClient) -> None:
+    client.count_tokens(CompareRequest(context="a"))
+    request = CompareRequest(context="a", question="slow count")
+    counted = client.count_tokens(request, timeout_s=0.2)
+    assert "longer than 0.2 s" in counted.error
+
+
+def test_a_count_in_a_dying_worker_is_answered(client: WorkerClient) -> None:
+    client.count_tokens(CompareRequest(context="a"))
+    pid = wait_for_worker(client)
+    threading.Timer(0.3, os.kill, (pid, signal.SIGKILL)).start()
+    counted = client.count_tokens(CompareRequest(context="a", question="slow count"))
+    assert "SIGKILL" in counted.error
+    assert client.count_tokens(CompareRequest(context="a b")).tokens == 2
+
+
+def test_a_warm_model_is_reported_and_its_loss_too(client: WorkerClient, log: Log) -> None:
+    client.warm("tiny")
+    log.wait(lambda r: isinstance(r, ModelStatus) and r.ready)
+    os.kill(wait_for_worker(client), signal.SIGKILL)
+    lost = log.wait(lambda r: isinstance(r, ModelStatus) and "SIGKILL" in r.message)
+    assert isinstance(lost, ModelStatus)
+    assert not lost.ready
+    assert not lost.failed
+
+
+def test_a_worker_that_cannot_start_fails_each_job_and_is_tried_ever_more_rarely(
+    log: Log,
+) -> None:
+    client = WorkerClient(log, runner="scripted_runner:BrokenRunner")
+    client.start()
+    started = time.monotonic()
+    for name in "abc":
+        client.submit(job("steps 1", name))
+    for name in "abc":
+        end = log.end_of(name)
+        assert isinstance(end, JobFailed)
+        assert "exit code 1" in end.message
+    assert time.monotonic() - started > 0.25 + 0.5
+    client.close()
+
+
+def test_close_ends_a_hanging_worker_and_cancels_every_job(log: Log) -> None:
+    client = WorkerClient(log, runner=RUNNER)
+    client.start()
+    client.submit(job("hang", "a"))
+    client.submit(job("steps 1", "b"))
+    log.start_of("a")
+    pid = wait_for_worker(client)
+    started = time.monotonic()
+    client.close(timeout_s=3.0)
+    assert time.monotonic() - started < 3.0
+    assert not is_alive(pid)
+    assert log.end_of("a") == JobCancelled("a")
+    assert log.end_of("b") == JobCancelled("b")
+
+
+def test_close_during_start_up_leaves_no_process(log: Log) -> None:
+    client = WorkerClient(log, runner=RUNNER)
+    client.start()
+    pid = wait_for_worker(client)
+    client.close(timeout_s=3.0)
+    assert not is_alive(pid)
+
+
+def test_a_reply_that_cannot_be_taken_in_stops_nothing(log: Log) -> None:
+    def on_reply(reply: Reply) -> None:
+        log(reply)
+        raise RuntimeError("broken listener")
+
+    client = WorkerClient(on_reply, runner=RUNNER)
+    client.start()
+    client.submit(job("steps 1", "a"))
+    assert log.end_of("a") == JobDone("a")
+    client.close()
+
+
+@pytest.mark.slow
+def test_twenty_kills_at_random_moments_lose_no_job(client: WorkerClient, log: Log) -> None:
+    moments = random.Random(20)
+    for number in range(20):
+        name = f"job{number}"
+        pid = wait_for_worker(client)
+        client.submit(job("steps 1000000", name))
+        if number % 3:
+            log.start_of(name)
+        time.sleep(moments.uniform(0, 0.15))
+        os.kill(pid, signal.SIGKILL)
+        end = log.end_of(name)
+        assert isinstance(end, JobFailed)
+        wait_for_worker(client, other_than=pid)
+    client.submit(job("steps 1", "last"))
+    assert log.end_of("last") == JobDone("last")
+    ends = [r.job_id for r in log.replies if isinstance(r, ENDS)]
+    assert len(ends) == len(set(ends)) == 21
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -1,0 +1,301 @@
+"""What pages may call: start, watch, cancel and find runs. Joins the worker and storage."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable
+
+from ckv_core.config import CompareRequest, check_text
+from ckv_core.errors import CkvError, StorageError
+from ckv_core.records import RetainedSet, RunEvent
+from ckv_core.worker.client import WorkerClient
+from ckv_core.worker.messages import (
+    Job,
+    JobCancelled,
+    JobDone,
+    JobEvent,
+    JobFailed,
+    ModelStatus,
+    Reply,
+    TokensCounted,
+)
+from storage import repository
+from storage.database import Database
+from storage.recorder import Recorder
+from storage.records import RunState, RunSummary
+from ui.live_runs import LiveRun, RunSnapshot, stored_snapshot
+
+__all__ = ["RunSnapshot", "Services"]
+
+LOGGER = logging.getLogger(__name__)
+QUEUE_LIMIT = 32
+UNSAVED_LIMIT = 8
+WATCH_INTERVAL_S = 0.08
+LEFT_BEHIND = "The app stopped before this run ended; run it again."
+CLOSED = "The app was closed before this run ended."
+CANCELLED = "Cancelled on request."
+
+
+class Services:
+    """All that pages know of the world; any thread may call any method.
+
+    Unfinished runs live in memory and are recorded as they go; finished ones are read from
+    storage. Runs go on whoever watches. Every method raises StorageError if the database fails.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        make_client: Callable[[Callable[[Reply], None]], WorkerClient] = WorkerClient,
+        queue_limit: int = QUEUE_LIMIT,
+    ) -> None:
+        """Mark runs that a dead server left behind as failed, and start the worker.
+
+        Args:
+            database: open; the caller closes it after `close`.
+            make_client: builds the client around the function that takes its replies.
+            queue_limit: unfinished runs at a time.
+
+        Raises:
+            StorageError: the database cannot be written.
+        """
+        self._database = database
+        self._recorder = Recorder(database)
+        self._queue_limit = queue_limit
+        self._starting = threading.Lock()  # around slow steps; the other one never waits for I/O
+        self._lock = threading.Lock()
+        self._live: dict[str, LiveRun] = {}
+        self._unsaved: dict[str, LiveRun] = {}
+        self._model_status: ModelStatus | None = None
+        self._closing = False
+        if left := self._recorder.recover(LEFT_BEHIND):
+            LOGGER.warning("%d unfinished runs of an earlier start were marked as failed.", left)
+        self._client = make_client(self._take)
+        self._client.start()
+
+    # --- runs ---------------------------------------------------------------------------------
+
+    def start_run(self, request: CompareRequest) -> str:
+        """Check, record and queue a run; returns its slug.
+
+        Raises:
+            CkvError: the request is wrong, the queue is full or the run cannot be recorded.
+        """
+        request.validate()
+        with self._starting:
+            if self._closing:
+                raise CkvError("The app is closing; start it again first.")
+            if len(self._live) >= self._queue_limit:
+                raise CkvError(
+                    f"The queue is full ({self._queue_limit} runs); wait for one to end or "
+                    "cancel one."
+                )
+            slug = self._recorder.create(request)
+            with self._database.read() as session:
+                run = LiveRun.from_stored(repository.load_run(session, slug))
+            with self._lock:
+                self._live[slug] = run
+            self._client.submit(Job(slug, request))
+        return slug
+
+    def cancel_run(self, slug: str) -> None:
+        """Stop a run; nothing if it is over.
+
+        Raises:
+            StorageError: there is no such run.
+        """
+        with self._lock:
+            is_live = slug in self._live
+        if is_live:
+            self._client.cancel(slug)
+        else:
+            self.snapshot(slug)
+
+    def snapshot(self, slug: str) -> RunSnapshot:
+        """A run as it is now.
+
+        Raises:
+            StorageError: there is no such run, or it cannot be read.
+        """
+        run = self._find(slug)
+        if run is not None:
+            return self._view(run)
+        with self._database.read() as session:
+            return stored_snapshot(repository.load_run(session, slug))
+
+    async def watch(
+        self, slug: str, interval_s: float = WATCH_INTERVAL_S
+    ) -> AsyncIterator[RunSnapshot]:
+        """Follow a run: its state now, every change at most once per interval, its end.
+
+        Any number may watch; whether they do changes nothing for the run.
+
+        Raises:
+            StorageError: there is no such run, or it cannot be read.
+        """
+        run = self._find(slug)
+        if run is None:
+            yield await asyncio.to_thread(self.snapshot, slug)
+            return
+        seen = 0
+        while True:
+            if run.version != seen:
+                view = self._view(run)
+                seen = view.version
+                yield view
+                if view.is_final:
+                    return
+            await asyncio.sleep(interval_s)
+
+    def list_runs(self, limit: int = 50, offset: int = 0) -> list[RunSummary]:
+        """Newest first."""
+        with self._database.read() as session:
+            return repository.list_runs(session, limit, offset)
+
+    def count_runs(self) -> int:
+        """How many runs there are."""
+        with self._database.read() as session:
+            return repository.count_runs(session)
+
+    def delete_run(self, slug: str) -> None:
+        """Delete a finished run for good.
+
+        Raises:
+            StorageError: it is not over, or does not exist.
+        """
+        with self._lock:
+            if slug in self._live:
+                raise StorageError("This run is not over; cancel it first, then delete it.")
+            self._unsaved.pop(slug, None)
+        if not self._recorder.delete(slug):
+            raise StorageError(f"There is no run {slug!r}; it may have been deleted already.")
+
+    def retained(self, slug: str, index: int) -> RetainedSet | None:
+        """What one variant kept; None for `full` and before it is known.
+
+        Raises:
+            StorageError: there is no such run or variant.
+        """
+        run = self._find(slug)
+        if run is None:
+            with self._database.read() as session:
+                return repository.load_retained(session, slug, index)
+        variants = self._view(run).result.variants
+        return variants[index].retained if 0 <= index < len(variants) else None
+
+    # --- models -------------------------------------------------------------------------------
+
+    def count_tokens(self, request: CompareRequest, timeout_s: float = 30.0) -> TokensCounted:
+        """Tokens of the prompt and the model's limit; waits. Failure is in its `error`."""
+        try:
+            check_text("context", request.context)
+            check_text("question", request.question)
+        except CkvError as error:
+            return TokensCounted("", 0, 0, 0, str(error))
+        return self._client.count_tokens(request, timeout_s)
+
+    def model_status(self) -> ModelStatus | None:
+        """What the worker last said about a model; None before that."""
+        return self._model_status
+
+    def warm(self, model: str) -> None:
+        """Load a model ahead of its first run."""
+        self._client.warm(model)
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """End the worker; unfinished runs end as cancelled, with what they have."""
+        with self._starting:
+            self._closing = True
+        self._client.close(timeout_s)
+        for slug in list(self._live):
+            self._end(slug, "cancelled", CLOSED)
+
+    # --- replies, in the client's thread --------------------------------------------------------
+
+    def _take(self, reply: Reply) -> None:
+        match reply:
+            case ModelStatus():
+                self._model_status = reply
+            case JobEvent():
+                self._record(reply.job_id, reply.event)
+            case JobDone():
+                self._end(reply.job_id, "done", "")
+            case JobFailed():
+                self._end(reply.job_id, "failed", reply.message)
+            case JobCancelled():
+                self._end(reply.job_id, "cancelled", CLOSED if self._closing else CANCELLED)
+            case TokensCounted():
+                pass  # the client hands these to whoever asked
+
+    def _record(self, slug: str, event: RunEvent) -> None:
+        """Memory first, so that watchers wait for no disk."""
+        with self._lock:
+            run = self._live.get(slug)
+            if run is None:
+                return
+            is_first = run.started_at is None
+            run.apply(event)
+        try:
+            if is_first:
+                self._recorder.start(slug)
+            was_recorded = self._recorder.apply(slug, event)
+        except Exception as error:
+            LOGGER.exception("Run %s cannot be recorded.", slug)
+            self._abandon(slug, _not_saved(error))
+        else:
+            if not was_recorded:
+                self._abandon(slug, "The run was ended or deleted by another server.")
+
+    def _abandon(self, slug: str, reason: str) -> None:
+        self._client.cancel(slug)
+        self._end(slug, "failed", reason)
+
+    def _end(self, slug: str, state: RunState, reason: str) -> None:
+        """Record the end, then move the run from memory to storage in one step."""
+        with self._lock:
+            if slug not in self._live:
+                return
+        was_saved = True
+        try:
+            if state == "done":
+                self._recorder.finish(slug)
+            elif state == "failed":
+                self._recorder.fail(slug, reason)
+            else:
+                self._recorder.cancel(slug, reason)
+        except Exception as error:
+            LOGGER.exception("The end of run %s cannot be recorded.", slug)
+            was_saved = False
+            if state == "done":
+                state, reason = "failed", _not_saved(error)
+        with self._lock:
+            run = self._live.pop(slug, None)
+            if run is None:
+                return
+            run.end(state, reason)
+            for waiting in self._live.values():
+                waiting.version += 1  # one run fewer is ahead of it
+            if not was_saved:
+                self._keep_unsaved(run)
+
+    def _keep_unsaved(self, run: LiveRun) -> None:
+        """Storage still calls it running; whoever asks gets the truth from memory."""
+        self._unsaved[run.slug] = run
+        while len(self._unsaved) > UNSAVED_LIMIT:
+            del self._unsaved[next(iter(self._unsaved))]
+
+    def _find(self, slug: str) -> LiveRun | None:
+        with self._lock:
+            return self._live.get(slug) or self._unsaved.get(slug)
+
+    def _view(self, run: LiveRun) -> RunSnapshot:
+        with self._lock:
+            ahead = list(self._live).index(run.slug) if run.state == "queued" else 0
+            return run.snapshot(ahead)
+
+
+def _not_saved(error: Exception) -> str:
+    """The sentence for a run that storage refused."""
+    detail = str(error) if isinstance(error, CkvError) else type(error).__name__
+    return f"The run could not be saved: {detail}"
