@@ -1,0 +1,133 @@
+"""The result JSON: what `compare --json` writes, Export gives and Import takes.
+
+docs/result_json.md describes the format.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ckv_core.records import (
+    Float32Array,
+    ModelInfo,
+    Perturbation,
+    PromptInfo,
+    Receipt,
+    RetainedSet,
+    RunResult,
+    VariantResult,
+)
+from ckv_core.result_json_reader import SCHEMA, from_json
+
+__all__ = ["SCHEMA", "from_json", "to_json"]
+
+
+def to_json(result: RunResult) -> dict[str, Any]:
+    """A run, whole or partial, as plain JSON values; no NaN or infinity among them."""
+    evictable = result.model.evictable_layers if result.model else ()
+    return {
+        "schema": SCHEMA,
+        "finished": result.finished,
+        "model": _model_json(result.model) if result.model else None,
+        "prompt": _prompt_json(result.prompt) if result.prompt else None,
+        "timings_ms": dict(result.timings_ms),
+        "variants": [_variant_json(variant, evictable) for variant in result.variants],
+        "environment": dict(result.environment),
+    }
+
+
+def _model_json(model: ModelInfo) -> dict[str, Any]:
+    return {
+        "name": model.name,
+        "sha256": model.sha256,
+        "layers": model.layers,
+        "query_heads": model.query_heads,
+        "kv_heads": model.kv_heads,
+        "head_dim": model.head_dim,
+        "dtype": model.dtype,
+        "device": model.device,
+        "evictable_layers": list(model.evictable_layers),
+        "context_limit": model.context_limit,
+    }
+
+
+def _prompt_json(prompt: PromptInfo) -> dict[str, Any]:
+    return {
+        "scenario": prompt.scenario,
+        "tokens": prompt.tokens,
+        "compressed_tokens": prompt.compressed_tokens,
+        "token_ids": list(prompt.token_ids),
+        "pieces": list(prompt.pieces),
+        "context_tokens": list(prompt.context_tokens),
+    }
+
+
+def _variant_json(variant: VariantResult, evictable: tuple[int, ...]) -> dict[str, Any]:
+    receipt = variant.receipt
+    return {
+        "spec": variant.spec,
+        "label": variant.label,
+        "method": variant.method,
+        "critical": variant.critical,
+        "params": dict(variant.params),
+        "retained": _retained_json(variant.retained, evictable) if variant.retained else None,
+        "receipt": _receipt_json(receipt) if receipt else None,
+        "text": variant.text,
+        "token_ids": list(variant.token_ids),
+        "token_texts": list(variant.token_texts),
+        "stopped": variant.stopped,
+        "agreement": variant.agreement,
+        "first_difference": variant.first_difference,
+        "answer_found": variant.answer_found,
+        "tokens_per_second": variant.tokens_per_second,
+        "perturbation": _perturbation_json(variant.perturbation),
+        "timings_ms": dict(variant.timings_ms),
+    }
+
+
+def _receipt_json(receipt: Receipt) -> dict[str, Any]:
+    return {
+        "budget_tokens": receipt.budget_tokens,
+        "requested_entries": receipt.requested_entries,
+        "retained_entries": receipt.retained_entries,
+        "cache_bytes": receipt.cache_bytes,
+        "full_cache_bytes": receipt.full_cache_bytes,
+        "warnings": list(receipt.warnings),
+    }
+
+
+def _retained_json(retained: RetainedSet, evictable: tuple[int, ...]) -> list[Any]:
+    mask = retained.mask()
+    return [
+        [np.flatnonzero(row).tolist() for row in heads] if layer in evictable else None
+        for layer, heads in enumerate(mask)
+    ]
+
+
+def _perturbation_json(perturbation: Perturbation | None) -> dict[str, Any]:
+    if perturbation is None:
+        return {"head_l1": None, "layer_hidden_l1": None, "final_hidden_l1": None}
+    base = perturbation.base_head_l1
+    measured = not np.isnan(perturbation.head_l1).all()
+    return {
+        "head_l1": _rows_json(perturbation.head_l1),
+        "base_head_l1": None if base is None else _rows_json(base),
+        "improved_head_share": perturbation.improved_head_share if measured else None,
+        "layer_hidden_l1": [_number_json(value) for value in perturbation.layer_hidden_l1.tolist()],
+        "final_hidden_l1": _number_json(perturbation.final_hidden_l1),
+        "kl": _number_json(perturbation.kl),
+    }
+
+
+def _rows_json(array: Float32Array) -> list[Any]:
+    return [
+        None if np.isnan(row).all() else [_number_json(value) for value in row.tolist()]
+        for row in array
+    ]
+
+
+def _number_json(value: float) -> float | str | None:
+    if math.isnan(value):
+        return None
+    return value if math.isfinite(value) else ("inf" if value > 0 else "-inf")

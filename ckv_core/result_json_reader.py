@@ -1,0 +1,233 @@
+"""Reads a result JSON that may be hand-made or hostile; result_json.py writes them."""
+
+import math
+from itertools import pairwise
+from typing import Literal, cast
+
+import numpy as np
+
+from ckv_core.config import (
+    MAX_NEW_TOKENS,
+    MAX_TEXT_CHARS,
+    MAX_VARIANTS,
+    SCENARIOS,
+    KnobValue,
+    Scenario,
+)
+from ckv_core.json_fields import JsonField
+from ckv_core.records import (
+    Float32Array,
+    ModelInfo,
+    Perturbation,
+    PromptInfo,
+    Receipt,
+    RetainedSet,
+    RunResult,
+    VariantResult,
+)
+
+SCHEMA = 1
+MAX_LAYERS = 1024
+MAX_HEADS = 1024
+MAX_SLOTS = 2**29  # layers x KV heads x prompt tokens; a mask takes a byte for each
+_MAX_COUNT = 2**62
+_MAX_TOKEN_ID = 2**31 - 1
+_MAX_FLOAT32 = float(np.finfo(np.float32).max)
+_WORD = r"[\w.:-]{1,32}"
+
+
+def from_json(data: object) -> RunResult:
+    """The run in a decoded result JSON; members that the format does not know are passed over.
+
+    Raises:
+        ConfigError: something is missing, of the wrong type, out of range or inconsistent; the
+            sentence names its path.
+    """
+    root = JsonField(data)
+    if type(root["schema"].value) is not int or root["schema"].value != SCHEMA:
+        root["schema"].fail(f"schema {SCHEMA} is expected")
+    model = None if root["model"].absent else _model(root)
+    prompt = root["prompt"].maybe(_prompt)
+    return RunResult(
+        model=model,
+        prompt=prompt,
+        variants=_variants(root, model, prompt),
+        environment={key: item.text(500) for key, item in root["environment"].members(64).items()},
+        timings_ms=_timings(root["timings_ms"]),
+        finished=root["finished"].absent or root["finished"].boolean(),
+    )
+
+
+def _model(root: JsonField) -> ModelInfo:
+    field = root["model"]
+    layers = field["layers"].integer(1, MAX_LAYERS)
+    query_heads = field["query_heads"].integer(1, MAX_HEADS)
+    return ModelInfo(
+        name=field["name"].text(500),
+        sha256=field["sha256"].text(200),
+        layers=layers,
+        query_heads=query_heads,
+        kv_heads=field["kv_heads"].integer(1, query_heads),
+        head_dim=field["head_dim"].integer(1, 65_536),
+        dtype=field["dtype"].text(32, _WORD),
+        device=field["device"].text(32, _WORD),
+        evictable_layers=_evictable_layers(root, layers),
+        context_limit=field["context_limit"].maybe(lambda item: item.integer(0, _MAX_COUNT)) or 0,
+    )
+
+
+def _evictable_layers(root: JsonField, layers: int) -> tuple[int, ...]:
+    # Without the list: the layers of the first kept set that are not null, or else all.
+    field = root["model"]["evictable_layers"]
+    if not field.absent:
+        return _ascending(field, layers)
+    for variant in root["variants"].items(MAX_VARIANTS):
+        if not variant["retained"].absent:
+            rows = variant["retained"].items(layers, layers)
+            return tuple(layer for layer, row in enumerate(rows) if not row.absent)
+    return tuple(range(layers))
+
+
+def _prompt(field: JsonField) -> PromptInfo:
+    token_ids = field["token_ids"].integers(0, _MAX_TOKEN_ID, MAX_TEXT_CHARS)
+    tokens = field["tokens"].integer(len(token_ids), len(token_ids))
+    compressed = field["compressed_tokens"].integer(0, tokens)
+    pieces = field["pieces"].maybe(lambda item: item.texts(MAX_TEXT_CHARS, tokens))
+    context = (0, compressed)
+    if not field["context_tokens"].absent:
+        first, end = field["context_tokens"].items(2, 2)
+        start = first.integer(0, tokens)
+        context = (start, end.integer(start, tokens))
+    return PromptInfo(
+        scenario=cast("Scenario", field["scenario"].one_of(*SCENARIOS)),
+        token_ids=token_ids,
+        compressed_tokens=compressed,
+        pieces=("",) * tokens if pieces is None else pieces,
+        context_tokens=context,
+    )
+
+
+def _variants(
+    root: JsonField, model: ModelInfo | None, prompt: PromptInfo | None
+) -> list[VariantResult]:
+    if model is None or prompt is None:
+        root["variants"].items(0, 0)
+        return []
+    if model.layers * model.kv_heads * prompt.compressed_tokens > MAX_SLOTS:
+        root["prompt"]["compressed_tokens"].fail(
+            f"layers x KV heads x compressed tokens of at most {MAX_SLOTS} are expected"
+        )
+    fields = root["variants"].items(MAX_VARIANTS)
+    return [_variant(field, model, prompt.compressed_tokens) for field in fields]
+
+
+def _variant(field: JsonField, model: ModelInfo, positions: int) -> VariantResult:
+    token_ids = field["token_ids"].integers(0, _MAX_TOKEN_ID, MAX_NEW_TOKENS)
+    count = len(token_ids)
+    stopped = field["stopped"].maybe(lambda item: item.one_of("eos", "length"))
+    return VariantResult(
+        spec=field["spec"].text(1000),
+        label=field["label"].text(200),
+        method=field["method"].text(64, "[a-z0-9_]{1,64}"),
+        critical=field["critical"].boolean(),
+        params={key: _knob(item) for key, item in field["params"].members(64).items()},
+        retained=field["retained"].maybe(lambda item: _retained(item, model, positions)),
+        receipt=field["receipt"].maybe(_receipt),
+        perturbation=field["perturbation"].maybe(lambda item: _perturbation(item, model)),
+        text=field["text"].text(MAX_TEXT_CHARS),
+        token_ids=token_ids,
+        token_texts=field["token_texts"].maybe(lambda item: item.texts(MAX_TEXT_CHARS, count))
+        or (),
+        stopped=cast("Literal['eos', 'length'] | None", stopped),
+        agreement=field["agreement"].maybe(lambda item: item.number(0, 1)),
+        first_difference=field["first_difference"].maybe(
+            lambda item: item.integer(0, MAX_NEW_TOKENS)
+        ),
+        answer_found=field["answer_found"].maybe(JsonField.boolean),
+        tokens_per_second=field["tokens_per_second"].maybe(lambda item: item.number(0)),
+        timings_ms=_timings(field["timings_ms"]),
+    )
+
+
+def _receipt(field: JsonField) -> Receipt:
+    def count(name: str) -> int:
+        return field[name].integer(0, _MAX_COUNT)
+
+    return Receipt(
+        budget_tokens=count("budget_tokens"),
+        requested_entries=count("requested_entries"),
+        retained_entries=count("retained_entries"),
+        cache_bytes=count("cache_bytes"),
+        full_cache_bytes=count("full_cache_bytes"),
+        warnings=tuple(item.text(2000) for item in field["warnings"].items(100)),
+    )
+
+
+def _retained(field: JsonField, model: ModelInfo, positions: int) -> RetainedSet:
+    mask = np.ones((model.layers, model.kv_heads, positions), np.bool_)
+    for layer, row in enumerate(field.items(MAX_LAYERS, model.layers)):
+        if layer not in model.evictable_layers:
+            if not row.absent:
+                row.fail("null is expected, as this layer is not evictable")
+            continue
+        for head, kept in enumerate(row.items(MAX_HEADS, model.kv_heads)):
+            mask[layer, head] = False
+            mask[layer, head, list(_ascending(kept, positions))] = True
+    return RetainedSet.from_mask(mask)
+
+
+def _perturbation(field: JsonField, model: ModelInfo) -> Perturbation | None:
+    if field["head_l1"].absent:
+        return None
+    hidden = field["layer_hidden_l1"].items(MAX_LAYERS, model.layers)
+    measured = Perturbation(
+        head_l1=_head_rows(field["head_l1"], model),
+        base_head_l1=field["base_head_l1"].maybe(lambda item: _head_rows(item, model)),
+        layer_hidden_l1=np.array([_float32(item) for item in hidden], np.float32),
+        kl=_float(field["kl"], 1e300),
+    )
+    final = field["final_hidden_l1"].maybe(_float32)
+    if final is not None and not np.isclose(
+        final, measured.final_hidden_l1, rtol=1e-3, equal_nan=True
+    ):
+        field["final_hidden_l1"].fail("the last value of layer_hidden_l1 is expected")
+    return measured
+
+
+def _head_rows(field: JsonField, model: ModelInfo) -> Float32Array:
+    values = np.full((model.layers, model.query_heads), np.nan, np.float32)
+    for layer, row in enumerate(field.items(MAX_LAYERS, model.layers)):
+        if not row.absent:
+            values[layer] = [_float32(item) for item in row.items(MAX_HEADS, model.query_heads)]
+    return values
+
+
+def _float32(field: JsonField) -> float:
+    return _float(field, _MAX_FLOAT32)
+
+
+def _float(field: JsonField, most: float) -> float:
+    if field.absent:
+        return math.nan
+    if isinstance(field.value, str):
+        return float(field.one_of("inf", "-inf"))
+    return field.number(-most, most)
+
+
+def _ascending(field: JsonField, end: int) -> tuple[int, ...]:
+    values = field.integers(0, end - 1, end)
+    if not all(left < right for left, right in pairwise(values)):
+        field.fail("an ascending array is expected")
+    return values
+
+
+def _timings(field: JsonField) -> dict[str, float]:
+    return {key: item.number(0) for key, item in field.members(64).items()}
+
+
+def _knob(field: JsonField) -> KnobValue:
+    if isinstance(field.value, str):
+        return field.text(200)
+    if isinstance(field.value, int):
+        return field.integer(-(2**53), 2**53)
+    return field.number()

@@ -1,0 +1,284 @@
+"""Hypothesis strategies for whole runs, and one run of a fixed size."""
+
+import math
+
+import numpy as np
+from hypothesis import strategies as st
+
+from ckv_core.records import (
+    Generated,
+    ModelInfo,
+    Perturbation,
+    PromptInfo,
+    Receipt,
+    RetainedSet,
+    RunEvent,
+    RunFinished,
+    RunPrepared,
+    RunResult,
+    VariantFinished,
+    VariantMeasured,
+    VariantResult,
+    VariantSelected,
+)
+
+# No lone surrogates; hostile otherwise: NUL, the storage's own escape sign, markup, chat tokens.
+TEXTS = st.one_of(
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=12),
+    st.sampled_from(
+        [
+            "<img src=x onerror=alert(1)>",
+            "a\x00b",
+            "\ue000",
+            "\ue0000041",
+            "<|im_end|>",
+            "'; --",
+            "e\u0301 \U0001d518",
+        ]
+    ),
+)
+TOKEN_IDS = st.integers(0, 2**31 - 1)
+COUNTS = st.integers(0, 2**53)
+FIGURES = st.floats(0, 1e12, allow_nan=False)
+ANY_FLOAT = st.floats(-1e300, 1e300) | st.sampled_from([math.nan, math.inf, -math.inf])
+FLOAT32 = st.floats(width=32)
+MILLISECONDS = st.dictionaries(st.sampled_from(["load", "prefill", "decode"]), FIGURES)
+KNOBS = st.integers(-1000, 2**40) | st.floats(-1e9, 1e9) | TEXTS
+PARAMS = st.dictionaries(st.text(st.characters(categories=["Ll"]), max_size=8), KNOBS, max_size=4)
+
+
+def float_arrays(*shape: int) -> st.SearchStrategy[np.ndarray]:
+    size = math.prod(shape)
+    return st.lists(FLOAT32, min_size=size, max_size=size).map(
+        lambda values: np.array(values, np.float32).reshape(shape)
+    )
+
+
+@st.composite
+def models(draw: st.DrawFn) -> ModelInfo:
+    layers = draw(st.integers(1, 4))
+    kv_heads = draw(st.integers(1, 2))
+    sliding = draw(st.sets(st.integers(0, layers - 1)))
+    return ModelInfo(
+        name=draw(TEXTS),
+        sha256=draw(st.sampled_from(["", "ab" * 32])),
+        layers=layers,
+        query_heads=kv_heads * draw(st.integers(1, 3)),
+        kv_heads=kv_heads,
+        head_dim=draw(st.integers(1, 256)),
+        dtype="float32",
+        device=draw(st.sampled_from(["cpu", "cuda:0"])),
+        evictable_layers=tuple(layer for layer in range(layers) if layer not in sliding),
+        context_limit=draw(st.integers(0, 2**40)),
+    )
+
+
+@st.composite
+def prompts(draw: st.DrawFn) -> PromptInfo:
+    token_ids = draw(st.lists(TOKEN_IDS, max_size=20))
+    tokens = len(token_ids)
+    first = draw(st.integers(0, tokens))
+    return PromptInfo(
+        scenario=draw(st.sampled_from(["regular", "context-only"])),
+        token_ids=tuple(token_ids),
+        compressed_tokens=draw(st.integers(0, tokens)),
+        pieces=tuple(draw(st.lists(TEXTS, min_size=tokens, max_size=tokens))),
+        context_tokens=(first, draw(st.integers(first, tokens))),
+    )
+
+
+@st.composite
+def retained_sets(draw: st.DrawFn, model: ModelInfo, positions: int) -> RetainedSet:
+    shape = (model.layers, model.kv_heads, positions)
+    bits = draw(st.integers(0, 2 ** math.prod(shape) - 1))
+    flat = [bool(bits >> index & 1) for index in range(math.prod(shape))]
+    mask = np.array(flat, np.bool_).reshape(shape)
+    for layer in set(range(model.layers)) - set(model.evictable_layers):
+        mask[layer] = True
+    return RetainedSet.from_mask(mask)
+
+
+@st.composite
+def perturbations(draw: st.DrawFn, model: ModelInfo) -> Perturbation:
+    def heads() -> np.ndarray:
+        values = draw(float_arrays(model.layers, model.query_heads))
+        for layer in set(range(model.layers)) - set(model.evictable_layers):
+            values[layer] = math.nan
+        return values
+
+    return Perturbation(
+        head_l1=heads(),
+        base_head_l1=heads() if draw(st.booleans()) else None,
+        layer_hidden_l1=draw(float_arrays(model.layers)),
+        kl=draw(ANY_FLOAT),
+    )
+
+
+@st.composite
+def receipts(draw: st.DrawFn) -> Receipt:
+    return Receipt(
+        budget_tokens=draw(COUNTS),
+        requested_entries=draw(COUNTS),
+        retained_entries=draw(COUNTS),
+        cache_bytes=draw(COUNTS),
+        full_cache_bytes=draw(COUNTS),
+        warnings=tuple(draw(st.lists(TEXTS, max_size=2))),
+    )
+
+
+@st.composite
+def events(draw: st.DrawFn) -> list[RunEvent]:
+    """A run's events in a possible order, cut off anywhere."""
+    model, prompt = draw(models()), draw(prompts())
+    count = draw(st.integers(1, 3))
+    variants = tuple(
+        VariantResult(
+            spec=draw(TEXTS),
+            label=draw(TEXTS),
+            method=draw(st.sampled_from(["full", "snapkv"])),
+            critical=draw(st.booleans()),
+            params=draw(PARAMS),
+        )
+        for _ in range(count)
+    )
+    environment = draw(st.dictionaries(st.sampled_from(["python", "torch"]), TEXTS))
+    stream: list[RunEvent] = [RunPrepared(model, prompt, variants, environment)]
+    for index in range(count):
+        kept = st.none() | retained_sets(model, prompt.compressed_tokens)
+        stream.append(
+            VariantSelected(index, draw(PARAMS), draw(kept), draw(receipts()), draw(MILLISECONDS))
+        )
+    measured = draw(st.lists(st.integers(0, count - 1), max_size=4))
+    stream += [VariantMeasured(index, draw(perturbations(model))) for index in measured]
+    stream += draw(st.lists(generations(count), max_size=3))
+    stream += [
+        VariantFinished(
+            index,
+            agreement=draw(st.none() | st.floats(0, 1)),
+            first_difference=draw(st.none() | st.integers(0, 1024)),
+            answer_found=draw(st.none() | st.booleans()),
+            tokens_per_second=draw(st.none() | FIGURES),
+            timings_ms=draw(MILLISECONDS),
+        )
+        for index in range(count)
+    ]
+    stream.append(RunFinished(draw(MILLISECONDS)))
+    return stream[: draw(st.integers(0, len(stream)))]
+
+
+@st.composite
+def generations(draw: st.DrawFn, count: int) -> Generated:
+    ids = [tuple(draw(st.lists(TOKEN_IDS, max_size=3))) for _ in range(count)]
+    texts = [tuple(draw(TEXTS) for _ in row) for row in ids]
+    stopped = [draw(st.sampled_from([None, "eos", "length"])) for _ in range(count)]
+    return Generated(tuple(map("".join, texts)), tuple(ids), tuple(texts), tuple(stopped))
+
+
+def folded(stream: list[RunEvent]) -> RunResult:
+    result = RunResult()
+    for event in stream:
+        result.apply(event)
+    return result
+
+
+def assert_same_result(left: RunResult, right: RunResult) -> None:
+    """Equal in every field; NaN equals NaN, and text that prints alike must be alike."""
+    assert _plain(left) == _plain(right)
+
+
+def _plain(result: RunResult) -> list[object]:
+    return [
+        result.model,
+        result.prompt,
+        dict(result.environment),
+        dict(result.timings_ms),
+        result.finished,
+        [_plain_variant(variant) for variant in result.variants],
+    ]
+
+
+def _plain_variant(variant: VariantResult) -> dict[str, object]:
+    fields = {name: getattr(variant, name) for name in VariantResult.__slots__}
+    measured = fields.pop("perturbation")
+    # Bytes, so that NaN compares; repr, so that 1 is not 1.0.
+    fields["params"] = sorted((key, repr(value)) for key, value in variant.params.items())
+    fields["timings_ms"] = dict(variant.timings_ms)
+    if measured is not None:
+        fields |= {
+            "head_l1": array_key(measured.head_l1),
+            "base_head_l1": array_key(measured.base_head_l1),
+            "layer_hidden_l1": array_key(measured.layer_hidden_l1),
+            "kl": repr(measured.kl),
+        }
+    return fields
+
+
+def array_key(array: np.ndarray | None) -> object:
+    if array is None:
+        return None
+    return array.dtype, array.shape, [repr(value) for value in array.ravel().tolist()]
+
+
+def big_events(tokens: int = 8000, variants: int = 8) -> list[RunEvent]:
+    """A run of SmolLM2's shape: 30 layers, 3 KV heads, 9 query heads; 64 tokens each."""
+    rng = np.random.default_rng(0)
+    model = ModelInfo(
+        name="SmolLM2-135M-Instruct",
+        sha256="0" * 64,
+        layers=30,
+        query_heads=9,
+        kv_heads=3,
+        head_dim=64,
+        dtype="float32",
+        device="cpu",
+        evictable_layers=tuple(range(30)),
+        context_limit=8192,
+    )
+    prompt = PromptInfo(
+        scenario="regular",
+        token_ids=tuple(rng.integers(0, 49152, tokens).tolist()),
+        compressed_tokens=tokens,
+        pieces=tuple(f" word{i % 997}" for i in range(tokens)),
+        context_tokens=(20, tokens - 30),
+    )
+    rows = tuple(
+        VariantResult(
+            spec=f"snapkv:budget={256 + i}", label="SnapKV", method="snapkv", critical=bool(i % 2)
+        )
+        for i in range(variants)
+    )
+    stream: list[RunEvent] = [RunPrepared(model, prompt, rows, {"python": "3.11"})]
+    for index in range(variants):
+        # A 10 % budget in random places is the worst case for compression.
+        retained = RetainedSet.from_mask(rng.random((30, 3, tokens)) < 0.1)
+        receipt = Receipt(
+            budget_tokens=tokens // 10,
+            requested_entries=90 * tokens // 10,
+            retained_entries=int(retained.mask().sum()),
+            cache_bytes=10**6,
+            full_cache_bytes=10**7,
+        )
+        heads = rng.random((30, 9), np.float32)
+        measured = Perturbation(
+            head_l1=heads,
+            base_head_l1=heads * 2,
+            layer_hidden_l1=rng.random(30, np.float32),
+            kl=0.1,
+        )
+        stream += [
+            VariantSelected(index, {"budget": 800}, retained, receipt, {"select": 1.0}),
+            VariantMeasured(index, measured),
+        ]
+    texts = tuple(f" token{i}" for i in range(64))
+    stream.append(
+        Generated(
+            ("".join(texts),) * variants,
+            (tuple(range(64)),) * variants,
+            (texts,) * variants,
+            ("length",) * variants,
+        )
+    )
+    stream += [
+        VariantFinished(index, 1.0, None, True, 12.5, {"decode": 9.0}) for index in range(variants)
+    ]
+    return [*stream, RunFinished({"prefill": 21_000.0})]

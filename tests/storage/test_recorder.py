@@ -1,0 +1,306 @@
+"""What the recorder writes is what the events fold to, and an end is final."""
+
+import sqlite3
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ckv_core.config import CompareRequest
+from ckv_core.errors import StorageError
+from ckv_core.records import Generated, Progress, RunPrepared, VariantFinished
+from storage import repository
+from storage.database import Database, default_url, open_database
+from storage.recorder import Recorder
+from storage.records import StoredRun
+from tests.storage.run_strategies import (
+    TEXTS,
+    assert_same_result,
+    big_events,
+    events,
+    folded,
+)
+
+REQUEST = CompareRequest(context="A long text.", question="What?", variants=("full", "snapkv"))
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory):
+    opened = open_database(default_url(tmp_path_factory.mktemp("recorder")))
+    yield opened
+    opened.close()
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def load(database: Database, slug: str) -> StoredRun:
+    with database.read() as session:
+        return repository.load_run(session, slug)
+
+
+def generated(*texts: str) -> Generated:
+    ids = tuple(tuple(range(len(text))) for text in texts)
+    return Generated(texts, ids, tuple(tuple(text) for text in texts), (None,) * len(texts))
+
+
+def started(recorder: Recorder, count: int = 2) -> str:
+    slug = recorder.create(REQUEST)
+    recorder.start(slug)
+    recorder.apply(slug, big_events(tokens=16, variants=count)[0])
+    return slug
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(stream=events())
+def test_a_loaded_run_equals_its_folded_events(database, stream):
+    recorder = Recorder(database)
+    slug = recorder.create(REQUEST)
+    recorder.start(slug)
+    for event in stream:
+        assert recorder.apply(slug, event)
+    recorder.cancel(slug, "Stopped.")  # writes text that was held back
+    assert_same_result(load(database, slug).result, folded(stream))
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    asked=st.builds(
+        CompareRequest,
+        context=TEXTS,
+        question=TEXTS,
+        answer=TEXTS,
+        model=TEXTS,
+        scenario=st.sampled_from(["regular", "context-only"]),
+        variants=st.lists(TEXTS, max_size=3).map(tuple),
+        defaults=st.dictionaries(TEXTS, TEXTS, max_size=2),
+        max_new_tokens=st.integers(1, 1024),
+        ignore_eos=st.booleans(),
+    )
+)
+def test_a_request_is_stored_as_it_was_asked(database, asked):
+    stored = load(database, Recorder(database).create(asked))
+    assert stored.request == asked
+    assert (stored.state, stored.started_at, stored.result.prompt) == ("queued", None, None)
+
+
+def test_lone_surrogates_in_a_request_are_stored_too(database):
+    asked = CompareRequest(context="a\ud800b", question="\udfff")
+    assert load(database, Recorder(database).create(asked)).request == asked
+
+
+@pytest.mark.parametrize(
+    ("question", "context", "title"),
+    [
+        ("What  is\nit?", "c", "What is it?"),
+        ("", " The report of May. ", "The report of May."),
+        ("word " * 50, "c", "word " * 15 + "word…"),
+        ("x" * 1_000_000, "c", "x" * 80 + "…"),
+        (" ", "\n", "Untitled run"),
+    ],
+)
+def test_title_defaults_to_the_first_words(database, question, context, title):
+    slug = Recorder(database).create(CompareRequest(context=context, question=question))
+    assert load(database, slug).title == title
+
+
+def test_a_given_title_wins(database):
+    assert load(database, Recorder(database).create(REQUEST, " Mine ")).title == "Mine"
+
+
+def test_states_go_forward_and_carry_their_times(database):
+    recorder = Recorder(database)
+    slug = recorder.create(REQUEST)
+    assert recorder.start(slug)
+    assert not recorder.start(slug)
+    assert load(database, slug).state == "running"
+    assert recorder.finish(slug)
+    run = load(database, slug)
+    assert (run.state, run.reason) == ("done", "")
+    assert run.created_at <= run.started_at <= run.finished_at
+    assert run.finished_at.utcoffset().total_seconds() == 0
+
+
+@pytest.mark.parametrize("end", ["finish", "fail", "cancel"])
+def test_an_end_state_is_final(database, end):
+    recorder = Recorder(database)
+    slug = started(recorder)
+    reason = [] if end == "finish" else ["First reason."]
+    assert getattr(recorder, end)(slug, *reason)
+    before = load(database, slug)
+    assert not recorder.start(slug)
+    assert not recorder.finish(slug)
+    assert not recorder.fail(slug, "Second reason.")
+    assert not recorder.cancel(slug, "Third reason.")
+    for event in big_events(tokens=16, variants=2):
+        assert not recorder.apply(slug, event)
+    assert recorder.recover("Restarted.") >= 0
+    after = load(database, slug)
+    assert (after.state, after.reason, after.finished_at) == (
+        before.state,
+        before.reason,
+        before.finished_at,
+    )
+    assert_same_result(after.result, before.result)
+
+
+def test_generated_text_is_written_once_a_second_and_before_the_end(database):
+    clock = Clock()
+    recorder = Recorder(database, clock)
+    slug = started(recorder)
+    seen = []
+    for clock.now, text in [(10.0, "a"), (10.4, "ab"), (10.9, "abc"), (11.0, "abcd"), (11.5, "z")]:
+        recorder.apply(slug, generated(text, text))
+        seen.append(load(database, slug).result.variants[1].text)
+    assert seen == ["a", "a", "a", "abcd", "abcd"]
+    recorder.fail(slug, "Died.")
+    assert load(database, slug).result.variants[1].text == "z"
+
+
+def test_held_text_is_written_with_the_next_event_of_another_kind(database):
+    clock = Clock()
+    recorder = Recorder(database, clock)
+    slug = started(recorder)
+    recorder.apply(slug, generated("a", "b"))
+    recorder.apply(slug, generated("aa", "bb"))
+    recorder.apply(slug, VariantFinished(0, 1.0, None, None, 5.0, {}))
+    assert [v.text for v in load(database, slug).result.variants] == ["aa", "bb"]
+
+
+def test_progress_is_not_stored(database):
+    recorder = Recorder(database)
+    slug = recorder.create(REQUEST)
+    before = load(database, slug)
+    assert recorder.apply(slug, Progress("prefill", 0.5, "layer 3"))
+    assert load(database, slug) == before
+
+
+def test_a_second_preparation_replaces_the_first(database):
+    recorder = Recorder(database)
+    slug = started(recorder, count=3)
+    stream = big_events(tokens=16, variants=2)
+    for event in stream:
+        recorder.apply(slug, event)
+    assert_same_result(load(database, slug).result, folded(stream))
+
+
+def test_recover_fails_what_a_dead_server_left_and_keeps_its_parts(tmp_path):
+    database = open_database(default_url(tmp_path))
+    recorder = Recorder(database)
+    queued, running, done = recorder.create(REQUEST), started(recorder), started(recorder)
+    recorder.apply(running, generated("half", "way"))
+    recorder.finish(done)
+    assert Recorder(database).recover("The server stopped.") == 2
+    assert load(database, queued).reason == "The server stopped."
+    run = load(database, running)
+    assert (run.state, run.reason) == ("failed", "The server stopped.")
+    assert run.finished_at is not None
+    assert [variant.text for variant in run.result.variants] == ["half", "way"]
+    assert load(database, done).state == "done"
+    assert recorder.recover("Again.") == 0
+    database.close()
+
+
+def test_events_of_a_deleted_or_unknown_run_are_passed_over(database):
+    recorder = Recorder(database)
+    slug = started(recorder)
+    recorder.apply(slug, generated("a", "b"))
+    assert recorder.delete(slug)
+    assert not recorder.delete(slug)
+    assert not recorder.apply(slug, generated("aa", "bb"))
+    assert not recorder.apply("nosuchrun000", big_events(16, 1)[0])
+    assert not recorder.finish(slug)
+
+
+@pytest.mark.parametrize(
+    "event", [VariantFinished(2, 1.0, None, None, 5.0, {}), generated("a", "b", "c")]
+)
+def test_an_event_for_a_variant_that_is_not_there_is_an_error(database, event):
+    recorder = Recorder(database)
+    slug = started(recorder)
+    with pytest.raises(StorageError, match="variant 2"):
+        recorder.apply(slug, event)
+    # Nothing of it was kept, and the run goes on.
+    assert [variant.text for variant in load(database, slug).result.variants] == ["", ""]
+    assert recorder.finish(slug)
+
+
+def test_deleting_a_run_deletes_all_that_hangs_on_it(tmp_path):
+    database = open_database(default_url(tmp_path))
+    recorder = Recorder(database)
+    gone, kept = recorder.create(REQUEST), recorder.create(REQUEST)
+    for slug in (gone, kept):
+        for event in big_events(tokens=16, variants=2):
+            recorder.apply(slug, event)
+    recorder.delete(gone)
+    database.close()
+    with sqlite3.connect(tmp_path / "ckv.sqlite3") as raw:
+        counts = [
+            raw.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+            for table in ("runs", "prompts", "variants", "arrays")
+        ]
+    raw.close()
+    assert counts == [1, 1, 2, 8]
+
+
+def test_threads_record_different_runs_at_once(database):
+    recorder = Recorder(database)
+    stream = big_events(tokens=64, variants=2)
+    slugs = [recorder.create(REQUEST) for _ in range(6)]
+    failures = []
+
+    def record(slug: str) -> None:
+        try:
+            for event in stream:
+                recorder.apply(slug, event)
+            recorder.finish(slug)
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=record, args=(slug,)) for slug in slugs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert failures == []
+    for slug in slugs:
+        assert load(database, slug).state == "done"
+        assert_same_result(load(database, slug).result, folded(stream))
+
+
+def test_reading_does_not_wait_for_a_writer(database):
+    slug = started(Recorder(database))
+    with database.write() as session:
+        repository.delete_run(session, slug)
+        began = time.monotonic()
+        assert load(database, slug).state == "running"
+        assert time.monotonic() - began < 1
+        session.rollback()
+
+
+def test_an_8k_run_of_eight_variants_opens_fast_and_stays_small(tmp_path: Path):
+    database = open_database(default_url(tmp_path))
+    recorder = Recorder(database)
+    slug = recorder.create(CompareRequest(context="word " * 8000, question="What?"))
+    stream = big_events()
+    assert isinstance(stream[0], RunPrepared)
+    for event in stream:
+        recorder.apply(slug, event)
+    recorder.finish(slug)
+    began = time.perf_counter()
+    run = load(database, slug)
+    seconds = time.perf_counter() - began
+    assert_same_result(run.result, folded(stream))
+    database.close()
+    megabytes = (tmp_path / "ckv.sqlite3").stat().st_size / 1e6
+    sys.stdout.write(f"loaded in {seconds * 1000:.0f} ms, database {megabytes:.2f} MB\n")
+    assert seconds < 1.0
+    assert megabytes < 2.0
