@@ -64,8 +64,15 @@ def _reasons(config: PreTrainedConfig) -> Iterator[str]:
             lambda: bool(getattr(text, "num_kv_shared_layers", 0)),
             "some of its layers share the keys and values of others",
         ),
+        (
+            lambda: bool(getattr(text, "use_bidirectional_attention", False)),
+            "its attention looks ahead (bidirectional)",
+        ),
     )
     yield from (reason for applies, reason in checks if applies())
     unknown = sorted(set(getattr(text, "layer_types", None) or ()) - _LAYER_TYPES)
     if unknown:
-        yield f"it has layers of type {', '.join(unknown)}, which keep no KV cache per head"
+        yield (
+            f"it has layers of type {', '.join(unknown)}, which are neither full nor sliding "
+            "attention and keep no plain KV cache per head"
+        )

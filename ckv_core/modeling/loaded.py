@@ -8,6 +8,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ckv_core.modeling.attention import ATTENTION_NAME
 from ckv_core.modeling.geometry import read_geometry
+from ckv_core.modeling.probe import probe
 from ckv_core.records import ModelInfo
 
 
@@ -41,7 +42,7 @@ class LoadedModel:
 def wrap_model(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, name: str, sha256: str
 ) -> LoadedModel:
-    """Check a model, hand its attention to our function and describe it.
+    """Hand a model's attention to our function, check it by a run and describe it.
 
     Args:
         model: changed in place: eval mode, no gradients, our attention function.
@@ -55,6 +56,7 @@ def wrap_model(
     geometry = read_geometry(model, name)
     model.set_attn_implementation(ATTENTION_NAME)
     model.train(mode=False).requires_grad_(requires_grad=False)
+    probe(model, geometry, name)
     info = ModelInfo(
         name=name,
         sha256=sha256,
