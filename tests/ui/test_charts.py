@@ -1,0 +1,325 @@
+"""Charts: what the records say is what the figure and the CSV show."""
+
+import csv
+import io
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ckv_core.records import (
+    ModelInfo,
+    Perturbation,
+    Receipt,
+    RetainedSet,
+    RunResult,
+    VariantResult,
+)
+from ui import charts
+from ui.charts import tables
+from ui.charts.cache import entry_counts
+from ui.charts.heads import log2_ratio
+from ui.charts.layers import layer_means, ratio
+from ui.palette import color_of, dash_of, marker_of
+
+LAYERS, QUERY_HEADS, KV_HEADS, POSITIONS = 6, 8, 2, 100
+WHOLE = (1, 4)
+NAMES = [
+    ("full", "Full cache"),
+    ("snapkv", "SnapKV"),
+    ("snapkv+critical", "SnapKV + CriticalKV"),
+    ("adakv", "AdaKV"),
+]
+ALL_FIGURES = [
+    charts.layer_figure,
+    charts.head_layer_figure,
+    charts.final_figure,
+    charts.budgets_figure,
+    charts.cache_figure,
+    lambda result: charts.head_grid_figure(result, 1),
+    lambda result: charts.head_grid_figure(result, 2),
+]
+
+
+def make_perturbation(rng, shape, *, whole, base):
+    heads = rng.random(shape, np.float32) + np.float32(0.1)
+    heads[list(whole)] = np.nan
+    return Perturbation(
+        head_l1=heads,
+        base_head_l1=heads * np.float32(1.5) if base else None,
+        layer_hidden_l1=rng.random(shape[0], np.float32) * 100,
+        kl=0.1,
+    )
+
+
+def make_result(layers=LAYERS, query_heads=QUERY_HEADS, names=NAMES, whole=WHOLE):
+    rng = np.random.default_rng(3)
+    variants = []
+    for spec, label in names:
+        is_full = spec == "full"
+        mask = rng.random((layers, KV_HEADS, POSITIONS)) < 0.3
+        mask[list(whole)] = True
+        variants.append(
+            VariantResult(
+                spec=spec,
+                label=label,
+                method=spec.partition("+")[0],
+                critical="critical" in spec,
+                retained=None if is_full else RetainedSet.from_mask(mask),
+                receipt=Receipt(
+                    budget_tokens=30,
+                    requested_entries=300,
+                    retained_entries=300,
+                    cache_bytes=2**20 if not is_full else 4 * 2**20,
+                    full_cache_bytes=4 * 2**20,
+                ),
+                perturbation=None
+                if is_full
+                else make_perturbation(
+                    rng, (layers, query_heads), whole=whole, base="critical" in spec
+                ),
+            )
+        )
+    model = ModelInfo(
+        name="tiny",
+        sha256="0",
+        layers=layers,
+        query_heads=query_heads,
+        kv_heads=KV_HEADS,
+        head_dim=4,
+        dtype="float32",
+        device="cpu",
+        evictable_layers=tuple(i for i in range(layers) if i not in whole),
+        context_limit=8192,
+    )
+    return RunResult(model=model, variants=variants)
+
+
+def rows(text):
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def array_of(values):
+    return np.asarray(values, np.float64)
+
+
+def test_layer_lines_are_the_hidden_l1_of_each_measured_variant():
+    result = make_result()
+    lines = charts.layer_figure(result).data
+    assert [line.name for line in lines] == ["SnapKV", "SnapKV + CriticalKV", "AdaKV"]
+    for line, variant in zip(lines, result.variants[1:], strict=True):
+        np.testing.assert_array_equal(line.y, variant.perturbation.layer_hidden_l1)
+
+
+def test_a_variant_looks_the_same_in_every_line_chart():
+    result = make_result()
+    for build in (charts.layer_figure, charts.head_layer_figure, charts.budgets_figure):
+        lines = [trace for trace in build(result).data if trace.name]
+        looks = [(t.line.color, t.line.dash, t.marker.symbol) for t in lines]
+        assert looks == [(color_of(i), dash_of(i), marker_of(i)) for i in (1, 2, 3)]
+
+
+def test_relative_lines_are_the_ratio_to_the_chosen_variant():
+    result = make_result()
+    lines = charts.layer_figure(result, relative_to=1).data
+    np.testing.assert_array_equal(lines[0].y, np.ones(LAYERS))
+    expected = (
+        result.variants[3].perturbation.layer_hidden_l1
+        / result.variants[1].perturbation.layer_hidden_l1
+    )
+    np.testing.assert_allclose(lines[2].y, expected, rtol=1e-6)
+
+
+def test_a_ratio_to_zero_is_a_gap():
+    out = ratio(np.array([1, 2], np.float32), np.array([0, 4], np.float32))
+    np.testing.assert_array_equal(out, np.array([np.nan, 0.5], np.float32))
+
+
+def test_relative_to_an_unmeasured_variant_says_so():
+    figure = charts.layer_figure(make_result(), relative_to=0)
+    assert not figure.data
+    assert "measured" in figure.layout.annotations[0].text
+
+
+def test_mean_head_l1_leaves_whole_layers_out():
+    heads = np.array([[1, 3], [np.nan, np.nan]], np.float32)
+    np.testing.assert_array_equal(layer_means(heads), np.array([2, np.nan], np.float32))
+    line = charts.head_layer_figure(make_result()).data[0]
+    assert np.flatnonzero(np.isnan(line.y)).tolist() == list(WHOLE)
+
+
+def test_head_grid_against_a_base_is_the_log_ratio_centred_on_zero():
+    figure = charts.head_grid_figure(make_result(), 2)
+    grid = figure.data[0]
+    valid = ~np.isnan(array_of(grid.z))
+    np.testing.assert_allclose(array_of(grid.z)[valid], -np.log2(1.5), rtol=1e-5)
+    assert grid.zmin == -grid.zmax
+    assert array_of(grid.z).shape == (LAYERS, QUERY_HEADS)
+
+
+def test_head_grid_title_states_share_and_n():
+    result = make_result()
+    found = result.variants[2].perturbation
+    heads = found.head_l1.copy()
+    heads[0, :2] *= 10
+    result.variants[2] = replace(result.variants[2], perturbation=replace(found, head_l1=heads))
+    title = charts.head_grid_figure(result, 2).layout.title
+    evictable = (LAYERS - len(WHOLE)) * QUERY_HEADS
+    assert f"{(evictable - 2) / evictable:.0%}" in title.text
+    assert f"n = {evictable} " in title.subtitle.text
+
+
+def test_head_grid_without_a_base_is_the_plain_head_l1():
+    result = make_result()
+    grid = charts.head_grid_figure(result, 1).data[0]
+    np.testing.assert_array_equal(grid.z, result.variants[1].perturbation.head_l1)
+    assert grid.zmin == 0
+
+
+def test_head_grid_marks_whole_layers_grey():
+    bands = charts.head_grid_figure(make_result(), 2).layout.shapes
+    assert [(band.y0 + band.y1) / 2 for band in bands] == list(WHOLE)
+    assert not charts.head_grid_figure(make_result(whole=()), 2).layout.shapes
+
+
+def test_log_ratio_of_heads_that_did_not_move_is_zero_and_infinite_ones_are_drawn():
+    moved = np.array([[0, 0, 2]], np.float32)
+    base = np.array([[0, 1, 1]], np.float32)
+    np.testing.assert_array_equal(log2_ratio(moved, base), np.array([[0, -np.inf, 1]], np.float32))
+    result = make_result(layers=1, query_heads=3, whole=())
+    found = replace(result.variants[2].perturbation, head_l1=moved, base_head_l1=base)
+    result.variants[2] = replace(result.variants[2], perturbation=found)
+    assert np.isfinite(array_of(charts.head_grid_figure(result, 2).data[0].z)).all()
+
+
+def test_final_bars_are_the_last_hidden_l1():
+    result = make_result()
+    bars = charts.final_figure(result).data[0]
+    expected = [v.perturbation.layer_hidden_l1[-1] for v in result.variants[1:]]
+    np.testing.assert_array_equal(bars.x, np.array(expected, np.float32))
+    assert list(bars.customdata) == ["SnapKV", "SnapKV + CriticalKV", "AdaKV"]
+
+
+def test_entry_counts_equal_the_unpacked_mask():
+    for variant in make_result().variants[1:]:
+        expected = variant.retained.mask().sum(axis=-1)
+        np.testing.assert_array_equal(entry_counts(variant.retained), expected)
+
+
+def test_budget_lines_are_means_with_a_band_only_where_heads_differ():
+    result = make_result()
+    even = np.zeros((LAYERS, KV_HEADS, POSITIONS), np.bool_)
+    even[..., :25] = True
+    result.variants[1] = replace(result.variants[1], retained=RetainedSet.from_mask(even))
+    traces = charts.budgets_figure(result).data
+    lines = [trace for trace in traces if trace.name]
+    bands = [trace for trace in traces if trace.fill == "toself"]
+    assert np.nanmax(lines[0].y) == np.nanmin(lines[0].y) == 25
+    assert np.flatnonzero(np.isnan(lines[0].y)).tolist() == list(WHOLE)
+    assert [band.legendgroup for band in bands] == ["2", "3"]
+    counts = entry_counts(result.variants[3].retained)[[0, 2, 3, 5]]
+    assert bands[1].y.max() == counts.max()
+    assert bands[1].y.min() == counts.min()
+
+
+def test_cache_bars_are_mib_with_the_share_of_full():
+    figure = charts.cache_figure(make_result())
+    assert list(figure.data[0].x) == [4, 1, 1, 1]
+    assert list(figure.data[0].text) == ["100.0%", "25.0%", "25.0%", "25.0%"]
+    assert figure.layout.shapes[0].x0 == 4
+
+
+def test_variants_of_one_label_are_told_apart_by_their_spec():
+    names = [("snapkv:budget=64", "SnapKV"), ("snapkv:budget=128", "SnapKV")]
+    lines = charts.layer_figure(make_result(names=names)).data
+    assert [line.name for line in lines] == ["snapkv:budget=64", "snapkv:budget=128"]
+
+
+def test_names_are_text_and_not_markup():
+    lines = charts.layer_figure(make_result(names=[("x", "<b>bold</b> & co")])).data
+    assert lines[0].name == "&lt;b&gt;bold&lt;/b&gt; &amp; co"
+
+
+@pytest.mark.parametrize("build", ALL_FIGURES)
+def test_figures_say_why_they_are_empty(build):
+    blank = [
+        replace(v, perturbation=None, receipt=None, retained=None) for v in make_result().variants
+    ]
+    figure = build(RunResult(variants=blank))
+    assert not figure.data
+    assert figure.layout.annotations[0].text.endswith(".")
+
+
+@pytest.mark.parametrize("build", ALL_FIGURES)
+def test_figures_are_small_transparent_and_pass_arrays(build):
+    methods = ("snapkv", "pyramidkv", "adakv", "snapkv+critical")
+    names = [(f"{method}:budget={b}", method) for method in methods for b in (64, 128, 256, 512)]
+    figure = build(make_result(layers=80, query_heads=64, names=names, whole=(3,)))
+    text = figure.to_json()
+    assert len(text) < 60_000
+    assert figure.layout.paper_bgcolor == figure.layout.plot_bgcolor == "rgba(0, 0, 0, 0)"
+    assert len(json.dumps(json.loads(text)["layout"]["template"])) < 100
+    for trace in json.loads(text)["data"]:
+        for axis in {"x", "y", "z"} & set(trace):
+            assert set(trace[axis]) >= {"dtype", "bdata"}, (trace["type"], axis)
+
+
+def test_layers_csv_holds_what_the_lines_show():
+    result = make_result()
+    table = rows(tables.layers_csv(result))
+    assert len(table) == 3 * LAYERS
+    assert table[WHOLE[0]]["mean_head_l1"] == ""
+    values = [float(row["layer_hidden_l1"]) for row in table if row["variant"] == "3"]
+    np.testing.assert_allclose(values, result.variants[3].perturbation.layer_hidden_l1)
+
+
+def test_heads_csv_holds_what_the_grids_show():
+    table = rows(tables.heads_csv(make_result()))
+    assert len(table) == 3 * LAYERS * QUERY_HEADS
+    plain, against_base = table[0], table[LAYERS * QUERY_HEADS]
+    assert plain["base_head_l1"] == plain["log2_ratio"] == ""
+    assert float(against_base["log2_ratio"]) == pytest.approx(-np.log2(1.5), rel=1e-5)
+
+
+def test_budgets_csv_sums_to_the_kept_set():
+    result = make_result()
+    table = rows(tables.budgets_csv(result))
+    kept = sum(int(row["kept_entries"]) for row in table if row["variant"] == "2")
+    assert kept == result.variants[2].retained.mask().sum()
+
+
+def test_cache_csv_has_a_line_per_variant_full_included():
+    table = rows(tables.cache_csv(make_result()))
+    assert [row["label"] for row in table] == [label for _, label in NAMES]
+    assert table[0]["final_hidden_l1"] == ""
+
+
+@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r", "\n", "  =", "\uff1d"])
+def test_csv_text_cannot_start_a_formula(start):
+    result = make_result(names=[(f"{start}HYPERLINK(1)", f"{start}cmd")])
+    for build in (tables.layers_csv, tables.heads_csv, tables.budgets_csv, tables.cache_csv):
+        first = rows(build(result))[0]
+        assert first["spec"].startswith("'")
+        assert first.get("label", "'").startswith("'")
+
+
+def test_csv_numbers_stay_numbers():
+    result = make_result()
+    found = replace(
+        result.variants[1].perturbation, layer_hidden_l1=np.full(LAYERS, -1.5, np.float32)
+    )
+    result.variants[1] = replace(result.variants[1], perturbation=found)
+    assert rows(tables.layers_csv(result))[0]["layer_hidden_l1"] == "-1.5"
+
+
+def test_charts_load_neither_gradio_nor_torch():
+    code = (
+        "import sys, ui.charts, ui.charts.tables\n"
+        "print(*sorted({m.partition('.')[0] for m in sys.modules}))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not re.search(r"\b(torch|gradio|transformers|sqlalchemy)\b", out.stdout)

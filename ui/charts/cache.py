@@ -1,0 +1,113 @@
+"""What a variant's cache holds: entries per layer, and bytes against the full cache."""
+
+import numpy as np
+import plotly.graph_objects as go
+from numpy.typing import NDArray
+
+from ckv_core.records import ModelInfo, RetainedSet, RunResult
+from ui.charts.layout import (
+    TEXT_COLOR,
+    display_names,
+    empty_figure,
+    name_bars,
+    new_figure,
+    rgba,
+    variant_line,
+)
+from ui.palette import color_of
+
+MIB = 2**20
+Counts = NDArray[np.int64]
+
+
+def budgets_figure(result: RunResult) -> go.Figure:
+    """Entries kept per KV head in each layer, one line per variant that evicts.
+
+    Definition: line = mean over the layer's KV heads of the entries in the kept set; band = from
+    the head that keeps fewest to the one that keeps most, drawn where they differ (AdaKV).
+    Protected entries count. Layers left whole are gaps; the full cache is not drawn, because it
+    would press all others flat. Unit: entries. n = KV heads of a layer, one prompt.
+    """
+    title = "Entries kept per KV head"
+    kept = {i: v.retained for i, v in enumerate(result.variants) if v.retained is not None}
+    if not kept or result.model is None:
+        return empty_figure(title, "No variant has evicted anything yet.")
+    names = display_names(result.variants)
+    figure = new_figure(title, f"Line: mean of {result.model.kv_heads} heads; band: least to most")
+    for index, retained in kept.items():
+        counts = entry_counts(retained)
+        whole = _whole_layers(result.model)
+        _add_band(figure, index, counts, whole)
+        mean = np.where(whole, np.nan, counts.mean(axis=1)).astype(np.float32)
+        line = variant_line(index, names[index], mean, "entries per head")
+        figure.add_trace(line.update(legendgroup=str(index)))
+    figure.update_xaxes(title_text="layer")
+    figure.update_yaxes(title_text="entries per KV head", rangemode="tozero")
+    return figure
+
+
+def cache_figure(result: RunResult) -> go.Figure:
+    """Bytes of each variant's prompt cache against the full cache, one bar per variant.
+
+    Definition: bytes of the tensors that hold the variant's prompt entries, layers left whole
+    included, generated tokens not; the dotted line is the full cache.
+    Unit: MiB (2^20 bytes); the text on the bar is the share of the full cache. n = one prompt.
+    """
+    title = "Cache of the prompt"
+    receipts = {i: v.receipt for i, v in enumerate(result.variants) if v.receipt is not None}
+    if not receipts:
+        return empty_figure(title, "No cache has been built yet.")
+    names = display_names(result.variants)
+    full = next(iter(receipts.values())).full_cache_bytes
+    figure = new_figure(title, f"Dotted line: full cache, {full / MIB:.2f} MiB")
+    figure.add_trace(
+        go.Bar(
+            x=np.array([r.cache_bytes / MIB for r in receipts.values()], np.float32),
+            y=np.arange(len(receipts), dtype=np.int16),
+            orientation="h",
+            customdata=[names[index] for index in receipts],
+            marker={"color": [color_of(index) for index in receipts]},
+            text=[f"{r.cache_bytes / r.full_cache_bytes:.1%}" for r in receipts.values()],
+            hovertemplate="%{customdata}: %{x:.3f} MiB, %{text} of full<extra></extra>",
+        )
+    )
+    figure.add_vline(x=full / MIB, line={"color": TEXT_COLOR, "dash": "dot", "width": 2})
+    figure.update_xaxes(title_text="MiB", rangemode="tozero")
+    name_bars(figure, [names[index] for index in receipts])
+    return figure
+
+
+def entry_counts(retained: RetainedSet) -> Counts:
+    """Entries kept per layer and KV head [layers, kv_heads]."""
+    # Padding bits are 0, so the packed bytes can be counted as they are: 8 times less memory.
+    rows = np.frombuffer(retained.bits, np.uint8)
+    rows = rows.reshape(retained.layers, retained.kv_heads, -1)
+    counts: Counts = np.bitwise_count(rows).sum(axis=-1, dtype=np.int64)
+    return counts
+
+
+def _whole_layers(model: ModelInfo) -> NDArray[np.bool_]:
+    """Which layers methods may not evict from [layers]."""
+    whole = np.ones(model.layers, np.bool_)
+    whole[list(model.evictable_layers)] = False
+    return whole
+
+
+def _add_band(figure: go.Figure, index: int, counts: Counts, whole: NDArray[np.bool_]) -> None:
+    low, high = counts.min(axis=1), counts.max(axis=1)
+    evicted = ~whole
+    if np.array_equal(low[evicted], high[evicted]):
+        return
+    layers = np.flatnonzero(evicted).astype(np.int16)
+    figure.add_trace(
+        go.Scatter(
+            x=np.concatenate([layers, layers[::-1]]),
+            y=np.concatenate([high[evicted], low[evicted][::-1]]).astype(np.int32),
+            fill="toself",
+            fillcolor=rgba(color_of(index), 0.18),
+            mode="none",
+            hoverinfo="skip",
+            showlegend=False,
+            legendgroup=str(index),
+        )
+    )

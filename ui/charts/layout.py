@@ -1,0 +1,107 @@
+"""What all charts share: transparent ground, greys that read in light and dark, names, empties.
+
+`gr.Plot` draws with plotly.js 3, while plotly.py writes for 4: only attributes that both know
+are used. Data goes in as numpy arrays, which Plotly sends as compact typed arrays.
+"""
+
+import html
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import plotly.graph_objects as go
+from numpy.typing import NDArray
+
+from ckv_core.records import VariantResult
+from ui.palette import color_of, dash_of, marker_of
+
+# About 4.1:1 on the light and on the dark card alike.
+TEXT_COLOR = "#777d87"
+GRID_COLOR = "rgba(128, 128, 128, 0.25)"
+MISSING_COLOR = "rgba(128, 128, 128, 0.45)"
+CHART_HEIGHT = 340
+
+
+def new_figure(title: str, subtitle: str = "", *, height: int = CHART_HEIGHT) -> go.Figure:
+    """An empty figure in the house look; axes are styled as they are."""
+    figure = go.Figure()
+    heading: dict[str, object] = {"text": title, "x": 0, "xref": "paper", "font": {"size": 14}}
+    if subtitle:
+        heading["subtitle"] = {"text": subtitle, "font": {"size": 11, "color": TEXT_COLOR}}
+    figure.update_layout(
+        template="none",
+        title=heading,
+        height=height,
+        autosize=True,
+        paper_bgcolor="rgba(0, 0, 0, 0)",
+        plot_bgcolor="rgba(0, 0, 0, 0)",
+        font={"color": TEXT_COLOR, "size": 12, "family": "IBM Plex Sans, system-ui, sans-serif"},
+        margin={"l": 8, "r": 8, "t": 64, "b": 8},
+        legend={"orientation": "h", "y": -0.24, "yanchor": "top", "x": 0, "xanchor": "left"},
+        hoverlabel={"namelength": -1},
+    )
+    axis = {
+        "automargin": True,
+        "gridcolor": GRID_COLOR,
+        "linecolor": GRID_COLOR,
+        "zeroline": False,
+        "showline": True,
+    }
+    figure.update_xaxes(**axis)
+    figure.update_yaxes(**axis)
+    return figure
+
+
+def empty_figure(title: str, reason: str) -> go.Figure:
+    """A figure that says why there is nothing to draw."""
+    figure = new_figure(title)
+    figure.update_layout(xaxis={"visible": False}, yaxis={"visible": False})
+    figure.add_annotation(
+        text=reason, x=0.5, y=0.5, xref="paper", yref="paper", showarrow=False, font={"size": 13}
+    )
+    return figure
+
+
+def display_names(variants: Sequence[VariantResult]) -> list[str]:
+    """One name per variant: its label, or its SPEC where two share a label; escaped for Plotly."""
+    counts = Counter(variant.label for variant in variants)
+    return [html.escape(v.label if counts[v.label] == 1 else v.spec, quote=False) for v in variants]
+
+
+def variant_line(index: int, name: str, y: NDArray[np.float32], unit: str) -> go.Scatter:
+    """One variant over the layers: colour, dash and marker are those of its index.
+
+    Args:
+        index: of the variant in its run.
+        name: shown in the legend.
+        y: [layers]; NaN leaves a gap.
+        unit: of y, for the hover text.
+    """
+    return go.Scatter(
+        x=np.arange(len(y), dtype=np.int16),
+        y=y.astype(np.float32),
+        name=name,
+        mode="lines+markers",
+        line={"color": color_of(index), "dash": dash_of(index), "width": 2},
+        marker={"color": color_of(index), "symbol": marker_of(index), "size": 6},
+        hovertemplate=f"layer %{{x}}: %{{y:.4g}} {unit}",
+    )
+
+
+def name_bars(figure: go.Figure, names: Sequence[str]) -> None:
+    """Write the names at bars 0, 1, ... of a horizontal bar chart, the first on top.
+
+    By number, not as categories: bars of one category would be stacked on one another.
+    """
+    figure.update_yaxes(
+        tickvals=np.arange(len(names), dtype=np.int16),
+        ticktext=[name.replace(":", ":<br>") for name in names],
+        autorange="reversed",
+        showgrid=False,
+    )
+
+
+def rgba(color: str, alpha: float) -> str:
+    """`#rrggbb` with an opacity."""
+    red, green, blue = (int(color[i : i + 2], 16) for i in (1, 3, 5))
+    return f"rgba({red}, {green}, {blue}, {alpha:g})"

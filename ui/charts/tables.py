@@ -1,0 +1,114 @@
+"""The charts' data as CSV text for download, one line per plotted value."""
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Sequence
+from typing import SupportsFloat
+
+import numpy as np
+
+from ckv_core.records import RunResult, VariantResult
+from ui.charts.cache import entry_counts
+from ui.charts.heads import log2_ratio
+from ui.charts.layers import layer_means
+
+Cell = str | int | float | None
+# A spreadsheet runs a cell that starts with one of these, full-width forms included.
+_RISKY_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+
+
+def layers_csv(result: RunResult) -> str:
+    """Data of `layer_figure` and `head_layer_figure`: one line per variant and layer."""
+    return _csv(
+        ("variant", "spec", "layer", "layer_hidden_l1", "mean_head_l1"),
+        (
+            (index, variant.spec, layer, _number(hidden), _number(mean))
+            for index, variant in enumerate(result.variants)
+            if variant.perturbation is not None
+            for layer, (hidden, mean) in enumerate(
+                zip(
+                    variant.perturbation.layer_hidden_l1,
+                    layer_means(variant.perturbation.head_l1),
+                    strict=True,
+                )
+            )
+        ),
+    )
+
+
+def heads_csv(result: RunResult) -> str:
+    """Data of `head_grid_figure` for all variants: one line per variant, layer and query head."""
+    head = ("variant", "spec", "layer", "query_head", "head_l1", "base_head_l1", "log2_ratio")
+    return _csv(
+        head,
+        (row for index, variant in enumerate(result.variants) for row in _heads_of(index, variant)),
+    )
+
+
+def budgets_csv(result: RunResult) -> str:
+    """Data of `budgets_figure`: one line per variant, layer and KV head."""
+    return _csv(
+        ("variant", "spec", "layer", "kv_head", "kept_entries"),
+        (
+            (index, variant.spec, layer, head, int(count))
+            for index, variant in enumerate(result.variants)
+            if variant.retained is not None
+            for (layer, head), count in np.ndenumerate(entry_counts(variant.retained))
+        ),
+    )
+
+
+def cache_csv(result: RunResult) -> str:
+    """Data of `cache_figure` and `final_figure`: one line per variant."""
+    return _csv(
+        ("variant", "spec", "label", "cache_bytes", "full_cache_bytes", "final_hidden_l1"),
+        (
+            (
+                index,
+                variant.spec,
+                variant.label,
+                variant.receipt.cache_bytes if variant.receipt else None,
+                variant.receipt.full_cache_bytes if variant.receipt else None,
+                variant.perturbation.final_hidden_l1 if variant.perturbation else None,
+            )
+            for index, variant in enumerate(result.variants)
+        ),
+    )
+
+
+def safe_text(text: str) -> str:
+    """The text with an apostrophe before it where a spreadsheet would run it as a formula."""
+    return f"'{text}" if text.lstrip(" ").startswith(_RISKY_STARTS) else text
+
+
+def _heads_of(index: int, variant: VariantResult) -> Iterable[tuple[Cell, ...]]:
+    found = variant.perturbation
+    if found is None:
+        return
+    base = found.base_head_l1
+    ratios = None if base is None else log2_ratio(found.head_l1, base)
+    for (layer, head), value in np.ndenumerate(found.head_l1):
+        yield (
+            index,
+            variant.spec,
+            layer,
+            head,
+            _number(value),
+            None if base is None else _number(base[layer, head]),
+            None if ratios is None else _number(ratios[layer, head]),
+        )
+
+
+def _number(value: SupportsFloat) -> float | None:
+    """A plain number; None (an empty cell) for NaN, which marks layers left whole."""
+    number = float(value)
+    return None if math.isnan(number) else number
+
+
+def _csv(head: Sequence[str], rows: Iterable[tuple[Cell, ...]]) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
+    writer.writerow(head)
+    writer.writerows([safe_text(c) if isinstance(c, str) else c for c in row] for row in rows)
+    return out.getvalue()
