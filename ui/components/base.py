@@ -1,9 +1,11 @@
 """Base of our components: a static template and a script; all text is set by the script."""
 
 import json
+from abc import ABCMeta
 from typing import Any
 
 import gradio as gr
+from gradio.component_meta import ComponentMeta, updateable
 
 from ui.palette import DENSITY_STOPS, DIVERGING_STOPS, MARKERS, VARIANT_COLORS
 from ui.theme import ASSETS
@@ -22,7 +24,16 @@ _PALETTE = json.dumps(
 )
 
 
-class ScriptedHtml(gr.HTML):
+class _NoStubs(ComponentMeta):
+    """Gradio's own metaclass writes a .pyi file beside the source of each subclass."""
+
+    def __new__(cls, name: str, bases: tuple[type, ...], attrs: dict[str, Any]) -> "_NoStubs":
+        if "__init__" in attrs:
+            attrs["__init__"] = updateable(attrs["__init__"])  # type: ignore[no-untyped-call]
+        return ABCMeta.__new__(cls, name, bases, attrs)
+
+
+class ScriptedHtml(gr.HTML, metaclass=_NoStubs):
     """A gr.HTML whose content is drawn by scripts from assets/ out of a small dict.
 
     Attributes:
