@@ -4,10 +4,12 @@ const short = make("a", { class: "ckv-link" });
 const copy = make("button", { type: "button", class: "ckv-button ckv-quiet", text: "Copy link" });
 const json = make("a", { class: "ckv-link", download: true, text: "Result (JSON)" });
 const table = make("a", { class: "ckv-link", download: true, text: "Table (CSV)" });
-const heads = make("a", { class: "ckv-link", download: true, text: "Perturbation (CSV)" });
+const layers = make("a", { class: "ckv-link", download: true, text: "Layers (CSV)" });
+const heads = make("a", { class: "ckv-link", download: true, text: "Heads (CSV)" });
+const budgets = make("a", { class: "ckv-link", download: true, text: "Budgets (CSV)" });
 const again = make("a", { class: "ckv-link", text: "Run again with changes" });
 const bar = make("nav", { class: "ckv-run-links", "aria-label": "This run", hidden: true },
-  make("span", {}, "Link: ", short), copy, json, table, heads, again);
+  make("span", {}, "Link: ", short), copy, again, json, table, layers, heads, budgets);
 root.append(bar);
 
 copy.addEventListener("click", async () => {
@@ -24,7 +26,9 @@ onValue((value) => {
   setText(short, `/r/${slug}`);
   json.href = `/data/${key}/result.json`;
   table.href = `/data/${key}/table.csv`;
-  heads.href = `/data/${key}/perturbation.csv`;
+  layers.href = `/data/${key}/layers.csv`;
+  heads.href = `/data/${key}/heads.csv`;
+  budgets.href = `/data/${key}/budgets.csv`;
   again.href = `/?from=${key}`;
-  for (const file of [json, table, heads]) file.hidden = !value.files;
+  for (const file of [json, table, layers, heads, budgets]) file.hidden = !value.files;
 });

@@ -1,0 +1,24 @@
+"""CriticalKV Lab: settings, database, worker, pages. Imports live in main(): spawn re-imports."""
+
+import os
+import sys
+
+
+def main() -> int:
+    """Serve the app until it is told to stop; returns the exit status."""
+    # Gradio looks at this when it is imported.
+    os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
+    from ckv_core.errors import CkvError
+    from ui.serve import serve
+    from ui.settings import Settings
+
+    try:
+        serve(Settings.from_environ(os.environ))
+    except CkvError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,96 @@
+"""Puts the pages together into one Gradio app."""
+
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+from gradio.components import Navbar
+from starlette.middleware import Middleware
+
+from ckv_core.modeling.catalog import list_models
+from ui.examples import load_examples
+from ui.middleware import MAX_BODY_BYTES, Guard
+from ui.pages.compare import ComparePage
+from ui.pages.methods import build_methods
+from ui.pages.run import RunPage
+from ui.pages.runs import RunsPage
+from ui.routes import build_routes
+from ui.services import Services
+from ui.settings import Settings
+from ui.theme import ASSETS, CSS_PATHS, FAVICON_PATH, LOGO_PATH, build_theme
+
+TITLE = "CriticalKV Lab"
+PAGES = {"/": "Compare", "/runs": "Runs", "/methods": "Methods"}
+HEADER = """<header class="ckv-header">{logo}<h1>{title}</h1>
+<p>What each KV-cache eviction method keeps of a prompt, and what that does to the model</p>
+<nav aria-label="Pages">{links}</nav></header>"""
+# Gradio keeps the last values of every component of every session in memory.
+SESSIONS = 64
+WAITING_EVENTS = 256
+
+
+def build_app(services: Services, settings: Settings) -> gr.Blocks:
+    """All pages, wired to the services."""
+    app: gr.Blocks
+    with gr.Blocks(title=TITLE, fill_width=True, analytics_enabled=False) as app:
+        _header("/")
+        compare = ComparePage(
+            services, settings, models=_models(settings.model), examples=load_examples()
+        )
+        compare.wire(app)
+    with app.route("Runs", "/runs") as runs_route:
+        _header("/runs")
+        RunsPage(services).wire(runs_route)
+    with app.route("Methods", "/methods"):
+        _header("/methods")
+        build_methods()
+    with app.route("Run", "/run") as run_route:
+        _header("/run")
+        RunPage(services).wire(run_route)
+    app.queue(api_open=False, max_size=WAITING_EVENTS)
+    return app
+
+
+def launch_options(services: Services, settings: Settings) -> dict[str, Any]:
+    """How the app is served; see docs of `gr.Blocks.launch`."""
+    return {
+        "app_kwargs": {
+            "routes": build_routes(services),
+            "middleware": [Middleware(Guard, settings=settings)],
+            "docs_url": None,
+            "redoc_url": None,
+            "openapi_url": None,
+        },
+        "server_name": settings.host,
+        "server_port": settings.port,
+        "theme": build_theme(),
+        "css_paths": [*CSS_PATHS, Path(ASSETS / "pages.css")],
+        "favicon_path": FAVICON_PATH,
+        "footer_links": [],
+        "run_history": False,
+        "ssr_mode": False,
+        "pwa": False,
+        "mcp_server": False,
+        "share": False,
+        "enable_monitoring": False,
+        "show_error": False,
+        "state_session_capacity": SESSIONS,
+        "max_file_size": MAX_BODY_BYTES,
+        "quiet": True,
+        "prevent_thread_lock": True,
+    }
+
+
+def _header(path: str) -> None:
+    """Name and pages; our own, because Gradio's bar cannot stand beside the name."""
+    Navbar(visible=False)
+    links = "".join(
+        f'<a href="{target}"{" aria-current=page" if target == path else ""}>{name}</a>'
+        for target, name in PAGES.items()
+    )
+    gr.HTML(HEADER.format(logo=LOGO_PATH.read_text("utf-8"), title=TITLE, links=links))
+
+
+def _models(chosen: str) -> list[str]:
+    names = [model.name for model in list_models()]
+    return names if chosen in names else [chosen, *names]

@@ -1,0 +1,225 @@
+"""What the compare form holds, and its way to a request and back. Pure: no Gradio."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+
+from ckv_core.config import (
+    DEFAULT_BUDGET,
+    DEFAULT_MODEL,
+    KNOBS,
+    MAX_NEW_TOKENS,
+    CompareRequest,
+    Knob,
+    KnobValue,
+    VariantSpec,
+)
+from ckv_core.errors import CkvError, ConfigError
+from ckv_core.methods import METHODS
+
+# Not among the advanced knobs: these have a control of their own.
+MAIN_KNOBS = ("budget", "alpha")
+ADVANCED_KNOBS: tuple[Knob, ...] = tuple(k for k in KNOBS.values() if k.name not in MAIN_KNOBS)
+DEFAULT_VARIANTS = (
+    "full",
+    "streaming_llm",
+    "snapkv",
+    "snapkv+critical",
+    "adakv",
+    "adakv+critical",
+)
+
+
+def variant_choices() -> list[tuple[str, str]]:
+    """(label, SPEC) of every method, without and with CriticalKV where it applies."""
+    names = []
+    for method in METHODS:
+        names.append(method.name)
+        if method.supports_critical:
+            names.append(f"{method.name}+critical")
+    return [(VariantSpec.parse(name).label, name) for name in names]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormValues:
+    """The form's values as the reader sees them, in the order of the controls.
+
+    Attributes:
+        variants: SPECs ticked in the list.
+        budget, alpha: for every variant that does not say otherwise.
+        more_variants: one SPEC per line.
+        knobs: text of each advanced knob; empty for its default.
+    """
+
+    context: str = ""
+    question: str = ""
+    answer: str = ""
+    scenario: str = "regular"
+    model: str = DEFAULT_MODEL
+    variants: tuple[str, ...] = DEFAULT_VARIANTS
+    budget: str = DEFAULT_BUDGET
+    alpha: float = 0.25
+    max_new_tokens: int = 64
+    more_variants: str = ""
+    device: str = "auto"
+    dtype: str = "auto"
+    ignore_eos: bool = False
+    knobs: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def from_controls(cls, values: Sequence[object]) -> "FormValues":
+        """Take the values of all controls, in the order of `CONTROL_NAMES`.
+
+        They come from a client, which may send anything.
+
+        Raises:
+            ConfigError: a value is not of the kind that its control gives.
+        """
+        given = dict(zip(CONTROL_NAMES, values, strict=True))
+        ticked = given["variants"]
+        if not isinstance(ticked, (list, tuple)):
+            raise ConfigError("Choose at least one variant.")
+        order = [spec for _, spec in variant_choices()]
+        return cls(
+            **{name: _text(given[name]) for name in _TEXT_NAMES},
+            variants=tuple(spec for spec in order if spec in ticked),
+            alpha=_number("alpha", given["alpha"]),
+            max_new_tokens=_whole(given["max_new_tokens"]),
+            ignore_eos=bool(given["ignore_eos"]),
+            knobs={k.name: _text(given[k.name]).strip() for k in ADVANCED_KNOBS},
+        )
+
+    @classmethod
+    def from_request(cls, request: CompareRequest) -> "FormValues":
+        """The form that gives this request again."""
+        known = {spec for _, spec in variant_choices()}
+        defaults = dict(request.defaults)
+        preset = defaults.get("preset", "")
+        return cls(
+            context=request.context,
+            question=request.question,
+            answer=request.answer,
+            scenario=request.scenario,
+            model=request.model,
+            variants=tuple(v for v in request.variants if v in known),
+            budget=defaults.get("budget", DEFAULT_BUDGET),
+            alpha=float(defaults.get("alpha", shown_default(KNOBS["alpha"], preset))),
+            max_new_tokens=request.max_new_tokens,
+            more_variants="\n".join(v for v in request.variants if v not in known),
+            device=request.device,
+            dtype=request.dtype,
+            ignore_eos=request.ignore_eos,
+            knobs={k.name: defaults.get(k.name, "") for k in ADVANCED_KNOBS},
+        )
+
+    def controls(self) -> list[object]:
+        """One value per control, in the order of `CONTROL_NAMES`."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)} | {
+            k.name: self.knobs.get(k.name, "") for k in ADVANCED_KNOBS
+        }
+        values["variants"] = list(self.variants)
+        return [values[name] for name in CONTROL_NAMES]
+
+    def request(self) -> CompareRequest:
+        """What to run; still to be validated."""
+        lines = (line.strip() for line in self.more_variants.splitlines())
+        return CompareRequest(
+            context=self.context,
+            question=self.question,
+            scenario=self.scenario,  # type: ignore[arg-type]  # validate() refuses other words
+            model=self.model.strip(),
+            variants=(*self.variants, *filter(None, lines)),
+            defaults=self._defaults(),
+            answer=self.answer,
+            max_new_tokens=self.max_new_tokens,
+            ignore_eos=self.ignore_eos,
+            device=self.device,
+            dtype=self.dtype,
+        )
+
+    def _defaults(self) -> dict[str, str]:
+        """Run-wide knobs: the budget, and whatever differs from its default."""
+        changed = {name: text for name, text in self.knobs.items() if text}
+        if self.alpha != shown_default(KNOBS["alpha"], self.knobs.get("preset", "")):
+            changed["alpha"] = f"{self.alpha:g}"
+        return {"budget": self.budget.strip(), **changed}
+
+
+_TEXT_NAMES = (
+    "context",
+    "question",
+    "answer",
+    "scenario",
+    "model",
+    "budget",
+    "more_variants",
+    "device",
+    "dtype",
+)
+CONTROL_NAMES: tuple[str, ...] = (
+    *(f.name for f in fields(FormValues) if f.name != "knobs"),
+    *(k.name for k in ADVANCED_KNOBS),
+)
+
+
+def shown_default(knob: Knob, preset: str) -> KnobValue:
+    """What a knob is when it is left alone under a preset."""
+    if preset == "kvpress" and knob.kvpress is not None:
+        return knob.kvpress
+    return knob.default
+
+
+def describe_variants(form: FormValues) -> str:
+    """One line that names the variants that would run.
+
+    Raises:
+        ConfigError: a SPEC, budget or knob is wrong.
+    """
+    request = form.request()
+    # A lone `full` has no budget, so a wrong one would pass unseen.
+    KNOBS["budget"].parse(request.defaults["budget"])
+    for name, text in request.defaults.items():
+        KNOBS[name].parse(text)
+    specs = request.specs()
+    if not specs:
+        raise ConfigError("Choose at least one variant.")
+    names = [spec.label + _budget_note(spec, request) for spec in specs]
+    count = "1 variant" if len(names) == 1 else f"{len(names)} variants"
+    return f"{count}: {', '.join(names)}."
+
+
+def check_lines(text: str) -> None:
+    """Check the lines of "More variants" one by one, and name the line that is wrong.
+
+    Raises:
+        ConfigError: with the number of the line.
+    """
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            VariantSpec.parse(line)
+        except CkvError as error:
+            raise ConfigError(f"More variants, line {number}: {error}") from error
+
+
+def _budget_note(spec: VariantSpec, request: CompareRequest) -> str:
+    own = spec.params.get("budget")
+    return "" if own is None or own == request.defaults["budget"] else f" (budget {own})"
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise ConfigError("The form sent something that is not text; reload the page.")
+    return value
+
+
+def _number(name: str, value: object) -> float:
+    return float(KNOBS[name].parse(str(value)))
+
+
+def _whole(value: object) -> int:
+    if isinstance(value, (int, float)) and 1 <= value <= MAX_NEW_TOKENS and value == int(value):
+        return int(value)
+    raise ConfigError(f"New tokens must be a whole number from 1 to {MAX_NEW_TOKENS}.")

@@ -1,0 +1,262 @@
+"""The Compare page: the form, run and cancel, and the results as they come."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+from typing import Any
+
+import gradio as gr
+from gradio.components import Component
+
+from ckv_core.config import CompareRequest
+from ckv_core.errors import CkvError, PromptError
+from ui import views
+from ui.examples import Example
+from ui.forms import ADVANCED_KNOBS, CONTROL_NAMES, FormValues, check_lines, describe_variants
+from ui.pages.form import Form, build_form, form_updates, preset_updates
+from ui.pages.live import Feed, cancel_run, find_run, follow, pick_heads
+from ui.pages.parts import SILENT, Notice, Tone, said
+from ui.pages.results import ResultsBlock, build_results
+from ui.services import RunSnapshot, Services
+from ui.settings import Settings
+
+PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
+# A handler that only waits must never make another wait.
+SHARED: dict[str, Any] = {**PRIVATE, "concurrency_limit": None}
+# Reload then opens the Run page, which follows the same run.
+SHOW_ADDRESS = """(slug) => {
+  if (!slug) return [];
+  const url = new URL("/run", location.origin);
+  url.searchParams.set("id", slug);
+  const theme = new URLSearchParams(location.search).get("__theme");
+  if (theme) url.searchParams.set("__theme", theme);
+  history.replaceState(null, "", url);
+  return [];
+}"""
+COUNT_TIMEOUT_S = 5.0
+MODEL_POLL_S = 0.5
+MODEL_POLLS = 1_200
+
+
+class ComparePage:
+    """The page's components and what happens on them."""
+
+    def __init__(
+        self,
+        services: Services,
+        settings: Settings,
+        *,
+        models: Sequence[str],
+        examples: Sequence[Example],
+    ) -> None:
+        """Lay out the page; call inside the Blocks context."""
+        self._services = services
+        self._settings = settings
+        self.slug = gr.Textbox(visible="hidden", elem_id="slug")
+        with gr.Accordion("Settings", open=True, elem_id="settings") as self.settings:
+            self.form: Form = build_form(
+                models=models, model=settings.model, device=settings.device, examples=examples
+            )
+        with gr.Row(elem_id="actions"):
+            self.run = gr.Button("Run", variant="primary", elem_id="run", min_width=140, scale=0)
+            self.cancel = gr.Button(
+                "Cancel", interactive=False, elem_id="cancel", min_width=110, scale=0
+            )
+            self.notice = Notice(elem_id="notice")
+        self.block: ResultsBlock = build_results(visible=False)
+        self._wire_form()
+
+    def wire(self, page: gr.Blocks) -> None:
+        """Connect what starts, follows and stops a run."""
+        inputs = self.form.inputs()
+        started = [self.slug, self.notice, self.settings, self.block.area, self.run, self.cancel]
+        start = self.run.click(self.start, inputs, started, queue=False, **PRIVATE)
+        start.then(None, [self.slug], None, js=SHOW_ADDRESS, **PRIVATE)
+        start.then(self.tail, [self.slug], self._tailed, trigger_mode="multiple", **SHARED)
+        self.cancel.click(
+            partial(cancel_run, self._services), [self.slug], [self.notice], queue=False, **PRIVATE
+        )
+        self.block.head_choice.input(
+            partial(pick_heads, self._services),
+            [self.slug, self.block.head_choice],
+            [self.block.head_grid],
+            queue=False,
+            **PRIVATE,
+        )
+        opened = page.load(self.open, None, [*inputs, *started], queue=False, **PRIVATE)
+        opened.then(self.tail, [self.slug], self._tailed, **SHARED)
+        opened.then(self.describe, inputs, [self.form.variants_line], queue=False, **PRIVATE)
+        page.load(self.watch_model, self.form.pick("model"), [self.form.model_line], **SHARED)
+
+    @property
+    def _tailed(self) -> list[Component]:
+        return [*self.block.outputs, self.run, self.cancel]
+
+    def _wire_form(self) -> None:
+        form = self.form
+        for example, button in form.examples:
+            button.click(
+                partial(show_example, example),
+                None,
+                form.pick("context", "question", "answer", "scenario"),
+                queue=False,
+                **PRIVATE,
+            ).then(self.count, self._counted, [form.context_bar], **SHARED)
+        form.context_bar.count(
+            self.count, self._counted, [form.context_bar], trigger_mode="always_last", **SHARED
+        )
+        gr.on(
+            [c.input for c in form.pick("scenario", "model")],
+            self.count,
+            self._counted,
+            [form.context_bar],
+            trigger_mode="always_last",
+            **SHARED,
+        )
+        model = form.controls["model"]
+        model.input(self.warm, [model], None, queue=False, **PRIVATE).then(
+            self.watch_model, [model], [form.model_line], **SHARED
+        )
+        self._wire_variants()
+
+    def _wire_variants(self) -> None:
+        form = self.form
+        preset, alpha = form.pick("preset", "alpha")
+        knobs = form.pick(*(k.name for k in ADVANCED_KNOBS if k.name != "preset"))
+        events: list[Any] = [
+            *(c.input for c in form.pick("variants", "preset")),
+            alpha.release,
+            *(c.blur for c in [*form.pick("budget", "more_variants")]),
+            *(c.blur if isinstance(c, gr.Textbox) else c.input for c in knobs),
+        ]
+        gr.on(
+            events,
+            self.describe,
+            form.inputs(),
+            [form.variants_line],
+            queue=False,
+            trigger_mode="always_last",
+            **PRIVATE,
+        )
+        preset.input(preset_updates, [preset, alpha], [alpha, *knobs], queue=False, **PRIVATE)
+
+    @property
+    def _counted(self) -> list[Component]:
+        names = ("context", "question", "scenario", "model", "max_new_tokens")
+        return self.form.pick(*names)
+
+    # --- handlers -----------------------------------------------------------------------
+
+    def start(self, *values: object) -> list[Any]:
+        """Start a run, or say in one sentence why not; nothing that was typed changes."""
+        try:
+            request = FormValues.from_controls(values).request()
+            specs = request.validate()
+            self._check_length(request)
+            slug = self._services.start_run(request)
+        except CkvError as error:
+            return ["", said(str(error), "error"), *[gr.skip()] * 4]
+        label = f"Settings: {request.model}, {len(specs)} variants, {_budget_text(request)}"
+        return [
+            slug,
+            SILENT,
+            gr.Accordion(label=label, open=False),
+            gr.Column(visible=True),
+            gr.Button(interactive=False),
+            gr.Button(interactive=True),
+        ]
+
+    async def tail(self, slug: str) -> AsyncIterator[list[Any]]:
+        """Follow the run; the buttons turn with its state."""
+
+        def buttons(snapshot: RunSnapshot) -> list[Any]:
+            final = snapshot.is_final
+            return [gr.Button(interactive=final), gr.Button(interactive=not final)]
+
+        async for updates in follow(self._services, slug, Feed(self.block), buttons):
+            yield updates
+
+    def open(self, request: gr.Request) -> list[Any]:
+        """What the address asks for: /?from=SLUG fills the form, /?id=SLUG shows the run too."""
+        query = request.query_params if request else {}
+        shown, source = query.get("id"), query.get("from")
+        untouched = [gr.skip() for _ in CONTROL_NAMES]
+        rest = [gr.skip() for _ in range(4)]
+        if not shown and not source:
+            return [*untouched, "", SILENT, *rest]
+        slug = shown or source
+        try:
+            snapshot = find_run(self._services, slug)
+        except CkvError as error:
+            return [*untouched, "", said(str(error), "error"), *rest]
+        controls = form_updates(FormValues.from_request(snapshot.request))
+        if not shown:
+            told = said(f"Settings of run {slug} are filled in; change them and run.")
+            return [*controls, "", told, *rest]
+        return [*controls, slug, SILENT, gr.skip(), gr.Column(visible=True), *rest[2:]]
+
+    def describe(self, *values: object) -> dict[str, Any]:
+        """The variants that would run, or what is wrong with them."""
+        try:
+            form = FormValues.from_controls(values)
+            check_lines(form.more_variants)
+            return said(describe_variants(form))
+        except CkvError as error:
+            return said(str(error), "error")
+
+    def count(
+        self, context: str, question: str, scenario: str, model: str, max_new_tokens: int
+    ) -> dict[str, Any]:
+        """The prompt's length against the model's limit."""
+        if not context or not context.strip():
+            return SILENT
+        request = CompareRequest(
+            context=context,
+            question=question or "",
+            scenario=scenario,  # type: ignore[arg-type]  # validate() refuses other words
+            model=str(model or "").strip(),
+            max_new_tokens=int(max_new_tokens),
+        )
+        try:
+            request.validate()
+            return views.count_value(self._services.count_tokens(request), request)
+        except CkvError as error:
+            return said(str(error), "error")
+
+    def _check_length(self, request: CompareRequest) -> None:
+        """Refuse a prompt over the limit before there is a run; a busy worker checks it later."""
+        status = self._services.model_status()
+        if status is None or not status.ready or status.model != request.model:
+            return
+        counted = self._services.count_tokens(request, COUNT_TIMEOUT_S)
+        value = views.count_value(counted, request)
+        if counted.tokens and value["tone"] == "error":
+            raise PromptError(value["text"])
+
+    def warm(self, model: str) -> None:
+        """Load the chosen model ahead of the run."""
+        if model and model.strip():
+            self._services.warm(model.strip())
+
+    async def watch_model(self, model: str) -> AsyncIterator[dict[str, Any]]:
+        """Say how far the worker is with the model, until it is ready or has failed."""
+        shown = None
+        for _ in range(MODEL_POLLS):
+            status = self._services.model_status()
+            if status is not None and status.model == str(model or "").strip():
+                if status != shown:
+                    shown = status
+                    tone: Tone = "error" if status.failed else "good" if status.ready else ""
+                    yield said(status.message, tone)
+                if status.ready or status.failed:
+                    return
+            await asyncio.sleep(MODEL_POLL_S)
+
+
+def show_example(example: Example) -> list[str]:
+    """Fill the form's texts."""
+    return [example.context, example.question, example.answer, example.scenario]
+
+
+def _budget_text(request: CompareRequest) -> str:
+    return f"budget {request.defaults['budget']}"

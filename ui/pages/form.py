@@ -1,0 +1,270 @@
+"""The compare form: every control with its one line of explanation."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gradio as gr
+from gradio.components import Component
+
+from ckv_core.config import KNOBS, MAX_NEW_TOKENS, MAX_VARIANTS, METHOD_DEFAULTS, Knob
+from ckv_core.methods import METHODS
+from ui.examples import Example
+from ui.forms import (
+    ADVANCED_KNOBS,
+    CONTROL_NAMES,
+    DEFAULT_VARIANTS,
+    FormValues,
+    shown_default,
+    variant_choices,
+)
+from ui.pages.parts import ContextBar, Notice
+
+SCENARIO_CHOICES = [
+    ("Context and question are compressed", "regular"),
+    ("Context only; the question is read afterwards", "context-only"),
+]
+DEVICE_CHOICES = ["auto", "cpu", "cuda"]
+DTYPE_CHOICES = ["auto", "float32", "bfloat16", "float16"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """The built controls.
+
+    Attributes:
+        controls: by name, in the order of `CONTROL_NAMES`; of many kinds, so untyped.
+        examples: each example with its button.
+    """
+
+    controls: dict[str, Any]
+    examples: list[tuple[Example, gr.Button]]
+    context_bar: ContextBar
+    model_line: Notice
+    variants_line: Notice
+
+    def inputs(self) -> list[Any]:
+        """All controls, for a handler that reads the form."""
+        return list(self.controls.values())
+
+    def pick(self, *names: str) -> list[Any]:
+        """Some controls."""
+        return [self.controls[name] for name in names]
+
+
+def build_form(
+    *, models: Sequence[str], model: str, device: str, examples: Sequence[Example]
+) -> Form:
+    """Lay out the controls; call inside a Blocks context.
+
+    Args:
+        models: names offered; any other can be typed.
+        model: preselected.
+        device: preselected.
+        examples: offered as buttons.
+    """
+    controls: dict[str, Any] = {}
+    with gr.Row(equal_height=False):
+        with gr.Column(scale=5, min_width=320):
+            with gr.Row(elem_classes=["example-row"]):
+                gr.HTML("<span>Try an example</span>", elem_classes=["example-lead"])
+                buttons = [_example_button(example) for example in examples]
+            controls["context"] = gr.Textbox(
+                label="Context",
+                info="The long text whose cache entries are evicted. Paste it, or open a file.",
+                lines=10,
+                max_lines=10,
+                elem_id="context",
+            )
+            context_bar = ContextBar(elem_id="context-bar")
+            with gr.Row():
+                controls["question"] = gr.Textbox(
+                    label="Question",
+                    info="Asked about the context; may be empty.",
+                    elem_id="question",
+                    scale=3,
+                    min_width=260,
+                    lines=1,
+                    max_lines=4,
+                )
+                controls["answer"] = gr.Textbox(
+                    label="Reference answer",
+                    info="Optional: looked for in every generated text.",
+                    elem_id="answer",
+                    scale=2,
+                    min_width=200,
+                    lines=1,
+                    max_lines=4,
+                )
+        with gr.Column(scale=4, min_width=320):
+            model_line = _build_run_controls(controls, models, model)
+    variants_line = Notice(elem_id="variants-line")
+    _build_more(controls, device)
+    return Form(
+        controls={name: controls[name] for name in CONTROL_NAMES},
+        examples=list(zip(examples, buttons, strict=True)),
+        context_bar=context_bar,
+        model_line=model_line,
+        variants_line=variants_line,
+    )
+
+
+def form_updates(form: FormValues) -> list[Any]:
+    """New values for all controls, in the order of `CONTROL_NAMES`."""
+    return form.controls()
+
+
+def preset_updates(preset: str, alpha: float) -> list[Any]:
+    """Alpha and the advanced knobs' shown defaults under a preset.
+
+    An alpha that the reader moved stays.
+    """
+    known = {shown_default(KNOBS["alpha"], name) for name in ("paper", "kvpress")}
+    new_alpha = shown_default(KNOBS["alpha"], preset) if alpha in known else gr.skip()
+    knobs = [
+        gr.Dropdown(choices=_knob_choices(k, preset))
+        if k.choices
+        else gr.Textbox(placeholder=_placeholder(k, preset))
+        for k in ADVANCED_KNOBS
+        if k.name != "preset"
+    ]
+    return [new_alpha, *knobs]
+
+
+def _example_button(example: Example) -> gr.Button:
+    return gr.Button(
+        example.title, size="sm", min_width=80, scale=0, elem_classes=["example-button"]
+    )
+
+
+def _build_run_controls(controls: dict[str, Any], models: Sequence[str], model: str) -> Notice:
+    controls["model"] = gr.Dropdown(
+        list(models),
+        value=model,
+        label="Model",
+        info="Choose one, or type a Hugging Face id or a local folder and press Enter.",
+        allow_custom_value=True,
+        elem_id="model",
+    )
+    model_line = Notice(elem_id="model-line")
+    controls["scenario"] = gr.Radio(
+        SCENARIO_CHOICES,
+        value="regular",
+        label="Scenario",
+        info="What the methods may evict from.",
+        elem_id="scenario",
+    )
+    controls["variants"] = gr.CheckboxGroup(
+        variant_choices(),
+        value=list(DEFAULT_VARIANTS),
+        label="Variants",
+        info="All share one prompt, one prefill and one total budget.",
+        elem_id="variants",
+    )
+    with gr.Row():
+        controls["budget"] = gr.Textbox(
+            value="128",
+            label="Budget",
+            info="Entries kept per KV head: 128, 10% or 4MiB.",
+            elem_id="budget",
+            min_width=120,
+            max_lines=1,
+        )
+        controls["alpha"] = gr.Slider(
+            0,
+            1,
+            0.25,
+            step=0.05,
+            label="Alpha",
+            info="CriticalKV: share chosen by attention alone.",
+            elem_id="alpha",
+            min_width=160,
+        )
+        controls["max_new_tokens"] = gr.Slider(
+            1,
+            MAX_NEW_TOKENS,
+            64,
+            step=1,
+            label="New tokens",
+            info="Generated per variant, at most.",
+            elem_id="max-new-tokens",
+            min_width=160,
+        )
+    return model_line
+
+
+def _build_more(controls: dict[str, Any], device: str) -> None:
+    with gr.Accordion("Advanced knobs", open=False, elem_id="advanced"):
+        gr.Markdown("An empty field means the default shown in grey. Set here for all variants.")
+        with gr.Row(elem_classes=["knob-grid"]):
+            for knob in ADVANCED_KNOBS:
+                controls[knob.name] = _knob_control(knob)
+            controls["dtype"] = gr.Dropdown(
+                DTYPE_CHOICES,
+                value="auto",
+                label="Number type",
+                info="auto: float32 on CPU, the checkpoint's own on CUDA.",
+                elem_id="dtype",
+                min_width=220,
+            )
+            controls["device"] = gr.Dropdown(
+                DEVICE_CHOICES,
+                value=device,
+                label="Device",
+                info="auto: CUDA if there is one.",
+                elem_id="device",
+                min_width=220,
+            )
+            controls["ignore_eos"] = gr.Checkbox(
+                label="Go on after the end-of-text token",
+                info="All variants then generate equally many tokens.",
+                elem_id="ignore-eos",
+                min_width=220,
+            )
+    with gr.Accordion("More variants", open=False, elem_id="more"):
+        controls["more_variants"] = gr.Textbox(
+            label="One variant per line",
+            info="METHOD[+critical][:key=value,...], with its own budget, alpha and knobs; "
+            f"up to {MAX_VARIANTS} variants in all.",
+            placeholder="snapkv:budget=256\nadakv+critical:budget=10%,alpha=0.5\n"
+            "snapkv+critical:preset=kvpress",
+            lines=3,
+            max_lines=8,
+            elem_id="more-variants",
+        )
+
+
+def _knob_control(knob: Knob) -> Component:
+    elem_id = f"knob-{knob.name}"
+    if knob.choices:
+        return gr.Dropdown(
+            _knob_choices(knob, "paper"),
+            value="",
+            label=knob.name,
+            info=knob.help,
+            elem_id=elem_id,
+            min_width=220,
+        )
+    return gr.Textbox(
+        label=knob.name,
+        info=knob.help,
+        placeholder=_placeholder(knob, "paper"),
+        elem_id=elem_id,
+        min_width=220,
+        max_lines=1,
+    )
+
+
+def _placeholder(knob: Knob, preset: str) -> str:
+    """The default, and those of methods that have their own."""
+    own = [
+        f"{METHODS.get(method).label}: {defaults[knob.name]}"
+        for method, defaults in METHOD_DEFAULTS.items()
+        if knob.name in defaults
+    ]
+    return ", ".join([str(shown_default(knob, preset)), *own])
+
+
+def _knob_choices(knob: Knob, preset: str) -> list[tuple[str, str]]:
+    default = shown_default(knob, preset)
+    return [(f"default ({default})", ""), *((word, word) for word in knob.choices)]

@@ -1,0 +1,53 @@
+"""Small components that only the pages use."""
+
+from typing import Any, Literal
+
+from ui.components.base import ScriptedHtml
+
+Tone = Literal["", "good", "warn", "error"]
+
+
+class Notice(ScriptedHtml):
+    """Shows {"text", "tone"}: one sentence; nothing while the text is empty."""
+
+    NAME = "notice"
+    SCRIPTS = ("notice.js",)
+
+
+class ContextBar(ScriptedHtml):
+    """Opens a text file into #context and shows the token count {"text", "tone"}.
+
+    The file is read in the browser, so no upload exists. Triggers `count` once typing rests.
+    """
+
+    NAME = "context-bar"
+    SCRIPTS = ("context_bar.js",)
+
+
+class RunLinks(ScriptedHtml):
+    """Shows the links of the run {"slug", "files"}; `files` once there is something to export."""
+
+    NAME = "run-links"
+    SCRIPTS = ("run_links.js",)
+
+
+class Facts(ScriptedHtml):
+    """Shows {"rows": [{"label", "text"}]}."""
+
+    NAME = "facts"
+    SCRIPTS = ("facts.js",)
+
+
+class RunList(ScriptedHtml):
+    """Shows {"rows", "page", "pages", "total", "told"}; triggers `remove` with {slug, page}."""
+
+    NAME = "run-list"
+    SCRIPTS = ("run_list.js",)
+
+
+def said(text: str, tone: Tone = "") -> dict[str, Any]:
+    """Value of a Notice or a ContextBar."""
+    return {"text": text, "tone": tone}
+
+
+SILENT = said("")

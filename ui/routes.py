@@ -1,0 +1,144 @@
+"""Our own HTTP routes beside Gradio's: run data for the components, exports, the short link."""
+
+import json
+import re
+from collections.abc import Callable
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from ckv_core.errors import CkvError
+from ckv_core.records import RunResult
+from ckv_core.result_json import to_json
+from ui.charts.tables import budgets_csv, heads_csv, layers_csv
+from ui.services import RunSnapshot, Services
+from ui.summary import summary_csv
+
+SLUG = re.compile(r"[a-z0-9]{6,32}", re.ASCII)
+# A finished run never changes; a login stands before it, so no shared cache may keep it.
+IMMUTABLE = {"Cache-Control": "private, max-age=31536000, immutable"}
+CHANGING = {"Cache-Control": "no-store"}
+NO_RUN = "There is no run of this name."
+NOT_YET = "This run has no such data yet."
+TABLES: dict[str, Callable[[RunResult], str]] = {
+    "table": summary_csv,
+    "layers": layers_csv,
+    "heads": heads_csv,
+    "budgets": budgets_csv,
+}
+
+
+def is_slug(text: object) -> bool:
+    """Whether a client's text can name a run at all."""
+    return isinstance(text, str) and SLUG.fullmatch(text) is not None
+
+
+def build_routes(services: Services) -> list[Route]:
+    """All routes; each answers GET and runs in a worker thread."""
+    routes = RunRoutes(services)
+    return [
+        Route("/healthz", _healthz),
+        Route("/r/{slug}", _short_link),
+        Route("/data/{slug}/prompt", routes.prompt),
+        Route("/data/{slug}/{index:int}/retained", routes.retained),
+        Route("/data/{slug}/result.json", routes.result_json),
+        *(Route(f"/data/{{slug}}/{name}.csv", routes.csv_of(name)) for name in TABLES),
+    ]
+
+
+class RunRoutes:
+    """What can be fetched of one run."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    def prompt(self, request: Request) -> Response:
+        """Token texts of the prompt and where the context lies in it."""
+        snapshot = self._snapshot(request)
+        if snapshot is None:
+            return _missing(NO_RUN)
+        prompt = snapshot.result.prompt
+        if prompt is None:
+            return _missing(NOT_YET)
+        value = {
+            "pieces": list(prompt.pieces),
+            "compressed": prompt.compressed_tokens,
+            "tokens": prompt.tokens,
+            "context": list(prompt.context_tokens),
+        }
+        return JSONResponse(value, headers=_caching(snapshot))
+
+    def retained(self, request: Request) -> Response:
+        """Bits of one variant's kept set, as `RetainedSet` packs them.
+
+        They are complete once they exist, so they may be kept while the run goes on.
+        """
+        slug = request.path_params["slug"]
+        if not is_slug(slug):
+            return _missing(NO_RUN)
+        try:
+            kept = self._services.retained(slug, request.path_params["index"])
+        except CkvError:
+            return _missing(NO_RUN)
+        if kept is None:
+            return _missing(NOT_YET)
+        return Response(kept.bits, media_type="application/octet-stream", headers=IMMUTABLE)
+
+    def result_json(self, request: Request) -> Response:
+        """The whole run in the documented schema."""
+        snapshot = self._snapshot(request)
+        if snapshot is None:
+            return _missing(NO_RUN)
+        if not snapshot.result.variants:
+            return _missing(NOT_YET)
+        text = json.dumps(to_json(snapshot.result))
+        return Response(
+            text,
+            media_type="application/json",
+            headers=_download(snapshot, "result.json"),
+        )
+
+    def csv_of(self, name: str) -> Callable[[Request], Response]:
+        """The handler of one table."""
+
+        def handle(request: Request) -> Response:
+            snapshot = self._snapshot(request)
+            if snapshot is None:
+                return _missing(NO_RUN)
+            return Response(
+                TABLES[name](snapshot.result),
+                media_type="text/csv; charset=utf-8",
+                headers=_download(snapshot, f"{name}.csv"),
+            )
+
+        return handle
+
+    def _snapshot(self, request: Request) -> RunSnapshot | None:
+        slug = request.path_params["slug"]
+        try:
+            return self._services.snapshot(slug) if is_slug(slug) else None
+        except CkvError:
+            return None
+
+
+def _healthz(_: Request) -> Response:
+    return JSONResponse({"ok": True}, headers=CHANGING)
+
+
+def _short_link(request: Request) -> Response:
+    slug = request.path_params["slug"]
+    return RedirectResponse(f"/run?id={slug}", 307) if is_slug(slug) else _missing(NO_RUN)
+
+
+def _missing(sentence: str) -> Response:
+    return PlainTextResponse(sentence, 404, headers=CHANGING)
+
+
+def _caching(snapshot: RunSnapshot) -> dict[str, str]:
+    return IMMUTABLE if snapshot.is_final else CHANGING
+
+
+def _download(snapshot: RunSnapshot, name: str) -> dict[str, str]:
+    disposition = f'attachment; filename="ckv-{snapshot.slug}-{name}"'
+    return {**_caching(snapshot), "Content-Disposition": disposition}

@@ -1,0 +1,74 @@
+"""Runs the app: opens what it needs, serves, and closes everything when told to stop."""
+
+import logging
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from types import FrameType
+
+from ckv_core.errors import CkvError
+from ckv_core.home import home_folder
+from storage.database import default_url, open_database
+from ui.build import build_app, launch_options
+from ui.services import Services
+from ui.settings import Settings
+
+
+def serve(settings: Settings) -> None:
+    """Serve until SIGTERM or SIGINT, then leave no process and no unsaved run behind.
+
+    Raises:
+        CkvError: the port is taken or the database cannot be opened.
+    """
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    _check_port(settings)
+    url = settings.database_url or default_url(home_folder())
+    with _stop_signals() as stop, closing(open_database(url)) as database:
+        services = Services(database)
+        app = build_app(services, settings)
+        try:
+            _, address, _ = app.launch(**launch_options(services, settings))
+            services.warm(settings.model)
+            sys.stdout.write(f"CriticalKV Lab is ready at {address}\n")
+            sys.stdout.flush()
+            stop.wait()
+        finally:
+            # Runs end first, so that the pages that follow them let go of their connections.
+            services.close()
+            app.close(verbose=False)
+
+
+@contextmanager
+def _stop_signals() -> Iterator[threading.Event]:
+    """An event that SIGTERM and SIGINT set; without it SIGTERM would orphan the worker."""
+    stop = threading.Event()
+
+    def on_signal(_: int, __: FrameType | None) -> None:
+        stop.set()
+
+    before = {number: signal.signal(number, on_signal) for number in _SIGNALS}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def _check_port(settings: Settings) -> None:
+    """Find out about a taken port before a worker is started for nothing."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((settings.host.strip("[]"), settings.port))
+        except OSError as error:
+            raise CkvError(
+                f"Port {settings.port} on {settings.host} cannot be used ({error.strerror}); stop "
+                "the other program or set CKV_PORT to a free port."
+            ) from error

@@ -1,0 +1,329 @@
+"""The summary table: what each column means, its cells, and the same figures as CSV."""
+
+import csv
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ckv_core.records import ModelInfo, RunResult, VariantResult
+
+MIB = 2**20
+_DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+CSV_FIELDS = (
+    "index",
+    "spec",
+    "label",
+    "budget_tokens",
+    "requested_entries",
+    "retained_entries",
+    "requested_bytes",
+    "cache_bytes",
+    "full_cache_bytes",
+    "agreement",
+    "first_difference",
+    "kl_nats",
+    "final_hidden_l1",
+    "mean_head_l1",
+    "improved_head_share",
+    "tokens_per_second",
+    "answer_found",
+)
+Cell = dict[str, str]
+Value = float | int | str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One figure of a variant.
+
+    Attributes:
+        key: name in the table's value.
+        label, unit: head of the column.
+        help: what the figure is, in one or two sentences.
+        cell: result and variant -> what a reader sees.
+    """
+
+    key: str
+    label: str
+    unit: str
+    help: str
+    cell: Callable[[RunResult, VariantResult], Cell]
+
+
+def summary_value(result: RunResult) -> dict[str, Any] | None:
+    """Value of the SummaryTable component; None until the variants are known."""
+    if not result.variants:
+        return None
+    shown = [c for c in COLUMNS if c.key != "answer" or _has_answers(result)]
+    return {
+        "columns": [
+            {"key": c.key, "label": c.label, "help": c.help, "unit": c.unit, "align": "right"}
+            for c in shown
+        ],
+        "rows": [
+            {
+                "index": index,
+                "label": variant.label,
+                "spec": variant.spec,
+                "cells": {c.key: c.cell(result, variant) for c in shown},
+            }
+            for index, variant in enumerate(result.variants)
+        ],
+        "notes": _warnings(result),
+    }
+
+
+def summary_csv(result: RunResult) -> str:
+    """One line per variant, unrounded; no generated text, which a spreadsheet could run."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, fieldnames=CSV_FIELDS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(_figures(result, index) for index in range(len(result.variants)))
+    return out.getvalue()
+
+
+def kept_share(variant: VariantResult) -> float | None:
+    """Bytes of this variant's cache as a share of the full cache's."""
+    receipt = variant.receipt
+    return receipt.cache_bytes / receipt.full_cache_bytes if receipt else None
+
+
+def requested_bytes(result: RunResult, variant: VariantResult) -> int | None:
+    """Bytes that the requested entries take; layers left whole are counted in full."""
+    if variant.receipt is None or result.model is None or result.prompt is None:
+        return None
+    model, receipt = result.model, variant.receipt
+    evictable = len(model.evictable_layers) * model.kv_heads * result.prompt.compressed_tokens
+    dropped = evictable - receipt.requested_entries
+    return receipt.full_cache_bytes - dropped * entry_bytes(model)
+
+
+def entry_bytes(model: ModelInfo) -> int:
+    """Bytes of one key and its value at one (layer, KV head, position)."""
+    return 2 * model.head_dim * _DTYPE_BYTES.get(model.dtype, 4)
+
+
+def _cell(text: str, title: str = "", tone: str = "") -> Cell:
+    return {"text": text, "title": title, "tone": tone}
+
+
+_NOT_YET = _cell("–", "Not known yet, or not defined for this variant.")  # noqa: RUF001 - dash
+
+
+def _kept(_: RunResult, variant: VariantResult) -> Cell:
+    receipt = variant.receipt
+    if receipt is None:
+        return _NOT_YET
+    got, asked = receipt.retained_entries, receipt.requested_entries
+    title = f"Asked for {asked:,} entries, counted {got:,} in the kept sets."
+    return _cell(f"{asked:,} / {got:,}", title, "" if got == asked else "warn")
+
+
+def _bytes(result: RunResult, variant: VariantResult) -> Cell:
+    asked, receipt = requested_bytes(result, variant), variant.receipt
+    if receipt is None or asked is None:
+        return _NOT_YET
+    got = receipt.cache_bytes
+    title = f"Asked for {asked:,} bytes, measured {got:,} bytes in the tensors."
+    tone = "warn" if abs(got - asked) > 0.05 * asked else ""
+    return _cell(f"{asked / MIB:.2f} / {got / MIB:.2f}", title, tone)
+
+
+def _share(_: RunResult, variant: VariantResult) -> Cell:
+    share, receipt = kept_share(variant), variant.receipt
+    if share is None or receipt is None:
+        return _NOT_YET
+    return _cell(f"{share:.1%}", f"The full cache takes {receipt.full_cache_bytes / MIB:.2f} MiB.")
+
+
+def _agreement(_: RunResult, variant: VariantResult) -> Cell:
+    if variant.agreement is None:
+        return _NOT_YET
+    return _cell(f"{variant.agreement:.0%}", tone="good" if variant.agreement == 1 else "")
+
+
+def _first_difference(_: RunResult, variant: VariantResult) -> Cell:
+    if variant.first_difference is not None:
+        return _cell(f"token {variant.first_difference + 1}")
+    return _NOT_YET if variant.agreement is None else _cell("none", tone="good")
+
+
+def _kl(_: RunResult, variant: VariantResult) -> Cell:
+    found = variant.perturbation
+    return _NOT_YET if found is None else _cell(f"{found.kl:.3g}", f"{found.kl:.6g} nats")
+
+
+def _final_l1(_: RunResult, variant: VariantResult) -> Cell:
+    found = variant.perturbation
+    if found is None:
+        return _NOT_YET
+    return _cell(f"{found.final_hidden_l1:,.4g}", f"{found.final_hidden_l1:.6g}")
+
+
+def _head_l1(_: RunResult, variant: VariantResult) -> Cell:
+    mean = mean_head_l1(variant)
+    return _NOT_YET if mean is None else _cell(f"{mean:,.4g}", f"{mean:.6g}")
+
+
+def _improved(_: RunResult, variant: VariantResult) -> Cell:
+    found = variant.perturbation
+    share = None if found is None else found.improved_head_share
+    if found is None or share is None:
+        return _NOT_YET
+    count = int(np.isfinite(found.head_l1).sum())
+    text = f"{share:.0%} of {count:,}"
+    title = f"{round(share * count):,} of {count:,} query heads moved less than in the base."
+    return _cell(text, title, "good" if share > 0.5 else "")
+
+
+def _speed(_: RunResult, variant: VariantResult) -> Cell:
+    if variant.tokens_per_second is None:
+        return _NOT_YET
+    return _cell(f"{variant.tokens_per_second:.1f}")
+
+
+def _answer(_: RunResult, variant: VariantResult) -> Cell:
+    if variant.answer_found is None:
+        return _NOT_YET
+    return _cell("yes", tone="good") if variant.answer_found else _cell("no", tone="warn")
+
+
+def mean_head_l1(variant: VariantResult) -> float | None:
+    """Mean isolated head L1 over the query heads of evictable layers."""
+    if variant.perturbation is None:
+        return None
+    head_l1 = variant.perturbation.head_l1
+    finite = head_l1[np.isfinite(head_l1)]
+    return float(finite.mean()) if finite.size else None
+
+
+COLUMNS: tuple[Column, ...] = (
+    Column(
+        key="kept",
+        label="Kept entries",
+        unit="asked / got",
+        help="Key-value entries of the prompt over all evictable layers and KV heads: the budget, "
+        "and what the kept sets really hold.",
+        cell=_kept,
+    ),
+    Column(
+        key="bytes",
+        label="Cache",
+        unit="MiB, asked / got",
+        help="Memory of the prompt's keys and values: for the entries asked for, and measured in "
+        "the tensors that this variant decodes from.",
+        cell=_bytes,
+    ),
+    Column(
+        key="share",
+        label="Of full",
+        unit="% of bytes",
+        help="Measured cache bytes as a share of the full cache's.",
+        cell=_share,
+    ),
+    Column(
+        key="agreement",
+        label="Agreement",
+        unit="% of tokens",
+        help="Share of the full cache's generated tokens that this variant reproduces before its "
+        "first difference.",
+        cell=_agreement,
+    ),
+    Column(
+        key="first_difference",
+        label="First difference",
+        unit="generated token",
+        help="The first generated token that differs from the full cache's.",
+        cell=_first_difference,
+    ),
+    Column(
+        key="kl",
+        label="KL",
+        unit="nats",
+        help="KL divergence of the next-token distribution from the full cache's at the first "
+        "decoding step; 0 is equal.",
+        cell=_kl,
+    ),
+    Column(
+        key="final_l1",
+        label="Final hidden L1",
+        unit="L1",
+        help="Distance of the hidden state after the last block from the full run's, errors of "
+        "earlier layers carried along; first decoding step.",
+        cell=_final_l1,
+    ),
+    Column(
+        key="head_l1",
+        label="Mean head L1",
+        unit="L1",
+        help="How far eviction alone moves one head's attention output, averaged over the query "
+        "heads; the head gets the full run's input.",
+        cell=_head_l1,
+    ),
+    Column(
+        key="improved",
+        label="Better heads",
+        unit="vs own base",
+        help="CriticalKV only: share of query heads whose output moves less than with the same "
+        "method and settings without CriticalKV.",
+        cell=_improved,
+    ),
+    Column(
+        key="speed",
+        label="Speed",
+        unit="tokens/s",
+        help="Generated tokens per second of this variant while all variants decode together.",
+        cell=_speed,
+    ),
+    Column(
+        key="answer",
+        label="Answer found",
+        unit="",
+        help="Whether the reference answer occurs in the generated text.",
+        cell=_answer,
+    ),
+)
+
+
+def _has_answers(result: RunResult) -> bool:
+    return any(variant.answer_found is not None for variant in result.variants)
+
+
+def _warnings(result: RunResult) -> list[str]:
+    found = (
+        f"{variant.label}: {warning}"
+        for variant in result.variants
+        if variant.receipt
+        for warning in variant.receipt.warnings
+    )
+    return list(dict.fromkeys(found))
+
+
+def _figures(result: RunResult, index: int) -> dict[str, Value]:
+    variant = result.variants[index]
+    row: dict[str, Value] = {"index": index, "spec": variant.spec, "label": variant.label}
+    if receipt := variant.receipt:
+        row |= {
+            "budget_tokens": receipt.budget_tokens,
+            "requested_entries": receipt.requested_entries,
+            "retained_entries": receipt.retained_entries,
+            "requested_bytes": requested_bytes(result, variant),
+            "cache_bytes": receipt.cache_bytes,
+            "full_cache_bytes": receipt.full_cache_bytes,
+        }
+    if moved := variant.perturbation:
+        row |= {
+            "kl_nats": moved.kl,
+            "final_hidden_l1": moved.final_hidden_l1,
+            "mean_head_l1": mean_head_l1(variant),
+            "improved_head_share": moved.improved_head_share,
+        }
+    return row | {
+        "agreement": variant.agreement,
+        "first_difference": variant.first_difference,
+        "tokens_per_second": variant.tokens_per_second,
+        "answer_found": variant.answer_found,
+    }
