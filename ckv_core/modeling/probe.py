@@ -51,6 +51,11 @@ def probe(model: PreTrainedModel, geometry: Geometry, name: str) -> None:
         with torch.no_grad():
             ids = torch.arange(_TOKENS, device=device)[None]
             model(input_ids=ids, use_cache=False, ckv_context=context)
+    except ModelError as error:
+        raise ModelError(
+            f"The attention of {name!r} ({type(model).__name__}) cannot be handed to the engine: "
+            f"{error}"
+        ) from error
     except (RuntimeError, TypeError, ValueError, AttributeError, KeyError) as error:
         raise ModelError(
             f"{name!r} ({type(model).__name__}) cannot be run with the engine's attention "
