@@ -239,7 +239,7 @@ def big_events(tokens: int = 8000, variants: int = 8) -> list[RunEvent]:
         token_ids=tuple(rng.integers(0, 49152, tokens).tolist()),
         compressed_tokens=tokens,
         pieces=tuple(f" word{i % 997}" for i in range(tokens)),
-        context_tokens=(20, tokens - 30),
+        context_tokens=(tokens // 10, tokens - tokens // 10),
     )
     rows = tuple(
         VariantResult(
