@@ -37,9 +37,9 @@ class ScriptedRunner:
         if model == "missing":
             raise ModelError("No model 'missing' was found; check the name.")
         if model == "slow":
-            for step in range(200):
+            for step in range(100):
                 time.sleep(STEP_S)
-                report(f"Part {step} of 200.")
+                report(f"Part {step} of 100.")
         if model == "stuck":
             time.sleep(3600)
         self.info = _model_info(model)
@@ -64,7 +64,7 @@ class ScriptedRunner:
 
     def count_tokens(self, request: CompareRequest) -> tuple[int, int, int]:
         if request.question == "slow count":
-            time.sleep(2.0)
+            time.sleep(1.0)
         if not request.context.strip():
             raise PromptError("The context is empty; paste or upload a text first.")
         count = len(request.context.split())

@@ -21,7 +21,7 @@ from ckv_core.worker.messages import (
     Reply,
 )
 
-RUNNER = "scripted_runner:ScriptedRunner"
+RUNNER = "tests.core.worker.scripted_runner:ScriptedRunner"
 TIMEOUT_S = 20.0
 ENDS = (JobDone, JobFailed, JobCancelled)
 
@@ -242,7 +242,7 @@ def test_a_warm_model_is_reported_and_its_loss_too(client: WorkerClient, log: Lo
 def test_a_worker_that_cannot_start_fails_each_job_and_is_tried_ever_more_rarely(
     log: Log,
 ) -> None:
-    client = WorkerClient(log, runner="scripted_runner:BrokenRunner")
+    client = WorkerClient(log, runner="tests.core.worker.scripted_runner:BrokenRunner")
     client.start()
     started = time.monotonic()
     for name in "abc":

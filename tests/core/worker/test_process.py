@@ -15,10 +15,11 @@ import pytest
 ROOT = Path(__file__).parents[3]
 ORPHAN_LIMIT_S = 5.0
 APP = """
-    import json, os, sys, time
+    import json, sys
 
     def main(script):
-        import gradio
+        if script == "modules":
+            import gradio
         from ckv_core.config import CompareRequest
         from ckv_core.worker.client import WorkerClient
         from ckv_core.worker.messages import Job, JobEvent, JobFailed
@@ -31,7 +32,7 @@ APP = """
                 told = {"message": reply.message, "loaded": loaded}
                 print(json.dumps(told), flush=True)
 
-        client = WorkerClient(on_reply, runner="scripted_runner:ScriptedRunner")
+        client = WorkerClient(on_reply, runner="tests.core.worker.scripted_runner:ScriptedRunner")
         client.start()
         client.submit(Job("a", CompareRequest(context="one two", question=script)))
         sys.stdin.read()
@@ -47,10 +48,9 @@ def app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[subprocess.P
     """An app process whose worker plays the script given as parameter."""
     path = tmp_path / "some_app.py"
     path.write_text(textwrap.dedent(APP))
-    search_path = os.pathsep.join([str(ROOT), str(Path(__file__).parent)])
     with subprocess.Popen(
         [sys.executable, str(path), request.param],
-        env=os.environ | {"PYTHONPATH": search_path, "GRADIO_ANALYTICS_ENABLED": "False"},
+        env=os.environ | {"PYTHONPATH": str(ROOT), "GRADIO_ANALYTICS_ENABLED": "False"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -87,8 +87,16 @@ def _runs(pid: int) -> bool:
     return state != "Z"
 
 
-@pytest.mark.parametrize("app", ["hang", "spin", "steps 100000"], indirect=True)
-@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("app", "end"),
+    [
+        ("hang", signal.SIGKILL),
+        ("spin", signal.SIGKILL),
+        ("steps 100000", signal.SIGKILL),
+        ("hang", signal.SIGTERM),
+    ],
+    indirect=["app"],
+)
 def test_the_worker_ends_with_its_parent(app: subprocess.Popen[str], end: signal.Signals) -> None:
     pid = told(app, "pid")["pid"]
     assert isinstance(pid, int)
@@ -112,6 +120,6 @@ def test_an_orderly_end_ends_the_worker(app: subprocess.Popen[str]) -> None:
 def test_the_worker_has_no_gradio_and_the_app_no_torch(app: subprocess.Popen[str]) -> None:
     message = told(app, "message")
     in_worker = str(message["message"]).split()
-    assert "scripted_runner" in in_worker
+    assert "ckv_core" in in_worker
     assert "gradio" not in in_worker
     assert message["loaded"] == [True, False]

@@ -6,7 +6,6 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 
 import pytest
-from scripted_runner import ScriptedRunner
 
 from ckv_core.config import CompareRequest
 from ckv_core.records import Progress, RunFinished, RunPrepared
@@ -25,6 +24,7 @@ from ckv_core.worker.messages import (
     Warm,
 )
 from ckv_core.worker.serve import OUT_OF_MEMORY, WorkerLoop
+from tests.core.worker.scripted_runner import ScriptedRunner
 
 TIMEOUT_S = 10.0
 

@@ -1,0 +1,331 @@
+"""Services over a real database and a real worker process that plays scripts."""
+
+import asyncio
+import itertools
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from ckv_core.config import CompareRequest
+from ckv_core.errors import CkvError, ConfigError, PromptError, StorageError
+from ckv_core.worker.client import WorkerClient
+from storage.database import Database, default_url, open_database
+from storage.recorder import Recorder
+from ui.services import RunSnapshot, Services
+
+TIMEOUT_S = 20.0
+ENDLESS = "steps 1000000"
+make_client = partial(
+    WorkerClient,
+    runner="tests.core.worker.scripted_runner:ScriptedRunner",
+    cancel_grace_s=0.5,
+)
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    database = open_database(default_url(tmp_path))
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def services(database: Database) -> Iterator[Services]:
+    services = Services(database, make_client=make_client, queue_limit=3)
+    yield services
+    services.close()
+
+
+def request(script: str, model: str = "tiny") -> CompareRequest:
+    return CompareRequest(context="one two three", question=script, model=model)
+
+
+def wait_until(services: Services, slug: str, wanted: Callable[[RunSnapshot], bool]) -> RunSnapshot:
+    deadline = time.monotonic() + TIMEOUT_S
+    while time.monotonic() < deadline:
+        view = services.snapshot(slug)
+        if wanted(view):
+            return view
+        time.sleep(0.01)
+    raise AssertionError(f"still {services.snapshot(slug)}")
+
+
+def end_of(services: Services, slug: str) -> RunSnapshot:
+    return wait_until(services, slug, lambda view: view.is_final)
+
+
+def generating(view: RunSnapshot) -> bool:
+    return bool(view.result.variants and view.result.variants[0].text)
+
+
+def worker_pid(services: Services) -> int:
+    pid = services._client.worker_pid
+    assert pid is not None
+    return pid
+
+
+async def collect(views: AsyncIterator[RunSnapshot]) -> list[RunSnapshot]:
+    return [view async for view in views]
+
+
+def test_a_run_ends_done_and_is_read_from_storage_as_it_was_in_memory(services: Services) -> None:
+    slug = services.start_run(request("steps 5"))
+    views = asyncio.run(collect(services.watch(slug, 0.01)))
+    last, stored = views[-1], services.snapshot(slug)
+    assert (last.state, stored.state) == ("done", "done")
+    assert last.result.finished
+    assert stored.version == 0
+    for view in (last, stored):
+        assert view.result.variants[0].text == "w0 w1 w2 w3 w4 "
+        assert set(view.stage_ms) == {"load", "prefill", "decode"}
+        assert view.started_at is not None
+        assert view.finished_at is not None
+        assert view.progress is None
+    assert stored.result.prompt == last.result.prompt
+    assert stored.title == last.title
+    assert services._live == {}
+
+
+def test_a_watcher_sees_queued_running_and_growing_text(services: Services) -> None:
+    slug = services.start_run(request("steps 20"))
+    views = asyncio.run(collect(services.watch(slug, 0.01)))
+    states = [view.state for view in views]
+    assert states == sorted(states, key=["queued", "running", "done"].index)
+    assert {"queued", "running", "done"} == set(states)
+    versions = [view.version for view in views]
+    assert versions == sorted(set(versions))
+    texts = [view.result.variants[0].text for view in views if view.result.variants]
+    assert all(later.startswith(earlier) for earlier, later in itertools.pairwise(texts))
+    assert len(set(texts)) > 5
+    assert any(view.progress and view.progress.stage == "decode" for view in views)
+
+
+def test_updates_come_at_most_once_per_interval(services: Services) -> None:
+    slug = services.start_run(request("steps 40"))
+    wait_until(services, slug, generating)
+    started = time.monotonic()
+    views = asyncio.run(collect(services.watch(slug)))
+    assert len(views) <= (time.monotonic() - started) / 0.08 + 2
+
+
+def test_a_snapshot_does_not_change_under_its_reader(services: Services) -> None:
+    slug = services.start_run(request("steps 30"))
+    early = wait_until(services, slug, generating)
+    before = early.result.variants[0].text
+    stages = dict(early.stage_ms)
+    end_of(services, slug)
+    assert early.result.variants[0].text == before
+    assert not early.result.finished
+    assert early.stage_ms == stages
+
+
+def test_many_watch_one_run_and_one_that_leaves_changes_nothing(services: Services) -> None:
+    async def watch_all() -> list[RunSnapshot]:
+        slug = services.start_run(request("steps 20"))
+        leaving = services.watch(slug, 0.01)
+        await anext(leaving)
+        await leaving.aclose()
+        cut_off = asyncio.create_task(collect(services.watch(slug, 0.01)))
+        others = [asyncio.create_task(collect(services.watch(slug, 0.01))) for _ in range(3)]
+        await asyncio.sleep(0.05)
+        cut_off.cancel()
+        return [views[-1] for views in await asyncio.gather(*others)]
+
+    lasts = asyncio.run(watch_all())
+    assert [last.state for last in lasts] == ["done"] * 3
+
+
+def test_the_second_of_two_runs_queues_and_says_so(services: Services) -> None:
+    first, second = (services.start_run(request("steps 10")) for _ in range(2))
+    assert services.snapshot(first).queue_ahead == 0
+    queued = services.snapshot(second)
+    assert (queued.state, queued.queue_ahead) == ("queued", 1)
+    views = asyncio.run(collect(services.watch(second, 0.01)))
+    ahead = [view.queue_ahead for view in views]
+    assert ahead[0] == 1
+    assert ahead == sorted(ahead, reverse=True)
+    assert [end_of(services, slug).state for slug in (first, second)] == ["done", "done"]
+
+
+def test_a_full_queue_is_one_sentence_and_takes_runs_again_later(services: Services) -> None:
+    slugs = [services.start_run(request(ENDLESS)) for _ in range(3)]
+    with pytest.raises(CkvError, match=r"queue is full \(3 runs\)"):
+        services.start_run(request("steps 1"))
+    assert services.count_runs() == 3
+    for slug in slugs:
+        services.cancel_run(slug)
+        assert end_of(services, slug).state == "cancelled"
+    assert end_of(services, services.start_run(request("steps 1"))).state == "done"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        (CompareRequest(context="  "), PromptError),
+        (CompareRequest(context="lone \ud800 surrogate"), PromptError),
+        (CompareRequest(context="text", variants=("nonsense",)), ConfigError),
+    ],
+)
+def test_a_wrong_request_is_refused_and_leaves_no_run(
+    services: Services, wrong: CompareRequest, error: type[CkvError]
+) -> None:
+    with pytest.raises(error):
+        services.start_run(wrong)
+    assert services.count_runs() == 0
+
+
+def test_cancel_ends_a_queued_and_a_running_run_and_keeps_what_was_there(
+    services: Services,
+) -> None:
+    running, queued = services.start_run(request(ENDLESS)), services.start_run(request(ENDLESS))
+    wait_until(services, running, generating)
+    services.cancel_run(queued)
+    assert end_of(services, queued).state == "cancelled"
+    services.cancel_run(running)
+    end = end_of(services, running)
+    assert (end.state, end.reason) == ("cancelled", "Cancelled on request.")
+    assert end.result.variants[0].text.startswith("w0 ")
+    services.cancel_run(running)
+
+
+def test_an_unresponsive_run_is_cancelled_by_force(services: Services) -> None:
+    slug = services.start_run(request("hang"))
+    wait_until(services, slug, lambda view: bool(view.result.variants))
+    services.cancel_run(slug)
+    assert end_of(services, slug).state == "cancelled"
+
+
+def test_a_killed_worker_fails_its_run_with_a_reason_and_the_next_run_works(
+    services: Services,
+) -> None:
+    first, second = services.start_run(request(ENDLESS)), services.start_run(request("steps 2"))
+    wait_until(services, first, generating)
+    pid = worker_pid(services)
+    os.kill(pid, signal.SIGKILL)
+    end = end_of(services, first)
+    assert end.state == "failed"
+    assert "SIGKILL" in end.reason
+    assert end.result.variants[0].text.startswith("w0 ")
+    assert end_of(services, second).state == "done"
+    assert worker_pid(services) != pid
+
+
+@pytest.mark.parametrize(("script", "model"), [("refuse", "tiny"), ("steps 1", "missing")])
+def test_a_failed_run_carries_the_sentence(services: Services, script: str, model: str) -> None:
+    end = end_of(services, services.start_run(request(script, model)))
+    assert end.state == "failed"
+    assert end.reason.startswith(("Budget 3 is below", "No model 'missing'"))
+
+
+def test_an_unknown_run_is_one_sentence_everywhere(services: Services) -> None:
+    calls: list[Callable[[str], object]] = [
+        services.snapshot,
+        services.cancel_run,
+        services.delete_run,
+        lambda slug: services.retained(slug, 0),
+        lambda slug: asyncio.run(collect(services.watch(slug))),
+    ]
+    for call in calls:
+        with pytest.raises(StorageError, match=r"no run 'nowhere0'"):
+            call("nowhere0")
+
+
+def test_a_run_is_deleted_only_when_it_is_over(services: Services) -> None:
+    slug = services.start_run(request(ENDLESS))
+    with pytest.raises(StorageError, match="cancel it first"):
+        services.delete_run(slug)
+    services.cancel_run(slug)
+    end_of(services, slug)
+    services.delete_run(slug)
+    assert services.count_runs() == 0
+    with pytest.raises(StorageError, match="no run"):
+        services.snapshot(slug)
+
+
+def test_runs_are_listed_with_their_states(services: Services) -> None:
+    done = services.start_run(request("steps 1"))
+    end_of(services, done)
+    failed = services.start_run(request("refuse"))
+    end_of(services, failed)
+    assert [(run.slug, run.state) for run in services.list_runs()] == [
+        (failed, "failed"),
+        (done, "done"),
+    ]
+    assert services.list_runs(limit=1, offset=1)[0].slug == done
+
+
+def test_tokens_are_counted_during_a_run_and_bad_text_is_refused_here(services: Services) -> None:
+    slug = services.start_run(request(ENDLESS))
+    wait_until(services, slug, generating)
+    assert services.count_tokens(CompareRequest(context="a b c d")).tokens == 4
+    assert "lone surrogate" in services.count_tokens(CompareRequest(context="\ud800")).error
+    assert services.snapshot(slug).state == "running"
+
+
+def test_a_warm_model_is_seen_in_the_status(services: Services) -> None:
+    assert services.model_status() is None
+    services.warm("tiny")
+    deadline = time.monotonic() + TIMEOUT_S
+    while (status := services.model_status()) is None or not status.ready:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert status.message == "tiny is ready on cpu in float32."
+
+
+def test_runs_of_a_dead_server_are_failed_with_the_reason_at_the_next_start(
+    database: Database,
+) -> None:
+    slug = Recorder(database).create(request("steps 1"))
+    services = Services(database, make_client=make_client)
+    view = services.snapshot(slug)
+    services.close()
+    assert view.state == "failed"
+    assert "app stopped before" in view.reason
+
+
+def test_close_cancels_what_is_unfinished_and_refuses_new_runs(database: Database) -> None:
+    services = Services(database, make_client=make_client)
+    running, queued = services.start_run(request("hang")), services.start_run(request(ENDLESS))
+    wait_until(services, running, lambda view: bool(view.result.variants))
+    services.close()
+    for slug in (running, queued):
+        view = services.snapshot(slug)
+        assert (view.state, view.reason) == (
+            "cancelled",
+            "The app was closed before this run ended.",
+        )
+    with pytest.raises(CkvError, match="closing"):
+        services.start_run(request("steps 1"))
+
+
+def test_a_disk_that_fills_up_fails_the_run_and_the_app_lives_on(
+    services: Services, database: Database
+) -> None:
+    slug = services.start_run(request(ENDLESS))
+    wait_until(services, slug, generating)
+    with database.write() as session:
+        # SQLite checks these triggers at every write, as it would a full disk.
+        for table in ("runs", "variants"):
+            session.execute(
+                text(
+                    f"CREATE TRIGGER full_{table} BEFORE UPDATE ON {table} "
+                    "BEGIN SELECT RAISE(ABORT, 'database or disk is full'); END"
+                )
+            )
+    end = end_of(services, slug)
+    assert end.state == "failed"
+    assert "is full; free some space" in end.reason
+    assert services.snapshot(slug).reason == end.reason
+    with database.write() as session:
+        session.execute(text("DROP TRIGGER full_runs"))
+        session.execute(text("DROP TRIGGER full_variants"))
+    assert end_of(services, services.start_run(request("steps 2"))).state == "done"
+    services.delete_run(slug)
+    with pytest.raises(StorageError, match="no run"):
+        services.snapshot(slug)
