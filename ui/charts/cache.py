@@ -33,7 +33,8 @@ def budgets_figure(result: RunResult) -> go.Figure:
     if not kept or result.model is None:
         return empty_figure(title, "No variant has evicted anything yet.")
     names = display_names(result.variants)
-    figure = new_figure(title, f"Line: mean of {result.model.kv_heads} heads; band: least to most")
+    subtitle = f"Line: mean of {result.model.kv_heads} KV heads; band: least to most"
+    figure = new_figure(title, subtitle, legend_rows=len(kept))
     for index, retained in kept.items():
         counts = entry_counts(retained)
         whole = _whole_layers(result.model)
@@ -72,7 +73,7 @@ def cache_figure(result: RunResult) -> go.Figure:
         )
     )
     figure.add_vline(x=full / MIB, line={"color": TEXT_COLOR, "dash": "dot", "width": 2})
-    figure.update_xaxes(title_text="MiB", rangemode="tozero")
+    figure.update_xaxes(title_text="MiB")
     name_bars(figure, [names[index] for index in receipts])
     return figure
 

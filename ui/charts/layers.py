@@ -8,7 +8,7 @@ from ui.charts.layout import display_names, empty_figure, name_bars, new_figure,
 from ui.palette import color_of
 
 NOT_MEASURED = "No perturbation has been measured yet."
-ONE_STEP = "n = 1 decoding step; lower is closer to the full cache"
+ONE_STEP = "n = 1 decoding step; lower is closer to full"
 
 
 def layer_figure(result: RunResult, *, relative_to: int | None = None) -> go.Figure:
@@ -28,10 +28,10 @@ def layer_figure(result: RunResult, *, relative_to: int | None = None) -> go.Fig
         return empty_figure(title, NOT_MEASURED)
     names = display_names(result.variants)
     if relative_to is None:
-        figure, unit = new_figure(title, f"Cascaded hidden L1; {ONE_STEP}"), "L1"
+        figure, unit = new_figure(title, f"Cascaded; {ONE_STEP}", legend_rows=len(measured)), "L1"
     else:
-        subtitle = f"Ratio of cascaded hidden L1 to {names[relative_to]}; n = 1 decoding step"
-        figure, unit = new_figure(title, subtitle), "times"
+        subtitle = f"Cascaded, relative to {names[relative_to]}; n = 1 decoding step"
+        figure, unit = new_figure(title, subtitle, legend_rows=len(measured)), "times"
     for index, found in measured.items():
         values = found.layer_hidden_l1
         if relative_to is not None:
@@ -56,7 +56,8 @@ def head_layer_figure(result: RunResult) -> go.Figure:
         return empty_figure(title, NOT_MEASURED)
     names = display_names(result.variants)
     heads = next(iter(measured.values())).head_l1.shape[1]
-    figure = new_figure(title, f"Isolated; mean of {heads} query heads, n = 1 decoding step")
+    subtitle = f"Isolated; mean of {heads} query heads, n = 1 decoding step"
+    figure = new_figure(title, subtitle, legend_rows=len(measured))
     for index, found in measured.items():
         figure.add_trace(variant_line(index, names[index], layer_means(found.head_l1), "L1"))
     figure.update_xaxes(title_text="layer")
@@ -88,7 +89,7 @@ def final_figure(result: RunResult) -> go.Figure:
             hovertemplate="%{customdata}: %{x:.6g} L1<extra></extra>",
         )
     )
-    figure.update_xaxes(title_text="hidden L1 after the last block", rangemode="tozero")
+    figure.update_xaxes(title_text="hidden L1")
     name_bars(figure, [names[index] for index in measured])
     return figure
 

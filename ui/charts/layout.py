@@ -19,25 +19,32 @@ from ui.palette import color_of, dash_of, marker_of
 TEXT_COLOR = "#777d87"
 GRID_COLOR = "rgba(128, 128, 128, 0.25)"
 MISSING_COLOR = "rgba(128, 128, 128, 0.45)"
-CHART_HEIGHT = 340
+CHART_HEIGHT = 320
+LEGEND_ROW_PX = 19  # one variant a row is the worst case, on a phone
 
 
-def new_figure(title: str, subtitle: str = "", *, height: int = CHART_HEIGHT) -> go.Figure:
-    """An empty figure in the house look; axes are styled as they are."""
+def new_figure(title: str, subtitle: str = "", *, legend_rows: int = 0) -> go.Figure:
+    """An empty figure in the house look.
+
+    Args:
+        title: short enough for a phone; Plotly does not wrap it.
+        subtitle: what is plotted and n; no longer than about 60 characters.
+        legend_rows: variants in the legend, for which the chart grows.
+    """
     figure = go.Figure()
-    heading: dict[str, object] = {"text": title, "x": 0, "xref": "paper", "font": {"size": 14}}
+    heading: dict[str, object] = {"text": title, "x": 0.02, "font": {"size": 14}}
     if subtitle:
         heading["subtitle"] = {"text": subtitle, "font": {"size": 11, "color": TEXT_COLOR}}
     figure.update_layout(
         template="none",
         title=heading,
-        height=height,
+        height=CHART_HEIGHT + LEGEND_ROW_PX * legend_rows,
         autosize=True,
         paper_bgcolor="rgba(0, 0, 0, 0)",
         plot_bgcolor="rgba(0, 0, 0, 0)",
         font={"color": TEXT_COLOR, "size": 12, "family": "IBM Plex Sans, system-ui, sans-serif"},
-        margin={"l": 8, "r": 8, "t": 64, "b": 8},
-        legend={"orientation": "h", "y": -0.24, "yanchor": "top", "x": 0, "xanchor": "left"},
+        margin={"l": 8, "r": 12, "t": 68, "b": 8},
+        legend={"orientation": "h", "x": 0.02, "y": 0, "xref": "container", "yref": "container"},
         hoverlabel={"namelength": -1},
     )
     axis = {
@@ -46,6 +53,7 @@ def new_figure(title: str, subtitle: str = "", *, height: int = CHART_HEIGHT) ->
         "linecolor": GRID_COLOR,
         "zeroline": False,
         "showline": True,
+        "title": {"font": {"size": 12}},
     }
     figure.update_xaxes(**axis)
     figure.update_yaxes(**axis)
@@ -91,8 +99,12 @@ def variant_line(index: int, name: str, y: NDArray[np.float32], unit: str) -> go
 def name_bars(figure: go.Figure, names: Sequence[str]) -> None:
     """Write the names at bars 0, 1, ... of a horizontal bar chart, the first on top.
 
-    By number, not as categories: bars of one category would be stacked on one another.
+    By number, not as categories: bars of one category would be stacked on one another. The value
+    stands beside its bar, where the page's ground and not the bar's colour is behind it.
     """
+    longest = max((float(bar.x.max()) for bar in figure.data), default=0.0)
+    figure.update_traces(textposition="outside", cliponaxis=False)
+    figure.update_xaxes(range=[0, longest * 1.22 or 1])
     figure.update_yaxes(
         tickvals=np.arange(len(names), dtype=np.int16),
         ticktext=[name.replace(":", ":<br>") for name in names],
