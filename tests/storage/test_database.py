@@ -1,0 +1,213 @@
+"""Opening a database: set-up, bad places, newer schemas, several processes at once."""
+
+import os
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import textwrap
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from ckv_core.config import CompareRequest
+from ckv_core.errors import StorageError
+from storage import repository
+from storage.database import Database, default_url, open_database
+from storage.recorder import Recorder
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def script(source: str, *arguments: object) -> subprocess.Popen:
+    """Start a Python process that can import the packages."""
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(source), *map(str, arguments)],
+        cwd=REPOSITORY,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_every_connection_is_set_up(tmp_path):
+    database = open_database(default_url(tmp_path))
+    for session_of in (database.read, database.write):
+        with session_of() as session:
+            pragmas = {
+                name: session.execute(text(f"PRAGMA {name}")).scalar()
+                for name in ("journal_mode", "foreign_keys", "synchronous", "busy_timeout")
+            }
+        assert pragmas == {
+            "journal_mode": "wal",
+            "foreign_keys": 1,
+            "synchronous": 1,
+            "busy_timeout": 30_000,
+        }
+    database.close()
+
+
+@pytest.mark.parametrize("folder", ["new/deeper", "a b%20c", "what? yes#1", "ünï"])
+def test_the_parent_folder_is_made_whatever_its_name(tmp_path, folder):
+    home = tmp_path / folder
+    open_database(default_url(home)).close()
+    assert (home / "ckv.sqlite3").is_file()
+
+
+def test_a_reopened_database_has_its_runs(tmp_path):
+    database = open_database(default_url(tmp_path))
+    slug = Recorder(database).create(CompareRequest(context="c"))
+    database.close()
+    database = open_database(default_url(tmp_path))
+    with database.read() as session:
+        assert repository.load_run(session, slug).request.context == "c"
+    database.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "sentence"),
+    [
+        ("ckv.sqlite3", "CKV_DATABASE_URL is no database URL"),
+        ("", "CKV_DATABASE_URL is no database URL"),
+        ("sqlite://", "needs a file"),
+        ("sqlite:///:memory:", "needs a file"),
+        ("nosuch://host/name", "driver that is not installed"),
+        ("sqlite:////dev/null/x/ckv.sqlite3", "folder /dev/null/x for the database cannot be made"),
+    ],
+)
+def test_a_url_that_cannot_work_is_one_sentence(url, sentence):
+    with pytest.raises(StorageError, match=sentence) as caught:
+        open_database(url)
+    assert_one_sentence(caught.value)
+
+
+def assert_one_sentence(error: StorageError) -> None:
+    message = str(error)
+    assert message.endswith(".")
+    assert "\n" not in message
+    assert len(message) < 300
+
+
+def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path):
+    path = tmp_path / "notes.txt"
+    path.write_text("Dear diary, " * 500)
+    with pytest.raises(StorageError, match="is not a SQLite database") as caught:
+        open_database(f"sqlite:///{path}")
+    assert_one_sentence(caught.value)
+    assert path.read_text() == "Dear diary, " * 500
+
+
+def test_a_folder_in_place_of_the_file_is_one_sentence(tmp_path):
+    (tmp_path / "ckv.sqlite3").mkdir()
+    with pytest.raises(StorageError, match="cannot be opened") as caught:
+        open_database(default_url(tmp_path))
+    assert_one_sentence(caught.value)
+
+
+def test_a_damaged_database_is_one_sentence(tmp_path):
+    open_database(default_url(tmp_path)).close()
+    path = tmp_path / "ckv.sqlite3"
+    data = bytearray(path.read_bytes())
+    data[100:4096] = b"\xff" * 3996
+    path.write_bytes(data)
+    with pytest.raises(StorageError, match="damaged") as caught:
+        open_database(default_url(tmp_path))
+    assert_one_sentence(caught.value)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="file modes are POSIX")
+@pytest.mark.parametrize("existing", [False, True])
+def test_a_read_only_folder_is_one_sentence(existing):
+    # Not tmp_path: root's temporary folder is closed to the user that the process turns into.
+    with tempfile.TemporaryDirectory() as name:
+        home = Path(name)
+        if existing:
+            open_database(default_url(home)).close()
+            (home / "ckv.sqlite3").chmod(0o444)
+        home.chmod(0o555)
+        process = script(
+            """
+            import os, sys
+            from pathlib import Path
+            from ckv_core.errors import StorageError
+            from storage.database import Database, default_url, open_database
+            import sqlalchemy.dialects.sqlite.pysqlite, logging.config
+            if os.geteuid() == 0:
+                os.setuid(65534)  # root may write anywhere
+            try:
+                open_database(default_url(Path(sys.argv[1])))
+            except StorageError as error:
+                print(error)
+            """,
+            home,
+        )
+        out, err = process.communicate(timeout=60)
+        home.chmod(0o755)
+    assert err == ""
+    assert "read-only" in out or "cannot be opened" in out
+    assert out.count("\n") == 1
+
+
+def test_a_newer_schema_is_refused_and_left_alone(tmp_path):
+    open_database(default_url(tmp_path)).close()
+    path = tmp_path / "ckv.sqlite3"
+    with sqlite3.connect(path) as raw:
+        raw.execute("UPDATE alembic_version SET version_num = '9999'")
+    raw.close()
+    with pytest.raises(StorageError, match=r"newer version of the app \(schema 9999\)") as caught:
+        open_database(default_url(tmp_path))
+    assert_one_sentence(caught.value)
+    with sqlite3.connect(path) as raw:
+        assert raw.execute("SELECT version_num FROM alembic_version").fetchall() == [("9999",)]
+    raw.close()
+
+
+def test_a_failed_write_leaves_nothing_and_is_explained(tmp_path):
+    database = open_database(default_url(tmp_path))
+    recorder = Recorder(database)
+    slug = recorder.create(CompareRequest(context="c"))
+    with pytest.raises(StorageError, match="failed: UNIQUE constraint"):
+        delete_and_fail(database, slug)
+    with database.read() as session:
+        assert repository.count_runs(session) == 1
+    database.close()
+
+
+def delete_and_fail(database: Database, slug: str) -> None:
+    with database.write() as session:
+        assert repository.delete_run(session, slug)
+        for _ in range(2):
+            session.execute(text("INSERT INTO alembic_version VALUES ('0002')"))
+
+
+def test_processes_that_open_a_blank_database_at_once_all_succeed(tmp_path):
+    source = """
+        import sys
+        from ckv_core.config import CompareRequest
+        from storage.database import open_database
+        from storage.recorder import Recorder
+        print("ready", flush=True)
+        sys.stdin.readline()
+        database = open_database(sys.argv[1])
+        for _ in range(20):
+            Recorder(database).create(CompareRequest(context="c"))
+        database.close()
+        print("done", flush=True)
+        """
+    for round_ in range(3):
+        url = default_url(tmp_path / str(round_))
+        processes = [script(source, url) for _ in range(2)]
+        for process in processes:
+            assert process.stdout.readline() == "ready\n"
+        for process in processes:
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        for process in processes:
+            out, err = process.communicate(timeout=120)
+            assert (out, err) == ("done\n", "")
+        database = open_database(url)
+        with database.read() as session:
+            assert repository.count_runs(session) == 40
+        database.close()

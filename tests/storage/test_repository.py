@@ -1,0 +1,131 @@
+"""Lists, single parts and what is missing."""
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from sqlalchemy import event
+
+from ckv_core.config import CompareRequest
+from ckv_core.errors import StorageError
+from ckv_core.records import RetainedSet
+from storage import repository
+from storage.database import default_url, open_database
+from storage.recorder import Recorder
+from storage.repository import RunMissingError
+from tests.storage.run_strategies import big_events
+
+START = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def database(tmp_path):
+    opened = open_database(default_url(tmp_path))
+    yield opened
+    opened.close()
+
+
+def make(database, minutes: int = 0, **request) -> str:
+    asked = CompareRequest(**{"context": "c", "variants": ("full", "snapkv")} | request)
+    with database.write() as session:
+        return repository.create_run(session, asked, "Title", START + timedelta(minutes=minutes))
+
+
+def test_slugs_are_random_and_fit_into_links(database):
+    slugs = {make(database) for _ in range(50)}
+    assert len(slugs) == 50
+    assert all(
+        len(slug) == 12 and set(slug) <= set("abcdefghijklmnopqrstuvwxyz0123456789")
+        for slug in slugs
+    )
+
+
+def test_runs_are_listed_newest_first_in_pages(database):
+    old, new, middle = make(database, 0), make(database, 20), make(database, 10)
+    twin = make(database, 10)
+    with database.read() as session:
+        everything = [run.slug for run in repository.list_runs(session)]
+        page = [run.slug for run in repository.list_runs(session, limit=2, offset=1)]
+        assert repository.count_runs(session) == 4
+        assert repository.list_runs(session, offset=4) == []
+    assert everything == [new, twin, middle, old]
+    assert page == [twin, middle]
+
+
+def test_a_summary_tells_what_a_list_shows(database):
+    slug = make(database, question="Why? " * 100, model="some/model")
+    with database.read() as session:
+        (queued,) = repository.list_runs(session)
+    assert queued.question_start == ("Why? " * 100)[:200]
+    assert (queued.title, queued.model_name, queued.state) == ("Title", "some/model", "queued")
+    assert (queued.variant_specs, queued.prompt_tokens) == (("full", "snapkv"), None)
+    assert queued.created_at == START
+    Recorder(database).apply(slug, big_events(tokens=16, variants=3)[0])
+    with database.read() as session:
+        (prepared,) = repository.list_runs(session)
+    assert prepared.prompt_tokens == 16
+    assert prepared.model_name == "SmolLM2-135M-Instruct"
+    assert prepared.variant_specs == tuple(f"snapkv:budget={256 + i}" for i in range(3))
+
+
+def test_a_question_start_cut_inside_an_escape_stays_readable(database):
+    make(database, question="x" * 198 + "\x00tail")
+    with database.read() as session:
+        (run,) = repository.list_runs(session)
+    assert run.question_start == "x" * 198
+
+
+def test_times_of_any_zone_are_stored_as_utc(database):
+    local = datetime(2026, 3, 1, 23, 30, tzinfo=timezone(timedelta(hours=-5)))
+    with database.write() as session:
+        slug = repository.create_run(session, CompareRequest(context="c"), "t", local)
+    with database.read() as session:
+        created = repository.load_run(session, slug).created_at
+    assert created == local
+    assert created.utcoffset() == timedelta(0)
+    with pytest.raises(StorageError, match="time zone"), database.write() as session:
+        repository.create_run(session, CompareRequest(context="c"), "t", datetime(2026, 3, 1))
+
+
+def test_one_kept_set_is_read_without_the_rest(database):
+    slug = make(database)
+    stream = big_events(tokens=64, variants=2)
+    recorder = Recorder(database)
+    recorder.apply(slug, stream[0])
+    with database.read() as session:
+        assert repository.load_retained(session, slug, 0) is None
+    for item in stream[1:]:
+        recorder.apply(slug, item)
+    statements = []
+    event.listen(database.engine, "before_cursor_execute", lambda *args: statements.append(args[2]))
+    with database.read() as session:
+        kept = repository.load_retained(session, slug, 1)
+    assert isinstance(kept, RetainedSet)
+    assert kept == stream[3].retained
+    assert not any("context" in statement or "head_l1" in statement for statement in statements)
+    for index in (2, -1):
+        with pytest.raises(RunMissingError, match=f"variant {index}"), database.read() as session:
+            repository.load_retained(session, slug, index)
+
+
+def test_the_prompt_is_read_alone(database):
+    slug = make(database, context="Long.", question="Q", answer="A")
+    with database.read() as session:
+        prompt = repository.load_prompt(session, slug)
+    assert (prompt.context, prompt.question, prompt.answer) == ("Long.", "Q", "A")
+    assert prompt.tokenised is None
+    prepared = big_events(tokens=16, variants=1)[0]
+    Recorder(database).apply(slug, prepared)
+    with database.read() as session:
+        assert repository.load_prompt(session, slug).tokenised == prepared.prompt
+
+
+@pytest.mark.parametrize("slug", ["abcdefghijkl", "", "' OR 1=1 --", "x" * 10_000])
+def test_a_missing_run_is_one_sentence(database, slug):
+    make(database)
+    for load in (repository.load_run, repository.load_prompt):
+        with pytest.raises(RunMissingError, match="There is no run"), database.read() as session:
+            load(session, slug)
+    with database.write() as session:
+        assert not repository.delete_run(session, slug)
+    with database.read() as session:
+        assert repository.count_runs(session) == 1
