@@ -153,6 +153,20 @@ def test_the_second_of_two_runs_queues_and_says_so(services: Services) -> None:
     assert [end_of(services, slug).state for slug in (first, second)] == ["done", "done"]
 
 
+def test_a_queued_run_hears_when_one_ahead_of_it_leaves(services: Services) -> None:
+    async def watch_last(slugs: list[str]) -> int:
+        views = services.watch(slugs[-1], 0.01)
+        first = await anext(views)
+        services.cancel_run(slugs[1])
+        async with asyncio.timeout(TIMEOUT_S):
+            second = await anext(views)
+        await views.aclose()
+        assert (first.queue_ahead, second.state) == (2, "queued")
+        return second.queue_ahead
+
+    assert asyncio.run(watch_last([services.start_run(request("hang")) for _ in range(3)])) == 1
+
+
 def test_a_full_queue_is_one_sentence_and_takes_runs_again_later(services: Services) -> None:
     slugs = [services.start_run(request(ENDLESS)) for _ in range(3)]
     with pytest.raises(CkvError, match=r"queue is full \(3 runs\)"):

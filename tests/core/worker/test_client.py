@@ -5,7 +5,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -20,41 +20,10 @@ from ckv_core.worker.messages import (
     ModelStatus,
     Reply,
 )
+from tests.core.worker.reply_log import ENDS, Log
 
 RUNNER = "tests.core.worker.scripted_runner:ScriptedRunner"
 TIMEOUT_S = 20.0
-ENDS = (JobDone, JobFailed, JobCancelled)
-
-
-class Log:
-    """All replies of a client, with waiting."""
-
-    def __init__(self) -> None:
-        self.replies: list[Reply] = []
-        self._arrived = threading.Condition()
-
-    def __call__(self, reply: Reply) -> None:
-        with self._arrived:
-            self.replies.append(reply)
-            self._arrived.notify_all()
-
-    def wait(self, wanted: Callable[[Reply], bool], timeout_s: float = TIMEOUT_S) -> Reply:
-        """The first reply that fits, past ones included."""
-
-        def found() -> Reply | None:
-            return next((reply for reply in self.replies if wanted(reply)), None)
-
-        with self._arrived:
-            assert self._arrived.wait_for(found, timeout_s), f"not in {self.replies[-5:]}"
-            reply = found()
-            assert reply is not None
-            return reply
-
-    def end_of(self, job_id: str, timeout_s: float = TIMEOUT_S) -> Reply:
-        return self.wait(lambda r: isinstance(r, ENDS) and r.job_id == job_id, timeout_s)
-
-    def start_of(self, job_id: str) -> Reply:
-        return self.wait(lambda r: isinstance(r, JobEvent) and r.job_id == job_id)
 
 
 @pytest.fixture
