@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from tests.reference.forward import Kept, Tap
-from tests.reference.scores import layer_values, output_weight
+from tests.reference.forward import Kept, Tap, evictable_layers
+from tests.reference.scores import layer_values, output_weight, value_norms
 
 
 def head_l1(
@@ -39,6 +39,20 @@ def head_l1(
             moved = (a - a_evicted) @ values[head // group_size] @ w_head
             row.append(float(moved.abs().sum()))
         result.append(row)
+    return result
+
+
+def output_sizes(model: Any, full_tap: Tap, full_cache: DynamicCache) -> list[list[float]]:
+    """C = sum_i A_i ||v_i W_O||_1 per evictable layer and query head: the size of roundings."""
+    result: list[list[float]] = [[] for _ in full_tap.attention]
+    for layer in evictable_layers(model):
+        attention = full_tap.attention[layer]
+        values = layer_values(full_cache, layer)
+        norms = value_norms(values, output_weight(model, layer), attention.shape[0])
+        result[layer] = [
+            sum(a * nu for a, nu in zip(row[0].tolist(), norm, strict=True))
+            for row, norm in zip(attention, norms, strict=True)
+        ]
     return result
 
 

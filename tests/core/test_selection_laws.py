@@ -1,0 +1,334 @@
+"""Laws of scores, budgets and selectors, property-based, against literal loops.
+
+Drawn scores are small whole numbers over 64: sums of up to four and products with whole
+norms are exact in float32, so ties are real ties and equality can be demanded, not closeness.
+"""
+
+import math
+from fractions import Fraction
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ckv_core.budgets.adaptive import adaptive_budgets
+from ckv_core.budgets.pyramid import pyramid_budgets
+from ckv_core.budgets.shares import integer_shares
+from ckv_core.budgets.uniform import uniform_budgets
+from ckv_core.config import VariantSpec
+from ckv_core.scoring.layer_scores import LayerScores, window_scores
+from ckv_core.scoring.position import recency
+from ckv_core.scoring.value_norm import value_norm
+from ckv_core.scoring.window import window_attention
+from ckv_core.selection.critical import critical
+from ckv_core.selection.top_k import top_k
+from tests.reference import budgets as literal_budgets
+from tests.reference import scores as literal_scores
+from tests.reference import selection as literal
+
+Rows = list[list[float]]
+law = settings(deadline=None, max_examples=150, database=None, derandomize=True)
+RATIOS = st.sampled_from([0.0, 0.1, 0.25, 0.29, 0.5, 0.57, 0.7, 1.0])
+
+
+@st.composite
+def rows(draw: st.DrawFn, heads: int | None = None, columns: int | None = None) -> Rows:
+    """[heads][columns] scores with many ties."""
+    heads = heads or draw(st.integers(1, 4))
+    columns = columns or draw(st.integers(1, 20))
+    top = draw(st.sampled_from([1, 3, 40]))
+    values = draw(st.lists(st.integers(0, top), min_size=heads * columns, max_size=heads * columns))
+    return [[v / 64 for v in values[h * columns : (h + 1) * columns]] for h in range(heads)]
+
+
+@st.composite
+def scored_budgets(draw: st.DrawFn) -> tuple[Rows, Rows, list[int]]:
+    """First and second score and an unequal budget per head, 0 and all included."""
+    first = draw(rows())
+    second = draw(rows(len(first), len(first[0])))
+    counts = st.one_of(st.integers(0, len(first[0])), st.sampled_from([0, len(first[0])]))
+    return first, second, draw(st.lists(counts, min_size=len(first), max_size=len(first)))
+
+
+def kept(mask: torch.Tensor) -> list[set[int]]:
+    return [set(row.nonzero().flatten().tolist()) for row in mask]
+
+
+def scores_of(first: Rows, second: Rows) -> LayerScores:
+    return LayerScores(torch.tensor(first), torch.tensor(second))
+
+
+# --- selectors ----------------------------------------------------------------------------
+
+
+@law
+@given(scored_budgets())
+def test_top_k_equals_the_literal_loop(case: tuple[Rows, Rows, list[int]]) -> None:
+    first, _, counts = case
+    expected = [set(literal.top_k(row, k)) for row, k in zip(first, counts, strict=True)]
+    assert kept(top_k(torch.tensor(first), torch.tensor(counts))) == expected
+
+
+@law
+@given(scored_budgets(), RATIOS)
+def test_critical_equals_algorithm_1_as_a_literal_loop(
+    case: tuple[Rows, Rows, list[int]], alpha: float
+) -> None:
+    first, second, counts = case
+    expected = [
+        set(literal.two_stage(a, b, k, alpha))
+        for a, b, k in zip(first, second, counts, strict=True)
+    ]
+    mask = critical(scores_of(first, second), torch.tensor(counts), alpha)
+    assert kept(mask) == expected
+    assert mask.sum(-1).tolist() == counts
+
+
+@law
+@given(scored_budgets())
+def test_alpha_one_is_the_base_selection(case: tuple[Rows, Rows, list[int]]) -> None:
+    first, second, counts = case
+    budgets = torch.tensor(counts)
+    assert torch.equal(
+        critical(scores_of(first, second), budgets, 1.0), top_k(torch.tensor(first), budgets)
+    )
+
+
+@law
+@given(scored_budgets())
+def test_alpha_zero_is_top_k_of_the_weighted_score(case: tuple[Rows, Rows, list[int]]) -> None:
+    first, second, counts = case
+    budgets = torch.tensor(counts)
+    assert torch.equal(
+        critical(scores_of(first, second), budgets, 0.0), top_k(torch.tensor(second), budgets)
+    )
+
+
+@law
+@given(scored_budgets(), RATIOS, st.sampled_from([0.5, 1.0, 8.0]))
+def test_a_constant_value_norm_changes_nothing(
+    case: tuple[Rows, Rows, list[int]], alpha: float, norm: float
+) -> None:
+    first, _, counts = case
+    budgets = torch.tensor(counts)
+    knobs = {**VariantSpec.parse("snapkv+critical:pool=none").params}
+    scores = window_scores(
+        torch.tensor(first), torch.full((len(first), len(first[0])), norm), len(first), knobs
+    )
+    base = top_k(scores.attention_score, budgets)
+    assert torch.equal(critical(scores, budgets, alpha), base)
+
+
+@law
+@given(scored_budgets(), RATIOS)
+def test_selection_leaves_its_inputs_unchanged(
+    case: tuple[Rows, Rows, list[int]], alpha: float
+) -> None:
+    first, second, counts = case
+    scores, budgets = scores_of(first, second), torch.tensor(counts)
+    critical(scores, budgets, alpha)
+    assert scores.attention_score.tolist() == first
+    assert scores.critical_score is not None
+    assert scores.critical_score.tolist() == second
+    assert budgets.tolist() == counts
+
+
+def test_scores_of_zero_still_fill_the_budget() -> None:
+    """Underflowed attention must not be confused with the first stage's entries."""
+    zero = [[0.0] * 6]
+    mask = critical(scores_of(zero, zero), torch.tensor([4]), 0.5)
+    assert kept(mask) == [{0, 1, 2, 3}]
+
+
+@pytest.mark.parametrize(("alpha", "budget", "quota"), [(0.29, 100, 29), (0.57, 100, 57)])
+def test_the_first_quota_is_exact_for_the_written_alpha(
+    alpha: float, budget: int, quota: int
+) -> None:
+    """0.29 * 100 is 28.999... in floats; the user wrote 29 of 100."""
+    first = [[float(200 - i) for i in range(200)]]
+    second = [[float(i) for i in range(200)]]
+    mask = critical(scores_of(first, second), torch.tensor([budget]), alpha)
+    assert int(mask[0, :100].sum()) == quota
+
+
+# --- budgets ------------------------------------------------------------------------------
+
+
+@law
+@given(rows(), RATIOS, st.data())
+def test_adaptive_budgets_equal_the_literal_count(
+    first: Rows, safeguard: float, data: st.DataObject
+) -> None:
+    spare = data.draw(st.integers(0, len(first[0])))
+    budgets = adaptive_budgets(torch.tensor(first), spare, safeguard).tolist()
+    assert budgets == literal_budgets.adaptive_heads(first, spare, safeguard)
+    assert sum(budgets) == len(first) * spare
+    assert all(0 <= count <= len(first[0]) for count in budgets)
+
+
+@law
+@given(rows(), st.data())
+def test_adaptive_safeguard_one_is_uniform(first: Rows, data: st.DataObject) -> None:
+    spare = data.draw(st.integers(0, len(first[0])))
+    assert adaptive_budgets(torch.tensor(first), spare, 1.0).tolist() == [spare] * len(first)
+
+
+@law
+@given(rows(), st.data())
+def test_adaptive_safeguard_zero_is_the_flattened_top(first: Rows, data: st.DataObject) -> None:
+    spare = data.draw(st.integers(0, len(first[0])))
+    budgets = adaptive_budgets(torch.tensor(first), spare, 0.0)
+    mask = top_k(torch.tensor(first), budgets)
+    flat = [value for row in first for value in row]
+    top = literal.top_k(flat, len(first) * spare)
+    columns = len(first[0])
+    assert kept(mask) == [
+        {i % columns for i in top if i // columns == head} for head in range(len(first))
+    ]
+
+
+@law
+@given(st.integers(2, 4), st.integers(1, 20), RATIOS, st.data())
+def test_identical_heads_get_equal_budgets_up_to_ties(
+    heads: int, columns: int, safeguard: float, data: st.DataObject
+) -> None:
+    row = [value / 64 for value in data.draw(st.permutations(range(columns)))]
+    spare = data.draw(st.integers(0, columns))
+    budgets = adaptive_budgets(torch.tensor([row] * heads), spare, safeguard).tolist()
+    assert budgets == [spare] * heads
+
+
+@law
+@given(st.integers(1, 12), st.integers(1, 4), st.integers(0, 60), st.integers(0, 60), st.data())
+def test_pyramid_budgets_equal_exact_arithmetic(
+    layers: int, kv_heads: int, spare: int, slack: int, data: st.DataObject
+) -> None:
+    beta = data.draw(st.sampled_from([1.0, 1.5, 3.0, 20.0, 1000.0]))
+    capacity = spare + slack
+    budgets = pyramid_budgets(layers, kv_heads, spare, capacity, beta)
+    per_layer = literal_budgets.pyramid_layers(spare, layers, beta, capacity)
+    assert budgets.tolist() == [[count] * kv_heads for count in per_layer]
+    assert int(budgets.sum()) == layers * kv_heads * spare
+    assert 0 <= int(budgets.min()) <= int(budgets.max()) <= capacity
+    # whole numbers of falling shares: a remainder may lift a later layer by at most one
+    assert all(later <= earlier + 1 for earlier, later in pairwise(per_layer))
+
+
+def test_pyramid_beta_one_is_uniform() -> None:
+    assert torch.equal(pyramid_budgets(7, 3, 10, 50, 1.0), uniform_budgets(7, 3, 10))
+
+
+def test_pyramid_falls_from_first_to_last_layer_with_the_asked_steepness() -> None:
+    budgets = pyramid_budgets(30, 3, 96, 2000, 20.0)[:, 0].tolist()
+    assert budgets == sorted(budgets, reverse=True)
+    assert budgets[-1] in (math.floor(96 / 20), math.ceil(96 / 20))
+    assert budgets[0] in (math.floor(192 - 96 / 20), math.ceil(192 - 96 / 20))
+
+
+@law
+@given(st.lists(st.fractions(0, 30, max_denominator=12), min_size=1, max_size=6), st.data())
+def test_largest_remainder_equals_the_literal_rule(
+    shares: list[Fraction], data: st.DataObject
+) -> None:
+    total = math.ceil(sum(shares)) if data.draw(st.booleans()) else math.floor(sum(shares))
+    cap = data.draw(st.integers(-(-total // len(shares)), 40))
+    whole = integer_shares(shares, total, cap)
+    if all(share <= cap for share in shares):
+        assert whole == literal_budgets.largest_remainder(shares, total, cap)
+    assert sum(whole) == total
+    assert all(0 <= count <= cap for count in whole)
+
+
+# --- scores -------------------------------------------------------------------------------
+
+KNOBS = st.fixed_dictionaries(
+    {
+        "kernel": st.sampled_from([1, 3, 7, 31]),
+        "pool": st.sampled_from(["max", "avg", "none"]),
+        "group": st.sampled_from(["mean", "max"]),
+        "sinks": st.integers(0, 3),
+        "stage2": st.sampled_from(["raw", "pooled"]),
+        "norm": st.sampled_from(["on", "off"]),
+        "product": st.sampled_from(["head", "group"]),
+        "epsilon": st.sampled_from([0.0, 1e-4, 0.5]),
+    }
+)
+
+
+@law
+@given(st.sampled_from([(1, 1), (2, 2), (1, 4), (3, 3)]), st.integers(4, 20), KNOBS, st.data())
+def test_scores_equal_the_literal_loop(
+    heads: tuple[int, int], columns: int, knobs: dict[str, int | float | str], data: st.DataObject
+) -> None:
+    kv_heads, group_size = heads
+    attention = data.draw(rows(kv_heads * group_size, columns))
+    norms = [[64 * v + 1 for v in row] for row in data.draw(rows(len(attention), columns + 2))]
+    scores = window_scores(torch.tensor(attention), torch.tensor(norms), kv_heads, knobs)
+    sinks = int(knobs["sinks"])
+    cut = [row[:columns] for row in norms]
+    first = literal_scores.first_stage_score(attention, group_size, knobs)
+    second = literal_scores.second_stage_score(attention, cut, group_size, knobs)
+    # float32 against float64: a handful of roundings of relative size 6e-8 each
+    close = {"rtol": 2e-6, "atol": 1e-7}
+    torch.testing.assert_close(
+        scores.attention_score.double(), torch.tensor(first).double()[:, sinks:], **close
+    )
+    assert scores.critical_score is not None
+    torch.testing.assert_close(
+        scores.critical_score.double(), torch.tensor(second).double()[:, sinks:], **close
+    )
+
+
+@law
+@given(rows(6, 12), KNOBS, st.permutations(range(3)))
+def test_permuting_query_heads_inside_a_group_changes_no_score(
+    attention: Rows, knobs: dict[str, int | float | str], order: list[int]
+) -> None:
+    knobs = {**knobs, "kernel": 1, "epsilon": 0.0}
+    norms = [[64 * v + 1 for v in row] for row in attention[::-1]]
+    permuted = [3 * group + head for group in range(2) for head in order]
+    before = window_scores(torch.tensor(attention), torch.tensor(norms), 2, knobs)
+    after = window_scores(
+        torch.tensor(attention)[permuted], torch.tensor(norms)[permuted], 2, knobs
+    )
+    assert torch.equal(before.attention_score, after.attention_score)
+    assert before.critical_score is not None
+    assert after.critical_score is not None
+    # sums of three are exact here; the thirds of the two group means multiply with a rounding
+    torch.testing.assert_close(before.critical_score, after.critical_score, rtol=1e-6, atol=0.0)
+
+
+@pytest.mark.parametrize(("kv_heads", "group_size", "head_dim"), [(1, 1, 4), (2, 3, 5), (3, 1, 8)])
+def test_value_norm_equals_one_matrix_product_per_entry(
+    kv_heads: int, group_size: int, head_dim: int
+) -> None:
+    generator = torch.Generator().manual_seed(7)
+    values = torch.randn(kv_heads, 9, head_dim, generator=generator)
+    weight = torch.randn(11, kv_heads * group_size * head_dim, generator=generator)
+    expected = literal_scores.value_norms(values, weight, kv_heads * group_size)
+    # float32 sums of 11 absolute products of length <= 8
+    torch.testing.assert_close(
+        value_norm(values, weight), torch.tensor(expected), rtol=1e-5, atol=1e-5
+    )
+
+
+def test_window_attention_is_causal_inside_the_window_and_counts_its_keys() -> None:
+    generator = torch.Generator().manual_seed(3)
+    queries = torch.randn(4, 3, 6, generator=generator)
+    keys = torch.randn(2, 10, 6, generator=generator)
+    result = window_attention(queries, keys, 0.37)
+    for head in range(4):
+        columns = [0.0] * 7
+        for t in range(3):
+            visible = keys[head // 2, : 10 - 3 + t + 1].double()
+            weights = (visible @ queries[head, t].double() * 0.37).exp()
+            weights = weights / weights.sum()
+            columns = [c + float(w) / 3 for c, w in zip(columns, weights[:7], strict=True)]
+        torch.testing.assert_close(result[head], torch.tensor(columns), rtol=1e-5, atol=1e-7)
+
+
+def test_streaming_llm_ranks_all_heads_alike_and_newer_first() -> None:
+    mask = top_k(recency(3, 10, torch.device("cpu")), torch.tensor([4, 4, 4]))
+    assert kept(mask) == [{6, 7, 8, 9}] * 3
