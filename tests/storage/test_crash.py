@@ -38,7 +38,7 @@ SERVER = """
 def test_a_killed_recorder_leaves_a_sound_database_with_all_that_returned(tmp_path):
     stream = big_events(tokens=2000, variants=4)
     # Killed after so many lines: while creating, in the middle of a run, in the second run.
-    for kill_after in (1, 4, 9, 31):
+    for kill_after in (1, 9, 31):
         url = default_url(tmp_path / str(kill_after))
         reported = run_and_kill(url, kill_after)
         assert integrity(tmp_path / str(kill_after) / "ckv.sqlite3") == "ok"

@@ -189,25 +189,24 @@ def test_processes_that_open_a_blank_database_at_once_all_succeed(tmp_path):
         from storage.database import open_database
         from storage.recorder import Recorder
         print("ready", flush=True)
-        sys.stdin.readline()
-        database = open_database(sys.argv[1])
-        for _ in range(20):
-            Recorder(database).create(CompareRequest(context="c"))
-        database.close()
-        print("done", flush=True)
+        for line in sys.stdin:
+            database = open_database(line.strip())
+            for _ in range(5):
+                Recorder(database).create(CompareRequest(context="c"))
+            database.close()
+            print("done", flush=True)
         """
-    for round_ in range(3):
-        url = default_url(tmp_path / str(round_))
-        processes = [script(source, url) for _ in range(2)]
+    processes = [script(source) for _ in range(3)]
+    urls = [default_url(tmp_path / str(number)) for number in range(10)]
+    for line, expected in [("", "ready\n"), *((f"{url}\n", "done\n") for url in urls)]:
         for process in processes:
-            assert process.stdout.readline() == "ready\n"
-        for process in processes:
-            process.stdin.write("go\n")
+            process.stdin.write(line)
             process.stdin.flush()
-        for process in processes:
-            out, err = process.communicate(timeout=120)
-            assert (out, err) == ("done\n", "")
+        assert [process.stdout.readline() for process in processes] == [expected] * 3
+    for process in processes:
+        assert process.communicate(timeout=60) == ("", "")
+    for url in urls:
         database = open_database(url)
         with database.read() as session:
-            assert repository.count_runs(session) == 40
+            assert repository.count_runs(session) == 15
         database.close()
