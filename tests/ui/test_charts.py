@@ -292,19 +292,12 @@ def test_budgets_csv_sums_to_the_kept_set():
     assert kept == result.variants[2].retained.mask().sum()
 
 
-def test_cache_csv_has_a_line_per_variant_full_included():
-    table = rows(tables.cache_csv(make_result()))
-    assert [row["label"] for row in table] == [label for _, label in NAMES]
-    assert table[0]["final_hidden_l1"] == ""
-
-
 @pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r", "\n", "  =", "\uff1d"])
 def test_csv_text_cannot_start_a_formula(start):
     result = make_result(names=[(f"{start}HYPERLINK(1)", f"{start}cmd")])
-    for build in (tables.layers_csv, tables.heads_csv, tables.budgets_csv, tables.cache_csv):
+    for build in (tables.layers_csv, tables.heads_csv, tables.budgets_csv):
         first = rows(build(result))[0]
         assert first["spec"].startswith("'")
-        assert first.get("label", "'").startswith("'")
 
 
 def test_csv_numbers_stay_numbers():

@@ -51,7 +51,7 @@ def cache_figure(result: RunResult) -> go.Figure:
     """Bytes of each variant's prompt cache against the full cache, one bar per variant.
 
     Definition: bytes of the tensors that hold the variant's prompt entries, layers left whole
-    included, generated tokens not; the dotted line is the full cache.
+    not; generated tokens not. The dotted line is the full cache.
     Unit: MiB (2^20 bytes); the text on the bar is the share of the full cache. n = one prompt.
     """
     title = "Cache of the prompt"

@@ -1,4 +1,4 @@
-"""The charts' data as CSV text for download, one line per plotted value."""
+"""The data of the line and grid charts as CSV text, one line per value; see also ui.summary."""
 
 import csv
 import io
@@ -55,24 +55,6 @@ def budgets_csv(result: RunResult) -> str:
             for index, variant in enumerate(result.variants)
             if variant.retained is not None
             for (layer, head), count in np.ndenumerate(entry_counts(variant.retained))
-        ),
-    )
-
-
-def cache_csv(result: RunResult) -> str:
-    """Data of `cache_figure` and `final_figure`: one line per variant."""
-    return _csv(
-        ("variant", "spec", "label", "cache_bytes", "full_cache_bytes", "final_hidden_l1"),
-        (
-            (
-                index,
-                variant.spec,
-                variant.label,
-                variant.receipt.cache_bytes if variant.receipt else None,
-                variant.receipt.full_cache_bytes if variant.receipt else None,
-                variant.perturbation.final_hidden_l1 if variant.perturbation else None,
-            )
-            for index, variant in enumerate(result.variants)
         ),
     )
 

@@ -1,0 +1,153 @@
+"""A claim in a document is tested: rows, paths, commands, pins and the Space's front matter."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ckv_core.config import KNOBS
+from ckv_core.methods import METHODS
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+DOCUMENTS = ["README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in ROOT.glob("docs/*.md"))]
+# What Hugging Face accepts: https://huggingface.co/docs/hub/spaces-config-reference
+SPACE_COLORS = {"red", "yellow", "green", "blue", "indigo", "purple", "pink", "gray"}
+TOP_LEVEL = r"(?:app\.py|(?:ckv_core|storage|ui|assets|tests|docs|scripts|benchmarks|\.ci)/)"
+# Stands for a file that the reader is going to write.
+MADE_UP = {"ckv_core/methods/NAME.py"}
+
+
+def front_matter():
+    _, head, _ = README.split("---\n", 2)
+    pairs = re.findall(r"^(\w+): (.*)$", head, re.MULTILINE)
+    return {key: value.strip('"') for key, value in pairs}
+
+
+def pins(name):
+    lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if line and not line.startswith(("#", "-r "))]
+
+
+def table_rows(text):
+    """First cell -> all cells of each table row that starts with a code word."""
+    rows = [
+        [cell.strip() for cell in line.strip("|").split(" | ")]
+        for line in text.splitlines()
+        if line.startswith("| `")
+    ]
+    return {row[0].strip("` "): row for row in rows}
+
+
+@pytest.mark.parametrize("method", [*METHODS], ids=lambda method: method.name)
+def test_every_method_has_a_row_with_its_paper(method):
+    row = table_rows(README)[method.name]
+    assert row[3].rstrip(" |") == method.source
+
+
+def test_critical_has_a_row():
+    assert "+critical" in table_rows(README)
+
+
+@pytest.mark.parametrize("knob", [*KNOBS.values()], ids=lambda knob: knob.name)
+def test_every_knob_has_a_row_with_its_defaults(knob):
+    _, paper, kvpress, _ = table_rows(README)[knob.name]
+    assert paper == str(knob.default)
+    preset = "kvpress" if knob.name == "preset" else knob.default
+    assert kvpress == str(preset if knob.kvpress is None else knob.kvpress)
+
+
+def test_the_tables_hold_no_method_or_knob_that_is_gone():
+    known = {method.name for method in METHODS} | set(KNOBS) | {"+critical"}
+    environment = {name for name in table_rows(README) if re.fullmatch(r"[A-Z_]+", name)}
+    assert set(table_rows(README)) - environment == known
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_path_named_exists(document):
+    text = (ROOT / document).read_text(encoding="utf-8")
+    named = set(re.findall(rf"(?<![\w./-]){TOP_LEVEL}[\w./-]*", text))
+    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text)
+    folder = (ROOT / document).parent
+    missing = [path for path in named - MADE_UP if not (ROOT / path.rstrip(".")).exists()]
+    assert not missing + [link for link in links if not (folder / link).exists()]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_make_command_named_is_a_target(document):
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z]+):", makefile, re.MULTILINE))
+    text = (ROOT / document).read_text(encoding="utf-8")
+    code = re.findall(r"`([^`\n]+)`|^ *(make .*)$", text, re.MULTILINE)
+    commands = [inline or block for inline, block in code]
+    words = [
+        word
+        for command in commands
+        if command.startswith("make ")
+        for word in re.split(r"\s{2,}|\s#", command.removeprefix("make "))[0].split()
+    ]
+    assert {word for word in words if "=" not in word} <= targets
+
+
+def test_the_readme_names_run_and_test():
+    assert "make run" in README
+    assert "make test" in README
+
+
+def test_specs_in_the_readme_parse():
+    from ckv_core.config import VariantSpec
+
+    specs = re.findall(r"--variant (\S+)", README)
+    assert len(specs) >= 4
+    for spec in specs:
+        VariantSpec.parse(spec)
+
+
+def test_command_line_options_in_the_readme_exist():
+    source = (ROOT / "ckv_core" / "cli.py").read_text(encoding="utf-8")
+    for option in set(re.findall(r"(?<=[\s`])--[a-z][a-z-]+", README)):
+        assert f'"{option}"' in source, option
+
+
+@pytest.mark.parametrize("name", ["requirements.txt", "requirements-dev.txt"])
+def test_requirements_are_pinned_exactly(name):
+    assert pins(name)
+    for line in pins(name):
+        assert re.fullmatch(r"[A-Za-z0-9_.-]+==[0-9][0-9A-Za-z.]*", line), line
+
+
+def test_every_requirement_has_a_reason():
+    reasons = (ROOT / "docs" / "decisions.md").read_text(encoding="utf-8")
+    for line in pins("requirements.txt") + pins("requirements-dev.txt"):
+        package = re.escape(line.partition("==")[0])
+        assert re.search(rf"^\| .*\b{package}\b.* \|", reasons, re.MULTILINE), line
+
+
+def test_the_space_front_matter_is_valid():
+    fields = front_matter()
+    assert fields["sdk"] == "gradio"
+    assert fields["python_version"] == "3.11"
+    assert fields["license"] == "apache-2.0"
+    assert fields["pinned"] == "false"
+    assert (ROOT / fields["app_file"]).is_file()
+    assert {fields["colorFrom"], fields["colorTo"]} <= SPACE_COLORS
+    assert 0 < len(fields["short_description"]) <= 60
+    assert len(fields["emoji"]) == 1
+    assert fields["title"]
+
+
+def test_the_space_runs_the_gradio_that_is_pinned():
+    assert f"gradio=={front_matter()['sdk_version']}" in pins("requirements.txt")
+
+
+def test_contributing_stays_short():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 60
+
+
+def test_changelog_lines_are_short_sentences():
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert "## Unreleased" in text
+    for line in re.findall(r"^- (.*)$", text, re.MULTILINE):
+        assert len(line.split()) <= 25, line
+        assert line.endswith(".")
