@@ -146,7 +146,7 @@ def test_relative_to_an_unmeasured_variant_says_so():
 
 
 def test_mean_head_l1_leaves_whole_layers_out():
-    heads = np.array([[1, 3], [np.nan, np.nan]], np.float32)
+    heads = np.array([[1, 3, 2], [np.nan, np.nan, np.nan]], np.float32)
     np.testing.assert_array_equal(layer_means(heads), np.array([2, np.nan], np.float32))
     line = charts.head_layer_figure(make_result()).data[0]
     assert np.flatnonzero(np.isnan(line.y)).tolist() == list(WHOLE)
