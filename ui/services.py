@@ -172,11 +172,7 @@ class Services:
             raise StorageError(f"There is no run {slug!r}; it may have been deleted already.")
 
     def retained(self, slug: str, index: int) -> RetainedSet | None:
-        """What one variant kept; None for `full` and before it is known.
-
-        Raises:
-            StorageError: there is no such run or variant.
-        """
+        """What one variant kept; None for `full` and before it is known."""
         run = self._find(slug)
         if run is None:
             with self._database.read() as session:
@@ -196,7 +192,7 @@ class Services:
         return self._client.count_tokens(request, timeout_s)
 
     def model_status(self) -> ModelStatus | None:
-        """What the worker last said about a model; None before that."""
+        """What the worker last said about a model."""
         return self._model_status
 
     def warm(self, model: str) -> None:

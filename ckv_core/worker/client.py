@@ -29,7 +29,9 @@ from ckv_core.worker.process import ENGINE_RUNNER, WorkerProcess
 LOGGER = logging.getLogger(__name__)
 FIRST_BACKOFF_S = 0.25
 MAX_BACKOFF_S = 30.0
-AGAIN = "A new worker starts by itself; run it again, with a shorter context if it repeats."
+RESTARTS = "A new worker starts by itself."
+AGAIN = "Run it again; if that repeats, with a shorter context."
+DID_NOT_STOP = "the worker process was ended because its run did not stop on request"
 
 
 class WorkerClient:
@@ -127,7 +129,10 @@ class WorkerClient:
                 step = self._inbox.get(timeout=self._until_deadline())
             except queue.Empty:
                 continue
-            step()
+            try:
+                step()
+            except Exception:
+                LOGGER.exception("A step of the worker client failed.")
 
     def _until_deadline(self) -> float | None:
         times = [] if self._kill_at is None else [self._kill_at]
@@ -152,7 +157,8 @@ class WorkerClient:
                 lambda worker, reply: self._inbox.put(partial(self._take, worker, reply)),
                 lambda worker: self._inbox.put(partial(self._replace, worker)),
             )
-        except OSError as error:
+        except Exception as error:  # no process, no thread, no memory: try again later
+            LOGGER.exception("The worker process could not be started.")
             self._running = self._queue.popleft() if self._queue else None
             self._after_loss(f"the worker process could not be started ({error})", worked=False)
             return
@@ -227,7 +233,8 @@ class WorkerClient:
         if worker is not self._worker:
             return
         self._worker = None
-        self._after_loss(worker.exit_reason(), worked=worker.has_replied)
+        reason = DID_NOT_STOP if self._cancelling else worker.exit_reason()
+        self._after_loss(reason, worked=worker.has_replied)
 
     def _after_loss(self, reason: str, *, worked: bool) -> None:
         LOGGER.warning("Worker lost: %s.", reason)
@@ -236,7 +243,7 @@ class WorkerClient:
         if self._failed_starts:
             wait_s = min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2 ** (self._failed_starts - 1))
         self._start_at = time.monotonic() + wait_s
-        sentence = f"{reason[0].upper()}{reason[1:]}. {AGAIN}"
+        sentence = f"{reason[0].upper()}{reason[1:]}. {RESTARTS}"
         self._fail_counts(sentence)
         if self._status is not None and not self._status.failed:
             self._status = ModelStatus(
@@ -246,7 +253,7 @@ class WorkerClient:
         if self._running is not None:
             job_id = self._running.job_id
             cancelled = JobCancelled(job_id) if self._cancelling else None
-            self._end_job(cancelled or JobFailed(job_id, sentence))
+            self._end_job(cancelled or JobFailed(job_id, f"{sentence} {AGAIN}"))
 
     def _fail_counts(self, sentence: str) -> None:
         for query, answer in self._counts.values():

@@ -2,30 +2,26 @@
 
 import asyncio
 import itertools
-import os
-import signal
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from functools import partial
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
 
 from ckv_core.config import CompareRequest
 from ckv_core.errors import CkvError, ConfigError, PromptError, StorageError
-from ckv_core.worker.client import WorkerClient
 from storage.database import Database, default_url, open_database
-from storage.recorder import Recorder
-from ui.services import RunSnapshot, Services
-
-TIMEOUT_S = 20.0
-ENDLESS = "steps 1000000"
-make_client = partial(
-    WorkerClient,
-    runner="tests.core.worker.scripted_runner:ScriptedRunner",
-    cancel_grace_s=0.5,
+from tests.ui.scripted_services import (
+    ENDLESS,
+    TIMEOUT_S,
+    collect,
+    end_of,
+    generating,
+    make_client,
+    request,
+    wait_until,
 )
+from ui.services import RunSnapshot, Services
 
 
 @pytest.fixture
@@ -40,38 +36,6 @@ def services(database: Database) -> Iterator[Services]:
     services = Services(database, make_client=make_client, queue_limit=3)
     yield services
     services.close()
-
-
-def request(script: str, model: str = "tiny") -> CompareRequest:
-    return CompareRequest(context="one two three", question=script, model=model)
-
-
-def wait_until(services: Services, slug: str, wanted: Callable[[RunSnapshot], bool]) -> RunSnapshot:
-    deadline = time.monotonic() + TIMEOUT_S
-    while time.monotonic() < deadline:
-        view = services.snapshot(slug)
-        if wanted(view):
-            return view
-        time.sleep(0.01)
-    raise AssertionError(f"still {services.snapshot(slug)}")
-
-
-def end_of(services: Services, slug: str) -> RunSnapshot:
-    return wait_until(services, slug, lambda view: view.is_final)
-
-
-def generating(view: RunSnapshot) -> bool:
-    return bool(view.result.variants and view.result.variants[0].text)
-
-
-def worker_pid(services: Services) -> int:
-    pid = services._client.worker_pid
-    assert pid is not None
-    return pid
-
-
-async def collect(views: AsyncIterator[RunSnapshot]) -> list[RunSnapshot]:
-    return [view async for view in views]
 
 
 def test_a_run_ends_done_and_is_read_from_storage_as_it_was_in_memory(services: Services) -> None:
@@ -208,28 +172,6 @@ def test_cancel_ends_a_queued_and_a_running_run_and_keeps_what_was_there(
     services.cancel_run(running)
 
 
-def test_an_unresponsive_run_is_cancelled_by_force(services: Services) -> None:
-    slug = services.start_run(request("hang"))
-    wait_until(services, slug, lambda view: bool(view.result.variants))
-    services.cancel_run(slug)
-    assert end_of(services, slug).state == "cancelled"
-
-
-def test_a_killed_worker_fails_its_run_with_a_reason_and_the_next_run_works(
-    services: Services,
-) -> None:
-    first, second = services.start_run(request(ENDLESS)), services.start_run(request("steps 2"))
-    wait_until(services, first, generating)
-    pid = worker_pid(services)
-    os.kill(pid, signal.SIGKILL)
-    end = end_of(services, first)
-    assert end.state == "failed"
-    assert "SIGKILL" in end.reason
-    assert end.result.variants[0].text.startswith("w0 ")
-    assert end_of(services, second).state == "done"
-    assert worker_pid(services) != pid
-
-
 @pytest.mark.parametrize(("script", "model"), [("refuse", "tiny"), ("steps 1", "missing")])
 def test_a_failed_run_carries_the_sentence(services: Services, script: str, model: str) -> None:
     end = end_of(services, services.start_run(request(script, model)))
@@ -290,56 +232,3 @@ def test_a_warm_model_is_seen_in_the_status(services: Services) -> None:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert status.message == "tiny is ready on cpu in float32."
-
-
-def test_runs_of_a_dead_server_are_failed_with_the_reason_at_the_next_start(
-    database: Database,
-) -> None:
-    slug = Recorder(database).create(request("steps 1"))
-    services = Services(database, make_client=make_client)
-    view = services.snapshot(slug)
-    services.close()
-    assert view.state == "failed"
-    assert "app stopped before" in view.reason
-
-
-def test_close_cancels_what_is_unfinished_and_refuses_new_runs(database: Database) -> None:
-    services = Services(database, make_client=make_client)
-    running, queued = services.start_run(request("hang")), services.start_run(request(ENDLESS))
-    wait_until(services, running, lambda view: bool(view.result.variants))
-    services.close()
-    for slug in (running, queued):
-        view = services.snapshot(slug)
-        assert (view.state, view.reason) == (
-            "cancelled",
-            "The app was closed before this run ended.",
-        )
-    with pytest.raises(CkvError, match="closing"):
-        services.start_run(request("steps 1"))
-
-
-def test_a_disk_that_fills_up_fails_the_run_and_the_app_lives_on(
-    services: Services, database: Database
-) -> None:
-    slug = services.start_run(request(ENDLESS))
-    wait_until(services, slug, generating)
-    with database.write() as session:
-        # SQLite checks these triggers at every write, as it would a full disk.
-        for table in ("runs", "variants"):
-            session.execute(
-                text(
-                    f"CREATE TRIGGER full_{table} BEFORE UPDATE ON {table} "
-                    "BEGIN SELECT RAISE(ABORT, 'database or disk is full'); END"
-                )
-            )
-    end = end_of(services, slug)
-    assert end.state == "failed"
-    assert "is full; free some space" in end.reason
-    assert services.snapshot(slug).reason == end.reason
-    with database.write() as session:
-        session.execute(text("DROP TRIGGER full_runs"))
-        session.execute(text("DROP TRIGGER full_variants"))
-    assert end_of(services, services.start_run(request("steps 2"))).state == "done"
-    services.delete_run(slug)
-    with pytest.raises(StorageError, match="no run"):
-        services.snapshot(slug)

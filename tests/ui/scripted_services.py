@@ -1,0 +1,49 @@
+"""Services whose worker plays scripts instead of running a model, and waiting for their runs."""
+
+import time
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+
+from ckv_core.config import CompareRequest
+from ckv_core.worker.client import WorkerClient
+from ui.services import RunSnapshot, Services
+
+TIMEOUT_S = 20.0
+ENDLESS = "steps 1000000"
+make_client = partial(
+    WorkerClient,
+    runner="tests.core.worker.scripted_runner:ScriptedRunner",
+    cancel_grace_s=0.5,
+)
+
+
+def request(script: str, model: str = "tiny") -> CompareRequest:
+    return CompareRequest(context="one two three", question=script, model=model)
+
+
+def wait_until(services: Services, slug: str, wanted: Callable[[RunSnapshot], bool]) -> RunSnapshot:
+    deadline = time.monotonic() + TIMEOUT_S
+    while time.monotonic() < deadline:
+        view = services.snapshot(slug)
+        if wanted(view):
+            return view
+        time.sleep(0.01)
+    raise AssertionError(f"still {services.snapshot(slug)}")
+
+
+def end_of(services: Services, slug: str) -> RunSnapshot:
+    return wait_until(services, slug, lambda view: view.is_final)
+
+
+def generating(view: RunSnapshot) -> bool:
+    return bool(view.result.variants and view.result.variants[0].text)
+
+
+def worker_pid(services: Services) -> int:
+    pid = services._client.worker_pid
+    assert pid is not None
+    return pid
+
+
+async def collect(views: AsyncIterator[RunSnapshot]) -> list[RunSnapshot]:
+    return [view async for view in views]

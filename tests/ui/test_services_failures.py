@@ -1,0 +1,112 @@
+"""What pages see when the worker, the server or the disk fails."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from ckv_core.errors import CkvError, StorageError
+from storage.database import Database, default_url, open_database
+from storage.recorder import Recorder
+from tests.ui.scripted_services import (
+    ENDLESS,
+    end_of,
+    generating,
+    make_client,
+    request,
+    wait_until,
+    worker_pid,
+)
+from ui.services import Services
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    database = open_database(default_url(tmp_path))
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def services(database: Database) -> Iterator[Services]:
+    services = Services(database, make_client=make_client, queue_limit=3)
+    yield services
+    services.close()
+
+
+def test_an_unresponsive_run_is_cancelled_by_force(services: Services) -> None:
+    slug = services.start_run(request("hang"))
+    wait_until(services, slug, lambda view: bool(view.result.variants))
+    services.cancel_run(slug)
+    assert end_of(services, slug).state == "cancelled"
+
+
+def test_a_killed_worker_fails_its_run_with_a_reason_and_the_next_run_works(
+    services: Services,
+) -> None:
+    first, second = services.start_run(request(ENDLESS)), services.start_run(request("steps 2"))
+    wait_until(services, first, generating)
+    pid = worker_pid(services)
+    os.kill(pid, signal.SIGKILL)
+    end = end_of(services, first)
+    assert end.state == "failed"
+    assert "SIGKILL" in end.reason
+    assert end.result.variants[0].text.startswith("w0 ")
+    assert end_of(services, second).state == "done"
+    assert worker_pid(services) != pid
+
+
+def test_runs_of_a_dead_server_are_failed_with_the_reason_at_the_next_start(
+    database: Database,
+) -> None:
+    slug = Recorder(database).create(request("steps 1"))
+    services = Services(database, make_client=make_client)
+    view = services.snapshot(slug)
+    services.close()
+    assert view.state == "failed"
+    assert "app stopped before" in view.reason
+
+
+def test_close_cancels_what_is_unfinished_and_refuses_new_runs(database: Database) -> None:
+    services = Services(database, make_client=make_client)
+    running, queued = services.start_run(request("hang")), services.start_run(request(ENDLESS))
+    wait_until(services, running, lambda view: bool(view.result.variants))
+    services.close()
+    for slug in (running, queued):
+        view = services.snapshot(slug)
+        assert (view.state, view.reason) == (
+            "cancelled",
+            "The app was closed before this run ended.",
+        )
+    with pytest.raises(CkvError, match="closing"):
+        services.start_run(request("steps 1"))
+
+
+def test_a_disk_that_fills_up_fails_the_run_and_the_app_lives_on(
+    services: Services, database: Database
+) -> None:
+    slug = services.start_run(request(ENDLESS))
+    wait_until(services, slug, generating)
+    with database.write() as session:
+        # SQLite checks these triggers at every write, as it would a full disk.
+        for table in ("runs", "variants"):
+            session.execute(
+                text(
+                    f"CREATE TRIGGER full_{table} BEFORE UPDATE ON {table} "
+                    "BEGIN SELECT RAISE(ABORT, 'database or disk is full'); END"
+                )
+            )
+    end = end_of(services, slug)
+    assert end.state == "failed"
+    assert "is full; free some space" in end.reason
+    assert services.snapshot(slug).reason == end.reason
+    with database.write() as session:
+        session.execute(text("DROP TRIGGER full_runs"))
+        session.execute(text("DROP TRIGGER full_variants"))
+    assert end_of(services, services.start_run(request("steps 2"))).state == "done"
+    services.delete_run(slug)
+    with pytest.raises(StorageError, match="no run"):
+        services.snapshot(slug)
