@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 from pathlib import Path
 
 import pytest
@@ -148,6 +149,20 @@ def test_a_read_only_folder_is_one_sentence(existing):
     assert err == ""
     assert "read-only" in out or "cannot be opened" in out
     assert out.count("\n") == 1
+
+
+def test_opening_waits_for_a_program_that_writes(tmp_path):
+    # A file that is not in WAL mode yet: the switch fails at once while another writes.
+    writer = sqlite3.connect(
+        tmp_path / "ckv.sqlite3", isolation_level=None, check_same_thread=False
+    )
+    writer.execute("CREATE TABLE other (x)")
+    writer.execute("BEGIN IMMEDIATE")
+    release = threading.Timer(0.5, lambda: writer.execute("COMMIT"))
+    release.start()
+    open_database(default_url(tmp_path)).close()
+    release.join()
+    writer.close()
 
 
 def test_a_newer_schema_is_refused_and_left_alone(tmp_path):
