@@ -29,7 +29,7 @@ function newCard(index) {
   });
   card.node = make("section", { class: "ckv-card" },
     make("header", { class: "ckv-card-head" },
-      make("h4", { class: "ckv-name" }, marker(index), make("span", {}, card.name, card.spec)),
+      make("h3", { class: "ckv-name" }, marker(index), make("span", {}, card.name, card.spec)),
       card.status, card.copy),
     card.chips, card.body, card.verdict);
   card.node.style.borderTopColor = colorOf(Number.isInteger(index) ? index : 0);
@@ -48,7 +48,9 @@ function drawText(card, value) {
   const stick = card.body.scrollTop + card.body.clientHeight > card.body.scrollHeight - 24;
   card.text = tokens.join("");
   const before = at === null ? card.text : tokens.slice(0, at).join("");
-  if (card.before.data !== before) card.before.data = before;
+  // Appending keeps what the reader has selected while text streams in.
+  if (before.startsWith(card.before.data)) card.before.appendData(before.slice(card.before.length));
+  else card.before.data = before;
   card.diff.hidden = at === null;
   if (at !== null) {
     setText(card.diff, visible(tokens[at]));

@@ -97,6 +97,7 @@ class KeptApp {
   pick({ token = this.token, layer = this.layer, chosen = this.chosen }) {
     if (chosen !== this.chosen) this.redraw("shade");
     Object.assign(this, { token, layer, chosen, extending: false });
+    this.say([str(this.current().label), `layer ${layer}`, ...(token === null ? [] : [this.tokenName(token)])].join(", "));
     this.redraw("heat", "overlay", "text", "panels");
     this.writeHash();
   }

@@ -59,6 +59,8 @@ Object.assign(HeatMap.prototype, {
       const cell = this.cellAt(event);
       this.pick(cell.row, cell.position);
     }
+    const [left] = this.pointers.values();
+    if (left) this.gesture = { moved: Infinity, range: [...this.app.range], x: left.x, gap: null };
   },
 
   /** The wheel scrolls the page until the map has the focus or Ctrl is held. */

@@ -34,7 +34,7 @@ class HeatMap {
     const ratio = window.devicePixelRatio || 1;
     const width = this.box.clientWidth;
     const rows = this.rows();
-    const inner = clamp(rows * 6, 84, 208);
+    const inner = clamp(rows * 6, 168, 216);
     const height = inner + GUTTER.top + GUTTER.bottom;
     if (this.box.style.height !== `${height}px`) this.box.style.height = `${height}px`;
     for (const canvas of [this.base, this.top]) {

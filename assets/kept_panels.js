@@ -22,7 +22,7 @@ function evidenceRow(variant, first, end) {
 }
 
 function drawEvidence(app, box) {
-  const title = make("h4", { text: "Evidence" });
+  const title = make("h3", { text: "Evidence" });
   if (!app.span) {
     box.replaceChildren(title, make("p", { class: "ckv-hint", text: "Search, drag over the text, or click one token and Shift-click another: then see which variants still hold that span." }));
     return;
@@ -88,7 +88,7 @@ function slotGrid(app, variant) {
 }
 
 function drawToken(app, box) {
-  const title = make("h4", { text: "Token" });
+  const title = make("h3", { text: "Token" });
   if (app.token === null) {
     box.replaceChildren(title, make("p", { class: "ckv-hint", text: "Click a token in the text or a cell of a map to see its layer × KV head grid in every variant." }));
     return;

@@ -144,7 +144,7 @@ function textPanel(app, text) {
     else if (due.has("text") || due.has("point")) text.mark();
   });
   return make("section", { class: "ckv-panel ckv-text-panel", "aria-label": "Prompt text" },
-    make("div", { class: "ckv-panel-head" }, make("h4", { text: "Prompt" }), variantSelect(app, "Variant that shades the text"), searchBox(app, text)),
+    make("div", { class: "ckv-panel-head" }, make("h3", { text: "Prompt" }), variantSelect(app, "Variant that shades the text"), searchBox(app, text)),
     text.box, shadeLegend());
 }
 
@@ -234,7 +234,7 @@ window.addEventListener("hashchange", () => {
 });
 
 new MutationObserver(() => {
-  if (!current) return;
+  if (!current || !element.isConnected) return;
   current.readInk();
   current.redraw("heat", "panels");
 }).observe(document.body, { attributes: true, attributeFilter: ["class"] });

@@ -6,7 +6,7 @@ import gradio as gr
 
 ASSETS = Path(__file__).resolve().parent.parent / "assets"
 CSS_PATHS: tuple[Path, ...] = tuple(
-    ASSETS / name for name in ("app.css", "components.css", "kept_tokens.css")
+    ASSETS / f"{name}.css" for name in ("app", "components", "results", "kept_tokens", "kept_text")
 )
 LOGO_PATH = ASSETS / "logo.svg"
 FAVICON_PATH = ASSETS / "favicon.svg"

@@ -2,6 +2,7 @@
 
 import json
 from abc import ABCMeta
+from collections.abc import Sequence
 from typing import Any
 
 import gradio as gr
@@ -45,9 +46,16 @@ class ScriptedHtml(gr.HTML, metaclass=_NoStubs):
     SCRIPTS: tuple[str, ...] = ()
     NAME: str = ""
 
-    def __init__(self, value: dict[str, Any] | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        value: dict[str, Any] | None = None,
+        *,
+        elem_classes: Sequence[str] = (),
+        **kwargs: Any,
+    ) -> None:
         super().__init__(
             value,
+            elem_classes=["ckv-host", *elem_classes],
             html_template=_TEMPLATE.format(name=self.NAME),
             js_on_load=_script(("common.js", *self.SCRIPTS)),
             apply_default_css=False,

@@ -1,0 +1,170 @@
+"""Kept tokens in use: clicks, keys, wheel, fingers, addresses, failures, hostile text."""
+
+import re
+from collections.abc import Callable
+
+import pytest
+from components_lab import HOSTILE, View, evidence, expected_evidence, small_run
+
+pytestmark = pytest.mark.e2e
+
+
+def test_two_clicks_and_dragging_select_a_span(open_view: Callable[..., View]) -> None:
+    view = open_view()
+    run = small_run()
+    view.show_kept(run)
+    page = view.page
+    page.locator("#kept [data-t='20']").click()
+    page.locator("#kept .ckv-token-panel q").wait_for()
+    page.locator("#kept [data-t='31']").click(modifiers=["Shift"])
+    page.locator("#kept .ckv-evidence", has_text="tokens 20\u201331").wait_for()
+    assert evidence(view)["2"] == expected_evidence(run, 2, 20, 32)
+    start = page.locator("#kept [data-t='40']").bounding_box()
+    stop = page.locator("#kept [data-t='41']").bounding_box()
+    assert start is not None
+    assert stop is not None
+    page.mouse.move(start["x"] + 2, start["y"] + 8)
+    page.mouse.down()
+    page.mouse.move(stop["x"] + stop["width"] - 5, stop["y"] + 8, steps=5)
+    page.mouse.up()
+    page.locator("#kept .ckv-evidence", has_text="tokens 40\u201341").wait_for()
+    page.keyboard.press("Escape")
+
+
+def wait_until_zoomed(view: View) -> None:
+    view.page.wait_for_function(
+        "!/ 0.299 /.test(document.querySelector('#kept .ckv-where').textContent)"
+    )
+
+
+def test_keys_move_a_cursor_zoom_and_clear(open_view: Callable[..., View]) -> None:
+    view = open_view()
+    run = small_run()
+    view.show_kept(run)
+    page = view.page
+    canvas = page.locator("#kept figure[data-variant='1'] .ckv-map-top")
+    live = page.locator("#kept p[aria-live=polite]")
+    canvas.focus()
+    page.keyboard.press("Home")
+    for _ in range(7):
+        page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowDown")
+    kept = int(run.masks[0][1, :, 7].sum())
+    assert "layer 1 · token 7 " in live.inner_text()
+    assert f"kept by {kept} of 3 KV heads" in live.inner_text()
+    page.keyboard.press("Enter")
+    page.locator("#kept .ckv-token-panel", has_text="token 7, layer 1").wait_for()
+    page.keyboard.press("+")
+    page.locator("#kept .ckv-where", has_text="of 300").wait_for()
+    wait_until_zoomed(view)
+    labels = page.locator("#kept .ckv-map-top").evaluate_all("es => es.map(e => e.ariaLabel)")
+    spans = {re.search(r"Positions (\d+ to \d+)", label).group(1) for label in labels}  # type: ignore[union-attr]
+    assert len(spans) == 1
+    page.keyboard.press("0")
+    page.locator("#kept .ckv-where", has_text="positions 0\u2013299").wait_for()
+    page.keyboard.press("Escape")
+    page.locator("#kept .ckv-token-panel .ckv-hint", has_text="Click a token").wait_for()
+    assert "token=" not in page.url
+    page.locator("#kept .ckv-tokens").focus()
+    page.keyboard.press("ArrowRight")
+    slots = int(run.masks[0][list(run.evictable)][:, :, 1].sum())
+    assert f"kept by {slots} of 15 slots" in live.inner_text()
+
+
+def test_wheel_zooms_about_the_pointer_only_when_asked(open_view: Callable[..., View]) -> None:
+    view = open_view()
+    view.show_kept(small_run())
+    page = view.page
+    page.locator("#kept figure[data-variant='1'] .ckv-map-top").hover(position={"x": 150, "y": 60})
+    where = page.locator("#kept .ckv-where")
+    page.mouse.wheel(0, -300)
+    page.wait_for_timeout(150)
+    assert "positions 0\u2013299" in where.inner_text()
+    page.locator("#kept figure[data-variant='1'] .ckv-map-top").hover(position={"x": 150, "y": 60})
+    page.keyboard.down("Control")
+    page.mouse.wheel(0, -300)
+    page.keyboard.up("Control")
+    wait_until_zoomed(view)
+
+
+def test_two_fingers_zoom_all_maps(open_view: Callable[..., View]) -> None:
+    view = open_view(width=430)
+    view.show_kept(small_run())
+    page = view.page
+    canvas = page.locator("#kept figure[data-variant='1'] .ckv-map-top")
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
+    assert box is not None
+    touch = page.context.new_cdp_session(page)
+
+    def fingers(kind: str, *gaps: int) -> None:
+        y, middle = box["y"] + 60, box["x"] + box["width"] / 2
+        points = [{"x": middle + gap, "y": y, "id": i} for i, gap in enumerate(gaps)]
+        touch.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+
+    fingers("touchStart", -30)
+    fingers("touchStart", -30, 30)
+    fingers("touchMove", -60, 60)
+    fingers("touchMove", -90, 90)
+    fingers("touchEnd")
+    wait_until_zoomed(view)
+    assert page.locator("#kept .ckv-token-panel .ckv-hint", has_text="Click a token").is_visible()
+
+
+def test_the_address_opens_the_same_spot(open_view: Callable[..., View]) -> None:
+    run = small_run()
+    view = open_view(fragment="#token=61&variant=3&layer=2&span=60-63&other=kept")
+    view.show_kept(run)
+    page = view.page
+    page.locator("#kept .ckv-token-panel", has_text="token 61, layer 2").wait_for()
+    assert page.locator("#kept figure[data-variant='3'].ckv-chosen").count() == 1
+    assert evidence(view)["3"] == expected_evidence(run, 3, 60, 64)
+    page.evaluate("location.hash = '#token=999999&layer=77&span=5-2&variant=x'")
+    page.evaluate("location.hash = '#token=12&layer=1'")
+    page.locator("#kept .ckv-token-panel", has_text="token 12, layer 1").wait_for()
+
+
+def test_a_failed_fetch_says_so_and_can_be_tried_again(open_view: Callable[..., View]) -> None:
+    view = open_view()
+    run = small_run()
+    view.lab.failing.add("small")
+    view.send(kept=run.value())
+    page = view.page
+    again = page.get_by_role("button", name="Fetch the kept tokens again")
+    again.wait_for()
+    assert "could not be fetched: the server answered 503" in page.locator("#kept").inner_text()
+    view.lab.failing.clear()
+    again.click()
+    page.wait_for_selector("#kept .ckv-maps")
+    view.console[:] = [line for line in view.console if "503" not in line]
+
+
+def test_wrong_length_of_bits_is_refused(open_view: Callable[..., View]) -> None:
+    view = open_view()
+    view.send(kept={**small_run().value(), "kv_heads": 4})
+    view.page.locator("#kept .ckv-empty", has_text="bytes instead of").wait_for()
+
+
+def test_hostile_pieces_and_labels_stay_text(open_view: Callable[..., View]) -> None:
+    view = open_view(width=430)
+    value = small_run().value()
+    value["variants"][0]["label"] = HOSTILE
+    view.show_kept(small_run(), variants=value["variants"])
+    page = view.page
+    assert page.locator("#kept [data-t='100']").text_content() == HOSTILE
+    page.locator("#kept [data-t='100']").click()
+    page.locator("#kept .ckv-token-panel q").wait_for()
+    assert page.locator("#kept img").count() == 0
+    assert page.evaluate("document.documentElement.scrollWidth") == 430
+
+
+def test_a_new_key_fetches_again_and_none_empties(open_view: Callable[..., View]) -> None:
+    view = open_view()
+    view.show_kept(small_run())
+    page = view.page
+    with page.expect_response("**/data/small/1/retained"):
+        view.send(kept={**small_run().value(), "key": "2"})
+    page.wait_for_selector("#kept .ckv-maps")
+    view.send(kept=None)
+    page.locator("#kept .ckv-empty", has_text="appears here").wait_for()
+    assert page.locator("#kept .ckv-maps").count() == 0

@@ -1,0 +1,186 @@
+"""Status bar, summary table and generations in a real browser."""
+
+from collections.abc import Callable
+
+import pytest
+from components_lab import HOSTILE, View, card
+
+pytestmark = pytest.mark.e2e
+
+STAGES = [
+    {"name": "load", "label": "Load", "state": "done", "ms": 920},
+    {"name": "prefill", "label": "Prefill", "state": "active", "ms": None},
+    {"name": "decode", "label": "Decode", "state": "waiting", "ms": None},
+]
+
+
+def status(**changes: object) -> dict[str, object]:
+    return {
+        "state": "running",
+        "stage": "prefill",
+        "stages": STAGES,
+        "fraction": 0.25,
+        "detail": "layer 8 of 30",
+        "reason": "",
+        "queue_ahead": 0,
+        "elapsed_s": 3.2,
+        "chips": ["cpu"],
+        **changes,
+    }
+
+
+COLUMNS = [
+    {"key": "kept", "label": "Kept", "help": "Entries kept.", "unit": "entries", "align": "right"},
+    {"key": "answer", "label": "Answer", "help": "", "unit": "", "align": "left"},
+]
+
+
+def summary(label: str = "SnapKV", kept: str = "11,520") -> dict[str, object]:
+    cells = {
+        "kept": {"text": kept, "title": "asked 11,520", "tone": ""},
+        "answer": {"text": "missing", "title": "", "tone": "warn"},
+    }
+    row = {"index": 1, "label": label, "spec": "snapkv", "cells": cells}
+    return {"columns": COLUMNS, "rows": [row], "notes": ["One note."]}
+
+
+def test_components_without_a_value_are_quiet(open_view: Callable[..., View]) -> None:
+    view = open_view()
+    assert view.page.locator("#status .ckv-status").is_hidden()
+    for name in ("summary", "generations", "kept"):
+        assert view.page.locator(f"#{name} .ckv-empty").is_visible()
+
+
+def test_status_bar_shows_stage_fraction_and_time(open_view: Callable[..., View]) -> None:
+    view = open_view()
+    view.send(status=status())
+    bar = view.page.locator("#status [role=progressbar]")
+    bar.wait_for()
+    assert bar.get_attribute("aria-valuenow") == "25"
+    live = view.page.locator("#status [role=status]")
+    assert "Running" in live.inner_text()
+    assert "layer 8 of 30" in live.inner_text()
+    assert view.page.locator("#status [aria-current=step]").inner_text().startswith("▸")
+    assert "920 ms" in view.page.locator("#status .ckv-stages").inner_text()
+    view.send(status=status(fraction=None))
+    view.page.wait_for_selector("#status [role=progressbar]:not([aria-valuenow])")
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"state": "queued", "queue_ahead": 2}, "2 runs are ahead of this one"),
+        ({"state": "queued", "queue_ahead": 0}, "Starts next"),
+        ({"state": "failed", "reason": "The worker died. Start again."}, "The worker died."),
+        ({"state": "cancelled", "reason": "Cancelled by you."}, "Cancelled by you."),
+    ],
+)
+def test_status_bar_says_what_happened(
+    open_view: Callable[..., View], changes: dict[str, object], sentence: str
+) -> None:
+    view = open_view()
+    view.send(status=status(**changes))
+    view.page.locator("#status [role=status]", has_text=sentence).wait_for()
+    assert view.page.locator("#status [role=progressbar]").is_hidden()
+
+
+def test_summary_is_a_table_with_headers_and_help_by_keyboard(
+    open_view: Callable[..., View],
+) -> None:
+    view = open_view()
+    view.send(summary=summary())
+    page = view.page
+    page.get_by_role("rowheader", name="SnapKV").wait_for()
+    assert page.locator("#summary caption").count() == 1
+    assert page.locator("#summary thead th[scope=col]").count() == 3
+    assert "⚠ missing" in page.locator("#summary tbody").inner_text()
+    tip = page.locator("#summary [role=tooltip]")
+    assert tip.is_hidden()
+    page.locator("#summary .ckv-help").focus()
+    assert tip.is_visible()
+    assert tip.inner_text() == "Entries kept."
+    page.keyboard.press("Escape")
+    assert tip.is_hidden()
+
+
+def test_summary_downloads_csv_without_formulas(open_view: Callable[..., View]) -> None:
+    view = open_view()
+    view.send(summary=summary('=HYPERLINK("x")', "-1.5"))
+    view.page.locator("#summary .ckv-table tbody tr").wait_for()
+    with view.page.expect_download() as download:
+        view.page.get_by_role("button", name="Download CSV").click()
+    lines = download.value.path().read_text("utf-8").splitlines()
+    assert lines[0] == '"Variant","SPEC","Kept (entries)","Answer"'
+    assert lines[1] == '"\'=HYPERLINK(""x"")","snapkv","-1.5","missing"'
+
+
+def test_generations_mark_the_first_difference(open_view: Callable[..., View]) -> None:
+    view = open_view()
+    cards = [
+        card(0, "Full cache", ["The ", "code ", "is ", "7421"], reference=True, stopped="eos"),
+        card(
+            1,
+            "SnapKV",
+            ["The ", "code ", "was ", "lost"],
+            first_difference=2,
+            stopped="length",
+            answer="missing",
+        ),
+        card(2, "AdaKV", ["The ", "code "], first_difference=2, stopped="eos"),
+    ]
+    view.send(generations={"cards": cards, "answer": "7421"})
+    page = view.page
+    second = page.locator("#generations .ckv-card").nth(1)
+    second.wait_for()
+    assert second.locator("mark").inner_text().strip() == "was"
+    assert second.locator("mark").evaluate("e => getComputedStyle(e).textDecorationLine") == (
+        "underline"
+    )
+    assert "Differs from token 3 on" in second.inner_text()
+    assert "answer missing" in second.inner_text()
+    assert page.locator("#generations .ckv-card").nth(2).locator("mark").inner_text() == "⟨end⟩"
+    assert page.locator("#generations .ckv-card").nth(0).locator("mark").is_hidden()
+    second.get_by_role("button", name="Copy").click()
+    second.get_by_role("button", name="Copied").wait_for()
+    assert page.evaluate("navigator.clipboard.readText()") == "The code was lost"
+
+
+def test_streaming_grows_the_same_nodes(open_view: Callable[..., View]) -> None:
+    view = open_view()
+    page = view.page
+    view.send(generations={"cards": [card(0, "Full cache", ["a"], status="generating")]})
+    page.locator("#generations [role=log]").wait_for()
+    page.evaluate("document.querySelector('#generations .ckv-card').dataset.mine = '1'")
+    page.get_by_role("button", name="Stream").click()
+    last = page.locator("#generations .ckv-text", has_text="word19")
+    last.nth(1).wait_for()
+    assert page.locator("#generations .ckv-card").first.get_attribute("data-mine") == "1"
+    assert last.first.inner_text().split() == [f"word{i}" for i in range(20)]
+    view.send(generations={"cards": [card(0, "Full cache", ["a"], stopped="eos")]})
+    page.wait_for_function("document.querySelectorAll('#generations [role=log]').length === 0")
+    assert page.locator("#generations .ckv-card").count() == 1
+
+
+@pytest.mark.parametrize("width", [430, 1600])
+def test_hostile_text_stays_text_and_nothing_widens_the_page(
+    open_view: Callable[..., View], width: int
+) -> None:
+    view = open_view(width=width)
+    word = HOSTILE + "x" * 2000
+    hostile = summary(word, HOSTILE)
+    hostile["notes"] = [word]
+    view.send(
+        status=status(detail=word, chips=[HOSTILE]),
+        summary=hostile,
+        generations={
+            "cards": [
+                card(0, word, [HOSTILE, word], spec=word, chips=[HOSTILE], first_difference=0)
+            ],
+            "answer": word,
+        },
+    )
+    view.page.locator("#generations .ckv-card").wait_for()
+    for name in ("status", "summary", "generations"):
+        assert HOSTILE in view.page.locator(f"#{name}").text_content()
+        assert view.page.locator(f"#{name} img").count() == 0
+    assert view.page.evaluate("document.documentElement.scrollWidth") == width
