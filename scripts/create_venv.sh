@@ -25,4 +25,4 @@ if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
   exit 1
 fi
 echo "make: creating $venv with $("$python" --version)"
-"$python" -m venv --clear "$venv"
+"$python" -m venv "$venv"
