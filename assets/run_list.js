@@ -42,7 +42,7 @@ function pageLinks(value) {
   const link = (page, text) => make("a", { class: "ckv-link", href: `/runs?page=${page}`, text });
   return [
     value.page > 1 ? link(value.page - 1, "Newer") : null,
-    make("span", { class: "ckv-subdued", text: `Page ${value.page} of ${value.pages}, ${whole(value.total)} runs` }),
+    make("span", { class: "ckv-subdued", text: `Page ${value.page} of ${value.pages}, ${whole(value.total)} ${value.total === 1 ? "run" : "runs"}` }),
     value.page < value.pages ? link(value.page + 1, "Older") : null,
   ].filter(Boolean);
 }

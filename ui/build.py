@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import gradio as gr
-from gradio.components import Navbar
 from starlette.middleware import Middleware
 
 from ckv_core.modeling.catalog import list_models
@@ -38,13 +37,13 @@ def build_app(services: Services, settings: Settings) -> gr.Blocks:
             services, settings, models=_models(settings.model), examples=load_examples()
         )
         compare.wire(app)
-    with app.route("Runs", "/runs") as runs_route:
+    with app.route("Runs", "/runs", show_in_navbar=False) as runs_route:
         _header("/runs")
         RunsPage(services).wire(runs_route)
-    with app.route("Methods", "/methods"):
+    with app.route("Methods", "/methods", show_in_navbar=False):
         _header("/methods")
         build_methods()
-    with app.route("Run", "/run") as run_route:
+    with app.route("Run", "/run", show_in_navbar=False) as run_route:
         _header("/run")
         RunPage(services).wire(run_route)
     app.queue(api_open=False, max_size=WAITING_EVENTS)
@@ -83,7 +82,6 @@ def launch_options(services: Services, settings: Settings) -> dict[str, Any]:
 
 def _header(path: str) -> None:
     """Name and pages; our own, because Gradio's bar cannot stand beside the name."""
-    Navbar(visible=False)
     links = "".join(
         f'<a href="{target}"{" aria-current=page" if target == path else ""}>{name}</a>'
         for target, name in PAGES.items()

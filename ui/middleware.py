@@ -6,6 +6,7 @@ import secrets
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -107,13 +108,19 @@ def _foreign(headers: Headers, method: str) -> str | None:
 
     A hostile page can point its own host name at 127.0.0.1 (DNS rebinding) or post to it.
     """
-    host = urlsplit(f"//{headers.get('host', '')}").hostname
-    if host not in LOOPBACK_HOSTS:
+    if _hostname(f"//{headers.get('host', '')}") not in LOOPBACK_HOSTS:
         return "Open the app as http://127.0.0.1 or localhost, or set CKV_HOST to serve others."
     origin = headers.get("origin")
-    if origin and method not in ("GET", "HEAD") and urlsplit(origin).hostname not in LOOPBACK_HOSTS:
+    if origin and method not in ("GET", "HEAD") and _hostname(origin) not in LOOPBACK_HOSTS:
         return "Requests from other sites are refused."
     return None
+
+
+def _hostname(url: str) -> str | None:
+    try:
+        return urlsplit(url).hostname
+    except ValueError:
+        return None
 
 
 def _too_large() -> PlainTextResponse:
@@ -128,7 +135,7 @@ async def _capped(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> N
     A chunked body has no length to look at beforehand.
     """
     received = 0
-    answered = False
+    started = refused = False
 
     async def receive_capped() -> Message:
         nonlocal received
@@ -140,11 +147,18 @@ async def _capped(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> N
         return message
 
     async def send_capped(message: Message) -> None:
-        nonlocal answered
-        if received <= MAX_BODY_BYTES:
+        nonlocal started, refused
+        if received <= MAX_BODY_BYTES or started:
+            started = True
             await send(message)
-        elif not answered:
-            answered = True
+        elif not refused:
+            refused = True
             await _too_large()(scope, receive, send)
 
-    await app(scope, receive_capped, send_capped)
+    try:
+        await app(scope, receive_capped, send_capped)
+    except ClientDisconnect:
+        if received <= MAX_BODY_BYTES:
+            raise
+        if not (started or refused):
+            await _too_large()(scope, receive, send)

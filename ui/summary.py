@@ -220,14 +220,14 @@ COLUMNS: tuple[Column, ...] = (
     Column(
         key="share",
         label="Of full",
-        unit="% of bytes",
+        unit="bytes",
         help="Measured cache bytes as a share of the full cache's.",
         cell=_share,
     ),
     Column(
         key="agreement",
         label="Agreement",
-        unit="% of tokens",
+        unit="with full cache",
         help="Share of the full cache's generated tokens that this variant reproduces before its "
         "first difference.",
         cell=_agreement,
@@ -235,7 +235,7 @@ COLUMNS: tuple[Column, ...] = (
     Column(
         key="first_difference",
         label="First difference",
-        unit="generated token",
+        unit="from full cache",
         help="The first generated token that differs from the full cache's.",
         cell=_first_difference,
     ),
@@ -249,7 +249,7 @@ COLUMNS: tuple[Column, ...] = (
     ),
     Column(
         key="final_l1",
-        label="Final hidden L1",
+        label="Final hidden",
         unit="L1",
         help="Distance of the hidden state after the last block from the full run's, errors of "
         "earlier layers carried along; first decoding step.",
@@ -257,7 +257,7 @@ COLUMNS: tuple[Column, ...] = (
     ),
     Column(
         key="head_l1",
-        label="Mean head L1",
+        label="Mean head",
         unit="L1",
         help="How far eviction alone moves one head's attention output, averaged over the query "
         "heads; the head gets the full run's input.",

@@ -160,10 +160,10 @@ class ComparePage:
         return [
             slug,
             SILENT,
-            gr.Accordion(label=label, open=False),
-            gr.Column(visible=True),
-            gr.Button(interactive=False),
-            gr.Button(interactive=True),
+            gr.update(label=label, open=False),
+            gr.update(visible=True),
+            gr.update(interactive=False),
+            gr.update(interactive=True),
         ]
 
     async def tail(self, slug: str) -> AsyncIterator[list[Any]]:
@@ -171,9 +171,9 @@ class ComparePage:
 
         def buttons(snapshot: RunSnapshot) -> list[Any]:
             final = snapshot.is_final
-            return [gr.Button(interactive=final), gr.Button(interactive=not final)]
+            return [gr.update(interactive=final), gr.update(interactive=not final)]
 
-        async for updates in follow(self._services, slug, Feed(self.block), buttons):
+        async for updates in follow(self._services, slug, Feed(self.block), buttons, more=2):
             yield updates
 
     def open(self, request: gr.Request) -> list[Any]:
@@ -193,7 +193,7 @@ class ComparePage:
         if not shown:
             told = said(f"Settings of run {slug} are filled in; change them and run.")
             return [*controls, "", told, *rest]
-        return [*controls, slug, SILENT, gr.skip(), gr.Column(visible=True), *rest[2:]]
+        return [*controls, slug, SILENT, gr.skip(), gr.update(visible=True), *rest[2:]]
 
     def describe(self, *values: object) -> dict[str, Any]:
         """The variants that would run, or what is wrong with them."""
@@ -240,6 +240,8 @@ class ComparePage:
 
     async def watch_model(self, model: str) -> AsyncIterator[dict[str, Any]]:
         """Say how far the worker is with the model, until it is ready or has failed."""
+        # Gradio empties the outputs of a generator that yields nothing.
+        yield SILENT
         shown = None
         for _ in range(MODEL_POLLS):
             status = self._services.model_status()

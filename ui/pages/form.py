@@ -122,9 +122,9 @@ def preset_updates(preset: str, alpha: float) -> list[Any]:
     known = {shown_default(KNOBS["alpha"], name) for name in ("paper", "kvpress")}
     new_alpha = shown_default(KNOBS["alpha"], preset) if alpha in known else gr.skip()
     knobs = [
-        gr.Dropdown(choices=_knob_choices(k, preset))
+        gr.update(choices=_knob_choices(k, preset))
         if k.choices
-        else gr.Textbox(placeholder=_placeholder(k, preset))
+        else gr.update(placeholder=_placeholder(k, preset))
         for k in ADVANCED_KNOBS
         if k.name != "preset"
     ]

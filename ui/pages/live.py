@@ -29,6 +29,11 @@ class Feed:
         self._block = block
         self._sent: dict[str, Any] = {}
 
+    @property
+    def width(self) -> int:
+        """How many updates there are at a time."""
+        return len(self._block.outputs)
+
     def updates(self, snapshot: RunSnapshot, now: datetime) -> list[Any]:
         """One update per output of the block, in its order."""
         final = snapshot.is_final
@@ -76,13 +81,19 @@ def find_run(services: Services, slug: object) -> RunSnapshot:
 
 
 async def follow(
-    services: Services, slug: str, feed: Feed, after: Callable[[RunSnapshot], list[Any]]
+    services: Services,
+    slug: str,
+    feed: Feed,
+    after: Callable[[RunSnapshot], list[Any]],
+    more: int,
 ) -> AsyncIterator[list[Any]]:
-    """Yield updates of the block, then what `after` adds, until the run is over.
+    """Yield updates of the block, then the `more` that `after` adds, until the run is over.
 
-    Ends at once for a slug that names no run: the handler before has said so.
+    Changes nothing for a slug that names no run: the handler before has said so.
     """
     if not is_slug(slug):
+        # Gradio empties the outputs of a generator that yields nothing.
+        yield [gr.skip() for _ in range(feed.width + more)]
         return
     try:
         async for snapshot in services.watch(slug):

@@ -87,14 +87,14 @@ def build_results(*, visible: bool) -> ResultsBlock:
 def figures_of(result: RunResult | None) -> list[Any]:
     """Values of `ResultsBlock.charts`; empty charts for None."""
     if result is None:
-        return [None, None, gr.Radio(visible=False), None, None]
+        return [None, None, gr.update(visible=False), None, None]
     indices = perturbed_variants(result)
     choices = [(result.variants[i].label, i) for i in indices]
     chosen = indices[0] if indices else None
     return [
         layer_figure(result),
         final_figure(result),
-        gr.Radio(choices=choices, value=chosen, visible=len(choices) > 1),
+        gr.update(choices=choices, value=chosen, visible=len(choices) > 1),
         head_grid(result, chosen),
         budgets_figure(result),
     ]

@@ -68,9 +68,9 @@ class RunPage:
             snapshot = find_run(self._services, slug)
         except CkvError as error:
             return ["", SILENT, said(str(error), "error"), *[gr.skip()] * 3]
-        shown = gr.Column(visible=True)
+        shown = gr.update(visible=True)
         facts = views.details_value(snapshot)
-        return [slug, said(snapshot.title), SILENT, shown, gr.Accordion(visible=True), facts]
+        return [slug, said(snapshot.title), SILENT, shown, gr.update(visible=True), facts]
 
     async def tail(self, slug: str) -> AsyncIterator[list[Any]]:
         """Follow the run; its details fill up as they become known."""
@@ -81,7 +81,7 @@ class RunPage:
             known = (snapshot.result.prompt is not None, snapshot.state)
             facts = gr.skip() if known == prepared else views.details_value(snapshot)
             prepared = known
-            return [gr.Button(visible=not snapshot.is_final), facts]
+            return [gr.update(visible=not snapshot.is_final), facts]
 
-        async for updates in follow(self._services, slug, Feed(self.block), rest):
+        async for updates in follow(self._services, slug, Feed(self.block), rest, more=2):
             yield updates

@@ -1,0 +1,234 @@
+"""Made-up runs, and a Services that only remembers what it was asked."""
+
+import dataclasses
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+
+from ckv_core.config import CompareRequest
+from ckv_core.errors import StorageError
+from ckv_core.records import (
+    ModelInfo,
+    Perturbation,
+    Progress,
+    PromptInfo,
+    Receipt,
+    RetainedSet,
+    RunResult,
+    VariantResult,
+)
+from ckv_core.worker.messages import ModelStatus, TokensCounted
+from storage.records import RunSummary
+from storage.repository import RunMissingError
+from ui.services import RunSnapshot
+
+SLUG = "abc123def456"
+START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+LAYERS, KV_HEADS, QUERY_HEADS, POSITIONS, HEAD_DIM = 3, 2, 4, 10, 8
+ENTRY_BYTES = 2 * HEAD_DIM * 4
+FULL_BYTES = LAYERS * KV_HEADS * POSITIONS * ENTRY_BYTES
+
+
+def model_info(**changes) -> ModelInfo:
+    info = ModelInfo(
+        name="tiny",
+        sha256="f" * 64,
+        layers=LAYERS,
+        query_heads=QUERY_HEADS,
+        kv_heads=KV_HEADS,
+        head_dim=HEAD_DIM,
+        dtype="float32",
+        device="cpu",
+        evictable_layers=(0, 1, 2),
+        context_limit=64,
+    )
+    return dataclasses.replace(info, **changes)
+
+
+def prompt_info() -> PromptInfo:
+    return PromptInfo(
+        scenario="regular",
+        token_ids=tuple(range(POSITIONS)),
+        compressed_tokens=POSITIONS,
+        pieces=tuple(f"t{i} " for i in range(POSITIONS)),
+        context_tokens=(1, 8),
+    )
+
+
+def full_variant() -> VariantResult:
+    everything = LAYERS * KV_HEADS * POSITIONS
+    return VariantResult(
+        spec="full",
+        label="Full cache",
+        method="full",
+        critical=False,
+        receipt=Receipt(
+            budget_tokens=POSITIONS,
+            requested_entries=everything,
+            retained_entries=everything,
+            cache_bytes=FULL_BYTES,
+            full_cache_bytes=FULL_BYTES,
+        ),
+        text="one two",
+        token_ids=(1, 2),
+        token_texts=("one", " two"),
+        stopped="eos",
+        answer_found=True,
+    )
+
+
+def kept_variant(*, critical: bool = False, kept: int = 4) -> VariantResult:
+    mask = np.zeros((LAYERS, KV_HEADS, POSITIONS), np.bool_)
+    mask[..., :kept] = True
+    entries = LAYERS * KV_HEADS * kept
+    head_l1 = np.arange(LAYERS * QUERY_HEADS, dtype=np.float32).reshape(LAYERS, QUERY_HEADS)
+    return VariantResult(
+        spec="snapkv+critical:budget=4" if critical else "snapkv:budget=4",
+        label="SnapKV + CriticalKV" if critical else "SnapKV",
+        method="snapkv",
+        critical=critical,
+        params={"budget": kept, "window": 2, "sinks": 1},
+        retained=RetainedSet.from_mask(mask),
+        receipt=Receipt(
+            budget_tokens=kept,
+            requested_entries=entries,
+            retained_entries=entries,
+            cache_bytes=entries * ENTRY_BYTES,
+            full_cache_bytes=FULL_BYTES,
+            warnings=("Watch out.",),
+        ),
+        perturbation=Perturbation(
+            head_l1=head_l1,
+            base_head_l1=head_l1 + np.where(head_l1 < 9, 1, -1) if critical else None,
+            layer_hidden_l1=np.array([1, 2, 3.5], np.float32),
+            kl=0.25,
+        ),
+        text="one three",
+        token_ids=(1, 3),
+        token_texts=("one", " three"),
+        stopped="length",
+        agreement=0.5,
+        first_difference=1,
+        answer_found=False,
+        tokens_per_second=12.34,
+    )
+
+
+def done_result() -> RunResult:
+    return RunResult(
+        model=model_info(),
+        prompt=prompt_info(),
+        variants=[full_variant(), kept_variant(), kept_variant(critical=True)],
+        environment={"python": "3.11"},
+        timings_ms={"prefill": 5.0},
+        finished=True,
+    )
+
+
+def request(**changes) -> CompareRequest:
+    asked = CompareRequest(
+        context="a long text",
+        question="what?",
+        answer="two",
+        variants=("full", "snapkv", "snapkv+critical"),
+        defaults={"budget": "4"},
+    )
+    return dataclasses.replace(asked, **changes)
+
+
+def snapshot(**changes) -> RunSnapshot:
+    run = RunSnapshot(
+        slug=SLUG,
+        title="what?",
+        state="done",
+        reason="",
+        progress=None,
+        stage_ms={"prefill": 5.0},
+        queue_ahead=0,
+        request=request(),
+        result=done_result(),
+        created_at=START,
+        started_at=START,
+        finished_at=START + timedelta(seconds=2),
+        version=0,
+    )
+    return dataclasses.replace(run, **changes)
+
+
+def running(**changes) -> RunSnapshot:
+    base = {
+        "state": "running",
+        "progress": Progress("prefill", 0.5, "layer 1 of 3"),
+        "stage_ms": {"load": 7.0},
+        "result": RunResult(),
+        "finished_at": None,
+        "version": 3,
+    }
+    return snapshot(**(base | changes))
+
+
+class FakeServices:
+    """The methods that pages call."""
+
+    def __init__(self, *runs: RunSnapshot) -> None:
+        self.runs = {run.slug: run for run in runs or (snapshot(),)}
+        self.started: list[CompareRequest] = []
+        self.cancelled: list[str] = []
+        self.steps: list[RunSnapshot] = []
+        self.status: ModelStatus | None = None
+        self.counted = TokensCounted("", 10, 10, 100)
+
+    def start_run(self, asked: CompareRequest) -> str:
+        self.started.append(asked)
+        return SLUG
+
+    def cancel_run(self, slug: str) -> None:
+        self.snapshot(slug)
+        self.cancelled.append(slug)
+
+    def snapshot(self, slug: str) -> RunSnapshot:
+        if slug not in self.runs:
+            raise RunMissingError(f"There is no run {slug!r}.")
+        return self.runs[slug]
+
+    async def watch(self, slug: str) -> AsyncIterator[RunSnapshot]:
+        for step in self.steps or [self.snapshot(slug)]:
+            yield step
+
+    def retained(self, slug: str, index: int) -> RetainedSet | None:
+        variants = self.snapshot(slug).result.variants
+        if not 0 <= index < len(variants):
+            raise StorageError("No such variant.")
+        return variants[index].retained
+
+    def count_tokens(self, asked: CompareRequest, timeout_s: float = 30) -> TokensCounted:
+        return self.counted
+
+    def model_status(self) -> ModelStatus | None:
+        return self.status
+
+    def warm(self, model: str) -> None: ...
+
+    def list_runs(self, limit: int = 50, offset: int = 0) -> list[RunSummary]:
+        listed = [
+            RunSummary(
+                slug=run.slug,
+                title=run.title,
+                question_start=run.request.question,
+                model_name=run.request.model,
+                state=run.state,
+                variant_specs=run.request.variants,
+                prompt_tokens=None,
+                created_at=run.created_at,
+            )
+            for run in self.runs.values()
+        ]
+        return listed[offset : offset + limit]
+
+    def count_runs(self) -> int:
+        return len(self.runs)
+
+    def delete_run(self, slug: str) -> None:
+        self.snapshot(slug)
+        del self.runs[slug]

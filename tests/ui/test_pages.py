@@ -1,0 +1,456 @@
+"""Handlers, routes and guards of the pages, without a server or a model."""
+
+import asyncio
+import base64
+import dataclasses
+import json
+from types import SimpleNamespace
+
+import gradio as gr
+import pytest
+from page_fakes import SLUG, FakeServices, prompt_info, request, running, snapshot
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+from starlette.testclient import TestClient
+
+from ckv_core.config import KNOBS, MAX_TEXT_CHARS
+from ckv_core.errors import ConfigError
+from ckv_core.methods import METHODS
+from ckv_core.worker.messages import ModelStatus, TokensCounted
+from ui.build import build_app
+from ui.forms import CONTROL_NAMES, FormValues, check_lines, describe_variants
+from ui.middleware import MAX_BODY_BYTES, Guard
+from ui.pages.compare import ComparePage
+from ui.pages.live import Feed, cancel_run
+from ui.pages.methods import knobs_table, methods_table
+from ui.pages.results import build_results
+from ui.pages.run import RunPage
+from ui.pages.runs import RunsPage
+from ui.routes import build_routes, is_slug
+from ui.settings import Settings
+
+SETTINGS = Settings.from_environ({})
+TYPED = FormValues(context="a long text", question="what?")
+
+
+def is_skip(update: object) -> bool:
+    return isinstance(update, dict) and update.get("__type__") == "update" and len(update) == 1
+
+
+def compare_page(services: FakeServices) -> ComparePage:
+    with gr.Blocks(analytics_enabled=False):
+        return ComparePage(services, SETTINGS, models=[SETTINGS.model], examples=[])
+
+
+def open_request(**query: str) -> SimpleNamespace:
+    return SimpleNamespace(query_params=query)
+
+
+# --- form -----------------------------------------------------------------------------------
+
+
+def test_the_untouched_form_asks_for_the_defaults_only():
+    asked = TYPED.request()
+    assert asked.defaults == {"budget": "128"}
+    assert asked.variants[0] == "full"
+    assert asked.validate()
+
+
+def test_only_changed_knobs_are_sent():
+    form = dataclasses.replace(TYPED, alpha=0.5, knobs={"window": "16", "pool": ""})
+    assert form.request().defaults == {"budget": "128", "window": "16", "alpha": "0.5"}
+
+
+def test_an_alpha_that_the_preset_has_anyway_is_not_sent():
+    form = dataclasses.replace(TYPED, alpha=0.5, knobs={"preset": "kvpress"})
+    assert form.request().defaults == {"budget": "128", "preset": "kvpress"}
+
+
+def test_a_request_survives_the_way_through_the_form():
+    asked = request(
+        variants=("full", "snapkv:budget=9,window=4", "adakv+critical"),
+        defaults={"budget": "10%", "alpha": "0.7", "sinks": "2"},
+        scenario="context-only",
+        max_new_tokens=7,
+        ignore_eos=True,
+    )
+    back = FormValues.from_controls(FormValues.from_request(asked).controls()).request()
+    assert sorted(back.variants) == sorted(asked.variants)
+    assert dataclasses.replace(back, variants=()) == dataclasses.replace(asked, variants=())
+
+
+def test_every_knob_has_a_control():
+    assert set(KNOBS) <= set(CONTROL_NAMES)
+
+
+def test_the_line_of_variants_counts_and_names_them():
+    form = dataclasses.replace(
+        TYPED, variants=("full", "snapkv"), more_variants="snapkv:budget=64\n\n"
+    )
+    assert describe_variants(form) == "3 variants: Full cache, SnapKV, SnapKV (budget 64)."
+
+
+def test_a_wrong_line_is_named_by_its_number():
+    with pytest.raises(ConfigError, match=r"line 3: Unknown method 'snapkw'. Did you mean"):
+        check_lines("snapkv:budget=64\n\nsnapkw")
+
+
+BAD_FORMS = {
+    "empty context": ({"context": "  "}, "The context is empty"),
+    "lone surrogate": ({"context": "a\ud800b"}, "lone surrogate"),
+    "huge context": ({"context": "x" * (MAX_TEXT_CHARS + 1)}, "the limit is 4,000,000"),
+    "budget is a word": ({"budget": "many"}, "Budget 'many' is not a number"),
+    "budget is zero": ({"budget": "0"}, "Budget must be above 0"),
+    "budget over 100 %": ({"budget": "120%"}, "over 100%"),
+    "alpha out of range": ({"alpha": 1.5}, "alpha must be a number from 0 to 1"),
+    "alpha is a word": ({"alpha": "half"}, "alpha must be a number from 0 to 1"),
+    "alpha is no number": ({"alpha": float("nan")}, "alpha must be a number from 0 to 1"),
+    "no variant": ({"variants": []}, "Choose at least one variant"),
+    "variants of no kind": ({"variants": "snapkv"}, "Choose at least one variant"),
+    "unknown method": ({"more_variants": "magic"}, "Unknown method 'magic'"),
+    "listed twice": ({"more_variants": "snapkv"}, "is listed twice"),
+    "unknown scenario": ({"scenario": "other"}, "scenario must be one of"),
+    "no new tokens": ({"max_new_tokens": 0}, "New tokens must be a whole number from 1"),
+    "half a token": ({"max_new_tokens": 1.5}, "New tokens must be a whole number from 1"),
+    "even kernel": ({"kernel": "4"}, "kernel must be odd"),
+    "context is a list": ({"context": ["a"]}, "not text"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_FORMS)
+def test_bad_input_gets_one_sentence_and_changes_nothing(name):
+    changes, sentence = BAD_FORMS[name]
+    services = FakeServices()
+    values = dict(zip(CONTROL_NAMES, TYPED.controls(), strict=True)) | changes
+    slug, notice, *rest = compare_page(services).start(*values.values())
+    assert sentence in notice["text"]
+    assert notice["tone"] == "error"
+    assert slug == ""
+    assert all(map(is_skip, rest))
+    assert services.started == []
+
+
+def test_a_good_form_starts_one_run():
+    services = FakeServices()
+    slug, notice, *_ = compare_page(services).start(*TYPED.controls())
+    assert (slug, notice["text"]) == (SLUG, "")
+    assert services.started == [TYPED.request()]
+
+
+def test_a_context_over_the_limit_never_becomes_a_run():
+    services = FakeServices()
+    services.status = ModelStatus(TYPED.model, ready=True, message="ready")
+    services.counted = TokensCounted("", 130, 130, 100)
+    _, notice, *_ = compare_page(services).start(*TYPED.controls())
+    assert "94 over the model's limit of 100" in notice["text"]
+    assert services.started == []
+
+
+# --- opening --------------------------------------------------------------------------------
+
+
+def test_from_fills_the_form_without_showing_the_run():
+    page = compare_page(FakeServices())
+    values = page.open(open_request(**{"from": SLUG}))
+    controls, slug = values[: len(CONTROL_NAMES)], values[len(CONTROL_NAMES)]
+    assert controls[0] == "a long text"
+    assert slug == ""
+
+
+def test_id_on_the_home_page_shows_the_run():
+    page = compare_page(FakeServices())
+    values = page.open(open_request(id=SLUG))
+    assert values[len(CONTROL_NAMES)] == SLUG
+
+
+BAD_SLUGS = [
+    "",
+    "nope",
+    "../../etc/passwd",
+    "a" * 100,
+    "abc123def45\n",
+    "ABC123DEF456",
+    "zzz999zzz999",
+]
+
+
+@pytest.mark.parametrize("slug", BAD_SLUGS)
+def test_an_unknown_run_is_one_sentence_on_every_page(slug):
+    services = FakeServices()
+    with gr.Blocks(analytics_enabled=False):
+        run = RunPage(services).open(open_request(id=slug))
+    assert "There is no run of this name" in run[2]["text"]
+    if slug:
+        home = compare_page(services).open(open_request(id=slug))
+        assert "There is no run of this name" in home[len(CONTROL_NAMES) + 1]["text"]
+
+
+def test_cancel_asks_for_known_runs_only():
+    services = FakeServices()
+    assert cancel_run(services, SLUG)["text"] == ""
+    assert cancel_run(services, "zzz999zzz999")["tone"] == "error"
+    cancel_run(services, "not a slug")
+    assert services.cancelled == [SLUG]
+
+
+# --- following ------------------------------------------------------------------------------
+
+
+def block() -> object:
+    with gr.Blocks(analytics_enabled=False):
+        return build_results(visible=True)
+
+
+def test_a_feed_sends_charts_once_and_only_when_all_is_measured():
+    built = block()
+    feed = Feed(built)
+    now = snapshot().created_at
+    charts = len(built.charts)
+    half = snapshot().result
+    half.variants[2] = dataclasses.replace(half.variants[2], perturbation=None)
+    first = feed.updates(running(result=half), now)
+    assert len(first) == len(built.outputs)
+    assert first[-charts] is None
+    drawn = feed.updates(snapshot(), now)[-charts:]
+    assert not any(is_skip(update) for update in drawn)
+    assert all(is_skip(update) for update in feed.updates(snapshot(), now)[-charts:])
+
+
+def test_a_feed_leaves_out_what_did_not_change():
+    feed = Feed(block())
+    now = snapshot().created_at
+    feed.updates(snapshot(), now)
+    assert all(map(is_skip, feed.updates(snapshot(), now)))
+
+
+def collect(generator) -> list:
+    async def run() -> list:
+        return [item async for item in generator]
+
+    return asyncio.run(run())
+
+
+def test_the_tail_turns_the_buttons_with_the_state():
+    services = FakeServices()
+    services.steps = [running(), snapshot()]
+    page = compare_page(services)
+    first, last = collect(page.tail(SLUG))
+    assert [update["interactive"] for update in first[-2:]] == [False, True]
+    assert [update["interactive"] for update in last[-2:]] == [True, False]
+
+
+def test_the_tail_of_no_run_changes_nothing():
+    page = compare_page(FakeServices())
+    (updates,) = collect(page.tail(""))
+    assert len(updates) == len(page.block.outputs) + 2
+    assert all(map(is_skip, updates))
+
+
+# --- runs page ------------------------------------------------------------------------------
+
+
+def runs_page(services: FakeServices) -> RunsPage:
+    with gr.Blocks(analytics_enabled=False):
+        return RunsPage(services)
+
+
+@pytest.mark.parametrize("asked", ["1", "0", "-3", "99", "x", "9" * 50, "\u0663"])
+def test_any_page_number_shows_a_page(asked):
+    value = runs_page(FakeServices()).open(open_request(page=asked))
+    assert (value["page"], value["pages"], len(value["rows"])) == (1, 1, 1)
+
+
+def test_deleting_needs_a_run_that_exists():
+    services = FakeServices()
+    page = runs_page(services)
+    for data in ({"slug": ["x"]}, {"slug": "zzz999zzz999"}, "text", None):
+        page.remove(gr.EventData(None, data))
+        assert services.count_runs() == 1
+    told = page.remove(gr.EventData(None, {"slug": SLUG, "page": 1}))
+    assert services.count_runs() == 0
+    assert "is deleted" in told["told"]
+
+
+# --- methods page ---------------------------------------------------------------------------
+
+
+def test_the_methods_page_names_every_method_and_knob():
+    assert all(f"`{method.name}`" in methods_table() for method in METHODS)
+    assert all(f"`{name}`" in knobs_table() for name in KNOBS)
+
+
+# --- routes ---------------------------------------------------------------------------------
+
+
+def client(services: FakeServices, settings: Settings = SETTINGS) -> TestClient:
+    app = Starlette(
+        routes=[*build_routes(services), Route("/echo", echo, methods=["POST"])],
+        middleware=[Middleware(Guard, settings=settings)],
+    )
+    return TestClient(app, base_url="http://127.0.0.1:7860", follow_redirects=False)
+
+
+async def echo(request: Request) -> PlainTextResponse:
+    return PlainTextResponse(str(len(await request.body())))
+
+
+def test_the_short_link_leads_to_the_run():
+    response = client(FakeServices()).get(f"/r/{SLUG}")
+    assert (response.status_code, response.headers["location"]) == (307, f"/run?id={SLUG}")
+
+
+@pytest.mark.parametrize("slug", ["nope", "..%2f..", "a b", "zzz999zzz999"])
+@pytest.mark.parametrize("tail", ["prompt", "0/retained", "result.json", "table.csv", "heads.csv"])
+def test_data_of_an_unknown_run_is_404(slug, tail):
+    assert client(FakeServices()).get(f"/data/{slug}/{tail}").status_code == 404
+
+
+def test_retained_bits_are_those_of_the_variant():
+    services = FakeServices()
+    response = client(services).get(f"/data/{SLUG}/1/retained")
+    assert response.content == services.retained(SLUG, 1).bits
+    assert response.headers["content-type"] == "application/octet-stream"
+    assert "immutable" in response.headers["cache-control"]
+    assert client(services).get(f"/data/{SLUG}/0/retained").status_code == 404
+    assert client(services).get(f"/data/{SLUG}/77/retained").status_code == 404
+
+
+def test_the_prompt_is_kept_by_browsers_only_once_the_run_is_over():
+    result = snapshot().result
+    live = client(FakeServices(running(result=result))).get(f"/data/{SLUG}/prompt")
+    done = client(FakeServices()).get(f"/data/{SLUG}/prompt")
+    assert live.json()["pieces"] == list(prompt_info().pieces)
+    assert live.headers["cache-control"] == "no-store"
+    assert "immutable" in done.headers["cache-control"]
+
+
+def test_exports_are_downloads():
+    routes = client(FakeServices())
+    result = routes.get(f"/data/{SLUG}/result.json")
+    assert json.loads(result.text)["schema"] == 1
+    for name in ("table", "layers", "heads", "budgets"):
+        response = routes.get(f"/data/{SLUG}/{name}.csv")
+        assert response.status_code == 200
+        assert response.headers["content-disposition"].endswith(f'{SLUG}-{name}.csv"')
+
+
+@pytest.mark.parametrize("text", [*BAD_SLUGS[:-1], None, 7, ["abc123def456"]])
+def test_only_slugs_are_slugs(text):
+    assert not is_slug(text)
+
+
+# --- guards ---------------------------------------------------------------------------------
+
+
+def test_every_answer_carries_the_security_headers():
+    headers = client(FakeServices()).get("/healthz").headers
+    assert "default-src 'self'" in headers["content-security-policy"]
+    assert "frame-ancestors 'self'" in headers["content-security-policy"]
+    assert headers["x-content-type-options"] == "nosniff"
+
+
+def test_a_space_may_be_framed_by_its_host_page():
+    settings = Settings.from_environ({"SPACE_ID": "a/b", "SPACE_HOST": "a-b.hf.space"})
+    headers = client(FakeServices(), settings).get("/healthz").headers
+    assert "frame-ancestors 'self' https://huggingface.co" in headers["content-security-policy"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/gradio_api/file=http://127.0.0.1/x",
+        "/gradio_api/file=HTTPS://evil.example/x",
+        "/gradio_api/proxy=http://evil.example",
+        "/gradio_api/upload",
+    ],
+)
+def test_the_app_fetches_no_url_for_a_client(path):
+    assert client(FakeServices()).get(path).status_code == 403
+
+
+def test_a_body_over_the_cap_is_refused_by_its_length():
+    response = client(FakeServices()).post("/echo", content=b"x" * (MAX_BODY_BYTES + 1))
+    assert response.status_code == 413
+    assert "shorten the context" in response.text
+
+
+def test_a_body_over_the_cap_is_refused_while_it_streams():
+    def chunks():
+        for _ in range(33):
+            yield b"x" * 2**20
+
+    response = client(FakeServices()).post("/echo", content=chunks())
+    assert response.status_code == 413
+
+
+def test_a_body_under_the_cap_arrives_whole():
+    assert client(FakeServices()).post("/echo", content=b"x" * 2**20).text == str(2**20)
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", "["])
+def test_a_loopback_app_answers_to_no_foreign_name(host):
+    assert client(FakeServices()).get("/healthz", headers={"host": host}).status_code == 403
+
+
+def test_a_loopback_app_takes_no_post_from_another_site():
+    routes = client(FakeServices())
+    assert routes.post("/echo", headers={"origin": "https://evil.example"}).status_code == 403
+    assert routes.post("/echo", headers={"origin": "null"}).status_code == 403
+    assert routes.post("/echo", headers={"origin": "http://localhost:7860"}).status_code == 200
+
+
+def test_a_login_guards_everything_but_the_health_check():
+    routes = client(FakeServices(), Settings.from_environ({"CKV_AUTH": "ann:pass:word"}))
+    good = base64.b64encode(b"ann:pass:word").decode()
+    assert routes.get("/healthz").status_code == 200
+    assert routes.get(f"/data/{SLUG}/prompt").status_code == 401
+    for header in ("Basic bad", "Basic !", f"Bearer {good}", "Basic "):
+        response = routes.get(f"/data/{SLUG}/prompt", headers={"authorization": header})
+        assert response.status_code == 401
+    welcome = routes.get(f"/data/{SLUG}/prompt", headers={"authorization": f"Basic {good}"})
+    assert welcome.status_code == 200
+
+
+# --- settings -------------------------------------------------------------------------------
+
+
+def test_the_app_listens_on_this_machine_only_unless_told_otherwise():
+    assert SETTINGS.host == "127.0.0.1"
+    assert SETTINGS.port == 7860
+    assert Settings.from_environ({"GRADIO_SERVER_NAME": "0.0.0.0"}).host == "0.0.0.0"
+    assert Settings.from_environ({"CKV_HOST": "::1", "GRADIO_SERVER_NAME": "x"}).host == "::1"
+    assert Settings.from_environ({"SPACE_ID": "a/b"}).host == "0.0.0.0"
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"CKV_PORT": "x"},
+        {"CKV_PORT": "0"},
+        {"CKV_PORT": "70000"},
+        {"CKV_DEVICE": "tpu"},
+        {"CKV_AUTH": "ann"},
+    ],
+)
+def test_a_wrong_setting_is_one_sentence(environ):
+    with pytest.raises(ConfigError, match="must"):
+        Settings.from_environ(environ)
+
+
+# --- the whole app --------------------------------------------------------------------------
+
+
+def test_no_handler_keeps_state_in_the_browser_session():
+    app = build_app(FakeServices(), SETTINGS)
+    kinds = {type(component) for component in app.blocks.values()}
+    assert gr.State not in kinds
+    targets = [target for fn in app.fns.values() for target in fn.targets]
+    assert not [target for target in targets if target[1] == "unload"]
+
+
+def test_no_handler_is_offered_as_an_api():
+    app = build_app(FakeServices(), SETTINGS)
+    assert {fn.api_visibility for fn in app.fns.values()} == {"private"}

@@ -1,0 +1,205 @@
+"""What the components are shown of a run, and what its tables say."""
+
+import csv
+import dataclasses
+import io
+from datetime import timedelta
+
+import pytest
+from page_fakes import (
+    FULL_BYTES,
+    KV_HEADS,
+    LAYERS,
+    POSITIONS,
+    START,
+    done_result,
+    kept_variant,
+    model_info,
+    request,
+    running,
+    snapshot,
+)
+
+from ckv_core.records import Progress, RunResult
+from ckv_core.worker.messages import TokensCounted
+from ui import views
+from ui.summary import COLUMNS, requested_bytes, summary_csv, summary_value
+
+
+def cell(result: RunResult, row: int, key: str) -> dict[str, str]:
+    return summary_value(result)["rows"][row]["cells"][key]
+
+
+def test_a_running_run_shows_its_stage_and_what_came_before_it():
+    value = views.status_value(running(), START + timedelta(seconds=3))
+    states = {stage["name"]: stage["state"] for stage in value["stages"]}
+    assert states == {
+        "load": "done",
+        "prefill": "active",
+        "score": "waiting",
+        "select": "waiting",
+        "decode": "waiting",
+    }
+    assert (value["fraction"], value["detail"], value["elapsed_s"]) == (0.5, "layer 1 of 3", 3.0)
+
+
+def test_elapsed_time_stops_when_the_run_ends():
+    late = START + timedelta(days=1)
+    assert views.status_value(snapshot(), late)["elapsed_s"] == 2.0
+    assert views.status_value(running(started_at=None), late)["elapsed_s"] is None
+
+
+def test_a_failed_run_shows_its_reason_and_no_active_stage():
+    run = running(state="failed", reason="It broke.", progress=Progress("decode", 0.1, "x"))
+    value = views.status_value(run, START)
+    assert value["reason"] == "It broke."
+    assert value["stage"] is None
+    assert all(stage["state"] != "active" for stage in value["stages"])
+
+
+def test_a_queued_run_says_how_many_are_ahead():
+    value = views.status_value(running(state="queued", queue_ahead=2, progress=None), START)
+    assert (value["state"], value["queue_ahead"]) == ("queued", 2)
+
+
+def test_nothing_is_shown_before_the_variants_are_known():
+    run = running()
+    assert summary_value(run.result) is None
+    assert views.generations_value(run) is None
+    assert views.kept_value(run) is None
+
+
+def test_the_full_cache_is_the_reference_of_the_generations():
+    cards = views.generations_value(snapshot())["cards"]
+    assert [card["reference"] for card in cards] == [True, False, False]
+    assert [card["answer"] for card in cards] == ["found", "missing", "missing"]
+    assert cards[1]["first_difference"] == 1
+    assert cards[1]["token_texts"] == ["one", " three"]
+
+
+def test_a_card_counts_tokens_while_it_runs_and_rests_when_the_run_ends():
+    result = done_result()
+    result.variants[1] = dataclasses.replace(result.variants[1], stopped=None)
+    live = views.generations_value(running(result=result))["cards"][1]
+    over = views.generations_value(snapshot(state="cancelled", result=result))["cards"][1]
+    assert live["status"] == "2 of 64 tokens"
+    assert over["status"] == "cancelled"
+
+
+def test_kept_tokens_wait_until_all_variants_have_selected():
+    result = done_result()
+    result.variants[2] = dataclasses.replace(result.variants[2], receipt=None, retained=None)
+    assert views.kept_value(running(result=result)) is None
+    early = views.kept_value(snapshot(state="failed", result=result))
+    assert [v["index"] for v in early["variants"]] == [1]
+
+
+def test_kept_tokens_describe_the_bits_that_the_route_sends():
+    value = views.kept_value(snapshot())
+    assert (value["layers"], value["kv_heads"], value["positions"]) == (LAYERS, KV_HEADS, POSITIONS)
+    assert value["variants"][0] | {"window": 2, "sinks": 1} == value["variants"][0]
+    assert [v["index"] for v in value["variants"]] == [1, 2]
+
+
+def test_the_receipt_shows_asked_and_got():
+    result = done_result()
+    assert cell(result, 1, "kept") == {
+        "text": "24 / 24",
+        "title": "Asked for 24 entries, counted 24 in the kept sets.",
+        "tone": "",
+    }
+    assert cell(result, 1, "share")["text"] == "40.0%"
+
+
+def test_a_cache_that_did_not_shrink_is_marked():
+    result = done_result()
+    receipt = dataclasses.replace(
+        result.variants[1].receipt, cache_bytes=FULL_BYTES, retained_entries=60
+    )
+    result.variants[1] = dataclasses.replace(result.variants[1], receipt=receipt)
+    assert cell(result, 1, "kept")["tone"] == "warn"
+    assert cell(result, 1, "bytes")["tone"] == "warn"
+
+
+def test_layers_left_whole_count_among_the_bytes_asked_for():
+    result = done_result()
+    result.model = model_info(evictable_layers=(0, 2))
+    receipt = dataclasses.replace(result.variants[1].receipt, requested_entries=2 * KV_HEADS * 4)
+    variant = dataclasses.replace(result.variants[1], receipt=receipt)
+    entry = FULL_BYTES // (LAYERS * KV_HEADS * POSITIONS)
+    assert requested_bytes(result, variant) == entry * KV_HEADS * (2 * 4 + POSITIONS)
+
+
+def test_the_share_of_better_heads_names_its_count():
+    shown = cell(done_result(), 2, "improved")
+    assert shown["text"] == "75% of 12"
+    assert cell(done_result(), 1, "improved")["text"] == "\N{EN DASH}"
+
+
+def test_a_first_difference_counts_from_one():
+    assert cell(done_result(), 1, "first_difference")["text"] == "token 2"
+
+
+def test_the_answer_column_appears_only_with_a_reference_answer():
+    result = done_result()
+    result.variants = [dataclasses.replace(v, answer_found=None) for v in result.variants]
+    keys = [column["key"] for column in summary_value(result)["columns"]]
+    assert "answer" not in keys
+    assert "answer" in [column["key"] for column in summary_value(done_result())["columns"]]
+
+
+def test_every_column_says_what_it_is():
+    assert all(column.help.endswith(".") for column in COLUMNS)
+
+
+def test_warnings_name_their_variant():
+    assert summary_value(done_result())["notes"] == [
+        "SnapKV: Watch out.",
+        "SnapKV + CriticalKV: Watch out.",
+    ]
+
+
+def test_the_csv_is_unrounded_and_leaves_unknown_cells_empty():
+    rows = list(csv.DictReader(io.StringIO(summary_csv(done_result()))))
+    assert [row["spec"] for row in rows] == ["full", "snapkv:budget=4", "snapkv+critical:budget=4"]
+    assert rows[1]["tokens_per_second"] == "12.34"
+    assert rows[0]["kl_nats"] == ""
+    assert summary_csv(RunResult()).count("\n") == 1
+
+
+def test_only_variants_with_a_base_can_be_set_against_it():
+    assert views.perturbed_variants(done_result()) == [2]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "tone", "words"),
+    [
+        (100, "", "100 of 200 tokens"),
+        (136, "", "136 of 200 tokens"),
+        (137, "error", "1 over the model's limit of 200"),
+    ],
+)
+def test_the_token_count_leaves_room_for_the_new_tokens(tokens, tone, words):
+    value = views.count_value(TokensCounted("", tokens, tokens, 200), request())
+    assert value["tone"] == tone
+    assert words in value["text"]
+
+
+def test_a_failed_count_shows_its_sentence():
+    value = views.count_value(TokensCounted("", 0, 0, 0, "No such model."), request())
+    assert value == {"text": "No such model.", "tone": "error"}
+
+
+def test_details_shorten_a_long_context_and_say_so():
+    run = snapshot(request=request(context="x" * 5_000))
+    texts = {row["label"]: row["text"] for row in views.details_value(run)["rows"]}
+    assert texts["Context"].endswith("(5,000 characters in all)")
+    assert texts["Settings for all"] == "budget=4"
+
+
+def test_a_variant_without_perturbation_has_empty_cells():
+    variant = dataclasses.replace(kept_variant(), perturbation=None)
+    result = RunResult(model=model_info(), variants=[variant])
+    assert {cell(result, 0, key)["text"] for key in ("kl", "final_l1", "head_l1")} == {
+        "\N{EN DASH}"
+    }
