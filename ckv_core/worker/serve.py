@@ -212,6 +212,8 @@ class WorkerLoop:
         self._load(runner, Warm(request.model, request.device, request.dtype), report)
         load_ms = (time.perf_counter() - started) * 1000
         for event in runner.compare(request, stop.is_set):
+            if stop.is_set():  # not every stage of an engine asks by itself
+                raise RunCancelledError("The run was cancelled.")
             timed = _with_load(event, load_ms) if isinstance(event, RunFinished) else event
             self._send(JobEvent(job.job_id, timed))
 

@@ -27,7 +27,10 @@ class OutOfMemoryError(RuntimeError):
 
 
 class ScriptedRunner:
-    """Scripts: `steps N`, `hang`, `spin`, `kill`, `exit N`, `refuse`, `bug`, `oom`, `modules`."""
+    """Scripts: `steps N`, `deaf N`, `hang`, `spin`, `kill`, `exit N`, `refuse`, `bug`, `oom`.
+
+    `deaf` never asks whether to stop; `modules` fails with the names of what is imported.
+    """
 
     def __init__(self) -> None:
         self.info: ModelInfo | None = None
@@ -55,7 +58,7 @@ class ScriptedRunner:
         _interrupt(word, int(number or 0))
         steps = int(number or 3)
         for step in range(1, steps + 1):
-            if should_stop():
+            if word != "deaf" and should_stop():
                 raise RunCancelledError("Cancelled.")
             time.sleep(STEP_S)
             yield Progress("decode", step / steps, f"token {step} of {steps}")

@@ -106,8 +106,9 @@ def test_a_failure_is_one_sentence_and_the_next_job_runs(
     assert receive_until(channel, JobDone, JobFailed)[-1] == JobDone("b")
 
 
-def test_cancel_stops_a_running_job_at_its_next_step(channel: Connection) -> None:
-    channel.send(job("steps 100000"))
+@pytest.mark.parametrize("script", ["steps 100000", "deaf 100000"])
+def test_cancel_stops_a_running_job_at_its_next_step(channel: Connection, script: str) -> None:
+    channel.send(job(script))
     receive_until(channel, JobEvent)
     channel.send(Cancel("a"))
     assert receive_until(channel, JobDone, JobCancelled)[-1] == JobCancelled("a")
