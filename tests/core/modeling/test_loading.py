@@ -198,6 +198,20 @@ def test_a_hub_model_is_checked_before_its_weights_are_fetched(
     assert not any(pattern.endswith((".bin", ".pt", ".py", "*")) for pattern in asked[1])
 
 
+def test_the_weights_of_a_hub_model_that_cannot_be_served_are_never_fetched(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny_config("llama", quantization_config={"quant_method": "gptq"}).save_pretrained(folder)
+
+    def download(_id: str, *, allow_patterns: list[str], **_settings: object) -> str:
+        assert not any("safetensors" in pattern for pattern in allow_patterns)
+        return str(folder)
+
+    monkeypatch.setattr(checkpoint, "snapshot_download", download)
+    with pytest.raises(ModelError, match="quantised"):
+        load_model("org/model", "cpu")
+
+
 @pytest.mark.parametrize("setting", [{"device": "tpu"}, {"dtype": "int8"}])
 def test_unknown_devices_and_types_are_config_errors(setting: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match="must be one of"):
