@@ -184,3 +184,18 @@ def test_hostile_text_stays_text_and_nothing_widens_the_page(
         assert HOSTILE in view.page.locator(f"#{name}").text_content()
         assert view.page.locator(f"#{name} img").count() == 0
     assert view.page.evaluate("document.documentElement.scrollWidth") == width
+
+
+def test_a_wide_table_scrolls_and_its_first_column_stays(open_view: Callable[..., View]) -> None:
+    view = open_view(width=430)
+    value = summary()
+    value["columns"] = [{**COLUMNS[0], "label": f"Column number {i}"} for i in range(9)]
+    view.send(summary=value)
+    page = view.page
+    page.get_by_role("rowheader", name="SnapKV").wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth") == 430
+    scroller = page.locator("#summary .ckv-scroll")
+    head = page.locator("#summary tbody th")
+    before = head.bounding_box()
+    assert scroller.evaluate("e => { e.scrollLeft = 300; return e.scrollLeft; }") == 300
+    assert head.bounding_box() == before
