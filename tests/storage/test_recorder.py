@@ -1,10 +1,8 @@
 """What the recorder writes is what the events fold to, and an end is final."""
 
 import sqlite3
-import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -12,7 +10,7 @@ from hypothesis import strategies as st
 
 from ckv_core.config import CompareRequest
 from ckv_core.errors import StorageError
-from ckv_core.records import Generated, Progress, RunPrepared, VariantFinished
+from ckv_core.records import Generated, Progress, VariantFinished
 from storage import repository
 from storage.database import Database, default_url, open_database
 from storage.recorder import Recorder
@@ -284,23 +282,3 @@ def test_reading_does_not_wait_for_a_writer(database):
         assert load(database, slug).state == "running"
         assert time.monotonic() - began < 1
         session.rollback()
-
-
-def test_an_8k_run_of_eight_variants_opens_fast_and_stays_small(tmp_path: Path):
-    database = open_database(default_url(tmp_path))
-    recorder = Recorder(database)
-    slug = recorder.create(CompareRequest(context="word " * 8000, question="What?"))
-    stream = big_events()
-    assert isinstance(stream[0], RunPrepared)
-    for event in stream:
-        recorder.apply(slug, event)
-    recorder.finish(slug)
-    began = time.perf_counter()
-    run = load(database, slug)
-    seconds = time.perf_counter() - began
-    assert_same_result(run.result, folded(stream))
-    database.close()
-    megabytes = (tmp_path / "ckv.sqlite3").stat().st_size / 1e6
-    sys.stdout.write(f"loaded in {seconds * 1000:.0f} ms, database {megabytes:.2f} MB\n")
-    assert seconds < 1.0
-    assert megabytes < 2.0
