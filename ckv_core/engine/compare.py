@@ -105,7 +105,7 @@ def environment() -> dict[str, str]:
     """Versions that a run depends on."""
     return {
         "python": platform.python_version(),
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),  # a TorchVersion would load torch where it is unpickled
         "transformers": transformers.__version__,
         "app": ckv_core.__version__,
     }
