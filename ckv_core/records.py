@@ -143,6 +143,8 @@ class Perturbation:
         if self.base_head_l1 is None:
             return None
         valid = ~np.isnan(self.head_l1)
+        if not valid.any():
+            return None
         return float((self.head_l1[valid] < self.base_head_l1[valid]).mean())
 
 
