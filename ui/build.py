@@ -86,7 +86,10 @@ def _header(path: str) -> None:
         f'<a href="{target}"{" aria-current=page" if target == path else ""}>{name}</a>'
         for target, name in PAGES.items()
     )
-    gr.HTML(HEADER.format(logo=LOGO_PATH.read_text("utf-8"), title=TITLE, links=links))
+    gr.HTML(
+        HEADER.format(logo=LOGO_PATH.read_text("utf-8"), title=TITLE, links=links),
+        elem_classes=["bare"],
+    )
 
 
 def _models(chosen: str) -> list[str]:

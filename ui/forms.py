@@ -83,7 +83,7 @@ class FormValues:
             **{name: _text(given[name]) for name in _TEXT_NAMES},
             variants=tuple(spec for spec in order if spec in ticked),
             alpha=_number("alpha", given["alpha"]),
-            max_new_tokens=_whole(given["max_new_tokens"]),
+            max_new_tokens=read_new_tokens(given["max_new_tokens"]),
             ignore_eos=bool(given["ignore_eos"]),
             knobs={k.name: _text(given[k.name]).strip() for k in ADVANCED_KNOBS},
         )
@@ -216,10 +216,15 @@ def _text(value: object) -> str:
 
 
 def _number(name: str, value: object) -> float:
-    return float(KNOBS[name].parse(str(value)))
+    return float(KNOBS[name].parse("" if value is None else str(value)))
 
 
-def _whole(value: object) -> int:
+def read_new_tokens(value: object) -> int:
+    """The number of tokens to generate.
+
+    Raises:
+        ConfigError: it is none.
+    """
     if isinstance(value, (int, float)) and 1 <= value <= MAX_NEW_TOKENS and value == int(value):
         return int(value)
     raise ConfigError(f"New tokens must be a whole number from 1 to {MAX_NEW_TOKENS}.")

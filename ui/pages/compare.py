@@ -12,7 +12,14 @@ from ckv_core.config import CompareRequest
 from ckv_core.errors import CkvError, PromptError
 from ui import views
 from ui.examples import Example
-from ui.forms import ADVANCED_KNOBS, CONTROL_NAMES, FormValues, check_lines, describe_variants
+from ui.forms import (
+    ADVANCED_KNOBS,
+    CONTROL_NAMES,
+    FormValues,
+    check_lines,
+    describe_variants,
+    read_new_tokens,
+)
 from ui.pages.form import Form, build_form, form_updates, preset_updates
 from ui.pages.live import Feed, cancel_run, find_run, follow, pick_heads
 from ui.pages.parts import SILENT, Notice, Tone, said
@@ -106,7 +113,10 @@ class ComparePage:
             self.count, self._counted, [form.context_bar], trigger_mode="always_last", **SHARED
         )
         gr.on(
-            [c.input for c in form.pick("scenario", "model")],
+            [
+                *(c.input for c in form.pick("scenario", "model")),
+                form.controls["max_new_tokens"].blur,
+            ],
             self.count,
             self._counted,
             [form.context_bar],
@@ -125,8 +135,7 @@ class ComparePage:
         knobs = form.pick(*(k.name for k in ADVANCED_KNOBS if k.name != "preset"))
         events: list[Any] = [
             *(c.input for c in form.pick("variants", "preset")),
-            alpha.release,
-            *(c.blur for c in [*form.pick("budget", "more_variants")]),
+            *(c.blur for c in form.pick("budget", "alpha", "more_variants")),
             *(c.blur if isinstance(c, gr.Textbox) else c.input for c in knobs),
         ]
         gr.on(
@@ -205,19 +214,19 @@ class ComparePage:
             return said(str(error), "error")
 
     def count(
-        self, context: str, question: str, scenario: str, model: str, max_new_tokens: int
+        self, context: str, question: str, scenario: str, model: str, max_new_tokens: object
     ) -> dict[str, Any]:
         """The prompt's length against the model's limit."""
         if not context or not context.strip():
             return SILENT
-        request = CompareRequest(
-            context=context,
-            question=question or "",
-            scenario=scenario,  # type: ignore[arg-type]  # validate() refuses other words
-            model=str(model or "").strip(),
-            max_new_tokens=int(max_new_tokens),
-        )
         try:
+            request = CompareRequest(
+                context=context,
+                question=question or "",
+                scenario=scenario,  # type: ignore[arg-type]  # validate() refuses other words
+                model=str(model or "").strip(),
+                max_new_tokens=read_new_tokens(max_new_tokens),
+            )
             request.validate()
             return views.count_value(self._services.count_tokens(request), request)
         except CkvError as error:

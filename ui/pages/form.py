@@ -67,7 +67,7 @@ def build_form(
     with gr.Row(equal_height=False):
         with gr.Column(scale=5, min_width=320):
             with gr.Row(elem_classes=["example-row"]):
-                gr.HTML("<span>Try an example</span>", elem_classes=["example-lead"])
+                gr.HTML("<span>Try an example</span>", elem_classes=["bare", "example-lead"])
                 buttons = [_example_button(example) for example in examples]
             controls["context"] = gr.Textbox(
                 label="Context",
@@ -170,25 +170,22 @@ def _build_run_controls(controls: dict[str, Any], models: Sequence[str], model: 
             min_width=120,
             max_lines=1,
         )
-        controls["alpha"] = gr.Slider(
-            0,
-            1,
-            0.25,
+        # Not sliders: those turn a number out of range into another one without a word.
+        controls["alpha"] = gr.Number(
+            value=0.25,
             step=0.05,
             label="Alpha",
-            info="CriticalKV: share chosen by attention alone.",
+            info="CriticalKV: share chosen by attention alone, 0 to 1.",
             elem_id="alpha",
-            min_width=160,
+            min_width=120,
         )
-        controls["max_new_tokens"] = gr.Slider(
-            1,
-            MAX_NEW_TOKENS,
-            64,
+        controls["max_new_tokens"] = gr.Number(
+            value=64,
             step=1,
             label="New tokens",
-            info="Generated per variant, at most.",
+            info=f"Generated per variant, 1 to {MAX_NEW_TOKENS}.",
             elem_id="max-new-tokens",
-            min_width=160,
+            min_width=120,
         )
     return model_line
 

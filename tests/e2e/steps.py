@@ -1,0 +1,87 @@
+"""What a reader does on the pages, by role and label."""
+
+from playwright.sync_api import Locator, Page, expect
+
+TEXT = "The harbour report. " + "Ships came and went, and the weather was fair. " * 12
+QUESTION = "How was the weather?"
+RUN_LIMIT_MS = 90_000
+# More than a test waits for; such a run is cancelled in the end.
+ENDLESS_TOKENS = 1024
+
+
+def fill(
+    page: Page,
+    *,
+    context: str = TEXT,
+    question: str = QUESTION,
+    variants: tuple[str, ...] = ("Full cache", "SnapKV"),
+    budget: str = "48",
+    new_tokens: int = 6,
+) -> None:
+    """Fill the form; exactly these variants are ticked."""
+    page.locator("#context textarea").fill(context)
+    page.locator("#question textarea, #question input").first.fill(question)
+    for box in page.locator("#variants input[type=checkbox]").all():
+        label = box.locator("xpath=ancestor::label").inner_text().strip()
+        box.set_checked(label in variants)
+    page.locator("#budget input, #budget textarea").first.fill(budget)
+    set_new_tokens(page, new_tokens)
+
+
+def set_new_tokens(page: Page, count: int) -> None:
+    """Type how many."""
+    page.locator("#max-new-tokens input").fill(str(count))
+
+
+def go_on_after_the_end(page: Page) -> None:
+    """Tick the advanced setting that makes a run as long as its limit."""
+    page.get_by_role("button", name="Advanced knobs").click()
+    page.get_by_label("Go on after the end-of-text token").check()
+
+
+def run(page: Page) -> None:
+    """Click Run."""
+    page.get_by_role("button", name="Run", exact=True).click()
+
+
+def run_endlessly(page: Page) -> str:
+    """Start a run that goes on until it is cancelled; returns its slug once text appears."""
+    fill(page, new_tokens=ENDLESS_TOKENS)
+    go_on_after_the_end(page)
+    run(page)
+    slug = wait_for_slug(page)
+    expect_state(page, "running")
+    expect(generated(page, "Full cache")).not_to_have_text("", timeout=RUN_LIMIT_MS)
+    return slug
+
+
+def wait_for_slug(page: Page) -> str:
+    """The run that the address shows."""
+    page.wait_for_url("**/run?id=*")
+    return page.url.partition("id=")[2].partition("&")[0]
+
+
+def expect_state(page: Page, state: str) -> None:
+    """Wait until the status bar says so."""
+    bar = page.locator(f"#status [data-state={state}]")
+    expect(bar).to_be_visible(timeout=RUN_LIMIT_MS)
+
+
+def cancel(page: Page) -> None:
+    """Cancel and wait for the end."""
+    page.get_by_role("button", name="Cancel", exact=True).click()
+    expect_state(page, "cancelled")
+
+
+def generated(page: Page, label: str) -> Locator:
+    """The text of one variant's card."""
+    return page.get_by_label(f"Text of {label}", exact=True)
+
+
+def see_everything(page: Page) -> None:
+    """Scroll through the page: some parts fetch and draw only when seen."""
+    height = int(page.evaluate("document.documentElement.scrollHeight"))
+    for top in range(0, height, 500):
+        page.evaluate("top => window.scrollTo(0, top)", top)
+        page.wait_for_timeout(60)
+    page.evaluate("window.scrollTo(0, 0)")

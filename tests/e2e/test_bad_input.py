@@ -1,0 +1,102 @@
+"""Each mistake gets one clear sentence, and what was typed stays."""
+
+import re
+from pathlib import Path
+
+import pytest
+import steps
+from conftest import App
+from playwright.sync_api import Page, expect
+
+BUDGET = "#budget input, #budget textarea"
+ALPHA = "#alpha input"
+TOKENS = "#max-new-tokens input"
+CONTEXT = "#context textarea"
+
+REFUSED_AT_ONCE = [
+    (CONTEXT, "   ", "The context is empty"),
+    (BUDGET, "many", "Budget 'many' is not a number"),
+    (BUDGET, "0", "Budget must be above 0"),
+    (BUDGET, "", "Budget '' is not a number"),
+    (ALPHA, "7", "alpha must be a number from 0 to 1"),
+    (ALPHA, "-0.5", "alpha must be a number from 0 to 1"),
+    (TOKENS, "0", "New tokens must be a whole number from 1 to 1024"),
+    (TOKENS, "2.5", "New tokens must be a whole number from 1 to 1024"),
+]
+
+
+def test_wrong_values_are_refused_before_there_is_a_run(page: Page, app: App):
+    for selector, typed, sentence in REFUSED_AT_ONCE:
+        steps.fill(page)
+        page.locator(ALPHA).fill("0.25")
+        page.locator(selector).first.fill(typed)
+        steps.run(page)
+        expect(page.locator("#notice [role=alert]")).to_contain_text(sentence)
+        assert page.locator(selector).first.input_value() == typed
+        assert page.url == f"{app.url}/"
+
+
+def test_no_variant_is_refused(page: Page):
+    steps.fill(page, variants=())
+    steps.run(page)
+    expect(page.locator("#notice [role=alert]")).to_contain_text("Choose at least one variant")
+
+
+def test_a_wrong_line_of_more_variants_is_named_as_soon_as_it_is_left(page: Page):
+    page.get_by_role("button", name="More variants").click()
+    box = page.get_by_label("One variant per line")
+    box.fill("snapkv:budget=64\nsnapkw")
+    box.blur()
+    line = page.locator("#variants-line")
+    expect(line).to_contain_text("line 2: Unknown method 'snapkw'. Did you mean 'snapkv'?")
+    box.fill("snapkv:budget=64")
+    box.blur()
+    expect(line).to_contain_text("7 variants:")
+
+
+@pytest.mark.parametrize(
+    ("budget", "model", "sentence"),
+    [
+        ("8", None, "window"),
+        ("48", "no-such-model-here", "no-such-model-here"),
+    ],
+)
+def test_what_only_the_engine_can_know_fails_the_run_with_a_sentence(
+    page: Page, budget, model, sentence
+):
+    steps.fill(page, budget=budget)
+    if model:
+        box = page.get_by_role("combobox", name="Model")
+        box.fill(model)
+        box.press("Enter")
+    steps.run(page)
+    steps.expect_state(page, "failed")
+    expect(page.locator("#status")).to_contain_text(sentence)
+    assert "Traceback" not in page.locator("#status").inner_text()
+    page.get_by_role("button", name=re.compile("^Settings: ")).click()
+    assert page.locator(CONTEXT).input_value() == steps.TEXT
+
+
+def test_only_utf8_text_files_are_opened(page: Page, tmp_path: Path):
+    files = {
+        "latin.txt": ("caf\u00e9".encode("latin-1"), "latin.txt is not UTF-8 text"),
+        "zeros.bin": (b"\x00\x01", "zeros.bin is not a text file"),
+        "huge.txt": (b"x" * 4_000_001, "the limit is 4,000,000"),
+    }
+    page.locator(CONTEXT).fill("typed before")
+    picker = page.locator("#context-bar input[type=file]")
+    for name, (content, sentence) in files.items():
+        (tmp_path / name).write_bytes(content)
+        picker.set_input_files(tmp_path / name)
+        expect(page.locator("#context-bar")).to_contain_text(sentence)
+        assert page.locator(CONTEXT).input_value() == "typed before"
+    (tmp_path / "good.txt").write_text("na\u00efve caf\u00e9", "utf-8")
+    picker.set_input_files(tmp_path / "good.txt")
+    expect(page.locator(CONTEXT)).to_have_value("na\u00efve caf\u00e9")
+    expect(page.locator("#context-bar")).to_contain_text(" of 8,192 tokens")
+
+
+@pytest.mark.parametrize("address", ["/run?id=nope", "/run", "/run?id=zzz999zzz999", "/?id=nope"])
+def test_an_unknown_run_is_one_sentence(page: Page, app: App, address):
+    page.goto(app.url + address)
+    expect(page.locator("#notice [role=alert]")).to_contain_text("There is no run of this name")

@@ -1,0 +1,76 @@
+"""What happens when processes die, and what the app leaves behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import steps
+from conftest import ROOT, App
+from playwright.sync_api import Page, expect
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def wait_until_gone(pids: list[int], limit_s: float = 15) -> list[int]:
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline and any(map(is_alive, pids)):
+        time.sleep(0.1)
+    return [pid for pid in pids if is_alive(pid)]
+
+
+def test_a_killed_worker_fails_its_run_and_the_next_run_works(page: Page, app: App):
+    steps.run_endlessly(page)
+    for pid in app.workers():
+        os.kill(pid, signal.SIGKILL)
+    steps.expect_state(page, "failed")
+    expect(page.locator("#status")).to_contain_text("A new worker starts by itself")
+    assert steps.generated(page, "Full cache").inner_text()
+    page.goto(app.url)
+    page.locator("#context-bar [data-ready]").wait_for()
+    steps.fill(page)
+    steps.run(page)
+    steps.expect_state(page, "done")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stopped_app_leaves_no_process_behind(start_app, number):
+    app = start_app()
+    workers = app.workers()
+    assert workers
+    app.process.send_signal(number)
+    assert app.process.wait(20) == 0
+    assert wait_until_gone(workers) == []
+    assert "Traceback" not in app.log.read_text()
+
+
+def test_a_killed_app_leaves_no_process_behind(start_app):
+    app = start_app()
+    workers = app.workers()
+    assert workers
+    app.process.kill()
+    app.process.wait(10)
+    assert wait_until_gone(workers) == []
+
+
+def test_a_taken_port_is_one_sentence(app: App, tmp_path):
+    port = app.url.rpartition(":")[2]
+    started = subprocess.run(
+        [sys.executable, str(ROOT / "app.py")],
+        env={**os.environ, "CKV_PORT": port, "CKV_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert started.returncode == 1
+    assert f"Port {port} on 127.0.0.1 cannot be used" in started.stderr
+    assert len(started.stderr.strip().splitlines()) == 1

@@ -1,0 +1,45 @@
+"""The list of runs: open, delete with a second question."""
+
+import steps
+from conftest import App
+from playwright.sync_api import Page, expect
+
+
+def test_a_run_is_listed_opened_and_deleted(page: Page, app: App):
+    question = "Which run is to be deleted?"
+    steps.fill(page, question=question)
+    steps.run(page)
+    slug = steps.wait_for_slug(page)
+    steps.expect_state(page, "done")
+
+    page.get_by_role("link", name="Runs", exact=True).click()
+    row = page.locator("#runs tbody tr", has_text=question)
+    expect(row).to_contain_text("done")
+    row.get_by_role("link").click()
+    page.wait_for_url(f"**/run?id={slug}")
+    expect(page.locator("#run-title")).to_contain_text(question)
+    page.get_by_role("button", name="What was asked").click()
+    expect(page.locator("#facts")).to_contain_text("sha256")
+
+    page.goto(f"{app.url}/runs")
+    row.get_by_role("button", name="Delete").click()
+    row.get_by_role("button", name="Keep").click()
+    expect(row).to_have_count(1)
+    row.get_by_role("button", name="Delete").click()
+    row.get_by_role("button", name="Delete for good").click()
+    expect(row).to_have_count(0)
+    expect(page.locator("#runs")).to_contain_text(f"Run {slug} is deleted")
+    page.goto(f"{app.url}/run?id={slug}")
+    expect(page.locator("#notice")).to_contain_text("There is no run of this name")
+
+
+def test_a_running_run_is_not_deleted(page: Page, app: App):
+    slug = steps.run_endlessly(page)
+    page.goto(f"{app.url}/runs")
+    row = page.locator("#runs tbody tr", has=page.locator(f'a[href="/run?id={slug}"]'))
+    row.get_by_role("button", name="Delete").click()
+    row.get_by_role("button", name="Delete for good").click()
+    expect(page.locator("#runs")).to_contain_text("cancel it first")
+    expect(row).to_have_count(1)
+    page.goto(f"{app.url}/run?id={slug}")
+    steps.cancel(page)
