@@ -15,11 +15,16 @@ _SEPARATOR = "\n\n"
 
 @dataclass(frozen=True, slots=True)
 class _Rendered:
-    """The prompt's text and where the user's own text lies in it (characters)."""
+    """The prompt's text and where the user's own text lies in it (characters).
+
+    `from_template` is false for plain text, which gets the tokenizer's own special tokens
+    (a leading BOS, say); a template writes its own.
+    """
 
     text: str
     body_start: int
     body_end: int
+    from_template: bool
 
 
 def build_prompt(
@@ -58,7 +63,7 @@ def build_prompt(
 
 def _render(tokenizer: PreTrainedTokenizerBase, body: str) -> _Rendered:
     if not tokenizer.chat_template:
-        return _Rendered(body + "\n", 0, len(body))
+        return _Rendered(body + "\n", 0, len(body), from_template=False)
 
     def fill(content: str) -> str:
         return str(
@@ -72,7 +77,7 @@ def _render(tokenizer: PreTrainedTokenizerBase, body: str) -> _Rendered:
     end = len(text) - len(suffix)
     if not text.startswith(prefix) or not text.endswith(suffix) or end < len(prefix):
         raise ModelError("The model's chat template rearranges the text; choose another model.")
-    return _Rendered(text, len(prefix), end)
+    return _Rendered(text, len(prefix), end, from_template=True)
 
 
 def _context_span(rendered: _Rendered, inner: str, body: str, context: str) -> tuple[int, int]:
@@ -88,18 +93,24 @@ def _encode(
     tokenizer: PreTrainedTokenizerBase, rendered: _Rendered
 ) -> tuple[list[int], list[tuple[int, int]]]:
     """Token ids and their character spans in the rendered text."""
-    ids, spans = _encode_part(tokenizer, rendered.text, 0)
+    own_special = not rendered.from_template
+    ids, spans = _encode_part(tokenizer, rendered.text, 0, own_special=own_special)
     special = set(tokenizer.all_special_ids)
     if not any(
-        token in special and start >= rendered.body_start and end <= rendered.body_end
+        token in special and rendered.body_start <= start < end <= rendered.body_end
         for token, (start, end) in zip(ids, spans, strict=True)
     ):
         return ids, spans
     ids, spans = [], []
     borders = (0, rendered.body_start, rendered.body_end, len(rendered.text))
     for part, (start, end) in enumerate(pairwise(borders)):
+        is_body = part == 1
         part_ids, part_spans = _encode_part(
-            tokenizer, rendered.text[start:end], start, as_plain_text=part == 1
+            tokenizer,
+            rendered.text[start:end],
+            start,
+            own_special=own_special and is_body,
+            as_plain_text=is_body,
         )
         ids += part_ids
         spans += part_spans
@@ -107,13 +118,18 @@ def _encode(
 
 
 def _encode_part(
-    tokenizer: PreTrainedTokenizerBase, text: str, offset: int, *, as_plain_text: bool = False
+    tokenizer: PreTrainedTokenizerBase,
+    text: str,
+    offset: int,
+    *,
+    own_special: bool,
+    as_plain_text: bool = False,
 ) -> tuple[list[int], list[tuple[int, int]]]:
     if not tokenizer.is_fast:
         raise ModelError("The model's tokenizer gives no character offsets; choose another model.")
     encoded = tokenizer(
         text,
-        add_special_tokens=False,
+        add_special_tokens=own_special,
         return_offsets_mapping=True,
         split_special_tokens=as_plain_text,
         verbose=False,

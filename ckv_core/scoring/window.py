@@ -28,7 +28,7 @@ def window_attention(window_queries: Tensor, keys: Tensor, scaling: float) -> Te
     check_shape("window_queries", window_queries, "query_heads window head_dim", {})
     query_heads, window, head_dim = window_queries.shape
     kv_heads, prompt_len, _ = keys.shape
-    grouped = window_queries.view(kv_heads, -1, head_dim)
+    grouped = window_queries.reshape(kv_heads, -1, head_dim)
     logits = (grouped.float() @ keys.float().transpose(-1, -2)) * scaling
     logits = logits.view(query_heads, window, prompt_len)
     future = torch.ones(window, window, dtype=torch.bool, device=keys.device).triu(1)
