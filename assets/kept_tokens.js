@@ -216,6 +216,7 @@ onValue((value) => {
   wanted = key === null ? null : value;
   sight.unobserve(root);
   if (wanted) {
+    if (!current) say("The kept tokens are fetched when you scroll here.");
     sight.observe(root);
     return;
   }
