@@ -104,3 +104,9 @@ function onValue(draw) {
   run();
   watch("value", run);
 }
+
+/** Columns of a grid of `count` cards, so that rows are about equally full: 5 are 3 + 2. */
+function balanceColumns(grid, count) {
+  const rows = Math.max(1, Math.ceil(count / 4));
+  grid.style.setProperty("--ckv-columns", String(Math.max(1, Math.ceil(count / rows))));
+}

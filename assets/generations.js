@@ -106,4 +106,5 @@ onValue((value) => {
   const nodes = wanted.map((item) => cards.get(item.index).node);
   const same = nodes.length === grid.children.length && nodes.every((node, i) => grid.children[i] === node);
   if (!same) grid.replaceChildren(...nodes);
+  balanceColumns(grid, nodes.length);
 });

@@ -13,6 +13,19 @@ function readHash() {
   };
 }
 
+/** The variant to begin with: the first with CriticalKV, else the first. */
+function mostTelling(variants) {
+  return Math.max(0, variants.findIndex((each) => str(each.spec).includes("+critical")));
+}
+
+/** What to set it against: the same method without CriticalKV, else any other variant. */
+function baseOf(variants, chosen) {
+  const base = str(variants[chosen].spec).split(/[+:]/, 1)[0];
+  const found = variants.findIndex((each) => str(each.spec).split(":", 1)[0] === base && each !== variants[chosen]);
+  if (found >= 0) return found;
+  return variants.length > 1 && chosen === 0 ? 1 : 0;
+}
+
 class KeptApp {
   constructor(run, live) {
     Object.assign(this, run, { live, positions: run.shape.positions });
@@ -22,8 +35,8 @@ class KeptApp {
     this.token = null;
     this.span = null;
     this.layer = run.shape.evictable[0] ?? 0;
-    this.chosen = 0;
-    this.pair = [0, Math.min(1, run.variants.length - 1)];
+    this.chosen = mostTelling(run.variants);
+    this.pair = [this.chosen, baseOf(run.variants, this.chosen)];
     this.matches = [];
     this.extending = false;
     this.views = [];

@@ -50,6 +50,7 @@ function toolbar(app) {
 
 function mapsGrid(app) {
   const grid = make("div", { class: "ckv-maps" });
+  balanceColumns(grid, app.variants.length);
   app.variants.forEach((variant, at) => {
     const map = layerMap(app, variant, at);
     const panel = make("figure", { class: "ckv-panel ckv-map-panel", "data-variant": String(variant.index) },

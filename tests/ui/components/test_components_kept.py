@@ -173,6 +173,7 @@ def test_difference_and_share_table_agree_with_numpy(open_view: Callable[..., Vi
     view.show_kept(run)
     page = view.page
     page.get_by_label("First variant").select_option("2")
+    page.get_by_label("Second variant").select_option("1")
     canvas = page.locator("#kept .ckv-difference .ckv-map-top")
     page.locator('#kept .ckv-difference [aria-label*="AdaKV minus SnapKV + CriticalKV"]').wait_for()
     canvas.focus()
@@ -187,3 +188,12 @@ def test_difference_and_share_table_agree_with_numpy(open_view: Callable[..., Vi
     shares = [mask[5].mean() * 100 for mask in run.masks]
     expected = [f"{s:.1f}%" if s < 9.95 else f"{s:.0f}%" for s in shares]
     assert rows[5].split("\t") == ["5", *expected]
+
+
+def test_views_begin_with_the_first_critical_variant_against_its_base(
+    open_view: Callable[..., View],
+) -> None:
+    view = open_view()
+    view.show_kept(small_run())
+    label = '#kept .ckv-difference [aria-label*="SnapKV + CriticalKV minus SnapKV"]'
+    view.page.locator(label).wait_for()
