@@ -5,10 +5,11 @@ const told = make("p", { class: "ckv-notice", role: "status", hidden: true });
 const body = make("tbody");
 const table = make("div", { class: "ckv-scroll", tabindex: "0", role: "region", "aria-label": "Saved runs" },
   make("table", { class: "ckv-table ckv-run-table" },
-    make("thead", {}, make("tr", {}, ...["Run", "State", "Model", "Variants", "Tokens", "Created", ""]
-      .map((text) => make("th", { scope: "col", text, "aria-label": text || "Actions" })))),
+    make("thead", {}, make("tr", {}, ...["Run", "State", "Model", "Variants", "Tokens", "Created"]
+      .map((text) => make("th", { scope: "col", text })),
+      make("th", { scope: "col" }, make("span", { class: "ckv-offscreen", text: "Actions" })))),
     body));
-const pages = make("nav", { class: "ckv-pages", "aria-label": "Pages" });
+const pages = make("nav", { class: "ckv-pages", "aria-label": "Pages of the list" });
 root.append(told, empty, table, pages);
 
 function actions(row) {

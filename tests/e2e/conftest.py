@@ -1,36 +1,27 @@
 """Starts the real app in a folder of its own and opens it in a real browser."""
 
-import contextlib
 import os
-import re
 import shutil
-import signal
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from app_runner import (
+    BROWSER_ARGS,
+    ROOT,
+    App,
+    Watched,
+    free_port,
+    note_message,
+    note_request,
+    wait_until_ready,
+)
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
 from ckv_core.config import DEFAULT_MODEL
 from ckv_core.home import home_folder
-
-ROOT = Path(__file__).resolve().parents[2]
-READY = re.compile(r"ready at (http://\S+)/")
-START_LIMIT_S = 90
-BROWSER_ARGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -38,39 +29,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.e2e)
-
-
-@dataclass(frozen=True, slots=True)
-class App:
-    """One running app."""
-
-    url: str
-    process: subprocess.Popen[bytes]
-    log: Path
-
-    def workers(self) -> list[int]:
-        """Process ids of the model workers."""
-        found = subprocess.run(
-            ["pgrep", "-P", str(self.process.pid), "-f", "spawn_main"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        return [int(pid) for pid in found.stdout.split()]
-
-    def stop(self) -> int:
-        """SIGTERM, as a service manager would; the exit status."""
-        with contextlib.suppress(ProcessLookupError):
-            self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(30)
-
-
-@dataclass
-class Watched:
-    """What a page must not do."""
-
-    external: list[str] = field(default_factory=list)
-    errors: list[str] = field(default_factory=list)
 
 
 @pytest.fixture(scope="session")
@@ -117,9 +75,12 @@ def app(start_app: Callable[..., App]) -> App:
     return start_app()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Chromium of the system, or Playwright's own."""
+    """Chromium of the system, or Playwright's own.
+
+    Not for the session: only one Playwright can run in a thread, and other tests start theirs.
+    """
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=shutil.which("chromium"), args=BROWSER_ARGS
@@ -151,34 +112,3 @@ def page(context: BrowserContext, app: App) -> Page:
     page.locator("#context textarea").wait_for()
     page.locator("#context-bar [data-ready]").wait_for()
     return page
-
-
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def wait_until_ready(process: subprocess.Popen[bytes], log: Path) -> str:
-    """The app's address, once it says so."""
-    deadline = time.monotonic() + START_LIMIT_S
-    while time.monotonic() < deadline and process.poll() is None:
-        if match := READY.search(log.read_text()):
-            return match[1]
-        time.sleep(0.1)
-    process.kill()
-    raise AssertionError(f"The app did not start:\n{log.read_text()}")
-
-
-def note_request(watched: Watched, app: App, url: str) -> None:
-    """Keep requests that leave the app."""
-    if not url.startswith((app.url, "data:", "blob:")):
-        watched.external.append(url)
-
-
-def note_message(watched: Watched, kind: str, text: str) -> None:
-    """Keep errors; leaving a page cuts its event stream, and a 404 is some tests' purpose."""
-    harmless = ("AbortError", "Connection errored out", "net::ERR_", "404", "BodyStreamBuffer")
-    if kind == "error" and not any(word in text for word in harmless):
-        watched.errors.append(text)

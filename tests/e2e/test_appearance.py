@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 import steps
+from app_runner import App
 from axe_playwright_python.sync_playwright import Axe
-from conftest import App
 from playwright.sync_api import Browser, BrowserContext, Page
 
 PATHS = ("/", "/run?id={slug}", "/runs", "/methods")

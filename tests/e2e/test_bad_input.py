@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import steps
-from conftest import App
+from app_runner import App
 from playwright.sync_api import Page, expect
 
 BUDGET = "#budget input, #budget textarea"

@@ -4,7 +4,7 @@ import re
 
 import pytest
 import steps
-from conftest import App
+from app_runner import App
 from playwright.sync_api import BrowserContext, Page, expect
 
 HOSTILE = (

@@ -8,7 +8,7 @@ import time
 
 import pytest
 import steps
-from conftest import ROOT, App
+from app_runner import ROOT, App
 from playwright.sync_api import Page, expect
 
 

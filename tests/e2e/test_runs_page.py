@@ -1,7 +1,7 @@
 """The list of runs: open, delete with a second question."""
 
 import steps
-from conftest import App
+from app_runner import App
 from playwright.sync_api import Page, expect
 
 

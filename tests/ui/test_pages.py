@@ -4,6 +4,7 @@ import asyncio
 import base64
 import dataclasses
 import json
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import gradio as gr
@@ -230,7 +231,9 @@ def collect(generator) -> list:
     async def run() -> list:
         return [item async for item in generator]
 
-    return asyncio.run(run())
+    # A thread of its own: browser tests may leave an event loop running in this one.
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: asyncio.run(run())).result()
 
 
 def test_the_tail_turns_the_buttons_with_the_state():

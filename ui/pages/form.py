@@ -212,12 +212,11 @@ def _build_more(controls: dict[str, Any], device: str) -> None:
                 elem_id="device",
                 min_width=220,
             )
-            controls["ignore_eos"] = gr.Checkbox(
-                label="Go on after the end-of-text token",
-                info="All variants then generate equally many tokens.",
-                elem_id="ignore-eos",
-                min_width=220,
-            )
+        controls["ignore_eos"] = gr.Checkbox(
+            label="Go on after the end-of-text token",
+            info="All variants then generate equally many tokens.",
+            elem_id="ignore-eos",
+        )
     with gr.Accordion("More variants", open=False, elem_id="more"):
         controls["more_variants"] = gr.Textbox(
             label="One variant per line",

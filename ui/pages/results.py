@@ -71,6 +71,8 @@ def build_results(*, visible: bool) -> ResultsBlock:
     """Lay out an empty block; call inside a Blocks context."""
     status = StatusBar(elem_id="status")
     with gr.Column(visible=visible, elem_id="results") as area:
+        # The sections' headings come one level below it.
+        gr.HTML("<h2>Results</h2>", elem_classes=["bare", "offscreen"])
         links = RunLinks(elem_id="run-links")
         gr.Markdown(RECEIPT_TEXT, elem_classes=["section"])
         summary = SummaryTable(elem_id="summary")

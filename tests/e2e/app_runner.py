@@ -1,0 +1,87 @@
+"""One running app as a process, and what its pages must not do."""
+
+import contextlib
+import re
+import signal
+import socket
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+READY = re.compile(r"ready at (http://\S+)/")
+START_LIMIT_S = 90
+BROWSER_ARGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class App:
+    """One running app."""
+
+    url: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def workers(self) -> list[int]:
+        """Process ids of the model workers."""
+        found = subprocess.run(
+            ["pgrep", "-P", str(self.process.pid), "-f", "spawn_main"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return [int(pid) for pid in found.stdout.split()]
+
+    def stop(self) -> int:
+        """SIGTERM, as a service manager would; the exit status."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(30)
+
+
+@dataclass
+class Watched:
+    """What a page must not do."""
+
+    external: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_until_ready(process: subprocess.Popen[bytes], log: Path) -> str:
+    """The app's address, once it says so."""
+    deadline = time.monotonic() + START_LIMIT_S
+    while time.monotonic() < deadline and process.poll() is None:
+        if match := READY.search(log.read_text()):
+            return match[1]
+        time.sleep(0.1)
+    process.kill()
+    raise AssertionError(f"The app did not start:\n{log.read_text()}")
+
+
+def note_request(watched: Watched, app: App, url: str) -> None:
+    """Keep requests that leave the app."""
+    if not url.startswith((app.url, "data:", "blob:")):
+        watched.external.append(url)
+
+
+def note_message(watched: Watched, kind: str, text: str) -> None:
+    """Keep errors; leaving a page cuts its event stream, and a 404 is some tests' purpose."""
+    harmless = ("AbortError", "Connection errored out", "net::ERR_", "404", "BodyStreamBuffer")
+    if kind == "error" and not any(word in text for word in harmless):
+        watched.errors.append(text)
