@@ -13,7 +13,7 @@ from ckv_core.records import RunResult
 from ckv_core.result_json import to_json
 from ui.charts.tables import budgets_csv, heads_csv, layers_csv
 from ui.services import RunSnapshot, Services
-from ui.summary import summary_csv
+from ui.summary_csv import summary_csv
 
 SLUG = re.compile(r"[a-z0-9]{6,32}", re.ASCII)
 # A finished run never changes; a login stands before it, so no shared cache may keep it.

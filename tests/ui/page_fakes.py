@@ -24,6 +24,16 @@ from storage.repository import RunMissingError
 from ui.services import RunSnapshot
 
 SLUG = "abc123def456"
+# The last one could be a run, but is none.
+BAD_SLUGS = [
+    "",
+    "nope",
+    "../../etc/passwd",
+    "a" * 100,
+    "abc123def45\n",
+    "ABC123DEF456",
+    "zzz999zzz999",
+]
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 LAYERS, KV_HEADS, QUERY_HEADS, POSITIONS, HEAD_DIM = 3, 2, 4, 10, 8
 ENTRY_BYTES = 2 * HEAD_DIM * 4

@@ -23,7 +23,8 @@ from page_fakes import (
 from ckv_core.records import Progress, RunResult
 from ckv_core.worker.messages import TokensCounted
 from ui import views
-from ui.summary import COLUMNS, requested_bytes, summary_csv, summary_value
+from ui.summary import COLUMNS, requested_bytes, summary_value
+from ui.summary_csv import summary_csv
 
 
 def cell(result: RunResult, row: int, key: str) -> dict[str, str]:
