@@ -32,7 +32,9 @@ def client(services: FakeServices, settings: Settings = SETTINGS) -> TestClient:
 
 
 async def echo(request: Request) -> PlainTextResponse:
-    return PlainTextResponse(str(len(await request.body())))
+    length = len(await request.body())
+    request.app.state.lengths = [*getattr(request.app.state, "lengths", []), length]
+    return PlainTextResponse(str(length))
 
 
 def test_the_short_link_leads_to_the_run():
@@ -120,8 +122,9 @@ def test_a_body_over_the_cap_is_refused_while_it_streams():
         for _ in range(33):
             yield b"x" * 2**20
 
-    response = client(FakeServices()).post("/echo", content=chunks())
-    assert response.status_code == 413
+    routes = client(FakeServices())
+    assert routes.post("/echo", content=chunks()).status_code == 413
+    assert not hasattr(routes.app.state, "lengths"), "the handler got the whole body"
 
 
 def test_a_body_under_the_cap_arrives_whole():
