@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, sync_playwright
 from ui.theme import CSS_PATHS, build_theme
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
     """Serve the page on a free port."""
     lab = Lab()
@@ -29,7 +29,7 @@ def lab() -> Iterator[Lab]:
     demo.close()
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """Chromium of the system, or Playwright's own."""
     with sync_playwright() as playwright:
