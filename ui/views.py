@@ -189,6 +189,8 @@ def _run_chips(snapshot: RunSnapshot) -> list[str]:
         chips.append(f"{result.prompt.tokens:,} prompt tokens")
     if result.model:
         chips.append(f"{result.model.name}, {result.model.dtype} on {result.model.device}")
+    if result.timings_ms.get("prefill") == 0.0:
+        chips.append("prefill reused")
     return chips
 
 

@@ -14,6 +14,7 @@ from ckv_core.engine.decode import DecodeContext, Decoder
 from ckv_core.engine.generation import Generation
 from ckv_core.engine.measure import MeasuredStep, measured_step, perturbations
 from ckv_core.engine.prefill import Prefill, prefill
+from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.engine.prompt import build_prompt
 from ckv_core.engine.select import Selection, protected_tokens, resolve_budget, select
 from ckv_core.errors import PromptError
@@ -67,6 +68,7 @@ def compare(
     request: CompareRequest,
     loaded: LoadedModel,
     should_stop: Callable[[], bool] = lambda: False,
+    prefills: PrefillCache | None = None,
 ) -> Iterator[RunEvent]:
     """Run one comparison and report it as it goes.
 
@@ -74,6 +76,8 @@ def compare(
         request: what to compare.
         loaded: the model; its name need not be looked at again.
         should_stop: asked at every layer of every pass.
+        prefills: of this model; a prompt found there is not processed again, and the run's
+            `prefill` time is then 0.
 
     Yields:
         Events to be folded by `RunResult.apply`; RunFinished is the last.
@@ -94,7 +98,7 @@ def compare(
         ),
         environment=environment(),
     )
-    prefilled = yield from _prefill(run)
+    prefilled = yield from _prefill(run, prefills)
     selections, bases = yield from _select(run, prefilled)
     layers = yield from _compact(run, prefilled, selections)
     yield from _generate(run, prefilled, layers, selections, bases)
@@ -136,18 +140,20 @@ def check_length(prompt_tokens: int, max_new_tokens: int, limit: int) -> None:
         )
 
 
-def _prefill(run: _Run) -> Generator[RunEvent, None, Prefill]:
-    yield Progress("prefill", 0.0, f"0 of {run.prompt.compressed_tokens:,} tokens")
+def _prefill(run: _Run, prefills: PrefillCache | None) -> Generator[RunEvent, None, Prefill]:
+    token_ids = run.prompt.token_ids[: run.prompt.compressed_tokens]
     window = max((protected_tokens(spec)["window"] for spec in run.specs), default=0)
+    known = None if prefills is None else prefills.get(token_ids, window)
+    if known is not None:
+        run.stopwatch.timings_ms["prefill"] = 0.0
+        yield Progress("prefill", 1.0, f"{len(token_ids):,} tokens reused")
+        return known
+    yield Progress("prefill", 0.0, f"0 of {len(token_ids):,} tokens")
     with run.stopwatch.measure("prefill"):
-        return (
-            yield from prefill(
-                run.loaded,
-                list(run.prompt.token_ids[: run.prompt.compressed_tokens]),
-                max(window, 1),
-                run.should_stop,
-            )
-        )
+        prefilled = yield from prefill(run.loaded, list(token_ids), window, run.should_stop)
+    if prefills is not None:
+        prefills.put(token_ids, prefilled)
+    return prefilled
 
 
 def _select(

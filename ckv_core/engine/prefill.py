@@ -14,6 +14,7 @@ from ckv_core.records import Progress
 from ckv_core.scoring.value_norm import value_norm
 from ckv_core.scoring.window import window_attention
 
+KEPT_QUERIES = 128  # last queries kept in any case, so that a wider window can be scored later
 CHUNK = 1024  # tokens per forward pass: bounds activations and lets progress and cancel through
 
 
@@ -52,6 +53,18 @@ class Prefill:
     def prompt_len(self) -> int:
         """Tokens processed."""
         return self.layers[0].keys.shape[1]
+
+    @property
+    def window(self) -> int:
+        """Last queries kept: the widest observation window that can be scored."""
+        return self.layers[0].queries.shape[1]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors held, scores included."""
+        states = [t for layer in self.layers for t in (layer.keys, layer.values, layer.queries)]
+        scores = [*self._attention.values(), *self._norms.values(), self.logits]
+        return sum(tensor.nbytes for tensor in (*states, *scores))
 
     def window_attention(self, layer: int, window: int) -> Tensor:
         """Mean attention of the last `window` queries, [query_heads, prompt_len - window]."""
@@ -155,7 +168,7 @@ def prefill(
     Args:
         loaded: the model.
         token_ids: [prompt_len], at least one.
-        window: how many of the last queries to keep.
+        window: how many of the last queries to keep, at least.
         should_stop: asked at every layer.
 
     Returns:
@@ -164,7 +177,7 @@ def prefill(
     Raises:
         RunCancelledError: should_stop said so.
     """
-    context = _PrefillContext(loaded, len(token_ids), window, should_stop)
+    context = _PrefillContext(loaded, len(token_ids), max(window, KEPT_QUERIES), should_stop)
     ids = torch.tensor([token_ids], device=loaded.device)
     logits = ids.new_empty(0)
     for start in range(0, len(token_ids), CHUNK):

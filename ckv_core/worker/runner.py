@@ -3,31 +3,42 @@
 import gc
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass
 
 import torch
 from transformers import AutoConfig, PreTrainedTokenizerBase
 
 from ckv_core.config import CompareRequest
 from ckv_core.engine.compare import compare
+from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.engine.prompt import build_prompt
 from ckv_core.modeling.checkpoint import find_checkpoint
 from ckv_core.modeling.loaded import LoadedModel
 from ckv_core.modeling.loading import load_model, load_tokenizer, silent
-from ckv_core.records import ModelInfo, RunEvent, RunPrepared
+from ckv_core.records import ModelInfo, RunEvent
 
 KEPT_MODELS = 2
 KEPT_BYTES = 2 * 2**30  # a second model is kept only while both together stay below this
 KEPT_TOKENIZERS = 4
 
+KEPT_PREFILL_BYTES = 2**30  # per model; about 24 prompts of 1,000 tokens on the default model
+
 ModelKey = tuple[str, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """A model in memory and its recent prefills, which go when it goes."""
+
+    loaded: LoadedModel
+    prefills: PrefillCache
 
 
 class EngineRunner:
     """Runs comparisons on the models it keeps in memory; see `serve.Runner`."""
 
     def __init__(self) -> None:
-        self._models: OrderedDict[ModelKey, LoadedModel] = OrderedDict()
+        self._models: OrderedDict[ModelKey, _Served] = OrderedDict()
         # Not those of the loaded models: a tokenizer must not serve two threads at once.
         self._tokenizers: OrderedDict[str, tuple[PreTrainedTokenizerBase, int]] = OrderedDict()
 
@@ -37,21 +48,22 @@ class EngineRunner:
         if key not in self._models:
             if self._bytes() > KEPT_BYTES:
                 self.release()
-            self._models[key] = load_model(model, device, dtype, report)
+            loaded = load_model(model, device, dtype, report)
+            self._models[key] = _Served(loaded, PrefillCache(KEPT_PREFILL_BYTES))
         self._models.move_to_end(key)
         while len(self._models) > KEPT_MODELS or (
             len(self._models) > 1 and self._bytes() > KEPT_BYTES
         ):
             self._models.popitem(last=False)
             _free_memory()
-        return self._models[key].info
+        return self._models[key].loaded.info
 
     def compare(
         self, request: CompareRequest, should_stop: Callable[[], bool]
     ) -> Iterator[RunEvent]:
         """Run on the model that `load` has in memory."""
-        loaded = self._models[request.model, request.device, request.dtype]
-        return map(_plain, compare(request, loaded, should_stop=should_stop))
+        served = self._models[request.model, request.device, request.dtype]
+        return compare(request, served.loaded, should_stop, served.prefills)
 
     def count_tokens(self, request: CompareRequest) -> tuple[int, int, int]:
         """Prompt tokens, compressed tokens, context limit; needs no weights."""
@@ -75,16 +87,9 @@ class EngineRunner:
     def _bytes(self) -> int:
         return sum(
             parameter.nbytes
-            for loaded in self._models.values()
-            for parameter in loaded.model.parameters()
+            for served in self._models.values()
+            for parameter in served.loaded.model.parameters()
         )
-
-
-def _plain(event: RunEvent) -> RunEvent:
-    """Real strings only: torch's version is a subclass, and reading it would load torch there."""
-    if not isinstance(event, RunPrepared):
-        return event
-    return replace(event, environment={key: str(v) for key, v in event.environment.items()})
 
 
 def _context_limit(model: str) -> int:

@@ -3,7 +3,7 @@
 import csv
 import dataclasses
 import io
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from page_fakes import (
@@ -204,3 +204,10 @@ def test_a_variant_without_perturbation_has_empty_cells():
     assert {cell(result, 0, key)["text"] for key in ("kl", "final_l1", "head_l1")} == {
         "\N{EN DASH}"
     }
+
+
+@pytest.mark.parametrize(("prefill_ms", "said"), [(0.0, True), (12.5, False)])
+def test_a_reused_prefill_is_said(prefill_ms, said):
+    run = snapshot(result=RunResult(timings_ms={"prefill": prefill_ms}))
+    chips = views.status_value(run, datetime.now(tz=UTC))["chips"]
+    assert ("prefill reused" in chips) is said

@@ -1,0 +1,35 @@
+"""Recent prefills of one model, so that a changed budget, alpha or method starts at once."""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from ckv_core.engine.prefill import Prefill
+
+
+class PrefillCache:
+    """Least recently used prefills are dropped first; bounded in bytes."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._prefills: OrderedDict[tuple[int, ...], Prefill] = OrderedDict()
+
+    def get(self, token_ids: Sequence[int], window: int) -> Prefill | None:
+        """The prefill of exactly these tokens, if it is here with that many last queries."""
+        key = tuple(token_ids)
+        found = self._prefills.get(key)
+        if found is None or found.window < min(window, len(key)):
+            return None
+        self._prefills.move_to_end(key)
+        return found
+
+    def put(self, token_ids: Sequence[int], prefill: Prefill) -> None:
+        """Keep a prefill; one that alone is over the bound is not kept."""
+        self._prefills[tuple(token_ids)] = prefill
+        self._prefills.move_to_end(tuple(token_ids))
+        while self._prefills and self.nbytes > self._max_bytes:
+            self._prefills.popitem(last=False)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the kept prefills hold."""
+        return sum(prefill.nbytes for prefill in self._prefills.values())

@@ -1,0 +1,70 @@
+"""Laws of prefill reuse: same result, no second pass, bounded in bytes."""
+
+import pytest
+
+from ckv_core.config import CompareRequest
+from ckv_core.engine.compare import compare
+from ckv_core.engine.prefill_cache import PrefillCache
+from ckv_core.modeling.loaded import LoadedModel
+from ckv_core.records import RunResult
+from ckv_core.result_json import to_json
+from tests.core.tiny_models import tiny_model
+
+TEXT = "The ferry left at nine. Nobody waved, for nobody had been told. " * 4
+VARIANTS = ("full", "snapkv+critical:budget=48", "adakv:budget=60,window=16")
+
+
+def _run(loaded: LoadedModel, prefills: PrefillCache | None, **changes: object) -> RunResult:
+    settings: dict[str, object] = {"context": TEXT, "variants": VARIANTS, "max_new_tokens": 6}
+    result = RunResult()
+    for event in compare(CompareRequest(**(settings | changes)), loaded, prefills=prefills):  # type: ignore[arg-type]
+        result.apply(event)
+    return result
+
+
+def _without_times(result: RunResult) -> dict[str, object]:
+    data = to_json(result)
+    for part in (data, *data["variants"]):
+        part.pop("timings_ms")
+        part.pop("tokens_per_second", None)
+    return data
+
+
+@pytest.mark.parametrize("scenario", ["regular", "context-only"])
+def test_a_reused_prefill_gives_the_same_run(scenario: str) -> None:
+    loaded, prefills = tiny_model("llama"), PrefillCache(2**30)
+    _run(loaded, prefills, scenario=scenario, variants=("full", "snapkv:budget=40"))
+    again = _run(loaded, prefills, scenario=scenario)
+    assert again.timings_ms["prefill"] == 0.0
+    assert _without_times(again) == _without_times(_run(loaded, None, scenario=scenario))
+
+
+def test_another_text_is_processed() -> None:
+    loaded, prefills = tiny_model("llama"), PrefillCache(2**30)
+    _run(loaded, prefills)
+    assert _run(loaded, prefills, context=TEXT + "Really.").timings_ms["prefill"] > 0
+
+
+def test_a_wider_window_than_was_kept_is_processed_again() -> None:
+    loaded, prefills = tiny_model("llama"), PrefillCache(2**30)
+    _run(loaded, prefills)
+    wide = _run(loaded, prefills, variants=("snapkv:budget=180,window=160",))
+    assert wide.timings_ms["prefill"] > 0
+
+
+def test_the_least_recently_used_goes_first_and_the_bound_holds() -> None:
+    loaded, first = tiny_model("llama"), PrefillCache(2**30)
+    _run(loaded, first)
+    one = first.nbytes
+    prefills = PrefillCache(int(one * 2.5))
+    for context in (TEXT, TEXT[:-1] + "!", TEXT, TEXT[:-1] + "?"):
+        _run(loaded, prefills, context=context)
+        assert prefills.nbytes <= one * 2.5
+    assert _run(loaded, prefills).timings_ms["prefill"] == 0.0
+    assert _run(loaded, prefills, context=TEXT[:-1] + "!").timings_ms["prefill"] > 0
+
+
+def test_a_prefill_over_the_bound_is_not_kept() -> None:
+    prefills = PrefillCache(1000)
+    _run(tiny_model("llama"), prefills)
+    assert prefills.nbytes == 0
