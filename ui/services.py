@@ -30,6 +30,7 @@ __all__ = ["RunSnapshot", "Services"]
 LOGGER = logging.getLogger(__name__)
 QUEUE_LIMIT = 32
 UNSAVED_LIMIT = 8
+KEPT_STATUSES = 16  # models whose last word from the worker is remembered
 WATCH_INTERVAL_S = 0.08
 LEFT_BEHIND = "The app stopped before this run ended; run it again."
 CLOSED = "The app was closed before this run ended."
@@ -67,7 +68,7 @@ class Services:
         self._lock = threading.Lock()
         self._live: dict[str, LiveRun] = {}
         self._unsaved: dict[str, LiveRun] = {}
-        self._model_status: ModelStatus | None = None
+        self._model_statuses: dict[str, ModelStatus] = {}
         self._closing = False
         if left := self._recorder.recover(LEFT_BEHIND):
             LOGGER.warning("%d unfinished runs of an earlier start were marked as failed.", left)
@@ -191,9 +192,9 @@ class Services:
             return TokensCounted("", 0, 0, 0, str(error))
         return self._client.count_tokens(request, timeout_s)
 
-    def model_status(self) -> ModelStatus | None:
-        """What the worker last said about a model."""
-        return self._model_status
+    def model_status(self, model: str) -> ModelStatus | None:
+        """What the worker last said about this model."""
+        return self._model_statuses.get(model)
 
     def warm(self, model: str) -> None:
         """Load a model ahead of its first run."""
@@ -212,7 +213,10 @@ class Services:
     def _take(self, reply: Reply) -> None:
         match reply:
             case ModelStatus():
-                self._model_status = reply
+                self._model_statuses.pop(reply.model, None)
+                self._model_statuses[reply.model] = reply
+                while len(self._model_statuses) > KEPT_STATUSES:
+                    del self._model_statuses[next(iter(self._model_statuses))]
             case JobEvent():
                 self._record(reply.job_id, reply.event)
             case JobDone():

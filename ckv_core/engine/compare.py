@@ -16,7 +16,7 @@ from ckv_core.engine.measure import MeasuredStep, measured_step, perturbations
 from ckv_core.engine.prefill import Prefill, prefill
 from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.engine.prompt import build_prompt
-from ckv_core.engine.select import Selection, protected_tokens, resolve_budget, select
+from ckv_core.engine.select import Selection, resolve_budget, select
 from ckv_core.errors import PromptError
 from ckv_core.metrics.agreement import agreement, answer_found, first_difference
 from ckv_core.metrics.timing import Stopwatch
@@ -142,7 +142,7 @@ def check_length(prompt_tokens: int, max_new_tokens: int, limit: int) -> None:
 
 def _prefill(run: _Run, prefills: PrefillCache | None) -> Generator[RunEvent, None, Prefill]:
     token_ids = run.prompt.token_ids[: run.prompt.compressed_tokens]
-    window = max((protected_tokens(spec)["window"] for spec in run.specs), default=0)
+    window = max((spec.protected["window"] for spec in run.specs), default=0)
     known = None if prefills is None else prefills.get(token_ids, window)
     if known is not None:
         run.stopwatch.timings_ms["prefill"] = 0.0
@@ -165,7 +165,7 @@ def _select(
         for spec, budget in zip(run.specs, run.budgets, strict=True)
         if spec.method.scorer == "window" and budget < prefilled.prompt_len
     ]
-    windows = sorted({protected_tokens(spec)["window"] for spec in evicting})
+    windows = sorted({spec.protected["window"] for spec in evicting})
     evictable = run.loaded.info.evictable_layers
     for count, layer in enumerate(evictable):
         with run.stopwatch.measure("score"):

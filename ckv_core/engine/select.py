@@ -10,7 +10,6 @@ from ckv_core.budgets.pyramid import pyramid_budgets
 from ckv_core.budgets.uniform import uniform_budgets
 from ckv_core.config import VariantSpec
 from ckv_core.engine.prefill import Prefill
-from ckv_core.errors import ConfigError
 from ckv_core.records import ModelInfo
 from ckv_core.scoring.layer_scores import LayerScores, window_scores
 from ckv_core.scoring.position import recency
@@ -49,20 +48,8 @@ def resolve_budget(spec: VariantSpec, model: ModelInfo, prompt_len: int, entry_b
         return prompt_len
     bytes_per_token = entry_bytes * len(model.evictable_layers) * model.kv_heads
     budget = spec.budget.resolve(prompt_len, bytes_per_token)
-    kept = protected_tokens(spec)
-    needed = max(sum(kept.values()), 1)
-    if budget < needed:
-        parts = " + ".join(f"{name} {count}" for name, count in kept.items() if count)
-        raise ConfigError(
-            f"{spec.spec!r}: a budget of {budget} tokens is below the {needed} that are always "
-            f"kept ({parts or 'one token'}); raise the budget to at least {needed}."
-        )
+    spec.check_budget(budget)
     return budget
-
-
-def protected_tokens(spec: VariantSpec) -> dict[str, int]:
-    """Tokens that the variant never evicts, by reason."""
-    return {name: int(spec.params.get(name, 0)) for name in ("sinks", "window")}
 
 
 def select(spec: VariantSpec, prefill: Prefill, budget: int) -> Selection:
@@ -77,8 +64,7 @@ def select(spec: VariantSpec, prefill: Prefill, budget: int) -> Selection:
         warning += f"{prompt_len} tokens: nothing was evicted."
         warnings = () if spec.method.budget_rule == "all" else (warning,)
         return Selection(budget, (None,) * info.layers, warnings)
-    kept = protected_tokens(spec)
-    sinks, window = kept["sinks"], kept["window"]
+    sinks, window = spec.protected["sinks"], spec.protected["window"]
     scores = [_layer_scores(spec, prefill, layer) for layer in info.evictable_layers]
     head_budgets = _head_budgets(spec, scores, budget - sinks - window)
     masks: list[Tensor | None] = [None] * info.layers
@@ -95,7 +81,7 @@ def select(spec: VariantSpec, prefill: Prefill, budget: int) -> Selection:
 def _layer_scores(spec: VariantSpec, prefill: Prefill, layer: int) -> LayerScores:
     kv_heads = prefill.loaded.info.kv_heads
     if spec.method.scorer == "position":
-        evictable = prefill.prompt_len - protected_tokens(spec)["sinks"]
+        evictable = prefill.prompt_len - spec.protected["sinks"]
         device = prefill.layers[layer].keys.device
         return LayerScores(recency(kv_heads, evictable, device), None)
     attention = prefill.window_attention(layer, int(spec.params["window"]))

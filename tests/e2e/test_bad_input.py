@@ -17,6 +17,7 @@ REFUSED_AT_ONCE = [
     (CONTEXT, "   ", "The context is empty"),
     (BUDGET, "many", "Budget 'many' is not a number"),
     (BUDGET, "0", "Budget must be above 0"),
+    (BUDGET, "8", "raise the budget to at least 32"),
     (BUDGET, "", "Budget '' is not a number"),
     (ALPHA, "7", "alpha must be a number from 0 to 1"),
     (ALPHA, "-0.5", "alpha must be a number from 0 to 1"),
@@ -57,7 +58,7 @@ def test_a_wrong_line_of_more_variants_is_named_as_soon_as_it_is_left(page: Page
 @pytest.mark.parametrize(
     ("budget", "model", "sentence"),
     [
-        ("8", None, "window"),
+        ("0.1%", None, "window"),
         ("48", "no-such-model-here", "no-such-model-here"),
     ],
 )

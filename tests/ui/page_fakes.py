@@ -215,8 +215,8 @@ class FakeServices:
     def count_tokens(self, asked: CompareRequest, timeout_s: float = 30) -> TokensCounted:
         return self.counted
 
-    def model_status(self) -> ModelStatus | None:
-        return self.status
+    def model_status(self, model: str) -> ModelStatus | None:
+        return self.status if self.status and self.status.model == model else None
 
     def warm(self, model: str) -> None: ...
 

@@ -225,10 +225,22 @@ def test_tokens_are_counted_during_a_run_and_bad_text_is_refused_here(services: 
 
 
 def test_a_warm_model_is_seen_in_the_status(services: Services) -> None:
-    assert services.model_status() is None
+    assert services.model_status("tiny") is None
     services.warm("tiny")
     deadline = time.monotonic() + TIMEOUT_S
-    while (status := services.model_status()) is None or not status.ready:
+    while (status := services.model_status("tiny")) is None or not status.ready:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert status.message == "tiny is ready on cpu in float32."
+
+
+def test_the_status_of_one_model_does_not_hide_that_of_another(services: Services) -> None:
+    for model in ("tiny", "other"):
+        services.warm(model)
+    deadline = time.monotonic() + TIMEOUT_S
+    while (status := services.model_status("other")) is None or not status.ready:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    tiny = services.model_status("tiny")
+    assert tiny is not None
+    assert tiny.ready

@@ -234,8 +234,8 @@ class ComparePage:
 
     def _check_length(self, request: CompareRequest) -> None:
         """Refuse a prompt over the limit before there is a run; a busy worker checks it later."""
-        status = self._services.model_status()
-        if status is None or not status.ready or status.model != request.model:
+        status = self._services.model_status(request.model)
+        if status is None or not status.ready:
             return
         counted = self._services.count_tokens(request, COUNT_TIMEOUT_S)
         value = views.count_value(counted, request)
@@ -253,8 +253,8 @@ class ComparePage:
         yield SILENT
         shown = None
         for _ in range(MODEL_POLLS):
-            status = self._services.model_status()
-            if status is not None and status.model == str(model or "").strip():
+            status = self._services.model_status(str(model or "").strip())
+            if status is not None:
                 if status != shown:
                     shown = status
                     tone: Tone = "error" if status.failed else "good" if status.ready else ""
