@@ -6,6 +6,7 @@ median and the range over the rounds; ratios are of medians.
 
 import argparse
 import json
+import os
 import platform
 import statistics
 import subprocess
@@ -19,7 +20,7 @@ import torch
 import transformers
 
 from ckv_core.cache.ragged import compact
-from ckv_core.config import DEFAULT_MODEL, CompareRequest, VariantSpec
+from ckv_core.config import DEFAULT_MODEL, CompareRequest
 from ckv_core.engine.compare import compare
 from ckv_core.engine.decode import DecodeContext, Decoder
 from ckv_core.engine.prefill import Prefill, prefill
@@ -30,6 +31,7 @@ from ckv_core.modeling.loaded import LoadedModel
 from ckv_core.modeling.loading import load_model
 from ckv_core.modeling.store import models_folder
 from ckv_core.records import RunResult
+from ckv_core.variants import VariantSpec
 
 ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "assets" / "examples" / "harbour_report.txt"
@@ -99,6 +101,7 @@ def against_kvpress(loaded: LoadedModel, python: str, rounds: int) -> None:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
+        env={**os.environ, "TQDM_DISABLE": "1"},
     )
 
     def ask(line: object) -> dict[str, float]:

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from ckv_core.config import DEFAULT_MODEL, KNOBS, MAX_NEW_TOKENS, SCENARIOS, CompareRequest
+from ckv_core.config import DEFAULT_MODEL, MAX_NEW_TOKENS, SCENARIOS, CompareRequest
 from ckv_core.errors import CkvError, ConfigError, PromptError, RunCancelledError
+from ckv_core.knobs import KNOBS
 from ckv_core.methods import METHODS
 from ckv_core.records import Progress, RunEvent, RunFinished, RunResult
 

@@ -11,7 +11,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ckv_core.config import KnobValue, Scenario
+from ckv_core.config import Scenario
+from ckv_core.knobs import KnobValue
 
 Float32Array = NDArray[np.float32]
 Stage = Literal["load", "prefill", "score", "select", "decode"]

@@ -6,15 +6,9 @@ from typing import Literal, cast
 
 import numpy as np
 
-from ckv_core.config import (
-    MAX_NEW_TOKENS,
-    MAX_TEXT_CHARS,
-    MAX_VARIANTS,
-    SCENARIOS,
-    KnobValue,
-    Scenario,
-)
+from ckv_core.config import MAX_NEW_TOKENS, MAX_TEXT_CHARS, MAX_VARIANTS, SCENARIOS, Scenario
 from ckv_core.json_fields import JsonField
+from ckv_core.knobs import KnobValue
 from ckv_core.records import (
     Float32Array,
     ModelInfo,

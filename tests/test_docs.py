@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ckv_core.config import KNOBS
+from ckv_core.knobs import KNOBS
 from ckv_core.methods import METHODS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -95,7 +95,7 @@ def test_the_readme_names_run_and_test():
 
 
 def test_specs_in_the_readme_parse():
-    from ckv_core.config import VariantSpec
+    from ckv_core.variants import VariantSpec
 
     specs = re.findall(r"--variant (\S+)", README)
     assert len(specs) >= 4

@@ -3,18 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
-from ckv_core.config import (
-    DEFAULT_BUDGET,
-    DEFAULT_MODEL,
-    KNOBS,
-    MAX_NEW_TOKENS,
-    CompareRequest,
-    Knob,
-    KnobValue,
-    VariantSpec,
-)
+from ckv_core.config import DEFAULT_MODEL, MAX_NEW_TOKENS, CompareRequest
 from ckv_core.errors import CkvError, ConfigError
+from ckv_core.knobs import DEFAULT_BUDGET, KNOBS, Knob, KnobValue
 from ckv_core.methods import METHODS
+from ckv_core.variants import VariantSpec
 
 # Not among the advanced knobs: these have a control of their own.
 MAIN_KNOBS = ("budget", "alpha")

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from types import FrameType
 
+from gradio import close_all
+
 from ckv_core.errors import CkvError
 from ckv_core.home import home_folder
 from storage.database import default_url, open_database
@@ -28,8 +30,8 @@ def serve(settings: Settings) -> None:
     url = settings.database_url or default_url(home_folder())
     with _stop_signals() as stop, closing(open_database(url)) as database:
         services = Services(database)
-        app = build_app(services, settings)
         try:
+            app = build_app(services, settings)
             _, address, _ = app.launch(**launch_options(services, settings))
             services.warm(settings.model)
             sys.stdout.write(f"CriticalKV Lab is ready at {address}\n")
@@ -38,7 +40,7 @@ def serve(settings: Settings) -> None:
         finally:
             # Runs end first, so that the pages that follow them let go of their connections.
             services.close()
-            app.close(verbose=False)
+            close_all(verbose=False)
 
 
 @contextmanager

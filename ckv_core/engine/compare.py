@@ -8,14 +8,15 @@ import torch
 import transformers
 
 import ckv_core
-from ckv_core.cache.ragged import RaggedLayer, compact, retained_bytes
-from ckv_core.config import CompareRequest, VariantSpec
+from ckv_core.cache.ragged import RaggedLayer, compact
+from ckv_core.config import CompareRequest
 from ckv_core.engine.decode import DecodeContext, Decoder
 from ckv_core.engine.generation import Generation
 from ckv_core.engine.measure import MeasuredStep, measured_step, perturbations
 from ckv_core.engine.prefill import Prefill, prefill
 from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.engine.prompt import build_prompt
+from ckv_core.engine.receipt import receipt, retained_set
 from ckv_core.engine.select import Selection, resolve_budget, select
 from ckv_core.errors import PromptError
 from ckv_core.metrics.agreement import agreement, answer_found, first_difference
@@ -24,8 +25,6 @@ from ckv_core.modeling.loaded import LoadedModel
 from ckv_core.records import (
     Progress,
     PromptInfo,
-    Receipt,
-    RetainedSet,
     RunEvent,
     RunFinished,
     RunPrepared,
@@ -34,6 +33,7 @@ from ckv_core.records import (
     VariantResult,
     VariantSelected,
 )
+from ckv_core.variants import VariantSpec
 
 _QUESTION_CHUNK = 256  # tokens per pass over the question; every row pays for its own
 
@@ -204,40 +204,13 @@ def _compact(
         yield VariantSelected(
             index=row,
             params={**spec.params, **budget},
-            retained=None if spec.method.name == "full" else _retained(selection, run, prefilled),
-            receipt=_receipt(run, selection, evictable, row),
+            retained=None
+            if spec.method.name == "full"
+            else retained_set(selection, run.loaded.info, prefilled.prompt_len),
+            receipt=receipt(selection, run.loaded.info, evictable, row),
             timings_ms={"select": run.select_ms[row]},
         )
     return layers
-
-
-def _retained(selection: Selection, run: _Run, prefilled: Prefill) -> RetainedSet:
-    everything = torch.ones(run.loaded.info.kv_heads, prefilled.prompt_len, dtype=torch.bool)
-    masks = [everything if mask is None else mask.cpu() for mask in selection.keep_masks]
-    return RetainedSet.from_mask(torch.stack(masks).numpy())
-
-
-def _receipt(run: _Run, selection: Selection, evictable: list[RaggedLayer], row: int) -> Receipt:
-    info, prompt_len = run.loaded.info, run.prompt.compressed_tokens
-    slots = len(evictable) * info.kv_heads
-    retained = sum(
-        info.kv_heads * prompt_len if mask is None else int(mask.sum())
-        for mask in (selection.keep_masks[layer] for layer in info.evictable_layers)
-    )
-    warnings = list(selection.warnings)
-    if len(evictable) < info.layers:
-        warnings.append(
-            f"{info.layers - len(evictable)} of {info.layers} layers use a sliding window; they "
-            "are left whole and are not counted here."
-        )
-    return Receipt(
-        budget_tokens=selection.budget,
-        requested_entries=slots * min(selection.budget, prompt_len),
-        retained_entries=retained,
-        cache_bytes=retained_bytes(evictable, row),
-        full_cache_bytes=sum(layer.keys.nbytes + layer.values.nbytes for layer in evictable),
-        warnings=tuple(warnings),
-    )
 
 
 def _generate(

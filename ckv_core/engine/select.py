@@ -8,13 +8,13 @@ from torch import Tensor
 from ckv_core.budgets.adaptive import adaptive_budgets
 from ckv_core.budgets.pyramid import pyramid_budgets
 from ckv_core.budgets.uniform import uniform_budgets
-from ckv_core.config import VariantSpec
 from ckv_core.engine.prefill import Prefill
 from ckv_core.records import ModelInfo
 from ckv_core.scoring.layer_scores import LayerScores, window_scores
 from ckv_core.scoring.position import recency
 from ckv_core.selection.critical import critical
 from ckv_core.selection.top_k import top_k
+from ckv_core.variants import VariantSpec
 
 
 @dataclass(frozen=True, slots=True)

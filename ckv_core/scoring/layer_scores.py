@@ -6,7 +6,7 @@ from typing import cast
 
 from torch import Tensor
 
-from ckv_core.config import KnobValue
+from ckv_core.knobs import KnobValue
 from ckv_core.scoring.window import Pool, Reduce, group_reduce, smooth
 
 

@@ -8,13 +8,14 @@ import torch
 from transformers import DynamicCache
 
 from ckv_core.cache.ragged import compact
-from ckv_core.config import CompareRequest, Scenario, VariantSpec
+from ckv_core.config import CompareRequest, Scenario
 from ckv_core.engine.compare import compare
 from ckv_core.engine.decode import DecodeContext, Decoder
 from ckv_core.engine.prefill import CHUNK, Prefill, prefill
 from ckv_core.engine.select import select
 from ckv_core.modeling.loaded import LoadedModel
 from ckv_core.records import RunResult
+from ckv_core.variants import VariantSpec
 from tests.core.tiny_models import ARCHITECTURES, plain_model, tiny_model
 from tests.reference.checks import kept_from_mask
 from tests.reference.forward import Kept, forward

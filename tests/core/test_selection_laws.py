@@ -17,11 +17,11 @@ from ckv_core.budgets.adaptive import adaptive_budgets
 from ckv_core.budgets.pyramid import pyramid_budgets
 from ckv_core.budgets.shares import integer_shares
 from ckv_core.budgets.uniform import uniform_budgets
-from ckv_core.config import VariantSpec
 from ckv_core.scoring.layer_scores import LayerScores, window_scores
 from ckv_core.scoring.position import recency
 from ckv_core.selection.critical import critical
 from ckv_core.selection.top_k import top_k
+from ckv_core.variants import VariantSpec
 from tests.reference import budgets as literal_budgets
 from tests.reference import selection as literal
 

@@ -9,8 +9,9 @@ import gradio as gr
 import pytest
 from page_fakes import BAD_SLUGS, SLUG, FakeServices, request, running, snapshot
 
-from ckv_core.config import KNOBS, MAX_TEXT_CHARS
+from ckv_core.config import MAX_TEXT_CHARS
 from ckv_core.errors import ConfigError
+from ckv_core.knobs import KNOBS
 from ckv_core.methods import METHODS
 from ckv_core.worker.messages import ModelStatus, TokensCounted
 from ui.build import build_app

@@ -7,7 +7,8 @@ from typing import Any
 import gradio as gr
 from gradio.components import Component
 
-from ckv_core.config import KNOBS, MAX_NEW_TOKENS, MAX_VARIANTS, METHOD_DEFAULTS, Knob
+from ckv_core.config import MAX_NEW_TOKENS, MAX_VARIANTS
+from ckv_core.knobs import KNOBS, METHOD_DEFAULTS, Knob
 from ckv_core.methods import METHODS
 from ui.examples import Example
 from ui.forms import (

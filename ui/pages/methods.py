@@ -2,7 +2,7 @@
 
 import gradio as gr
 
-from ckv_core.config import KNOBS
+from ckv_core.knobs import KNOBS
 from ckv_core.methods import METHODS
 
 INTRO = (

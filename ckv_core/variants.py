@@ -1,0 +1,139 @@
+"""One variant of a comparison: the SPEC grammar `METHOD[+critical][:key=value,...]`. No torch."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+
+from ckv_core.errors import ConfigError
+from ckv_core.knobs import KNOBS, METHOD_DEFAULTS, Budget, KnobValue
+from ckv_core.methods import METHODS, Method
+
+
+@dataclass(frozen=True, slots=True)
+class VariantSpec:
+    """One variant with every knob resolved; only the budget still depends on the prompt.
+
+    Attributes:
+        method: composition of scorer and budget rule.
+        critical: CriticalKV's two-stage selector instead of plain top-k.
+        params: every knob that this variant uses, by SPEC key.
+        given: the keys that the user wrote, so that the SPEC can be shown short.
+    """
+
+    method: Method
+    critical: bool
+    params: Mapping[str, KnobValue]
+    given: tuple[str, ...] = field(default=())
+
+    @classmethod
+    def parse(cls, text: str, defaults: Mapping[str, str] | None = None) -> "VariantSpec":
+        """Read `METHOD[+critical][:key=value,...]`.
+
+        Args:
+            text: the SPEC.
+            defaults: run-wide values (budget, alpha, ...) for keys that the SPEC leaves out;
+                keys that the method does not use are passed over.
+
+        Raises:
+            ConfigError: unknown method or key, or a value out of range.
+        """
+        head, _, tail = text.strip().partition(":")
+        name, plus, selector = head.strip().partition("+")
+        method = METHODS.get(name.strip())
+        if plus and selector.strip() != "critical":
+            raise ConfigError(f"After '+' only 'critical' is known, got {selector.strip()!r}.")
+        critical = bool(plus)
+        if critical and not method.supports_critical:
+            raise ConfigError(
+                f"{method.label} has no attention score, so '+critical' cannot apply to it."
+            )
+        allowed = method.knobs_with(critical=critical)
+        written = _parse_pairs(tail, f"{name}{'+critical' if critical else ''}", allowed)
+        run_wide = {k: KNOBS[k].parse(v) for k, v in (defaults or {}).items() if k in allowed}
+        chosen = run_wide | written
+        preset = str(chosen.get("preset", "paper"))
+        params = {key: _default(key, method.name, preset) for key in allowed} | chosen
+        given = tuple(k for k in allowed if k in chosen)
+        variant = cls(method, critical, params, given)
+        if "budget" in params and variant.budget.unit == "tokens":
+            variant.check_budget(int(variant.budget.amount))
+        return variant
+
+    @property
+    def name(self) -> str:
+        """`snapkv` or `snapkv+critical`."""
+        return self.method.name + ("+critical" if self.critical else "")
+
+    @property
+    def spec(self) -> str:
+        """The SPEC with the keys that were given; parses back to an equal variant."""
+        pairs = ",".join(f"{k}={self.params[k]}" for k in self.given)
+        return f"{self.name}:{pairs}" if pairs else self.name
+
+    @property
+    def label(self) -> str:
+        """What a reader sees."""
+        return self.method.label + (" + CriticalKV" if self.critical else "")
+
+    @property
+    def budget(self) -> Budget:
+        """The budget as given; `full` has none.
+
+        Raises:
+            ConfigError: asked of `full`.
+        """
+        if "budget" not in self.params:
+            raise ConfigError(f"{self.method.label} takes no budget.")
+        return Budget.parse(str(self.params["budget"]))
+
+    @property
+    def protected(self) -> dict[str, int]:
+        """Tokens that this variant never evicts, by reason: sinks and window."""
+        return {name: int(self.params.get(name, 0)) for name in ("sinks", "window")}
+
+    def check_budget(self, tokens: int) -> None:
+        """Refuse a budget that does not hold what is always kept.
+
+        Args:
+            tokens: entries per KV head.
+
+        Raises:
+            ConfigError: says how much is needed.
+        """
+        needed = max(sum(self.protected.values()), 1)
+        if tokens < needed:
+            parts = " + ".join(f"{name} {count}" for name, count in self.protected.items() if count)
+            raise ConfigError(
+                f"{self.spec!r}: a budget of {tokens} tokens is below the {needed} that are always "
+                f"kept ({parts or 'one token'}); raise the budget to at least {needed}."
+            )
+
+    def base(self) -> "VariantSpec":
+        """The same variant without CriticalKV: what its improvement is measured against."""
+        params = {k: v for k, v in self.params.items() if k in self.method.knobs}
+        given = tuple(k for k in self.given if k in params)
+        return VariantSpec(self.method, False, params, given)
+
+
+def _parse_pairs(text: str, name: str, allowed: tuple[str, ...]) -> dict[str, KnobValue]:
+    written: dict[str, KnobValue] = {}
+    for pair in filter(None, (part.strip() for part in text.split(","))):
+        key, equals, value = (part.strip() for part in pair.partition("="))
+        if not equals:
+            raise ConfigError(f"{pair!r} in {name!r} must read key=value.")
+        if key not in allowed:
+            close = get_close_matches(key, allowed, n=1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            keys = ", ".join(allowed) or "no keys"
+            raise ConfigError(f"{name!r} does not take {key!r}.{hint} It takes: {keys}.")
+        if key in written:
+            raise ConfigError(f"{key!r} is given twice in {name!r}.")
+        written[key] = KNOBS[key].parse(value)
+    return written
+
+
+def _default(key: str, method: str, preset: str) -> KnobValue:
+    knob = KNOBS[key]
+    if preset == "kvpress" and knob.kvpress is not None:
+        return knob.kvpress
+    return METHOD_DEFAULTS.get(method, {}).get(key, knob.default)
