@@ -41,10 +41,10 @@ function helpButton(column) {
 const alignOf = (column) => (column.align === "left" ? "left" : "right");
 
 function headCell(column) {
-  const unit = column.unit ? make("span", { class: "ckv-subdued", text: ` ${column.unit}` }) : null;
+  const unit = column.unit ? make("span", { class: "ckv-subdued", text: str(column.unit) }) : null;
   return make("th", { scope: "col", class: `ckv-${alignOf(column)}` },
-    make("span", { class: "ckv-th" }, make("span", {}, str(column.label), unit),
-      column.help ? helpButton(column) : null));
+    make("span", { text: str(column.label) }), " ",
+    make("span", { class: "ckv-th" }, unit, column.help ? helpButton(column) : null));
 }
 
 function bodyCell(cell, column) {

@@ -196,7 +196,7 @@ COLUMNS: tuple[Column, ...] = (
     Column(
         key="agreement",
         label="Agreement",
-        unit="with full cache",
+        unit="with full",
         help="Share of the full cache's generated tokens that this variant reproduces before its "
         "first difference.",
         cell=_agreement,
@@ -204,7 +204,7 @@ COLUMNS: tuple[Column, ...] = (
     Column(
         key="first_difference",
         label="First difference",
-        unit="from full cache",
+        unit="from full",
         help="The first generated token that differs from the full cache's.",
         cell=_first_difference,
     ),
