@@ -21,6 +21,8 @@ ENGINE_RUNNER = "ckv_core.worker.runner:EngineRunner"
 PARENT_CHECK_S = 1.0
 EXIT_WAIT_S = 5.0
 CHILD_ENVIRONMENT = {
+    # Browser and worker share the cores: threads that spin while they wait starve the page.
+    "OMP_WAIT_POLICY": "PASSIVE",
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "TOKENIZERS_PARALLELISM": "false",  # counting runs beside a job and must not take its cores
