@@ -14,6 +14,7 @@ from gradio import close_all
 from ckv_core.errors import CkvError
 from ckv_core.home import home_folder
 from storage.database import default_url, open_database
+from storage.server_lock import only_server
 from ui.build import build_app, launch_options
 from ui.services import Services
 from ui.settings import Settings
@@ -23,12 +24,16 @@ def serve(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT, then leave no process and no unsaved run behind.
 
     Raises:
-        CkvError: the port is taken or the database cannot be opened.
+        CkvError: the port is taken, or the database cannot be opened or is another server's.
     """
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     _check_port(settings)
     url = settings.database_url or default_url(home_folder())
-    with _stop_signals() as stop, closing(open_database(url)) as database:
+    with (
+        _stop_signals() as stop,
+        closing(open_database(url)) as database,
+        only_server(database),
+    ):
         services = Services(database)
         try:
             app = build_app(services, settings)

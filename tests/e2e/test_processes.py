@@ -8,7 +8,7 @@ import time
 
 import pytest
 import steps
-from app_runner import ROOT, App
+from app_runner import ROOT, App, free_port
 from playwright.sync_api import Page, expect
 
 
@@ -59,6 +59,21 @@ def test_a_killed_app_leaves_no_process_behind(start_app):
     app.process.kill()
     app.process.wait(10)
     assert wait_until_gone(workers) == []
+
+
+def test_a_second_app_on_the_same_data_is_one_sentence(app: App):
+    home = app.log.parent
+    started = subprocess.run(
+        [sys.executable, str(ROOT / "app.py")],
+        env={**os.environ, "CKV_PORT": str(free_port()), "CKV_HOME": str(home)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert started.returncode == 1
+    assert "Another CriticalKV Lab serves" in started.stderr
+    assert len(started.stderr.strip().splitlines()) == 1
 
 
 def test_a_taken_port_is_one_sentence(app: App, tmp_path):
