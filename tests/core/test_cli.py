@@ -1,0 +1,112 @@
+"""Laws of the command line: a user's mistake is exit code 2 and one clear line."""
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ckv_core import cli
+from ckv_core.errors import ModelError
+from ckv_core.knobs import KNOBS
+from ckv_core.methods import METHODS
+from tests.core.tiny_models import tiny_model
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> str:
+    path = tmp_path / "context.txt"
+    path.write_text("The ferry left at nine. Nobody waved. " * 6, encoding="utf-8")
+    return str(path)
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    """Exit code and the one line of the error output."""
+    try:
+        code = cli.main(arguments)
+    except SystemExit as stop:
+        code = int(str(stop.code))
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) <= 1, lines
+    return code, lines[0] if lines else ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--variant", "snapkw"], "Did you mean 'snapkv'?"),
+        (["--variant", "full+critical"], "cannot apply to it"),
+        (["--variant", "snapkv:alpha=0.5"], "does not take 'alpha'"),
+        (["--variant", "snapkv", "--variant", "snapkv"], "listed twice"),
+        (["--variant", "snapkv", "--budget", "many"], "is not a number"),
+        (["--variant", "snapkv", "--budget", "8"], "raise the budget to at least 32"),
+        (["--variant", "snapkv:sinks=4,budget=35"], "sinks 4 + window 32"),
+        (["--variant", "snapkv+critical", "--alpha", "2"], "alpha must be a number from 0 to 1"),
+        (["--variant", "snapkv:kernel=4"], "kernel must be odd"),
+        (["--max-new-tokens", "0"], "New tokens must be from 1"),
+        (["--scenario", "other"], "invalid choice"),
+        (["--json", "no/such/folder/out.json"], "no file in an existing folder"),
+    ],
+)
+def test_a_wrong_argument_is_one_line(capsys, context, arguments, sentence) -> None:
+    code, line = run(capsys, "compare", "--context", context, *arguments)
+    assert code == 2
+    assert sentence in line
+
+
+def test_a_context_that_cannot_be_read_is_one_line(capsys, tmp_path: Path) -> None:
+    code, line = run(capsys, "compare", "--context", str(tmp_path / "none.txt"))
+    assert (code, "cannot be read" in line) == (2, True)
+    latin = tmp_path / "latin.txt"
+    latin.write_bytes("Größe".encode("latin-1"))
+    code, line = run(capsys, "compare", "--context", str(latin))
+    assert (code, "is not UTF-8" in line) == (2, True)
+
+
+def test_an_empty_context_on_stdin_is_one_line(capsys, monkeypatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b" \n"), encoding="utf-8"))
+    code, line = run(capsys, "compare", "--context", "-")
+    assert (code, "The context is empty" in line) == (2, True)
+
+
+def test_a_prompt_over_the_limit_says_by_how_many_tokens(capsys, context, monkeypatch) -> None:
+    loading = "ckv_core.modeling.loading.load_model"
+    monkeypatch.setattr(loading, lambda *_args, **_keywords: tiny_model("llama"))
+    Path(context).write_text("x " * 2_000, encoding="utf-8")
+    code, line = run(capsys, "compare", "--context", context)
+    assert code == 2
+    assert "over the model's limit of 2,048. Shorten the context by" in line
+
+
+def test_a_model_that_fails_is_one_line(capsys, context, monkeypatch) -> None:
+    def fail(*_args: object, **_keywords: object) -> None:
+        raise ModelError("There is no such model.")
+
+    monkeypatch.setattr("ckv_core.modeling.loading.load_model", fail)
+    assert run(capsys, "compare", "--context", context) == (2, "error: There is no such model.")
+
+
+def test_the_same_run_prints_text_and_writes_json(capsys, context, monkeypatch, tmp_path) -> None:
+    loading = "ckv_core.modeling.loading.load_model"
+    monkeypatch.setattr(loading, lambda *_args, **_keywords: tiny_model("llama"))
+    out = tmp_path / "out.json"
+    arguments = ["compare", "--context", context, "--variant", "full", "--variant", "snapkv"]
+    arguments += ["--budget", "40", "--max-new-tokens", "3", "--json"]
+    assert cli.main([*arguments, str(out)]) == 0
+    assert "== snapkv:budget=40" in capsys.readouterr().out
+    assert out.read_text(encoding="utf-8").startswith('{"schema": 1')
+    assert cli.main([*arguments, "-"]) == 0
+    assert capsys.readouterr().out.startswith('{"schema": 1')
+
+
+def test_methods_lists_every_method_and_key_without_torch() -> None:
+    code = "import sys; from ckv_core.cli import main; main(['methods']); assert 'torch' not in "
+    code += "sys.modules"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    for name in [*(method.name for method in METHODS), *KNOBS]:
+        assert name in done.stdout

@@ -1,0 +1,78 @@
+"""Laws of the SPEC grammar."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ckv_core.errors import ConfigError
+from ckv_core.knobs import KNOBS, Budget
+from ckv_core.methods import METHODS
+from ckv_core.variants import VariantSpec
+
+VALUES = {
+    "budget": st.sampled_from(["4500", "12.5%", "100%", "3MiB"]),
+    "alpha": st.floats(0, 1).map(str),
+    "window": st.integers(1, 64).map(str),
+    "kernel": st.sampled_from(["1", "5", "255"]),
+    "pool": st.sampled_from(["max", "avg", "none"]),
+    "group": st.sampled_from(["mean", "max"]),
+    "sinks": st.integers(0, 4_000).map(str),
+    "beta": st.floats(1, 1000).map(str),
+    "safeguard": st.floats(0, 1).map(str),
+    "stage2": st.sampled_from(["raw", "pooled"]),
+    "norm": st.sampled_from(["on", "off"]),
+    "product": st.sampled_from(["head", "group"]),
+    "epsilon": st.floats(0, 1).map(str),
+    "preset": st.sampled_from(["paper", "kvpress"]),
+}
+CHOICES = [
+    (method, critical)
+    for method in METHODS
+    for critical in ((False, True) if method.supports_critical else (False,))
+]
+
+
+@given(st.data())
+def test_a_spec_parses_back_to_an_equal_variant(data: st.DataObject) -> None:
+    method, critical = data.draw(st.sampled_from(CHOICES))
+    keys = data.draw(st.sets(st.sampled_from(sorted(KNOBS))))
+    allowed = [key for key in method.knobs_with(critical=critical) if key in keys | {"budget"}]
+    written = {key: data.draw(VALUES[key]) for key in allowed}
+    head = method.name + ("+critical" if critical else "")
+    spec = VariantSpec.parse(f"{head}:{','.join(f'{k}={v}' for k, v in written.items())}")
+    again = VariantSpec.parse(spec.spec)
+    assert again == spec
+    assert set(spec.params) == set(method.knobs_with(critical=critical))
+
+
+def test_a_preset_sets_what_is_not_written_and_nothing_else() -> None:
+    plain = VariantSpec.parse("snapkv+critical:preset=kvpress,alpha=0.1")
+    assert (plain.params["window"], plain.params["pool"]) == (64, "avg")
+    assert (plain.params["stage2"], plain.params["product"]) == ("pooled", "group")
+    assert plain.params["alpha"] == 0.1
+
+
+def test_run_wide_values_fill_in_only_what_a_variant_uses_and_leaves_out() -> None:
+    defaults = {"budget": "64", "alpha": "0.5"}
+    assert VariantSpec.parse("full", defaults).params == {}
+    assert "alpha" not in VariantSpec.parse("snapkv", defaults).params
+    chosen = VariantSpec.parse("snapkv+critical:budget=96", defaults).params
+    assert (chosen["budget"], chosen["alpha"]) == ("96", 0.5)
+
+
+def test_the_base_is_the_same_variant_without_critical() -> None:
+    spec = VariantSpec.parse("adakv+critical:budget=96,safeguard=0.4,alpha=0.5")
+    assert spec.base() == VariantSpec.parse("adakv:budget=96,safeguard=0.4")
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"), [("128", 128), ("10%", 149), ("100%", 1_499), ("1MiB", 22)]
+)
+def test_budgets_resolve_to_whole_tokens_once(text: str, tokens: int) -> None:
+    assert Budget.parse(text).resolve(1_499, 46_080) == tokens
+
+
+@pytest.mark.parametrize("text", ["", "x", "-5", "0", "1.5", "101%", "10 %%", "1e3", "١٢"])
+def test_a_budget_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="Budget"):
+        Budget.parse(text)
