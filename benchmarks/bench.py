@@ -27,10 +27,10 @@ from ckv_core.engine.prefill import Prefill, prefill
 from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.engine.prompt import build_prompt
 from ckv_core.engine.select import select
+from ckv_core.events import RunResult
 from ckv_core.modeling.loaded import LoadedModel
 from ckv_core.modeling.loading import load_model
 from ckv_core.modeling.store import models_folder
-from ckv_core.records import RunResult
 from ckv_core.variants import VariantSpec
 
 ROOT = Path(__file__).parent.parent

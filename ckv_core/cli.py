@@ -15,9 +15,9 @@ from typing import NoReturn
 
 from ckv_core.config import DEFAULT_MODEL, MAX_NEW_TOKENS, SCENARIOS, CompareRequest
 from ckv_core.errors import CkvError, ConfigError, PromptError, RunCancelledError
+from ckv_core.events import Progress, RunEvent, RunFinished, RunResult
 from ckv_core.knobs import KNOBS
 from ckv_core.methods import METHODS
-from ckv_core.records import Progress, RunEvent, RunFinished, RunResult
 
 _EXAMPLES = """\
 SPEC is METHOD[+critical][:key=value,...], for example:

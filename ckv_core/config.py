@@ -10,9 +10,18 @@ from ckv_core.variants import VariantSpec
 
 Scenario = Literal["regular", "context-only"]
 SCENARIOS: tuple[Scenario, ...] = ("regular", "context-only")
+# A sweep is a run of many variants that only measures: no kept sets, usually no generation.
+Kind = Literal["compare", "sweep"]
+KINDS: tuple[Kind, ...] = ("compare", "sweep")
+# bounds: quantities of heads and layers, with oracles; forced: every method on the full cache's
+# own continuation; greedy: the slow oracle. See quantities.py.
+Analysis = Literal["bounds", "forced", "greedy"]
+ANALYSES: tuple[Analysis, ...] = ("bounds", "forced", "greedy")
 DEFAULT_MODEL = "SmolLM2-135M-Instruct"
 MAX_VARIANTS = 16
+MAX_SWEEP_POINTS = 256
 MAX_NEW_TOKENS = 1024
+MAX_FOLLOW_UPS = 8
 MAX_TEXT_CHARS = 4_000_000
 
 
@@ -32,6 +41,9 @@ class CompareRequest:
         ignore_eos: go on after the end-of-sequence token.
         device: auto, cpu or cuda.
         dtype: auto, float32, bfloat16 or float16.
+        kind: compare, or sweep: many variants, no kept sets; max_new_tokens may be 0.
+        analysis: parts of the laboratory to run, of ANALYSES.
+        follow_ups: further questions to the same evicted caches; context-only.
     """
 
     context: str
@@ -45,6 +57,9 @@ class CompareRequest:
     ignore_eos: bool = False
     device: str = "auto"
     dtype: str = "auto"
+    kind: Kind = "compare"
+    analysis: tuple[str, ...] = ()
+    follow_ups: tuple[str, ...] = ()
 
     def specs(self) -> list[VariantSpec]:
         """The parsed variants.
@@ -72,6 +87,7 @@ class CompareRequest:
             ("context", self.context),
             ("question", self.question),
             ("reference answer", self.answer),
+            *(("follow-up question", text) for text in self.follow_ups),
         ):
             check_text(name, text)
         if not self.context.strip():
@@ -80,19 +96,44 @@ class CompareRequest:
             "scenario": (self.scenario, SCENARIOS),
             "device": (self.device, ("auto", "cpu", "cuda")),
             "dtype": (self.dtype, ("auto", "float32", "bfloat16", "float16")),
+            "kind": (self.kind, KINDS),
         }
         for name, (value, known) in checks.items():
             if value not in known:
                 raise ConfigError(f"{name} must be one of {', '.join(known)}; got {value!r}.")
+        self._check_counts()
+        self._check_laboratory()
+        return self.specs()
+
+    def _check_counts(self) -> None:
         if not self.variants:
             raise ConfigError("Choose at least one variant.")
-        if len(self.variants) > MAX_VARIANTS:
+        is_sweep = self.kind == "sweep"
+        limit = MAX_SWEEP_POINTS if is_sweep else MAX_VARIANTS
+        if len(self.variants) > limit:
             raise ConfigError(
-                f"{len(self.variants)} variants are too many; one run takes up to {MAX_VARIANTS}."
+                f"{len(self.variants)} variants are too many; one {'sweep' if is_sweep else 'run'} "
+                f"takes up to {limit}."
             )
-        if not 1 <= self.max_new_tokens <= MAX_NEW_TOKENS:
-            raise ConfigError(f"New tokens must be from 1 to {MAX_NEW_TOKENS}.")
-        return self.specs()
+        least = 0 if is_sweep else 1
+        if not least <= self.max_new_tokens <= MAX_NEW_TOKENS:
+            raise ConfigError(f"New tokens must be from {least} to {MAX_NEW_TOKENS}.")
+
+    def _check_laboratory(self) -> None:
+        for name in self.analysis:
+            if name not in ANALYSES:
+                raise ConfigError(f"Analysis must be of {', '.join(ANALYSES)}; got {name!r}.")
+        if not self.follow_ups:
+            return
+        if self.scenario != "context-only":
+            raise ConfigError(
+                "Follow-up questions need the scenario context-only, where the cache does not "
+                "depend on the question; choose that or remove them."
+            )
+        if len(self.follow_ups) > MAX_FOLLOW_UPS:
+            raise ConfigError(f"A run takes up to {MAX_FOLLOW_UPS} follow-up questions.")
+        if not all(text.strip() for text in self.follow_ups):
+            raise ConfigError("A follow-up question is empty; write it or remove it.")
 
 
 def check_text(name: str, text: str) -> None:

@@ -1,11 +1,7 @@
-"""Plain results that cross process and package borders: no tensor, no torch.
-
-A run is a stream of events; `RunResult.apply` folds them. The command line, the recorder
-and the pages all hold a `RunResult`, whole or still growing.
-"""
+"""Plain results that cross process and package borders: no tensor, no torch."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -15,8 +11,6 @@ from ckv_core.config import Scenario
 from ckv_core.knobs import KnobValue
 
 Float32Array = NDArray[np.float32]
-Stage = Literal["load", "prefill", "score", "select", "decode"]
-STAGES: tuple[Stage, ...] = ("load", "prefill", "score", "select", "decode")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +143,36 @@ class Perturbation:
         return float((self.head_l1[valid] < self.base_head_l1[valid]).mean())
 
 
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One possible next token and the probability that a model gives it."""
+
+    token_id: int
+    text: str
+    probability: float
+
+
+@dataclass(frozen=True, slots=True)
+class ForcedStep:
+    """Next-token candidates at one position of the full cache's own continuation, best first."""
+
+    reference: tuple[Candidate, ...]
+    variant: tuple[Candidate, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowUp:
+    """One variant's answer to one follow-up question; agreement as in `VariantResult`."""
+
+    question: str
+    text: str
+    token_ids: tuple[int, ...]
+    token_texts: tuple[str, ...]
+    stopped: Literal["eos", "length"]
+    agreement: float | None
+    first_difference: int | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class VariantResult:
     """One variant of a run; fields fill up as the run goes on.
@@ -162,6 +186,11 @@ class VariantResult:
         first_difference: index of the first generated token that differs; None if none does.
         answer_found: whether the reference answer occurs in the text; None without one.
         tokens_per_second: of this row in the shared batch; None until done.
+        answer_scores: exact_match, token_f1 and edit_similarity of the text against the reference
+            answer, 0 to 1; empty without one.
+        analysis: measured arrays by the names of `quantities.QUANTITIES`.
+        forced_steps: one per position of the full cache's continuation; empty if not asked for.
+        follow_ups: one per follow-up question.
     """
 
     spec: str
@@ -181,150 +210,7 @@ class VariantResult:
     answer_found: bool | None = None
     tokens_per_second: float | None = None
     timings_ms: Mapping[str, float] = field(default_factory=dict)
-
-
-# --- events -----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Where the run is.
-
-    Attributes:
-        fraction: of this stage, 0 to 1; None where the size is unknown.
-        detail: one line, e.g. `layer 12 of 30`.
-    """
-
-    stage: Stage
-    fraction: float | None
-    detail: str
-
-
-@dataclass(frozen=True, slots=True)
-class RunPrepared:
-    """Model loaded, prompt tokenised, variants parsed; nothing computed yet."""
-
-    model: ModelInfo
-    prompt: PromptInfo
-    variants: tuple[VariantResult, ...]
-    environment: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class VariantSelected:
-    """One variant's kept set and receipt are known."""
-
-    index: int
-    params: Mapping[str, KnobValue]
-    retained: RetainedSet | None
-    receipt: Receipt
-    timings_ms: Mapping[str, float]
-
-
-@dataclass(frozen=True, slots=True)
-class VariantMeasured:
-    """One variant's perturbation is known."""
-
-    index: int
-    perturbation: Perturbation
-
-
-@dataclass(frozen=True, slots=True)
-class Generated:
-    """All text so far of all variants; coalesced, so tokens may arrive several at a time.
-
-    Attributes:
-        texts, token_ids, token_texts: one per variant; token_texts joined give the text.
-        stopped: one per variant; None while it runs.
-    """
-
-    texts: tuple[str, ...]
-    token_ids: tuple[tuple[int, ...], ...]
-    token_texts: tuple[tuple[str, ...], ...]
-    stopped: tuple[Literal["eos", "length"] | None, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class VariantFinished:
-    """Figures of one variant that need its whole generation."""
-
-    index: int
-    agreement: float | None
-    first_difference: int | None
-    answer_found: bool | None
-    tokens_per_second: float | None
-    timings_ms: Mapping[str, float]
-
-
-@dataclass(frozen=True, slots=True)
-class RunFinished:
-    """The run is complete; milliseconds per stage."""
-
-    timings_ms: Mapping[str, float]
-
-
-RunEvent = (
-    Progress
-    | RunPrepared
-    | VariantSelected
-    | VariantMeasured
-    | Generated
-    | VariantFinished
-    | RunFinished
-)
-
-
-@dataclass(slots=True)
-class RunResult:
-    """A run folded from its events; whole once `finished` is true."""
-
-    model: ModelInfo | None = None
-    prompt: PromptInfo | None = None
-    variants: list[VariantResult] = field(default_factory=list)
-    environment: Mapping[str, str] = field(default_factory=dict)
-    timings_ms: Mapping[str, float] = field(default_factory=dict)
-    finished: bool = False
-
-    def apply(self, event: RunEvent) -> None:
-        """Take in one event; events of one run in the order in which they were sent."""
-        match event:
-            case RunPrepared():
-                self.model, self.prompt = event.model, event.prompt
-                self.variants = list(event.variants)
-                self.environment = event.environment
-            case VariantSelected():
-                self._update(
-                    event.index,
-                    params=event.params,
-                    retained=event.retained,
-                    receipt=event.receipt,
-                    timings_ms=event.timings_ms,
-                )
-            case VariantMeasured():
-                self._update(event.index, perturbation=event.perturbation)
-            case Generated():
-                for index, text in enumerate(event.texts):
-                    self._update(
-                        index,
-                        text=text,
-                        token_ids=event.token_ids[index],
-                        token_texts=event.token_texts[index],
-                        stopped=event.stopped[index],
-                    )
-            case VariantFinished():
-                self._update(
-                    event.index,
-                    agreement=event.agreement,
-                    first_difference=event.first_difference,
-                    answer_found=event.answer_found,
-                    tokens_per_second=event.tokens_per_second,
-                    timings_ms=event.timings_ms,
-                )
-            case RunFinished():
-                self.timings_ms = event.timings_ms
-                self.finished = True
-            case Progress():
-                pass
-
-    def _update(self, index: int, **changes: object) -> None:
-        self.variants[index] = replace(self.variants[index], **changes)  # type: ignore[arg-type]
+    answer_scores: Mapping[str, float] = field(default_factory=dict)
+    analysis: Mapping[str, Float32Array] = field(default_factory=dict)
+    forced_steps: tuple[ForcedStep, ...] = ()
+    follow_ups: tuple[FollowUp, ...] = ()

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ckv_core.events import RunResult
 from ckv_core.records import (
     Float32Array,
     ModelInfo,
@@ -15,7 +16,6 @@ from ckv_core.records import (
     PromptInfo,
     Receipt,
     RetainedSet,
-    RunResult,
     VariantResult,
 )
 from ckv_core.result_json_reader import SCHEMA, from_json

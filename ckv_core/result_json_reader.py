@@ -7,6 +7,7 @@ from typing import Literal, cast
 import numpy as np
 
 from ckv_core.config import MAX_NEW_TOKENS, MAX_TEXT_CHARS, MAX_VARIANTS, SCENARIOS, Scenario
+from ckv_core.events import RunResult
 from ckv_core.json_fields import JsonField
 from ckv_core.knobs import KnobValue
 from ckv_core.records import (
@@ -16,7 +17,6 @@ from ckv_core.records import (
     PromptInfo,
     Receipt,
     RetainedSet,
-    RunResult,
     VariantResult,
 )
 

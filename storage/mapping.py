@@ -32,18 +32,20 @@ from storage.models import JsonObject, Prompt, Variant
 Columns = dict[str, Any]
 # Texts of a request live in the table prompts, so that a list of runs need not read them.
 _TEXT_FIELDS = ("context", "question", "answer")
+_LIST_FIELDS = ("variants", "analysis", "follow_ups")
 
 
 def request_json(request: CompareRequest) -> JsonObject:
     """A request without its texts."""
     fields = (field.name for field in dataclasses.fields(request))
     values = {name: getattr(request, name) for name in fields if name not in _TEXT_FIELDS}
-    return values | {"variants": list(request.variants), "defaults": dict(request.defaults)}
+    lists = {name: list(getattr(request, name)) for name in _LIST_FIELDS}
+    return values | lists | {"defaults": dict(request.defaults)}
 
 
 def request_record(stored: JsonObject, prompt: Prompt) -> CompareRequest:
     """The request as it was asked."""
-    values = stored | {"variants": tuple(stored["variants"])}
+    values = stored | {name: tuple(stored.get(name, ())) for name in _LIST_FIELDS}
     return CompareRequest(
         **values, context=prompt.context, question=prompt.question, answer=prompt.answer
     )

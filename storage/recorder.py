@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from sqlalchemy.orm import Session
 
 from ckv_core.config import CompareRequest
-from ckv_core.records import (
+from ckv_core.events import (
     Generated,
     Progress,
     RunEvent,

@@ -5,7 +5,8 @@ from datetime import datetime
 from typing import Literal
 
 from ckv_core.config import CompareRequest
-from ckv_core.records import PromptInfo, RunResult
+from ckv_core.events import RunResult
+from ckv_core.records import PromptInfo
 
 RunState = Literal["queued", "running", "done", "failed", "cancelled"]
 

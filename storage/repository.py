@@ -12,7 +12,8 @@ from sqlalchemy.orm import Session
 
 from ckv_core.config import CompareRequest
 from ckv_core.errors import StorageError
-from ckv_core.records import RetainedSet, RunResult
+from ckv_core.events import RunResult
+from ckv_core.records import RetainedSet
 from storage import mapping
 from storage.codecs import EncodedArray, decode_retained
 from storage.column_types import AnyText

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from ckv_core.config import CompareRequest
-from ckv_core.records import Progress, RunEvent, RunResult, Stage
+from ckv_core.events import Progress, RunEvent, RunResult, Stage
 from storage.records import RunState, StoredRun
 
 FINAL_STATES: frozenset[RunState] = frozenset({"done", "failed", "cancelled"})

@@ -9,7 +9,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 
 from ckv_core.errors import CkvError
-from ckv_core.records import RunResult
+from ckv_core.events import RunResult
 from ckv_core.result_json import to_json
 from ui.charts.tables import budgets_csv, heads_csv, layers_csv
 from ui.services import RunSnapshot, Services

@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Callable
 
 from ckv_core.config import CompareRequest, check_text
 from ckv_core.errors import CkvError, StorageError
-from ckv_core.records import RetainedSet, RunEvent
+from ckv_core.events import RunEvent
+from ckv_core.records import RetainedSet
 from ckv_core.worker.client import WorkerClient
 from ckv_core.worker.messages import (
     Job,

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ckv_core.records import ModelInfo, RunResult, VariantResult
+from ckv_core.events import RunResult
+from ckv_core.records import ModelInfo, VariantResult
 
 MIB = 2**20
 _DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}

@@ -3,7 +3,7 @@
 import csv
 import io
 
-from ckv_core.records import RunResult
+from ckv_core.events import RunResult
 from ui.summary import mean_head_l1, requested_bytes
 
 CSV_FIELDS = (

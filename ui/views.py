@@ -4,7 +4,8 @@ from datetime import datetime
 from typing import Any
 
 from ckv_core.config import CompareRequest
-from ckv_core.records import STAGES, RunResult, Stage, VariantResult
+from ckv_core.events import STAGES, RunResult, Stage
+from ckv_core.records import VariantResult
 from ckv_core.worker.messages import TokensCounted
 from storage.records import RunSummary
 from ui.services import RunSnapshot
@@ -27,6 +28,7 @@ STAGE_LABELS: dict[Stage, str] = {
     "score": "Score",
     "select": "Select",
     "decode": "Generate",
+    "analyse": "Analyse",
 }
 PREVIEW_CHARS = 2_000
 
@@ -38,7 +40,7 @@ def status_value(snapshot: RunSnapshot, now: datetime) -> dict[str, Any]:
     return {
         "state": snapshot.state,
         "stage": active,
-        "stages": [_stage(snapshot, stage, active) for stage in STAGES],
+        "stages": [_stage(snapshot, stage, active) for stage in _stages(snapshot)],
         "fraction": progress.fraction if progress and active else None,
         "detail": progress.detail if progress and active else "",
         "reason": snapshot.reason or "",
@@ -162,6 +164,13 @@ def run_row(run: RunSummary) -> dict[str, Any]:
         "tokens": run.prompt_tokens,
         "created": run.created_at.isoformat(),
     }
+
+
+def _stages(snapshot: RunSnapshot) -> list[Stage]:
+    """The stages of this run; the laboratory's only where it was asked for."""
+    request = snapshot.request
+    wanted = bool(request.analysis or request.follow_ups)
+    return [stage for stage in STAGES if wanted or stage != "analyse"]
 
 
 def _stage(snapshot: RunSnapshot, stage: Stage, active: Stage | None) -> dict[str, Any]:

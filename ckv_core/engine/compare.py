@@ -19,20 +19,19 @@ from ckv_core.engine.prompt import build_prompt
 from ckv_core.engine.receipt import receipt, retained_set
 from ckv_core.engine.select import Selection, resolve_budget, select
 from ckv_core.errors import PromptError
-from ckv_core.metrics.agreement import agreement, answer_found, first_difference
-from ckv_core.metrics.timing import Stopwatch
-from ckv_core.modeling.loaded import LoadedModel
-from ckv_core.records import (
+from ckv_core.events import (
     Progress,
-    PromptInfo,
     RunEvent,
     RunFinished,
     RunPrepared,
     VariantFinished,
     VariantMeasured,
-    VariantResult,
     VariantSelected,
 )
+from ckv_core.metrics.agreement import agreement, answer_found, first_difference
+from ckv_core.metrics.timing import Stopwatch
+from ckv_core.modeling.loaded import LoadedModel
+from ckv_core.records import PromptInfo, VariantResult
 from ckv_core.variants import VariantSpec
 
 _QUESTION_CHUNK = 256  # tokens per pass over the question; every row pays for its own

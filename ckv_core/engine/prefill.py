@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ckv_core.errors import RunCancelledError
+from ckv_core.events import Progress
 from ckv_core.modeling.loaded import LoadedModel
-from ckv_core.records import Progress
 from ckv_core.scoring.value_norm import value_norm
 from ckv_core.scoring.window import window_attention
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ckv_core.config import CompareRequest
-from ckv_core.records import RunEvent
+from ckv_core.events import RunEvent
 
 # --- to the worker ----------------------------------------------------------------------
 

@@ -12,10 +12,11 @@ from ckv_core.config import CompareRequest
 from ckv_core.engine.compare import compare
 from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.engine.prompt import build_prompt
+from ckv_core.events import RunEvent
 from ckv_core.modeling.checkpoint import find_checkpoint
 from ckv_core.modeling.loaded import LoadedModel
 from ckv_core.modeling.loading import load_model, load_tokenizer, silent
-from ckv_core.records import ModelInfo, RunEvent
+from ckv_core.records import ModelInfo
 
 KEPT_MODELS = 2
 KEPT_BYTES = 2 * 2**30  # a second model is kept only while both together stay below this

@@ -10,7 +10,8 @@ from typing import Any, Protocol
 
 from ckv_core.config import CompareRequest
 from ckv_core.errors import CkvError, RunCancelledError
-from ckv_core.records import ModelInfo, Progress, RunEvent, RunFinished
+from ckv_core.events import Progress, RunEvent, RunFinished
+from ckv_core.records import ModelInfo
 from ckv_core.worker.messages import (
     Cancel,
     Command,

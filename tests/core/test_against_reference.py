@@ -14,8 +14,8 @@ from transformers import AutoTokenizer
 
 from ckv_core.config import CompareRequest, Scenario
 from ckv_core.engine.compare import compare
+from ckv_core.events import RunResult
 from ckv_core.modeling.default_model import prepare_default_model
-from ckv_core.records import RunResult
 from tests.core.tiny_models import ARCHITECTURES, plain_model, tiny_model
 from tests.reference.checks import assert_heads_close, kept_from_mask, kept_from_positions
 from tests.reference.comparison import Reference, load_eager

@@ -13,8 +13,8 @@ from ckv_core.engine.compare import compare
 from ckv_core.engine.decode import DecodeContext, Decoder
 from ckv_core.engine.prefill import CHUNK, Prefill, prefill
 from ckv_core.engine.select import select
+from ckv_core.events import RunResult
 from ckv_core.modeling.loaded import LoadedModel
-from ckv_core.records import RunResult
 from ckv_core.variants import VariantSpec
 from tests.core.tiny_models import ARCHITECTURES, plain_model, tiny_model
 from tests.reference.checks import kept_from_mask

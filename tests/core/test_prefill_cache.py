@@ -5,8 +5,8 @@ import pytest
 from ckv_core.config import CompareRequest
 from ckv_core.engine.compare import compare
 from ckv_core.engine.prefill_cache import PrefillCache
+from ckv_core.events import RunResult
 from ckv_core.modeling.loaded import LoadedModel
-from ckv_core.records import RunResult
 from ckv_core.result_json import to_json
 from tests.core.tiny_models import tiny_model
 

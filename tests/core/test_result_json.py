@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from ckv_core.errors import ConfigError
-from ckv_core.records import RunResult
+from ckv_core.events import RunResult
 from ckv_core.result_json import from_json, to_json
 from tests.storage.run_strategies import assert_same_result, big_events, events, folded
 

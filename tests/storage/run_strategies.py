@@ -5,21 +5,23 @@ import math
 import numpy as np
 from hypothesis import strategies as st
 
-from ckv_core.records import (
+from ckv_core.events import (
     Generated,
-    ModelInfo,
-    Perturbation,
-    PromptInfo,
-    Receipt,
-    RetainedSet,
     RunEvent,
     RunFinished,
     RunPrepared,
     RunResult,
     VariantFinished,
     VariantMeasured,
-    VariantResult,
     VariantSelected,
+)
+from ckv_core.records import (
+    ModelInfo,
+    Perturbation,
+    PromptInfo,
+    Receipt,
+    RetainedSet,
+    VariantResult,
 )
 
 # No lone surrogates; hostile otherwise: NUL, the storage's own escape sign, markup, chat tokens.

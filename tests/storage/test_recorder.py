@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ckv_core.config import CompareRequest
 from ckv_core.errors import StorageError
-from ckv_core.records import Generated, Progress, VariantFinished
+from ckv_core.events import Generated, Progress, VariantFinished
 from storage import repository
 from storage.database import Database, default_url, open_database
 from storage.recorder import Recorder

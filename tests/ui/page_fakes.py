@@ -8,14 +8,13 @@ import numpy as np
 
 from ckv_core.config import CompareRequest
 from ckv_core.errors import StorageError
+from ckv_core.events import Progress, RunResult
 from ckv_core.records import (
     ModelInfo,
     Perturbation,
-    Progress,
     PromptInfo,
     Receipt,
     RetainedSet,
-    RunResult,
     VariantResult,
 )
 from ckv_core.worker.messages import ModelStatus, TokensCounted

@@ -11,14 +11,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ckv_core.records import (
-    ModelInfo,
-    Perturbation,
-    Receipt,
-    RetainedSet,
-    RunResult,
-    VariantResult,
-)
+from ckv_core.events import RunResult
+from ckv_core.records import ModelInfo, Perturbation, Receipt, RetainedSet, VariantResult
 from ui import charts
 from ui.charts import tables
 from ui.charts.cache import entry_counts

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 from ckv_core.config import CompareRequest
-from ckv_core.records import Progress
+from ckv_core.events import Progress
 from ui.live_runs import LiveRun
 
 

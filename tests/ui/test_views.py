@@ -20,7 +20,7 @@ from page_fakes import (
     snapshot,
 )
 
-from ckv_core.records import Progress, RunResult
+from ckv_core.events import Progress, RunResult
 from ckv_core.worker.messages import TokensCounted
 from ui import views
 from ui.summary import COLUMNS, requested_bytes, summary_value

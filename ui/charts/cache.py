@@ -4,7 +4,8 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from ckv_core.records import ModelInfo, RetainedSet, RunResult
+from ckv_core.events import RunResult
+from ckv_core.records import ModelInfo, RetainedSet
 from ui.charts.layout import (
     TEXT_COLOR,
     display_names,

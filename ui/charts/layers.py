@@ -3,7 +3,8 @@
 import numpy as np
 import plotly.graph_objects as go
 
-from ckv_core.records import Float32Array, Perturbation, RunResult
+from ckv_core.events import RunResult
+from ckv_core.records import Float32Array, Perturbation
 from ui.charts.layout import display_names, empty_figure, name_bars, new_figure, variant_line
 from ui.palette import color_of
 

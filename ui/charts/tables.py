@@ -8,7 +8,8 @@ from typing import SupportsFloat
 
 import numpy as np
 
-from ckv_core.records import RunResult, VariantResult
+from ckv_core.events import RunResult
+from ckv_core.records import VariantResult
 from ui.charts.cache import entry_counts
 from ui.charts.heads import log2_ratio
 from ui.charts.layers import layer_means

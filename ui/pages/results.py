@@ -6,7 +6,7 @@ from typing import Any
 import gradio as gr
 from gradio.components import Component
 
-from ckv_core.records import RunResult
+from ckv_core.events import RunResult
 from ui.charts import budgets_figure, final_figure, head_grid_figure, layer_figure
 from ui.components.generations import Generations
 from ui.components.kept_tokens import KeptTokens

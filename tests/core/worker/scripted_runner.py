@@ -8,16 +8,8 @@ from collections.abc import Callable, Iterator
 
 from ckv_core.config import CompareRequest
 from ckv_core.errors import ConfigError, ModelError, PromptError, RunCancelledError
-from ckv_core.records import (
-    Generated,
-    ModelInfo,
-    Progress,
-    PromptInfo,
-    RunEvent,
-    RunFinished,
-    RunPrepared,
-    VariantResult,
-)
+from ckv_core.events import Generated, Progress, RunEvent, RunFinished, RunPrepared
+from ckv_core.records import ModelInfo, PromptInfo, VariantResult
 
 STEP_S = 0.02
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ckv_core.config import DEFAULT_MODEL, CompareRequest
-from ckv_core.records import RunResult
+from ckv_core.events import RunResult
 from ckv_core.worker.client import WorkerClient
 from ckv_core.worker.messages import Job, JobCancelled, JobDone, JobEvent, JobFailed, ModelStatus
 from tests.core.tiny_models import CONTEXT_LIMIT, plain_model, tiny_tokenizer

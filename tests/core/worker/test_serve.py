@@ -8,7 +8,7 @@ from multiprocessing.connection import Connection
 import pytest
 
 from ckv_core.config import CompareRequest
-from ckv_core.records import Progress, RunFinished, RunPrepared
+from ckv_core.events import Progress, RunFinished, RunPrepared
 from ckv_core.worker.messages import (
     Cancel,
     CountTokens,
