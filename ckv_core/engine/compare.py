@@ -2,7 +2,6 @@
 
 import platform
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field
 
 import torch
 import transformers
@@ -10,13 +9,12 @@ import transformers
 import ckv_core
 from ckv_core.cache.ragged import RaggedLayer, compact
 from ckv_core.config import CompareRequest
-from ckv_core.engine.decode import DecodeContext, Decoder
-from ckv_core.engine.generation import Generation
-from ckv_core.engine.measure import MeasuredStep, measured_step, perturbations
+from ckv_core.engine.generate import generate
 from ckv_core.engine.prefill import Prefill, prefill
 from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.engine.prompt import build_prompt
 from ckv_core.engine.receipt import receipt, retained_set
+from ckv_core.engine.run import Run
 from ckv_core.engine.select import Selection, resolve_budget, select
 from ckv_core.errors import PromptError
 from ckv_core.events import (
@@ -24,42 +22,11 @@ from ckv_core.events import (
     RunEvent,
     RunFinished,
     RunPrepared,
-    VariantFinished,
-    VariantMeasured,
     VariantSelected,
 )
-from ckv_core.metrics.agreement import agreement, answer_found, first_difference
 from ckv_core.metrics.timing import Stopwatch
 from ckv_core.modeling.loaded import LoadedModel
-from ckv_core.records import PromptInfo, VariantResult
-from ckv_core.variants import VariantSpec
-
-_QUESTION_CHUNK = 256  # tokens per pass over the question; every row pays for its own
-
-
-@dataclass(slots=True)
-class _Run:
-    """What the stages of one comparison hand to one another."""
-
-    request: CompareRequest
-    loaded: LoadedModel
-    should_stop: Callable[[], bool]
-    specs: list[VariantSpec]
-    prompt: PromptInfo
-    budgets: list[int]
-    stopwatch: Stopwatch
-    select_ms: list[float] = field(default_factory=list)
-
-    @property
-    def reference(self) -> int:
-        """Row of the full cache: the variant `full`, else one more row that is not shown."""
-        names = [spec.method.name for spec in self.specs]
-        return names.index("full") if "full" in names else len(names)
-
-    @property
-    def rows(self) -> int:
-        """Rows in the decode batch."""
-        return max(len(self.specs), self.reference + 1)
+from ckv_core.records import VariantResult
 
 
 @torch.inference_mode()
@@ -100,7 +67,7 @@ def compare(
     prefilled = yield from _prefill(run, prefills)
     selections, bases = yield from _select(run, prefilled)
     layers = yield from _compact(run, prefilled, selections)
-    yield from _generate(run, prefilled, layers, selections, bases)
+    yield from generate(run, prefilled, layers, selections, bases)
     yield RunFinished(dict(run.stopwatch.timings_ms))
 
 
@@ -114,7 +81,7 @@ def environment() -> dict[str, str]:
     }
 
 
-def _prepare(request: CompareRequest, loaded: LoadedModel, should_stop: Callable[[], bool]) -> _Run:
+def _prepare(request: CompareRequest, loaded: LoadedModel, should_stop: Callable[[], bool]) -> Run:
     specs = request.validate()
     prompt = build_prompt(loaded.tokenizer, request.context, request.question, request.scenario)
     check_length(prompt.tokens, request.max_new_tokens, loaded.info.context_limit)
@@ -122,7 +89,7 @@ def _prepare(request: CompareRequest, loaded: LoadedModel, should_stop: Callable
     entry_bytes = 2 * info.head_dim * loaded.model.dtype.itemsize
     budgets = [resolve_budget(spec, info, prompt.compressed_tokens, entry_bytes) for spec in specs]
     stopwatch = Stopwatch(loaded.device)
-    return _Run(request, loaded, should_stop, specs, prompt, budgets, stopwatch)
+    return Run(request, loaded, should_stop, specs, prompt, budgets, stopwatch)
 
 
 def check_length(prompt_tokens: int, max_new_tokens: int, limit: int) -> None:
@@ -139,7 +106,7 @@ def check_length(prompt_tokens: int, max_new_tokens: int, limit: int) -> None:
         )
 
 
-def _prefill(run: _Run, prefills: PrefillCache | None) -> Generator[RunEvent, None, Prefill]:
+def _prefill(run: Run, prefills: PrefillCache | None) -> Generator[RunEvent, None, Prefill]:
     token_ids = run.prompt.token_ids[: run.prompt.compressed_tokens]
     window = max((spec.protected["window"] for spec in run.specs), default=0)
     known = None if prefills is None else prefills.get(token_ids, window)
@@ -156,7 +123,7 @@ def _prefill(run: _Run, prefills: PrefillCache | None) -> Generator[RunEvent, No
 
 
 def _select(
-    run: _Run, prefilled: Prefill
+    run: Run, prefilled: Prefill
 ) -> Generator[RunEvent, None, tuple[list[Selection], dict[int, Selection]]]:
     """What every variant keeps, and what the base of every `+critical` variant would keep."""
     evicting = [
@@ -188,7 +155,7 @@ def _select(
 
 
 def _compact(
-    run: _Run, prefilled: Prefill, selections: list[Selection]
+    run: Run, prefilled: Prefill, selections: list[Selection]
 ) -> Generator[RunEvent, None, list[RaggedLayer]]:
     with run.stopwatch.measure("select"):
         layers = []
@@ -210,82 +177,3 @@ def _compact(
             timings_ms={"select": run.select_ms[row]},
         )
     return layers
-
-
-def _generate(
-    run: _Run,
-    prefilled: Prefill,
-    layers: list[RaggedLayer],
-    selections: list[Selection],
-    bases: dict[int, Selection],
-) -> Iterator[RunEvent]:
-    request, loaded = run.request, run.loaded
-    rest = list(run.prompt.token_ids[run.prompt.compressed_tokens :])
-    capacity = len(rest) + request.max_new_tokens
-    context = DecodeContext(loaded, layers, run.rows, capacity, run.should_stop)
-    decoder = Decoder(loaded, context, prefilled.prompt_len)
-    yield Progress("decode", 0.0, "question" if rest else "first token")
-    with run.stopwatch.measure("question"):
-        logits = prefilled.logits.expand(run.rows, -1)
-        for start in range(0, len(rest), _QUESTION_CHUNK):
-            part = torch.tensor([rest[start : start + _QUESTION_CHUNK]], device=loaded.device)
-            logits = decoder.feed(part.expand(run.rows, -1))
-        tokens: list[int] = logits.argmax(-1).tolist()
-    end_tokens = frozenset() if request.ignore_eos else loaded.eos_token_ids
-    generation = Generation(loaded.tokenizer, run.rows, request.max_new_tokens, end_tokens)
-    generation.append(tokens, 0.0)
-    # Where all rows agree on the first token, the measured step is also their own next step.
-    same = len(set(tokens)) == 1
-    with run.stopwatch.measure("decode" if same else "measure"):
-        step = measured_step(decoder, tokens[run.reference], run.rows, run.reference, commit=same)
-    yield from _measured(run, step, decoder, prefilled, selections, bases)
-    yield generation.event(len(run.specs))
-    next_logits = step.logits if same else None
-    while generation.running:
-        with run.stopwatch.measure("decode"):
-            if next_logits is None:
-                next_logits = decoder.feed(torch.tensor(tokens, device=loaded.device)[:, None])
-            tokens = next_logits.argmax(-1).tolist()
-            next_logits = None
-        generation.append(tokens, run.stopwatch.timings_ms["decode"])
-        if generation.due():
-            yield generation.event(len(run.specs))
-            longest = max(len(ids) for ids in generation.token_ids)
-            fraction = longest / request.max_new_tokens
-            yield Progress("decode", fraction, f"token {longest:,} of {request.max_new_tokens:,}")
-    yield from _finish(run, generation)
-
-
-def _measured(
-    run: _Run,
-    step: MeasuredStep,
-    decoder: Decoder,
-    prefilled: Prefill,
-    selections: list[Selection],
-    bases: dict[int, Selection],
-) -> Iterator[RunEvent]:
-    evicted = [
-        (row, selection, bases.get(row))
-        for row, selection in enumerate(selections)
-        if row != run.reference
-    ]
-    with run.stopwatch.measure("measure"):
-        measured = list(perturbations(step, decoder, prefilled, run.reference, evicted))
-    for row, perturbation in measured:
-        yield VariantMeasured(row, perturbation)
-
-
-def _finish(run: _Run, generation: Generation) -> Iterator[RunEvent]:
-    reference = generation.token_ids[run.reference]
-    for row in range(len(run.specs)):
-        ids = generation.token_ids[row]
-        is_reference = row == run.reference
-        decode_ms = generation.decode_ms[row]
-        yield VariantFinished(
-            index=row,
-            agreement=None if is_reference else agreement(ids, reference),
-            first_difference=None if is_reference else first_difference(ids, reference),
-            answer_found=answer_found(generation.text(row), run.request.answer),
-            tokens_per_second=(len(ids) - 1) / decode_ms * 1000 if decode_ms else None,
-            timings_ms={"select": run.select_ms[row], "decode": decode_ms},
-        )

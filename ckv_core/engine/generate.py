@@ -1,0 +1,105 @@
+"""Decode all variants of a comparison together, measure the first step, tell how they compare."""
+
+from collections.abc import Iterator
+
+import torch
+
+from ckv_core.cache.ragged import RaggedLayer
+from ckv_core.engine.decode import DecodeContext, Decoder
+from ckv_core.engine.generation import Generation
+from ckv_core.engine.measure import MeasuredStep, measured_step, perturbations
+from ckv_core.engine.prefill import Prefill
+from ckv_core.engine.run import Run
+from ckv_core.engine.select import Selection
+from ckv_core.events import Progress, RunEvent, VariantFinished, VariantMeasured
+from ckv_core.metrics.agreement import agreement, answer_found, first_difference
+
+_QUESTION_CHUNK = 256  # tokens per pass over the question; every row pays for its own
+
+
+def generate(
+    run: Run,
+    prefilled: Prefill,
+    layers: list[RaggedLayer],
+    selections: list[Selection],
+    bases: dict[int, Selection],
+) -> Iterator[RunEvent]:
+    """Read what was not compressed, measure the first decoding step, decode to the end.
+
+    Args:
+        run: the comparison.
+        prefilled: the compressed prompt.
+        layers: the caches of all rows.
+        selections: what each variant keeps.
+        bases: per variant with CriticalKV, what it would keep without.
+    """
+    request, loaded = run.request, run.loaded
+    rest = list(run.prompt.token_ids[run.prompt.compressed_tokens :])
+    capacity = len(rest) + request.max_new_tokens
+    context = DecodeContext(loaded, layers, run.rows, capacity, run.should_stop)
+    decoder = Decoder(loaded, context, prefilled.prompt_len)
+    yield Progress("decode", 0.0, "question" if rest else "first token")
+    with run.stopwatch.measure("question"):
+        logits = prefilled.logits.expand(run.rows, -1)
+        for start in range(0, len(rest), _QUESTION_CHUNK):
+            part = torch.tensor([rest[start : start + _QUESTION_CHUNK]], device=loaded.device)
+            logits = decoder.feed(part.expand(run.rows, -1))
+        tokens: list[int] = logits.argmax(-1).tolist()
+    end_tokens = frozenset() if request.ignore_eos else loaded.eos_token_ids
+    generation = Generation(loaded.tokenizer, run.rows, request.max_new_tokens, end_tokens)
+    generation.append(tokens, 0.0)
+    # Where all rows agree on the first token, the measured step is also their own next step.
+    same = len(set(tokens)) == 1
+    with run.stopwatch.measure("decode" if same else "measure"):
+        step = measured_step(decoder, tokens[run.reference], run.rows, run.reference, commit=same)
+    yield from _measured(run, step, decoder, prefilled, selections, bases)
+    yield generation.event(len(run.specs))
+    next_logits = step.logits if same else None
+    while generation.running:
+        with run.stopwatch.measure("decode"):
+            if next_logits is None:
+                next_logits = decoder.feed(torch.tensor(tokens, device=loaded.device)[:, None])
+            tokens = next_logits.argmax(-1).tolist()
+            next_logits = None
+        generation.append(tokens, run.stopwatch.timings_ms["decode"])
+        if generation.due():
+            yield generation.event(len(run.specs))
+            longest = max(len(ids) for ids in generation.token_ids)
+            fraction = longest / request.max_new_tokens
+            yield Progress("decode", fraction, f"token {longest:,} of {request.max_new_tokens:,}")
+    yield from _finish(run, generation)
+
+
+def _measured(
+    run: Run,
+    step: MeasuredStep,
+    decoder: Decoder,
+    prefilled: Prefill,
+    selections: list[Selection],
+    bases: dict[int, Selection],
+) -> Iterator[RunEvent]:
+    evicted = [
+        (row, selection, bases.get(row))
+        for row, selection in enumerate(selections)
+        if row != run.reference
+    ]
+    with run.stopwatch.measure("measure"):
+        measured = list(perturbations(step, decoder, prefilled, run.reference, evicted))
+    for row, perturbation in measured:
+        yield VariantMeasured(row, perturbation)
+
+
+def _finish(run: Run, generation: Generation) -> Iterator[RunEvent]:
+    reference = generation.token_ids[run.reference]
+    for row in range(len(run.specs)):
+        ids = generation.token_ids[row]
+        is_reference = row == run.reference
+        decode_ms = generation.decode_ms[row]
+        yield VariantFinished(
+            index=row,
+            agreement=None if is_reference else agreement(ids, reference),
+            first_difference=None if is_reference else first_difference(ids, reference),
+            answer_found=answer_found(generation.text(row), run.request.answer),
+            tokens_per_second=(len(ids) - 1) / decode_ms * 1000 if decode_ms else None,
+            timings_ms={"select": run.select_ms[row], "decode": decode_ms},
+        )

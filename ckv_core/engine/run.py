@@ -1,0 +1,40 @@
+"""What the stages of one comparison hand to one another."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ckv_core.config import CompareRequest
+from ckv_core.metrics.timing import Stopwatch
+from ckv_core.modeling.loaded import LoadedModel
+from ckv_core.records import PromptInfo
+from ckv_core.variants import VariantSpec
+
+
+@dataclass(slots=True)
+class Run:
+    """One comparison under way.
+
+    Attributes:
+        budgets: per variant, entries per KV head.
+        select_ms: per variant, once selected.
+    """
+
+    request: CompareRequest
+    loaded: LoadedModel
+    should_stop: Callable[[], bool]
+    specs: list[VariantSpec]
+    prompt: PromptInfo
+    budgets: list[int]
+    stopwatch: Stopwatch
+    select_ms: list[float] = field(default_factory=list)
+
+    @property
+    def reference(self) -> int:
+        """Row of the full cache: the variant `full`, else one more row that is not shown."""
+        names = [spec.method.name for spec in self.specs]
+        return names.index("full") if "full" in names else len(names)
+
+    @property
+    def rows(self) -> int:
+        """Rows in the decode batch."""
+        return max(len(self.specs), self.reference + 1)
