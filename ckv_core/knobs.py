@@ -131,7 +131,8 @@ KNOBS: dict[str, Knob] = {
         ),
         Knob(
             name="alpha",
-            help="CriticalKV: share of each head's budget that stage 1 gives to attention alone.",
+            help="CriticalKV: share of each head's budget that stage 1 gives to attention alone; "
+            "+critical_auto finds it per KV head.",
             default=0.25,
             kvpress=0.5,
             parse=_number("alpha", 0.0, 1.0),

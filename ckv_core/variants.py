@@ -1,4 +1,7 @@
-"""One variant of a comparison: the SPEC grammar `METHOD[+critical][:key=value,...]`. No torch."""
+"""One variant of a comparison, and the grammar of its SPEC. No torch.
+
+SPEC = METHOD[+critical|+critical_auto][:key=value,...]
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,7 +9,7 @@ from difflib import get_close_matches
 
 from ckv_core.errors import ConfigError
 from ckv_core.knobs import KNOBS, METHOD_DEFAULTS, Budget, KnobValue
-from ckv_core.methods import METHODS, Method
+from ckv_core.methods import METHODS, SELECTORS, Method, Selector
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,19 +18,19 @@ class VariantSpec:
 
     Attributes:
         method: composition of scorer and budget rule.
-        critical: CriticalKV's two-stage selector instead of plain top-k.
+        selector: plain top-k, CriticalKV's two stages, or those with an alpha per KV head.
         params: every knob that this variant uses, by SPEC key.
         given: the keys that the user wrote, so that the SPEC can be shown short.
     """
 
     method: Method
-    critical: bool
+    selector: Selector
     params: Mapping[str, KnobValue]
     given: tuple[str, ...] = field(default=())
 
     @classmethod
     def parse(cls, text: str, defaults: Mapping[str, str] | None = None) -> "VariantSpec":
-        """Read `METHOD[+critical][:key=value,...]`.
+        """Read `METHOD[+critical|+critical_auto][:key=value,...]`.
 
         Args:
             text: the SPEC.
@@ -38,31 +41,30 @@ class VariantSpec:
             ConfigError: unknown method or key, or a value out of range.
         """
         head, _, tail = text.strip().partition(":")
-        name, plus, selector = head.strip().partition("+")
-        method = METHODS.get(name.strip())
-        if plus and selector.strip() != "critical":
-            raise ConfigError(f"After '+' only 'critical' is known, got {selector.strip()!r}.")
-        critical = bool(plus)
-        if critical and not method.supports_critical:
-            raise ConfigError(
-                f"{method.label} has no attention score, so '+critical' cannot apply to it."
-            )
-        allowed = method.knobs_with(critical=critical)
-        written = _parse_pairs(tail, f"{name}{'+critical' if critical else ''}", allowed)
+        name, plus, word = (part.strip() for part in head.strip().partition("+"))
+        method = METHODS.get(name)
+        selector = _selector(method, word) if plus else "top_k"
+        allowed = method.knobs_with(selector)
+        written = _parse_pairs(tail, head.strip(), allowed)
         run_wide = {k: KNOBS[k].parse(v) for k, v in (defaults or {}).items() if k in allowed}
         chosen = run_wide | written
         preset = str(chosen.get("preset", "paper"))
         params = {key: _default(key, method.name, preset) for key in allowed} | chosen
         given = tuple(k for k in allowed if k in chosen)
-        variant = cls(method, critical, params, given)
+        variant = cls(method, selector, params, given)
         if "budget" in params and variant.budget.unit == "tokens":
             variant.check_budget(int(variant.budget.amount))
         return variant
 
     @property
     def name(self) -> str:
-        """`snapkv` or `snapkv+critical`."""
-        return self.method.name + ("+critical" if self.critical else "")
+        """`snapkv`, `snapkv+critical` or `snapkv+critical_auto`."""
+        return self.method.name + (f"+{self.selector}" if self.critical else "")
+
+    @property
+    def critical(self) -> bool:
+        """Whether CriticalKV's two stages select, with one alpha or with one per KV head."""
+        return self.selector != "top_k"
 
     @property
     def spec(self) -> str:
@@ -73,7 +75,7 @@ class VariantSpec:
     @property
     def label(self) -> str:
         """What a reader sees."""
-        return self.method.label + (" + CriticalKV" if self.critical else "")
+        return self.method.label + (f" + {SELECTORS[self.selector]}" if self.critical else "")
 
     @property
     def budget(self) -> Budget:
@@ -112,7 +114,19 @@ class VariantSpec:
         """The same variant without CriticalKV: what its improvement is measured against."""
         params = {k: v for k, v in self.params.items() if k in self.method.knobs}
         given = tuple(k for k in self.given if k in params)
-        return VariantSpec(self.method, False, params, given)
+        return VariantSpec(self.method, "top_k", params, given)
+
+
+def _selector(method: Method, word: str) -> Selector:
+    known: list[Selector] = [selector for selector in SELECTORS if selector != "top_k"]
+    for selector in known:
+        if word == selector:
+            if method.supports_critical:
+                return selector
+            raise ConfigError(
+                f"{method.label} has no attention score, so '+{word}' cannot apply to it."
+            )
+    raise ConfigError(f"After '+' only {' and '.join(map(repr, known))} are known, got {word!r}.")
 
 
 def _parse_pairs(text: str, name: str, allowed: tuple[str, ...]) -> dict[str, KnobValue]:

@@ -12,6 +12,13 @@ from ckv_core.errors import ConfigError
 
 Scorer = Literal["none", "position", "window"]
 BudgetRule = Literal["all", "uniform", "pyramid", "adaptive"]
+# How a head spends its budget; the second and third word are what a SPEC has after its '+'.
+Selector = Literal["top_k", "critical", "critical_auto"]
+SELECTORS: dict[Selector, str] = {
+    "top_k": "",
+    "critical": "CriticalKV",
+    "critical_auto": "CriticalKV, alpha per head (ours)",
+}
 
 WINDOW_KNOBS = ("budget", "window", "kernel", "pool", "group", "sinks", "preset")
 CRITICAL_KNOBS = ("alpha", "stage2", "norm", "product", "epsilon")
@@ -44,9 +51,18 @@ class Method:
         """CriticalKV needs a non-negative attention score to multiply by the value norm."""
         return self.scorer == "window"
 
-    def knobs_with(self, *, critical: bool) -> tuple[str, ...]:
-        """SPEC keys accepted with or without `+critical`."""
-        return self.knobs + CRITICAL_KNOBS if critical else self.knobs
+    @property
+    def selectors(self) -> tuple[Selector, ...]:
+        """Selectors that it combines with, the plain one first."""
+        return tuple(SELECTORS) if self.supports_critical else ("top_k",)
+
+    def knobs_with(self, selector: Selector) -> tuple[str, ...]:
+        """SPEC keys accepted with this selector; `critical_auto` finds alpha itself."""
+        if selector == "top_k":
+            return self.knobs
+        if selector == "critical_auto":
+            return self.knobs + tuple(key for key in CRITICAL_KNOBS if key != "alpha")
+        return self.knobs + CRITICAL_KNOBS
 
 
 class MethodRegistry:

@@ -25,24 +25,20 @@ VALUES = {
     "epsilon": st.floats(0, 1).map(str),
     "preset": st.sampled_from(["paper", "kvpress"]),
 }
-CHOICES = [
-    (method, critical)
-    for method in METHODS
-    for critical in ((False, True) if method.supports_critical else (False,))
-]
+CHOICES = [(method, selector) for method in METHODS for selector in method.selectors]
 
 
 @given(st.data())
 def test_a_spec_parses_back_to_an_equal_variant(data: st.DataObject) -> None:
-    method, critical = data.draw(st.sampled_from(CHOICES))
+    method, selector = data.draw(st.sampled_from(CHOICES))
     keys = data.draw(st.sets(st.sampled_from(sorted(KNOBS))))
-    allowed = [key for key in method.knobs_with(critical=critical) if key in keys | {"budget"}]
+    allowed = [key for key in method.knobs_with(selector) if key in keys | {"budget"}]
     written = {key: data.draw(VALUES[key]) for key in allowed}
-    head = method.name + ("+critical" if critical else "")
+    head = method.name + ("" if selector == "top_k" else f"+{selector}")
     spec = VariantSpec.parse(f"{head}:{','.join(f'{k}={v}' for k, v in written.items())}")
     again = VariantSpec.parse(spec.spec)
     assert again == spec
-    assert set(spec.params) == set(method.knobs_with(critical=critical))
+    assert set(spec.params) == set(method.knobs_with(selector))
 
 
 def test_a_preset_sets_what_is_not_written_and_nothing_else() -> None:
@@ -76,3 +72,14 @@ def test_budgets_resolve_to_whole_tokens_once(text: str, tokens: int) -> None:
 def test_a_budget_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="Budget"):
         Budget.parse(text)
+
+
+def test_alpha_per_head_takes_every_critical_knob_but_alpha() -> None:
+    spec = VariantSpec.parse("snapkv+critical_auto:stage2=pooled,budget=96", {"alpha": "0.5"})
+    assert (spec.selector, spec.critical, "alpha" in spec.params) == ("critical_auto", True, False)
+    assert spec.label == "SnapKV + CriticalKV, alpha per head (ours)"
+    assert spec.base() == VariantSpec.parse("snapkv:budget=96")
+    with pytest.raises(ConfigError, match="does not take 'alpha'"):
+        VariantSpec.parse("snapkv+critical_auto:alpha=0.5")
+    with pytest.raises(ConfigError, match="'critical' and 'critical_auto' are known"):
+        VariantSpec.parse("snapkv+best")

@@ -60,6 +60,6 @@ def knobs_table() -> str:
 def _users(knob: str) -> str:
     plain = [method.label for method in METHODS if knob in method.knobs]
     selecting = any(
-        knob in m.knobs_with(critical=True) for m in METHODS if m.supports_critical
+        knob in m.knobs_with("critical") for m in METHODS if m.supports_critical
     ) and all(knob not in m.knobs for m in METHODS)
     return ", ".join([*plain, *(["CriticalKV"] if selecting else [])])

@@ -1,0 +1,112 @@
+"""The command `compare`: several variants on one prompt."""
+
+import argparse
+
+from ckv_core.cli import running
+from ckv_core.cli.options import (
+    EXAMPLES,
+    Commands,
+    add_model_options,
+    check_json_path,
+    model_settings,
+    read_text,
+)
+from ckv_core.config import ANALYSES, MAX_NEW_TOKENS, CompareRequest
+from ckv_core.events import RunResult
+from ckv_core.knobs import KNOBS
+from ckv_core.records import VariantResult
+
+
+def register(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "compare",
+        help="run several methods on one prompt",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(command=_compare)
+    add = parser.add_argument
+    add("--context", required=True, metavar="FILE|-", help="UTF-8 text file, or - for stdin")
+    add("--question", default="", metavar="TEXT", help="asked about the context")
+    add("--answer", default="", metavar="TEXT", help="reference answer to look for in the output")
+    add("--variant", action="append", metavar="SPEC", help="repeat for several; default: full")
+    add("--budget", metavar="N|N%", help=KNOBS["budget"].help.replace("%", "%%"))
+    add("--alpha", metavar="A", help=KNOBS["alpha"].help)
+    add("--max-new-tokens", type=int, default=64, metavar="T", help=f"1 to {MAX_NEW_TOKENS}")
+    add("--ignore-eos", action="store_true", help="go on after the end-of-sequence token")
+    add("--analyse", metavar="LIST", help=f"also measure, of {','.join(ANALYSES)}")
+    add(
+        "--follow-up",
+        action="append",
+        metavar="TEXT",
+        help="a further question to the same evicted caches (context-only); repeat for several",
+    )
+    add_model_options(parser)
+
+
+def _compare(options: argparse.Namespace) -> int:
+    defaults = {"budget": options.budget, "alpha": options.alpha}
+    request = CompareRequest(
+        context=read_text(options.context),
+        question=options.question,
+        answer=options.answer,
+        variants=tuple(options.variant or ("full",)),
+        defaults={key: value for key, value in defaults.items() if value is not None},
+        max_new_tokens=options.max_new_tokens,
+        ignore_eos=options.ignore_eos,
+        analysis=tuple(part.strip() for part in (options.analyse or "").split(",") if part.strip()),
+        follow_ups=tuple(options.follow_up or ()),
+        **model_settings(options),
+    )
+    request.validate()
+    check_json_path(options.json)
+    result = running.run(request, *running.load(request))
+    if options.json != "-":
+        _print_result(result)
+    if options.json is not None:
+        from ckv_core.result_json import to_json
+
+        running.write_json([to_json(result)], options.json)
+    return 0
+
+
+def print_head(result: RunResult) -> None:
+    """One line on model and prompt."""
+    if result.model is not None and result.prompt is not None:
+        prompt, model = result.prompt, result.model
+        print(
+            f"{model.name} ({model.dtype}, {model.device}); {prompt.tokens:,} prompt tokens, "
+            f"{prompt.compressed_tokens:,} of them compressed ({prompt.scenario})"
+        )
+
+
+def _print_result(result: RunResult) -> None:
+    print_head(result)
+    for variant in result.variants:
+        print(f"\n== {variant.spec}")
+        _print_measured(variant)
+        if variant.agreement is not None:
+            print(f"   {variant.agreement:.0%} of the full cache's tokens before a difference")
+        print("   " + variant.text.strip().replace("\n", "\n   "))
+        for follow_up in variant.follow_ups:
+            print(f"   > {follow_up.question}")
+            print("   " + follow_up.text.strip().replace("\n", "\n   "))
+
+
+def _print_measured(variant: VariantResult) -> None:
+    receipt, perturbation = variant.receipt, variant.perturbation
+    if receipt is not None:
+        print(
+            f"   kept {receipt.retained_entries:,} of {receipt.requested_entries:,} entries "
+            f"asked for; {receipt.cache_bytes:,} of {receipt.full_cache_bytes:,} bytes"
+        )
+        for warning in receipt.warnings:
+            print(f"   note: {warning}")
+    if perturbation is not None:
+        share = perturbation.improved_head_share
+        better = "" if share is None else f"; head L1 below its base's in {share:.1%} of heads"
+        print(
+            f"   final hidden L1 {perturbation.final_hidden_l1:.1f}, "
+            f"KL {perturbation.kl:.4f} nats (first decoding step){better}"
+        )

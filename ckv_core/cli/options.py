@@ -1,0 +1,84 @@
+"""Arguments that several commands share, and how they are read."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Any, NoReturn, TypeAlias
+
+from ckv_core.config import DEFAULT_MODEL, SCENARIOS
+from ckv_core.errors import ConfigError, PromptError
+
+EXAMPLES = """\
+SPEC is METHOD[+critical|+critical_auto][:key=value,...], for example:
+  full
+  snapkv:budget=128
+  adakv+critical:budget=10%,alpha=0.5
+  snapkv+critical:preset=kvpress
+`python -m ckv_core methods` lists methods and keys.
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    """Errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """One line instead of the usage block."""
+        self.exit(2, f"error: {message}\n")
+
+
+# What add_subparsers gives has no public name, and is generic for the type checker only.
+Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
+
+
+def add_model_options(parser: argparse.ArgumentParser) -> None:
+    """--scenario, --model, --device, --dtype and --json."""
+    add = parser.add_argument
+    add("--scenario", default="regular", choices=SCENARIOS, help="what is compressed")
+    add("--model", metavar="NAME|PATH", help=f"default: $CKV_MODEL or {DEFAULT_MODEL}")
+    add("--device", help="auto, cpu or cuda; default: $CKV_DEVICE or auto")
+    add(
+        "--dtype",
+        default="auto",
+        choices=("auto", "float32", "bfloat16", "float16"),
+        help="auto: float32 on CPU, the checkpoint's own type on CUDA",
+    )
+    add("--json", metavar="FILE|-", help="write the result as JSON; - for stdout")
+
+
+def model_settings(options: argparse.Namespace) -> dict[str, Any]:
+    """What `add_model_options` read, as fields of a request."""
+    return {
+        "scenario": options.scenario,
+        "model": options.model or os.environ.get("CKV_MODEL") or DEFAULT_MODEL,
+        "device": options.device or os.environ.get("CKV_DEVICE") or "auto",
+        "dtype": options.dtype,
+    }
+
+
+def read_text(path: str, what: str = "context") -> str:
+    """A UTF-8 file, or stdin for `-`.
+
+    Raises:
+        PromptError: cannot be read, or is not UTF-8.
+    """
+    try:
+        raw = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+    except OSError as error:
+        reason = error.strerror or error
+        raise PromptError(f"The {what} file {path!r} cannot be read: {reason}.") from None
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise PromptError(
+            f"The {what} {path!r} is not UTF-8 text (byte {error.start:,}); convert it first."
+        ) from None
+
+
+def check_json_path(path: str | None) -> None:
+    """Refuse a path that cannot be written before the run rather than after it."""
+    if path in (None, "-"):
+        return
+    target = Path(str(path))
+    if target.is_dir() or not target.parent.is_dir():
+        raise ConfigError(f"--json {path!r} is no file in an existing folder; give another path.")

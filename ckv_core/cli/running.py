@@ -1,0 +1,81 @@
+"""Load the model, run a request, show progress, write JSON."""
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ckv_core.config import CompareRequest
+from ckv_core.errors import CkvError, RunCancelledError
+from ckv_core.events import Progress, RunFinished, RunResult
+
+if TYPE_CHECKING:  # `methods` must not load torch
+    from ckv_core.modeling.loaded import LoadedModel
+
+
+def load(request: CompareRequest) -> tuple["LoadedModel", float]:
+    """The model of a request, and the milliseconds that loading took."""
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    from ckv_core.modeling.loading import load_model
+
+    start = time.perf_counter()
+
+    def report(sentence: str) -> None:
+        show_progress(Progress("load", None, sentence))
+
+    loaded = load_model(request.model, request.device, request.dtype, report=report)
+    return loaded, (time.perf_counter() - start) * 1000
+
+
+def run(request: CompareRequest, loaded: "LoadedModel", load_ms: float) -> RunResult:
+    """The whole result; the load time joins its timings.
+
+    Raises:
+        CkvError: the request cannot be served; out of memory is one too.
+    """
+    from ckv_core.engine.compare import compare
+
+    result = RunResult()
+    try:
+        for event in compare(request, loaded):
+            result.apply(event)
+            if isinstance(event, Progress):
+                show_progress(event)
+            elif isinstance(event, RunFinished):
+                result.timings_ms = {"load": load_ms, **event.timings_ms}
+    except MemoryError:
+        raise RunCancelledError("Out of memory; use a shorter context or fewer variants.") from None
+    clear_progress()
+    return result
+
+
+def show_progress(event: Progress) -> None:
+    """One line that is overwritten; only on a terminal."""
+    if sys.stderr.isatty():
+        share = "" if event.fraction is None else f" {event.fraction:4.0%}"
+        print(f"\r\033[K{event.stage}{share} {event.detail}"[:200], end="", file=sys.stderr)
+
+
+def clear_progress() -> None:
+    """Remove the progress line."""
+    if sys.stderr.isatty():
+        print("\r\033[K", end="", file=sys.stderr)
+
+
+def write_json(documents: Sequence[Any], path: str) -> None:
+    """One JSON document a line, to a file or, for `-`, to stdout.
+
+    Raises:
+        CkvError: the file cannot be written.
+    """
+    text = "\n".join(json.dumps(document, allow_nan=False) for document in documents)
+    if path == "-":
+        print(text)
+        return
+    try:
+        Path(path).write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise CkvError(f"{path!r} cannot be written: {error.strerror or error}.") from None
