@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ckv_core.engine.causal import causal_attention
 from ckv_core.errors import RunCancelledError
 from ckv_core.events import Progress
 from ckv_core.modeling.loaded import LoadedModel
@@ -95,7 +96,6 @@ class _PrefillContext:
         self._should_stop = should_stop
         self.layers: list[LayerStates | None] = [None] * loaded.info.layers
         self.start = 0
-        self._masks: dict[tuple[int, int | None, torch.device], Tensor] = {}
 
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float
@@ -108,15 +108,18 @@ class _PrefillContext:
         states.values[:, self.start : end] = value[0]
         recent = torch.cat([states.queries, query[0]], dim=1)
         states.queries = recent[:, -self._window :].contiguous()
-        keys, values = states.keys[None, :, :end], states.values[None, :, :end]
         window = self._windows[layer]
-        if self.start == 0 and window is None:
-            return functional.scaled_dot_product_attention(
-                query, keys, values, is_causal=True, scale=scaling, enable_gqa=True
-            )
-        mask = self._mask(query.shape[2], window, query.device)
+        if window is None:
+            keys, values = states.keys[None, :, :end], states.values[None, :, :end]
+            return causal_attention(query, keys, values, scaling)
+        first = max(0, self.start - window + 1)  # earlier entries are seen by no new token
         return functional.scaled_dot_product_attention(
-            query, keys, values, attn_mask=mask, scale=scaling, enable_gqa=True
+            query,
+            states.keys[None, :, first:end],
+            states.values[None, :, first:end],
+            attn_mask=visible(self.start, end, first, end, window, query.device),
+            scale=scaling,
+            enable_gqa=True,
         )
 
     def _allocate(
@@ -131,15 +134,6 @@ class _PrefillContext:
         )
         self.layers[layer] = states
         return states
-
-    def _mask(self, tokens: int, window: int | None, device: torch.device) -> Tensor:
-        """[tokens, start + tokens] bool: what each new token may see; one at a time is kept."""
-        key = (self.start, window, device)
-        if key not in self._masks:
-            end = self.start + tokens
-            self._masks = {k: m for k, m in self._masks.items() if k[0] == self.start}
-            self._masks[key] = visible(self.start, end, 0, end, window, device)
-        return self._masks[key]
 
 
 def visible(

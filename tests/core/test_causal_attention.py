@@ -1,0 +1,40 @@
+"""Laws of the chunk's attention: every path equals a masked softmax written out."""
+
+import pytest
+import torch
+
+from ckv_core.engine import causal
+
+
+@pytest.mark.parametrize(
+    ("path", "value_dim", "entries"),
+    [
+        *[("joined", 16, entries) for entries in (8, 40, 300)],
+        *[("bias", dim, entries) for dim in (16, 24) for entries in (8, 300)],
+        *[("chosen", dim, entries) for dim in (16, 24) for entries in (7, 8, 300)],
+    ],
+)
+def test_a_chunk_sees_all_entries_up_to_its_own(path: str, value_dim: int, entries: int) -> None:
+    tokens, scaling = 7, 0.3
+    generator = torch.Generator().manual_seed(entries)
+    query = torch.randn(1, 6, tokens, 16, generator=generator)
+    keys = torch.randn(1, 2, entries, 16, generator=generator)
+    values = torch.randn(1, 2, entries, value_dim, generator=generator)
+    if path == "joined":
+        actual = causal._joined(query, keys, values, scaling)
+    elif path == "bias":
+        actual = torch.nn.functional.scaled_dot_product_attention(
+            query,
+            keys,
+            values,
+            attn_mask=causal.causal_lower_right(tokens, entries),
+            scale=scaling,
+            enable_gqa=True,
+        )
+    else:
+        actual = causal.causal_attention(query, keys, values, scaling)
+    for head in range(6):
+        logits = query[0, head] @ keys[0, head // 3].T * scaling
+        future = torch.arange(entries) > torch.arange(entries - tokens, entries)[:, None]
+        expected = logits.masked_fill(future, -torch.inf).softmax(-1) @ values[0, head // 3]
+        torch.testing.assert_close(actual[0, head], expected, rtol=1e-5, atol=1e-5)
