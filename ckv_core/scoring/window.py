@@ -26,14 +26,18 @@ def window_attention(window_queries: Tensor, keys: Tensor, scaling: float) -> Te
         [query_heads, prompt_len - window] float32.
     """
     check_shape("window_queries", window_queries, "query_heads window head_dim", {})
-    query_heads, window, head_dim = window_queries.shape
+    query_heads, window, _ = window_queries.shape
     kv_heads, prompt_len, _ = keys.shape
-    grouped = window_queries.reshape(kv_heads, -1, head_dim)
-    logits = (grouped.float() @ keys.float().transpose(-1, -2)) * scaling
-    logits = logits.view(query_heads, window, prompt_len)
+    group_size = query_heads // kv_heads
     future = torch.ones(window, window, dtype=torch.bool, device=keys.device).triu(1)
-    logits[..., prompt_len - window :].masked_fill_(future, -torch.inf)
-    return logits.softmax(-1)[..., : prompt_len - window].mean(1)
+    mean = torch.empty(query_heads, prompt_len - window, dtype=torch.float32, device=keys.device)
+    for head in range(query_heads):
+        # One query head at a time: of [window, prompt_len] float32 there are two, no more.
+        logits = window_queries[head].float() @ keys[head // group_size].float().T
+        logits *= scaling
+        logits[:, prompt_len - window :].masked_fill_(future, -torch.inf)
+        mean[head] = logits.softmax(-1)[:, : prompt_len - window].mean(0)
+    return mean
 
 
 def smooth(score: Tensor, kernel: int, pool: Pool) -> Tensor:
