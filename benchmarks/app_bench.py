@@ -1,0 +1,248 @@
+"""Benchmarks of the app in a real browser: start-up, first page, a stored run, a long view.
+
+The stored runs hold synthetic kept sets; nothing is generated. Prints Markdown tables.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from ckv_core.config import CompareRequest
+from ckv_core.events import RunFinished, RunPrepared
+from ckv_core.home import home_folder
+from ckv_core.records import (
+    ModelInfo,
+    Perturbation,
+    PromptInfo,
+    Receipt,
+    RetainedSet,
+    VariantResult,
+)
+from storage.database import default_url, open_database
+from storage.recorder import Recorder
+
+ROOT = Path(__file__).parent.parent
+READY = re.compile(r"ready at (http://\S+)/")
+BROWSER_ARGS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run")
+BROWSER_ARGS += ("--disable-background-networking", "--disable-component-update", "--disable-sync")
+MODEL = ModelInfo(
+    name="synthetic",
+    sha256="0" * 64,
+    layers=30,
+    query_heads=9,
+    kv_heads=3,
+    head_dim=64,
+    dtype="float32",
+    device="cpu",
+    evictable_layers=tuple(range(30)),
+    context_limit=131_072,
+)
+WORDS = ("the ", "report ", "notes ", "that ", "rare ", "names ", "are ", "evicted ", "early.\n")
+ZOOM = """async () => {
+  const canvas = document.querySelector('#kept .ckv-map-top');
+  canvas.scrollIntoView({block: 'center'});
+  const box = canvas.getBoundingClientRect();
+  const next = () => new Promise((done) => requestAnimationFrame(done));
+  const frames = [];
+  let last = await next();
+  for (let i = 0; i < 120; i += 1) {
+    const place = {clientX: box.left + box.width * 0.6, clientY: box.top + 60};
+    const options = {...place, bubbles: true, cancelable: true};
+    if (i < 80) {
+      const zoom = {...options, deltaY: i < 40 ? -120 : 120, ctrlKey: true};
+      canvas.dispatchEvent(new WheelEvent('wheel', zoom));
+    } else {
+      const hover = {...options, clientX: box.left + 40 + i * 2};
+      canvas.dispatchEvent(new PointerEvent('pointermove', hover));
+    }
+    const now = await next();
+    frames.push(now - last);
+    last = now;
+  }
+  return frames;
+}"""
+
+
+def synthetic_variant(index: int, positions: int) -> VariantResult:
+    """The full cache for index 0, else a random kept set of 128 tokens per head."""
+    entry_bytes = 2 * MODEL.head_dim * 4
+    rows = MODEL.layers * MODEL.kv_heads
+    kept = positions if index == 0 else 128
+    receipt = Receipt(
+        budget_tokens=kept,
+        requested_entries=rows * kept,
+        retained_entries=rows * kept,
+        cache_bytes=rows * kept * entry_bytes,
+        full_cache_bytes=rows * positions * entry_bytes,
+    )
+    spec = "full" if index == 0 else f"snapkv:window={index},budget=128"
+    common = {"receipt": receipt, "text": "a text " * 32, "stopped": "length"}
+    common |= {"token_ids": tuple(range(64)), "token_texts": ("a ", "text ") * 32}
+    if index == 0:
+        return VariantResult(spec=spec, label="Full", method="full", critical=False, **common)
+    random = np.random.default_rng(index)
+    mask = np.zeros((MODEL.layers, MODEL.kv_heads, positions), np.bool_)
+    for row in mask.reshape(rows, positions):
+        row[random.choice(positions, kept, replace=False)] = True
+    heads = random.random((MODEL.layers, MODEL.query_heads), np.float32)
+    return VariantResult(
+        spec=spec,
+        label="SnapKV",
+        method="snapkv",
+        critical=False,
+        params={"budget": kept, "window": index, "sinks": 0},
+        retained=RetainedSet.from_mask(mask),
+        perturbation=Perturbation(
+            head_l1=heads, base_head_l1=None, layer_hidden_l1=heads[:, 0], kl=0.1
+        ),
+        agreement=0.5,
+        first_difference=3,
+        **common,
+    )
+
+
+def store_run(home: Path, positions: int, variants: int) -> str:
+    """Save one finished run; returns its slug."""
+    pieces = tuple(WORDS[i % len(WORDS)] for i in range(positions))
+    results = tuple(synthetic_variant(index, positions) for index in range(variants))
+    request = CompareRequest(context="".join(pieces), variants=tuple(r.spec for r in results))
+    prompt = PromptInfo(
+        scenario="regular",
+        token_ids=tuple(range(positions)),
+        compressed_tokens=positions,
+        pieces=pieces,
+        context_tokens=(0, positions),
+    )
+    database = open_database(default_url(home))
+    recorder = Recorder(database)
+    slug = recorder.create(request)
+    recorder.start(slug)
+    recorder.apply(slug, RunPrepared(MODEL, prompt, results, {"app": "bench"}))
+    recorder.apply(slug, RunFinished({"prefill": 1.0}))
+    recorder.finish(slug)
+    database.close()
+    return slug
+
+
+@contextmanager
+def running_app(home: Path) -> Iterator[tuple[str, float]]:
+    """The app's address and the seconds until it served."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    log = home / "log.txt"
+    start = time.perf_counter()
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, str(ROOT / "app.py")],
+            cwd=home,
+            env={**os.environ, "CKV_HOME": str(home), "CKV_PORT": str(port)},
+            stdout=out,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        while not (match := READY.search(log.read_text())):
+            if process.poll() is not None:
+                raise SystemExit(f"The app did not start:\n{log.read_text()}")
+            time.sleep(0.02)
+        yield match[1], time.perf_counter() - start
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)
+
+
+def opened(browser: Browser, url: str, sign: str) -> tuple[float, Page]:
+    """Seconds from the request until `sign` is on screen, in a fresh visitor's browser."""
+    page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
+    start = time.perf_counter()
+    page.goto(url, wait_until="commit")
+    page.locator(sign).first.wait_for(state="visible")
+    return time.perf_counter() - start, page
+
+
+def maps_drawn(page: Page) -> float:
+    """Seconds from scrolling to the maps, which are drawn when they come into view."""
+    start = time.perf_counter()
+    page.locator("#kept").scroll_into_view_if_needed()
+    page.locator("#kept .ckv-map-top").first.wait_for(state="visible")
+    return time.perf_counter() - start
+
+
+def spread(values: list[float]) -> str:
+    """Median and range."""
+    return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+
+
+def measure(home: Path, rounds: int) -> list[tuple[str, str, str]]:
+    """All rows: what, target, measured."""
+    short, long = store_run(home, 8_000, 8), store_run(home, 131_072, 4)
+    with running_app(home):
+        pass
+    starts, pages, stored, maps = [], [], [], []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=[*BROWSER_ARGS]
+        )
+        for _ in range(rounds):
+            with running_app(home) as (url, seconds):
+                starts.append(seconds)
+                # The model loads beside the page; the reader does not wait for it.
+                first, page = opened(browser, url, "#context textarea")
+                pages.append(first)
+                page.context.close()
+        with running_app(home) as (url, _):
+            for _ in range(rounds + 1):
+                seconds, page = opened(browser, f"{url}/r/{short}", "#summary td")
+                stored.append(seconds)
+                maps.append(maps_drawn(page))
+                page.context.close()
+            _, page = opened(browser, f"{url}/r/{long}", "#summary td")
+            maps_drawn(page)
+            frames = sorted(page.evaluate(ZOOM))
+        browser.close()
+    p95 = frames[int(len(frames) * 0.95)]
+    frame_text = f"{statistics.median(frames):.0f}, 95 % below {p95:.0f}, worst {frames[-1]:.0f} ms"
+    return [
+        ("ready to serve, second start", "10 s", spread(starts) + " s"),
+        ("first page usable, model loading beside it", "2 s", spread(pages) + " s"),
+        (
+            "stored run of 8,000 tokens, 8 variants: tables and texts",
+            "1 s",
+            spread(stored[1:]) + " s",
+        ),
+        ("the same run's maps, once scrolled to", "", spread(maps[1:]) + " s"),
+        ("frames while zooming 131,072 positions, 3 kept sets", "fluid", frame_text),
+    ]
+
+
+def main() -> None:
+    """Measure in a data folder of its own, with the models that are prepared already."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        (home / "models").symlink_to(home_folder() / "models", target_is_directory=True)
+        rows = measure(home, options.rounds)
+    print("\n### The app in headless Chromium\n")
+    print("| what | target | measured, median (range) |\n| --- | --- | --- |")
+    for row in rows:
+        print("| " + " | ".join(row) + " |")
+
+
+if __name__ == "__main__":
+    main()
