@@ -84,6 +84,9 @@ class Run(Base):
     model: Mapped[JsonObject | None] = mapped_column(doc="ModelInfo")
     environment: Mapped[JsonObject] = mapped_column(doc="versions of python, torch, ...")
     timings_ms: Mapped[JsonObject] = mapped_column(doc="milliseconds per stage")
+    owner: Mapped[str | None] = mapped_column(
+        index=True, doc="the user who made it; null without logins"
+    )
 
 
 class Prompt(Base):
@@ -174,3 +177,19 @@ class Array(Base):
         doc="zlib: the array in C order; bits+zlib: numpy.packbits over the last axis first",
     )
     data: Mapped[bytes] = mapped_column(doc="compressed bytes")
+
+
+class ShareLink(Base):
+    """A link that shows one run to whoever has its token."""
+
+    __tablename__ = "share_links"
+
+    id: Mapped[int] = mapped_column(_ROW_ID, primary_key=True)
+    run_id: Mapped[int] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), index=True)
+    token_hash: Mapped[str] = mapped_column(
+        String(64), unique=True, doc="SHA-256 of the token in hex; the token is not stored"
+    )
+    creator: Mapped[str | None] = mapped_column(doc="the user who made the link")
+    created_at: Mapped[datetime] = mapped_column(doc="UTC")
+    expires_at: Mapped[datetime | None] = mapped_column(doc="UTC; null for never")
+    revoked_at: Mapped[datetime | None] = mapped_column(doc="UTC; null while it is open")

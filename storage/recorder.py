@@ -51,16 +51,17 @@ class Recorder:
         self._lock = threading.Lock()
         self._generations: dict[str, _Generation] = {}
 
-    def create(self, request: CompareRequest, title: str = "") -> str:
+    def create(self, request: CompareRequest, title: str = "", owner: str | None = None) -> str:
         """Save a queued run; returns its slug.
 
         Args:
             request: as the user asked; validated by the caller.
             title: by default the first words of the question, or of the context.
+            owner: the user who asked; None without logins.
         """
         title = title.strip() or _first_words(request.question) or _first_words(request.context)
         with self._lock, self._database.write() as session:
-            return repository.create_run(session, request, title or "Untitled run", _now())
+            return repository.create_run(session, request, title or "Untitled run", _now(), owner)
 
     def start(self, slug: str) -> bool:
         """Queued becomes running."""

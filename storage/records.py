@@ -39,6 +39,7 @@ class StoredRun:
         reason: why it failed or was cancelled; else empty.
         created_at, started_at, finished_at: UTC.
         result: what the events of the run fold to; partial if the run did not end well.
+        owner: the user who made it; None without logins.
     """
 
     slug: str
@@ -50,6 +51,7 @@ class StoredRun:
     finished_at: datetime | None
     request: CompareRequest
     result: RunResult
+    owner: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

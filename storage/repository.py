@@ -7,7 +7,7 @@ from dataclasses import fields
 from datetime import datetime
 from typing import cast
 
-from sqlalchemy import CursorResult, delete, func, select, update
+from sqlalchemy import ColumnElement, CursorResult, delete, func, select, true, update
 from sqlalchemy.orm import Session
 
 from ckv_core.config import CompareRequest
@@ -66,6 +66,7 @@ def load_run(session: Session, slug: str) -> StoredRun:
         finished_at=run.finished_at,
         request=mapping.request_record(run.request, prompt),
         result=result,
+        owner=run.owner,
     )
 
 
@@ -103,8 +104,13 @@ def load_prompt(session: Session, slug: str) -> StoredPrompt:
     )
 
 
-def list_runs(session: Session, limit: int = 50, offset: int = 0) -> list[RunSummary]:
-    """Newest runs first; of runs made in the same instant the later one first."""
+def list_runs(
+    session: Session, limit: int = 50, offset: int = 0, owner: str | None = None
+) -> list[RunSummary]:
+    """Newest runs first; of runs made in the same instant the later one first.
+
+    Those of one owner; of everybody for None.
+    """
     start = func.substr(Prompt.question, 1, QUESTION_START_CHARS, type_=AnyText())
     rows = session.execute(
         select(
@@ -119,6 +125,7 @@ def list_runs(session: Session, limit: int = 50, offset: int = 0) -> list[RunSum
             Run.created_at,
         )
         .join(Prompt, Prompt.run_id == Run.id)
+        .where(_owned_by(owner))
         .order_by(Run.created_at.desc(), Run.id.desc())
         .limit(limit)
         .offset(offset)
@@ -145,15 +152,34 @@ def list_runs(session: Session, limit: int = 50, offset: int = 0) -> list[RunSum
     ]
 
 
-def count_runs(session: Session) -> int:
-    """How many runs are saved."""
-    return session.scalar(select(func.count()).select_from(Run)) or 0
+def count_runs(session: Session, owner: str | None = None) -> int:
+    """How many runs are saved; of this owner alone if one is given."""
+    return session.scalar(select(func.count()).select_from(Run).where(_owned_by(owner))) or 0
+
+
+def run_owner(session: Session, slug: str) -> str | None:
+    """Who made a run; None if it was made without logins.
+
+    Raises:
+        RunMissingError: there is none of that name.
+    """
+    row = session.execute(select(Run.id, Run.owner).where(Run.slug == slug)).one_or_none()
+    if row is None:
+        raise _missing(slug)
+    _, owner = row
+    return owner
 
 
 # --- states -----------------------------------------------------------------------------
 
 
-def create_run(session: Session, request: CompareRequest, title: str, now: datetime) -> str:
+def create_run(
+    session: Session,
+    request: CompareRequest,
+    title: str,
+    now: datetime,
+    owner: str | None = None,
+) -> str:
     """Save a queued run; returns its slug."""
     run = Run(
         slug="".join(secrets.choice(_SLUG_ALPHABET) for _ in range(SLUG_LENGTH)),
@@ -167,6 +193,7 @@ def create_run(session: Session, request: CompareRequest, title: str, now: datet
         request=mapping.request_json(request),
         environment={},
         timings_ms={},
+        owner=owner,
     )
     session.add(run)
     session.flush()
@@ -213,6 +240,10 @@ def active_run_id(session: Session, slug: str) -> int | None:
 
 
 # --- parts ------------------------------------------------------------------------------
+
+
+def _owned_by(owner: str | None) -> ColumnElement[bool]:
+    return true() if owner is None else Run.owner == owner
 
 
 def _missing(slug: str) -> RunMissingError:

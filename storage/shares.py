@@ -1,0 +1,121 @@
+"""Share links: who has the token of one sees its run. Only the token's hash is stored."""
+
+import hashlib
+import secrets
+from dataclasses import dataclass
+from datetime import datetime
+from typing import cast
+
+from sqlalchemy import CursorResult, func, select, update
+from sqlalchemy.orm import Session
+
+from storage.models import Run, ShareLink
+from storage.repository import RunMissingError
+
+TOKEN_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareRecord:
+    """One link as its owner sees it; the token itself is shown once and then known to nobody here.
+
+    Attributes:
+        created_at, expires_at, revoked_at: UTC; None for no expiry, and for not revoked.
+    """
+
+    id: int
+    creator: str | None
+    created_at: datetime
+    expires_at: datetime | None
+    revoked_at: datetime | None
+
+
+def create_share(
+    session: Session, slug: str, creator: str | None, now: datetime, expires_at: datetime | None
+) -> str:
+    """Make a link to a run; returns its token, 256 random bits.
+
+    Raises:
+        RunMissingError: there is no such run.
+    """
+    run_id = session.scalar(select(Run.id).where(Run.slug == slug))
+    if run_id is None:
+        raise RunMissingError(f"There is no run {slug!r}; it may have been deleted.")
+    token = secrets.token_urlsafe(TOKEN_BYTES)
+    session.add(
+        ShareLink(
+            run_id=run_id,
+            token_hash=_hash(token),
+            creator=creator,
+            created_at=now,
+            expires_at=expires_at,
+        )
+    )
+    session.flush()
+    return token
+
+
+def shared_slug(session: Session, token: str, now: datetime) -> str | None:
+    """The run that a token opens; None for a wrong, an expired and a revoked one alike.
+
+    All three take the same one look-up by hash.
+    """
+    row = session.execute(
+        select(Run.slug, ShareLink.expires_at, ShareLink.revoked_at)
+        .join(Run, Run.id == ShareLink.run_id)
+        .where(ShareLink.token_hash == _hash(token))
+    ).one_or_none()
+    if row is None:
+        return None
+    slug, expires_at, revoked_at = row
+    is_open = revoked_at is None and (expires_at is None or now < expires_at)
+    return str(slug) if is_open else None
+
+
+def list_shares(session: Session, slug: str) -> list[ShareRecord]:
+    """All links of a run, newest first."""
+    rows = session.scalars(
+        select(ShareLink)
+        .join(Run, Run.id == ShareLink.run_id)
+        .where(Run.slug == slug)
+        .order_by(ShareLink.id.desc())
+    )
+    return [
+        ShareRecord(
+            id=row.id,
+            creator=row.creator,
+            created_at=row.created_at,
+            expires_at=row.expires_at,
+            revoked_at=row.revoked_at,
+        )
+        for row in rows
+    ]
+
+
+def count_open_shares(session: Session, slug: str, now: datetime) -> int:
+    """How many links of a run still open it."""
+    statement = (
+        select(func.count())
+        .select_from(ShareLink)
+        .join(Run, Run.id == ShareLink.run_id)
+        .where(Run.slug == slug, ShareLink.revoked_at.is_(None))
+        .where(ShareLink.expires_at.is_(None) | (ShareLink.expires_at > now))
+    )
+    return session.scalar(statement) or 0
+
+
+def revoke_share(session: Session, slug: str, share_id: int, now: datetime) -> bool:
+    """Close one link of this run; False if it has none of that number that is open."""
+    run_id = select(Run.id).where(Run.slug == slug).scalar_subquery()
+    statement = (
+        update(ShareLink)
+        .where(ShareLink.id == share_id, ShareLink.run_id == run_id)
+        .where(ShareLink.revoked_at.is_(None))
+        .values(revoked_at=now)
+    )
+    return cast("CursorResult[object]", session.execute(statement)).rowcount == 1
+
+
+def _hash(token: str) -> str:
+    # A random token of this length needs no slow hash: there is nothing to guess.
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
