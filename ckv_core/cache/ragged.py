@@ -53,6 +53,23 @@ class RaggedLayer:
             total += heads * (stack.keys[0].nbytes + stack.values[0].nbytes)
         return total
 
+    def rows(self, keep: Sequence[int]) -> "RaggedLayer":
+        """Only these rows, numbered anew; what a stack keeps whole is not copied."""
+        kv_heads = self.keys.shape[0]
+        new_row = {row: index for index, row in enumerate(keep)}
+        stacks = []
+        for stack in self.stacks:
+            slots = stack.slots.tolist()
+            kept = [index for index, slot in enumerate(slots) if slot // kv_heads in new_row]
+            moved = [new_row[slots[i] // kv_heads] * kv_heads + slots[i] % kv_heads for i in kept]
+            renumbered = torch.tensor(moved, device=stack.slots.device)
+            if len(kept) == len(slots):
+                stacks.append(Stack(stack.keys, stack.values, renumbered))
+            elif kept:
+                stacks.append(Stack(stack.keys[kept], stack.values[kept], renumbered))
+        whole = tuple(new_row[row] for row in self.whole_rows if row in new_row)
+        return RaggedLayer(self.keys, self.values, whole, tuple(stacks))
+
 
 def compact(keys: Tensor, values: Tensor, keep_masks: Sequence[Tensor | None]) -> RaggedLayer:
     """Copy what each row keeps of one layer.

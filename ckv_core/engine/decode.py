@@ -14,6 +14,8 @@ from ckv_core.engine.prefill import visible
 from ckv_core.errors import RunCancelledError
 from ckv_core.modeling.loaded import LoadedModel
 
+MAX_LOGITS = 2**24  # attention logits that exist at a time, 64 MiB of float32
+
 
 class DecodeContext:
     """Attention of `rows` sequences over their own prompt entries and tails.
@@ -34,7 +36,7 @@ class DecodeContext:
         should_stop: Callable[[], bool],
     ) -> None:
         self._windows = loaded.sliding_windows
-        self._layers = layers
+        self._layers = list(layers)
         self._prompt_len = layers[0].keys.shape[1]
         self._should_stop = should_stop
         self.tail_len = 0
@@ -54,6 +56,12 @@ class DecodeContext:
     def commit(self, tokens: int) -> None:
         """Keep the last pass's new entries."""
         self.tail_len += tokens
+
+    def keep_rows(self, rows: Sequence[int]) -> None:
+        """Go on with these rows only, in this order; the others cost nothing from now on."""
+        for index, (keys, values) in enumerate(self._tails):
+            self._layers[index] = self._layers[index].rows(rows)
+            self._tails[index] = (keys[list(rows)], values[list(rows)])
 
     def tail(self, layer: int, row: int, length: int) -> tuple[Tensor, Tensor]:
         """First `length` tail keys and values of one row, each [kv_heads, length, dim]."""
@@ -109,13 +117,14 @@ class DecodeContext:
         rows = torch.tensor(ragged.whole_rows, device=query.device)
         tokens = query.shape[2]
         queries = query[rows].reshape(len(rows), kv_heads, -1, head_dim).transpose(0, 1)
-        mask = None
+        mask, first = None, 0
         if window is not None:
             start = prompt_len + self.tail_len
-            mask = visible(start, start + tokens, 0, prompt_len, window, query.device)
+            first = max(0, min(start - window + 1, prompt_len - 1))  # earlier ones are not seen
+            mask = visible(start, start + tokens, first, prompt_len, window, query.device)
             mask = mask.repeat(len(rows) * queries.shape[2] // tokens, 1)
         whole_out, whole_total = _partial(
-            queries.flatten(1, 2), ragged.keys, ragged.values, scaling, mask
+            queries.flatten(1, 2), ragged.keys[:, first:], ragged.values[:, first:], scaling, mask
         )
         shape = queries.shape[:3]
         out.view(-1, kv_heads, *out.shape[1:])[rows] = whole_out.view(*shape, -1).transpose(0, 1)
@@ -146,12 +155,29 @@ def _partial(
     Returns:
         Output [slots, queries, value_dim] float32 and log-sum-exp [slots, queries] float32.
     """
-    logits = torch.bmm(queries, keys.transpose(1, 2)).float() * scaling
+    block = max(1, MAX_LOGITS // (len(queries) * max(1, keys.shape[1])))
+    parts = [
+        _partial_block(
+            queries[:, part], keys, values, scaling, None if mask is None else mask[part]
+        )
+        for part in (slice(at, at + block) for at in range(0, queries.shape[1], block))
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    return torch.cat([out for out, _ in parts], 1), torch.cat([total for _, total in parts], 1)
+
+
+def _partial_block(
+    queries: Tensor, keys: Tensor, values: Tensor, scaling: float, mask: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """As `_partial`, all queries at once; `logits` is worked on in place, for it is large."""
+    logits = torch.bmm(queries, keys.transpose(1, 2)).float()
+    logits *= scaling
     if mask is not None:
-        logits = logits.masked_fill(~mask, -torch.inf)
+        logits.masked_fill_(~mask, -torch.inf)
     total = logits.logsumexp(-1)
-    weights = (logits - total.clamp_min(torch.finfo(torch.float32).min)[..., None]).exp()
-    return torch.bmm(weights.to(values.dtype), values).float(), total
+    logits -= total.clamp_min(torch.finfo(torch.float32).min)[..., None]
+    return torch.bmm(logits.exp_().to(values.dtype), values).float(), total
 
 
 class Decoder:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import torch
+from torch import Tensor
 
 from ckv_core.cache.ragged import RaggedLayer
 from ckv_core.engine.decode import DecodeContext, Decoder
@@ -54,20 +55,43 @@ def generate(
         step = measured_step(decoder, tokens[run.reference], run.rows, run.reference, commit=same)
     yield from _measured(run, step, decoder, prefilled, selections, bases)
     yield generation.event(len(run.specs))
-    next_logits = step.logits if same else None
+    yield from _decode(run, generation, decoder, tokens, step.logits if same else None)
+    yield from _finish(run, generation)
+
+
+def _decode(
+    run: Run,
+    generation: Generation,
+    decoder: Decoder,
+    tokens: list[int],
+    next_logits: Tensor | None,
+) -> Iterator[RunEvent]:
+    """Feed each running row its own tokens until all have stopped.
+
+    `tokens` is the first of every row, `next_logits` [rows, vocabulary] what follows if those
+    have been fed already.
+    """
+    rows, max_new_tokens = list(range(run.rows)), run.request.max_new_tokens
+    device = run.loaded.device
     while generation.running:
         with run.stopwatch.measure("decode"):
+            running = [i for i, row in enumerate(rows) if generation.stopped[row] is None]
+            if len(running) < len(rows):  # a row that has stopped costs nothing from now on
+                decoder.context.keep_rows(running)
+                rows = [rows[i] for i in running]
+                next_logits = None if next_logits is None else next_logits[running]
             if next_logits is None:
-                next_logits = decoder.feed(torch.tensor(tokens, device=loaded.device)[:, None])
-            tokens = next_logits.argmax(-1).tolist()
+                fed = torch.tensor([[tokens[row]] for row in rows], device=device)
+                next_logits = decoder.feed(fed)
+            for row, token in zip(rows, next_logits.argmax(-1).tolist(), strict=True):
+                tokens[row] = token
             next_logits = None
         generation.append(tokens, run.stopwatch.timings_ms["decode"])
         if generation.due():
             yield generation.event(len(run.specs))
             longest = max(len(ids) for ids in generation.token_ids)
-            fraction = longest / request.max_new_tokens
-            yield Progress("decode", fraction, f"token {longest:,} of {request.max_new_tokens:,}")
-    yield from _finish(run, generation)
+            detail = f"token {longest:,} of {max_new_tokens:,}"
+            yield Progress("decode", longest / max_new_tokens, detail)
 
 
 def _measured(

@@ -9,6 +9,7 @@ from transformers import DynamicCache
 
 from ckv_core.cache.ragged import compact
 from ckv_core.config import CompareRequest, Scenario
+from ckv_core.engine import decode
 from ckv_core.engine.compare import compare
 from ckv_core.engine.decode import DecodeContext, Decoder
 from ckv_core.engine.prefill import CHUNK, Prefill, prefill
@@ -125,6 +126,36 @@ def test_an_uncommitted_pass_leaves_no_trace() -> None:
         for token in (30, 31):
             fed = torch.full((rows, 1), token)
             assert torch.equal(decoder.feed(fed), clean.feed(fed))
+
+
+@pytest.mark.parametrize("arch", ["llama", "gemma3"])
+def test_rows_that_leave_change_nothing_for_the_others(arch: str) -> None:
+    """Rows of every kind leave, one after another; the others' logits stay as they were."""
+    loaded = tiny_model(arch)
+    token_ids = prompt_ids(PROMPT_LEN, loaded.model.config.vocab_size)
+    with torch.inference_mode():
+        result = prefilled(loaded, token_ids)
+        decoder, _ = decoder_for(result, METHODS, 24)
+        whole, _ = decoder_for(result, METHODS, 24)
+        rows = list(range(len(METHODS)))
+        for step, leaver in enumerate([3, 0, 6, 2, 7, 1, 4]):
+            fed = torch.tensor([[20 + row + step] for row in range(len(METHODS))])
+            torch.testing.assert_close(decoder.feed(fed[rows]), whole.feed(fed)[rows], **CLOSE)
+            keep = [index for index, row in enumerate(rows) if row != leaver]
+            decoder.context.keep_rows(keep)
+            rows.remove(leaver)
+
+
+def test_rows_in_blocks_of_queries_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = tiny_model("gemma3")
+    token_ids = prompt_ids(PROMPT_LEN, loaded.model.config.vocab_size)
+    fed = torch.tensor([prompt_ids(17, loaded.model.config.vocab_size)] * len(METHODS))
+    with torch.inference_mode():
+        result = prefilled(loaded, token_ids)
+        expected = decoder_for(result, METHODS, 17)[0].feed(fed)
+        monkeypatch.setattr(decode, "MAX_LOGITS", 5_000)
+        actual = decoder_for(result, METHODS, 17)[0].feed(fed)
+    torch.testing.assert_close(actual, expected, **CLOSE)
 
 
 # --- whole runs ---------------------------------------------------------------------------
