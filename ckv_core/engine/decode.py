@@ -15,6 +15,7 @@ from ckv_core.errors import RunCancelledError
 from ckv_core.modeling.loaded import LoadedModel
 
 MAX_LOGITS = 2**24  # attention logits that exist at a time, 64 MiB of float32
+_READ_CHUNK = 256  # tokens per pass over a question; every row pays for its own
 
 
 class DecodeContext:
@@ -198,15 +199,39 @@ class Decoder:
         Returns:
             [rows, vocabulary] float32 logits after the last new token.
         """
+        logits = self._forward(token_ids, 1)[:, -1].float()
+        if commit:
+            self.context.commit(token_ids.shape[1])
+        return logits
+
+    def feed_all(self, token_ids: Tensor) -> Tensor:
+        """As `feed`, with the logits after every new token, [rows, new_tokens, vocabulary]."""
+        logits = self._forward(token_ids, token_ids.shape[1])
+        self.context.commit(token_ids.shape[1])
+        return logits.float()
+
+    def read(self, token_ids: Sequence[int], rows: int) -> Tensor:
+        """Let every row read the same tokens, in chunks.
+
+        Args:
+            token_ids: at least one.
+            rows: rows in the batch.
+
+        Returns:
+            [rows, vocabulary] float32 logits after the last one.
+        """
+        tokens = torch.tensor([token_ids], device=self.loaded.device)
+        parts = torch.split(tokens, _READ_CHUNK, dim=1)
+        return [self.feed(part.expand(rows, -1)) for part in parts][-1]
+
+    def _forward(self, token_ids: Tensor, logits_to_keep: int) -> Tensor:
         start = self._first_position + self.context.tail_len
         positions = torch.arange(start, start + token_ids.shape[1], device=token_ids.device)
         output = self.loaded.model(
             input_ids=token_ids,
             position_ids=positions.expand_as(token_ids),
             use_cache=False,
-            logits_to_keep=1,
+            logits_to_keep=logits_to_keep,
             ckv_context=self.context,
         )
-        if commit:
-            self.context.commit(token_ids.shape[1])
-        return output.logits[:, -1].float()  # type: ignore[no-any-return]
+        return output.logits  # type: ignore[no-any-return]

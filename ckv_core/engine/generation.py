@@ -74,6 +74,10 @@ class Generation:
         """All text of one row."""
         return "".join(self._texts[row])
 
+    def token_texts(self, row: int) -> tuple[str, ...]:
+        """What each token of one row added to its text."""
+        return tuple(self._texts[row])
+
     def due(self) -> bool:
         """Whether an update should be sent now; asking counts as sending."""
         now = time.perf_counter()
@@ -87,6 +91,6 @@ class Generation:
         return Generated(
             texts=tuple(self.text(row) for row in range(rows)),
             token_ids=tuple(tuple(ids) for ids in self.token_ids[:rows]),
-            token_texts=tuple(tuple(texts) for texts in self._texts[:rows]),
+            token_texts=tuple(self.token_texts(row) for row in range(rows)),
             stopped=tuple(self.stopped[:rows]),
         )

@@ -23,10 +23,14 @@ class MeasuredStep:
     Attributes:
         logits: [rows, vocabulary].
         hidden: per layer [rows, hidden_size], the residual stream after the block.
+        heads: per layer [rows, query_heads, value_dim], each head's output before W_O.
+        normed: [rows, hidden_size], the last block's output after the model's final norm.
     """
 
     logits: Tensor
     hidden: tuple[Tensor, ...]
+    heads: tuple[Tensor, ...]
+    normed: Tensor
 
 
 def measured_step(
@@ -43,11 +47,18 @@ def measured_step(
     """
     loaded, context = decoder.loaded, decoder.context
     context.record_row = reference
-    with _residual_stream(loaded.layers) as hidden:
+    projections = [cast(nn.Module, attention.o_proj) for attention in loaded.attentions]
+    vocabulary: nn.Module = loaded.model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    with (
+        _residual_stream(loaded.layers) as hidden,
+        _inputs(projections) as outputs,
+        _inputs([vocabulary]) as normed,
+    ):
         tokens = torch.full((rows, 1), token, device=loaded.device)
         logits = decoder.feed(tokens, commit=commit)
     context.record_row = None
-    return MeasuredStep(logits, tuple(hidden))
+    heads = tuple(output.view(rows, loaded.info.query_heads, -1) for output in outputs)
+    return MeasuredStep(logits, tuple(hidden), heads, normed[0])
 
 
 def perturbations(
@@ -130,6 +141,22 @@ def _residual_stream(layers: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
     handles = [layer.register_forward_hook(hook) for layer in layers]
     try:
         yield hidden
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def _inputs(modules: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
+    """Collect what goes into each module for the last token, [rows, width]."""
+    inputs: list[Tensor] = []
+
+    def hook(_module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+        inputs.append(arguments[0][:, -1].float())
+
+    handles = [module.register_forward_pre_hook(hook) for module in modules]
+    try:
+        yield inputs
     finally:
         for handle in handles:
             handle.remove()

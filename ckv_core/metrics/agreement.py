@@ -2,6 +2,9 @@
 
 from collections.abc import Sequence
 
+import torch
+from torch import Tensor
+
 
 def first_difference(token_ids: Sequence[int], reference: Sequence[int]) -> int | None:
     """Index of the first generated token that differs from the full cache's.
@@ -33,3 +36,20 @@ def answer_found(text: str, answer: str) -> bool | None:
     """
     wanted = " ".join(answer.casefold().split())
     return wanted in " ".join(text.casefold().split()) if wanted else None
+
+
+def token_rank(logits: Tensor, tokens: Tensor) -> Tensor:
+    """Place of a token among all by logit, 1 = best; of equal logits the lower id is first.
+
+    Args:
+        logits: [rows, positions, vocabulary].
+        tokens: [positions] token ids.
+
+    Returns:
+        [rows, positions] int64.
+    """
+    ids = tokens.expand(logits.shape[:2])[..., None]
+    own = logits.gather(-1, ids)
+    above = (logits > own).sum(-1)
+    earlier = torch.arange(logits.shape[-1], device=logits.device) < ids
+    return 1 + above + ((logits == own) & earlier).sum(-1)

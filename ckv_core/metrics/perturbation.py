@@ -32,21 +32,48 @@ def head_l1(
     Returns:
         [variants, query_heads] float32.
     """
-    check_shape("query", query, "query_heads head_dim", {})
     kv_heads, _, value_dim = values.shape
     query_heads = query.shape[0]
-    grouped = query.float().view(kv_heads, -1, query.shape[1])
-    attention = ((grouped @ keys.float().transpose(1, 2)) * scaling).softmax(-1)
+    attention = decode_attention(query, keys, scaling).view(kv_heads, -1, keys.shape[1])
     # A head moves by sum_i (A_i - A'_i) V_i: one product per variant, no [entries, hidden] tensor.
     weight = output_weight.float().view(-1, query_heads, value_dim)
     result = []
     for mask in keep_masks:
-        kept = attention * mask[:, None]
-        difference = attention - kept / kept.sum(-1, keepdim=True)
-        moved = (difference @ values.float()).view(query_heads, value_dim)
-        projected = torch.einsum("hv,dhv->hd", moved, weight)
+        projected = torch.einsum("hv,dhv->hd", moved_heads(attention, values, mask), weight)
         result.append(projected.abs().sum(-1))
     return torch.stack(result) if result else query.new_empty(0, query_heads, dtype=torch.float32)
+
+
+def decode_attention(query: Tensor, keys: Tensor, scaling: float) -> Tensor:
+    """Attention probabilities of one decoding query.
+
+    Args:
+        query: [query_heads, head_dim], after RoPE.
+        keys: [kv_heads, entries, head_dim], all entries that the query sees.
+        scaling: factor of the logits.
+
+    Returns:
+        [query_heads, entries] float32.
+    """
+    check_shape("query", query, "query_heads head_dim", {})
+    grouped = query.float().view(keys.shape[0], -1, query.shape[1])
+    return ((grouped @ keys.float().transpose(1, 2)) * scaling).softmax(-1).flatten(0, 1)
+
+
+def moved_heads(attention: Tensor, values: Tensor, keep_mask: Tensor) -> Tensor:
+    """How eviction moves each head's output before W_O: sum_i (A_i - A'_i) V_i.
+
+    Args:
+        attention: [kv_heads, group_size, entries] float32.
+        values: [kv_heads, entries, value_dim].
+        keep_mask: [kv_heads, entries] bool.
+
+    Returns:
+        [query_heads, value_dim] float32.
+    """
+    kept = attention * keep_mask[:, None]
+    difference = attention - kept / kept.sum(-1, keepdim=True)
+    return (difference @ values.float()).flatten(0, 1)
 
 
 def hidden_l1(hidden: Tensor, reference: Tensor) -> Tensor:

@@ -1,0 +1,104 @@
+"""Oracles: what a head could keep at best if the decoding query were known."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+_BLOCK_SHARE = 8  # each round of the greedy oracle drops one eighth of what is left
+_CANDIDATES = 1024  # evaluated at a time: bounds the [candidates, hidden] product
+
+
+def oracle_mask(score: Tensor, protected: Tensor, counts: Tensor) -> Tensor:
+    """Keep the protected entries and the best of the others.
+
+    Args:
+        score: [kv_heads, entries].
+        protected: [entries] bool, kept in any case.
+        counts: [kv_heads] int64, entries kept per head, the protected ones included.
+
+    Returns:
+        [kv_heads, entries] bool with `counts` True per row; ties go to the earlier entry.
+    """
+    order = score.masked_fill(protected, torch.inf).argsort(dim=-1, descending=True, stable=True)
+    ranks = torch.arange(score.shape[-1], device=score.device).expand_as(order)
+    return torch.empty_like(order).scatter_(-1, order, ranks) < counts[:, None]
+
+
+def greedy_ranking(
+    attention: Tensor,
+    values: Tensor,
+    output_weight: Tensor,
+    protected: Tensor,
+    least: int,
+    check: Callable[[], None],
+) -> Tensor:
+    """Order in which a greedy search for the smallest head L1 would give up one head's entries.
+
+    From everything kept, each round computes for every remaining entry the sum over the query
+    group of the true head L1 without it, and drops the ceil(remaining / 8) entries with the
+    smallest; ties drop the later one. Kept sets of all sizes are nested, so one search serves
+    every budget.
+
+    Args:
+        attention: [group_size, entries] of the KV head's query heads, rows sum to 1.
+        values: [entries, value_dim].
+        output_weight: [group_size, value_dim, hidden], these heads' slices of W_O.
+        protected: [entries] bool, never dropped.
+        least: stop when so many entries are kept.
+        check: called every round; raises to stop.
+
+    Returns:
+        [entries] score for `oracle_mask`: larger is given up later.
+    """
+    score = torch.full(protected.shape, torch.inf, device=values.device)
+    remaining = (~protected).nonzero()[:, 0]
+    target = attention @ values
+    kept_sum, kept_mass = target.clone(), attention.sum(-1)
+    given_up = 0
+    while (excess := len(remaining) + int(protected.sum()) - least) > 0 and len(remaining):
+        check()
+        losses = torch.cat(
+            [
+                _losses(
+                    attention[:, part], values[part], output_weight, target, kept_sum, kept_mass
+                )
+                for part in torch.split(remaining, _CANDIDATES)
+            ]
+        )
+        block = min(-(-len(remaining) // _BLOCK_SHARE), excess)
+        order = losses.argsort(descending=True, stable=True)
+        dropped = remaining[order[-block:]].flip(0)
+        score[dropped] = torch.arange(
+            given_up, given_up + block, dtype=score.dtype, device=score.device
+        )
+        given_up += block
+        remaining = remaining[order[:-block]].sort().values
+        kept_sum -= attention[:, dropped] @ values[dropped]
+        kept_mass -= attention[:, dropped].sum(-1)
+    return score
+
+
+def _losses(
+    attention: Tensor,
+    values: Tensor,
+    output_weight: Tensor,
+    target: Tensor,
+    kept_sum: Tensor,
+    kept_mass: Tensor,
+) -> Tensor:
+    """Head L1 of the group without each candidate, [candidates].
+
+    Args:
+        attention: [group_size, candidates].
+        values: [candidates, value_dim].
+        output_weight: [group_size, value_dim, hidden].
+        target: [group_size, value_dim], sum of A V over everything.
+        kept_sum: the same over what is kept.
+        kept_mass: [group_size], sum of A over what is kept.
+    """
+    tiny = torch.finfo(attention.dtype).tiny
+    without = kept_sum[:, None] - attention[..., None] * values
+    mass = (kept_mass[:, None] - attention).clamp_min(tiny)
+    moved = target[:, None] - without / mass[..., None]
+    return (moved @ output_weight).abs().sum(-1).sum(0)
