@@ -8,8 +8,9 @@ const layers = make("a", { class: "ckv-link", download: true, text: "Layers (CSV
 const heads = make("a", { class: "ckv-link", download: true, text: "Heads (CSV)" });
 const budgets = make("a", { class: "ckv-link", download: true, text: "Budgets (CSV)" });
 const again = make("a", { class: "ckv-link", text: "Run again with changes" });
+const sweep = make("a", { class: "ckv-link", text: "Sweep this prompt" });
 const bar = make("nav", { class: "ckv-run-links", "aria-label": "This run", hidden: true },
-  make("span", {}, "Link: ", short), copy, again, json, table, layers, heads, budgets);
+  make("span", {}, "Link: ", short), copy, again, sweep, json, table, layers, heads, budgets);
 root.append(bar);
 
 copy.addEventListener("click", async () => {
@@ -30,5 +31,7 @@ onValue((value) => {
   heads.href = `/data/${key}/heads.csv`;
   budgets.href = `/data/${key}/budgets.csv`;
   again.href = `/?from=${key}`;
+  again.hidden = value.kind === "sweep";
+  sweep.href = `/sweep?from=${key}`;
   for (const file of [json, table, layers, heads, budgets]) file.hidden = !value.files;
 });

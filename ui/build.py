@@ -13,13 +13,14 @@ from ui.pages.compare import ComparePage
 from ui.pages.methods import build_methods
 from ui.pages.run import RunPage
 from ui.pages.runs import RunsPage
+from ui.pages.sweep import SweepPage
 from ui.routes import build_routes
 from ui.services import Services
 from ui.settings import Settings
 from ui.theme import ASSETS, CSS_PATHS, FAVICON_PATH, LOGO_PATH, build_theme
 
 TITLE = "CriticalKV Lab"
-PAGES = {"/": "Compare", "/runs": "Runs", "/methods": "Methods"}
+PAGES = {"/": "Compare", "/sweep": "Sweep", "/runs": "Runs", "/methods": "Methods"}
 HEADER = """<header class="ckv-header">{logo}<h1>{title}</h1>
 <p>What each KV-cache eviction method keeps of a prompt, and what that does to the model</p>
 <nav aria-label="Pages">{links}</nav></header>"""
@@ -37,6 +38,11 @@ def build_app(services: Services, settings: Settings) -> gr.Blocks:
             services, settings, models=_models(settings.model), examples=load_examples()
         )
         compare.wire(app)
+    with app.route("Sweep", "/sweep", show_in_navbar=False) as sweep_route:
+        _header("/sweep")
+        SweepPage(
+            services, settings, models=_models(settings.model), examples=load_examples()
+        ).wire(sweep_route)
     with app.route("Runs", "/runs", show_in_navbar=False) as runs_route:
         _header("/runs")
         RunsPage(services).wire(runs_route)
@@ -63,7 +69,7 @@ def launch_options(services: Services, settings: Settings) -> dict[str, Any]:
         "server_name": settings.host,
         "server_port": settings.port,
         "theme": build_theme(),
-        "css_paths": [*CSS_PATHS, Path(ASSETS / "pages.css")],
+        "css_paths": [*CSS_PATHS, Path(ASSETS / "pages.css"), Path(ASSETS / "sweep.css")],
         "favicon_path": FAVICON_PATH,
         "footer_links": [],
         "run_history": False,

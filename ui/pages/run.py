@@ -11,6 +11,7 @@ from ui import views
 from ui.pages.live import Feed, cancel_run, find_run, follow, pick_heads
 from ui.pages.parts import SILENT, Facts, Notice, said
 from ui.pages.results import build_results
+from ui.pages.sweep_results import EitherFeed, SweepFeed, build_sweep_results
 from ui.services import RunSnapshot, Services
 
 PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
@@ -30,6 +31,7 @@ class RunPage:
             )
             self.notice = Notice(elem_id="notice")
         self.block = build_results(visible=False)
+        self.sweep = build_sweep_results(visible=False, status=self.block.live[0])
         with gr.Accordion("What was asked", open=False, visible=False, elem_id="asked") as area:
             self.facts = Facts(elem_id="facts")
         self._asked = area
@@ -39,14 +41,22 @@ class RunPage:
         opened = page.load(
             self.open,
             None,
-            [self.slug, self.title, self.notice, self.block.area, self._asked, self.facts],
+            [
+                self.slug,
+                self.title,
+                self.notice,
+                self.block.area,
+                self.sweep.area,
+                self._asked,
+                self.facts,
+            ],
             queue=False,
             **PRIVATE,
         )
         opened.then(
             self.tail,
             [self.slug],
-            [*self.block.outputs, self.cancel, self.facts],
+            [*self.block.outputs, *self.sweep.outputs[1:], self.cancel, self.facts],
             concurrency_limit=None,
             **PRIVATE,
         )
@@ -60,6 +70,7 @@ class RunPage:
             queue=False,
             **PRIVATE,
         )
+        self.sweep.wire(self._services, self.slug)
 
     def open(self, request: gr.Request) -> list[Any]:
         """Show the run that the address names, or say that there is none."""
@@ -67,10 +78,18 @@ class RunPage:
         try:
             snapshot = find_run(self._services, slug)
         except CkvError as error:
-            return ["", SILENT, said(str(error), "error"), *[gr.skip()] * 3]
-        shown = gr.update(visible=True)
+            return ["", SILENT, said(str(error), "error"), *[gr.skip()] * 4]
+        is_sweep = snapshot.request.kind == "sweep"
         facts = views.details_value(snapshot)
-        return [slug, said(snapshot.title), SILENT, shown, gr.update(visible=True), facts]
+        return [
+            slug,
+            said(snapshot.title),
+            SILENT,
+            gr.update(visible=not is_sweep),
+            gr.update(visible=is_sweep),
+            gr.update(visible=True),
+            facts,
+        ]
 
     async def tail(self, slug: str) -> AsyncIterator[list[Any]]:
         """Follow the run; its details fill up as they become known."""
@@ -83,5 +102,6 @@ class RunPage:
             prepared = known
             return [gr.update(visible=not snapshot.is_final), facts]
 
-        async for updates in follow(self._services, slug, Feed(self.block), rest, more=2):
+        feed = EitherFeed(Feed(self.block), SweepFeed(self.sweep))
+        async for updates in follow(self._services, slug, feed, rest, more=2):
             yield updates

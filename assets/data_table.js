@@ -1,0 +1,96 @@
+// Rows of figures: sorted by a click on a column's name, saved as CSV with unrounded values.
+
+const empty = make("p", { class: "ckv-empty" });
+const table = make("table", { class: "ckv-table" });
+const scroller = make("div", { class: "ckv-scroll", tabindex: "0", role: "region" }, table);
+const note = make("p", { class: "ckv-notice" });
+const save = make("button", { type: "button", class: "ckv-button", text: "Download CSV", onclick: saveCsv });
+const foot = make("div", { class: "ckv-table-foot" }, note, save);
+root.append(empty, scroller, foot);
+let shown = null;
+let order = { key: "", down: false };
+
+const cellOf = (row, column) => row.cells?.[column.key];
+const valueOf = (row, column) => cellOf(row, column)?.value ?? cellOf(row, column)?.text ?? null;
+
+/** Missing values stay last in both directions. */
+function compare(left, right) {
+  if (left === null || right === null) return (left === null) - (right === null);
+  const numbers = typeof left === "number" && typeof right === "number";
+  const sign = numbers ? left - right : str(left).localeCompare(str(right), "en", { numeric: true });
+  return order.down ? -sign : sign;
+}
+
+function sorted(value) {
+  const column = list(value.columns).find((each) => each.key === order.key);
+  if (!column) return list(value.rows);
+  return [...list(value.rows)].sort((a, b) => compare(valueOf(a, column), valueOf(b, column)));
+}
+
+function sortBy(column) {
+  order = { key: column.key, down: order.key === column.key && !order.down };
+  draw(shown);
+  table.querySelector(`button[data-key="${CSS.escape(column.key)}"]`)?.focus();
+}
+
+function headCell(column) {
+  const active = order.key === column.key;
+  const sign = active ? (order.down ? " ▼" : " ▲") : "";
+  const button = make("button", {
+    type: "button", class: "ckv-sort", "data-key": column.key, onclick: () => sortBy(column),
+  }, make("span", { text: str(column.label) }), make("span", { "aria-hidden": "true", text: sign }));
+  const unit = column.unit ? make("span", { class: "ckv-subdued ckv-unit", text: str(column.unit) }) : null;
+  return make("th", {
+    scope: "col", class: `ckv-${column.align === "left" ? "left" : "right"}`,
+    "aria-sort": active ? (order.down ? "descending" : "ascending") : "none",
+  }, button, unit);
+}
+
+function bodyCell(row, column, first) {
+  const side = column.align === "left" ? "left" : "right";
+  const text = make("span", { text: str(cellOf(row, column)?.text) || "–" });
+  const sign = first && Number.isInteger(row.marker) ? marker(row.marker) : null;
+  const inner = sign ? make("span", { class: "ckv-name" }, sign, text) : text;
+  return first
+    ? make("th", { scope: "row", class: `ckv-${side}` }, inner)
+    : make("td", { class: `ckv-num ckv-${side}` }, inner);
+}
+
+function draw(value) {
+  const columns = list(value.columns);
+  const caption = str(value.caption);
+  scroller.setAttribute("aria-label", `${caption}, scrolls sideways`);
+  table.replaceChildren(
+    make("caption", { class: "ckv-offscreen", text: caption }),
+    make("thead", {}, make("tr", {}, ...columns.map(headCell))),
+    make("tbody", {}, ...sorted(value).map((row) =>
+      make("tr", {}, ...columns.map((column, at) => bodyCell(row, column, at === 0))))));
+}
+
+/** Quote a field; a text that a spreadsheet would run as a formula is defused. */
+function csvField(value) {
+  const text = str(value);
+  const risky = typeof value !== "number" && /^\s*[=+@\t\r\n-]/.test(text);
+  return `"${(risky ? `'${text}` : text).replaceAll('"', '""')}"`;
+}
+
+function saveCsv() {
+  if (!shown) return;
+  const columns = list(shown.columns);
+  const head = columns.map((column) => str(column.label) + (column.unit ? ` (${column.unit})` : ""));
+  const lines = [head, ...sorted(shown).map((row) => columns.map((column) => valueOf(row, column)))];
+  const text = `${lines.map((line) => line.map(csvField).join(",")).join("\r\n")}\r\n`;
+  const url = URL.createObjectURL(new Blob([text], { type: "text/csv;charset=utf-8" }));
+  make("a", { href: url, download: str(shown.file) || "table.csv" }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 1000);
+}
+
+onValue((value) => {
+  const filled = list(value?.rows).length > 0;
+  setText(empty, str(value?.empty));
+  empty.hidden = filled || !value?.empty;
+  scroller.hidden = foot.hidden = !filled;
+  shown = value;
+  setText(note, str(value?.note));
+  if (filled) draw(value);
+});

@@ -1,0 +1,220 @@
+"""The Sweep page: budgets x alphas x methods on one prompt, its cost told before it runs."""
+
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+from typing import Any
+
+import gradio as gr
+from gradio.components import Component
+
+from ckv_core.errors import CkvError
+from ui.examples import Example
+from ui.pages.compare import SHOW_ADDRESS, show_example
+from ui.pages.live import cancel_run, find_run, follow
+from ui.pages.parts import SILENT, Notice, said
+from ui.pages.sweep_form import build_sweep_form
+from ui.pages.sweep_results import SweepFeed, build_sweep_results
+from ui.services import RunSnapshot, Services
+from ui.settings import Settings
+from ui.sweep_forms import SWEEP_CONTROLS, Cost, SweepForm, estimate, is_costly
+
+PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
+SHARED: dict[str, Any] = {**PRIVATE, "concurrency_limit": None}
+COUNT_TIMEOUT_S = 5.0
+
+
+class SweepPage:
+    """The page's components and what happens on them."""
+
+    def __init__(
+        self,
+        services: Services,
+        settings: Settings,
+        *,
+        models: Sequence[str],
+        examples: Sequence[Example],
+    ) -> None:
+        """Lay out the page; call inside its route."""
+        self._services = services
+        gr.Markdown(
+            "## Sweep\nMany budgets, alphas and methods on one prompt, read once. The curves say "
+            "which budget a method needs and which alpha serves it best.",
+            elem_classes=["section"],
+        )
+        self.slug = gr.Textbox(visible="hidden", elem_id="slug")
+        with gr.Accordion("Settings", open=True, elem_id="settings") as self.settings:
+            self.form = build_sweep_form(
+                models=models, model=settings.model, device=settings.device, examples=examples
+            )
+        with gr.Row(elem_id="actions"):
+            self.run = gr.Button("Run", variant="primary", elem_id="run", min_width=140, scale=0)
+            self.cancel = gr.Button(
+                "Cancel", interactive=False, elem_id="cancel", min_width=110, scale=0
+            )
+            self.notice = Notice(elem_id="notice")
+        with gr.Row(visible=False, elem_id="confirm") as self.confirm:
+            self.question = Notice(elem_id="confirm-text")
+            self.yes = gr.Button("Run it", variant="primary", elem_id="confirm-yes", scale=0)
+            self.no = gr.Button("Not now", elem_id="confirm-no", scale=0)
+        self.block = build_sweep_results(visible=False)
+        self._wire_form()
+
+    def wire(self, page: gr.Blocks) -> None:
+        """Connect what starts, follows and stops a sweep."""
+        inputs = self.form.inputs()
+        started = self._started
+        for event in (
+            self.run.click(self.ask, inputs, started, queue=False, **PRIVATE),
+            self.yes.click(self.start, inputs, started, queue=False, **PRIVATE),
+        ):
+            event.then(None, [self.slug], None, js=SHOW_ADDRESS, **PRIVATE)
+            event.then(self.tail, [self.slug], self._tailed, trigger_mode="multiple", **SHARED)
+        self.no.click(
+            lambda: [gr.update(visible=False), SILENT],
+            None,
+            [self.confirm, self.notice],
+            queue=False,
+            **PRIVATE,
+        )
+        self.cancel.click(
+            partial(cancel_run, self._services), [self.slug], [self.notice], queue=False, **PRIVATE
+        )
+        self.block.wire(self._services, self.slug)
+        opened = page.load(self.open, None, [*inputs, self.notice], queue=False, **PRIVATE)
+        opened.then(self.describe, inputs, [self.form.cost_line], queue=False, **PRIVATE)
+
+    @property
+    def _started(self) -> list[Any]:
+        return [
+            self.slug,
+            self.notice,
+            self.settings,
+            self.block.area,
+            self.run,
+            self.cancel,
+            self.confirm,
+            self.question,
+        ]
+
+    @property
+    def _tailed(self) -> list[Component]:
+        return [*self.block.outputs, self.run, self.cancel]
+
+    def _wire_form(self) -> None:
+        form = self.form
+        texts = form.pick("context", "question", "answer", "scenario")
+        for example, button in form.examples:
+            button.click(partial(show_example, example), None, texts, queue=False, **PRIVATE).then(
+                self.describe, form.inputs(), [form.cost_line], **SHARED
+            )
+        form.context_bar.count(
+            self.describe,
+            form.inputs(),
+            [form.cost_line],
+            trigger_mode="always_last",
+            **SHARED,
+        )
+        names = ("scenario", "model", "methods", "generate")
+        blurred = ("budgets", "alphas", "more_methods", "max_new_tokens")
+        events: list[Any] = [
+            *(c.input for c in form.pick(*names)),
+            *(c.blur for c in form.pick(*blurred)),
+        ]
+        gr.on(
+            events,
+            self.describe,
+            form.inputs(),
+            [form.cost_line],
+            trigger_mode="always_last",
+            **SHARED,
+        )
+
+    # --- handlers -----------------------------------------------------------------------
+
+    def ask(self, *values: object) -> list[Any]:
+        """Start a cheap sweep; ask first where the estimate is above the stated cost."""
+        try:
+            form = SweepForm.from_controls(values)
+            cost = self._cost(form)
+        except CkvError as error:
+            return self._refused(error)
+        if not is_costly(cost):
+            return self.start(*values)
+        asked = said(cost.question, "warn")
+        return ["", SILENT, *[gr.skip()] * 4, gr.update(visible=True), asked]
+
+    def start(self, *values: object) -> list[Any]:
+        """Start the sweep, or say in one sentence why not; nothing that was typed changes."""
+        try:
+            form = SweepForm.from_controls(values)
+            request = form.request()
+            request.validate()
+            self._cost(form)
+            slug = self._services.start_run(request)
+        except CkvError as error:
+            return self._refused(error)
+        label = f"Settings: {request.model}, {len(request.variants)} points"
+        return [
+            slug,
+            SILENT,
+            gr.update(label=label, open=False),
+            gr.update(visible=True),
+            gr.update(interactive=False),
+            gr.update(interactive=True),
+            gr.update(visible=False),
+            SILENT,
+        ]
+
+    def describe(self, *values: object) -> dict[str, Any]:
+        """Number of points and what they would cost, or what is wrong with them."""
+        try:
+            form = SweepForm.from_controls(values)
+            if not form.context.strip():
+                return said(f"{len(form.request().variants)} points. {_PASTE}")
+            return said(self._cost(form).sentence)
+        except CkvError as error:
+            return said(str(error), "error")
+
+    async def tail(self, slug: str) -> AsyncIterator[list[Any]]:
+        """Follow the sweep; the buttons turn with its state."""
+
+        def buttons(snapshot: RunSnapshot) -> list[Any]:
+            final = snapshot.is_final
+            return [gr.update(interactive=final), gr.update(interactive=not final)]
+
+        async for updates in follow(self._services, slug, SweepFeed(self.block), buttons, more=2):
+            yield updates
+
+    def open(self, request: gr.Request) -> list[Any]:
+        """/sweep?from=SLUG fills the form from a run."""
+        source = request.query_params.get("from") if request else None
+        untouched = [gr.skip() for _ in SWEEP_CONTROLS]
+        if not source:
+            return [*untouched, SILENT]
+        try:
+            asked = find_run(self._services, source).request
+        except CkvError as error:
+            return [*untouched, said(str(error), "error")]
+        told = said(f"The prompt of run {source} is filled in; choose what to sweep.")
+        return [*SweepForm.from_request(asked).controls(), told]
+
+    def _cost(self, form: SweepForm) -> Cost:
+        """Points and estimate; the prompt is counted where the model is ready.
+
+        Raises:
+            CkvError: the form is wrong or the prompt too long.
+        """
+        request = form.request()
+        request.validate()
+        status = self._services.model_status(request.model)
+        counted = None
+        if status is not None and status.ready:
+            counted = self._services.count_tokens(request, COUNT_TIMEOUT_S)
+        return estimate(request, counted)
+
+    def _refused(self, error: CkvError) -> list[Any]:
+        rest = [gr.skip()] * 4
+        return ["", said(str(error), "error"), *rest, gr.update(visible=False), SILENT]
+
+
+_PASTE = "Paste a context to see what they cost."

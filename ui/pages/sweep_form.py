@@ -1,0 +1,177 @@
+"""The sweep form: the prompt, the grid of methods, budgets and alphas, and the line of cost."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gradio as gr
+
+from ckv_core.config import MAX_NEW_TOKENS, MAX_SWEEP_POINTS
+from ui.examples import Example
+from ui.pages.form import DEVICE_CHOICES, SCENARIO_CHOICES
+from ui.pages.parts import ContextBar, Notice
+from ui.sweep_forms import SWEEP_CONTROLS, SweepForm, method_choices
+
+DEFAULTS = SweepForm()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepControls:
+    """The built controls.
+
+    Attributes:
+        controls: by name, in the order of `SWEEP_CONTROLS`; of many kinds, so untyped.
+        examples: each example with its button.
+    """
+
+    controls: dict[str, Any]
+    examples: list[tuple[Example, gr.Button]]
+    context_bar: ContextBar
+    cost_line: Notice
+
+    def inputs(self) -> list[Any]:
+        """All controls, for a handler that reads the form."""
+        return list(self.controls.values())
+
+    def pick(self, *names: str) -> list[Any]:
+        """Some controls."""
+        return [self.controls[name] for name in names]
+
+
+def build_sweep_form(
+    *, models: Sequence[str], model: str, device: str, examples: Sequence[Example]
+) -> SweepControls:
+    """Lay out the controls; call inside a Blocks context."""
+    controls: dict[str, Any] = {}
+    with gr.Row(equal_height=False):
+        with gr.Column(scale=5, min_width=320):
+            with gr.Row(elem_classes=["example-row"]):
+                gr.HTML("<span>Try an example</span>", elem_classes=["bare", "example-lead"])
+                buttons = [
+                    gr.Button(
+                        each.title, size="sm", min_width=80, scale=0, elem_classes="example-button"
+                    )
+                    for each in examples
+                ]
+            context_bar = _build_prompt(controls)
+        with gr.Column(scale=4, min_width=320):
+            _build_model(controls, models, model, device)
+            _build_grid(controls)
+    cost_line = Notice(elem_id="cost-line")
+    return SweepControls(
+        controls={name: controls[name] for name in SWEEP_CONTROLS},
+        examples=list(zip(examples, buttons, strict=True)),
+        context_bar=context_bar,
+        cost_line=cost_line,
+    )
+
+
+def _build_prompt(controls: dict[str, Any]) -> ContextBar:
+    controls["context"] = gr.Textbox(
+        label="Context",
+        info="The long text whose cache entries are evicted. Paste it, or open a file.",
+        lines=10,
+        max_lines=10,
+        elem_id="context",
+    )
+    bar = ContextBar(elem_id="context-bar")
+    with gr.Row():
+        controls["question"] = gr.Textbox(
+            label="Question",
+            info="Asked about the context; may be empty.",
+            elem_id="question",
+            scale=3,
+            min_width=260,
+            lines=1,
+            max_lines=4,
+        )
+        controls["answer"] = gr.Textbox(
+            label="Reference answer",
+            info="Optional: looked for where text is generated.",
+            elem_id="answer",
+            scale=2,
+            min_width=200,
+            lines=1,
+            max_lines=4,
+        )
+    return bar
+
+
+def _build_model(controls: dict[str, Any], models: Sequence[str], model: str, device: str) -> None:
+    with gr.Row():
+        controls["model"] = gr.Dropdown(
+            list(models),
+            value=model,
+            label="Model",
+            info="Choose one, or type a name and press Enter.",
+            allow_custom_value=True,
+            elem_id="model",
+            scale=3,
+            min_width=200,
+        )
+        controls["device"] = gr.Dropdown(
+            DEVICE_CHOICES,
+            value=device,
+            label="Device",
+            info="auto: CUDA if there is one.",
+            elem_id="device",
+            min_width=120,
+        )
+    controls["scenario"] = gr.Radio(
+        SCENARIO_CHOICES,
+        value="regular",
+        label="Scenario",
+        info="What the methods may evict from.",
+        elem_id="scenario",
+    )
+
+
+def _build_grid(controls: dict[str, Any]) -> None:
+    controls["methods"] = gr.CheckboxGroup(
+        method_choices(),
+        value=list(DEFAULTS.methods),
+        label="Methods",
+        info="Each at every budget, with CriticalKV also at every alpha.",
+        elem_id="methods",
+    )
+    controls["more_methods"] = gr.Textbox(
+        label="More methods, one SPEC per line",
+        info="Without budget and alpha: these come from the lists below.",
+        placeholder="snapkv+critical:stage2=pooled",
+        lines=1,
+        max_lines=4,
+        elem_id="more-methods",
+    )
+    with gr.Row():
+        controls["budgets"] = gr.Textbox(
+            value=DEFAULTS.budgets,
+            label="Budgets",
+            info="Entries per KV head or percent: 64, 128, 10%.",
+            elem_id="budgets",
+            min_width=180,
+            max_lines=1,
+        )
+        controls["alphas"] = gr.Textbox(
+            value=DEFAULTS.alphas,
+            label="Alphas",
+            info="CriticalKV only, 0 to 1: 0, 0.25, 0.5.",
+            elem_id="alphas",
+            min_width=180,
+            max_lines=1,
+        )
+    with gr.Row():
+        controls["generate"] = gr.Checkbox(
+            value=False,
+            label="Generate text",
+            info=f"Adds agreement and answers; up to {MAX_SWEEP_POINTS} points decode.",
+            elem_id="generate",
+            min_width=180,
+        )
+        controls["max_new_tokens"] = gr.Number(
+            value=DEFAULTS.max_new_tokens,
+            step=1,
+            label="New tokens",
+            info=f"Where text is generated, 1 to {MAX_NEW_TOKENS}.",
+            elem_id="max-new-tokens",
+            min_width=120,
+        )

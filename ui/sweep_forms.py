@@ -1,0 +1,238 @@
+"""What the sweep form holds, its way to a request, and the cost that is told before. No Gradio."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+
+from ckv_core.config import DEFAULT_MODEL, CompareRequest
+from ckv_core.errors import ConfigError, PromptError
+from ckv_core.knobs import KNOBS
+from ckv_core.variants import VariantSpec
+from ckv_core.worker.messages import TokensCounted
+from ui import views
+from ui.forms import read_new_tokens, variant_choices
+
+# Above this the page asks before it runs.
+COST_LIMIT_S = 60.0
+CHARS_PER_TOKEN = 4
+
+
+def method_choices() -> list[tuple[str, str]]:
+    """(label, SPEC) of every method with a budget to sweep."""
+    return [(label, spec) for label, spec in variant_choices() if spec != "full"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepForm:
+    """The form's values as the reader sees them, in the order of the controls.
+
+    Attributes:
+        methods: SPECs ticked in the list.
+        more_methods: one SPEC per line, without budget and alpha.
+        budgets, alphas: lists with commas.
+        generate: whether text is generated; new tokens count only then.
+    """
+
+    context: str = ""
+    question: str = ""
+    answer: str = ""
+    scenario: str = "regular"
+    model: str = DEFAULT_MODEL
+    device: str = "auto"
+    methods: tuple[str, ...] = ("snapkv", "snapkv+critical", "adakv+critical")
+    more_methods: str = ""
+    budgets: str = "64, 128, 256, 512"
+    alphas: str = "0, 0.25, 0.5"
+    generate: bool = False
+    max_new_tokens: int = 32
+
+    @classmethod
+    def from_controls(cls, values: Sequence[object]) -> "SweepForm":
+        """Take the values of all controls, in the order of `SWEEP_CONTROLS`.
+
+        They come from a client, which may send anything.
+
+        Raises:
+            ConfigError: a value is not of the kind that its control gives.
+        """
+        given = dict(zip(SWEEP_CONTROLS, values, strict=True))
+        ticked = given["methods"]
+        if not isinstance(ticked, (list, tuple)):
+            raise ConfigError("Choose at least one method.")
+        generate = bool(given["generate"])
+        rest = ("methods", "generate", "max_new_tokens")
+        return cls(
+            **{name: _text(given[name]) for name in SWEEP_CONTROLS if name not in rest},
+            methods=tuple(spec for _, spec in method_choices() if spec in ticked),
+            generate=generate,
+            max_new_tokens=read_new_tokens(given["max_new_tokens"]) if generate else 32,
+        )
+
+    @classmethod
+    def from_request(cls, request: CompareRequest) -> "SweepForm":
+        """The form with the prompt of another run; what to sweep stays the default."""
+        return cls(
+            context=request.context,
+            question=request.question,
+            answer=request.answer,
+            scenario=request.scenario,
+            model=request.model,
+            device=request.device,
+        )
+
+    def controls(self) -> list[object]:
+        """One value per control, in the order of `SWEEP_CONTROLS`."""
+        values = [getattr(self, name) for name in SWEEP_CONTROLS]
+        return [list(value) if isinstance(value, tuple) else value for value in values]
+
+    def request(self) -> CompareRequest:
+        """What to run; still to be validated.
+
+        Raises:
+            ConfigError: a list or a method is wrong.
+        """
+        lines = (line.strip() for line in self.more_methods.splitlines())
+        methods = (*self.methods, *filter(None, lines))
+        return CompareRequest(
+            context=self.context,
+            question=self.question,
+            answer=self.answer,
+            scenario=self.scenario,  # type: ignore[arg-type]  # validate() refuses other words
+            model=self.model.strip(),
+            device=self.device,
+            variants=("full", *_points(methods, self.budgets, self.alphas)),
+            max_new_tokens=self.max_new_tokens if self.generate else 0,
+            kind="sweep",
+        )
+
+
+SWEEP_CONTROLS: tuple[str, ...] = tuple(f.name for f in fields(SweepForm))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What a sweep takes, before it runs.
+
+    Attributes:
+        points: variants, the full cache among them.
+        seconds: estimate.
+        prompt_tokens: counted by the model, or a quarter of the characters.
+        is_counted: which of the two.
+    """
+
+    points: int
+    seconds: float
+    prompt_tokens: int
+    is_counted: bool
+
+    @property
+    def sentence(self) -> str:
+        """For the line under the form."""
+        tokens = f"{self.prompt_tokens:,} prompt tokens" + ("" if self.is_counted else " or so")
+        return (
+            f"{self.points} points on {tokens}: about {_duration(self.seconds)}, estimated from "
+            "the default model's times on two CPU cores."
+        )
+
+    @property
+    def question(self) -> str:
+        """Asked before a costly sweep."""
+        return (
+            f"This sweep has {self.points} points and takes about {_duration(self.seconds)} "
+            "(estimated from the default model's times on two CPU cores); run it?"
+        )
+
+
+def estimate(request: CompareRequest, counted: TokensCounted | None) -> Cost:
+    """Points and seconds of a request.
+
+    Coefficients are fits to docs/performance.md: prefill grows with the prompt and its square,
+    each point is selected and measured once, and a decoding step costs its rows.
+
+    Args:
+        request: of kind sweep.
+        counted: tokens of the prompt; None where the model is not ready.
+
+    Raises:
+        PromptError: the prompt is longer than the model takes.
+    """
+    tokens = max(1, (len(request.context) + len(request.question)) // CHARS_PER_TOKEN)
+    is_counted = counted is not None and counted.tokens > 0
+    if counted is not None and is_counted:
+        tokens = counted.tokens
+        told = views.count_value(counted, request)
+        if told["tone"] == "error":
+            raise PromptError(told["text"])
+    points = len(request.variants)
+    prefill_s = 1.45e-3 * tokens + 3.2e-7 * tokens**2
+    points_s = points * (0.03 + 2.5e-5 * tokens)
+    step_s = 0.06 + 0.007 * points
+    seconds = prefill_s + points_s + step_s * request.max_new_tokens
+    return Cost(points=points, seconds=seconds, prompt_tokens=tokens, is_counted=is_counted)
+
+
+def is_costly(cost: Cost) -> bool:
+    """Whether the page asks before it runs."""
+    return cost.seconds > COST_LIMIT_S
+
+
+def read_budgets(text: str) -> tuple[str, ...]:
+    """Budgets of a list such as `64, 128, 10%`, without repeats.
+
+    Raises:
+        ConfigError: one is wrong, or there is none.
+    """
+    return _read_list("Budgets", text, KNOBS["budget"].parse)
+
+
+def read_alphas(text: str) -> tuple[str, ...]:
+    """Alphas of a list such as `0, 0.25`, without repeats.
+
+    Raises:
+        ConfigError: one is wrong, or there is none.
+    """
+    return _read_list("Alphas", text, lambda part: f"{KNOBS['alpha'].parse(part):g}")
+
+
+def _read_list(name: str, text: str, parse: Callable[[str], object]) -> tuple[str, ...]:
+    parts = [part.strip() for part in text.replace(";", ",").replace("\n", ",").split(",")]
+    values = [str(parse(part)) for part in parts if part]
+    if not values:
+        raise ConfigError(f"{name}: the list is empty; give at least one value.")
+    return tuple(dict.fromkeys(values))
+
+
+def _points(methods: Sequence[str], budgets: str, alphas: str) -> list[str]:
+    """SPECs of the whole grid; alpha only where a method takes it and none is written."""
+    if not methods:
+        raise ConfigError("Choose at least one method.")
+    budget_list = read_budgets(budgets)
+    points = []
+    for text in methods:
+        spec = VariantSpec.parse(text)
+        if spec.name == "full":
+            raise ConfigError("The full cache is always among the points; remove it.")
+        if {"budget", "alpha"} & set(spec.given):
+            raise ConfigError(f"{text!r} sets budget or alpha; these come from the lists.")
+        alpha_list = read_alphas(alphas) if spec.selector == "critical" else ("",)
+        points += [_point(text, budget, alpha) for alpha in alpha_list for budget in budget_list]
+    return points
+
+
+def _point(method: str, budget: str, alpha: str) -> str:
+    pairs = f"budget={budget}" + (f",alpha={alpha}" if alpha else "")
+    return f"{method},{pairs}" if ":" in method else f"{method}:{pairs}"
+
+
+def _duration(seconds: float) -> str:
+    """`12 seconds` or `4 minutes`."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} seconds"
+    return f"{round(seconds / 60)} minutes"
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise ConfigError("The form sent something that is not text; reload the page.")
+    return value
