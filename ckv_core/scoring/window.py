@@ -25,18 +25,31 @@ def window_attention(window_queries: Tensor, keys: Tensor, scaling: float) -> Te
     Returns:
         [query_heads, prompt_len - window] float32.
     """
+    return _mean(window_queries, keys, scaling, keys.shape[1] - window_queries.shape[1])
+
+
+def full_window_attention(window_queries: Tensor, keys: Tensor, scaling: float) -> Tensor:
+    """As `window_attention`, with the window's own columns: each row sums to 1.
+
+    Returns:
+        [query_heads, prompt_len] float32.
+    """
+    return _mean(window_queries, keys, scaling, keys.shape[1])
+
+
+def _mean(window_queries: Tensor, keys: Tensor, scaling: float, columns: int) -> Tensor:
     check_shape("window_queries", window_queries, "query_heads window head_dim", {})
     query_heads, window, _ = window_queries.shape
     kv_heads, prompt_len, _ = keys.shape
     group_size = query_heads // kv_heads
     future = torch.ones(window, window, dtype=torch.bool, device=keys.device).triu(1)
-    mean = torch.empty(query_heads, prompt_len - window, dtype=torch.float32, device=keys.device)
+    mean = torch.empty(query_heads, columns, dtype=torch.float32, device=keys.device)
     for head in range(query_heads):
         # One query head at a time: of [window, prompt_len] float32 there are two, no more.
         logits = window_queries[head].float() @ keys[head // group_size].float().T
         logits *= scaling
         logits[:, prompt_len - window :].masked_fill_(future, -torch.inf)
-        mean[head] = logits.softmax(-1)[:, : prompt_len - window].mean(0)
+        mean[head] = logits.softmax(-1)[:, :columns].mean(0)
     return mean
 
 

@@ -5,35 +5,59 @@ alpha first_stage_ratio. As its Algorithm 2 prints it, stage 1 ranks by the pool
 stage 2 by the raw attention times the norm; which is which is decided by the scores given.
 """
 
+from dataclasses import dataclass
 from fractions import Fraction
 
 import torch
 from torch import Tensor
 
 from ckv_core.scoring.layer_scores import LayerScores
-from ckv_core.selection.top_k import top_k
 
 
-def critical(scores: LayerScores, head_budgets: Tensor, first_stage_ratio: float) -> Tensor:
-    """Give floor(alpha * b) of each head's budget to A, the rest to A * ||V W_O||_1.
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Both scores of one layer, sorted once for every budget and alpha.
 
-    Args:
-        scores: attention_score and critical_score, each [kv_heads, evictable].
-        head_budgets: [kv_heads] int64, entries, each from 0 to evictable.
-        first_stage_ratio: alpha, 0 to 1.
-
-    Returns:
-        keep_mask [kv_heads, evictable] bool; row h has head_budgets[h] True.
-
-    Raises:
-        ValueError: the scores lack the second stage (a programming error).
+    Attributes:
+        first: [kv_heads, evictable] int64, rank of each entry by the attention score.
+        order: [kv_heads, evictable] int64, entries by falling stage-2 score.
     """
-    if scores.critical_score is None:
-        raise ValueError("critical selection needs scores with a critical_score")
-    first = first_stage(head_budgets, first_stage_ratio)
-    stage_one = top_k(scores.attention_score, first)
-    remaining = scores.critical_score.masked_fill(stage_one, -torch.inf)
-    return stage_one | top_k(remaining, head_budgets - first)
+
+    first: Tensor
+    order: Tensor
+
+    @classmethod
+    def of(cls, scores: LayerScores, first: Tensor) -> "Ranking":
+        """Sort the second score; equal ones go to the earlier token.
+
+        Args:
+            scores: of one layer.
+            first: ranks by the attention score, as `ranks` gives them.
+
+        Raises:
+            ValueError: the scores lack the second stage (a programming error).
+        """
+        if scores.critical_score is None:
+            raise ValueError("critical selection needs scores with a critical_score")
+        order = scores.critical_score.argsort(dim=-1, descending=True, stable=True)
+        return cls(first, order)
+
+    def keep(self, head_budgets: Tensor, quotas: Tensor) -> Tensor:
+        """Give each head's quota to A, the rest of its budget to A * ||V W_O||_1.
+
+        Args:
+            head_budgets: [kv_heads] int64, entries, each from 0 to evictable.
+            quotas: [kv_heads] int64, entries of stage 1, each from 0 to the head's budget.
+
+        Returns:
+            keep_mask [kv_heads, evictable] bool; row h has head_budgets[h] True.
+        """
+        stage_one = self.first < quotas[:, None]
+        taken = stage_one.gather(-1, self.order)
+        # The best of what stage 1 left over, in the order of the second score.
+        place = (~taken).cumsum(-1)
+        kept = taken | (place <= (head_budgets - quotas)[:, None])
+        return torch.empty_like(kept).scatter_(-1, self.order, kept)
 
 
 def first_stage(head_budgets: Tensor, first_stage_ratio: float) -> Tensor:

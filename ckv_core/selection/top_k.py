@@ -4,6 +4,20 @@ import torch
 from torch import Tensor
 
 
+def ranks(score: Tensor) -> Tensor:
+    """Rank of each entry of a row, 0 for the largest; equal scores go to the earlier token.
+
+    Args:
+        score: [kv_heads, evictable].
+
+    Returns:
+        [kv_heads, evictable] int64.
+    """
+    order = score.argsort(dim=-1, descending=True, stable=True)
+    places = torch.arange(score.shape[-1], device=score.device).expand_as(order)
+    return torch.empty_like(order).scatter_(-1, order, places)
+
+
 def top_k(score: Tensor, head_budgets: Tensor) -> Tensor:
     """Mark the `head_budgets[h]` largest of row h; equal scores go to the earlier token.
 
@@ -14,7 +28,4 @@ def top_k(score: Tensor, head_budgets: Tensor) -> Tensor:
     Returns:
         keep_mask [kv_heads, evictable] bool.
     """
-    order = score.argsort(dim=-1, descending=True, stable=True)
-    ranks = torch.arange(score.shape[-1], device=score.device).expand_as(order)
-    rank = torch.empty_like(order).scatter_(-1, order, ranks)
-    return rank < head_budgets[:, None]
+    return ranks(score) < head_budgets[:, None]
