@@ -3,14 +3,13 @@
 docs/result_json.md describes the format.
 """
 
-import math
 from typing import Any
 
 import numpy as np
 
 from ckv_core.events import RunResult
+from ckv_core.laboratory_json import array_json, laboratory_json, number_json
 from ckv_core.records import (
-    Float32Array,
     ModelInfo,
     Perturbation,
     PromptInfo,
@@ -28,10 +27,12 @@ def to_json(result: RunResult) -> dict[str, Any]:
     evictable = result.model.evictable_layers if result.model else ()
     return {
         "schema": SCHEMA,
+        "kind": result.kind,
         "finished": result.finished,
         "model": _model_json(result.model) if result.model else None,
         "prompt": _prompt_json(result.prompt) if result.prompt else None,
         "timings_ms": dict(result.timings_ms),
+        "memory": dict(result.memory),
         "variants": [_variant_json(variant, evictable) for variant in result.variants],
         "environment": dict(result.environment),
     }
@@ -83,6 +84,7 @@ def _variant_json(variant: VariantResult, evictable: tuple[int, ...]) -> dict[st
         "tokens_per_second": variant.tokens_per_second,
         "perturbation": _perturbation_json(variant.perturbation),
         "timings_ms": dict(variant.timings_ms),
+        **laboratory_json(variant),
     }
 
 
@@ -111,23 +113,10 @@ def _perturbation_json(perturbation: Perturbation | None) -> dict[str, Any]:
     base = perturbation.base_head_l1
     measured = not np.isnan(perturbation.head_l1).all()
     return {
-        "head_l1": _rows_json(perturbation.head_l1),
-        "base_head_l1": None if base is None else _rows_json(base),
+        "head_l1": array_json(perturbation.head_l1),
+        "base_head_l1": None if base is None else array_json(base),
         "improved_head_share": perturbation.improved_head_share if measured else None,
-        "layer_hidden_l1": [_number_json(value) for value in perturbation.layer_hidden_l1.tolist()],
-        "final_hidden_l1": _number_json(perturbation.final_hidden_l1),
-        "kl": _number_json(perturbation.kl),
+        "layer_hidden_l1": array_json(perturbation.layer_hidden_l1),
+        "final_hidden_l1": number_json(perturbation.final_hidden_l1),
+        "kl": number_json(perturbation.kl),
     }
-
-
-def _rows_json(array: Float32Array) -> list[Any]:
-    return [
-        None if np.isnan(row).all() else [_number_json(value) for value in row.tolist()]
-        for row in array
-    ]
-
-
-def _number_json(value: float) -> float | str | None:
-    if math.isnan(value):
-        return None
-    return value if math.isfinite(value) else ("inf" if value > 0 else "-inf")

@@ -1,17 +1,36 @@
 """Reads a result JSON that may be hand-made or hostile; result_json.py writes them."""
 
-import math
 from itertools import pairwise
 from typing import Literal, cast
 
 import numpy as np
 
-from ckv_core.config import MAX_NEW_TOKENS, MAX_TEXT_CHARS, MAX_VARIANTS, SCENARIOS, Scenario
+from ckv_core.config import (
+    KINDS,
+    MAX_NEW_TOKENS,
+    MAX_SWEEP_POINTS,
+    MAX_TEXT_CHARS,
+    MAX_VARIANTS,
+    SCENARIOS,
+    Kind,
+    Scenario,
+)
 from ckv_core.events import RunResult
 from ckv_core.json_fields import JsonField
 from ckv_core.knobs import KnobValue
+from ckv_core.laboratory_json import (
+    MAX_HEADS,
+    MAX_LAYERS,
+    MAX_TOKEN_ID,
+    read_analysis,
+    read_float,
+    read_float32,
+    read_follow_ups,
+    read_forced_steps,
+    read_heads,
+    read_scores,
+)
 from ckv_core.records import (
-    Float32Array,
     ModelInfo,
     Perturbation,
     PromptInfo,
@@ -21,12 +40,8 @@ from ckv_core.records import (
 )
 
 SCHEMA = 1
-MAX_LAYERS = 1024
-MAX_HEADS = 1024
 MAX_SLOTS = 2**29  # layers x KV heads x prompt tokens; a mask takes a byte for each
 _MAX_COUNT = 2**62
-_MAX_TOKEN_ID = 2**31 - 1
-_MAX_FLOAT32 = float(np.finfo(np.float32).max)
 _WORD = r"[\w.:-]{1,32}"
 
 
@@ -40,20 +55,24 @@ def from_json(data: object) -> RunResult:
     root = JsonField(data)
     if type(root["schema"].value) is not int or root["schema"].value != SCHEMA:
         root["schema"].fail(f"schema {SCHEMA} is expected")
-    model = None if root["model"].absent else _model(root)
+    kind = root["kind"].maybe(lambda item: item.one_of(*KINDS)) or "compare"
+    most = MAX_SWEEP_POINTS if kind == "sweep" else MAX_VARIANTS
+    fields = root["variants"].items(most)
+    model = None if root["model"].absent else _model(root["model"], fields)
     prompt = root["prompt"].maybe(_prompt)
     return RunResult(
         model=model,
         prompt=prompt,
-        variants=_variants(root, model, prompt),
+        variants=_variants(root, fields, model, prompt),
         environment={key: item.text(500) for key, item in root["environment"].members(64).items()},
         timings_ms=_timings(root["timings_ms"]),
         finished=root["finished"].absent or root["finished"].boolean(),
+        kind=cast("Kind", kind),
+        memory=root["memory"].maybe(_memory) or {},
     )
 
 
-def _model(root: JsonField) -> ModelInfo:
-    field = root["model"]
+def _model(field: JsonField, variants: list[JsonField]) -> ModelInfo:
     layers = field["layers"].integer(1, MAX_LAYERS)
     query_heads = field["query_heads"].integer(1, MAX_HEADS)
     return ModelInfo(
@@ -65,17 +84,17 @@ def _model(root: JsonField) -> ModelInfo:
         head_dim=field["head_dim"].integer(1, 65_536),
         dtype=field["dtype"].text(32, _WORD),
         device=field["device"].text(32, _WORD),
-        evictable_layers=_evictable_layers(root, layers),
+        evictable_layers=_evictable_layers(field, variants, layers),
         context_limit=field["context_limit"].maybe(lambda item: item.integer(0, _MAX_COUNT)) or 0,
     )
 
 
-def _evictable_layers(root: JsonField, layers: int) -> tuple[int, ...]:
+def _evictable_layers(model: JsonField, variants: list[JsonField], layers: int) -> tuple[int, ...]:
     # Without the list: the layers of the first kept set that are not null, or else all.
-    field = root["model"]["evictable_layers"]
+    field = model["evictable_layers"]
     if not field.absent:
         return _ascending(field, layers)
-    for variant in root["variants"].items(MAX_VARIANTS):
+    for variant in variants:
         if not variant["retained"].absent:
             rows = variant["retained"].items(layers, layers)
             return tuple(layer for layer, row in enumerate(rows) if not row.absent)
@@ -83,7 +102,7 @@ def _evictable_layers(root: JsonField, layers: int) -> tuple[int, ...]:
 
 
 def _prompt(field: JsonField) -> PromptInfo:
-    token_ids = field["token_ids"].integers(0, _MAX_TOKEN_ID, MAX_TEXT_CHARS)
+    token_ids = field["token_ids"].integers(0, MAX_TOKEN_ID, MAX_TEXT_CHARS)
     tokens = field["tokens"].integer(len(token_ids), len(token_ids))
     compressed = field["compressed_tokens"].integer(0, tokens)
     pieces = field["pieces"].maybe(lambda item: item.texts(MAX_TEXT_CHARS, tokens))
@@ -102,7 +121,10 @@ def _prompt(field: JsonField) -> PromptInfo:
 
 
 def _variants(
-    root: JsonField, model: ModelInfo | None, prompt: PromptInfo | None
+    root: JsonField,
+    fields: list[JsonField],
+    model: ModelInfo | None,
+    prompt: PromptInfo | None,
 ) -> list[VariantResult]:
     if model is None or prompt is None:
         root["variants"].items(0, 0)
@@ -111,14 +133,14 @@ def _variants(
         root["prompt"]["compressed_tokens"].fail(
             f"layers x KV heads x compressed tokens of at most {MAX_SLOTS} are expected"
         )
-    fields = root["variants"].items(MAX_VARIANTS)
     return [_variant(field, model, prompt.compressed_tokens) for field in fields]
 
 
 def _variant(field: JsonField, model: ModelInfo, positions: int) -> VariantResult:
-    token_ids = field["token_ids"].integers(0, _MAX_TOKEN_ID, MAX_NEW_TOKENS)
+    token_ids = field["token_ids"].integers(0, MAX_TOKEN_ID, MAX_NEW_TOKENS)
     count = len(token_ids)
     stopped = field["stopped"].maybe(lambda item: item.one_of("eos", "length"))
+    analysis = field["analysis"].maybe(lambda item: read_analysis(item, model)) or {}
     return VariantResult(
         spec=field["spec"].text(1000),
         label=field["label"].text(200),
@@ -140,6 +162,11 @@ def _variant(field: JsonField, model: ModelInfo, positions: int) -> VariantResul
         answer_found=field["answer_found"].maybe(JsonField.boolean),
         tokens_per_second=field["tokens_per_second"].maybe(lambda item: item.number(0)),
         timings_ms=_timings(field["timings_ms"]),
+        answer_scores=field["answer_scores"].maybe(read_scores) or {},
+        analysis=analysis,
+        forced_steps=field["forced_steps"].maybe(lambda item: read_forced_steps(item, analysis))
+        or (),
+        follow_ups=field["follow_ups"].maybe(read_follow_ups) or (),
     )
 
 
@@ -175,37 +202,17 @@ def _perturbation(field: JsonField, model: ModelInfo) -> Perturbation | None:
         return None
     hidden = field["layer_hidden_l1"].items(MAX_LAYERS, model.layers)
     measured = Perturbation(
-        head_l1=_head_rows(field["head_l1"], model),
-        base_head_l1=field["base_head_l1"].maybe(lambda item: _head_rows(item, model)),
-        layer_hidden_l1=np.array([_float32(item) for item in hidden], np.float32),
-        kl=_float(field["kl"], 1e300),
+        head_l1=read_heads(field["head_l1"], model),
+        base_head_l1=field["base_head_l1"].maybe(lambda item: read_heads(item, model)),
+        layer_hidden_l1=np.array([read_float32(item) for item in hidden], np.float32),
+        kl=read_float(field["kl"], 1e300),
     )
-    final = field["final_hidden_l1"].maybe(_float32)
+    final = field["final_hidden_l1"].maybe(read_float32)
     if final is not None and not np.isclose(
         final, measured.final_hidden_l1, rtol=1e-3, equal_nan=True
     ):
         field["final_hidden_l1"].fail("the last value of layer_hidden_l1 is expected")
     return measured
-
-
-def _head_rows(field: JsonField, model: ModelInfo) -> Float32Array:
-    values = np.full((model.layers, model.query_heads), np.nan, np.float32)
-    for layer, row in enumerate(field.items(MAX_LAYERS, model.layers)):
-        if not row.absent:
-            values[layer] = [_float32(item) for item in row.items(MAX_HEADS, model.query_heads)]
-    return values
-
-
-def _float32(field: JsonField) -> float:
-    return _float(field, _MAX_FLOAT32)
-
-
-def _float(field: JsonField, most: float) -> float:
-    if field.absent:
-        return math.nan
-    if isinstance(field.value, str):
-        return float(field.one_of("inf", "-inf"))
-    return field.number(-most, most)
 
 
 def _ascending(field: JsonField, end: int) -> tuple[int, ...]:
@@ -217,6 +224,10 @@ def _ascending(field: JsonField, end: int) -> tuple[int, ...]:
 
 def _timings(field: JsonField) -> dict[str, float]:
     return {key: item.number(0) for key, item in field.members(64).items()}
+
+
+def _memory(field: JsonField) -> dict[str, int]:
+    return {key: item.integer(0, _MAX_COUNT) for key, item in field.members(64).items()}
 
 
 def _knob(field: JsonField) -> KnobValue:

@@ -4,6 +4,7 @@ import json
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -34,14 +35,24 @@ def decode_ints(data: bytes) -> tuple[int, ...]:
     return tuple(np.frombuffer(zlib.decompress(data), dtype="<i4").tolist())
 
 
+def encode_json(value: object) -> bytes:
+    """Compress JSON values; half a character (a lone surrogate) is kept as it is."""
+    return zlib.compress(json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass"))
+
+
+def decode_json(data: bytes) -> Any:
+    """Undo `encode_json`; tuples come back as lists."""
+    return json.loads(zlib.decompress(data).decode("utf-8", "surrogatepass"))
+
+
 def encode_texts(texts: Sequence[str]) -> bytes:
-    """Compress a list of texts; half a character (a lone surrogate) is kept as it is."""
-    return zlib.compress(json.dumps(texts, ensure_ascii=False).encode("utf-8", "surrogatepass"))
+    """Compress a list of texts."""
+    return encode_json(list(texts))
 
 
 def decode_texts(data: bytes) -> tuple[str, ...]:
     """Undo `encode_texts`."""
-    return tuple(json.loads(zlib.decompress(data).decode("utf-8", "surrogatepass")))
+    return tuple(decode_json(data))
 
 
 def encode_floats(array: Float32Array) -> EncodedArray:

@@ -7,9 +7,11 @@ from sqlalchemy.orm import Session
 
 from ckv_core.errors import StorageError
 from ckv_core.events import (
+    FollowUpsAnswered,
     Generated,
     RunFinished,
     RunPrepared,
+    VariantAnalysed,
     VariantFinished,
     VariantMeasured,
     VariantSelected,
@@ -32,6 +34,8 @@ def save_prepared(session: Session, run_id: int, event: RunPrepared) -> None:
             dtype=event.model.dtype,
             prompt_tokens=event.prompt.tokens,
             environment=dict(event.environment),
+            kind=event.kind,
+            memory=dict(event.memory),
         )
     )
     columns = mapping.prompt_columns(event.prompt)
@@ -62,6 +66,21 @@ def save_measured(session: Session, run_id: int, event: VariantMeasured) -> None
     _replace_arrays(session, variant_id, names, mapping.perturbation_arrays(event.perturbation))
 
 
+def save_analysed(session: Session, run_id: int, event: VariantAnalysed) -> None:
+    """More arrays of one variant, in place of those of the same names."""
+    steps = event.forced_steps
+    columns = {} if steps is None else mapping.forced_columns(steps)
+    variant_id = _update_variant(session, run_id, event.index, columns)
+    arrays = mapping.analysis_arrays(event.analysis)
+    _replace_arrays(session, variant_id, tuple(arrays), arrays)
+
+
+def save_follow_ups(session: Session, run_id: int, event: FollowUpsAnswered) -> None:
+    """One variant's answers so far."""
+    columns = mapping.follow_up_columns(event.follow_ups)
+    _update_variant(session, run_id, event.index, columns)
+
+
 def save_generated(session: Session, run_id: int, event: Generated) -> None:
     """Text and tokens so far of all variants."""
     parts = zip(event.texts, event.token_ids, event.token_texts, event.stopped, strict=True)
@@ -77,13 +96,19 @@ def save_finished_variant(session: Session, run_id: int, event: VariantFinished)
         "answer_found": event.answer_found,
         "tokens_per_second": event.tokens_per_second,
         "timings_ms": dict(event.timings_ms),
+        "answer_scores": dict(event.answer_scores),
     }
     _update_variant(session, run_id, event.index, columns)
 
 
 def save_run_finished(session: Session, run_id: int, event: RunFinished) -> None:
     """The result is whole; the state changes only with `end_run`."""
-    values = {"timings_ms": dict(event.timings_ms), "complete": True}
+    estimated = session.scalar(select(Run.memory).where(Run.id == run_id)) or {}
+    values = {
+        "timings_ms": dict(event.timings_ms),
+        "complete": True,
+        "memory": {**estimated, **event.memory},
+    }
     session.execute(update(Run).where(Run.id == run_id).values(values))
 
 
@@ -93,7 +118,8 @@ def _update_variant(session: Session, run_id: int, index: int, columns: mapping.
     )
     if variant_id is None:
         raise StorageError(f"An event names variant {index}, which this run does not have.")
-    session.execute(update(Variant).where(Variant.id == variant_id).values(columns))
+    if columns:
+        session.execute(update(Variant).where(Variant.id == variant_id).values(columns))
     return variant_id
 
 

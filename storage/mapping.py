@@ -1,14 +1,19 @@
 """Records to columns and rows to records; no query here."""
 
-import dataclasses
 import math
 from collections.abc import Mapping
+from dataclasses import asdict, astuple, fields
 from typing import Any, Literal, cast
 
 import numpy as np
 
 from ckv_core.config import CompareRequest, Scenario
+from ckv_core.quantities import QUANTITIES
 from ckv_core.records import (
+    Candidate,
+    Float32Array,
+    FollowUp,
+    ForcedStep,
     ModelInfo,
     Perturbation,
     PromptInfo,
@@ -20,10 +25,12 @@ from storage.codecs import (
     EncodedArray,
     decode_floats,
     decode_ints,
+    decode_json,
     decode_retained,
     decode_texts,
     encode_floats,
     encode_ints,
+    encode_json,
     encode_retained,
     encode_texts,
 )
@@ -37,8 +44,8 @@ _LIST_FIELDS = ("variants", "analysis", "follow_ups")
 
 def request_json(request: CompareRequest) -> JsonObject:
     """A request without its texts."""
-    fields = (field.name for field in dataclasses.fields(request))
-    values = {name: getattr(request, name) for name in fields if name not in _TEXT_FIELDS}
+    names = (field.name for field in fields(request))
+    values = {name: getattr(request, name) for name in names if name not in _TEXT_FIELDS}
     lists = {name: list(getattr(request, name)) for name in _LIST_FIELDS}
     return values | lists | {"defaults": dict(request.defaults)}
 
@@ -99,6 +106,9 @@ def variant_columns(variant: VariantResult) -> Columns:
         **generation_columns(variant.text, variant.token_ids, variant.token_texts, variant.stopped),
         **(receipt_columns(variant.receipt) if variant.receipt else {}),
         **(perturbation_columns(variant.perturbation) if variant.perturbation else {}),
+        "answer_scores": dict(variant.answer_scores),
+        **forced_columns(variant.forced_steps),
+        **follow_up_columns(variant.follow_ups),
     }
 
 
@@ -136,15 +146,31 @@ def perturbation_columns(perturbation: Perturbation) -> Columns:
     }
 
 
+def forced_columns(steps: tuple[ForcedStep, ...]) -> Columns:
+    """Candidates of every forced step, each as [token id, text, probability]."""
+    plain = [[[astuple(c) for c in side] for side in (s.reference, s.variant)] for s in steps]
+    return {"forced_steps": encode_json(plain)}
+
+
+def follow_up_columns(follow_ups: tuple[FollowUp, ...]) -> Columns:
+    """Answers to follow-up questions."""
+    return {"follow_ups": encode_json([asdict(item) for item in follow_ups])}
+
+
 def variant_arrays(variant: VariantResult) -> dict[str, EncodedArray]:
     """Rows of `arrays` of one variant, by name."""
-    arrays = retained_arrays(variant.retained)
+    arrays = retained_arrays(variant.retained) | analysis_arrays(variant.analysis)
     return arrays | (perturbation_arrays(variant.perturbation) if variant.perturbation else {})
 
 
 def retained_arrays(retained: RetainedSet | None) -> dict[str, EncodedArray]:
     """The kept set; nothing for `full`."""
     return {"retained": encode_retained(retained)} if retained else {}
+
+
+def analysis_arrays(analysis: Mapping[str, Float32Array]) -> dict[str, EncodedArray]:
+    """Measured quantities, under their own names."""
+    return {name: encode_floats(array) for name, array in analysis.items()}
 
 
 def perturbation_arrays(perturbation: Perturbation) -> dict[str, EncodedArray]:
@@ -178,7 +204,24 @@ def variant_record(row: Variant, arrays: Mapping[str, EncodedArray]) -> VariantR
         answer_found=row.answer_found,
         tokens_per_second=row.tokens_per_second,
         timings_ms=row.timings_ms,
+        answer_scores=row.answer_scores or {},
+        analysis={name: decode_floats(arrays[name]) for name in QUANTITIES if name in arrays},
+        forced_steps=_forced_record(row.forced_steps),
+        follow_ups=_follow_up_record(row.follow_ups),
     )
+
+
+def _forced_record(data: bytes | None) -> tuple[ForcedStep, ...]:
+    steps = decode_json(data) if data else []
+    return tuple(
+        ForcedStep(*(tuple(Candidate(*item) for item in side) for side in step)) for step in steps
+    )
+
+
+def _follow_up_record(data: bytes | None) -> tuple[FollowUp, ...]:
+    found = decode_json(data) if data else []
+    lists = ("token_ids", "token_texts")
+    return tuple(FollowUp(**item | {name: tuple(item[name]) for name in lists}) for item in found)
 
 
 def _receipt_record(row: Variant) -> Receipt | None:

@@ -87,6 +87,8 @@ class Run(Base):
     owner: Mapped[str | None] = mapped_column(
         index=True, doc="the user who made it; null without logins"
     )
+    kind: Mapped[str] = mapped_column(String(16), server_default="compare", doc="compare or sweep")
+    memory: Mapped[JsonObject | None] = mapped_column(doc="bytes, estimated and measured")
 
 
 class Prompt(Base):
@@ -154,6 +156,11 @@ class Variant(Base):
     text: Mapped[str] = mapped_column(doc="generated so far")
     token_ids: Mapped[bytes] = mapped_column(doc="generated; zlib of int32, little-endian")
     token_texts: Mapped[bytes] = mapped_column(doc="text of each; zlib of a JSON list")
+    answer_scores: Mapped[JsonObject | None] = mapped_column(doc="0 to 1, by name")
+    forced_steps: Mapped[bytes | None] = mapped_column(
+        doc="candidates at each position of the full cache's continuation; zlib of JSON"
+    )
+    follow_ups: Mapped[bytes | None] = mapped_column(doc="answers so far; zlib of JSON")
 
 
 class Array(Base):
@@ -168,7 +175,8 @@ class Array(Base):
         String(32),
         primary_key=True,
         doc="retained [layers, kv_heads, positions], head_l1 and base_head_l1 "
-        "[layers, query_heads], layer_hidden_l1 [layers]",
+        "[layers, query_heads], layer_hidden_l1 [layers], and the quantities of "
+        "docs/definitions.md by name",
     )
     dtype: Mapped[str] = mapped_column(String(8), doc="numpy name: bool or <f4")
     shape: Mapped[list[int]] = mapped_column(doc="sizes of the axes")

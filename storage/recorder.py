@@ -10,11 +10,13 @@ from sqlalchemy.orm import Session
 
 from ckv_core.config import CompareRequest
 from ckv_core.events import (
+    FollowUpsAnswered,
     Generated,
     Progress,
     RunEvent,
     RunFinished,
     RunPrepared,
+    VariantAnalysed,
     VariantFinished,
     VariantMeasured,
     VariantSelected,
@@ -150,6 +152,10 @@ def _save(session: Session, run_id: int, event: RunEvent) -> None:
             event_rows.save_selected(session, run_id, event)
         case VariantMeasured():
             event_rows.save_measured(session, run_id, event)
+        case VariantAnalysed():
+            event_rows.save_analysed(session, run_id, event)
+        case FollowUpsAnswered():
+            event_rows.save_follow_ups(session, run_id, event)
         case Generated():
             event_rows.save_generated(session, run_id, event)
         case VariantFinished():

@@ -10,7 +10,7 @@ from typing import cast
 from sqlalchemy import ColumnElement, CursorResult, delete, func, select, true, update
 from sqlalchemy.orm import Session
 
-from ckv_core.config import CompareRequest
+from ckv_core.config import CompareRequest, Kind
 from ckv_core.errors import StorageError
 from ckv_core.events import RunResult
 from ckv_core.records import RetainedSet
@@ -55,6 +55,8 @@ def load_run(session: Session, slug: str) -> StoredRun:
         environment=run.environment,
         timings_ms=run.timings_ms,
         finished=run.complete,
+        kind=cast("Kind", run.kind),
+        memory=run.memory or {},
     )
     return StoredRun(
         slug=run.slug,
@@ -191,6 +193,7 @@ def create_run(
         model_name=request.model,
         complete=False,
         request=mapping.request_json(request),
+        kind=request.kind,
         environment={},
         timings_ms={},
         owner=owner,

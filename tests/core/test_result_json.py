@@ -26,6 +26,27 @@ def small_run() -> dict:
         "final_hidden_l1": None,
     }
     data["variants"][1]["retained"][7][2] = [1, 5]
+    data["memory"] = {"total": 5}
+    data["variants"][1] |= {
+        "answer_scores": {"token_f1": 0.5},
+        "analysis": {
+            "theta": [[1.0] * 9 for _ in range(30)],
+            "hidden_l2": [2.0] * 30,
+            "normed_l1": [3.0],
+            "forced_kl": [0.1, None],
+            "forced_top1": [1.0, 0.0],
+        },
+        "forced_steps": [{"reference": [[1, "a", 0.5]], "variant": []} for _ in range(2)],
+        "follow_ups": [
+            {
+                "question": "And?",
+                "text": "ab",
+                "token_ids": [1, 2],
+                "token_texts": ["a", "b"],
+                "stopped": "eos",
+            }
+        ],
+    }
     return data
 
 
@@ -202,6 +223,33 @@ WRONG = [
     ("variants[1].perturbation.layer_hidden_l1", []),
     ("variants[1].perturbation.final_hidden_l1", 1e9),
     ("variants[1].perturbation.kl", [0]),
+    ("kind", "other"),
+    ("memory.total", -1),
+    ("memory.total", 1.5),
+    ("variants[1].answer_scores.token_f1", 1.5),
+    ("variants[1].answer_scores", {f"s{i}": 1 for i in range(17)}),
+    ("variants[1].analysis", []),
+    ("variants[1].analysis.unheard_of", [1]),
+    ("variants[1].analysis.theta", [1.0] * 30),
+    ("variants[1].analysis.theta", [[1.0] * 9]),
+    ("variants[1].analysis.theta[3]", [1.0] * 8),
+    ("variants[1].analysis.theta[3][0]", 1e39),
+    ("variants[1].analysis.hidden_l2", [1.0]),
+    ("variants[1].analysis.normed_l1", []),
+    ("variants[1].analysis.normed_l1[0]", "NaN"),
+    ("variants[1].analysis", {"forced_kl": [1.0], "forced_top1": []}),
+    ("variants[1].analysis", {"forced_kl": [0] * 1025}),
+    ("variants[1].forced_steps", [{"reference": [], "variant": []}]),
+    ("variants[1].forced_steps[0]", []),
+    ("variants[1].forced_steps[0].reference", [[0, "", 0]] * 65),
+    ("variants[1].forced_steps[0].reference[0]", [1, "a"]),
+    ("variants[1].forced_steps[0].reference[0][0]", -1),
+    ("variants[1].forced_steps[0].reference[0][1]", "\ud800"),
+    ("variants[1].forced_steps[0].reference[0][2]", 1.1),
+    ("variants[1].follow_ups", [{}] * 9),
+    ("variants[1].follow_ups[0].question", None),
+    ("variants[1].follow_ups[0].token_texts", ["a"]),
+    ("variants[1].follow_ups[0].stopped", None),
 ]
 
 

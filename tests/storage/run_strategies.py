@@ -6,16 +6,22 @@ import numpy as np
 from hypothesis import strategies as st
 
 from ckv_core.events import (
+    FollowUpsAnswered,
     Generated,
     RunEvent,
     RunFinished,
     RunPrepared,
     RunResult,
+    VariantAnalysed,
     VariantFinished,
     VariantMeasured,
     VariantSelected,
 )
+from ckv_core.quantities import QUANTITIES
 from ckv_core.records import (
+    Candidate,
+    FollowUp,
+    ForcedStep,
     ModelInfo,
     Perturbation,
     PromptInfo,
@@ -46,7 +52,14 @@ ANY_FLOAT = st.floats(-1e300, 1e300) | st.sampled_from([math.nan, math.inf, -mat
 FLOAT32 = st.floats(width=32)
 MILLISECONDS = st.dictionaries(st.sampled_from(["load", "prefill", "decode"]), FIGURES)
 KNOBS = st.integers(-1000, 2**40) | st.floats(-1e9, 1e9) | TEXTS
+MEMORY = st.dictionaries(st.sampled_from(["total", "measured_peak"]), COUNTS)
+SCORES = st.dictionaries(st.sampled_from(["exact_match", "token_f1"]), st.floats(0, 1))
 PARAMS = st.dictionaries(st.text(st.characters(categories=["Ll"]), max_size=8), KNOBS, max_size=4)
+
+
+CANDIDATES = st.lists(st.builds(Candidate, TOKEN_IDS, TEXTS, st.floats(0, 1)), max_size=2).map(
+    tuple
+)
 
 
 def float_arrays(*shape: int) -> st.SearchStrategy[np.ndarray]:
@@ -129,6 +142,36 @@ def receipts(draw: st.DrawFn) -> Receipt:
 
 
 @st.composite
+def analysed(draw: st.DrawFn, index: int, model: ModelInfo) -> VariantAnalysed:
+    """Some quantities; those with steps are of one length, two, as the forced steps are."""
+    shapes = {
+        "head": (model.layers, model.query_heads),
+        "layer": (model.layers,),
+        "model": (1,),
+        "step": (2,),
+    }
+    names = draw(st.lists(st.sampled_from(sorted(QUANTITIES)), max_size=3))
+    analysis = {name: draw(float_arrays(*shapes[QUANTITIES[name].axes])) for name in names}
+    step = st.builds(ForcedStep, CANDIDATES, CANDIDATES)
+    forced = draw(st.none() | st.just(()) | st.tuples(step, step))
+    return VariantAnalysed(index, analysis, forced)
+
+
+@st.composite
+def follow_ups(draw: st.DrawFn) -> FollowUp:
+    ids = tuple(draw(st.lists(TOKEN_IDS, max_size=2)))
+    return FollowUp(
+        question=draw(TEXTS),
+        text=draw(TEXTS),
+        token_ids=ids,
+        token_texts=tuple(draw(TEXTS) for _ in ids),
+        stopped=draw(st.sampled_from(["eos", "length"])),
+        agreement=draw(st.none() | st.floats(0, 1)),
+        first_difference=draw(st.none() | st.integers(0, 1024)),
+    )
+
+
+@st.composite
 def events(draw: st.DrawFn) -> list[RunEvent]:
     """A run's events in a possible order, cut off anywhere."""
     model, prompt = draw(models()), draw(prompts())
@@ -144,7 +187,8 @@ def events(draw: st.DrawFn) -> list[RunEvent]:
         for _ in range(count)
     )
     environment = draw(st.dictionaries(st.sampled_from(["python", "torch"]), TEXTS))
-    stream: list[RunEvent] = [RunPrepared(model, prompt, variants, environment)]
+    kind, memory = draw(st.sampled_from(["compare", "sweep"])), draw(MEMORY)
+    stream: list[RunEvent] = [RunPrepared(model, prompt, variants, environment, kind, memory)]
     for index in range(count):
         kept = st.none() | retained_sets(model, prompt.compressed_tokens)
         stream.append(
@@ -152,6 +196,11 @@ def events(draw: st.DrawFn) -> list[RunEvent]:
         )
     measured = draw(st.lists(st.integers(0, count - 1), max_size=4))
     stream += [VariantMeasured(index, draw(perturbations(model))) for index in measured]
+    more = draw(st.lists(st.integers(0, count - 1), max_size=4))
+    stream += [draw(analysed(index, model)) for index in more]
+    stream += [
+        FollowUpsAnswered(index, tuple(draw(st.lists(follow_ups(), max_size=2)))) for index in more
+    ]
     stream += draw(st.lists(generations(count), max_size=3))
     stream += [
         VariantFinished(
@@ -161,10 +210,11 @@ def events(draw: st.DrawFn) -> list[RunEvent]:
             answer_found=draw(st.none() | st.booleans()),
             tokens_per_second=draw(st.none() | FIGURES),
             timings_ms=draw(MILLISECONDS),
+            answer_scores=draw(SCORES),
         )
         for index in range(count)
     ]
-    stream.append(RunFinished(draw(MILLISECONDS)))
+    stream.append(RunFinished(draw(MILLISECONDS), draw(MEMORY)))
     return stream[: draw(st.integers(0, len(stream)))]
 
 
@@ -195,6 +245,8 @@ def _plain(result: RunResult) -> list[object]:
         dict(result.environment),
         dict(result.timings_ms),
         result.finished,
+        result.kind,
+        dict(result.memory),
         [_plain_variant(variant) for variant in result.variants],
     ]
 
@@ -205,6 +257,8 @@ def _plain_variant(variant: VariantResult) -> dict[str, object]:
     # Bytes, so that NaN compares; repr, so that 1 is not 1.0.
     fields["params"] = sorted((key, repr(value)) for key, value in variant.params.items())
     fields["timings_ms"] = dict(variant.timings_ms)
+    fields["answer_scores"] = dict(variant.answer_scores)
+    fields["analysis"] = {name: array_key(array) for name, array in variant.analysis.items()}
     if measured is not None:
         fields |= {
             "head_l1": array_key(measured.head_l1),

@@ -82,6 +82,9 @@ def test_a_loaded_run_equals_its_folded_events(database, stream):
         defaults=st.dictionaries(TEXTS, TEXTS, max_size=2),
         max_new_tokens=st.integers(1, 1024),
         ignore_eos=st.booleans(),
+        kind=st.sampled_from(["compare", "sweep"]),
+        analysis=st.lists(st.sampled_from(["bounds", "forced"]), max_size=2).map(tuple),
+        follow_ups=st.lists(TEXTS, max_size=2).map(tuple),
     )
 )
 def test_a_request_is_stored_as_it_was_asked(database, asked):
