@@ -7,22 +7,22 @@ import torch
 import transformers
 
 import ckv_core
-from ckv_core.cache.ragged import RaggedLayer, compact
 from ckv_core.config import CompareRequest
+from ckv_core.engine.choose import choose, compact_rows, score
+from ckv_core.engine.follow_ups import follow_up_prompts
 from ckv_core.engine.generate import generate
 from ckv_core.engine.prefill import Prefill, prefill
 from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.engine.prompt import build_prompt
-from ckv_core.engine.receipt import receipt, retained_set
 from ckv_core.engine.run import Run
-from ckv_core.engine.select import Selection, resolve_budget, select
+from ckv_core.engine.select import resolve_budget
+from ckv_core.engine.sweep import sweep
 from ckv_core.errors import PromptError
 from ckv_core.events import (
     Progress,
     RunEvent,
     RunFinished,
     RunPrepared,
-    VariantSelected,
 )
 from ckv_core.metrics.timing import Stopwatch
 from ckv_core.modeling.loaded import LoadedModel
@@ -63,11 +63,17 @@ def compare(
             for spec in run.specs
         ),
         environment=environment(),
+        kind=request.kind,
     )
     prefilled = yield from _prefill(run, prefills)
-    selections, bases = yield from _select(run, prefilled)
-    layers = yield from _compact(run, prefilled, selections)
-    yield from generate(run, prefilled, layers, selections, bases)
+    yield from score(run, prefilled)
+    if request.kind == "sweep":
+        yield from sweep(run, prefilled)
+    else:
+        yield Progress("select", None, f"{len(run.specs)} variants")
+        selections, bases = choose(run, prefilled)
+        layers = yield from compact_rows(run, prefilled, selections)
+        yield from generate(run, prefilled, layers, selections, bases)
     yield RunFinished(dict(run.stopwatch.timings_ms))
 
 
@@ -84,12 +90,16 @@ def environment() -> dict[str, str]:
 def _prepare(request: CompareRequest, loaded: LoadedModel, should_stop: Callable[[], bool]) -> Run:
     specs = request.validate()
     prompt = build_prompt(loaded.tokenizer, request.context, request.question, request.scenario)
-    check_length(prompt.tokens, request.max_new_tokens, loaded.info.context_limit)
+    further = follow_up_prompts(loaded.tokenizer, request, prompt)
+    for rendered in (prompt, *further):
+        check_length(rendered.tokens, request.max_new_tokens, loaded.info.context_limit)
     info = loaded.info
     entry_bytes = 2 * info.head_dim * loaded.model.dtype.itemsize
     budgets = [resolve_budget(spec, info, prompt.compressed_tokens, entry_bytes) for spec in specs]
     stopwatch = Stopwatch(loaded.device)
-    return Run(request, loaded, should_stop, specs, prompt, budgets, stopwatch)
+    return Run(
+        request, loaded, should_stop, specs, prompt, budgets, stopwatch, follow_up_prompts=further
+    )
 
 
 def check_length(prompt_tokens: int, max_new_tokens: int, limit: int) -> None:
@@ -120,60 +130,3 @@ def _prefill(run: Run, prefills: PrefillCache | None) -> Generator[RunEvent, Non
     if prefills is not None:
         prefills.put(token_ids, prefilled)
     return prefilled
-
-
-def _select(
-    run: Run, prefilled: Prefill
-) -> Generator[RunEvent, None, tuple[list[Selection], dict[int, Selection]]]:
-    """What every variant keeps, and what the base of every `+critical` variant would keep."""
-    evicting = [
-        spec
-        for spec, budget in zip(run.specs, run.budgets, strict=True)
-        if spec.method.scorer == "window" and budget < prefilled.prompt_len
-    ]
-    windows = sorted({spec.protected["window"] for spec in evicting})
-    evictable = run.loaded.info.evictable_layers
-    for count, layer in enumerate(evictable):
-        with run.stopwatch.measure("score"):
-            for window in windows:
-                prefilled.window_attention(layer, window)
-            if any(spec.critical for spec in evicting):
-                prefilled.value_norms(layer)
-        yield Progress("score", (count + 1) / len(evictable), f"layer {layer + 1}")
-    selections: list[Selection] = []
-    bases: dict[int, Selection] = {}
-    for row, (spec, budget) in enumerate(zip(run.specs, run.budgets, strict=True)):
-        yield Progress("select", row / len(run.specs), spec.label)
-        start = run.stopwatch.now()
-        with run.stopwatch.measure("select"):
-            selections.append(select(spec, prefilled, budget))
-        run.select_ms.append((run.stopwatch.now() - start) * 1000)
-        if spec.critical:
-            with run.stopwatch.measure("measure"):
-                bases[row] = select(spec.base(), prefilled, budget)
-    return selections, bases
-
-
-def _compact(
-    run: Run, prefilled: Prefill, selections: list[Selection]
-) -> Generator[RunEvent, None, list[RaggedLayer]]:
-    with run.stopwatch.measure("select"):
-        layers = []
-        for index, states in enumerate(prefilled.layers):
-            masks = [selection.keep_masks[index] for selection in selections]
-            masks += [None] * (run.rows - len(masks))
-            layers.append(compact(states.keys, states.values, masks))
-    evictable = [layers[index] for index in run.loaded.info.evictable_layers]
-    for row, spec in enumerate(run.specs):
-        selection = selections[row]
-        budget = {} if spec.method.budget_rule == "all" else {"budget": selection.budget}
-        yield VariantSelected(
-            index=row,
-            params={**spec.params, **budget},
-            retained=None
-            if spec.method.name == "full"
-            else retained_set(selection, run.loaded.info, prefilled.prompt_len),
-            receipt=receipt(selection, run.loaded.info, evictable, row),
-            timings_ms={"select": run.select_ms[row]},
-        )
-    return layers

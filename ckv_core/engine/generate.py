@@ -6,7 +6,10 @@ import torch
 from torch import Tensor
 
 from ckv_core.cache.ragged import RaggedLayer
+from ckv_core.engine.analyse import analyse
 from ckv_core.engine.decode import DecodeContext, Decoder
+from ckv_core.engine.follow_ups import follow_ups
+from ckv_core.engine.forced import forced
 from ckv_core.engine.generation import Generation
 from ckv_core.engine.measure import MeasuredStep, measured_step, perturbations
 from ckv_core.engine.prefill import Prefill
@@ -14,8 +17,7 @@ from ckv_core.engine.run import Run
 from ckv_core.engine.select import Selection
 from ckv_core.events import Progress, RunEvent, VariantFinished, VariantMeasured
 from ckv_core.metrics.agreement import agreement, answer_found, first_difference
-
-_QUESTION_CHUNK = 256  # tokens per pass over the question; every row pays for its own
+from ckv_core.metrics.answers import answer_scores
 
 
 def generate(
@@ -27,6 +29,9 @@ def generate(
 ) -> Iterator[RunEvent]:
     """Read what was not compressed, measure the first decoding step, decode to the end.
 
+    What the laboratory was asked for follows: quantities of the measured step at once, the full
+    cache's text read by all variants and the follow-up questions at the end.
+
     Args:
         run: the comparison.
         prefilled: the compressed prompt.
@@ -36,15 +41,14 @@ def generate(
     """
     request, loaded = run.request, run.loaded
     rest = list(run.prompt.token_ids[run.prompt.compressed_tokens :])
-    capacity = len(rest) + request.max_new_tokens
+    capacity = len(rest) + max(request.max_new_tokens, 1)  # the measured step needs one
     context = DecodeContext(loaded, layers, run.rows, capacity, run.should_stop)
     decoder = Decoder(loaded, context, prefilled.prompt_len)
     yield Progress("decode", 0.0, "question" if rest else "first token")
     with run.stopwatch.measure("question"):
         logits = prefilled.logits.expand(run.rows, -1)
-        for start in range(0, len(rest), _QUESTION_CHUNK):
-            part = torch.tensor([rest[start : start + _QUESTION_CHUNK]], device=loaded.device)
-            logits = decoder.feed(part.expand(run.rows, -1))
+        if rest:
+            logits = decoder.read(rest, run.rows)
         tokens: list[int] = logits.argmax(-1).tolist()
     end_tokens = frozenset() if request.ignore_eos else loaded.eos_token_ids
     generation = Generation(loaded.tokenizer, run.rows, request.max_new_tokens, end_tokens)
@@ -54,9 +58,15 @@ def generate(
     with run.stopwatch.measure("decode" if same else "measure"):
         step = measured_step(decoder, tokens[run.reference], run.rows, run.reference, commit=same)
     yield from _measured(run, step, decoder, prefilled, selections, bases)
+    if request.max_new_tokens == 0:  # a sweep that only measures
+        return
     yield generation.event(len(run.specs))
     yield from _decode(run, generation, decoder, tokens, step.logits if same else None)
     yield from _finish(run, generation)
+    continuation = generation.token_ids[run.reference]
+    if "forced" in request.analysis and continuation:
+        yield from forced(run, prefilled, layers, continuation)
+    yield from follow_ups(run, prefilled, layers)
 
 
 def _decode(
@@ -111,6 +121,8 @@ def _measured(
         measured = list(perturbations(step, decoder, prefilled, run.reference, evicted))
     for row, perturbation in measured:
         yield VariantMeasured(row, perturbation)
+    if {"bounds", "greedy"} & set(run.request.analysis):
+        yield from analyse(run, step, decoder, prefilled, selections)
 
 
 def _finish(run: Run, generation: Generation) -> Iterator[RunEvent]:
@@ -126,4 +138,5 @@ def _finish(run: Run, generation: Generation) -> Iterator[RunEvent]:
             answer_found=answer_found(generation.text(row), run.request.answer),
             tokens_per_second=(len(ids) - 1) / decode_ms * 1000 if decode_ms else None,
             timings_ms={"select": run.select_ms[row], "decode": decode_ms},
+            answer_scores=answer_scores(generation.text(row), run.request.answer),
         )

@@ -17,6 +17,7 @@ class Run:
     Attributes:
         budgets: per variant, entries per KV head.
         select_ms: per variant, once selected.
+        follow_up_prompts: one per follow-up question, with the same compressed prompt.
     """
 
     request: CompareRequest
@@ -27,6 +28,7 @@ class Run:
     budgets: list[int]
     stopwatch: Stopwatch
     select_ms: list[float] = field(default_factory=list)
+    follow_up_prompts: list[PromptInfo] = field(default_factory=list)
 
     @property
     def reference(self) -> int:
