@@ -9,11 +9,14 @@ from sqlalchemy import (
     CheckConstraint,
     Double,
     ForeignKey,
+    Index,
     Integer,
     LargeBinary,
     MetaData,
     String,
     UniqueConstraint,
+    false,
+    text,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
@@ -56,7 +59,10 @@ class Run(Base):
     """One comparison: what was asked, its state, and what belongs to no single variant."""
 
     __tablename__ = "runs"
-    __table_args__ = (CheckConstraint(f"state IN {ACTIVE_STATES + END_STATES}", name="state"),)
+    __table_args__ = (
+        CheckConstraint(f"state IN {ACTIVE_STATES + END_STATES}", name="state"),
+        Index(None, "deleted_at", "pinned", "created_at", "id"),
+    )
 
     id: Mapped[int] = mapped_column(_ROW_ID, primary_key=True, doc="internal; links use the slug")
     slug: Mapped[str] = mapped_column(
@@ -84,11 +90,34 @@ class Run(Base):
     model: Mapped[JsonObject | None] = mapped_column(doc="ModelInfo")
     environment: Mapped[JsonObject] = mapped_column(doc="versions of python, torch, ...")
     timings_ms: Mapped[JsonObject] = mapped_column(doc="milliseconds per stage")
+    note: Mapped[str] = mapped_column(server_default=text("''"), doc="the reader's own words")
+    pinned: Mapped[bool] = mapped_column(server_default=false(), doc="listed first")
+    deleted_at: Mapped[datetime | None] = mapped_column(
+        doc="UTC; then nobody sees it, and it can be restored for ten minutes"
+    )
+    parent_slug: Mapped[str | None] = mapped_column(
+        String(SLUG_LENGTH), index=True, doc="the run that it was made from, which may be gone"
+    )
+    lineage: Mapped[str | None] = mapped_column(
+        String(8), doc="rerun: asked the same as its parent; fork: with changes"
+    )
     owner: Mapped[str | None] = mapped_column(
         index=True, doc="the user who made it; null without logins"
     )
     kind: Mapped[str] = mapped_column(String(16), server_default="compare", doc="compare or sweep")
     memory: Mapped[JsonObject | None] = mapped_column(doc="bytes, estimated and measured")
+
+
+class Tag(Base):
+    """A reader's word for a run."""
+
+    __tablename__ = "tags"
+    __table_args__ = (Index(None, "name", "run_id"),)
+
+    run_id: Mapped[int] = mapped_column(
+        ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True, autoincrement=False
+    )
+    name: Mapped[str] = mapped_column(String(40), primary_key=True, doc="letters, digits, _ and -")
 
 
 class Prompt(Base):
@@ -117,7 +146,11 @@ class Variant(Base):
     """One variant of a run: parameters, receipt, generation and figures."""
 
     __tablename__ = "variants"
-    __table_args__ = (UniqueConstraint("run_id", "position"),)
+    __table_args__ = (
+        UniqueConstraint("run_id", "position"),
+        Index(None, "method", "budget_tokens", "run_id"),
+        Index(None, "budget_tokens", "method", "run_id"),
+    )
 
     id: Mapped[int] = mapped_column(_ROW_ID, primary_key=True)
     run_id: Mapped[int] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"))

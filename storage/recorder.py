@@ -23,7 +23,7 @@ from ckv_core.events import (
 )
 from storage import event_rows, repository
 from storage.database import Database
-from storage.records import RunState
+from storage.records import Lineage, RunState
 
 GENERATED_INTERVAL_S = 1.0
 TITLE_CHARS = 80
@@ -53,17 +53,25 @@ class Recorder:
         self._lock = threading.Lock()
         self._generations: dict[str, _Generation] = {}
 
-    def create(self, request: CompareRequest, title: str = "", owner: str | None = None) -> str:
+    def create(
+        self,
+        request: CompareRequest,
+        title: str = "",
+        owner: str | None = None,
+        lineage: Lineage | None = None,
+    ) -> str:
         """Save a queued run; returns its slug.
 
         Args:
             request: as the user asked; validated by the caller.
             title: by default the first words of the question, or of the context.
             owner: the user who asked; None without logins.
+            lineage: the run that it was made from.
         """
         title = title.strip() or _first_words(request.question) or _first_words(request.context)
         with self._lock, self._database.write() as session:
-            return repository.create_run(session, request, title or "Untitled run", _now(), owner)
+            title = title or "Untitled run"
+            return repository.create_run(session, request, title, _now(), owner, lineage)
 
     def start(self, slug: str) -> bool:
         """Queued becomes running."""
@@ -104,13 +112,6 @@ class Recorder:
     def cancel(self, slug: str, reason: str) -> bool:
         """The run was stopped; `reason` is the sentence that the user reads."""
         return self._end(slug, "cancelled", reason)
-
-    def delete(self, slug: str) -> bool:
-        """Delete a run and all that was recorded of it; False if there was none."""
-        with self._lock:
-            self._generations.pop(slug, None)
-            with self._database.write() as session:
-                return repository.delete_run(session, slug)
 
     def recover(self, reason: str) -> int:
         """Fail the runs that a dead server left behind; call once at start, before any run.

@@ -9,6 +9,62 @@ from ckv_core.events import RunResult
 from ckv_core.records import PromptInfo
 
 RunState = Literal["queued", "running", "done", "failed", "cancelled"]
+LineageKind = Literal["rerun", "fork"]
+RunSort = Literal["newest", "oldest", "title", "model", "tokens"]
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """Where a run comes from: its parent's request as it was (rerun) or changed (fork)."""
+
+    parent: str
+    kind: LineageKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFilter:
+    """Which runs to list; None or an empty text asks for nothing.
+
+    Attributes:
+        text: words that title, note, question or generations have; the last as a beginning.
+        method: of any variant.
+        min_budget, max_budget: resolved tokens of one variant other than `full`, of this method
+            if one is given.
+        since, until: first and one past the last moment of creation.
+        pinned: True for pinned runs only.
+        owner: the user who made it; empty for everybody's.
+    """
+
+    text: str = ""
+    model: str = ""
+    method: str = ""
+    min_budget: int | None = None
+    max_budget: int | None = None
+    tag: str = ""
+    state: str = ""
+    kind: str = ""
+    since: datetime | None = None
+    until: datetime | None = None
+    pinned: bool = False
+    owner: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class VariantBar:
+    """What a run's thumbnail shows of one variant; None where nothing was measured."""
+
+    label: str
+    final_hidden_l1: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunRelative:
+    """A parent or child of a run; `title` is None if it is gone."""
+
+    slug: str
+    title: str | None
+    kind: LineageKind
+    state: RunState | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +75,7 @@ class RunSummary:
         question_start: the question's first 200 characters.
         variant_specs: as parsed by the worker; as asked before that.
         prompt_tokens: None until the prompt was tokenised.
+        bars: of up to 32 variants, in their order.
     """
 
     slug: str
@@ -29,6 +86,10 @@ class RunSummary:
     variant_specs: tuple[str, ...]
     prompt_tokens: int | None
     created_at: datetime
+    note: str = ""
+    pinned: bool = False
+    tags: tuple[str, ...] = ()
+    bars: tuple[VariantBar, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

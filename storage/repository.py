@@ -7,20 +7,18 @@ from dataclasses import fields
 from datetime import datetime
 from typing import cast
 
-from sqlalchemy import ColumnElement, CursorResult, delete, func, select, true, update
+from sqlalchemy import CursorResult, func, select, update
 from sqlalchemy.orm import Session
 
 from ckv_core.config import CompareRequest, Kind
 from ckv_core.errors import StorageError
 from ckv_core.events import RunResult
 from ckv_core.records import RetainedSet
-from storage import mapping
+from storage import mapping, search
 from storage.codecs import EncodedArray, decode_retained
-from storage.column_types import AnyText
 from storage.models import ACTIVE_STATES, SLUG_LENGTH, Array, Prompt, Run, Variant
-from storage.records import RunState, RunSummary, StoredPrompt, StoredRun
+from storage.records import Lineage, RunState, StoredPrompt, StoredRun
 
-QUESTION_START_CHARS = 200
 _SLUG_ALPHABET = string.ascii_lowercase + string.digits
 _ARRAY_FIELDS = tuple(field.name for field in fields(EncodedArray))
 
@@ -39,7 +37,9 @@ def load_run(session: Session, slug: str) -> StoredRun:
         RunMissingError: there is none of that name.
     """
     found = session.execute(
-        select(Run, Prompt).join(Prompt, Prompt.run_id == Run.id).where(Run.slug == slug)
+        select(Run, Prompt)
+        .join(Prompt, Prompt.run_id == Run.id)
+        .where(Run.slug == slug, Run.deleted_at.is_(None))
     ).one_or_none()
     if found is None:
         raise _missing(slug)
@@ -81,7 +81,7 @@ def load_retained(session: Session, slug: str, index: int) -> RetainedSet | None
     variant_id = session.scalar(
         select(Variant.id)
         .join(Run, Run.id == Variant.run_id)
-        .where(Run.slug == slug, Variant.position == index)
+        .where(Run.slug == slug, Run.deleted_at.is_(None), Variant.position == index)
     )
     if variant_id is None:
         raise RunMissingError(f"There is no run {slug!r} with a variant {index}.")
@@ -95,7 +95,11 @@ def load_prompt(session: Session, slug: str) -> StoredPrompt:
     Raises:
         RunMissingError: there is none of that name.
     """
-    row = session.scalar(select(Prompt).join(Run, Run.id == Prompt.run_id).where(Run.slug == slug))
+    row = session.scalar(
+        select(Prompt)
+        .join(Run, Run.id == Prompt.run_id)
+        .where(Run.slug == slug, Run.deleted_at.is_(None))
+    )
     if row is None:
         raise _missing(slug)
     return StoredPrompt(
@@ -106,70 +110,24 @@ def load_prompt(session: Session, slug: str) -> StoredPrompt:
     )
 
 
-def list_runs(
-    session: Session, limit: int = 50, offset: int = 0, owner: str | None = None
-) -> list[RunSummary]:
-    """Newest runs first; of runs made in the same instant the later one first.
-
-    Those of one owner; of everybody for None.
-    """
-    start = func.substr(Prompt.question, 1, QUESTION_START_CHARS, type_=AnyText())
-    rows = session.execute(
-        select(
-            Run.id,
-            Run.slug,
-            Run.title,
-            start.label("question_start"),
-            Run.model_name,
-            Run.state,
-            Run.request,
-            Run.prompt_tokens,
-            Run.created_at,
-        )
-        .join(Prompt, Prompt.run_id == Run.id)
-        .where(_owned_by(owner))
-        .order_by(Run.created_at.desc(), Run.id.desc())
-        .limit(limit)
-        .offset(offset)
-    ).all()
-    specs: dict[int, list[str]] = {row.id: [] for row in rows}
-    for run_id, spec in session.execute(
-        select(Variant.run_id, Variant.spec)
-        .where(Variant.run_id.in_(specs))
-        .order_by(Variant.run_id, Variant.position)
-    ):
-        specs[run_id].append(spec)
-    return [
-        RunSummary(
-            slug=row.slug,
-            title=row.title,
-            question_start=row.question_start,
-            model_name=row.model_name,
-            state=row.state,
-            variant_specs=tuple(specs[row.id] or row.request["variants"]),
-            prompt_tokens=row.prompt_tokens,
-            created_at=row.created_at,
-        )
-        for row in rows
-    ]
-
-
-def count_runs(session: Session, owner: str | None = None) -> int:
-    """How many runs are saved; of this owner alone if one is given."""
-    return session.scalar(select(func.count()).select_from(Run).where(_owned_by(owner))) or 0
-
-
 def run_owner(session: Session, slug: str) -> str | None:
     """Who made a run; None if it was made without logins.
 
     Raises:
         RunMissingError: there is none of that name.
     """
-    row = session.execute(select(Run.id, Run.owner).where(Run.slug == slug)).one_or_none()
+    statement = select(Run.id, Run.owner).where(Run.slug == slug, Run.deleted_at.is_(None))
+    row = session.execute(statement).one_or_none()
     if row is None:
         raise _missing(slug)
     _, owner = row
     return owner
+
+
+def count_by_state(session: Session) -> dict[str, int]:
+    """How many runs are in each state."""
+    rows = session.execute(select(Run.state, func.count().label("runs")).group_by(Run.state))
+    return {row.state: row.runs for row in rows}
 
 
 # --- states -----------------------------------------------------------------------------
@@ -181,6 +139,7 @@ def create_run(
     title: str,
     now: datetime,
     owner: str | None = None,
+    lineage: Lineage | None = None,
 ) -> str:
     """Save a queued run; returns its slug."""
     run = Run(
@@ -197,6 +156,8 @@ def create_run(
         environment={},
         timings_ms={},
         owner=owner,
+        parent_slug=lineage.parent if lineage else None,
+        lineage=lineage.kind if lineage else None,
     )
     session.add(run)
     session.flush()
@@ -209,6 +170,7 @@ def create_run(
         )
     )
     session.flush()
+    search.index_run(session, run.id)
     return run.slug
 
 
@@ -220,33 +182,33 @@ def mark_running(session: Session, slug: str, now: datetime) -> bool:
 
 def end_run(session: Session, slug: str, state: RunState, reason: str, now: datetime) -> bool:
     """Put an active run into an end state; False if it is in one already, or gone."""
-    statement = update(Run).where(Run.slug == slug, Run.state.in_(ACTIVE_STATES))
-    values = {"state": state, "reason": reason, "finished_at": now}
-    return _changed(session.execute(statement.values(values))) == 1
+    run_id = active_run_id(session, slug)
+    if run_id is not None:
+        _end(session, run_id, {"state": state, "reason": reason, "finished_at": now})
+    return run_id is not None
 
 
 def fail_unfinished(session: Session, reason: str, now: datetime) -> int:
     """Fail every queued or running run; what was recorded stays. Returns how many."""
-    statement = update(Run).where(Run.state.in_(ACTIVE_STATES))
-    values = {"state": "failed", "reason": reason, "finished_at": now}
-    return _changed(session.execute(statement.values(values)))
-
-
-def delete_run(session: Session, slug: str) -> bool:
-    """Delete a run and all that hangs on it; False if there was none."""
-    return _changed(session.execute(delete(Run).where(Run.slug == slug))) == 1
+    left = session.scalars(select(Run.id).where(Run.state.in_(ACTIVE_STATES))).all()
+    for run_id in left:
+        _end(session, run_id, {"state": "failed", "reason": reason, "finished_at": now})
+    return len(left)
 
 
 def active_run_id(session: Session, slug: str) -> int | None:
     """Key of a queued or running run; None if it ended or is gone."""
-    return session.scalar(select(Run.id).where(Run.slug == slug, Run.state.in_(ACTIVE_STATES)))
+    statement = select(Run.id).where(Run.slug == slug, Run.deleted_at.is_(None))
+    return session.scalar(statement.where(Run.state.in_(ACTIVE_STATES)))
 
 
 # --- parts ------------------------------------------------------------------------------
 
 
-def _owned_by(owner: str | None) -> ColumnElement[bool]:
-    return true() if owner is None else Run.owner == owner
+def _end(session: Session, run_id: int, values: dict[str, object]) -> None:
+    """Write an end state, and make what was generated findable."""
+    session.execute(update(Run).where(Run.id == run_id).values(values))
+    search.index_run(session, run_id)
 
 
 def _missing(slug: str) -> RunMissingError:

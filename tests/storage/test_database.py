@@ -7,6 +7,7 @@ import sys
 import tempfile
 import textwrap
 import threading
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from sqlalchemy import text
 
 from ckv_core.config import CompareRequest
 from ckv_core.errors import StorageError
-from storage import repository
+from storage import library, repository
 from storage.database import Database, default_url, open_database
 from storage.recorder import Recorder
 
@@ -134,7 +135,7 @@ def test_a_read_only_folder_is_one_sentence(existing):
             from pathlib import Path
             from ckv_core.errors import StorageError
             from storage.database import Database, default_url, open_database
-            import sqlalchemy.dialects.sqlite.pysqlite, logging.config
+            import sqlalchemy.dialects.sqlite.pysqlite, logging.config, unicodedata
             if os.geteuid() == 0:
                 os.setuid(65534)  # root may write anywhere
             try:
@@ -186,13 +187,13 @@ def test_a_failed_write_leaves_nothing_and_is_explained(tmp_path):
     with pytest.raises(StorageError, match="failed: UNIQUE constraint"):
         delete_and_fail(database, slug)
     with database.read() as session:
-        assert repository.count_runs(session) == 1
+        assert library.list_runs(session)[1] == 1
     database.close()
 
 
 def delete_and_fail(database: Database, slug: str) -> None:
     with database.write() as session:
-        assert repository.delete_run(session, slug)
+        library.delete_runs(session, [slug], datetime.now(UTC))
         for _ in range(2):
             session.execute(text("INSERT INTO alembic_version VALUES ('0002')"))
 
@@ -223,5 +224,5 @@ def test_processes_that_open_a_blank_database_at_once_all_succeed(tmp_path):
     for url in urls:
         database = open_database(url)
         with database.read() as session:
-            assert repository.count_runs(session) == 15
+            assert library.list_runs(session)[1] == 15
         database.close()

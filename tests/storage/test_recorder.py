@@ -3,6 +3,7 @@
 import sqlite3
 import threading
 import time
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from ckv_core.config import CompareRequest
 from ckv_core.errors import StorageError
 from ckv_core.events import Generated, Progress, VariantFinished
-from storage import repository
+from storage import library, repository
 from storage.database import Database, default_url, open_database
 from storage.recorder import Recorder
 from storage.records import StoredRun
@@ -23,6 +24,7 @@ from tests.storage.run_strategies import (
     folded,
 )
 
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 REQUEST = CompareRequest(context="A long text.", question="What?", variants=("full", "snapkv"))
 
 
@@ -43,6 +45,12 @@ class Clock:
 def load(database: Database, slug: str) -> StoredRun:
     with database.read() as session:
         return repository.load_run(session, slug)
+
+
+def purge(database: Database, slug: str) -> None:
+    with database.write() as session:
+        library.delete_runs(session, [slug], LONG_AGO)
+        assert library.purge_deleted(session, LONG_AGO) == 1
 
 
 def generated(*texts: str) -> Generated:
@@ -214,8 +222,8 @@ def test_events_of_a_deleted_or_unknown_run_are_passed_over(database):
     recorder = Recorder(database)
     slug = started(recorder)
     recorder.apply(slug, generated("a", "b"))
-    assert recorder.delete(slug)
-    assert not recorder.delete(slug)
+    purge(database, slug)
+    assert not recorder.apply(slug, big_events(16, 2)[0])
     assert not recorder.apply(slug, generated("aa", "bb"))
     assert not recorder.apply("nosuchrun000", big_events(16, 1)[0])
     assert not recorder.finish(slug)
@@ -241,7 +249,7 @@ def test_deleting_a_run_deletes_all_that_hangs_on_it(tmp_path):
     for slug in (gone, kept):
         for event in big_events(tokens=16, variants=2):
             recorder.apply(slug, event)
-    recorder.delete(gone)
+    purge(database, gone)
     database.close()
     with sqlite3.connect(tmp_path / "ckv.sqlite3") as raw:
         counts = [
@@ -280,7 +288,7 @@ def test_threads_record_different_runs_at_once(database):
 def test_reading_does_not_wait_for_a_writer(database):
     slug = started(Recorder(database))
     with database.write() as session:
-        repository.delete_run(session, slug)
+        library.delete_runs(session, [slug], LONG_AGO)
         began = time.monotonic()
         assert load(database, slug).state == "running"
         assert time.monotonic() - began < 1

@@ -8,7 +8,7 @@ from sqlalchemy import event
 from ckv_core.config import CompareRequest
 from ckv_core.errors import StorageError
 from ckv_core.records import RetainedSet
-from storage import repository
+from storage import library, repository
 from storage.database import default_url, open_database
 from storage.recorder import Recorder
 from storage.repository import RunMissingError
@@ -43,10 +43,10 @@ def test_runs_are_listed_newest_first_in_pages(database):
     old, new, middle = make(database, 0), make(database, 20), make(database, 10)
     twin = make(database, 10)
     with database.read() as session:
-        everything = [run.slug for run in repository.list_runs(session)]
-        page = [run.slug for run in repository.list_runs(session, limit=2, offset=1)]
-        assert repository.count_runs(session) == 4
-        assert repository.list_runs(session, offset=4) == []
+        everything = [run.slug for run in library.list_runs(session)[0]]
+        page = [run.slug for run in library.list_runs(session, limit=2, offset=1)[0]]
+        assert library.list_runs(session)[1] == 4
+        assert library.list_runs(session, offset=4)[0] == []
     assert everything == [new, twin, middle, old]
     assert page == [twin, middle]
 
@@ -54,14 +54,14 @@ def test_runs_are_listed_newest_first_in_pages(database):
 def test_a_summary_tells_what_a_list_shows(database):
     slug = make(database, question="Why? " * 100, model="some/model")
     with database.read() as session:
-        (queued,) = repository.list_runs(session)
+        (queued,) = library.list_runs(session)[0]
     assert queued.question_start == ("Why? " * 100)[:200]
     assert (queued.title, queued.model_name, queued.state) == ("Title", "some/model", "queued")
     assert (queued.variant_specs, queued.prompt_tokens) == (("full", "snapkv"), None)
     assert queued.created_at == START
     Recorder(database).apply(slug, big_events(tokens=16, variants=3)[0])
     with database.read() as session:
-        (prepared,) = repository.list_runs(session)
+        (prepared,) = library.list_runs(session)[0]
     assert prepared.prompt_tokens == 16
     assert prepared.model_name == "SmolLM2-135M-Instruct"
     assert prepared.variant_specs == tuple(f"snapkv:budget={256 + i}" for i in range(3))
@@ -70,7 +70,7 @@ def test_a_summary_tells_what_a_list_shows(database):
 def test_a_question_start_cut_inside_an_escape_stays_readable(database):
     make(database, question="x" * 198 + "\x00tail")
     with database.read() as session:
-        (run,) = repository.list_runs(session)
+        (run,) = library.list_runs(session)[0]
     assert run.question_start == "x" * 198
 
 
@@ -125,7 +125,7 @@ def test_a_missing_run_is_one_sentence(database, slug):
     for load in (repository.load_run, repository.load_prompt):
         with pytest.raises(RunMissingError, match="There is no run"), database.read() as session:
             load(session, slug)
-    with database.write() as session:
-        assert not repository.delete_run(session, slug)
+    with pytest.raises(RunMissingError, match="There is no run"), database.write() as session:
+        library.delete_runs(session, [slug], START)
     with database.read() as session:
-        assert repository.count_runs(session) == 1
+        assert library.list_runs(session)[1] == 1

@@ -1,0 +1,277 @@
+"""Queries of the library: list, annotate, delete with undo. Take a Session, never commit."""
+
+import re
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any, cast
+
+from sqlalchemy import ColumnElement, delete, false, func, insert, select, update
+from sqlalchemy.orm import Session
+
+from ckv_core.errors import StorageError
+from storage import search
+from storage.column_types import AnyText
+from storage.models import Prompt, Run, Tag, Variant
+from storage.records import (
+    LineageKind,
+    RunFilter,
+    RunRelative,
+    RunSort,
+    RunState,
+    RunSummary,
+    VariantBar,
+)
+from storage.repository import RunMissingError
+
+QUESTION_START_CHARS = 200
+TITLE_LIMIT = 200
+NOTE_LIMIT = 10_000
+TAGS_LIMIT = 20
+BARS_LIMIT = 32
+RELATIVES_LIMIT = 50
+_ALIVE = Run.deleted_at.is_(None)
+_TAG = re.compile(r"[\w-]{1,40}")
+_KEYS: dict[RunSort, ColumnElement[Any]] = {
+    "newest": Run.created_at.desc(),
+    "oldest": Run.created_at.asc(),
+    "title": func.lower(Run.title),
+    "model": func.lower(Run.model_name),
+    "tokens": func.coalesce(Run.prompt_tokens, -1).desc(),
+}
+SORTS: tuple[RunSort, ...] = tuple(_KEYS)
+
+
+# --- reading ----------------------------------------------------------------------------
+
+
+def list_runs(
+    session: Session,
+    wanted: RunFilter | None = None,
+    sort: RunSort = "newest",
+    limit: int = 50,
+    offset: int = 0,
+) -> tuple[list[RunSummary], int]:
+    """One page of the runs that pass the filter, and how many pass; pinned ones come first.
+
+    Of equal ones the later made comes first.
+    """
+    conditions = _conditions(session, wanted or RunFilter())
+    total = session.scalar(select(func.count(Run.id)).where(*conditions)) or 0
+    # Keys first, so that sorting moves no wide row.
+    order = (Run.pinned.desc(), _KEYS[sort], Run.id.asc() if sort == "oldest" else Run.id.desc())
+    keys = session.scalars(
+        select(Run.id).where(*conditions).order_by(*order).limit(limit).offset(offset)
+    ).all()
+    return _summaries(session, keys), total
+
+
+def relatives(session: Session, slug: str) -> tuple[RunRelative | None, list[RunRelative]]:
+    """Parent and children of a run, oldest child first; deleted children are left out."""
+    parent = None
+    own = session.execute(
+        select(Run.parent_slug, Run.lineage).where(Run.slug == slug)
+    ).one_or_none()
+    if own is not None and own.parent_slug is not None:
+        found = session.execute(
+            select(Run.title, Run.state).where(Run.slug == own.parent_slug, _ALIVE)
+        ).one_or_none()
+        title, state = found or (None, None)
+        kind = cast("LineageKind", own.lineage)
+        parent = RunRelative(own.parent_slug, title, kind, cast("RunState | None", state))
+    rows = session.execute(
+        select(Run.slug, Run.title, Run.lineage, Run.state)
+        .where(Run.parent_slug == slug, _ALIVE)
+        .order_by(Run.id)
+        .limit(RELATIVES_LIMIT)
+    )
+    children = [
+        RunRelative(
+            row.slug, row.title, cast("LineageKind", row.lineage), cast("RunState", row.state)
+        )
+        for row in rows
+    ]
+    return parent, children
+
+
+def choices(session: Session) -> dict[str, list[str]]:
+    """The models, methods and tags that can be filtered by."""
+    statements = {
+        "models": select(Run.model_name).where(_ALIVE).distinct().order_by(Run.model_name),
+        "methods": select(Variant.method).distinct().order_by(Variant.method),
+        "tags": select(Tag.name).distinct().order_by(Tag.name),
+    }
+    return {name: list(session.scalars(each.limit(200))) for name, each in statements.items()}
+
+
+# --- writing ----------------------------------------------------------------------------
+
+
+def annotate(session: Session, slug: str, title: str, note: str, tags: Sequence[str]) -> None:
+    """Set a run's title, note and tags.
+
+    Raises:
+        StorageError: one of them is not allowed, or there is no such run.
+    """
+    title = title.strip()
+    if not 0 < len(title) <= TITLE_LIMIT:
+        raise StorageError(f"A title needs 1 to {TITLE_LIMIT} characters; this has {len(title)}.")
+    if len(note) > NOTE_LIMIT:
+        raise StorageError(
+            f"A note takes up to {NOTE_LIMIT:,} characters; this has {len(note):,}. Shorten it."
+        )
+    run_id = _living_keys(session, [slug])[0]
+    session.execute(update(Run).where(Run.id == run_id).values(title=title, note=note))
+    session.execute(delete(Tag).where(Tag.run_id == run_id))
+    _insert_tags(session, run_id, tags)
+    search.index_run(session, run_id)
+
+
+def add_tag(session: Session, slugs: Sequence[str], tag: str) -> None:
+    """Give several runs one more tag.
+
+    Raises:
+        StorageError: the tag is not allowed, a run has enough of them or is gone.
+    """
+    for run_id in _living_keys(session, slugs):
+        there = session.scalars(select(Tag.name).where(Tag.run_id == run_id)).all()
+        session.execute(delete(Tag).where(Tag.run_id == run_id))
+        _insert_tags(session, run_id, [*there, tag])
+
+
+def set_pinned(session: Session, slug: str, *, pinned: bool) -> None:
+    """Pin a run or let it go.
+
+    Raises:
+        StorageError: there is no such run.
+    """
+    (run_id,) = _living_keys(session, [slug])
+    session.execute(update(Run).where(Run.id == run_id).values(pinned=pinned))
+
+
+def delete_runs(session: Session, slugs: Sequence[str], now: datetime) -> None:
+    """Take runs out of sight until they are restored or purged; the caller knows they are over.
+
+    Raises:
+        StorageError: one does not exist; then none is deleted.
+    """
+    keys = _living_keys(session, slugs)
+    session.execute(update(Run).where(Run.id.in_(keys)).values(deleted_at=now))
+
+
+def restore_runs(session: Session, slugs: Sequence[str], deleted_after: datetime) -> int:
+    """Undo a deletion that came after the given moment; returns how many came back."""
+    statement = select(Run.id).where(Run.slug.in_(slugs), Run.deleted_at > deleted_after)
+    keys = session.scalars(statement).all()
+    session.execute(update(Run).where(Run.id.in_(keys)).values(deleted_at=None))
+    return len(keys)
+
+
+def purge_deleted(session: Session, deleted_until: datetime) -> int:
+    """Remove for good what was deleted up to the given moment; returns how many."""
+    keys = session.scalars(select(Run.id).where(Run.deleted_at <= deleted_until)).all()
+    for run_id in keys:
+        search.forget_run(session, run_id)
+        session.execute(delete(Run).where(Run.id == run_id))
+    return len(keys)
+
+
+# --- parts ------------------------------------------------------------------------------
+
+
+def _conditions(session: Session, wanted: RunFilter) -> list[ColumnElement[bool]]:
+    conditions: list[ColumnElement[bool]] = [_ALIVE]
+    equal = {
+        Run.model_name: wanted.model,
+        Run.state: wanted.state,
+        Run.kind: wanted.kind,
+        Run.owner: wanted.owner,
+    }
+    conditions += [column == value for column, value in equal.items() if value]
+    if wanted.text.strip():
+        found = search.matching_runs(session, wanted.text)
+        conditions.append(false() if found is None else Run.id.in_(found))
+    if wanted.tag:
+        conditions.append(Run.id.in_(select(Tag.run_id).where(Tag.name == wanted.tag)))
+    if wanted.since:
+        conditions.append(Run.created_at >= wanted.since)
+    if wanted.until:
+        conditions.append(Run.created_at < wanted.until)
+    if wanted.pinned:
+        conditions.append(Run.pinned.is_(True))
+    return conditions + _variant_conditions(wanted)
+
+
+def _variant_conditions(wanted: RunFilter) -> list[ColumnElement[bool]]:
+    asked: list[ColumnElement[bool]] = []
+    if wanted.min_budget is not None:
+        asked.append(Variant.budget_tokens >= wanted.min_budget)
+    if wanted.max_budget is not None:
+        asked.append(Variant.budget_tokens <= wanted.max_budget)
+    if asked:
+        asked.append(Variant.method != "full")
+    if wanted.method:
+        asked.append(Variant.method == wanted.method)
+    return [Run.id.in_(select(Variant.run_id).where(*asked))] if asked else []
+
+
+def _summaries(session: Session, keys: Sequence[int]) -> list[RunSummary]:
+    start = func.substr(Prompt.question, 1, QUESTION_START_CHARS, type_=AnyText())
+    columns = (Run.slug, Run.title, Run.model_name, Run.state, Run.request, Run.prompt_tokens)
+    rows = session.execute(
+        select(Run.id, *columns, Run.created_at, Run.note, Run.pinned, start.label("start"))
+        .join(Prompt, Prompt.run_id == Run.id)
+        .where(Run.id.in_(keys))
+    )
+    by_key = {row.id: row for row in rows}
+    tags: dict[int, list[str]] = {key: [] for key in keys}
+    for run_id, name in session.execute(
+        select(Tag.run_id, Tag.name).where(Tag.run_id.in_(keys)).order_by(Tag.name)
+    ):
+        tags[run_id].append(name)
+    specs: dict[int, list[str]] = {key: [] for key in keys}
+    bars: dict[int, list[VariantBar]] = {key: [] for key in keys}
+    for run_id, spec, label, moved in session.execute(
+        select(Variant.run_id, Variant.spec, Variant.label, Variant.final_hidden_l1)
+        .where(Variant.run_id.in_(keys))
+        .order_by(Variant.run_id, Variant.position)
+    ):
+        specs[run_id].append(spec)
+        bars[run_id].append(VariantBar(label, moved))
+    return [
+        RunSummary(
+            slug=row.slug,
+            title=row.title,
+            question_start=row.start,
+            model_name=row.model_name,
+            state=cast("RunState", row.state),
+            variant_specs=tuple(specs[key] or row.request["variants"]),
+            prompt_tokens=row.prompt_tokens,
+            created_at=row.created_at,
+            note=row.note,
+            pinned=row.pinned,
+            tags=tuple(tags[key]),
+            bars=tuple(bars[key][:BARS_LIMIT]),
+        )
+        for key in keys
+        for row in [by_key[key]]
+    ]
+
+
+def _living_keys(session: Session, slugs: Sequence[str]) -> list[int]:
+    rows = session.execute(select(Run.slug, Run.id).where(Run.slug.in_(set(slugs)), _ALIVE))
+    keys = {row.slug: row.id for row in rows}
+    for slug in slugs:
+        if slug not in keys:
+            raise RunMissingError(f"There is no run {slug!r}; it may have been deleted.")
+    return list(keys.values())
+
+
+def _insert_tags(session: Session, run_id: int, tags: Iterable[str]) -> None:
+    names = sorted(set(tags))
+    for name in names:
+        if not _TAG.fullmatch(name):
+            raise StorageError("A tag has 1 to 40 letters, digits, _ or -, and no spaces.")
+    if len(names) > TAGS_LIMIT:
+        raise StorageError(f"A run takes up to {TAGS_LIMIT} tags.")
+    if names:
+        session.execute(insert(Tag), [{"run_id": run_id, "name": name} for name in names])

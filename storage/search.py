@@ -1,0 +1,88 @@
+"""Full-text search over runs: which words a run has, and which runs have the words asked for.
+
+Words are cut here, not by the database, so that SQLite (FTS5) and PostgreSQL (tsvector) index the
+same words and find the same runs. Both tables are called run_search and are made by a migration;
+they are no mapped classes, because only the column of words is alike.
+"""
+
+import re
+import unicodedata
+from collections.abc import Iterable
+
+from sqlalchemy import BigInteger, TextualSelect, bindparam, column, select, text
+from sqlalchemy.orm import Session
+
+from storage.models import Prompt, Run, Variant
+
+# Per run; a tsvector must stay under 1 MiB.
+INDEXED_CHARS = 200_000
+WORD_CHARS = 60
+QUERY_CHARS = 400
+QUERY_WORDS = 16
+_WORD = re.compile(r"[^\W_]+")
+
+_STATEMENTS = {
+    "sqlite": {
+        "forget": "DELETE FROM run_search WHERE rowid = :run_id",
+        "index": "INSERT INTO run_search (rowid, words) VALUES (:run_id, :words)",
+        "match": "SELECT rowid AS run_id FROM run_search WHERE run_search MATCH :asked",
+    },
+    "postgresql": {
+        "forget": "DELETE FROM run_search WHERE run_id = :run_id",
+        "index": "INSERT INTO run_search (run_id, words) "
+        "VALUES (:run_id, array_to_tsvector(string_to_array(:words, ' ')))",
+        "match": "SELECT run_id FROM run_search WHERE words @@ CAST(:asked AS tsquery)",
+    },
+}
+
+
+def words_of(source: str) -> list[str]:
+    """Runs of letters and digits, case and compatibility forms folded, each cut to 60."""
+    folded = unicodedata.normalize("NFKC", source).casefold()
+    return [word[:WORD_CHARS] for word in _WORD.findall(folded)]
+
+
+def index_run(session: Session, run_id: int) -> None:
+    """Write the words of a run's title, note, question and generations as they now are."""
+    found = session.execute(
+        select(Run.title, Run.note, Prompt.question)
+        .join(Prompt, Prompt.run_id == Run.id)
+        .where(Run.id == run_id)
+    ).one()
+    texts = session.scalars(
+        select(Variant.text).where(Variant.run_id == run_id).order_by(Variant.position)
+    )
+    source = "\n".join([*found, *texts])[:INDEXED_CHARS]
+    words = " ".join(sorted(set(words_of(source))))
+    forget_run(session, run_id)
+    session.execute(text(_statement(session, "index")), {"run_id": run_id, "words": words})
+
+
+def forget_run(session: Session, run_id: int) -> None:
+    """Remove a run's words; a later run may get its key on SQLite."""
+    session.execute(text(_statement(session, "forget")), {"run_id": run_id})
+
+
+def matching_runs(session: Session, asked: str) -> TextualSelect | None:
+    """Keys of runs that have all words asked for, the last one as a beginning.
+
+    Any text may be asked for; beyond 400 characters or 16 words it is cut. None if it has no word.
+    """
+    words = words_of(asked[:QUERY_CHARS])[:QUERY_WORDS]
+    if not words:
+        return None
+    # Words are letters and digits only, so quotes cannot be closed from inside.
+    if session.get_bind().dialect.name == "sqlite":
+        expression = _joined((f'"{word}"' for word in words), " ", "*")
+    else:
+        expression = _joined((f"'{word}'" for word in words), " & ", ":*")
+    statement = text(_statement(session, "match")).bindparams(bindparam("asked", expression))
+    return statement.columns(column("run_id", BigInteger))
+
+
+def _joined(quoted: Iterable[str], between: str, prefix: str) -> str:
+    return between.join(quoted) + prefix
+
+
+def _statement(session: Session, name: str) -> str:
+    return _STATEMENTS[session.get_bind().dialect.name][name]

@@ -1,0 +1,99 @@
+"""The library of saved runs as pages see it: find, annotate, delete with undo."""
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+
+from storage import library
+from storage.database import Database
+from storage.records import RunFilter, RunRelative, RunSort, RunSummary
+
+UNDO_MINUTES = 10
+_UNDO = timedelta(minutes=UNDO_MINUTES)
+
+
+class Library:
+    """Any thread may call any method; every method raises StorageError if the database fails."""
+
+    def __init__(self, database: Database, let_go: Callable[[str], None]) -> None:
+        """Purge what was deleted too long ago to be restored.
+
+        Args:
+            database: open.
+            let_go: told before a run is deleted; raises StorageError if the run is not over.
+        """
+        self._database = database
+        self._let_go = let_go
+        self._purge()
+
+    def list_runs(
+        self,
+        wanted: RunFilter | None = None,
+        sort: RunSort = "newest",
+        limit: int = 50,
+        offset: int = 0,
+    ) -> tuple[list[RunSummary], int]:
+        """One page of the runs that pass the filter, and how many pass; pinned ones first."""
+        with self._database.read() as session:
+            return library.list_runs(session, wanted, sort, limit, offset)
+
+    def choices(self) -> dict[str, list[str]]:
+        """The models, methods and tags that can be filtered by."""
+        with self._database.read() as session:
+            return library.choices(session)
+
+    def relatives(self, slug: str) -> tuple[RunRelative | None, list[RunRelative]]:
+        """Parent and children of a run."""
+        with self._database.read() as session:
+            return library.relatives(session, slug)
+
+    def annotate(self, slug: str, title: str, note: str, tags: Sequence[str]) -> None:
+        """Set a run's title, note and tags.
+
+        Raises:
+            StorageError: one of them is not allowed, or there is no such run.
+        """
+        with self._database.write() as session:
+            library.annotate(session, slug, title, note, tags)
+
+    def add_tag(self, slugs: Sequence[str], tag: str) -> None:
+        """Give several runs one more tag.
+
+        Raises:
+            StorageError: the tag is not allowed, or a run has enough of them or is gone.
+        """
+        with self._database.write() as session:
+            library.add_tag(session, slugs, tag)
+
+    def set_pinned(self, slug: str, *, pinned: bool) -> None:
+        """Pin a run or let it go.
+
+        Raises:
+            StorageError: there is no such run.
+        """
+        with self._database.write() as session:
+            library.set_pinned(session, slug, pinned=pinned)
+
+    def delete(self, slugs: Sequence[str]) -> None:
+        """Delete finished runs; all or none.
+
+        Raises:
+            StorageError: one is not over, or does not exist.
+        """
+        for slug in slugs:
+            self._let_go(slug)
+        self._purge()
+        with self._database.write() as session:
+            library.delete_runs(session, slugs, _now())
+
+    def restore(self, slugs: Sequence[str]) -> int:
+        """Undo a deletion of the last ten minutes; returns how many runs came back."""
+        with self._database.write() as session:
+            return library.restore_runs(session, slugs, _now() - _UNDO)
+
+    def _purge(self) -> None:
+        with self._database.write() as session:
+            library.purge_deleted(session, _now() - _UNDO)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
