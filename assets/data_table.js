@@ -57,7 +57,7 @@ function bodyCell(row, column, first) {
 }
 
 function draw(value) {
-  const columns = list(value.columns);
+  const columns = list(value.columns).filter((column) => !column.hidden);
   const caption = str(value.caption);
   scroller.setAttribute("aria-label", `${caption}, scrolls sideways`);
   table.replaceChildren(

@@ -9,6 +9,7 @@ from starlette.middleware import Middleware
 from ckv_core.modeling.catalog import list_models
 from ui.examples import load_examples
 from ui.middleware import MAX_BODY_BYTES, Guard
+from ui.pages.aggregate import AggregatePage
 from ui.pages.compare import ComparePage
 from ui.pages.methods import build_methods
 from ui.pages.run import RunPage
@@ -52,6 +53,9 @@ def build_app(services: Services, settings: Settings) -> gr.Blocks:
     with app.route("Run", "/run", show_in_navbar=False) as run_route:
         _header("/run")
         RunPage(services).wire(run_route)
+    with app.route("Several runs", "/aggregate", show_in_navbar=False) as aggregate_route:
+        _header("/aggregate")
+        AggregatePage(services).wire(aggregate_route)
     app.queue(api_open=False, max_size=WAITING_EVENTS)
     return app
 

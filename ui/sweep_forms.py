@@ -1,18 +1,15 @@
 """What the sweep form holds, its way to a request, and the cost that is told before. No Gradio."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from ckv_core.config import DEFAULT_MODEL, CompareRequest
 from ckv_core.errors import ConfigError, PromptError
-from ckv_core.knobs import KNOBS
-from ckv_core.variants import VariantSpec
+from ckv_core.sweep import ASK_ABOVE_S, SweepGrid, estimate_seconds
 from ckv_core.worker.messages import TokensCounted
 from ui import views
 from ui.forms import read_new_tokens, variant_choices
 
-# Above this the page asks before it runs.
-COST_LIMIT_S = 60.0
 CHARS_PER_TOKEN = 4
 
 
@@ -91,18 +88,21 @@ class SweepForm:
             ConfigError: a list or a method is wrong.
         """
         lines = (line.strip() for line in self.more_methods.splitlines())
-        methods = (*self.methods, *filter(None, lines))
-        return CompareRequest(
+        grid = SweepGrid(
+            methods=(*self.methods, *filter(None, lines)),
+            budgets=read_list(self.budgets),
+            alphas=read_list(self.alphas),
+        )
+        prompt = CompareRequest(
             context=self.context,
             question=self.question,
             answer=self.answer,
             scenario=self.scenario,  # type: ignore[arg-type]  # validate() refuses other words
             model=self.model.strip(),
             device=self.device,
-            variants=("full", *_points(methods, self.budgets, self.alphas)),
             max_new_tokens=self.max_new_tokens if self.generate else 0,
-            kind="sweep",
         )
+        return grid.request(prompt)
 
 
 SWEEP_CONTROLS: tuple[str, ...] = tuple(f.name for f in fields(SweepForm))
@@ -145,9 +145,6 @@ class Cost:
 def estimate(request: CompareRequest, counted: TokensCounted | None) -> Cost:
     """Points and seconds of a request.
 
-    Coefficients are fits to docs/performance.md: prefill grows with the prompt and its square,
-    each point is selected and measured once, and a decoding step costs its rows.
-
     Args:
         request: of kind sweep.
         counted: tokens of the prompt; None where the model is not ready.
@@ -163,64 +160,19 @@ def estimate(request: CompareRequest, counted: TokensCounted | None) -> Cost:
         if told["tone"] == "error":
             raise PromptError(told["text"])
     points = len(request.variants)
-    prefill_s = 1.45e-3 * tokens + 3.2e-7 * tokens**2
-    points_s = points * (0.03 + 2.5e-5 * tokens)
-    step_s = 0.06 + 0.007 * points
-    seconds = prefill_s + points_s + step_s * request.max_new_tokens
+    seconds = estimate_seconds(tokens, points, request.max_new_tokens)
     return Cost(points=points, seconds=seconds, prompt_tokens=tokens, is_counted=is_counted)
 
 
 def is_costly(cost: Cost) -> bool:
     """Whether the page asks before it runs."""
-    return cost.seconds > COST_LIMIT_S
+    return cost.seconds > ASK_ABOVE_S
 
 
-def read_budgets(text: str) -> tuple[str, ...]:
-    """Budgets of a list such as `64, 128, 10%`, without repeats.
-
-    Raises:
-        ConfigError: one is wrong, or there is none.
-    """
-    return _read_list("Budgets", text, KNOBS["budget"].parse)
-
-
-def read_alphas(text: str) -> tuple[str, ...]:
-    """Alphas of a list such as `0, 0.25`, without repeats.
-
-    Raises:
-        ConfigError: one is wrong, or there is none.
-    """
-    return _read_list("Alphas", text, lambda part: f"{KNOBS['alpha'].parse(part):g}")
-
-
-def _read_list(name: str, text: str, parse: Callable[[str], object]) -> tuple[str, ...]:
-    parts = [part.strip() for part in text.replace(";", ",").replace("\n", ",").split(",")]
-    values = [str(parse(part)) for part in parts if part]
-    if not values:
-        raise ConfigError(f"{name}: the list is empty; give at least one value.")
-    return tuple(dict.fromkeys(values))
-
-
-def _points(methods: Sequence[str], budgets: str, alphas: str) -> list[str]:
-    """SPECs of the whole grid; alpha only where a method takes it and none is written."""
-    if not methods:
-        raise ConfigError("Choose at least one method.")
-    budget_list = read_budgets(budgets)
-    points = []
-    for text in methods:
-        spec = VariantSpec.parse(text)
-        if spec.name == "full":
-            raise ConfigError("The full cache is always among the points; remove it.")
-        if {"budget", "alpha"} & set(spec.given):
-            raise ConfigError(f"{text!r} sets budget or alpha; these come from the lists.")
-        alpha_list = read_alphas(alphas) if spec.selector == "critical" else ("",)
-        points += [_point(text, budget, alpha) for alpha in alpha_list for budget in budget_list]
-    return points
-
-
-def _point(method: str, budget: str, alpha: str) -> str:
-    pairs = f"budget={budget}" + (f",alpha={alpha}" if alpha else "")
-    return f"{method},{pairs}" if ":" in method else f"{method}:{pairs}"
+def read_list(text: str) -> tuple[str, ...]:
+    """The parts of a list such as `64, 128, 10%`."""
+    parts = text.replace(";", ",").replace("\n", ",").split(",")
+    return tuple(filter(None, (part.strip() for part in parts)))
 
 
 def _duration(seconds: float) -> str:

@@ -8,7 +8,8 @@ class DataTable(ScriptedHtml):
 
     `columns` is a list of {"key", "label", "unit", "align"}; `rows` a list of {"marker", "cells"}
     with cells {key: {"text", "value"}}: `text` is read, `value` sorted by and saved. `marker` is
-    the index of the line that the row belongs to, or null. `file` names the CSV file.
+    the index of the line that the row belongs to, or null. `file` names the CSV file, which also
+    has the columns that are `hidden`.
     """
 
     NAME = "data-table"
