@@ -1,11 +1,9 @@
 """Oracles: what a head could keep at best if the decoding query were known."""
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
-_BLOCK_SHARE = 8  # each round of the greedy oracle drops one eighth of what is left
+_BLOCK_SHARE = 32  # each round of the greedy oracle drops 1/32 of what it may still drop
 _CANDIDATES = 1024  # evaluated at a time: bounds the [candidates, hidden] product
 
 
@@ -30,13 +28,13 @@ def greedy_ranking(
     values: Tensor,
     output_weight: Tensor,
     protected: Tensor,
+    candidates: Tensor,
     least: int,
-    check: Callable[[], None],
 ) -> Tensor:
     """Order in which a greedy search for the smallest head L1 would give up one head's entries.
 
-    From everything kept, each round computes for every remaining entry the sum over the query
-    group of the true head L1 without it, and drops the ceil(remaining / 8) entries with the
+    From the candidates kept, each round computes for every entry that may go the sum over the
+    query group of the true head L1 without it, and drops the 1/32 of them (rounded up) with the
     smallest; ties drop the later one. Kept sets of all sizes are nested, so one search serves
     every budget.
 
@@ -45,19 +43,20 @@ def greedy_ranking(
         values: [entries, value_dim].
         output_weight: [group_size, value_dim, hidden], these heads' slices of W_O.
         protected: [entries] bool, never dropped.
+        candidates: [entries] bool, the set to begin with; holds the protected ones.
         least: stop when so many entries are kept.
-        check: called every round; raises to stop.
 
     Returns:
-        [entries] score for `oracle_mask`: larger is given up later.
+        [entries] score for `oracle_mask`: larger is given up later; -inf outside the candidates.
     """
     score = torch.full(protected.shape, torch.inf, device=values.device)
-    remaining = (~protected).nonzero()[:, 0]
+    score[~candidates] = -torch.inf
+    remaining = (candidates & ~protected).nonzero()[:, 0]
     target = attention @ values
-    kept_sum, kept_mass = target.clone(), attention.sum(-1)
+    kept = attention * candidates
+    kept_sum, kept_mass = kept @ values, kept.sum(-1)
     given_up = 0
     while (excess := len(remaining) + int(protected.sum()) - least) > 0 and len(remaining):
-        check()
         losses = torch.cat(
             [
                 _losses(

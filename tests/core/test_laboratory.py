@@ -217,6 +217,17 @@ def test_laws_of_sets_that_keep_everything_and_of_stage_one(scenario: Scenario) 
         assert (found["theta"] <= found["theta_hat"] * 1.001 + 1e-3).all()
 
 
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_the_greedy_oracle_is_the_best_oracle_of_every_group(scenario: Scenario) -> None:
+    for variant in analysed("llama", scenario).variants[1:]:
+        sums = {
+            name: variant.analysis[f"oracle_{name}_l1"].reshape(3, 2, 2).sum(-1)
+            for name in ("attention", "critical", "greedy")
+        }
+        assert (sums["greedy"] <= sums["attention"] + 1e-4).all()
+        assert (sums["greedy"] <= sums["critical"] + 1e-4).all()
+
+
 def test_plain_variants_take_the_runs_alpha_for_stage_one() -> None:
     changed = replace(BASE, variants=("snapkv", "streaming_llm"), analysis=("bounds",))
     sigmas = []
