@@ -44,10 +44,11 @@ def head_bound(attention: Tensor, norms: Tensor, keep_masks: Tensor) -> Tensor:
     kept = keep_masks.to(attention.dtype).transpose(0, 1)  # [kv_heads, sets, entries]
     sigma = kept @ grouped.transpose(1, 2)  # [kv_heads, sets, group]
     mass = kept @ weighted.transpose(1, 2)
-    total = weighted.sum(-1)[:, None]
+    missed, dropped = ((1 - kept) @ part.transpose(1, 2) for part in (grouped, weighted))
     largest = norms.view_as(grouped).amax(-1)[:, None]
-    theta = total - (2 - 1 / sigma) * mass
-    attention_only = total + largest * (1 - 2 * sigma)
+    # C - (2 - 1/sigma) K, written so that no digits are lost where little is dropped
+    theta = dropped + missed / sigma * mass
+    attention_only = dropped + mass + largest * (missed - sigma)
     return torch.where(sigma > 0.5, theta, attention_only).sum(-1).T
 
 

@@ -1,0 +1,264 @@
+"""What a finished sweep says: curves, budgets of equal quality, best alphas. No torch."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ckv_core.events import RunResult
+from ckv_core.records import Float32Array, VariantResult
+from ckv_core.variants import VariantSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One number of a point.
+
+    Attributes:
+        read: variant -> value; None where it is not known.
+        lower: whether lower is closer to the full cache.
+    """
+
+    key: str
+    label: str
+    unit: str
+    lower: bool
+    read: Callable[[VariantResult], float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """The points of one method and alpha.
+
+    Attributes:
+        spec: their SPEC without the budget.
+        label: of the method; alpha is in `alpha`.
+        alpha: as resolved; None where the method takes none.
+        points: (budget in tokens, index of the variant), by rising budget.
+    """
+
+    spec: str
+    label: str
+    alpha: float | None
+    points: tuple[tuple[int, int], ...]
+
+    def values(self, result: RunResult, figure: Figure) -> list[tuple[int, float]]:
+        """(budget, value) of the points whose value is known."""
+        read = [(budget, figure.read(result.variants[index])) for budget, index in self.points]
+        return [(budget, value) for budget, value in read if value is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The budget at which a curve is as good as a target.
+
+    Attributes:
+        budget: tokens; None where the curve does not cross the target inside its own range.
+        outcome: `better` where even the smallest budget is at least as good, `worse` where the
+            largest is not.
+    """
+
+    budget: float | None
+    outcome: Literal["found", "better", "worse", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """What one curve needs to match one point of another.
+
+    Attributes:
+        target_budget: of the point to be matched.
+        match: the budget of the other curve.
+    """
+
+    curve: Curve
+    target: Curve
+    target_budget: int
+    match: Match
+
+    @property
+    def share(self) -> float | None:
+        """Budget saved: 1 - needed / target; negative where more is needed."""
+        found = self.match.budget
+        return None if found is None else 1 - found / self.target_budget
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AlphaOptimum:
+    """Which of the tried alphas moves the head outputs least; one method at one budget.
+
+    Attributes:
+        spec: SPEC of the points without budget and alpha.
+        budget: tokens.
+        alphas: tried, rising.
+        best_fixed: alpha with the least head L1 summed over all heads.
+        layer_alpha: [layers] the same per layer; NaN where the layer is not evictable.
+        head_alpha: [layers, kv_heads] the same per KV head, over the query heads that share it.
+        layer_gain, head_gain: share of the best fixed alpha's summed head L1 that the best alpha
+            per layer, or per KV head, would have saved: what hindsight could gain, not a method.
+    """
+
+    spec: str
+    budget: int
+    alphas: tuple[float, ...]
+    best_fixed: float
+    layer_alpha: Float32Array
+    head_alpha: Float32Array
+    layer_gain: float
+    head_gain: float
+
+
+def mean_head_l1(variant: VariantResult) -> float | None:
+    """Mean isolated head L1 over the heads of evictable layers; None if there is none."""
+    if variant.perturbation is None:
+        return None
+    heads = variant.perturbation.head_l1
+    measured = heads[~np.isnan(heads)]
+    return float(measured.mean(dtype=np.float64)) if measured.size else None
+
+
+def _final(variant: VariantResult) -> float | None:
+    return variant.perturbation.final_hidden_l1 if variant.perturbation else None
+
+
+def _kl(variant: VariantResult) -> float | None:
+    return variant.perturbation.kl if variant.perturbation else None
+
+
+def _answer(variant: VariantResult) -> float | None:
+    return None if variant.answer_found is None else float(variant.answer_found)
+
+
+def _figure(
+    key: str, label: str, unit: str, read: Callable[[VariantResult], float | None], lower: bool
+) -> Figure:
+    return Figure(key=key, label=label, unit=unit, lower=lower, read=read)
+
+
+FIGURES: dict[str, Figure] = {
+    figure.key: figure
+    for figure in (
+        _figure("head", "Mean head L1", "L1", mean_head_l1, lower=True),
+        _figure("final", "Final hidden L1", "L1", _final, lower=True),
+        _figure("kl", "KL", "nats", _kl, lower=True),
+        _figure("agreement", "Agreement", "1", lambda variant: variant.agreement, lower=False),
+        _figure("answer", "Answer found", "1", _answer, lower=False),
+    )
+}
+
+
+def curves(result: RunResult) -> list[Curve]:
+    """The curves of a sweep, in the order of its variants; where budgets coincide, the first."""
+    found: dict[str, dict[int, int]] = {}
+    heads: dict[str, tuple[str, float | None]] = {}
+    for index, variant in enumerate(result.variants):
+        if variant.receipt is None or variant.method == "full":
+            continue
+        spec = spec_without(variant.spec, "budget")
+        found.setdefault(spec, {}).setdefault(variant.receipt.budget_tokens, index)
+        alpha = VariantSpec.parse(variant.spec).params.get("alpha")
+        heads[spec] = (variant.label, None if alpha is None else float(alpha))
+    return [Curve(spec, *heads[spec], tuple(sorted(at.items()))) for spec, at in found.items()]
+
+
+def matching_budget(
+    points: Sequence[tuple[int, float]], target: float, *, lower: bool = True
+) -> Match:
+    """The budget from which on every measured point is at least as good as the target.
+
+    Between two points the value is taken as linear in the logarithm of the budget.
+
+    Args:
+        points: (budget, value) by rising budget.
+        target: value to match.
+        lower: whether lower values are better.
+    """
+    sign = 1 if lower else -1
+    over = [sign * (value - target) for _, value in points]
+    missing = [at for at, value in enumerate(over) if value > 0]
+    if not points:
+        return Match(None, "unknown")
+    if not missing:
+        exact = over[0] == 0
+        return Match(float(points[0][0]), "found") if exact else Match(None, "better")
+    last = missing[-1]
+    if last == len(points) - 1:
+        return Match(None, "worse")
+    share = over[last] / (over[last] - over[last + 1])
+    low, high = math.log(points[last][0]), math.log(points[last + 1][0])
+    return Match(math.exp(low + share * (high - low)), "found")
+
+
+def savings(result: RunResult, target: Curve, figure: Figure) -> list[Saving]:
+    """For every other curve and every point of `target`: the budget of equal quality."""
+    wanted = target.values(result, figure)
+    return [
+        Saving(curve, target, budget, matching_budget(points, value, lower=figure.lower))
+        for curve in curves(result)
+        if curve.spec != target.spec
+        for points in [curve.values(result, figure)]
+        for budget, value in wanted
+    ]
+
+
+def alpha_optima(result: RunResult) -> list[AlphaOptimum]:
+    """Per CriticalKV method and budget with at least two alphas, which alpha serves best."""
+    tried: dict[tuple[str, int], dict[float, VariantResult]] = {}
+    for curve in curves(result):
+        if curve.alpha is None:
+            continue
+        for budget, index in curve.points:
+            key = (spec_without(curve.spec, "alpha"), budget)
+            tried.setdefault(key, {})[curve.alpha] = result.variants[index]
+    kv_heads = result.model.kv_heads if result.model else 1
+    return [
+        _optimum(spec, budget, by_alpha, kv_heads)
+        for (spec, budget), by_alpha in tried.items()
+        if len(by_alpha) > 1 and all(variant.perturbation for variant in by_alpha.values())
+    ]
+
+
+def spec_without(spec: str, *keys: str) -> str:
+    """The SPEC without these keys."""
+    head, _, tail = spec.partition(":")
+    pairs = [pair for pair in tail.split(",") if pair and pair.partition("=")[0] not in keys]
+    return f"{head}:{','.join(pairs)}" if pairs else head
+
+
+def _optimum(
+    spec: str, budget: int, by_alpha: dict[float, VariantResult], kv_heads: int
+) -> AlphaOptimum:
+    alphas = tuple(sorted(by_alpha))
+    measured = [by_alpha[alpha].perturbation for alpha in alphas]
+    heads = np.stack([each.head_l1 for each in measured if each]).astype(np.float64)
+    groups = heads.reshape(*heads.shape[:2], kv_heads, -1).sum(axis=-1)
+    evictable = ~np.isnan(groups).any(axis=(0, 2))
+    kept = groups[:, evictable]
+    totals = kept.sum(axis=(1, 2))
+    best = int(totals.argmin()) if kept.size else 0
+    fixed = float(totals[best])
+    per_layer = float(kept.sum(axis=2).min(axis=0).sum())
+    per_head = float(kept.min(axis=0).sum())
+    return AlphaOptimum(
+        spec=spec,
+        budget=budget,
+        alphas=alphas,
+        best_fixed=alphas[best],
+        layer_alpha=_best_alpha(alphas, groups.sum(axis=2), evictable),
+        head_alpha=_best_alpha(alphas, groups, evictable),
+        layer_gain=1 - per_layer / fixed if fixed else 0.0,
+        head_gain=1 - per_head / fixed if fixed else 0.0,
+    )
+
+
+def _best_alpha(
+    alphas: tuple[float, ...], values: NDArray[np.float64], evictable: NDArray[np.bool_]
+) -> Float32Array:
+    """The alpha of the least value, the smaller one in a tie; NaN in layers left whole."""
+    chosen = np.full(values.shape[1:], np.nan, np.float32)
+    if evictable.any():
+        chosen[evictable] = np.asarray(alphas, np.float32)[values[:, evictable].argmin(axis=0)]
+    return chosen

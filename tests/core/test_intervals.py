@@ -1,0 +1,94 @@
+"""Laws of means and intervals over prompts."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ckv_core.errors import ConfigError
+from ckv_core.events import RunResult
+from ckv_core.metrics.intervals import MIN_PROMPTS, aggregate, interval_note, mean_interval
+from ckv_core.records import Perturbation, VariantResult
+
+
+def test_too_few_prompts_get_a_mean_and_a_sentence_but_no_interval() -> None:
+    found = mean_interval([1.0, 2.0, 6.0])
+    assert (found.mean, found.low, found.high, found.n) == (3.0, None, None, 3)
+    assert f"at least {MIN_PROMPTS}" in str(interval_note(3))
+    assert interval_note(MIN_PROMPTS) is None
+    with pytest.raises(ConfigError, match="at least one prompt"):
+        mean_interval([])
+
+
+def test_the_interval_holds_the_mean_is_the_same_twice_and_narrows_with_n() -> None:
+    sample = np.random.default_rng(3).normal(10, 2, 120).tolist()
+    few, many = mean_interval(sample[:12]), mean_interval(sample)
+    assert few == mean_interval(sample[:12])
+    assert few.low < few.mean < few.high
+    assert many.high - many.low < few.high - few.low
+
+
+def test_the_interval_covers_the_truth_about_as_often_as_it_says() -> None:
+    random = np.random.default_rng(11)
+    hits = 0
+    for _ in range(60):
+        found = mean_interval(random.normal(0, 1, 25).tolist())
+        hits += found.low <= 0 <= found.high
+    assert 50 <= hits <= 60
+
+
+def test_equal_values_have_an_interval_of_no_width() -> None:
+    found = mean_interval([2.0] * 6)
+    assert (found.low, found.high) == (2.0, 2.0)
+
+
+def run(heads: list[float], base: list[float], **arrays: list[float]) -> RunResult:
+    """One variant with one evictable layer of two heads and one that is not."""
+    missing = [np.nan, np.nan]
+    perturbation = Perturbation(
+        head_l1=np.array([heads, missing], np.float32),
+        base_head_l1=np.array([base, missing], np.float32),
+        layer_hidden_l1=np.array([1.0, 2.0], np.float32),
+        kl=0.5,
+    )
+    analysis = {name: np.array([values, missing], np.float32) for name, values in arrays.items()}
+    return RunResult(
+        variants=[
+            VariantResult(
+                spec="snapkv+critical",
+                label="S",
+                method="snapkv",
+                critical=True,
+                perturbation=perturbation,
+                analysis=analysis,
+            )
+        ]
+    )
+
+
+def test_a_head_wins_by_its_mean_over_the_prompts() -> None:
+    (found,) = aggregate([run([1, 9], [2, 8]), run([4, 5], [2, 8])])
+    assert found.head_wins is not None
+    # head 0: 2.5 against 2; head 1: 7 against 8
+    assert found.head_wins.wins[0].tolist() == [False, True]
+    assert (found.head_wins.count, found.head_wins.heads, found.head_wins.share) == (1, 2, 0.5)
+    assert found.figures["improved_heads"].mean == pytest.approx((0.5 + 0.5) / 2)
+    assert found.figures["head"].mean == pytest.approx((5 + 4.5) / 2)
+
+
+def test_the_chain_is_checked_only_where_sigma_is_over_a_half() -> None:
+    arrays = {"theta": [2, 2], "theta_hat": [3, 1], "theta_relaxed": [4, 0], "value_mass": [5, 5]}
+    low = run([1, 1], [2, 2], sigma_stage1=[0.9, 0.4], **arrays)
+    (found,) = aggregate([low])
+    assert (found.sigma_over_half, found.violations, found.checked) == (0.5, 0, 1)
+    (found,) = aggregate([low, run([1, 1], [2, 2], sigma_stage1=[0.9, 0.6], **arrays)])
+    assert (found.sigma_over_half, found.violations, found.checked) == (0.75, 1, 3)
+
+
+def test_runs_of_different_variants_are_not_averaged() -> None:
+    other = run([1, 1], [2, 2])
+    other.variants[0] = replace(other.variants[0], spec="adakv+critical")
+    with pytest.raises(ConfigError, match="different variants"):
+        aggregate([run([1, 1], [2, 2]), other])
+    with pytest.raises(ConfigError, match="nothing to average"):
+        aggregate([])

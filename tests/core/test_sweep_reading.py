@@ -1,0 +1,174 @@
+"""Laws of a sweep's grid, cost and what is read from its points."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ckv_core.config import CompareRequest
+from ckv_core.errors import ConfigError
+from ckv_core.events import RunResult
+from ckv_core.records import ModelInfo, Perturbation, Receipt, VariantResult
+from ckv_core.sweep import SweepGrid, estimate_seconds
+from ckv_core.sweep_reading import FIGURES, alpha_optima, curves, matching_budget, savings
+from ckv_core.variants import VariantSpec
+
+GRID = SweepGrid(
+    methods=("snapkv", "snapkv+critical", "adakv+critical_auto"),
+    budgets=("64", "128"),
+    alphas=("0", "0.25", "0.5"),
+)
+
+
+def test_a_grid_holds_plain_methods_once_per_budget_and_the_full_cache_once() -> None:
+    variants = GRID.variants()
+    names = [VariantSpec.parse(text).name for text in variants]
+    assert (names.count("full"), names.count("snapkv")) == (1, 2)
+    assert (names.count("snapkv+critical"), names.count("adakv+critical_auto")) == (6, 2)
+    request = GRID.request(CompareRequest(context="x", max_new_tokens=0))
+    assert len(request.validate()) == len(variants) == 11
+
+
+@pytest.mark.parametrize(
+    ("grid", "sentence"),
+    [
+        (SweepGrid(methods=(), budgets=("64",)), "at least one method"),
+        (SweepGrid(methods=("snapkv",), budgets=()), "at least one budget"),
+        (SweepGrid(methods=("snapkv+critical",), budgets=("64",)), "at least one alpha"),
+        (SweepGrid(methods=("full",), budgets=("64",)), "remove it from the methods"),
+        (SweepGrid(methods=("snapkv:budget=64",), budgets=("64",)), "sets budget, which"),
+        (SweepGrid(methods=("snapkv",), budgets=("8",)), "raise the budget"),
+        (
+            SweepGrid(methods=("snapkv",), budgets=tuple(str(b) for b in range(64, 321))),
+            "has 258 points, the full cache among them; the limit is 256",
+        ),
+    ],
+)
+def test_a_wrong_grid_is_one_sentence(grid: SweepGrid, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        grid.variants()
+
+
+@given(st.integers(1, 100_000), st.integers(1, 255), st.integers(0, 1000))
+def test_more_of_anything_costs_more(tokens: int, points: int, new: int) -> None:
+    cost = estimate_seconds(tokens, points, new)
+    assert cost < estimate_seconds(tokens + 1, points, new)
+    assert cost < estimate_seconds(tokens, points + 1, new)
+    assert cost < estimate_seconds(tokens, points, new + 1)
+
+
+def test_the_matching_budget_is_linear_in_log_budget() -> None:
+    points = [(64, 8.0), (256, 4.0), (512, 1.0)]
+    found = matching_budget(points, 6.0)
+    assert found.budget == pytest.approx(math.sqrt(64 * 256))
+    assert matching_budget(points, 4.0).budget == pytest.approx(256)
+    assert matching_budget(points, 8.0).budget == 64
+
+
+def test_outside_the_measured_range_nothing_is_guessed() -> None:
+    points = [(64, 8.0), (256, 4.0)]
+    assert (matching_budget(points, 9.0).budget, matching_budget(points, 9.0).outcome) == (
+        None,
+        "better",
+    )
+    assert (matching_budget(points, 3.0).budget, matching_budget(points, 3.0).outcome) == (
+        None,
+        "worse",
+    )
+    assert matching_budget([], 1.0).outcome == "unknown"
+
+
+def test_a_curve_that_falls_back_matches_where_it_stays_good() -> None:
+    assert matching_budget([(64, 1.0), (128, 9.0), (256, 1.0)], 5.0).budget == pytest.approx(
+        math.sqrt(128 * 256)
+    )
+
+
+@given(st.lists(st.floats(0.1, 100), min_size=2, max_size=6), st.floats(0.1, 100))
+def test_a_match_has_the_targets_value_where_higher_is_better_too(
+    values: list[float], target: float
+) -> None:
+    points = [(2 ** (5 + i), value) for i, value in enumerate(values)]
+    mirrored = [(budget, -value) for budget, value in points]
+    assert matching_budget(points, target) == matching_budget(mirrored, -target, lower=False)
+
+
+def model(kv_heads: int) -> ModelInfo:
+    return ModelInfo(
+        name="m",
+        sha256="",
+        layers=2,
+        query_heads=4,
+        kv_heads=kv_heads,
+        head_dim=1,
+        dtype="float32",
+        device="cpu",
+        evictable_layers=(0,),
+        context_limit=10,
+    )
+
+
+def point(text: str, heads: list[float]) -> VariantResult:
+    """A measured point; the second layer is not evictable."""
+    spec = VariantSpec.parse(text)
+    budget = int(spec.budget.amount) if spec.name != "full" else 100
+    return VariantResult(
+        spec=text,
+        label=spec.label,
+        method=spec.method.name,
+        critical=spec.critical,
+        receipt=Receipt(
+            budget_tokens=budget,
+            requested_entries=1,
+            retained_entries=1,
+            cache_bytes=1,
+            full_cache_bytes=1,
+        ),
+        perturbation=Perturbation(
+            head_l1=np.array([heads, [np.nan] * 4], np.float32),
+            base_head_l1=None,
+            layer_hidden_l1=np.array([0, sum(heads)], np.float32),
+            kl=0.0,
+        ),
+    )
+
+
+def test_alpha_optima_equal_the_literal_minimum_over_groups() -> None:
+    result = RunResult(
+        model=model(2),
+        variants=[
+            point("full", [0, 0, 0, 0]),
+            point("snapkv+critical:budget=64,alpha=0.5", [1, 2, 8, 8]),
+            point("snapkv+critical:budget=64,alpha=0.0", [4, 4, 3, 3]),
+            point("snapkv:budget=64", [9, 9, 9, 9]),
+        ],
+    )
+    (found,) = alpha_optima(result)
+    assert (found.spec, found.budget, found.alphas) == ("snapkv+critical", 64, (0.0, 0.5))
+    assert found.best_fixed == 0.0
+    assert found.head_alpha[0].tolist() == [0.5, 0.0]
+    assert found.layer_alpha[0] == 0.0
+    assert np.isnan(found.head_alpha[1]).all()
+    assert found.layer_gain == 0.0
+    assert found.head_gain == pytest.approx(1 - (3 + 6) / 14)
+
+
+def test_savings_compare_every_other_curve_with_each_point() -> None:
+    result = RunResult(
+        model=model(2),
+        variants=[
+            point("full", [0, 0, 0, 0]),
+            point("snapkv:budget=64", [8, 8, 8, 8]),
+            point("snapkv:budget=256", [4, 4, 4, 4]),
+            point("adakv:budget=64", [6, 6, 6, 6]),
+            point("adakv:budget=256", [2, 2, 2, 2]),
+        ],
+    )
+    snapkv, adakv = curves(result)
+    assert [curve.spec for curve in (snapkv, adakv)] == ["snapkv", "adakv"]
+    first, second = savings(result, snapkv, FIGURES["head"])
+    assert (first.match.outcome, first.share) == ("better", None)
+    assert second.match.budget == pytest.approx(128)
+    assert second.share == pytest.approx(0.5)
