@@ -14,6 +14,7 @@ from ckv_core.cli.options import (
 from ckv_core.config import ANALYSES, MAX_NEW_TOKENS, CompareRequest
 from ckv_core.events import RunResult
 from ckv_core.knobs import KNOBS
+from ckv_core.memory_line import memory_line
 from ckv_core.records import VariantResult
 
 
@@ -83,6 +84,8 @@ def print_head(result: RunResult) -> None:
 
 def _print_result(result: RunResult) -> None:
     print_head(result)
+    if result.memory:
+        print(memory_line(result.memory))
     for variant in result.variants:
         print(f"\n== {variant.spec}")
         _print_measured(variant)

@@ -11,6 +11,7 @@ from ckv_core.config import CompareRequest
 from ckv_core.engine.choose import choose, compact_rows, score
 from ckv_core.engine.follow_ups import follow_up_prompts
 from ckv_core.engine.generate import generate
+from ckv_core.engine.memory import check_memory
 from ckv_core.engine.prefill import Prefill, prefill
 from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.engine.prompt import build_prompt
@@ -24,6 +25,7 @@ from ckv_core.events import (
     RunFinished,
     RunPrepared,
 )
+from ckv_core.metrics.memory import PeakMemory, give_back
 from ckv_core.metrics.timing import Stopwatch
 from ckv_core.modeling.loaded import LoadedModel
 from ckv_core.records import VariantResult
@@ -53,6 +55,9 @@ def compare(
         RunCancelledError: should_stop said so.
     """
     run = _prepare(request, loaded, should_stop)
+    give_back()  # what earlier runs left would hide what this one takes
+    memory = check_memory(run, prefills)
+    peak = PeakMemory(loaded.device)
     yield RunPrepared(
         model=loaded.info,
         prompt=run.prompt,
@@ -64,6 +69,7 @@ def compare(
         ),
         environment=environment(),
         kind=request.kind,
+        memory=memory,
     )
     prefilled = yield from _prefill(run, prefills)
     yield from score(run, prefilled)
@@ -74,7 +80,9 @@ def compare(
         selections, bases = choose(run, prefilled)
         layers = yield from compact_rows(run, prefilled, selections)
         yield from generate(run, prefilled, layers, selections, bases)
-    yield RunFinished(dict(run.stopwatch.timings_ms))
+    growth = peak.growth()
+    measured = {} if growth is None else {"measured_peak": growth}
+    yield RunFinished(dict(run.stopwatch.timings_ms), measured)
 
 
 def environment() -> dict[str, str]:

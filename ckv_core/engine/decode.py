@@ -15,7 +15,7 @@ from ckv_core.errors import RunCancelledError
 from ckv_core.modeling.loaded import LoadedModel
 
 MAX_LOGITS = 2**24  # attention logits that exist at a time, 64 MiB of float32
-_READ_CHUNK = 256  # tokens per pass over a question; every row pays for its own
+READ_CHUNK = 256  # tokens per pass over a question; every row pays for its own
 
 
 class DecodeContext:
@@ -221,7 +221,7 @@ class Decoder:
             [rows, vocabulary] float32 logits after the last one.
         """
         tokens = torch.tensor([token_ids], device=self.loaded.device)
-        parts = torch.split(tokens, _READ_CHUNK, dim=1)
+        parts = torch.split(tokens, READ_CHUNK, dim=1)
         return [self.feed(part.expand(rows, -1)) for part in parts][-1]
 
     def _forward(self, token_ids: Tensor, logits_to_keep: int) -> Tensor:

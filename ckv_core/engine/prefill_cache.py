@@ -29,6 +29,13 @@ class PrefillCache:
         while self._prefills and self.nbytes > self._max_bytes:
             self._prefills.popitem(last=False)
 
+    def keep_only(self, token_ids: Sequence[int]) -> None:
+        """Drop all but the prefill of these tokens."""
+        kept = self._prefills.get(tuple(token_ids))
+        self._prefills.clear()
+        if kept is not None:
+            self._prefills[tuple(token_ids)] = kept
+
     @property
     def nbytes(self) -> int:
         """Bytes that the kept prefills hold."""

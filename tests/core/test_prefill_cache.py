@@ -23,7 +23,9 @@ def _run(loaded: LoadedModel, prefills: PrefillCache | None, **changes: object) 
 
 
 def _without_times(result: RunResult) -> dict[str, object]:
+    """Times and memory are measured anew in every run; all else must be the same."""
     data = to_json(result)
+    data.pop("memory")
     for part in (data, *data["variants"]):
         part.pop("timings_ms")
         part.pop("tokens_per_second", None)

@@ -1,0 +1,163 @@
+"""Laws of the memory estimate: an upper bound, not a silly one; what does not fit is refused."""
+
+import gc
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from ckv_core.config import CompareRequest
+from ckv_core.engine import memory
+from ckv_core.engine.compare import compare
+from ckv_core.engine.prefill_cache import PrefillCache
+from ckv_core.errors import PromptError
+from ckv_core.events import RunPrepared, RunResult
+from ckv_core.memory_line import human_bytes, memory_line
+from ckv_core.metrics import memory as device_memory
+from ckv_core.modeling.loaded import LoadedModel, wrap_model
+from tests.core.tiny_models import tiny_config, tiny_model, tiny_tokenizer
+
+VARIANTS = ("full", "streaming_llm", "snapkv+critical", "adakv+critical", "snapkv+critical_auto")
+TEXT = "The ferry left at nine. Nobody waved, for nobody had been told. "
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def long_model() -> LoadedModel:
+    config = tiny_config("llama", max_position_embeddings=65_536)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    return wrap_model(model.eval(), tiny_tokenizer(), name="tiny", sha256="0" * 64)
+
+
+def run(loaded: LoadedModel, prefills: PrefillCache | None = None, **changes: object) -> RunResult:
+    settings: dict[str, object] = {
+        "context": TEXT * 20,
+        "question": "Who waved?",
+        "variants": VARIANTS,
+        "defaults": {"budget": "10%"},
+        "max_new_tokens": 4,
+    }
+    result = RunResult()
+    for event in compare(CompareRequest(**(settings | changes)), loaded, prefills=prefills):  # type: ignore[arg-type]
+        result.apply(event)
+    return result
+
+
+@pytest.mark.parametrize("scenario", ["regular", "context-only"])
+@pytest.mark.parametrize("tokens", [2_000, 16_000])
+def test_the_measured_peak_stays_below_the_estimate(
+    long_model: LoadedModel, tokens: int, scenario: str
+) -> None:
+    result = run(long_model, context=(TEXT * 300)[:tokens], scenario=scenario)
+    if "measured_peak" not in result.memory:
+        pytest.skip("this system does not tell the peak resident size")
+    assert result.memory["cache"] <= result.memory["prefill_peak"] <= result.memory["total"]
+    assert 0 < result.memory["measured_peak"] <= result.memory["total"]
+
+
+def test_a_long_estimate_is_not_silly(long_model: LoadedModel) -> None:
+    result = run(long_model, context=(TEXT * 700)[:40_000], max_new_tokens=1)
+    if "measured_peak" not in result.memory:
+        pytest.skip("this system does not tell the peak resident size")
+    assert result.memory["total"] <= 4 * result.memory["measured_peak"]
+
+
+def test_the_estimate_knows_the_cache_to_the_byte() -> None:
+    result = run(tiny_model("qwen3"))
+    receipt = result.variants[0].receipt
+    assert receipt is not None
+    assert result.memory["cache"] == receipt.full_cache_bytes
+
+
+@pytest.fixture
+def little_memory(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A device whose free bytes are the list's only element."""
+    free = [0]
+    monkeypatch.setattr(memory, "available_bytes", lambda device: free[0])
+    return free
+
+
+def test_a_run_that_does_not_fit_is_refused_before_anything_is_computed(
+    little_memory: list[int],
+) -> None:
+    asked = CompareRequest(context=TEXT * 24, variants=VARIANTS, defaults={"budget": "10%"})
+    little_memory[0] = memory.OVERHEAD_BYTES + 7_500_000
+    with pytest.raises(PromptError) as refused:
+        next(compare(asked, tiny_model("llama")))
+    sentence = str(refused.value)
+    assert "left" in sentence
+    assert "shorten the context by" in sentence
+    tokens = int(
+        sentence.partition(" tokens to ")[2].partition(" ")[0].replace(",", "").rstrip(".")
+    )
+    fitting = CompareRequest(
+        context=(TEXT * 24)[: tokens - 120], variants=VARIANTS, defaults={"budget": "10%"}
+    )
+    first = next(compare(fitting, tiny_model("llama")))
+    assert isinstance(first, RunPrepared)
+    assert first.memory["total"] <= little_memory[0]
+
+
+def test_nothing_fits_without_a_smaller_model(little_memory: list[int]) -> None:
+    little_memory[0] = 1000
+    with pytest.raises(PromptError, match="choose a smaller model"):
+        run(tiny_model("llama"))
+
+
+def test_old_prefills_count_as_room_and_make_it(little_memory: list[int]) -> None:
+    little_memory[0] = 2**40
+    prefills = PrefillCache(2**30)
+    run(tiny_model("llama"), prefills, context=TEXT * 12)
+    run(tiny_model("llama"), prefills)
+    held, needed = prefills.nbytes, run(tiny_model("llama"), prefills).memory["total"]
+    little_memory[0] = needed - 1
+    again = run(tiny_model("llama"), prefills)
+    assert again.memory["available"] == needed - 1 + held
+    assert again.timings_ms["prefill"] == 0.0, "the prompt's own prefill stays"
+    assert 0 < prefills.nbytes < held
+    little_memory[0] = needed - prefills.nbytes - 1
+    with pytest.raises(PromptError):
+        run(tiny_model("llama"), prefills)
+
+
+# --- the device ---------------------------------------------------------------------------
+
+
+def test_the_limit_of_a_container_counts(tmp_path: Path) -> None:
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("4:memory:/box\n0::/not/here\n")
+    second = tmp_path / "sys/fs/cgroup"
+    first = second / "memory/box"
+    first.mkdir(parents=True)
+    assert device_memory._group_limits(tmp_path) == []
+    (first / "memory.limit_in_bytes").write_text("1000\n")
+    (first / "memory.usage_in_bytes").write_text("700\n")
+    (first / "memory.stat").write_text("inactive_file 1\ntotal_inactive_file 50\n")
+    assert device_memory._group_limits(tmp_path) == [350]
+    (second / "memory.max").write_text("max\n")
+    (second / "memory.current").write_text("700\n")
+    (second / "memory.stat").write_text("inactive_file 100\n")
+    assert device_memory._group_limits(tmp_path) == [350]
+    (second / "memory.max").write_text("900\n")
+    assert device_memory._group_limits(tmp_path) == [350, 300]
+
+
+def test_the_peak_is_seen_after_it_is_over() -> None:
+    peak = device_memory.PeakMemory(CPU)
+    if peak.growth() is None:
+        pytest.skip("this system does not tell the peak resident size")
+    block = torch.ones(50 * 2**20, dtype=torch.uint8)
+    del block
+    gc.collect()
+    assert 45 * 2**20 < (peak.growth() or 0) < 90 * 2**20
+
+
+def test_one_line_tells_estimate_peak_and_cache() -> None:
+    stated = {"total": 2**31, "available": 2**33, "cache": 3 * 2**20, "variants": 2**20}
+    assert memory_line({}) == ""
+    assert "not measured" in memory_line(stated)
+    line = memory_line({**stated, "measured_peak": 2**30})
+    assert "peak 1.0 GiB, estimated at most 2.0 GiB of 8.0 GiB" in line
+    assert "full cache 3.0 MiB" in line
+    assert human_bytes(1023) == "1,023 B"
