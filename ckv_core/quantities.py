@@ -1,7 +1,7 @@
 """Every measured quantity of the perturbation laboratory: name, formula, unit, axes, source.
 
 The engine fills arrays under these names; storage, the result JSON, the tables and the charts
-treat them alike. docs/definitions.md is generated from this list. No torch.
+treat them alike. Their table in docs/definitions.md is written by quantities_doc.py. No torch.
 """
 
 from dataclasses import dataclass
@@ -190,42 +190,45 @@ _ALL: tuple[Quantity, ...] = (
     _mass(
         "sigma_stage1",
         "Attention mass of stage 1 (sigma)",
-        "sigma = sum_i N'_i A_i, the token's own entry in N'",
-        "CriticalKV, assumption 1; figure 4",
+        "sigma = sum_i N'_i A_i",
+        "CriticalKV, assumption 1",
     ),
     _mass(
         "sigma_kept",
         "Attention mass kept",
         "sigma_N = sum_i N_i A_i",
-        "CriticalKV, eq. 6; appendix A",
+        "CriticalKV, eq. 6; appendix A, figure 4",
     ),
     _mass(
         "sigma_oracle",
         "Attention mass that stage 1 could hold at most",
-        "sum of the |N'| largest A_i",
+        "sum of as many of the largest A_i as N' holds entries",
         "CriticalKV, assumption 1; the gap to sigma is the observation window's error",
     ),
     _bound(
-        "value_mass", "C: all attention times value norm", "C = sum_i A_i v_i", "CriticalKV, thm. 2"
+        "value_mass",
+        "C: all attention times value norm",
+        "C = sum_i A_i v_i",
+        "CriticalKV, theorem 2",
     ),
     _bound(
         "theta",
         "theta: bound of the kept set",
         "theta = C - (2 - 1/sigma_N) sum_i N_i A_i v_i",
-        "CriticalKV, theorem 2",
+        "CriticalKV, theorem 2, eq. 8",
     ),
     _bound(
         "theta_hat",
         "theta-hat: bound that stage 2 minimises",
         "theta^ = C' - (2 - 1/sigma) sum_i N''_i A_i v_i, "
         "C' = C - (2 - 1/sigma) sum_i N'_i A_i v_i",
-        "CriticalKV, theorem 3",
+        "CriticalKV, theorem 3, eq. 14-15",
     ),
     _bound(
         "theta_relaxed",
         "Relaxed theta: bound of attention alone",
         "C' - min_i(v_i) (2 - 1/sigma) sum_i N''_i A_i",
-        "CriticalKV, theorem 4",
+        "CriticalKV, theorem 4, eq. 18",
     ),
     _oracle(
         "oracle_attention_l1",
@@ -240,13 +243,13 @@ _ALL: tuple[Quantity, ...] = (
     _oracle(
         "oracle_greedy_l1",
         "Oracle: greedy",
-        "head L1 if entries are dropped one after another, each the one that adds least to the "
-        "group's true head L1",
+        "head L1 of a set found by dropping again and again the 1/32 of the candidates without "
+        "which the group's true head L1 is smallest; of either other oracle where that is better",
     ),
     _forced(
         "forced_top1",
         "Same first choice as the full cache",
-        "1 if argmax equals the full cache's",
+        "1 if argmax equals the full cache's at this position, else 0",
         "1",
         lower=False,
     ),
@@ -256,7 +259,7 @@ _ALL: tuple[Quantity, ...] = (
     _forced(
         "forced_rank",
         "Rank of the full cache's token",
-        "1 + tokens of higher logit",
+        "1 + tokens of higher logit; of equal ones the lower id comes first",
         "rank",
         lower=True,
     ),
