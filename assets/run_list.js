@@ -1,59 +1,150 @@
-// Saved runs, newest first; deleting asks once more in place.
+// Saved runs: rows with a thumbnail, inline editing, and actions on chosen ones.
 
-const empty = make("p", { class: "ckv-empty", text: "No runs yet. Start one on the Compare page." });
-const told = make("p", { class: "ckv-notice", role: "status", hidden: true });
+const chosen = new Set();
+let dropped = [];
+const told = make("p", { class: "ckv-notice", role: "status" });
+const undo = make("button", { type: "button", class: "ckv-button", text: "Undo", hidden: true });
+const empty = make("p", { class: "ckv-empty" });
 const body = make("tbody");
+const all = make("input", { type: "checkbox", "aria-label": "Choose all runs of this page" });
+const heads = ["Run", "Moved", "State", "Model", "Variants", "Tokens", "Created"];
 const table = make("div", { class: "ckv-scroll", tabindex: "0", role: "region", "aria-label": "Saved runs" },
   make("table", { class: "ckv-table ckv-run-table" },
-    make("thead", {}, make("tr", {}, ...["Run", "State", "Model", "Variants", "Tokens", "Created"]
-      .map((text) => make("th", { scope: "col", text })),
+    make("thead", {}, make("tr", {}, make("th", { scope: "col" }, all),
+      ...heads.map((text) => make("th", { scope: "col", text, title: text === "Moved" ? "Final hidden L1 of each variant, as bars" : null })),
       make("th", { scope: "col" }, make("span", { class: "ckv-offscreen", text: "Actions" })))),
     body));
 const pages = make("nav", { class: "ckv-pages", "aria-label": "Pages of the list" });
-root.append(told, empty, table, pages);
+const filters = make("div");
+const bulk = make("div", { class: "ckv-bulk", role: "group", "aria-label": "Chosen runs", hidden: true });
+root.append(filters, make("div", { class: "ckv-told" }, told, undo), bulk, empty, table, pages);
 
-function actions(row) {
-  const ask = make("button", { type: "button", class: "ckv-button ckv-quiet", text: "Delete", "aria-label": `Delete ${row.title}` });
-  const yes = make("button", { type: "button", class: "ckv-button ckv-danger", text: "Delete for good", hidden: true });
-  const no = make("button", { type: "button", class: "ckv-button ckv-quiet", text: "Keep", hidden: true });
-  const flip = (asking) => { ask.hidden = asking; yes.hidden = no.hidden = !asking; (asking ? no : ask).focus(); };
-  ask.addEventListener("click", () => flip(true));
-  no.addEventListener("click", () => flip(false));
-  yes.addEventListener("click", () => {
-    yes.disabled = true;
-    trigger("remove", { slug: row.slug, page: Number(props.value?.page) || 1 });
+const act = (action, slugs, more = {}) => trigger("act", { action, slugs, query: location.search, ...more });
+undo.addEventListener("click", () => act("undo", dropped));
+all.addEventListener("change", () => {
+  for (const box of body.querySelectorAll("input[data-slug]")) {
+    box.checked = all.checked;
+    if (all.checked) chosen.add(box.dataset.slug); else chosen.delete(box.dataset.slug);
+  }
+  drawBulk();
+});
+
+const button = (text, onclick, more = {}) =>
+  make("button", { type: "button", class: "ckv-button ckv-quiet", text, onclick, ...more });
+
+function drawBulk() {
+  bulk.hidden = chosen.size === 0;
+  const slugs = [...chosen];
+  const tag = make("input", { type: "text", class: "ckv-input", maxlength: "40", "aria-label": "Tag for the chosen runs", placeholder: "tag" });
+  const compare = make("a", { class: "ckv-link", text: "Compare", href: `/compare-runs?ids=${slugs.map(encodeURIComponent).join(",")}` });
+  compare.hidden = slugs.length < 2;
+  bulk.replaceChildren(
+    make("span", { text: `${slugs.length} chosen` }), tag,
+    button("Tag", () => act("tag", slugs, { tag: tag.value })),
+    compare, button("Delete chosen", () => act("delete", slugs)));
+}
+
+function thumbnail(picture) {
+  if (!picture) return make("span", { class: "ckv-subdued", text: "–" });
+  const bars = list(picture.bars);
+  const svg = document.createElementNS(SVG, "svg");
+  svg.setAttribute("viewBox", `0 0 ${bars.length * 6} 20`);
+  svg.setAttribute("class", "ckv-thumbnail");
+  svg.setAttribute("role", "img");
+  svg.setAttribute("aria-label", str(picture.text));
+  const title = document.createElementNS(SVG, "title");
+  title.textContent = str(picture.text);
+  svg.append(title);
+  bars.forEach((share, index) => {
+    const height = share === null ? 1 : Math.max(1, clamp(Number(share) || 0, 0, 1) * 20);
+    const bar = document.createElementNS(SVG, "rect");
+    for (const [name, value] of Object.entries({ x: index * 6, y: 20 - height, width: 5, height, fill: colorOf(index) })) bar.setAttribute(name, value);
+    svg.append(bar);
   });
-  return make("td", { class: "ckv-row-actions" }, ask, no, yes);
+  return svg;
+}
+
+function editor(row, line) {
+  const field = (label, node) => make("label", { class: "ckv-field" }, make("span", { text: label }), node);
+  const title = make("input", { type: "text", class: "ckv-input", maxlength: "200" });
+  const tags = make("input", { type: "text", class: "ckv-input" });
+  const note = make("textarea", { class: "ckv-input", rows: "3", maxlength: "10000" });
+  title.value = str(row.title);
+  tags.value = list(row.tags).join(" ");
+  note.value = str(row.note);
+  const close = () => { form.remove(); line.querySelector("[data-edit]").focus(); };
+  const save = (event) => {
+    event.preventDefault();
+    act("edit", [row.slug], { title: title.value, note: note.value, tags: tags.value });
+  };
+  const form = make("tr", { class: "ckv-editor" }, make("td", { colspan: String(heads.length + 2) },
+    make("form", { onsubmit: save }, field("Title", title), field("Tags, separated by spaces", tags), field("Note", note),
+      make("span", {}, make("button", { class: "ckv-button", text: "Save" }), button("Cancel", close)))));
+  line.after(form);
+  title.focus();
 }
 
 function item(row) {
   const when = new Date(row.created);
-  const href = `/run?id=${encodeURIComponent(row.slug)}`;
-  return make("tr", {},
-    make("th", { scope: "row" }, make("a", { class: "ckv-link", href, text: str(row.title) || row.slug })),
+  const name = str(row.title) || row.slug;
+  const box = make("input", { type: "checkbox", "data-slug": row.slug, "aria-label": `Choose ${name}` });
+  box.checked = chosen.has(row.slug);
+  box.addEventListener("change", () => {
+    if (box.checked) chosen.add(row.slug); else chosen.delete(row.slug);
+    drawBulk();
+  });
+  const actions = make("td", { class: "ckv-row-actions" },
+    button(row.pinned ? "Unpin" : "Pin", () => act("pin", [row.slug], { pinned: !row.pinned }), { "aria-label": `${row.pinned ? "Unpin" : "Pin"} ${name}` }),
+    button("Edit", () => { if (!line.nextSibling?.classList.contains("ckv-editor")) editor(row, line); }, { "aria-label": `Edit ${name}`, "data-edit": true }),
+    button("Delete", () => act("delete", [row.slug]), { "aria-label": `Delete ${name}` }));
+  const line = make("tr", {},
+    make("td", {}, box),
+    make("th", { scope: "row" },
+      row.pinned ? chip("Pinned") : null,
+      make("a", { class: "ckv-link", href: `/run?id=${encodeURIComponent(row.slug)}`, text: name }),
+      make("span", { class: "ckv-chips" }, ...list(row.tags).map((tag) => chip(`#${tag}`))),
+      row.note ? make("span", { class: "ckv-hint ckv-note", text: str(row.note) }) : null),
+    make("td", {}, thumbnail(row.thumbnail)),
     make("td", {}, make("span", { class: "ckv-state", "data-state": str(row.state), text: str(row.state) })),
     make("td", { text: str(row.model) }),
     make("td", { class: "ckv-num", text: str(row.variants), title: list(row.specs).join("\n") }),
     make("td", { class: "ckv-num", text: row.tokens === null ? "–" : whole(row.tokens) }),
     make("td", { class: "ckv-num", text: when.toLocaleString(), title: str(row.created) }),
-    actions(row));
+    actions);
+  return line;
 }
 
 function pageLinks(value) {
-  const link = (page, text) => make("a", { class: "ckv-link", href: `/runs?page=${page}`, text });
+  const link = (page, text) => {
+    const query = new URLSearchParams(location.search);
+    query.set("page", page);
+    return make("a", { class: "ckv-link", href: `/runs?${query}`, text });
+  };
   return [
-    value.page > 1 ? link(value.page - 1, "Newer") : null,
+    value.page > 1 ? link(value.page - 1, "Previous page") : null,
     make("span", { class: "ckv-subdued", text: `Page ${value.page} of ${value.pages}, ${whole(value.total)} ${value.total === 1 ? "run" : "runs"}` }),
-    value.page < value.pages ? link(value.page + 1, "Older") : null,
+    value.page < value.pages ? link(value.page + 1, "Next page") : null,
   ].filter(Boolean);
 }
 
 onValue((value) => {
   const rows = list(value?.rows);
+  const there = new Set(rows.map((row) => row.slug));
+  for (const slug of chosen) if (!there.has(slug)) chosen.delete(slug);
+  dropped = list(value?.undo);
+  all.checked = false;
   setText(told, str(value?.told));
-  told.hidden = !value?.told;
+  told.dataset.tone = str(value?.tone);
+  undo.hidden = dropped.length === 0;
+  // A refused edit keeps what was typed.
+  const typing = value?.tone === "error" && body.querySelector(".ckv-editor");
+  if (!typing) body.replaceChildren(...rows.map(item));
+  const filtered = Object.keys(value?.query ?? {}).length > 0;
+  setText(empty, filtered ? "No run passes the search and the filters." : "No runs yet. Start one on the Compare page.");
   empty.hidden = value === null || rows.length > 0;
   table.hidden = rows.length === 0;
-  body.replaceChildren(...rows.map(item));
   pages.replaceChildren(...(value && rows.length ? pageLinks(value) : []));
+  filters.replaceChildren(...(value ? [filterForm(value.query ?? {}, value.choices ?? {})] : []));
+  drawBulk();
+  if (!undo.hidden) undo.focus();
 });

@@ -65,22 +65,28 @@ def list_runs(
     return _summaries(session, keys), total
 
 
-def relatives(session: Session, slug: str) -> tuple[RunRelative | None, list[RunRelative]]:
-    """Parent and children of a run, oldest child first; deleted children are left out."""
+def relatives(
+    session: Session, slug: str, owner: str | None = None
+) -> tuple[RunRelative | None, list[RunRelative]]:
+    """Parent and children of a run, oldest child first; deleted children are left out.
+
+    Those of one owner if one is given; another's parent looks like one that is gone.
+    """
+    seen = [_ALIVE, *_owned_by(owner)]
     parent = None
     own = session.execute(
         select(Run.parent_slug, Run.lineage).where(Run.slug == slug)
     ).one_or_none()
     if own is not None and own.parent_slug is not None:
         found = session.execute(
-            select(Run.title, Run.state).where(Run.slug == own.parent_slug, _ALIVE)
+            select(Run.title, Run.state).where(Run.slug == own.parent_slug, *seen)
         ).one_or_none()
         title, state = found or (None, None)
         kind = cast("LineageKind", own.lineage)
         parent = RunRelative(own.parent_slug, title, kind, cast("RunState | None", state))
     rows = session.execute(
         select(Run.slug, Run.title, Run.lineage, Run.state)
-        .where(Run.parent_slug == slug, _ALIVE)
+        .where(Run.parent_slug == slug, *seen)
         .order_by(Run.id)
         .limit(RELATIVES_LIMIT)
     )
@@ -93,12 +99,15 @@ def relatives(session: Session, slug: str) -> tuple[RunRelative | None, list[Run
     return parent, children
 
 
-def choices(session: Session) -> dict[str, list[str]]:
-    """The models, methods and tags that can be filtered by."""
+def choices(session: Session, owner: str | None = None) -> dict[str, list[str]]:
+    """The models, methods and tags that can be filtered by; of one owner's runs if given."""
+    owned = _owned_by(owner)
+    tagged = [Tag.run_id.in_(select(Run.id).where(*owned))] if owned else []
+    compared = [Variant.run_id.in_(select(Run.id).where(*owned))] if owned else []
     statements = {
-        "models": select(Run.model_name).where(_ALIVE).distinct().order_by(Run.model_name),
-        "methods": select(Variant.method).distinct().order_by(Variant.method),
-        "tags": select(Tag.name).distinct().order_by(Tag.name),
+        "models": select(Run.model_name).where(_ALIVE, *owned).distinct().order_by(Run.model_name),
+        "methods": select(Variant.method).where(*compared).distinct().order_by(Variant.method),
+        "tags": select(Tag.name).where(*tagged).distinct().order_by(Tag.name),
     }
     return {name: list(session.scalars(each.limit(200))) for name, each in statements.items()}
 
@@ -158,9 +167,15 @@ def delete_runs(session: Session, slugs: Sequence[str], now: datetime) -> None:
     session.execute(update(Run).where(Run.id.in_(keys)).values(deleted_at=now))
 
 
-def restore_runs(session: Session, slugs: Sequence[str], deleted_after: datetime) -> int:
-    """Undo a deletion that came after the given moment; returns how many came back."""
+def restore_runs(
+    session: Session, slugs: Sequence[str], deleted_after: datetime, owner: str | None = None
+) -> int:
+    """Undo a deletion that came after the given moment; returns how many came back.
+
+    Other owners' runs stay as they are if an owner is given.
+    """
     statement = select(Run.id).where(Run.slug.in_(slugs), Run.deleted_at > deleted_after)
+    statement = statement.where(*_owned_by(owner))
     keys = session.scalars(statement).all()
     session.execute(update(Run).where(Run.id.in_(keys)).values(deleted_at=None))
     return len(keys)
@@ -176,6 +191,10 @@ def purge_deleted(session: Session, deleted_until: datetime) -> int:
 
 
 # --- parts ------------------------------------------------------------------------------
+
+
+def _owned_by(owner: str | None) -> list[ColumnElement[bool]]:
+    return [] if owner is None else [Run.owner == owner]
 
 
 def _conditions(session: Session, wanted: RunFilter) -> list[ColumnElement[bool]]:

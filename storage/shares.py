@@ -1,4 +1,4 @@
-"""Share links: who has the token of one sees its run. Only the token's hash is stored."""
+"""Owners' runs, and share links: who has a token sees its run. Only its hash is stored."""
 
 import hashlib
 import secrets
@@ -28,6 +28,14 @@ class ShareRecord:
     created_at: datetime
     expires_at: datetime | None
     revoked_at: datetime | None
+
+
+def saved_runs(session: Session, owner: str | None) -> int:
+    """How many runs take up room; of this owner alone if one is given."""
+    statement = select(func.count()).select_from(Run)
+    if owner is not None:
+        statement = statement.where(Run.owner == owner)
+    return session.scalar(statement) or 0
 
 
 def create_share(

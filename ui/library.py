@@ -1,11 +1,13 @@
 """The library of saved runs as pages see it: find, annotate, delete with undo."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from storage import library
 from storage.database import Database
 from storage.records import RunFilter, RunRelative, RunSort, RunSummary
+from ui.access import Access
 
 UNDO_MINUTES = 10
 _UNDO = timedelta(minutes=UNDO_MINUTES)
@@ -14,14 +16,16 @@ _UNDO = timedelta(minutes=UNDO_MINUTES)
 class Library:
     """Any thread may call any method; every method raises StorageError if the database fails."""
 
-    def __init__(self, database: Database, let_go: Callable[[str], None]) -> None:
+    def __init__(self, database: Database, access: Access, let_go: Callable[[str], None]) -> None:
         """Purge what was deleted too long ago to be restored.
 
         Args:
             database: open.
+            access: what the viewer may do; each method asks it.
             let_go: told before a run is deleted; raises StorageError if the run is not over.
         """
         self._database = database
+        self._access = access
         self._let_go = let_go
         self._purge()
 
@@ -33,18 +37,22 @@ class Library:
         offset: int = 0,
     ) -> tuple[list[RunSummary], int]:
         """One page of the runs that pass the filter, and how many pass; pinned ones first."""
+        wanted = replace(wanted or RunFilter(), owner=self._access.user() or "")
         with self._database.read() as session:
             return library.list_runs(session, wanted, sort, limit, offset)
 
     def choices(self) -> dict[str, list[str]]:
         """The models, methods and tags that can be filtered by."""
+        owner = self._access.user()
         with self._database.read() as session:
-            return library.choices(session)
+            return library.choices(session, owner)
 
     def relatives(self, slug: str) -> tuple[RunRelative | None, list[RunRelative]]:
         """Parent and children of a run."""
+        self._access.check_run(slug, change=True)
+        owner = self._access.user()
         with self._database.read() as session:
-            return library.relatives(session, slug)
+            return library.relatives(session, slug, owner)
 
     def annotate(self, slug: str, title: str, note: str, tags: Sequence[str]) -> None:
         """Set a run's title, note and tags.
@@ -52,6 +60,7 @@ class Library:
         Raises:
             StorageError: one of them is not allowed, or there is no such run.
         """
+        self._access.check_run(slug, change=True)
         with self._database.write() as session:
             library.annotate(session, slug, title, note, tags)
 
@@ -61,6 +70,8 @@ class Library:
         Raises:
             StorageError: the tag is not allowed, or a run has enough of them or is gone.
         """
+        for slug in slugs:
+            self._access.check_run(slug, change=True)
         with self._database.write() as session:
             library.add_tag(session, slugs, tag)
 
@@ -70,6 +81,7 @@ class Library:
         Raises:
             StorageError: there is no such run.
         """
+        self._access.check_run(slug, change=True)
         with self._database.write() as session:
             library.set_pinned(session, slug, pinned=pinned)
 
@@ -80,6 +92,8 @@ class Library:
             StorageError: one is not over, or does not exist.
         """
         for slug in slugs:
+            self._access.check_run(slug, change=True)
+        for slug in slugs:
             self._let_go(slug)
         self._purge()
         with self._database.write() as session:
@@ -87,8 +101,9 @@ class Library:
 
     def restore(self, slugs: Sequence[str]) -> int:
         """Undo a deletion of the last ten minutes; returns how many runs came back."""
+        owner = self._access.user()
         with self._database.write() as session:
-            return library.restore_runs(session, slugs, _now() - _UNDO)
+            return library.restore_runs(session, slugs, _now() - _UNDO, owner)
 
     def _purge(self) -> None:
         with self._database.write() as session:

@@ -24,7 +24,7 @@ def operation_routes(services: Services) -> list[Route]:
     def readyz(_: Request) -> Response:
         """200 if runs can be read and executed, else 503 with the reason."""
         try:
-            services.count_runs()
+            services.count_by_state()
         except CkvError as error:
             return PlainTextResponse(f"{error}\n", 503, headers=NO_STORE)
         if not services.worker_alive:

@@ -18,7 +18,7 @@ from ckv_core.records import (
     VariantResult,
 )
 from ckv_core.worker.messages import ModelStatus, TokensCounted
-from storage.records import RunSummary
+from storage.records import Lineage, RunSummary, VariantBar
 from storage.repository import RunMissingError
 from ui.services import RunSnapshot
 
@@ -182,14 +182,17 @@ class FakeServices:
 
     def __init__(self, *runs: RunSnapshot) -> None:
         self.runs = {run.slug: run for run in runs or (snapshot(),)}
+        self.library = FakeLibrary(self.runs)
         self.started: list[CompareRequest] = []
+        self.lineages: list[Lineage | None] = []
         self.cancelled: list[str] = []
         self.steps: list[RunSnapshot] = []
         self.status: ModelStatus | None = None
         self.counted = TokensCounted("", 10, 10, 100)
 
-    def start_run(self, asked: CompareRequest) -> str:
+    def start_run(self, asked: CompareRequest, lineage=None) -> str:
         self.started.append(asked)
+        self.lineages.append(lineage)
         return SLUG
 
     def cancel_run(self, slug: str) -> None:
@@ -219,7 +222,21 @@ class FakeServices:
 
     def warm(self, model: str) -> None: ...
 
-    def list_runs(self, limit: int = 50, offset: int = 0) -> list[RunSummary]:
+    def may_change(self, slug: str) -> bool:
+        return True
+
+
+class FakeLibrary:
+    """The part of the services that keeps the list of runs."""
+
+    def __init__(self, runs: dict[str, RunSnapshot]) -> None:
+        self.runs = runs
+        self.asked: list[tuple] = []
+        self.deleted: dict[str, RunSnapshot] = {}
+        self.called: list[tuple] = []
+
+    def list_runs(self, wanted=None, sort="newest", limit: int = 50, offset: int = 0):
+        self.asked.append((wanted, sort, limit, offset))
         listed = [
             RunSummary(
                 slug=run.slug,
@@ -230,14 +247,34 @@ class FakeServices:
                 variant_specs=run.request.variants,
                 prompt_tokens=None,
                 created_at=run.created_at,
+                bars=(VariantBar("Full cache", None), VariantBar("SnapKV", 3.5)),
             )
             for run in self.runs.values()
         ]
-        return listed[offset : offset + limit]
+        return listed[offset : offset + limit], len(listed)
 
-    def count_runs(self) -> int:
-        return len(self.runs)
+    def choices(self) -> dict[str, list[str]]:
+        return {"models": ["tiny"], "methods": ["full", "snapkv"], "tags": ["good"]}
 
-    def delete_run(self, slug: str) -> None:
-        self.snapshot(slug)
-        del self.runs[slug]
+    def relatives(self, slug: str):
+        return None, []
+
+    def annotate(self, *args) -> None:
+        self.called.append(("annotate", *args))
+
+    def add_tag(self, *args) -> None:
+        self.called.append(("add_tag", *args))
+
+    def set_pinned(self, slug: str, *, pinned: bool) -> None:
+        self.called.append(("set_pinned", slug, pinned))
+
+    def delete(self, slugs) -> None:
+        if any(slug not in self.runs for slug in slugs):
+            raise StorageError("A chosen run is gone; reload the list.")
+        for slug in slugs:
+            self.deleted[slug] = self.runs.pop(slug)
+
+    def restore(self, slugs) -> int:
+        back = {slug: self.deleted.pop(slug) for slug in slugs if slug in self.deleted}
+        self.runs |= back
+        return len(back)

@@ -21,7 +21,6 @@ from ui.pages.live import Feed, cancel_run
 from ui.pages.methods import knobs_table, methods_table
 from ui.pages.results import build_results
 from ui.pages.run import RunPage
-from ui.pages.runs import RunsPage
 from ui.settings import Settings
 
 SETTINGS = Settings.from_environ({})
@@ -189,15 +188,15 @@ def test_a_feed_sends_charts_once_and_only_when_all_is_measured():
     built = block()
     feed = Feed(built)
     now = snapshot().created_at
-    charts = len(built.charts)
     half = snapshot().result
     half.variants[2] = dataclasses.replace(half.variants[2], perturbation=None)
+    at = [type(component).__name__ for component in built.outputs].index("RunCharts")
     first = feed.updates(running(result=half), now)
     assert len(first) == len(built.outputs)
-    assert first[-charts] is None
-    drawn = feed.updates(snapshot(), now)[-charts:]
-    assert not any(is_skip(update) for update in drawn)
-    assert all(is_skip(update) for update in feed.updates(snapshot(), now)[-charts:])
+    assert first[at]["charts"] == []
+    drawn = feed.updates(snapshot(), now)[at]
+    assert [chart["name"] for chart in drawn["charts"]] == ["layers", "final", "heads", "budgets"]
+    assert is_skip(feed.updates(snapshot(), now)[at])
 
 
 def test_a_feed_leaves_out_what_did_not_change():
@@ -230,31 +229,6 @@ def test_the_tail_of_no_run_changes_nothing():
     (updates,) = collect(page.tail(""))
     assert len(updates) == len(page.block.outputs) + 2
     assert all(map(is_skip, updates))
-
-
-# --- runs page ------------------------------------------------------------------------------
-
-
-def runs_page(services: FakeServices) -> RunsPage:
-    with gr.Blocks(analytics_enabled=False):
-        return RunsPage(services)
-
-
-@pytest.mark.parametrize("asked", ["1", "0", "-3", "99", "x", "9" * 50, "\u0663"])
-def test_any_page_number_shows_a_page(asked):
-    value = runs_page(FakeServices()).open(open_request(page=asked))
-    assert (value["page"], value["pages"], len(value["rows"])) == (1, 1, 1)
-
-
-def test_deleting_needs_a_run_that_exists():
-    services = FakeServices()
-    page = runs_page(services)
-    for data in ({"slug": ["x"]}, {"slug": "zzz999zzz999"}, "text", None):
-        page.remove(gr.EventData(None, data))
-        assert services.count_runs() == 1
-    told = page.remove(gr.EventData(None, {"slug": SLUG, "page": 1}))
-    assert services.count_runs() == 0
-    assert "is deleted" in told["told"]
 
 
 # --- methods page ---------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from tests.ui.scripted_services import (
     request,
     wait_until,
 )
+from ui.limits import Limits
 from ui.services import RunSnapshot, Services
 
 
@@ -33,7 +34,7 @@ def database(tmp_path: Path) -> Iterator[Database]:
 
 @pytest.fixture
 def services(database: Database) -> Iterator[Services]:
-    services = Services(database, make_client=make_client, queue_limit=3)
+    services = Services(database, make_client=make_client, limits=Limits(queue=3))
     yield services
     services.close()
 
@@ -135,7 +136,7 @@ def test_a_full_queue_is_one_sentence_and_takes_runs_again_later(services: Servi
     slugs = [services.start_run(request(ENDLESS)) for _ in range(3)]
     with pytest.raises(CkvError, match=r"queue is full \(3 runs\)"):
         services.start_run(request("steps 1"))
-    assert services.count_runs() == 3
+    assert services.library.list_runs()[1] == 3
     for slug in slugs:
         services.cancel_run(slug)
         assert end_of(services, slug).state == "cancelled"
@@ -155,7 +156,7 @@ def test_a_wrong_request_is_refused_and_leaves_no_run(
 ) -> None:
     with pytest.raises(error):
         services.start_run(wrong)
-    assert services.count_runs() == 0
+    assert services.library.list_runs()[1] == 0
 
 
 def test_cancel_ends_a_queued_and_a_running_run_and_keeps_what_was_there(
@@ -183,7 +184,7 @@ def test_an_unknown_run_is_one_sentence_everywhere(services: Services) -> None:
     calls: list[Callable[[str], object]] = [
         services.snapshot,
         services.cancel_run,
-        services.delete_run,
+        lambda slug: services.library.delete([slug]),
         lambda slug: services.retained(slug, 0),
         lambda slug: asyncio.run(collect(services.watch(slug))),
     ]
@@ -195,11 +196,11 @@ def test_an_unknown_run_is_one_sentence_everywhere(services: Services) -> None:
 def test_a_run_is_deleted_only_when_it_is_over(services: Services) -> None:
     slug = services.start_run(request(ENDLESS))
     with pytest.raises(StorageError, match="cancel it first"):
-        services.delete_run(slug)
+        services.library.delete([slug])
     services.cancel_run(slug)
     end_of(services, slug)
-    services.delete_run(slug)
-    assert services.count_runs() == 0
+    services.library.delete([slug])
+    assert services.library.list_runs()[1] == 0
     with pytest.raises(StorageError, match="no run"):
         services.snapshot(slug)
 
@@ -209,11 +210,11 @@ def test_runs_are_listed_with_their_states(services: Services) -> None:
     end_of(services, done)
     failed = services.start_run(request("refuse"))
     end_of(services, failed)
-    assert [(run.slug, run.state) for run in services.list_runs()] == [
+    assert [(run.slug, run.state) for run in services.library.list_runs()[0]] == [
         (failed, "failed"),
         (done, "done"),
     ]
-    assert services.list_runs(limit=1, offset=1)[0].slug == done
+    assert services.library.list_runs(limit=1, offset=1)[0][0].slug == done
 
 
 def test_tokens_are_counted_during_a_run_and_bad_text_is_refused_here(services: Services) -> None:

@@ -20,6 +20,7 @@ from tests.ui.scripted_services import (
     wait_until,
     worker_pid,
 )
+from ui.limits import Limits
 from ui.services import Services
 
 
@@ -32,7 +33,7 @@ def database(tmp_path: Path) -> Iterator[Database]:
 
 @pytest.fixture
 def services(database: Database) -> Iterator[Services]:
-    services = Services(database, make_client=make_client, queue_limit=3)
+    services = Services(database, make_client=make_client, limits=Limits(queue=3))
     yield services
     services.close()
 
@@ -107,6 +108,6 @@ def test_a_disk_that_fills_up_fails_the_run_and_the_app_lives_on(
         session.execute(text("DROP TRIGGER full_runs"))
         session.execute(text("DROP TRIGGER full_variants"))
     assert end_of(services, services.start_run(request("steps 2"))).state == "done"
-    services.delete_run(slug)
+    services.library.delete([slug])
     with pytest.raises(StorageError, match="no run"):
         services.snapshot(slug)

@@ -39,10 +39,10 @@ class Facts(ScriptedHtml):
 
 
 class RunList(ScriptedHtml):
-    """Shows {"rows", "page", "pages", "total", "told"}; triggers `remove` with {slug, page}."""
+    """Shows a view of the Runs page; triggers `act` with {action, slugs, query, ...}."""
 
     NAME = "run-list"
-    SCRIPTS = ("run_list.js",)
+    SCRIPTS = ("run_filters.js", "run_list.js")
 
 
 def said(text: str, tone: Tone = "") -> dict[str, Any]:

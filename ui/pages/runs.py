@@ -1,16 +1,20 @@
-"""The Runs page: saved runs, newest first, to open and to delete."""
+"""The Runs page: find, name, tag, pin, compare and delete runs; its address is the view."""
 
+from collections.abc import Mapping
 from typing import Any
+from urllib.parse import parse_qsl
 
 import gradio as gr
 
-from ckv_core.errors import CkvError
-from ui import views
+from ckv_core.errors import CkvError, StorageError
+from ui.library import UNDO_MINUTES
 from ui.pages.parts import RunList
 from ui.routes import is_slug
+from ui.run_query import NAMES, STATES, TEXT_CHARS, read_query, run_row
 from ui.services import Services
 
 PAGE_SIZE = 25
+MOST_CHOSEN = 100
 PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
 
 
@@ -19,52 +23,98 @@ class RunsPage:
 
     def __init__(self, services: Services) -> None:
         """Lay out the page; call inside its route."""
-        self._services = services
+        self._library = services.library
         gr.Markdown(
             "## Runs\nEvery run is saved when it starts. Open one, or send its link to a colleague "
-            "who can reach this app.",
+            "who can reach this app; this page's address holds the search and the filters.",
             elem_classes=["section"],
         )
         self.runs = RunList(elem_id="runs")
 
     def wire(self, page: gr.Blocks) -> None:
-        """Connect opening and deleting."""
+        """Connect opening and every action on runs."""
         page.load(self.open, None, [self.runs], queue=False, **PRIVATE)
-        self.runs.remove(self.remove, None, [self.runs], queue=False, **PRIVATE)
+        self.runs.act(self.act, None, [self.runs], queue=False, **PRIVATE)
 
     def open(self, request: gr.Request) -> dict[str, Any]:
-        """The page of the list that the address names."""
-        asked = request.query_params.get("page", "1") if request else "1"
-        return self._page(asked, "")
+        """The view that the address names."""
+        return self._view(request.query_params if request else {})
 
-    def remove(self, event: gr.EventData) -> dict[str, Any]:
-        """Delete the run that the reader confirmed."""
-        slug, page = _field(event, "slug"), _field(event, "page")
-        told = "That run is gone already."
-        if is_slug(slug):
-            try:
-                self._services.delete_run(str(slug))
-                told = f"Run {slug} is deleted."
-            except CkvError as error:
-                told = str(error)
-        return self._page(str(page), told)
+    def act(self, event: gr.EventData) -> dict[str, Any]:
+        """Do what the reader asked of some runs, and show the same view again."""
+        data = getattr(event, "_data", None)
+        asked: Mapping[str, Any] = data if isinstance(data, dict) else {}
+        try:
+            shown = dict(parse_qsl(str(asked.get("query", ""))[:4_000].removeprefix("?")))
+        except ValueError:  # too many fields
+            shown = {}
+        try:
+            told = self._do(asked)
+        except CkvError as error:
+            return self._view(shown, str(error), tone="error")
+        undo = _slugs(asked) if asked.get("action") == "delete" else []
+        return self._view(shown, told, undo=undo)
 
-    def _page(self, asked: str, told: str) -> dict[str, Any]:
-        total = self._services.count_runs()
+    def _do(self, asked: Mapping[str, Any]) -> str:
+        slugs = _slugs(asked)
+        match asked.get("action"):
+            case "delete":
+                self._library.delete(slugs)
+                return f"{_runs(len(slugs))} deleted; undo works for {UNDO_MINUTES} minutes."
+            case "undo":
+                return f"{_runs(self._library.restore(slugs))} restored."
+            case "pin":
+                self._library.set_pinned(slugs[0], pinned=asked.get("pinned") is True)
+                return "Pinned." if asked.get("pinned") is True else "No longer pinned."
+            case "tag":
+                self._library.add_tag(slugs, str(asked.get("tag", "")).strip())
+                return f"{_runs(len(slugs))} tagged."
+            case "edit":
+                texts = [str(asked.get(name, "")) for name in ("title", "note", "tags")]
+                self._library.annotate(slugs[0], texts[0], texts[1], texts[2].split())
+                return "Saved."
+            case _:
+                raise StorageError("Nothing was done: the page asked for an unknown action.")
+
+    def _view(
+        self,
+        given: Mapping[str, str],
+        told: str = "",
+        *,
+        tone: str = "",
+        undo: list[str] | None = None,
+    ) -> dict[str, Any]:
+        query = read_query(given)
+        offset = (query.page - 1) * PAGE_SIZE
+        runs, total = self._library.list_runs(query.wanted, query.sort, PAGE_SIZE, offset)
         pages = max(1, -(-total // PAGE_SIZE))
-        valid = asked.isascii() and asked.isdigit() and len(asked) < 9
-        page = min(max(int(asked), 1), pages) if valid else 1
-        runs = self._services.list_runs(limit=PAGE_SIZE, offset=(page - 1) * PAGE_SIZE)
+        page = min(query.page, pages)
+        if page != query.page:
+            offset = (page - 1) * PAGE_SIZE
+            runs, total = self._library.list_runs(query.wanted, query.sort, PAGE_SIZE, offset)
         return {
-            "rows": [views.run_row(run) for run in runs],
+            "rows": [run_row(run) for run in runs],
             "page": page,
             "pages": pages,
             "total": total,
-            "told": told,
+            "told": told or query.told,
+            "tone": tone,
+            "undo": undo or [],
+            "query": {k: given[k][:TEXT_CHARS] for k in NAMES if given.get(k) and k != "page"},
+            "choices": {**self._library.choices(), "states": list(STATES)},
         }
 
 
-def _field(event: gr.EventData, name: str) -> object:
-    """One field of a client's event, which may be anything."""
-    data = getattr(event, "_data", None)
-    return data.get(name) if isinstance(data, dict) else None
+def _slugs(asked: Mapping[str, Any]) -> list[str]:
+    """The chosen runs; a client may send anything."""
+    given = asked.get("slugs")
+    slugs = [slug for slug in given if is_slug(slug)] if isinstance(given, list) else []
+    if not slugs:
+        raise StorageError("Choose at least one run first.")
+    if len(slugs) > MOST_CHOSEN:
+        raise StorageError(f"Choose up to {MOST_CHOSEN} runs at a time.")
+    return slugs
+
+
+def _runs(count: int) -> str:
+    return f"{count} {'run' if count == 1 else 'runs'}"

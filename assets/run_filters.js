@@ -1,0 +1,42 @@
+// Search, filters and sort of the list of runs: a plain GET form, so the address is the view.
+
+function filterForm(query, choices) {
+  const labelled = (text, node) => make("label", { class: "ckv-field" }, make("span", { text }), node);
+  const input = (name, label, more = {}) => {
+    const node = make("input", { name, type: "text", class: "ckv-input", ...more });
+    node.value = str(query[name]);
+    return labelled(label, node);
+  };
+  const pick = (name, label, values, blank = "any") => {
+    const node = make("select", { name, class: "ckv-input" },
+      blank === null ? null : make("option", { value: "", text: blank }),
+      ...list(values).map((value) => make("option", { value: str(value), text: str(value) })));
+    node.value = str(query[name]) || (blank === null ? str(values[0]) : "");
+    return labelled(label, node);
+  };
+  const form = make("form", { class: "ckv-filters", action: "/runs", method: "get", role: "search", "aria-label": "Runs" },
+    input("text", "Search title, note, question and generations", { type: "search", maxlength: "400" }),
+    pick("model", "Model", choices.models),
+    pick("method", "Method", choices.methods),
+    input("min_budget", "Budget from", { type: "number", min: "0", step: "1" }),
+    input("max_budget", "Budget to", { type: "number", min: "0", step: "1" }),
+    pick("tag", "Tag", choices.tags),
+    pick("state", "State", choices.states),
+    pick("kind", "Kind", ["compare", "sweep"]),
+    input("since", "From day (UTC)", { type: "date" }),
+    input("until", "To day (UTC)", { type: "date" }),
+    pick("pinned", "Pinned", ["1"], "all runs"),
+    pick("sort", "Sort", ["newest", "oldest", "title", "model", "tokens"], null),
+    make("span", { class: "ckv-filter-buttons" },
+      make("button", { class: "ckv-button", text: "Search" }),
+      make("a", { class: "ckv-link", href: "/runs", text: "Clear" })));
+  const pinned = form.elements.pinned;
+  pinned.options[1].textContent = "pinned only";
+  const theme = new URLSearchParams(location.search).get("__theme");
+  if (theme) form.append(make("input", { type: "hidden", name: "__theme", value: theme }));
+  // Empty fields would only make the address long.
+  form.addEventListener("submit", () => {
+    for (const field of form.elements) if (field.name && !field.value) field.disabled = true;
+  });
+  return form;
+}

@@ -1,0 +1,200 @@
+"""The library: what a filter finds, in which order, and what annotations and deletion do."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import event, text
+
+from ckv_core.config import CompareRequest
+from ckv_core.errors import StorageError
+from storage import library, repository
+from storage.database import default_url, open_database
+from storage.recorder import Recorder
+from storage.records import Lineage, RunFilter
+from storage.repository import RunMissingError
+from tests.storage.run_strategies import big_events
+
+START = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory):
+    database = open_database(default_url(tmp_path_factory.mktemp("library")))
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def database(opened):
+    with opened.write() as session:
+        session.execute(text("DELETE FROM runs"))
+    return opened
+
+
+def make(database, title: str = "Title", minutes: int = 0, lineage=None, **request) -> str:
+    asked = CompareRequest(**{"context": "c", "variants": ("full", "snapkv")} | request)
+    now = START + timedelta(minutes=minutes)
+    with database.write() as session:
+        return repository.create_run(session, asked, title, now, None, lineage)
+
+
+def found(database, sort="newest", **wanted) -> list[str]:
+    with database.read() as session:
+        runs, total = library.list_runs(session, RunFilter(**wanted), sort)
+    assert total == len(runs)
+    return [run.slug for run in runs]
+
+
+def annotate(database, slug: str, title="T", note="", tags=()) -> None:
+    with database.write() as session:
+        library.annotate(session, slug, title, note, tags)
+
+
+def test_search_finds_title_note_question_and_generation(database):
+    slug = make(database, "Harbour study", question="Which SHIP left?")
+    make(database, "Other")
+    recorder = Recorder(database)
+    for item in big_events(tokens=16, variants=1):
+        recorder.apply(slug, item)
+    assert found(database, text="token63") == []
+    recorder.finish(slug)
+    annotate(database, slug, "Harbour study", "Straße, see Fig. 3")
+    for asked in ("harb", "ship", "STRASSE", "token63", "study harbour fi", "3 left"):
+        assert found(database, text=asked) == [slug], asked
+    assert found(database, text="harbour missing") == []
+    assert found(database, text="arbour") == []
+
+
+@settings(max_examples=200, deadline=None)
+@given(asked=st.text(max_size=30) | st.text("\"*()^:-+ ANDORTNE'\\&|!<>\x00", max_size=20))
+def test_no_query_text_can_raise(opened, asked):
+    with opened.read() as session:
+        library.list_runs(session, RunFilter(text=asked))
+
+
+@pytest.mark.parametrize(
+    "asked", ['"', "a*", "title:x", "NEAR(a b)", "a' OR '1", "x\x00y", "é" * 9]
+)
+def test_a_word_among_signs_is_found_as_a_word(database, asked):
+    slug = make(database, f"start {asked} end")
+    assert slug in found(database, text=asked) or not any(c.isalnum() for c in asked)
+
+
+def test_every_filter_keeps_its_runs_only(database):
+    slug = make(database, minutes=5, model="a/b")
+    other = make(database, minutes=9)
+    recorder = Recorder(database)
+    recorder.start(slug)
+    for item in big_events(tokens=16, variants=1)[:2]:
+        recorder.apply(slug, item)
+    annotate(database, slug, tags=["good"])
+    for wanted in (
+        {"model": "SmolLM2-135M-Instruct", "state": "running", "kind": "compare"},
+        {"method": "snapkv", "min_budget": 1, "max_budget": 1},
+        {"tag": "good"},
+        {"until": START + timedelta(minutes=9)},
+    ):
+        assert found(database, **wanted) == [slug], wanted
+    assert found(database, since=START + timedelta(minutes=6)) == [other]
+    for wanted in ({"min_budget": 2}, {"tag": "goo"}, {"kind": "sweep"}, {"method": "adakv"}):
+        assert found(database, **wanted) == []
+
+
+def test_pinned_runs_come_first_in_every_sort(database):
+    first = make(database, "b", 0)
+    second = make(database, "A", 1)
+    third = make(database, "c", 2)
+    assert found(database) == [third, second, first]
+    assert found(database, "oldest") == [first, second, third]
+    assert found(database, "title") == [second, first, third]
+    with database.write() as session:
+        library.set_pinned(session, first, pinned=True)
+    for sort in library.SORTS:
+        assert found(database, sort)[0] == first
+    assert found(database, pinned=True) == [first]
+
+
+def test_annotations_are_listed_and_bounded(database):
+    slug = make(database)
+    annotate(database, slug, " New ", "note\x00", ["b", "a", "b"])
+    with database.read() as session:
+        (run,), _ = library.list_runs(session)
+    assert (run.title, run.note, run.tags) == ("New", "note\x00", ("a", "b"))
+    refused = [
+        ({"title": "x" * 201}, "1 to 200 characters"),
+        ({"title": " "}, "1 to 200 characters"),
+        ({"note": "x" * 10_001}, "up to 10,000 characters"),
+        ({"tags": ["x" * 41]}, "A tag has 1 to 40"),
+        ({"tags": ["<b>"]}, "A tag has 1 to 40"),
+        ({"tags": [f"t{i}" for i in range(21)]}, "up to 20 tags"),
+    ]
+    for changes, sentence in refused:
+        with pytest.raises(StorageError, match=sentence):
+            annotate(database, slug, **changes)
+    annotate(database, slug, "x" * 200, "x" * 10_000, [f"{i:040}" for i in range(20)])
+
+
+def test_a_tag_is_added_to_several_runs_or_to_none(database):
+    slugs = [make(database), make(database)]
+    with database.write() as session:
+        library.add_tag(session, slugs, "new")
+    assert sorted(found(database, tag="new")) == sorted(slugs)
+    with pytest.raises(RunMissingError), database.write() as session:
+        library.add_tag(session, [slugs[0], "nowhere0"], "more")
+    assert found(database, tag="more") == []
+
+
+def test_a_deleted_run_is_gone_everywhere_until_it_is_restored(database):
+    slug = make(database, "Harbour")
+    child = make(database, lineage=Lineage(slug, "rerun"))
+    with database.write() as session:
+        library.delete_runs(session, [slug], START)
+    assert found(database) == [child]
+    assert found(database, text="harbour") == []
+    for load in (repository.load_run, repository.load_prompt, repository.run_owner):
+        with pytest.raises(RunMissingError), database.read() as session:
+            load(session, slug)
+    with database.read() as session:
+        parent, _ = library.relatives(session, child)
+    assert (parent.slug, parent.title) == (slug, None)
+    with database.write() as session:
+        assert library.restore_runs(session, [slug], START) == 0
+        assert library.restore_runs(session, [slug], START - timedelta(seconds=1)) == 1
+    assert found(database, text="harbour") == [slug]
+    with database.read() as session:
+        parent, children = library.relatives(session, slug)
+    assert parent is None
+    assert [(each.slug, each.kind) for each in children] == [(child, "rerun")]
+
+
+def test_only_what_was_deleted_long_enough_ago_is_purged(database):
+    slugs = [make(database, "Harbour"), make(database, "Harbour")]
+    with database.write() as session:
+        library.delete_runs(session, slugs[:1], START)
+        library.delete_runs(session, slugs[1:], START + timedelta(minutes=1))
+        assert library.purge_deleted(session, START) == 1
+        assert library.restore_runs(session, slugs, START - timedelta(days=1)) == 1
+    assert found(database, text="harbour") == slugs[1:]
+
+
+def test_a_list_reads_no_table_from_end_to_end(database):
+    statements = []
+
+    def keep(_, __, statement, parameters, *___) -> None:
+        if statement.lstrip().startswith("SELECT"):
+            statements.append((statement, parameters))
+
+    event.listen(database.engine, "before_cursor_execute", keep)
+    make(database)
+    for wanted in ({}, {"method": "snapkv"}, {"min_budget": 3}, {"tag": "a"}, {"text": "title"}):
+        found(database, **wanted)
+    event.remove(database.engine, "before_cursor_execute", keep)
+    assert len(statements) > 15
+    with database.engine.connect() as connection:
+        for statement, parameters in statements:
+            plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)
+            for row in plan:
+                is_scan = row.detail.startswith(("SCAN runs", "SCAN variants", "SCAN tags"))
+                assert not is_scan or "INDEX" in row.detail, (row.detail, statement)

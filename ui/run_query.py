@@ -1,0 +1,101 @@
+"""The list of runs by its address: query to filter and back, summaries to rows. No Gradio."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from storage.library import SORTS
+from storage.models import ACTIVE_STATES, END_STATES
+from storage.records import RunFilter, RunSort, RunSummary
+
+TEXT_CHARS = 400
+_TEXTS = ("text", "model", "method", "tag", "state", "kind")
+NAMES = (*_TEXTS, "min_budget", "max_budget", "since", "until", "pinned", "sort", "page")
+STATES = (*ACTIVE_STATES, *END_STATES)
+
+
+@dataclass(frozen=True, slots=True)
+class RunQuery:
+    """What an address asks of the list; `told` says what in it could not be read."""
+
+    wanted: RunFilter
+    sort: RunSort
+    page: int
+    told: str
+
+
+def read_query(given: Mapping[str, str]) -> RunQuery:
+    """Read an address, which may hold anything; what cannot be read is left out and told."""
+    wrong: list[str] = []
+
+    def number(name: str) -> int | None:
+        text = given.get(name, "").strip()
+        if not text:
+            return None
+        if text.isascii() and text.isdigit() and len(text) < 10:
+            return int(text)
+        wrong.append(name.replace("_", " "))
+        return None
+
+    def day(name: str) -> datetime | None:
+        text = given.get(name, "").strip()
+        if not text:
+            return None
+        try:
+            return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC)
+        except ValueError:
+            wrong.append(name)
+            return None
+
+    until = day("until")
+    if until is not None and until.year < 9999:
+        until += timedelta(days=1)
+    wanted = RunFilter(
+        **{name: given.get(name, "").strip()[:TEXT_CHARS] for name in _TEXTS},
+        min_budget=number("min_budget"),
+        max_budget=number("max_budget"),
+        since=day("since"),
+        until=until,
+        pinned=given.get("pinned") == "1",
+    )
+    sort = given.get("sort", SORTS[0])
+    page = number("page")
+    told = f"Left out, because it cannot be read: {', '.join(wrong)}." if wrong else ""
+    return RunQuery(wanted, sort if sort in SORTS else SORTS[0], page or 1, told)
+
+
+def run_row(run: RunSummary) -> dict[str, Any]:
+    """One line of the list."""
+    return {
+        "slug": run.slug,
+        "title": run.title,
+        "state": run.state,
+        "model": run.model_name,
+        "variants": len(run.variant_specs),
+        "specs": list(run.variant_specs),
+        "tokens": run.prompt_tokens,
+        "created": run.created_at.isoformat(),
+        "note": run.note,
+        "tags": list(run.tags),
+        "pinned": run.pinned,
+        "thumbnail": _thumbnail(run),
+    }
+
+
+def _thumbnail(run: RunSummary) -> dict[str, Any] | None:
+    """Final hidden L1 of each variant as a share of the largest; None if none was measured."""
+    moved = [bar.final_hidden_l1 for bar in run.bars if bar.final_hidden_l1 is not None]
+    most = max(moved, default=0.0)
+    if most <= 0:
+        return None
+    bars = [
+        None if bar.final_hidden_l1 is None else round(bar.final_hidden_l1 / most, 3)
+        for bar in run.bars
+    ]
+    named = [
+        f"{bar.label} {bar.final_hidden_l1:.4g}"
+        for bar in run.bars
+        if bar.final_hidden_l1 is not None
+    ]
+    return {"bars": bars, "text": f"Final hidden L1: {', '.join(named)}"}
