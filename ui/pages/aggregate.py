@@ -176,6 +176,7 @@ def _cells(member: Member, n: int) -> dict[str, Any]:
     }
     for key, found in member.figures.items():
         text = _shown(found, is_share=FIGURES[key].is_share)
+        text += "" if found.n == n else f", n = {found.n}"
         cells[key] = {"text": text, "value": found.mean}
         cells[f"{key}_low"], cells[f"{key}_high"] = {"value": found.low}, {"value": found.high}
     if member.wins and member.wins.heads:
@@ -206,4 +207,4 @@ def _win_update(found: Aggregate, index: object) -> Any:
     member = found.members[index]
     if member.wins is None:
         return gr.update(value=None, visible=False)
-    return gr.update(value=win_figure(member.label, member.wins), visible=True)
+    return gr.update(value=win_figure(member.spec, member.wins), visible=True)

@@ -1,0 +1,165 @@
+"""Several runs together: means, intervals, the win map, and what is refused."""
+
+import dataclasses
+from types import SimpleNamespace
+
+import gradio as gr
+import numpy as np
+import pytest
+from page_fakes import FakeServices, model_info
+from sweep_fakes import QUERY_HEADS, sweep_result, sweep_snapshot
+
+from ckv_core.errors import ConfigError
+from ui.aggregate import FIGURES, MIN_PROMPTS, aggregate, interval_of
+from ui.charts.aggregate import mean_figure, win_figure
+from ui.pages.aggregate import AggregatePage, means_table, read_slugs
+
+CRITICAL = "snapkv+critical:budget=64,alpha=0.25"
+
+
+def run_of(prompt: int, better: float = 0.5, **changes: object):
+    """A run on its own prompt."""
+    result = sweep_result(better=better)
+    tokens = tuple(range(prompt, prompt + 10))
+    result.prompt = dataclasses.replace(result.prompt, token_ids=tokens)
+    return sweep_snapshot(slug=f"runabc{prompt}", result=result, **changes)
+
+
+def runs_of(count: int):
+    return [run_of(at, 0.5 + 0.1 * at) for at in range(count)]
+
+
+def member_of(found, spec: str):
+    return next(member for member in found.members if member.spec == spec)
+
+
+def test_the_mean_is_over_prompts_and_the_interval_holds_it():
+    found = member_of(aggregate(runs_of(MIN_PROMPTS)), CRITICAL).figures["final"]
+    assert found.mean == pytest.approx(100 * 0.7)
+    assert found.low < found.mean < found.high
+    assert found.n == MIN_PROMPTS
+
+
+def test_the_interval_is_that_of_resampled_prompts():
+    values = [1.0, 2.0, 4.0, 8.0, 16.0, 3.0]
+    found = interval_of(values)
+    means = np.random.default_rng(5).choice(values, (20_000, len(values))).mean(axis=1)
+    low, high = np.percentile(means, [2.5, 97.5])
+    assert found.low == pytest.approx(low, rel=0.06)
+    assert found.high == pytest.approx(high, rel=0.06)
+
+
+def test_too_few_prompts_give_means_and_say_so():
+    found = aggregate(runs_of(MIN_PROMPTS - 1))
+    interval = member_of(found, CRITICAL).figures["final"]
+    assert (interval.low, interval.high) == (None, None)
+    assert found.notes == ["An interval needs at least 5 prompts; 4 prompts give means only."]
+
+
+def test_a_prompt_counts_once():
+    found = aggregate([*runs_of(2), run_of(1)])
+    assert found.n == 2
+    assert "1 of 3 runs repeat a prompt" in found.notes[0]
+
+
+def test_heads_win_by_their_means_over_the_prompts():
+    runs = runs_of(2)
+    for run, factors in zip(
+        runs, (np.full(QUERY_HEADS, 0.5), np.full(QUERY_HEADS, 1.2)), strict=True
+    ):
+        at = next(i for i, v in enumerate(run.result.variants) if v.spec == CRITICAL)
+        variant = run.result.variants[at]
+        base = variant.perturbation.base_head_l1
+        factors[0] = 1.9
+        moved = dataclasses.replace(
+            variant.perturbation, head_l1=(base * factors).astype(np.float32)
+        )
+        run.result.variants[at] = dataclasses.replace(variant, perturbation=moved)
+    wins = member_of(aggregate(runs), CRITICAL).wins
+    # Head 0 loses in both; the others win in the mean, 0.85, though they lose in one prompt.
+    assert (wins.wins, wins.heads, wins.n) == (35, 42, 2)
+    assert wins.ratio[0, 1] == pytest.approx(np.log2(0.85), abs=1e-5)
+    assert np.isnan(wins.ratio[4]).all()
+
+
+def test_the_share_of_sigma_over_a_half_leaves_out_what_is_not_defined():
+    runs = runs_of(2)
+    for run in runs:
+        sigma = np.array([[0.4, 0.6], [0.7, np.nan]], np.float32)
+        run.result.variants[1] = dataclasses.replace(
+            run.result.variants[1], analysis={"sigma_stage1": sigma}
+        )
+    found = aggregate(runs).members[0].figures["sigma"]
+    assert found.mean == pytest.approx(2 / 3)
+
+
+def test_runs_of_different_models_are_refused():
+    other = run_of(2)
+    other.result.model = model_info(name="other")
+    with pytest.raises(ConfigError, match=r"2 different models \(other, tiny\)"):
+        aggregate([run_of(1), other])
+
+
+def test_runs_without_a_common_variant_are_refused():
+    other = run_of(2)
+    other.result.variants = [
+        dataclasses.replace(v, spec=f"{v.spec},sinks=2") for v in other.result.variants
+    ]
+    with pytest.raises(ConfigError, match="no variant in common"):
+        aggregate([run_of(1), other])
+
+
+def test_one_run_and_an_unfinished_one_are_refused():
+    with pytest.raises(ConfigError, match="at least two runs"):
+        aggregate([run_of(1)])
+    with pytest.raises(ConfigError, match="runabc2 is not done"):
+        aggregate([run_of(1), run_of(2, state="failed")])
+
+
+@pytest.mark.parametrize("text", ["../../etc/passwd", "abcdef,<b>", "a\ud800"])
+def test_a_text_that_is_no_name_is_refused(text):
+    with pytest.raises(ConfigError, match="is not the name of a run"):
+        read_slugs(text)
+
+
+def test_charts_carry_the_interval_and_the_count():
+    found = aggregate(runs_of(MIN_PROMPTS))
+    trace = mean_figure(found, FIGURES["final"]).data[-1]
+    assert trace.error_x.array[0] > 0
+    assert trace.error_x.arrayminus[0] > 0
+    wins = member_of(found, CRITICAL).wins
+    assert "42 of 42 query heads" in win_figure("x", wins).layout.title.subtitle.text
+
+
+def test_the_file_has_the_ends_of_the_intervals():
+    table = means_table(aggregate(runs_of(MIN_PROMPTS)))
+    hidden = {column["key"] for column in table["columns"] if column.get("hidden")}
+    assert {"final_low", "final_high"} <= hidden
+    assert all(row["cells"]["final_low"]["value"] is not None for row in table["rows"])
+
+
+def page_with(*runs) -> AggregatePage:
+    with gr.Blocks(analytics_enabled=False):
+        return AggregatePage(FakeServices(*runs))
+
+
+def test_the_address_opens_the_runs_together():
+    page = page_with(*runs_of(3))
+    asked = SimpleNamespace(query_params={"ids": "runabc0,runabc1, runabc2"})
+    text, area, notice, table, *_ = page.open(asked)
+    assert (text, area["visible"]) == ("runabc0,runabc1, runabc2", True)
+    assert notice["text"].startswith("3 prompts, 16 variants, tiny.")
+    assert len(table["rows"]) == 16
+
+
+@pytest.mark.parametrize("text", ["nosuchrun", "runabc0", "", "x" * 5_000])
+def test_what_cannot_be_shown_is_said(text):
+    area, notice, *_ = page_with(*runs_of(2)).present(text)
+    assert area["visible"] is False
+    assert notice["tone"] == "error"
+    assert notice["text"].endswith(".")
+
+
+@pytest.mark.parametrize("index", [None, -1, 99, "1"])
+def test_an_unknown_choice_hides_the_win_map(index):
+    assert page_with(*runs_of(2)).pick("runabc0,runabc1", index)["visible"] is False

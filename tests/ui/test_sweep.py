@@ -1,0 +1,249 @@
+"""Sweeps: the form's request and cost, and what the points say."""
+
+import asyncio
+import dataclasses
+from datetime import UTC, datetime
+from types import SimpleNamespace
+
+import gradio as gr
+import numpy as np
+import pytest
+from page_fakes import SLUG, FakeServices
+from sweep_fakes import (
+    ALPHAS,
+    BUDGETS,
+    KV_HEADS,
+    LAYERS,
+    SWEEP_SLUG,
+    WHOLE_LAYER,
+    sweep_result,
+    sweep_snapshot,
+)
+
+from ckv_core.worker.messages import ModelStatus, TokensCounted
+from ui.charts.sweep import alpha_head_figure, curve_figure
+from ui.pages.sweep import SweepPage
+from ui.pages.sweep_results import SweepFeed, alpha_values, build_sweep_results, gain_sentence
+from ui.settings import Settings
+from ui.sweep_data import METRICS, alpha_optima, lines_of, matching_budget
+from ui.sweep_forms import SWEEP_CONTROLS, SweepForm
+from ui.sweep_tables import points_table, savings_table
+
+SETTINGS = Settings.from_environ({})
+TYPED = SweepForm(context="a long text")
+SLOW = dataclasses.replace(TYPED, generate=True, max_new_tokens=1024)
+
+
+def sweep_page(services: FakeServices) -> SweepPage:
+    with gr.Blocks(analytics_enabled=False):
+        return SweepPage(services, SETTINGS, models=[SETTINGS.model], examples=[])
+
+
+def ready_services(tokens: int = 10, limit: int = 8_192) -> FakeServices:
+    services = FakeServices(sweep_snapshot())
+    services.status = ModelStatus(TYPED.model, ready=True, message="ready")
+    services.counted = TokensCounted("", tokens, tokens, limit)
+    return services
+
+
+# --- form -----------------------------------------------------------------------------------
+
+
+def test_alphas_multiply_only_the_methods_that_take_one():
+    asked = TYPED.request()
+    assert (asked.kind, asked.max_new_tokens) == ("sweep", 0)
+    assert len(asked.variants) == 1 + 4 + 2 * 3 * 4
+    assert asked.validate()
+
+
+def test_the_form_survives_the_way_through_its_controls():
+    form = dataclasses.replace(SLOW, more_methods="snapkv+critical:stage2=pooled")
+    assert SweepForm.from_controls(form.controls()) == form
+
+
+BAD_FORMS = {
+    "empty context": ({"context": " "}, "The context is empty"),
+    "a budget is a word": ({"budgets": "64, many"}, "Budget 'many' is not a number"),
+    "no budget": ({"budgets": " , "}, "at least one budget"),
+    "alpha out of range": ({"alphas": "0, 1.5"}, "alpha must be a number from 0 to 1"),
+    "no alpha": ({"alphas": ""}, "at least one alpha"),
+    "no method": ({"methods": []}, "at least one method"),
+    "a budget below the window": ({"budgets": "8"}, "below the 32 that are always kept"),
+    "a method with its own budget": ({"more_methods": "snapkv:budget=99"}, "sets budget"),
+    "unknown method": ({"more_methods": "magic"}, "Unknown method 'magic'"),
+    "no new tokens": ({"generate": True, "max_new_tokens": 0}, "New tokens must be"),
+    "too many points": (
+        {"budgets": ", ".join(map(str, range(64, 564)))},
+        "the limit is 256",
+    ),
+    "methods of no kind": ({"methods": "snapkv"}, "at least one method"),
+    "context is a list": ({"context": ["a"]}, "not text"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_FORMS)
+def test_bad_input_gets_one_sentence_and_starts_nothing(name):
+    changes, sentence = BAD_FORMS[name]
+    services = ready_services()
+    values = dict(zip(SWEEP_CONTROLS, TYPED.controls(), strict=True)) | changes
+    slug, notice, *_ = sweep_page(services).ask(*values.values())
+    assert sentence in notice["text"]
+    assert notice["tone"] == "error"
+    assert (slug, services.started) == ("", [])
+
+
+def test_a_cheap_sweep_starts_at_once():
+    services = ready_services()
+    slug, *_ = sweep_page(services).ask(*TYPED.controls())
+    assert slug == SLUG
+    assert services.started == [TYPED.request()]
+
+
+def test_a_costly_sweep_asks_first_and_starts_when_confirmed():
+    services = ready_services(tokens=4_000)
+    page = sweep_page(services)
+    slug, _, *_, confirm, question = page.ask(*SLOW.controls())
+    assert (slug, services.started) == ("", [])
+    assert confirm["visible"] is True
+    assert question["text"].startswith("This sweep has 29 points and takes about ")
+    assert question["text"].endswith("run it?")
+    slug, *_, confirm, question = page.start(*SLOW.controls())
+    assert (slug, confirm["visible"], question["text"]) == (SLUG, False, "")
+
+
+def test_the_line_tells_points_and_estimate_and_how_it_was_made():
+    told = sweep_page(ready_services(tokens=2_000)).describe(*TYPED.controls())["text"]
+    assert told.startswith("29 points on 2,000 prompt tokens: about ")
+    assert "estimated from the default model's times" in told
+
+
+def test_a_prompt_over_the_limit_is_refused_before_it_runs():
+    services = ready_services(tokens=130, limit=100)
+    _, notice, *_ = sweep_page(services).start(*TYPED.controls())
+    assert "30 over the model's limit of 100" in notice["text"]
+    assert services.started == []
+
+
+def test_from_fills_the_prompt_of_a_run():
+    page = sweep_page(FakeServices())
+    values = page.open(SimpleNamespace(query_params={"from": SLUG}))
+    assert values[:2] == ["a long text", "what?"]
+    *untouched, notice = page.open(SimpleNamespace(query_params={"from": "../../etc"}))
+    assert notice["tone"] == "error"
+    assert len(untouched) == len(SWEEP_CONTROLS)
+
+
+# --- what the points say --------------------------------------------------------------------
+
+
+def test_points_of_one_method_and_alpha_are_one_line_by_rising_budget():
+    lines = lines_of(sweep_result())
+    assert [line.name for line in lines] == [
+        "SnapKV",
+        *(f"SnapKV + CriticalKV, alpha {alpha:g}" for alpha in ALPHAS),
+    ]
+    assert all(tuple(budget for budget, _ in line.points) == BUDGETS for line in lines)
+
+
+def test_a_budget_is_read_off_linearly_in_its_logarithm():
+    assert matching_budget([64, 256], [3.0, 1.0], 2.0) == pytest.approx(128)
+    assert matching_budget([64, 256], [3.0, 1.0], 1.0) == pytest.approx(256)
+
+
+def test_no_budget_is_guessed_outside_the_range():
+    assert matching_budget([64, 256], [3.0, 1.0], 0.5) is None
+    assert matching_budget([64, 256], [3.0, 1.0], 4.0) == 64
+
+
+def test_half_the_perturbation_means_half_the_budget_and_the_ends_are_said():
+    rows = savings_table(sweep_result(better=0.5), 0)["rows"]
+    texts = [row["cells"]["final"]["text"] for row in rows[:4]]
+    below = "64 or less: outside the range"
+    assert texts == [below, below, "128, 50 % less", "256, 50 % less"]
+    back = savings_table(sweep_result(better=0.5), 1)["rows"]
+    at_512 = next(r for r in back if r["cells"]["matches"]["value"] == 512)
+    assert at_512["cells"]["final"]["text"] == "over 512: outside the range"
+
+
+@pytest.mark.parametrize("reference", [None, -1, 99, "0", 1.5])
+def test_an_unknown_reference_gives_an_empty_table(reference):
+    assert savings_table(sweep_result(), reference)["rows"] == []
+
+
+def test_the_best_alpha_per_head_and_its_gain_over_the_best_fixed_one():
+    found = alpha_optima(sweep_result())[0]
+    evicted = [layer for layer in range(LAYERS) if layer != WHOLE_LAYER]
+    assert np.array_equal(found.head_alpha[evicted], np.tile(np.float32(ALPHAS), (len(evicted), 1)))
+    assert np.isnan(found.head_alpha[WHOLE_LAYER]).all()
+    assert found.best_fixed == 0.25
+    assert found.heads == len(evicted) * KV_HEADS
+    # Fixed at 0.25 two of three heads miss by a quarter: 3 against 3.5.
+    assert found.gain == pytest.approx(1 - 3 / 3.5, abs=1e-5)
+    assert f"n = {found.heads} KV heads" in gain_sentence(found)
+
+
+def test_one_alpha_has_no_optimum():
+    result = sweep_result()
+    result.variants = [v for v in result.variants if v.params.get("alpha") in (None, 0.5)]
+    assert alpha_optima(result) == []
+    assert alpha_values(result, 0)[1:] == [None, None]
+
+
+def test_a_curve_has_its_lines_values_and_the_full_cache():
+    figure = curve_figure(sweep_result(better=0.5), METRICS["kl"])
+    assert [list(trace.x) for trace in figure.data] == [list(BUDGETS)] * 4
+    assert np.allclose(figure.data[1].y, [0.25, 0.125, 0.0625, 0.03125])
+    assert len({(t.line.color, t.line.dash, t.marker.symbol) for t in figure.data}) == 4
+    assert figure.layout.annotations[0].text == "full cache"
+
+
+def test_hostile_labels_are_escaped_in_charts():
+    result = sweep_result()
+    result.variants[1] = dataclasses.replace(result.variants[1], label="<img src=x>")
+    assert "<img" not in curve_figure(result, METRICS["final"]).to_json()
+
+
+def test_the_grid_has_a_cell_per_kv_head():
+    grid = alpha_head_figure(alpha_optima(sweep_result())[0]).data[0]
+    assert grid.z.shape == (LAYERS, KV_HEADS)
+
+
+def test_the_points_table_has_every_point_but_not_the_full_cache():
+    table = points_table(sweep_result(generated=True))
+    assert len(table["rows"]) == 16
+    assert {"agreement", "answer"} <= {column["key"] for column in table["columns"]}
+    plain = points_table(sweep_result())
+    assert "agreement" not in {column["key"] for column in plain["columns"]}
+
+
+# --- following ------------------------------------------------------------------------------
+
+
+def block():
+    with gr.Blocks(analytics_enabled=False):
+        return build_sweep_results(visible=True)
+
+
+def test_charts_wait_until_all_points_are_measured_and_are_sent_once():
+    built = block()
+    feed = SweepFeed(built)
+    partial = sweep_result()
+    partial.variants[-1] = dataclasses.replace(partial.variants[-1], perturbation=None)
+    now = datetime.now(UTC)
+    charts = slice(3, 3 + len(METRICS))
+    running = sweep_snapshot(state="running", result=partial, finished_at=None)
+    assert feed.updates(running, now)[charts] == [None] * len(METRICS)
+    first = feed.updates(sweep_snapshot(), now)
+    assert len(first) == len(built.outputs) == feed.width
+    assert all(update["value"] is not None for update in first[charts])
+    again = feed.updates(sweep_snapshot(), now)
+    assert all("value" not in update for update in again[charts])
+
+
+def test_the_tail_of_a_sweep_fills_every_output():
+    page = sweep_page(FakeServices(sweep_snapshot()))
+
+    async def last():
+        return [updates async for updates in page.tail(SWEEP_SLUG)][-1]
+
+    assert len(asyncio.run(last())) == len(page.block.outputs) + 2
