@@ -38,14 +38,14 @@ from storage.models import JsonObject, Prompt, Variant
 
 Columns = dict[str, Any]
 # Texts of a request live in the table prompts, so that a list of runs need not read them.
-_TEXT_FIELDS = ("context", "question", "answer")
+TEXT_FIELDS = ("context", "question", "answer")
 _LIST_FIELDS = ("variants", "analysis", "follow_ups")
 
 
 def request_json(request: CompareRequest) -> JsonObject:
     """A request without its texts."""
     names = (field.name for field in fields(request))
-    values = {name: getattr(request, name) for name in names if name not in _TEXT_FIELDS}
+    values = {name: getattr(request, name) for name in names if name not in TEXT_FIELDS}
     lists = {name: list(getattr(request, name)) for name in _LIST_FIELDS}
     return values | lists | {"defaults": dict(request.defaults)}
 
