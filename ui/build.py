@@ -8,9 +8,10 @@ from starlette.middleware import Middleware
 
 from ckv_core.modeling.catalog import list_models
 from ui.examples import load_examples
-from ui.middleware import MAX_BODY_BYTES, Guard
+from ui.middleware import Guard
 from ui.pages.aggregate import AggregatePage
 from ui.pages.compare import ComparePage
+from ui.pages.limits import build_limits
 from ui.pages.methods import build_methods
 from ui.pages.run import RunPage
 from ui.pages.runs import RunsPage
@@ -50,6 +51,7 @@ def build_app(services: Services, settings: Settings) -> gr.Blocks:
     with app.route("Methods", "/methods", show_in_navbar=False):
         _header("/methods")
         build_methods()
+        build_limits(settings.limits, with_logins=bool(settings.users))
     with app.route("Run", "/run", show_in_navbar=False) as run_route:
         _header("/run")
         RunPage(services).wire(run_route)
@@ -65,7 +67,7 @@ def launch_options(services: Services, settings: Settings) -> dict[str, Any]:
     return {
         "app_kwargs": {
             "routes": build_routes(services),
-            "middleware": [Middleware(Guard, settings=settings)],
+            "middleware": [Middleware(Guard, settings=settings, opened_runs=services.shares.slugs)],
             "docs_url": None,
             "redoc_url": None,
             "openapi_url": None,
@@ -84,7 +86,7 @@ def launch_options(services: Services, settings: Settings) -> dict[str, Any]:
         "enable_monitoring": False,
         "show_error": False,
         "state_session_capacity": SESSIONS,
-        "max_file_size": MAX_BODY_BYTES,
+        "max_file_size": settings.limits.body_bytes,
         "quiet": True,
         "prevent_thread_lock": True,
     }

@@ -1,27 +1,50 @@
-"""Guards around every request: body size, login, foreign hosts, security headers. Pure ASGI."""
+"""Guards around every request: body size, logins, foreign hosts, security headers. Pure ASGI."""
 
-import base64
-import binascii
-import secrets
+from collections.abc import Callable, Iterable
 from urllib.parse import urlsplit
 
+import anyio.to_thread
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, cookie_parser
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ui.access import EVERYBODY, SCOPE_KEY, Viewer, acting_as
+from ui.logins import Logins
 from ui.settings import LOOPBACK_HOSTS, Settings
+from ui.shares import COOKIE_PREFIX
 
-# 4 million characters of JSON-escaped text need 24 MB at most.
-MAX_BODY_BYTES = 32 * 2**20
-# Gradio fetches whatever URL stands behind these; uploads are read in the browser instead.
+OpenedRuns = Callable[[Iterable[tuple[str, str]]], frozenset[str]]
+
+# Gradio fetches whatever URL stands behind these; uploads are read in the browser instead. The
+# last one would write a session's values into a file.
 BLOCKED_PREFIXES = (
     "/gradio_api/file=http",
     "/gradio_api/file/http",
     "/gradio_api/proxy=",
     "/gradio_api/upload",
+    "/gradio_api/deep_link",
 )
-OPEN_PATHS = frozenset({"/healthz", "/gradio_api/startup-events"})
+OPEN_PATHS = frozenset({"/healthz", "/readyz", "/gradio_api/startup-events"})
+OPEN_PREFIX = "/s/"
+# What the Run page needs of Gradio; its handlers ask ui.access themselves.
+SHARE_PATHS = frozenset(
+    {
+        "/run",
+        "/config",
+        "/theme.css",
+        "/favicon.ico",
+        "/manifest.json",
+        "/gradio_api/theme.css",
+        "/gradio_api/app_id",
+        "/gradio_api/queue/join",
+        "/gradio_api/queue/data",
+        "/gradio_api/run/predict",
+        "/gradio_api/cancel",
+        "/gradio_api/reset",
+    }
+)
+SHARE_PREFIXES = ("/assets/", "/static/", "/svelte/", "/gradio_api/heartbeat/")
 CONTENT_POLICY = (
     "default-src 'self'; "
     # gr.HTML compiles its scripts with new Function.
@@ -36,14 +59,29 @@ CONTENT_POLICY = (
     "form-action 'self'; "
     "frame-ancestors {ancestors}"
 )
+PERMISSIONS = (
+    "camera=(), microphone=(), geolocation=(), display-capture=(), usb=(), serial=(), "
+    "bluetooth=(), hid=(), payment=(), publickey-credentials-get=(), clipboard-read=()"
+)
 
 
 class Guard:
     """ASGI middleware that answers for the app what must never reach it."""
 
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+    def __init__(
+        self, app: ASGIApp, settings: Settings, opened_runs: OpenedRuns | None = None
+    ) -> None:
+        """Guard an app.
+
+        Args:
+            app: answers what may pass.
+            settings: of the app.
+            opened_runs: the runs that share cookies open; without it none does.
+        """
         self._app = app
         self._settings = settings
+        self._opened_runs = opened_runs
+        self._logins = Logins(settings.users) if settings.users else None
         ancestors = "'self'"
         if settings.space_host:
             ancestors += " https://huggingface.co https://*.huggingface.co"
@@ -51,69 +89,123 @@ class Guard:
             "Content-Security-Policy": CONTENT_POLICY.format(ancestors=ancestors),
             "X-Content-Type-Options": "nosniff",
             "Referrer-Policy": "same-origin",
+            "Permissions-Policy": PERMISSIONS,
+            "Cross-Origin-Opener-Policy": "same-origin",
+            "Cross-Origin-Resource-Policy": "same-origin",
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse, or pass on with a capped body and our headers."""
-        if scope["type"] != "http":
+        """Refuse, or pass on with the viewer, a capped body and our headers."""
+        if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        send = self._with_headers(send)
-        refusal = self._refusal(scope)
-        if refusal is None:
-            await _capped(self._app, scope, receive, send)
-        else:
+        if scope["type"] != "http":
+            # No page of ours opens a socket.
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        send = self._with_headers(send, is_https=scope.get("scheme") == "https")
+        refusal = self._refusal(scope) or await self._identify(scope)
+        if refusal is not None:
             await refusal(scope, receive, send)
+            return
+        limit = self._settings.limits.body_bytes
+        if str(scope["path"]).startswith("/gradio_api/"):
+            # Gradio's queue may be started by a request and must not inherit its viewer.
+            await _capped(self._app, scope, receive, send, limit)
+            return
+        with acting_as(scope[SCOPE_KEY]):
+            await _capped(self._app, scope, receive, send, limit)
 
     def _refusal(self, scope: Scope) -> PlainTextResponse | None:
         headers = Headers(scope=scope)
-        path = str(scope["path"]).lower()
-        if self._settings.is_loopback and (reason := _foreign(headers, scope["method"])):
+        if reason := self._foreign(headers, scope["method"]):
             return PlainTextResponse(reason, 403)
-        if path not in OPEN_PATHS and not self._logged_in(headers):
-            return PlainTextResponse(
-                "Log in to use this app.",
-                401,
-                {"WWW-Authenticate": 'Basic realm="CriticalKV Lab", charset="UTF-8"'},
-            )
-        if path.startswith(BLOCKED_PREFIXES):
+        if str(scope["path"]).lower().startswith(BLOCKED_PREFIXES):
             return PlainTextResponse("This app fetches no URL and takes no uploaded file.", 403)
         length = headers.get("content-length", "0")
-        if not length.isdigit() or int(length) > MAX_BODY_BYTES:
-            return _too_large()
+        limit = self._settings.limits.body_bytes
+        if not (length.isascii() and length.isdigit()) or int(length[:20]) > limit:
+            return _too_large(limit)
         return None
 
-    def _logged_in(self, headers: Headers) -> bool:
-        if self._settings.login is None:
-            return True
-        scheme, _, encoded = headers.get("authorization", "").partition(" ")
-        try:
-            given = base64.b64decode(encoded, validate=True)
-        except binascii.Error:
-            return False
-        wanted = ":".join(self._settings.login).encode()
-        return scheme.lower() == "basic" and secrets.compare_digest(given, wanted)
+    def _foreign(self, headers: Headers, method: str) -> str | None:
+        """Why a request does not come from the app's own page.
 
-    def _with_headers(self, send: Send) -> Send:
+        A hostile page can point its own host name at 127.0.0.1 (DNS rebinding), or post to the
+        app with the login that the browser remembers.
+        """
+        host = _hostname(f"//{headers.get('host', '')}")
+        known = self._settings.allowed_hosts
+        if known or self._settings.is_loopback:
+            known = known | LOOPBACK_HOSTS
+            if host not in known:
+                return (
+                    "The app does not answer to this name; open it as http://127.0.0.1 or "
+                    "localhost, or add the name to CKV_ALLOWED_HOSTS."
+                )
+        if method in ("GET", "HEAD"):
+            return None
+        origin = headers.get("origin")
+        same = known or {host, self._settings.space_host}
+        site = headers.get("sec-fetch-site", "none")
+        is_foreign = (
+            _hostname(origin) not in same if origin else site in ("cross-site", "same-site")
+        )
+        return "Requests from other sites are refused." if is_foreign else None
+
+    async def _identify(self, scope: Scope) -> PlainTextResponse | None:
+        """Note in the scope who asks, or say why nobody may."""
+        if self._logins is None:
+            scope[SCOPE_KEY] = EVERYBODY
+            return None
+        headers, path = Headers(scope=scope), str(scope["path"])
+        address = (scope.get("client") or ("",))[0]
+        result = await self._logins.check(headers.get("authorization", ""), address)
+        if result.wait_s:
+            return PlainTextResponse(
+                f"Too many wrong logins; try again in {result.wait_s} s.",
+                429,
+                {"Retry-After": str(result.wait_s)},
+            )
+        shared = await self._shared(headers)
+        scope[SCOPE_KEY] = Viewer(user=result.user, shared=shared)
+        is_open = path in OPEN_PATHS or path.startswith(OPEN_PREFIX)
+        if result.user or is_open or (shared and _serves_share(path, shared)):
+            return None
+        return PlainTextResponse(
+            "Log in to use this app.",
+            401,
+            {"WWW-Authenticate": 'Basic realm="CriticalKV Lab", charset="UTF-8"'},
+        )
+
+    async def _shared(self, headers: Headers) -> frozenset[str]:
+        given = [
+            (name.removeprefix(COOKIE_PREFIX), token)
+            for name, token in cookie_parser(headers.get("cookie", "")).items()
+            if name.startswith(COOKIE_PREFIX)
+        ]
+        if not given or self._opened_runs is None:
+            return frozenset()
+        return await anyio.to_thread.run_sync(self._opened_runs, given)
+
+    def _with_headers(self, send: Send, *, is_https: bool) -> Send:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(self._headers)
+                headers = MutableHeaders(scope=message)
+                headers.update(self._headers)
+                if is_https:
+                    headers["Strict-Transport-Security"] = "max-age=31536000"
             await send(message)
 
         return send_with_headers
 
 
-def _foreign(headers: Headers, method: str) -> str | None:
-    """Why a request to a loopback app does not come from this machine's own page.
-
-    A hostile page can point its own host name at 127.0.0.1 (DNS rebinding) or post to it.
-    """
-    if _hostname(f"//{headers.get('host', '')}") not in LOOPBACK_HOSTS:
-        return "Open the app as http://127.0.0.1 or localhost, or set CKV_HOST to serve others."
-    origin = headers.get("origin")
-    if origin and method not in ("GET", "HEAD") and _hostname(origin) not in LOOPBACK_HOSTS:
-        return "Requests from other sites are refused."
-    return None
+def _serves_share(path: str, shared: frozenset[str]) -> bool:
+    """Whether a path belongs to the Run page, or to the data of one of these runs."""
+    if path in SHARE_PATHS or path.startswith(SHARE_PREFIXES):
+        return True
+    parts = path.split("/")
+    return len(parts) > 2 and parts[1] in ("data", "r") and parts[2] in shared
 
 
 def _hostname(url: str) -> str | None:
@@ -123,13 +215,11 @@ def _hostname(url: str) -> str | None:
         return None
 
 
-def _too_large() -> PlainTextResponse:
-    return PlainTextResponse(
-        f"The request is over {MAX_BODY_BYTES // 2**20} MiB; shorten the context.", 413
-    )
+def _too_large(limit: int) -> PlainTextResponse:
+    return PlainTextResponse(f"The request is over {limit // 2**20} MiB; shorten the context.", 413)
 
 
-async def _capped(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+async def _capped(app: ASGIApp, scope: Scope, receive: Receive, send: Send, limit: int) -> None:
     """Run the app; once the body passes the cap, whatever it answers becomes a 413.
 
     A chunked body has no length to look at beforehand.
@@ -142,23 +232,23 @@ async def _capped(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> N
         message = await receive()
         if message["type"] == "http.request":
             received += len(message.get("body", b""))
-            if received > MAX_BODY_BYTES:
+            if received > limit:
                 return {"type": "http.disconnect"}
         return message
 
     async def send_capped(message: Message) -> None:
         nonlocal started, refused
-        if received <= MAX_BODY_BYTES or started:
+        if received <= limit or started:
             started = True
             await send(message)
         elif not refused:
             refused = True
-            await _too_large()(scope, receive, send)
+            await _too_large(limit)(scope, receive, send)
 
     try:
         await app(scope, receive_capped, send_capped)
     except ClientDisconnect:
-        if received <= MAX_BODY_BYTES:
+        if received <= limit:
             raise
         if not (started or refused):
-            await _too_large()(scope, receive, send)
+            await _too_large(limit)(scope, receive, send)

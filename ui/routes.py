@@ -13,6 +13,7 @@ from ckv_core.events import RunResult
 from ckv_core.result_json import to_json
 from ui.charts.tables import budgets_csv, heads_csv, layers_csv
 from ui.services import RunSnapshot, Services
+from ui.shares import COOKIE_PREFIX
 from ui.summary_csv import summary_csv
 
 SLUG = re.compile(r"[a-z0-9]{6,32}", re.ASCII)
@@ -20,6 +21,7 @@ SLUG = re.compile(r"[a-z0-9]{6,32}", re.ASCII)
 IMMUTABLE = {"Cache-Control": "private, max-age=31536000, immutable"}
 CHANGING = {"Cache-Control": "no-store"}
 NO_RUN = "There is no run of this name."
+NO_SHARE = "This link opens nothing (any more); ask the one who sent it for a new one."
 NOT_YET = "This run has no such data yet."
 TABLES: dict[str, Callable[[RunResult], str]] = {
     "table": summary_csv,
@@ -40,6 +42,7 @@ def build_routes(services: Services) -> list[Route]:
     return [
         Route("/healthz", _healthz),
         Route("/r/{slug}", _short_link),
+        Route("/s/{token}", routes.open_share),
         Route("/data/{slug}/prompt", routes.prompt),
         Route("/data/{slug}/{index:int}/retained", routes.retained),
         Route("/data/{slug}/result.json", routes.result_json),
@@ -52,6 +55,26 @@ class RunRoutes:
 
     def __init__(self, services: Services) -> None:
         self._services = services
+
+    def open_share(self, request: Request) -> Response:
+        """Let this browser read the run of a share link; the token then lies in a cookie."""
+        token = request.path_params["token"]
+        try:
+            slug = self._services.shares.opened(token)
+        except CkvError:
+            slug = None
+        if slug is None:
+            return _missing(NO_SHARE)
+        response = RedirectResponse(f"/run?id={slug}", 303, CHANGING)
+        if self._services.with_logins:
+            response.set_cookie(
+                COOKIE_PREFIX + slug,
+                token,
+                httponly=True,
+                secure=request.url.scheme == "https",
+                samesite="lax",
+            )
+        return response
 
     def prompt(self, request: Request) -> Response:
         """Token texts of the prompt and where the context lies in it."""

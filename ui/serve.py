@@ -15,6 +15,7 @@ from ckv_core.errors import CkvError
 from ckv_core.home import home_folder
 from storage.database import default_url, open_database
 from storage.server_lock import only_server
+from ui.access import EVERYBODY, Access, acting_as
 from ui.build import build_app, launch_options
 from ui.services import Services
 from ui.settings import Settings
@@ -24,9 +25,11 @@ def serve(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT, then leave no process and no unsaved run behind.
 
     Raises:
-        CkvError: the port is taken, or the database cannot be opened or is another server's.
+        CkvError: others could reach an app without logins, the port is taken, or the database
+            cannot be opened or is another server's.
     """
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    settings.check_exposure()
     _check_port(settings)
     url = settings.database_url or default_url(home_folder())
     with (
@@ -34,11 +37,13 @@ def serve(settings: Settings) -> None:
         closing(open_database(url)) as database,
         only_server(database),
     ):
-        services = Services(database)
+        access = Access(database, with_logins=bool(settings.users))
+        services = Services(database, access=access, limits=settings.limits)
         try:
             app = build_app(services, settings)
             _, address, _ = app.launch(**launch_options(services, settings))
-            services.warm(settings.model)
+            with acting_as(EVERYBODY):
+                services.warm(settings.model)
             sys.stdout.write(f"CriticalKV Lab is ready at {address}\n")
             sys.stdout.flush()
             stop.wait()

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 
 from ckv_core.config import CompareRequest, check_text
@@ -20,16 +21,19 @@ from ckv_core.worker.messages import (
     Reply,
     TokensCounted,
 )
-from storage import repository
+from storage import repository, shares
 from storage.database import Database
 from storage.recorder import Recorder
-from storage.records import RunState, RunSummary
+from storage.records import Lineage, RunState
+from ui.access import Access
+from ui.library import Library
+from ui.limits import Limits
 from ui.live_runs import LiveRun, RunSnapshot, stored_snapshot
+from ui.shares import Shares
 
 __all__ = ["RunSnapshot", "Services"]
 
 LOGGER = logging.getLogger(__name__)
-QUEUE_LIMIT = 32
 UNSAVED_LIMIT = 8
 KEPT_STATUSES = 16  # models whose last word from the worker is remembered
 WATCH_INTERVAL_S = 0.08
@@ -43,6 +47,9 @@ class Services:
 
     Unfinished runs live in memory and are recorded as they go; finished ones are read from
     storage. Runs go on whoever watches. Every method raises StorageError if the database fails.
+
+    Every method asks `access` itself what the one behind the current request may do. Somebody
+    else's run fails exactly like one that does not exist.
     """
 
     def __init__(
@@ -50,21 +57,25 @@ class Services:
         database: Database,
         *,
         make_client: Callable[[Callable[[Reply], None]], WorkerClient] = WorkerClient,
-        queue_limit: int = QUEUE_LIMIT,
+        access: Access | None = None,
+        limits: Limits | None = None,
     ) -> None:
         """Mark runs that a dead server left behind as failed, and start the worker.
 
         Args:
             database: open; the caller closes it after `close`.
             make_client: builds the client around the function that takes its replies.
-            queue_limit: unfinished runs at a time.
+            access: what viewers may do; by default everything, as without logins.
+            limits: what is taken at most.
 
         Raises:
             StorageError: the database cannot be written.
         """
         self._database = database
         self._recorder = Recorder(database)
-        self._queue_limit = queue_limit
+        self._access = access or Access(database)
+        self._limits = limits or Limits()
+        self.shares = Shares(database, self._access)
         self._starting = threading.Lock()  # around slow steps; the other one never waits for I/O
         self._lock = threading.Lock()
         self._live: dict[str, LiveRun] = {}
@@ -73,27 +84,26 @@ class Services:
         self._closing = False
         if left := self._recorder.recover(LEFT_BEHIND):
             LOGGER.warning("%d unfinished runs of an earlier start were marked as failed.", left)
+        self.library = Library(database, self._access, self._let_go)
         self._client = make_client(self._take)
         self._client.start()
 
     # --- runs ---------------------------------------------------------------------------------
 
-    def start_run(self, request: CompareRequest) -> str:
+    def start_run(self, request: CompareRequest, lineage: Lineage | None = None) -> str:
         """Check, record and queue a run; returns its slug.
 
         Raises:
-            CkvError: the request is wrong, the queue is full or the run cannot be recorded.
+            CkvError: the request is wrong or over a limit, or the run cannot be recorded.
         """
+        owner = self._access.user()
         request.validate()
+        self._limits.check(request)
         with self._starting:
             if self._closing:
                 raise CkvError("The app is closing; start it again first.")
-            if len(self._live) >= self._queue_limit:
-                raise CkvError(
-                    f"The queue is full ({self._queue_limit} runs); wait for one to end or "
-                    "cancel one."
-                )
-            slug = self._recorder.create(request)
+            self._check_room(owner)
+            slug = self._recorder.create(request, owner=owner, lineage=lineage)
             with self._database.read() as session:
                 run = LiveRun.from_stored(repository.load_run(session, slug))
             with self._lock:
@@ -107,6 +117,7 @@ class Services:
         Raises:
             StorageError: there is no such run.
         """
+        self._access.check_run(slug, change=True)
         with self._lock:
             is_live = slug in self._live
         if is_live:
@@ -120,6 +131,7 @@ class Services:
         Raises:
             StorageError: there is no such run, or it cannot be read.
         """
+        self._access.check_run(slug)
         run = self._find(slug)
         if run is not None:
             return self._view(run)
@@ -136,6 +148,7 @@ class Services:
         Raises:
             StorageError: there is no such run, or it cannot be read.
         """
+        await asyncio.to_thread(self._access.check_run, slug)
         run = self._find(slug)
         if run is None:
             yield await asyncio.to_thread(self.snapshot, slug)
@@ -150,31 +163,24 @@ class Services:
                     return
             await asyncio.sleep(interval_s)
 
-    def list_runs(self, limit: int = 50, offset: int = 0) -> list[RunSummary]:
-        """Newest first."""
+    def count_by_state(self) -> dict[str, int]:
+        """Saved runs, by state."""
         with self._database.read() as session:
-            return repository.list_runs(session, limit, offset)
+            return repository.count_by_state(session)
 
-    def count_runs(self) -> int:
-        """How many runs there are."""
-        with self._database.read() as session:
-            return repository.count_runs(session)
-
-    def delete_run(self, slug: str) -> None:
-        """Delete a finished run for good.
-
-        Raises:
-            StorageError: it is not over, or does not exist.
-        """
+    def live_states(self) -> dict[str, int]:
+        """Unfinished runs in memory, by state."""
         with self._lock:
-            if slug in self._live:
-                raise StorageError("This run is not over; cancel it first, then delete it.")
-            self._unsaved.pop(slug, None)
-        if not self._recorder.delete(slug):
-            raise StorageError(f"There is no run {slug!r}; it may have been deleted already.")
+            return dict(Counter(run.state for run in self._live.values()))
+
+    @property
+    def worker_alive(self) -> bool:
+        """Whether the worker process runs."""
+        return self._client.worker_pid is not None
 
     def retained(self, slug: str, index: int) -> RetainedSet | None:
         """What one variant kept; None for `full` and before it is known."""
+        self._access.check_run(slug)
         run = self._find(slug)
         if run is None:
             with self._database.read() as session:
@@ -182,10 +188,22 @@ class Services:
         variants = self._view(run).result.variants
         return variants[index].retained if 0 <= index < len(variants) else None
 
+    # --- viewers ------------------------------------------------------------------------------
+
+    @property
+    def with_logins(self) -> bool:
+        """Whether runs have owners."""
+        return self._access.with_logins
+
+    def may_change(self, slug: str) -> bool:
+        """Whether the viewer may do more with a run than read it."""
+        return self._access.may_change(slug)
+
     # --- models -------------------------------------------------------------------------------
 
     def count_tokens(self, request: CompareRequest, timeout_s: float = 30.0) -> TokensCounted:
         """Tokens of the prompt and the model's limit; waits. Failure is in its `error`."""
+        self._access.user()
         try:
             check_text("context", request.context)
             check_text("question", request.question)
@@ -195,10 +213,12 @@ class Services:
 
     def model_status(self, model: str) -> ModelStatus | None:
         """What the worker last said about this model."""
+        self._access.user()
         return self._model_statuses.get(model)
 
     def warm(self, model: str) -> None:
         """Load a model ahead of its first run."""
+        self._access.user()
         self._client.warm(model)
 
     def close(self, timeout_s: float = 5.0) -> None:
@@ -228,6 +248,12 @@ class Services:
                 self._end(reply.job_id, "cancelled", CLOSED if self._closing else CANCELLED)
             case TokensCounted():
                 pass  # the client hands these to whoever asked
+
+    def _check_room(self, owner: str | None) -> None:
+        own = None if owner is None else [run.owner for run in self._live.values()].count(owner)
+        self._limits.check_queue(len(self._live), own)
+        with self._database.read() as session:
+            self._limits.check_saved(shares.saved_runs(session, owner))
 
     def _record(self, slug: str, event: RunEvent) -> None:
         """Memory first, so that watchers wait for no disk."""
@@ -285,6 +311,13 @@ class Services:
         self._unsaved[run.slug] = run
         while len(self._unsaved) > UNSAVED_LIMIT:
             del self._unsaved[next(iter(self._unsaved))]
+
+    def _let_go(self, slug: str) -> None:
+        """Forget a run that is to be deleted."""
+        with self._lock:
+            if slug in self._live:
+                raise StorageError("This run is not over; cancel it first, then delete it.")
+            self._unsaved.pop(slug, None)
 
     def _find(self, slug: str) -> LiveRun | None:
         with self._lock:

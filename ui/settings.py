@@ -1,13 +1,17 @@
 """What the environment asks of the app, read once at start. No Gradio, no torch."""
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ckv_core.config import DEFAULT_MODEL
 from ckv_core.errors import ConfigError
+from ui.limits import Limits
+from ui.logins import read_users
 
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
 DEFAULT_PORT = 7860
+HOST_NAME = re.compile(r"[a-z0-9.-]+|[0-9a-f:.]*:[0-9a-f:.]*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,8 +23,12 @@ class Settings:
         model: loaded in the background at start and preselected on the page.
         device: preselected on the page: auto, cpu or cuda.
         database_url: SQLAlchemy URL; None for SQLite in the data folder.
-        login: (user, password) that every request must give; None for no login.
+        users: argon2 hashes by name; every request must log in as one. Empty for no logins.
+        allow_anonymous: others may reach the app though it has no logins.
+        allowed_hosts: names under which the app may be addressed; empty for any, which on
+            loopback means this machine's own names.
         space_host: public host name on Hugging Face Spaces; None elsewhere.
+        limits: what the app takes at most.
     """
 
     host: str
@@ -28,8 +36,11 @@ class Settings:
     model: str
     device: str
     database_url: str | None
-    login: tuple[str, str] | None
+    users: Mapping[str, str] = field(repr=False)
+    allow_anonymous: bool
+    allowed_hosts: frozenset[str]
     space_host: str | None
+    limits: Limits
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> "Settings":
@@ -47,14 +58,30 @@ class Settings:
             model=given.get("CKV_MODEL", DEFAULT_MODEL),
             device=_device(given.get("CKV_DEVICE", "auto")),
             database_url=given.get("CKV_DATABASE_URL"),
-            login=_login(given.get("CKV_AUTH")),
+            users=read_users(given.get("CKV_AUTH"), given.get("CKV_AUTH_FILE")),
+            # A Space is guarded by its platform, or public on purpose.
+            allow_anonymous=on_spaces or _flag(given, "CKV_ALLOW_ANONYMOUS"),
+            allowed_hosts=_hosts(given.get("CKV_ALLOWED_HOSTS", "")),
             space_host=given.get("SPACE_HOST") if on_spaces else None,
+            limits=Limits.from_environ(given),
         )
 
     @property
     def is_loopback(self) -> bool:
         """Whether only this machine can reach the app."""
-        return self.host in LOOPBACK_HOSTS
+        return self.host.strip("[]") in LOOPBACK_HOSTS
+
+    def check_exposure(self) -> None:
+        """Refuse to serve other machines without logins, unless told to.
+
+        Raises:
+            ConfigError: nobody said that this is wanted.
+        """
+        if not (self.is_loopback or self.users or self.allow_anonymous):
+            raise ConfigError(
+                f"Other machines could reach the app on {self.host} without a login; set CKV_AUTH "
+                "or CKV_AUTH_FILE, or CKV_ALLOW_ANONYMOUS=1 if that is wanted."
+            )
 
 
 def _port(text: str | None) -> int:
@@ -71,10 +98,18 @@ def _device(text: str) -> str:
     return text
 
 
-def _login(text: str | None) -> tuple[str, str] | None:
-    if text is None:
-        return None
-    user, colon, password = text.partition(":")
-    if not (user and colon and password):
-        raise ConfigError("CKV_AUTH must read user:password.")
-    return user, password
+def _flag(given: Mapping[str, str], name: str) -> bool:
+    text = given.get(name, "0")
+    if text not in ("0", "1"):
+        raise ConfigError(f"{name} must be 0 or 1, got {text!r}.")
+    return text == "1"
+
+
+def _hosts(text: str) -> frozenset[str]:
+    names = frozenset(name.strip().lower() for name in text.split(",") if name.strip())
+    if wrong := sorted(name for name in names if not HOST_NAME.fullmatch(name)):
+        raise ConfigError(
+            f"CKV_ALLOWED_HOSTS lists names without scheme or port, separated by commas; "
+            f"{wrong[0]!r} is none."
+        )
+    return names

@@ -13,11 +13,12 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from ckv_core.errors import ConfigError
-from ui.middleware import MAX_BODY_BYTES, Guard
+from ui.middleware import Guard
 from ui.routes import build_routes, is_slug
 from ui.settings import Settings
 
 SETTINGS = Settings.from_environ({})
+MAX_BODY_BYTES = SETTINGS.limits.body_bytes
 
 
 # --- routes ---------------------------------------------------------------------------------

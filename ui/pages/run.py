@@ -11,6 +11,7 @@ from ui import views
 from ui.pages.live import Feed, cancel_run, find_run, follow, pick_heads
 from ui.pages.parts import SILENT, Facts, Notice, said
 from ui.pages.results import build_results
+from ui.pages.share import ShareSection
 from ui.pages.sweep_results import EitherFeed, SweepFeed, build_sweep_results
 from ui.services import RunSnapshot, Services
 
@@ -35,9 +36,11 @@ class RunPage:
         with gr.Accordion("What was asked", open=False, visible=False, elem_id="asked") as area:
             self.facts = Facts(elem_id="facts")
         self._asked = area
+        self._share = ShareSection(services)
 
     def wire(self, page: gr.Blocks) -> None:
         """Connect what opens, follows and stops the run."""
+        self._share.wire(page, self.slug)
         opened = page.load(
             self.open,
             None,
@@ -94,13 +97,14 @@ class RunPage:
     async def tail(self, slug: str) -> AsyncIterator[list[Any]]:
         """Follow the run; its details fill up as they become known."""
         prepared = None
+        may_cancel = self._services.may_change(slug)
 
         def rest(snapshot: RunSnapshot) -> list[Any]:
             nonlocal prepared
             known = (snapshot.result.prompt is not None, snapshot.state)
             facts = gr.skip() if known == prepared else views.details_value(snapshot)
             prepared = known
-            return [gr.update(visible=not snapshot.is_final), facts]
+            return [gr.update(visible=may_cancel and not snapshot.is_final), facts]
 
         feed = EitherFeed(Feed(self.block), SweepFeed(self.sweep))
         async for updates in follow(self._services, slug, feed, rest, more=2):

@@ -1,0 +1,160 @@
+"""What one app takes at most; the environment may lower most of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from ckv_core.config import (
+    MAX_NEW_TOKENS,
+    MAX_SWEEP_POINTS,
+    MAX_TEXT_CHARS,
+    MAX_VARIANTS,
+    CompareRequest,
+)
+from ckv_core.errors import CkvError, ConfigError, PromptError
+
+
+class LimitError(CkvError):
+    """More was asked than the app's settings allow."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Each is read from CKV_MAX_ and its name in capitals.
+
+    Attributes:
+        queue: unfinished runs at a time, of everybody.
+        queue_per_user: unfinished runs of one user; only with logins.
+        runs: saved runs; of one user where there are logins, else of the app.
+        body_mib: size of one request in MiB.
+        context_chars: characters of the context, and of each other text.
+        variants: variants of a run.
+        sweep_points: variants of a sweep.
+        new_tokens: generated tokens per variant.
+    """
+
+    queue: int = 32
+    queue_per_user: int = 8
+    runs: int = 100_000
+    # 4 million characters of JSON-escaped text need 24 MB at most.
+    body_mib: int = 32
+    context_chars: int = MAX_TEXT_CHARS
+    variants: int = MAX_VARIANTS
+    sweep_points: int = MAX_SWEEP_POINTS
+    new_tokens: int = MAX_NEW_TOKENS
+
+    @classmethod
+    def from_environ(cls, given: Mapping[str, str]) -> "Limits":
+        """Read the limits that are set.
+
+        Raises:
+            ConfigError: one is no number, or out of range.
+        """
+        names = [field.name for field in fields(cls)]
+        return cls(
+            **{name: _number(name, given[_key(name)]) for name in names if _key(name) in given}
+        )
+
+    @property
+    def body_bytes(self) -> int:
+        """Size of one request."""
+        return self.body_mib * 2**20
+
+    def check(self, request: CompareRequest) -> None:
+        """Refuse a request over a limit.
+
+        Raises:
+            PromptError: a text is too long.
+            LimitError: too many variants or new tokens.
+        """
+        texts = (request.context, request.question, request.answer, *request.follow_ups)
+        longest = max(len(text) for text in texts)
+        if longest > self.context_chars:
+            raise PromptError(
+                f"A text has {longest:,} characters; this app takes {self.context_chars:,}. "
+                "Shorten it."
+            )
+        is_sweep = request.kind == "sweep"
+        most = self.sweep_points if is_sweep else self.variants
+        if len(request.variants) > most:
+            raise LimitError(
+                f"{len(request.variants)} variants are too many; this app takes {most} in one "
+                f"{'sweep' if is_sweep else 'run'}."
+            )
+        if request.max_new_tokens > self.new_tokens:
+            raise LimitError(
+                f"{request.max_new_tokens} new tokens are too many; this app generates up to "
+                f"{self.new_tokens} per variant."
+            )
+
+    def check_queue(self, waiting: int, own: int | None) -> None:
+        """Refuse one more run than fits.
+
+        Args:
+            waiting: unfinished runs.
+            own: those of the user who asks; None without logins.
+
+        Raises:
+            LimitError: no place is left.
+        """
+        if waiting >= self.queue:
+            raise LimitError(
+                f"The queue is full ({self.queue} runs); wait for one to end or cancel one."
+            )
+        if own is not None and own >= self.queue_per_user:
+            raise LimitError(
+                f"You have {own} unfinished runs, which is this app's limit for one user; wait "
+                "for one to end or cancel one."
+            )
+
+    def check_saved(self, saved: int) -> None:
+        """Refuse one more run than may be saved.
+
+        Raises:
+            LimitError: the library is full.
+        """
+        if saved >= self.runs:
+            raise LimitError(
+                f"{saved:,} runs are saved, which is this app's limit; delete some first."
+            )
+
+    def rows(self, *, with_logins: bool) -> list[tuple[str, str]]:
+        """Name and value of each limit, for people."""
+        rows = [("Unfinished runs at a time", f"{self.queue:,}")]
+        if with_logins:
+            rows.append(("Unfinished runs of one user", f"{self.queue_per_user:,}"))
+        whose = "Saved runs of one user" if with_logins else "Saved runs"
+        return [
+            *rows,
+            (whose, f"{self.runs:,}"),
+            ("Characters of a context", f"{self.context_chars:,}"),
+            ("Variants of a run", f"{self.variants:,}"),
+            ("Variants of a sweep", f"{self.sweep_points:,}"),
+            ("New tokens per variant", f"{self.new_tokens:,}"),
+            ("Size of one request", f"{self.body_mib:,} MiB"),
+        ]
+
+
+# The engine's own limits cannot be raised.
+_HIGHEST = {
+    "queue": 10_000,
+    "queue_per_user": 10_000,
+    "runs": 10_000_000,
+    "body_mib": 1024,
+    "context_chars": MAX_TEXT_CHARS,
+    "variants": MAX_VARIANTS,
+    "sweep_points": MAX_SWEEP_POINTS,
+    "new_tokens": MAX_NEW_TOKENS,
+}
+
+
+def _key(name: str) -> str:
+    return f"CKV_MAX_{name.upper()}"
+
+
+def _number(name: str, text: str) -> int:
+    highest = _HIGHEST[name]
+    # The length stops int() from reading a huge text.
+    valid = text.isascii() and text.isdigit() and len(text) < 12
+    if not (valid and 1 <= int(text) <= highest):
+        raise ConfigError(f"{_key(name)} must be a whole number from 1 to {highest:,}.")
+    return int(text)
