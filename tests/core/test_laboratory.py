@@ -1,75 +1,30 @@
-"""The laboratory on tiny models, against a literal float64 computation and against plain runs."""
+"""Quantities of the measured step on tiny models, against a literal float64 computation."""
 
+import math
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from ckv_core.config import CompareRequest, Scenario
+from ckv_core.config import Scenario
 from ckv_core.engine.compare import compare
 from ckv_core.errors import RunCancelledError
-from ckv_core.events import FollowUpsAnswered, Progress, RunResult, VariantAnalysed
-from ckv_core.metrics.agreement import token_rank
+from ckv_core.events import Progress, VariantAnalysed
 from ckv_core.quantities import QUANTITIES
 from ckv_core.records import VariantResult
+from tests.core.laboratory_runs import BASE, SCENARIOS, analysed, kept_of, reference, run
 from tests.core.tiny_models import plain_model, tiny_model
-from tests.reference.checks import kept_from_mask
 from tests.reference.comparison import Reference
-from tests.reference.forward import Kept, Tap, forward
-from tests.reference.prompt import build_prompt
-from tests.reference.report import report
-from tests.reference.scores import layer_values, output_weight
-
-VARIANTS = (
-    "full",
-    "snapkv",
-    "snapkv+critical:sinks=3",
-    "adakv+critical:alpha=0.6",
-    "pyramidkv:beta=3",
-    "streaming_llm",
-    "snapkv:budget=5000",
+from tests.reference.forward import Tap
+from tests.reference.scores import (
+    first_stage_score,
+    layer_values,
+    output_weight,
+    window_mean,
 )
-BASE = CompareRequest(
-    context=report()[2000:2330],
-    question="Who counted the vessels?",
-    variants=VARIANTS,
-    defaults={"budget": "48"},
-    max_new_tokens=9,
-    ignore_eos=True,
-)
-SCENARIOS: tuple[Scenario, Scenario] = ("regular", "context-only")
-
-
-def run(request: CompareRequest, arch: str = "llama") -> RunResult:
-    result = RunResult()
-    for event in compare(request, tiny_model(arch)):
-        result.apply(event)
-    assert result.finished
-    return result
-
-
-@cache
-def analysed(arch: str, scenario: Scenario) -> RunResult:
-    analysis = ("bounds", "greedy", "forced")
-    return run(replace(BASE, scenario=scenario, analysis=analysis), arch)
-
-
-def reference(arch: str, scenario: Scenario, result: RunResult) -> Reference:
-    tokenizer = tiny_model(arch).tokenizer
-    prompt = build_prompt(tokenizer, BASE.context, BASE.question, scenario)
-    return Reference.prefill(
-        plain_model(arch), prompt, [dict(variant.params) for variant in result.variants]
-    )
-
-
-def kept_of(result: RunResult, variant: VariantResult) -> Kept | None:
-    assert result.model is not None
-    if variant.retained is None:
-        return None
-    return kept_from_mask(variant.retained.mask(), result.model.evictable_layers)
 
 
 def three(full: Tensor, evicted: Tensor) -> tuple[float, float, float]:
@@ -145,10 +100,15 @@ def test_every_quantity_equals_a_literal_computation(arch: str, scenario: Scenar
             for suffix, moved in (("", isolated), ("_cascaded", cascaded)):
                 check_distances(found, layer, suffix, whole, moved)
             check_masses(found, layer, heads, keep)
+            alpha = float(variant.params.get("alpha", 0.25))
+            first, fixed = stage_one_sets(slow, variant, layer, mask, alpha)
+            check_stage_one(found, layer, heads, (keep, heads.keep(first)))
+            tail = torch.ones(keep.shape[1] - len(fixed), dtype=torch.bool)
+            check_oracles(found, layer, heads, keep, torch.cat([fixed, tail]))
 
 
 def check_distances(
-    found: dict[str, np.ndarray], layer: int, suffix: str, whole: Tensor, moved: Tensor
+    found: Mapping[str, np.ndarray], layer: int, suffix: str, whole: Tensor, moved: Tensor
 ) -> None:
     for head, (a, b) in enumerate(zip(whole, moved, strict=True)):
         for metric, value in zip(("l1", "l2", "cosine"), three(a, b), strict=True):
@@ -163,7 +123,7 @@ def check_distances(
         assert found[name][layer] == pytest.approx(value, rel=0.02, abs=2e-3), (name, layer)
 
 
-def check_masses(found: dict[str, np.ndarray], layer: int, heads: Heads, keep: Tensor) -> None:
+def check_masses(found: Mapping[str, np.ndarray], layer: int, heads: Heads, keep: Tensor) -> None:
     norms = heads.projected.abs().sum(-1)
     weighted = heads.attention * norms
     sigma = (heads.attention * keep).sum(-1)
@@ -172,14 +132,65 @@ def check_masses(found: dict[str, np.ndarray], layer: int, heads: Heads, keep: T
     np.testing.assert_allclose(found["sigma_kept"][layer], sigma, **close)
     np.testing.assert_allclose(found["value_mass"][layer], weighted.sum(-1), **close)
     np.testing.assert_allclose(found["theta"][layer], theta, **close)
-    grouped_a = heads.attention.view(-1, heads.group, keep.shape[1]).mean(1)
-    grouped_c = weighted.view(-1, heads.group, keep.shape[1]).mean(1)
-    for name, score in (("attention", grouped_a), ("critical", grouped_c)):
-        losses = found[f"oracle_{name}_l1"][layer]
-        assert losses.shape == sigma.shape
-        assert (losses >= 0).all()
-        assert np.isfinite(losses).all()
-        assert score.shape[0] * heads.group == len(losses)
+
+
+def check_stage_one(
+    found: Mapping[str, np.ndarray], layer: int, heads: Heads, sets: tuple[Tensor, Tensor]
+) -> None:
+    """Sigma, theta-hat and its relaxed form, with N and N' [query_heads, entries]."""
+    keep, first = sets
+    norms = heads.projected.abs().sum(-1)
+    weighted = heads.attention * norms
+    sigma = (heads.attention * first).sum(-1)
+    factor, second = 2 - 1 / sigma, keep & ~first
+    rest = weighted.sum(-1) - factor * (weighted * first).sum(-1)
+    hat = rest - factor * (weighted * second).sum(-1)
+    relaxed = rest - factor * norms.amin(-1) * (heads.attention * second).sum(-1)
+    close = {"rtol": 5e-3, "atol": 5e-3}
+    np.testing.assert_allclose(found["sigma_stage1"][layer], sigma, **close)
+    np.testing.assert_allclose(found["theta_hat"][layer], hat, **close)
+    np.testing.assert_allclose(found["theta_relaxed"][layer], relaxed, **close)
+    for head, (attention, marked) in enumerate(zip(heads.attention, first, strict=True)):
+        largest = attention.sort(descending=True).values[: int(marked.sum())].sum()
+        assert found["sigma_oracle"][layer, head] == pytest.approx(float(largest), abs=1e-4)
+
+
+def check_oracles(
+    found: Mapping[str, np.ndarray], layer: int, heads: Heads, keep: Tensor, fixed: Tensor
+) -> None:
+    """Head L1 of the sets of largest group mean, `fixed` [entries] bool kept in any case."""
+    whole = heads.output(torch.ones_like(keep))
+    weighted = heads.attention * heads.projected.abs().sum(-1)
+    for name, score in (("attention", heads.attention), ("critical", weighted)):
+        best = torch.zeros_like(keep)
+        for head in range(0, len(keep), heads.group):
+            mean = score[head : head + heads.group].mean(0).tolist()
+            order = sorted(range(len(mean)), key=lambda i: (not fixed[i], -mean[i], i))
+            best[head : head + heads.group, order[: int(keep[head].sum())]] = True
+        losses = (whole - heads.output(best)).abs().sum(-1)
+        np.testing.assert_allclose(found[f"oracle_{name}_l1"][layer], losses, rtol=0.02, atol=5e-3)
+
+
+def stage_one_sets(
+    slow: Reference, variant: VariantResult, layer: int, kept: Tensor, alpha: float
+) -> tuple[Tensor, Tensor]:
+    """N' of one layer, [kv_heads, compressed], and what the variant never drops, [compressed]."""
+    n, params = kept.shape[1], dict(variant.params)
+    sinks, window = int(params["sinks"]), int(params.get("window", 0))
+    fixed = torch.tensor([i < sinks or i >= n - window for i in range(n)])
+    if bool(kept.all()):
+        return kept, fixed
+    if window:
+        attention = window_mean(slow.prefilled.tap.attention[layer], window)
+        scores = first_stage_score(attention, slow.prefilled.group_size, params)
+    else:
+        scores = [[float(i) for i in range(n)]] * len(kept)
+    first = fixed.expand_as(kept).clone()
+    for head, row in enumerate(scores):
+        count = math.floor(alpha * int((kept[head] & ~fixed).sum()) + 1e-9)
+        order = sorted((i for i in range(n) if not fixed[i]), key=lambda i: (-row[i], i))
+        first[head, order[:count]] = True
+    return first, fixed
 
 
 @pytest.mark.parametrize("arch", ["llama", "gemma3"])
@@ -242,93 +253,6 @@ def test_plain_variants_take_the_runs_alpha_for_stage_one() -> None:
         assert (less < more).any()
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
-@pytest.mark.parametrize("arch", ["llama", "gemma3"])
-def test_forced_equals_step_by_step_decoding_of_the_masked_full_cache(
-    arch: str, scenario: Scenario
-) -> None:
-    result = analysed(arch, scenario)
-    slow = reference(arch, scenario, result)
-    tokens = list(result.variants[0].token_ids)
-    full = forced_logits(slow, None, tokens)
-    for variant in result.variants:
-        own = forced_logits(slow, kept_of(result, variant), tokens)
-        log_p, log_q = full.log_softmax(-1), own.log_softmax(-1)
-        kl = (log_p.exp() * (log_p - log_q)).sum(-1)
-        rank = token_rank(own[None], torch.tensor(tokens))[0]
-        found = variant.analysis
-        np.testing.assert_allclose(found["forced_kl"], kl, rtol=0.02, atol=1e-4)
-        np.testing.assert_array_equal(found["forced_rank"], rank)
-        np.testing.assert_array_equal(found["forced_top1"], own.argmax(-1) == full.argmax(-1))
-        for step, p, q in zip(variant.forced_steps, full, own, strict=True):
-            for candidates, logits in ((step.reference, p), (step.variant, q)):
-                assert [c.token_id for c in candidates] == logits.topk(5).indices.tolist()
-                expected = logits.softmax(-1).topk(5).values.tolist()
-                assert [c.probability for c in candidates] == pytest.approx(expected, abs=1e-3)
-
-
-def forced_logits(slow: Reference, kept: Kept | None, tokens: list[int]) -> Tensor:
-    """[positions, vocabulary] float64 logits, one token fed at a time."""
-    cache, logits = slow.read_question(kept)
-    later = [forward(slow.model, [token], cache, kept=kept) for token in tokens[:-1]]
-    return torch.stack([logits, *later]).double()
-
-
-@pytest.mark.parametrize("scenario", SCENARIOS)
-def test_the_full_cache_agrees_with_itself_everywhere(scenario: Scenario) -> None:
-    for index in (0, -1):  # and so does a variant that evicts nothing
-        found = analysed("llama", scenario).variants[index].analysis
-        assert (found["forced_top1"] == 1).all()
-        assert (found["forced_rank"] == 1).all()
-        assert found["forced_kl"] == pytest.approx(0.0, abs=1e-6)
-
-
-def test_the_first_position_of_a_regular_run_is_equal_for_all() -> None:
-    for variant in analysed("llama", "regular").variants:
-        assert variant.analysis["forced_kl"][0] == 0
-        assert variant.forced_steps[0].variant == variant.forced_steps[0].reference
-
-
-def test_small_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = analysed("gemma3", "context-only")
-    monkeypatch.setattr("ckv_core.engine.forced._MAX_LOGITS", 1)
-    request = replace(BASE, scenario="context-only", analysis=("forced",))
-    for variant, other in zip(run(request, "gemma3").variants, expected.variants, strict=True):
-        for name, array in variant.analysis.items():
-            np.testing.assert_allclose(array, other.analysis[name], rtol=1e-3, atol=1e-5)
-
-
-def test_equal_logits_rank_by_token_id() -> None:
-    logits = torch.tensor([[[1.0, 3.0, 3.0, 2.0]]])
-    ranks = [int(token_rank(logits, torch.tensor([token]))) for token in range(4)]
-    assert ranks == [4, 1, 2, 3]
-
-
-@pytest.mark.parametrize("ignore_eos", [True, False])
-def test_a_follow_up_is_answered_as_in_a_run_of_its_own(*, ignore_eos: bool) -> None:
-    questions = ("Where was the harbour?", "How many ships?")
-    request = replace(BASE, scenario="context-only", ignore_eos=ignore_eos)
-    result = run(replace(request, follow_ups=questions))
-    for number, question in enumerate(questions):
-        alone = run(replace(request, question=question))
-        for variant, fresh in zip(result.variants, alone.variants, strict=True):
-            answer = variant.follow_ups[number]
-            assert answer.question == question
-            assert answer.token_ids == fresh.token_ids
-            assert (answer.text, answer.token_texts) == (fresh.text, fresh.token_texts)
-            assert answer.stopped == fresh.stopped
-            assert answer.agreement == fresh.agreement
-            assert answer.first_difference == fresh.first_difference
-
-
-def test_follow_ups_come_one_question_at_a_time() -> None:
-    request = replace(BASE, scenario="context-only", follow_ups=("One?", "Two?"))
-    events = list(compare(request, tiny_model("llama")))
-    counts = [len(e.follow_ups) for e in events if isinstance(e, FollowUpsAnswered)]
-    assert counts == [1] * len(VARIANTS) + [2] * len(VARIANTS)
-    assert any(isinstance(e, Progress) and e.stage == "analyse" for e in events)
-
-
 def test_the_rest_of_a_run_does_not_depend_on_the_laboratory() -> None:
     plain, lab = run(replace(BASE, answer="")), analysed("llama", "regular")
     for variant, other in zip(plain.variants, lab.variants, strict=True):
@@ -352,18 +276,3 @@ def test_an_analysis_can_be_cancelled() -> None:
     is_stopped = True
     with pytest.raises(RunCancelledError):
         next(events)
-
-
-def test_answer_scores_are_shares() -> None:
-    from ckv_core.metrics.answers import answer_scores
-
-    assert answer_scores("anything", "  ") == {}
-    same = answer_scores("The code is 42.", "the code is 42.")
-    assert same == {"exact_match": 1.0, "token_f1": 1.0, "edit_similarity": 1.0}
-    half = answer_scores("blue harbour", "harbour")
-    assert half["exact_match"] == 0
-    assert half["token_f1"] == pytest.approx(2 / 3)
-    assert half["edit_similarity"] == pytest.approx(7 / 12)
-    result = run(replace(BASE, answer="harbour", variants=("full", "snapkv")))
-    for variant in result.variants:
-        assert variant.answer_scores == answer_scores(variant.text, "harbour")
