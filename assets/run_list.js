@@ -37,11 +37,13 @@ function drawBulk() {
   const slugs = [...chosen];
   const tag = make("input", { type: "text", class: "ckv-input", maxlength: "40", "aria-label": "Tag for the chosen runs", placeholder: "tag" });
   const compare = make("a", { class: "ckv-link", text: "Compare", href: `/compare-runs?ids=${slugs.map(encodeURIComponent).join(",")}` });
-  compare.hidden = slugs.length < 2;
+  compare.hidden = slugs.length < 2 || slugs.length > 4;
+  const aggregate = make("a", { class: "ckv-link", text: "Aggregate", href: `/aggregate?ids=${slugs.map(encodeURIComponent).join(",")}` });
+  aggregate.hidden = slugs.length < 2;
   bulk.replaceChildren(
     make("span", { text: `${slugs.length} chosen` }), tag,
     button("Tag", () => act("tag", slugs, { tag: tag.value })),
-    compare, button("Delete chosen", () => act("delete", slugs)));
+    compare, aggregate, button("Delete chosen", () => act("delete", slugs)));
 }
 
 function thumbnail(picture) {

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, cast
 
-from sqlalchemy import ColumnElement, delete, false, func, insert, select, update
+from sqlalchemy import ColumnElement, delete, exists, false, func, insert, select, update
 from sqlalchemy.orm import Session
 
 from ckv_core.errors import StorageError
@@ -230,7 +230,8 @@ def _variant_conditions(wanted: RunFilter) -> list[ColumnElement[bool]]:
         asked.append(Variant.method != "full")
     if wanted.method:
         asked.append(Variant.method == wanted.method)
-    return [Run.id.in_(select(Variant.run_id).where(*asked))] if asked else []
+    # EXISTS stops at a run's first such variant; a list of keys would hold all of them.
+    return [exists().where(Variant.run_id == Run.id, *asked)] if asked else []
 
 
 def _summaries(session: Session, keys: Sequence[int]) -> list[RunSummary]:

@@ -148,8 +148,7 @@ class Variant(Base):
     __tablename__ = "variants"
     __table_args__ = (
         UniqueConstraint("run_id", "position"),
-        Index(None, "method", "budget_tokens", "run_id"),
-        Index(None, "budget_tokens", "method", "run_id"),
+        Index(None, "run_id", "method", "budget_tokens"),
     )
 
     id: Mapped[int] = mapped_column(_ROW_ID, primary_key=True)

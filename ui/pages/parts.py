@@ -45,6 +45,13 @@ class RunList(ScriptedHtml):
     SCRIPTS = ("run_filters.js", "run_list.js")
 
 
+class RunDifferences(ScriptedHtml):
+    """Shows what `ui.run_differences.differences_value` gives; nothing for None."""
+
+    NAME = "run-differences"
+    SCRIPTS = ("run_differences.js",)
+
+
 def said(text: str, tone: Tone = "") -> dict[str, Any]:
     """Value of a Notice or a ContextBar."""
     return {"text": text, "tone": tone}

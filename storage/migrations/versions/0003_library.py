@@ -15,8 +15,7 @@ ROW_ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 INDEXES = {
     "ix_runs_deleted_at_pinned_created_at_id": ("runs", ["deleted_at", "pinned", "created_at", "id"]),
     "ix_runs_parent_slug": ("runs", ["parent_slug"]),
-    "ix_variants_method_budget_tokens_run_id": ("variants", ["method", "budget_tokens", "run_id"]),
-    "ix_variants_budget_tokens_method_run_id": ("variants", ["budget_tokens", "method", "run_id"]),
+    "ix_variants_run_id_method_budget_tokens": ("variants", ["run_id", "method", "budget_tokens"]),
 }
 
 

@@ -1,0 +1,69 @@
+// Saved runs side by side: differing settings, figures, then tokens and kept sets per variant.
+
+const name = (index) => String.fromCharCode(65 + index);
+const heading = (text) => make("h3", { text });
+
+function grid(label, head, rows) {
+  return make("div", { class: "ckv-scroll", tabindex: "0", role: "region", "aria-label": label },
+    make("table", { class: "ckv-table ckv-tight" },
+      make("thead", {}, make("tr", {}, ...head.map((text) => make("th", { scope: "col", text })))),
+      make("tbody", {}, ...rows.map(([first, ...cells]) => make("tr", {}, make("th", { scope: "row", text: first }),
+        ...cells.map((text) => make("td", { class: "ckv-kept-apart", text: str(text) })))))));
+}
+
+function generated(tokens, differs) {
+  const marked = new Set(differs);
+  return make("p", { class: "ckv-generated" }, ...list(tokens).map((text, at) =>
+    marked.has(at) ? make("mark", { class: "ckv-differs", text: str(text), title: `Token ${at + 1} differs` }) : document.createTextNode(str(text))));
+}
+
+function positions(label, found) {
+  const shown = list(found.tokens).map(([at, text]) => `${at} ${JSON.stringify(str(text))}`).join(", ");
+  const rest = found.count > found.tokens.length ? `, and ${whole(found.count - found.tokens.length)} more` : "";
+  return make("p", { text: `${label}: ${whole(found.count)}${found.count ? ` (${shown}${rest})` : ""}` });
+}
+
+function kept(other, base) {
+  const found = other.kept;
+  if (!found) return make("p", { class: "ckv-subdued", text: "No kept sets to compare." });
+  if (found.equal) return make("p", { text: "Kept sets: equal, entry by entry." });
+  const rows = list(found.jaccard).map((share, layer) => [`Layer ${layer}`, share.toFixed(3)]);
+  return make("div", {},
+    make("p", { text: "Kept sets differ." }),
+    positions(`Positions that some head keeps in ${name(base)} and none in ${name(other.run)}`, found.only_base),
+    positions(`Positions that some head keeps in ${name(other.run)} and none in ${name(base)}`, found.only_other),
+    make("details", {}, make("summary", { text: "Overlap (Jaccard) per layer" }), grid("Overlap per layer", ["Layer", "Jaccard"], rows)));
+}
+
+function variant(row) {
+  const others = list(row.others);
+  const parts = others.length === 0 ? [make("p", { class: "ckv-subdued", text: `Only in ${name(row.base)}.` })] : [
+    make("p", { class: "ckv-subdued", text: `Generated in ${name(row.base)}:` }), generated(row.tokens, []),
+    ...others.flatMap((other) => [
+      make("p", { text: other.first === null
+        ? `${name(other.run)} against ${name(row.base)}: generated tokens equal, one by one.`
+        : `${name(other.run)} against ${name(row.base)}: the first differing token is number ${other.first + 1}; tokens that differ are underlined.` }),
+      other.first === null ? null : generated(other.tokens, other.differs),
+      kept(other, row.base)])];
+  const same = others.length > 0 && others.every((other) => other.first === null && (!other.kept || other.kept.equal));
+  return make("details", { class: "ckv-panel", open: !same },
+    make("summary", {}, make("strong", { text: str(row.label) }), " ", make("span", { class: "ckv-hint", text: same ? "equal" : others.length ? "differs" : "not in all" }),
+      make("code", { class: "ckv-spec", text: str(row.spec) })), ...parts.filter(Boolean));
+}
+
+onValue((value) => {
+  if (!value) { root.replaceChildren(); return; }
+  const runs = list(value.runs);
+  const names = runs.map((_, index) => name(index));
+  const settings = list(value.settings);
+  const figures = list(value.figures).flatMap((row) => ["Kept entries", "Agreement", "KL (nats)", "Final hidden L1"].map(
+    (figure, at) => [`${row.spec}: ${figure}`, ...row.cells.map((cells) => cells[at])]));
+  root.replaceChildren(
+    make("ul", { class: "ckv-compared" }, ...runs.map((run, index) => make("li", {}, `${name(index)}: `,
+      make("a", { class: "ckv-link", href: `/run?id=${encodeURIComponent(run.slug)}`, text: str(run.title) || run.slug }), ` (${run.state})`))),
+    heading("Settings that differ"),
+    settings.length ? grid("Settings that differ", ["Setting", ...names], settings.map((row) => [row.name, ...row.values])) : make("p", { text: "None: these runs were asked the same and ran on the same versions." }),
+    heading(value.same_prompt ? "Variants, token by token" : "Variants"),
+    ...(value.same_prompt ? list(value.variants).map(variant) : [make("p", { text: "The prompts differ, so tokens cannot be set against one another; the figures can." })]),
+    heading("Figures"), grid("Figures", ["Variant and figure", ...names], figures));
+});

@@ -1,0 +1,108 @@
+"""Saved runs side by side: what is equal, what differs, and addresses that name no runs."""
+
+import dataclasses
+from types import SimpleNamespace
+
+import gradio as gr
+import numpy as np
+import pytest
+from page_fakes import BAD_SLUGS, SLUG, FakeServices, done_result, request, running, snapshot
+
+from ckv_core.records import RetainedSet
+from ui.pages.compare_runs import CompareRunsPage
+from ui.run_differences import differences_value, first_difference, layer_overlap
+
+OTHER = "other0000000"
+
+
+def opened(ids: str, *runs):
+    with gr.Blocks(analytics_enabled=False):
+        page = CompareRunsPage(FakeServices(*runs))
+    return page.open(SimpleNamespace(query_params={"ids": ids}))
+
+
+def changed_variant(**changes):
+    result = done_result()
+    result.variants[1] = dataclasses.replace(result.variants[1], **changes)
+    return result
+
+
+def test_runs_that_are_the_same_say_so():
+    value = differences_value([snapshot(), snapshot(slug=OTHER)])
+    assert value["settings"] == []
+    assert value["same_prompt"]
+    for row in value["variants"]:
+        (other,) = row["others"]
+        assert (other["first"], other["differs"]) == (None, [])
+        assert other["kept"] is None or other["kept"]["equal"]
+
+
+def test_only_settings_that_differ_are_listed():
+    other = snapshot(slug=OTHER, request=request(max_new_tokens=9, defaults={"budget": "5"}))
+    rows = differences_value([snapshot(), other])["settings"]
+    assert [(row["name"], row["values"]) for row in rows] == [
+        ("defaults", ["budget=4", "budget=5"]),
+        ("max_new_tokens", ["64", "9"]),
+    ]
+
+
+def test_versions_that_differ_are_listed():
+    result = dataclasses.replace(done_result(), environment={"python": "3.12"})
+    (row,) = differences_value([snapshot(), snapshot(slug=OTHER, result=result)])["settings"]
+    assert (row["name"], row["values"]) == ("version of python", ["3.11", "3.12"])
+
+
+def test_differing_tokens_and_positions_are_named():
+    kept = np.zeros((3, 2, 10), np.bool_)
+    kept[..., 2:6] = True
+    result = changed_variant(
+        token_ids=(1, 9, 4), token_texts=("one", " x", " y"), retained=RetainedSet.from_mask(kept)
+    )
+    value = differences_value([snapshot(), snapshot(slug=OTHER, result=result)])
+    (other,) = value["variants"][1]["others"]
+    assert (other["first"], other["differs"]) == (1, [1, 2])
+    assert other["kept"]["jaccard"] == [pytest.approx(2 / 6)] * 3
+    assert other["kept"]["only_base"] == {"count": 2, "tokens": [[0, "t0 "], [1, "t1 "]]}
+    assert other["kept"]["only_other"] == {"count": 2, "tokens": [[4, "t4 "], [5, "t5 "]]}
+
+
+def test_other_prompts_are_compared_by_their_figures_alone():
+    prompt = dataclasses.replace(done_result().prompt, token_ids=tuple(range(1, 11)))
+    other = snapshot(slug=OTHER, result=dataclasses.replace(done_result(), prompt=prompt))
+    for run in (other, running(slug=OTHER)):
+        value = differences_value([snapshot(), run])
+        assert not value["same_prompt"]
+        assert value["variants"] == []
+    assert value["figures"][1]["cells"] == [["24", "50%", "0.25", "3.5"], ["none"] * 4]
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "index"),
+    [((), (), None), ((1, 2), (1, 2), None), ((1, 2), (1, 3), 1), ((1,), (1, 2), 1), ((), (1,), 0)],
+)
+def test_the_first_difference_of_two_generations(left, right, index):
+    assert first_difference(left, right) == index
+
+
+def test_layers_that_keep_nothing_overlap_fully():
+    empty = RetainedSet.from_mask(np.zeros((2, 1, 4), np.bool_))
+    assert layer_overlap(empty, empty) == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("ids", ["", SLUG, f"{SLUG},{SLUG}", ",".join("abcdef")])
+def test_too_few_or_too_many_runs_are_one_sentence(ids):
+    notice, value = opened(ids)
+    assert (notice["tone"], value) == ("error", None)
+    assert "Choose 2 to 4 different runs" in notice["text"]
+
+
+@pytest.mark.parametrize("slug", [slug for slug in BAD_SLUGS if slug.strip()])
+def test_an_unknown_run_is_one_sentence(slug):
+    notice, value = opened(f"{SLUG},{slug}")
+    assert (notice["tone"], value) == ("error", None)
+
+
+def test_two_known_runs_are_shown():
+    notice, value = opened(f"{SLUG},{OTHER}", snapshot(), snapshot(slug=OTHER))
+    assert notice["text"] == ""
+    assert [run["slug"] for run in value["runs"]] == [SLUG, OTHER]

@@ -1,0 +1,169 @@
+"""Saved runs side by side: what differs in settings, generated tokens and kept sets. No Gradio."""
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ckv_core.events import RunResult
+from ckv_core.records import RetainedSet, VariantResult
+from ui.live_runs import RunSnapshot
+
+LISTED_POSITIONS = 100
+TEXT_CHARS = 200
+NONE = "none"
+
+
+def differences_value(runs: Sequence[RunSnapshot]) -> dict[str, Any]:
+    """Value of the RunDifferences component; every run is set against the first.
+
+    Args:
+        runs: two or more.
+    """
+    first = runs[0]
+    same = all(_same_prompt(first.result, run.result) for run in runs[1:])
+    specs = list(dict.fromkeys(v.spec for run in runs for v in run.result.variants))
+    return {
+        "runs": [{"slug": run.slug, "title": run.title, "state": run.state} for run in runs],
+        "settings": _differing_settings(runs),
+        "same_prompt": same,
+        "figures": [
+            {"spec": spec, "cells": [_figures(_of_spec(run, spec)) for run in runs]}
+            for spec in specs
+        ],
+        "variants": [_pairs(runs, spec) for spec in specs] if same else [],
+    }
+
+
+def first_difference(left: Sequence[int], right: Sequence[int]) -> int | None:
+    """Index of the first token in which two generations differ; None if they are equal."""
+    for index, (one, other) in enumerate(zip(left, right, strict=False)):
+        if one != other:
+            return index
+    return None if len(left) == len(right) else min(len(left), len(right))
+
+
+def layer_overlap(left: RetainedSet, right: RetainedSet) -> list[float]:
+    """[layers] Jaccard index of the kept slots of two sets of one shape; 1 where both are empty."""
+    one, other = left.mask(), right.mask()
+    both = (one & other).sum(axis=(1, 2))
+    either = (one | other).sum(axis=(1, 2))
+    shares = np.where(either == 0, 1.0, both / np.maximum(either, 1))
+    return [float(share) for share in shares]
+
+
+def _same_prompt(left: RunResult, right: RunResult) -> bool:
+    if left.prompt is None or right.prompt is None:
+        return False
+    return (left.prompt.token_ids, left.prompt.compressed_tokens) == (
+        right.prompt.token_ids,
+        right.prompt.compressed_tokens,
+    )
+
+
+def _differing_settings(runs: Sequence[RunSnapshot]) -> list[dict[str, Any]]:
+    """Only what is not the same in all runs: request, model and environment."""
+    described = [_settings(run) for run in runs]
+    names = list(dict.fromkeys(name for each in described for name in each))
+    rows = [(name, [each.get(name, NONE) for each in described]) for name in names]
+    return [
+        {"name": name, "values": [_cut(value) for value in values]}
+        for name, values in rows
+        if len(set(values)) > 1
+    ]
+
+
+def _settings(run: RunSnapshot) -> dict[str, str]:
+    asked = run.request
+    settings = {field.name: _plain(getattr(asked, field.name)) for field in fields(asked)}
+    model = run.result.model
+    if model is not None:
+        served = ("name", "sha256", "dtype", "device")
+        settings |= {f"served {name}": str(getattr(model, name)) for name in served}
+    return settings | {f"version of {k}": str(v) for k, v in run.result.environment.items()}
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, tuple):
+        return "\n".join(map(str, value)) or NONE
+    if isinstance(value, dict):
+        return ", ".join(f"{key}={item}" for key, item in sorted(value.items())) or NONE
+    return str(value) if value != "" else NONE
+
+
+def _cut(text: str) -> str:
+    if len(text) <= TEXT_CHARS:
+        return text
+    return f"{text[:TEXT_CHARS]}… ({len(text):,} characters)"
+
+
+def _of_spec(run: RunSnapshot, spec: str) -> VariantResult | None:
+    return next((v for v in run.result.variants if v.spec == spec), None)
+
+
+def _figures(variant: VariantResult | None) -> list[str]:
+    """Kept entries, agreement, KL and final hidden L1, as the head of the table names them."""
+    if variant is None:
+        return [NONE] * 4
+    receipt, moved = variant.receipt, variant.perturbation
+    return [
+        f"{receipt.retained_entries:,}" if receipt else NONE,
+        NONE if variant.agreement is None else f"{variant.agreement:.0%}",
+        f"{moved.kl:.4g}" if moved else NONE,
+        f"{moved.final_hidden_l1:.4g}" if moved else NONE,
+    ]
+
+
+def _pairs(runs: Sequence[RunSnapshot], spec: str) -> dict[str, Any]:
+    """One variant in every run that has it, set against the first such run."""
+    found = [(i, v) for i, run in enumerate(runs) if (v := _of_spec(run, spec)) is not None]
+    base_index, base = found[0]
+    prompt = runs[0].result.prompt
+    pieces = prompt.pieces if prompt else ()
+    return {
+        "spec": spec,
+        "label": base.label,
+        "base": base_index,
+        "tokens": list(base.token_texts),
+        "others": [
+            {
+                "run": index,
+                "tokens": list(other.token_texts),
+                "first": first_difference(base.token_ids, other.token_ids),
+                "differs": [
+                    at
+                    for at, token in enumerate(other.token_ids)
+                    if at >= len(base.token_ids) or base.token_ids[at] != token
+                ],
+                "kept": _kept(base.retained, other.retained, pieces),
+            }
+            for index, other in found[1:]
+        ],
+    }
+
+
+def _kept(
+    base: RetainedSet | None, other: RetainedSet | None, pieces: Sequence[str]
+) -> dict[str, Any] | None:
+    """None unless both have kept sets of one shape."""
+    if base is None or other is None:
+        return None
+    one, two = base.mask(), other.mask()
+    if one.shape != two.shape:
+        return None
+    left = np.logical_or.reduce(one, axis=(0, 1))
+    right = np.logical_or.reduce(two, axis=(0, 1))
+    return {
+        "equal": bool((one == two).all()),
+        "jaccard": layer_overlap(base, other),
+        "only_base": _listed(np.logical_and(left, ~right), pieces),
+        "only_other": _listed(np.logical_and(right, ~left), pieces),
+    }
+
+
+def _listed(positions: NDArray[np.bool_], pieces: Sequence[str]) -> dict[str, Any]:
+    at = np.flatnonzero(positions)
+    shown = [int(position) for position in at[:LISTED_POSITIONS]]
+    return {"count": len(at), "tokens": [[position, pieces[position]] for position in shown]}
