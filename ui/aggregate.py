@@ -4,27 +4,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import bootstrap
 
 from ckv_core.errors import ConfigError
+from ckv_core.metrics.intervals import Interval, interval_note, mean_interval
 from ckv_core.records import Float32Array, VariantResult
 from ui.live_runs import RunSnapshot
 from ui.summary import mean_head_l1
 
-MIN_PROMPTS = 5
 MAX_RUNS = 100
-CONFIDENCE = 0.95
-RESAMPLES = 2_000
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """Mean over prompts; `low` and `high` are None where n is too small for an interval."""
-
-    mean: float
-    low: float | None
-    high: float | None
-    n: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,10 +125,8 @@ def aggregate(runs: Sequence[RunSnapshot]) -> Aggregate:
     distinct, notes = _distinct(runs)
     specs = _common_specs(distinct)
     n = len(distinct)
-    if n < MIN_PROMPTS:
-        notes.append(
-            f"An interval needs at least {MIN_PROMPTS} prompts; {_prompts(n)} give means only."
-        )
+    if note := interval_note(n):
+        notes.append(note)
     scenarios = {run.request.scenario for run in distinct}
     if len(scenarios) > 1:
         notes.append("The runs mix the scenarios regular and context-only.")
@@ -150,22 +135,6 @@ def aggregate(runs: Sequence[RunSnapshot]) -> Aggregate:
     members = [_member(spec, distinct) for spec in specs]
     model = distinct[0].result.model
     return Aggregate(model=model.name if model else "", n=n, members=members, notes=notes)
-
-
-def interval_of(values: Sequence[float]) -> Interval:
-    """Mean and percentile-bootstrap interval of one value per prompt."""
-    mean, n = float(np.mean(values)), len(values)
-    if n < MIN_PROMPTS:
-        return Interval(mean, None, None, n)
-    found = bootstrap(
-        (np.asarray(values, np.float64),),
-        np.mean,
-        n_resamples=RESAMPLES,
-        confidence_level=CONFIDENCE,
-        method="percentile",
-        rng=np.random.default_rng(0),
-    ).confidence_interval
-    return Interval(mean, float(found.low), float(found.high), n)
 
 
 def _check(runs: Sequence[RunSnapshot]) -> None:
@@ -214,7 +183,7 @@ def _member(spec: str, runs: Sequence[RunSnapshot]) -> Member:
     for figure in FIGURES.values():
         values = [value for v in variants if (value := figure.read(v)) is not None]
         if values:
-            figures[figure.key] = interval_of(values)
+            figures[figure.key] = mean_interval(values)
     return Member(spec=spec, label=variants[0].label, figures=figures, wins=_win_map(variants))
 
 
@@ -234,7 +203,3 @@ def _win_map(variants: Sequence[VariantResult]) -> WinMap | None:
         heads=int(known.sum()),
         n=len(pairs),
     )
-
-
-def _prompts(n: int) -> str:
-    return "1 prompt" if n == 1 else f"{n} prompts"

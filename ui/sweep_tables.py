@@ -3,7 +3,8 @@
 from typing import Any
 
 from ckv_core.events import RunResult
-from ui.sweep_data import METRICS, Line, Metric, lines_of, matching_budget, values_of
+from ckv_core.sweep_reading import FIGURES, Curve, Figure, Saving, curves, savings, spec_without
+from ckv_core.variants import VariantSpec
 
 Cell = dict[str, Any]
 MATCHED = ("final", "head", "kl")
@@ -15,7 +16,7 @@ SAVINGS_NOTE = (
 
 def points_table(result: RunResult) -> dict[str, Any]:
     """Value of the DataTable of all points whose cache is built."""
-    metrics = [m for m in METRICS.values() if _is_known(result, m)]
+    metrics = [m for m in FIGURES.values() if _is_known(result, m)]
     columns = [
         _column("method", "Method and alpha", align="left"),
         _column("budget", "Budget", "entries per KV head"),
@@ -23,11 +24,11 @@ def points_table(result: RunResult) -> dict[str, Any]:
         _column("spec", "SPEC", align="left"),
     ]
     rows = []
-    for at, line in enumerate(lines_of(result)):
-        for budget, index in line.points:
+    for at, curve in enumerate(curves(result)):
+        for budget, index in curve.points:
             variant = result.variants[index]
             cells = {
-                "method": _text(line.name),
+                "method": _text(curve_name(curve)),
                 "budget": _figure(float(budget), f"{budget:,}"),
                 "spec": _text(variant.spec),
             }
@@ -51,22 +52,15 @@ def savings_table(result: RunResult, reference: object) -> dict[str, Any]:
         result: the sweep.
         reference: index of the line whose points are matched; a client may send anything.
     """
-    lines = lines_of(result)
+    lines = curves(result)
     known = isinstance(reference, int) and 0 <= reference < len(lines)
-    rows = []
-    if known and isinstance(reference, int):
-        rows = [
-            _savings_row(result, at, line, lines[reference], budget)
-            for at, line in enumerate(lines)
-            if at != reference
-            for budget, _ in lines[reference].points
-        ]
+    rows = _savings_rows(result, lines, lines[reference]) if known else []  # type: ignore[call-overload]
     return {
         "caption": "Budget needed for equal quality",
         "columns": [
             _column("method", "Method and alpha", align="left"),
             _column("matches", "Matches", align="left"),
-            *(_column(key, f"Needs, by {METRICS[key].label}", "entries") for key in MATCHED),
+            *(_column(key, f"Needs, by {FIGURES[key].label}", "entries") for key in MATCHED),
         ],
         "rows": rows,
         "note": SAVINGS_NOTE,
@@ -75,49 +69,60 @@ def savings_table(result: RunResult, reference: object) -> dict[str, Any]:
     }
 
 
-def needed_text(line_budgets: list[int], needed: float | None, budget: int) -> str:
-    """`171, 33 % less`; says so where the answer lies outside the budgets tried.
+def curve_name(curve: Curve) -> str:
+    """The method with whatever its SPEC says beside the budget."""
+    alpha = [] if curve.alpha is None else [f"alpha {curve.alpha:g}"]
+    return ", ".join([curve.label, *alpha, *_settings(curve.spec)])
 
-    Args:
-        line_budgets: budgets of the line that shall match, rising; may be empty.
-        needed: result of `matching_budget`.
-        budget: of the point that is matched.
-    """
-    if not line_budgets:
+
+def method_name(spec: str) -> str:
+    """The same of a SPEC, without budget and alpha."""
+    return ", ".join([VariantSpec.parse(spec).label, *_settings(spec)])
+
+
+def saving_text(saving: Saving) -> str:
+    """`171, 33 % less`; says so where the answer lies outside the budgets tried."""
+    budgets = [budget for budget, _ in saving.curve.points]
+    match = saving.match
+    if match.outcome == "better":
+        return f"{budgets[0]:,} or less: outside the range"
+    if match.outcome == "worse":
+        return f"over {budgets[-1]:,}: outside the range"
+    if match.budget is None or saving.share is None:
         return ""
-    if needed is None:
-        return f"over {line_budgets[-1]:,}: outside the range"
-    if needed <= line_budgets[0]:
-        return f"{line_budgets[0]:,} or less: outside the range"
-    change = round(100 * (needed / budget - 1))
-    if change == 0:
-        return f"{needed:,.0f}, the same"
-    return f"{needed:,.0f}, {abs(change)} % {'less' if change < 0 else 'more'}"
+    percent = round(100 * saving.share)
+    if percent == 0:
+        return f"{match.budget:,.0f}, the same"
+    return f"{match.budget:,.0f}, {abs(percent)} % {'less' if percent > 0 else 'more'}"
 
 
-def _savings_row(
-    result: RunResult, at: int, line: Line, reference: Line, budget: int
-) -> dict[str, Any]:
-    cells: dict[str, Cell] = {
-        "method": _text(line.name),
-        "matches": {"text": f"{reference.name} at {budget:,}", "value": budget},
-    }
+def _settings(spec: str) -> list[str]:
+    pairs = spec_without(spec, "budget", "alpha").partition(":")[2]
+    return [pair.replace("=", " ") for pair in pairs.split(",") if pair]
+
+
+def _savings_rows(result: RunResult, lines: list[Curve], target: Curve) -> list[dict[str, Any]]:
+    """One row per other curve and point of the target, a cell per figure."""
+    at = {curve.spec: index for index, curve in enumerate(lines)}
+    rows: dict[tuple[str, int], dict[str, Any]] = {}
     for key in MATCHED:
-        targets = dict(zip(*values_of(result, reference, METRICS[key]), strict=True))
-        budgets, values = values_of(result, line, METRICS[key])
-        if budget not in targets or not budgets:
-            cells[key] = _text("")
-            continue
-        needed = matching_budget(budgets, values, targets[budget])
-        inside = needed is not None and needed > budgets[0]
-        cells[key] = {
-            "text": needed_text(budgets, needed, budget),
-            "value": needed if inside else None,
-        }
-    return {"marker": at, "cells": cells}
+        for saving in savings(result, target, FIGURES[key]):
+            budget = saving.target_budget
+            row = rows.setdefault(
+                (saving.curve.spec, budget),
+                {
+                    "marker": at[saving.curve.spec],
+                    "cells": {
+                        "method": _text(curve_name(saving.curve)),
+                        "matches": {"text": f"{curve_name(target)} at {budget:,}", "value": budget},
+                    },
+                },
+            )
+            row["cells"][key] = {"text": saving_text(saving), "value": saving.match.budget}
+    return list(rows.values())
 
 
-def _is_known(result: RunResult, metric: Metric) -> bool:
+def _is_known(result: RunResult, metric: Figure) -> bool:
     return any(metric.read(v) is not None for v in result.variants if v.method != "full")
 
 

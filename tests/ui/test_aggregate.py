@@ -10,7 +10,8 @@ from page_fakes import FakeServices, model_info
 from sweep_fakes import QUERY_HEADS, sweep_result, sweep_snapshot
 
 from ckv_core.errors import ConfigError
-from ui.aggregate import FIGURES, MIN_PROMPTS, aggregate, interval_of
+from ckv_core.metrics.intervals import MIN_PROMPTS
+from ui.aggregate import FIGURES, aggregate
 from ui.charts.aggregate import mean_figure, win_figure
 from ui.pages.aggregate import AggregatePage, means_table, read_slugs
 
@@ -40,20 +41,11 @@ def test_the_mean_is_over_prompts_and_the_interval_holds_it():
     assert found.n == MIN_PROMPTS
 
 
-def test_the_interval_is_that_of_resampled_prompts():
-    values = [1.0, 2.0, 4.0, 8.0, 16.0, 3.0]
-    found = interval_of(values)
-    means = np.random.default_rng(5).choice(values, (20_000, len(values))).mean(axis=1)
-    low, high = np.percentile(means, [2.5, 97.5])
-    assert found.low == pytest.approx(low, rel=0.06)
-    assert found.high == pytest.approx(high, rel=0.06)
-
-
 def test_too_few_prompts_give_means_and_say_so():
     found = aggregate(runs_of(MIN_PROMPTS - 1))
     interval = member_of(found, CRITICAL).figures["final"]
     assert (interval.low, interval.high) == (None, None)
-    assert found.notes == ["An interval needs at least 5 prompts; 4 prompts give means only."]
+    assert found.notes == ["4 prompts: an interval needs at least 5, so only means are shown."]
 
 
 def test_a_prompt_counts_once():

@@ -20,14 +20,14 @@ from sweep_fakes import (
     sweep_snapshot,
 )
 
+from ckv_core.sweep_reading import FIGURES, alpha_optima, curves
 from ckv_core.worker.messages import ModelStatus, TokensCounted
 from ui.charts.sweep import alpha_head_figure, curve_figure
 from ui.pages.sweep import SweepPage
 from ui.pages.sweep_results import SweepFeed, alpha_values, build_sweep_results, gain_sentence
 from ui.settings import Settings
-from ui.sweep_data import METRICS, alpha_optima, lines_of, matching_budget
 from ui.sweep_forms import SWEEP_CONTROLS, SweepForm
-from ui.sweep_tables import points_table, savings_table
+from ui.sweep_tables import curve_name, points_table, savings_table
 
 SETTINGS = Settings.from_environ({})
 TYPED = SweepForm(context="a long text")
@@ -69,7 +69,10 @@ BAD_FORMS = {
     "no alpha": ({"alphas": ""}, "at least one alpha"),
     "no method": ({"methods": []}, "at least one method"),
     "a budget below the window": ({"budgets": "8"}, "below the 32 that are always kept"),
-    "a method with its own budget": ({"more_methods": "snapkv:budget=99"}, "sets budget"),
+    "a method with its own budget": (
+        {"more_methods": "snapkv:budget=99"},
+        "sets budget, which the sweep varies",
+    ),
     "unknown method": ({"more_methods": "magic"}, "Unknown method 'magic'"),
     "no new tokens": ({"generate": True, "max_new_tokens": 0}, "New tokens must be"),
     "too many points": (
@@ -137,29 +140,19 @@ def test_from_fills_the_prompt_of_a_run():
 
 
 def test_points_of_one_method_and_alpha_are_one_line_by_rising_budget():
-    lines = lines_of(sweep_result())
-    assert [line.name for line in lines] == [
+    lines = curves(sweep_result())
+    assert [curve_name(line) for line in lines] == [
         "SnapKV",
         *(f"SnapKV + CriticalKV, alpha {alpha:g}" for alpha in ALPHAS),
     ]
     assert all(tuple(budget for budget, _ in line.points) == BUDGETS for line in lines)
 
 
-def test_a_budget_is_read_off_linearly_in_its_logarithm():
-    assert matching_budget([64, 256], [3.0, 1.0], 2.0) == pytest.approx(128)
-    assert matching_budget([64, 256], [3.0, 1.0], 1.0) == pytest.approx(256)
-
-
-def test_no_budget_is_guessed_outside_the_range():
-    assert matching_budget([64, 256], [3.0, 1.0], 0.5) is None
-    assert matching_budget([64, 256], [3.0, 1.0], 4.0) == 64
-
-
 def test_half_the_perturbation_means_half_the_budget_and_the_ends_are_said():
     rows = savings_table(sweep_result(better=0.5), 0)["rows"]
     texts = [row["cells"]["final"]["text"] for row in rows[:4]]
     below = "64 or less: outside the range"
-    assert texts == [below, below, "128, 50 % less", "256, 50 % less"]
+    assert texts == [below, "64, 50 % less", "128, 50 % less", "256, 50 % less"]
     back = savings_table(sweep_result(better=0.5), 1)["rows"]
     at_512 = next(r for r in back if r["cells"]["matches"]["value"] == 512)
     assert at_512["cells"]["final"]["text"] == "over 512: outside the range"
@@ -176,10 +169,9 @@ def test_the_best_alpha_per_head_and_its_gain_over_the_best_fixed_one():
     assert np.array_equal(found.head_alpha[evicted], np.tile(np.float32(ALPHAS), (len(evicted), 1)))
     assert np.isnan(found.head_alpha[WHOLE_LAYER]).all()
     assert found.best_fixed == 0.25
-    assert found.heads == len(evicted) * KV_HEADS
     # Fixed at 0.25 two of three heads miss by a quarter: 3 against 3.5.
-    assert found.gain == pytest.approx(1 - 3 / 3.5, abs=1e-5)
-    assert f"n = {found.heads} KV heads" in gain_sentence(found)
+    assert found.head_gain == pytest.approx(1 - 3 / 3.5, abs=1e-5)
+    assert f"n = {len(evicted) * KV_HEADS} KV heads" in gain_sentence(found)
 
 
 def test_one_alpha_has_no_optimum():
@@ -190,7 +182,7 @@ def test_one_alpha_has_no_optimum():
 
 
 def test_a_curve_has_its_lines_values_and_the_full_cache():
-    figure = curve_figure(sweep_result(better=0.5), METRICS["kl"])
+    figure = curve_figure(sweep_result(better=0.5), FIGURES["kl"])
     assert [list(trace.x) for trace in figure.data] == [list(BUDGETS)] * 4
     assert np.allclose(figure.data[1].y, [0.25, 0.125, 0.0625, 0.03125])
     assert len({(t.line.color, t.line.dash, t.marker.symbol) for t in figure.data}) == 4
@@ -200,7 +192,7 @@ def test_a_curve_has_its_lines_values_and_the_full_cache():
 def test_hostile_labels_are_escaped_in_charts():
     result = sweep_result()
     result.variants[1] = dataclasses.replace(result.variants[1], label="<img src=x>")
-    assert "<img" not in curve_figure(result, METRICS["final"]).to_json()
+    assert "<img" not in curve_figure(result, FIGURES["final"]).to_json()
 
 
 def test_the_grid_has_a_cell_per_kv_head():
@@ -230,9 +222,9 @@ def test_charts_wait_until_all_points_are_measured_and_are_sent_once():
     partial = sweep_result()
     partial.variants[-1] = dataclasses.replace(partial.variants[-1], perturbation=None)
     now = datetime.now(UTC)
-    charts = slice(3, 3 + len(METRICS))
+    charts = slice(3, 3 + len(FIGURES))
     running = sweep_snapshot(state="running", result=partial, finished_at=None)
-    assert feed.updates(running, now)[charts] == [None] * len(METRICS)
+    assert feed.updates(running, now)[charts] == [None] * len(FIGURES)
     first = feed.updates(sweep_snapshot(), now)
     assert len(first) == len(built.outputs) == feed.width
     assert all(update["value"] is not None for update in first[charts])

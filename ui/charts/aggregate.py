@@ -17,7 +17,7 @@ CELL_PX = 12
 def mean_figure(found: Aggregate, figure: Figure) -> go.Figure:
     """Mean over prompts of one figure, a point per variant; bars are bootstrap intervals.
 
-    Definition: percentile bootstrap of the mean over prompts, 95 %; no bar where n is too small.
+    Definition: BCa bootstrap of the mean over prompts, 95 %; no bar where n is too small.
     """
     rows = [
         (at, m, m.figures[figure.key])

@@ -6,21 +6,21 @@ import numpy as np
 import plotly.graph_objects as go
 
 from ckv_core.events import RunResult
+from ckv_core.sweep_reading import AlphaOptimum, Figure, curves
 from ui.charts.layout import MISSING_COLOR, TEXT_COLOR, empty_figure, new_figure
 from ui.palette import DENSITY_SCALE, color_of, dash_of, marker_of
-from ui.sweep_data import AlphaOptimum, Metric, lines_of, values_of
+from ui.sweep_tables import curve_name
 
 CELL_PX = 12
 
 
-def curve_figure(result: RunResult, metric: Metric) -> go.Figure:
+def curve_figure(result: RunResult, metric: Figure) -> go.Figure:
     """One quantity against the budget, one line per method and alpha; the full cache dotted.
 
     Definition: see docs/definitions.md for each quantity; budgets are resolved tokens, the axis
     is logarithmic. n = one prompt; L1 and KL at the first decoding step.
     """
-    lines = lines_of(result)
-    drawn = [(at, line, *values_of(result, line, metric)) for at, line in enumerate(lines)]
+    drawn = [(at, curve, curve.values(result, metric)) for at, curve in enumerate(curves(result))]
     drawn = [each for each in drawn if each[2]]
     if not drawn:
         return empty_figure(metric.label, "Not measured in this sweep.")
@@ -30,12 +30,12 @@ def curve_figure(result: RunResult, metric: Metric) -> go.Figure:
         f"One prompt; {closer} is closer to the full cache",
         legend_rows=len(drawn),
     )
-    for at, line, budgets, values in drawn:
+    for at, curve, points in drawn:
         figure.add_trace(
             go.Scatter(
-                x=np.array(budgets, np.int32),
-                y=np.array(values, np.float64),
-                name=html.escape(line.name, quote=False),
+                x=np.array([budget for budget, _ in points], np.int32),
+                y=np.array([value for _, value in points], np.float64),
+                name=html.escape(curve_name(curve), quote=False),
                 mode="lines+markers",
                 line={"color": color_of(at), "dash": dash_of(at), "width": 2},
                 marker={"color": color_of(at), "symbol": marker_of(at), "size": 7},
@@ -43,7 +43,7 @@ def curve_figure(result: RunResult, metric: Metric) -> go.Figure:
             )
         )
     _add_reference(figure, result, metric)
-    ticks = sorted({budget for _, _, budgets, _ in drawn for budget in budgets})
+    ticks = sorted({budget for _, _, points in drawn for budget, _ in points})
     figure.update_xaxes(
         title_text="budget, entries per KV head",
         type="log",
@@ -91,9 +91,10 @@ def alpha_head_figure(optimum: AlphaOptimum) -> go.Figure:
     Definition: argmin over alpha of isolated head L1, summed over the query heads that share the
     KV head's kept set. n = one prompt. Layers left whole are grey.
     """
+    heads = int((~np.isnan(optimum.head_alpha)).sum())
     figure = new_figure(
-        f"A best alpha per KV head gains {optimum.gain:.1%}",
-        f"n = {optimum.heads:,} KV heads against the best fixed alpha, {optimum.best_fixed:g}",
+        f"A best alpha per KV head gains {optimum.head_gain:.1%}",
+        f"n = {heads:,} KV heads against the best fixed alpha, {optimum.best_fixed:g}",
     )
     figure.add_trace(
         go.Heatmap(
@@ -120,7 +121,7 @@ def alpha_head_figure(optimum: AlphaOptimum) -> go.Figure:
     return figure
 
 
-def _add_reference(figure: go.Figure, result: RunResult, metric: Metric) -> None:
+def _add_reference(figure: go.Figure, result: RunResult, metric: Figure) -> None:
     """Where the full cache stands: no distance from itself, full agreement, its own answer."""
     value: float | None = 0.0 if metric.lower else 1.0
     if metric.key == "answer":

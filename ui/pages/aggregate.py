@@ -7,7 +7,8 @@ import gradio as gr
 from gradio.components import Component
 
 from ckv_core.errors import CkvError, ConfigError
-from ui.aggregate import FIGURES, MAX_RUNS, Aggregate, Interval, Member, aggregate
+from ckv_core.metrics.intervals import Interval
+from ui.aggregate import FIGURES, MAX_RUNS, Aggregate, Member, aggregate
 from ui.charts.aggregate import mean_figure, win_figure
 from ui.components.data_table import DataTable
 from ui.pages.live import find_run
@@ -162,7 +163,7 @@ def means_table(found: Aggregate) -> dict[str, Any]:
             {"marker": at, "cells": _cells(member, found.n)}
             for at, member in enumerate(found.members)
         ],
-        "note": "Mean, and 95 % percentile-bootstrap interval over prompts. Heads won: query heads "
+        "note": "Mean, and 95 % bootstrap interval (BCa) over prompts. Heads won: query heads "
         "whose mean L1 over the prompts is below that of the same variant without CriticalKV.",
         "file": "aggregate.csv",
     }

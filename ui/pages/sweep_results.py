@@ -5,10 +5,12 @@ from datetime import datetime
 from typing import Any
 
 import gradio as gr
+import numpy as np
 from gradio.components import Component
 
 from ckv_core.errors import CkvError
 from ckv_core.events import RunResult
+from ckv_core.sweep_reading import FIGURES, AlphaOptimum, alpha_optima, curves
 from ui import views
 from ui.charts.sweep import alpha_head_figure, alpha_layer_figure, curve_figure
 from ui.components.data_table import DataTable
@@ -17,8 +19,7 @@ from ui.pages.live import Feed
 from ui.pages.parts import SILENT, Notice, RunLinks, said
 from ui.routes import is_slug
 from ui.services import RunSnapshot, Services
-from ui.sweep_data import METRICS, AlphaOptimum, alpha_optima, lines_of
-from ui.sweep_tables import points_table, savings_table
+from ui.sweep_tables import curve_name, method_name, points_table, savings_table
 
 CURVES_TEXT = (
     "### Quality against the budget\n"
@@ -89,9 +90,9 @@ def build_sweep_results(*, visible: bool, status: Component | None = None) -> Sw
         links = RunLinks(elem_id="sweep-links")
         gr.Markdown(CURVES_TEXT, elem_classes=["section"])
         with gr.Row():
-            curves = [
+            plots = [
                 gr.Plot(label=metric.label, elem_id=f"chart-sweep-{metric.key}", min_width=420)
-                for metric in METRICS.values()
+                for metric in FIGURES.values()
             ]
         gr.Markdown(SAVINGS_TEXT, elem_classes=["section"])
         reference = gr.Dropdown(
@@ -101,7 +102,7 @@ def build_sweep_results(*, visible: bool, status: Component | None = None) -> Sw
         alpha_choice, alpha_charts = _build_alphas()
         gr.Markdown(POINTS_TEXT, elem_classes=["section"])
         points = DataTable(elem_id="sweep-points")
-    outputs: list[Component] = [bar, links, points, *curves, reference, savings]
+    outputs: list[Component] = [bar, links, points, *plots, reference, savings]
     return SweepBlock(
         area=area,
         outputs=[*outputs, alpha_choice, *alpha_charts],
@@ -145,7 +146,7 @@ class SweepFeed(Feed):
 
     def _nothing(self) -> list[Any]:
         hidden = gr.update(visible=False)
-        return [*[None] * len(METRICS), hidden, None, hidden, SILENT, None, None]
+        return [*[None] * len(FIGURES), hidden, None, hidden, SILENT, None, None]
 
 
 class EitherFeed(Feed):
@@ -183,12 +184,17 @@ def alpha_values(result: RunResult, index: object) -> list[Any]:
 
 def gain_sentence(optimum: AlphaOptimum) -> str:
     """What a per-head alpha could gain, with its definition and n."""
+    heads = int((~np.isnan(optimum.head_alpha)).sum())
     tried = ", ".join(f"{alpha:g}" for alpha in optimum.alphas)
     return (
-        f"{optimum.name}: with the best of alpha {tried} for each of n = {optimum.heads:,} KV "
-        f"heads, the mean head L1 would be {optimum.gain:.1%} below that of the best fixed alpha, "
-        f"{optimum.best_fixed:g}."
+        f"{_optimum_name(optimum)}: with the best of alpha {tried} for each of n = {heads:,} KV "
+        f"heads, the mean head L1 would be {optimum.head_gain:.1%} below that of the best fixed "
+        f"alpha, {optimum.best_fixed:g}."
     )
+
+
+def _optimum_name(optimum: AlphaOptimum) -> str:
+    return f"{method_name(optimum.spec)}, budget {optimum.budget:,}"
 
 
 def _build_alphas() -> tuple[Any, list[Component]]:
@@ -206,19 +212,18 @@ def _chart_values(result: RunResult) -> list[Any]:
     generated = any(v.agreement is not None for v in result.variants if v.method != "full")
     answered = any(v.answer_found is not None for v in result.variants if v.method != "full")
     shown = {"agreement": generated, "answer": answered}
-    curves = [
+    plots = [
         gr.update(value=curve_figure(result, metric), visible=True)
         if shown.get(key, True)
         else gr.update(value=None, visible=False)
-        for key, metric in METRICS.items()
+        for key, metric in FIGURES.items()
     ]
-    lines = lines_of(result)
-    names = [(line.name, at) for at, line in enumerate(lines)]
+    names = [(curve_name(curve), at) for at, curve in enumerate(curves(result))]
     optima = alpha_optima(result)
-    choices = [(optimum.name, at) for at, optimum in enumerate(optima)]
+    choices = [(_optimum_name(optimum), at) for at, optimum in enumerate(optima)]
     nothing = said("Two alphas at one budget are needed to compare them; this sweep has none.")
     return [
-        *curves,
+        *plots,
         gr.update(choices=names, value=0 if names else None, visible=len(names) > 1),
         savings_table(result, 0),
         gr.update(choices=choices, value=0 if choices else None, visible=bool(choices)),
