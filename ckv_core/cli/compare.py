@@ -2,19 +2,25 @@
 
 import argparse
 
+import numpy as np
+
 from ckv_core.cli import running
 from ckv_core.cli.options import (
     EXAMPLES,
+    LADDER_HELP,
     Commands,
     add_model_options,
     check_json_path,
+    chosen_variants,
+    given_defaults,
     model_settings,
     read_text,
 )
+from ckv_core.cli.tables import number, print_head, print_ladder, share
 from ckv_core.config import ANALYSES, MAX_NEW_TOKENS, CompareRequest
 from ckv_core.events import RunResult
 from ckv_core.knobs import KNOBS
-from ckv_core.memory_line import memory_line
+from ckv_core.quantities import QUANTITIES
 from ckv_core.records import VariantResult
 
 
@@ -32,6 +38,7 @@ def register(commands: Commands) -> None:
     add("--question", default="", metavar="TEXT", help="asked about the context")
     add("--answer", default="", metavar="TEXT", help="reference answer to look for in the output")
     add("--variant", action="append", metavar="SPEC", help="repeat for several; default: full")
+    add("--ladder", metavar="SPEC", help=LADDER_HELP)
     add("--budget", metavar="N|N%", help=KNOBS["budget"].help.replace("%", "%%"))
     add("--alpha", metavar="A", help=KNOBS["alpha"].help)
     add("--max-new-tokens", type=int, default=64, metavar="T", help=f"1 to {MAX_NEW_TOKENS}")
@@ -47,13 +54,13 @@ def register(commands: Commands) -> None:
 
 
 def _compare(options: argparse.Namespace) -> int:
-    defaults = {"budget": options.budget, "alpha": options.alpha}
+    defaults = given_defaults(options)
     request = CompareRequest(
         context=read_text(options.context),
         question=options.question,
         answer=options.answer,
-        variants=tuple(options.variant or ("full",)),
-        defaults={key: value for key, value in defaults.items() if value is not None},
+        variants=chosen_variants(options, defaults),
+        defaults=defaults,
         max_new_tokens=options.max_new_tokens,
         ignore_eos=options.ignore_eos,
         analysis=tuple(part.strip() for part in (options.analyse or "").split(",") if part.strip()),
@@ -72,29 +79,27 @@ def _compare(options: argparse.Namespace) -> int:
     return 0
 
 
-def print_head(result: RunResult) -> None:
-    """One line on model and prompt."""
-    if result.model is not None and result.prompt is not None:
-        prompt, model = result.prompt, result.model
-        print(
-            f"{model.name} ({model.dtype}, {model.device}); {prompt.tokens:,} prompt tokens, "
-            f"{prompt.compressed_tokens:,} of them compressed ({prompt.scenario})"
-        )
-
-
 def _print_result(result: RunResult) -> None:
     print_head(result)
-    if result.memory:
-        print(memory_line(result.memory))
     for variant in result.variants:
         print(f"\n== {variant.spec}")
         _print_measured(variant)
+        _print_analysis(variant)
         if variant.agreement is not None:
             print(f"   {variant.agreement:.0%} of the full cache's tokens before a difference")
         print("   " + variant.text.strip().replace("\n", "\n   "))
         for follow_up in variant.follow_ups:
             print(f"   > {follow_up.question}")
             print("   " + follow_up.text.strip().replace("\n", "\n   "))
+    print_ladder(result)
+
+
+def _print_analysis(variant: VariantResult) -> None:
+    """Means over heads or steps; the many distances are in the JSON."""
+    for name, array in variant.analysis.items():
+        measured = array[~np.isnan(array)]
+        if measured.size and QUANTITIES[name].group != "distance":
+            print(f"   {QUANTITIES[name].label}: {number(float(measured.mean()))}")
 
 
 def _print_measured(variant: VariantResult) -> None:
@@ -107,9 +112,9 @@ def _print_measured(variant: VariantResult) -> None:
         for warning in receipt.warnings:
             print(f"   note: {warning}")
     if perturbation is not None:
-        share = perturbation.improved_head_share
-        better = "" if share is None else f"; head L1 below its base's in {share:.1%} of heads"
+        better = perturbation.improved_head_share
+        heads = "" if better is None else f"; head L1 below its base's in {share(better)} of heads"
         print(
             f"   final hidden L1 {perturbation.final_hidden_l1:.1f}, "
-            f"KL {perturbation.kl:.4f} nats (first decoding step){better}"
+            f"KL {perturbation.kl:.4f} nats (first decoding step){heads}"
         )

@@ -3,11 +3,14 @@
 import argparse
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
 from ckv_core.config import DEFAULT_MODEL, SCENARIOS
 from ckv_core.errors import ConfigError, PromptError
+from ckv_core.ladder import ladder
+from ckv_core.variants import VariantSpec
 
 EXAMPLES = """\
 SPEC is METHOD[+critical|+critical_auto][:key=value,...], for example:
@@ -17,6 +20,7 @@ SPEC is METHOD[+critical|+critical_auto][:key=value,...], for example:
   snapkv+critical:preset=kvpress
 `python -m ckv_core methods` lists methods and keys.
 """
+LADDER_HELP = "add the controls that tell un-pooling, value norm and alpha apart, over this base"
 
 
 class Parser(argparse.ArgumentParser):
@@ -54,6 +58,28 @@ def model_settings(options: argparse.Namespace) -> dict[str, Any]:
         "device": options.device or os.environ.get("CKV_DEVICE") or "auto",
         "dtype": options.dtype,
     }
+
+
+def given_defaults(options: argparse.Namespace) -> dict[str, str]:
+    """--budget and --alpha, where they were given."""
+    given = {"budget": options.budget, "alpha": options.alpha}
+    return {key: value for key, value in given.items() if value is not None}
+
+
+def chosen_variants(options: argparse.Namespace, defaults: Mapping[str, str]) -> tuple[str, ...]:
+    """--variant, then the rungs of --ladder that are not among them; else `full` alone.
+
+    Raises:
+        ConfigError: a SPEC is wrong, or has no ladder.
+    """
+    written = tuple(options.variant or ("full",))
+    if not options.ladder:
+        return written
+    there = [VariantSpec.parse(text, defaults) for text in written]
+    alike = {(spec.name, *sorted(spec.params.items())) for spec in there}
+    rungs = [VariantSpec.parse(rung.spec) for rung in ladder(options.ladder, defaults)]
+    new = [r.spec for r in rungs if (r.name, *sorted(r.params.items())) not in alike]
+    return (*written, *new)
 
 
 def read_text(path: str, what: str = "context") -> str:

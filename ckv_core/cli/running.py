@@ -30,6 +30,14 @@ def load(request: CompareRequest) -> tuple["LoadedModel", float]:
     return loaded, (time.perf_counter() - start) * 1000
 
 
+def prompt_tokens(request: CompareRequest, loaded: "LoadedModel") -> int:
+    """Length of the prompt, question included."""
+    from ckv_core.engine.prompt import build_prompt
+
+    prompt = build_prompt(loaded.tokenizer, request.context, request.question, request.scenario)
+    return prompt.tokens
+
+
 def run(request: CompareRequest, loaded: "LoadedModel", load_ms: float) -> RunResult:
     """The whole result; the load time joins its timings.
 

@@ -68,7 +68,8 @@ class Aggregate:
     """One variant over all prompts.
 
     Attributes:
-        figures: by key of `sweep_reading.FIGURES`, `improved_heads`, and by quantity name.
+        figures: by key of `sweep_reading.FIGURES`; `improved_heads`; `tightness`, the mean over
+            heads of L1 / theta; and by name of a quantity, its mean over heads, layers or steps.
         head_wins: None without a base.
         sigma_over_half: share of (prompt, head) pairs whose stage-1 mass is over 0.5; None if the
             bounds were not measured.
@@ -141,6 +142,7 @@ def _aggregate(variants: Sequence[VariantResult]) -> Aggregate:
     readers: dict[str, Callable[[VariantResult], float | None]] = {
         **{key: figure.read for key, figure in FIGURES.items()},
         "improved_heads": _improved,
+        "tightness": _tightness,
         **{name: _mean_of(name) for name in QUANTITIES},
     }
     figures = {}
@@ -168,6 +170,15 @@ def _aggregate(variants: Sequence[VariantResult]) -> Aggregate:
 
 def _improved(variant: VariantResult) -> float | None:
     return variant.perturbation.improved_head_share if variant.perturbation else None
+
+
+def _tightness(variant: VariantResult) -> float | None:
+    theta = variant.analysis.get("theta")
+    if theta is None or variant.perturbation is None:
+        return None
+    heads = variant.perturbation.head_l1
+    known = ~np.isnan(heads) & (theta > 0)
+    return float((heads[known] / theta[known]).mean(dtype=np.float64)) if known.any() else None
 
 
 def _mean_of(name: str) -> Callable[[VariantResult], float | None]:

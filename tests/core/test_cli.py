@@ -1,6 +1,8 @@
 """Laws of the command line: a user's mistake is exit code 2 and one clear line."""
 
 import io
+import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +57,90 @@ def test_a_wrong_argument_is_one_line(capsys, context, arguments, sentence) -> N
     code, line = run(capsys, "compare", "--context", context, *arguments)
     assert code == 2
     assert sentence in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["compare", "--ladder", "streaming_llm:budget=64"], "has no ladder"),
+        (["compare", "--analyse", "bounds,everything"], "Analysis must be of bounds, forced"),
+        (["compare", "--follow-up", "And then?"], "need the scenario context-only"),
+        (["sweep", "--budgets", "64,many"], "is not a number"),
+        (["sweep", "--budgets", ","], "at least one budget"),
+        (["sweep", "--alphas", "2"], "alpha must be a number from 0 to 1"),
+        (["sweep", "--method", "snapkv:budget=64"], "leave that out"),
+        (["sweep", "--max-new-tokens", "-1"], "New tokens must be from 0"),
+        (["sweep", "--json", "no/such/folder/out.json"], "no file in an existing folder"),
+        (["analyse", "--variant", "snapkw"], "Did you mean 'snapkv'?"),
+        (["analyse", "--ladder", "full"], "has no ladder"),
+        (["analyse", "--prompts", "none.jsonl"], "The prompts file 'none.jsonl' cannot be read"),
+    ],
+)
+def test_a_wrong_argument_of_the_laboratory_is_one_line(
+    capsys, context, arguments, sentence
+) -> None:
+    command, *rest = arguments
+    code, line = run(capsys, command, "--context", context, *rest)
+    assert code == 2
+    assert sentence in line
+
+
+@pytest.mark.parametrize(
+    ("lines", "sentence"),
+    [
+        ("", "at least one prompt"),
+        ('{"context": "a"}\nno json', "line 2 is not a JSON object"),
+        ('["a"]', "line 1 must be an object whose context is text"),
+        ('{"context": 3}', "line 1 must be an object whose context is text"),
+        ('{"context": "a", "answer": null}', "line 1 must be an object whose answer is text"),
+        ('{"question": "a"}', "line 1: The context is empty"),
+        ("[" * 20_000, "line 1 is not a JSON object"),
+    ],
+)
+def test_a_wrong_prompts_file_is_one_line(capsys, tmp_path, lines, sentence) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(lines, encoding="utf-8")
+    code, line = run(capsys, "analyse", "--prompts", str(path))
+    assert code == 2
+    assert sentence in line
+
+
+def use_tiny_model(monkeypatch) -> None:
+    loading = "ckv_core.modeling.loading.load_model"
+    monkeypatch.setattr(loading, lambda *_args, **_keywords: tiny_model("llama"))
+
+
+def test_a_costly_sweep_asks_first_and_runs_when_told_to(capsys, context, monkeypatch) -> None:
+    use_tiny_model(monkeypatch)
+    monkeypatch.setattr("ckv_core.cli.sweep.ASK_ABOVE_S", 0.01)
+    arguments = ["--context", context, "--method", "snapkv", "--method", "snapkv+critical"]
+    arguments += ["--budgets", "40,80", "--alphas", "0,1"]
+    code, line = run(capsys, "sweep", *arguments)
+    assert code == 2
+    assert "This sweep has 7 points" in line
+    assert "add --yes to run it" in line
+    assert cli.main(["sweep", *arguments, "--yes"]) == 0
+    out = capsys.readouterr().out
+    assert "budget of equal Mean head L1 as snapkv" in out
+    assert "best alpha by head L1" in out
+
+
+def test_several_prompts_are_averaged_with_their_bounds(capsys, tmp_path, monkeypatch) -> None:
+    use_tiny_model(monkeypatch)
+    path, out = tmp_path / "prompts.jsonl", tmp_path / "out.jsonl"
+    text = "The ferry left at nine. Nobody waved. "
+    lines = [{"context": f"{text * 4}{n}", "answer": "Nobody"} for n in range(2)]
+    path.write_text("\n".join(json.dumps(line) for line in lines), encoding="utf-8")
+    arguments = ["analyse", "--prompts", str(path), "--ladder", "snapkv:budget=40"]
+    assert cli.main([*arguments, "--max-new-tokens", "3", "--json", str(out)]) == 0
+    printed = capsys.readouterr().out
+    assert "2 prompts: an interval needs at least 5" in printed
+    assert "ladder over snapkv:budget=40" in printed
+    broken = re.findall(r"(\d+) of [\d,]+$", printed, re.MULTILINE)
+    assert broken
+    assert set(broken) == {"0"}
+    assert "slots that hold the reference answer's occurrences" in printed
+    assert len(out.read_text(encoding="utf-8").splitlines()) == 2
 
 
 def test_a_context_that_cannot_be_read_is_one_line(capsys, tmp_path: Path) -> None:

@@ -81,6 +81,7 @@ def test_the_chain_is_checked_only_where_sigma_is_over_a_half() -> None:
     low = run([1, 1], [2, 2], sigma_stage1=[0.9, 0.4], **arrays)
     (found,) = aggregate([low])
     assert (found.sigma_over_half, found.violations, found.checked) == (0.5, 0, 1)
+    assert found.figures["tightness"].mean == 0.5
     (found,) = aggregate([low, run([1, 1], [2, 2], sigma_stage1=[0.9, 0.6], **arrays)])
     assert (found.sigma_over_half, found.violations, found.checked) == (0.75, 1, 3)
 

@@ -1,0 +1,164 @@
+"""The command `sweep`: budgets x alphas x methods on one prompt, read once."""
+
+import argparse
+
+from ckv_core.cli import running
+from ckv_core.cli.options import (
+    Commands,
+    add_model_options,
+    check_json_path,
+    model_settings,
+    read_text,
+)
+from ckv_core.cli.tables import number, print_head, print_table, share
+from ckv_core.config import MAX_NEW_TOKENS, CompareRequest
+from ckv_core.errors import ConfigError
+from ckv_core.events import RunResult
+from ckv_core.sweep import ASK_ABOVE_S, SweepGrid, estimate_seconds
+from ckv_core.sweep_reading import FIGURES, Saving, alpha_optima, curves, savings
+
+_METHODS = ("snapkv", "snapkv+critical", "adakv", "adakv+critical")
+
+
+def register(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add_parser("sweep", help="budgets x alphas x methods on one prompt")
+    parser.set_defaults(command=_sweep)
+    add = parser.add_argument
+    add("--context", required=True, metavar="FILE|-", help="UTF-8 text file, or - for stdin")
+    add("--question", default="", metavar="TEXT", help="asked about the context")
+    add("--answer", default="", metavar="TEXT", help="reference answer to look for in the output")
+    add(
+        "--method",
+        action="append",
+        metavar="SPEC",
+        help="without budget and alpha; repeat for several; default: " + ", ".join(_METHODS),
+    )
+    add("--budgets", default="64,128,256,512", metavar="LIST", help="default: 64,128,256,512")
+    add("--alphas", default="0,0.25,0.5", metavar="LIST", help="of +critical; 0,0.25,0.5")
+    add(
+        "--max-new-tokens",
+        type=int,
+        default=0,
+        metavar="T",
+        help=f"0, which only measures, to {MAX_NEW_TOKENS}",
+    )
+    add(
+        "--yes",
+        action="store_true",
+        help=f"run also what is expected to take over {ASK_ABOVE_S:.0f} s",
+    )
+    add_model_options(parser)
+
+
+def _sweep(options: argparse.Namespace) -> int:
+    grid = SweepGrid(
+        methods=tuple(options.method or _METHODS),
+        budgets=_list(options.budgets),
+        alphas=_list(options.alphas),
+    )
+    request = grid.request(
+        CompareRequest(
+            context=read_text(options.context),
+            question=options.question,
+            answer=options.answer,
+            max_new_tokens=options.max_new_tokens,
+            **model_settings(options),
+        )
+    )
+    request.validate()
+    check_json_path(options.json)
+    loaded, load_ms = running.load(request)
+    if not options.yes:
+        _check_cost(request, running.prompt_tokens(request, loaded))
+    result = running.run(request, loaded, load_ms)
+    if options.json != "-":
+        _print_result(result)
+    if options.json is not None:
+        from ckv_core.result_json import to_json
+
+        running.write_json([to_json(result)], options.json)
+    return 0
+
+
+def _list(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _check_cost(request: CompareRequest, tokens: int) -> None:
+    points = len(request.variants)
+    seconds = estimate_seconds(tokens, points, request.max_new_tokens)
+    if seconds > ASK_ABOVE_S:
+        raise ConfigError(
+            f"This sweep has {points} points on {tokens:,} prompt tokens and would take about "
+            f"{seconds:,.0f} s (the default model on two CPU cores); add --yes to run it, or take "
+            "fewer points, tokens or new tokens."
+        )
+
+
+def _print_result(result: RunResult) -> None:
+    print_head(result)
+    print(f"{len(result.variants)} points, the full cache among them\n")
+    rows = []
+    for curve in curves(result):
+        for budget, index in curve.points:
+            variant = result.variants[index]
+            figures = {key: figure.read(variant) for key, figure in FIGURES.items()}
+            perturbation = variant.perturbation
+            better = perturbation.improved_head_share if perturbation else None
+            shown = [number(figures[key]) for key in ("head", "final", "kl")]
+            shown += [share(better), *(share(figures[key]) for key in ("agreement", "answer"))]
+            rows.append((_name(curve.spec), f"{budget:,}", *shown))
+    head = ("method", "budget", "head L1", "final L1", "KL", "heads better", "agreement", "answer")
+    print_table(head, rows)
+    _print_savings(result)
+    _print_alphas(result)
+
+
+def _print_savings(result: RunResult) -> None:
+    targets = [curve for curve in curves(result) if "+" not in curve.spec]
+    for target in targets:
+        for key in ("head", "final"):
+            found = savings(result, target, FIGURES[key])
+            if not found:
+                continue
+            print(f"\nbudget of equal {FIGURES[key].label} as {target.spec}")
+            budgets = [budget for budget, _ in target.points]
+            names = dict.fromkeys(saving.curve.spec for saving in found)
+            cells = {(s.curve.spec, s.target_budget): _saved(s) for s in found}
+            print_table(
+                ("method", *(f"at {budget:,}" for budget in budgets)),
+                [(_name(n), *(cells.get((n, b), "-") for b in budgets)) for n in names],
+            )
+
+
+def _saved(saving: Saving) -> str:
+    smallest, largest = saving.curve.points[0][0], saving.curve.points[-1][0]
+    if saving.match.budget is None:
+        words = {"better": f"below {smallest:,}", "worse": f"over {largest:,}", "unknown": "-"}
+        return words[saving.match.outcome]
+    change = round(-(saving.share or 0), 2) + 0.0  # no minus before a zero
+    return f"{saving.match.budget:,.0f} ({change:+.0%})"
+
+
+def _print_alphas(result: RunResult) -> None:
+    optima = alpha_optima(result)
+    if optima:
+        print("\nbest alpha by head L1; gain: what hindsight per layer or KV head would save")
+        print_table(
+            ("method", "budget", "best alpha", "gain by layer", "gain by head"),
+            [
+                (
+                    _name(each.spec),
+                    f"{each.budget:,}",
+                    f"{each.best_fixed:g}",
+                    share(each.layer_gain),
+                    share(each.head_gain),
+                )
+                for each in optima
+            ],
+        )
+
+
+def _name(spec: str) -> str:
+    return spec.replace("alpha=0.0", "alpha=0").replace("alpha=1.0", "alpha=1")

@@ -1,0 +1,110 @@
+"""Laws of a sweep: it measures what a comparison measures, in groups, and keeps no kept sets."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ckv_core.config import CompareRequest
+from ckv_core.engine import sweep
+from ckv_core.engine.compare import compare
+from ckv_core.errors import RunCancelledError
+from ckv_core.events import Progress, RunResult, VariantMeasured, VariantSelected
+from ckv_core.sweep import SweepGrid
+from tests.core.tiny_models import tiny_model
+
+TEXT = "The ferry left at nine. Nobody waved, for it was raining. " * 4
+GRID = SweepGrid(
+    methods=("snapkv+critical", "snapkv", "adakv+critical", "pyramidkv+critical_auto"),
+    budgets=("40", "64", "90"),
+    alphas=("0", "0.5"),
+)
+
+
+def run(request: CompareRequest) -> tuple[RunResult, list[object]]:
+    result, events = RunResult(), []
+    for event in compare(request, tiny_model("llama")):
+        result.apply(event)
+        events.append(event)
+    return result, events
+
+
+def sweep_request(new_tokens: int, scenario: str = "regular") -> CompareRequest:
+    prompt = CompareRequest(
+        context=TEXT,
+        question="Who waved?",
+        scenario=scenario,
+        max_new_tokens=new_tokens,
+        ignore_eos=True,
+    )
+    return GRID.request(prompt)
+
+
+@pytest.mark.parametrize("scenario", ["regular", "context-only"])
+@pytest.mark.parametrize("rows", [3, 32])
+def test_a_sweep_measures_and_generates_what_comparisons_do(
+    monkeypatch, scenario: str, rows: int
+) -> None:
+    monkeypatch.setattr(sweep, "GROUP_ROWS", rows)
+    request = sweep_request(3, scenario)
+    swept, _ = run(request)
+    for start in range(0, len(request.variants), 12):
+        part = replace(request, kind="compare", variants=request.variants[start : start + 12])
+        alone, _ = run(part)
+        for one, many in zip(alone.variants, swept.variants[start : start + 12], strict=True):
+            assert (one.spec, one.token_ids, one.text) == (many.spec, many.token_ids, many.text)
+            assert (one.stopped, one.agreement) == (many.stopped, many.agreement)
+            assert one.receipt == many.receipt
+            if one.spec == "full":
+                assert many.perturbation is None
+                continue
+            mine, its = many.perturbation, one.perturbation
+            np.testing.assert_allclose(mine.head_l1, its.head_l1, rtol=1e-4, atol=1e-4)
+            np.testing.assert_allclose(
+                mine.layer_hidden_l1, its.layer_hidden_l1, rtol=1e-3, atol=1e-3
+            )
+            assert mine.kl == pytest.approx(its.kl, rel=1e-3, abs=1e-5)
+            assert (mine.base_head_l1 is None) == (its.base_head_l1 is None)
+            if mine.base_head_l1 is not None:
+                np.testing.assert_allclose(
+                    mine.base_head_l1, its.base_head_l1, rtol=1e-4, atol=1e-4
+                )
+
+
+def test_a_sweep_that_only_measures_keeps_receipts_and_nothing_else() -> None:
+    result, events = run(sweep_request(0))
+    assert result.finished
+    assert result.kind == "sweep"
+    for variant in result.variants:
+        assert variant.receipt is not None
+        assert (variant.retained, variant.text, variant.token_ids) == (None, "", ())
+    selected = [event.index for event in events if isinstance(event, VariantSelected)]
+    measured = [event.index for event in events if isinstance(event, VariantMeasured)]
+    assert sorted(selected) == list(range(len(result.variants)))
+    assert sorted(measured) == list(range(1, len(result.variants)))
+
+
+def test_progress_of_a_sweep_never_goes_back_within_a_stage(monkeypatch) -> None:
+    monkeypatch.setattr(sweep, "GROUP_ROWS", 4)
+    _, events = run(sweep_request(2))
+    seen: dict[str, float] = {}
+    for event in events:
+        if isinstance(event, Progress) and event.fraction is not None:
+            assert seen.get(event.stage, 0.0) <= event.fraction <= 1.0
+            seen[event.stage] = event.fraction
+
+
+def test_a_sweep_can_be_cancelled_between_groups(monkeypatch) -> None:
+    monkeypatch.setattr(sweep, "GROUP_ROWS", 4)
+    result = RunResult()
+
+    def measured() -> int:
+        return sum(variant.perturbation is not None for variant in result.variants)
+
+    def fold() -> None:
+        for event in compare(sweep_request(0), tiny_model("llama"), lambda: measured() > 0):
+            result.apply(event)
+
+    with pytest.raises(RunCancelledError):
+        fold()
+    assert 0 < measured() < 10
