@@ -33,6 +33,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from ckv_core.errors import StorageError
+from storage.backup import copy_database
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 BUSY_TIMEOUT_S = 30
@@ -206,15 +207,27 @@ def _switch_to_wal(cursor: DBAPICursor) -> None:
 def _migrate(engine: Engine, name: str) -> None:
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
-    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+    scripts = ScriptDirectory.from_config(config)
+    known = {script.revision for script in scripts.walk_revisions()}
     with engine.execution_options(sqlite_begin="IMMEDIATE").begin() as connection:
         if connection.dialect.name == "postgresql":
             connection.execute(select(func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
-        for revision in MigrationContext.configure(connection).get_current_heads():
+        current = MigrationContext.configure(connection).get_current_heads()
+        for revision in current:
             if revision not in known:
                 raise StorageError(
                     f"{name} was made by a newer version of the app (schema {revision}); "
                     "install that version or set CKV_DATABASE_URL to another database."
                 )
+        if current and set(current) != set(scripts.get_heads()):
+            _back_up(engine.url, current[0])
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
+
+
+def _back_up(url: URL, revision: str) -> None:
+    """Keep a SQLite file as it was before a migration; the migration holds the write lock."""
+    if url.get_backend_name() != "sqlite" or url.query.get("uri"):
+        return
+    path = Path(str(url.database)).absolute()
+    copy_database(path, path.with_name(f"{path.name}.schema-{revision}.bak"))

@@ -1,0 +1,105 @@
+"""`python app.py export|import|backup|restore`: saved runs and the database, without the pages."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+from sqlalchemy import select
+
+from ckv_core.errors import CkvError, ConfigError, StorageError
+from ckv_core.home import home_folder
+from storage.backup import copy_database, database_file, restore
+from storage.bundle import MAX_TOTAL_BYTES, write_bundle
+from storage.bundle_import import import_bundle
+from storage.database import default_url, open_database
+from storage.models import END_STATES, Run
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one command.
+
+    Returns:
+        0 done, 1 failed, 2 wrong arguments; a failure is one line on stderr.
+    """
+    options = _parser().parse_args(arguments)
+    try:
+        sys.stdout.write(f"{options.run(options)}\n")
+    except CkvError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="app.py",
+        description="Serve the app (no command), or work on its saved runs. The database is that "
+        "of CKV_DATABASE_URL or CKV_HOME.",
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    found = commands.add_parser("export", help="write runs as a bundle")
+    found.add_argument("slugs", nargs="*", metavar="SLUG", help="names of runs, as in their links")
+    found.add_argument("--all", action="store_true", help="every run that is over")
+    found.add_argument("--out", type=Path, required=True, metavar="FILE", help="zip to write")
+    found.set_defaults(run=_export)
+
+    found = commands.add_parser("import", help="read the runs of a bundle, all or none")
+    found.add_argument("file", type=Path, metavar="FILE")
+    found.set_defaults(run=_import)
+
+    found = commands.add_parser("backup", help="copy the SQLite database, also while it is in use")
+    found.add_argument("file", type=Path, metavar="FILE", help="must not exist yet")
+    found.set_defaults(run=_backup)
+
+    found = commands.add_parser("restore", help="put a backup in place; no server may run")
+    found.add_argument("file", type=Path, metavar="FILE")
+    found.set_defaults(run=_restore)
+    return parser
+
+
+def _export(options: argparse.Namespace) -> str:
+    if bool(options.slugs) == options.all:
+        raise ConfigError("Name the runs to export, or give --all.")
+    with closing(open_database(_url())) as database, database.read() as session:
+        slugs = options.slugs
+        if options.all:
+            over = select(Run.slug).where(Run.state.in_(END_STATES), Run.deleted_at.is_(None))
+            slugs = list(session.scalars(over.order_by(Run.id)))
+        data = write_bundle(session, slugs)
+    try:
+        options.out.write_bytes(data)
+    except OSError as error:
+        raise StorageError(f"{options.out} cannot be written: {error.strerror}.") from None
+    return f"{options.out}: {len(slugs)} runs, {len(data):,} bytes."
+
+
+def _import(options: argparse.Namespace) -> str:
+    try:
+        if options.file.stat().st_size > MAX_TOTAL_BYTES:
+            raise StorageError(f"{options.file} is too big for a bundle; nothing was imported.")
+        data = options.file.read_bytes()
+    except OSError as error:
+        raise StorageError(f"{options.file} cannot be read: {error.strerror}.") from None
+    with closing(open_database(_url())) as database:
+        return import_bundle(database, data).sentence
+
+
+def _backup(options: argparse.Namespace) -> str:
+    if options.file.exists():
+        raise ConfigError(f"{options.file} exists; name a new file.")
+    copy_database(database_file(_url()), options.file)
+    return f"{options.file}: {options.file.stat().st_size:,} bytes."
+
+
+def _restore(options: argparse.Namespace) -> str:
+    kept = restore(options.file, _url())
+    before = f" The database before it is {kept}." if kept else ""
+    return f"Restored {options.file}.{before}"
+
+
+def _url() -> str:
+    return os.environ.get("CKV_DATABASE_URL", "").strip() or default_url(home_folder())

@@ -1,0 +1,147 @@
+"""Backups equal the database; a restore keeps the old one and refuses a running server."""
+
+import sqlite3
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import create_engine
+
+from ckv_core.config import CompareRequest
+from ckv_core.errors import StorageError
+from storage import backup, repository
+from storage.commands import main
+from storage.database import MIGRATIONS, default_url, open_database
+from storage.recorder import Recorder
+from storage.server_lock import only_server
+from tests.storage.run_strategies import big_events
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("CKV_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("CKV_DATABASE_URL", raising=False)
+    return tmp_path / "home"
+
+
+def make_run(home: Path) -> str:
+    with closing(open_database(default_url(home))) as database:
+        recorder = Recorder(database)
+        slug = recorder.create(CompareRequest(context="c", question="q"))
+        for event in big_events(tokens=16, variants=1):
+            recorder.apply(slug, event)
+        recorder.finish(slug)
+    return slug
+
+
+def dump(path: Path) -> list[str]:
+    with closing(sqlite3.connect(path)) as found:
+        return list(found.iterdump())
+
+
+def slugs(home: Path) -> set[str]:
+    with closing(sqlite3.connect(home / "ckv.sqlite3")) as found:
+        return {row[0] for row in found.execute("SELECT slug FROM runs")}
+
+
+def test_a_backup_taken_while_the_database_is_in_use_restores_to_the_same_content(
+    home, tmp_path, capsys
+):
+    first = make_run(home)
+    with closing(open_database(default_url(home))) as database, database.write() as session:
+        repository.create_run(session, CompareRequest(context="c"), "open", datetime.now(UTC))
+        assert main(["backup", str(tmp_path / "b.sqlite3")]) == 0
+    before = dump(tmp_path / "b.sqlite3")
+    assert slugs(home) > {first}
+    assert main(["restore", str(tmp_path / "b.sqlite3")]) == 0
+    assert dump(home / "ckv.sqlite3") == before
+    assert slugs(home) == {first}
+    kept = next(home.glob("*.before-restore-*"))
+    assert str(kept) in capsys.readouterr().out
+    assert not list(home.glob(".*.part"))
+
+
+def test_restore_refuses_while_a_server_runs(home, tmp_path, capsys):
+    make_run(home)
+    assert main(["backup", str(tmp_path / "b.sqlite3")]) == 0
+    before = dump(home / "ckv.sqlite3")
+    with closing(open_database(default_url(home))) as database, only_server(database):
+        assert main(["restore", str(tmp_path / "b.sqlite3")]) == 1
+    assert "serves" in capsys.readouterr().err
+    assert dump(home / "ckv.sqlite3") == before
+
+
+@pytest.mark.parametrize("content", [None, b"", b"junk" * 1000])
+def test_restore_refuses_what_is_no_backup(home, tmp_path, content, capsys):
+    slug = make_run(home)
+    if content is not None:
+        (tmp_path / "b").write_bytes(content)
+    assert main(["restore", str(tmp_path / "b")]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+    assert slugs(home) == {slug}
+
+
+def test_a_damaged_database_can_be_replaced(home, tmp_path):
+    slug = make_run(home)
+    assert main(["backup", str(tmp_path / "b")]) == 0
+    (home / "ckv.sqlite3").write_bytes(b"junk" * 1000)
+    assert main(["restore", str(tmp_path / "b")]) == 0
+    assert slugs(home) == {slug}
+
+
+def test_an_existing_file_is_not_overwritten_and_a_missing_folder_is_named(home, tmp_path, capsys):
+    make_run(home)
+    (tmp_path / "b").write_bytes(b"mine")
+    assert main(["backup", str(tmp_path / "b")]) == 2
+    assert (tmp_path / "b").read_bytes() == b"mine"
+    assert main(["backup", str(tmp_path / "no" / "b")]) == 1
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_a_full_disk_leaves_no_part_of_a_backup(home, tmp_path, monkeypatch):
+    make_run(home)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(StorageError, match="No space left"):
+        backup.copy_database(home / "ckv.sqlite3", tmp_path / "b")
+    assert [path.name for path in tmp_path.iterdir()] == ["home"]
+
+
+def test_an_old_database_is_kept_before_it_is_migrated(home):
+    home.mkdir()
+    engine = create_engine(default_url(home))
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0001")
+    engine.dispose()
+    old = dump(home / "ckv.sqlite3")
+    open_database(default_url(home)).close()
+    assert dump(home / "ckv.sqlite3.schema-0001.bak") == old
+    assert dump(home / "ckv.sqlite3") != old
+    open_database(default_url(home)).close()
+    assert len(list(home.glob("*.bak"))) == 1
+
+
+def test_export_and_import_from_the_command_line(home, tmp_path, monkeypatch, capsys):
+    slug = make_run(home)
+    assert main(["export", slug, "--out", str(tmp_path / "x.zip")]) == 0
+    assert main(["export", "--all", "--out", str(tmp_path / "y.zip")]) == 0
+    assert (tmp_path / "x.zip").read_bytes() == (tmp_path / "y.zip").read_bytes()
+    monkeypatch.setenv("CKV_HOME", str(tmp_path / "other"))
+    assert main(["import", str(tmp_path / "x.zip")]) == 0
+    assert slugs(tmp_path / "other") == {slug}
+    assert "Imported 1 of 1" in capsys.readouterr().out
+    assert main(["import", str(tmp_path / "none.zip")]) == 1
+    assert main(["export", "--out", str(tmp_path / "z.zip")]) == 2
+    assert main(["export", "a" * 12, "--out", str(tmp_path / "z.zip")]) == 1
+    assert capsys.readouterr().err.count("\n") == 3
+    with pytest.raises(SystemExit, match="2"):
+        main(["other"])
