@@ -153,5 +153,5 @@ def test_what_cannot_be_shown_is_said(text):
 
 
 @pytest.mark.parametrize("index", [None, -1, 99, "1"])
-def test_an_unknown_choice_hides_the_win_map(index):
-    assert page_with(*runs_of(2)).pick("runabc0,runabc1", index)["visible"] is False
+def test_an_unknown_choice_draws_no_win_map(index):
+    assert page_with(*runs_of(2)).pick("runabc0,runabc1", index).data == ()

@@ -227,9 +227,9 @@ def test_charts_wait_until_all_points_are_measured_and_are_sent_once():
     assert feed.updates(running, now)[charts] == [None] * len(FIGURES)
     first = feed.updates(sweep_snapshot(), now)
     assert len(first) == len(built.outputs) == feed.width
-    assert all(update["value"] is not None for update in first[charts])
+    assert all(figure.data for figure in first[charts])
     again = feed.updates(sweep_snapshot(), now)
-    assert all("value" not in update for update in again[charts])
+    assert all(update == gr.skip() for update in again[charts])
 
 
 def test_the_tail_of_a_sweep_fills_every_output():

@@ -4,13 +4,16 @@ import re
 from typing import Any
 
 import gradio as gr
+import plotly.graph_objects as go
 from gradio.components import Component
 
 from ckv_core.errors import CkvError, ConfigError
 from ckv_core.metrics.intervals import Interval
 from ui.aggregate import FIGURES, MAX_RUNS, Aggregate, Member, aggregate
 from ui.charts.aggregate import mean_figure, win_figure
+from ui.charts.layout import empty_figure
 from ui.components.data_table import DataTable
+from ui.components.plot_files import plot_with_files
 from ui.pages.live import find_run
 from ui.pages.parts import Notice, said
 from ui.routes import is_slug
@@ -53,13 +56,13 @@ class AggregatePage:
             self.table = DataTable(elem_id="aggregate-table")
             with gr.Row():
                 self.charts = [
-                    gr.Plot(label=each.label, elem_id=f"chart-mean-{each.key}", min_width=420)
+                    plot_with_files(each.label, f"chart-mean-{each.key}")
                     for each in FIGURES.values()
                 ]
             self.choice: Any = gr.Dropdown(
                 [], label="Head win map of", visible=False, elem_id="aggregate-wins"
             )
-            self.wins = gr.Plot(label="Head win map", visible=False, elem_id="chart-wins")
+            self.wins = plot_with_files("Head win map", "chart-wins")
 
     @property
     def _outputs(self) -> list[Component]:
@@ -102,7 +105,7 @@ class AggregatePage:
             gr.update(visible=True),
             said(" ".join([summary, *found.notes]), "warn" if found.notes else ""),
             means_table(found),
-            *(self._chart(found, key) for key in FIGURES),
+            *(mean_figure(found, figure) for figure in FIGURES.values()),
             gr.update(choices=_told_apart(found, winners), value=first, visible=len(winners) > 1),
             _win_update(found, first),
         ]
@@ -117,12 +120,6 @@ class AggregatePage:
     def _load(self, text: str) -> Aggregate:
         slugs = read_slugs(text)
         return aggregate([find_run(self._services, slug) for slug in slugs])
-
-    def _chart(self, found: Aggregate, key: str) -> Any:
-        known = any(key in member.figures for member in found.members)
-        if not known:
-            return gr.update(value=None, visible=False)
-        return gr.update(value=mean_figure(found, FIGURES[key]), visible=True)
 
 
 def read_slugs(text: object) -> list[str]:
@@ -202,10 +199,9 @@ def _told_apart(found: Aggregate, winners: list[tuple[str, int]]) -> list[tuple[
     ]
 
 
-def _win_update(found: Aggregate, index: object) -> Any:
-    if not isinstance(index, int) or not 0 <= index < len(found.members):
-        return gr.update(value=None, visible=False)
-    member = found.members[index]
-    if member.wins is None:
-        return gr.update(value=None, visible=False)
-    return gr.update(value=win_figure(member.spec, member.wins), visible=True)
+def _win_update(found: Aggregate, index: object) -> go.Figure:
+    if isinstance(index, int) and 0 <= index < len(found.members):
+        member = found.members[index]
+        if member.wins is not None:
+            return win_figure(member.spec, member.wins)
+    return empty_figure("Head win map", "No variant with CriticalKV to set against its base.")

@@ -14,6 +14,7 @@ from ckv_core.sweep_reading import FIGURES, AlphaOptimum, alpha_optima, curves
 from ui import views
 from ui.charts.sweep import alpha_head_figure, alpha_layer_figure, curve_figure
 from ui.components.data_table import DataTable
+from ui.components.plot_files import plot_with_files
 from ui.components.status_bar import StatusBar
 from ui.pages.live import Feed
 from ui.pages.parts import SILENT, Notice, RunLinks, said
@@ -91,8 +92,8 @@ def build_sweep_results(*, visible: bool, status: Component | None = None) -> Sw
         gr.Markdown(CURVES_TEXT, elem_classes=["section"])
         with gr.Row():
             plots = [
-                gr.Plot(label=metric.label, elem_id=f"chart-sweep-{metric.key}", min_width=420)
-                for metric in FIGURES.values()
+                plot_with_files(figure.label, f"chart-sweep-{figure.key}")
+                for figure in FIGURES.values()
             ]
         gr.Markdown(SAVINGS_TEXT, elem_classes=["section"])
         reference = gr.Dropdown(
@@ -202,22 +203,14 @@ def _build_alphas() -> tuple[Any, list[Component]]:
     choice = gr.Dropdown([], label="Method and budget", visible=False, elem_id="sweep-alpha")
     gain = Notice(elem_id="sweep-gain")
     with gr.Row():
-        layers = gr.Plot(label="Alpha by layer", elem_id="chart-alpha-layers", min_width=320)
-        heads = gr.Plot(label="Alpha by head", elem_id="chart-alpha-heads", min_width=320)
+        layers = plot_with_files("Alpha by layer", "chart-alpha-layers")
+        heads = plot_with_files("Alpha by head", "chart-alpha-heads")
     return choice, [gain, layers, heads]
 
 
 def _chart_values(result: RunResult) -> list[Any]:
     """Curves, savings and alphas, in the order of the block."""
-    generated = any(v.agreement is not None for v in result.variants if v.method != "full")
-    answered = any(v.answer_found is not None for v in result.variants if v.method != "full")
-    shown = {"agreement": generated, "answer": answered}
-    plots = [
-        gr.update(value=curve_figure(result, metric), visible=True)
-        if shown.get(key, True)
-        else gr.update(value=None, visible=False)
-        for key, metric in FIGURES.items()
-    ]
+    plots = [curve_figure(result, figure) for figure in FIGURES.values()]
     names = [(curve_name(curve), at) for at, curve in enumerate(curves(result))]
     optima = alpha_optima(result)
     choices = [(_optimum_name(optimum), at) for at, optimum in enumerate(optima)]
