@@ -127,19 +127,31 @@ class KeptSet {
     return sum / this.evictable.length;
   }
 
-  /** How well a span is still held: {slots, whole, mean}; whole = slots that hold all of it. */
-  evidence(first, end) {
+  /**
+   * How well a span is still held, as `evidence` of ckv_core counts it: {slots, whole, mean, chance,
+   * layers}; whole = slots that hold all of it, layers = {layer, held, chance} of evictable ones.
+   * By chance a layer's entries beyond the protected ones lie anywhere else with equal odds.
+   */
+  evidence(first, end, { sinks = 0, window = 0 } = {}) {
+    const { heads, positions } = this;
+    const late = Math.max(positions - window, 0);
+    const inside = (from, to) => Math.max(0, Math.min(to, end) - Math.max(from, first));
+    const fixed = Math.min(positions, Math.min(sinks, late) + (positions - late));
+    const inSpan = (inside(0, Math.min(sinks, late)) + inside(late, positions)) / (end - first);
     let whole = 0;
-    let kept = 0;
-    for (const layer of this.evictable) {
-      for (let head = 0; head < this.heads; head += 1) {
+    const layers = this.evictable.map((layer) => {
+      let kept = 0;
+      for (let head = 0; head < heads; head += 1) {
         const held = this.headSum(layer, head, first, end);
         kept += held;
         if (held === end - first) whole += 1;
       }
-    }
-    const slots = this.evictable.length * this.heads;
-    return { slots, whole, mean: slots ? kept / (slots * (end - first)) : 1 };
+      const spare = this.layerSum(layer, 0, positions) - heads * fixed;
+      const chance = inSpan + ((1 - inSpan) * spare) / Math.max(heads * (positions - fixed), 1);
+      return { layer, held: kept / (heads * (end - first)), chance };
+    });
+    const mean = (name) => (layers.length ? layers.reduce((sum, each) => sum + each[name], 0) / layers.length : 1);
+    return { slots: layers.length * heads, whole, mean: mean("held"), chance: mean("chance"), layers };
   }
 }
 
@@ -157,6 +169,17 @@ class Prompt {
     this.starts = new Uint32Array(lower.length + 1);
     lower.forEach((piece, at) => { this.starts[at + 1] = this.starts[at] + piece.length; });
     this.lower = lower.join("");
+  }
+
+  /** Token spans in the first `positions` tokens that hold a text, whatever its spacing. */
+  occurrences(text, positions) {
+    const words = text.toLowerCase().split(/\s+/).filter(Boolean);
+    if (words.length === 0) return [];
+    this.index();
+    const body = this.lower.slice(0, this.starts[positions]);
+    const pattern = words.map((word) => word.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")).join("\\s+");
+    return [...body.matchAll(new RegExp(pattern, "g"))].map((match) =>
+      [this.tokenAt(match.index), this.tokenAt(match.index + match[0].length - 1) + 1]);
   }
 
   /** Token that holds a character of the lower-cased text. */

@@ -11,20 +11,71 @@ function headRow(...titles) {
 
 const numberCell = (text) => make("td", { class: "ckv-num ckv-right", text });
 
+/** Held share per layer as bars, the share by chance as a tick on each; layers left to right. */
+function layerBars(variant, found) {
+  const [width, height] = [Math.max(40, found.layers.length * 4), 26];
+  const svg = document.createElementNS(SVG, "svg");
+  const shape = (tag, fields) => {
+    const node = document.createElementNS(SVG, tag);
+    Object.entries(fields).forEach(([name, value]) => node.setAttribute(name, value));
+    svg.append(node);
+    return node;
+  };
+  svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+  svg.setAttribute("width", width);
+  svg.setAttribute("height", height);
+  svg.setAttribute("role", "img");
+  svg.setAttribute("aria-label", `${str(variant.label)}, held by layer: ${found.layers.map((each) => `${each.layer}: ${percent(each.held)}`).join(", ")}`);
+  const step = width / Math.max(1, found.layers.length);
+  found.layers.forEach((each, at) => {
+    const bar = shape("rect", {
+      x: at * step, width: Math.max(1, step - 1), fill: colorOf(variant.index),
+      y: height - each.held * height, height: each.held * height,
+    });
+    const title = document.createElementNS(SVG, "title");
+    title.textContent = `layer ${each.layer}: ${percent(each.held)}, by chance ${percent(each.chance)}`;
+    bar.append(title);
+    shape("rect", { x: at * step, width: step, y: height - each.chance * height - 1, height: 1, class: "ckv-chance" });
+  });
+  return svg;
+}
+
+function divergence(variant) {
+  if (Number.isInteger(variant.first_difference)) return `token ${variant.first_difference + 1}`;
+  return variant.finished ? "none" : "–";
+}
+
 /** Who still holds a span: the part of it inside the compressed prompt is judged. */
 function evidenceRow(variant, first, end) {
-  const { slots, whole: all, mean } = variant.kept.evidence(first, end);
-  const share = variant.kept.share();
-  const times = share > 0 ? `${(mean / share).toFixed(mean / share < 10 ? 2 : 0)}×` : "–";
+  const found = variant.kept.evidence(first, end, variant);
+  const times = found.chance > 0 ? `${(found.mean / found.chance).toFixed(found.mean / found.chance < 10 ? 2 : 0)}×` : "–";
   return make("tr", { "data-variant": String(variant.index) }, variantCell(variant),
-    numberCell(percent(mean)), numberCell(`${whole(all)} / ${whole(slots)}`),
-    numberCell(percent(share)), numberCell(times));
+    numberCell(percent(found.mean)), numberCell(`${whole(found.whole)} / ${whole(found.slots)}`),
+    numberCell(percent(found.chance)), numberCell(times),
+    make("td", {}, layerBars(variant, found)), numberCell(divergence(variant)));
+}
+
+/** Step through the places where the reference answer stands in the compressed prompt. */
+function answerButton(app) {
+  if (!app.answer.trim()) return null;
+  app.answerSpans ??= app.prompt.occurrences(app.answer, app.positions);
+  const count = app.answerSpans.length;
+  if (count === 0) return make("p", { class: "ckv-hint", text: "The reference answer does not occur in the compressed prompt." });
+  const go = () => {
+    app.answerAt = ((app.answerAt ?? -1) + 1) % count;
+    app.selectSpan(...app.answerSpans[app.answerAt]);
+    app.text.reveal(app.answerSpans[app.answerAt][0]);
+  };
+  const place = app.answerAt === undefined ? `${count === 1 ? "1 place" : `${whole(count)} places`}` : `${app.answerAt + 1} of ${count}`;
+  return make("button", { type: "button", class: "ckv-button", text: `Find the reference answer (${place})`, onclick: go });
 }
 
 function drawEvidence(app, box) {
   const title = make("h3", { text: "Evidence" });
+  const answer = answerButton(app);
+  const show = (...parts) => box.replaceChildren(...parts.filter(Boolean));
   if (!app.span) {
-    box.replaceChildren(title, make("p", { class: "ckv-hint", text: "Search, drag over the text, or click one token and Shift-click another: then see which variants still hold that span." }));
+    show(title, answer, make("p", { class: "ckv-hint", text: "Search, drag over the text, or click one token and Shift-click another: then see which variants still hold that span." }));
     return;
   }
   const [first, end] = app.span;
@@ -35,16 +86,19 @@ function drawEvidence(app, box) {
   const clear = make("button", { type: "button", class: "ckv-button ckv-quiet", text: "Clear", onclick: () => app.clear() });
   const head = make("div", { class: "ckv-panel-head" }, title, clear);
   if (judged <= first) {
-    box.replaceChildren(head, line, where, make("p", { class: "ckv-hint", text: "Read after eviction: every variant keeps all of it." }));
+    show(head, answer, line, where, make("p", { class: "ckv-hint", text: "Read after eviction: every variant keeps all of it." }));
     return;
   }
   const table = make("table", { class: "ckv-table ckv-tight" },
     make("caption", { class: "ckv-offscreen", text: "Share of the selected span that each variant holds" }),
     headRow(["Variant"], ["held", "Mean share of (layer, KV head) slots that keep a token of the span"],
-      ["whole", "Slots that keep every token of the span"], ["average", "Share of all evictable entries this variant keeps"],
-      ["ratio", "Held share against the average share"]),
+      ["whole", "Slots that keep every token of the span"],
+      ["chance", "Share that this budget would hold if all but the protected entries lay anywhere with equal odds"],
+      ["ratio", "Held share against the share by chance"],
+      ["by layer", "Held share of each evictable layer; the line is the share by chance"],
+      ["diverges", "First generated token that differs from the full cache's"]),
     make("tbody", {}, ...app.variants.map((variant) => evidenceRow(variant, first, judged))));
-  box.replaceChildren(head, line, where, make("div", { class: "ckv-scroll", tabindex: "0", role: "region", "aria-label": "Evidence table" }, table));
+  show(head, answer, line, where, make("div", { class: "ckv-scroll", tabindex: "0", role: "region", "aria-label": "Evidence table" }, table));
 }
 
 /** Layer x head squares of one token: filled is kept, hollow is evicted. */

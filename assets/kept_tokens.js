@@ -188,6 +188,8 @@ async function load(value) {
     const run = await fetchRun(value, signal);
     current?.text.close();
     current = new KeptApp(run, live);
+    current.answer = str(value.answer);
+    refresh(newest ?? value);
     current.readInk();
     build(current);
     say("");
@@ -210,9 +212,25 @@ const sight = new IntersectionObserver((entries) => {
   }
 }, { rootMargin: VIEW_MARGIN });
 
+/** How the generation goes on is no reason to fetch the kept sets again. */
+let newest = null;
+function refresh(value) {
+  newest = value;
+  if (!current) return;
+  for (const variant of current.variants) {
+    const { first_difference, finished } = list(value.variants).find((each) => each.index === variant.index) ?? {};
+    Object.assign(variant, { first_difference, finished });
+  }
+  current.redraw("panels");
+}
+
 onValue((value) => {
   const key = value && list(value.variants).length ? `${value.slug} ${value.key}` : null;
-  if (key === shownKey && key !== null) return;
+  if (key === shownKey && key !== null) {
+    refresh(value);
+    return;
+  }
+  newest = value;
   shownKey = key;
   wanted = key === null ? null : value;
   sight.unobserve(root);

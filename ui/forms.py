@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
-from ckv_core.config import DEFAULT_MODEL, MAX_NEW_TOKENS, CompareRequest
+from ckv_core.config import ANALYSES, DEFAULT_MODEL, MAX_NEW_TOKENS, CompareRequest
 from ckv_core.errors import CkvError, ConfigError
 from ckv_core.knobs import DEFAULT_BUDGET, KNOBS, Knob, KnobValue
 from ckv_core.methods import METHODS
@@ -12,6 +12,7 @@ from ckv_core.variants import VariantSpec
 # Not among the advanced knobs: these have a control of their own.
 MAIN_KNOBS = ("budget", "alpha")
 ADVANCED_KNOBS: tuple[Knob, ...] = tuple(k for k in KNOBS.values() if k.name not in MAIN_KNOBS)
+DEFAULT_ANALYSIS = ("bounds", "forced")
 DEFAULT_VARIANTS = (
     "full",
     "streaming_llm",
@@ -28,7 +29,7 @@ def variant_choices() -> list[tuple[str, str]]:
     for method in METHODS:
         names.append(method.name)
         if method.supports_critical:
-            names.append(f"{method.name}+critical")
+            names += [f"{method.name}+critical", f"{method.name}+critical_auto"]
     return [(VariantSpec.parse(name).label, name) for name in names]
 
 
@@ -40,6 +41,8 @@ class FormValues:
         variants: SPECs ticked in the list.
         budget, alpha: for every variant that does not say otherwise.
         more_variants: one SPEC per line.
+        analysis: parts of the laboratory to run, of ANALYSES.
+        follow_ups: one question per line.
         knobs: text of each advanced knob; empty for its default.
     """
 
@@ -53,6 +56,8 @@ class FormValues:
     alpha: float = 0.25
     max_new_tokens: int = 64
     more_variants: str = ""
+    analysis: tuple[str, ...] = DEFAULT_ANALYSIS
+    follow_ups: str = ""
     device: str = "auto"
     dtype: str = "auto"
     ignore_eos: bool = False
@@ -77,6 +82,7 @@ class FormValues:
             variants=tuple(spec for spec in order if spec in ticked),
             alpha=_number("alpha", given["alpha"]),
             max_new_tokens=read_new_tokens(given["max_new_tokens"]),
+            analysis=_chosen(given["analysis"]),
             ignore_eos=bool(given["ignore_eos"]),
             knobs={k.name: _text(given[k.name]).strip() for k in ADVANCED_KNOBS},
         )
@@ -98,6 +104,8 @@ class FormValues:
             alpha=float(defaults.get("alpha", shown_default(KNOBS["alpha"], preset))),
             max_new_tokens=request.max_new_tokens,
             more_variants="\n".join(v for v in request.variants if v not in known),
+            analysis=request.analysis,
+            follow_ups="\n".join(request.follow_ups),
             device=request.device,
             dtype=request.dtype,
             ignore_eos=request.ignore_eos,
@@ -109,24 +117,25 @@ class FormValues:
         values = {f.name: getattr(self, f.name) for f in fields(self)} | {
             k.name: self.knobs.get(k.name, "") for k in ADVANCED_KNOBS
         }
-        values["variants"] = list(self.variants)
+        values |= {"variants": list(self.variants), "analysis": list(self.analysis)}
         return [values[name] for name in CONTROL_NAMES]
 
     def request(self) -> CompareRequest:
         """What to run; still to be validated."""
-        lines = (line.strip() for line in self.more_variants.splitlines())
         return CompareRequest(
             context=self.context,
             question=self.question,
             scenario=self.scenario,  # type: ignore[arg-type]  # validate() refuses other words
             model=self.model.strip(),
-            variants=(*self.variants, *filter(None, lines)),
+            variants=(*self.variants, *_lines(self.more_variants)),
             defaults=self._defaults(),
             answer=self.answer,
             max_new_tokens=self.max_new_tokens,
             ignore_eos=self.ignore_eos,
             device=self.device,
             dtype=self.dtype,
+            analysis=self.analysis,
+            follow_ups=_lines(self.follow_ups),
         )
 
     def _defaults(self) -> dict[str, str]:
@@ -145,6 +154,7 @@ _TEXT_NAMES = (
     "model",
     "budget",
     "more_variants",
+    "follow_ups",
     "device",
     "dtype",
 )
@@ -198,6 +208,18 @@ def check_lines(text: str) -> None:
 def _budget_note(spec: VariantSpec, request: CompareRequest) -> str:
     own = spec.params.get("budget")
     return "" if own is None or own == request.defaults["budget"] else f" (budget {own})"
+
+
+def _lines(text: str) -> tuple[str, ...]:
+    """The lines that are not blank."""
+    return tuple(filter(None, map(str.strip, text.splitlines())))
+
+
+def _chosen(ticked: object) -> tuple[str, ...]:
+    """Parts of the laboratory, in their own order."""
+    if not isinstance(ticked, (list, tuple)):
+        raise ConfigError("The form sent no list of analyses; reload the page.")
+    return tuple(name for name in ANALYSES if name in ticked)
 
 
 def _text(value: object) -> str:

@@ -11,7 +11,10 @@ from starlette.routing import Route
 from ckv_core.errors import CkvError
 from ckv_core.events import RunResult
 from ckv_core.result_json import to_json
+from ui.charts.analysis_table import analysis_csv
 from ui.charts.tables import budgets_csv, heads_csv, layers_csv
+from ui.figure_routes import figure_routes
+from ui.operations import operation_routes
 from ui.services import RunSnapshot, Services
 from ui.shares import COOKIE_PREFIX
 from ui.summary_csv import summary_csv
@@ -28,6 +31,7 @@ TABLES: dict[str, Callable[[RunResult], str]] = {
     "layers": layers_csv,
     "heads": heads_csv,
     "budgets": budgets_csv,
+    "analysis": analysis_csv,
 }
 
 
@@ -41,8 +45,10 @@ def build_routes(services: Services) -> list[Route]:
     routes = RunRoutes(services)
     return [
         Route("/healthz", _healthz),
+        *operation_routes(services),
         Route("/r/{slug}", _short_link),
         Route("/s/{token}", routes.open_share),
+        *figure_routes(routes.find),
         Route("/data/{slug}/prompt", routes.prompt),
         Route("/data/{slug}/{index:int}/retained", routes.retained),
         Route("/data/{slug}/result.json", routes.result_json),
@@ -78,7 +84,7 @@ class RunRoutes:
 
     def prompt(self, request: Request) -> Response:
         """Token texts of the prompt and where the context lies in it."""
-        snapshot = self._snapshot(request)
+        snapshot = self.find(request)
         if snapshot is None:
             return _missing(NO_RUN)
         prompt = snapshot.result.prompt
@@ -110,7 +116,7 @@ class RunRoutes:
 
     def result_json(self, request: Request) -> Response:
         """The whole run in the documented schema."""
-        snapshot = self._snapshot(request)
+        snapshot = self.find(request)
         if snapshot is None:
             return _missing(NO_RUN)
         if not snapshot.result.variants:
@@ -126,7 +132,7 @@ class RunRoutes:
         """The handler of one table."""
 
         def handle(request: Request) -> Response:
-            snapshot = self._snapshot(request)
+            snapshot = self.find(request)
             if snapshot is None:
                 return _missing(NO_RUN)
             return Response(
@@ -137,7 +143,8 @@ class RunRoutes:
 
         return handle
 
-    def _snapshot(self, request: Request) -> RunSnapshot | None:
+    def find(self, request: Request) -> RunSnapshot | None:
+        """The run that a path names; None if there is none."""
         slug = request.path_params["slug"]
         try:
             return self._services.snapshot(slug) if is_slug(slug) else None

@@ -1,42 +1,22 @@
 """The summary table: what each column means, and its cells."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ckv_core.events import RunResult
 from ckv_core.records import ModelInfo, VariantResult
+from ui.summary_columns import FIDELITY_COLUMNS, NOT_YET, Cell, Column, cell_of
 
 MIB = 2**20
 _DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-Cell = dict[str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
-    """One figure of a variant.
-
-    Attributes:
-        key: name in the table's value.
-        label, unit: head of the column.
-        help: what the figure is, in one or two sentences.
-        cell: result and variant -> what a reader sees.
-    """
-
-    key: str
-    label: str
-    unit: str
-    help: str
-    cell: Callable[[RunResult, VariantResult], Cell]
 
 
 def summary_value(result: RunResult) -> dict[str, Any] | None:
     """Value of the SummaryTable component; None until the variants are known."""
     if not result.variants:
         return None
-    shown = [c for c in COLUMNS if c.key != "answer" or _has_answers(result)]
+    shown = [c for c in COLUMNS if c.key not in _OPTIONAL or _has_cell(result, c)]
     return {
         "columns": [
             {"key": c.key, "label": c.label, "help": c.help, "unit": c.unit, "align": "right"}
@@ -76,89 +56,84 @@ def entry_bytes(model: ModelInfo) -> int:
     return 2 * model.head_dim * _DTYPE_BYTES.get(model.dtype, 4)
 
 
-def _cell(text: str, title: str = "", tone: str = "") -> Cell:
-    return {"text": text, "title": title, "tone": tone}
-
-
-_NOT_YET = _cell("–", "Not known yet, or not defined for this variant.")  # noqa: RUF001 - dash
-
-
 def _kept(_: RunResult, variant: VariantResult) -> Cell:
     receipt = variant.receipt
     if receipt is None:
-        return _NOT_YET
+        return NOT_YET
     got, asked = receipt.retained_entries, receipt.requested_entries
     title = f"Asked for {asked:,} entries, counted {got:,} in the kept sets."
-    return _cell(f"{asked:,} / {got:,}", title, "" if got == asked else "warn")
+    return cell_of(f"{asked:,} / {got:,}", title, "" if got == asked else "warn")
 
 
 def _bytes(result: RunResult, variant: VariantResult) -> Cell:
     asked, receipt = requested_bytes(result, variant), variant.receipt
     if receipt is None or asked is None:
-        return _NOT_YET
+        return NOT_YET
     got = receipt.cache_bytes
     title = f"Asked for {asked:,} bytes, measured {got:,} bytes in the tensors."
     tone = "warn" if abs(got - asked) > 0.05 * asked else ""
-    return _cell(f"{asked / MIB:.2f} / {got / MIB:.2f}", title, tone)
+    return cell_of(f"{asked / MIB:.2f} / {got / MIB:.2f}", title, tone)
 
 
 def _share(_: RunResult, variant: VariantResult) -> Cell:
     share, receipt = kept_share(variant), variant.receipt
     if share is None or receipt is None:
-        return _NOT_YET
-    return _cell(f"{share:.1%}", f"The full cache takes {receipt.full_cache_bytes / MIB:.2f} MiB.")
+        return NOT_YET
+    return cell_of(
+        f"{share:.1%}", f"The full cache takes {receipt.full_cache_bytes / MIB:.2f} MiB."
+    )
 
 
 def _agreement(_: RunResult, variant: VariantResult) -> Cell:
     if variant.agreement is None:
-        return _NOT_YET
-    return _cell(f"{variant.agreement:.0%}", tone="good" if variant.agreement == 1 else "")
+        return NOT_YET
+    return cell_of(f"{variant.agreement:.0%}", tone="good" if variant.agreement == 1 else "")
 
 
 def _first_difference(_: RunResult, variant: VariantResult) -> Cell:
     if variant.first_difference is not None:
-        return _cell(f"token {variant.first_difference + 1}")
-    return _NOT_YET if variant.agreement is None else _cell("none", tone="good")
+        return cell_of(f"token {variant.first_difference + 1}")
+    return NOT_YET if variant.agreement is None else cell_of("none", tone="good")
 
 
 def _kl(_: RunResult, variant: VariantResult) -> Cell:
     found = variant.perturbation
-    return _NOT_YET if found is None else _cell(f"{found.kl:.3g}", f"{found.kl:.6g} nats")
+    return NOT_YET if found is None else cell_of(f"{found.kl:.3g}", f"{found.kl:.6g} nats")
 
 
 def _final_l1(_: RunResult, variant: VariantResult) -> Cell:
     found = variant.perturbation
     if found is None:
-        return _NOT_YET
-    return _cell(f"{found.final_hidden_l1:,.4g}", f"{found.final_hidden_l1:.6g}")
+        return NOT_YET
+    return cell_of(f"{found.final_hidden_l1:,.4g}", f"{found.final_hidden_l1:.6g}")
 
 
 def _head_l1(_: RunResult, variant: VariantResult) -> Cell:
     mean = mean_head_l1(variant)
-    return _NOT_YET if mean is None else _cell(f"{mean:,.4g}", f"{mean:.6g}")
+    return NOT_YET if mean is None else cell_of(f"{mean:,.4g}", f"{mean:.6g}")
 
 
 def _improved(_: RunResult, variant: VariantResult) -> Cell:
     found = variant.perturbation
     share = None if found is None else found.improved_head_share
     if found is None or share is None:
-        return _NOT_YET
+        return NOT_YET
     count = int(np.isfinite(found.head_l1).sum())
     text = f"{share:.0%} of {count:,}"
     title = f"{round(share * count):,} of {count:,} query heads moved less than in the base."
-    return _cell(text, title, "good" if share > 0.5 else "")
+    return cell_of(text, title, "good" if share > 0.5 else "")
 
 
 def _speed(_: RunResult, variant: VariantResult) -> Cell:
     if variant.tokens_per_second is None:
-        return _NOT_YET
-    return _cell(f"{variant.tokens_per_second:.1f}")
+        return NOT_YET
+    return cell_of(f"{variant.tokens_per_second:.1f}")
 
 
 def _answer(_: RunResult, variant: VariantResult) -> Cell:
     if variant.answer_found is None:
-        return _NOT_YET
-    return _cell("yes", tone="good") if variant.answer_found else _cell("no", tone="warn")
+        return NOT_YET
+    return cell_of("yes", tone="good") if variant.answer_found else cell_of("no", tone="warn")
 
 
 def mean_head_l1(variant: VariantResult) -> float | None:
@@ -248,6 +223,7 @@ COLUMNS: tuple[Column, ...] = (
         help="Generated tokens per second of this variant while all variants decode together.",
         cell=_speed,
     ),
+    *FIDELITY_COLUMNS,
     Column(
         key="answer",
         label="Answer found",
@@ -258,8 +234,12 @@ COLUMNS: tuple[Column, ...] = (
 )
 
 
-def _has_answers(result: RunResult) -> bool:
-    return any(variant.answer_found is not None for variant in result.variants)
+# Left out where no variant has the figure: not asked for, or no reference answer.
+_OPTIONAL = {"answer", *(column.key for column in FIDELITY_COLUMNS)}
+
+
+def _has_cell(result: RunResult, column: Column) -> bool:
+    return any(column.cell(result, variant) != NOT_YET for variant in result.variants)
 
 
 def _warnings(result: RunResult) -> list[str]:

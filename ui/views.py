@@ -5,19 +5,17 @@ from typing import Any
 
 from ckv_core.config import CompareRequest
 from ckv_core.events import STAGES, RunResult, Stage
-from ckv_core.records import VariantResult
 from ckv_core.worker.messages import TokensCounted
-from storage.records import RunSummary
+from ui.cards import follow_ups_value, generations_value
 from ui.services import RunSnapshot
-from ui.summary import kept_share, summary_value
+from ui.summary import summary_value
 
 __all__ = [
     "count_value",
     "details_value",
+    "follow_ups_value",
     "generations_value",
     "kept_value",
-    "perturbed_variants",
-    "run_row",
     "status_value",
     "summary_value",
 ]
@@ -50,32 +48,6 @@ def status_value(snapshot: RunSnapshot, now: datetime) -> dict[str, Any]:
     }
 
 
-def generations_value(snapshot: RunSnapshot) -> dict[str, Any] | None:
-    """Value of the Generations component; None until the variants are known."""
-    result = snapshot.result
-    if not result.variants:
-        return None
-    reference = next((v for v in result.variants if v.method == "full"), None)
-    return {
-        "cards": [
-            {
-                "index": index,
-                "label": variant.label,
-                "spec": variant.spec,
-                "status": _generation_status(snapshot, variant),
-                "chips": _variant_chips(variant),
-                "token_texts": list(variant.token_texts),
-                "first_difference": variant.first_difference,
-                "reference": variant is reference,
-                "stopped": variant.stopped,
-                "answer": {True: "found", False: "missing", None: None}[variant.answer_found],
-            }
-            for index, variant in enumerate(result.variants)
-        ],
-        "answer": snapshot.request.answer,
-    }
-
-
 def kept_value(snapshot: RunSnapshot) -> dict[str, Any] | None:
     """Value of the KeptTokens component; None until every variant has selected.
 
@@ -102,21 +74,15 @@ def kept_value(snapshot: RunSnapshot) -> dict[str, Any] | None:
                 "spec": variant.spec,
                 "window": variant.params.get("window", 0),
                 "sinks": variant.params.get("sinks", 0),
+                "first_difference": variant.first_difference,
+                "finished": variant.stopped is not None,
             }
             for index, variant in kept
         ],
         "context": list(result.prompt.context_tokens),
+        "answer": snapshot.request.answer,
         "key": f"{snapshot.slug}/{len(kept)}",
     }
-
-
-def perturbed_variants(result: RunResult) -> list[int]:
-    """Indices of the variants whose heads can be set against their own base."""
-    return [
-        index
-        for index, variant in enumerate(result.variants)
-        if variant.perturbation is not None and variant.perturbation.base_head_l1 is not None
-    ]
 
 
 def details_value(snapshot: RunSnapshot) -> dict[str, Any]:
@@ -129,6 +95,9 @@ def details_value(snapshot: RunSnapshot) -> dict[str, Any]:
         ("Variants", "\n".join(request.variants)),
         ("Settings for all", _defaults_text(request)),
         ("New tokens", _new_tokens_text(request)),
+        ("Laboratory", ", ".join(request.analysis) or "off"),
+        ("Follow-up questions", "\n".join(request.follow_ups) or "none"),
+        ("Memory", _memory_text(result)),
         ("Model", _model_text(request, result)),
         ("Prompt", _prompt_text(result)),
         ("Versions", ", ".join(f"{k} {v}" for k, v in result.environment.items()) or "not known"),
@@ -150,20 +119,6 @@ def count_value(counted: TokensCounted, request: CompareRequest) -> dict[str, st
             "tone": "error",
         }
     return {"text": f"{counted.tokens:,} of {counted.limit:,} tokens", "tone": ""}
-
-
-def run_row(run: RunSummary) -> dict[str, Any]:
-    """One line of the list of runs."""
-    return {
-        "slug": run.slug,
-        "title": run.title,
-        "state": run.state,
-        "model": run.model_name,
-        "variants": len(run.variant_specs),
-        "specs": list(run.variant_specs),
-        "tokens": run.prompt_tokens,
-        "created": run.created_at.isoformat(),
-    }
 
 
 def _stages(snapshot: RunSnapshot) -> list[Stage]:
@@ -200,28 +155,34 @@ def _run_chips(snapshot: RunSnapshot) -> list[str]:
         chips.append(f"{result.model.name}, {result.model.dtype} on {result.model.device}")
     if result.timings_ms.get("prefill") == 0.0:
         chips.append("prefill reused")
+    if total := result.memory.get("total"):
+        chips.append(f"memory estimate {_mib(total)}")
+    if peak := result.memory.get("measured_peak"):
+        chips.append(f"peak {_mib(peak)} measured")
     return chips
 
 
-def _generation_status(snapshot: RunSnapshot, variant: VariantResult) -> str:
-    if variant.stopped is not None:
-        return "done"
-    if snapshot.is_final:
-        return snapshot.state
-    count = len(variant.token_ids)
-    return f"{count} of {snapshot.request.max_new_tokens} tokens" if count else "waiting"
+_MEMORY_LABELS = {
+    "prefill_peak": "estimated peak of the prefill",
+    "cache": "cache of the prompt",
+    "variants": "the variants' caches",
+    "total": "estimate in all",
+    "available": "available before the run",
+    "measured_peak": "measured peak",
+}
 
 
-def _variant_chips(variant: VariantResult) -> list[str]:
-    chips = []
-    share = kept_share(variant)
-    if share is not None:
-        chips.append(f"{share:.1%} of the cache")
-    if variant.agreement is not None and variant.method != "full":
-        chips.append(f"{variant.agreement:.0%} agreement")
-    if variant.tokens_per_second is not None:
-        chips.append(f"{variant.tokens_per_second:.1f} tokens/s")
-    return chips
+def _memory_text(result: RunResult) -> str:
+    found = [
+        f"{label}: {_mib(result.memory[key])}"
+        for key, label in _MEMORY_LABELS.items()
+        if key in result.memory
+    ]
+    return "\n".join(found) or "not known"
+
+
+def _mib(size_bytes: int) -> str:
+    return f"{size_bytes / 2**20:,.0f} MiB"
 
 
 def _defaults_text(request: CompareRequest) -> str:

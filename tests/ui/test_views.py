@@ -168,10 +168,6 @@ def test_the_csv_is_unrounded_and_leaves_unknown_cells_empty():
     assert summary_csv(RunResult()).count("\n") == 1
 
 
-def test_only_variants_with_a_base_can_be_set_against_it():
-    assert views.perturbed_variants(done_result()) == [2]
-
-
 @pytest.mark.parametrize(
     ("tokens", "tone", "words"),
     [

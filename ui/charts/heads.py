@@ -1,46 +1,56 @@
 """Head grid: layers x query heads, one variant's head L1, against its base where it has one."""
 
+from collections.abc import Callable
+from typing import Literal
+
 import numpy as np
 import plotly.graph_objects as go
 
 from ckv_core.events import RunResult
-from ckv_core.records import Float32Array, Perturbation
+from ckv_core.records import Float32Array
 from ui.charts.layout import MISSING_COLOR, display_names, empty_figure, new_figure
+from ui.charts.measured import base_values, named, values_of
 from ui.palette import DENSITY_SCALE, DIVERGING_SCALE
 
+Against = Literal["value", "difference", "ratio", "wins"]
 CELL_PX = 12
 MAX_HEIGHT = 720
 
 
-def head_grid_figure(result: RunResult, index: int) -> go.Figure:
-    """Isolated head L1 of every query head of one variant.
+def head_grid_figure(
+    result: RunResult, index: int, name: str = "head_l1", against: Against = "ratio"
+) -> go.Figure:
+    """A quantity of every query head of one variant, alone or against its base.
 
-    Definition with a base (a variant with CriticalKV): log2(L / L_base), L = ||(A - A')V W_O||_1
-    with the full run's query, keys and values at the first decoding step, L_base the same of the
-    variant's own settings without CriticalKV. Below 0 (orange) the head moved less than in the
-    base. The paper's Fig. 2 shows the sign of this, averaged over many prompts.
-    Definition without a base: L itself.
-    Unit: powers of two, or L1 without unit. n = 1 step of one prompt; the title gives the count
+    Definition: `value` is the quantity Q itself (see `ckv_core.quantities`); with the base being
+    the variant's own settings without CriticalKV, `ratio` is log2(Q / Q_base), `difference` is
+    Q - Q_base and `wins` is whether Q < Q_base, the paper's Fig. 2 for one prompt. Without a
+    base it is the value. Below 0 (orange) the variant's value is the lower one.
+    Unit: powers of two, or the quantity's. n = 1 step of one prompt; the title gives the count
     of heads. Colours end at the 98th percentile of the size; the hover text tells true values
     (an infinite ratio reads as twice that end). Layers left whole are grey.
 
     Args:
         result: the run.
         index: of the variant.
+        name: `head_l1` or a quantity with one value per head.
+        against: what is drawn where there is a base.
     """
-    variant = result.variants[index]
-    name = display_names(result.variants)[index]
-    found = variant.perturbation
-    if found is None:
-        return empty_figure(f"Heads of {name}", "No perturbation has been measured for it.")
-    base = found.base_head_l1
-    figure = _plain_grid(name, found) if base is None else _ratio_grid(name, found, base)
-    _add_missing_layers(figure, found.head_l1)
-    figure.update_xaxes(title_text="query head", showgrid=False, dtick=_tick(found, axis=1))
+    variant = display_names(result.variants)[index]
+    values = values_of(result, index, name)
+    if values is None:
+        return empty_figure(f"Heads of {variant}", f"{named(name).label}: not measured for it.")
+    base = None if against == "value" else base_values(result, index, name)
+    if base is None:
+        figure = _plain_grid(variant, name, values)
+    else:
+        figure = _GRIDS[against](variant, name, values, base)
+    _add_missing_layers(figure, values)
+    figure.update_xaxes(title_text="query head", showgrid=False, dtick=_tick(values, axis=1))
     figure.update_yaxes(
-        title_text="layer", showgrid=False, dtick=_tick(found, axis=0), autorange="reversed"
+        title_text="layer", showgrid=False, dtick=_tick(values, axis=0), autorange="reversed"
     )
-    figure.update_layout(height=min(MAX_HEIGHT, max(320, 150 + CELL_PX * len(found.head_l1))))
+    figure.update_layout(height=min(MAX_HEIGHT, max(320, 150 + CELL_PX * len(values))))
     return figure
 
 
@@ -51,42 +61,81 @@ def log2_ratio(head_l1: Float32Array, base: Float32Array) -> Float32Array:
     return np.where((head_l1 == 0) & (base == 0), np.float32(0), values).astype(np.float32)
 
 
-def _ratio_grid(name: str, found: Perturbation, base: Float32Array) -> go.Figure:
-    values = log2_ratio(found.head_l1, base)
-    limit = _limit(np.abs(values), least=0.1)
+def _ratio_grid(variant: str, name: str, values: Float32Array, base: Float32Array) -> go.Figure:
+    shown = log2_ratio(values, base)
+    limit = _limit(np.abs(shown), least=0.1)
     # A head that moved only in one of the two has an infinite ratio; Plotly would leave a hole.
-    values = np.where(np.isinf(values), np.sign(values) * np.float32(2 * limit), values)
-    share = found.improved_head_share
-    count = int((~np.isnan(found.head_l1)).sum())
-    figure = new_figure(
-        f"{name}: {share:.0%} of heads improved",
-        f"Head L1 below the base's in {share:.1%} of n = {count:,} query heads",
+    shown = np.where(np.isinf(shown), np.sign(shown) * np.float32(2 * limit), shown)
+    title = f"log2 of {named(name).unit} / base"
+    return _diverging(_won_title(variant, name, values, base), shown, limit, title)
+
+
+def _difference_grid(
+    variant: str, name: str, values: Float32Array, base: Float32Array
+) -> go.Figure:
+    shown = values - base
+    limit = _limit(np.abs(shown), least=1e-9)
+    title = f"{named(name).unit} - base"
+    return _diverging(_won_title(variant, name, values, base), shown, limit, title)
+
+
+def _win_grid(variant: str, name: str, values: Float32Array, base: Float32Array) -> go.Figure:
+    # -1 is a win, so that orange means lower here as in the other two.
+    shown = np.where(np.isnan(values - base), np.nan, np.sign(values - base)).astype(np.float32)
+    figure = _diverging(_won_title(variant, name, values, base), shown, 1.0, "")
+    ticks = {"tickvals": [-1, 0, 1], "ticktext": ["lower", "same", "higher"]}
+    figure.update_traces(
+        colorbar=ticks, hovertemplate="layer %{y}, head %{x}: %{z} against the base<extra></extra>"
     )
+    return figure
+
+
+_GRIDS: dict[str, Callable[[str, str, Float32Array, Float32Array], go.Figure]] = {
+    "ratio": _ratio_grid,
+    "difference": _difference_grid,
+    "wins": _win_grid,
+}
+
+
+def _won_title(
+    variant: str, name: str, values: Float32Array, base: Float32Array
+) -> tuple[str, str]:
+    """Share, count and n of the heads whose value is below the base's."""
+    valid = ~np.isnan(values) & ~np.isnan(base)
+    count, won = int(valid.sum()), int((values < base)[valid].sum())
+    share = won / count if count else 0.0
+    heading = f"{variant}: {share:.0%} of heads below the base"
+    return heading, f"{named(name).label}: {won:,} of n = {count:,} heads below its base"
+
+
+def _diverging(
+    title: tuple[str, str], shown: Float32Array, limit: float, colorbar: str
+) -> go.Figure:
+    figure = new_figure(*title)
     figure.add_trace(
         go.Heatmap(
-            z=values.astype(np.float32),
+            z=shown.astype(np.float32),
             zmin=-limit,
             zmax=limit,
             colorscale=DIVERGING_SCALE,
-            colorbar=_colorbar("log2 of L1 / base L1"),
-            hovertemplate="layer %{y}, head %{x}: %{z:.3f}<extra></extra>",
+            colorbar=_colorbar(colorbar),
+            hovertemplate="layer %{y}, head %{x}: %{z:.3g}<extra></extra>",
         )
     )
     return figure
 
 
-def _plain_grid(name: str, found: Perturbation) -> go.Figure:
-    values = found.head_l1
+def _plain_grid(variant: str, name: str, values: Float32Array) -> go.Figure:
     count = int((~np.isnan(values)).sum())
-    figure = new_figure(f"{name}: head L1", f"Isolated; n = {count:,} query heads, 1 decoding step")
+    figure = new_figure(f"{variant}: {named(name).label}", f"n = {count:,} query heads, 1 step")
     figure.add_trace(
         go.Heatmap(
             z=values,
             zmin=0,
             zmax=_limit(values, least=1e-9),
             colorscale=DENSITY_SCALE,
-            colorbar=_colorbar("head L1"),
-            hovertemplate="layer %{y}, head %{x}: %{z:.4g} L1<extra></extra>",
+            colorbar=_colorbar(named(name).unit),
+            hovertemplate="layer %{y}, head %{x}: %{z:.4g}<extra></extra>",
         )
     )
     return figure
@@ -123,7 +172,7 @@ def _limit(values: Float32Array, *, least: float) -> float:
     return max(least, float(np.percentile(finite, 98))) if finite.size else least
 
 
-def _tick(found: Perturbation, *, axis: int) -> int:
+def _tick(values: Float32Array, *, axis: int) -> int:
     """Distance of ticks that leaves about ten of them on the axis."""
-    size: int = found.head_l1.shape[axis]
+    size: int = values.shape[axis]
     return max(1, round(size / 10))

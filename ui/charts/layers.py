@@ -4,94 +4,120 @@ import numpy as np
 import plotly.graph_objects as go
 
 from ckv_core.events import RunResult
-from ckv_core.records import Float32Array, Perturbation
-from ui.charts.layout import display_names, empty_figure, name_bars, new_figure, variant_line
+from ckv_core.quantities import QUANTITIES
+from ckv_core.records import Float32Array
+from ui.charts.layout import (
+    TEXT_COLOR,
+    display_names,
+    empty_figure,
+    name_bars,
+    new_figure,
+    variant_line,
+)
+from ui.charts.measured import holders, named, values_of
 from ui.palette import color_of
 
 NOT_MEASURED = "No perturbation has been measured yet."
 ONE_STEP = "n = 1 decoding step; lower is closer to full"
+ORACLES = tuple(q for q in QUANTITIES.values() if q.group == "oracle")
+ORACLE_LOOKS = (("dot", "circle-open"), ("dash", "square-open"), ("dashdot", "diamond-open"))
 
 
-def layer_figure(result: RunResult, *, relative_to: int | None = None) -> go.Figure:
-    """Cascaded hidden L1 after each block, one line per variant.
+def layer_figure(
+    result: RunResult, name: str = "hidden_l1", *, relative_to: int | None = None
+) -> go.Figure:
+    """A quantity of each layer, one line per variant; by default the cascaded hidden L1.
 
-    Definition: ||x_l - x^_l||_1 of the residual stream after block l, the variant's own run
-    against the full cache's, at the first decoding step, before the final norm.
-    Unit: L1 over the hidden size, no unit. n = 1 step of one prompt.
+    Definition: see `ckv_core.quantities`; hidden L1 is ||x_l - x^_l||_1 of the residual stream
+    after block l, the variant's own run against the full cache's, before the final norm.
+    Unit: the quantity's, in the axis title. n = 1 decoding step of one prompt.
 
     Args:
         result: the run.
+        name: `hidden_l1`, `hidden_relative` or a quantity with one value per layer.
         relative_to: draw the ratio to this variant's line instead; it is then flat at 1.
     """
-    title = "Hidden state moved after each block"
-    measured = _measured(result)
-    if not measured or (relative_to is not None and relative_to not in measured):
-        return empty_figure(title, NOT_MEASURED)
+    label, unit = named(name).label, named(name).unit
+    lines = {i: values_of(result, i, name) for i in holders(result, name)}
+    if not lines or (relative_to is not None and relative_to not in lines):
+        return empty_figure(label, NOT_MEASURED)
     names = display_names(result.variants)
-    if relative_to is None:
-        figure, unit = new_figure(title, f"Cascaded; {ONE_STEP}", legend_rows=len(measured)), "L1"
-    else:
-        subtitle = f"Cascaded, relative to {names[relative_to]}; n = 1 decoding step"
-        figure, unit = new_figure(title, subtitle, legend_rows=len(measured)), "times"
-    for index, found in measured.items():
-        values = found.layer_hidden_l1
-        if relative_to is not None:
-            values = ratio(values, measured[relative_to].layer_hidden_l1)
-        figure.add_trace(variant_line(index, names[index], values, unit))
+    subtitle = ONE_STEP
+    if relative_to is not None:
+        subtitle = f"Relative to {names[relative_to]}; n = 1 decoding step"
+    figure = new_figure(label, subtitle, legend_rows=len(lines))
+    for index, values in lines.items():
+        if values is None:
+            continue
+        base = None if relative_to is None else lines[relative_to]
+        shown = values if base is None else ratio(values, base)
+        figure.add_trace(
+            variant_line(index, names[index], shown, unit if base is None else "times")
+        )
     figure.update_xaxes(title_text="layer")
-    label = "hidden L1" if relative_to is None else "ratio of hidden L1"
-    figure.update_yaxes(title_text=label, rangemode="tozero")
+    axis = unit if relative_to is None else f"ratio of {unit}"
+    figure.update_yaxes(title_text=axis, rangemode="tozero")
     return figure
 
 
-def head_layer_figure(result: RunResult) -> go.Figure:
-    """Mean isolated head L1 of each layer, one line per variant.
+def head_layer_figure(result: RunResult, *, oracles_of: int | None = None) -> go.Figure:
+    """Mean isolated head L1 of each layer, one line per variant, with one variant's oracles.
 
     Definition: mean over the layer's query heads of ||(A - A')V W_O||_1 with the full run's
-    query, keys and values, at the first decoding step. Layers left whole are gaps.
+    query, keys and values, at the first decoding step; oracles choose, with that variant's
+    budgets, by the true decode attention, by it times the value norm, or greedily. No method
+    sees that attention, so they are limits, not rivals. Layers left whole are gaps.
     Unit: L1 over the hidden size, no unit. n = query heads of a layer, one step, one prompt.
     """
     title = "Mean head L1 of each layer"
-    measured = _measured(result)
-    if not measured:
+    indices = holders(result, "head_l1")
+    if not indices:
         return empty_figure(title, NOT_MEASURED)
     names = display_names(result.variants)
-    heads = next(iter(measured.values())).head_l1.shape[1]
+    oracles = [] if oracles_of is None else _oracles(result, oracles_of)
+    measured = [(i, values_of(result, i, "head_l1")) for i in indices]
+    heads = next(values.shape[1] for _, values in measured if values is not None)
     subtitle = f"Isolated; mean of {heads} query heads, n = 1 decoding step"
-    figure = new_figure(title, subtitle, legend_rows=len(measured))
-    for index, found in measured.items():
-        figure.add_trace(variant_line(index, names[index], layer_means(found.head_l1), "L1"))
+    figure = new_figure(title, subtitle, legend_rows=len(indices) + len(oracles))
+    for index, values in measured:
+        if values is not None:
+            figure.add_trace(variant_line(index, names[index], layer_means(values), "L1"))
+    for (label, values), (dash, symbol) in zip(oracles, ORACLE_LOOKS, strict=False):
+        line = variant_line(0, f"{label} ({names[oracles_of or 0]})", layer_means(values), "L1")
+        line.update(line={"color": TEXT_COLOR, "dash": dash, "width": 2})
+        figure.add_trace(line.update(marker={"color": TEXT_COLOR, "symbol": symbol, "size": 5}))
     figure.update_xaxes(title_text="layer")
     figure.update_yaxes(title_text="mean head L1", rangemode="tozero")
     return figure
 
 
-def final_figure(result: RunResult) -> go.Figure:
-    """Cascaded hidden L1 after the last block, one bar per variant.
+def final_figure(result: RunResult, name: str = "hidden_l1") -> go.Figure:
+    """Distance from the full run after the last block, one bar per variant.
 
-    Definition: the last value of each line of `layer_figure`, before the final norm.
-    Unit: L1 over the hidden size, no unit. n = 1 step of one prompt.
+    Definition: the last value of a hidden quantity's line (before the final norm), or a
+    `normed_` quantity (after it). Unit: the quantity's. n = 1 step of one prompt.
     """
-    title = "Final hidden L1"
-    measured = _measured(result)
-    if not measured:
+    where = "after the final norm" if name.startswith("normed_") else "before the final norm"
+    title = f"Final hidden state, {where}"
+    found = [(i, values_of(result, i, name)) for i in holders(result, name)]
+    bars = {i: float(values[-1]) for i, values in found if values is not None}
+    if not bars:
         return empty_figure(title, NOT_MEASURED)
     names = display_names(result.variants)
-    values = np.array([found.final_hidden_l1 for found in measured.values()], np.float32)
-    figure = new_figure(title, ONE_STEP)
+    figure = new_figure(title, f"Cascaded; {ONE_STEP}")
     figure.add_trace(
         go.Bar(
-            x=values,
-            y=np.arange(len(measured), dtype=np.int16),
+            x=np.array(list(bars.values()), np.float32),
+            y=np.arange(len(bars), dtype=np.int16),
             orientation="h",
-            customdata=[names[index] for index in measured],
-            marker={"color": [color_of(index) for index in measured]},
+            customdata=[names[index] for index in bars],
+            marker={"color": [color_of(index) for index in bars]},
             texttemplate="%{x:.4g}",
-            hovertemplate="%{customdata}: %{x:.6g} L1<extra></extra>",
+            hovertemplate=f"%{{customdata}}: %{{x:.6g}} {named(name).unit}<extra></extra>",
         )
     )
-    figure.update_xaxes(title_text="hidden L1")
-    name_bars(figure, [names[index] for index in measured])
+    figure.update_xaxes(title_text=named(name).unit)
+    name_bars(figure, [names[index] for index in bars])
     return figure
 
 
@@ -110,6 +136,6 @@ def ratio(values: Float32Array, base: Float32Array) -> Float32Array:
     return out
 
 
-def _measured(result: RunResult) -> dict[int, Perturbation]:
-    """The variants that have a perturbation, by index."""
-    return {i: v.perturbation for i, v in enumerate(result.variants) if v.perturbation is not None}
+def _oracles(result: RunResult, index: int) -> list[tuple[str, Float32Array]]:
+    found = [(q.label, values_of(result, index, q.name)) for q in ORACLES]
+    return [(label, values) for label, values in found if values is not None]

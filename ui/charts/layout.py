@@ -70,10 +70,11 @@ def empty_figure(title: str, reason: str) -> go.Figure:
     return figure
 
 
-def display_names(variants: Sequence[VariantResult]) -> list[str]:
-    """One name per variant: its label, or its SPEC where two share a label; escaped for Plotly."""
+def display_names(variants: Sequence[VariantResult], *, escaped: bool = True) -> list[str]:
+    """One name per variant: its label, or its SPEC where two share one; escaped for Plotly."""
     counts = Counter(variant.label for variant in variants)
-    return [html.escape(v.label if counts[v.label] == 1 else v.spec, quote=False) for v in variants]
+    names = [v.label if counts[v.label] == 1 else v.spec for v in variants]
+    return [html.escape(name, quote=False) for name in names] if escaped else names
 
 
 def variant_line(index: int, name: str, y: NDArray[np.float32], unit: str) -> go.Scatter:

@@ -21,7 +21,7 @@ from ui.forms import (
     read_new_tokens,
 )
 from ui.pages.form import Form, build_form, form_updates, preset_updates
-from ui.pages.live import Feed, cancel_run, find_run, follow, pick_heads
+from ui.pages.live import Feed, cancel_run, find_run, follow
 from ui.pages.parts import SILENT, Notice, Tone, said
 from ui.pages.results import ResultsBlock, build_results
 from ui.services import RunSnapshot, Services
@@ -82,13 +82,6 @@ class ComparePage:
         start.then(self.tail, [self.slug], self._tailed, trigger_mode="multiple", **SHARED)
         self.cancel.click(
             partial(cancel_run, self._services), [self.slug], [self.notice], queue=False, **PRIVATE
-        )
-        self.block.head_choice.input(
-            partial(pick_heads, self._services),
-            [self.slug, self.block.head_choice],
-            [self.block.head_grid],
-            queue=False,
-            **PRIVATE,
         )
         opened = page.load(self.open, None, [*inputs, *started], queue=False, **PRIVATE)
         opened.then(self.tail, [self.slug], self._tailed, **SHARED)

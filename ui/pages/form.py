@@ -7,13 +7,14 @@ from typing import Any
 import gradio as gr
 from gradio.components import Component
 
-from ckv_core.config import MAX_NEW_TOKENS, MAX_VARIANTS
+from ckv_core.config import MAX_FOLLOW_UPS, MAX_NEW_TOKENS, MAX_VARIANTS
 from ckv_core.knobs import KNOBS, METHOD_DEFAULTS, Knob
 from ckv_core.methods import METHODS
 from ui.examples import Example
 from ui.forms import (
     ADVANCED_KNOBS,
     CONTROL_NAMES,
+    DEFAULT_ANALYSIS,
     DEFAULT_VARIANTS,
     FormValues,
     shown_default,
@@ -21,6 +22,18 @@ from ui.forms import (
 )
 from ui.pages.parts import ContextBar, Notice
 
+ANALYSIS_CHOICES = [
+    ("Bounds and oracles", "bounds"),
+    ("Teacher-forced fidelity", "forced"),
+    ("Greedy oracle (slow)", "greedy"),
+]
+ANALYSIS_INFO = (
+    "Bounds and oracles: every distance, stage 1's attention mass, the theorems' bounds and the "
+    "best that true attention could choose; costs about one more decoding step per variant. "
+    "Fidelity: every variant reads the full cache's own text; about one more generation. "
+    "Greedy oracle: entries dropped one by one by the true head L1; slow, seconds to minutes "
+    "per variant."
+)
 SCENARIO_CHOICES = [
     ("Context and question are compressed", "regular"),
     ("Context only; the question is read afterwards", "context-only"),
@@ -217,6 +230,22 @@ def _build_more(controls: dict[str, Any], device: str) -> None:
             label="Go on after the end-of-text token",
             info="All variants then generate equally many tokens.",
             elem_id="ignore-eos",
+        )
+    with gr.Accordion("Laboratory", open=False, elem_id="lab-settings"):
+        controls["analysis"] = gr.CheckboxGroup(
+            ANALYSIS_CHOICES,
+            value=list(DEFAULT_ANALYSIS),
+            label="Measure",
+            info=ANALYSIS_INFO,
+            elem_id="analysis",
+        )
+        controls["follow_ups"] = gr.Textbox(
+            label="Follow-up questions",
+            info=f"One per line, up to {MAX_FOLLOW_UPS}; asked of the same evicted caches. Needs "
+            "the scenario Context only, where the cache does not depend on the question.",
+            lines=2,
+            max_lines=8,
+            elem_id="follow-up-questions",
         )
     with gr.Accordion("More variants", open=False, elem_id="more"):
         controls["more_variants"] = gr.Textbox(

@@ -9,9 +9,9 @@ import gradio as gr
 
 from ckv_core.errors import CkvError, StorageError
 from storage.repository import RunMissingError
-from ui import views
+from ui import chart_views, views
 from ui.pages.parts import SILENT, said
-from ui.pages.results import ResultsBlock, figures_of, head_grid
+from ui.pages.results import ResultsBlock
 from ui.routes import is_slug
 from ui.services import RunSnapshot, Services
 
@@ -20,10 +20,7 @@ UNKNOWN_RUN = "There is no run of this name; see the list of runs for those that
 
 
 class Feed:
-    """Remembers what one viewer was sent and leaves out what did not change.
-
-    Charts are drawn anew by each update, so this is what keeps their zoom.
-    """
+    """Remembers what one viewer was sent and leaves out what did not change."""
 
     def __init__(self, block: ResultsBlock) -> None:
         self._block = block
@@ -36,34 +33,23 @@ class Feed:
 
     def updates(self, snapshot: RunSnapshot, now: datetime) -> list[Any]:
         """One update per output of the block, in its order."""
-        final = snapshot.is_final
         values: dict[str, Any] = {
             "status": views.status_value(snapshot, now),
             "links": {"slug": snapshot.slug, "files": bool(snapshot.result.variants)},
             "summary": views.summary_value(snapshot.result),
             "generations": views.generations_value(snapshot),
+            "follow_ups": views.follow_ups_value(snapshot),
             "kept": views.kept_value(snapshot),
+            "charts": chart_views.perturbation_value(snapshot),
+            "laboratory": chart_views.laboratory_value(snapshot),
         }
-        updates = [self._changed(name, value) for name, value in values.items()]
-        updates += self._charts(snapshot, final=final)
-        return updates
+        return [self._changed(name, value) for name, value in values.items()]
 
     def _changed(self, name: str, value: Any) -> Any:
         if name in self._sent and self._sent[name] == value:
             return gr.skip()
         self._sent[name] = value
         return value
-
-    def _charts(self, snapshot: RunSnapshot, *, final: bool) -> list[Any]:
-        result = snapshot.result
-        measured = sum(v.perturbation is not None for v in result.variants)
-        wanted = sum(v.method != "full" for v in result.variants)
-        ready = measured > 0 and (final or measured == wanted)
-        key = (snapshot.slug, measured if ready else 0)
-        if self._sent.get("charts") == key:
-            return [gr.skip() for _ in self._block.charts]
-        self._sent["charts"] = key
-        return figures_of(result if ready else None)
 
 
 def find_run(services: Services, slug: object) -> RunSnapshot:
@@ -111,13 +97,3 @@ def cancel_run(services: Services, slug: str) -> dict[str, Any]:
     except CkvError as error:
         return said(str(error), "error")
     return SILENT
-
-
-def pick_heads(services: Services, slug: str, index: object) -> Any:
-    """The head grid of another variant."""
-    if not is_slug(slug):
-        return None
-    try:
-        return head_grid(services.snapshot(slug).result, index)
-    except CkvError:
-        return None

@@ -1,19 +1,16 @@
 """The results block that the Compare and the Run page share."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import gradio as gr
 from gradio.components import Component
 
-from ckv_core.events import RunResult
-from ui.charts import budgets_figure, final_figure, head_grid_figure, layer_figure
-from ui.components.generations import Generations
+from ui.components.generations import FollowUpAnswers, Generations
 from ui.components.kept_tokens import KeptTokens
+from ui.components.run_charts import RunCharts
 from ui.components.status_bar import StatusBar
 from ui.components.summary_table import SummaryTable
 from ui.pages.parts import RunLinks
-from ui.views import perturbed_variants
 
 RECEIPT_TEXT = (
     "### Receipt and summary\n"
@@ -43,28 +40,11 @@ class ResultsBlock:
 
     Attributes:
         area: holds everything but the status bar; hidden until there is a run.
-        live: what a run feeds on each update: status, links, summary, generations, kept.
-        charts: what it feeds once measured: see `figures_of`.
+        outputs: all that a feed writes, in its order.
     """
 
     area: gr.Column
-    live: list[Component]
-    charts: list[Component]
-
-    @property
-    def outputs(self) -> list[Component]:
-        """All that a feed writes, in its order."""
-        return [*self.live, *self.charts]
-
-    @property
-    def head_choice(self) -> Any:
-        """Which variant the head grid shows."""
-        return self.charts[2]
-
-    @property
-    def head_grid(self) -> Component:
-        """The chart that follows the choice."""
-        return self.charts[3]
+    outputs: list[Component]
 
 
 def build_results(*, visible: bool) -> ResultsBlock:
@@ -78,53 +58,13 @@ def build_results(*, visible: bool) -> ResultsBlock:
         summary = SummaryTable(elem_id="summary")
         gr.Markdown(GENERATIONS_TEXT, elem_classes=["section"])
         generations = Generations(elem_id="generations")
+        follow_ups = FollowUpAnswers(elem_id="follow-ups")
         gr.Markdown(KEPT_TEXT, elem_classes=["section"])
         kept = KeptTokens(elem_id="kept")
         gr.Markdown(PERTURBATION_TEXT, elem_classes=["section"])
-        charts = _build_charts()
-    live: list[Component] = [status, links, summary, generations, kept]
-    return ResultsBlock(area=area, live=live, charts=charts)
-
-
-def figures_of(result: RunResult | None) -> list[Any]:
-    """Values of `ResultsBlock.charts`; empty charts for None."""
-    if result is None:
-        return [None, None, gr.update(visible=False), None, None]
-    indices = perturbed_variants(result)
-    choices = [(result.variants[i].label, i) for i in indices]
-    chosen = indices[0] if indices else None
-    return [
-        layer_figure(result),
-        final_figure(result),
-        gr.update(choices=choices, value=chosen, visible=len(choices) > 1),
-        head_grid(result, chosen),
-        budgets_figure(result),
-    ]
-
-
-def head_grid(result: RunResult, index: object) -> Any:
-    """Figure of one variant's heads against its base; None if it has no base."""
-    if index not in perturbed_variants(result) or not isinstance(index, int):
-        return None
-    return head_grid_figure(result, index)
-
-
-def _build_charts() -> list[Component]:
-    with gr.Row():
-        with gr.Column(scale=2, min_width=320):
-            layers = gr.Plot(label="Hidden state, layer by layer", elem_id="chart-layers")
-        with gr.Column(scale=1, min_width=300):
-            final = gr.Plot(label="After the last layer", elem_id="chart-final")
-    with gr.Row():
-        with gr.Column(min_width=320):
-            choice = gr.Radio(
-                [],
-                label="CriticalKV variant",
-                info="Each is set against its own method without CriticalKV.",
-                visible=False,
-                elem_id="head-choice",
-            )
-            heads = gr.Plot(label="Heads: CriticalKV against its base", elem_id="chart-heads")
-        with gr.Column(min_width=320):
-            budgets = gr.Plot(label="Entries kept per layer", elem_id="chart-budgets")
-    return [layers, final, choice, heads, budgets]
+        charts = RunCharts(elem_id="charts")
+        laboratory = RunCharts(elem_id="laboratory")
+    return ResultsBlock(
+        area=area,
+        outputs=[status, links, summary, generations, follow_ups, kept, charts, laboratory],
+    )

@@ -8,7 +8,7 @@ import gradio as gr
 
 from ckv_core.errors import CkvError
 from ui import views
-from ui.pages.live import Feed, cancel_run, find_run, follow, pick_heads
+from ui.pages.live import Feed, cancel_run, find_run, follow
 from ui.pages.parts import SILENT, Facts, Notice, said
 from ui.pages.results import build_results
 from ui.pages.share import ShareSection
@@ -32,7 +32,7 @@ class RunPage:
             )
             self.notice = Notice(elem_id="notice")
         self.block = build_results(visible=False)
-        self.sweep = build_sweep_results(visible=False, status=self.block.live[0])
+        self.sweep = build_sweep_results(visible=False, status=self.block.outputs[0])
         with gr.Accordion("What was asked", open=False, visible=False, elem_id="asked") as area:
             self.facts = Facts(elem_id="facts")
         self._asked = area
@@ -65,13 +65,6 @@ class RunPage:
         )
         self.cancel.click(
             partial(cancel_run, self._services), [self.slug], [self.notice], queue=False, **PRIVATE
-        )
-        self.block.head_choice.input(
-            partial(pick_heads, self._services),
-            [self.slug, self.block.head_choice],
-            [self.block.head_grid],
-            queue=False,
-            **PRIVATE,
         )
         self.sweep.wire(self._services, self.slug)
 

@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from ckv_core.metrics.evidence import evidence as evidence_shares
 from ckv_core.records import RetainedSet
 from ui.components.generations import Generations
 from ui.components.kept_tokens import KeptTokens
@@ -254,19 +255,19 @@ def evidence(view: View) -> dict[str, list[str]]:
     """Rows of the evidence table by variant index."""
     rows = view.page.eval_on_selector_all(
         "#kept .ckv-evidence tbody tr",
-        "rs => rs.map(r => [r.dataset.variant, ...[...r.cells].slice(1).map(c => c.innerText)])",
+        "rs => rs.map(r => [r.dataset.variant, ...[...r.cells].slice(1, 5).map(c => c.innerText)])",
     )
     return {row[0]: row[1:] for row in rows}
 
 
 def expected_evidence(run: InventedRun, variant: int, first: int, end: int) -> list[str]:
-    """One such row as numpy counts it."""
-    mask = run.masks[variant - 1][list(run.evictable)]
-    span = mask[:, :, first:end]
-    mean, share = span.mean(), mask.mean()
+    """Counts of one such row, as the engine's side has them."""
+    kept = RetainedSet.from_mask(run.masks[variant - 1])
+    shares = evidence_shares(kept, (first, end), run.evictable, {"window": 32})
+    span = run.masks[variant - 1][list(run.evictable), :, first:end]
 
     def percent(value: float) -> str:
         return f"{value * 100:.1f}%" if 0 < value * 100 < 9.95 else f"{value * 100:.0f}%"
 
-    ratio = f"{mean / share:.2f}\u00d7"
-    return [percent(mean), f"{span.all(2).sum()} / 15", percent(share), ratio]
+    ratio = f"{shares.mean / shares.chance:.2f}\u00d7"
+    return [percent(shares.mean), f"{span.all(2).sum()} / 15", percent(shares.chance), ratio]

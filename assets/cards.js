@@ -1,0 +1,111 @@
+// A grid of cards, one per variant, each with its text; grows in place while it streams.
+
+const RESTING = new Set(["", "waiting", "queued", "done", "failed", "cancelled"]);
+const ANSWERS = { found: ["✓ answer found", "good"], missing: ["✕ answer missing", "warn"] };
+const STOPS = { eos: "ended by itself", length: "cut at the token limit" };
+
+function newCard(index) {
+  const card = {
+    before: document.createTextNode(""),
+    diff: make("mark", { class: "ckv-diff" }),
+    after: make("span", { class: "ckv-after" }),
+    name: make("span"), spec: make("code", { class: "ckv-spec" }),
+    status: make("span", { class: "ckv-subdued ckv-card-status" }),
+    chips: make("div", { class: "ckv-chips" }),
+    verdict: make("p", { class: "ckv-verdict" }),
+    strip: new ForcedStrip(),
+    chipsDrawn: "", text: "",
+  };
+  card.body = make("div", { class: "ckv-text", tabindex: "0" }, card.before, card.diff, card.after);
+  card.copy = make("button", { type: "button", class: "ckv-button ckv-quiet", text: "Copy" });
+  card.copy.addEventListener("click", async () => {
+    card.copy.textContent = (await copyText(card.text)) ? "Copied" : "Not copied";
+    setTimeout(() => { card.copy.textContent = "Copy"; }, 1500);
+  });
+  card.node = make("section", { class: "ckv-card" },
+    make("header", { class: "ckv-card-head" },
+      make("h3", { class: "ckv-name" }, marker(index), make("span", {}, card.name, card.spec)),
+      card.status, card.copy),
+    card.chips, card.body, card.strip.node, card.verdict);
+  card.node.style.borderTopColor = colorOf(Number.isInteger(index) ? index : 0);
+  return card;
+}
+
+/** A differing token may be blank or empty: show a sign for it. */
+function visible(token) {
+  if (token === undefined || token === "") return "⟨end⟩";
+  return token.trim() === "" ? token.replace(/\n/g, "↵\n").replace(/ /g, "␣") : token;
+}
+
+function drawText(card, value) {
+  const tokens = list(value.token_texts).map(str);
+  const at = Number.isInteger(value.first_difference) ? value.first_difference : null;
+  const stick = card.body.scrollTop + card.body.clientHeight > card.body.scrollHeight - 24;
+  card.text = tokens.join("");
+  const before = at === null ? card.text : tokens.slice(0, at).join("");
+  // Appending keeps what the reader has selected while text streams in.
+  if (before.startsWith(card.before.data)) card.before.appendData(before.slice(card.before.length));
+  else card.before.data = before;
+  card.diff.hidden = at === null;
+  if (at !== null) {
+    setText(card.diff, visible(tokens[at]));
+    card.diff.title = `First token that differs from the reference: token ${at + 1}`;
+  }
+  setText(card.after, at === null ? "" : tokens.slice(at + 1).join(""));
+  if (stick) card.body.scrollTop = card.body.scrollHeight;
+}
+
+function verdictOf(value, running) {
+  const parts = [];
+  if (value.reference) parts.push("Reference: the others are compared with this one.");
+  else if (Number.isInteger(value.first_difference)) parts.push(`Differs from token ${value.first_difference + 1} on (underlined).`);
+  else if (!running && value.stopped) parts.push("Same tokens as the reference.");
+  if (STOPS[value.stopped]) parts.push(`${list(value.token_texts).length} tokens, ${STOPS[value.stopped]}.`);
+  return parts.join(" ");
+}
+
+function drawCard(card, value) {
+  const status = str(value.status);
+  const running = !value.stopped && !RESTING.has(status.toLowerCase());
+  const label = str(value.label);
+  setText(card.name, label);
+  setText(card.spec, str(value.spec));
+  setText(card.status, status);
+  card.node.setAttribute("aria-label", label);
+  card.body.setAttribute("role", running ? "log" : "group");
+  card.body.setAttribute("aria-label", `Text of ${label}`);
+  card.node.classList.toggle("ckv-running", running);
+  const shape = JSON.stringify([value.chips, value.answer]);
+  if (shape !== card.chipsDrawn) {
+    card.chipsDrawn = shape;
+    const answer = ANSWERS[value.answer];
+    card.chips.replaceChildren(...(answer ? [chip(...answer)] : []), ...list(value.chips).map((text) => chip(text)));
+  }
+  drawText(card, value);
+  setText(card.verdict, verdictOf(value, running));
+  card.strip.show(value.forced ?? null, label);
+}
+
+/** Cards by variant; nodes stay where they are while their text grows. */
+class CardGrid {
+  constructor() {
+    this.node = make("div", { class: "ckv-cards" });
+    this.cards = new Map();
+  }
+
+  draw(wanted) {
+    this.node.hidden = wanted.length === 0;
+    const seen = new Set();
+    for (const item of wanted) {
+      seen.add(item.index);
+      if (!this.cards.has(item.index)) this.cards.set(item.index, newCard(item.index));
+      drawCard(this.cards.get(item.index), item);
+    }
+    for (const index of [...this.cards.keys()]) if (!seen.has(index)) this.cards.delete(index);
+    const nodes = wanted.map((item) => this.cards.get(item.index).node);
+    const { children } = this.node;
+    const same = nodes.length === children.length && nodes.every((node, i) => children[i] === node);
+    if (!same) this.node.replaceChildren(...nodes);
+    balanceColumns(this.node, nodes.length);
+  }
+}

@@ -1,0 +1,23 @@
+// Answers to follow-up questions: one row of cards per question.
+
+const heading = make("h3", { class: "ckv-section-name", text: "Follow-up questions" });
+const words = make("p", { class: "ckv-subdued ckv-section-text", text: "Each is asked of the same evicted caches and compared with the full cache's answer." });
+const rows = make("div", { class: "ckv-follow-ups" });
+root.append(heading, words, rows);
+let drawn = [];
+
+onValue((value) => {
+  const questions = list(value?.questions);
+  root.hidden = questions.length === 0;
+  while (drawn.length > questions.length) drawn.pop().node.remove();
+  questions.forEach((item, at) => {
+    if (!drawn[at]) {
+      const name = make("h4", { class: "ckv-question" });
+      const grid = new CardGrid();
+      drawn[at] = { name, grid, node: make("section", {}, name, grid.node) };
+      rows.append(drawn[at].node);
+    }
+    setText(drawn[at].name, `${at + 1}. ${str(item.question)}`);
+    drawn[at].grid.draw(list(item.cards));
+  });
+});

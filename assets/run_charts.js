@@ -1,0 +1,151 @@
+// Charts of a run: choices and downloads around each; fetched and drawn once they are near.
+
+const heading = make("h3", { class: "ckv-section-name" });
+const words = make("p", { class: "ckv-subdued ckv-section-text" });
+const empty = make("p", { class: "ckv-empty" });
+const grid = make("div", { class: "ckv-charts" });
+root.append(heading, words, empty, grid);
+const panels = new Map();
+
+/** plotly.js, once per page. */
+function loadPlotly() {
+  window.ckvPlotly ??= new Promise((resolve, reject) => {
+    const script = make("script", { src: "/plotly.js" });
+    script.onload = () => resolve(window.Plotly);
+    script.onerror = () => {
+      window.ckvPlotly = undefined;
+      reject(new Error("the chart library did not come"));
+    };
+    document.head.append(script);
+  });
+  return window.ckvPlotly;
+}
+
+function save(url, name) {
+  make("a", { href: url, download: name }).click();
+}
+
+class Panel {
+  constructor(chart) {
+    this.name = chart.name;
+    this.shape = "";
+    this.drawn = "";
+    this.seen = false;
+    this.controls = make("div", { class: "ckv-chart-controls" });
+    this.plot = make("div", { class: "ckv-plot", role: "img" });
+    this.notice = make("p", { class: "ckv-hint", role: "status" });
+    this.csv = make("a", { class: "ckv-link", download: true, text: "CSV" });
+    this.files = ["png", "svg"].map((format) => make("button", {
+      type: "button", class: "ckv-button ckv-quiet", text: format.toUpperCase(), disabled: true,
+      onclick: () => this.download(format),
+    }));
+    this.node = make("section", { class: "ckv-panel ckv-chart", "data-chart": chart.name },
+      this.controls, this.plot, this.notice,
+      make("div", { class: "ckv-chart-files", role: "group" }, ...this.files, this.csv));
+    this.sight = new IntersectionObserver((entries) => {
+      this.seen = entries.some((entry) => entry.isIntersecting);
+      if (this.seen) this.draw();
+    }, { rootMargin: "200px" });
+    this.sight.observe(this.node);
+  }
+
+  /** Take the chart's description; choices that still exist stay. */
+  update(chart, run) {
+    Object.assign(this, { run, title: str(chart.title) });
+    this.csv.href = `${run.base}/${encodeURIComponent(run.slug)}/${encodeURIComponent(chart.csv)}.csv`;
+    this.csv.setAttribute("aria-label", `Data of ${this.title} as CSV`);
+    this.files.forEach((button) => button.setAttribute("aria-label", `${this.title} as ${button.textContent}`));
+    this.node.setAttribute("aria-label", this.title);
+    const shape = JSON.stringify(chart.controls);
+    if (shape !== this.shape) {
+      this.shape = shape;
+      this.build(list(chart.controls));
+    }
+    if (this.seen) this.draw();
+  }
+
+  build(controls) {
+    const before = Object.fromEntries((this.selects ?? []).map((node) => [node.name, node.value]));
+    this.selects = controls.map((control) => {
+      const node = make("select", { class: "ckv-select", name: control.name, onchange: () => this.draw() });
+      list(control.options).forEach(([value, label]) => node.append(make("option", { value: str(value), text: str(label) })));
+      node.value = before[control.name] ?? node.value;
+      if (node.selectedIndex < 0) node.selectedIndex = 0;
+      return node;
+    });
+    this.controls.replaceChildren(...this.selects.flatMap((node, at) => {
+      if (node.options.length < 2) return [];
+      return [make("label", { class: "ckv-chart-choice" }, make("span", { text: str(controls[at].label) }), node)];
+    }));
+  }
+
+  address() {
+    const query = new URLSearchParams(this.selects.map((node) => [node.name, node.value]));
+    query.set("v", this.run.key);
+    return `${this.run.base}/${encodeURIComponent(this.run.slug)}/figure/${encodeURIComponent(this.name)}?${query}`;
+  }
+
+  async draw() {
+    const address = this.address();
+    if (address === this.drawn) return;
+    this.drawn = address;
+    try {
+      const [plotly, answer] = await Promise.all([loadPlotly(), fetch(address)]);
+      if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
+      const figure = await answer.json();
+      if (address !== this.drawn) return;
+      this.figure = figure;
+      this.plot.style.minHeight = `${figure.layout.height}px`;
+      await plotly.react(this.plot, figure.data, { ...figure.layout }, { responsive: true, displayModeBar: false });
+      const { title } = figure.layout;
+      this.plot.setAttribute("aria-label", [title?.text, title?.subtitle?.text].filter(Boolean).join(". "));
+      this.node.dataset.drawn = address;
+      this.files.forEach((button) => { button.disabled = list(figure.data).length === 0; });
+      setText(this.notice, "");
+    } catch (error) {
+      this.drawn = "";
+      setText(this.notice, `This chart could not be drawn: ${error.message}. Scroll away and back to try again.`);
+    }
+  }
+
+  /** On a ground of the page's colour: the chart itself is transparent. */
+  async download(format) {
+    const { data, layout } = this.figure;
+    const ground = getComputedStyle(this.node).backgroundColor;
+    const width = Math.max(700, this.plot.clientWidth);
+    const plotly = await loadPlotly();
+    const image = { data, layout: { ...layout, paper_bgcolor: ground, autosize: false, width } };
+    save(await plotly.toImage(image, { format, width, height: layout.height, scale: format === "png" ? 2 : 1 }),
+      `ckv-${this.run.slug}-${this.name}.${format}`);
+  }
+
+  close() {
+    this.sight.disconnect();
+    if (this.figure) window.Plotly.purge(this.plot);
+    this.node.remove();
+  }
+}
+
+onValue((value) => {
+  root.hidden = value === null;
+  const charts = list(value?.charts);
+  heading.hidden = !value?.heading;
+  setText(heading, str(value?.heading));
+  words.hidden = !value?.heading;
+  empty.hidden = charts.length > 0;
+  setText(words, str(value?.text));
+  setText(empty, str(value?.text));
+  grid.hidden = charts.length === 0;
+  const names = new Set(charts.map((chart) => chart.name));
+  for (const [name, panel] of panels) {
+    if (names.has(name)) continue;
+    panel.close();
+    panels.delete(name);
+  }
+  charts.forEach((chart, at) => {
+    if (!panels.has(chart.name)) panels.set(chart.name, new Panel(chart));
+    const panel = panels.get(chart.name);
+    if (grid.children[at] !== panel.node) grid.insertBefore(panel.node, grid.children[at] ?? null);
+    panel.update(chart, value);
+  });
+});

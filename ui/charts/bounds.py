@@ -1,0 +1,181 @@
+"""Stage 1's attention mass, the chain of bounds and how tight it is, head by head."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import plotly.graph_objects as go
+from numpy.typing import NDArray
+
+from ckv_core.events import RunResult
+from ckv_core.records import Float32Array
+from ui.charts.layout import TEXT_COLOR, display_names, empty_figure, new_figure, variant_line
+from ui.charts.measured import holders, values_of
+from ui.palette import color_of
+
+ASSUMED_MASS = 0.5
+# The chain is measured in float32; less than this much of a bound is rounding.
+ROUNDING = 1e-4
+CHAIN = ("head_l1", "theta", "theta_hat", "theta_relaxed")
+_CHAIN_LOOKS = (
+    ("L, measured", "solid", "circle"),
+    ("theta", "dash", "square"),
+    ("theta-hat", "dot", "triangle-up"),
+    ("relaxed theta", "dashdot", "diamond"),
+)
+NO_BOUNDS = "Run with “Bounds and oracles” to measure this."
+
+
+@dataclass(frozen=True, slots=True)
+class ChainCheck:
+    """L <= theta <= theta-hat <= relaxed, counted over the heads where sigma > 0.5."""
+
+    heads: int
+    covered: int
+    violations: int
+
+
+def check_chain(result: RunResult, index: int) -> ChainCheck | None:
+    """Count heads, those that the theorems cover, and those of them that break the chain."""
+    chain = _chain(result, index)
+    sigma = values_of(result, index, "sigma_stage1")
+    if chain is None or sigma is None:
+        return None
+    valid = np.isfinite(sigma) & np.isfinite(chain).all(axis=0)
+    covered = valid & (sigma > ASSUMED_MASS)
+    upper = chain[1:] * (1 + ROUNDING) + ROUNDING
+    broken = covered & (chain[:-1] > upper).any(axis=0)
+    return ChainCheck(int(valid.sum()), int(covered.sum()), int(broken.sum()))
+
+
+def bounds_figure(result: RunResult, index: int) -> go.Figure:
+    """The measured head L1 and its three upper bounds, heads ordered by the measured value.
+
+    Definition: L, theta, theta-hat and relaxed theta of the paper's theorems 2 to 4 with the true
+    attention of the first decoding step; theta-hat and the relaxed one bound L only where stage
+    1's mass sigma is above 0.5, so heads at or below it stand as crosses at the foot.
+    Unit: L1. n = query heads of one prompt, one step.
+    """
+    variant = display_names(result.variants)[index]
+    title = f"{variant}: bounds of the head L1"
+    chain, found = _chain(result, index), check_chain(result, index)
+    sigma = values_of(result, index, "sigma_stage1")
+    if chain is None or found is None or sigma is None:
+        return empty_figure(title, NO_BOUNDS)
+    flat = chain.reshape(len(chain), -1)
+    order = np.argsort(flat[0], kind="stable")
+    order = order[np.isfinite(flat[:, order]).all(axis=0)]
+    subtitle = f"{found.violations} violations in {found.covered:,} heads with sigma > 0.5"
+    figure = new_figure(title, f"{subtitle}; n = {found.heads:,}", legend_rows=5)
+    where = head_names(chain[0], order)
+    for at, (name, dash, symbol) in enumerate(_CHAIN_LOOKS):
+        line = variant_line(at + 1, name, flat[at][order], "L1")
+        line.update(line={"dash": dash, "width": 1.5}, marker={"symbol": symbol, "size": 4})
+        line.update(customdata=where, hovertemplate="%{customdata}: %{y:.4g} L1")
+        figure.add_trace(line)
+    _mark_uncovered(figure, sigma.reshape(-1)[order], where, np.zeros(len(order), np.float32))
+    figure.update_xaxes(title_text="query heads, by measured L1")
+    figure.update_yaxes(title_text="L1", rangemode="tozero")
+    return figure
+
+
+def sigma_figure(result: RunResult, index: int) -> go.Figure:
+    """Attention mass that stage 1 holds in each head, and the most it could hold.
+
+    Definition: sigma = sum of the decoding query's true attention over stage 1's entries, its own
+    entry included; the oracle value takes as many entries by the true attention itself, so the
+    gap is the observation window's error. The paper's assumption 1 is sigma > 0.5 (line); heads at
+    or below it are crosses. Unit: share of 1. n = query heads of one prompt, one step.
+    """
+    variant = display_names(result.variants)[index]
+    title = f"{variant}: attention mass of stage 1"
+    sigma = values_of(result, index, "sigma_stage1")
+    if sigma is None:
+        return empty_figure(title, NO_BOUNDS)
+    flat = sigma.reshape(-1)
+    order = np.argsort(flat, kind="stable")
+    order = order[np.isfinite(flat[order])]
+    share = f"{(flat[order] > ASSUMED_MASS).mean():.1%}" if order.size else "none"
+    oracle = values_of(result, index, "sigma_oracle")
+    best = ""
+    if oracle is not None and order.size:
+        best = f" (oracle {(oracle.reshape(-1)[order] > ASSUMED_MASS).mean():.1%})"
+    subtitle = f"sigma > 0.5 in {share}{best} of n = {order.size:,} heads"
+    figure = new_figure(title, subtitle, legend_rows=3)
+    where = head_names(sigma, order)
+    if oracle is not None:
+        figure.add_trace(
+            variant_line(0, "oracle", oracle.reshape(-1)[order], "").update(
+                mode="markers", marker={"color": TEXT_COLOR, "symbol": "circle-open", "size": 5}
+            )
+        )
+    line = variant_line(index, "sigma, measured", flat[order], "")
+    figure.add_trace(line.update(customdata=where, hovertemplate="%{customdata}: %{y:.3f}"))
+    _mark_uncovered(figure, flat[order], where, flat[order])
+    figure.add_hline(y=ASSUMED_MASS, line={"color": TEXT_COLOR, "dash": "dot", "width": 2})
+    figure.update_xaxes(title_text="query heads, by sigma")
+    figure.update_yaxes(title_text="attention mass", range=[0, 1.02])
+    return figure
+
+
+def tightness_figure(result: RunResult) -> go.Figure:
+    """How near the measured head L1 comes to its bound theta, one curve per variant.
+
+    Definition: for each x, the share of query heads whose L / theta is at most x; a bound that
+    were reached everywhere would jump to 1 at x = 1. Unit: ratio. n = query heads, one step.
+    """
+    title = "Tightness of the bound, L / theta"
+    indices = [i for i in holders(result, "theta") if values_of(result, i, "head_l1") is not None]
+    if not indices:
+        return empty_figure(title, NO_BOUNDS)
+    names = display_names(result.variants)
+    curves = {i: _tightness(result, i) for i in indices}
+    n = max(len(curve) for curve in curves.values())
+    figure = new_figure(title, f"Share of n = {n:,} heads at or below x", legend_rows=len(curves))
+    for index, curve in curves.items():
+        share = (np.arange(1, len(curve) + 1) / max(len(curve), 1)).astype(np.float32)
+        line = variant_line(index, names[index], share, "")
+        line.update(x=curve, mode="lines", hovertemplate="L / theta up to %{x:.3f}: %{y:.0%}")
+        figure.add_trace(line)
+    figure.update_xaxes(title_text="L / theta", rangemode="tozero")
+    figure.update_yaxes(title_text="share of heads", range=[0, 1.02])
+    return figure
+
+
+def head_names(values: Float32Array, order: NDArray[np.int64]) -> list[str]:
+    """`layer 3, head 1` of each flattened place."""
+    heads = values.shape[1]
+    return [f"layer {at // heads}, head {at % heads}" for at in order]
+
+
+def _chain(result: RunResult, index: int) -> Float32Array | None:
+    """[4, layers, query_heads]; None if one of them is missing."""
+    found = [values_of(result, index, name) for name in CHAIN]
+    arrays = [values for values in found if values is not None]
+    return np.stack(arrays) if len(arrays) == len(CHAIN) else None
+
+
+def _tightness(result: RunResult, index: int) -> Float32Array:
+    """Sorted L / theta of the heads where it is defined."""
+    l1, theta = values_of(result, index, "head_l1"), values_of(result, index, "theta")
+    if l1 is None or theta is None:
+        return np.array([], np.float32)
+    valid = np.isfinite(l1) & np.isfinite(theta) & (theta > 0)
+    return np.sort(l1[valid] / theta[valid]).astype(np.float32)
+
+
+def _mark_uncovered(
+    figure: go.Figure, sigma: Float32Array, where: list[str], heights: Float32Array
+) -> None:
+    """Crosses at the heads that assumption 1 leaves out."""
+    at = np.flatnonzero(sigma <= ASSUMED_MASS)
+    figure.add_trace(
+        go.Scatter(
+            x=at.astype(np.int16),
+            y=heights[at],
+            name=f"sigma at most 0.5: {len(at):,} heads",
+            mode="markers",
+            marker={"symbol": "x", "size": 8, "color": color_of(2)},
+            customdata=[where[i] for i in at],
+            hovertemplate="%{customdata}: not covered by the theorem<extra></extra>",
+        )
+    )

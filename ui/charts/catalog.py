@@ -1,0 +1,242 @@
+"""The charts of a run: which there are, what can be chosen in each, and how each is drawn."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import plotly.graph_objects as go
+
+from ckv_core.events import RunResult
+from ui.charts.bounds import bounds_figure, sigma_figure, tightness_figure
+from ui.charts.cache import budgets_figure
+from ui.charts.heads import Against, head_grid_figure
+from ui.charts.layers import ORACLES, final_figure, head_layer_figure, layer_figure
+from ui.charts.layout import display_names
+from ui.charts.measured import base_values, holders, named, names_with
+
+Choices = Mapping[str, str]
+_AGAINST = [
+    ("ratio", "log2 ratio to its base"),
+    ("difference", "difference to its base"),
+    ("wins", "lower or higher than its base"),
+    ("value", "the value itself"),
+]
+_MEASURED = ("distance", "mass", "bound", "oracle")
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """One choice of a chart.
+
+    Attributes:
+        options: (value, label); the first is the default.
+    """
+
+    name: str
+    label: str
+    options: list[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """One chart of a run.
+
+    Attributes:
+        name: in its address.
+        title: for readers of the controls and files.
+        csv: table route that holds its data.
+        controls: what can be chosen, given the run; a control without options is left out.
+        has_data: whether there is anything to draw.
+        draw: the run and one valid choice per control -> figure.
+    """
+
+    name: str
+    title: str
+    csv: str
+    controls: Callable[[RunResult], list[Control]]
+    has_data: Callable[[RunResult], bool]
+    draw: Callable[[RunResult, Choices], go.Figure]
+
+
+def figure_of(result: RunResult, name: str, asked: Choices) -> go.Figure | None:
+    """One chart with these choices, unknown ones left out; None for no such chart or no data."""
+    chart = CHARTS.get(name)
+    if chart is None or not chart.has_data(result):
+        return None
+    chosen = {}
+    for control in chart.controls(result):
+        values = [value for value, _ in control.options]
+        given = asked.get(control.name, "")
+        chosen[control.name] = given if given in values else values[0]
+    return chart.draw(result, chosen)
+
+
+def chart_values(result: RunResult, names: Sequence[str]) -> list[dict[str, Any]]:
+    """What the Charts component needs of those charts that have data."""
+    return [
+        {
+            "name": chart.name,
+            "title": chart.title,
+            "csv": chart.csv,
+            "controls": [
+                {"name": c.name, "label": c.label, "options": [list(o) for o in c.options]}
+                for c in chart.controls(result)
+            ],
+        }
+        for chart in (CHARTS[name] for name in names)
+        if chart.has_data(result)
+    ]
+
+
+def _variants(result: RunResult, indices: Sequence[int], label: str = "Variant") -> list[Control]:
+    """A choice of variant; CriticalKV first, as the others are its bases."""
+    names = display_names(result.variants, escaped=False)
+    ordered = sorted(indices, key=lambda i: not result.variants[i].critical)
+    return [Control("variant", label, [(str(i), names[i]) for i in ordered])] if ordered else []
+
+
+def _quantities(names: Sequence[str], label: str = "Quantity") -> list[Control]:
+    options = [(name, named(name).label) for name in names]
+    return [Control("quantity", label, options)] if options else []
+
+
+def _layer_names(result: RunResult) -> list[str]:
+    found = names_with(result, "layer", "distance")
+    return [name for name in found if name != "hidden_norm_l1"]
+
+
+def _final_names(result: RunResult) -> list[str]:
+    before = [n for n in _layer_names(result) if n.startswith("hidden_")]
+    return [n for n in before if n != "hidden_relative"] + names_with(result, "model", "distance")
+
+
+def _head_controls(result: RunResult) -> list[Control]:
+    indices = holders(result, "head_l1")
+    with_base = any(base_values(result, index, "head_l1") is not None for index in indices)
+    against = [Control("against", "Show", _AGAINST)] if with_base else []
+    return [
+        *_variants(result, indices),
+        *_quantities(names_with(result, "head", *_MEASURED)),
+        *against,
+    ]
+
+
+def _win_controls(result: RunResult) -> list[Control]:
+    names = names_with(result, "head", "distance")
+    return [*_variants(result, _with_base(result)), *_quantities(names, "Distance")]
+
+
+def _with_base(result: RunResult) -> list[int]:
+    found = holders(result, "head_l1")
+    return [index for index in found if base_values(result, index, "head_l1") is not None]
+
+
+def _oracle_controls(result: RunResult) -> list[Control]:
+    indices = sorted({i for q in ORACLES for i in holders(result, q.name)})
+    return _variants(result, indices, "Oracles with the budgets of")
+
+
+def _bound_controls(result: RunResult) -> list[Control]:
+    return _variants(result, holders(result, "theta"))
+
+
+def _none(_: RunResult) -> list[Control]:
+    return []
+
+
+def _measured(result: RunResult) -> bool:
+    return bool(holders(result, "head_l1"))
+
+
+def _bounded(result: RunResult) -> bool:
+    return bool(holders(result, "theta"))
+
+
+def _index(chosen: Choices) -> int:
+    return int(chosen["variant"])
+
+
+_ALL = (
+    Chart(
+        name="layers",
+        title="Layer by layer",
+        csv="layers",
+        controls=lambda result: _quantities(_layer_names(result)),
+        has_data=_measured,
+        draw=lambda result, chosen: layer_figure(result, chosen.get("quantity", "hidden_l1")),
+    ),
+    Chart(
+        name="final",
+        title="After the last layer",
+        csv="table",
+        controls=lambda result: _quantities(_final_names(result)),
+        has_data=_measured,
+        draw=lambda result, chosen: final_figure(result, chosen.get("quantity", "hidden_l1")),
+    ),
+    Chart(
+        name="heads",
+        title="Head by head",
+        csv="heads",
+        controls=_head_controls,
+        has_data=_measured,
+        draw=lambda result, chosen: head_grid_figure(
+            result,
+            _index(chosen),
+            chosen.get("quantity", "head_l1"),
+            cast(Against, chosen.get("against", "value")),
+        ),
+    ),
+    Chart(
+        name="budgets",
+        title="Entries kept per layer",
+        csv="budgets",
+        controls=_none,
+        has_data=lambda result: any(v.retained is not None for v in result.variants),
+        draw=lambda result, _: budgets_figure(result),
+    ),
+    Chart(
+        name="wins",
+        title="Heads that CriticalKV improves",
+        csv="analysis",
+        controls=_win_controls,
+        has_data=lambda result: bool(_with_base(result)),
+        draw=lambda result, chosen: head_grid_figure(
+            result, _index(chosen), chosen.get("quantity", "head_l1"), "wins"
+        ),
+    ),
+    Chart(
+        name="oracles",
+        title="Methods against oracles",
+        csv="analysis",
+        controls=_oracle_controls,
+        has_data=lambda result: bool(_oracle_controls(result)),
+        draw=lambda result, chosen: head_layer_figure(result, oracles_of=_index(chosen)),
+    ),
+    Chart(
+        name="sigma",
+        title="Attention mass of stage 1",
+        csv="analysis",
+        controls=_bound_controls,
+        has_data=lambda result: bool(holders(result, "sigma_stage1")),
+        draw=lambda result, chosen: sigma_figure(result, _index(chosen)),
+    ),
+    Chart(
+        name="bounds",
+        title="Bounds of the head L1",
+        csv="analysis",
+        controls=_bound_controls,
+        has_data=_bounded,
+        draw=lambda result, chosen: bounds_figure(result, _index(chosen)),
+    ),
+    Chart(
+        name="tightness",
+        title="Tightness of the bound",
+        csv="analysis",
+        controls=_none,
+        has_data=_bounded,
+        draw=lambda result, _: tightness_figure(result),
+    ),
+)
+CHARTS: dict[str, Chart] = {chart.name: chart for chart in _ALL}
+PERTURBATION = ("layers", "final", "heads", "budgets")
+LABORATORY = ("wins", "oracles", "sigma", "bounds", "tightness")

@@ -1,0 +1,98 @@
+"""Arrays of a variant by name, and its base in the same run: what all laboratory charts read."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ckv_core.events import RunResult
+from ckv_core.quantities import QUANTITIES
+from ckv_core.records import Float32Array, VariantResult
+
+# Figures of `Perturbation`, and one that is made of two arrays; all others are in QUANTITIES.
+_OWN = {
+    "head_l1": ("Head output, isolated, L1", "L1", "head"),
+    "hidden_l1": ("Hidden state after each layer, cascaded, L1", "L1", "layer"),
+    "hidden_relative": ("Hidden L1 relative to the full run's size", "1", "layer"),
+}
+# A CriticalKV variant has these beside its base's knobs.
+_CRITICAL_KNOBS = frozenset({"alpha", "stage2"})
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """Label and unit of an array, for titles and axes."""
+
+    label: str
+    unit: str
+
+
+def named(name: str) -> Named:
+    """How a reader calls an array."""
+    if name in _OWN:
+        label, unit, _ = _OWN[name]
+    else:
+        label, unit = QUANTITIES[name].label, QUANTITIES[name].unit
+    return Named(label, "share" if unit == "1" else unit)
+
+
+def values_of(result: RunResult, index: int, name: str) -> Float32Array | None:
+    """One array of one variant; None if it was not measured."""
+    variant = result.variants[index]
+    found = variant.perturbation
+    if name in ("head_l1", "hidden_l1"):
+        if found is None:
+            return None
+        return found.head_l1 if name == "head_l1" else found.layer_hidden_l1
+    if name == "hidden_relative":
+        size = _hidden_size(result)
+        return None if found is None or size is None else found.layer_hidden_l1 / size
+    return variant.analysis.get(name)
+
+
+def holders(result: RunResult, name: str) -> list[int]:
+    """Variants other than the full cache that have the array."""
+    return [
+        index
+        for index, variant in enumerate(result.variants)
+        if variant.method != "full" and values_of(result, index, name) is not None
+    ]
+
+
+def names_with(result: RunResult, axes: str, *groups: str) -> list[str]:
+    """Names of the arrays of these axes that at least one variant has."""
+    own = [name for name, (_, _, at) in _OWN.items() if at == axes and "distance" in groups]
+    more = [q.name for q in QUANTITIES.values() if q.axes == axes and q.group in groups]
+    return [name for name in (*own, *more) if holders(result, name)]
+
+
+def base_index(result: RunResult, index: int) -> int | None:
+    """The variant of the same method and knobs without CriticalKV, if the run has it."""
+    variant = result.variants[index]
+    if not variant.critical:
+        return None
+    for at, other in enumerate(result.variants):
+        if other.method == variant.method and not other.critical and _same_knobs(variant, other):
+            return at
+    return None
+
+
+def base_values(result: RunResult, index: int, name: str) -> Float32Array | None:
+    """The array of the variant's base; the isolated head L1 is known without such a variant."""
+    found = result.variants[index].perturbation
+    if name == "head_l1" and found is not None and found.base_head_l1 is not None:
+        return found.base_head_l1
+    base = base_index(result, index)
+    return None if base is None else values_of(result, base, name)
+
+
+def _same_knobs(variant: VariantResult, base: VariantResult) -> bool:
+    keys = (set(variant.params) | set(base.params)) - _CRITICAL_KNOBS
+    return all(variant.params.get(key) == base.params.get(key) for key in keys)
+
+
+def _hidden_size(result: RunResult) -> Float32Array | None:
+    """The full run's hidden size is one for all variants; whoever carries it."""
+    for variant in result.variants:
+        if (size := variant.analysis.get("hidden_norm_l1")) is not None:
+            return np.where(size > 0, size, np.float32(np.nan))
+    return None

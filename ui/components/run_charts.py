@@ -1,0 +1,16 @@
+"""The charts of a run: each fetched and drawn when seen, with its choices and downloads."""
+
+from ui.components.base import ScriptedHtml
+
+
+class RunCharts(ScriptedHtml):
+    """Shows {"slug", "base", "key", "heading", "text", "charts"}; hidden while the value is None.
+
+    `charts` is a list of {"name", "title", "csv", "controls"}, `controls` of {"name", "label",
+    "options"}, `options` of (value, label). `BASE/SLUG/figure/NAME?CONTROL=VALUE` answers a Plotly
+    figure, `BASE/SLUG/CSV.csv` its data. A changed `key` draws anew. Without `charts`, `text` says
+    why.
+    """
+
+    NAME = "run-charts"
+    SCRIPTS = ("run_charts.js",)

@@ -1,0 +1,74 @@
+"""Routes of the charts and the token strips: figures as JSON, the script that draws them."""
+
+import functools
+import gzip
+from collections.abc import Callable
+from importlib.resources import files
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from ui.charts.catalog import figure_of
+from ui.live_runs import RunSnapshot
+from ui.strips import forced_value
+
+NO_CHART = "There is no such chart of this run."
+NO_STRIP = "There is no such strip of this run."
+# A finished run never changes, but a newer app may draw it in another way.
+BRIEF = {"Cache-Control": "private, max-age=60"}
+CHANGING = {"Cache-Control": "no-store"}
+
+
+def figure_routes(find: Callable[[Request], RunSnapshot | None]) -> list[Route]:
+    """All of them; each answers GET and runs in a worker thread.
+
+    Args:
+        find: the run that a request's path names; None if there is none.
+    """
+
+    def figure(request: Request) -> Response:
+        snapshot = find(request)
+        if snapshot is None:
+            return _missing(NO_CHART)
+        found = figure_of(snapshot.result, request.path_params["name"], request.query_params)
+        if found is None:
+            return _missing(NO_CHART)
+        return Response(found.to_json(), media_type="application/json", headers=_caching(snapshot))
+
+    def forced(request: Request) -> Response:
+        snapshot = find(request)
+        if snapshot is None:
+            return _missing(NO_STRIP)
+        value = forced_value(snapshot.result, request.path_params["index"])
+        if value is None:
+            return _missing(NO_STRIP)
+        return JSONResponse(value, headers=_caching(snapshot))
+
+    return [
+        Route("/plotly.js", _plotly),
+        Route("/data/{slug}/figure/{name}", figure),
+        Route("/data/{slug}/{index:int}/forced", forced),
+    ]
+
+
+def _plotly(_: Request) -> Response:
+    """plotly.js of the installed plotly, packed once."""
+    return Response(
+        _packed_plotly(),
+        media_type="text/javascript; charset=utf-8",
+        headers={"Content-Encoding": "gzip", "Cache-Control": "private, max-age=86400"},
+    )
+
+
+def _missing(sentence: str) -> Response:
+    return PlainTextResponse(sentence, 404, headers=CHANGING)
+
+
+def _caching(snapshot: RunSnapshot) -> dict[str, str]:
+    return BRIEF if snapshot.is_final else CHANGING
+
+
+@functools.cache
+def _packed_plotly() -> bytes:
+    return gzip.compress(files("plotly").joinpath("package_data/plotly.min.js").read_bytes(), 6)

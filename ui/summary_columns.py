@@ -1,0 +1,99 @@
+"""A column of the summary table, and the columns of fidelity and of the reference answer."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ckv_core.events import RunResult
+from ckv_core.records import VariantResult
+
+Cell = dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One figure of a variant.
+
+    Attributes:
+        key: name in the table's value.
+        label, unit: head of the column.
+        help: what the figure is, in one or two sentences.
+        cell: result and variant -> what a reader sees.
+    """
+
+    key: str
+    label: str
+    unit: str
+    help: str
+    cell: Callable[[RunResult, VariantResult], Cell]
+
+
+def cell_of(text: str, title: str = "", tone: str = "") -> Cell:
+    return {"text": text, "title": title, "tone": tone}
+
+
+NOT_YET = cell_of("–", "Not known yet, or not defined for this variant.")  # noqa: RUF001 - dash
+
+
+def _forced_mean(name: str, *, as_share: bool) -> Callable[[RunResult, VariantResult], Cell]:
+    def cell(_: RunResult, variant: VariantResult) -> Cell:
+        values = variant.analysis.get(name)
+        if values is None or not np.isfinite(values).any() or variant.method == "full":
+            return NOT_YET
+        valid = values[np.isfinite(values)]
+        mean = float(valid.mean())
+        title = f"{mean:.6g}; n = {valid.size:,} positions of the full cache's text."
+        return cell_of(f"{mean:.0%}" if as_share else f"{mean:.3g}", title)
+
+    return cell
+
+
+def _answer_score(key: str) -> Callable[[RunResult, VariantResult], Cell]:
+    def cell(_: RunResult, variant: VariantResult) -> Cell:
+        score = variant.answer_scores.get(key)
+        return NOT_YET if score is None else cell_of(f"{score:.0%}", f"{score:.6g}; n = 1 answer.")
+
+    return cell
+
+
+FIDELITY_COLUMNS: tuple[Column, ...] = (
+    Column(
+        key="forced_top1",
+        label="Forced agreement",
+        unit="of positions",
+        help="Teacher-forced on the full cache's own text: share of its positions where this "
+        "variant's first choice is the same token; n in the cell's title.",
+        cell=_forced_mean("forced_top1", as_share=True),
+    ),
+    Column(
+        key="forced_kl",
+        label="Forced KL",
+        unit="mean, nats",
+        help="Teacher-forced on the full cache's own text: KL divergence from the full cache's "
+        "next-token distribution, mean over its positions; n in the cell's title.",
+        cell=_forced_mean("forced_kl", as_share=False),
+    ),
+    Column(
+        key="exact_match",
+        label="Exact match",
+        unit="with answer",
+        help="Whether the generated text is the reference answer, but for case and punctuation.",
+        cell=_answer_score("exact_match"),
+    ),
+    Column(
+        key="token_f1",
+        label="Token F1",
+        unit="with answer",
+        help="Words that the generated text and the reference answer share: harmonic mean of "
+        "precision and recall.",
+        cell=_answer_score("token_f1"),
+    ),
+    Column(
+        key="edit_similarity",
+        label="Edit similarity",
+        unit="with answer",
+        help="1 minus the edit distance to the reference answer over the longer one's length.",
+        cell=_answer_score("edit_similarity"),
+    ),
+)
