@@ -1,11 +1,14 @@
 """Plain tables, and what `compare`, `sweep` and `analyse` print alike."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ckv_core.events import RunResult
 from ckv_core.ladder import ladder_of
 from ckv_core.memory_line import memory_line
-from ckv_core.metrics.intervals import Interval
+
+if TYPE_CHECKING:  # it loads scipy, which takes a second
+    from ckv_core.metrics.intervals import Interval
 
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -28,7 +31,7 @@ def share(value: float | None) -> str:
     return "-" if value is None else f"{value:.1%}"
 
 
-def interval(found: Interval | None, *, percent: bool = False) -> str:
+def interval(found: "Interval | None", *, percent: bool = False) -> str:
     """`12.3 [11.8, 12.9]`; without the brackets where there is no interval."""
     if found is None:
         return "-"
