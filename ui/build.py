@@ -1,6 +1,5 @@
 """Puts the pages together into one Gradio app."""
 
-from pathlib import Path
 from typing import Any
 
 import gradio as gr
@@ -11,6 +10,7 @@ from ui.examples import load_examples
 from ui.middleware import Guard
 from ui.pages.aggregate import AggregatePage
 from ui.pages.compare import ComparePage
+from ui.pages.compare_runs import CompareRunsPage
 from ui.pages.limits import build_limits
 from ui.pages.methods import build_methods
 from ui.pages.run import RunPage
@@ -22,6 +22,7 @@ from ui.settings import Settings
 from ui.theme import ASSETS, CSS_PATHS, FAVICON_PATH, LOGO_PATH, build_theme
 
 TITLE = "CriticalKV Lab"
+PAGE_CSS = [ASSETS / f"{name}.css" for name in ("pages", "sweep", "library")]
 PAGES = {"/": "Compare", "/sweep": "Sweep", "/runs": "Runs", "/methods": "Methods"}
 HEADER = """<header class="ckv-header">{logo}<h1>{title}</h1>
 <p>What each KV-cache eviction method keeps of a prompt, and what that does to the model</p>
@@ -48,6 +49,9 @@ def build_app(services: Services, settings: Settings) -> gr.Blocks:
     with app.route("Runs", "/runs", show_in_navbar=False) as runs_route:
         _header("/runs")
         RunsPage(services).wire(runs_route)
+    with app.route("Compare runs", "/compare-runs", show_in_navbar=False) as compared_route:
+        _header("/compare-runs")
+        CompareRunsPage(services).wire(compared_route)
     with app.route("Methods", "/methods", show_in_navbar=False):
         _header("/methods")
         build_methods()
@@ -75,7 +79,7 @@ def launch_options(services: Services, settings: Settings) -> dict[str, Any]:
         "server_name": settings.host,
         "server_port": settings.port,
         "theme": build_theme(),
-        "css_paths": [*CSS_PATHS, Path(ASSETS / "pages.css"), Path(ASSETS / "sweep.css")],
+        "css_paths": [*CSS_PATHS, *PAGE_CSS],
         "favicon_path": FAVICON_PATH,
         "footer_links": [],
         "run_history": False,

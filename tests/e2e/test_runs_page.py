@@ -1,4 +1,4 @@
-"""The list of runs: open, delete with a second question."""
+"""The list of runs: open, delete and undo."""
 
 import steps
 from app_runner import App
@@ -15,7 +15,7 @@ def test_a_run_is_listed_opened_and_deleted(page: Page, app: App):
     page.get_by_role("link", name="Runs", exact=True).click()
     row = page.locator("#runs tbody tr", has_text=question)
     expect(row).to_contain_text("done")
-    row.get_by_role("link").click()
+    row.get_by_role("link").first.click()
     page.wait_for_url(f"**/run?id={slug}")
     expect(page.locator("#run-title")).to_contain_text(question)
     page.get_by_role("button", name="What was asked").click()
@@ -23,12 +23,13 @@ def test_a_run_is_listed_opened_and_deleted(page: Page, app: App):
 
     page.goto(f"{app.url}/runs")
     row.get_by_role("button", name="Delete").click()
-    row.get_by_role("button", name="Keep").click()
+    expect(row).to_have_count(0)
+    expect(page.get_by_role("button", name="Undo")).to_be_focused()
+    page.keyboard.press("Enter")
     expect(row).to_have_count(1)
     row.get_by_role("button", name="Delete").click()
-    row.get_by_role("button", name="Delete for good").click()
     expect(row).to_have_count(0)
-    expect(page.locator("#runs")).to_contain_text(f"Run {slug} is deleted")
+    expect(page.locator("#runs")).to_contain_text("1 run deleted")
     page.goto(f"{app.url}/run?id={slug}")
     expect(page.locator("#notice")).to_contain_text("There is no run of this name")
 
@@ -38,7 +39,6 @@ def test_a_running_run_is_not_deleted(page: Page, app: App):
     page.goto(f"{app.url}/runs")
     row = page.locator("#runs tbody tr", has=page.locator(f'a[href="/run?id={slug}"]'))
     row.get_by_role("button", name="Delete").click()
-    row.get_by_role("button", name="Delete for good").click()
     expect(page.locator("#runs")).to_contain_text("cancel it first")
     expect(row).to_have_count(1)
     page.goto(f"{app.url}/run?id={slug}")

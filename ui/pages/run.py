@@ -8,6 +8,7 @@ import gradio as gr
 
 from ckv_core.errors import CkvError
 from ui import views
+from ui.pages.lineage import LineageSection
 from ui.pages.live import Feed, cancel_run, find_run, follow
 from ui.pages.parts import SILENT, Facts, Notice, said
 from ui.pages.results import build_results
@@ -31,6 +32,7 @@ class RunPage:
                 "Cancel", visible=False, elem_id="cancel", min_width=110, scale=0
             )
             self.notice = Notice(elem_id="notice")
+        self._lineage = LineageSection(services)
         self.block = build_results(visible=False)
         self.sweep = build_sweep_results(visible=False, status=self.block.outputs[0])
         with gr.Accordion("What was asked", open=False, visible=False, elem_id="asked") as area:
@@ -40,6 +42,7 @@ class RunPage:
 
     def wire(self, page: gr.Blocks) -> None:
         """Connect what opens, follows and stops the run."""
+        self._lineage.wire(page, self.slug)
         self._share.wire(page, self.slug)
         opened = page.load(
             self.open,

@@ -1,0 +1,67 @@
+"""The lineage section of the Run page: run again the same, the runs before and after."""
+
+from typing import Any
+
+import gradio as gr
+
+from ckv_core.errors import CkvError
+from storage.records import Lineage, RunRelative
+from ui.components.base import ScriptedHtml
+from ui.pages.live import find_run
+from ui.services import Services
+
+PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden", "queue": False}
+
+
+class LineageView(ScriptedHtml):
+    """Shows {"slug", "parent", "children", "told", "started"}; triggers `reproduce`.
+
+    `started` is a run to go to.
+    """
+
+    NAME = "lineage"
+    SCRIPTS = ("lineage.js",)
+
+
+class LineageSection:
+    """The section's component and what happens on it."""
+
+    def __init__(self, services: Services) -> None:
+        """Lay out the section; call inside the page's route."""
+        self._services = services
+        self._view = LineageView(elem_id="lineage")
+
+    def wire(self, page: gr.Blocks, slug: gr.Textbox) -> None:
+        """Connect opening and running again; `slug` holds the page's run."""
+        page.load(self.open, None, [self._view], **PRIVATE)
+        self._view.reproduce(self.reproduce, [slug], [self._view], **PRIVATE)
+
+    def open(self, request: gr.Request) -> dict[str, Any] | None:
+        """Where the run that the address names comes from, and what was made from it."""
+        slug = request.query_params.get("id") if request else None
+        try:
+            find_run(self._services, slug)
+            return self._value(str(slug))
+        except CkvError:
+            return None
+
+    def reproduce(self, slug: str) -> dict[str, Any] | None:
+        """Start the same request once more."""
+        try:
+            asked = find_run(self._services, slug).request
+            started = self._services.start_run(asked, Lineage(slug, "rerun"))
+        except CkvError as error:
+            return {"slug": slug, "told": str(error)}
+        return {"slug": slug, "started": started}
+
+    def _value(self, slug: str) -> dict[str, Any]:
+        parent, children = self._services.library.relatives(slug)
+        return {
+            "slug": slug,
+            "parent": _relative(parent) if parent else None,
+            "children": [_relative(child) for child in children],
+        }
+
+
+def _relative(run: RunRelative) -> dict[str, Any]:
+    return {"slug": run.slug, "title": run.title, "kind": run.kind, "state": run.state}
