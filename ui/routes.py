@@ -12,7 +12,14 @@ from ckv_core.errors import CkvError
 from ckv_core.events import RunResult
 from ckv_core.result_json import to_json
 from ui.charts.analysis_table import analysis_csv
-from ui.charts.tables import budgets_csv, heads_csv, layers_csv
+from ui.charts.tables import (
+    analysis_csv,
+    budgets_csv,
+    follow_ups_csv,
+    forced_csv,
+    heads_csv,
+    layers_csv,
+)
 from ui.figure_routes import figure_routes
 from ui.operations import operation_routes
 from ui.services import RunSnapshot, Services
@@ -31,6 +38,9 @@ TABLES: dict[str, Callable[[RunResult], str]] = {
     "layers": layers_csv,
     "heads": heads_csv,
     "budgets": budgets_csv,
+    "analysis": analysis_csv,
+    "forced": forced_csv,
+    "follow_ups": follow_ups_csv,
     "analysis": analysis_csv,
 }
 
@@ -52,6 +62,7 @@ def build_routes(services: Services) -> list[Route]:
         Route("/data/{slug}/prompt", routes.prompt),
         Route("/data/{slug}/{index:int}/retained", routes.retained),
         Route("/data/{slug}/result.json", routes.result_json),
+        Route("/data/{slug}/bundle.zip", routes.bundle),
         *(Route(f"/data/{{slug}}/{name}.csv", routes.csv_of(name)) for name in TABLES),
     ]
 
@@ -127,6 +138,23 @@ class RunRoutes:
             media_type="application/json",
             headers=_download(snapshot, "result.json"),
         )
+
+    def bundle(self, request: Request) -> Response:
+        """The run as a bundle, to be imported elsewhere."""
+        snapshot = self.find(request)
+        if snapshot is None:
+            return _missing(NO_RUN)
+        if not snapshot.is_final:
+            return _missing(NOT_YET)
+        try:
+            data = self._services.export_bundle([snapshot.slug])
+        except CkvError as error:
+            return _missing(str(error))
+        headers = {
+            **CHANGING,
+            "Content-Disposition": f'attachment; filename="ckv-{snapshot.slug}.zip"',
+        }
+        return Response(data, media_type="application/zip", headers=headers)
 
     def csv_of(self, name: str) -> Callable[[Request], Response]:
         """The handler of one table."""

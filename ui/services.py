@@ -4,7 +4,7 @@ import asyncio
 import logging
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from ckv_core.config import CompareRequest, check_text
 from ckv_core.errors import CkvError, StorageError
@@ -22,6 +22,8 @@ from ckv_core.worker.messages import (
     TokensCounted,
 )
 from storage import repository, shares
+from storage.bundle import write_bundle
+from storage.bundle_import import ImportReport, import_bundle
 from storage.database import Database
 from storage.recorder import Recorder
 from storage.records import Lineage, RunState
@@ -187,6 +189,25 @@ class Services:
                 return repository.load_retained(session, slug, index)
         variants = self._view(run).result.variants
         return variants[index].retained if 0 <= index < len(variants) else None
+
+    def export_bundle(self, slugs: Sequence[str]) -> bytes:
+        """These runs as one zip, to be imported elsewhere; docs/bundle.md.
+
+        Raises:
+            StorageError: a run is not there, not over, or too big.
+        """
+        for slug in slugs:
+            self._access.check_run(slug)
+        with self._database.read() as session:
+            return write_bundle(session, slugs)
+
+    def import_bundle(self, data: bytes) -> ImportReport:
+        """Store the runs of a bundle from anybody as the viewer's own, all or none.
+
+        Raises:
+            StorageError: the bundle is wrong; nothing was stored.
+        """
+        return import_bundle(self._database, data, self._access.user())
 
     # --- viewers ------------------------------------------------------------------------------
 

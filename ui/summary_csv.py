@@ -4,6 +4,7 @@ import csv
 import io
 
 from ckv_core.events import RunResult
+from ui.charts.tables import safe_text
 from ui.summary import mean_head_l1, requested_bytes
 
 CSV_FIELDS = (
@@ -39,7 +40,12 @@ def summary_csv(result: RunResult) -> str:
 
 def _figures(result: RunResult, index: int) -> dict[str, Value]:
     variant = result.variants[index]
-    row: dict[str, Value] = {"index": index, "spec": variant.spec, "label": variant.label}
+    row: dict[str, Value] = {
+        "index": index,
+        # Of an imported run these may be anything.
+        "spec": safe_text(variant.spec),
+        "label": safe_text(variant.label),
+    }
     if receipt := variant.receipt:
         row |= {
             "budget_tokens": receipt.budget_tokens,

@@ -9,6 +9,7 @@ from typing import SupportsFloat
 import numpy as np
 
 from ckv_core.events import RunResult
+from ckv_core.quantities import QUANTITIES
 from ckv_core.records import VariantResult
 from ui.charts.cache import entry_counts
 from ui.charts.heads import log2_ratio
@@ -58,6 +59,68 @@ def budgets_csv(result: RunResult) -> str:
             for (layer, head), count in np.ndenumerate(entry_counts(variant.retained))
         ),
     )
+
+
+def analysis_csv(result: RunResult) -> str:
+    """Every measured quantity: one line per value; axes that it lacks are empty."""
+    head = ("variant", "spec", "quantity", "layer", "query_head", "step", "value", "unit")
+    return _csv(
+        head,
+        (
+            (index, variant.spec, name, *_place(name, place), _number(value), QUANTITIES[name].unit)
+            for index, variant in enumerate(result.variants)
+            for name, array in variant.analysis.items()
+            for place, value in np.ndenumerate(array)
+        ),
+    )
+
+
+def forced_csv(result: RunResult) -> str:
+    """Candidates at each step of the full cache's continuation, best first."""
+    head = ("variant", "spec", "step", "cache", "rank", "token_id", "token", "probability")
+    return _csv(
+        head,
+        (
+            (index, variant.spec, step, cache, rank, item.token_id, item.text, item.probability)
+            for index, variant in enumerate(result.variants)
+            for step, found in enumerate(variant.forced_steps)
+            for cache, candidates in (("full", found.reference), ("variant", found.variant))
+            for rank, item in enumerate(candidates, 1)
+        ),
+    )
+
+
+def follow_ups_csv(result: RunResult) -> str:
+    """Answers to follow-up questions: one line per variant and question."""
+    head = ("variant", "spec", "question", "text", "stopped", "agreement", "first_difference")
+    return _csv(
+        head,
+        (
+            (
+                index,
+                variant.spec,
+                item.question,
+                item.text,
+                item.stopped,
+                item.agreement,
+                item.first_difference,
+            )
+            for index, variant in enumerate(result.variants)
+            for item in variant.follow_ups
+        ),
+    )
+
+
+def _place(name: str, place: tuple[int, ...]) -> tuple[Cell, Cell, Cell]:
+    match QUANTITIES[name].axes:
+        case "head":
+            return place[0], place[1], None
+        case "layer":
+            return place[0], None, None
+        case "step":
+            return None, None, place[0]
+        case "model":
+            return None, None, None
 
 
 def safe_text(text: str) -> str:
