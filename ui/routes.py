@@ -13,7 +13,6 @@ from ckv_core.events import RunResult
 from ckv_core.result_json import to_json
 from ui.charts.analysis_table import analysis_csv
 from ui.charts.tables import (
-    analysis_csv,
     budgets_csv,
     follow_ups_csv,
     forced_csv,
@@ -38,7 +37,6 @@ TABLES: dict[str, Callable[[RunResult], str]] = {
     "layers": layers_csv,
     "heads": heads_csv,
     "budgets": budgets_csv,
-    "analysis": analysis_csv,
     "forced": forced_csv,
     "follow_ups": follow_ups_csv,
     "analysis": analysis_csv,

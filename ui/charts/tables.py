@@ -9,7 +9,6 @@ from typing import SupportsFloat
 import numpy as np
 
 from ckv_core.events import RunResult
-from ckv_core.quantities import QUANTITIES
 from ckv_core.records import VariantResult
 from ui.charts.cache import entry_counts
 from ui.charts.heads import log2_ratio
@@ -61,20 +60,6 @@ def budgets_csv(result: RunResult) -> str:
     )
 
 
-def analysis_csv(result: RunResult) -> str:
-    """Every measured quantity: one line per value; axes that it lacks are empty."""
-    head = ("variant", "spec", "quantity", "layer", "query_head", "step", "value", "unit")
-    return _csv(
-        head,
-        (
-            (index, variant.spec, name, *_place(name, place), _number(value), QUANTITIES[name].unit)
-            for index, variant in enumerate(result.variants)
-            for name, array in variant.analysis.items()
-            for place, value in np.ndenumerate(array)
-        ),
-    )
-
-
 def forced_csv(result: RunResult) -> str:
     """Candidates at each step of the full cache's continuation, best first."""
     head = ("variant", "spec", "step", "cache", "rank", "token_id", "token", "probability")
@@ -109,18 +94,6 @@ def follow_ups_csv(result: RunResult) -> str:
             for item in variant.follow_ups
         ),
     )
-
-
-def _place(name: str, place: tuple[int, ...]) -> tuple[Cell, Cell, Cell]:
-    match QUANTITIES[name].axes:
-        case "head":
-            return place[0], place[1], None
-        case "layer":
-            return place[0], None, None
-        case "step":
-            return None, None, place[0]
-        case "model":
-            return None, None, None
 
 
 def safe_text(text: str) -> str:
