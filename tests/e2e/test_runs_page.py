@@ -6,7 +6,7 @@ from playwright.sync_api import Page, expect
 
 
 def test_a_run_is_listed_opened_and_deleted(page: Page, app: App):
-    question = "Which run is to be deleted?"
+    question = "Which run is to go?"
     steps.fill(page, question=question)
     steps.run(page)
     slug = steps.wait_for_slug(page)
