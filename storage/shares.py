@@ -71,7 +71,7 @@ def shared_slug(session: Session, token: str, now: datetime) -> str | None:
     row = session.execute(
         select(Run.slug, ShareLink.expires_at, ShareLink.revoked_at)
         .join(Run, Run.id == ShareLink.run_id)
-        .where(ShareLink.token_hash == _hash(token))
+        .where(ShareLink.token_hash == _hash(token), Run.deleted_at.is_(None))
     ).one_or_none()
     if row is None:
         return None

@@ -93,8 +93,8 @@ class Access:
 
 
 @contextmanager
-def acting_as(viewer: Viewer) -> Iterator[None]:
-    """Within it, and in what it starts, services answer to this viewer."""
+def acting_as(viewer: Viewer | None) -> Iterator[None]:
+    """Within it, and in what it starts, services answer to this viewer; to nobody for None."""
     token = _current.set(viewer)
     try:
         yield

@@ -1,0 +1,93 @@
+"""The whole app on a free port, with a worker that plays scripts, and users' ways to ask it."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+import httpx
+
+from storage.database import default_url, open_database
+from tests.ui.scripted_services import make_client
+from ui.access import EVERYBODY, Access, Viewer, acting_as
+from ui.build import build_app, launch_options
+from ui.logins import _HASHER
+from ui.services import Services
+from ui.settings import Settings
+
+USERS = {name: _HASHER.hash(f"{name}-secret") for name in ("ann", "bob")}
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """One running app.
+
+    Attributes:
+        url: without a slash at the end.
+        blocks: for the numbers of its handlers.
+    """
+
+    url: str
+    services: Services
+    blocks: gr.Blocks
+    routes: list[Any]
+
+    def client(self, user: str = "", **changes: Any) -> httpx.Client:
+        """Somebody's HTTP client; nobody's without a name."""
+        login = (user, f"{user}-secret") if user else None
+        return httpx.Client(base_url=self.url, auth=login, timeout=20, **changes)
+
+    def call(self, client: httpx.Client, name: str, *data: Any, **more: Any) -> httpx.Response:
+        """Call the handler of this name as a hostile client would; `event_data` may be given."""
+        body = {"data": list(data), "fn_index": self.handler(name), "session_hash": "s1", **more}
+        return client.post("/gradio_api/run/predict", json=body)
+
+    def queued(self, client: httpx.Client, name: str, *data: Any) -> list[dict[str, Any]]:
+        """Send an event through Gradio's queue; the messages up to its end."""
+        session = f"session{id(client)}"
+        body = {"data": list(data), "fn_index": self.handler(name), "session_hash": session}
+        client.post("/gradio_api/queue/join", json=body).raise_for_status()
+        messages = []
+        path = f"/gradio_api/queue/data?session_hash={session}"
+        with client.stream("GET", path) as stream:
+            for line in stream.iter_lines():
+                if line.startswith("data:"):
+                    messages.append(json.loads(line.removeprefix("data:")))
+                    if messages[-1]["msg"] == "process_completed":
+                        break
+        return messages
+
+    def handler(self, name: str) -> int:
+        """Number of the handler with this qualified name, e.g. RunPage.tail."""
+        for number, fn in self.blocks.fns.items():
+            function = getattr(fn.fn, "func", fn.fn)
+            if getattr(function, "__qualname__", "") == name:
+                return number
+        raise AssertionError(f"no handler {name}")
+
+
+@contextmanager
+def served(folder: Path, *, with_logins: bool = True) -> Iterator[Served]:
+    """Serve until the end of the block."""
+    settings = replace(Settings.from_environ({}), port=0, users=USERS if with_logins else {})
+    database = open_database(default_url(folder))
+    access = Access(database, with_logins=with_logins)
+    services = Services(database, make_client=make_client, access=access)
+    with acting_as(EVERYBODY):
+        blocks = build_app(services, settings)
+    options = {**launch_options(services, settings), "server_port": None}
+    app, url, _ = blocks.launch(**options)
+    try:
+        yield Served(url.rstrip("/"), services, blocks, app.routes)
+    finally:
+        services.close()
+        blocks.close()
+        database.close()
+
+
+def by(user: str) -> Any:
+    """Within it, this user is the one who asks the services."""
+    return acting_as(Viewer(user=user))
