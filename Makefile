@@ -30,8 +30,9 @@ format: $(VENV)/.dev ## Format the code and fix what ruff can fix
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
-bench: $(VENV)/.runtime model $(KVPRESS)/.ready ## Measure this machine, side by side with kvpress
+bench: $(VENV)/.dev model browser $(KVPRESS)/.ready ## Measure this machine, side by side with kvpress
 	@PYTHONPATH=. $(PY) benchmarks/bench.py --kvpress-python $(KVPRESS)/bin/python
+	@PYTHONPATH=. $(PY) benchmarks/app_bench.py
 
 # --- set-up: a stamp file each, newer than the list that it was installed from -----------
 
