@@ -146,7 +146,8 @@ class Guard:
         if method in ("GET", "HEAD"):
             return None
         origin = headers.get("origin")
-        same = known or {host, self._settings.space_host}
+        # An Origin of null has no name, and must not equal a missing one.
+        same = (known or {host, self._settings.space_host}) - {None}
         site = headers.get("sec-fetch-site", "none")
         is_foreign = (
             _hostname(origin) not in same if origin else site in ("cross-site", "same-site")
