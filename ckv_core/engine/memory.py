@@ -38,6 +38,7 @@ class _Sizes:
         masks: kept sets that exist at a time, bases included.
         window: last queries kept.
         windows: distinct observation windows that are scored.
+        widest: tokens of the widest of them.
         norms, auto: whether value norms are needed, and an alpha per head.
         analysed: whether the laboratory's quantities are measured.
     """
@@ -60,6 +61,7 @@ class _Sizes:
     masks: int
     window: int
     windows: int
+    widest: int
     norms: bool
     auto: bool
     analysed: bool
@@ -94,6 +96,7 @@ class _Sizes:
             masks=masks,
             window=max([KEPT_QUERIES, *(spec.protected["window"] for spec in run.specs)]),
             windows=len({spec.protected["window"] for spec in scored}),
+            widest=max((spec.protected["window"] for spec in scored), default=0),
             norms=critical > 0,
             auto=any(spec.name.endswith("_auto") for spec in run.specs),
             analysed=bool(run.request.analysis),
@@ -155,9 +158,7 @@ class _Sizes:
     def select_peak(self) -> int:
         """While entries are scored, ranked and chosen, one layer at a time."""
         heads, positions = self.kv_heads * self.tokens, self.query_heads * self.tokens
-        scoring = (
-            3 * max(self.window, 1) * self.tokens * FLOAT + self.tokens * self.head_dim * FLOAT
-        )
+        scoring = 3 * self.widest * self.tokens * FLOAT + self.tokens * self.head_dim * FLOAT
         scoring += 2 * min(_NORM_BLOCK, self.tokens) * self.hidden * FLOAT if self.norms else 0
         ranking = 5 * positions * FLOAT + self.masks * heads * (2 * INDEX + 2 * FLOAT)
         ranking += 4 * heads * INDEX
