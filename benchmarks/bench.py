@@ -19,6 +19,8 @@ from pathlib import Path
 import torch
 import transformers
 
+from benchmarks import large_model
+from benchmarks.tables import memory_cells, selection_share, spread, table
 from ckv_core.cache.ragged import compact
 from ckv_core.config import DEFAULT_MODEL, CompareRequest
 from ckv_core.engine.compare import compare
@@ -69,20 +71,6 @@ def run(
     for event in compare(request, loaded, prefills=prefills):
         result.apply(event)
     return (time.perf_counter() - start) * 1000, result
-
-
-def spread(values: Sequence[float]) -> str:
-    """Median and range in ms."""
-    return f"{statistics.median(values):,.0f} ({min(values):,.0f} to {max(values):,.0f})"
-
-
-def table(title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print one Markdown table."""
-    print(f"\n### {title}\n")
-    print("| " + " | ".join(header) + " |")
-    print("|" + " --- |" * len(header))
-    for row in rows:
-        print("| " + " | ".join(str(cell) for cell in row) + " |", flush=True)
 
 
 def against_kvpress(loaded: LoadedModel, python: str, rounds: int) -> None:
@@ -136,7 +124,7 @@ def against_length(loaded: LoadedModel) -> None:
     """Stages and bytes as the prompt grows."""
     text = EXAMPLE.read_text(encoding="utf-8")
     per_token = len(text) / 1_960
-    rows = []
+    rows, memory_rows = [], []
     for length in (512, 1_024, 2_048, 4_096, 8_000):
         needed = int((length - 60) * per_token)
         _, result = run(loaded, context=(text * 5)[:needed], max_new_tokens=32)
@@ -151,11 +139,36 @@ def against_length(loaded: LoadedModel) -> None:
                 f"{times['decode'] / 31:.1f}",
                 f"{receipt.full_cache_bytes / 2**20:.1f}",
                 f"{receipt.cache_bytes / 2**20:.1f}",
+                selection_share(times),
             )
         )
-    header = ("prompt tokens", "prefill ms", "score ms", "select ms", "question ms")
-    header = (*header, "decode ms a step", "full cache MiB", "snapkv MiB")
+        memory_rows.append((f"{result.prompt.tokens:,}", *memory_cells(result)))
+    header = (
+        "prompt tokens",
+        "prefill ms",
+        "score ms",
+        "select ms",
+        "question ms",
+        "decode ms a step",
+        "full cache MiB",
+        "snapkv MiB",
+        "selection of prefill",
+    )
     table("Cost against length: 8 variants, budget 128", header, rows)
+    header = ("prompt tokens", "estimate MiB", "measured peak MiB", "full cache MiB")
+    table("Memory above the model's own: 8 variants, budget 128", header, memory_rows)
+
+
+def changed_alpha(loaded: LoadedModel, rounds: int) -> None:
+    """Worker time from a changed alpha to kept sets and receipts, the prompt already read."""
+    prefills, times = PrefillCache(2**30), []
+    run(loaded, prefills, max_new_tokens=1)
+    for number in range(rounds * 2):
+        alpha = {"budget": str(BUDGET), "alpha": f"0.{number + 30}"}
+        _, result = run(loaded, prefills, defaults=alpha, max_new_tokens=1)
+        times.append(result.timings_ms["score"] + result.timings_ms["select"])
+    rows = [("score, select, receipts", spread(times))]
+    table("A changed alpha, prefill reused: 8 variants", ("stages", "ms, median (range)"), rows)
 
 
 def against_variants(loaded: LoadedModel) -> None:
@@ -262,7 +275,12 @@ def main() -> None:
     against_one_row(loaded, options.rounds)
     against_variants(loaded)
     against_budget(loaded)
+    changed_alpha(loaded, options.rounds)
     against_length(loaded)
+    if torch.cuda.is_available():
+        large_model.against_length(large_model.build(loaded.tokenizer, "cuda"), VARIANTS)
+    else:
+        print("\nNo CUDA device: the model shaped like Llama-3.1-8B was not measured.")
     if options.kvpress_python:
         against_kvpress(loaded, options.kvpress_python, options.rounds)
 
