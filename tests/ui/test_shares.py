@@ -148,12 +148,23 @@ def test_every_other_service_method_needs_a_login(app):
             parameters = inspect.signature(method).parameters
             if name.startswith("_") or {"slug", "slugs"} & parameters.keys() or name in OPEN_TO_ALL:
                 continue
-            given = {"request": request("steps 1"), "model": "tiny"}
+            given = {"request": request("steps 1"), "model": "tiny", "data": b""}
             needed = {p.name: given[p.name] for p in parameters.values() if p.default is p.empty}
             with acting_as(Viewer(shared=frozenset({"abc"}))), pytest.raises(AccessError):
                 method(**needed)
             checked.append(name)
     assert {"start_run", "list_runs", "warm", "count_tokens", "model_status"} <= set(checked)
+
+
+def test_a_bundle_of_another_users_run_becomes_the_importers_own(app, slug):
+    with by("ann"):
+        bundle = app.services.export_bundle([slug])
+        assert app.services.import_bundle(bundle).skipped == [slug]
+    with by("bob"):
+        (made,) = app.services.import_bundle(bundle).imported
+        assert made != slug
+        assert app.services.snapshot(made).title == "steps 2"
+        app.services.library.delete([made])
 
 
 def test_a_user_lists_only_own_runs(app, slug):
