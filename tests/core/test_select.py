@@ -1,0 +1,93 @@
+"""Laws of selecting many variants together, of stage 1 alone, and of an alpha per head."""
+
+import math
+from fractions import Fraction
+
+import pytest
+import torch
+
+from ckv_core.engine.prefill import Prefill, prefill
+from ckv_core.engine.select import select, select_all, stage_one
+from ckv_core.variants import VariantSpec
+from tests.core.tiny_models import tiny_model
+
+BUDGET, TOKENS = 40, 120
+SPECS = (
+    "full",
+    "streaming_llm:sinks=4",
+    "snapkv:window=8",
+    "snapkv+critical:window=8,sinks=2,alpha=0.3",
+    "snapkv+critical_auto:window=8,sinks=2",
+    "adakv+critical_auto:window=8",
+    "adakv+critical:window=16,stage2=pooled",
+    "pyramidkv+critical:window=8,pool=avg,norm=off",
+    "pyramidkv:window=8,beta=3",
+)
+
+
+@pytest.fixture(scope="module")
+def processed() -> Prefill:
+    ids = torch.randint(4, 200, (TOKENS,), generator=torch.Generator().manual_seed(5)).tolist()
+    with torch.inference_mode():
+        work = prefill(tiny_model("llama"), ids, 16, lambda: False)
+        while True:
+            try:
+                next(work)
+            except StopIteration as done:
+                return done.value
+
+
+def specs() -> list[VariantSpec]:
+    return [VariantSpec.parse(text, {"budget": str(BUDGET)}) for text in SPECS]
+
+
+def same(one: tuple, other: tuple) -> bool:
+    return all(a is b is None or torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_variants_selected_together_keep_what_each_keeps_alone(processed: Prefill) -> None:
+    budgets = [TOKENS if spec.name == "full" else BUDGET for spec in specs()]
+    together = select_all(specs(), processed, budgets)
+    for spec, budget, found in zip(specs(), budgets, together, strict=True):
+        alone = select(spec, processed, budget)
+        assert same(found.keep_masks, alone.keep_masks), spec.spec
+        assert (found.head_alphas is None) == (spec.selector != "critical_auto")
+        if spec.name != "full":
+            kept = sum(int(mask.sum()) for mask in found.keep_masks)
+            assert kept == len(found.keep_masks) * found.keep_masks[0].shape[0] * BUDGET
+
+
+@pytest.mark.parametrize("text", [text for text in SPECS if "critical" in text])
+def test_stage_one_is_the_quota_and_part_of_what_is_kept(processed: Prefill, text: str) -> None:
+    spec = VariantSpec.parse(text, {"budget": str(BUDGET)})
+    selection = select(spec, processed, BUDGET)
+    protected = sum(spec.protected.values())
+    for place, (stage, mask) in enumerate(
+        zip(stage_one(spec, processed, selection), selection.keep_masks, strict=True)
+    ):
+        assert not bool((stage & ~mask).any())
+        for head in range(mask.shape[0]):
+            alpha = Fraction(str(spec.params.get("alpha", 0)))
+            if selection.head_alphas is not None:
+                alpha = Fraction(round(float(selection.head_alphas[place, head]) * 20), 20)
+            quota = math.floor(alpha * (int(mask[head].sum()) - protected))
+            assert int(stage[head].sum()) == protected + quota
+
+
+def test_stage_one_of_a_plain_variant_is_all_that_it_keeps(processed: Prefill) -> None:
+    spec = VariantSpec.parse("snapkv:window=8,budget=40")
+    selection = select(spec, processed, BUDGET)
+    assert same(tuple(stage_one(spec, processed, selection)), selection.keep_masks)
+
+
+def test_each_head_keeps_what_its_own_alpha_would_keep(processed: Prefill) -> None:
+    knobs = "window=8,stage2=pooled,pool=avg,budget=40"  # raw scores would give alpha 0 everywhere
+    auto = VariantSpec.parse(f"snapkv+critical_auto:{knobs}")
+    found = select(auto, processed, BUDGET)
+    assert found.head_alphas is not None
+    assert found.head_alphas.unique().numel() > 1
+    for place, row in enumerate(found.head_alphas):
+        for head, alpha in enumerate(row.tolist()):
+            fixed = f"snapkv+critical:{knobs},alpha={round(alpha * 20) / 20}"
+            alone = select(VariantSpec.parse(fixed), processed, BUDGET)
+            assert torch.equal(found.keep_masks[place][head], alone.keep_masks[place][head])
