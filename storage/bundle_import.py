@@ -63,7 +63,7 @@ def import_bundle(database: Database, data: bytes, owner: str | None = None) -> 
 
 def _import_run(session: Session, run: StoredRun, owner: str | None, report: ImportReport) -> None:
     is_taken = session.scalar(select(Run.id).where(Run.slug == run.slug)) is not None
-    if is_taken and _is_here(session, run):
+    if is_taken and _is_here(session, run, owner):
         report.skipped.append(run.slug)
         return
     slug = repository.create_run(session, run.request, run.title, run.created_at, owner)
@@ -80,8 +80,11 @@ def _import_run(session: Session, run: StoredRun, owner: str | None, report: Imp
     report.imported.append(slug)
 
 
-def _is_here(session: Session, run: StoredRun) -> bool:
+def _is_here(session: Session, run: StoredRun, owner: str | None) -> bool:
+    """Whether the importer has this run; somebody else's is of no use to them."""
     try:
+        if owner is not None and repository.run_owner(session, run.slug) != owner:
+            return False
         return is_same_content(repository.load_run(session, run.slug), run)
     except repository.RunMissingError:
         return False  # deleted, but its name is not free yet

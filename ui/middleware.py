@@ -35,6 +35,7 @@ SHARE_PATHS = frozenset(
         "/theme.css",
         "/favicon.ico",
         "/manifest.json",
+        "/plotly.js",
         "/gradio_api/theme.css",
         "/gradio_api/app_id",
         "/gradio_api/queue/join",

@@ -207,7 +207,9 @@ class Services:
         Raises:
             StorageError: the bundle is wrong; nothing was stored.
         """
-        return import_bundle(self._database, data, self._access.user())
+        owner = self._access.user()
+        self._check_saved(owner)
+        return import_bundle(self._database, data, owner)
 
     # --- viewers ------------------------------------------------------------------------------
 
@@ -273,6 +275,9 @@ class Services:
     def _check_room(self, owner: str | None) -> None:
         own = None if owner is None else [run.owner for run in self._live.values()].count(owner)
         self._limits.check_queue(len(self._live), own)
+        self._check_saved(owner)
+
+    def _check_saved(self, owner: str | None) -> None:
         with self._database.read() as session:
             self._limits.check_saved(shares.saved_runs(session, owner))
 
