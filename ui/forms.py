@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields
 from ckv_core.config import ANALYSES, DEFAULT_MODEL, MAX_NEW_TOKENS, CompareRequest
 from ckv_core.errors import CkvError, ConfigError
 from ckv_core.knobs import DEFAULT_BUDGET, KNOBS, Knob, KnobValue
+from ckv_core.ladder import ladder
 from ckv_core.methods import METHODS
 from ckv_core.variants import VariantSpec
 
@@ -169,6 +170,24 @@ def shown_default(knob: Knob, preset: str) -> KnobValue:
     if preset == "kvpress" and knob.kvpress is not None:
         return knob.kvpress
     return knob.default
+
+
+def ladder_bases() -> list[tuple[str, str]]:
+    """(label, SPEC) of the methods that an ablation ladder can stand on."""
+    return [(method.label, method.name) for method in METHODS if method.supports_critical]
+
+
+def with_ladder(base: str, ticked: Sequence[str], lines: str) -> str:
+    """The lines of "More variants" with the rungs over a base added.
+
+    Nothing that was typed is lost; rungs that are ticked or typed already are left out.
+
+    Raises:
+        ConfigError: no ladder can stand on that base.
+    """
+    typed = lines.rstrip("\n").splitlines()
+    known = {*ticked, *(line.strip() for line in typed)}
+    return "\n".join([*typed, *(r.spec for r in ladder(base) if r.spec not in known)])
 
 
 def describe_variants(form: FormValues) -> str:

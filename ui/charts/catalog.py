@@ -10,6 +10,7 @@ from ckv_core.events import RunResult
 from ui.charts.bounds import bounds_figure, sigma_figure, tightness_figure
 from ui.charts.cache import budgets_figure
 from ui.charts.heads import Against, head_grid_figure
+from ui.charts.ladder import ladder_figure, rungs_of
 from ui.charts.layers import ORACLES, final_figure, head_layer_figure, layer_figure
 from ui.charts.layout import display_names
 from ui.charts.measured import base_values, holders, named, names_with
@@ -195,6 +196,14 @@ _ALL = (
         draw=lambda result, _: budgets_figure(result),
     ),
     Chart(
+        name="ladder",
+        title="Ablation ladder",
+        csv="table",
+        controls=_none,
+        has_data=lambda result: bool(rungs_of(result)),
+        draw=lambda result, _: ladder_figure(result),
+    ),
+    Chart(
         name="wins",
         title="Heads that CriticalKV improves",
         csv="analysis",
@@ -238,5 +247,5 @@ _ALL = (
     ),
 )
 CHARTS: dict[str, Chart] = {chart.name: chart for chart in _ALL}
-PERTURBATION = ("layers", "final", "heads", "budgets")
+PERTURBATION = ("layers", "final", "heads", "budgets", "ladder")
 LABORATORY = ("wins", "oracles", "sigma", "bounds", "tightness")

@@ -19,8 +19,10 @@ from ui.forms import (
     check_lines,
     describe_variants,
     read_new_tokens,
+    with_ladder,
 )
-from ui.pages.form import Form, build_form, form_updates, preset_updates
+from ui.pages.form import Form, build_form, form_updates
+from ui.pages.knob_controls import preset_updates
 from ui.pages.live import Feed, cancel_run, find_run, follow
 from ui.pages.parts import SILENT, Notice, Tone, said
 from ui.pages.results import ResultsBlock, build_results
@@ -124,6 +126,10 @@ class ComparePage:
 
     def _wire_variants(self) -> None:
         form = self.form
+        more, line = form.controls["more_variants"], form.variants_line
+        form.ladder_button.click(
+            add_ladder, [form.ladder_base, form.controls["variants"], more], [more, line], **SHARED
+        ).then(self.describe, form.inputs(), [line], queue=False, **PRIVATE)
         preset, alpha = form.pick("preset", "alpha")
         knobs = form.pick(*(k.name for k in ADVANCED_KNOBS if k.name != "preset"))
         events: list[Any] = [
@@ -255,6 +261,15 @@ class ComparePage:
                 if status.ready or status.failed:
                     return
             await asyncio.sleep(MODEL_POLL_S)
+
+
+def add_ladder(base: object, ticked: object, lines: object) -> list[Any]:
+    """The typed variants with the ladder's rungs added, or why not."""
+    try:
+        names = ticked if isinstance(ticked, list) else []
+        return [with_ladder(str(base or ""), names, str(lines or "")), SILENT]
+    except CkvError as error:
+        return [gr.skip(), said(str(error), "error")]
 
 
 def show_example(example: Example) -> list[str]:

@@ -8,8 +8,6 @@ import gradio as gr
 from gradio.components import Component
 
 from ckv_core.config import MAX_FOLLOW_UPS, MAX_NEW_TOKENS, MAX_VARIANTS
-from ckv_core.knobs import KNOBS, METHOD_DEFAULTS, Knob
-from ckv_core.methods import METHODS
 from ui.examples import Example
 from ui.forms import (
     ADVANCED_KNOBS,
@@ -17,9 +15,10 @@ from ui.forms import (
     DEFAULT_ANALYSIS,
     DEFAULT_VARIANTS,
     FormValues,
-    shown_default,
+    ladder_bases,
     variant_choices,
 )
+from ui.pages.knob_controls import knob_control
 from ui.pages.parts import ContextBar, Notice
 
 ANALYSIS_CHOICES = [
@@ -49,6 +48,7 @@ class Form:
     Attributes:
         controls: by name, in the order of `CONTROL_NAMES`; of many kinds, so untyped.
         examples: each example with its button.
+        ladder_base, ladder_button: add the ablation ladder of a method to the variants.
     """
 
     controls: dict[str, Any]
@@ -56,6 +56,8 @@ class Form:
     context_bar: ContextBar
     model_line: Notice
     variants_line: Notice
+    ladder_base: Any
+    ladder_button: gr.Button
 
     def inputs(self) -> list[Any]:
         """All controls, for a handler that reads the form."""
@@ -113,36 +115,21 @@ def build_form(
         with gr.Column(scale=4, min_width=320):
             model_line = _build_run_controls(controls, models, model)
     variants_line = Notice(elem_id="variants-line")
-    _build_more(controls, device)
+    base, button = _build_more(controls, device)
     return Form(
         controls={name: controls[name] for name in CONTROL_NAMES},
         examples=list(zip(examples, buttons, strict=True)),
         context_bar=context_bar,
         model_line=model_line,
         variants_line=variants_line,
+        ladder_base=base,
+        ladder_button=button,
     )
 
 
 def form_updates(form: FormValues) -> list[Any]:
     """New values for all controls, in the order of `CONTROL_NAMES`."""
     return form.controls()
-
-
-def preset_updates(preset: str, alpha: float) -> list[Any]:
-    """Alpha and the advanced knobs' shown defaults under a preset.
-
-    An alpha that the reader moved stays.
-    """
-    known = {shown_default(KNOBS["alpha"], name) for name in ("paper", "kvpress")}
-    new_alpha = shown_default(KNOBS["alpha"], preset) if alpha in known else gr.skip()
-    knobs = [
-        gr.update(choices=_knob_choices(k, preset))
-        if k.choices
-        else gr.update(placeholder=_placeholder(k, preset))
-        for k in ADVANCED_KNOBS
-        if k.name != "preset"
-    ]
-    return [new_alpha, *knobs]
 
 
 def _example_button(example: Example) -> gr.Button:
@@ -204,12 +191,13 @@ def _build_run_controls(controls: dict[str, Any], models: Sequence[str], model: 
     return model_line
 
 
-def _build_more(controls: dict[str, Any], device: str) -> None:
+def _build_more(controls: dict[str, Any], device: str) -> tuple[Component, gr.Button]:
+    """Advanced knobs, laboratory and further variants; the ladder's base and button."""
     with gr.Accordion("Advanced knobs", open=False, elem_id="advanced"):
         gr.Markdown("An empty field means the default shown in grey. Set here for all variants.")
         with gr.Row(elem_classes=["knob-grid"]):
             for knob in ADVANCED_KNOBS:
-                controls[knob.name] = _knob_control(knob)
+                controls[knob.name] = knob_control(knob)
             controls["dtype"] = gr.Dropdown(
                 DTYPE_CHOICES,
                 value="auto",
@@ -258,39 +246,16 @@ def _build_more(controls: dict[str, Any], device: str) -> None:
             max_lines=8,
             elem_id="more-variants",
         )
-
-
-def _knob_control(knob: Knob) -> Component:
-    elem_id = f"knob-{knob.name}"
-    if knob.choices:
-        return gr.Dropdown(
-            _knob_choices(knob, "paper"),
-            value="",
-            label=knob.name,
-            info=knob.help,
-            elem_id=elem_id,
-            min_width=220,
-        )
-    return gr.Textbox(
-        label=knob.name,
-        info=knob.help,
-        placeholder=_placeholder(knob, "paper"),
-        elem_id=elem_id,
-        min_width=220,
-        max_lines=1,
-    )
-
-
-def _placeholder(knob: Knob, preset: str) -> str:
-    """The default, and those of methods that have their own."""
-    own = [
-        f"{METHODS.get(method).label}: {defaults[knob.name]}"
-        for method, defaults in METHOD_DEFAULTS.items()
-        if knob.name in defaults
-    ]
-    return ", ".join([str(shown_default(knob, preset)), *own])
-
-
-def _knob_choices(knob: Knob, preset: str) -> list[tuple[str, str]]:
-    default = shown_default(knob, preset)
-    return [(f"default ({default})", ""), *((word, word) for word in knob.choices)]
+        with gr.Row(equal_height=True):
+            base = gr.Dropdown(
+                ladder_bases(),
+                value=ladder_bases()[0][1],
+                label="Ablation ladder over",
+                info="Controls that tell un-pooling, the value norm and alpha apart; the results "
+                "then hold a chart of them.",
+                elem_id="ladder-base",
+                min_width=220,
+                scale=0,
+            )
+            button = gr.Button("Add the ablation ladder", elem_id="add-ladder", scale=0)
+    return base, button

@@ -1,0 +1,55 @@
+"""The ablation ladder on screen: its rungs join what was typed, and its chart follows a run."""
+
+import dataclasses
+
+import pytest
+from page_fakes import done_result, kept_variant
+
+from ckv_core.config import MAX_VARIANTS
+from ckv_core.errors import ConfigError
+from ckv_core.ladder import ladder
+from ui.charts.catalog import figure_of
+from ui.forms import DEFAULT_VARIANTS, FormValues, ladder_bases, with_ladder
+from ui.pages.compare import add_ladder
+
+
+def ladder_run(*, rungs: int | None = None):
+    base = kept_variant()
+    specs = [rung.spec for rung in ladder("snapkv:budget=64")][:rungs]
+    variants = [
+        dataclasses.replace(base, spec=spec, critical="+critical" in spec) for spec in specs
+    ]
+    return dataclasses.replace(done_result(), variants=variants)
+
+
+@pytest.mark.parametrize("base", [name for _, name in ladder_bases()])
+def test_the_form_with_a_ladder_is_a_valid_request(base):
+    lines = with_ladder(base, DEFAULT_VARIANTS, "snapkv:budget=256")
+    request = FormValues(context="a text", more_variants=lines).request()
+    assert "snapkv:budget=256" in request.variants
+    assert len(request.validate()) <= MAX_VARIANTS
+
+
+def test_adding_a_ladder_twice_changes_nothing():
+    once = with_ladder("snapkv", (), "")
+    assert with_ladder("snapkv", (), once) == once
+
+
+def test_a_base_without_ladder_keeps_what_was_typed():
+    with pytest.raises(ConfigError, match="no ladder"):
+        with_ladder("streaming_llm", (), "typed")
+    lines, notice = add_ladder("streaming_llm", [], "typed")
+    assert lines["__type__"] == "update"
+    assert notice["tone"] == "error"
+
+
+def test_the_chart_has_one_bar_per_rung_and_panel():
+    run = ladder_run()
+    figure = figure_of(run, "ladder", {})
+    assert [len(bar.y) for bar in figure.data] == [len(run.variants)] * 3
+    assert figure.data[1].x[0] == figure.data[2].x[0] == 100
+
+
+def test_a_run_without_a_ladder_has_no_such_chart():
+    assert figure_of(ladder_run(rungs=2), "ladder", {}) is None
+    assert figure_of(done_result(), "ladder", {}) is None
