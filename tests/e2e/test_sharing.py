@@ -1,0 +1,76 @@
+"""A share link made, opened by somebody without a login, and revoked, in a real browser."""
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.ui.scripted_services import end_of, request
+from tests.ui.served_app import Served, by, served
+
+
+@pytest.fixture(scope="module")
+def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with served(tmp_path_factory.mktemp("sharing")) as app:
+        yield app
+
+
+@pytest.fixture(scope="module")
+def slug(app: Served) -> str:
+    with by("ann"):
+        slug = app.services.start_run(request("steps 2"))
+        end_of(app.services, slug)
+    return slug
+
+
+@pytest.fixture
+def ann(browser: Browser) -> Iterator[Page]:
+    """A page of a user who is logged in."""
+    login = {"username": "ann", "password": "ann-secret"}
+    context = browser.new_context(http_credentials=login, viewport={"width": 430, "height": 900})
+    context.set_default_timeout(20_000)
+    yield context.new_page()
+    context.close()
+
+
+@pytest.fixture
+def guest(browser: Browser) -> Iterator[Page]:
+    """A page of somebody without a login."""
+    context = browser.new_context()
+    context.set_default_timeout(20_000)
+    yield context.new_page()
+    context.close()
+
+
+def test_a_link_is_made_opened_and_revoked(app: Served, slug: str, ann: Page, guest: Page) -> None:
+    ann.goto(f"{app.url}/run?id={slug}")
+    ann.locator("#share > button").click()
+    ann.get_by_label("Works for").select_option("1 day")
+    ann.get_by_role("button", name="Make a link").click()
+    address = ann.locator(".ckv-share-address")
+    expect(address).to_contain_text("/s/")
+    assert ann.evaluate("document.documentElement.scrollWidth") <= 430
+
+    guest.goto(address.inner_text())
+    expect(guest).to_have_url(f"{app.url}/run?id={slug}")
+    expect(guest.locator("#generations")).to_contain_text("w0 w1")
+    expect(guest.locator("#share")).to_be_hidden()
+    expect(guest.get_by_role("button", name="Cancel", exact=True)).to_have_count(0)
+
+    ann.get_by_role("button", name="Revoke the link").click()
+    expect(ann.locator("#share")).to_contain_text("The link is revoked")
+    expect(ann.locator("#share tbody")).to_contain_text("revoked")
+    answer = guest.request.get(f"{app.url}/run?id={slug}")
+    assert answer.status == 401
+
+
+def test_without_logins_links_are_plain(
+    browser: Browser, tmp_path_factory: pytest.TempPathFactory, guest: Page
+) -> None:
+    with served(tmp_path_factory.mktemp("plain"), with_logins=False) as app:
+        slug = app.services.start_run(request("steps 1"))
+        end_of(app.services, slug)
+        guest.goto(f"{app.url}/run?id={slug}")
+        guest.locator("#share > button").click()
+        expect(guest.locator("#share")).to_contain_text("links are plain")
+        expect(guest.get_by_role("button", name="Make a link")).to_be_hidden()
