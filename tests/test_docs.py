@@ -47,7 +47,7 @@ def test_every_method_has_a_row_with_its_paper(method):
 
 
 def test_every_selector_has_a_row():
-    assert SELECTOR_ROWS <= set(table_rows(README))
+    assert set(table_rows(README)) >= SELECTOR_ROWS
 
 
 @pytest.mark.parametrize("knob", [*KNOBS.values()], ids=lambda knob: knob.name)
