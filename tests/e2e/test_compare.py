@@ -40,9 +40,11 @@ def test_an_example_runs_with_the_default_variants(page: Page, wait_for_model, t
     steps.see_everything(page)
     expect(page.locator("#kept canvas").first).to_be_visible()
     for chart in ("layers", "final", "heads", "budgets"):
-        expect(page.locator(f"#chart-{chart} .js-plotly-plot")).to_be_visible()
-    page.get_by_role("radio", name="AdaKV + CriticalKV").check()
-    expect(page.locator("#chart-heads")).to_contain_text("AdaKV + CriticalKV")
+        drawn = page.locator(f'#charts [data-drawn*="/figure/{chart}?"]')
+        expect(drawn.locator(".js-plotly-plot")).to_be_visible()
+    heads = page.locator('#charts [data-drawn*="/figure/heads?"]')
+    heads.locator("select[name=variant]").select_option(label="AdaKV + CriticalKV")
+    expect(heads.locator(".js-plotly-plot")).to_contain_text("AdaKV + CriticalKV")
     page.screenshot(path=tmp_path / "done.png", full_page=True)
 
 

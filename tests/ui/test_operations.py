@@ -12,7 +12,6 @@ from ui.operations import operation_routes
 def services(**changes):
     settings = {
         "worker_alive": True,
-        "count_runs": lambda: 3,
         "count_by_state": lambda: {"done": 2, "failed": 1},
         "live_states": lambda: {"running": 1},
     }
@@ -29,7 +28,7 @@ def test_ready_needs_the_database_and_the_worker():
 
     assert get("/readyz").status_code == 200
     assert get("/readyz", worker_alive=False).status_code == 503
-    failed = get("/readyz", count_runs=broken)
+    failed = get("/readyz", count_by_state=broken)
     assert (failed.status_code, failed.text) == (503, "The disk is full; free some space.\n")
 
 
