@@ -8,7 +8,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from app_runner import (
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+
+from ckv_core.config import DEFAULT_MODEL
+from ckv_core.home import home_folder
+from tests.e2e.app_runner import (
     BROWSER_ARGS,
     ROOT,
     App,
@@ -18,10 +22,6 @@ from app_runner import (
     note_request,
     wait_until_ready,
 )
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
-
-from ckv_core.config import DEFAULT_MODEL
-from ckv_core.home import home_folder
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 
 import pytest
-import steps
-from app_runner import App
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, Page
+
+from tests.e2e import steps
+from tests.e2e.app_runner import App
 
 PATHS = ("/", "/run?id={slug}", "/runs", "/methods")
 

@@ -4,9 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
-import steps
-from app_runner import App
 from playwright.sync_api import Page, expect
+
+from tests.e2e import steps
+from tests.e2e.app_runner import App
 
 BUDGET = "#budget input, #budget textarea"
 ALPHA = "#alpha input"

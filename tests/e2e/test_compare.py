@@ -3,9 +3,10 @@
 import re
 
 import pytest
-import steps
-from app_runner import App
 from playwright.sync_api import BrowserContext, Page, expect
+
+from tests.e2e import steps
+from tests.e2e.app_runner import App
 
 HOSTILE = (
     "Before <img src=x onerror=\"window.pwned='text'\"> after.\n"

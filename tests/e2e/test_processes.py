@@ -7,9 +7,10 @@ import sys
 import time
 
 import pytest
-import steps
-from app_runner import ROOT, App, free_port
 from playwright.sync_api import Page, expect
+
+from tests.e2e import steps
+from tests.e2e.app_runner import ROOT, App, free_port
 
 
 def is_alive(pid: int) -> bool:

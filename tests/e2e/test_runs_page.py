@@ -1,8 +1,9 @@
 """The list of runs: open, delete and undo."""
 
-import steps
-from app_runner import App
 from playwright.sync_api import Page, expect
+
+from tests.e2e import steps
+from tests.e2e.app_runner import App
 
 
 def test_a_run_is_listed_opened_and_deleted(page: Page, app: App):

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Browser, Page
-from steps import see_everything
 
 from ckv_core.config import CompareRequest
 from ckv_core.events import RunFinished, RunPrepared
 from ckv_core.records import VariantResult
+from tests.e2e.steps import see_everything
 from tests.ui.page_fakes import done_result
 from tests.ui.served_app import Served, served
 

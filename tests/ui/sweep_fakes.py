@@ -1,10 +1,10 @@
 """Made-up sweeps whose curves, savings and best alphas are known."""
 
 import numpy as np
-from page_fakes import model_info, prompt_info, request, snapshot
 
 from ckv_core.events import RunResult
 from ckv_core.records import Perturbation, Receipt, VariantResult
+from tests.ui.page_fakes import model_info, prompt_info, request, snapshot
 from ui.services import RunSnapshot
 
 SWEEP_SLUG = "sweep0123456"

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 import gradio as gr
 import numpy as np
 import pytest
-from page_fakes import FakeServices, model_info
-from sweep_fakes import QUERY_HEADS, sweep_result, sweep_snapshot
 
 from ckv_core.errors import ConfigError
 from ckv_core.metrics.intervals import MIN_PROMPTS
+from tests.ui.page_fakes import FakeServices, model_info
+from tests.ui.sweep_fakes import QUERY_HEADS, sweep_result, sweep_snapshot
 from ui.aggregate import FIGURES, aggregate
 from ui.charts.aggregate import mean_figure, win_figure
 from ui.pages.aggregate import AggregatePage, means_table, read_slugs

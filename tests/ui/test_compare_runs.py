@@ -6,9 +6,17 @@ from types import SimpleNamespace
 import gradio as gr
 import numpy as np
 import pytest
-from page_fakes import BAD_SLUGS, SLUG, FakeServices, done_result, request, running, snapshot
 
 from ckv_core.records import RetainedSet
+from tests.ui.page_fakes import (
+    BAD_SLUGS,
+    SLUG,
+    FakeServices,
+    done_result,
+    request,
+    running,
+    snapshot,
+)
 from ui.pages.compare_runs import CompareRunsPage
 from ui.run_differences import differences_value, first_difference, layer_overlap
 

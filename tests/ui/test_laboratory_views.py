@@ -4,12 +4,20 @@ import dataclasses
 
 import numpy as np
 import pytest
-from page_fakes import LAYERS, QUERY_HEADS, SLUG, FakeServices, done_result, request, snapshot
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from ckv_core.errors import ConfigError
 from ckv_core.records import Candidate, FollowUp, ForcedStep
+from tests.ui.page_fakes import (
+    LAYERS,
+    QUERY_HEADS,
+    SLUG,
+    FakeServices,
+    done_result,
+    request,
+    snapshot,
+)
 from ui import chart_views, views
 from ui.charts.analysis_table import analysis_csv
 from ui.charts.bounds import bounds_figure, check_chain, sigma_figure, tightness_figure

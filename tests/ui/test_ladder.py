@@ -3,11 +3,11 @@
 import dataclasses
 
 import pytest
-from page_fakes import done_result, kept_variant
 
 from ckv_core.config import MAX_VARIANTS
 from ckv_core.errors import ConfigError
 from ckv_core.ladder import ladder
+from tests.ui.page_fakes import done_result, kept_variant
 from ui.charts.catalog import figure_of
 from ui.forms import DEFAULT_VARIANTS, FormValues, ladder_bases, with_ladder
 from ui.pages.compare import add_ladder

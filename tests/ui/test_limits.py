@@ -3,13 +3,13 @@
 from dataclasses import fields, replace
 
 import pytest
-from page_fakes import FakeServices
-from test_routes import client
 
 from ckv_core.config import CompareRequest
 from ckv_core.errors import CkvError, ConfigError
 from storage.database import default_url, open_database
+from tests.ui.page_fakes import FakeServices
 from tests.ui.scripted_services import ENDLESS, end_of, make_client, request
+from tests.ui.test_routes import client
 from ui.access import Access, Viewer, acting_as
 from ui.limits import Limits
 from ui.services import Services

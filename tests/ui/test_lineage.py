@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import gradio as gr
 import pytest
-from page_fakes import BAD_SLUGS, SLUG, FakeServices, request
 
 from storage.records import Lineage
+from tests.ui.page_fakes import BAD_SLUGS, SLUG, FakeServices, request
 from ui.pages.lineage import LineageSection
 
 

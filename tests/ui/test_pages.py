@@ -7,13 +7,13 @@ from types import SimpleNamespace
 
 import gradio as gr
 import pytest
-from page_fakes import BAD_SLUGS, SLUG, FakeServices, request, running, snapshot
 
 from ckv_core.config import MAX_TEXT_CHARS
 from ckv_core.errors import ConfigError
 from ckv_core.knobs import KNOBS
 from ckv_core.methods import METHODS
 from ckv_core.worker.messages import ModelStatus, TokensCounted
+from tests.ui.page_fakes import BAD_SLUGS, SLUG, FakeServices, request, running, snapshot
 from ui.build import build_app
 from ui.forms import CONTROL_NAMES, FormValues, check_lines, describe_variants
 from ui.pages.compare import ComparePage

@@ -4,7 +4,6 @@ import base64
 import json
 
 import pytest
-from page_fakes import BAD_SLUGS, SLUG, FakeServices, prompt_info, running, snapshot
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -13,6 +12,7 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from ckv_core.errors import ConfigError
+from tests.ui.page_fakes import BAD_SLUGS, SLUG, FakeServices, prompt_info, running, snapshot
 from ui.middleware import Guard
 from ui.routes import build_routes, is_slug
 from ui.settings import Settings

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import gradio as gr
 import pytest
-from page_fakes import SLUG, FakeServices
 
 from storage.records import RunFilter
+from tests.ui.page_fakes import SLUG, FakeServices
 from ui.pages.runs import RunsPage
 from ui.run_query import read_query
 

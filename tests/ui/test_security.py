@@ -3,12 +3,12 @@
 import re
 
 import pytest
-from page_fakes import SLUG, FakeServices
-from served_app import served
 from starlette.routing import Mount, Route
 from starlette.websockets import WebSocketDisconnect
-from test_routes import client
 
+from tests.ui.page_fakes import SLUG, FakeServices
+from tests.ui.served_app import served
+from tests.ui.test_routes import client
 from ui.middleware import SHARE_PATHS
 from ui.settings import Settings
 

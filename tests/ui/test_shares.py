@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta
 
 import httpx
 import pytest
-from served_app import Served, by, served
 from sqlalchemy import select, update
 
 from ckv_core.errors import CkvError
@@ -14,6 +13,7 @@ from storage import shares
 from storage.models import ShareLink
 from storage.repository import RunMissingError
 from tests.ui.scripted_services import end_of, request
+from tests.ui.served_app import Served, by, served
 from ui.access import AccessError, Viewer, acting_as
 from ui.library import Library
 from ui.services import Services

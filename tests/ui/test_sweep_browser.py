@@ -7,10 +7,10 @@ from pathlib import Path
 
 import gradio as gr
 import pytest
-from page_fakes import SLUG, FakeServices
 from playwright.sync_api import Page, expect, sync_playwright
-from sweep_fakes import sweep_result, sweep_snapshot
 
+from tests.ui.page_fakes import SLUG, FakeServices
+from tests.ui.sweep_fakes import sweep_result, sweep_snapshot
 from ui.pages.aggregate import AggregatePage
 from ui.pages.sweep import SweepPage
 from ui.settings import Settings

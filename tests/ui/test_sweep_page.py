@@ -8,8 +8,11 @@ from types import SimpleNamespace
 import gradio as gr
 import numpy as np
 import pytest
-from page_fakes import SLUG, FakeServices
-from sweep_fakes import (
+
+from ckv_core.sweep_reading import FIGURES, alpha_optima, curves
+from ckv_core.worker.messages import ModelStatus, TokensCounted
+from tests.ui.page_fakes import SLUG, FakeServices
+from tests.ui.sweep_fakes import (
     ALPHAS,
     BUDGETS,
     KV_HEADS,
@@ -19,9 +22,6 @@ from sweep_fakes import (
     sweep_result,
     sweep_snapshot,
 )
-
-from ckv_core.sweep_reading import FIGURES, alpha_optima, curves
-from ckv_core.worker.messages import ModelStatus, TokensCounted
 from ui.charts.sweep import alpha_head_figure, curve_figure
 from ui.pages.sweep import SweepPage
 from ui.pages.sweep_results import SweepFeed, alpha_values, build_sweep_results, gain_sentence

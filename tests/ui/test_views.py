@@ -6,7 +6,10 @@ import io
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from page_fakes import (
+
+from ckv_core.events import Progress, RunResult
+from ckv_core.worker.messages import TokensCounted
+from tests.ui.page_fakes import (
     FULL_BYTES,
     KV_HEADS,
     LAYERS,
@@ -19,9 +22,6 @@ from page_fakes import (
     running,
     snapshot,
 )
-
-from ckv_core.events import Progress, RunResult
-from ckv_core.worker.messages import TokensCounted
 from ui import views
 from ui.summary import COLUMNS, requested_bytes, summary_value
 from ui.summary_csv import summary_csv

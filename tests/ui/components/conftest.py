@@ -4,9 +4,9 @@ import shutil
 from collections.abc import Callable, Iterator
 
 import pytest
-from components_lab import BROWSER_ARGS, Lab, View, build_page, data_routes
 from playwright.sync_api import Browser, sync_playwright
 
+from tests.ui.components.components_lab import BROWSER_ARGS, Lab, View, build_page, data_routes
 from ui.theme import CSS_PATHS, build_theme
 
 

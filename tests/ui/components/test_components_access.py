@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from components_lab import View, card, medium_run, small_run
-from test_components_results import status, summary
+
+from tests.ui.components.components_lab import View, card, medium_run, small_run
+from tests.ui.components.test_components_results import status, summary
 
 pytestmark = pytest.mark.e2e
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from components_lab import View, evidence, expected_evidence, small_run
 from numpy.typing import NDArray
 from playwright.sync_api import Browser
 
 from ckv_core.records import RetainedSet
+from tests.ui.components.components_lab import View, evidence, expected_evidence, small_run
 from ui.palette import DENSITY_STOPS
 
 pytestmark = pytest.mark.e2e

@@ -4,7 +4,8 @@ import re
 from collections.abc import Callable
 
 import pytest
-from components_lab import HOSTILE, View, evidence, expected_evidence, small_run
+
+from tests.ui.components.components_lab import HOSTILE, View, evidence, expected_evidence, small_run
 
 pytestmark = pytest.mark.e2e
 

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 import pytest
-from components_lab import HOSTILE, View, card
+
+from tests.ui.components.components_lab import HOSTILE, View, card
 
 pytestmark = pytest.mark.e2e
 

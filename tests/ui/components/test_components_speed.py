@@ -4,7 +4,8 @@ import logging
 from collections.abc import Callable
 
 import pytest
-from components_lab import View, large_run
+
+from tests.ui.components.components_lab import View, large_run
 
 LOGGER = logging.getLogger(__name__)
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
