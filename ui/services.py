@@ -3,12 +3,10 @@
 import asyncio
 import logging
 import threading
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from ckv_core.config import CompareRequest, check_text
-from ckv_core.errors import CkvError, StorageError
-from ckv_core.events import RunEvent
+from ckv_core.errors import CkvError
 from ckv_core.records import RetainedSet
 from ckv_core.worker.client import WorkerClient
 from ckv_core.worker.messages import (
@@ -26,17 +24,17 @@ from storage.bundle import write_bundle
 from storage.bundle_import import ImportReport, import_bundle
 from storage.database import Database
 from storage.recorder import Recorder
-from storage.records import Lineage, RunState
+from storage.records import Lineage
 from ui.access import Access
 from ui.library import Library
 from ui.limits import Limits
-from ui.live_runs import LiveRun, RunSnapshot, stored_snapshot
+from ui.live_runs import RunSnapshot, stored_snapshot
 from ui.shares import Shares
+from ui.unfinished import UnfinishedRuns
 
 __all__ = ["RunSnapshot", "Services"]
 
 LOGGER = logging.getLogger(__name__)
-UNSAVED_LIMIT = 8
 KEPT_STATUSES = 16  # models whose last word from the worker is remembered
 WATCH_INTERVAL_S = 0.08
 LEFT_BEHIND = "The app stopped before this run ended; run it again."
@@ -79,15 +77,13 @@ class Services:
         self._limits = limits or Limits()
         self.shares = Shares(database, self._access)
         self._starting = threading.Lock()  # around slow steps; the other one never waits for I/O
-        self._lock = threading.Lock()
-        self._live: dict[str, LiveRun] = {}
-        self._unsaved: dict[str, LiveRun] = {}
+        self._client = make_client(self._take)
+        self._unfinished = UnfinishedRuns(self._recorder, self._client.cancel)
         self._model_statuses: dict[str, ModelStatus] = {}
         self._closing = False
         if left := self._recorder.recover(LEFT_BEHIND):
             LOGGER.warning("%d unfinished runs of an earlier start were marked as failed.", left)
-        self.library = Library(database, self._access, self._let_go)
-        self._client = make_client(self._take)
+        self.library = Library(database, self._access, self._unfinished.let_go)
         self._client.start()
 
     # --- runs ---------------------------------------------------------------------------------
@@ -107,9 +103,7 @@ class Services:
             self._check_room(owner)
             slug = self._recorder.create(request, owner=owner, lineage=lineage)
             with self._database.read() as session:
-                run = LiveRun.from_stored(repository.load_run(session, slug))
-            with self._lock:
-                self._live[slug] = run
+                self._unfinished.add(repository.load_run(session, slug))
             self._client.submit(Job(slug, request))
         return slug
 
@@ -120,9 +114,7 @@ class Services:
             StorageError: there is no such run.
         """
         self._access.check_run(slug, change=True)
-        with self._lock:
-            is_live = slug in self._live
-        if is_live:
+        if slug in self._unfinished.slugs():
             self._client.cancel(slug)
         else:
             self.snapshot(slug)
@@ -134,9 +126,9 @@ class Services:
             StorageError: there is no such run, or it cannot be read.
         """
         self._access.check_run(slug)
-        run = self._find(slug)
+        run = self._unfinished.find(slug)
         if run is not None:
-            return self._view(run)
+            return self._unfinished.view(run)
         with self._database.read() as session:
             return stored_snapshot(repository.load_run(session, slug))
 
@@ -151,14 +143,14 @@ class Services:
             StorageError: there is no such run, or it cannot be read.
         """
         await asyncio.to_thread(self._access.check_run, slug)
-        run = self._find(slug)
+        run = self._unfinished.find(slug)
         if run is None:
             yield await asyncio.to_thread(self.snapshot, slug)
             return
         seen = 0
         while True:
             if run.version != seen:
-                view = self._view(run)
+                view = self._unfinished.view(run)
                 seen = view.version
                 yield view
                 if view.is_final:
@@ -172,8 +164,7 @@ class Services:
 
     def live_states(self) -> dict[str, int]:
         """Unfinished runs in memory, by state."""
-        with self._lock:
-            return dict(Counter(run.state for run in self._live.values()))
+        return self._unfinished.states()
 
     @property
     def worker_alive(self) -> bool:
@@ -183,11 +174,11 @@ class Services:
     def retained(self, slug: str, index: int) -> RetainedSet | None:
         """What one variant kept; None for `full` and before it is known."""
         self._access.check_run(slug)
-        run = self._find(slug)
+        run = self._unfinished.find(slug)
         if run is None:
             with self._database.read() as session:
                 return repository.load_retained(session, slug, index)
-        variants = self._view(run).result.variants
+        variants = self._unfinished.view(run).result.variants
         return variants[index].retained if 0 <= index < len(variants) else None
 
     def export_bundle(self, slugs: Sequence[str]) -> bytes:
@@ -249,8 +240,8 @@ class Services:
         with self._starting:
             self._closing = True
         self._client.close(timeout_s)
-        for slug in list(self._live):
-            self._end(slug, "cancelled", CLOSED)
+        for slug in self._unfinished.slugs():
+            self._unfinished.end(slug, "cancelled", CLOSED)
 
     # --- replies, in the client's thread --------------------------------------------------------
 
@@ -262,100 +253,23 @@ class Services:
                 while len(self._model_statuses) > KEPT_STATUSES:
                     del self._model_statuses[next(iter(self._model_statuses))]
             case JobEvent():
-                self._record(reply.job_id, reply.event)
+                self._unfinished.apply(reply.job_id, reply.event)
             case JobDone():
-                self._end(reply.job_id, "done", "")
+                self._unfinished.end(reply.job_id, "done", "")
             case JobFailed():
-                self._end(reply.job_id, "failed", reply.message)
+                self._unfinished.end(reply.job_id, "failed", reply.message)
             case JobCancelled():
-                self._end(reply.job_id, "cancelled", CLOSED if self._closing else CANCELLED)
+                self._unfinished.end(
+                    reply.job_id, "cancelled", CLOSED if self._closing else CANCELLED
+                )
             case TokensCounted():
                 pass  # the client hands these to whoever asked
 
     def _check_room(self, owner: str | None) -> None:
-        own = None if owner is None else [run.owner for run in self._live.values()].count(owner)
-        self._limits.check_queue(len(self._live), own)
+        owners = self._unfinished.owners()
+        self._limits.check_queue(len(owners), None if owner is None else owners.count(owner))
         self._check_saved(owner)
 
     def _check_saved(self, owner: str | None) -> None:
         with self._database.read() as session:
             self._limits.check_saved(shares.saved_runs(session, owner))
-
-    def _record(self, slug: str, event: RunEvent) -> None:
-        """Memory first, so that watchers wait for no disk."""
-        with self._lock:
-            run = self._live.get(slug)
-            if run is None:
-                return
-            is_first = run.started_at is None
-            run.apply(event)
-        try:
-            if is_first:
-                self._recorder.start(slug)
-            was_recorded = self._recorder.apply(slug, event)
-        except Exception as error:
-            LOGGER.exception("Run %s cannot be recorded.", slug)
-            self._abandon(slug, _not_saved(error))
-        else:
-            if not was_recorded:
-                self._abandon(slug, "The run was ended or deleted by another server.")
-
-    def _abandon(self, slug: str, reason: str) -> None:
-        self._client.cancel(slug)
-        self._end(slug, "failed", reason)
-
-    def _end(self, slug: str, state: RunState, reason: str) -> None:
-        """Record the end, then move the run from memory to storage in one step."""
-        with self._lock:
-            if slug not in self._live:
-                return
-        was_saved = True
-        try:
-            if state == "done":
-                self._recorder.finish(slug)
-            elif state == "failed":
-                self._recorder.fail(slug, reason)
-            else:
-                self._recorder.cancel(slug, reason)
-        except Exception as error:
-            LOGGER.exception("The end of run %s cannot be recorded.", slug)
-            was_saved = False
-            if state == "done":
-                state, reason = "failed", _not_saved(error)
-        with self._lock:
-            run = self._live.pop(slug, None)
-            if run is None:
-                return
-            run.end(state, reason)
-            for waiting in self._live.values():
-                waiting.version += 1  # one run fewer is ahead of it
-            if not was_saved:
-                self._keep_unsaved(run)
-
-    def _keep_unsaved(self, run: LiveRun) -> None:
-        """Storage still calls it running; whoever asks gets the truth from memory."""
-        self._unsaved[run.slug] = run
-        while len(self._unsaved) > UNSAVED_LIMIT:
-            del self._unsaved[next(iter(self._unsaved))]
-
-    def _let_go(self, slug: str) -> None:
-        """Forget a run that is to be deleted."""
-        with self._lock:
-            if slug in self._live:
-                raise StorageError("This run is not over; cancel it first, then delete it.")
-            self._unsaved.pop(slug, None)
-
-    def _find(self, slug: str) -> LiveRun | None:
-        with self._lock:
-            return self._live.get(slug) or self._unsaved.get(slug)
-
-    def _view(self, run: LiveRun) -> RunSnapshot:
-        with self._lock:
-            ahead = list(self._live).index(run.slug) if run.state == "queued" else 0
-            return run.snapshot(ahead)
-
-
-def _not_saved(error: Exception) -> str:
-    """The sentence for a run that storage refused."""
-    detail = str(error) if isinstance(error, CkvError) else type(error).__name__
-    return f"The run could not be saved: {detail}"

@@ -54,7 +54,7 @@ def test_a_run_ends_done_and_is_read_from_storage_as_it_was_in_memory(services: 
         assert view.progress is None
     assert stored.result.prompt == last.result.prompt
     assert stored.title == last.title
-    assert services._live == {}
+    assert services.live_states() == {}
 
 
 def test_a_watcher_sees_queued_running_and_growing_text(services: Services) -> None:
