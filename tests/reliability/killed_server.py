@@ -1,0 +1,33 @@
+"""A server without pages that runs one run after another until it is killed, and says so."""
+
+from multiprocessing.connection import Connection
+
+from storage.database import open_database
+from storage.server_lock import only_server
+from tests.ui.scripted_services import end_of, make_client, request, worker_pid
+from ui.services import Services
+
+STEPS = 6
+
+
+def work(url: str, reports: Connection) -> None:
+    """Send (slug, state, text) of each run when it starts and when its end was reported.
+
+    Args:
+        url: of the database; recovered first, as at every start.
+        reports: where to; the first report is the worker's process id.
+    """
+    database = open_database(url)
+    with only_server(database):
+        services = Services(database, make_client=make_client)
+        reported_worker = 0
+        while True:
+            slug = services.start_run(request(f"steps {STEPS}"))
+            reports.send((slug, "started", ""))
+            end = end_of(services, slug)
+            variants = end.result.variants
+            reports.send((slug, end.state, variants[0].text if variants else ""))
+            pid = services._client.worker_pid
+            if pid is not None and pid != reported_worker:
+                reported_worker = worker_pid(services)
+                reports.send((reported_worker, "worker", ""))

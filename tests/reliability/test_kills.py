@@ -1,0 +1,143 @@
+"""Server and worker are killed at random moments; what was reported as saved is there."""
+
+import multiprocessing
+import os
+import random
+import signal
+import sqlite3
+import time
+from collections import Counter
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import psutil
+import pytest
+
+from storage import library, repository
+from storage.database import default_url, open_database
+from tests.reliability.killed_server import STEPS, work
+
+# `make soak` asks for more.
+ROUNDS = 50 * int(os.environ.get("CKV_SOAK", "1"))
+SEED = random.SystemRandom().randrange(10**6)
+DONE_TEXT = "".join(f"w{step} " for step in range(STEPS))
+PATIENCE_S = 30
+
+# Children come from a process that has imported everything, so a round takes no imports.
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(["tests.reliability.killed_server"])
+
+
+class Server:
+    """One server process and all that it has reported."""
+
+    def __init__(self, url: str, reported: dict[str, tuple[str, str]]) -> None:
+        self.reports, theirs = CONTEXT.Pipe(duplex=False)
+        self.process = CONTEXT.Process(target=work, args=(url, theirs))
+        self.process.start()
+        theirs.close()
+        self.reported = reported
+        self.worker = 0
+
+    def listen(self, seconds: float) -> None:
+        """Take reports for so long, or until it is dead."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0 and self.reports.poll(left):
+            if not take(self.reports, self):
+                return
+
+    def wait_for_ends(self, more: int) -> None:
+        """Until so many more runs have ended.
+
+        Raises:
+            AssertionError: they did not; a run is stuck.
+        """
+        wanted = len(self.reported) + more
+        until = time.monotonic() + PATIENCE_S
+        while len(self.reported) < wanted:
+            assert time.monotonic() < until, "no run ended: one is stuck"
+            self.listen(0.2)
+
+    def kill(self) -> list[int]:
+        """SIGKILL; its workers, which must follow."""
+        workers = [child.pid for child in psutil.Process(self.process.pid).children()]
+        self.process.kill()
+        self.process.join()
+        while take(self.reports, self):
+            pass  # what was on its way when the signal came
+        return workers
+
+
+def take(reports: Connection, server: Server) -> bool:
+    """One report; False at the end of all."""
+    try:
+        name, state, text = reports.recv()
+    except EOFError:
+        return False
+    if state == "worker":
+        server.worker = name
+    elif state != "started":
+        server.reported[name] = (state, text)
+    return True
+
+
+@pytest.mark.slow
+def test_a_kill_at_any_moment_loses_nothing_reported_and_leaves_no_run_stuck(tmp_path: Path):
+    moments = random.Random(SEED)
+    print(f"seed {SEED}, {ROUNDS} kills")
+    url = default_url(tmp_path)
+    reported: dict[str, tuple[str, str]] = {}
+    killed = Counter()
+    server = Server(url, reported)
+    server.wait_for_ends(1)
+    for _ in range(ROUNDS):
+        server.listen(moments.uniform(0.0, 0.4))
+        if moments.random() < 0.5 and server.worker and psutil.pid_exists(server.worker):
+            os.kill(server.worker, signal.SIGKILL)
+            killed["worker"] += 1
+            server.wait_for_ends(2)  # the one that was hit, and one by the next worker
+            continue
+        workers = server.kill()
+        killed["server"] += 1
+        assert_sound(tmp_path / "ckv.sqlite3")
+        assert_gone(workers)
+        server = Server(url, reported)
+        server.wait_for_ends(1)  # the next server works, so it has recovered
+    assert_gone(server.kill())
+    assert_nothing_is_lost(url, reported)
+    states = Counter(state for state, _ in reported.values())
+    print(f"killed {dict(killed)}; reported {dict(states)}")
+    assert killed["server"] and killed["worker"]
+    assert states["done"]
+
+
+def assert_sound(path: Path) -> None:
+    with sqlite3.connect(path) as raw:
+        assert raw.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        assert raw.execute("PRAGMA foreign_key_check").fetchall() == []
+    raw.close()
+
+
+def assert_gone(workers: list[int]) -> None:
+    """They have ended with their server."""
+    _, alive = psutil.wait_procs(
+        [psutil.Process(pid) for pid in workers if psutil.pid_exists(pid)], timeout=PATIENCE_S
+    )
+    assert alive == []
+
+
+def assert_nothing_is_lost(url: str, reported: dict[str, tuple[str, str]]) -> None:
+    database = open_database(url)
+    with database.read() as session:
+        rows, total = library.list_runs(session, limit=10**6)
+        assert total == len(rows) >= len(reported)
+        unfinished = [row.slug for row in rows if row.state in ("queued", "running")]
+        assert len(unfinished) <= 1  # of the server that was killed last
+        for slug, (state, text) in reported.items():
+            run = repository.load_run(session, slug)
+            assert run.state == state
+            if state == "done":
+                assert run.result.variants[0].text == text == DONE_TEXT
+            else:
+                assert run.reason
+    database.close()
