@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help run test check format bench model browser
+.PHONY: help run test soak check format bench model browser
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -20,6 +20,9 @@ run: $(VENV)/.runtime model ## Set up and serve the app on http://127.0.0.1:7860
 
 test: $(VENV)/.dev model browser ## Set up, a browser included, and run all tests
 	$(PY) -m pytest
+
+soak: $(VENV)/.dev ## Kill, fill and crowd the app ten times as long as `make test` does, with figures
+	CKV_SOAK=10 $(PY) -m pytest -s tests/reliability
 
 check: $(VENV)/.dev ## Lint, format check and types
 	$(PY) -m ruff check .

@@ -107,7 +107,8 @@ def test_a_kill_at_any_moment_loses_nothing_reported_and_leaves_no_run_stuck(tmp
     assert_nothing_is_lost(url, reported)
     states = Counter(state for state, _ in reported.values())
     print(f"killed {dict(killed)}; reported {dict(states)}")
-    assert killed["server"] and killed["worker"]
+    assert killed["server"]
+    assert killed["worker"]
     assert states["done"]
 
 

@@ -1,0 +1,47 @@
+"""A server on a small disk that fills up during a run and is freed again.
+
+Says what happened, one line each: how the run ended, how the next one did, what SQLite finds.
+"""
+
+import contextlib
+import sqlite3
+import sys
+from pathlib import Path
+
+from storage.database import default_url, open_database
+from tests.ui.scripted_services import (
+    ENDLESS,
+    end_of,
+    generating,
+    make_client,
+    request,
+    wait_until,
+)
+from ui.services import Services
+
+
+def main(disk: Path) -> None:
+    """Fill the disk in the middle of a run."""
+    database = open_database(default_url(disk))
+    services = Services(database, make_client=make_client)
+    kept = services.start_run(request("steps 2"))
+    end_of(services, kept)
+    slug = services.start_run(request(ENDLESS))
+    wait_until(services, slug, generating)
+    filler = disk / "filler"
+    with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+        while file.write(b"x" * 4096):
+            pass
+    end = end_of(services, slug)
+    print(end.state, end.reason)
+    print(services.snapshot(kept).state)  # still readable
+    filler.unlink()
+    print(end_of(services, services.start_run(request("steps 2"))).state)
+    services.close()
+    database.close()
+    with sqlite3.connect(disk / "ckv.sqlite3") as raw:
+        print(raw.execute("PRAGMA integrity_check").fetchone()[0])
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

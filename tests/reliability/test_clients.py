@@ -1,0 +1,97 @@
+"""Fifty clients list, open and follow runs while one streams; nobody gets another's data."""
+
+import os
+import statistics
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.ui.scripted_services import ENDLESS, end_of, generating, request, wait_until
+from tests.ui.served_app import Served, by, served
+
+CLIENTS = 50
+ROUNDS = 3 * int(os.environ.get("CKV_SOAK", "1"))  # `make soak` asks for more
+USERS = ("ann", "bob")
+
+
+@pytest.fixture(scope="module")
+def app(tmp_path_factory):
+    with served(tmp_path_factory.mktemp("clients")) as app:
+        yield app
+
+
+def start(app: Served, user: str, script: str, context: str) -> str:
+    asked = request(script)
+    with by(user):
+        return app.services.start_run(type(asked)(context=context, question=script, model="tiny"))
+
+
+@pytest.mark.slow
+def test_fifty_clients_get_their_own_runs_while_one_streams(app: Served):
+    slugs = {user: start(app, user, "steps 3", f"{user} only words") for user in USERS}
+    for user, slug in slugs.items():
+        with by(user):
+            end_of(app.services, slug)
+    streaming = start(app, "ann", ENDLESS, "ann only words")
+    with by("ann"):
+        wait_until(app.services, streaming, generating)
+    times: dict[str, list[float]] = {}
+    lock = threading.Lock()
+
+    def visit(number: int) -> None:
+        user, other = USERS[number % 2], USERS[1 - number % 2]
+        with app.client(user) as client:
+            for _ in range(ROUNDS):
+                for name, call in (
+                    ("list", lambda: app.call(client, "RunsPage.open")),
+                    ("open", lambda: client.get(f"/data/{slugs[user]}/result.json")),
+                    ("prompt", lambda: client.get(f"/data/{slugs[user]}/prompt")),
+                    ("stranger", lambda: client.get(f"/data/{slugs[other]}/result.json")),
+                ):
+                    begin = time.perf_counter()
+                    answer = call()
+                    spent = time.perf_counter() - begin
+                    with lock:
+                        times.setdefault(name, []).append(spent * 1000)
+                    assert answer.status_code == (404 if name == "stranger" else 200), name
+                    assert slugs[other] not in answer.text
+                    if name == "list":
+                        assert slugs[user] in answer.text
+                        assert (streaming in answer.text) == (user == "ann")
+                    if name == "prompt":
+                        assert answer.json()["pieces"] == [f"{user} ", "only ", "words "]
+
+    with by("ann"):
+        before = app.services.snapshot(streaming).version
+    begin = time.perf_counter()
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        list(pool.map(visit, range(CLIENTS)))
+    wall = time.perf_counter() - begin
+    with by("ann"):
+        view = app.services.snapshot(streaming)
+        assert view.version > before, "the run stood still while others were served"
+        app.services.cancel_run(streaming)
+        end = end_of(app.services, streaming)
+    words = end.result.variants[0].text.split()
+    assert words == [f"w{step}" for step in range(len(words))]
+    count = sum(len(spent) for spent in times.values())
+    print(f"{CLIENTS} clients, {count} requests in {wall:.1f} s, {count / wall:.0f} a second")
+    for name, spent in times.items():
+        p95 = statistics.quantiles(spent, n=20)[-1]
+        print(f"{name}: median {statistics.median(spent):.0f} ms, 95th percentile {p95:.0f} ms")
+
+
+@pytest.mark.slow
+def test_pages_that_follow_a_run_see_it_to_its_end(app: Served):
+    slug = start(app, "bob", "steps 60", "bob follows this")
+    with ThreadPoolExecutor(20) as pool:
+        ends = list(pool.map(lambda _: followed(app, slug), range(20)))
+    assert all(ends)
+
+
+def followed(app: Served, slug: str) -> bool:
+    with app.client("bob") as client:
+        messages = app.queued(client, "RunPage.tail", slug)
+    return bool(messages[-1]["success"]) and "w59" in str(messages)
