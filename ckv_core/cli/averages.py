@@ -75,11 +75,11 @@ def _print_bounds(found: Sequence[Aggregate]) -> None:
         (
             each.spec,
             *(interval(each.figures.get(k)) for k in ("sigma_stage1", "theta", "tightness")),
-            f"{each.sigma_over_half:.1%}",
+            interval(each.figures.get("sigma_over_half"), percent=True),
             f"{each.violations:,} of {each.checked:,}",
         )
         for each in found
-        if each.sigma_over_half is not None
+        if each.violations is not None
     ]
     if rows:
         print("\nbounds; the chain L1 <= theta <= theta-hat <= relaxed where sigma > 0.5")

@@ -3,7 +3,7 @@
 One prompt is one sample: heads and layers of a prompt are not independent and are averaged first.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -40,17 +40,29 @@ class Interval:
     n: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class HeadWins:
     """Heads whose mean L1 over the prompts is below the base's (the paper's figure 2).
 
     Attributes:
-        wins: [layers, query_heads] bool; False where nothing was measured.
-        heads: heads counted.
+        own, base: [layers, query_heads] mean L1 of the variant and of its base; NaN where
+            nothing was measured.
+        n: prompts.
     """
 
-    wins: NDArray[np.bool_]
-    heads: int
+    own: Values
+    base: Values
+    n: int
+
+    @property
+    def wins(self) -> NDArray[np.bool_]:
+        """[layers, query_heads]; False where nothing was measured."""
+        return self.own < self.base
+
+    @property
+    def heads(self) -> int:
+        """Heads counted."""
+        return int((~np.isnan(self.own)).sum())
 
     @property
     def count(self) -> int:
@@ -63,26 +75,55 @@ class HeadWins:
         return self.count / self.heads if self.heads else float("nan")
 
 
+class Intervals(Mapping[str, Interval]):
+    """Intervals by key, each drawn when it is first read: resampling all of them takes seconds."""
+
+    def __init__(self, values: Mapping[str, Sequence[float]]) -> None:
+        """Take one value per prompt of each key; none may be empty."""
+        self._values = values
+        self._drawn: dict[str, Interval] = {}
+
+    def __getitem__(self, key: str) -> Interval:
+        """The interval of one key."""
+        if key not in self._drawn:
+            self._drawn[key] = mean_interval(self._values[key])
+        return self._drawn[key]
+
+    def __contains__(self, key: object) -> bool:
+        """Whether any prompt has a value; draws nothing."""
+        return key in self._values
+
+    def __iter__(self) -> Iterator[str]:
+        """All keys."""
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        """How many keys there are."""
+        return len(self._values)
+
+    def prompts(self, key: str) -> int:
+        """How many prompts have a value; draws nothing."""
+        return len(self._values[key])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Aggregate:
     """One variant over all prompts.
 
     Attributes:
         figures: by key of `sweep_reading.FIGURES`; `improved_heads`; `tightness`, the mean over
-            heads of L1 / theta; and by name of a quantity, its mean over heads, layers or steps.
-        head_wins: None without a base.
-        sigma_over_half: share of (prompt, head) pairs whose stage-1 mass is over 0.5; None if the
-            bounds were not measured.
+            heads of L1 / theta; `sigma_over_half`, the share of heads whose stage-1 mass is over
+            0.5; and by name of a quantity, its mean over heads, layers or steps.
+        head_wins: None without a base in every prompt.
         violations: (prompt, head) pairs with sigma over 0.5 where the chain
-            L1 <= theta <= theta-hat <= relaxed does not hold; None as above.
+            L1 <= theta <= theta-hat <= relaxed does not hold; None if the bounds were not measured.
         checked: such pairs in all.
     """
 
     spec: str
     label: str
-    figures: Mapping[str, Interval]
+    figures: Intervals
     head_wins: HeadWins | None
-    sigma_over_half: float | None
     violations: int | None
     checked: int = 0
     notes: tuple[str, ...] = field(default=())
@@ -143,25 +184,25 @@ def _aggregate(variants: Sequence[VariantResult]) -> Aggregate:
         **{key: figure.read for key, figure in FIGURES.items()},
         "improved_heads": _improved,
         "tightness": _tightness,
+        "sigma_over_half": _sigma_over_half,
         **{name: _mean_of(name) for name in QUANTITIES},
     }
-    figures = {}
-    for key, read in readers.items():
-        values = [value for value in map(read, variants) if value is not None]
-        if values:
-            figures[key] = mean_interval(values)
+    known = {
+        key: [value for value in map(read, variants) if value is not None]
+        for key, read in readers.items()
+    }
+    figures = Intervals({key: values for key, values in known.items() if values})
     notes = tuple(
-        f"{key}: known in {figure.n} of {len(variants)} prompts."
-        for key, figure in figures.items()
-        if figure.n < len(variants)
+        f"{key}: known in {figures.prompts(key)} of {len(variants)} prompts."
+        for key in figures
+        if figures.prompts(key) < len(variants)
     )
-    sigma, violations, checked = _chain(variants)
+    violations, checked = _chain(variants)
     return Aggregate(
         spec=variants[0].spec,
         label=variants[0].label,
         figures=figures,
         head_wins=_head_wins(variants),
-        sigma_over_half=sigma,
         violations=violations,
         checked=checked,
         notes=notes,
@@ -181,6 +222,13 @@ def _tightness(variant: VariantResult) -> float | None:
     return float((heads[known] / theta[known]).mean(dtype=np.float64)) if known.any() else None
 
 
+def _sigma_over_half(variant: VariantResult) -> float | None:
+    sigma = variant.analysis.get("sigma_stage1")
+    if sigma is None or np.isnan(sigma).all():
+        return None
+    return float((sigma[~np.isnan(sigma)] > 0.5).mean())
+
+
 def _mean_of(name: str) -> Callable[[VariantResult], float | None]:
     def read(variant: VariantResult) -> float | None:
         array = variant.analysis.get(name)
@@ -198,12 +246,12 @@ def _head_wins(variants: Sequence[VariantResult]) -> HeadWins | None:
         return None
     own: Values = np.mean([each.head_l1 for each in measured], axis=0, dtype=np.float64)
     base: Values = np.mean(bases, axis=0, dtype=np.float64)
-    return HeadWins(wins=own < base, heads=int((~np.isnan(own)).sum()))
+    return HeadWins(own=own, base=base, n=len(variants))
 
 
-def _chain(variants: Sequence[VariantResult]) -> tuple[float | None, int | None, int]:
-    """Share of heads with sigma over 0.5, violations among them, and how many they are."""
-    over = violations = heads = 0
+def _chain(variants: Sequence[VariantResult]) -> tuple[int | None, int]:
+    """Violations of the chain among the heads with sigma over 0.5, and how many they are."""
+    over = violations = measured = 0
     for variant in variants:
         parts = [variant.analysis.get(n) for n in ("theta", "theta_hat", "theta_relaxed")]
         sigma = variant.analysis.get("sigma_stage1")
@@ -211,7 +259,7 @@ def _chain(variants: Sequence[VariantResult]) -> tuple[float | None, int | None,
             continue
         chain = [variant.perturbation.head_l1, *(part for part in parts if part is not None)]
         supported = sigma > 0.5
-        heads += int((~np.isnan(sigma)).sum())
+        measured += 1
         over += int(supported.sum())
         size = variant.analysis.get("value_mass", chain[-1])
         # float32 sums of a few thousand terms: a millionth of C is rounding
@@ -220,4 +268,4 @@ def _chain(variants: Sequence[VariantResult]) -> tuple[float | None, int | None,
         for smaller, larger in pairwise(chain):
             broken |= smaller > larger + slack
         violations += int((broken & supported).sum())
-    return (over / heads, violations, over) if heads else (None, None, 0)
+    return (violations, over) if measured else (None, 0)
