@@ -56,6 +56,7 @@ class Panel {
     this.csv.setAttribute("aria-label", `Data of ${this.title} as CSV`);
     this.files.forEach((button) => button.setAttribute("aria-label", `${this.title} as ${button.textContent}`));
     this.node.setAttribute("aria-label", this.title);
+    if (!this.figure) this.plot.setAttribute("aria-label", this.title);
     const shape = JSON.stringify(chart.controls);
     if (shape !== this.shape) {
       this.shape = shape;
