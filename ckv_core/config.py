@@ -6,6 +6,7 @@ from typing import Literal
 
 from ckv_core.errors import ConfigError, PromptError
 from ckv_core.knobs import KnobValue
+from ckv_core.own_indices import OwnIndices
 from ckv_core.variants import VariantSpec
 
 Scenario = Literal["regular", "context-only"]
@@ -44,6 +45,7 @@ class CompareRequest:
         kind: compare, or sweep: many variants, no kept sets; max_new_tokens may be 0.
         analysis: parts of the laboratory to run, of ANALYSES.
         follow_ups: further questions to the same evicted caches; context-only.
+        own_indices: variants whose kept positions are given; they come after `variants`.
     """
 
     context: str
@@ -60,14 +62,16 @@ class CompareRequest:
     kind: Kind = "compare"
     analysis: tuple[str, ...] = ()
     follow_ups: tuple[str, ...] = ()
+    own_indices: tuple[OwnIndices, ...] = ()
 
     def specs(self) -> list[VariantSpec]:
-        """The parsed variants.
+        """The parsed variants, those of given positions last.
 
         Raises:
             ConfigError: a SPEC is wrong, or two of them are the same.
         """
         specs = [VariantSpec.parse(text, self.defaults) for text in self.variants]
+        specs += [own.spec() for own in self.own_indices]
         seen: dict[tuple[str, tuple[tuple[str, KnobValue], ...]], str] = {}
         for spec in specs:
             key = (spec.name, tuple(sorted(spec.params.items())))
@@ -106,13 +110,16 @@ class CompareRequest:
         return self.specs()
 
     def _check_counts(self) -> None:
-        if not self.variants:
+        count = len(self.variants) + len(self.own_indices)
+        if not count:
             raise ConfigError("Choose at least one variant.")
         is_sweep = self.kind == "sweep"
+        if is_sweep and self.own_indices:
+            raise ConfigError("A sweep varies methods; compare your own kept positions instead.")
         limit = MAX_SWEEP_POINTS if is_sweep else MAX_VARIANTS
-        if len(self.variants) > limit:
+        if count > limit:
             raise ConfigError(
-                f"{len(self.variants)} variants are too many; one {'sweep' if is_sweep else 'run'} "
+                f"{count} variants are too many; one {'sweep' if is_sweep else 'run'} "
                 f"takes up to {limit}."
             )
         least = 0 if is_sweep else 1

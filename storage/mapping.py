@@ -39,13 +39,15 @@ from storage.models import JsonObject, Prompt, Variant
 Columns = dict[str, Any]
 # Texts of a request live in the table prompts, so that a list of runs need not read them.
 TEXT_FIELDS = ("context", "question", "answer")
+# So do kept positions of the user's own, for the same reason.
+_ELSEWHERE = (*TEXT_FIELDS, "own_indices")
 _LIST_FIELDS = ("variants", "analysis", "follow_ups")
 
 
 def request_json(request: CompareRequest) -> JsonObject:
-    """A request without its texts."""
+    """A request without its texts and its own indices."""
     names = (field.name for field in fields(request))
-    values = {name: getattr(request, name) for name in names if name not in TEXT_FIELDS}
+    values = {name: getattr(request, name) for name in names if name not in _ELSEWHERE}
     lists = {name: list(getattr(request, name)) for name in _LIST_FIELDS}
     return values | lists | {"defaults": dict(request.defaults)}
 

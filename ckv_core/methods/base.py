@@ -11,7 +11,8 @@ from typing import Literal
 from ckv_core.errors import ConfigError
 
 Scorer = Literal["none", "position", "window"]
-BudgetRule = Literal["all", "uniform", "pyramid", "adaptive"]
+# `given`: the kept positions themselves were given.
+BudgetRule = Literal["all", "uniform", "pyramid", "adaptive", "given"]
 # How a head spends its budget; the second and third word are what a SPEC has after its '+'.
 Selector = Literal["top_k", "critical", "critical_auto"]
 SELECTORS: dict[Selector, str] = {
