@@ -92,6 +92,14 @@ class RunSummary:
     bars: tuple[VariantBar, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class RunNotes:
+    """What readers wrote beside a run."""
+
+    note: str = ""
+    tags: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRun:
     """A saved run with all its results.

@@ -16,8 +16,8 @@ from ckv_core.events import RunResult
 from ckv_core.records import RetainedSet
 from storage import mapping, search
 from storage.codecs import EncodedArray, decode_retained
-from storage.models import ACTIVE_STATES, SLUG_LENGTH, Array, Prompt, Run, Variant
-from storage.records import Lineage, RunState, StoredPrompt, StoredRun
+from storage.models import ACTIVE_STATES, SLUG_LENGTH, Array, Prompt, Run, Tag, Variant
+from storage.records import Lineage, RunNotes, RunState, StoredPrompt, StoredRun
 
 _SLUG_ALPHABET = string.ascii_lowercase + string.digits
 _ARRAY_FIELDS = tuple(field.name for field in fields(EncodedArray))
@@ -108,6 +108,20 @@ def load_prompt(session: Session, slug: str) -> StoredPrompt:
         answer=row.answer,
         tokenised=mapping.prompt_record(row),
     )
+
+
+def load_notes(session: Session, slug: str) -> RunNotes:
+    """Note and tags of a run.
+
+    Raises:
+        RunMissingError: there is none of that name.
+    """
+    statement = select(Run.id, Run.note).where(Run.slug == slug, Run.deleted_at.is_(None))
+    row = session.execute(statement).one_or_none()
+    if row is None:
+        raise _missing(slug)
+    tags = session.scalars(select(Tag.name).where(Tag.run_id == row.id).order_by(Tag.name))
+    return RunNotes(row.note, tuple(tags))
 
 
 def run_owner(session: Session, slug: str) -> str | None:

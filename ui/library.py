@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from storage import library
+from storage import library, repository
 from storage.database import Database
-from storage.records import RunFilter, RunRelative, RunSort, RunSummary
+from storage.records import RunFilter, RunNotes, RunRelative, RunSort, RunSummary
 from ui.access import Access
 
 UNDO_MINUTES = 10
@@ -53,6 +53,14 @@ class Library:
         owner = self._access.user()
         with self._database.read() as session:
             return library.relatives(session, slug, owner)
+
+    def notes(self, slug: str) -> RunNotes:
+        """A run's note and tags; those who may only read the run get none."""
+        self._access.check_run(slug)
+        if not self._access.may_change(slug):
+            return RunNotes()
+        with self._database.read() as session:
+            return repository.load_notes(session, slug)
 
     def annotate(self, slug: str, title: str, note: str, tags: Sequence[str]) -> None:
         """Set a run's title, note and tags.

@@ -12,7 +12,7 @@ from ckv_core.errors import StorageError
 from storage import library, repository
 from storage.database import default_url, open_database
 from storage.recorder import Recorder
-from storage.records import Lineage, RunFilter
+from storage.records import Lineage, RunFilter, RunNotes
 from storage.repository import RunMissingError
 from tests.storage.run_strategies import big_events
 
@@ -121,7 +121,11 @@ def test_annotations_are_listed_and_bounded(database):
     annotate(database, slug, " New ", "note\x00", ["b", "a", "b"])
     with database.read() as session:
         (run,), _ = library.list_runs(session)
+        notes = repository.load_notes(session, slug)
+        with pytest.raises(RunMissingError):
+            repository.load_notes(session, "nope")
     assert (run.title, run.note, run.tags) == ("New", "note\x00", ("a", "b"))
+    assert notes == RunNotes("note\x00", ("a", "b"))
     refused = [
         ({"title": "x" * 201}, "1 to 200 characters"),
         ({"title": " "}, "1 to 200 characters"),

@@ -18,7 +18,7 @@ from ckv_core.records import (
     VariantResult,
 )
 from ckv_core.worker.messages import ModelStatus, TokensCounted
-from storage.records import Lineage, RunSummary, VariantBar
+from storage.records import Lineage, RunNotes, RunSummary, VariantBar
 from storage.repository import RunMissingError
 from ui.services import RunSnapshot
 
@@ -258,6 +258,9 @@ class FakeLibrary:
 
     def relatives(self, slug: str):
         return None, []
+
+    def notes(self, slug: str) -> RunNotes:
+        return RunNotes("a note", ("good",))
 
     def annotate(self, *args) -> None:
         self.called.append(("annotate", *args))
