@@ -20,10 +20,12 @@ class JsonField:
 
     Attributes:
         path: e.g. `variants[1].receipt.cache_bytes`; empty at the top.
+        whole: what it is a part of, for the message.
     """
 
     value: object
     path: str = ""
+    whole: str = "result JSON"
 
     def fail(self, expected: str) -> NoReturn:
         """Refuse the value.
@@ -35,7 +37,7 @@ class JsonField:
 
     def __getitem__(self, key: str) -> "JsonField":
         """A member of an object; one that is absent reads as null."""
-        return JsonField(self._members().get(key), f"{self.path}.{key}" if self.path else key)
+        return self._part(self._members().get(key), f"{self.path}.{key}" if self.path else key)
 
     @property
     def absent(self) -> bool:
@@ -51,7 +53,7 @@ class JsonField:
         members = self._members()
         if len(members) > most:
             self.fail(f"at most {most} members are allowed")
-        return {key: self[JsonField(key, f"{self.path} key").text(64)] for key in members}
+        return {key: self[self._part(key, f"{self.path} key").text(64)] for key in members}
 
     def items(self, most: int, length: int | None = None) -> list["JsonField"]:
         """The values of an array of at most `most`, or of exactly `length`."""
@@ -61,7 +63,7 @@ class JsonField:
             self._refuse(f"{length} values are expected, got {len(self.value)}")
         if len(self.value) > most:
             self._refuse(f"at most {most} values are allowed, got {len(self.value)}")
-        return [JsonField(item, f"{self.path}[{i}]") for i, item in enumerate(self.value)]
+        return [self._part(item, f"{self.path}[{i}]") for i, item in enumerate(self.value)]
 
     def integers(self, low: int, high: int, most: int) -> tuple[int, ...]:
         """An array of whole numbers; quick, as it may be long."""
@@ -119,10 +121,13 @@ class JsonField:
             self.fail(f"text of the form {pattern} is expected")
         return self.value
 
+    def _part(self, value: object, path: str) -> "JsonField":
+        return JsonField(value, path, self.whole)
+
     def _members(self) -> dict[str, object]:
         if not isinstance(self.value, dict):
             self.fail("an object is expected")
         return self.value
 
     def _refuse(self, sentence: str) -> NoReturn:
-        raise ConfigError(f"The result JSON is wrong at {self.path or 'its top'}: {sentence}.")
+        raise ConfigError(f"The {self.whole} is wrong at {self.path or 'its top'}: {sentence}.")

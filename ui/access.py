@@ -107,6 +107,7 @@ def _of_gradio() -> Viewer | None:
     request = LocalContext.request.get(None)
     if request is None:
         return None
-    asked: Any = getattr(request, "request", None)
+    # MCP hands over the bare request, every other way Gradio's wrapper around it.
+    asked: Any = getattr(request, "request", request)
     viewer = asked.scope.get(SCOPE_KEY) if asked is not None else None
     return viewer if isinstance(viewer, Viewer) else Viewer()

@@ -6,6 +6,8 @@ import gradio as gr
 from starlette.middleware import Middleware
 
 from ckv_core.modeling.catalog import list_models
+from ui.api import Api
+from ui.api_routes import api_routes
 from ui.examples import load_examples
 from ui.middleware import Guard
 from ui.pages.aggregate import AggregatePage
@@ -19,6 +21,7 @@ from ui.pages.sweep import SweepPage
 from ui.routes import build_routes
 from ui.services import Services
 from ui.settings import Settings
+from ui.several_routes import several_routes
 from ui.theme import ASSETS, CSS_PATHS, FAVICON_PATH, LOGO_PATH, build_theme
 
 TITLE = "CriticalKV Lab"
@@ -41,6 +44,7 @@ def build_app(services: Services, settings: Settings) -> gr.Blocks:
             services, settings, models=_models(settings.model), examples=load_examples()
         )
         compare.wire(app)
+        Api(services, settings).register()
     with app.route("Sweep", "/sweep", show_in_navbar=False) as sweep_route:
         _header("/sweep")
         SweepPage(
@@ -70,7 +74,7 @@ def launch_options(services: Services, settings: Settings) -> dict[str, Any]:
     """How the app is served; see docs of `gr.Blocks.launch`."""
     return {
         "app_kwargs": {
-            "routes": build_routes(services),
+            "routes": [*build_routes(services), *api_routes(Api(services, settings))],
             "middleware": [Middleware(Guard, settings=settings, opened_runs=services.shares.slugs)],
             "docs_url": None,
             "redoc_url": None,
@@ -85,7 +89,7 @@ def launch_options(services: Services, settings: Settings) -> dict[str, Any]:
         "run_history": False,
         "ssr_mode": False,
         "pwa": False,
-        "mcp_server": False,
+        "mcp_server": settings.mcp,
         "share": False,
         "enable_monitoring": False,
         "show_error": False,

@@ -29,6 +29,7 @@ class Settings:
             loopback means this machine's own names.
         space_host: public host name on Hugging Face Spaces; None elsewhere.
         limits: what the app takes at most.
+        mcp: offer the endpoints of ui/api.py to MCP clients too.
     """
 
     host: str
@@ -41,6 +42,7 @@ class Settings:
     allowed_hosts: frozenset[str]
     space_host: str | None
     limits: Limits
+    mcp: bool
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> "Settings":
@@ -64,6 +66,7 @@ class Settings:
             allowed_hosts=_hosts(given.get("CKV_ALLOWED_HOSTS", "")),
             space_host=given.get("SPACE_HOST") if on_spaces else None,
             limits=Limits.from_environ(given),
+            mcp=_flag(given, "CKV_MCP"),
         )
 
     @property

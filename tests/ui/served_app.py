@@ -70,9 +70,10 @@ class Served:
 
 
 @contextmanager
-def served(folder: Path, *, with_logins: bool = True) -> Iterator[Served]:
-    """Serve until the end of the block."""
-    settings = replace(Settings.from_environ({}), port=0, users=USERS if with_logins else {})
+def served(folder: Path, *, with_logins: bool = True, **changes: Any) -> Iterator[Served]:
+    """Serve until the end of the block, with changed settings."""
+    users = USERS if with_logins else {}
+    settings = replace(Settings.from_environ({}), port=0, users=users, **changes)
     database = open_database(default_url(folder))
     access = Access(database, with_logins=with_logins)
     services = Services(database, make_client=make_client, access=access)

@@ -1,0 +1,280 @@
+"""What programs may call: four endpoints for gradio_client, MCP and ui/api_routes.py."""
+
+import asyncio
+import inspect
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from functools import wraps
+from typing import Any, cast
+
+import gradio as gr
+from gradio.context import LocalContext
+from gradio.events import api
+from starlette.requests import Request
+
+from ckv_core.config import (
+    ANALYSES,
+    MAX_FOLLOW_UPS,
+    MAX_NEW_TOKENS,
+    MAX_TEXT_CHARS,
+    MAX_VARIANTS,
+    CompareRequest,
+)
+from ckv_core.errors import CkvError, ConfigError
+from ckv_core.events import RunResult
+from ckv_core.json_fields import JsonField
+from ckv_core.knobs import DEFAULT_BUDGET
+from ckv_core.result_json import to_json
+from storage.library import SORTS
+from storage.records import RunFilter, RunSort
+from storage.repository import RunMissingError
+from ui.forms import DEFAULT_VARIANTS
+from ui.pages.live import UNKNOWN_RUN
+from ui.routes import NOT_YET, is_slug
+from ui.run_query import STATES, TEXT_CHARS, run_row
+from ui.services import RunSnapshot, Services
+from ui.settings import Settings
+
+LOGGER = logging.getLogger(__name__)
+LONGEST_WAIT_S = 60.0
+POLL_S = 0.2
+MOST_RUNS = 100
+# An answer is built in memory and sent as one message; the bundle is smaller and streams.
+MOST_POSITIONS = 4_000_000
+BROKEN = "The server could not do this; its log says why."
+# What get_run tells of a variant; the rest may be megabytes.
+SHORT = (
+    "spec",
+    "label",
+    "params",
+    "receipt",
+    "text",
+    "stopped",
+    "agreement",
+    "first_difference",
+    "answer_found",
+    "answer_scores",
+    "tokens_per_second",
+)
+SHORT_PERTURBATION = ("kl", "final_hidden_l1", "improved_head_share")
+Result = dict[str, Any]
+
+
+class Api:
+    """The endpoints. Every one acts for whoever asks, as the pages do.
+
+    Arguments come from a client and may be anything; each method raises CkvError with one
+    sentence for what it does not take. Docstrings are shown to clients, one line per argument.
+    """
+
+    def __init__(self, services: Services, settings: Settings) -> None:
+        """Endpoints of one app."""
+        self._services = services
+        self._settings = settings
+
+    def register(self) -> None:
+        """Make them known to Gradio; call inside the Blocks context."""
+        for method in (self.compare, self.get_run, self.list_runs, self.export_run):
+            # Not queued: MCP then calls the function with the request that carries the login.
+            api(_endpoint(method), api_name=method.__name__, queue=False)
+
+    def compare(  # noqa: PLR0913, PLR0917 - the arguments are the endpoint's
+        self,
+        context: str,
+        question: str = "",
+        variants: list[str] | None = None,
+        budget: str = DEFAULT_BUDGET,
+        alpha: float | None = None,
+        scenario: str = "regular",
+        model: str = "",
+        max_new_tokens: int = 64,
+        answer: str = "",
+        ignore_eos: bool = False,
+        analysis: list[str] | None = None,
+        follow_ups: list[str] | None = None,
+    ) -> Result:
+        """Start comparing KV-cache eviction methods on one prompt; returns at once.
+
+        Follow the run with get_run and the slug that this returns.
+
+        Args:
+            context: The long text whose cache entries are evicted.
+            question: Asked about the text.
+            variants: As METHOD[+critical][:key=value,...]; null for the usual six.
+            budget: Entries kept per KV head, as tokens (128), percent (10%) or memory (4MiB).
+            alpha: CriticalKV's share for attention alone, 0 to 1; null for the preset's.
+            scenario: regular compresses context and question, context-only the context alone.
+            model: Name, Hugging Face id or folder; empty for the app's own.
+            max_new_tokens: Tokens to generate per variant.
+            answer: Reference answer to look for in what is generated.
+            ignore_eos: Go on after the end-of-text token.
+            analysis: Parts of the laboratory to run: bounds, forced, greedy.
+            follow_ups: More questions to the same evicted caches; context-only.
+        """
+        given = JsonField(locals(), whole="request")
+        chosen = given["variants"].maybe(lambda field: _texts(field, MAX_VARIANTS))
+        defaults = {"budget": given["budget"].text(TEXT_CHARS)}
+        if not given["alpha"].absent:
+            defaults["alpha"] = f"{given['alpha'].number(0, 1):g}"
+        request = CompareRequest(
+            context=given["context"].text(MAX_TEXT_CHARS),
+            question=given["question"].text(MAX_TEXT_CHARS),
+            scenario=given["scenario"].text(TEXT_CHARS),  # type: ignore[arg-type]  # validated
+            model=given["model"].text(TEXT_CHARS).strip() or self._settings.model,
+            variants=DEFAULT_VARIANTS if chosen is None else chosen,
+            defaults=defaults,
+            answer=given["answer"].text(MAX_TEXT_CHARS),
+            max_new_tokens=given["max_new_tokens"].integer(1, MAX_NEW_TOKENS),
+            ignore_eos=given["ignore_eos"].boolean(),
+            device=self._settings.device,
+            analysis=given["analysis"].maybe(lambda field: _texts(field, len(ANALYSES))) or (),
+            follow_ups=given["follow_ups"].maybe(lambda field: _texts(field, MAX_FOLLOW_UPS)) or (),
+        )
+        slug = self._services.start_run(request)
+        return {"slug": slug, "state": "queued", "link": f"/r/{slug}"}
+
+    async def get_run(self, slug: str, wait_s: float = 0.0) -> Result:
+        """State, figures and generated texts of a run, as far as it is.
+
+        Args:
+            slug: Name of the run, as compare and list_runs give it.
+            wait_s: Seconds, up to 60, to wait for the end of a run that is not over.
+        """
+        longest = JsonField(wait_s, "wait_s", "request").number(0, LONGEST_WAIT_S)
+        until = asyncio.get_running_loop().time() + longest
+        while True:
+            snapshot = await asyncio.to_thread(self._find, slug)
+            left = until - asyncio.get_running_loop().time()
+            if snapshot.is_final or left <= 0:
+                return _run_json(snapshot)
+            await asyncio.sleep(min(POLL_S, left))
+
+    def list_runs(  # noqa: PLR0913, PLR0917 - the arguments are the endpoint's
+        self,
+        text: str = "",
+        model: str = "",
+        method: str = "",
+        tag: str = "",
+        state: str = "",
+        sort: str = "newest",
+        limit: int = 20,
+        offset: int = 0,
+    ) -> Result:
+        """Saved runs, pinned ones first, and how many there are in all.
+
+        Args:
+            text: Words to find in title, note, question and generated text.
+            model: Only runs of this model.
+            method: Only runs with a variant of this method, such as snapkv.
+            tag: Only runs with this tag.
+            state: Only runs in this state: queued, running, done, failed or cancelled.
+            sort: newest, oldest, title, model or tokens.
+            limit: Runs to return, up to 100.
+            offset: Runs to leave out at the start.
+        """
+        given = JsonField(locals(), whole="request")
+        wanted = RunFilter(
+            text=given["text"].text(TEXT_CHARS),
+            model=given["model"].text(TEXT_CHARS),
+            method=given["method"].text(TEXT_CHARS),
+            tag=given["tag"].text(TEXT_CHARS),
+            state=given["state"].one_of(*STATES) if state else "",
+        )
+        found, total = self._services.library.list_runs(
+            wanted,
+            cast("RunSort", given["sort"].one_of(*SORTS)),
+            given["limit"].integer(1, MOST_RUNS),
+            given["offset"].integer(0, 10**9),
+        )
+        rows = [run_row(run) for run in found]
+        for row in rows:
+            del row["thumbnail"]
+        return {"total": total, "runs": rows}
+
+    def export_run(self, slug: str) -> Result:
+        """The whole run as result JSON: kept positions, tokens and every figure; may be large.
+
+        Args:
+            slug: Name of the run.
+        """
+        snapshot = self._find(slug)
+        variants = snapshot.result.variants
+        if not variants:
+            raise ConfigError(NOT_YET)
+        kept = sum(variant.receipt.retained_entries for variant in variants if variant.receipt)
+        if kept > MOST_POSITIONS:
+            raise ConfigError(
+                f"This run holds {kept:,} kept positions, too many for one answer; download "
+                f"/data/{snapshot.slug}/bundle.zip instead."
+            )
+        return to_json(snapshot.result)
+
+    def _find(self, slug: object) -> RunSnapshot:
+        if not is_slug(slug):
+            raise RunMissingError(UNKNOWN_RUN)
+        return self._services.snapshot(str(slug))
+
+
+def _run_json(snapshot: RunSnapshot) -> Result:
+    request, result, progress = snapshot.request, snapshot.result, snapshot.progress
+    data = f"/data/{snapshot.slug}"
+    return {
+        "slug": snapshot.slug,
+        "title": snapshot.title,
+        "state": snapshot.state,
+        "reason": snapshot.reason,
+        "over": snapshot.is_final,
+        "link": f"/r/{snapshot.slug}",
+        "progress": {"stage": progress.stage, "fraction": progress.fraction} if progress else None,
+        "queue_ahead": snapshot.queue_ahead,
+        "model": request.model,
+        "scenario": request.scenario,
+        "prompt_tokens": result.prompt.tokens if result.prompt else None,
+        "variants": _variants_json(result),
+        "timings_ms": dict(snapshot.stage_ms),
+        "files": {name: f"{data}/{name}" for name in ("result.json", "bundle.zip", "table.csv")},
+    }
+
+
+def _variants_json(result: RunResult) -> list[Result]:
+    """The short part of docs/result_json.md."""
+    light = [
+        replace(v, retained=None, token_ids=(), token_texts=(), analysis={}, forced_steps=())
+        for v in result.variants
+    ]
+    rows = to_json(replace(result, variants=light, prompt=None))["variants"]
+    return [
+        {name: row[name] for name in SHORT}
+        | {name: row["perturbation"].get(name) for name in SHORT_PERTURBATION}
+        for row in rows
+    ]
+
+
+def _texts(field: JsonField, most: int) -> tuple[str, ...]:
+    return tuple(item.text(MAX_TEXT_CHARS) for item in field.items(most))
+
+
+def _endpoint(method: Callable[..., Any]) -> Callable[..., Any]:
+    """The method as Gradio calls it; errors become what its clients show."""
+
+    @wraps(method)
+    async def call(*args: object, **named: object) -> object:
+        # MCP hands over the bare request, and shows what str() makes of an answer.
+        by_mcp = isinstance(LocalContext.request.get(None), Request)
+        try:
+            if inspect.iscoroutinefunction(method):
+                answer = await method(*args, **named)
+            else:
+                answer = await asyncio.to_thread(method, *args, **named)
+        except CkvError as error:
+            if by_mcp:
+                raise
+            raise gr.Error(str(error), print_exception=False) from None
+        except Exception:
+            LOGGER.exception("The endpoint %s failed.", method.__name__)
+            raise gr.Error(BROKEN, print_exception=False) from None
+        return json.dumps(answer) if by_mcp else answer
+
+    return call
