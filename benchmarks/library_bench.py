@@ -1,41 +1,65 @@
-"""Times the queries of the library over 10,000 made-up runs; an argument is a database URL."""
+"""Times the list of runs over 10,000 made-up ones, as a Markdown table.
+
+An argument is the URL of an empty database; without one it is a SQLite file.
+"""
 
 import random
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
+from statistics import quantiles
 
 from sqlalchemy import insert
+from sqlalchemy.orm import Session
 
 from storage import library, search
 from storage.database import Database, default_url, open_database
 from storage.models import Prompt, Run, Tag, Variant
-from storage.records import RunFilter
+from storage.records import RunFilter, RunSort
 
 RUNS = 10_000
 VARIANTS = 8
-REPEATS = 20
+REPEATS = 40
+PAGE = 25
 METHODS = ("full", "snapkv", "adakv", "pyramidkv")
 START = datetime(2026, 1, 1, tzinfo=UTC)
-QUERIES = {
-    "first page": ({}, "newest", 0),
-    "page 300": ({}, "newest", 7_475),
-    "by title": ({}, "title", 0),
-    "by tokens": ({}, "tokens", 0),
-    "word in all": ({"text": "harbour"}, "newest", 0),
-    "rare word": ({"text": "w77"}, "newest", 0),
-    "two words and a prefix": ({"text": "harbour w7 w8"}, "newest", 0),
-    "method and budget": ({"method": "adakv", "min_budget": 100, "max_budget": 200}, "newest", 0),
-    "budget alone": ({"min_budget": 100}, "newest", 0),
-    "tag": ({"tag": "t3"}, "newest", 0),
-    "state and model": ({"state": "done", "model": "model-2"}, "newest", 0),
-    "a month": ({"since": START, "until": START + timedelta(days=30)}, "newest", 0),
+ALL = RunFilter()
+QUERIES: dict[str, tuple[RunFilter, RunSort, int]] = {
+    "first page": (ALL, "newest", 0),
+    "page 300": (ALL, "newest", 7_475),
+    "sorted: oldest": (ALL, "oldest", 0),
+    "sorted: title": (ALL, "title", 0),
+    "sorted: model": (ALL, "model", 0),
+    "sorted: tokens": (ALL, "tokens", 0),
+    "search: a word of every run": (RunFilter(text="harbour"), "newest", 0),
+    "search: a rare word": (RunFilter(text="w77"), "newest", 0),
+    "search: two words and a beginning": (RunFilter(text="harbour w7 w8"), "newest", 0),
+    "model": (RunFilter(model="model-2"), "newest", 0),
+    "method": (RunFilter(method="adakv"), "newest", 0),
+    "budget, all runs pass": (RunFilter(min_budget=100), "newest", 0),
+    "budget, few pass": (RunFilter(max_budget=3), "newest", 0),
+    "budget, none passes": (RunFilter(min_budget=9_999), "newest", 0),
+    "method and budget": (RunFilter(method="adakv", min_budget=100, max_budget=200), "newest", 0),
+    "tag": (RunFilter(tag="t3"), "newest", 0),
+    "state": (RunFilter(state="done"), "newest", 0),
+    "kind": (RunFilter(kind="compare"), "newest", 0),
+    "a month": (RunFilter(since=START, until=START + timedelta(days=30)), "newest", 0),
+    "pinned": (RunFilter(pinned=True), "newest", 0),
+    "one owner": (RunFilter(owner="user-1"), "newest", 0),
+    "search, method, budget, by title": (
+        RunFilter(text="harbour", method="adakv", min_budget=100),
+        "title",
+        0,
+    ),
 }
 
 
 def fill(database: Database) -> None:
+    """Store the runs."""
     rng = random.Random(0)
     with database.write() as session:
         for index in range(RUNS):
@@ -45,7 +69,7 @@ def fill(database: Database) -> None:
                 reason="", created_at=START + timedelta(minutes=30 * index), scenario="regular",
                 model_name=f"model-{index % 5}", prompt_tokens=rng.randrange(8_000),
                 complete=True, request={"variants": ["snapkv"] * VARIANTS}, environment={},
-                timings_ms={}, pinned=index % 1_000 == 0,
+                timings_ms={}, pinned=index % 1_000 == 0, owner=f"user-{index % 3}",
             )  # fmt: skip
             session.add(run)
             session.flush()
@@ -68,16 +92,26 @@ def fill(database: Database) -> None:
 
 
 def measure(database: Database) -> None:
+    """Print a row for every query, and one for the choices that stand beside the list."""
+    print("| list of runs | runs found | median ms | p95 ms |\n| --- | --- | --- | --- |")
     for name, (wanted, sort, offset) in QUERIES.items():
-        times = []
-        for _ in range(REPEATS):
-            began = time.perf_counter()
-            with database.read() as session:
-                _, total = library.list_runs(session, RunFilter(**wanted), sort, 25, offset)
-            times.append((time.perf_counter() - began) * 1000)
-        times.sort()
-        middle, most = times[REPEATS // 2], times[-1]
-        print(f"{name:24} {total:6} runs  median {middle:6.1f} ms  slowest {most:6.1f} ms")
+        ask = partial(library.list_runs, wanted=wanted, sort=sort, limit=PAGE, offset=offset)
+        with database.read() as session:
+            _, total = ask(session)
+        print_row(name, f"{total:,}", database, ask)
+    print_row("choices of the filters", "", database, library.choices)
+
+
+def print_row(name: str, total: str, database: Database, ask: Callable[[Session], object]) -> None:
+    """Ask again and again, each time in a session of its own as the pages do."""
+    times = []
+    for _ in range(REPEATS):
+        began = time.perf_counter()
+        with database.read() as session:
+            ask(session)
+        times.append((time.perf_counter() - began) * 1000)
+    middle, *_, highest = quantiles(times, n=20)[9:]
+    print(f"| {name} | {total} | {middle:.1f} | {highest:.1f} |")
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, cast
 
-from sqlalchemy import ColumnElement, delete, exists, false, func, insert, select, update
+from sqlalchemy import ColumnElement, delete, false, func, insert, literal, select, update
 from sqlalchemy.orm import Session
 
 from ckv_core.errors import StorageError
@@ -57,6 +57,8 @@ def list_runs(
     """
     conditions = _conditions(session, wanted or RunFilter())
     total = session.scalar(select(func.count(Run.id)).where(*conditions)) or 0
+    if total <= offset:
+        return [], total
     # Keys first, so that sorting moves no wide row.
     order = (Run.pinned.desc(), _KEYS[sort], Run.id.asc() if sort == "oldest" else Run.id.desc())
     keys = session.scalars(
@@ -230,8 +232,9 @@ def _variant_conditions(wanted: RunFilter) -> list[ColumnElement[bool]]:
         asked.append(Variant.method != "full")
     if wanted.method:
         asked.append(Variant.method == wanted.method)
-    # EXISTS stops at a run's first such variant; a list of keys would hold all of them.
-    return [exists().where(Variant.run_id == Run.id, *asked)] if asked else []
+    # EXISTS stops at a run's first such variant; for a constant, SQLite reads an index alone.
+    found = select(literal(1)).where(Variant.run_id == Run.id, *asked).exists()
+    return [found] if asked else []
 
 
 def _summaries(session: Session, keys: Sequence[int]) -> list[RunSummary]:
