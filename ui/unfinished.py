@@ -1,0 +1,137 @@
+"""The unfinished runs: followed in memory for whoever watches, recorded event by event."""
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable
+
+from ckv_core.errors import CkvError, StorageError
+from ckv_core.events import RunEvent
+from storage.recorder import Recorder
+from storage.records import RunState, StoredRun
+from ui.live_runs import LiveRun, RunSnapshot
+
+LOGGER = logging.getLogger(__name__)
+UNSAVED_LIMIT = 8
+
+
+class UnfinishedRuns:
+    """Thread-safe; a run is here from its start until its end is recorded."""
+
+    def __init__(self, recorder: Recorder, stop: Callable[[str], None]) -> None:
+        """Empty.
+
+        Args:
+            recorder: writes every event.
+            stop: told the slug of a run that can no longer be recorded.
+        """
+        self._recorder = recorder
+        self._stop = stop
+        self._lock = threading.Lock()
+        self._live: dict[str, LiveRun] = {}
+        self._unsaved: dict[str, LiveRun] = {}
+
+    def add(self, stored: StoredRun) -> None:
+        """Follow a run that was just created."""
+        with self._lock:
+            self._live[stored.slug] = LiveRun.from_stored(stored)
+
+    def slugs(self) -> list[str]:
+        """Of all that are not over, oldest first."""
+        with self._lock:
+            return list(self._live)
+
+    def owners(self) -> list[str | None]:
+        """Who started them, one entry each."""
+        with self._lock:
+            return [run.owner for run in self._live.values()]
+
+    def states(self) -> dict[str, int]:
+        """How many there are in each state."""
+        with self._lock:
+            return dict(Counter(run.state for run in self._live.values()))
+
+    def find(self, slug: str) -> LiveRun | None:
+        """The run if it is not over, or if its end could not be saved."""
+        with self._lock:
+            return self._live.get(slug) or self._unsaved.get(slug)
+
+    def view(self, run: LiveRun) -> RunSnapshot:
+        """The run as it is now."""
+        with self._lock:
+            ahead = list(self._live).index(run.slug) if run.state == "queued" else 0
+            return run.snapshot(ahead)
+
+    def let_go(self, slug: str) -> None:
+        """Forget a run that is to be deleted.
+
+        Raises:
+            StorageError: it is not over.
+        """
+        with self._lock:
+            if slug in self._live:
+                raise StorageError("This run is not over; cancel it first, then delete it.")
+            self._unsaved.pop(slug, None)
+
+    def apply(self, slug: str, event: RunEvent) -> None:
+        """Take in one event: memory first, so that watchers wait for no disk."""
+        with self._lock:
+            run = self._live.get(slug)
+            if run is None:
+                return
+            is_first = run.started_at is None
+            run.apply(event)
+        try:
+            if is_first:
+                self._recorder.start(slug)
+            was_recorded = self._recorder.apply(slug, event)
+        except Exception as error:
+            LOGGER.exception("Run %s cannot be recorded.", slug)
+            self._abandon(slug, _not_saved(error))
+        else:
+            if not was_recorded:
+                self._abandon(slug, "The run was ended or deleted by another server.")
+
+    def end(self, slug: str, state: RunState, reason: str) -> None:
+        """Record the end, then move the run from memory to storage in one step."""
+        with self._lock:
+            if slug not in self._live:
+                return
+        was_saved = True
+        try:
+            if state == "done":
+                self._recorder.finish(slug)
+            elif state == "failed":
+                self._recorder.fail(slug, reason)
+            else:
+                self._recorder.cancel(slug, reason)
+        except Exception as error:
+            LOGGER.exception("The end of run %s cannot be recorded.", slug)
+            was_saved = False
+            if state == "done":
+                state, reason = "failed", _not_saved(error)
+        with self._lock:
+            run = self._live.pop(slug, None)
+            if run is None:
+                return
+            run.end(state, reason)
+            for waiting in self._live.values():
+                waiting.version += 1  # one run fewer is ahead of it
+            if not was_saved:
+                self._keep_unsaved(run)
+
+    def _abandon(self, slug: str, reason: str) -> None:
+        self._stop(slug)
+        self.end(slug, "failed", reason)
+
+    def _keep_unsaved(self, run: LiveRun) -> None:
+        """Storage still calls it running; whoever asks gets the truth from memory."""
+        self._unsaved[run.slug] = run
+        while len(self._unsaved) > UNSAVED_LIMIT:
+            del self._unsaved[next(iter(self._unsaved))]
+
+
+def _not_saved(error: Exception) -> str:
+    """The sentence for a run that storage refused."""
+    detail = str(error) if isinstance(error, CkvError) else type(error).__name__
+    return f"The run could not be saved: {detail}"
