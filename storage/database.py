@@ -1,5 +1,6 @@
 """Opens the database: engine set-up, migrations, sessions."""
 
+import secrets
 import sqlite3
 import threading
 import time
@@ -37,6 +38,7 @@ from storage.backup import copy_database
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 BUSY_TIMEOUT_S = 30
+CONNECT_TIMEOUT_S = 10
 _ADVISORY_LOCK = 0x436B764C  # any number that no other program on that PostgreSQL uses
 _migrating = threading.Lock()  # alembic's context is one per process
 
@@ -51,7 +53,8 @@ def open_database(url: str) -> "Database":
     """Open, create and migrate as needed; safe when several processes do it at once.
 
     Args:
-        url: SQLAlchemy URL, e.g. from `default_url`; the parent folder of a SQLite file is made.
+        url: SQLAlchemy URL of SQLite or PostgreSQL, e.g. from `default_url`; the parent folder of
+            a SQLite file is made.
 
     Raises:
         StorageError: no such driver, no database there, not writable, or a newer schema.
@@ -62,9 +65,13 @@ def open_database(url: str) -> "Database":
         raise StorageError(
             "CKV_DATABASE_URL is no database URL; write for example sqlite:////folder/ckv.sqlite3."
         ) from None
+    if parsed.drivername == "postgres":  # as many hosting services write it
+        parsed = parsed.set(drivername="postgresql")
     name = _display_name(parsed)
     if parsed.get_backend_name() == "sqlite":
         _prepare_file(parsed)
+    elif parsed.get_backend_name() != "postgresql":
+        raise StorageError("CKV_DATABASE_URL takes a sqlite or postgresql URL, and no other.")
     try:
         migrating = _create_engine(parsed, migrating=True)
         try:
@@ -82,15 +89,31 @@ def open_database(url: str) -> "Database":
 
 
 class Database:
-    """An open, migrated database that hands out sessions."""
+    """An open, migrated database that hands out sessions.
+
+    Attributes:
+        server: random number that tells this opening from others of the same PostgreSQL; None on
+            SQLite, which has one server at a time.
+    """
 
     def __init__(self, engine: Engine, name: str) -> None:
         self.engine = engine
         self.name = name
-        self._reading = sessionmaker(engine)
-        # SQLite: take the write lock at once. A reader that turns writer midway fails if
-        # another connection wrote in between; one that asks first just waits.
-        self._writing = sessionmaker(engine.execution_options(sqlite_begin="IMMEDIATE"))
+        if engine.dialect.name == "postgresql":
+            self.server: int | None = secrets.randbits(63)
+            reading: dict[str, object] = {
+                "isolation_level": "REPEATABLE READ",
+                "postgresql_readonly": True,
+            }
+            writing: dict[str, object] = {"isolation_level": "READ COMMITTED"}
+        else:
+            self.server = None
+            reading = {}
+            # Take the write lock at once. A reader that turns writer midway fails if another
+            # connection wrote in between; one that asks first just waits.
+            writing = {"sqlite_begin": "IMMEDIATE"}
+        self._reading = sessionmaker(engine.execution_options(**reading))
+        self._writing = sessionmaker(engine.execution_options(**writing))
 
     @contextmanager
     def read(self) -> Iterator[Session]:
@@ -99,7 +122,7 @@ class Database:
         Raises:
             StorageError: the database failed.
         """
-        with self._explained(), self._reading() as session:
+        with self.explained(), self._reading() as session:
             yield session
 
     @contextmanager
@@ -109,7 +132,7 @@ class Database:
         Raises:
             StorageError: the database failed.
         """
-        with self._explained(), self._writing.begin() as session:
+        with self.explained(), self._writing.begin() as session:
             yield session
 
     def close(self) -> None:
@@ -117,7 +140,12 @@ class Database:
         self.engine.dispose()
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def explained(self) -> Iterator[None]:
+        """Turn the library's errors into ours.
+
+        Raises:
+            StorageError: the database failed.
+        """
         try:
             yield
         except SQLAlchemyError as error:
@@ -166,9 +194,11 @@ def _prepare_file(url: URL) -> None:
 
 
 def _create_engine(url: URL, *, migrating: bool = False) -> Engine:
-    engine = create_engine(url, poolclass=NullPool if migrating else None)
-    if engine.dialect.name != "sqlite":
-        return engine
+    pool = NullPool if migrating else None
+    if url.get_backend_name() == "postgresql":
+        timeout = {} if "connect_timeout" in url.query else {"connect_timeout": CONNECT_TIMEOUT_S}
+        return create_engine(url, poolclass=pool, pool_pre_ping=True, connect_args=timeout)
+    engine = create_engine(url, poolclass=pool)
 
     @event.listens_for(engine, "connect")
     def set_up(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:

@@ -106,6 +106,9 @@ class Run(Base):
     )
     kind: Mapped[str] = mapped_column(String(16), server_default="compare", doc="compare or sweep")
     memory: Mapped[JsonObject | None] = mapped_column(doc="bytes, estimated and measured")
+    server: Mapped[int | None] = mapped_column(
+        doc="random number of the server process that ran it; null on SQLite, and if imported"
+    )
 
 
 class Tag(Base):

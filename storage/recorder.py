@@ -21,7 +21,7 @@ from ckv_core.events import (
     VariantMeasured,
     VariantSelected,
 )
-from storage import event_rows, repository
+from storage import event_rows, repository, servers
 from storage.database import Database
 from storage.records import Lineage, RunState
 
@@ -71,7 +71,9 @@ class Recorder:
         title = title.strip() or _first_words(request.question) or _first_words(request.context)
         with self._lock, self._database.write() as session:
             title = title or "Untitled run"
-            return repository.create_run(session, request, title, _now(), owner, lineage)
+            slug = repository.create_run(session, request, title, _now(), owner, lineage)
+            servers.assign(session, slug, self._database.server)
+            return slug
 
     def start(self, slug: str) -> bool:
         """Queued becomes running."""
@@ -114,7 +116,7 @@ class Recorder:
         return self._end(slug, "cancelled", reason)
 
     def recover(self, reason: str) -> int:
-        """Fail the runs that a dead server left behind; call once at start, before any run.
+        """Fail the runs that dead servers left behind; on SQLite at start only, before any run.
 
         Returns:
             How many there were; what they had recorded stays.

@@ -7,14 +7,14 @@ from dataclasses import fields
 from datetime import datetime
 from typing import cast
 
-from sqlalchemy import CursorResult, func, select, update
+from sqlalchemy import CursorResult, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from ckv_core.config import CompareRequest, Kind
 from ckv_core.errors import StorageError
 from ckv_core.events import RunResult
 from ckv_core.records import RetainedSet
-from storage import mapping, search
+from storage import mapping, search, servers
 from storage.codecs import EncodedArray, decode_retained
 from storage.models import ACTIVE_STATES, SLUG_LENGTH, Array, Prompt, Run, Tag, Variant
 from storage.records import Lineage, RunNotes, RunState, StoredPrompt, StoredRun
@@ -203,17 +203,26 @@ def end_run(session: Session, slug: str, state: RunState, reason: str, now: date
 
 
 def fail_unfinished(session: Session, reason: str, now: datetime) -> int:
-    """Fail every queued or running run; what was recorded stays. Returns how many."""
-    left = session.scalars(select(Run.id).where(Run.state.in_(ACTIVE_STATES))).all()
+    """Fail the queued and running runs of servers that are gone; what was recorded stays.
+
+    Returns:
+        How many there were.
+    """
+    of_gone = or_(Run.server.in_(servers.gone_servers(session)), Run.server.is_(None))
+    active = select(Run.id).where(Run.state.in_(ACTIVE_STATES), of_gone)
+    left = session.scalars(active.with_for_update()).all()
     for run_id in left:
         _end(session, run_id, {"state": "failed", "reason": reason, "finished_at": now})
     return len(left)
 
 
 def active_run_id(session: Session, slug: str) -> int | None:
-    """Key of a queued or running run; None if it ended or is gone."""
+    """Key of a queued or running run; None if it ended or is gone.
+
+    Another server that asks for it while writing waits until this transaction is over.
+    """
     statement = select(Run.id).where(Run.slug == slug, Run.deleted_at.is_(None))
-    return session.scalar(statement.where(Run.state.in_(ACTIVE_STATES)))
+    return session.scalar(statement.where(Run.state.in_(ACTIVE_STATES)).with_for_update())
 
 
 # --- parts ------------------------------------------------------------------------------

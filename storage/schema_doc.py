@@ -14,7 +14,7 @@ INTRO = """\
 
 Generated from `storage/models.py` by `python -m storage.schema_doc`; do not edit by hand.
 
-SQLite by default (WAL mode, foreign keys on), any SQLAlchemy URL by `CKV_DATABASE_URL`. Alembic
+SQLite by default (WAL mode, foreign keys on), PostgreSQL by `CKV_DATABASE_URL`. Alembic
 migrations in `storage/migrations/versions` bring a database to this schema whenever it is opened.
 Times are UTC. Text columns hold any text: NUL, lone surrogates and U+E000 itself, which not every
 database can hold, are stored as U+E000 and four hex digits. JSON columns hold finite numbers.

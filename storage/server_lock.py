@@ -1,32 +1,57 @@
-"""One server per SQLite database: a second would take the first one's live runs for dead."""
+"""Which servers live: one per SQLite file; on PostgreSQL any number, each known by a lock."""
 
+import logging
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
+from sqlalchemy import Connection, Engine, func, select
+from sqlalchemy.exc import SQLAlchemyError
 
 from ckv_core.errors import StorageError
 
 if TYPE_CHECKING:  # storage.database itself needs this module, by way of storage.backup
     from storage.database import Database
 
+LOGGER = logging.getLogger(__name__)
+CHECK_INTERVAL_S = 5.0
+# PostgreSQL then notices within a minute that a whole machine is gone, not within hours.
+_KEEPALIVE = (
+    "SET tcp_keepalives_idle = 30; SET tcp_keepalives_interval = 10; SET tcp_keepalives_count = 3"
+)
+
 
 @contextmanager
 def only_server(database: "Database") -> Iterator[None]:
-    """Hold the database for this process; the system lets go if the process dies.
+    """Be a server of this database; the system tells the others at once if the process dies.
 
-    Only SQLite is held.
+    A SQLite file has one server at a time: a second would take the first one's runs for dead. On
+    PostgreSQL each server holds an advisory lock, by its own number, on a connection of its own.
 
     Raises:
-        StorageError: another server holds it.
+        StorageError: another server holds the SQLite file, or PostgreSQL failed.
     """
-    url = database.engine.url
-    if url.get_backend_name() != "sqlite":
-        yield
+    if database.server is None:
+        with hold(str(database.engine.url.database), database.name):
+            yield
         return
-    with hold(str(url.database), database.name):
+    with database.explained():
+        connection = _take(database.engine, database.server)
+    stop = threading.Event()
+    keeper = threading.Thread(
+        target=_keep,
+        args=(database.engine, database.server, connection, stop),
+        name="server-lock",
+        daemon=True,
+    )
+    keeper.start()
+    try:
         yield
+    finally:
+        stop.set()
+        keeper.join(CHECK_INTERVAL_S)
 
 
 @contextmanager
@@ -48,3 +73,29 @@ def hold(path: str, name: str) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def _take(engine: Engine, server: int) -> Connection:
+    """A connection outside of the pool that holds the lock as long as it is open."""
+    connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+    try:
+        connection.detach()
+        connection.exec_driver_sql(_KEEPALIVE)
+        connection.execute(select(func.pg_advisory_lock(server)))
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _keep(engine: Engine, server: int, connection: Connection, stop: threading.Event) -> None:
+    """Take the lock again when its connection was lost, as after a restart of PostgreSQL."""
+    while not stop.wait(CHECK_INTERVAL_S):
+        try:
+            if connection.closed:
+                connection = _take(engine, server)
+            connection.execute(select(1))
+        except SQLAlchemyError:
+            LOGGER.warning("The database is out of reach; trying again.")
+            connection.close()
+    connection.close()

@@ -75,7 +75,8 @@ def test_a_reopened_database_has_its_runs(tmp_path):
         ("", "CKV_DATABASE_URL is no database URL"),
         ("sqlite://", "needs a file"),
         ("sqlite:///:memory:", "needs a file"),
-        ("nosuch://host/name", "driver that is not installed"),
+        ("mysql://host/name", "takes a sqlite or postgresql URL, and no other"),
+        ("postgresql+nosuch://host/name", "driver that is not installed"),
         ("sqlite:////dev/null/x/ckv.sqlite3", "folder /dev/null/x for the database cannot be made"),
     ],
 )
