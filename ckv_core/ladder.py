@@ -10,6 +10,7 @@ import numpy as np
 
 from ckv_core.errors import ConfigError
 from ckv_core.events import RunResult
+from ckv_core.own_indices import OWN
 from ckv_core.records import Float32Array, VariantResult
 from ckv_core.sweep_reading import mean_head_l1
 from ckv_core.variants import VariantSpec
@@ -117,8 +118,13 @@ def ladder_of(result: RunResult) -> tuple[RungResult, ...]:
     A ladder is there if the base, its un-pooled form and CriticalKV with and without the norm
     are. Of several, the first.
     """
-    index_of = {_key(VariantSpec.parse(v.spec)): i for i, v in enumerate(result.variants)}
-    for variant in result.variants:
+    index_of = {
+        _key(VariantSpec.parse(variant.spec)): index
+        for index, variant in enumerate(result.variants)
+        if variant.method != OWN
+    }
+    for at in index_of.values():
+        variant = result.variants[at]
         spec = VariantSpec.parse(variant.spec)
         if spec.critical or not spec.method.supports_critical or variant.perturbation is None:
             continue

@@ -5,6 +5,7 @@ What is read may be hand-made or hostile. docs/own_indices.md describes the form
 
 import json
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any, NoReturn
 
 from ckv_core.config import MAX_TEXT_CHARS, MAX_VARIANTS
@@ -17,6 +18,7 @@ from ckv_core.result_json_reader import SCHEMA
 MAX_CHARS = 64 * 2**20
 MAX_LABEL = 200
 _SPACE = " \t\r\n"
+_WHOLE = "file of kept positions"
 
 
 def read_own_indices(text: str) -> tuple[OwnIndices, ...]:
@@ -31,18 +33,16 @@ def read_own_indices(text: str) -> tuple[OwnIndices, ...]:
             f"The kept positions have {len(text):,} characters; {MAX_CHARS:,} can be read. Leave "
             "out all members but model, prompt.token_ids and variants.retained."
         )
-    return own_from_json([JsonField(document) for document in _documents(text)])
+    return own_from_json([JsonField(each, whole=_WHOLE) for each in _documents(text)])
 
 
 def own_from_json(documents: Sequence[JsonField]) -> tuple[OwnIndices, ...]:
     """The variants in decoded documents; see `read_own_indices`."""
-    try:
-        found = tuple(own for document in documents for own in _document(document))
-    except ConfigError as error:
-        sentence = str(error).replace("The result JSON is", "The file of kept positions is", 1)
-        raise ConfigError(sentence) from None
+    found = tuple(own for document in documents for own in _document(document))
     if len(found) > MAX_VARIANTS:
-        raise ConfigError(f"{len(found)} variants are too many; one run takes up to {MAX_VARIANTS}.")
+        raise ConfigError(
+            f"{len(found)} variants are too many; one run takes up to {MAX_VARIANTS}."
+        )
     return found
 
 
@@ -112,7 +112,7 @@ def _document(field: JsonField) -> list[OwnIndices]:
 
 def _member(field: JsonField, name: str) -> JsonField:
     """An object; one that is absent has no members."""
-    return JsonField({}, name) if field[name].absent else field[name]
+    return JsonField({}, name, field.whole) if field[name].absent else field[name]
 
 
 def _is_whole(variant: JsonField) -> bool:
@@ -183,7 +183,7 @@ def _common(items: list[JsonField], rows: list[tuple[bytes, ...] | None]) -> int
 
 def _positions(field: JsonField, end: int) -> bytes:
     values = sorted(field.integers(0, end - 1, end))
-    for left, right in zip(values, values[1:], strict=False):
+    for left, right in pairwise(values):
         if left == right:
             field.fail(f"position {left} is expected once")
     return pack(tuple(values))

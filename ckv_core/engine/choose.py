@@ -3,6 +3,7 @@
 from collections.abc import Generator, Iterator
 
 from ckv_core.cache.ragged import RaggedLayer, compact
+from ckv_core.engine.own import own_selection
 from ckv_core.engine.prefill import Prefill
 from ckv_core.engine.receipt import receipt, retained_set
 from ckv_core.engine.run import Run
@@ -38,7 +39,8 @@ def choose(
 
     A base that is itself a variant is not chosen twice; one of `measured` is left out.
     """
-    specs, budgets = list(run.specs), list(run.budgets)
+    scored = len(run.specs) - len(run.own_masks)
+    specs, budgets = run.specs[:scored], run.budgets[:scored]
     place = {variant_key(spec): row for row, spec in enumerate(specs)}
     base_of: dict[int, int] = {}
     for row, spec in enumerate(run.specs):
@@ -53,9 +55,9 @@ def choose(
             budgets.append(run.budgets[row])
         base_of[row] = place[key]
     chosen = select_all(specs, prefilled, budgets, run.stopwatch.now)
-    wanted = chosen[: len(run.specs)]
+    wanted = chosen[:scored] + [own_selection(run, prefilled, mask) for mask in run.own_masks]
     run.select_ms.extend(selection.elapsed_ms for selection in wanted)
-    for name, part in (("select", wanted), ("measure", chosen[len(wanted) :])):
+    for name, part in (("select", wanted), ("measure", chosen[scored:])):
         spent = sum(selection.elapsed_ms for selection in part)
         run.stopwatch.timings_ms[name] = run.stopwatch.timings_ms.get(name, 0.0) + spent
     return wanted, {row: chosen[base] for row, base in base_of.items()}

@@ -12,6 +12,7 @@ from ckv_core.engine.choose import choose, compact_rows, score
 from ckv_core.engine.follow_ups import follow_up_prompts
 from ckv_core.engine.generate import generate
 from ckv_core.engine.memory import check_memory
+from ckv_core.engine.own import mean_kept, own_mask
 from ckv_core.engine.prefill import Prefill, prefill
 from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.engine.prompt import build_prompt
@@ -103,10 +104,21 @@ def _prepare(request: CompareRequest, loaded: LoadedModel, should_stop: Callable
         check_length(rendered.tokens, request.max_new_tokens, loaded.info.context_limit)
     info = loaded.info
     entry_bytes = 2 * info.head_dim * loaded.model.dtype.itemsize
-    budgets = [resolve_budget(spec, info, prompt.compressed_tokens, entry_bytes) for spec in specs]
-    stopwatch = Stopwatch(loaded.device)
+    own_masks = [own_mask(own, info, prompt) for own in request.own_indices]
+    budgets = [
+        resolve_budget(spec, info, prompt.compressed_tokens, entry_bytes)
+        for spec in specs[: len(request.variants)]
+    ]
     return Run(
-        request, loaded, should_stop, specs, prompt, budgets, stopwatch, follow_up_prompts=further
+        request=request,
+        loaded=loaded,
+        should_stop=should_stop,
+        specs=specs,
+        prompt=prompt,
+        budgets=[*budgets, *(int(mean_kept(mask, info)) for mask in own_masks)],
+        stopwatch=Stopwatch(loaded.device),
+        follow_up_prompts=further,
+        own_masks=own_masks,
     )
 
 

@@ -31,9 +31,12 @@ def receipt(
             f"{model.layers - len(evictable)} of {model.layers} layers use a sliding window; they "
             "are left whole and are not counted here."
         )
+    requested = selection.requested_entries
+    if requested is None:
+        requested = len(evictable) * model.kv_heads * min(selection.budget, prompt_len)
     return Receipt(
         budget_tokens=selection.budget,
-        requested_entries=len(evictable) * model.kv_heads * min(selection.budget, prompt_len),
+        requested_entries=requested,
         retained_entries=retained,
         cache_bytes=retained_bytes(evictable, row),
         full_cache_bytes=sum(layer.keys.nbytes + layer.values.nbytes for layer in evictable),

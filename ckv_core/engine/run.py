@@ -3,6 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ckv_core.config import CompareRequest
 from ckv_core.metrics.timing import Stopwatch
 from ckv_core.modeling.loaded import LoadedModel
@@ -18,6 +21,8 @@ class Run:
         budgets: per variant, entries per KV head.
         select_ms: per variant, once selected.
         follow_up_prompts: one per follow-up question, with the same compressed prompt.
+        own_masks: what the last variants keep whose positions were given, each
+            [layers, kv_heads, compressed_tokens].
     """
 
     request: CompareRequest
@@ -29,6 +34,7 @@ class Run:
     stopwatch: Stopwatch
     select_ms: list[float] = field(default_factory=list)
     follow_up_prompts: list[PromptInfo] = field(default_factory=list)
+    own_masks: list[NDArray[np.bool_]] = field(default_factory=list)
 
     @property
     def reference(self) -> int:

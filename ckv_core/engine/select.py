@@ -36,6 +36,7 @@ class Selection:
         warnings: sentences for the receipt.
         head_alphas: [evictable layers, kv_heads] float32 where each head has its own; else None.
         elapsed_ms: what choosing took.
+        requested_entries: of positions that were given; else budget x KV heads x layers.
     """
 
     budget: int
@@ -43,6 +44,7 @@ class Selection:
     warnings: tuple[str, ...]
     head_alphas: Tensor | None = None
     elapsed_ms: float = 0.0
+    requested_entries: int | None = None
 
 
 def resolve_budget(spec: VariantSpec, model: ModelInfo, prompt_len: int, entry_bytes: int) -> int:
@@ -101,14 +103,14 @@ def stage_one(spec: VariantSpec, prefill: Prefill, selection: Selection) -> list
     """What stage 1 alone keeps, always-kept entries included: N' of the paper.
 
     Args:
-        spec: any variant; of one without CriticalKV it is all that it keeps.
+        spec: any variant; of one without CriticalKV, or without a score, it is all that it keeps.
         prefill: the compressed prompt.
         selection: of this variant.
 
     Returns:
         Per layer [kv_heads, prompt_len] bool; None where everything is kept.
     """
-    if not spec.critical:
+    if not spec.critical or spec.method.scorer == "none":
         return list(selection.keep_masks)
     sinks, window = spec.protected["sinks"], spec.protected["window"]
     alphas = selection.head_alphas
