@@ -31,7 +31,7 @@ _MAX_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 def laboratory_json(variant: VariantResult) -> dict[str, Any]:
-    """Members of one variant; arrays by quantity name, [layers, query_heads] as rows."""
+    """Members of one variant; arrays by quantity name, one row per layer where heads differ."""
     return {
         "answer_scores": dict(variant.answer_scores),
         "analysis": {name: array_json(array) for name, array in variant.analysis.items()},
@@ -91,12 +91,12 @@ def read_analysis(field: JsonField, model: ModelInfo) -> dict[str, Float32Array]
     return arrays
 
 
-def read_heads(field: JsonField, model: ModelInfo) -> Float32Array:
-    """[layers, query_heads]; NaN where the file has null."""
-    values = np.full((model.layers, model.query_heads), np.nan, np.float32)
-    for layer, row in enumerate(field.items(MAX_LAYERS, model.layers)):
+def read_heads(field: JsonField, layers: int, heads: int) -> Float32Array:
+    """[layers, heads]; NaN where the file has null."""
+    values = np.full((layers, heads), np.nan, np.float32)
+    for layer, row in enumerate(field.items(MAX_LAYERS, layers)):
         if not row.absent:
-            values[layer] = [read_float32(item) for item in row.items(MAX_HEADS, model.query_heads)]
+            values[layer] = [read_float32(item) for item in row.items(MAX_HEADS, heads)]
     return values
 
 
@@ -139,8 +139,9 @@ def read_scores(field: JsonField) -> dict[str, float]:
 
 
 def _read_quantity(field: JsonField, axes: str, model: ModelInfo) -> Float32Array:
-    if axes == "head":
-        return read_heads(field, model)
+    heads = {"head": model.query_heads, "kv_head": model.kv_heads}
+    if axes in heads:
+        return read_heads(field, model.layers, heads[axes])
     length = {"layer": model.layers, "model": 1}.get(axes)
     items = field.items(MAX_NEW_TOKENS if axes == "step" else MAX_LAYERS, length)
     return np.array([read_float32(item) for item in items], np.float32)

@@ -7,8 +7,8 @@ treat them alike. Their table in docs/definitions.md is written by quantities_do
 from dataclasses import dataclass
 from typing import Literal
 
-Axes = Literal["head", "layer", "model", "step"]
-Group = Literal["distance", "mass", "bound", "oracle", "forced"]
+Axes = Literal["head", "kv_head", "layer", "model", "step"]
+Group = Literal["distance", "mass", "bound", "oracle", "forced", "selection"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +20,8 @@ class Quantity:
         label: what a reader sees.
         formula: plain text, symbols of methods: A full attention of the decoding query, N kept.
         unit: of the values; `1` for a share.
-        axes: head = [layers, query_heads], layer = [layers], model = [1], step = [generated].
+        axes: head = [layers, query_heads], kv_head = [layers, kv_heads], layer = [layers],
+            model = [1], step = [generated].
             float32; NaN where a layer is not evictable or a value is not defined.
         group: which part of the laboratory it belongs to.
         lower_is_closer: None where neither direction is better.
@@ -262,6 +263,17 @@ _ALL: tuple[Quantity, ...] = (
         "1 + tokens of higher logit; of equal ones the lower id comes first",
         "rank",
         lower=True,
+    ),
+    Quantity(
+        name="head_alpha",
+        label="Alpha of each KV head",
+        formula="the alpha of 0, 0.05, ..., 1 whose kept set has the smallest theta, with the "
+        "observation window's mean attention as A, summed over the query heads of the KV head",
+        unit="1",
+        axes="kv_head",
+        group="selection",
+        lower_is_closer=None,
+        source="ours; variants with +critical_auto",
     ),
 )
 

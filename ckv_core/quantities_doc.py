@@ -9,6 +9,7 @@ BEGIN = "<!-- begin: written by python -m ckv_core.quantities_doc -->"
 END = "<!-- end -->"
 _AXES = {
     "head": "each of L x H heads",
+    "kv_head": "each of L x G KV heads",
     "layer": "each layer",
     "model": "one",
     "step": "each position",

@@ -202,8 +202,10 @@ def _perturbation(field: JsonField, model: ModelInfo) -> Perturbation | None:
         return None
     hidden = field["layer_hidden_l1"].items(MAX_LAYERS, model.layers)
     measured = Perturbation(
-        head_l1=read_heads(field["head_l1"], model),
-        base_head_l1=field["base_head_l1"].maybe(lambda item: read_heads(item, model)),
+        head_l1=read_heads(field["head_l1"], model.layers, model.query_heads),
+        base_head_l1=field["base_head_l1"].maybe(
+            lambda item: read_heads(item, model.layers, model.query_heads)
+        ),
         layer_hidden_l1=np.array([read_float32(item) for item in hidden], np.float32),
         kl=read_float(field["kl"], 1e300),
     )

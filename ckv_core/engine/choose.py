@@ -2,13 +2,17 @@
 
 from collections.abc import Generator, Iterator
 
+import numpy as np
+from torch import Tensor
+
 from ckv_core.cache.ragged import RaggedLayer, compact
 from ckv_core.engine.own import own_selection
 from ckv_core.engine.prefill import Prefill
 from ckv_core.engine.receipt import receipt, retained_set
 from ckv_core.engine.run import Run
 from ckv_core.engine.select import Selection, select_all
-from ckv_core.events import Progress, RunEvent, VariantSelected
+from ckv_core.events import Progress, RunEvent, VariantAnalysed, VariantSelected
+from ckv_core.records import Float32Array, ModelInfo
 from ckv_core.variants import VariantSpec
 
 VariantKey = tuple[object, ...]
@@ -92,4 +96,14 @@ def compact_rows(
             receipt=receipt(selection, run.loaded.info, evictable, row),
             timings_ms={"select": run.select_ms[row]},
         )
+        if selection.head_alphas is not None:
+            alphas = _by_layer(selection.head_alphas, run.loaded.info)
+            yield VariantAnalysed(row, {"head_alpha": alphas})
     return layers
+
+
+def _by_layer(head_alphas: Tensor, model: ModelInfo) -> Float32Array:
+    """[layers, kv_heads]; NaN in layers that are left whole."""
+    values = np.full((model.layers, model.kv_heads), np.nan, np.float32)
+    values[list(model.evictable_layers)] = head_alphas.cpu().numpy()
+    return values

@@ -20,6 +20,8 @@ VARIANTS = (
     "snapkv+critical:sinks=3",
     "adakv+critical:alpha=0.6",
     "pyramidkv:beta=3",
+    # The second stage by another score than the bound's own, or every alpha would be 0.
+    "snapkv+critical_auto:stage2=pooled,pool=avg",
     "streaming_llm",
     "snapkv:budget=5000",
 )

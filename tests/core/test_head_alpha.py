@@ -11,6 +11,7 @@ from ckv_core.scoring.layer_scores import LayerScores
 from ckv_core.selection.critical import Ranking, first_stage
 from ckv_core.selection.head_alpha import ALPHA_GRID, critical_auto, head_bound
 from ckv_core.selection.top_k import ranks
+from tests.core.literal_head_alpha import literal_bound
 from tests.reference import selection as literal
 
 law = settings(deadline=None, max_examples=60, database=None, derandomize=True)
@@ -38,15 +39,6 @@ def cases(draw: st.DrawFn) -> dict[str, object]:
         "scores": scores,
         "budgets": torch.tensor(budgets),
     }
-
-
-def literal_bound(attention: list[float], norms: list[float], kept: set[int]) -> float:
-    """Theorem 2 where it supports the norm, else the bound by attention alone."""
-    sigma = sum(attention[i] for i in kept)
-    total = sum(a * v for a, v in zip(attention, norms, strict=True))
-    if sigma <= 0.5:
-        return total + max(norms) * (1 - 2 * sigma)
-    return total - (2 - 1 / sigma) * sum(attention[i] * norms[i] for i in kept)
 
 
 def literal_choice(case: dict, head: int) -> tuple[float, float, list[tuple[float, set[int]]]]:

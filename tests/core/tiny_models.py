@@ -87,6 +87,8 @@ def tiny_config(arch: str, **changes: object) -> PreTrainedConfig:
     }
     classes: dict[str, tuple[type[PreTrainedConfig], dict[str, object]]] = {
         "llama": (LlamaConfig, {"head_dim": 16}),
+        # As many KV heads as query heads; not of ARCHITECTURES, for it is a size, not a family.
+        "mha": (LlamaConfig, {"head_dim": 16, "num_key_value_heads": 4}),
         "mistral": (MistralConfig, {"head_dim": 16, "sliding_window": None}),
         "qwen2": (Qwen2Config, {}),
         # Here the heads together are wider than the residual stream.

@@ -146,6 +146,7 @@ def analysed(draw: st.DrawFn, index: int, model: ModelInfo) -> VariantAnalysed:
     """Some quantities; those with steps are of one length, two, as the forced steps are."""
     shapes = {
         "head": (model.layers, model.query_heads),
+        "kv_head": (model.layers, model.kv_heads),
         "layer": (model.layers,),
         "model": (1,),
         "step": (2,),

@@ -172,7 +172,7 @@ def test_the_csv_holds_every_measured_value():
     lines = analysis_csv(analysed()).splitlines()
     per_variant = 6 * 12 + 3 + 1 + 3 * 2
     assert len(lines) == 1 + 2 * per_variant
-    assert '1,"snapkv:budget=4","sigma_stage1","1",0,1,"",0.4' in lines[2]
+    assert '1,"snapkv:budget=4","sigma_stage1","1",0,1,"","",0.4' in lines[2]
 
 
 # --- routes -----------------------------------------------------------------------------------

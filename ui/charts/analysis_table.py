@@ -10,8 +10,15 @@ from ckv_core.events import RunResult
 from ckv_core.quantities import QUANTITIES
 from ui.charts.tables import Cell, safe_text
 
-_PLACES = {"head": ("layer", "query_head"), "layer": ("layer",), "model": (), "step": ("step",)}
-_HEAD = ("variant", "spec", "quantity", "unit", "layer", "query_head", "step", "value")
+_PLACES = {
+    "head": ("layer", "query_head"),
+    "kv_head": ("layer", "kv_head"),
+    "layer": ("layer",),
+    "model": (),
+    "step": ("step",),
+}
+_PLACE_COLUMNS = ("layer", "query_head", "kv_head", "step")
+_HEAD = ("variant", "spec", "quantity", "unit", *_PLACE_COLUMNS, "value")
 
 
 def analysis_csv(result: RunResult) -> str:
@@ -29,6 +36,6 @@ def _rows(result: RunResult) -> Iterator[tuple[Cell, ...]]:
             quantity = QUANTITIES[name]
             for at, value in np.ndenumerate(values):
                 place = dict(zip(_PLACES[quantity.axes], at, strict=False))
-                where = [place.get(axis) for axis in ("layer", "query_head", "step")]
+                where = [place.get(axis) for axis in _PLACE_COLUMNS]
                 number = None if np.isnan(value) else float(value)
                 yield (index, safe_text(variant.spec), name, quantity.unit, *where, number)
