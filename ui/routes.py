@@ -24,6 +24,7 @@ from ui.operations import operation_routes
 from ui.services import RunSnapshot, Services
 from ui.shares import COOKIE_PREFIX
 from ui.summary_csv import summary_csv
+from ui.views import prompt_value
 
 SLUG = re.compile(r"[a-z0-9]{6,32}", re.ASCII)
 # A finished run never changes; a login stands before it, so no shared cache may keep it.
@@ -99,13 +100,7 @@ class RunRoutes:
         prompt = snapshot.result.prompt
         if prompt is None:
             return _missing(NOT_YET)
-        value = {
-            "pieces": list(prompt.pieces),
-            "compressed": prompt.compressed_tokens,
-            "tokens": prompt.tokens,
-            "context": list(prompt.context_tokens),
-        }
-        return JSONResponse(value, headers=_caching(snapshot))
+        return JSONResponse(prompt_value(prompt), headers=_caching(snapshot))
 
     def retained(self, request: Request) -> Response:
         """Bits of one variant's kept set, as `RetainedSet` packs them.

@@ -5,6 +5,7 @@ from typing import Any
 
 from ckv_core.config import CompareRequest
 from ckv_core.events import STAGES, RunResult, Stage
+from ckv_core.records import PromptInfo
 from ckv_core.worker.messages import TokensCounted
 from ui.cards import follow_ups_value, generations_value
 from ui.services import RunSnapshot
@@ -16,6 +17,7 @@ __all__ = [
     "follow_ups_value",
     "generations_value",
     "kept_value",
+    "prompt_value",
     "status_value",
     "summary_value",
 ]
@@ -82,6 +84,16 @@ def kept_value(snapshot: RunSnapshot) -> dict[str, Any] | None:
         "context": list(result.prompt.context_tokens),
         "answer": snapshot.request.answer,
         "key": f"{snapshot.slug}/{len(kept)}",
+    }
+
+
+def prompt_value(prompt: PromptInfo) -> dict[str, Any]:
+    """What the KeptTokens component fetches: token texts, and where the context lies."""
+    return {
+        "pieces": list(prompt.pieces),
+        "compressed": prompt.compressed_tokens,
+        "tokens": prompt.tokens,
+        "context": list(prompt.context_tokens),
     }
 
 

@@ -57,10 +57,15 @@ class ScriptedHtml(gr.HTML, metaclass=_NoStubs):
             value,
             elem_classes=["ckv-host", *elem_classes],
             html_template=_TEMPLATE.format(name=self.NAME),
-            js_on_load=_script(("common.js", *self.SCRIPTS)),
+            js_on_load=self.script(),
             apply_default_css=False,
             **kwargs,
         )
+
+    @classmethod
+    def script(cls) -> str:
+        """Body of the function that draws the component; the report runs it without Gradio."""
+        return _script(("common.js", *cls.SCRIPTS))
 
     def api_info(self) -> dict[str, Any]:
         """Schema of the value: an object."""
