@@ -53,6 +53,7 @@ class Panel {
   update(chart, run) {
     Object.assign(this, { run, title: str(chart.title) });
     this.csv.href = `${run.base}/${encodeURIComponent(run.slug)}/${encodeURIComponent(chart.csv)}.csv`;
+    this.csv.hidden = !chart.csv;
     this.csv.setAttribute("aria-label", `Data of ${this.title} as CSV`);
     this.files.forEach((button) => button.setAttribute("aria-label", `${this.title} as ${button.textContent}`));
     this.node.setAttribute("aria-label", this.title);

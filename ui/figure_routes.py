@@ -55,7 +55,7 @@ def figure_routes(find: Callable[[Request], RunSnapshot | None]) -> list[Route]:
 def _plotly(_: Request) -> Response:
     """plotly.js of the installed plotly, packed once."""
     return Response(
-        _packed_plotly(),
+        packed_plotly(),
         media_type="text/javascript; charset=utf-8",
         headers={"Content-Encoding": "gzip", "Cache-Control": "private, max-age=86400"},
     )
@@ -70,5 +70,6 @@ def _caching(snapshot: RunSnapshot) -> dict[str, str]:
 
 
 @functools.cache
-def _packed_plotly() -> bytes:
+def packed_plotly() -> bytes:
+    """The same in gzip, as the report carries it too."""
     return gzip.compress(files("plotly").joinpath("package_data/plotly.min.js").read_bytes(), 6)

@@ -8,8 +8,8 @@ class RunCharts(ScriptedHtml):
 
     `charts` is a list of {"name", "title", "csv", "controls"}, `controls` of {"name", "label",
     "options"}, `options` of (value, label). `BASE/SLUG/figure/NAME?CONTROL=VALUE` answers a Plotly
-    figure, `BASE/SLUG/CSV.csv` its data. A changed `key` draws anew. Without `charts`, `text` says
-    why.
+    figure, `BASE/SLUG/CSV.csv` its data; an empty CSV has no link. A changed `key` draws anew.
+    Without `charts`, `text` says why.
     """
 
     NAME = "run-charts"
