@@ -8,6 +8,9 @@ from typing import Any, Literal, cast
 import numpy as np
 
 from ckv_core.config import CompareRequest, Scenario
+from ckv_core.json_fields import JsonField
+from ckv_core.own_indices import OwnIndices
+from ckv_core.own_indices_json import own_from_json, own_to_json
 from ckv_core.quantities import QUANTITIES
 from ckv_core.records import (
     Candidate,
@@ -56,8 +59,17 @@ def request_record(stored: JsonObject, prompt: Prompt) -> CompareRequest:
     """The request as it was asked."""
     values = stored | {name: tuple(stored.get(name, ())) for name in _LIST_FIELDS}
     return CompareRequest(
-        **values, context=prompt.context, question=prompt.question, answer=prompt.answer
+        **values,
+        context=prompt.context,
+        question=prompt.question,
+        answer=prompt.answer,
+        own_indices=_own_record(prompt.own_indices),
     )
+
+
+def own_column(own_indices: tuple[OwnIndices, ...]) -> bytes | None:
+    """Kept positions that came with a request."""
+    return encode_json(own_to_json(own_indices)) if own_indices else None
 
 
 def model_record(stored: JsonObject | None) -> ModelInfo | None:
@@ -211,6 +223,11 @@ def variant_record(row: Variant, arrays: Mapping[str, EncodedArray]) -> VariantR
         forced_steps=_forced_record(row.forced_steps),
         follow_ups=_follow_up_record(row.follow_ups),
     )
+
+
+def _own_record(data: bytes | None) -> tuple[OwnIndices, ...]:
+    documents = decode_json(data) if data else []
+    return own_from_json([JsonField(each) for each in documents])
 
 
 def _forced_record(data: bytes | None) -> tuple[ForcedStep, ...]:

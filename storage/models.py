@@ -143,6 +143,10 @@ class Prompt(Base):
     context: Mapped[str] = mapped_column(doc="the long text as typed")
     token_ids: Mapped[bytes | None] = mapped_column(doc="zlib of int32, little-endian")
     pieces: Mapped[bytes | None] = mapped_column(doc="text of each token; zlib of a JSON list")
+    own_indices: Mapped[bytes | None] = mapped_column(
+        doc="kept positions given with the request: zlib of a JSON list of documents as in "
+        "docs/own_indices.md; null without any"
+    )
 
 
 class Variant(Base):

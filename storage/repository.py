@@ -181,6 +181,7 @@ def create_run(
             question=request.question,
             answer=request.answer,
             context=request.context,
+            own_indices=mapping.own_column(request.own_indices),
         )
     )
     session.flush()
