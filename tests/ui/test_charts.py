@@ -1,7 +1,5 @@
-"""Charts: what the records say is what the figure and the CSV show."""
+"""Charts: what the records say is what the figure shows."""
 
-import csv
-import io
 import json
 import re
 import subprocess
@@ -12,22 +10,14 @@ import numpy as np
 import pytest
 
 from ckv_core.events import RunResult
-from ckv_core.records import ModelInfo, Perturbation, Receipt, RetainedSet, VariantResult
+from ckv_core.records import RetainedSet
+from tests.ui.chart_runs import KV_HEADS, LAYERS, POSITIONS, QUERY_HEADS, WHOLE, make_result
 from ui import charts
-from ui.charts import tables
 from ui.charts.cache import entry_counts
 from ui.charts.heads import log2_ratio
 from ui.charts.layers import layer_means, ratio
 from ui.palette import color_of, dash_of, marker_of
 
-LAYERS, QUERY_HEADS, KV_HEADS, POSITIONS = 6, 8, 2, 100
-WHOLE = (1, 4)
-NAMES = [
-    ("full", "Full cache"),
-    ("snapkv", "SnapKV"),
-    ("snapkv+critical", "SnapKV + CriticalKV"),
-    ("adakv", "AdaKV"),
-]
 ALL_FIGURES = [
     charts.layer_figure,
     charts.head_layer_figure,
@@ -37,64 +27,6 @@ ALL_FIGURES = [
     lambda result: charts.head_grid_figure(result, 1),
     lambda result: charts.head_grid_figure(result, 2),
 ]
-
-
-def make_perturbation(rng, shape, *, whole, base):
-    heads = rng.random(shape, np.float32) + np.float32(0.1)
-    heads[list(whole)] = np.nan
-    return Perturbation(
-        head_l1=heads,
-        base_head_l1=heads * np.float32(1.5) if base else None,
-        layer_hidden_l1=rng.random(shape[0], np.float32) * 100,
-        kl=0.1,
-    )
-
-
-def make_result(layers=LAYERS, query_heads=QUERY_HEADS, names=NAMES, whole=WHOLE):
-    rng = np.random.default_rng(3)
-    variants = []
-    for spec, label in names:
-        is_full = spec == "full"
-        mask = rng.random((layers, KV_HEADS, POSITIONS)) < 0.3
-        mask[list(whole)] = True
-        variants.append(
-            VariantResult(
-                spec=spec,
-                label=label,
-                method=spec.partition("+")[0],
-                critical="critical" in spec,
-                retained=None if is_full else RetainedSet.from_mask(mask),
-                receipt=Receipt(
-                    budget_tokens=30,
-                    requested_entries=300,
-                    retained_entries=300,
-                    cache_bytes=2**20 if not is_full else 4 * 2**20,
-                    full_cache_bytes=4 * 2**20,
-                ),
-                perturbation=None
-                if is_full
-                else make_perturbation(
-                    rng, (layers, query_heads), whole=whole, base="critical" in spec
-                ),
-            )
-        )
-    model = ModelInfo(
-        name="tiny",
-        sha256="0",
-        layers=layers,
-        query_heads=query_heads,
-        kv_heads=KV_HEADS,
-        head_dim=4,
-        dtype="float32",
-        device="cpu",
-        evictable_layers=tuple(i for i in range(layers) if i not in whole),
-        context_limit=8192,
-    )
-    return RunResult(model=model, variants=variants)
-
-
-def rows(text):
-    return list(csv.DictReader(io.StringIO(text)))
 
 
 def array_of(values):
@@ -260,47 +192,6 @@ def test_figures_are_small_transparent_and_pass_arrays(build):
     for trace in json.loads(text)["data"]:
         for axis in {"x", "y", "z"} & set(trace):
             assert set(trace[axis]) >= {"dtype", "bdata"}, (trace["type"], axis)
-
-
-def test_layers_csv_holds_what_the_lines_show():
-    result = make_result()
-    table = rows(tables.layers_csv(result))
-    assert len(table) == 3 * LAYERS
-    assert table[WHOLE[0]]["mean_head_l1"] == ""
-    values = [float(row["layer_hidden_l1"]) for row in table if row["variant"] == "3"]
-    np.testing.assert_allclose(values, result.variants[3].perturbation.layer_hidden_l1)
-
-
-def test_heads_csv_holds_what_the_grids_show():
-    table = rows(tables.heads_csv(make_result()))
-    assert len(table) == 3 * LAYERS * QUERY_HEADS
-    plain, against_base = table[0], table[LAYERS * QUERY_HEADS]
-    assert plain["base_head_l1"] == plain["log2_ratio"] == ""
-    assert float(against_base["log2_ratio"]) == pytest.approx(-np.log2(1.5), rel=1e-5)
-
-
-def test_budgets_csv_sums_to_the_kept_set():
-    result = make_result()
-    table = rows(tables.budgets_csv(result))
-    kept = sum(int(row["kept_entries"]) for row in table if row["variant"] == "2")
-    assert kept == result.variants[2].retained.mask().sum()
-
-
-@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r", "\n", "  =", "\uff1d"])
-def test_csv_text_cannot_start_a_formula(start):
-    result = make_result(names=[(f"{start}HYPERLINK(1)", f"{start}cmd")])
-    for build in (tables.layers_csv, tables.heads_csv, tables.budgets_csv):
-        first = rows(build(result))[0]
-        assert first["spec"].startswith("'")
-
-
-def test_csv_numbers_stay_numbers():
-    result = make_result()
-    found = replace(
-        result.variants[1].perturbation, layer_hidden_l1=np.full(LAYERS, -1.5, np.float32)
-    )
-    result.variants[1] = replace(result.variants[1], perturbation=found)
-    assert rows(tables.layers_csv(result))[0]["layer_hidden_l1"] == "-1.5"
 
 
 def test_charts_load_neither_gradio_nor_torch():
