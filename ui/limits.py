@@ -75,9 +75,10 @@ class Limits:
             )
         is_sweep = request.kind == "sweep"
         most = self.sweep_points if is_sweep else self.variants
-        if len(request.variants) > most:
+        count = len(request.variants) + len(request.own_indices)
+        if count > most:
             raise LimitError(
-                f"{len(request.variants)} variants are too many; this app takes {most} in one "
+                f"{count} variants are too many; this app takes {most} in one "
                 f"{'sweep' if is_sweep else 'run'}."
             )
         if request.max_new_tokens > self.new_tokens:

@@ -8,12 +8,14 @@ from ckv_core.cli import running
 from ckv_core.cli.options import (
     EXAMPLES,
     LADDER_HELP,
+    OWN_HELP,
     Commands,
     add_model_options,
     check_json_path,
     chosen_variants,
     given_defaults,
     model_settings,
+    own_indices,
     read_text,
 )
 from ckv_core.cli.tables import number, print_head, print_ladder, share
@@ -38,6 +40,7 @@ def register(commands: Commands) -> None:
     add("--question", default="", metavar="TEXT", help="asked about the context")
     add("--answer", default="", metavar="TEXT", help="reference answer to look for in the output")
     add("--variant", action="append", metavar="SPEC", help="repeat for several; default: full")
+    add("--own", action="append", metavar="FILE", help=OWN_HELP)
     add("--ladder", metavar="SPEC", help=LADDER_HELP)
     add("--budget", metavar="N|N%", help=KNOBS["budget"].help.replace("%", "%%"))
     add("--alpha", metavar="A", help=KNOBS["alpha"].help)
@@ -60,6 +63,7 @@ def _compare(options: argparse.Namespace) -> int:
         question=options.question,
         answer=options.answer,
         variants=chosen_variants(options, defaults),
+        own_indices=own_indices(options.own or ()),
         defaults=defaults,
         max_new_tokens=options.max_new_tokens,
         ignore_eos=options.ignore_eos,

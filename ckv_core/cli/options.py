@@ -3,13 +3,15 @@
 import argparse
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
 from ckv_core.config import DEFAULT_MODEL, SCENARIOS
-from ckv_core.errors import ConfigError, PromptError
+from ckv_core.errors import CkvError, ConfigError, PromptError
 from ckv_core.ladder import ladder
+from ckv_core.own_indices import OwnIndices
+from ckv_core.own_indices_json import read_own_indices
 from ckv_core.variants import VariantSpec
 
 EXAMPLES = """\
@@ -20,6 +22,7 @@ SPEC is METHOD[+critical|+critical_auto][:key=value,...], for example:
   snapkv+critical:preset=kvpress
 `python -m ckv_core methods` lists methods and keys.
 """
+OWN_HELP = "kept positions in JSON, docs/own_indices.md: one more variant each; repeat for several"
 LADDER_HELP = "add the controls that tell un-pooling, value norm and alpha apart, over this base"
 
 
@@ -80,6 +83,22 @@ def chosen_variants(options: argparse.Namespace, defaults: Mapping[str, str]) ->
     rungs = [VariantSpec.parse(rung.spec) for rung in ladder(options.ladder, defaults)]
     new = [r.spec for r in rungs if (r.name, *sorted(r.params.items())) not in alike]
     return (*written, *new)
+
+
+def own_indices(paths: Sequence[str]) -> tuple[OwnIndices, ...]:
+    """The variants in the files of --own.
+
+    Raises:
+        CkvError: a file cannot be read or is wrong; the message names it.
+    """
+    found: list[OwnIndices] = []
+    for path in paths:
+        text = read_text(path, "kept positions")
+        try:
+            found += read_own_indices(text)
+        except CkvError as error:
+            raise ConfigError(f"--own {path!r}: {error}") from None
+    return tuple(found)
 
 
 def read_text(path: str, what: str = "context") -> str:
