@@ -1,11 +1,10 @@
 """Causal attention of a chunk's queries over everything read so far, without a chunk x n mask."""
 
-from typing import cast
-
-import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.nn.attention.bias import causal_lower_right
+
+from ckv_core.engine.partial import flash_on_cpu, join
 
 
 def causal_attention(query: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:
@@ -43,25 +42,21 @@ def causal_attention(query: Tensor, keys: Tensor, values: Tensor, scaling: float
 
 def _joined(query: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:
     """Earlier entries, which every query sees, and the chunk's own; joined exactly."""
-    flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     _, query_heads, tokens, head_dim = query.shape
     kv_heads, earlier = keys.shape[1], keys.shape[2] - tokens
     group_size = query_heads // kv_heads
     # The queries of one KV head see the same earlier entries: one row of queries for all.
     grouped = query.reshape(1, kv_heads, group_size * tokens, head_dim)
-    before, before_total = flash(
-        grouped, keys[:, :, :earlier], values[:, :, :earlier], scale=scaling
+    before, before_total = flash_on_cpu(
+        grouped, keys[:, :, :earlier], values[:, :, :earlier], scaling
     )
-    before = before.reshape(1, query_heads, tokens, head_dim)
-    before_total = before_total.reshape(1, query_heads, tokens)
-    own, own_total = flash(
+    own = flash_on_cpu(
         query,
         keys[:, :, earlier:].repeat_interleave(group_size, dim=1),
         values[:, :, earlier:].repeat_interleave(group_size, dim=1),
+        scaling,
         is_causal=True,
-        scale=scaling,
     )
-    joint = torch.logaddexp(before_total, own_total)
-    before_share = (before_total - joint).exp()[..., None]
-    out = before.float() * before_share + own.float() * (own_total - joint).exp()[..., None]
-    return cast(Tensor, out.to(query.dtype))
+    shape = (1, query_heads, tokens)
+    before_part = (before.reshape(*shape, head_dim), before_total.reshape(shape))
+    return join(own, before_part).to(query.dtype)

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from ckv_core.cache.ragged import RaggedLayer
+from ckv_core.engine.partial import join, partial
 from ckv_core.engine.prefill import visible
 from ckv_core.errors import RunCancelledError
 from ckv_core.modeling.loaded import LoadedModel
 
-MAX_LOGITS = 2**24  # attention logits that exist at a time, 64 MiB of float32
 READ_CHUNK = 256  # tokens per pass over a question; every row pays for its own
 
 
@@ -87,23 +87,21 @@ class DecodeContext:
         kv_heads = key.shape[1]
         # [slots, group * tokens, head_dim]: the queries of a KV head attend to the same entries.
         slots = query.reshape(rows * kv_heads, -1, head_dim)
-        out, total = _partial(
+        own = partial(
             slots,
             tail_keys[:, :, :end].flatten(0, 1),
             tail_values[:, :, :end].flatten(0, 1),
             scaling,
             self._tail_mask(tokens, window, query),
         )
-        prompt_out, prompt_total = torch.empty_like(out), torch.empty_like(total)
+        out, total = torch.empty_like(own[0]), torch.empty_like(own[1])
         for stack in ragged.stacks:
-            part = _partial(slots[stack.slots], stack.keys, stack.values, scaling)
-            prompt_out[stack.slots], prompt_total[stack.slots] = part
+            part = partial(slots[stack.slots], stack.keys, stack.values, scaling)
+            out[stack.slots], total[stack.slots] = part
         if ragged.whole_rows:
-            self._attend_whole(layer, query, scaling, prompt_out, prompt_total)
-        joint = torch.logaddexp(total, prompt_total)
-        out = out * (total - joint).exp()[..., None]
-        out += prompt_out * (prompt_total - joint).exp()[..., None]
-        return out.view(rows, query_heads, tokens, -1).to(query.dtype)
+            self._attend_whole(layer, query, scaling, out, total)
+        joined = join(own, (out, total))
+        return joined.view(rows, query_heads, tokens, -1).to(query.dtype)
 
     def _attend_whole(
         self, layer: int, query: Tensor, scaling: float, out: Tensor, total: Tensor
@@ -124,7 +122,7 @@ class DecodeContext:
             first = max(0, min(start - window + 1, prompt_len - 1))  # earlier ones are not seen
             mask = visible(start, start + tokens, first, prompt_len, window, query.device)
             mask = mask.repeat(len(rows) * queries.shape[2] // tokens, 1)
-        whole_out, whole_total = _partial(
+        whole_out, whole_total = partial(
             queries.flatten(1, 2), ragged.keys[:, first:], ragged.values[:, first:], scaling, mask
         )
         shape = queries.shape[:3]
@@ -139,46 +137,6 @@ class DecodeContext:
         mask = visible(self.tail_len, end, 0, end, window, query.device)
         group_size = query.shape[1] // self._layers[0].keys.shape[0]
         return mask.repeat(group_size, 1)
-
-
-def _partial(
-    queries: Tensor, keys: Tensor, values: Tensor, scaling: float, mask: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Attention over one part of the keys, and the log of that part's softmax denominator.
-
-    Args:
-        queries: [slots, queries, head_dim].
-        keys: [slots, entries, head_dim].
-        values: [slots, entries, value_dim].
-        scaling: factor of the logits.
-        mask: [queries, entries] bool, True = visible; a query may see nothing.
-
-    Returns:
-        Output [slots, queries, value_dim] float32 and log-sum-exp [slots, queries] float32.
-    """
-    block = max(1, MAX_LOGITS // (len(queries) * max(1, keys.shape[1])))
-    parts = [
-        _partial_block(
-            queries[:, part], keys, values, scaling, None if mask is None else mask[part]
-        )
-        for part in (slice(at, at + block) for at in range(0, queries.shape[1], block))
-    ]
-    if len(parts) == 1:
-        return parts[0]
-    return torch.cat([out for out, _ in parts], 1), torch.cat([total for _, total in parts], 1)
-
-
-def _partial_block(
-    queries: Tensor, keys: Tensor, values: Tensor, scaling: float, mask: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """As `_partial`, all queries at once; `logits` is worked on in place, for it is large."""
-    logits = torch.bmm(queries, keys.transpose(1, 2)).float()
-    logits *= scaling
-    if mask is not None:
-        logits.masked_fill_(~mask, -torch.inf)
-    total = logits.logsumexp(-1)
-    logits -= total.clamp_min(torch.finfo(torch.float32).min)[..., None]
-    return torch.bmm(logits.exp_().to(values.dtype), values).float(), total
 
 
 class Decoder:

@@ -9,7 +9,8 @@ from typing import Self
 
 from torch import nn
 
-from ckv_core.engine.decode import MAX_LOGITS, READ_CHUNK
+from ckv_core.engine.decode import READ_CHUNK
+from ckv_core.engine.partial import MAX_LOGITS
 from ckv_core.engine.prefill import CHUNK, KEPT_QUERIES
 from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.engine.run import Run

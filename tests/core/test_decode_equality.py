@@ -9,7 +9,7 @@ from transformers import DynamicCache
 
 from ckv_core.cache.ragged import compact
 from ckv_core.config import CompareRequest, Scenario
-from ckv_core.engine import decode
+from ckv_core.engine import partial
 from ckv_core.engine.compare import compare
 from ckv_core.engine.decode import DecodeContext, Decoder
 from ckv_core.engine.prefill import CHUNK, Prefill, prefill
@@ -153,7 +153,7 @@ def test_rows_in_blocks_of_queries_give_the_same(monkeypatch: pytest.MonkeyPatch
     with torch.inference_mode():
         result = prefilled(loaded, token_ids)
         expected = decoder_for(result, METHODS, 17)[0].feed(fed)
-        monkeypatch.setattr(decode, "MAX_LOGITS", 5_000)
+        monkeypatch.setattr(partial, "MAX_LOGITS", 5_000)
         actual = decoder_for(result, METHODS, 17)[0].feed(fed)
     torch.testing.assert_close(actual, expected, **CLOSE)
 
