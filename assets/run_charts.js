@@ -118,7 +118,7 @@ class Panel {
     const plotly = await loadPlotly();
     const image = { data, layout: { ...layout, paper_bgcolor: ground, autosize: false, width } };
     save(await plotly.toImage(image, { format, width, height: layout.height, scale: format === "png" ? 2 : 1 }),
-      `ckv-${this.run.slug}-${this.name}.${format}`);
+      `ckv-${this.run.file ?? this.run.slug}-${this.name}.${format}`);
   }
 
   close() {

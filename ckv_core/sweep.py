@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from ckv_core.config import MAX_SWEEP_POINTS, CompareRequest
 from ckv_core.errors import ConfigError
 from ckv_core.knobs import KNOBS
+from ckv_core.sweep_reading import spec_without
 from ckv_core.variants import VariantSpec
 
 ASK_ABOVE_S = 120.0  # a sweep that is expected to take longer must be confirmed
@@ -54,6 +55,25 @@ class SweepGrid:
                 f"{MAX_SWEEP_POINTS}. Take fewer budgets, alphas or methods."
             )
         return tuple(points)
+
+    @classmethod
+    def around(cls, variants: tuple[str, ...]) -> "SweepGrid":
+        """The smallest grid that holds these points; that of a sweep's request gives it again.
+
+        Raises:
+            ConfigError: a SPEC is wrong.
+        """
+        methods: dict[str, None] = {}
+        budgets: dict[str, None] = {}
+        alphas: dict[str, None] = {}
+        for spec in map(VariantSpec.parse, variants):
+            if spec.method.budget_rule == "all":
+                continue
+            methods[spec_without(spec.spec, "budget", "alpha")] = None
+            budgets[str(spec.params["budget"])] = None
+            if spec.selector == "critical":
+                alphas[f"{spec.params['alpha']:g}"] = None
+        return cls(methods=tuple(methods), budgets=tuple(budgets), alphas=tuple(alphas))
 
     def request(self, prompt: CompareRequest) -> CompareRequest:
         """The sweep of this grid on a prompt, model and number of new tokens."""

@@ -1,122 +1,99 @@
-"""Several runs taken together: means over prompts with bootstrap intervals. No Gradio."""
+"""Several runs taken together: which may be, and the variants that all of them have. No Gradio."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-import numpy as np
-
+from ckv_core import sweep_reading
 from ckv_core.errors import ConfigError
-from ckv_core.metrics.intervals import Interval, interval_note, mean_interval
-from ckv_core.records import Float32Array, VariantResult
+from ckv_core.events import RunResult
+from ckv_core.metrics.intervals import Aggregate, aggregate, interval_note
+from ckv_core.quantities import QUANTITIES
 from ui.live_runs import RunSnapshot
-from ui.summary import mean_head_l1
+from ui.routes import is_slug
+from ui.services import Services
 
 MAX_RUNS = 100
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure of a variant, averaged over prompts.
+    """How a reader calls one figure of `Aggregate.figures`.
 
     Attributes:
-        read: variant -> value; None where it is not known.
         is_share: shown as percent.
     """
 
     key: str
     label: str
     unit: str
-    read: Callable[[VariantResult], float | None]
     is_share: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class WinMap:
-    """The paper's Fig. 2: heads whose mean L1 over prompts is below the base's.
-
-    Attributes:
-        ratio: [layers, query_heads] log2(mean L1 / mean base L1); NaN where not evicted.
-        wins, heads: counts of heads.
-        n: prompts.
-    """
-
-    ratio: Float32Array
-    wins: int
-    heads: int
-    n: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Member:
-    """One variant over all prompts."""
-
-    spec: str
-    label: str
-    figures: dict[str, Interval]
-    wins: WinMap | None
+# In the table, and with a chart of their own; of a prompt, averaged over prompts.
+MAIN_FIGURES = (
+    *(
+        Figure(f.key, f.label, *(("share", True) if f.unit == "1" else (f.unit, False)))
+        for f in sweep_reading.FIGURES.values()
+    ),
+    Figure("improved_heads", "Better heads", "share", is_share=True),
+    Figure("sigma_over_half", "Sigma over 0.5", "share", is_share=True),
+)
+# In a chart with a choice; a mean over heads, layers or steps, averaged over prompts.
+LABORATORY_FIGURES = (
+    Figure("tightness", "Tightness: head L1 / theta", "ratio"),
+    *(Figure(q.name, q.label, q.unit) for q in QUANTITIES.values()),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Aggregate:
+class SeveralRuns:
     """What the runs have in common.
 
     Attributes:
         model: of all runs.
         n: prompts that differ.
-        members: one per variant that every run has.
+        members: one per variant that every run has, the full cache left out.
         notes: sentences on what limits the figures.
     """
 
     model: str
     n: int
-    members: list[Member]
+    members: list[Aggregate]
     notes: list[str]
 
-
-def _moved(read: Callable[..., float | None]) -> Callable[[VariantResult], float | None]:
-    return lambda variant: read(variant.perturbation) if variant.perturbation else None
-
-
-def _sigma_share(variant: VariantResult) -> float | None:
-    sigma = variant.analysis.get("sigma_stage1")
-    if sigma is None:
-        return None
-    known = sigma[~np.isnan(sigma)]
-    return float((known > 0.5).mean()) if known.size else None
+    def known(self, figures: Sequence[Figure]) -> list[Figure]:
+        """Those that any variant has."""
+        return [f for f in figures if any(f.key in m.figures for m in self.members)]
 
 
-FIGURES: dict[str, Figure] = {
-    figure.key: figure
-    for figure in (
-        Figure(
-            key="final",
-            label="Final hidden L1",
-            unit="L1",
-            read=_moved(lambda found: float(found.final_hidden_l1)),
-        ),
-        Figure(key="head", label="Mean head L1", unit="L1", read=mean_head_l1),
-        Figure(key="kl", label="KL", unit="nats", read=_moved(lambda found: float(found.kl))),
-        Figure(
-            key="improved",
-            label="Better heads",
-            unit="share",
-            read=_moved(lambda found: found.improved_head_share),
-            is_share=True,
-        ),
-        Figure(key="sigma", label="Sigma over 0.5", unit="share", read=_sigma_share, is_share=True),
-        Figure(
-            key="agreement",
-            label="Agreement",
-            unit="share",
-            read=lambda variant: variant.agreement,
-            is_share=True,
-        ),
-    )
-}
+def read_slugs(text: object) -> list[str]:
+    """The names of a list, each once.
+
+    Raises:
+        ConfigError: one cannot name a run, or there are too many.
+    """
+    parts = re.split(r"[\s,]+", text) if isinstance(text, str) else []
+    slugs = list(dict.fromkeys(filter(None, parts)))
+    if len(slugs) > MAX_RUNS:
+        raise ConfigError(f"{len(slugs)} runs are too many; take up to {MAX_RUNS} together.")
+    for slug in slugs:
+        if not is_slug(slug):
+            raise ConfigError(f"{slug[:40]!r} is not the name of a run.")
+    return slugs
 
 
-def aggregate(runs: Sequence[RunSnapshot]) -> Aggregate:
-    """Means over the prompts of finished runs, per variant that all of them have.
+def load_together(services: Services, text: object) -> SeveralRuns:
+    """The runs of a list of names, as far as the one who asks may read them.
+
+    Raises:
+        CkvError: a name is wrong, a run is not there, or they cannot be taken together.
+    """
+    return take_together([services.snapshot(slug) for slug in read_slugs(text)])
+
+
+def take_together(runs: Sequence[RunSnapshot]) -> SeveralRuns:
+    """Finished runs over their prompts, per variant that all of them have.
 
     Raises:
         ConfigError: says why the runs cannot be taken together.
@@ -127,21 +104,18 @@ def aggregate(runs: Sequence[RunSnapshot]) -> Aggregate:
     n = len(distinct)
     if note := interval_note(n):
         notes.append(note)
-    scenarios = {run.request.scenario for run in distinct}
-    if len(scenarios) > 1:
+    if len({run.request.scenario for run in distinct}) > 1:
         notes.append("The runs mix the scenarios regular and context-only.")
     if len({run.request.max_new_tokens for run in distinct}) > 1:
         notes.append("The runs generate different numbers of tokens, which moves agreement.")
-    members = [_member(spec, distinct) for spec in specs]
+    members = aggregate([_with_only(run.result, specs) for run in distinct])
     model = distinct[0].result.model
-    return Aggregate(model=model.name if model else "", n=n, members=members, notes=notes)
+    return SeveralRuns(model=model.name if model else "", n=n, members=members, notes=notes)
 
 
 def _check(runs: Sequence[RunSnapshot]) -> None:
     if len(runs) < 2:
         raise ConfigError("Choose at least two runs to take together.")
-    if len(runs) > MAX_RUNS:
-        raise ConfigError(f"{len(runs)} runs are too many; take up to {MAX_RUNS} together.")
     for run in runs:
         if run.state != "done" or run.result.model is None:
             raise ConfigError(f"Run {run.slug} is not done; leave it out or wait for its end.")
@@ -177,29 +151,6 @@ def _common_specs(runs: Sequence[RunSnapshot]) -> list[str]:
     return specs
 
 
-def _member(spec: str, runs: Sequence[RunSnapshot]) -> Member:
-    variants = [next(v for v in run.result.variants if v.spec == spec) for run in runs]
-    figures = {}
-    for figure in FIGURES.values():
-        values = [value for v in variants if (value := figure.read(v)) is not None]
-        if values:
-            figures[figure.key] = mean_interval(values)
-    return Member(spec=spec, label=variants[0].label, figures=figures, wins=_win_map(variants))
-
-
-def _win_map(variants: Sequence[VariantResult]) -> WinMap | None:
-    found = [v.perturbation for v in variants if v.perturbation]
-    pairs = [(p.head_l1, p.base_head_l1) for p in found if p.base_head_l1 is not None]
-    if not pairs:
-        return None
-    mean = np.mean([heads for heads, _ in pairs], axis=0)
-    base = np.mean([against for _, against in pairs], axis=0)
-    known = ~np.isnan(mean)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.where((mean == 0) & (base == 0), 0.0, np.log2(mean) - np.log2(base))
-    return WinMap(
-        ratio=ratio.astype(np.float32),
-        wins=int((mean[known] < base[known]).sum()),
-        heads=int(known.sum()),
-        n=len(pairs),
-    )
+def _with_only(result: RunResult, specs: Sequence[str]) -> RunResult:
+    by_spec = {variant.spec: variant for variant in result.variants}
+    return replace(result, variants=[by_spec[spec] for spec in specs])

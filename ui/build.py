@@ -74,7 +74,11 @@ def launch_options(services: Services, settings: Settings) -> dict[str, Any]:
     """How the app is served; see docs of `gr.Blocks.launch`."""
     return {
         "app_kwargs": {
-            "routes": [*build_routes(services), *api_routes(Api(services, settings))],
+            "routes": [
+                *build_routes(services),
+                *several_routes(services),
+                *api_routes(Api(services, settings)),
+            ],
             "middleware": [Middleware(Guard, settings=settings, opened_runs=services.shares.slugs)],
             "docs_url": None,
             "redoc_url": None,

@@ -1,11 +1,18 @@
 """Values of the RunCharts components: which charts a run has now. No Gradio, no clock."""
 
+from collections.abc import Sequence
 from typing import Any
 
-from ui.charts.catalog import LABORATORY, PERTURBATION, chart_values
+from ckv_core.events import RunResult
+from ui.aggregate import SeveralRuns
+from ui.charts.aggregate import AGGREGATE_CHARTS
+from ui.charts.catalog import CHARTS, LABORATORY, PERTURBATION
+from ui.charts.chart import Chart, chart_values
+from ui.charts.sweep import SWEEP_ALPHAS, SWEEP_CURVES
 from ui.live_runs import RunSnapshot
 
 WAITING = "The charts appear here once every variant is measured."
+CURVES_WAITING = "The curves appear here once every point is measured."
 OVER = "Nothing was measured before this run ended."
 LABORATORY_TEXT = (
     "The paper's quantities on this prompt: which heads CriticalKV improves, what an oracle that "
@@ -17,21 +24,53 @@ LABORATORY_TEXT = (
 
 def perturbation_value(snapshot: RunSnapshot) -> dict[str, Any]:
     """Value of the Perturbation charts; without charts it says why."""
+    names = PERTURBATION if _is_measured(snapshot) else ()
     text = OVER if snapshot.is_final else WAITING
-    return _value(snapshot, PERTURBATION if _is_measured(snapshot) else (), text=text)
+    return _value(snapshot, [CHARTS[name] for name in names], text=text)
 
 
 def laboratory_value(snapshot: RunSnapshot) -> dict[str, Any] | None:
     """Value of the laboratory's charts; None where the run has no such data."""
     if not _is_measured(snapshot) or not _has_bounds(snapshot):
         return None
-    return _value(snapshot, LABORATORY, heading="Laboratory", text=LABORATORY_TEXT)
+    charts = [CHARTS[name] for name in LABORATORY]
+    return _value(snapshot, charts, heading="Laboratory", text=LABORATORY_TEXT)
+
+
+def curves_value(snapshot: RunSnapshot) -> dict[str, Any]:
+    """Value of a sweep's curves; without charts it says why."""
+    text = OVER if snapshot.is_final else CURVES_WAITING
+    return _value(snapshot, SWEEP_CURVES if is_swept(snapshot) else (), text=text)
+
+
+def alphas_value(snapshot: RunSnapshot) -> dict[str, Any] | None:
+    """Value of a sweep's alpha charts; None until all points are measured or without alphas."""
+    value = _value(snapshot, SWEEP_ALPHAS if is_swept(snapshot) else (), text="")
+    return value if value["charts"] else None
+
+
+def several_value(slugs: Sequence[str], found: SeveralRuns) -> dict[str, Any]:
+    """Value of the charts of several runs taken together."""
+    joined = ",".join(slugs)
+    return {
+        "slug": joined,
+        "base": "/several",
+        "file": "several-runs",
+        "key": joined,
+        "heading": "",
+        "text": "",
+        "charts": chart_values(AGGREGATE_CHARTS.values(), found),
+    }
+
+
+def is_swept(snapshot: RunSnapshot) -> bool:
+    """Every point of a sweep has been measured, or it has ended with what it had."""
+    return snapshot.request.kind == "sweep" and _is_measured(snapshot)
 
 
 def _value(
-    snapshot: RunSnapshot, names: tuple[str, ...], *, heading: str = "", text: str
+    snapshot: RunSnapshot, charts: Sequence[Chart[RunResult]], *, heading: str = "", text: str
 ) -> dict[str, Any]:
-    result = snapshot.result
     return {
         "slug": snapshot.slug,
         "base": "/data",
@@ -39,7 +78,7 @@ def _value(
         "key": f"{_is_measured(snapshot):d}{_has_bounds(snapshot):d}{snapshot.is_final:d}",
         "heading": heading,
         "text": text,
-        "charts": chart_values(result, names),
+        "charts": chart_values(charts, snapshot.result),
     }
 
 

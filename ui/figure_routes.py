@@ -5,6 +5,7 @@ import gzip
 from collections.abc import Callable
 from importlib.resources import files
 
+import plotly.graph_objects as go
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
@@ -32,9 +33,7 @@ def figure_routes(find: Callable[[Request], RunSnapshot | None]) -> list[Route]:
         if snapshot is None:
             return _missing(NO_CHART)
         found = figure_of(snapshot.result, request.path_params["name"], request.query_params)
-        if found is None:
-            return _missing(NO_CHART)
-        return Response(found.to_json(), media_type="application/json", headers=_caching(snapshot))
+        return figure_response(found, _caching(snapshot))
 
     def forced(request: Request) -> Response:
         snapshot = find(request)
@@ -50,6 +49,13 @@ def figure_routes(find: Callable[[Request], RunSnapshot | None]) -> list[Route]:
         Route("/data/{slug}/figure/{name}", figure),
         Route("/data/{slug}/{index:int}/forced", forced),
     ]
+
+
+def figure_response(figure: go.Figure | None, headers: dict[str, str]) -> Response:
+    """A figure as JSON; 404 for None."""
+    if figure is None:
+        return _missing(NO_CHART)
+    return Response(figure.to_json(), media_type="application/json", headers=headers)
 
 
 def _plotly(_: Request) -> Response:

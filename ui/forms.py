@@ -79,13 +79,13 @@ class FormValues:
             raise ConfigError("Choose at least one variant.")
         order = [spec for _, spec in variant_choices()]
         return cls(
-            **{name: _text(given[name]) for name in _TEXT_NAMES},
+            **{name: read_text(given[name]) for name in _TEXT_NAMES},
             variants=tuple(spec for spec in order if spec in ticked),
             alpha=_number("alpha", given["alpha"]),
             max_new_tokens=read_new_tokens(given["max_new_tokens"]),
             analysis=_chosen(given["analysis"]),
             ignore_eos=bool(given["ignore_eos"]),
-            knobs={k.name: _text(given[k.name]).strip() for k in ADVANCED_KNOBS},
+            knobs={k.name: read_text(given[k.name]).strip() for k in ADVANCED_KNOBS},
         )
 
     @classmethod
@@ -241,7 +241,12 @@ def _chosen(ticked: object) -> tuple[str, ...]:
     return tuple(name for name in ANALYSES if name in ticked)
 
 
-def _text(value: object) -> str:
+def read_text(value: object) -> str:
+    """The text of a field; empty for none.
+
+    Raises:
+        ConfigError: it is something else.
+    """
     if value is None:
         return ""
     if not isinstance(value, str):

@@ -1,14 +1,14 @@
 """What the sweep form holds, its way to a request, and the cost that is told before. No Gradio."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from ckv_core.config import DEFAULT_MODEL, CompareRequest
 from ckv_core.errors import ConfigError, PromptError
 from ckv_core.sweep import ASK_ABOVE_S, SweepGrid, estimate_seconds
 from ckv_core.worker.messages import TokensCounted
 from ui import views
-from ui.forms import read_new_tokens, variant_choices
+from ui.forms import read_new_tokens, read_text, variant_choices
 
 CHARS_PER_TOKEN = 4
 
@@ -58,7 +58,7 @@ class SweepForm:
         generate = bool(given["generate"])
         rest = ("methods", "generate", "max_new_tokens")
         return cls(
-            **{name: _text(given[name]) for name in SWEEP_CONTROLS if name not in rest},
+            **{name: read_text(given[name]) for name in SWEEP_CONTROLS if name not in rest},
             methods=tuple(spec for _, spec in method_choices() if spec in ticked),
             generate=generate,
             max_new_tokens=read_new_tokens(given["max_new_tokens"]) if generate else 32,
@@ -66,14 +66,31 @@ class SweepForm:
 
     @classmethod
     def from_request(cls, request: CompareRequest) -> "SweepForm":
-        """The form with the prompt of another run; what to sweep stays the default."""
-        return cls(
+        """The form with the prompt of another run, and with the grid if that was a sweep.
+
+        Raises:
+            ConfigError: the run has a SPEC that is wrong here.
+        """
+        prompt = cls(
             context=request.context,
             question=request.question,
             answer=request.answer,
             scenario=request.scenario,
             model=request.model,
             device=request.device,
+        )
+        if request.kind != "sweep":
+            return prompt
+        grid = SweepGrid.around(request.variants)
+        offered = {spec for _, spec in method_choices()}
+        return replace(
+            prompt,
+            methods=tuple(spec for spec in grid.methods if spec in offered),
+            more_methods="\n".join(spec for spec in grid.methods if spec not in offered),
+            budgets=", ".join(grid.budgets),
+            alphas=", ".join(grid.alphas) or prompt.alphas,
+            generate=request.max_new_tokens > 0,
+            max_new_tokens=request.max_new_tokens or prompt.max_new_tokens,
         )
 
     def controls(self) -> list[object]:
@@ -180,11 +197,3 @@ def _duration(seconds: float) -> str:
     if seconds < 90:
         return f"{max(1, round(seconds))} seconds"
     return f"{round(seconds / 60)} minutes"
-
-
-def _text(value: object) -> str:
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise ConfigError("The form sent something that is not text; reload the page.")
-    return value

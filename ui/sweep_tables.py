@@ -2,8 +2,20 @@
 
 from typing import Any
 
+import numpy as np
+
 from ckv_core.events import RunResult
-from ckv_core.sweep_reading import FIGURES, Curve, Figure, Saving, curves, savings, spec_without
+from ckv_core.sweep_reading import (
+    FIGURES,
+    AlphaOptimum,
+    Curve,
+    Figure,
+    Saving,
+    alpha_optima,
+    curves,
+    savings,
+    spec_without,
+)
 from ckv_core.variants import VariantSpec
 
 Cell = dict[str, Any]
@@ -16,7 +28,7 @@ SAVINGS_NOTE = (
 
 def points_table(result: RunResult) -> dict[str, Any]:
     """Value of the DataTable of all points whose cache is built."""
-    metrics = [m for m in FIGURES.values() if _is_known(result, m)]
+    metrics = [m for m in FIGURES.values() if is_known(result, m)]
     columns = [
         _column("method", "Method and alpha", align="left"),
         _column("budget", "Budget", "entries per KV head"),
@@ -75,9 +87,46 @@ def curve_name(curve: Curve) -> str:
     return ", ".join([curve.label, *alpha, *_settings(curve.spec)])
 
 
-def method_name(spec: str) -> str:
-    """The same of a SPEC, without budget and alpha."""
-    return ", ".join([VariantSpec.parse(spec).label, *_settings(spec)])
+def optimum_name(optimum: AlphaOptimum) -> str:
+    """Method and budget over whose alphas the best was sought."""
+    method = ", ".join([VariantSpec.parse(optimum.spec).label, *_settings(optimum.spec)])
+    return f"{method}, budget {optimum.budget:,}"
+
+
+def alphas_table(result: RunResult) -> dict[str, Any]:
+    """Value of the DataTable of the best alphas, a row per method and budget.
+
+    A gain is the share of the best fixed alpha's summed head L1 that hindsight would save.
+    """
+    rows = []
+    for optimum in alpha_optima(result):
+        heads = int((~np.isnan(optimum.head_alpha)).sum())
+        tried = ", ".join(f"{alpha:g}" for alpha in optimum.alphas)
+        gains = {"layers": optimum.layer_gain, "heads": optimum.head_gain}
+        cells = {
+            "method": _text(optimum_name(optimum)),
+            "tried": _text(tried),
+            "fixed": _figure(optimum.best_fixed, f"{optimum.best_fixed:g}"),
+            **{key: _figure(gain, f"{gain:.1%}") for key, gain in gains.items()},
+            "n": _figure(float(heads), f"{heads:,}"),
+        }
+        rows.append({"cells": cells})
+    return {
+        "caption": "Best alphas",
+        "columns": [
+            _column("method", "Method and budget", align="left"),
+            _column("tried", "Alphas tried", align="left"),
+            _column("fixed", "Best fixed alpha"),
+            _column("layers", "Gain, an alpha per layer", "head L1 saved"),
+            _column("heads", "Gain, an alpha per KV head", "head L1 saved"),
+            _column("n", "n", "KV heads"),
+        ],
+        "rows": rows,
+        "note": "One prompt, summed isolated head L1 at the first decoding step. An alpha per "
+        "layer or KV head is chosen by looking at the outcome.",
+        "file": "sweep-alphas.csv",
+        "empty": "Two alphas at one budget are needed to compare them.",
+    }
 
 
 def saving_text(saving: Saving) -> str:
@@ -122,7 +171,8 @@ def _savings_rows(result: RunResult, lines: list[Curve], target: Curve) -> list[
     return list(rows.values())
 
 
-def _is_known(result: RunResult, metric: Figure) -> bool:
+def is_known(result: RunResult, metric: Figure) -> bool:
+    """Whether any point but the full cache has this figure."""
     return any(metric.read(v) is not None for v in result.variants if v.method != "full")
 
 

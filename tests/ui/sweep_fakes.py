@@ -2,10 +2,20 @@
 
 import numpy as np
 
-from ckv_core.events import RunResult
+from ckv_core.config import CompareRequest
+from ckv_core.events import (
+    RunEvent,
+    RunFinished,
+    RunPrepared,
+    RunResult,
+    VariantAnalysed,
+    VariantFinished,
+    VariantMeasured,
+    VariantSelected,
+)
 from ckv_core.records import Perturbation, Receipt, VariantResult
 from tests.ui.page_fakes import model_info, prompt_info, request, snapshot
-from ui.services import RunSnapshot
+from ui.services import RunSnapshot, Services
 
 SWEEP_SLUG = "sweep0123456"
 LAYERS, QUERY_HEADS, KV_HEADS = 8, 6, 3
@@ -105,3 +115,36 @@ def sweep_snapshot(**changes: object) -> RunSnapshot:
     return snapshot(
         **{"slug": SWEEP_SLUG, "title": "A sweep", "request": asked, "result": result} | changes
     )
+
+
+def store_run(services: Services, asked: CompareRequest, result: RunResult) -> str:
+    """Save a run as if the worker had sent it; returns its slug."""
+    recorder = services._recorder
+    slug = recorder.create(asked)
+    recorder.start(slug)
+    for event in _events(result):
+        recorder.apply(slug, event)
+    recorder.finish(slug)
+    return slug
+
+
+def _events(result: RunResult) -> list[RunEvent]:
+    assert result.model is not None
+    assert result.prompt is not None
+    names = ("spec", "label", "method", "critical")
+    blank = [VariantResult(**{n: getattr(v, n) for n in names}) for v in result.variants]
+    prepared = RunPrepared(
+        result.model, result.prompt, tuple(blank), result.environment, result.kind
+    )
+    events: list[RunEvent] = [prepared]
+    for at, found in enumerate(result.variants):
+        if found.receipt:
+            events.append(VariantSelected(at, found.params, found.retained, found.receipt, {}))
+        if found.perturbation:
+            events.append(VariantMeasured(at, found.perturbation))
+        if found.analysis:
+            events.append(VariantAnalysed(at, found.analysis, found.forced_steps))
+        judged = (found.agreement, found.first_difference, found.answer_found)
+        if found.agreement is not None:
+            events.append(VariantFinished(at, *judged, found.tokens_per_second, {}))
+    return [*events, RunFinished(result.timings_ms)]

@@ -10,10 +10,11 @@ import pytest
 from ckv_core.errors import ConfigError
 from ckv_core.metrics.intervals import MIN_PROMPTS
 from tests.ui.page_fakes import FakeServices, model_info
-from tests.ui.sweep_fakes import QUERY_HEADS, sweep_result, sweep_snapshot
-from ui.aggregate import FIGURES, aggregate
-from ui.charts.aggregate import mean_figure, win_figure
-from ui.pages.aggregate import AggregatePage, means_table, read_slugs
+from tests.ui.sweep_fakes import LAYERS, QUERY_HEADS, sweep_result, sweep_snapshot
+from ui.aggregate import read_slugs, take_together
+from ui.chart_views import several_value
+from ui.charts.aggregate import AGGREGATE_CHARTS, means_csv, win_figure, wins_csv
+from ui.pages.aggregate import AggregatePage, means_table
 
 CRITICAL = "snapkv+critical:budget=64,alpha=0.25"
 
@@ -35,21 +36,21 @@ def member_of(found, spec: str):
 
 
 def test_the_mean_is_over_prompts_and_the_interval_holds_it():
-    found = member_of(aggregate(runs_of(MIN_PROMPTS)), CRITICAL).figures["final"]
+    found = member_of(take_together(runs_of(MIN_PROMPTS)), CRITICAL).figures["final"]
     assert found.mean == pytest.approx(100 * 0.7)
     assert found.low < found.mean < found.high
     assert found.n == MIN_PROMPTS
 
 
 def test_too_few_prompts_give_means_and_say_so():
-    found = aggregate(runs_of(MIN_PROMPTS - 1))
+    found = take_together(runs_of(MIN_PROMPTS - 1))
     interval = member_of(found, CRITICAL).figures["final"]
     assert (interval.low, interval.high) == (None, None)
     assert found.notes == ["4 prompts: an interval needs at least 5, so only means are shown."]
 
 
 def test_a_prompt_counts_once():
-    found = aggregate([*runs_of(2), run_of(1)])
+    found = take_together([*runs_of(2), run_of(1)])
     assert found.n == 2
     assert "1 of 3 runs repeat a prompt" in found.notes[0]
 
@@ -67,11 +68,15 @@ def test_heads_win_by_their_means_over_the_prompts():
             variant.perturbation, head_l1=(base * factors).astype(np.float32)
         )
         run.result.variants[at] = dataclasses.replace(variant, perturbation=moved)
-    wins = member_of(aggregate(runs), CRITICAL).wins
+    found = take_together(runs)
+    wins = member_of(found, CRITICAL).head_wins
     # Head 0 loses in both; the others win in the mean, 0.85, though they lose in one prompt.
-    assert (wins.wins, wins.heads, wins.n) == (35, 42, 2)
-    assert wins.ratio[0, 1] == pytest.approx(np.log2(0.85), abs=1e-5)
-    assert np.isnan(wins.ratio[4]).all()
+    assert (wins.count, wins.heads, wins.n) == (35, 42, 2)
+    ratio = win_figure("x", wins).data[0].z
+    assert ratio[0, 1] == pytest.approx(np.log2(0.85), abs=1e-5)
+    assert np.isnan(ratio[4]).all()
+    line = next(line for line in wins_csv(found).splitlines() if f'"{CRITICAL}",0,1,' in line)
+    assert float(line.split(",")[-2]) == pytest.approx(np.log2(0.85), abs=1e-5)
 
 
 def test_the_share_of_sigma_over_a_half_leaves_out_what_is_not_defined():
@@ -81,7 +86,7 @@ def test_the_share_of_sigma_over_a_half_leaves_out_what_is_not_defined():
         run.result.variants[1] = dataclasses.replace(
             run.result.variants[1], analysis={"sigma_stage1": sigma}
         )
-    found = aggregate(runs).members[0].figures["sigma"]
+    found = take_together(runs).members[0].figures["sigma_over_half"]
     assert found.mean == pytest.approx(2 / 3)
 
 
@@ -89,7 +94,7 @@ def test_runs_of_different_models_are_refused():
     other = run_of(2)
     other.result.model = model_info(name="other")
     with pytest.raises(ConfigError, match=r"2 different models \(other, tiny\)"):
-        aggregate([run_of(1), other])
+        take_together([run_of(1), other])
 
 
 def test_runs_without_a_common_variant_are_refused():
@@ -98,14 +103,14 @@ def test_runs_without_a_common_variant_are_refused():
         dataclasses.replace(v, spec=f"{v.spec},sinks=2") for v in other.result.variants
     ]
     with pytest.raises(ConfigError, match="no variant in common"):
-        aggregate([run_of(1), other])
+        take_together([run_of(1), other])
 
 
 def test_one_run_and_an_unfinished_one_are_refused():
     with pytest.raises(ConfigError, match="at least two runs"):
-        aggregate([run_of(1)])
+        take_together([run_of(1)])
     with pytest.raises(ConfigError, match="runabc2 is not done"):
-        aggregate([run_of(1), run_of(2, state="failed")])
+        take_together([run_of(1), run_of(2, state="failed")])
 
 
 @pytest.mark.parametrize("text", ["../../etc/passwd", "abcdef,<b>", "a\ud800"])
@@ -115,16 +120,40 @@ def test_a_text_that_is_no_name_is_refused(text):
 
 
 def test_charts_carry_the_interval_and_the_count():
-    found = aggregate(runs_of(MIN_PROMPTS))
-    trace = mean_figure(found, FIGURES["final"]).data[-1]
+    found = take_together(runs_of(MIN_PROMPTS))
+    trace = AGGREGATE_CHARTS["final"].figure(found, {}).data[-1]
     assert trace.error_x.array[0] > 0
     assert trace.error_x.arrayminus[0] > 0
-    wins = member_of(found, CRITICAL).wins
-    assert "42 of 42 query heads" in win_figure("x", wins).layout.title.subtitle.text
+    at = next(at for at, m in enumerate(found.members) if m.spec == CRITICAL)
+    wins = AGGREGATE_CHARTS["wins"].figure(found, {"variant": str(at)})
+    assert "42 of 42 query heads" in wins.layout.title.subtitle.text
+    assert wins.layout.title.text.startswith(CRITICAL)
+
+
+def test_there_is_a_chart_of_what_was_measured_and_of_nothing_else():
+    found = take_together(runs_of(2))
+    names = [chart["name"] for chart in several_value(["a", "b"], found)["charts"]]
+    assert names == ["head", "final", "kl", "improved_heads", "wins"]
+    assert AGGREGATE_CHARTS["agreement"].figure(found, {}) is None
+
+
+def test_a_quantity_of_the_laboratory_is_averaged_over_prompts_and_in_the_file():
+    runs = runs_of(2)
+    for at, run in enumerate(runs):
+        theta = np.full((LAYERS, QUERY_HEADS), 1.0 + at, np.float32)
+        run.result.variants[1] = dataclasses.replace(
+            run.result.variants[1], analysis={"theta": theta}
+        )
+    found = take_together(runs)
+    figure = AGGREGATE_CHARTS["laboratory"].figure(found, {"quantity": "theta"})
+    assert list(figure.data[0].x) == [1.5]
+    spec = found.members[0].spec
+    lines = [line for line in means_csv(found).splitlines() if "theta: bound of the kept" in line]
+    assert lines == [f'"{spec}","theta: bound of the kept set","L1",1.5,"","",2']
 
 
 def test_the_file_has_the_ends_of_the_intervals():
-    table = means_table(aggregate(runs_of(MIN_PROMPTS)))
+    table = means_table(take_together(runs_of(MIN_PROMPTS)))
     hidden = {column["key"] for column in table["columns"] if column.get("hidden")}
     assert {"final_low", "final_high"} <= hidden
     assert all(row["cells"]["final_low"]["value"] is not None for row in table["rows"])
@@ -150,8 +179,3 @@ def test_what_cannot_be_shown_is_said(text):
     assert area["visible"] is False
     assert notice["tone"] == "error"
     assert notice["text"].endswith(".")
-
-
-@pytest.mark.parametrize("index", [None, -1, 99, "1"])
-def test_an_unknown_choice_draws_no_win_map(index):
-    assert page_with(*runs_of(2)).pick("runabc0,runabc1", index).data == ()

@@ -1,60 +1,46 @@
-"""The Sweep and the Aggregate page in a real browser, on made-up sweeps."""
+"""The Sweep and the Aggregate page in a real browser, on stored sweeps that are made up."""
 
 import dataclasses
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import gradio as gr
 import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 
-from tests.ui.page_fakes import SLUG, FakeServices
-from tests.ui.sweep_fakes import sweep_result, sweep_snapshot
-from ui.pages.aggregate import AggregatePage
-from ui.pages.sweep import SweepPage
-from ui.settings import Settings
-from ui.theme import ASSETS, CSS_PATHS, build_theme
+from tests.e2e.app_runner import BROWSER_ARGS
+from tests.ui.served_app import served
+from tests.ui.sweep_fakes import store_run, sweep_result, sweep_snapshot
 
-ARGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
-ARGS += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
-IDS = [f"runabc{at}" for at in range(5)]
+pytestmark = pytest.mark.e2e
 
 
-def services() -> FakeServices:
-    runs = []
-    for at, slug in enumerate(IDS):
-        result = sweep_result(better=0.4 + 0.05 * at)
-        result.prompt = dataclasses.replace(result.prompt, token_ids=tuple(range(at, at + 10)))
-        runs.append(sweep_snapshot(slug=slug, result=result))
-    return FakeServices(sweep_snapshot(slug=SLUG), *runs)
+@dataclasses.dataclass(frozen=True)
+class Site:
+    """A served app, and the sweeps that it holds."""
+
+    url: str
+    slugs: list[str]
 
 
 @pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    settings = Settings.from_environ({})
-    known = services()
-    with gr.Blocks(analytics_enabled=False) as app:
-        SweepPage(known, settings, models=[settings.model], examples=[]).wire(app)
-    with app.route("Several runs", "/aggregate") as route:
-        AggregatePage(known).wire(route)
-    _, url, _ = app.launch(
-        prevent_thread_lock=True,
-        quiet=True,
-        theme=build_theme(),
-        css_paths=[*CSS_PATHS, ASSETS / "pages.css", ASSETS / "sweep.css"],
-        footer_links=[],
-        ssr_mode=False,
-        run_history=False,
-    )
-    yield url
-    app.close()
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with served(tmp_path_factory.mktemp("sweeps"), with_logins=False) as app:
+        slugs = []
+        for at in range(5):
+            result = sweep_result(better=0.4 + 0.05 * at)
+            result.prompt = dataclasses.replace(result.prompt, token_ids=tuple(range(at, at + 10)))
+            asked = dataclasses.replace(sweep_snapshot().request, context=f"the text {at}")
+            slugs.append(store_run(app.services, asked, result))
+        yield Site(app.url, slugs)
 
 
 @pytest.fixture(scope="module")
 def page() -> Iterator[Page]:
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=ARGS)
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=BROWSER_ARGS
+        )
         page = browser.new_page(viewport={"width": 430, "height": 900})
         errors: list[str] = []
         page.on("pageerror", lambda error: errors.append(str(error)))
@@ -63,39 +49,56 @@ def page() -> Iterator[Page]:
         assert errors == []
 
 
-def saved(page: Page, button: str, folder: Path) -> str:
+def saved(page: Page, role: str, name: str, folder: Path) -> str:
     with page.expect_download() as waiting:
-        page.get_by_role("button", name=button, exact=True).click()
+        page.get_by_role(role, name=name, exact=True).click()
     path = folder / "file"
     waiting.value.save_as(path)
     return path.read_text("utf-8", errors="replace")
+
+
+def see(page: Page, chart: str) -> None:
+    """Scroll to a chart and wait until it is drawn."""
+    panel = page.locator(f'[data-chart="{chart}"]')
+    panel.scroll_into_view_if_needed()
+    expect(panel.locator(".main-svg").first).to_be_visible(timeout=20_000)
 
 
 def fits(page: Page) -> bool:
     return bool(page.evaluate("document.documentElement.scrollWidth <= innerWidth"))
 
 
-def test_a_sweep_runs_and_its_charts_and_tables_can_be_used(page: Page, address, tmp_path):
-    page.goto(address)
-    page.locator("#context textarea").fill("some words here. " * 40)
-    page.get_by_role("button", name="Run", exact=True).click()
-    expect(page.locator("#chart-sweep-final .js-plotly-plot")).to_be_visible(timeout=20_000)
+def test_the_charts_and_tables_of_a_sweep_can_be_used(page: Page, site: Site, tmp_path):
+    page.goto(f"{site.url}/run?id={site.slugs[2]}")
+    see(page, "sweep-final")
+    assert (
+        saved(page, "button", "Final hidden L1 against the budget as SVG", tmp_path)[:4] == "<svg"
+    )
+    head = saved(page, "link", "Data of Final hidden L1 against the budget as CSV", tmp_path)
+    assert head.startswith('"variant","spec","alpha","budget_tokens"')
     rows = page.locator("#sweep-points tbody tr")
     page.locator("#sweep-points").get_by_role("button", name="Budget").click()
     expect(rows.first).to_contain_text("64")
     page.locator("#sweep-points").get_by_role("button", name="Budget").click()
     expect(rows.first).to_contain_text("512")
     expect(page.locator("#sweep-savings")).to_contain_text("50 % less")
-    expect(page.locator("#sweep-gain")).to_contain_text("n = 21 KV heads")
-    assert saved(page, "Final hidden L1 as SVG", tmp_path).startswith("<svg")
-    lines = saved(page, "Alpha by head as CSV", tmp_path).splitlines()
-    assert lines[0] == '"series","x","y","z"'
-    assert len(lines) == 1 + 8 * 3
+    expect(page.locator("#sweep-alphas")).to_contain_text("SnapKV + CriticalKV, budget 512")
+    see(page, "alpha-heads")
     assert fits(page)
 
 
-def test_a_costly_sweep_asks_and_keeps_what_was_typed(page: Page, address):
-    page.goto(address)
+def test_a_sweep_can_be_made_again_with_changes(page: Page, site: Site):
+    page.goto(f"{site.url}/sweep?from={site.slugs[0]}")
+    expect(page.locator("#context textarea")).to_have_value("the text 0")
+    expect(page.locator("#budgets input, #budgets textarea")).to_have_value("64, 128, 256, 512")
+    expect(page.locator("#alphas input, #alphas textarea")).to_have_value("0, 0.25, 0.5")
+    ticked = page.locator("#methods input:checked")
+    expect(ticked).to_have_count(2)
+    assert fits(page)
+
+
+def test_a_costly_sweep_asks_and_keeps_what_was_typed(page: Page, site: Site):
+    page.goto(f"{site.url}/sweep")
     page.locator("#context textarea").fill("some words here. " * 40)
     page.get_by_label("Generate text").check()
     page.locator("#max-new-tokens input").fill("1024")
@@ -107,12 +110,13 @@ def test_a_costly_sweep_asks_and_keeps_what_was_typed(page: Page, address):
     assert page.locator("#max-new-tokens input").input_value() == "1024"
 
 
-def test_runs_open_together_with_intervals(page: Page, address, tmp_path):
-    page.goto(f"{address}aggregate?ids={','.join(IDS)}")
+def test_runs_open_together_with_intervals(page: Page, site: Site, tmp_path):
+    page.goto(f"{site.url}/aggregate?ids={','.join(site.slugs)}")
     table = page.locator("#aggregate-table")
     expect(table).to_contain_text(" to ", timeout=20_000)
     expect(table).to_contain_text("42 of 42")
-    expect(page.locator("#chart-mean-final .js-plotly-plot")).to_be_visible()
-    head = saved(page, "Final hidden L1 as CSV", tmp_path).splitlines()[0]
-    assert head == '"series","x","y","low","high"'
+    see(page, "final")
+    see(page, "wins")
+    head = saved(page, "link", "Data of Final hidden L1 as CSV", tmp_path).splitlines()[0]
+    assert head == '"spec","figure","unit","mean","low","high","prompts"'
     assert fits(page)

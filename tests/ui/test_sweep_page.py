@@ -22,12 +22,14 @@ from tests.ui.sweep_fakes import (
     sweep_result,
     sweep_snapshot,
 )
+from ui.charts.catalog import figure_of
 from ui.charts.sweep import alpha_head_figure, curve_figure
+from ui.charts.sweep_csv import alphas_csv, sweep_csv
 from ui.pages.sweep import SweepPage
-from ui.pages.sweep_results import SweepFeed, alpha_values, build_sweep_results, gain_sentence
+from ui.pages.sweep_results import SweepFeed, build_sweep_results
 from ui.settings import Settings
 from ui.sweep_forms import SWEEP_CONTROLS, SweepForm
-from ui.sweep_tables import curve_name, points_table, savings_table
+from ui.sweep_tables import alphas_table, curve_name, points_table, savings_table
 
 SETTINGS = Settings.from_environ({})
 TYPED = SweepForm(context="a long text")
@@ -136,6 +138,37 @@ def test_from_fills_the_prompt_of_a_run():
     assert len(untouched) == len(SWEEP_CONTROLS)
 
 
+GRIDS = {
+    "plain": TYPED,
+    "generated": SLOW,
+    "own settings": dataclasses.replace(
+        TYPED, methods=(), more_methods="snapkv+critical:stage2=pooled\nadakv:window=16"
+    ),
+    "shares": dataclasses.replace(TYPED, budgets="10%, 25%", alphas="0.125"),
+    "no alpha": dataclasses.replace(TYPED, methods=("snapkv", "adakv")),
+    "alpha by head": dataclasses.replace(TYPED, methods=("snapkv+critical_auto",)),
+}
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_from_fills_the_whole_grid_of_a_sweep(name):
+    asked = GRIDS[name].request()
+    services = FakeServices(sweep_snapshot(request=asked))
+    page = sweep_page(services)
+    *values, notice = page.open(SimpleNamespace(query_params={"from": SWEEP_SLUG}))
+    assert SweepForm.from_controls(values).request() == asked
+    assert notice["text"].startswith("The prompt and the grid of run")
+
+
+def test_from_says_where_a_sweep_is_no_whole_grid():
+    asked = TYPED.request()
+    asked = dataclasses.replace(asked, variants=asked.variants[:-1])
+    page = sweep_page(FakeServices(sweep_snapshot(request=asked)))
+    *values, notice = page.open(SimpleNamespace(query_params={"from": SWEEP_SLUG}))
+    assert SweepForm.from_controls(values).request() == TYPED.request()
+    assert "the smallest grid that holds the points" in notice["text"]
+
+
 # --- what the points say --------------------------------------------------------------------
 
 
@@ -171,14 +204,18 @@ def test_the_best_alpha_per_head_and_its_gain_over_the_best_fixed_one():
     assert found.best_fixed == 0.25
     # Fixed at 0.25 two of three heads miss by a quarter: 3 against 3.5.
     assert found.head_gain == pytest.approx(1 - 3 / 3.5, abs=1e-5)
-    assert f"n = {len(evicted) * KV_HEADS} KV heads" in gain_sentence(found)
+    row = alphas_table(sweep_result())["rows"][0]["cells"]
+    assert row["method"]["text"] == "SnapKV + CriticalKV, budget 64"
+    assert row["n"]["value"] == len(evicted) * KV_HEADS
+    assert row["heads"]["text"] == "14.3%"
 
 
 def test_one_alpha_has_no_optimum():
     result = sweep_result()
     result.variants = [v for v in result.variants if v.params.get("alpha") in (None, 0.5)]
     assert alpha_optima(result) == []
-    assert alpha_values(result, 0)[1:] == [None, None]
+    assert alphas_table(result)["rows"] == []
+    assert figure_of(result, "alpha-heads", {}) is None
 
 
 def test_a_curve_has_its_lines_values_and_the_full_cache():
@@ -198,6 +235,34 @@ def test_hostile_labels_are_escaped_in_charts():
 def test_the_grid_has_a_cell_per_kv_head():
     grid = alpha_head_figure(alpha_optima(sweep_result())[0]).data[0]
     assert grid.z.shape == (LAYERS, KV_HEADS)
+
+
+def test_each_method_and_budget_has_its_alpha_charts():
+    result = sweep_result()
+    titles = [
+        figure_of(result, "alpha-heads", {"optimum": at}).layout.title.subtitle.text
+        for at in ("0", "3", "x")
+    ]
+    assert titles[0] == titles[2]
+    figure = figure_of(result, "alpha-layers", {"optimum": "3"})
+    assert len(figure.data[0].x) == LAYERS
+
+
+def test_the_files_hold_what_the_charts_draw():
+    result = sweep_result()
+    points = sweep_csv(result).splitlines()
+    assert points[0].startswith('"variant","spec","alpha","budget_tokens","head","final","kl"')
+    assert len(points) == 1 + len(BUDGETS) * (1 + len(ALPHAS))
+    alphas = alphas_csv(result).splitlines()
+    assert len(alphas) == 1 + len(BUDGETS) * LAYERS * (1 + KV_HEADS)
+    assert '"snapkv+critical",64,0,2,0.5' in alphas
+    assert f'"snapkv+critical",64,{WHOLE_LAYER},2,""' in alphas
+
+
+def test_a_comparison_has_no_sweep_charts():
+    plain = dataclasses.replace(sweep_result(), kind="compare")
+    assert figure_of(plain, "sweep-final", {}) is None
+    assert figure_of(plain, "alpha-heads", {}) is None
 
 
 def test_the_points_table_has_every_point_but_not_the_full_cache():
@@ -222,14 +287,15 @@ def test_charts_wait_until_all_points_are_measured_and_are_sent_once():
     partial = sweep_result()
     partial.variants[-1] = dataclasses.replace(partial.variants[-1], perturbation=None)
     now = datetime.now(UTC)
-    charts = slice(3, 3 + len(FIGURES))
+    at = [output.elem_id for output in built.outputs].index("sweep-curves")
     running = sweep_snapshot(state="running", result=partial, finished_at=None)
-    assert feed.updates(running, now)[charts] == [None] * len(FIGURES)
+    waiting = feed.updates(running, now)[at]
+    assert (waiting["charts"], waiting["text"][:10]) == ([], "The curves")
     first = feed.updates(sweep_snapshot(), now)
     assert len(first) == len(built.outputs) == feed.width
-    assert all(figure.data for figure in first[charts])
+    assert [chart["name"] for chart in first[at]["charts"]] == [f"sweep-{key}" for key in FIGURES]
     again = feed.updates(sweep_snapshot(), now)
-    assert all(update == gr.skip() for update in again[charts])
+    assert all(update == gr.skip() for update in again)
 
 
 def test_the_tail_of_a_sweep_fills_every_output():

@@ -1,20 +1,24 @@
 """Charts of several runs taken together: means with intervals, and the head win map."""
 
 import html
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 import plotly.graph_objects as go
 
-from ui.aggregate import Aggregate, Figure, Member, WinMap
-from ui.charts.layout import MISSING_COLOR, empty_figure, new_figure
-from ui.palette import DIVERGING_SCALE, color_of, marker_of
+from ckv_core.metrics.intervals import Aggregate, HeadWins
+from ui.aggregate import LABORATORY_FIGURES, MAIN_FIGURES, Figure, SeveralRuns
+from ui.charts.chart import Chart, Choices, Control, no_controls
+from ui.charts.heads import as_head_grid, log2_ratio, ratio_grid
+from ui.charts.layout import new_figure
+from ui.charts.tables import csv_text, number
+from ui.palette import color_of, marker_of
 
 ROW_PX = 34
-CELL_PX = 12
 
 
-def mean_figure(found: Aggregate, figure: Figure) -> go.Figure:
+def mean_figure(found: SeveralRuns, figure: Figure) -> go.Figure:
     """Mean over prompts of one figure, a point per variant; bars are bootstrap intervals.
 
     Definition: BCa bootstrap of the mean over prompts, 95 %; no bar where n is too small.
@@ -24,11 +28,9 @@ def mean_figure(found: Aggregate, figure: Figure) -> go.Figure:
         for at, m in enumerate(found.members)
         if figure.key in m.figures
     ]
-    if not rows:
-        return empty_figure(figure.label, "Not measured in these runs.")
     has_bars = any(each.low is not None for _, _, each in rows)
     how = "mean and 95 % interval" if has_bars else "mean; too few prompts for an interval"
-    shown = new_figure(figure.label, f"{how}, n = {found.n} prompts")
+    shown = new_figure(html.escape(figure.label, quote=False), f"{how}, n = {found.n} prompts")
     for place, (at, _, each) in enumerate(rows):
         bars = None
         if each.low is not None and each.high is not None:
@@ -61,46 +63,61 @@ def mean_figure(found: Aggregate, figure: Figure) -> go.Figure:
     return shown
 
 
-def win_figure(name: str, wins: WinMap) -> go.Figure:
+def win_figure(name: str, wins: HeadWins) -> go.Figure:
     """Head win map over prompts (the paper's Fig. 2).
 
     Definition: log2(mean L1 / mean base L1) per query head, means over prompts; below 0 (orange)
     the head wins. Layers left whole are grey.
     """
-    share = wins.wins / wins.heads if wins.heads else 0.0
-    figure = new_figure(
-        f"{html.escape(name, quote=False)}: {share:.1%} of heads win",
-        f"{wins.wins:,} of {wins.heads:,} query heads, means of n = {wins.n} prompts",
+    title = (
+        f"{html.escape(name, quote=False)}: {wins.share:.1%} of heads win",
+        f"{wins.count:,} of {wins.heads:,} query heads, means of n = {wins.n} prompts",
     )
-    finite = np.abs(wins.ratio[np.isfinite(wins.ratio)])
-    limit = max(0.1, float(np.percentile(finite, 98))) if finite.size else 0.1
-    values = np.where(np.isinf(wins.ratio), np.sign(wins.ratio) * 2 * limit, wins.ratio)
-    figure.add_trace(
-        go.Heatmap(
-            z=values.astype(np.float32),
-            zmin=-limit,
-            zmax=limit,
-            colorscale=DIVERGING_SCALE,
-            colorbar={
-                "title": {"text": "log2 of L1 / base L1", "side": "right"},
-                "thickness": 12,
-                "outlinewidth": 0,
-            },
-            hovertemplate="layer %{y}, head %{x}: %{z:.3f}<extra></extra>",
-        )
-    )
-    layers, heads = wins.ratio.shape
-    figure.update_xaxes(title_text="query head", showgrid=False, dtick=max(1, round(heads / 10)))
-    figure.update_yaxes(
-        title_text="layer", showgrid=False, dtick=max(1, round(layers / 10)), autorange="reversed"
-    )
-    figure.update_layout(
-        height=min(720, max(320, 150 + CELL_PX * layers)), plot_bgcolor=MISSING_COLOR
-    )
-    return figure
+    own, base = wins.own.astype(np.float32), wins.base.astype(np.float32)
+    return as_head_grid(ratio_grid(title, own, base, "L1"), own)
 
 
-def _names(members: Sequence[Member]) -> list[str]:
+def means_csv(found: SeveralRuns) -> str:
+    """Data of `mean_figure`: one line per variant and figure, the laboratory's among them."""
+    return csv_text(
+        ("spec", "figure", "unit", "mean", "low", "high", "prompts"),
+        (
+            (member.spec, figure.label, figure.unit, each.mean, each.low, each.high, each.n)
+            for member in found.members
+            for figure in (*MAIN_FIGURES, *LABORATORY_FIGURES)
+            if (each := member.figures.get(figure.key)) is not None
+        ),
+    )
+
+
+def wins_csv(found: SeveralRuns) -> str:
+    """Data of `win_figure`: one line per variant with a base, layer and query head."""
+    return csv_text(
+        ("spec", "layer", "query_head", "mean_l1", "mean_base_l1", "log2_ratio", "prompts"),
+        (
+            (member.spec, layer, head, number(own), number(base), number(ratio), wins.n)
+            for member in found.members
+            if (wins := member.head_wins) is not None
+            for (layer, head), own, base, ratio in _heads(wins)
+        ),
+    )
+
+
+def member_names(found: SeveralRuns) -> list[str]:
+    """One name per variant: its label, or its SPEC where two share one."""
+    counts = Counter(member.label for member in found.members)
+    return [m.label if counts[m.label] == 1 else m.spec for m in found.members]
+
+
+def _heads(wins: HeadWins) -> list[tuple[tuple[int, int], float, float, float]]:
+    ratio = log2_ratio(wins.own.astype(np.float32), wins.base.astype(np.float32))
+    return [
+        (at, float(wins.own[at]), float(wins.base[at]), float(ratio[at]))
+        for at in np.ndindex(wins.own.shape[0], wins.own.shape[1])
+    ]
+
+
+def _names(members: Sequence[Aggregate]) -> list[str]:
     """The label, with the SPEC's settings on a second line."""
     return [
         html.escape(m.label, quote=False)
@@ -111,3 +128,59 @@ def _names(members: Sequence[Member]) -> list[str]:
         )
         for m in members
     ]
+
+
+def _mean_chart(figure: Figure) -> Chart[SeveralRuns]:
+    return Chart(
+        name=figure.key,
+        title=figure.label,
+        csv="means",
+        controls=no_controls,
+        has_data=lambda found: bool(found.known((figure,))),
+        draw=lambda found, _: mean_figure(found, figure),
+    )
+
+
+def _laboratory_controls(found: SeveralRuns) -> list[Control]:
+    options = [(f.key, f.label) for f in found.known(LABORATORY_FIGURES)]
+    return [Control("quantity", "Quantity", options)] if options else []
+
+
+def _draw_laboratory(found: SeveralRuns, chosen: Choices) -> go.Figure:
+    return mean_figure(found, next(f for f in LABORATORY_FIGURES if f.key == chosen["quantity"]))
+
+
+def _win_controls(found: SeveralRuns) -> list[Control]:
+    names = member_names(found)
+    options = [(str(at), names[at]) for at, m in enumerate(found.members) if m.head_wins]
+    return [Control("variant", "Variant", options)] if options else []
+
+
+def _draw_wins(found: SeveralRuns, chosen: Choices) -> go.Figure:
+    at = int(chosen["variant"])
+    wins = found.members[at].head_wins
+    if wins is None:
+        raise ValueError("only variants with a base are offered")
+    return win_figure(member_names(found)[at], wins)
+
+
+_ALL: tuple[Chart[SeveralRuns], ...] = (
+    *map(_mean_chart, MAIN_FIGURES),
+    Chart(
+        name="laboratory",
+        title="Quantities of the laboratory",
+        csv="means",
+        controls=_laboratory_controls,
+        has_data=lambda found: bool(found.known(LABORATORY_FIGURES)),
+        draw=_draw_laboratory,
+    ),
+    Chart(
+        name="wins",
+        title="Head win map",
+        csv="wins",
+        controls=_win_controls,
+        has_data=lambda found: any(member.head_wins for member in found.members),
+        draw=_draw_wins,
+    ),
+)
+AGGREGATE_CHARTS: dict[str, Chart[SeveralRuns]] = {chart.name: chart for chart in _ALL}

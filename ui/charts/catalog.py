@@ -1,21 +1,21 @@
 """The charts of a run: which there are, what can be chosen in each, and how each is drawn."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import cast
 
 import plotly.graph_objects as go
 
 from ckv_core.events import RunResult
 from ui.charts.bounds import bounds_figure, sigma_figure, tightness_figure
 from ui.charts.cache import budgets_figure
+from ui.charts.chart import Chart, Choices, Control, no_controls
 from ui.charts.heads import Against, head_grid_figure
 from ui.charts.ladder import ladder_figure, rungs_of
 from ui.charts.layers import ORACLES, final_figure, head_layer_figure, layer_figure
 from ui.charts.layout import display_names
 from ui.charts.measured import base_values, holders, named, names_with
+from ui.charts.sweep import SWEEP_ALPHAS, SWEEP_CURVES
 
-Choices = Mapping[str, str]
 _AGAINST = [
     ("ratio", "log2 ratio to its base"),
     ("difference", "difference to its base"),
@@ -25,68 +25,10 @@ _AGAINST = [
 _MEASURED = ("distance", "mass", "bound", "oracle")
 
 
-@dataclass(frozen=True, slots=True)
-class Control:
-    """One choice of a chart.
-
-    Attributes:
-        options: (value, label); the first is the default.
-    """
-
-    name: str
-    label: str
-    options: list[tuple[str, str]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chart:
-    """One chart of a run.
-
-    Attributes:
-        name: in its address.
-        title: for readers of the controls and files.
-        csv: table route that holds its data.
-        controls: what can be chosen, given the run; a control without options is left out.
-        has_data: whether there is anything to draw.
-        draw: the run and one valid choice per control -> figure.
-    """
-
-    name: str
-    title: str
-    csv: str
-    controls: Callable[[RunResult], list[Control]]
-    has_data: Callable[[RunResult], bool]
-    draw: Callable[[RunResult, Choices], go.Figure]
-
-
 def figure_of(result: RunResult, name: str, asked: Choices) -> go.Figure | None:
     """One chart with these choices, unknown ones left out; None for no such chart or no data."""
     chart = CHARTS.get(name)
-    if chart is None or not chart.has_data(result):
-        return None
-    chosen = {}
-    for control in chart.controls(result):
-        values = [value for value, _ in control.options]
-        given = asked.get(control.name, "")
-        chosen[control.name] = given if given in values else values[0]
-    return chart.draw(result, chosen)
-
-
-def chart_values(result: RunResult, names: Sequence[str]) -> list[dict[str, Any]]:
-    """What the Charts component needs of those charts that have data."""
-    return [
-        {
-            "name": chart.name,
-            "title": chart.title,
-            "csv": chart.csv,
-            "controls": [
-                {"name": c.name, "label": c.label, "options": [list(o) for o in c.options]}
-                for c in chart.controls(result)
-            ],
-        }
-        for chart in (CHARTS[name] for name in names)
-        if chart.has_data(result)
-    ]
+    return None if chart is None else chart.figure(result, asked)
 
 
 def _variants(result: RunResult, indices: Sequence[int], label: str = "Variant") -> list[Control]:
@@ -141,10 +83,6 @@ def _bound_controls(result: RunResult) -> list[Control]:
     return _variants(result, holders(result, "theta"))
 
 
-def _none(_: RunResult) -> list[Control]:
-    return []
-
-
 def _measured(result: RunResult) -> bool:
     return bool(holders(result, "head_l1"))
 
@@ -157,7 +95,7 @@ def _index(chosen: Choices) -> int:
     return int(chosen["variant"])
 
 
-_ALL = (
+_ALL: tuple[Chart[RunResult], ...] = (
     Chart(
         name="layers",
         title="Layer by layer",
@@ -191,7 +129,7 @@ _ALL = (
         name="budgets",
         title="Entries kept per layer",
         csv="budgets",
-        controls=_none,
+        controls=no_controls,
         has_data=lambda result: any(v.retained is not None for v in result.variants),
         draw=lambda result, _: budgets_figure(result),
     ),
@@ -199,7 +137,7 @@ _ALL = (
         name="ladder",
         title="Ablation ladder",
         csv="table",
-        controls=_none,
+        controls=no_controls,
         has_data=lambda result: bool(rungs_of(result)),
         draw=lambda result, _: ladder_figure(result),
     ),
@@ -241,11 +179,13 @@ _ALL = (
         name="tightness",
         title="Tightness of the bound",
         csv="analysis",
-        controls=_none,
+        controls=no_controls,
         has_data=_bounded,
         draw=lambda result, _: tightness_figure(result),
     ),
 )
-CHARTS: dict[str, Chart] = {chart.name: chart for chart in _ALL}
+CHARTS: dict[str, Chart[RunResult]] = {
+    chart.name: chart for chart in (*_ALL, *SWEEP_CURVES, *SWEEP_ALPHAS)
+}
 PERTURBATION = ("layers", "final", "heads", "budgets", "ladder")
 LABORATORY = ("wins", "oracles", "sigma", "bounds", "tightness")

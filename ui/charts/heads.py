@@ -45,8 +45,19 @@ def head_grid_figure(
         figure = _plain_grid(variant, name, values)
     else:
         figure = _GRIDS[against](variant, name, values, base)
+    return as_head_grid(figure, values)
+
+
+def as_head_grid(figure: go.Figure, values: Float32Array, heads: str = "query head") -> go.Figure:
+    """Axes, height and grey bands of a grid.
+
+    Args:
+        figure: holds the grid.
+        values: [layers, heads]; NaN in layers left whole.
+        heads: what stands on the lower axis.
+    """
     _add_missing_layers(figure, values)
-    figure.update_xaxes(title_text="query head", showgrid=False, dtick=_tick(values, axis=1))
+    figure.update_xaxes(title_text=heads, showgrid=False, dtick=_tick(values, axis=1))
     figure.update_yaxes(
         title_text="layer", showgrid=False, dtick=_tick(values, axis=0), autorange="reversed"
     )
@@ -61,13 +72,19 @@ def log2_ratio(head_l1: Float32Array, base: Float32Array) -> Float32Array:
     return np.where((head_l1 == 0) & (base == 0), np.float32(0), values).astype(np.float32)
 
 
-def _ratio_grid(variant: str, name: str, values: Float32Array, base: Float32Array) -> go.Figure:
+def ratio_grid(
+    title: tuple[str, str], values: Float32Array, base: Float32Array, unit: str
+) -> go.Figure:
+    """log2 of values / base per head; colours end at the 98th percentile of its size."""
     shown = log2_ratio(values, base)
     limit = _limit(np.abs(shown), least=0.1)
     # A head that moved only in one of the two has an infinite ratio; Plotly would leave a hole.
     shown = np.where(np.isinf(shown), np.sign(shown) * np.float32(2 * limit), shown)
-    title = f"log2 of {named(name).unit} / base"
-    return _diverging(_won_title(variant, name, values, base), shown, limit, title)
+    return _diverging(title, shown, limit, f"log2 of {unit} / base")
+
+
+def _ratio_grid(variant: str, name: str, values: Float32Array, base: Float32Array) -> go.Figure:
+    return ratio_grid(_won_title(variant, name, values, base), values, base, named(name).unit)
 
 
 def _difference_grid(
@@ -118,7 +135,7 @@ def _diverging(
             zmin=-limit,
             zmax=limit,
             colorscale=DIVERGING_SCALE,
-            colorbar=_colorbar(colorbar),
+            colorbar=colorbar_of(colorbar),
             hovertemplate="layer %{y}, head %{x}: %{z:.3g}<extra></extra>",
         )
     )
@@ -134,7 +151,7 @@ def _plain_grid(variant: str, name: str, values: Float32Array) -> go.Figure:
             zmin=0,
             zmax=_limit(values, least=1e-9),
             colorscale=DENSITY_SCALE,
-            colorbar=_colorbar(named(name).unit),
+            colorbar=colorbar_of(named(name).unit),
             hovertemplate="layer %{y}, head %{x}: %{z:.4g}<extra></extra>",
         )
     )
@@ -158,7 +175,7 @@ def _add_missing_layers(figure: go.Figure, head_l1: Float32Array) -> None:
     figure.update_layout(shapes=shapes)
 
 
-def _colorbar(title: str) -> dict[str, object]:
+def colorbar_of(title: str) -> dict[str, object]:
     return {
         "title": {"text": title, "side": "right"},
         "thickness": 12,

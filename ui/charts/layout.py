@@ -1,7 +1,6 @@
 """What all charts share: transparent ground, greys that read in light and dark, names, empties.
 
-`gr.Plot` draws with plotly.js 3, while plotly.py writes for 4: only attributes that both know
-are used. Data goes in as numpy arrays, which Plotly sends as compact typed arrays.
+Data goes in as numpy arrays, which Plotly sends as compact typed arrays.
 """
 
 import html

@@ -6,12 +6,12 @@ import numpy as np
 import plotly.graph_objects as go
 
 from ckv_core.events import RunResult
-from ckv_core.sweep_reading import AlphaOptimum, Figure, curves
-from ui.charts.layout import MISSING_COLOR, TEXT_COLOR, empty_figure, new_figure
+from ckv_core.sweep_reading import FIGURES, AlphaOptimum, Figure, alpha_optima, curves
+from ui.charts.chart import Chart, Control, no_controls
+from ui.charts.heads import as_head_grid, colorbar_of
+from ui.charts.layout import TEXT_COLOR, new_figure
 from ui.palette import DENSITY_SCALE, color_of, dash_of, marker_of
-from ui.sweep_tables import curve_name
-
-CELL_PX = 12
+from ui.sweep_tables import curve_name, is_known, optimum_name
 
 
 def curve_figure(result: RunResult, metric: Figure) -> go.Figure:
@@ -22,8 +22,6 @@ def curve_figure(result: RunResult, metric: Figure) -> go.Figure:
     """
     drawn = [(at, curve, curve.values(result, metric)) for at, curve in enumerate(curves(result))]
     drawn = [each for each in drawn if each[2]]
-    if not drawn:
-        return empty_figure(metric.label, "Not measured in this sweep.")
     closer = "lower" if metric.lower else "higher"
     figure = new_figure(
         f"{metric.label} against the budget",
@@ -102,29 +100,17 @@ def alpha_head_figure(optimum: AlphaOptimum) -> go.Figure:
             zmin=0,
             zmax=max(optimum.alphas),
             colorscale=DENSITY_SCALE,
-            colorbar={
-                "title": {"text": "alpha", "side": "right"},
-                "thickness": 12,
-                "outlinewidth": 0,
-                "tickvals": list(optimum.alphas),
-            },
+            colorbar={**colorbar_of("alpha"), "tickvals": list(optimum.alphas)},
             hovertemplate="layer %{y}, KV head %{x}: alpha %{z:g}<extra></extra>",
         )
     )
-    layers, kv_heads = optimum.head_alpha.shape
-    figure.update_xaxes(title_text="KV head", showgrid=False, dtick=max(1, round(kv_heads / 10)))
-    figure.update_yaxes(
-        title_text="layer", showgrid=False, dtick=max(1, round(layers / 10)), autorange="reversed"
-    )
-    figure.update_layout(height=min(720, max(320, 150 + CELL_PX * layers)))
-    figure.update_layout(plot_bgcolor=MISSING_COLOR)
-    return figure
+    return as_head_grid(figure, optimum.head_alpha, "KV head")
 
 
 def _add_reference(figure: go.Figure, result: RunResult, metric: Figure) -> None:
     """Where the full cache stands: no distance from itself, full agreement, its own answer."""
     value: float | None = 0.0 if metric.lower else 1.0
-    if metric.key == "answer":
+    if metric.has_own_full:
         full = next((v for v in result.variants if v.method == "full"), None)
         value = metric.read(full) if full else None
     if value is not None:
@@ -134,3 +120,46 @@ def _add_reference(figure: go.Figure, result: RunResult, metric: Figure) -> None
             annotation_text="full cache",
             annotation_position="top left" if metric.lower else "bottom left",
         )
+
+
+def _curve_chart(metric: Figure) -> Chart[RunResult]:
+    return Chart(
+        name=f"sweep-{metric.key}",
+        title=f"{metric.label} against the budget",
+        csv="sweep",
+        controls=no_controls,
+        has_data=lambda result: result.kind == "sweep" and is_known(result, metric),
+        draw=lambda result, _: curve_figure(result, metric),
+    )
+
+
+def _optimum_controls(result: RunResult) -> list[Control]:
+    names = [(str(at), optimum_name(each)) for at, each in enumerate(alpha_optima(result))]
+    return [Control("optimum", "Method and budget", names)] if names else []
+
+
+def _has_optima(result: RunResult) -> bool:
+    return result.kind == "sweep" and bool(alpha_optima(result))
+
+
+SWEEP_CURVES: tuple[Chart[RunResult], ...] = tuple(map(_curve_chart, FIGURES.values()))
+SWEEP_ALPHAS: tuple[Chart[RunResult], ...] = (
+    Chart(
+        name="alpha-layers",
+        title="Best alpha of each layer",
+        csv="alphas",
+        controls=_optimum_controls,
+        has_data=_has_optima,
+        draw=lambda result, chosen: alpha_layer_figure(
+            alpha_optima(result)[int(chosen["optimum"])]
+        ),
+    ),
+    Chart(
+        name="alpha-heads",
+        title="Best alpha of each KV head",
+        csv="alphas",
+        controls=_optimum_controls,
+        has_data=_has_optima,
+        draw=lambda result, chosen: alpha_head_figure(alpha_optima(result)[int(chosen["optimum"])]),
+    ),
+)

@@ -21,10 +21,10 @@ _RISKY_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff
 
 def layers_csv(result: RunResult) -> str:
     """Data of `layer_figure` and `head_layer_figure`: one line per variant and layer."""
-    return _csv(
+    return csv_text(
         ("variant", "spec", "layer", "layer_hidden_l1", "mean_head_l1"),
         (
-            (index, variant.spec, layer, _number(hidden), _number(mean))
+            (index, variant.spec, layer, number(hidden), number(mean))
             for index, variant in enumerate(result.variants)
             if variant.perturbation is not None
             for layer, (hidden, mean) in enumerate(
@@ -41,7 +41,7 @@ def layers_csv(result: RunResult) -> str:
 def heads_csv(result: RunResult) -> str:
     """Data of `head_grid_figure` for all variants: one line per variant, layer and query head."""
     head = ("variant", "spec", "layer", "query_head", "head_l1", "base_head_l1", "log2_ratio")
-    return _csv(
+    return csv_text(
         head,
         (row for index, variant in enumerate(result.variants) for row in _heads_of(index, variant)),
     )
@@ -49,7 +49,7 @@ def heads_csv(result: RunResult) -> str:
 
 def budgets_csv(result: RunResult) -> str:
     """Data of `budgets_figure`: one line per variant, layer and KV head."""
-    return _csv(
+    return csv_text(
         ("variant", "spec", "layer", "kv_head", "kept_entries"),
         (
             (index, variant.spec, layer, head, int(count))
@@ -63,7 +63,7 @@ def budgets_csv(result: RunResult) -> str:
 def forced_csv(result: RunResult) -> str:
     """Candidates at each step of the full cache's continuation, best first."""
     head = ("variant", "spec", "step", "cache", "rank", "token_id", "token", "probability")
-    return _csv(
+    return csv_text(
         head,
         (
             (index, variant.spec, step, cache, rank, item.token_id, item.text, item.probability)
@@ -78,7 +78,7 @@ def forced_csv(result: RunResult) -> str:
 def follow_ups_csv(result: RunResult) -> str:
     """Answers to follow-up questions: one line per variant and question."""
     head = ("variant", "spec", "question", "text", "stopped", "agreement", "first_difference")
-    return _csv(
+    return csv_text(
         head,
         (
             (
@@ -113,19 +113,20 @@ def _heads_of(index: int, variant: VariantResult) -> Iterable[tuple[Cell, ...]]:
             variant.spec,
             layer,
             head,
-            _number(value),
-            None if base is None else _number(base[layer, head]),
-            None if ratios is None else _number(ratios[layer, head]),
+            number(value),
+            None if base is None else number(base[layer, head]),
+            None if ratios is None else number(ratios[layer, head]),
         )
 
 
-def _number(value: SupportsFloat) -> float | None:
+def number(value: SupportsFloat) -> float | None:
     """A plain number; None (an empty cell) for NaN, which marks layers left whole."""
-    number = float(value)
-    return None if math.isnan(number) else number
+    plain = float(value)
+    return None if math.isnan(plain) else plain
 
 
-def _csv(head: Sequence[str], rows: Iterable[tuple[Cell, ...]]) -> str:
+def csv_text(head: Sequence[str], rows: Iterable[tuple[Cell, ...]]) -> str:
+    """CSV text whose texts no spreadsheet runs as a formula."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
     writer.writerow(head)

@@ -186,17 +186,22 @@ class SweepPage:
             yield updates
 
     def open(self, request: gr.Request) -> list[Any]:
-        """/sweep?from=SLUG fills the form from a run."""
+        """/sweep?from=SLUG fills the form from a run; of a sweep, the grid too."""
         source = request.query_params.get("from") if request else None
         untouched = [gr.skip() for _ in SWEEP_CONTROLS]
         if not source:
             return [*untouched, SILENT]
         try:
             asked = find_run(self._services, source).request
+            form = SweepForm.from_request(asked)
         except CkvError as error:
             return [*untouched, said(str(error), "error")]
-        told = said(f"The prompt of run {source} is filled in; choose what to sweep.")
-        return [*SweepForm.from_request(asked).controls(), told]
+        told = f"The prompt of run {source} is filled in; choose what to sweep."
+        if asked.kind == "sweep":
+            whole = set(form.request().variants) == set(asked.variants)
+            grid = "the grid" if whole else "the smallest grid that holds the points"
+            told = f"The prompt and {grid} of run {source} are filled in; change them and run."
+        return [*form.controls(), said(told)]
 
     def _cost(self, form: SweepForm) -> Cost:
         """Points and estimate; the prompt is counted where the model is ready.

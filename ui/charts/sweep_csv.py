@@ -1,0 +1,39 @@
+"""The data of a sweep's charts as CSV text."""
+
+import numpy as np
+
+from ckv_core.events import RunResult
+from ckv_core.sweep_reading import FIGURES, alpha_optima, curves
+from ui.charts.tables import csv_text, number
+
+
+def sweep_csv(result: RunResult) -> str:
+    """Data of `curve_figure`: one line per point, all figures; an unknown one is empty."""
+    head = ("variant", "spec", "alpha", "budget_tokens", *FIGURES)
+    return csv_text(
+        head,
+        (
+            (
+                index,
+                result.variants[index].spec,
+                curve.alpha,
+                budget,
+                *(figure.read(result.variants[index]) for figure in FIGURES.values()),
+            )
+            for curve in curves(result)
+            for budget, index in curve.points
+        ),
+    )
+
+
+def alphas_csv(result: RunResult) -> str:
+    """Data of the alpha charts: one line per layer, KV head empty, and one per KV head."""
+    return csv_text(
+        ("spec", "budget_tokens", "layer", "kv_head", "best_alpha"),
+        (
+            (each.spec, each.budget, place[0], place[1] if len(place) > 1 else None, number(alpha))
+            for each in alpha_optima(result)
+            for values in (each.layer_alpha, each.head_alpha)
+            for place, alpha in np.ndenumerate(values)
+        ),
+    )

@@ -1,0 +1,51 @@
+"""Routes of several runs taken together: figures and their data, for whoever may read them all."""
+
+from collections.abc import Callable
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from ckv_core.errors import CkvError
+from ui.aggregate import SeveralRuns, load_together
+from ui.charts.aggregate import AGGREGATE_CHARTS, means_csv, wins_csv
+from ui.figure_routes import NO_CHART, figure_response
+from ui.services import Services
+
+TABLES: dict[str, Callable[[SeveralRuns], str]] = {"means": means_csv, "wins": wins_csv}
+# A run of several may be deleted or no longer shared.
+HEADERS = {"Cache-Control": "no-store"}
+
+
+def several_routes(services: Services) -> list[Route]:
+    """All of them; each answers GET and runs in a worker thread."""
+
+    def figure(request: Request) -> Response:
+        chart = AGGREGATE_CHARTS.get(request.path_params["name"])
+        if chart is None:
+            return PlainTextResponse(NO_CHART, 404, HEADERS)
+        try:
+            found = load_together(services, request.path_params["slugs"])
+        except CkvError as error:
+            return PlainTextResponse(str(error), 404, HEADERS)
+        return figure_response(chart.figure(found, request.query_params), HEADERS)
+
+    def csv_of(name: str) -> Callable[[Request], Response]:
+        def handle(request: Request) -> Response:
+            try:
+                found = load_together(services, request.path_params["slugs"])
+            except CkvError as error:
+                return PlainTextResponse(str(error), 404, HEADERS)
+            disposition = f'attachment; filename="ckv-several-{name}.csv"'
+            return Response(
+                TABLES[name](found),
+                media_type="text/csv; charset=utf-8",
+                headers={**HEADERS, "Content-Disposition": disposition},
+            )
+
+        return handle
+
+    return [
+        Route("/several/{slugs}/figure/{name}", figure),
+        *(Route(f"/several/{{slugs}}/{name}.csv", csv_of(name)) for name in TABLES),
+    ]
