@@ -1,6 +1,5 @@
 """Runs the app: opens what it needs, serves, and closes everything when told to stop."""
 
-import logging
 import signal
 import socket
 import sys
@@ -11,7 +10,8 @@ from types import FrameType
 
 from gradio import close_all
 
-from ckv_core.errors import CkvError
+from ckv_core import logs
+from ckv_core.errors import CkvError, ConfigError
 from ckv_core.home import home_folder
 from storage.database import default_url, open_database
 from storage.server_lock import only_server
@@ -20,15 +20,20 @@ from ui.build import build_app, launch_options
 from ui.services import Services
 from ui.settings import Settings
 
+NO_MCP = (
+    "CKV_MCP=1 needs the package mcp in a version that Gradio takes; install it with "
+    "pip install -r requirements-mcp.txt, or leave CKV_MCP out."
+)
+
 
 def serve(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT, then leave no process and no unsaved run behind.
 
     Raises:
         CkvError: others could reach an app without logins, the port is taken, or the database
-            cannot be opened or is another server's.
+            cannot be opened or is another server's, or MCP is wanted and not installed.
     """
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    logs.configure(settings.log_style, "app")
     settings.check_exposure()
     _check_port(settings)
     url = settings.database_url or default_url(home_folder())
@@ -42,6 +47,9 @@ def serve(settings: Settings) -> None:
         try:
             app = build_app(services, settings)
             _, address, _ = app.launch(**launch_options(services, settings))
+            logs.adopt_loggers()
+            if app.mcp_error:
+                raise ConfigError(NO_MCP)
             with acting_as(EVERYBODY):
                 services.warm(settings.model)
             sys.stdout.write(f"CriticalKV Lab is ready at {address}\n")

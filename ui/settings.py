@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from ckv_core.config import DEFAULT_MODEL
 from ckv_core.errors import ConfigError
+from ckv_core.logs import STYLES, Style
 from ui.limits import Limits
 from ui.logins import read_users
 
@@ -30,6 +31,7 @@ class Settings:
         space_host: public host name on Hugging Face Spaces; None elsewhere.
         limits: what the app takes at most.
         mcp: offer the endpoints of ui/api.py to MCP clients too.
+        log_style: of the lines on standard error.
     """
 
     host: str
@@ -43,6 +45,7 @@ class Settings:
     space_host: str | None
     limits: Limits
     mcp: bool
+    log_style: Style
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> "Settings":
@@ -67,6 +70,7 @@ class Settings:
             space_host=given.get("SPACE_HOST") if on_spaces else None,
             limits=Limits.from_environ(given),
             mcp=_flag(given, "CKV_MCP"),
+            log_style=_log_style(given.get("CKV_LOG", "text")),
         )
 
     @property
@@ -99,6 +103,13 @@ def _device(text: str) -> str:
     if text not in ("auto", "cpu", "cuda"):
         raise ConfigError(f"CKV_DEVICE must be auto, cpu or cuda, got {text!r}.")
     return text
+
+
+def _log_style(text: str) -> Style:
+    for style in STYLES:
+        if text == style:
+            return style
+    raise ConfigError(f"CKV_LOG must be text or json, got {text!r}.")
 
 
 def _flag(given: Mapping[str, str], name: str) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from ckv_core.errors import CkvError, StorageError
 from ckv_core.events import RunEvent
+from ckv_core.logs import fields
 from storage.recorder import Recorder
 from storage.records import RunState, StoredRun
 from ui.live_runs import LiveRun, RunSnapshot
@@ -35,6 +36,11 @@ class UnfinishedRuns:
         """Follow a run that was just created."""
         with self._lock:
             self._live[stored.slug] = LiveRun.from_stored(stored)
+        asked = stored.request
+        LOGGER.info(
+            "run queued",
+            extra=fields(run=stored.slug, kind=asked.kind, variants=len(asked.variants)),
+        )
 
     def slugs(self) -> list[str]:
         """Of all that are not over, oldest first."""
@@ -119,6 +125,7 @@ class UnfinishedRuns:
                 waiting.version += 1  # one run fewer is ahead of it
             if not was_saved:
                 self._keep_unsaved(run)
+        LOGGER.info("run ended", extra=_ended(run))
 
     def _abandon(self, slug: str, reason: str) -> None:
         self._stop(slug)
@@ -129,6 +136,19 @@ class UnfinishedRuns:
         self._unsaved[run.slug] = run
         while len(self._unsaved) > UNSAVED_LIMIT:
             del self._unsaved[next(iter(self._unsaved))]
+
+
+def _ended(run: LiveRun) -> dict[str, object]:
+    """State and durations for the log; the reason may quote a prompt."""
+    ended = run.finished_at or run.created_at
+    started = run.started_at or ended
+    return fields(
+        run=run.slug,
+        state=run.state,
+        waited_ms=round((started - run.created_at).total_seconds() * 1000),
+        ran_ms=round((ended - started).total_seconds() * 1000),
+        stages_ms={stage: round(ms) for stage, ms in run.stage_ms.items()},
+    )
 
 
 def _not_saved(error: Exception) -> str:

@@ -7,12 +7,12 @@ import multiprocessing
 import os
 import queue
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
 
+from ckv_core import logs
 from ckv_core.worker.messages import Command, Reply, Shutdown
 from ckv_core.worker.serve import Runner, WorkerLoop
 
@@ -135,9 +135,7 @@ def worker_main(connection: Connection, runner: str) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches both; the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # ends at once, even inside a long operation
-    logging.basicConfig(
-        level=logging.INFO, stream=sys.stderr, format="worker %(levelname)s %(name)s: %(message)s"
-    )
+    logs.configure("json" if os.environ.get("CKV_LOG", "").strip() == "json" else "text", "worker")
     threading.Thread(target=_exit_with_parent, name="parent-watch", daemon=True).start()
     for name, value in CHILD_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
