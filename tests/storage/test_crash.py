@@ -2,14 +2,15 @@
 
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
+from sqlalchemy import text
+
 from storage import library, repository
-from storage.database import default_url, open_database
+from storage.database import Database, open_database
 from storage.recorder import Recorder
 from tests.storage.run_strategies import assert_same_result, big_events, folded
 
@@ -35,14 +36,14 @@ SERVER = """
     """
 
 
-def test_a_killed_recorder_leaves_a_sound_database_with_all_that_returned(tmp_path):
+def test_a_killed_recorder_leaves_a_sound_database_with_all_that_returned(new_url):
     stream = big_events(tokens=2000, variants=4)
     # Killed after so many lines: while creating, in the middle of a run, in the second run.
     for kill_after in (1, 9, 31):
-        url = default_url(tmp_path / str(kill_after))
+        url = new_url()
         reported = run_and_kill(url, kill_after)
-        assert integrity(tmp_path / str(kill_after) / "ckv.sqlite3") == "ok"
         database = open_database(url)
+        assert_is_sound(database)
         with database.read() as session:
             unfinished = [
                 run.slug
@@ -77,12 +78,10 @@ def run_and_kill(url: str, kill_after: int) -> dict[str, list[str]]:
     return said
 
 
-def integrity(path: Path) -> str:
-    raw = sqlite3.connect(path)
-    try:
-        return raw.execute("PRAGMA integrity_check").fetchone()[0]
-    finally:
-        raw.close()
+def assert_is_sound(database: Database) -> None:
+    if database.engine.dialect.name == "sqlite":
+        with database.read() as session:
+            assert session.scalar(text("PRAGMA integrity_check")) == "ok"
 
 
 def assert_nothing_is_lost(run, said, stream):

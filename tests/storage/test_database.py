@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import create_engine, text
 
 from ckv_core.config import CompareRequest
 from ckv_core.errors import StorageError
@@ -58,11 +58,12 @@ def test_the_parent_folder_is_made_whatever_its_name(tmp_path, folder):
     assert (home / "ckv.sqlite3").is_file()
 
 
-def test_a_reopened_database_has_its_runs(tmp_path):
-    database = open_database(default_url(tmp_path))
+def test_a_reopened_database_has_its_runs(new_url):
+    url = new_url()
+    database = open_database(url)
     slug = Recorder(database).create(CompareRequest(context="c"))
     database.close()
-    database = open_database(default_url(tmp_path))
+    database = open_database(url)
     with database.read() as session:
         assert repository.load_run(session, slug).request.context == "c"
     database.close()
@@ -167,39 +168,39 @@ def test_opening_waits_for_a_program_that_writes(tmp_path):
     writer.close()
 
 
-def test_a_newer_schema_is_refused_and_left_alone(tmp_path):
-    open_database(default_url(tmp_path)).close()
-    path = tmp_path / "ckv.sqlite3"
-    with sqlite3.connect(path) as raw:
-        raw.execute("UPDATE alembic_version SET version_num = '9999'")
-    raw.close()
+def test_a_newer_schema_is_refused_and_left_alone(new_url):
+    url = new_url()
+    open_database(url).close()
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     with pytest.raises(StorageError, match=r"newer version of the app \(schema 9999\)") as caught:
-        open_database(default_url(tmp_path))
+        open_database(url)
     assert_one_sentence(caught.value)
-    with sqlite3.connect(path) as raw:
-        assert raw.execute("SELECT version_num FROM alembic_version").fetchall() == [("9999",)]
-    raw.close()
+    with engine.connect() as connection:
+        found = connection.execute(text("SELECT version_num FROM alembic_version")).all()
+    assert found == [("9999",)]
+    engine.dispose()
 
 
-def test_a_failed_write_leaves_nothing_and_is_explained(tmp_path):
-    database = open_database(default_url(tmp_path))
+def test_a_failed_write_leaves_nothing_and_is_explained(database):
     recorder = Recorder(database)
     slug = recorder.create(CompareRequest(context="c"))
-    with pytest.raises(StorageError, match="failed: UNIQUE constraint"):
+    with pytest.raises(StorageError, match=r"failed: .*(UNIQUE|unique) constraint") as caught:
         delete_and_fail(database, slug)
+    assert_one_sentence(caught.value)
     with database.read() as session:
         assert library.list_runs(session)[1] == 1
-    database.close()
 
 
 def delete_and_fail(database: Database, slug: str) -> None:
     with database.write() as session:
         library.delete_runs(session, [slug], datetime.now(UTC))
         for _ in range(2):
-            session.execute(text("INSERT INTO alembic_version VALUES ('0002')"))
+            session.execute(text("INSERT INTO alembic_version VALUES ('9999')"))
 
 
-def test_processes_that_open_a_blank_database_at_once_all_succeed(tmp_path):
+def test_processes_that_open_a_blank_database_at_once_all_succeed(new_url):
     source = """
         import sys
         from ckv_core.config import CompareRequest
@@ -214,7 +215,7 @@ def test_processes_that_open_a_blank_database_at_once_all_succeed(tmp_path):
             print("done", flush=True)
         """
     processes = [script(source) for _ in range(3)]
-    urls = [default_url(tmp_path / str(number)) for number in range(10)]
+    urls = [new_url() for _ in range(5)]
     for line, expected in [("", "ready\n"), *((f"{url}\n", "done\n") for url in urls)]:
         for process in processes:
             process.stdin.write(line)

@@ -1,6 +1,5 @@
 """What the recorder writes is what the events fold to, and an end is final."""
 
-import sqlite3
 import threading
 import time
 from datetime import UTC, datetime
@@ -8,12 +7,13 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sqlalchemy import text
 
 from ckv_core.config import CompareRequest
 from ckv_core.errors import StorageError
 from ckv_core.events import Generated, Progress, VariantFinished
 from storage import library, repository
-from storage.database import Database, default_url, open_database
+from storage.database import Database
 from storage.recorder import Recorder
 from storage.records import StoredRun
 from tests.storage.run_strategies import (
@@ -26,13 +26,6 @@ from tests.storage.run_strategies import (
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 REQUEST = CompareRequest(context="A long text.", question="What?", variants=("full", "snapkv"))
-
-
-@pytest.fixture(scope="module")
-def database(tmp_path_factory):
-    opened = open_database(default_url(tmp_path_factory.mktemp("recorder")))
-    yield opened
-    opened.close()
 
 
 class Clock:
@@ -65,19 +58,19 @@ def started(recorder: Recorder, count: int = 2) -> str:
     return slug
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=75, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(stream=events())
-def test_a_loaded_run_equals_its_folded_events(database, stream):
-    recorder = Recorder(database)
+def test_a_loaded_run_equals_its_folded_events(opened, stream):
+    recorder = Recorder(opened)
     slug = recorder.create(REQUEST)
     recorder.start(slug)
     for event in stream:
         assert recorder.apply(slug, event)
     recorder.cancel(slug, "Stopped.")  # writes text that was held back
-    assert_same_result(load(database, slug).result, folded(stream))
+    assert_same_result(load(opened, slug).result, folded(stream))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     asked=st.builds(
         CompareRequest,
@@ -95,8 +88,8 @@ def test_a_loaded_run_equals_its_folded_events(database, stream):
         follow_ups=st.lists(TEXTS, max_size=2).map(tuple),
     )
 )
-def test_a_request_is_stored_as_it_was_asked(database, asked):
-    stored = load(database, Recorder(database).create(asked))
+def test_a_request_is_stored_as_it_was_asked(opened, asked):
+    stored = load(opened, Recorder(opened).create(asked))
     assert stored.request == asked
     assert (stored.state, stored.started_at, stored.result.prompt) == ("queued", None, None)
 
@@ -166,8 +159,8 @@ def test_generated_text_is_written_once_a_second_and_before_the_end(database):
     recorder = Recorder(database, clock)
     slug = started(recorder)
     seen = []
-    for clock.now, text in [(10.0, "a"), (10.4, "ab"), (10.9, "abc"), (11.0, "abcd"), (11.5, "z")]:
-        recorder.apply(slug, generated(text, text))
+    for clock.now, word in [(10.0, "a"), (10.4, "ab"), (10.9, "abc"), (11.0, "abcd"), (11.5, "z")]:
+        recorder.apply(slug, generated(word, word))
         seen.append(load(database, slug).result.variants[1].text)
     assert seen == ["a", "a", "a", "abcd", "abcd"]
     recorder.fail(slug, "Died.")
@@ -201,8 +194,7 @@ def test_a_second_preparation_replaces_the_first(database):
     assert_same_result(load(database, slug).result, folded(stream))
 
 
-def test_recover_fails_what_a_dead_server_left_and_keeps_its_parts(tmp_path):
-    database = open_database(default_url(tmp_path))
+def test_recover_fails_what_a_dead_server_left_and_keeps_its_parts(database):
     recorder = Recorder(database)
     queued, running, done = recorder.create(REQUEST), started(recorder), started(recorder)
     recorder.apply(running, generated("half", "way"))
@@ -215,7 +207,6 @@ def test_recover_fails_what_a_dead_server_left_and_keeps_its_parts(tmp_path):
     assert [variant.text for variant in run.result.variants] == ["half", "way"]
     assert load(database, done).state == "done"
     assert recorder.recover("Again.") == 0
-    database.close()
 
 
 def test_events_of_a_deleted_or_unknown_run_are_passed_over(database):
@@ -242,21 +233,18 @@ def test_an_event_for_a_variant_that_is_not_there_is_an_error(database, event):
     assert recorder.finish(slug)
 
 
-def test_deleting_a_run_deletes_all_that_hangs_on_it(tmp_path):
-    database = open_database(default_url(tmp_path))
+def test_deleting_a_run_deletes_all_that_hangs_on_it(database):
     recorder = Recorder(database)
     gone, kept = recorder.create(REQUEST), recorder.create(REQUEST)
     for slug in (gone, kept):
         for event in big_events(tokens=16, variants=2):
             recorder.apply(slug, event)
     purge(database, gone)
-    database.close()
-    with sqlite3.connect(tmp_path / "ckv.sqlite3") as raw:
+    with database.read() as session:
         counts = [
-            raw.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+            session.scalar(text(f"SELECT count(*) FROM {table}"))
             for table in ("runs", "prompts", "variants", "arrays")
         ]
-    raw.close()
     assert counts == [1, 1, 2, 8]
 
 

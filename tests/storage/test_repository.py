@@ -9,19 +9,11 @@ from ckv_core.config import CompareRequest
 from ckv_core.errors import StorageError
 from ckv_core.records import RetainedSet
 from storage import library, repository
-from storage.database import default_url, open_database
 from storage.recorder import Recorder
 from storage.repository import RunMissingError
 from tests.storage.run_strategies import big_events
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
-
-
-@pytest.fixture
-def database(tmp_path):
-    opened = open_database(default_url(tmp_path))
-    yield opened
-    opened.close()
 
 
 def make(database, minutes: int = 0, **request) -> str:

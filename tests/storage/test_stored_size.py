@@ -2,17 +2,23 @@
 
 import sys
 import time
-from pathlib import Path
+
+from sqlalchemy import text
 
 from ckv_core.config import CompareRequest
 from storage import repository
-from storage.database import default_url, open_database
+from storage.database import Database
 from storage.recorder import Recorder
 from tests.storage.run_strategies import assert_same_result, big_events, folded
 
+SIZES = {
+    "sqlite": "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size",
+    "postgresql": "SELECT sum(pg_total_relation_size(oid))::bigint FROM pg_class WHERE relkind = 'r' "
+    "AND relnamespace = 'public'::regnamespace",
+}
 
-def test_an_8k_run_of_eight_variants_opens_fast_and_stays_small(tmp_path: Path):
-    database = open_database(default_url(tmp_path))
+
+def test_an_8k_run_of_eight_variants_opens_fast_and_stays_small(database: Database):
     recorder = Recorder(database)
     slug = recorder.create(CompareRequest(context="word " * 8000, question="What?"))
     stream = big_events()
@@ -24,8 +30,8 @@ def test_an_8k_run_of_eight_variants_opens_fast_and_stays_small(tmp_path: Path):
         run = repository.load_run(session, slug)
     seconds = time.perf_counter() - began
     assert_same_result(run.result, folded(stream))
-    database.close()
-    megabytes = (tmp_path / "ckv.sqlite3").stat().st_size / 1e6
+    with database.read() as session:
+        megabytes = session.scalar(text(SIZES[database.engine.dialect.name])) / 1e6
     sys.stdout.write(f"loaded in {seconds * 1000:.0f} ms, database {megabytes:.2f} MB\n")
     assert seconds < 1.0
     assert megabytes < 2.0

@@ -1,0 +1,52 @@
+"""Databases for tests: every test that takes one of these runs on SQLite and on PostgreSQL."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from itertools import count
+
+import pytest
+from sqlalchemy import text
+
+from storage.database import Database, default_url, open_database
+from tests.storage.postgresql_server import PostgresqlServer, UnavailableError, running_server
+
+# For tests of what only SQLite has: this in place of both.
+ON_SQLITE = pytest.mark.parametrize("new_url", ["sqlite"], indirect=True)
+_numbers = count()
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[PostgresqlServer]:
+    """One real server for all tests; the first that needs it starts it."""
+    with ExitStack() as stack:
+        try:
+            server = stack.enter_context(running_server())
+        except UnavailableError as reason:
+            pytest.skip(str(reason))
+        yield server
+
+
+@pytest.fixture(scope="session", params=["sqlite", "postgresql"])
+def new_url(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[], str]:
+    """Makes URLs of new, blank databases."""
+    if request.param == "sqlite":
+        return lambda: default_url(tmp_path_factory.mktemp("database"))
+    server: PostgresqlServer = request.getfixturevalue("postgresql")
+    return lambda: server.create(f"test{next(_numbers)}")
+
+
+@pytest.fixture(scope="module")
+def opened(new_url: Callable[[], str]) -> Iterator[Database]:
+    """An open database that a module's tests share; hypothesis needs one like it."""
+    with closing(open_database(new_url())) as database:
+        yield database
+
+
+@pytest.fixture
+def database(opened: Database) -> Database:
+    """An open database without runs."""
+    with opened.write() as session:
+        session.execute(text("DELETE FROM runs"))
+    return opened
