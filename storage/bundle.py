@@ -7,16 +7,19 @@ import hashlib
 import io
 import json
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from ckv_core.errors import StorageError
+from ckv_core.own_indices_json import own_to_json
 from ckv_core.result_json import to_json
 from storage import mapping, repository
-from storage.models import END_STATES
-from storage.records import StoredRun
+from storage.models import END_STATES, Run
+from storage.records import Lineage, RunNotes, StoredRun
 
 FORMAT = "criticalkv-lab-bundle"
 VERSION = 1
@@ -28,8 +31,30 @@ IMPORTED = "imported"  # key of a run's environment that says that it was not ma
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
-def write_bundle(session: Session, slugs: Sequence[str]) -> bytes:
+@dataclass(frozen=True, slots=True)
+class BundledRun:
+    """A run and what else a bundle tells of it.
+
+    Attributes:
+        lineage: its parent by the slug in the bundle.
+        has_times: whether its times are its own; a result file has none.
+    """
+
+    run: StoredRun
+    notes: RunNotes = field(default_factory=RunNotes)
+    lineage: Lineage | None = None
+    has_times: bool = True
+
+
+def write_bundle(
+    session: Session, slugs: Sequence[str], without_notes: Collection[str] = ()
+) -> bytes:
     """A zip of these runs; the same runs give the same bytes.
+
+    Args:
+        session: to read from.
+        slugs: of the runs.
+        without_notes: those whose notes, tags and lineage are not for whoever asks.
 
     Raises:
         StorageError: none or too many asked for, one is missing, not over or too big.
@@ -43,7 +68,8 @@ def write_bundle(session: Session, slugs: Sequence[str]) -> bytes:
             run = repository.load_run(session, slug)
             if run.state not in END_STATES:
                 raise StorageError(f"Run {slug} is not over; export it once it is.")
-            data = json.dumps(run_json(run), allow_nan=False).encode()
+            beside = {} if slug in without_notes else _beside(session, slug)
+            data = json.dumps(run_json(run) | beside, allow_nan=False).encode()
             total += len(data)
             if len(data) > MAX_RUN_BYTES or total > MAX_TOTAL_BYTES:
                 raise StorageError(
@@ -76,7 +102,9 @@ def run_json(run: StoredRun) -> dict[str, Any]:
         "created_at": run.created_at.isoformat(),
         "started_at": run.started_at.isoformat() if run.started_at else None,
         "finished_at": run.finished_at.isoformat() if run.finished_at else None,
-        "request": mapping.request_json(request) | texts,
+        "request": mapping.request_json(request)
+        | texts
+        | {"own_indices": own_to_json(request.own_indices)},
         "result": to_json(run.result),
     }
 
@@ -91,6 +119,19 @@ def _content(run: StoredRun) -> dict[str, Any]:
     del values["title"], values["slug"]
     values["result"]["environment"].pop(IMPORTED, None)
     return values
+
+
+def _beside(session: Session, slug: str) -> dict[str, Any]:
+    """What is known of a run but no part of it."""
+    notes = repository.load_notes(session, slug)
+    parent, kind = session.execute(
+        select(Run.parent_slug, Run.lineage).where(Run.slug == slug)
+    ).one()
+    return {
+        "note": notes.note,
+        "tags": list(notes.tags),
+        "lineage": {"parent": parent, "kind": kind} if parent else None,
+    }
 
 
 def _add(archive: zipfile.ZipFile, name: str, data: bytes) -> None:

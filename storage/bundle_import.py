@@ -1,18 +1,24 @@
-"""Stores the runs of a bundle: all of them or none."""
+"""Stores the runs of a bundle, or the run of a result file: all of them or none."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from sqlalchemy import select, update
+from sqlalchemy import insert, select, update
 from sqlalchemy.orm import Session
 
+from ckv_core.errors import StorageError
 from ckv_core.events import RunFinished, RunPrepared
 from storage import event_rows, repository
-from storage.bundle import IMPORTED, is_same_content
+from storage.bundle import IMPORTED, BundledRun, is_same_content
 from storage.bundle_reader import read_bundle
 from storage.database import Database
-from storage.models import Run
+from storage.models import Run, Tag
 from storage.records import StoredRun
+from storage.result_file import read_result
+from storage.shares import saved_runs
+
+ZIP_SIGN = b"PK"
+LISTED = 5
 
 
 @dataclass(slots=True)
@@ -32,38 +38,51 @@ class ImportReport:
     @property
     def sentence(self) -> str:
         """What the user reads."""
-        parts = [f"Imported {len(self.imported)} of {len(self.imported) + len(self.skipped)} runs."]
+        count = len(self.imported) + len(self.skipped)
+        parts = [f"Imported {len(self.imported)} of {count} {'run' if count == 1 else 'runs'}"]
         if self.skipped:
-            parts.append(f"Already here: {', '.join(self.skipped)}.")
-        parts += [
-            f"Run {old} is {new} here, as another run has its name."
-            for old, new in self.renamed.items()
-        ]
-        return " ".join(parts)
+            parts.append(f"already here: {_listed(self.skipped)}")
+        if self.renamed:
+            names = [f"{old} is {new} here" for old, new in self.renamed.items()]
+            parts.append(f"other runs have the same name, so {_listed(names)}")
+        return f"{'; '.join(parts)}."
 
 
-def import_bundle(database: Database, data: bytes, owner: str | None = None) -> ImportReport:
-    """Check a whole bundle, then store its runs in one transaction.
+def import_bundle(
+    database: Database, data: bytes, owner: str | None = None, most: int | None = None
+) -> ImportReport:
+    """Check a whole bundle or result file, then store its runs in one transaction.
 
     Args:
         database: open.
-        data: the zip, from anybody.
+        data: a zip or a JSON text, from anybody.
         owner: the user to whom the runs will belong.
+        most: runs of that owner, or of all without one, that may be saved in the end.
 
     Raises:
-        StorageError: the bundle is wrong or the database failed; nothing of it was stored.
+        StorageError: the file is wrong, the runs are too many or the database failed; nothing of
+            it was stored.
     """
-    runs = read_bundle(data)
+    bundled = read_bundle(data) if data.startswith(ZIP_SIGN) else [read_result(data)]
     report = ImportReport()
     with database.write() as session:
-        for run in runs:
-            _import_run(session, run, owner, report)
+        for each in bundled:
+            _import_run(session, each, owner, report)
+        _link(session, bundled, owner, report)
+        if most is not None and report.imported and saved_runs(session, owner) > most:
+            raise StorageError(
+                f"Nothing was imported: {len(report.imported):,} more would make over {most:,} "
+                "saved runs, which is this app's limit; delete some or import fewer."
+            )
     return report
 
 
-def _import_run(session: Session, run: StoredRun, owner: str | None, report: ImportReport) -> None:
+def _import_run(
+    session: Session, bundled: BundledRun, owner: str | None, report: ImportReport
+) -> None:
+    run = bundled.run
     is_taken = session.scalar(select(Run.id).where(Run.slug == run.slug)) is not None
-    if is_taken and _is_here(session, run, owner):
+    if is_taken and _is_here(session, bundled, owner):
         report.skipped.append(run.slug)
         return
     slug = repository.create_run(session, run.request, run.title, run.created_at, owner)
@@ -75,24 +94,59 @@ def _import_run(session: Session, run: StoredRun, owner: str | None, report: Imp
     else:
         session.execute(update(Run).where(Run.id == run_id).values(slug=run.slug))
         slug = run.slug
-    _save_result(session, run_id, run)
+    session.execute(update(Run).where(Run.id == run_id).values(note=bundled.notes.note))
+    if tags := sorted(set(bundled.notes.tags)):
+        session.execute(insert(Tag), [{"run_id": run_id, "name": name} for name in tags])
+    _save_result(session, run_id, bundled)
     repository.end_run(session, slug, run.state, run.reason, run.finished_at or run.created_at)
     report.imported.append(slug)
 
 
-def _is_here(session: Session, run: StoredRun, owner: str | None) -> bool:
+def _link(
+    session: Session, bundled: list[BundledRun], owner: str | None, report: ImportReport
+) -> None:
+    """Tell the new runs their parents, those of the file and those that the importer has here."""
+    for each in bundled:
+        slug = report.renamed.get(each.run.slug, each.run.slug)
+        if each.lineage is None or slug not in report.imported:
+            continue
+        parent = report.renamed.get(each.lineage.parent, each.lineage.parent)
+        known = select(Run.id).where(Run.slug == parent, Run.deleted_at.is_(None))
+        if owner is not None:
+            known = known.where(Run.owner == owner)
+        if parent != slug and session.scalar(known) is not None:
+            session.execute(
+                update(Run)
+                .where(Run.slug == slug)
+                .values(parent_slug=parent, lineage=each.lineage.kind)
+            )
+
+
+def _is_here(session: Session, bundled: BundledRun, owner: str | None) -> bool:
     """Whether the importer has this run; somebody else's is of no use to them."""
+    run = bundled.run
     try:
         if owner is not None and repository.run_owner(session, run.slug) != owner:
             return False
-        return is_same_content(repository.load_run(session, run.slug), run)
+        stored = repository.load_run(session, run.slug)
     except repository.RunMissingError:
         return False  # deleted, but its name is not free yet
+    return is_same_content(stored, run if bundled.has_times else _at_times_of(stored, run))
 
 
-def _save_result(session: Session, run_id: int, run: StoredRun) -> None:
-    result = run.result
-    mark = f"{datetime.now(UTC):%Y-%m-%d} from a bundle"
+def _at_times_of(stored: StoredRun, run: StoredRun) -> StoredRun:
+    return replace(
+        run,
+        created_at=stored.created_at,
+        started_at=stored.started_at,
+        finished_at=stored.finished_at,
+    )
+
+
+def _save_result(session: Session, run_id: int, bundled: BundledRun) -> None:
+    run, result = bundled.run, bundled.run.result
+    source = "a bundle" if bundled.has_times else "a result file; its question is not known"
+    mark = f"{datetime.now(UTC):%Y-%m-%d} from {source}"
     environment = {**result.environment, IMPORTED: mark}
     if result.model is not None and result.prompt is not None:
         prepared = RunPrepared(
@@ -116,3 +170,8 @@ def _save_result(session: Session, run_id: int, run: StoredRun) -> None:
             kind=result.kind,
         )
     )
+
+
+def _listed(names: list[str]) -> str:
+    more = len(names) - LISTED
+    return ", ".join(names[:LISTED]) + (f" and {more:,} more" if more > 0 else "")

@@ -16,6 +16,7 @@ from ckv_core.config import (
     MAX_NEW_TOKENS,
     MAX_SWEEP_POINTS,
     MAX_TEXT_CHARS,
+    MAX_VARIANTS,
     SCENARIOS,
     CompareRequest,
     Kind,
@@ -23,6 +24,7 @@ from ckv_core.config import (
 )
 from ckv_core.errors import ConfigError, StorageError
 from ckv_core.json_fields import JsonField
+from ckv_core.own_indices_json import own_from_json
 from ckv_core.result_json import from_json
 from storage.bundle import (
     FORMAT,
@@ -31,10 +33,12 @@ from storage.bundle import (
     MAX_RUNS,
     MAX_TOTAL_BYTES,
     VERSION,
+    BundledRun,
     entry_name,
 )
+from storage.library import NOTE_LIMIT, TAG, TAGS_LIMIT
 from storage.models import END_STATES, SLUG_LENGTH
-from storage.records import RunState, StoredRun
+from storage.records import Lineage, LineageKind, RunNotes, RunState, StoredRun
 
 MAX_RATIO = 250  # of one entry; repeated position lists reach about 30
 MAX_MANIFEST_BYTES = 2**20
@@ -54,7 +58,7 @@ _ZIP_ERRORS = (
 )
 
 
-def read_bundle(data: bytes) -> list[StoredRun]:
+def read_bundle(data: bytes) -> list[BundledRun]:
     """All runs of a bundle; nothing is stored.
 
     Raises:
@@ -72,13 +76,13 @@ def read_bundle(data: bytes) -> list[StoredRun]:
         _refuse("it is not a whole zip file")
 
 
-def _read_archive(archive: zipfile.ZipFile) -> list[StoredRun]:
+def _read_archive(archive: zipfile.ZipFile) -> list[BundledRun]:
     entries = {entry.filename: entry for entry in archive.infolist()}
     if len(archive.infolist()) != len(entries) or len(entries) > MAX_RUNS + 1:
         _refuse(f"it has a name twice, or more than {MAX_RUNS} runs")
     if MANIFEST not in entries:
         _refuse("it has no manifest.json; export the runs as a bundle first")
-    manifest = JsonField(_decoded(_read(archive, entries[MANIFEST], MAX_MANIFEST_BYTES)))
+    manifest = JsonField(decoded(_read(archive, entries[MANIFEST], MAX_MANIFEST_BYTES)))
     manifest["format"].one_of(FORMAT)
     if manifest["version"].value != VERSION:
         _refuse("it was made by another version of the app; install that version")
@@ -96,7 +100,7 @@ def _read_archive(archive: zipfile.ZipFile) -> list[StoredRun]:
             _refuse(f"it holds more than {MAX_TOTAL_BYTES // 2**20} MiB")
         if hashlib.sha256(text).hexdigest() != item["sha256"].text(64):
             _refuse(f"the checksum of run {slug} is wrong")
-        runs.append(_run(JsonField(_decoded(text)), slug))
+        runs.append(_bundled(JsonField(decoded(text)), slug))
     return runs
 
 
@@ -117,7 +121,13 @@ def _read(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, most: int) -> bytes:
     return text
 
 
-def _decoded(text: bytes) -> object:
+def decoded(text: bytes) -> object:
+    """A JSON text in Python's types.
+
+    Raises:
+        StorageError: it is none, or has a number that is not finite.
+    """
+
     def refuse_constant(_: str) -> NoReturn:
         _refuse("a file in it has a number that is not finite")
 
@@ -125,6 +135,23 @@ def _decoded(text: bytes) -> object:
         return json.loads(text.decode("utf-8"), parse_constant=refuse_constant)
     except (ValueError, RecursionError):
         _refuse("a file in it is not valid JSON")
+
+
+def _bundled(field: JsonField, slug: str) -> BundledRun:
+    tags = field["tags"].maybe(lambda tags: tags.items(TAGS_LIMIT)) or []
+    return BundledRun(
+        _run(field, slug),
+        RunNotes(
+            field["note"].maybe(lambda note: note.text(NOTE_LIMIT)) or "",
+            tuple(tag.text(64, TAG) for tag in tags),
+        ),
+        field["lineage"].maybe(_lineage),
+    )
+
+
+def _lineage(field: JsonField) -> Lineage:
+    kind = cast("LineageKind", field["kind"].one_of("rerun", "fork"))
+    return Lineage(field["parent"].text(SLUG_LENGTH, _SLUG), kind)
 
 
 def _run(field: JsonField, slug: str) -> StoredRun:
@@ -169,6 +196,9 @@ def _request(field: JsonField) -> CompareRequest:
         analysis=tuple(item.one_of(*ANALYSES) for item in field["analysis"].items(len(ANALYSES))),
         follow_ups=tuple(
             item.text(MAX_TEXT_CHARS) for item in field["follow_ups"].items(MAX_FOLLOW_UPS)
+        ),
+        own_indices=own_from_json(
+            field["own_indices"].maybe(lambda item: item.items(MAX_VARIANTS)) or []
         ),
     )
 

@@ -30,7 +30,7 @@ TAGS_LIMIT = 20
 BARS_LIMIT = 32
 RELATIVES_LIMIT = 50
 _ALIVE = Run.deleted_at.is_(None)
-_TAG = re.compile(r"[\w-]{1,40}")
+TAG = r"[\w-]{1,40}"
 _KEYS: dict[RunSort, ColumnElement[Any]] = {
     "newest": Run.created_at.desc(),
     "oldest": Run.created_at.asc(),
@@ -292,7 +292,7 @@ def _living_keys(session: Session, slugs: Sequence[str]) -> list[int]:
 def _insert_tags(session: Session, run_id: int, tags: Iterable[str]) -> None:
     names = sorted(set(tags))
     for name in names:
-        if not _TAG.fullmatch(name):
+        if not re.fullmatch(TAG, name):
             raise StorageError("A tag has 1 to 40 letters, digits, _ or -, and no spaces.")
     if len(names) > TAGS_LIMIT:
         raise StorageError(f"A run takes up to {TAGS_LIMIT} tags.")

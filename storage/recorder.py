@@ -68,7 +68,7 @@ class Recorder:
             owner: the user who asked; None without logins.
             lineage: the run that it was made from.
         """
-        title = title.strip() or _first_words(request.question) or _first_words(request.context)
+        title = title.strip() or first_words(request.question) or first_words(request.context)
         with self._lock, self._database.write() as session:
             title = title or "Untitled run"
             slug = repository.create_run(session, request, title, _now(), owner, lineage)
@@ -169,7 +169,8 @@ def _save(session: Session, run_id: int, event: RunEvent) -> None:
             pass
 
 
-def _first_words(text: str) -> str:
+def first_words(text: str) -> str:
+    """A title out of a text's beginning."""
     # A long text is cut before it is split, and then at a word's end where there is one.
     words = " ".join(text[: TITLE_CHARS * 4].split())
     if len(words) <= TITLE_CHARS:

@@ -1,0 +1,72 @@
+"""Reads a result JSON file, which may be damaged or hostile, as a run to be stored."""
+
+import base64
+import hashlib
+from datetime import UTC, datetime
+
+from ckv_core.config import MAX_TEXT_CHARS, CompareRequest
+from ckv_core.errors import ConfigError, StorageError
+from ckv_core.events import RunResult
+from ckv_core.result_json import from_json
+from storage.bundle import MAX_RUN_BYTES, BundledRun
+from storage.bundle_reader import decoded
+from storage.models import SLUG_LENGTH
+from storage.recorder import first_words
+from storage.records import StoredRun
+
+UNFINISHED = "The imported file holds a run that did not end."
+
+
+def read_result(data: bytes) -> BundledRun:
+    """The run of a result file; nothing is stored.
+
+    The same file gives the same slug, so that importing it twice is noticed. The file does not
+    tell the question and the settings as typed: the context is read from the tokens' texts.
+
+    Raises:
+        StorageError: it is no result, too big, without a prompt, or a value in it is wrong.
+    """
+    if len(data) > MAX_RUN_BYTES:
+        raise _refused(f"a result takes up to {MAX_RUN_BYTES // 2**20} MiB")
+    try:
+        result = from_json(decoded(data))
+    except ConfigError as error:
+        raise _refused(str(error).rstrip(".")) from None
+    except StorageError:
+        raise _refused("it is neither a bundle nor a result JSON") from None
+    if result.model is None or result.prompt is None:
+        raise _refused("it has no model and prompt, so there is nothing to show")
+    request = _request(result)
+    if len(request.context) > MAX_TEXT_CHARS:
+        raise _refused(f"its text has over {MAX_TEXT_CHARS:,} characters")
+    run = StoredRun(
+        slug=base64.b32encode(hashlib.sha256(data).digest()).decode().lower()[:SLUG_LENGTH],
+        title=first_words(request.context) or "Imported result",
+        state="done" if result.finished else "failed",
+        reason="" if result.finished else UNFINISHED,
+        created_at=datetime.now(UTC),
+        started_at=None,
+        finished_at=None,
+        request=request,
+        result=result,
+    )
+    return BundledRun(run, has_times=False)
+
+
+def _request(result: RunResult) -> CompareRequest:
+    if result.model is None or result.prompt is None:
+        raise AssertionError("checked by the caller")
+    begin, end = result.prompt.context_tokens
+    most = max((len(variant.token_ids) for variant in result.variants), default=0)
+    return CompareRequest(
+        context="".join(result.prompt.pieces[begin:end]),
+        scenario=result.prompt.scenario,
+        model=result.model.name,
+        variants=tuple(variant.spec for variant in result.variants),
+        max_new_tokens=most,
+        kind=result.kind,
+    )
+
+
+def _refused(reason: str) -> StorageError:
+    return StorageError(f"The file was refused, nothing was imported: {reason}.")

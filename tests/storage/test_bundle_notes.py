@@ -1,0 +1,223 @@
+"""What travels beside a run in a bundle, result files as imports, and the limit of saved runs."""
+
+import json
+import zipfile
+from io import BytesIO
+
+import pytest
+
+from ckv_core.errors import StorageError
+from ckv_core.result_json import to_json
+from storage import library
+from storage.bundle import entry_name, write_bundle
+from storage.bundle_import import ImportReport, import_bundle
+from storage.database import default_url, open_database
+from storage.records import RunFilter
+from storage.result_file import UNFINISHED
+from tests.storage.run_strategies import assert_same_result, big_events
+from tests.storage.test_bundle import assert_refused, exported, load, made, sealed
+
+
+@pytest.fixture
+def here(tmp_path):
+    opened = open_database(default_url(tmp_path))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="module")
+def there(tmp_path_factory):
+    opened = open_database(default_url(tmp_path_factory.mktemp("there")))
+    yield opened
+    opened.close()
+
+
+def child(database, parent: str, kind="fork") -> str:
+    slug = made(database)
+    link = "UPDATE runs SET parent_slug = ?, lineage = ? WHERE slug = ?"
+    with database.write() as session:
+        session.connection().exec_driver_sql(link, (parent, kind, slug))
+    return slug
+
+
+def annotated(database) -> str:
+    slug = made(database)
+    with database.write() as session:
+        library.annotate(session, slug, "A title", "My <b>note</b>", ["good", "a-b"])
+    return slug
+
+
+def listed(database, slug: str, owner: str = ""):
+    with database.read() as session:
+        runs, _ = library.list_runs(session, RunFilter(owner=owner))
+    return next(run for run in runs if run.slug == slug)
+
+
+def parent_of(database, slug: str):
+    with database.read() as session:
+        return library.relatives(session, slug)[0]
+
+
+def content(data: bytes, slug: str) -> dict:
+    with zipfile.ZipFile(BytesIO(data)) as archive:
+        return json.loads(archive.read(entry_name(slug)))
+
+
+def result_file(database, slug: str, **changes) -> bytes:
+    return json.dumps(to_json(load(database, slug).result) | changes).encode()
+
+
+def test_title_note_and_tags_travel_and_are_found_by_search(here, there):
+    slug = annotated(there)
+    import_bundle(here, exported(there, slug))
+    run = listed(here, slug)
+    assert (run.title, run.note) == ("A title", "My <b>note</b>")
+    assert run.tags == ("a-b", "good")
+    assert not run.pinned
+    with here.read() as session:
+        assert library.list_runs(session, RunFilter(text="note"))[1] == 1
+
+
+def test_notes_tags_and_lineage_stay_at_home_if_told_so(there):
+    slug = annotated(there)
+    with there.read() as session:
+        told = content(write_bundle(session, [slug], without_notes={slug}), slug)
+    assert "note" not in json.dumps(told)
+    assert not {"note", "tags", "lineage"} & told.keys()
+
+
+@pytest.mark.parametrize("first", ["parent", "child"])
+def test_lineage_holds_where_the_parent_is_in_the_bundle(here, there, first):
+    parent = made(there)
+    slug = child(there, parent)
+    order = [parent, slug] if first == "parent" else [slug, parent]
+    import_bundle(here, exported(there, *order))
+    found = parent_of(here, slug)
+    assert (found.slug, found.kind) == (parent, "fork")
+
+
+def test_lineage_holds_where_the_parent_is_here_already_and_is_dropped_elsewhere(here, there):
+    parent = made(there)
+    rerun, fork = child(there, parent, "rerun"), child(there, parent)
+    import_bundle(here, exported(there, rerun))
+    assert parent_of(here, rerun) is None
+    import_bundle(here, exported(there, parent))
+    import_bundle(here, exported(there, fork))
+    assert parent_of(here, fork).slug == parent
+
+
+def test_lineage_never_leads_to_somebody_elses_run(here, there):
+    parent = made(there)
+    slug = child(there, parent)
+    import_bundle(here, exported(there, parent), owner="ann")
+    import_bundle(here, exported(there, slug), owner="bob")
+    assert parent_of(here, slug) is None
+
+
+def test_a_renamed_parent_is_followed(here, there):
+    parent = made(there)
+    slug = child(there, parent)
+    import_bundle(here, exported(there, parent), owner="ann")
+    report = import_bundle(here, exported(there, parent, slug), owner="bob")
+    assert parent_of(here, slug).slug == report.renamed[parent]
+
+
+def test_a_bundle_from_before_notes_is_imported(here, there):
+    slug = annotated(there)
+    old = content(exported(there, slug), slug)
+    for name in ("note", "tags", "lineage"):
+        del old[name]
+    assert import_bundle(here, sealed(slug, json.dumps(old).encode())).imported == [slug]
+    assert (listed(here, slug).note, listed(here, slug).tags) == ("", ())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"note": "x" * 10_001},
+        {"note": 5},
+        {"tags": ["two words"]},
+        {"tags": ["t" * 41]},
+        {"tags": [f"t{i}" for i in range(21)]},
+        {"tags": "good"},
+        {"lineage": "abc"},
+        {"lineage": {"parent": "../x", "kind": "fork"}},
+        {"lineage": {"parent": "a" * 12, "kind": "other"}},
+    ],
+)
+def test_wrong_notes_tags_and_lineage_are_refused(here, there, changes):
+    slug = made(there)
+    run = content(exported(there, slug), slug) | changes
+    assert_refused(here, sealed(slug, json.dumps(run).encode()))
+
+
+def test_a_run_is_not_its_own_parent(here, there):
+    slug = made(there)
+    run = content(exported(there, slug), slug) | {"lineage": {"parent": slug, "kind": "fork"}}
+    import_bundle(here, sealed(slug, json.dumps(run).encode()))
+    assert parent_of(here, slug) is None
+
+
+def test_a_result_file_becomes_a_run_once(here, there):
+    source = made(there)
+    data = result_file(there, source)
+    (slug,) = import_bundle(here, data).imported
+    run = load(here, slug)
+    pieces = run.result.prompt.pieces
+    first, end = run.result.prompt.context_tokens
+    assert run.request.context == "".join(pieces[first:end])
+    assert (run.state, run.owner) == ("done", None)
+    assert "from a result file" in run.result.environment.pop("imported")
+    assert_same_result(run.result, load(there, source).result)
+    assert import_bundle(here, data) == ImportReport(skipped=[slug])
+
+
+def test_an_unfinished_result_file_is_a_failed_run(here, there):
+    slug = made(there, big_events(tokens=16, variants=1)[:-1])
+    (new,) = import_bundle(here, result_file(there, slug)).imported
+    assert (load(here, new).state, load(here, new).reason) == ("failed", UNFINISHED)
+
+
+@pytest.mark.parametrize(
+    ("data", "match"),
+    [
+        (b"", "neither a bundle nor"),
+        (b"[" * 100_000, "neither a bundle nor"),
+        (b'{"schema": 1, "x": NaN}', "neither a bundle nor"),
+        (b"\xff{}", "neither a bundle nor"),
+        (b"[]", "an object is expected"),
+        (b'{"schema": 2}', "schema"),
+    ],
+)
+def test_what_is_no_result_file_is_refused(here, data, match):
+    assert_refused(here, data, match)
+
+
+def test_a_result_without_model_is_refused(here, there):
+    slug = made(there)
+    data = result_file(there, slug, model=None, prompt=None, variants=[])
+    assert_refused(here, data, "no model and prompt")
+
+
+def test_imports_count_against_the_limit_of_their_owner(here, there):
+    slugs = [made(there) for _ in range(3)]
+    import_bundle(here, exported(there, slugs[0]), owner="bob", most=1)
+    import_bundle(here, exported(there, slugs[1]), owner="ann", most=2)
+    both = exported(there, slugs[1], slugs[2])
+    assert import_bundle(here, both, owner="ann", most=2).imported == [slugs[2]]
+    new = made(there)
+    with pytest.raises(StorageError, match="1 more would make over 2"):
+        import_bundle(here, exported(there, new), owner="ann", most=2)
+    with here.read() as session:
+        assert library.list_runs(session, RunFilter(owner="ann"))[1] == 2
+    # Nothing new is stored, so a full library takes it.
+    assert import_bundle(here, both, owner="ann", most=2).skipped == slugs[1:]
+
+
+def test_the_sentence_names_a_few_of_many():
+    report = ImportReport(imported=["new"], skipped=[f"s{i}" for i in range(7)])
+    report.renamed["old"] = "new"
+    assert report.sentence == (
+        "Imported 1 of 8 runs; already here: s0, s1, s2, s3, s4 and 2 more; "
+        "other runs have the same name, so old is new here."
+    )
