@@ -20,6 +20,8 @@ class Figure:
     Attributes:
         read: variant -> value; None where it is not known.
         lower: whether lower is closer to the full cache.
+        has_own_full: whether the full cache is measured too, against the reference answer, and
+            not at 0 or 1 by definition.
     """
 
     key: str
@@ -27,6 +29,7 @@ class Figure:
     unit: str
     lower: bool
     read: Callable[[VariantResult], float | None]
+    has_own_full: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +135,18 @@ def _answer(variant: VariantResult) -> float | None:
     return None if variant.answer_found is None else float(variant.answer_found)
 
 
+def _score(key: str) -> Callable[[VariantResult], float | None]:
+    return lambda variant: variant.answer_scores.get(key)
+
+
 def _figure(
     key: str, label: str, unit: str, read: Callable[[VariantResult], float | None], lower: bool
 ) -> Figure:
     return Figure(key=key, label=label, unit=unit, lower=lower, read=read)
+
+
+def _of_answer(key: str, label: str, read: Callable[[VariantResult], float | None]) -> Figure:
+    return Figure(key=key, label=label, unit="1", lower=False, read=read, has_own_full=True)
 
 
 FIGURES: dict[str, Figure] = {
@@ -145,7 +156,9 @@ FIGURES: dict[str, Figure] = {
         _figure("final", "Final hidden L1", "L1", _final, lower=True),
         _figure("kl", "KL", "nats", _kl, lower=True),
         _figure("agreement", "Agreement", "1", lambda variant: variant.agreement, lower=False),
-        _figure("answer", "Answer found", "1", _answer, lower=False),
+        _of_answer("answer", "Answer found", _answer),
+        _of_answer("token_f1", "Token F1", _score("token_f1")),
+        _of_answer("edit_similarity", "Edit similarity", _score("edit_similarity")),
     )
 }
 

@@ -99,6 +99,7 @@ def _check_cost(request: CompareRequest, tokens: int) -> None:
 def _print_result(result: RunResult) -> None:
     print_head(result)
     print(f"{len(result.variants)} points, the full cache among them\n")
+    scores = [key for key in ("token_f1", "edit_similarity") if _is_known(result, key)]
     rows = []
     for curve in curves(result):
         for budget, index in curve.points:
@@ -107,12 +108,17 @@ def _print_result(result: RunResult) -> None:
             perturbation = variant.perturbation
             better = perturbation.improved_head_share if perturbation else None
             shown = [number(figures[key]) for key in ("head", "final", "kl")]
-            shown += [share(better), *(share(figures[key]) for key in ("agreement", "answer"))]
+            shares = ("agreement", "answer", *scores)
+            shown += [share(better), *(share(figures[key]) for key in shares)]
             rows.append((_name(curve.spec), f"{budget:,}", *shown))
     head = ("method", "budget", "head L1", "final L1", "KL", "heads better", "agreement", "answer")
-    print_table(head, rows)
+    print_table((*head, *(FIGURES[key].label for key in scores)), rows)
     _print_savings(result)
     _print_alphas(result)
+
+
+def _is_known(result: RunResult, key: str) -> bool:
+    return any(FIGURES[key].read(variant) is not None for variant in result.variants)
 
 
 def _print_savings(result: RunResult) -> None:
@@ -144,7 +150,7 @@ def _saved(saving: Saving) -> str:
 def _print_alphas(result: RunResult) -> None:
     optima = alpha_optima(result)
     if optima:
-        print("\nbest alpha by head L1; gain: what hindsight per layer or KV head would save")
+        print("\nbest alpha by head L1; gain over it: hindsight on this prompt, an upper limit")
         print_table(
             ("method", "budget", "best alpha", "gain by layer", "gain by head"),
             [

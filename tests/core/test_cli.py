@@ -123,6 +123,10 @@ def test_a_costly_sweep_asks_first_and_runs_when_told_to(capsys, context, monkey
     out = capsys.readouterr().out
     assert "budget of equal Mean head L1 as snapkv" in out
     assert "best alpha by head L1" in out
+    assert "Token F1" not in out
+    scored = [*arguments, "--yes", "--answer", "Nobody", "--max-new-tokens", "2"]
+    assert cli.main(["sweep", *scored]) == 0
+    assert re.search(r"answer +Token F1 +Edit similarity", capsys.readouterr().out)
 
 
 def test_several_prompts_are_averaged_with_their_bounds(capsys, tmp_path, monkeypatch) -> None:

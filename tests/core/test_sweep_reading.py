@@ -1,6 +1,7 @@
 """Laws of a sweep's grid, cost and what is read from its points."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from ckv_core.sweep import SweepGrid, estimate_seconds
 from ckv_core.sweep_reading import FIGURES, alpha_optima, curves, matching_budget, savings
 from ckv_core.variants import VariantSpec
 
+ANSWERS = {"answer", "token_f1", "edit_similarity"}
 GRID = SweepGrid(
     methods=("snapkv", "snapkv+critical", "adakv+critical_auto"),
     budgets=("64", "128"),
@@ -153,6 +155,19 @@ def test_alpha_optima_equal_the_literal_minimum_over_groups() -> None:
     assert np.isnan(found.head_alpha[1]).all()
     assert found.layer_gain == 0.0
     assert found.head_gain == pytest.approx(1 - (3 + 6) / 14)
+
+
+def test_answers_are_curves_of_their_own_and_unknown_ones_are_left_out() -> None:
+    scored = replace(
+        point("snapkv:budget=64", [1, 1, 1, 1]),
+        answer_found=False,
+        answer_scores={"token_f1": 0.5, "edit_similarity": 0.25},
+    )
+    result = RunResult(model=model(2), variants=[scored, point("snapkv:budget=128", [1, 1, 1, 1])])
+    (curve,) = curves(result)
+    read = {key: curve.values(result, FIGURES[key]) for key in FIGURES if key in ANSWERS}
+    assert read == {"answer": [(64, 0)], "token_f1": [(64, 0.5)], "edit_similarity": [(64, 0.25)]}
+    assert {key for key, figure in FIGURES.items() if figure.has_own_full} == ANSWERS
 
 
 def test_savings_compare_every_other_curve_with_each_point() -> None:

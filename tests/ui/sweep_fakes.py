@@ -66,6 +66,7 @@ def point(  # one point of a sweep
         ),
         agreement=agreement,
         answer_found=None if agreement is None else agreement > 0.5,
+        answer_scores={} if agreement is None else {"token_f1": 0.5, "edit_similarity": 0.25},
     )
 
 
