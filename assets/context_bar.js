@@ -34,16 +34,12 @@ function put(text) {
 }
 
 async function read(file) {
-  if (file.size > 4 * MAX_CHARS) {
-    return say(`${file.name} has ${whole(file.size / 1e6)} MB; choose one of up to ${whole(MAX_CHARS)} characters.`, "error");
-  }
   let text;
   try {
-    text = new TextDecoder("utf-8", { fatal: true }).decode(await file.arrayBuffer());
-  } catch {
-    return say(`${file.name} is not UTF-8 text; save it as UTF-8 and open it again.`, "error");
+    text = await textOf(file, 4 * MAX_CHARS, `${whole(MAX_CHARS)} characters`);
+  } catch (error) {
+    return say(error.message, "error");
   }
-  if (text.includes("\u0000")) return say(`${file.name} is not a text file; choose one that is.`, "error");
   if (text.length > MAX_CHARS) {
     return say(`${file.name} has ${whole(text.length)} characters; the limit is ${whole(MAX_CHARS)}. Shorten it.`, "error");
   }

@@ -8,6 +8,7 @@ from ckv_core.errors import CkvError, ConfigError
 from ckv_core.knobs import DEFAULT_BUDGET, KNOBS, Knob, KnobValue
 from ckv_core.ladder import ladder
 from ckv_core.methods import METHODS
+from ckv_core.own_indices_json import own_to_text, read_own_indices
 from ckv_core.variants import VariantSpec
 
 # Not among the advanced knobs: these have a control of their own.
@@ -44,6 +45,7 @@ class FormValues:
         more_variants: one SPEC per line.
         analysis: parts of the laboratory to run, of ANALYSES.
         follow_ups: one question per line.
+        own: kept positions of other code, JSON documents one after the other.
         knobs: text of each advanced knob; empty for its default.
     """
 
@@ -59,6 +61,7 @@ class FormValues:
     more_variants: str = ""
     analysis: tuple[str, ...] = DEFAULT_ANALYSIS
     follow_ups: str = ""
+    own: str = ""
     device: str = "auto"
     dtype: str = "auto"
     ignore_eos: bool = False
@@ -107,6 +110,7 @@ class FormValues:
             more_variants="\n".join(v for v in request.variants if v not in known),
             analysis=request.analysis,
             follow_ups="\n".join(request.follow_ups),
+            own=own_to_text(request.own_indices),
             device=request.device,
             dtype=request.dtype,
             ignore_eos=request.ignore_eos,
@@ -122,7 +126,11 @@ class FormValues:
         return [values[name] for name in CONTROL_NAMES]
 
     def request(self) -> CompareRequest:
-        """What to run; still to be validated."""
+        """What to run; still to be validated.
+
+        Raises:
+            ConfigError: the own indices are wrong.
+        """
         return CompareRequest(
             context=self.context,
             question=self.question,
@@ -137,6 +145,7 @@ class FormValues:
             dtype=self.dtype,
             analysis=self.analysis,
             follow_ups=_lines(self.follow_ups),
+            own_indices=read_own_indices(self.own),
         )
 
     def _defaults(self) -> dict[str, str]:
@@ -156,6 +165,7 @@ _TEXT_NAMES = (
     "budget",
     "more_variants",
     "follow_ups",
+    "own",
     "device",
     "dtype",
 )

@@ -134,7 +134,7 @@ class ComparePage:
         knobs = form.pick(*(k.name for k in ADVANCED_KNOBS if k.name != "preset"))
         events: list[Any] = [
             *(c.input for c in form.pick("variants", "preset")),
-            *(c.blur for c in form.pick("budget", "alpha", "more_variants")),
+            *(c.blur for c in form.pick("budget", "alpha", "more_variants", "own")),
             *(c.blur if isinstance(c, gr.Textbox) else c.input for c in knobs),
         ]
         gr.on(

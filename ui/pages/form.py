@@ -19,7 +19,7 @@ from ui.forms import (
     variant_choices,
 )
 from ui.pages.knob_controls import knob_control
-from ui.pages.parts import ContextBar, Notice
+from ui.pages.parts import ContextBar, Notice, OwnBar
 
 ANALYSIS_CHOICES = [
     ("Bounds and oracles", "bounds"),
@@ -258,4 +258,13 @@ def _build_more(controls: dict[str, Any], device: str) -> tuple[Component, gr.Bu
                 scale=0,
             )
             button = gr.Button("Add the ablation ladder", elem_id="add-ladder", scale=0)
+        controls["own"] = gr.Textbox(
+            label="Own indices",
+            info="Kept positions from other code as JSON (docs/own_indices.md, or a run's result "
+            "JSON): each becomes one more variant. Paste them, or open files.",
+            lines=2,
+            max_lines=4,
+            elem_id="own",
+        )
+        OwnBar(elem_id="own-bar")
     return base, button

@@ -21,7 +21,14 @@ class ContextBar(ScriptedHtml):
     """
 
     NAME = "context-bar"
-    SCRIPTS = ("context_bar.js",)
+    SCRIPTS = ("text_file.js", "context_bar.js")
+
+
+class OwnBar(ScriptedHtml):
+    """Reads files of kept positions in the browser into #own."""
+
+    NAME = "own-bar"
+    SCRIPTS = ("text_file.js", "own_bar.js")
 
 
 class RunLinks(ScriptedHtml):
