@@ -10,8 +10,6 @@ from sqlalchemy import text
 from storage.database import Database, default_url, open_database
 from tests.storage.postgresql_server import PostgresqlServer, UnavailableError, running_server
 
-# For tests of what only SQLite has: this in place of both.
-ON_SQLITE = pytest.mark.parametrize("new_url", ["sqlite"], indirect=True)
 _numbers = count()
 
 
@@ -30,7 +28,7 @@ def postgresql() -> Iterator[PostgresqlServer]:
 def new_url(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[], str]:
-    """Makes URLs of new, blank databases."""
+    """Makes URLs of new, blank databases; `parametrize(..., indirect=True)` names one kind."""
     if request.param == "sqlite":
         return lambda: default_url(tmp_path_factory.mktemp("database"))
     server: PostgresqlServer = request.getfixturevalue("postgresql")

@@ -15,7 +15,7 @@ from ckv_core.errors import StorageError
 from storage import bundle_reader, repository
 from storage.bundle import entry_name, is_same_content, write_bundle
 from storage.bundle_import import ImportReport, import_bundle
-from storage.database import Database, default_url, open_database
+from storage.database import Database, open_database
 from storage.recorder import Recorder
 from tests.storage.run_strategies import assert_same_result, big_events, events, folded
 
@@ -23,15 +23,13 @@ REQUEST = CompareRequest(context="The long text.", question="What?", answer="Thi
 
 
 @pytest.fixture
-def here(tmp_path):
-    opened = open_database(default_url(tmp_path / "here"))
-    yield opened
-    opened.close()
+def here(database):
+    return database
 
 
 @pytest.fixture(scope="module")
-def there(tmp_path_factory):
-    opened = open_database(default_url(tmp_path_factory.mktemp("there")))
+def there(new_url):
+    opened = open_database(new_url())
     yield opened
     opened.close()
 
@@ -91,19 +89,17 @@ def assert_refused(database: Database, data: bytes, match: str = "bundle") -> No
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(stream=events())
-def test_an_imported_run_equals_the_exported_one(there, tmp_path_factory, stream):
+def test_an_imported_run_equals_the_exported_one(there, opened, stream):
     slug = made(there, stream)
-    other = open_database(default_url(tmp_path_factory.mktemp("here")))
     data = exported(there, slug)
-    assert import_bundle(other, data).imported == [slug]
-    run, original = load(other, slug), load(there, slug)
+    assert import_bundle(opened, data).imported == [slug]
+    run, original = load(opened, slug), load(there, slug)
     assert is_same_content(run, original)
     assert (run.title, run.started_at) == (original.title, original.started_at)
     assert (run.created_at, run.finished_at) == (original.created_at, original.finished_at)
     run.result.environment.pop("imported")
     assert_same_result(run.result, folded(stream))
-    assert import_bundle(other, data) == ImportReport(skipped=[slug])
-    other.close()
+    assert import_bundle(opened, data) == ImportReport(skipped=[slug])
 
 
 def test_an_imported_run_says_that_it_was_imported(here, there):

@@ -5,32 +5,17 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import event, text
+from sqlalchemy import event
 
 from ckv_core.config import CompareRequest
 from ckv_core.errors import StorageError
 from storage import library, repository
-from storage.database import default_url, open_database
 from storage.recorder import Recorder
 from storage.records import Lineage, RunFilter, RunNotes
 from storage.repository import RunMissingError
 from tests.storage.run_strategies import big_events
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
-
-
-@pytest.fixture(scope="module")
-def opened(tmp_path_factory):
-    database = open_database(default_url(tmp_path_factory.mktemp("library")))
-    yield database
-    database.close()
-
-
-@pytest.fixture
-def database(opened):
-    with opened.write() as session:
-        session.execute(text("DELETE FROM runs"))
-    return opened
 
 
 def make(database, title: str = "Title", minutes: int = 0, lineage=None, **request) -> str:
@@ -183,6 +168,7 @@ def test_only_what_was_deleted_long_enough_ago_is_purged(database):
     assert found(database, text="harbour") == slugs[1:]
 
 
+@pytest.mark.parametrize("new_url", ["sqlite"], indirect=True)
 def test_a_list_reads_no_table_from_end_to_end(database):
     statements = []
 

@@ -13,8 +13,8 @@ from tests.storage.run_strategies import assert_same_result, big_events, folded
 
 SIZES = {
     "sqlite": "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size",
-    "postgresql": "SELECT sum(pg_total_relation_size(oid))::bigint FROM pg_class WHERE relkind = 'r' "
-    "AND relnamespace = 'public'::regnamespace",
+    "postgresql": "SELECT sum(pg_total_relation_size(oid))::bigint FROM pg_class "
+    "WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace",
 }
 
 
