@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help run test soak check format bench model browser
+.PHONY: help run test soak check format bench model browser postgresql
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -18,7 +18,7 @@ help: ## Show the targets
 run: $(VENV)/.runtime model ## Set up and serve the app on http://127.0.0.1:7860
 	@exec $(PY) app.py
 
-test: $(VENV)/.dev model browser ## Set up, a browser included, and run all tests
+test: $(VENV)/.dev model browser postgresql ## Set up, a browser included, and run all tests
 	$(PY) -m pytest
 
 soak: $(VENV)/.dev ## Kill, fill and crowd the app ten times as long as `make test` does, with figures
@@ -66,3 +66,6 @@ model: $(VENV)/.runtime
 
 browser:
 	@bash scripts/find_browser.sh
+
+postgresql:
+	@bash scripts/find_postgresql.sh
