@@ -6,6 +6,7 @@ from typing import cast
 import plotly.graph_objects as go
 
 from ckv_core.events import RunResult
+from ui.charts.alphas import chosen_alphas_figure
 from ui.charts.bounds import bounds_figure, sigma_figure, tightness_figure
 from ui.charts.cache import budgets_figure
 from ui.charts.chart import Chart, Choices, Control, no_controls
@@ -134,6 +135,14 @@ _ALL: tuple[Chart[RunResult], ...] = (
         draw=lambda result, _: budgets_figure(result),
     ),
     Chart(
+        name="alphas",
+        title="Alpha of each KV head",
+        csv="analysis",
+        controls=lambda result: _variants(result, holders(result, "head_alpha")),
+        has_data=lambda result: bool(holders(result, "head_alpha")),
+        draw=lambda result, chosen: chosen_alphas_figure(result, _index(chosen)),
+    ),
+    Chart(
         name="ladder",
         title="Ablation ladder",
         csv="table",
@@ -187,5 +196,5 @@ _ALL: tuple[Chart[RunResult], ...] = (
 CHARTS: dict[str, Chart[RunResult]] = {
     chart.name: chart for chart in (*_ALL, *SWEEP_CURVES, *SWEEP_ALPHAS)
 }
-PERTURBATION = ("layers", "final", "heads", "budgets", "ladder")
+PERTURBATION = ("layers", "final", "heads", "budgets", "alphas", "ladder")
 LABORATORY = ("wins", "oracles", "sigma", "bounds", "tightness")

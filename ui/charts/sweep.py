@@ -7,10 +7,10 @@ import plotly.graph_objects as go
 
 from ckv_core.events import RunResult
 from ckv_core.sweep_reading import FIGURES, AlphaOptimum, Figure, alpha_optima, curves
+from ui.charts.alphas import alpha_grid
 from ui.charts.chart import Chart, Control, no_controls
-from ui.charts.heads import as_head_grid, colorbar_of
 from ui.charts.layout import TEXT_COLOR, new_figure
-from ui.palette import DENSITY_SCALE, color_of, dash_of, marker_of
+from ui.palette import color_of, dash_of, marker_of
 from ui.sweep_tables import curve_name, is_known, optimum_name
 
 
@@ -94,17 +94,7 @@ def alpha_head_figure(optimum: AlphaOptimum) -> go.Figure:
         f"A best alpha per KV head gains {optimum.head_gain:.1%}",
         f"n = {heads:,} KV heads against the best fixed alpha, {optimum.best_fixed:g}",
     )
-    figure.add_trace(
-        go.Heatmap(
-            z=optimum.head_alpha,
-            zmin=0,
-            zmax=max(optimum.alphas),
-            colorscale=DENSITY_SCALE,
-            colorbar={**colorbar_of("alpha"), "tickvals": list(optimum.alphas)},
-            hovertemplate="layer %{y}, KV head %{x}: alpha %{z:g}<extra></extra>",
-        )
-    )
-    return as_head_grid(figure, optimum.head_alpha, "KV head")
+    return alpha_grid(figure, optimum.head_alpha, optimum.alphas)
 
 
 def _add_reference(figure: go.Figure, result: RunResult, metric: Figure) -> None:
