@@ -58,6 +58,12 @@ class Access:
             raise AccessError(LOGIN_NEEDED)
         return viewer.user
 
+    @property
+    def is_guest(self) -> bool:
+        """Whether the viewer can only read what share links open."""
+        viewer = self._viewer()
+        return viewer.user is None and not viewer.is_trusted
+
     def check_run(self, slug: str, *, change: bool = False) -> None:
         """Refuse a run that is not the viewer's, with the error of one that does not exist.
 

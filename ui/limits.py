@@ -27,6 +27,7 @@ class Limits:
         runs: saved runs; of one user where there are logins, else of the app.
         body_mib: size of one request in MiB.
         context_chars: characters of the context, and of each other text.
+        prompt_tokens: tokens of the whole prompt; None for as many as the model takes.
         variants: variants of a run.
         sweep_points: variants of a sweep.
         new_tokens: generated tokens per variant.
@@ -38,6 +39,7 @@ class Limits:
     # 4 million characters of JSON-escaped text need 24 MB at most.
     body_mib: int = 32
     context_chars: int = MAX_TEXT_CHARS
+    prompt_tokens: int | None = None
     variants: int = MAX_VARIANTS
     sweep_points: int = MAX_SWEEP_POINTS
     new_tokens: int = MAX_NEW_TOKENS
@@ -87,6 +89,18 @@ class Limits:
                 f"{self.new_tokens} per variant."
             )
 
+    def check_prompt(self, tokens: int) -> None:
+        """Refuse a prompt that is too long for this app, whatever its model takes.
+
+        Raises:
+            PromptError: it is.
+        """
+        if self.prompt_tokens is not None and tokens > self.prompt_tokens:
+            raise PromptError(
+                f"The prompt has {tokens:,} tokens; this app takes {self.prompt_tokens:,}. "
+                "Shorten the context."
+            )
+
     def check_queue(self, waiting: int, own: int | None) -> None:
         """Refuse one more run than fits.
 
@@ -123,11 +137,13 @@ class Limits:
         rows = [("Unfinished runs at a time", f"{self.queue:,}")]
         if with_logins:
             rows.append(("Unfinished runs of one user", f"{self.queue_per_user:,}"))
+        tokens = self.prompt_tokens
         whose = "Saved runs of one user" if with_logins else "Saved runs"
         return [
             *rows,
             (whose, f"{self.runs:,}"),
             ("Characters of a context", f"{self.context_chars:,}"),
+            ("Tokens of a prompt", "as the model takes" if tokens is None else f"{tokens:,}"),
             ("Variants of a run", f"{self.variants:,}"),
             ("Variants of a sweep", f"{self.sweep_points:,}"),
             ("New tokens per variant", f"{self.new_tokens:,}"),
@@ -142,6 +158,7 @@ _HIGHEST = {
     "runs": 10_000_000,
     "body_mib": 1024,
     "context_chars": MAX_TEXT_CHARS,
+    "prompt_tokens": 100_000_000,
     "variants": MAX_VARIANTS,
     "sweep_points": MAX_SWEEP_POINTS,
     "new_tokens": MAX_NEW_TOKENS,

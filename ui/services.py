@@ -4,9 +4,11 @@ import asyncio
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 
 from ckv_core.config import CompareRequest, check_text
 from ckv_core.errors import CkvError
+from ckv_core.events import RunPrepared
 from ckv_core.records import RetainedSet
 from ckv_core.worker.client import WorkerClient
 from ckv_core.worker.messages import (
@@ -184,23 +186,25 @@ class Services:
     def export_bundle(self, slugs: Sequence[str]) -> bytes:
         """These runs as one zip, to be imported elsewhere; docs/bundle.md.
 
+        Notes, tags and lineage of a run are left out for those who may only read it.
+
         Raises:
             StorageError: a run is not there, not over, or too big.
         """
         for slug in slugs:
             self._access.check_run(slug)
+        only_read = [slug for slug in slugs if not self._access.may_change(slug)]
         with self._database.read() as session:
-            return write_bundle(session, slugs)
+            return write_bundle(session, slugs, only_read)
 
     def import_bundle(self, data: bytes) -> ImportReport:
-        """Store the runs of a bundle from anybody as the viewer's own, all or none.
+        """Store the runs of a bundle or a result file as the viewer's own, all or none.
 
         Raises:
-            StorageError: the bundle is wrong; nothing was stored.
+            StorageError: the file is wrong or the runs are too many; nothing was stored.
         """
         owner = self._access.user()
-        self._check_saved(owner)
-        return import_bundle(self._database, data, owner)
+        return import_bundle(self._database, data, owner, self._limits.runs)
 
     # --- viewers ------------------------------------------------------------------------------
 
@@ -208,6 +212,11 @@ class Services:
     def with_logins(self) -> bool:
         """Whether runs have owners."""
         return self._access.with_logins
+
+    @property
+    def is_guest(self) -> bool:
+        """Whether the viewer can only read what share links open."""
+        return self._access.is_guest
 
     def may_change(self, slug: str) -> bool:
         """Whether the viewer may do more with a run than read it."""
@@ -223,7 +232,12 @@ class Services:
             check_text("question", request.question)
         except CkvError as error:
             return TokensCounted("", 0, 0, 0, str(error))
-        return self._client.count_tokens(request, timeout_s)
+        counted = self._client.count_tokens(request, timeout_s)
+        try:
+            self._limits.check_prompt(counted.tokens)
+        except CkvError as error:
+            return replace(counted, error=str(error))
+        return counted
 
     def model_status(self, model: str) -> ModelStatus | None:
         """What the worker last said about this model."""
@@ -254,6 +268,8 @@ class Services:
                     del self._model_statuses[next(iter(self._model_statuses))]
             case JobEvent():
                 self._unfinished.apply(reply.job_id, reply.event)
+                if isinstance(reply.event, RunPrepared):
+                    self._check_prompt(reply.job_id, reply.event.prompt.tokens)
             case JobDone():
                 self._unfinished.end(reply.job_id, "done", "")
             case JobFailed():
@@ -268,8 +284,13 @@ class Services:
     def _check_room(self, owner: str | None) -> None:
         owners = self._unfinished.owners()
         self._limits.check_queue(len(owners), None if owner is None else owners.count(owner))
-        self._check_saved(owner)
-
-    def _check_saved(self, owner: str | None) -> None:
         with self._database.read() as session:
             self._limits.check_saved(shares.saved_runs(session, owner))
+
+    def _check_prompt(self, slug: str, tokens: int) -> None:
+        """End a run whose prompt turns out to be too long, before it is read."""
+        try:
+            self._limits.check_prompt(tokens)
+        except CkvError as error:
+            self._unfinished.end(slug, "failed", str(error))
+            self._client.cancel(slug)

@@ -1,11 +1,13 @@
 """Each limit: what fits is taken, one more is refused with a sentence."""
 
+import json
 from dataclasses import fields, replace
 
 import pytest
 
 from ckv_core.config import CompareRequest
 from ckv_core.errors import CkvError, ConfigError
+from ckv_core.result_json import to_json
 from storage.database import default_url, open_database
 from tests.ui.page_fakes import FakeServices
 from tests.ui.scripted_services import ENDLESS, end_of, make_client, request
@@ -79,6 +81,41 @@ def test_services_hold_users_to_their_limits(tmp_path):
     database.close()
 
 
+@pytest.fixture
+def short(tmp_path):
+    database = open_database(default_url(tmp_path))
+    yield Services(database, make_client=make_client, limits=Limits(prompt_tokens=2, runs=2))
+    database.close()
+
+
+def test_a_prompt_over_the_token_limit_is_told_while_typing_and_fails_its_run(short):
+    asked = request("steps 1")
+    counted = short.count_tokens(asked)
+    assert (counted.tokens, counted.error) == (
+        3,
+        "The prompt has 3 tokens; this app takes 2. Shorten the context.",
+    )
+    run = end_of(short, short.start_run(asked))
+    assert (run.state, run.reason) == ("failed", counted.error)
+    assert not run.result.variants[0].text
+    fits = replace(asked, context="one two")
+    assert not short.count_tokens(fits).error
+    assert end_of(short, short.start_run(fits)).state == "done"
+    short.close()
+
+
+def test_imported_runs_count_and_the_one_too_many_is_refused(short):
+    slugs = [short.start_run(replace(request("steps 1"), context="one")) for _ in range(2)]
+    for slug in slugs:
+        end_of(short, slug)
+    bundle = short.export_bundle(slugs)
+    assert short.import_bundle(bundle).skipped == slugs
+    result = json.dumps(to_json(short.snapshot(slugs[0]).result)).encode()
+    with pytest.raises(CkvError, match="Nothing was imported: 1 more would make over 2 saved runs"):
+        short.import_bundle(result)
+    short.close()
+
+
 def test_the_body_limit_is_a_setting():
     settings = Settings.from_environ({"CKV_MAX_BODY_MIB": "1"})
     routes = client(FakeServices(), settings)
@@ -99,3 +136,8 @@ def test_every_limit_is_shown():
     limits = Limits(**{field.name: 3 + i for i, field in enumerate(fields(Limits))})
     shown = {value.split()[0] for _, value in limits.rows(with_logins=True)}
     assert shown == {str(getattr(limits, field.name)) for field in fields(Limits)}
+
+
+def test_without_a_token_limit_the_model_decides():
+    assert ("Tokens of a prompt", "as the model takes") in Limits().rows(with_logins=False)
+    Limits().check_prompt(10**9)
