@@ -7,6 +7,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
 from benchmarks.tables import memory_cells, selection_share, table
+from ckv_core.cache import ragged
+from ckv_core.cache.varlen import usable_kernel
 from ckv_core.config import CompareRequest
 from ckv_core.engine.compare import compare
 from ckv_core.events import RunResult
@@ -37,26 +39,45 @@ def build(
 def against_length(
     loaded: LoadedModel, variants: tuple[str, ...], lengths: tuple[int, ...] = LENGTHS
 ) -> None:
-    """All variants at a 10 % budget."""
+    """All variants at a 10 % budget, evicted rows by the variable-length kernel and by stacks."""
     rows = []
+    kernel = usable_kernel(loaded.device, loaded.model.dtype, loaded.info.head_dim)
     for length in lengths:
-        word = " water"  # one token in most vocabularies; the table gives the true length
-        request = CompareRequest(
-            context=word * length,
-            variants=variants,
-            defaults={"budget": "10%"},
-            max_new_tokens=NEW_TOKENS,
-            ignore_eos=True,
-        )
-        result = RunResult()
-        for event in compare(request, loaded):
-            result.apply(event)
+        result = _run(loaded, variants, length)
+        by_stacks = "the same"  # no such kernel here
+        if kernel is not None:
+            ragged.usable_kernel = lambda *_kinds: None
+            try:
+                by_stacks = _step(_run(loaded, variants, length))
+            finally:
+                ragged.usable_kernel = usable_kernel
         assert result.prompt is not None
         times = result.timings_ms
         stages = [f"{times[name]:,.0f}" for name in ("prefill", "score", "select")]
-        step = f"{times['decode'] / (NEW_TOKENS - 1):.1f}"
         share = selection_share(times)
-        rows.append((f"{result.prompt.tokens:,}", *stages, step, share, *memory_cells(result)))
-    header = ("prompt tokens", "prefill ms", "score ms", "select ms", "decode ms a step")
+        steps = (_step(result), by_stacks)
+        rows.append((f"{result.prompt.tokens:,}", *stages, *steps, share, *memory_cells(result)))
+    header = ("prompt tokens", "prefill ms", "score ms", "select ms")
+    header += ("decode ms a step", "by stacks", "selection of prefill")
     memory = ("estimate MiB", "measured peak MiB", "full cache MiB")
-    table(loaded.info.name, (*header, "selection of prefill", *memory), rows)
+    table(loaded.info.name, (*header, *memory), rows)
+
+
+def _run(loaded: LoadedModel, variants: tuple[str, ...], length: int) -> RunResult:
+    word = " water"  # one token in most vocabularies; the table gives the true length
+    request = CompareRequest(
+        context=word * length,
+        variants=variants,
+        defaults={"budget": "10%"},
+        max_new_tokens=NEW_TOKENS,
+        ignore_eos=True,
+    )
+    result = RunResult()
+    for event in compare(request, loaded):
+        result.apply(event)
+    return result
+
+
+def _step(result: RunResult) -> str:
+    """Milliseconds of one decoding step."""
+    return f"{result.timings_ms['decode'] / (NEW_TOKENS - 1):.1f}"

@@ -1,8 +1,9 @@
 """RaggedCache: per layer, the kept prompt entries of all rows, each head as long as it needs.
 
 KV heads of equal length are stacked into one tensor, so that attention over many rows is a
-few batched products and nothing is padded. Rows that keep everything share the prefill's
-tensors. The prompt part never changes; what decoding adds lies in a dense tail.
+few batched products and nothing is padded. Where PyTorch's variable-length kernel can be used,
+the stacks lie in one tensor that it reads as a whole. Rows that keep everything share the
+prefill's tensors. The prompt part never changes; what decoding adds lies in a dense tail.
 """
 
 from collections.abc import Sequence
@@ -10,6 +11,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from ckv_core.cache.varlen import Packed, pack, usable_kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +38,14 @@ class RaggedLayer:
         keys, values: [kv_heads, prompt_len, dim], the prefill's own tensors.
         whole_rows: rows that attend to all of them.
         stacks: the other rows' heads, by length.
+        packed: the same entries for the variable-length kernel; None where it is not used.
     """
 
     keys: Tensor
     values: Tensor
     whole_rows: tuple[int, ...]
     stacks: tuple[Stack, ...]
+    packed: Packed | None = None
 
     def row_bytes(self, row: int) -> int:
         """Bytes of the tensors that hold one row's prompt entries."""
@@ -68,7 +73,7 @@ class RaggedLayer:
             elif kept:
                 stacks.append(Stack(stack.keys[kept], stack.values[kept], renumbered))
         whole = tuple(new_row[row] for row in self.whole_rows if row in new_row)
-        return RaggedLayer(self.keys, self.values, whole, tuple(stacks))
+        return _layer(self.keys, self.values, whole, stacks)
 
 
 def compact(keys: Tensor, values: Tensor, keep_masks: Sequence[Tensor | None]) -> RaggedLayer:
@@ -95,7 +100,30 @@ def compact(keys: Tensor, values: Tensor, keep_masks: Sequence[Tensor | None]) -
         kept = torch.stack([positions for _, positions in members])
         heads = (slots % kv_heads)[:, None]
         stacks.append(Stack(keys[heads, kept], values[heads, kept], slots))
-    return RaggedLayer(keys, values, whole, tuple(stacks))
+    return _layer(keys, values, whole, stacks)
+
+
+def _layer(
+    keys: Tensor, values: Tensor, whole_rows: tuple[int, ...], stacks: Sequence[Stack]
+) -> RaggedLayer:
+    """Lay the stacks out for the variable-length kernel where it can be used."""
+    kernel = usable_kernel(keys.device, keys.dtype, keys.shape[2])
+    held = [stack for stack in stacks if stack.keys.shape[1]]
+    if kernel is None or not held or keys.shape[2] != values.shape[2]:
+        return RaggedLayer(keys, values, whole_rows, tuple(stacks))
+    flat_keys = torch.cat([stack.keys.flatten(0, 1) for stack in held])
+    flat_values = torch.cat([stack.values.flatten(0, 1) for stack in held])
+    sizes = [stack.keys.shape[0] * stack.keys.shape[1] for stack in held]
+    views = [
+        Stack(some_keys.view_as(stack.keys), some_values.view_as(stack.values), stack.slots)
+        for stack, some_keys, some_values in zip(
+            held, torch.split(flat_keys, sizes), torch.split(flat_values, sizes), strict=True
+        )
+    ]
+    lengths = [stack.keys.shape[1] for stack in held for _ in stack.slots]
+    slots = torch.cat([stack.slots for stack in held])
+    packed = pack(flat_keys, flat_values, slots, lengths, kernel)
+    return RaggedLayer(keys, values, whole_rows, tuple(views), packed)
 
 
 def retained_bytes(layers: Sequence[RaggedLayer], row: int) -> int:

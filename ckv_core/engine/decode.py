@@ -94,10 +94,14 @@ class DecodeContext:
             scaling,
             self._tail_mask(tokens, window, query),
         )
-        out, total = torch.empty_like(own[0]), torch.empty_like(own[1])
-        for stack in ragged.stacks:
-            part = partial(slots[stack.slots], stack.keys, stack.values, scaling)
-            out[stack.slots], total[stack.slots] = part
+        out, total = torch.zeros_like(own[0]), torch.full_like(own[1], -torch.inf)
+        if ragged.packed is not None:
+            at = ragged.packed.slots
+            out[at], total[at] = ragged.packed.attention(slots[at], scaling)
+        else:
+            for stack in ragged.stacks:
+                part = partial(slots[stack.slots], stack.keys, stack.values, scaling)
+                out[stack.slots], total[stack.slots] = part
         if ragged.whole_rows:
             self._attend_whole(layer, query, scaling, out, total)
         joined = join(own, (out, total))

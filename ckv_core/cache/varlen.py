@@ -1,0 +1,130 @@
+"""KV heads of unequal length, attended to in one call of PyTorch's variable-length kernel.
+
+The kernel sees every KV head as one sequence with a single head, and the queries of its group
+as the tokens of that sequence: nothing is padded and no query head needs a copy of the keys.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor
+
+try:
+    from torch.nn.attention.varlen import AuxRequest, varlen_attn
+except ImportError:  # torch before 2.10
+    AuxRequest = varlen_attn = None  # type: ignore[assignment, misc]
+
+_TYPES = (torch.float16, torch.bfloat16)
+_TOLERANCE = 0.02  # bfloat16 holds eight bits
+
+
+# `varlen_attn` of torch 2.11 and later (2.10 lacks `scale`), asked for the log-sum-exp too.
+Kernel = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Kept entries of many KV heads, one head after another.
+
+    Attributes:
+        keys: [entries of all heads, 1, head_dim].
+        values: [entries of all heads, 1, head_dim].
+        slots: [heads] int64, row * kv_heads + KV head.
+        starts: [heads + 1] int32, where each head begins.
+        longest: entries of the longest head.
+        kernel: what attends to them.
+    """
+
+    keys: Tensor
+    values: Tensor
+    slots: Tensor
+    starts: Tensor
+    longest: int
+    kernel: Kernel
+
+    def attention(self, queries: Tensor, scaling: float) -> tuple[Tensor, Tensor]:
+        """Attention of each head's queries over its own entries.
+
+        Args:
+            queries: [heads, queries, head_dim].
+            scaling: factor of the logits.
+
+        Returns:
+            Output [heads, queries, head_dim] and log-sum-exp [heads, queries], both float32.
+        """
+        heads, count, head_dim = queries.shape
+        starts = torch.arange(heads + 1, dtype=torch.int32, device=queries.device) * count
+        out, total = self.kernel(
+            queries.reshape(-1, 1, head_dim),
+            self.keys,
+            self.values,
+            starts,
+            self.starts,
+            count,
+            self.longest,
+            return_aux=AuxRequest(lse=True),
+            scale=scaling,
+        )
+        # With a single head it does not matter which of the two dimensions holds the heads.
+        return out.view(heads, count, head_dim).float(), total.view(heads, count)
+
+
+def pack(
+    keys: Tensor, values: Tensor, slots: Tensor, lengths: Sequence[int], kernel: Kernel
+) -> Packed:
+    """Describe heads that lie one after another; the tensors are not copied.
+
+    Args:
+        keys: [entries of all heads, head_dim].
+        values: [entries of all heads, head_dim].
+        slots: [heads] int64, row * kv_heads + KV head.
+        lengths: entries of each head, none of them 0.
+        kernel: what attends to them.
+    """
+    ends = list(accumulate(lengths, initial=0))
+    starts = torch.tensor(ends, dtype=torch.int32, device=keys.device)
+    return Packed(keys[:, None], values[:, None], slots, starts, max(lengths), kernel)
+
+
+def usable_kernel(device: torch.device, dtype: torch.dtype, head_dim: int) -> Kernel | None:
+    """PyTorch's kernel where it can be used for keys and values of these kinds, else None.
+
+    It is tried once on each device, type and dimension: a GPU or build without it, a head size
+    that it does not take and a PyTorch with another signature all show there.
+    """
+    if varlen_attn is None or device.type != "cuda" or dtype not in _TYPES:
+        return None
+    return varlen_attn if _works(varlen_attn, device, dtype, head_dim) else None
+
+
+@cache
+def _works(kernel: Kernel, device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
+    """Whether the kernel gives what a softmax written out gives."""
+    generator = torch.Generator().manual_seed(0)
+    lengths, scaling = [1, 300, 17], head_dim**-0.5
+    queries, keys, values = (
+        torch.randn(*shape, head_dim, generator=generator).to(device, dtype)
+        for shape in ((3, 2), (sum(lengths),), (sum(lengths),))
+    )
+    try:
+        packed = pack(keys, values, torch.arange(3), lengths, kernel)
+        out, total = packed.attention(queries, scaling)
+    except (RuntimeError, TypeError):
+        return False
+    heads = zip(
+        queries.float(),
+        torch.split(keys.float(), lengths),
+        torch.split(values.float(), lengths),
+        strict=True,
+    )
+    parts = [(query @ key.T * scaling, value) for query, key, value in heads]
+    expected = torch.stack([logits.softmax(-1) @ value for logits, value in parts])
+    totals = torch.stack([logits.logsumexp(-1) for logits, _ in parts])
+    return all(
+        torch.allclose(actual, wanted, rtol=_TOLERANCE, atol=_TOLERANCE)
+        for actual, wanted in ((out, expected), (total, totals))
+    )
