@@ -1,11 +1,11 @@
-"""Every schema that was ever released upgrades to the tables of today, with its data."""
+"""Every schema that was ever released leads to the tables of today and back, with its data."""
 
-from pathlib import Path
+from contextlib import closing
+from datetime import UTC, datetime
 
 import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
-from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import (
@@ -19,47 +19,57 @@ from sqlalchemy import (
     MetaData,
     Table,
     create_engine,
-    event,
     insert,
     inspect,
     select,
 )
 
-from storage.database import MIGRATIONS, default_url, open_database
+from ckv_core.config import CompareRequest
+from storage import library, repository
+from storage.database import MIGRATIONS, open_database
 from storage.models import Base
+from storage.recorder import Recorder
+from storage.records import RunFilter
+from tests.storage.first_release import (
+    CREATED,
+    FINISHED,
+    SLUG,
+    STARTED,
+    UNFINISHED,
+    closing_engine,
+    make_first_release,
+    migration_config,
+)
+from ui.live_runs import stored_snapshot
 
+Rows = dict[str, list[dict[str, object]]]
 # Tables of the full-text search are no mapped classes; test_library.py has their laws.
 SEARCH = "run_search"
 
 
-def config() -> Config:
-    made = Config()
-    made.set_main_option("script_location", str(MIGRATIONS))
-    return made
-
-
-REVISIONS = [script.revision for script in ScriptDirectory.from_config(config()).walk_revisions()]
+SCRIPTS = ScriptDirectory.from_config(migration_config())
+REVISIONS = [script.revision for script in SCRIPTS.walk_revisions()]
 
 
 def test_revisions_form_one_line():
-    assert len(ScriptDirectory.from_config(config()).get_heads()) == 1
-    assert len(ScriptDirectory.from_config(config()).get_bases()) == 1
+    assert len(SCRIPTS.get_heads()) == 1
+    assert len(SCRIPTS.get_bases()) == 1
 
 
-def test_migrations_from_blank_give_the_tables_of_the_models(tmp_path):
-    database = open_database(default_url(tmp_path))
+def test_migrations_from_blank_give_the_tables_of_the_models(new_url):
+    database = open_database(new_url())
     with database.engine.connect() as connection:
         context = MigrationContext.configure(
             connection,
             opts={
                 "compare_type": True,
                 "compare_server_default": True,
-                "include_name": lambda name, *_: not str(name).startswith(SEARCH),
+                "include_name": lambda name, *_: SEARCH not in str(name),
             },
         )
         assert compare_metadata(context, Base.metadata) == []
     # What alembic does not compare: checks, foreign key rules, key order.
-    plain = create_engine("sqlite://")
+    plain = create_engine(new_url())
     Base.metadata.create_all(plain)
     assert rules(database.engine) == rules(plain)
     plain.dispose()
@@ -83,46 +93,143 @@ def rules(engine: Engine) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("revision", REVISIONS)
-def test_an_old_database_upgrades_with_its_data(tmp_path: Path, revision: str):
-    engine = create_engine(default_url(tmp_path))
+def test_an_old_database_upgrades_with_its_data(new_url, revision):
+    url = new_url()
+    with closing_engine(url) as engine:
+        with engine.begin() as connection:
+            command.upgrade(migration_config(connection), revision)
+        before = one_row_each(engine)
+        assert before.keys() >= {"runs", "prompts", "variants", "arrays"}
+        open_database(url).close()
+        assert_kept(engine, before)
+        with engine.connect() as connection:
+            head = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
+        assert head == REVISIONS[0]
 
-    @event.listens_for(engine, "connect")
-    def foreign_keys_on(connection, _):
-        connection.execute("PRAGMA foreign_keys = ON")
 
+def assert_kept(engine: Engine, before: Rows) -> None:
+    """What these rows held is there; columns that this schema lacks do not count."""
+    after = all_rows(engine)
+    for name, rows in before.items():
+        if name in after:
+            assert len(rows) == len(after[name])
+            for row, now in zip(rows, after[name], strict=True):
+                shared = row.keys() & now.keys()
+                assert {key: now[key] for key in shared} == {key: row[key] for key in shared}
+    if engine.dialect.name == "sqlite":
+        with engine.connect() as connection:
+            assert connection.exec_driver_sql("PRAGMA foreign_key_check").all() == []
+
+
+def all_rows(engine: Engine) -> Rows:
+    schema = MetaData()
+    schema.reflect(engine)
+    with engine.connect() as connection:
+        return {
+            table.name: [
+                dict(row)
+                for row in connection.execute(
+                    select(table).order_by(*table.primary_key.columns)
+                ).mappings()
+            ]
+            for table in schema.sorted_tables
+            if table.name != "alembic_version" and not table.name.startswith(SEARCH)
+        }
+
+
+def test_the_newest_schema_leads_back_to_every_other_and_up_again(new_url):
+    url = new_url()
+    make_first_release(url)
+    with closing_engine(url) as engine:
+        first = all_rows(engine)
+        assert found(url, "ÜNÏ there") == [SLUG]  # opens it, so migrates it
+        newest = all_rows(engine)
+        for revision in REVISIONS[1:]:
+            downgrade(engine, revision)
+            assert_kept(engine, first)
+            with engine.connect() as connection:
+                now = MigrationContext.configure(connection).get_current_revision()
+            assert now == revision
+            assert found(url, "ÜNÏ there") == [SLUG]
+            assert all_rows(engine) == newest
+        downgrade(engine, REVISIONS[-1])
+        assert all_rows(engine) == first
+
+
+def downgrade(engine: Engine, revision: str) -> None:
     with engine.begin() as connection:
-        made = config()
-        made.attributes["connection"] = connection
-        command.upgrade(made, revision)
-    before = one_row_each(engine)
-    assert before.keys() >= {"runs", "prompts", "variants", "arrays"}
-    engine.dispose()
-
-    database = open_database(default_url(tmp_path))
-    current = MetaData()
-    current.reflect(database.engine)
-    with database.engine.connect() as connection:
-        for name, row in before.items():
-            after = dict(connection.execute(select(current.tables[name])).mappings().one())
-            shared = row.keys() & after.keys()
-            assert {key: after[key] for key in shared} == {key: row[key] for key in shared}
-        assert connection.exec_driver_sql("PRAGMA foreign_key_check").all() == []
-        head = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
-    assert head == REVISIONS[0]
-    database.close()
+        command.downgrade(migration_config(connection), revision)
 
 
-def one_row_each(engine: Engine) -> dict[str, dict[str, object]]:
+def found(url: str, words: str) -> list[str]:
+    with closing(open_database(url)) as database, database.read() as session:
+        runs, _ = library.list_runs(session, RunFilter(text=words))
+    return [run.slug for run in runs]
+
+
+def test_a_deleted_run_does_not_come_back_with_an_older_schema(new_url):
+    url = new_url()
+    make_first_release(url)
+    with closing(open_database(url)) as database, database.write() as session:
+        library.delete_runs(session, [SLUG], FINISHED)
+    with closing_engine(url) as engine:
+        downgrade(engine, "0001")
+        rows = all_rows(engine)
+    assert [run["slug"] for run in rows["runs"]] == [UNFINISHED]
+    assert [len(rows[name]) for name in ("prompts", "variants", "arrays")] == [1, 0, 0]
+
+
+def test_a_run_of_the_first_release_opens_as_it_was(new_url):
+    url = new_url()
+    make_first_release(url)
+    with closing(open_database(url)) as database:
+        with database.read() as session:
+            run = repository.load_run(session, SLUG)
+            waiting = repository.load_run(session, UNFINISHED)
+        assert Recorder(database).recover("The app stopped.") == 1
+    request = CompareRequest(
+        context="Over \x00 here.",
+        question="Where is Ünï?",
+        answer="here",
+        variants=("full", "snapkv+critical:budget=2"),
+        defaults={"alpha": "0.25"},
+        max_new_tokens=2,
+    )
+    assert run.request == request
+    assert (run.title, run.state, run.reason) == ("Where is Ünï?", "done", "")
+    assert (run.created_at, run.started_at, run.finished_at) == (CREATED, STARTED, FINISHED)
+    result = run.result
+    assert (result.kind, result.finished, result.timings_ms) == ("compare", True, {"prefill": 12.5})
+    assert result.model.evictable_layers == (0,)
+    assert result.prompt.token_ids == (1, 40, 7, 2)
+    assert result.prompt.pieces == ("<s>", "Over", " here.", "Where is Ünï?")
+    full, evicted = result.variants
+    assert (full.retained, full.perturbation, full.text) == (None, None, "in here")
+    assert evicted.params == {"budget": 2, "alpha": 0.25, "pool": "max"}
+    assert (evicted.token_texts, evicted.first_difference) == (("in", " there"), 1)
+    assert evicted.receipt.warnings == ("The window is the whole budget.",)
+    assert evicted.retained.bits == bytes([0b10010000])
+    assert evicted.perturbation.head_l1.tolist() == [[0.5, 2.0]]
+    assert evicted.perturbation.base_head_l1.tolist() == [[1.0, 1.5]]
+    assert (evicted.perturbation.kl, evicted.perturbation.final_hidden_l1) == (0.75, 3.5)
+    assert (dict(evicted.analysis), evicted.forced_steps, evicted.follow_ups) == ({}, (), ())
+    assert (waiting.state, waiting.request.context, waiting.result.variants) == (
+        "queued",
+        "waits",
+        [],
+    )
+    assert stored_snapshot(run).result == result
+
+
+def one_row_each(engine: Engine) -> Rows:
     """Insert a row into every table of whatever schema this is; returns what was stored."""
     schema = MetaData()
     schema.reflect(engine)
-    stored = {}
     with engine.begin() as connection:
         for table in schema.sorted_tables:
             if table.name != "alembic_version" and not table.name.startswith(SEARCH):
                 connection.execute(insert(table).values(sample_row(table)))
-                stored[table.name] = dict(connection.execute(select(table)).mappings().one())
-    return stored
+    return all_rows(engine)
 
 
 def sample_row(table: Table) -> dict[str, object]:
@@ -131,20 +238,24 @@ def sample_row(table: Table) -> dict[str, object]:
         if column.name == "state":
             row[column.name] = "done"
         elif isinstance(column.type, DateTime):
-            row[column.name] = column.type.python_type(2026, 1, 2, 3, 4, 5)
+            row[column.name] = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
         elif isinstance(column.type, JSON):
             row[column.name] = {"key": ["value", 1]}
         elif isinstance(column.type, LargeBinary):
             row[column.name] = b"\x00\xff"
-        elif isinstance(column.type, Boolean | Integer | Float):
+        elif isinstance(column.type, Boolean):
+            row[column.name] = True
+        elif isinstance(column.type, Integer | Float):
             row[column.name] = 1  # keys too: every foreign key then refers to the one row
         else:
             row[column.name] = "text"
     return row
 
 
-def test_a_migration_that_fails_halfway_leaves_the_database_as_it_was(tmp_path, monkeypatch):
-    home = tmp_path / "data"
+def test_a_migration_that_fails_halfway_leaves_the_database_as_it_was(
+    new_url, tmp_path, monkeypatch
+):
+    url = new_url()
     versions = tmp_path / "migrations" / "versions"
     versions.mkdir(parents=True)
     (versions.parent / "env.py").write_text((MIGRATIONS / "env.py").read_text())
@@ -157,11 +268,11 @@ def test_a_migration_that_fails_halfway_leaves_the_database_as_it_was(tmp_path, 
         "    op.create_table('half', sa.Column('id', sa.Integer))\n"
         "    raise RuntimeError('broken')\n"
     )
-    open_database(default_url(home)).close()
+    open_database(url).close()
     monkeypatch.setattr("storage.database.MIGRATIONS", versions.parent)
     with pytest.raises(RuntimeError, match="broken"):
-        open_database(default_url(home))
+        open_database(url)
     monkeypatch.undo()
-    database = open_database(default_url(home))
+    database = open_database(url)
     assert "half" not in inspect(database.engine).get_table_names()
     database.close()
