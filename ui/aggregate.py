@@ -10,8 +10,8 @@ from ckv_core.events import RunResult
 from ckv_core.metrics.intervals import Aggregate, aggregate, interval_note
 from ckv_core.quantities import QUANTITIES
 from ui.live_runs import RunSnapshot
-from ui.routes import is_slug
 from ui.services import Services
+from ui.slugs import is_slug
 
 MAX_RUNS = 100
 

@@ -32,10 +32,11 @@ from storage.records import RunFilter, RunSort
 from storage.repository import RunMissingError
 from ui.forms import DEFAULT_VARIANTS
 from ui.pages.live import UNKNOWN_RUN
-from ui.routes import NOT_YET, is_slug
+from ui.routes import NOT_YET
 from ui.run_query import STATES, TEXT_CHARS, run_row
 from ui.services import RunSnapshot, Services
 from ui.settings import Settings
+from ui.slugs import is_slug
 
 LOGGER = logging.getLogger(__name__)
 LONGEST_WAIT_S = 60.0

@@ -1,7 +1,6 @@
 """Our own HTTP routes beside Gradio's: run data for the components, exports, the short link."""
 
 import json
-import re
 from collections.abc import Callable
 
 from starlette.requests import Request
@@ -22,12 +21,13 @@ from ui.charts.tables import (
 )
 from ui.figure_routes import figure_routes
 from ui.operations import operation_routes
+from ui.report_routes import report_routes
 from ui.services import RunSnapshot, Services
 from ui.shares import COOKIE_PREFIX
+from ui.slugs import is_slug
 from ui.summary_csv import summary_csv
 from ui.views import prompt_value
 
-SLUG = re.compile(r"[a-z0-9]{6,32}", re.ASCII)
 # A finished run never changes; a login stands before it, so no shared cache may keep it.
 IMMUTABLE = {"Cache-Control": "private, max-age=31536000, immutable"}
 CHANGING = {"Cache-Control": "no-store"}
@@ -47,11 +47,6 @@ TABLES: dict[str, Callable[[RunResult], str]] = {
 }
 
 
-def is_slug(text: object) -> bool:
-    """Whether a client's text can name a run at all."""
-    return isinstance(text, str) and SLUG.fullmatch(text) is not None
-
-
 def build_routes(services: Services) -> list[Route]:
     """All routes; each answers GET and runs in a worker thread."""
     routes = RunRoutes(services)
@@ -61,6 +56,7 @@ def build_routes(services: Services) -> list[Route]:
         Route("/r/{slug}", _short_link),
         Route("/s/{token}", routes.open_share),
         *figure_routes(routes.find),
+        *report_routes(services, routes.find),
         Route("/data/{slug}/prompt", routes.prompt),
         Route("/data/{slug}/{index:int}/retained", routes.retained),
         Route("/data/{slug}/result.json", routes.result_json),

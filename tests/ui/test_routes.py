@@ -14,8 +14,9 @@ from starlette.testclient import TestClient
 from ckv_core.errors import ConfigError
 from tests.ui.page_fakes import BAD_SLUGS, SLUG, FakeServices, prompt_info, running, snapshot
 from ui.middleware import Guard
-from ui.routes import build_routes, is_slug
+from ui.routes import build_routes
 from ui.settings import Settings
+from ui.slugs import is_slug
 
 SETTINGS = Settings.from_environ({})
 MAX_BODY_BYTES = SETTINGS.limits.body_bytes

@@ -12,8 +12,8 @@ from storage.repository import RunMissingError
 from ui import chart_views, views
 from ui.pages.parts import SILENT, said
 from ui.pages.results import ResultsBlock
-from ui.routes import is_slug
 from ui.services import RunSnapshot, Services
+from ui.slugs import is_slug
 
 LOGGER = logging.getLogger(__name__)
 UNKNOWN_RUN = "There is no run of this name; see the list of runs for those that are saved."

@@ -8,9 +8,9 @@ import gradio as gr
 from ckv_core.errors import CkvError
 from storage.shares import ShareRecord
 from ui.components.base import ScriptedHtml
-from ui.routes import is_slug
 from ui.services import Services
 from ui.shares import EXPIRIES_DAYS
+from ui.slugs import is_slug
 
 PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden", "queue": False}
 

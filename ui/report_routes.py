@@ -1,0 +1,85 @@
+"""Routes of the files that take a run along: the HTML report, two variants for LLM Comparator."""
+
+import json
+import threading
+from collections.abc import Callable
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from ckv_core.errors import CkvError
+from ui.live_runs import RunSnapshot
+from ui.llm_comparator import comparable_pairs, comparator_json
+from ui.report import build_report
+from ui.report_contents import read_groups
+from ui.services import Services
+
+NO_RUN = "There is no run of this name."
+NOT_YET = "This run is not over yet."
+BUSY = "Other reports are being made; try again in a moment."
+NO_PAIR = "This run has no two generations to compare."
+# Notes, tags and the report's looks may change after the run.
+HEADERS = {"Cache-Control": "no-store"}
+AT_A_TIME = 2
+
+
+def report_routes(services: Services, find: Callable[[Request], RunSnapshot | None]) -> list[Route]:
+    """Both; each answers GET and runs in a worker thread.
+
+    Args:
+        services: know the notes.
+        find: the run that a request's path names; None if there is none.
+    """
+    # Drawing takes seconds; whoever holds a share link must not keep every core busy.
+    room = threading.BoundedSemaphore(AT_A_TIME)
+
+    def report(request: Request, run: RunSnapshot) -> Response:
+        without = read_groups(request.query_params.get("without", ""))
+        if not room.acquire(blocking=False):
+            return PlainTextResponse(BUSY, 503, headers={**HEADERS, "Retry-After": "5"})
+        try:
+            data = build_report(run, services.library.notes(run.slug), without)
+        finally:
+            room.release()
+        return _download(data, f"ckv-{run.slug}.html", "text/html; charset=utf-8")
+
+    def comparator(request: Request, run: RunSnapshot) -> Response:
+        pairs = comparable_pairs(run.result)
+        if not pairs:
+            return PlainTextResponse(NO_PAIR, 404, headers=HEADERS)
+        first = _index(request, "a", pairs[0][0])
+        second = _index(request, "b", pairs[0][1])
+        value = comparator_json(run, services.library.notes(run.slug), first, second)
+        name = f"ckv-{run.slug}-llm-comparator-{first}-{second}.json"
+        return _download(json.dumps(value).encode(), name, "application/json")
+
+    def of_run(answer: Callable[[Request, RunSnapshot], Response]) -> Callable[[Request], Response]:
+        def handle(request: Request) -> Response:
+            run = find(request)
+            if run is None or not run.is_final:
+                return PlainTextResponse(NOT_YET if run else NO_RUN, 404, headers=HEADERS)
+            try:
+                return answer(request, run)
+            except CkvError as error:
+                return PlainTextResponse(str(error), 422, headers=HEADERS)
+
+        return handle
+
+    return [
+        Route("/data/{slug}/report.html", of_run(report)),
+        Route("/data/{slug}/llm_comparator.json", of_run(comparator)),
+    ]
+
+
+def _index(request: Request, name: str, default: int) -> int:
+    """A variant's index out of an address; -1, which no variant has, for what is none."""
+    text = request.query_params.get(name)
+    if text is None:
+        return default
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 6 else -1
+
+
+def _download(data: bytes, name: str, media_type: str) -> Response:
+    headers = {**HEADERS, "Content-Disposition": f'attachment; filename="{name}"'}
+    return Response(data, media_type=media_type, headers=headers)
