@@ -6,17 +6,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from alembic import command
-from alembic.config import Config
-from sqlalchemy import create_engine
 
 from ckv_core.config import CompareRequest
 from ckv_core.errors import StorageError
 from storage import backup, repository
 from storage.commands import main
-from storage.database import MIGRATIONS, default_url, open_database
+from storage.database import default_url, open_database
 from storage.recorder import Recorder
 from storage.server_lock import only_server
+from tests.storage.first_release import SLUG, UNFINISHED, make_first_release
 from tests.storage.run_strategies import big_events
 
 
@@ -115,19 +113,23 @@ def test_a_full_disk_leaves_no_part_of_a_backup(home, tmp_path, monkeypatch):
 
 def test_an_old_database_is_kept_before_it_is_migrated(home):
     home.mkdir()
-    engine = create_engine(default_url(home))
-    config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS))
-    with engine.begin() as connection:
-        config.attributes["connection"] = connection
-        command.upgrade(config, "0001")
-    engine.dispose()
+    make_first_release(default_url(home))
     old = dump(home / "ckv.sqlite3")
+    assert slugs(home) == {SLUG, UNFINISHED}
     open_database(default_url(home)).close()
     assert dump(home / "ckv.sqlite3.schema-0001.bak") == old
     assert dump(home / "ckv.sqlite3") != old
     open_database(default_url(home)).close()
     assert len(list(home.glob("*.bak"))) == 1
+    assert main(["restore", str(home / "ckv.sqlite3.schema-0001.bak")]) == 0
+    assert dump(home / "ckv.sqlite3") == old
+
+
+def test_postgresql_is_not_backed_up_here(home, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("CKV_DATABASE_URL", "postgresql://ckv@db.example.org/ckv")
+    assert main(["backup", str(tmp_path / "b")]) == 1
+    assert "use pg_dump for PostgreSQL" in capsys.readouterr().err
+    assert not (tmp_path / "b").exists()
 
 
 def test_export_and_import_from_the_command_line(home, tmp_path, monkeypatch, capsys):
