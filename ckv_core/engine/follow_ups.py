@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 
-import torch
 from transformers import PreTrainedTokenizerBase
 
 from ckv_core.cache.ragged import RaggedLayer
@@ -12,6 +11,7 @@ from ckv_core.engine.generation import Generation
 from ckv_core.engine.prefill import Prefill
 from ckv_core.engine.prompt import build_prompt
 from ckv_core.engine.run import Run
+from ckv_core.engine.running_rows import RunningRows
 from ckv_core.errors import PromptError
 from ckv_core.events import FollowUpsAnswered, Progress, RunEvent
 from ckv_core.metrics.agreement import agreement, first_difference
@@ -75,12 +75,11 @@ def _answer(
     decoder = Decoder(loaded, context, prefilled.prompt_len)
     end_tokens = frozenset() if run.request.ignore_eos else loaded.eos_token_ids
     generation = Generation(loaded.tokenizer, run.rows, limit, end_tokens)
-    tokens: list[int] = decoder.read(tail, run.rows).argmax(-1).tolist()
-    generation.append(tokens, 0.0)
+    rows = RunningRows(decoder, generation, decoder.read(tail, run.rows).argmax(-1).tolist())
+    generation.append(rows.tokens, 0.0)
     while generation.running:
-        logits = decoder.feed(torch.tensor(tokens, device=loaded.device)[:, None])
-        tokens = logits.argmax(-1).tolist()
-        generation.append(tokens, 0.0)
+        rows.step()
+        generation.append(rows.tokens, 0.0)
     return generation
 
 

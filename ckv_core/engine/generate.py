@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-import torch
 from torch import Tensor
 
 from ckv_core.cache.ragged import RaggedLayer
@@ -14,6 +13,7 @@ from ckv_core.engine.generation import Generation
 from ckv_core.engine.measure import MeasuredStep, measured_step, perturbations
 from ckv_core.engine.prefill import Prefill
 from ckv_core.engine.run import Run
+from ckv_core.engine.running_rows import RunningRows
 from ckv_core.engine.select import Selection
 from ckv_core.events import Progress, RunEvent, VariantFinished, VariantMeasured
 from ckv_core.metrics.agreement import agreement, answer_found, first_difference
@@ -81,22 +81,13 @@ def _decode(
     `tokens` is the first of every row, `next_logits` [rows, vocabulary] what follows if those
     have been fed already.
     """
-    rows, max_new_tokens = list(range(run.rows)), run.request.max_new_tokens
-    device = run.loaded.device
+    max_new_tokens = run.request.max_new_tokens
+    rows = RunningRows(decoder, generation, tokens)
     while generation.running:
         with run.stopwatch.measure("decode"):
-            running = [i for i, row in enumerate(rows) if generation.stopped[row] is None]
-            if len(running) < len(rows):  # a row that has stopped costs nothing from now on
-                decoder.context.keep_rows(running)
-                rows = [rows[i] for i in running]
-                next_logits = None if next_logits is None else next_logits[running]
-            if next_logits is None:
-                fed = torch.tensor([[tokens[row]] for row in rows], device=device)
-                next_logits = decoder.feed(fed)
-            for row, token in zip(rows, next_logits.argmax(-1).tolist(), strict=True):
-                tokens[row] = token
+            rows.step(next_logits)
             next_logits = None
-        generation.append(tokens, run.stopwatch.timings_ms["decode"])
+        generation.append(rows.tokens, run.stopwatch.timings_ms["decode"])
         if generation.due():
             yield generation.event(len(run.specs))
             longest = max(len(ids) for ids in generation.token_ids)

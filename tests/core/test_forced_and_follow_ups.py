@@ -1,5 +1,6 @@
 """The full cache's text read by all variants, follow-up questions and answer scores."""
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -9,9 +10,10 @@ from torch import Tensor
 
 from ckv_core.config import Scenario
 from ckv_core.engine.compare import compare
+from ckv_core.engine.decode import Decoder
 from ckv_core.engine.prompt import build_prompt
 from ckv_core.errors import PromptError
-from ckv_core.events import FollowUpsAnswered, Progress
+from ckv_core.events import FollowUpsAnswered, Progress, RunResult, VariantFinished
 from ckv_core.metrics.agreement import token_rank
 from ckv_core.metrics.answers import answer_scores
 from tests.core.laboratory_runs import (
@@ -105,6 +107,35 @@ def test_a_follow_up_is_answered_as_in_a_run_of_its_own(*, ignore_eos: bool) -> 
             assert answer.stopped == fresh.stopped
             assert answer.agreement == fresh.agreement
             assert answer.first_difference == fresh.first_difference
+
+
+def test_rows_that_have_stopped_leave_the_batch_of_a_follow_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    request = replace(BASE, scenario="context-only", ignore_eos=False, follow_ups=("Where?",))
+    free = run(replace(request, ignore_eos=True))
+    # End at a token that some rows meet early and others late or never.
+    counts = Counter(i for v in free.variants for i in set(v.follow_ups[0].token_ids[:3]))
+    end = next(token for token, count in counts.items() if 0 < count < len(VARIANTS))
+    model = replace(tiny_model("llama"), eos_token_ids=frozenset({end}))
+    fed: list[int] = []
+    feed = Decoder.feed
+
+    def counted(self: Decoder, token_ids: Tensor, *, commit: bool = True) -> Tensor:
+        fed.append(len(token_ids))
+        return feed(self, token_ids, commit=commit)
+
+    monkeypatch.setattr(Decoder, "feed", counted)
+    result = RunResult()
+    for event in compare(request, model):
+        result.apply(event)
+        if isinstance(event, VariantFinished):
+            fed.clear()  # what follows is the follow-up's
+    lengths = [len(variant.follow_ups[0].token_ids) for variant in result.variants]
+    assert min(lengths) < max(lengths)
+    # the question by all; then each row once per token after its first
+    assert fed[0] == len(VARIANTS)
+    assert sum(fed[1:]) == sum(length - 1 for length in lengths)
 
 
 def test_follow_ups_come_one_question_at_a_time() -> None:
