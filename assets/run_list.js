@@ -16,8 +16,9 @@ const table = make("div", { class: "ckv-scroll", tabindex: "0", role: "region", 
     body));
 const pages = make("nav", { class: "ckv-pages", "aria-label": "Pages of the list" });
 const filters = make("div");
+const files = new RunFiles(() => act("refresh", []));
 const bulk = make("div", { class: "ckv-bulk", role: "group", "aria-label": "Chosen runs", hidden: true });
-root.append(filters, make("div", { class: "ckv-told" }, told, undo), bulk, empty, table, pages);
+root.append(files.node, filters, make("div", { class: "ckv-told" }, told, undo), bulk, empty, table, pages);
 
 const act = (action, slugs, more = {}) => trigger("act", { action, slugs, query: location.search, ...more });
 undo.addEventListener("click", () => act("undo", dropped));
@@ -43,7 +44,8 @@ function drawBulk() {
   bulk.replaceChildren(
     make("span", { text: `${slugs.length} chosen` }), tag,
     button("Tag", () => act("tag", slugs, { tag: tag.value })),
-    compare, aggregate, button("Delete chosen", () => act("delete", slugs)));
+    compare, aggregate, button("Export chosen", () => files.take([...chosen]), { title: "One bundle (zip) with prompts, notes and tags" }),
+    button("Delete chosen", () => act("delete", slugs)));
 }
 
 function thumbnail(picture) {
@@ -134,6 +136,7 @@ onValue((value) => {
   const there = new Set(rows.map((row) => row.slug));
   for (const slug of chosen) if (!there.has(slug)) chosen.delete(slug);
   dropped = list(value?.undo);
+  files.most = Number(value?.import_mib) || Infinity;
   all.checked = false;
   setText(told, str(value?.told));
   told.dataset.tone = str(value?.tone);

@@ -9,6 +9,7 @@ from ckv_core.modeling.catalog import list_models
 from ui.api import Api
 from ui.api_routes import api_routes
 from ui.examples import load_examples
+from ui.library_routes import library_routes
 from ui.middleware import Guard
 from ui.pages.aggregate import AggregatePage
 from ui.pages.compare import ComparePage
@@ -52,7 +53,7 @@ def build_app(services: Services, settings: Settings) -> gr.Blocks:
         ).wire(sweep_route)
     with app.route("Runs", "/runs", show_in_navbar=False) as runs_route:
         _header("/runs")
-        RunsPage(services).wire(runs_route)
+        RunsPage(services, import_mib=settings.limits.body_mib).wire(runs_route)
     with app.route("Compare runs", "/compare-runs", show_in_navbar=False) as compared_route:
         _header("/compare-runs")
         CompareRunsPage(services).wire(compared_route)
@@ -77,6 +78,7 @@ def launch_options(services: Services, settings: Settings) -> dict[str, Any]:
             "routes": [
                 *build_routes(services),
                 *several_routes(services),
+                *library_routes(services),
                 *api_routes(Api(services, settings)),
             ],
             "middleware": [Middleware(Guard, settings=settings, opened_runs=services.shares.slugs)],

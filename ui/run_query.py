@@ -5,11 +5,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from ckv_core.errors import StorageError
 from storage.library import SORTS
 from storage.models import ACTIVE_STATES, END_STATES
 from storage.records import RunFilter, RunSort, RunSummary
+from ui.slugs import is_slug
 
 TEXT_CHARS = 400
+MOST_CHOSEN = 100
 _TEXTS = ("text", "model", "method", "tag", "state", "kind")
 NAMES = (*_TEXTS, "min_budget", "max_budget", "since", "until", "pinned", "sort", "page")
 STATES = (*ACTIVE_STATES, *END_STATES)
@@ -63,6 +66,20 @@ def read_query(given: Mapping[str, str]) -> RunQuery:
     page = number("page")
     told = f"Left out, because it cannot be read: {', '.join(wrong)}." if wrong else ""
     return RunQuery(wanted, sort if sort in SORTS else SORTS[0], page or 1, told)
+
+
+def read_slugs(given: object) -> list[str]:
+    """The chosen runs; a client may send anything.
+
+    Raises:
+        StorageError: none is chosen, or too many are.
+    """
+    slugs = [slug for slug in given if is_slug(slug)] if isinstance(given, list) else []
+    if not slugs:
+        raise StorageError("Choose at least one run first.")
+    if len(slugs) > MOST_CHOSEN:
+        raise StorageError(f"Choose up to {MOST_CHOSEN} runs at a time.")
+    return slugs
 
 
 def run_row(run: RunSummary) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from ui.run_query import read_query
 
 def runs_page(services: FakeServices) -> RunsPage:
     with gr.Blocks(analytics_enabled=False):
-        return RunsPage(services)
+        return RunsPage(services, import_mib=3)
 
 
 def act(page: RunsPage, **data) -> dict:

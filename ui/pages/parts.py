@@ -49,7 +49,7 @@ class RunList(ScriptedHtml):
     """Shows a view of the Runs page; triggers `act` with {action, slugs, query, ...}."""
 
     NAME = "run-list"
-    SCRIPTS = ("run_filters.js", "run_list.js")
+    SCRIPTS = ("run_filters.js", "run_files.js", "run_list.js")
 
 
 class RunDifferences(ScriptedHtml):

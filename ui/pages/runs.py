@@ -9,21 +9,25 @@ import gradio as gr
 from ckv_core.errors import CkvError, StorageError
 from ui.library import UNDO_MINUTES
 from ui.pages.parts import RunList
-from ui.routes import is_slug
-from ui.run_query import NAMES, STATES, TEXT_CHARS, read_query, run_row
+from ui.run_query import NAMES, STATES, TEXT_CHARS, read_query, read_slugs, run_row
 from ui.services import Services
 
 PAGE_SIZE = 25
-MOST_CHOSEN = 100
 PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
 
 
 class RunsPage:
     """The page's list and what happens on it."""
 
-    def __init__(self, services: Services) -> None:
-        """Lay out the page; call inside its route."""
+    def __init__(self, services: Services, *, import_mib: int) -> None:
+        """Lay out the page; call inside its route.
+
+        Args:
+            services: of the app.
+            import_mib: MiB of one request, and so of a file to import.
+        """
         self._library = services.library
+        self._import_mib = import_mib
         gr.Markdown(
             "## Runs\nEvery run is saved when it starts. Open one, or send its link to a colleague "
             "who can reach this app; this page's address holds the search and the filters.",
@@ -52,11 +56,13 @@ class RunsPage:
             told = self._do(asked)
         except CkvError as error:
             return self._view(shown, str(error), tone="error")
-        undo = _slugs(asked) if asked.get("action") == "delete" else []
+        undo = read_slugs(asked.get("slugs")) if asked.get("action") == "delete" else None
         return self._view(shown, told, undo=undo)
 
     def _do(self, asked: Mapping[str, Any]) -> str:
-        slugs = _slugs(asked)
+        if asked.get("action") == "refresh":
+            return ""
+        slugs = read_slugs(asked.get("slugs"))
         match asked.get("action"):
             case "delete":
                 self._library.delete(slugs)
@@ -101,19 +107,9 @@ class RunsPage:
             "tone": tone,
             "undo": undo or [],
             "query": {k: given[k][:TEXT_CHARS] for k in NAMES if given.get(k) and k != "page"},
+            "import_mib": self._import_mib,
             "choices": {**self._library.choices(), "states": list(STATES)},
         }
-
-
-def _slugs(asked: Mapping[str, Any]) -> list[str]:
-    """The chosen runs; a client may send anything."""
-    given = asked.get("slugs")
-    slugs = [slug for slug in given if is_slug(slug)] if isinstance(given, list) else []
-    if not slugs:
-        raise StorageError("Choose at least one run first.")
-    if len(slugs) > MOST_CHOSEN:
-        raise StorageError(f"Choose up to {MOST_CHOSEN} runs at a time.")
-    return slugs
 
 
 def _runs(count: int) -> str:
