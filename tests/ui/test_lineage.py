@@ -1,13 +1,16 @@
 """Running again: the same request, told from which run it comes."""
 
+import dataclasses
 from types import SimpleNamespace
 
 import gradio as gr
 import pytest
 
+from ckv_core.config import CompareRequest
 from storage.records import Lineage
 from tests.ui.page_fakes import BAD_SLUGS, SLUG, FakeServices, request
-from ui.pages.lineage import LineageSection
+from ui.forms import FormValues
+from ui.pages.lineage import LineageSection, made_from
 
 
 def section(services: FakeServices) -> LineageSection:
@@ -28,6 +31,23 @@ def test_no_run_is_not_reproduced(slug):
     assert "There is no run of this name" in section(services).reproduce(slug)["told"]
     assert section(services).open(SimpleNamespace(query_params={"id": slug})) is None
     assert services.started == []
+
+
+def form_of_the_run(**changes) -> CompareRequest:
+    form = FormValues.from_request(request())
+    return dataclasses.replace(form, **changes).request()
+
+
+def test_a_form_filled_in_from_a_run_makes_a_rerun_and_with_changes_a_fork():
+    services = FakeServices()
+    assert made_from(services, SLUG, form_of_the_run()) == Lineage(SLUG, "rerun")
+    for changes in ({"budget": "5"}, {"question": "why?"}, {"max_new_tokens": 9}):
+        assert made_from(services, SLUG, form_of_the_run(**changes)) == Lineage(SLUG, "fork")
+
+
+@pytest.mark.parametrize("source", [*BAD_SLUGS, None, 3, ["x"]])
+def test_a_form_filled_in_by_hand_has_no_parent(source):
+    assert made_from(FakeServices(), source, form_of_the_run()) is None
 
 
 def test_a_run_alone_has_no_relatives():

@@ -23,6 +23,7 @@ from ui.forms import (
 )
 from ui.pages.form import Form, build_form, form_updates
 from ui.pages.knob_controls import preset_updates
+from ui.pages.lineage import made_from
 from ui.pages.live import Feed, cancel_run, find_run, follow
 from ui.pages.parts import SILENT, Notice, Tone, said
 from ui.pages.results import ResultsBlock, build_results
@@ -62,6 +63,7 @@ class ComparePage:
         self._services = services
         self._settings = settings
         self.slug = gr.Textbox(visible="hidden", elem_id="slug")
+        self.source = gr.Textbox(visible="hidden", elem_id="source")
         with gr.Accordion("Settings", open=True, elem_id="settings") as self.settings:
             self.form: Form = build_form(
                 models=models, model=settings.model, device=settings.device, examples=examples
@@ -79,13 +81,15 @@ class ComparePage:
         """Connect what starts, follows and stops a run."""
         inputs = self.form.inputs()
         started = [self.slug, self.notice, self.settings, self.block.area, self.run, self.cancel]
-        start = self.run.click(self.start, inputs, started, queue=False, **PRIVATE)
+        asked = [*inputs, self.source]
+        start = self.run.click(self.start, asked, started, queue=False, **PRIVATE)
         start.then(None, [self.slug], None, js=SHOW_ADDRESS, **PRIVATE)
         start.then(self.tail, [self.slug], self._tailed, trigger_mode="multiple", **SHARED)
         self.cancel.click(
             partial(cancel_run, self._services), [self.slug], [self.notice], queue=False, **PRIVATE
         )
-        opened = page.load(self.open, None, [*inputs, *started], queue=False, **PRIVATE)
+        shown = [*inputs, *started, self.source]
+        opened = page.load(self.open, None, shown, queue=False, **PRIVATE)
         opened.then(self.tail, [self.slug], self._tailed, **SHARED)
         opened.then(self.describe, inputs, [self.form.variants_line], queue=False, **PRIVATE)
         page.load(self.watch_model, self.form.pick("model"), [self.form.model_line], **SHARED)
@@ -156,12 +160,17 @@ class ComparePage:
     # --- handlers -----------------------------------------------------------------------
 
     def start(self, *values: object) -> list[Any]:
-        """Start a run, or say in one sentence why not; nothing that was typed changes."""
+        """Start a run, or say in one sentence why not; nothing that was typed changes.
+
+        The last value is the run from which the form was filled in, or empty.
+        """
+        *controls, source = values
         try:
-            request = FormValues.from_controls(values).request()
+            request = FormValues.from_controls(controls).request()
             specs = request.validate()
             self._check_length(request)
-            slug = self._services.start_run(request)
+            lineage = made_from(self._services, source, request)
+            slug = self._services.start_run(request, lineage)
         except CkvError as error:
             return ["", said(str(error), "error"), *[gr.skip()] * 4]
         label = f"Settings: {request.model}, {len(specs)} variants, {_budget_text(request)}"
@@ -191,17 +200,17 @@ class ComparePage:
         untouched = [gr.skip() for _ in CONTROL_NAMES]
         rest = [gr.skip() for _ in range(4)]
         if not shown and not source:
-            return [*untouched, "", SILENT, *rest]
+            return [*untouched, "", SILENT, *rest, ""]
         slug = shown or source
         try:
             snapshot = find_run(self._services, slug)
         except CkvError as error:
-            return [*untouched, "", said(str(error), "error"), *rest]
+            return [*untouched, "", said(str(error), "error"), *rest, ""]
         controls = form_updates(FormValues.from_request(snapshot.request))
         if not shown:
             told = said(f"Settings of run {slug} are filled in; change them and run.")
-            return [*controls, "", told, *rest]
-        return [*controls, slug, SILENT, gr.skip(), gr.update(visible=True), *rest[2:]]
+            return [*controls, "", told, *rest, slug]
+        return [*controls, slug, SILENT, gr.skip(), gr.update(visible=True), *rest[2:], slug]
 
     def describe(self, *values: object) -> dict[str, Any]:
         """The variants that would run, or what is wrong with them."""

@@ -4,9 +4,11 @@ from typing import Any
 
 import gradio as gr
 
+from ckv_core.config import CompareRequest
 from ckv_core.errors import CkvError
 from storage.records import Lineage, RunRelative
 from ui.components.base import ScriptedHtml
+from ui.forms import FormValues
 from ui.pages.live import find_run
 from ui.services import Services
 
@@ -61,6 +63,25 @@ class LineageSection:
             "parent": _relative(parent) if parent else None,
             "children": [_relative(child) for child in children],
         }
+
+
+def made_from(services: Services, source: object, asked: CompareRequest) -> Lineage | None:
+    """Where a request comes from that was typed into a form filled in from a run.
+
+    Args:
+        services: of the app.
+        source: slug of that run, or empty; a client may send anything.
+        asked: the form's request.
+
+    Returns:
+        None if there is no such run (any more); else a rerun, or a fork if something was changed.
+    """
+    try:
+        parent = find_run(services, source)
+    except CkvError:
+        return None
+    is_same = FormValues.from_request(parent.request).request() == asked
+    return Lineage(parent.slug, "rerun" if is_same else "fork")
 
 
 def _relative(run: RunRelative) -> dict[str, Any]:
