@@ -21,11 +21,16 @@ def fill(
     """Fill the form; exactly these variants are ticked."""
     page.locator("#context textarea").fill(context)
     page.locator("#question textarea, #question input").first.fill(question)
-    for box in page.locator("#variants input[type=checkbox]").all():
-        label = box.locator("xpath=ancestor::label").inner_text().strip()
-        box.set_checked(label in variants)
+    tick(page, "#variants", variants)
     page.locator("#budget input, #budget textarea").first.fill(budget)
     set_new_tokens(page, new_tokens)
+
+
+def tick(page: Page, group: str, labels: tuple[str, ...]) -> None:
+    """Tick exactly these boxes of a group."""
+    for box in page.locator(f"{group} input[type=checkbox]").all():
+        label = box.locator("xpath=ancestor::label").inner_text().strip()
+        box.set_checked(label in labels)
 
 
 def set_new_tokens(page: Page, count: int) -> None:

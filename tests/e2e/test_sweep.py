@@ -1,0 +1,96 @@
+"""Sweeps and the ablation ladder in a browser, on the real default model."""
+
+import re
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.e2e import steps
+from tests.e2e.app_runner import App
+
+BUDGETS, ALPHAS = "40, 64", "0.25, 0.5"
+POINTS = 2 + 2 * 2
+WAIT_MS = 30_000
+
+
+@pytest.fixture
+def sweep_page(context, app: App) -> Page:
+    """The Sweep page, filled in for a small sweep."""
+    page = context.new_page()
+    page.goto(f"{app.url}/sweep")
+    page.locator("#context-bar [data-ready]").wait_for()
+    page.locator("#context textarea").fill(steps.TEXT)
+    page.locator("#question textarea, #question input").first.fill(steps.QUESTION)
+    steps.tick(page, "#methods", ("SnapKV", "SnapKV + CriticalKV"))
+    page.locator("#budgets input, #budgets textarea").first.fill(BUDGETS)
+    page.locator("#alphas input, #alphas textarea").first.fill(ALPHAS)
+    return page
+
+
+def see_chart(page: Page, area: str, name: str) -> None:
+    """Scroll to a chart and wait until it is drawn."""
+    panel = page.locator(f'{area} [data-chart="{name}"]')
+    panel.scroll_into_view_if_needed()
+    expect(panel.locator(".main-svg").first).to_be_visible(timeout=WAIT_MS)
+
+
+def test_a_sweep_runs_is_saved_and_opens_again_by_its_link(sweep_page: Page, app: App):
+    page = sweep_page
+    steps.run(page)
+    slug = steps.wait_for_slug(page)
+    steps.expect_state(page, "done")
+    rows = page.locator("#sweep-points tbody tr")
+    expect(rows).to_have_count(POINTS, timeout=WAIT_MS)
+    for key in ("head", "final", "kl"):
+        see_chart(page, "#sweep-curves", f"sweep-{key}")
+    points = [row.inner_text() for row in rows.all()]
+    page.goto(f"{app.url}/r/{slug}")
+    steps.expect_state(page, "done")
+    expect(rows).to_have_count(POINTS, timeout=WAIT_MS)
+    assert [row.inner_text() for row in rows.all()] == points
+    see_chart(page, "#sweep-curves", "sweep-final")
+    see_chart(page, "#sweep-alpha-charts", "alpha-heads")
+    expect(page.locator("#sweep-savings tbody tr")).to_have_count(2 * 2)
+    page.get_by_role("link", name="Sweep this prompt").click()
+    page.wait_for_url(f"**/sweep?from={slug}")
+    expect(page.locator("#context textarea")).to_have_value(steps.TEXT, timeout=WAIT_MS)
+    expect(page.locator("#budgets input, #budgets textarea").first).to_have_value(BUDGETS)
+    expect(page.locator("#alphas input, #alphas textarea").first).to_have_value(ALPHAS)
+    expect(page.locator("#methods input:checked")).to_have_count(2)
+
+
+def test_a_costly_sweep_asks_first_and_shows_what_it_would_take(sweep_page: Page):
+    page = sweep_page
+    page.get_by_label("Generate text").check()
+    steps.set_new_tokens(page, 1024)
+    page.locator("#budgets input, #budgets textarea").first.fill(", ".join(map(str, range(40, 60))))
+    steps.run(page)
+    asked, estimate = (
+        page.locator("#confirm-text"),
+        re.compile(r"61 points and takes about \d+ min"),
+    )
+    expect(asked).to_contain_text(estimate, timeout=WAIT_MS)
+    page.get_by_role("button", name="Not now").click()
+    expect(asked).to_have_count(0)
+    page.get_by_label("Generate text").uncheck()
+    page.locator("#budgets input, #budgets textarea").first.fill("40")
+    page.keyboard.press("Tab")
+    expect(page.locator("#cost-line")).to_contain_text("4 points on", timeout=WAIT_MS)
+
+
+def test_the_ablation_ladder_adds_its_rungs_runs_and_is_drawn(page: Page):
+    steps.fill(page, variants=("Full cache",), budget="72", new_tokens=2)
+    page.get_by_role("button", name="More variants").click()
+    page.get_by_role("button", name="Add the ablation ladder").click()
+    lines = page.locator("#more-variants textarea")
+    expect(lines).to_have_value(re.compile("preset=kvpress"), timeout=WAIT_MS)
+    rungs = [line for line in lines.input_value().splitlines() if line]
+    expect(page.locator("#variants-line")).to_contain_text(
+        f"{len(rungs) + 1} variants", timeout=WAIT_MS
+    )
+    steps.run(page)
+    steps.expect_state(page, "done")
+    expect(page.locator("#summary tbody tr")).to_have_count(len(rungs) + 1)
+    see_chart(page, "#charts", "ladder")
+    ladder = page.locator('#charts [data-chart="ladder"] .js-plotly-plot')
+    assert ladder.evaluate("node => node.calcdata[0].length") == len(rungs)
