@@ -6,12 +6,12 @@ import sys
 
 def main() -> int:
     """Serve the app until it is told to stop, or run one command; returns the exit status."""
-    if len(sys.argv) > 1:
-        from storage import commands
-
-        return commands.main(sys.argv[1:])
     # Gradio looks at this when it is imported.
     os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
+    if len(sys.argv) > 1:
+        from ui import commands
+
+        return commands.main(sys.argv[1:])
     from ckv_core.errors import CkvError
     from ui.serve import serve
     from ui.settings import Settings

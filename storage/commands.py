@@ -3,7 +3,7 @@
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -18,13 +18,19 @@ from storage.database import default_url, open_database
 from storage.models import END_STATES, Run
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(
+    arguments: Sequence[str], extend_export: Callable[[argparse.ArgumentParser], None] | None = None
+) -> int:
     """Run one command.
+
+    Args:
+        arguments: as typed, without the program's name.
+        extend_export: adds to `export` what needs more than storage; its `run` then decides.
 
     Returns:
         0 done, 1 failed, 2 wrong arguments; a failure is one line on stderr.
     """
-    options = _parser().parse_args(arguments)
+    options = _parser(extend_export).parse_args(arguments)
     try:
         sys.stdout.write(f"{options.run(options)}\n")
     except CkvError as error:
@@ -33,7 +39,9 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(
+    extend_export: Callable[[argparse.ArgumentParser], None] | None,
+) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="app.py",
         description="Serve the app (no command), or work on its saved runs. The database is that "
@@ -44,8 +52,10 @@ def _parser() -> argparse.ArgumentParser:
     found = commands.add_parser("export", help="write runs as a bundle")
     found.add_argument("slugs", nargs="*", metavar="SLUG", help="names of runs, as in their links")
     found.add_argument("--all", action="store_true", help="every run that is over")
-    found.add_argument("--out", type=Path, required=True, metavar="FILE", help="zip to write")
-    found.set_defaults(run=_export)
+    found.add_argument("--out", type=Path, metavar="FILE", help="zip to write")
+    found.set_defaults(run=export_bundle)
+    if extend_export is not None:
+        extend_export(found)
 
     found = commands.add_parser("import", help="read the runs of a bundle, all or none")
     found.add_argument("file", type=Path, metavar="FILE")
@@ -61,20 +71,36 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _export(options: argparse.Namespace) -> str:
+def export_bundle(options: argparse.Namespace) -> str:
+    """Write the chosen runs to `out`; returns what was done.
+
+    Raises:
+        CkvError: no run or no file is named, or one cannot be read or written.
+    """
+    if options.out is None:
+        raise ConfigError("Name the file to write with --out FILE.")
     if bool(options.slugs) == options.all:
         raise ConfigError("Name the runs to export, or give --all.")
-    with closing(open_database(_url())) as database, database.read() as session:
+    with closing(open_database(database_url())) as database, database.read() as session:
         slugs = options.slugs
         if options.all:
             over = select(Run.slug).where(Run.state.in_(END_STATES), Run.deleted_at.is_(None))
             slugs = list(session.scalars(over.order_by(Run.id)))
         data = write_bundle(session, slugs)
-    try:
-        options.out.write_bytes(data)
-    except OSError as error:
-        raise StorageError(f"{options.out} cannot be written: {error.strerror}.") from None
+    write_file(options.out, data)
     return f"{options.out}: {len(slugs)} runs, {len(data):,} bytes."
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write a file.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {error.strerror}.") from None
 
 
 def _import(options: argparse.Namespace) -> str:
@@ -84,22 +110,23 @@ def _import(options: argparse.Namespace) -> str:
         data = options.file.read_bytes()
     except OSError as error:
         raise StorageError(f"{options.file} cannot be read: {error.strerror}.") from None
-    with closing(open_database(_url())) as database:
+    with closing(open_database(database_url())) as database:
         return import_bundle(database, data).sentence
 
 
 def _backup(options: argparse.Namespace) -> str:
     if options.file.exists():
         raise ConfigError(f"{options.file} exists; name a new file.")
-    copy_database(database_file(_url()), options.file)
+    copy_database(database_file(database_url()), options.file)
     return f"{options.file}: {options.file.stat().st_size:,} bytes."
 
 
 def _restore(options: argparse.Namespace) -> str:
-    kept = restore(options.file, _url())
+    kept = restore(options.file, database_url())
     before = f" The database before it is {kept}." if kept else ""
     return f"Restored {options.file}.{before}"
 
 
-def _url() -> str:
+def database_url() -> str:
+    """The database that the environment names."""
     return os.environ.get("CKV_DATABASE_URL", "").strip() or default_url(home_folder())

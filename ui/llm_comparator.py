@@ -21,6 +21,7 @@ from ui.summary import mean_head_l1
 SCORE_RANGE = 1.5  # the tool takes scores of -1.5 to 1.5; above 0 the first model is better
 TO_ANSWER = "Token F1 with the reference answer"
 TO_FULL = "Agreement with the full cache's tokens"
+NO_PAIR = "This run has no two generations to compare."
 
 Json = dict[str, Any]
 

@@ -10,7 +10,7 @@ from starlette.routing import Route
 
 from ckv_core.errors import CkvError
 from ui.live_runs import RunSnapshot
-from ui.llm_comparator import comparable_pairs, comparator_json
+from ui.llm_comparator import NO_PAIR, comparable_pairs, comparator_json
 from ui.report import build_report
 from ui.report_contents import read_groups
 from ui.services import Services
@@ -18,7 +18,6 @@ from ui.services import Services
 NO_RUN = "There is no run of this name."
 NOT_YET = "This run is not over yet."
 BUSY = "Other reports are being made; try again in a moment."
-NO_PAIR = "This run has no two generations to compare."
 # Notes, tags and the report's looks may change after the run.
 HEADERS = {"Cache-Control": "no-store"}
 AT_A_TIME = 2
