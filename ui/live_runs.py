@@ -10,6 +10,7 @@ from ckv_core.events import Progress, RunEvent, RunResult, Stage
 from storage.records import RunState, StoredRun
 
 FINAL_STATES: frozenset[RunState] = frozenset({"done", "failed", "cancelled"})
+ELSEWHERE = "It runs in another server of this database; what that one recorded is shown."
 END_NOT_RECORDED = "The end of this run could not be saved; run it again."
 
 
@@ -18,7 +19,7 @@ class RunSnapshot:
     """A run at one moment; nothing in it changes later.
 
     Attributes:
-        reason: why it failed or was cancelled; else empty.
+        reason: why it failed or was cancelled, or that it lives in another server; else empty.
         progress: the latest; None before the first and once the run is over.
         stage_ms: milliseconds of the finished stages.
         queue_ahead: unfinished runs before this one; 0 once it runs.
@@ -46,17 +47,28 @@ class RunSnapshot:
         return self.state in FINAL_STATES
 
 
-def stored_snapshot(stored: StoredRun) -> RunSnapshot:
-    """The view of a run that no longer lives in memory."""
-    over = stored.state in FINAL_STATES
+def stored_snapshot(stored: StoredRun, ahead_elsewhere: int | None = None) -> RunSnapshot:
+    """The view of a run that does not live in memory.
+
+    Args:
+        stored: the run.
+        ahead_elsewhere: of an unfinished run in another server, how many come before it there;
+            None for one that lives nowhere any more.
+    """
+    state, reason = stored.state, stored.reason
+    if state not in FINAL_STATES:
+        if ahead_elsewhere is None:
+            state, reason = "failed", END_NOT_RECORDED
+        else:
+            reason = ELSEWHERE
     return RunSnapshot(
         slug=stored.slug,
         title=stored.title,
-        state=stored.state if over else "failed",
-        reason=stored.reason if over else END_NOT_RECORDED,
+        state=state,
+        reason=reason,
         progress=None,
         stage_ms=stored.result.timings_ms,
-        queue_ahead=0,
+        queue_ahead=(ahead_elsewhere or 0) if state == "queued" else 0,
         request=stored.request,
         result=stored.result,
         created_at=stored.created_at,

@@ -1,7 +1,6 @@
 """What pages may call: start, watch, cancel and find runs. Joins the worker and storage."""
 
 import asyncio
-import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
@@ -30,16 +29,15 @@ from storage.records import Lineage
 from ui.access import Access
 from ui.library import Library
 from ui.limits import Limits
-from ui.live_runs import RunSnapshot, stored_snapshot
+from ui.live_runs import RunSnapshot
 from ui.shares import Shares
+from ui.stored_runs import StoredRuns
 from ui.unfinished import UnfinishedRuns
 
 __all__ = ["RunSnapshot", "Services"]
 
-LOGGER = logging.getLogger(__name__)
 KEPT_STATUSES = 16  # models whose last word from the worker is remembered
 WATCH_INTERVAL_S = 0.08
-LEFT_BEHIND = "The app stopped before this run ended; run it again."
 CLOSED = "The app was closed before this run ended."
 CANCELLED = "Cancelled on request."
 
@@ -83,9 +81,9 @@ class Services:
         self._unfinished = UnfinishedRuns(self._recorder, self._client.cancel)
         self._model_statuses: dict[str, ModelStatus] = {}
         self._closing = False
-        if left := self._recorder.recover(LEFT_BEHIND):
-            LOGGER.warning("%d unfinished runs of an earlier start were marked as failed.", left)
-        self.library = Library(database, self._access, self._unfinished.let_go)
+        self._stored = StoredRuns(database, self._recorder)
+        self._stored.recover()
+        self.library = Library(database, self._access, self._let_go)
         self._client.start()
 
     # --- runs ---------------------------------------------------------------------------------
@@ -118,8 +116,8 @@ class Services:
         self._access.check_run(slug, change=True)
         if slug in self._unfinished.slugs():
             self._client.cancel(slug)
-        else:
-            self.snapshot(slug)
+        elif not self.snapshot(slug).is_final:
+            self._stored.cancel(slug, CANCELLED)
 
     def snapshot(self, slug: str) -> RunSnapshot:
         """A run as it is now.
@@ -131,13 +129,14 @@ class Services:
         run = self._unfinished.find(slug)
         if run is not None:
             return self._unfinished.view(run)
-        with self._database.read() as session:
-            return stored_snapshot(repository.load_run(session, slug))
+        return self._stored.snapshot(slug)
 
     async def watch(
         self, slug: str, interval_s: float = WATCH_INTERVAL_S
     ) -> AsyncIterator[RunSnapshot]:
         """Follow a run: its state now, every change at most once per interval, its end.
+
+        One that lives in another server of the same database is read about once a second.
 
         Any number may watch; whether they do changes nothing for the run.
 
@@ -147,7 +146,8 @@ class Services:
         await asyncio.to_thread(self._access.check_run, slug)
         run = self._unfinished.find(slug)
         if run is None:
-            yield await asyncio.to_thread(self.snapshot, slug)
+            async for stored in self._stored.watch(slug):
+                yield stored
             return
         seen = 0
         while True:
@@ -280,6 +280,10 @@ class Services:
                 )
             case TokensCounted():
                 pass  # the client hands these to whoever asked
+
+    def _let_go(self, slug: str) -> None:
+        self._stored.check_over(slug)
+        self._unfinished.let_go(slug)
 
     def _check_room(self, owner: str | None) -> None:
         owners = self._unfinished.owners()

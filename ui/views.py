@@ -42,7 +42,7 @@ def status_value(snapshot: RunSnapshot, now: datetime) -> dict[str, Any]:
         "stage": active,
         "stages": [_stage(snapshot, stage, active) for stage in _stages(snapshot)],
         "fraction": progress.fraction if progress and active else None,
-        "detail": progress.detail if progress and active else "",
+        "detail": progress.detail if progress and active else _whereabouts(snapshot),
         "reason": snapshot.reason or "",
         "queue_ahead": snapshot.queue_ahead,
         "elapsed_s": _elapsed(snapshot, now),
@@ -131,6 +131,11 @@ def count_value(counted: TokensCounted, request: CompareRequest) -> dict[str, st
             "tone": "error",
         }
     return {"text": f"{counted.tokens:,} of {counted.limit:,} tokens", "tone": ""}
+
+
+def _whereabouts(snapshot: RunSnapshot) -> str:
+    """Of a run whose progress is not known here, where it is."""
+    return snapshot.reason if snapshot.state == "running" else ""
 
 
 def _stages(snapshot: RunSnapshot) -> list[Stage]:
