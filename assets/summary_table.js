@@ -3,13 +3,15 @@
 const TONE_SIGNS = { warn: "⚠", good: "✓" };
 const tip = make("div", { class: "ckv-tip", role: "tooltip", popover: "manual", id: `tip-${Math.random().toString(36).slice(2)}` });
 const empty = make("p", { class: "ckv-empty", text: "The figures of every variant appear here after a run." });
-const table = make("table", { class: "ckv-table" });
+const table = make("table", { class: "ckv-table", id: `table-${Math.random().toString(36).slice(2)}` });
 const scroller = make("div", { class: "ckv-scroll", tabindex: "0", role: "region", "aria-label": "Summary table, scrolls sideways" }, table);
 const notes = make("ul", { class: "ckv-notes" });
 const download = make("button", { type: "button", class: "ckv-button", text: "Download CSV", onclick: saveCsv });
-const foot = make("div", { class: "ckv-table-foot" }, notes, download);
+const more = make("button", { type: "button", class: "ckv-button", "aria-controls": table.id, onclick: toggleExtra });
+const foot = make("div", { class: "ckv-table-foot" }, notes, make("div", { class: "ckv-table-actions" }, more, download));
 root.append(empty, scroller, foot, tip);
 let shown = null;
+let withExtra = false;
 
 function showTip(button, text) {
   tip.textContent = text;
@@ -88,6 +90,26 @@ function saveCsv() {
   setTimeout(() => URL.revokeObjectURL(url), 1000);
 }
 
+function toggleExtra() {
+  withExtra = !withExtra;
+  draw();
+}
+
+/** The table of the value shown; extra columns only if they were asked for. */
+function draw() {
+  hideTip();
+  const columns = list(shown.columns);
+  const extra = columns.filter((column) => column.extra === true).length;
+  const kept = columns.filter((column) => withExtra || column.extra !== true);
+  more.hidden = extra === 0;
+  more.setAttribute("aria-expanded", String(withExtra));
+  setText(more, withExtra ? "Fewer columns" : `${extra} more column${extra === 1 ? "" : "s"}`);
+  table.replaceChildren(
+    make("caption", { class: "ckv-offscreen", text: "Receipt and figures of every variant" }),
+    make("thead", {}, make("tr", {}, make("th", { scope: "col", text: "Variant" }), ...kept.map(headCell))),
+    make("tbody", {}, ...list(shown.rows).map((row) => bodyRow(row, kept))));
+}
+
 let drawn = "";
 onValue((value) => {
   const rows = list(value?.rows);
@@ -98,11 +120,6 @@ onValue((value) => {
   const shape = JSON.stringify(value);
   if (!filled || shape === drawn) return;
   drawn = shape;
-  hideTip();
-  const columns = list(value.columns);
-  table.replaceChildren(
-    make("caption", { class: "ckv-offscreen", text: "Receipt and figures of every variant" }),
-    make("thead", {}, make("tr", {}, make("th", { scope: "col", text: "Variant" }), ...columns.map(headCell))),
-    make("tbody", {}, ...rows.map((row) => bodyRow(row, columns))));
+  draw();
   notes.replaceChildren(...list(value.notes).map((text) => make("li", { text: str(text) })));
 });

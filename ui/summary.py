@@ -19,7 +19,14 @@ def summary_value(result: RunResult) -> dict[str, Any] | None:
     shown = [c for c in COLUMNS if c.key not in _OPTIONAL or _has_cell(result, c)]
     return {
         "columns": [
-            {"key": c.key, "label": c.label, "help": c.help, "unit": c.unit, "align": "right"}
+            {
+                "key": c.key,
+                "label": c.label,
+                "help": c.help,
+                "unit": c.unit,
+                "align": "right",
+                "extra": _is_extra(result, c),
+            }
             for c in shown
         ],
         "rows": [
@@ -168,6 +175,7 @@ COLUMNS: tuple[Column, ...] = (
         unit="bytes",
         help="Measured cache bytes as a share of the full cache's.",
         cell=_share,
+        is_extra=True,
     ),
     Column(
         key="agreement",
@@ -183,6 +191,7 @@ COLUMNS: tuple[Column, ...] = (
         unit="from full",
         help="The first generated token that differs from the full cache's.",
         cell=_first_difference,
+        is_extra=True,
     ),
     Column(
         key="kl",
@@ -236,6 +245,16 @@ COLUMNS: tuple[Column, ...] = (
 
 # Left out where no variant has the figure: not asked for, or no reference answer.
 _OPTIONAL = {"answer", *(column.key for column in FIDELITY_COLUMNS)}
+
+
+def _is_extra(result: RunResult, column: Column) -> bool:
+    """Whether the column waits until it is asked for: of no weight, or empty in the end.
+
+    A warning is never hidden.
+    """
+    if any(column.cell(result, variant)["tone"] == "warn" for variant in result.variants):
+        return False
+    return column.is_extra or (result.finished and not _has_cell(result, column))
 
 
 def _has_cell(result: RunResult, column: Column) -> bool:

@@ -20,6 +20,7 @@ class Column:
         label, unit: head of the column.
         help: what the figure is, in one or two sentences.
         cell: result and variant -> what a reader sees.
+        is_extra: shown on demand, so that the table fits a laptop.
     """
 
     key: str
@@ -27,6 +28,7 @@ class Column:
     unit: str
     help: str
     cell: Callable[[RunResult, VariantResult], Cell]
+    is_extra: bool = False
 
 
 def cell_of(text: str, title: str = "", tone: str = "") -> Cell:
@@ -36,14 +38,21 @@ def cell_of(text: str, title: str = "", tone: str = "") -> Cell:
 NOT_YET = cell_of("–", "Not known yet, or not defined for this variant.")  # noqa: RUF001 - dash
 
 
+def forced_mean(variant: VariantResult, name: str) -> float | None:
+    """Mean over the positions of the full cache's text; None for that cache itself."""
+    values = variant.analysis.get(name)
+    if values is None or not np.isfinite(values).any() or variant.method == "full":
+        return None
+    return float(np.nanmean(values, dtype=np.float64))
+
+
 def _forced_mean(name: str, *, as_share: bool) -> Callable[[RunResult, VariantResult], Cell]:
     def cell(_: RunResult, variant: VariantResult) -> Cell:
-        values = variant.analysis.get(name)
-        if values is None or not np.isfinite(values).any() or variant.method == "full":
+        mean = forced_mean(variant, name)
+        if mean is None:
             return NOT_YET
-        valid = values[np.isfinite(values)]
-        mean = float(valid.mean())
-        title = f"{mean:.6g}; n = {valid.size:,} positions of the full cache's text."
+        positions = int(np.isfinite(variant.analysis[name]).sum())
+        title = f"{mean:.6g}; n = {positions:,} positions of the full cache's text."
         return cell_of(f"{mean:.0%}" if as_share else f"{mean:.3g}", title)
 
     return cell
@@ -65,6 +74,7 @@ FIDELITY_COLUMNS: tuple[Column, ...] = (
         help="Teacher-forced on the full cache's own text: share of its positions where this "
         "variant's first choice is the same token; n in the cell's title.",
         cell=_forced_mean("forced_top1", as_share=True),
+        is_extra=True,
     ),
     Column(
         key="forced_kl",
@@ -73,6 +83,7 @@ FIDELITY_COLUMNS: tuple[Column, ...] = (
         help="Teacher-forced on the full cache's own text: KL divergence from the full cache's "
         "next-token distribution, mean over its positions; n in the cell's title.",
         cell=_forced_mean("forced_kl", as_share=False),
+        is_extra=True,
     ),
     Column(
         key="exact_match",
@@ -80,6 +91,7 @@ FIDELITY_COLUMNS: tuple[Column, ...] = (
         unit="with answer",
         help="Whether the generated text is the reference answer, but for case and punctuation.",
         cell=_answer_score("exact_match"),
+        is_extra=True,
     ),
     Column(
         key="token_f1",
@@ -88,6 +100,7 @@ FIDELITY_COLUMNS: tuple[Column, ...] = (
         help="Words that the generated text and the reference answer share: harmonic mean of "
         "precision and recall.",
         cell=_answer_score("token_f1"),
+        is_extra=True,
     ),
     Column(
         key="edit_similarity",
@@ -95,5 +108,6 @@ FIDELITY_COLUMNS: tuple[Column, ...] = (
         unit="with answer",
         help="1 minus the edit distance to the reference answer over the longer one's length.",
         cell=_answer_score("edit_similarity"),
+        is_extra=True,
     ),
 )

@@ -6,6 +6,7 @@ import io
 from ckv_core.events import RunResult
 from ui.charts.tables import safe_text
 from ui.summary import mean_head_l1, requested_bytes
+from ui.summary_columns import forced_mean
 
 CSV_FIELDS = (
     "index",
@@ -25,7 +26,18 @@ CSV_FIELDS = (
     "improved_head_share",
     "tokens_per_second",
     "answer_found",
+    "forced_top1_mean",
+    "forced_kl_mean_nats",
+    "forced_rank_mean",
+    "exact_match",
+    "token_f1",
+    "edit_similarity",
 )
+_FORCED = {
+    "forced_top1_mean": "forced_top1",
+    "forced_kl_mean_nats": "forced_kl",
+    "forced_rank_mean": "forced_rank",
+}
 Value = float | int | str | None
 
 
@@ -62,6 +74,8 @@ def _figures(result: RunResult, index: int) -> dict[str, Value]:
             "mean_head_l1": mean_head_l1(variant),
             "improved_head_share": moved.improved_head_share,
         }
+    row |= {field: forced_mean(variant, name) for field, name in _FORCED.items()}
+    row |= {key: score for key, score in variant.answer_scores.items() if key in CSV_FIELDS}
     return row | {
         "agreement": variant.agreement,
         "first_difference": variant.first_difference,

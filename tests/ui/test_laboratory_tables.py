@@ -4,10 +4,14 @@ import csv
 import io
 from dataclasses import replace
 
+import numpy as np
+
 from ckv_core.events import RunResult
 from ckv_core.records import Candidate, FollowUp, ForcedStep
 from tests.storage.run_strategies import big_events, folded
+from tests.ui.page_fakes import done_result
 from ui.charts.tables import follow_ups_csv, forced_csv
+from ui.summary import summary_value
 from ui.summary_csv import summary_csv
 
 HOSTILE = "=HYPERLINK(1)"
@@ -54,3 +58,44 @@ def test_no_cell_starts_as_a_formula():
         cells = [cell for row in found for cell in row.values()]
         assert f"'{HOSTILE}" in cells
         assert not any(cell.startswith("=") for cell in cells)
+
+
+def shown(result: RunResult) -> dict[str, bool]:
+    """Columns of the summary by key, and whether each waits until it is asked for."""
+    return {column["key"]: column["extra"] for column in summary_value(result)["columns"]}
+
+
+def test_the_summary_begins_with_the_columns_of_weight() -> None:
+    found = shown(done_result())
+    assert [key for key, extra in found.items() if extra] == ["share", "first_difference"]
+    assert {"kept", "bytes", "agreement", "kl", "final_l1", "improved", "answer"} <= found.keys()
+
+
+def test_a_column_that_stayed_empty_waits_and_one_with_a_warning_never_does() -> None:
+    result = done_result()
+    result.variants = [variant for variant in result.variants if not variant.critical]
+    assert shown(result)["improved"]
+    running = replace(result, finished=False)
+    assert not shown(running)["improved"]
+    receipt = replace(result.variants[1].receipt, retained_entries=1, cache_bytes=1)
+    result.variants[1] = replace(result.variants[1], receipt=receipt, tokens_per_second=None)
+    assert not shown(result)["kept"]
+    assert not shown(result)["bytes"]
+
+
+def test_the_summary_csv_has_the_fidelity_and_the_scores_of_every_variant() -> None:
+    result = done_result()
+    result.variants[1] = replace(
+        result.variants[1],
+        analysis={
+            "forced_top1": np.array([1, 0], np.float32),
+            "forced_kl": np.array([0.5, 1.0], np.float32),
+            "forced_rank": np.array([1, 3], np.float32),
+        },
+        answer_scores={"exact_match": 0.0, "token_f1": 0.5, "edit_similarity": 0.25},
+    )
+    full, row, other = rows(summary_csv(result))
+    assert (row["forced_top1_mean"], row["forced_kl_mean_nats"]) == ("0.5", "0.75")
+    assert (row["forced_rank_mean"], row["exact_match"], row["token_f1"]) == ("2.0", "0.0", "0.5")
+    assert row["edit_similarity"] == "0.25"
+    assert full["forced_kl_mean_nats"] == other["token_f1"] == ""

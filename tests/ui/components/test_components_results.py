@@ -115,6 +115,32 @@ def test_summary_downloads_csv_without_formulas(open_view: Callable[..., View]) 
     assert lines[1] == '"\'=HYPERLINK(""x"")","snapkv","-1.5","missing"'
 
 
+def test_extra_columns_are_shown_on_demand_by_keyboard_and_always_downloaded(
+    open_view: Callable[..., View],
+) -> None:
+    view = open_view()
+    value = summary()
+    value["columns"] = [COLUMNS[0], {**COLUMNS[1], "extra": True}]
+    view.send(summary=value)
+    page = view.page
+    more = page.get_by_role("button", name="1 more column", exact=True)
+    more.wait_for()
+    heads = page.locator("#summary thead th[scope=col]")
+    assert (heads.count(), more.get_attribute("aria-expanded")) == (2, "false")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download CSV").click()
+    assert '"Answer"' in download.value.path().read_text("utf-8")
+    more.focus()
+    page.keyboard.press("Enter")
+    fewer = page.get_by_role("button", name="Fewer columns", exact=True)
+    fewer.wait_for()
+    assert (heads.count(), fewer.get_attribute("aria-expanded")) == (3, "true")
+    assert fewer.evaluate("e => e === document.activeElement")
+    assert fewer.get_attribute("aria-controls") == page.locator("#summary table").get_attribute(
+        "id"
+    )
+
+
 def test_generations_mark_the_first_difference(open_view: Callable[..., View]) -> None:
     view = open_view()
     cards = [
