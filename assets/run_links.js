@@ -7,10 +7,14 @@ const table = make("a", { class: "ckv-link", download: true, text: "Table (CSV)"
 const layers = make("a", { class: "ckv-link", download: true, text: "Layers (CSV)" });
 const heads = make("a", { class: "ckv-link", download: true, text: "Heads (CSV)" });
 const budgets = make("a", { class: "ckv-link", download: true, text: "Budgets (CSV)" });
+// Not marked as downloads: where the server refuses, its sentence is shown.
+const report = make("a", { class: "ckv-link", text: "Report (HTML)" });
+const pairs = make("div", { class: "ckv-pair-links" });
+const comparator = make("details", {}, make("summary", { text: "LLM Comparator (JSON)" }), pairs);
 const again = make("a", { class: "ckv-link", text: "Run again with changes" });
 const sweep = make("a", { class: "ckv-link", text: "Sweep this prompt" });
 const bar = make("nav", { class: "ckv-run-links", "aria-label": "This run", hidden: true },
-  make("span", {}, "Link: ", short), copy, again, sweep, json, table, layers, heads, budgets);
+  make("span", {}, "Link: ", short), copy, again, sweep, json, table, layers, heads, budgets, report, comparator);
 root.append(bar);
 
 copy.addEventListener("click", async () => {
@@ -33,5 +37,10 @@ onValue((value) => {
   again.href = `/?from=${key}`;
   again.hidden = value.kind === "sweep";
   sweep.href = `/sweep?from=${key}`;
+  report.href = `/data/${key}/report.html`;
+  report.hidden = !value.report;
+  comparator.hidden = list(value.pairs).length === 0;
+  pairs.replaceChildren(...list(value.pairs).map(({ a, b, text }) =>
+    make("a", { class: "ckv-link", href: `/data/${key}/llm_comparator.json?a=${Number(a)}&b=${Number(b)}`, text: str(text) })));
   for (const file of [json, table, layers, heads, budgets]) file.hidden = !value.files;
 });

@@ -8,6 +8,8 @@ from ckv_core.events import STAGES, RunResult, Stage
 from ckv_core.records import PromptInfo
 from ckv_core.worker.messages import TokensCounted
 from ui.cards import follow_ups_value, generations_value
+from ui.charts.layout import display_names
+from ui.llm_comparator import comparable_pairs
 from ui.services import RunSnapshot
 from ui.summary import summary_value
 
@@ -17,6 +19,7 @@ __all__ = [
     "follow_ups_value",
     "generations_value",
     "kept_value",
+    "links_value",
     "prompt_value",
     "status_value",
     "summary_value",
@@ -47,6 +50,20 @@ def status_value(snapshot: RunSnapshot, now: datetime) -> dict[str, Any]:
         "queue_ahead": snapshot.queue_ahead,
         "elapsed_s": _elapsed(snapshot, now),
         "chips": _run_chips(snapshot),
+    }
+
+
+def links_value(snapshot: RunSnapshot) -> dict[str, Any]:
+    """Value of the RunLinks component; what takes the whole run along waits for its end."""
+    result, is_sweep = snapshot.result, snapshot.request.kind == "sweep"
+    names = display_names(result.variants, escaped=False)
+    pairs = comparable_pairs(result) if snapshot.is_final and not is_sweep else []
+    return {
+        "slug": snapshot.slug,
+        "kind": snapshot.request.kind,
+        "files": bool(result.variants),
+        "report": snapshot.is_final,
+        "pairs": [{"a": a, "b": b, "text": f"{names[a]} and {names[b]}"} for a, b in pairs],
     }
 
 

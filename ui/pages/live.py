@@ -35,7 +35,7 @@ class Feed:
         """One update per output of the block, in its order."""
         values: dict[str, Any] = {
             "status": views.status_value(snapshot, now),
-            "links": {"slug": snapshot.slug, "files": bool(snapshot.result.variants)},
+            "links": views.links_value(snapshot),
             "summary": views.summary_value(snapshot.result),
             "generations": views.generations_value(snapshot),
             "follow_ups": views.follow_ups_value(snapshot),

@@ -32,7 +32,11 @@ class OwnBar(ScriptedHtml):
 
 
 class RunLinks(ScriptedHtml):
-    """Shows the links of the run {"slug", "files"}; `files` once there is something to export."""
+    """Shows the links of the run {"slug", "kind", "files", "report", "pairs"}.
+
+    `files` once there are tables to export, `report` once the run is over; `pairs` are those for
+    LLM Comparator, each {"a", "b", "text"} with the variants' indices.
+    """
 
     NAME = "run-links"
     SCRIPTS = ("run_links.js",)

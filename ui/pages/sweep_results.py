@@ -120,7 +120,7 @@ class SweepFeed(Feed):
         first = names[0][1] if names else None
         values = {
             "status": views.status_value(snapshot, now),
-            "links": {"slug": snapshot.slug, "files": bool(result.variants), "kind": "sweep"},
+            "links": views.links_value(snapshot),
             "curves": chart_views.curves_value(snapshot),
             "reference": gr.update(choices=names, value=first, visible=len(names) > 1),
             # The reader may have matched another line: sent once.
