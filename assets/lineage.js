@@ -5,7 +5,10 @@ const again = make("button", { type: "button", class: "ckv-button", text: "Repro
   title: "Run the same request again, to see whether the tokens and the kept sets are equal" });
 const relatives = make("ul", { class: "ckv-compared" });
 const bar = make("nav", { "aria-label": "Lineage of this run", hidden: true }, again, line, relatives);
-root.append(bar);
+// Whoever only has a share link cannot follow links that ask for a login. Gradio confines our files
+// of styles to its container, in which nothing above holds both the header and this.
+const guestStyle = make("style");
+root.append(bar, guestStyle);
 again.addEventListener("click", () => { again.disabled = true; trigger("reproduce", {}); });
 
 const link = (href, text) => make("a", { class: "ckv-link", href, text });
@@ -13,8 +16,10 @@ const open = (run) => link(`/run?id=${encodeURIComponent(run.slug)}`, str(run.ti
 const report = (first, second) => link(`/compare-runs?ids=${encodeURIComponent(first)},${encodeURIComponent(second)}`, "what differs");
 
 onValue((value) => {
-  bar.hidden = !value;
-  if (!value) return;
+  const isGuest = value?.guest === true;
+  guestStyle.textContent = isGuest ? ".ckv-header nav, .ckv-for-users { display: none !important; }" : "";
+  bar.hidden = !value || isGuest;
+  if (bar.hidden) return;
   again.disabled = false;
   setText(line, str(value.told));
   if (value.started) { location.assign(`/run?id=${encodeURIComponent(value.started)}`); return; }

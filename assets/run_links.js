@@ -11,8 +11,8 @@ const budgets = make("a", { class: "ckv-link", download: true, text: "Budgets (C
 const report = make("a", { class: "ckv-link", text: "Report (HTML)" });
 const pairs = make("div", { class: "ckv-pair-links" });
 const comparator = make("details", {}, make("summary", { text: "LLM Comparator (JSON)" }), pairs);
-const again = make("a", { class: "ckv-link", text: "Run again with changes" });
-const sweep = make("a", { class: "ckv-link", text: "Sweep this prompt" });
+const again = make("a", { class: "ckv-link ckv-for-users", text: "Run again with changes" });
+const sweep = make("a", { class: "ckv-link ckv-for-users", text: "Sweep this prompt" });
 const bar = make("nav", { class: "ckv-run-links", "aria-label": "This run", hidden: true },
   make("span", {}, "Link: ", short), copy, again, sweep, json, table, layers, heads, budgets, report, comparator);
 root.append(bar);

@@ -56,6 +56,11 @@ def test_a_link_is_made_opened_and_revoked(app: Served, slug: str, ann: Page, gu
     expect(guest.locator("#generations")).to_contain_text("w0 w1")
     expect(guest.locator("#share")).to_be_hidden()
     expect(guest.get_by_role("button", name="Cancel", exact=True)).to_have_count(0)
+    for links, name in (("Pages", "Runs"), ("This run", "Run again with changes")):
+        expect(ann.get_by_label(links).get_by_role("link", name=name, exact=True)).to_be_visible()
+        expect(guest.get_by_role("link", name=name, exact=True)).to_be_hidden()
+    expect(guest.get_by_role("link", name="Result (JSON)")).to_be_visible()
+    expect(guest.locator("#lineage")).not_to_contain_text("Reproduce", use_inner_text=True)
 
     ann.get_by_role("button", name="Revoke the link").click()
     expect(ann.locator("#share")).to_contain_text("The link is revoked")

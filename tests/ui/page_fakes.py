@@ -180,6 +180,8 @@ def running(**changes) -> RunSnapshot:
 class FakeServices:
     """The methods that pages call."""
 
+    is_guest = False
+
     def __init__(self, *runs: RunSnapshot) -> None:
         self.runs = {run.slug: run for run in runs or (snapshot(),)}
         self.library = FakeLibrary(self.runs)

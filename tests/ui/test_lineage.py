@@ -50,6 +50,13 @@ def test_a_form_filled_in_by_hand_has_no_parent(source):
     assert made_from(FakeServices(), source, form_of_the_run()) is None
 
 
+def test_a_guest_is_told_to_be_one_and_nothing_else():
+    services = FakeServices()
+    services.is_guest = True
+    value = section(services).open(SimpleNamespace(query_params={"id": SLUG}))
+    assert value == {"guest": True}
+
+
 def test_a_run_alone_has_no_relatives():
     value = section(FakeServices()).open(SimpleNamespace(query_params={"id": SLUG}))
     assert (value["parent"], value["children"]) == (None, [])

@@ -18,7 +18,7 @@ PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden
 class LineageView(ScriptedHtml):
     """Shows {"slug", "parent", "children", "told", "started"}; triggers `reproduce`.
 
-    `started` is a run to go to.
+    `started` is a run to go to. For {"guest": true} the page hides what guests cannot use.
     """
 
     NAME = "lineage"
@@ -40,6 +40,8 @@ class LineageSection:
 
     def open(self, request: gr.Request) -> dict[str, Any] | None:
         """Where the run that the address names comes from, and what was made from it."""
+        if self._services.is_guest:
+            return {"guest": True}
         slug = request.query_params.get("id") if request else None
         try:
             find_run(self._services, slug)
