@@ -47,7 +47,7 @@ $(VENV)/.runtime: requirements.txt | $(VENV)/.created
 	$(PIP) install --quiet -r requirements.txt
 	@touch $@
 
-$(VENV)/.dev: requirements-dev.txt $(VENV)/.runtime
+$(VENV)/.dev: requirements-dev.txt requirements-mcp.txt $(VENV)/.runtime
 	$(PIP) install --quiet -r requirements-dev.txt
 	@touch $@
 

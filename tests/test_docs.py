@@ -15,6 +15,7 @@ DOCUMENTS = ["README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in ROOT.gl
 SPACE_COLORS = {"red", "yellow", "green", "blue", "indigo", "purple", "pink", "gray"}
 TOP_LEVEL = r"(?:app\.py|(?:ckv_core|storage|ui|assets|tests|docs|scripts|benchmarks|\.ci)/)"
 SELECTOR_ROWS = {f"+{selector}" for selector in SELECTORS if selector != "top_k"}
+REQUIREMENTS = ("requirements.txt", "requirements-dev.txt", "requirements-mcp.txt")
 # Stands for a file that the reader is going to write.
 MADE_UP = {"ckv_core/methods/NAME.py"}
 
@@ -111,7 +112,7 @@ def test_command_line_options_in_the_readme_exist():
         assert f'"{option}"' in source, option
 
 
-@pytest.mark.parametrize("name", ["requirements.txt", "requirements-dev.txt"])
+@pytest.mark.parametrize("name", REQUIREMENTS)
 def test_requirements_are_pinned_exactly(name):
     assert pins(name)
     for line in pins(name):
@@ -120,7 +121,7 @@ def test_requirements_are_pinned_exactly(name):
 
 def test_every_requirement_has_a_reason():
     reasons = (ROOT / "docs" / "decisions.md").read_text(encoding="utf-8")
-    for line in pins("requirements.txt") + pins("requirements-dev.txt"):
+    for line in [line for name in REQUIREMENTS for line in pins(name)]:
         package = re.escape(line.partition("==")[0])
         assert re.search(rf"^\| .*\b{package}\b.* \|", reasons, re.MULTILINE), line
 

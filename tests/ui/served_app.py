@@ -76,7 +76,7 @@ def served(folder: Path, *, with_logins: bool = True, **changes: Any) -> Iterato
     settings = replace(Settings.from_environ({}), port=0, users=users, **changes)
     database = open_database(default_url(folder))
     access = Access(database, with_logins=with_logins)
-    services = Services(database, make_client=make_client, access=access)
+    services = Services(database, make_client=make_client, access=access, limits=settings.limits)
     with acting_as(EVERYBODY):
         blocks = build_app(services, settings)
     options = {**launch_options(services, settings), "server_port": None}

@@ -47,8 +47,8 @@ class ScriptedRunner:
         yield RunPrepared(self.info, _prompt_info(request), (_variant("full"),), {})
         yield Progress("prefill", 1.0, "layer 2 of 2")
         word, _, number = request.question.partition(" ")
-        _interrupt(word, int(number or 0))
-        steps = int(number or 3)
+        steps = int(number) if number.isdigit() else 3
+        _interrupt(word, steps)
         for step in range(1, steps + 1):
             if word != "deaf" and should_stop():
                 raise RunCancelledError("Cancelled.")

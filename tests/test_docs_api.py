@@ -1,0 +1,69 @@
+"""The examples in docs/api.md run as they stand, against a served app."""
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.ui.served_app import served
+
+ROOT = Path(__file__).resolve().parent.parent
+TEXT = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+ADDRESS = "http://127.0.0.1:7860"
+# Examples of an app with logins; they hold the password of served_app's ann.
+LOGIN = "ann-secret"
+
+
+@pytest.fixture(scope="module")
+def addresses(tmp_path_factory):
+    """Address of an app by whether it has logins."""
+    with contextlib.ExitStack() as stack:
+        folders = {logins: tmp_path_factory.mktemp("docs") for logins in (False, True)}
+        apps = {
+            logins: stack.enter_context(served(folder, with_logins=logins, mcp=logins))
+            for logins, folder in folders.items()
+        }
+        yield {logins: app.url for logins, app in apps.items()}
+
+
+def blocks(language: str, addresses: dict[bool, str]) -> list[str]:
+    found = re.findall(rf"^```{language}\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
+    assert all(ADDRESS in block or "client.predict" in block for block in found)
+    return [block.replace(ADDRESS, addresses[LOGIN in block]) for block in found]
+
+
+def test_the_python_examples_run(addresses, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"__name__": "example"}
+    found = blocks("python", addresses)
+    assert len(found) == 4
+    for block in found:
+        exec(compile(block, "docs/api.md", "exec"), names)
+    printed = capsys.readouterr().out
+    assert "w0 w1 w2" in printed
+    assert "'compare', 'get_run', 'list_runs', 'export_run'" in printed
+    assert "isError=False" in printed
+    assert (tmp_path / "result.json").stat().st_size > 100
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_the_curl_examples_run(addresses, tmp_path):
+    found = blocks("bash", addresses)
+    assert len(found) == 2
+    for block in found:
+        ran = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", block],
+            cwd=tmp_path,
+            env={**os.environ, "no_proxy": "127.0.0.1"},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert ran.returncode == 0, ran.stderr
+    assert (tmp_path / "bundle.zip").read_bytes()[:2] == b"PK"
+    assert (tmp_path / "result.json").stat().st_size > 100
