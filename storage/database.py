@@ -24,22 +24,19 @@ from sqlalchemy import (
     select,
 )
 from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
-from sqlalchemy.exc import (
-    ArgumentError,
-    DBAPIError,
-    NoSuchModuleError,
-    SQLAlchemyError,
-)
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from ckv_core.errors import StorageError
 from storage.backup import copy_database
+from storage.explain import explain
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 BUSY_TIMEOUT_S = 30
 CONNECT_TIMEOUT_S = 10
 _ADVISORY_LOCK = 0x436B764C  # any number that no other program on that PostgreSQL uses
+_ANY_CHARACTER = ("UTF8", "SQL_ASCII")
 _migrating = threading.Lock()  # alembic's context is one per process
 
 
@@ -152,28 +149,10 @@ class Database:
             raise StorageError(explain(error, self.name)) from error
 
 
-def explain(error: SQLAlchemyError, name: str) -> str:
-    """The sentence for a failure of the database `name`."""
-    text = str(error.orig if isinstance(error, DBAPIError) else error).splitlines()[0]
-    known = {
-        "not a database": f"{name} is not a SQLite database; move it away or set CKV_DATABASE_URL "
-        "to another file.",
-        "malformed": f"The database {name} is damaged; restore a backup or move it away.",
-        "readonly": f"The database {name} is read-only; make it and its folder writable.",
-        "unable to open": f"The database {name} cannot be opened; check the path and permissions.",
-        "locked": f"The database {name} is held by another program; close that and try again.",
-        "full": f"The disk that holds the database {name} is full; free some space.",
-    }
-    for sign, sentence in known.items():
-        if sign in text:
-            return sentence
-    return f"The database {name} failed: {text}."
-
-
 def _display_name(url: URL) -> str:
     if url.get_backend_name() == "sqlite":
         return str(url.database)
-    return url.render_as_string(hide_password=True)
+    return url.set(query={}).render_as_string()  # without passwords; a query may hold one too
 
 
 def _prepare_file(url: URL) -> None:
@@ -196,8 +175,9 @@ def _prepare_file(url: URL) -> None:
 def _create_engine(url: URL, *, migrating: bool = False) -> Engine:
     pool = NullPool if migrating else None
     if url.get_backend_name() == "postgresql":
-        timeout = {} if "connect_timeout" in url.query else {"connect_timeout": CONNECT_TIMEOUT_S}
-        return create_engine(url, poolclass=pool, pool_pre_ping=True, connect_args=timeout)
+        defaults = {"client_encoding": "utf8", "connect_timeout": CONNECT_TIMEOUT_S}
+        asked = {key: value for key, value in defaults.items() if key not in url.query}
+        return create_engine(url, poolclass=pool, pool_pre_ping=True, connect_args=asked)
     engine = create_engine(url, poolclass=pool)
 
     @event.listens_for(engine, "connect")
@@ -242,6 +222,12 @@ def _migrate(engine: Engine, name: str) -> None:
     with engine.execution_options(sqlite_begin="IMMEDIATE").begin() as connection:
         if connection.dialect.name == "postgresql":
             connection.execute(select(func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
+            encoding = connection.scalar(select(func.current_setting("server_encoding")))
+            if encoding not in _ANY_CHARACTER:
+                raise StorageError(
+                    f"{name} cannot hold every character (its encoding is {encoding}); make a "
+                    "database with ENCODING 'UTF8'."
+                )
         current = MigrationContext.configure(connection).get_current_heads()
         for revision in current:
             if revision not in known:

@@ -1,0 +1,154 @@
+"""What only PostgreSQL can do wrong: who may come in, lost connections, writers at once."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
+
+import psycopg
+import pytest
+from sqlalchemy import text
+
+from ckv_core.config import CompareRequest
+from ckv_core.errors import StorageError
+from storage import library, repository
+from storage.database import Database, open_database
+from storage.recorder import Recorder
+from tests.storage.postgresql_server import PostgresqlServer
+
+REQUEST = CompareRequest(context="A long text.", question="What?")
+
+
+@pytest.fixture(scope="module")
+def url(postgresql):
+    return postgresql.create("laws")
+
+
+@pytest.fixture
+def databases(url) -> Iterator[tuple[Database, Database]]:
+    """The same database as two servers open it."""
+    with closing(open_database(url)) as first, closing(open_database(url)) as second:
+        yield first, second
+
+
+@contextmanager
+def administering(server: PostgresqlServer) -> Iterator[psycopg.Connection]:
+    with psycopg.connect(server.url("postgres"), autocommit=True) as connection:
+        yield connection
+
+
+def drop_connections(server: PostgresqlServer) -> None:
+    """As a restart of PostgreSQL does."""
+    with administering(server) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = 'laws'"
+        )
+
+
+def test_a_url_that_cannot_work_is_one_sentence_without_the_password(postgresql):
+    with administering(postgresql) as connection:
+        connection.execute("CREATE ROLE stranger LOGIN PASSWORD 'secret'")
+        connection.execute("CREATE DATABASE latin TEMPLATE template0 ENCODING 'LATIN1' LOCALE 'C'")
+        connection.execute("CREATE DATABASE closed")
+    place = f"127.0.0.1:{postgresql.port}"
+    for wrong, sentence in {
+        postgresql.url("nosuch"): "has no database",
+        f"postgresql://ckv:secret@{place}/postgres": "refused the user or the password",
+        f"postgresql://{place}/postgres?user=ckv&password=secret": "refused the user",
+        f"postgresql://stranger:secret@{place}/closed": "may not make or change tables",
+        "postgresql://ckv:secret@127.0.0.1:1/x": "No PostgreSQL answers",
+        postgresql.url("latin"): "its encoding is LATIN1",
+    }.items():
+        with pytest.raises(StorageError, match=sentence) as caught:
+            open_database(wrong)
+        message = str(caught.value)
+        assert message.endswith(".")
+        assert "\n" not in message
+        assert "secret" not in message
+        assert postgresql.password not in message
+
+
+def test_a_url_as_hosting_services_write_it_works(url):
+    open_database(url.replace("postgresql://", "postgres://")).close()
+
+
+def test_a_reader_sees_one_moment_and_cannot_write(databases):
+    reading, writing = databases
+    slug = Recorder(writing).create(REQUEST)
+    with reading.read() as session:
+        assert repository.load_run(session, slug).state == "queued"
+        assert Recorder(writing).finish(slug)
+        assert repository.load_run(session, slug).state == "queued"
+    with reading.read() as session:
+        assert repository.load_run(session, slug).state == "done"
+    with pytest.raises(StorageError, match="read-only"), reading.read() as session:
+        session.execute(text("DELETE FROM runs"))
+
+
+def test_connections_that_were_lost_are_made_anew(databases, postgresql):
+    first, second = databases
+    slug = Recorder(first).create(REQUEST)
+
+    def start_twice() -> None:
+        with first.write() as session:
+            repository.mark_running(session, slug, datetime.now(UTC))
+            drop_connections(postgresql)
+            repository.mark_running(session, slug, datetime.now(UTC))
+
+    with pytest.raises(StorageError, match="ended the connection"):
+        start_twice()
+    for database in (first, second):
+        with database.read() as session:
+            assert repository.load_run(session, slug).state == "queued"
+    assert Recorder(second).finish(slug)
+
+
+def at_once(*actions: Callable[[], object]) -> list[object]:
+    """What each returned, or the error that it raised."""
+    start = threading.Barrier(len(actions))
+    results: list[object] = [None] * len(actions)
+
+    def act(index: int) -> None:
+        start.wait()
+        try:
+            results[index] = actions[index]()
+        except StorageError as error:
+            results[index] = error
+
+    threads = [threading.Thread(target=act, args=(i,)) for i in range(len(actions))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return results
+
+
+def test_of_two_servers_that_end_a_run_at_once_one_does(databases):
+    first, second = (Recorder(database) for database in databases)
+    for _ in range(20):
+        slug = first.create(REQUEST)
+        ended = at_once(lambda s=slug: first.finish(s), lambda s=slug: second.cancel(s, "Stop."))
+        assert sorted(ended) == [False, True]
+        with databases[0].read() as session:
+            run = repository.load_run(session, slug)
+        assert (run.state, run.reason) == (("done", "") if ended[0] else ("cancelled", "Stop."))
+
+
+def test_two_who_annotate_a_run_at_once_both_succeed(databases):
+    slug = Recorder(databases[0]).create(REQUEST)
+
+    def annotate(database: Database, title: str) -> None:
+        with database.write() as session:
+            library.annotate(session, slug, title, "", ["same", "tags"])
+
+    def tag(database: Database) -> None:
+        with database.write() as session:
+            library.add_tag(session, [slug], "same")
+
+    for number in range(20):
+        results = at_once(
+            lambda n=number: annotate(databases[0], f"Left {n}"),
+            lambda n=number: annotate(databases[1], f"Right {n}"),
+            lambda: tag(databases[1]),
+        )
+        assert results == [None, None, None]
