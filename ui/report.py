@@ -168,13 +168,11 @@ def _file_tags(groups: Iterable[dict[str, str]]) -> list[str]:
 
 
 def _too_big(size: int, limit: int, files: dict[Group, dict[str, str]]) -> str:
-    sizes = {group: sum(map(len, found.values())) for group, found in files.items()}
-    largest = max(sizes, key=lambda group: sizes[group], default="kept")
-    named = ", ".join(
-        f"{group} ({GROUPS[group]}) {size / MIB:.1f} MiB" for group, size in sizes.items()
-    )
+    sizes = {group: sum(map(len, found.values())) / MIB for group, found in files.items()}
+    ordered = sorted(sizes, key=lambda group: -sizes[group]) or ["kept"]
+    named = ", ".join(f"{name} ({GROUPS[name]}) {sizes.get(name, 0):.1f} MiB" for name in ordered)
     return (
         f"The report of this run would take {size / MIB:.1f} MiB and may take "
-        f"{limit / MIB:.1f} MiB; leave something out. It holds: {named}. Add ?without={largest} to "
-        f"the address, or --without {largest} on the command line."
+        f"{limit / MIB:.1f} MiB; leave something out. It holds: {named}. Add "
+        f"?without={ordered[0]} to the address, or --without {ordered[0]} on the command line."
     )
