@@ -75,7 +75,7 @@ def _compare(options: argparse.Namespace) -> int:
     check_json_path(options.json)
     result = running.run(request, *running.load(request))
     if options.json != "-":
-        _print_result(result)
+        _print_result(result, options.answer)
     if options.json is not None:
         from ckv_core.result_json import to_json
 
@@ -83,8 +83,8 @@ def _compare(options: argparse.Namespace) -> int:
     return 0
 
 
-def _print_result(result: RunResult) -> None:
-    print_head(result)
+def _print_result(result: RunResult, answer: str) -> None:
+    print_head(result, answer)
     for variant in result.variants:
         print(f"\n== {variant.spec}")
         _print_measured(variant)

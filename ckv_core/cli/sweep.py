@@ -73,7 +73,7 @@ def _sweep(options: argparse.Namespace) -> int:
         _check_cost(request, running.prompt_tokens(request, loaded))
     result = running.run(request, loaded, load_ms)
     if options.json != "-":
-        _print_result(result)
+        _print_result(result, options.answer)
     if options.json is not None:
         from ckv_core.result_json import to_json
 
@@ -96,8 +96,8 @@ def _check_cost(request: CompareRequest, tokens: int) -> None:
         )
 
 
-def _print_result(result: RunResult) -> None:
-    print_head(result)
+def _print_result(result: RunResult, answer: str) -> None:
+    print_head(result, answer)
     print(f"{len(result.variants)} points, the full cache among them\n")
     scores = [key for key in ("token_f1", "edit_similarity") if _is_known(result, key)]
     rows = []

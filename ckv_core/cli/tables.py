@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from ckv_core.events import RunResult
 from ckv_core.ladder import ladder_of
 from ckv_core.memory_line import memory_line
+from ckv_core.metrics.evidence import occurrences
 
 if TYPE_CHECKING:  # it loads scipy, which takes a second
     from ckv_core.metrics.intervals import Interval
@@ -41,8 +42,8 @@ def interval(found: "Interval | None", *, percent: bool = False) -> str:
     return f"{shown(found.mean)} [{shown(found.low)}, {shown(found.high)}]"
 
 
-def print_head(result: RunResult) -> None:
-    """Model, prompt and memory in a line each."""
+def print_head(result: RunResult, answer: str = "") -> None:
+    """Model, prompt and memory in a line each; and whether a reference answer can be found."""
     if result.model is None or result.prompt is None:
         return
     prompt, model = result.prompt, result.model
@@ -52,6 +53,8 @@ def print_head(result: RunResult) -> None:
     )
     if result.memory:
         print(memory_line(result.memory))
+    if answer.strip() and not occurrences(prompt.pieces[: prompt.compressed_tokens], answer):
+        print("note: the reference answer does not occur in the compressed prompt")
 
 
 def print_ladder(result: RunResult) -> None:

@@ -192,6 +192,23 @@ def test_the_same_run_prints_text_and_writes_json(capsys, context, monkeypatch, 
     assert capsys.readouterr().out.startswith('{"schema": 1')
 
 
+def test_an_answer_that_the_prompt_does_not_hold_is_said(capsys, context, monkeypatch) -> None:
+    use_tiny_model(monkeypatch)
+    said = "note: the reference answer does not occur in the compressed prompt"
+    arguments = ["--context", context, "--budgets", "40", "--method", "snapkv"]
+    compared = ["compare", *arguments[:2], "--budget", "40", "--max-new-tokens", "1"]
+    for command in (["sweep", *arguments], compared):
+        assert cli.main([*command, "--answer", "Zanzibar"]) == 0
+        assert said in capsys.readouterr().out
+        assert cli.main([*command, "--answer", "the  FERRY"]) == 0
+        assert said not in capsys.readouterr().out
+    several = ["analyse", *arguments[:2], "--max-new-tokens", "1", "--answer", "Zanzibar"]
+    assert cli.main(several) == 0
+    printed = capsys.readouterr().out
+    assert "the answer does not occur in 1 of 1 compressed prompts" in printed
+    assert "1 prompt: an interval needs at least 5" in printed
+
+
 def test_methods_lists_every_method_and_key_without_torch() -> None:
     code = "import sys; from ckv_core.cli import main; main(['methods']); assert 'torch' not in "
     code += "sys.modules"

@@ -17,10 +17,10 @@ ASSUMED_MASS = 0.5
 ROUNDING = 1e-4
 CHAIN = ("head_l1", "theta", "theta_hat", "theta_relaxed")
 _CHAIN_LOOKS = (
-    ("L, measured", "solid", "circle"),
-    ("theta", "dash", "square"),
-    ("theta-hat", "dot", "triangle-up"),
-    ("relaxed theta", "dashdot", "diamond"),
+    ("L, measured", "lines", "circle"),
+    ("theta", "markers", "square"),
+    ("theta-hat", "markers", "triangle-up"),
+    ("relaxed theta", "markers", "diamond-open"),
 )
 NO_BOUNDS = "Run with “Bounds and oracles” to measure this."
 
@@ -53,7 +53,8 @@ def bounds_figure(result: RunResult, index: int) -> go.Figure:
     Definition: L, theta, theta-hat and relaxed theta of the paper's theorems 2 to 4 with the true
     attention of the first decoding step; theta-hat and the relaxed one bound L only where stage
     1's mass sigma is above 0.5, so heads at or below it stand as crosses at the foot.
-    Unit: L1. n = query heads of one prompt, one step.
+    Unit: L1, on a logarithmic axis, where what is not above 0 has no place. n = query heads of one
+    prompt, one step.
     """
     variant = display_names(result.variants)[index]
     title = f"{variant}: bounds of the head L1"
@@ -67,14 +68,17 @@ def bounds_figure(result: RunResult, index: int) -> go.Figure:
     subtitle = f"{found.violations} violations in {found.covered:,} heads with sigma > 0.5"
     figure = new_figure(title, f"{subtitle}; n = {found.heads:,}", legend_rows=5)
     where = head_names(chain[0], order)
-    for at, (name, dash, symbol) in enumerate(_CHAIN_LOOKS):
-        line = variant_line(at + 1, name, flat[at][order], "L1")
-        line.update(line={"dash": dash, "width": 1.5}, marker={"symbol": symbol, "size": 4})
-        line.update(customdata=where, hovertemplate="%{customdata}: %{y:.4g} L1")
-        figure.add_trace(line)
-    _mark_uncovered(figure, sigma.reshape(-1)[order], where, np.zeros(len(order), np.float32))
+    shown = np.where(flat > 0, flat, np.float32(np.nan))[:, order]
+    for at, (name, mode, symbol) in enumerate(_CHAIN_LOOKS):
+        trace = variant_line(at + 1, name, shown[at], "L1")
+        trace.update(mode=mode, line={"dash": "solid"}, marker={"symbol": symbol, "size": 4})
+        trace.update(customdata=where, hovertemplate="%{customdata}: %{y:.4g} L1")
+        figure.add_trace(trace)
+    positive = shown[np.isfinite(shown)]
+    foot = np.float32(positive.min() / 2 if positive.size else 1)
+    _mark_uncovered(figure, sigma.reshape(-1)[order], where, np.full(len(order), foot))
     figure.update_xaxes(title_text="query heads, by measured L1")
-    figure.update_yaxes(title_text="L1", rangemode="tozero")
+    figure.update_yaxes(title_text="L1", type="log", dtick=1, exponentformat="power")
     return figure
 
 

@@ -10,11 +10,14 @@ from ckv_core.events import RunResult
 from ckv_core.records import Float32Array
 from ui.charts.layout import MISSING_COLOR, display_names, empty_figure, new_figure
 from ui.charts.measured import base_values, named, values_of
-from ui.palette import DENSITY_SCALE, DIVERGING_SCALE
+from ui.palette import DENSITY_SCALE, DIVERGING_SCALE, DIVERGING_STOPS
 
 Against = Literal["value", "difference", "ratio", "wins"]
 CELL_PX = 12
 MAX_HEIGHT = 720
+# Three steps: not so dark that the two outer ones look alike.
+_WIN_STEPS = (DIVERGING_STOPS[2], DIVERGING_STOPS[5], DIVERGING_STOPS[9])
+_WIN_SCALE = [[(at + end) / 3, color] for at, color in enumerate(_WIN_STEPS) for end in (0, 1)]
 
 
 def head_grid_figure(
@@ -100,9 +103,11 @@ def _win_grid(variant: str, name: str, values: Float32Array, base: Float32Array)
     # -1 is a win, so that orange means lower here as in the other two.
     shown = np.where(np.isnan(values - base), np.nan, np.sign(values - base)).astype(np.float32)
     figure = _diverging(_won_title(variant, name, values, base), shown, 1.0, "")
-    ticks = {"tickvals": [-1, 0, 1], "ticktext": ["lower", "same", "higher"]}
+    ticks = {"tickvals": [-2 / 3, 0, 2 / 3], "ticktext": ["lower", "same", "higher"]}
     figure.update_traces(
-        colorbar=ticks, hovertemplate="layer %{y}, head %{x}: %{z} against the base<extra></extra>"
+        colorscale=_WIN_SCALE,
+        colorbar={**ticks, "lenmode": "pixels", "len": 120},
+        hovertemplate="layer %{y}, head %{x}: %{z} (-1 lower, 1 higher)<extra></extra>",
     )
     return figure
 

@@ -78,12 +78,14 @@ def head_layer_figure(result: RunResult, *, oracles_of: int | None = None) -> go
     measured = [(i, values_of(result, i, "head_l1")) for i in indices]
     heads = next(values.shape[1] for _, values in measured if values is not None)
     subtitle = f"Isolated; mean of {heads} query heads, n = 1 decoding step"
+    if oracles and oracles_of is not None:
+        subtitle = f"Mean of {heads} heads, n = 1 step; oracles: budgets of {names[oracles_of]}"
     figure = new_figure(title, subtitle, legend_rows=len(indices) + len(oracles))
     for index, values in measured:
         if values is not None:
             figure.add_trace(variant_line(index, names[index], layer_means(values), "L1"))
     for (label, values), (dash, symbol) in zip(oracles, ORACLE_LOOKS, strict=False):
-        line = variant_line(0, f"{label} ({names[oracles_of or 0]})", layer_means(values), "L1")
+        line = variant_line(0, label, layer_means(values), "L1")
         line.update(line={"color": TEXT_COLOR, "dash": dash, "width": 2})
         figure.add_trace(line.update(marker={"color": TEXT_COLOR, "symbol": symbol, "size": 5}))
     figure.update_xaxes(title_text="layer")

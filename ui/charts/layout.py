@@ -104,10 +104,10 @@ def name_bars(figure: go.Figure, names: Sequence[str]) -> None:
     """
     longest = max((float(bar.x.max()) for bar in figure.data), default=0.0)
     figure.update_traces(textposition="outside", cliponaxis=False)
-    figure.update_xaxes(range=[0, longest * 1.22 or 1])
+    figure.update_xaxes(range=[0, longest * 1.3 or 1], nticks=4)
     figure.update_yaxes(
         tickvals=np.arange(len(names), dtype=np.int16),
-        ticktext=[name.replace(":", ":<br>") for name in names],
+        ticktext=[name.replace(":", ":<br>").replace(", ", ",<br>") for name in names],
         autorange="reversed",
         showgrid=False,
     )

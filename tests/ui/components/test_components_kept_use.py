@@ -32,6 +32,17 @@ def test_two_clicks_and_dragging_select_a_span(open_view: Callable[..., View]) -
     page.keyboard.press("Escape")
 
 
+def test_an_answer_is_found_in_the_prompt_or_said_to_be_missing(
+    open_view: Callable[..., View],
+) -> None:
+    view = open_view()
+    view.show_kept(small_run(), answer="no such answer")
+    missing = "The reference answer does not occur in the compressed prompt."
+    view.page.locator("#kept .ckv-evidence", has_text=missing).wait_for()
+    assert view.page.get_by_role("button", name="Find the reference answer").count() == 0
+    assert evidence(view) == {}
+
+
 def wait_until_zoomed(view: View) -> None:
     view.page.wait_for_function(
         "!/ 0.299 /.test(document.querySelector('#kept .ckv-where').textContent)"
