@@ -118,10 +118,12 @@ def sweep_snapshot(**changes: object) -> RunSnapshot:
     )
 
 
-def store_run(services: Services, asked: CompareRequest, result: RunResult) -> str:
+def store_run(
+    services: Services, asked: CompareRequest, result: RunResult, owner: str | None = None
+) -> str:
     """Save a run as if the worker had sent it; returns its slug."""
     recorder = services._recorder
-    slug = recorder.create(asked)
+    slug = recorder.create(asked, owner=owner)
     recorder.start(slug)
     for event in _events(result):
         recorder.apply(slug, event)

@@ -10,7 +10,8 @@ import pytest
 from ckv_core.errors import ConfigError
 from ckv_core.metrics.intervals import MIN_PROMPTS
 from tests.ui.page_fakes import FakeServices, model_info
-from tests.ui.sweep_fakes import LAYERS, QUERY_HEADS, sweep_result, sweep_snapshot
+from tests.ui.served_app import by, served
+from tests.ui.sweep_fakes import LAYERS, QUERY_HEADS, store_run, sweep_result, sweep_snapshot
 from ui.aggregate import read_slugs, take_together
 from ui.chart_views import several_value
 from ui.charts.aggregate import AGGREGATE_CHARTS, means_csv, win_figure, wins_csv
@@ -179,3 +180,50 @@ def test_what_cannot_be_shown_is_said(text):
     assert area["visible"] is False
     assert notice["tone"] == "error"
     assert notice["text"].endswith(".")
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory):
+    """An app with logins: its client maker, two runs of Ann's and one of Bob's."""
+    with served(tmp_path_factory.mktemp("several")) as app:
+        slugs = [
+            store_run(app.services, run.request, run.result, owner)
+            for run, owner in zip(runs_of(3), ("ann", "ann", "bob"), strict=True)
+        ]
+        yield app, slugs
+
+
+PATHS = ("figure/final", "figure/wins", "means.csv", "wins.csv")
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_charts_and_data_of_several_runs_are_for_whoever_may_read_all_of_them(guarded, path):
+    app, (first, second, foreign) = guarded
+    with app.client("ann") as ann, app.client() as nobody:
+        own = ann.get(f"/several/{first},{second}/{path}")
+        assert own.status_code == 200
+        assert own.headers["cache-control"] == "no-store"
+        mixed = ann.get(f"/several/{first},{foreign}/{path}")
+        unknown = ann.get(f"/several/{first},zzz999zzz999/{path}")
+        assert (mixed.status_code, unknown.status_code) == (404, 404)
+        assert mixed.text.replace(foreign, "") == unknown.text.replace("zzz999zzz999", "")
+        assert nobody.get(f"/several/{first},{second}/{path}").status_code == 401
+
+
+def test_a_share_link_opens_no_charts_of_several_runs(guarded):
+    app, (first, second, _) = guarded
+    with by("ann"):
+        token = app.services.shares.create(first, "1 day")
+    with app.client() as guest:
+        guest.get(f"/s/{token}")
+        assert guest.get(f"/several/{first},{second}/figure/final").status_code == 401
+
+
+@pytest.mark.parametrize("name", ["figure/nothing", "figure/agreement", "figure/final?x=<b>"])
+def test_a_hostile_address_is_answered_plainly(guarded, name):
+    app, (first, *_) = guarded
+    with app.client("ann") as ann:
+        for slugs in (f"{first},{first}", "..%2f..%2fetc", ",", f"{first},<script>"):
+            answer = ann.get(f"/several/{slugs}/{name}")
+            assert answer.status_code == 404
+            assert not answer.headers["content-type"].startswith("text/html")
