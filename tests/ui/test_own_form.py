@@ -38,7 +38,7 @@ def test_a_request_survives_the_way_through_the_form():
 
 def test_a_run_is_started_with_them():
     services = FakeServices()
-    slug = compare_page(services).start(*TYPED.controls())[0]
+    slug = compare_page(services).start(*TYPED.controls(), "")[0]
     assert slug == SLUG
     assert [own.label for own in services.started[0].own_indices] == ["<b>Mine</b>"]
 
@@ -51,7 +51,7 @@ def test_wrong_positions_are_one_sentence_and_nothing_typed_changes(typed, sente
     services = FakeServices()
     controls = dataclasses.replace(TYPED, own=typed).controls()
     page = compare_page(services)
-    slug, notice, *rest = page.start(*controls)
+    slug, notice, *rest = page.start(*controls, "")
     assert slug == ""
     assert sentence in notice["text"]
     assert len(rest) == 4
