@@ -5,6 +5,7 @@ import base64
 import inspect
 import json
 from dataclasses import replace
+from functools import partial
 
 import httpx
 import pytest
@@ -18,13 +19,15 @@ from ckv_core.errors import ConfigError
 from ckv_core.result_json import from_json
 from tests.e2e.app_runner import free_port
 from tests.ui import page_fakes
-from tests.ui.scripted_services import ENDLESS, end_of
+from tests.ui.scripted_services import ENDLESS, end_of, make_client
 from tests.ui.served_app import by, served
 from ui import api as api_module
 from ui import serve as serve_module
 from ui.access import LOGIN_NEEDED
 from ui.api import BROKEN, Api
+from ui.build import launch_options
 from ui.limits import Limits
+from ui.services import Services
 from ui.settings import Settings
 
 NAMES = ["compare", "get_run", "list_runs", "export_run"]
@@ -314,11 +317,9 @@ def test_mcp_refuses_strangers(app):
     assert "401" in repr(caught.value.exceptions)
 
 
-def test_mcp_is_off_unless_wanted(tmp_path):
-    assert not Settings.from_environ({}).mcp
-    with served(tmp_path, with_logins=False) as plain, plain.client() as client:
-        assert client.get("/gradio_api/mcp/schema").status_code == 404
-        assert client.post("/gradio_api/mcp/", json={}).status_code in (404, 405)
+def test_mcp_is_off_unless_wanted(app):
+    for environ, wanted in (({}, False), ({"CKV_MCP": "1"}, True)):
+        assert launch_options(app.services, Settings.from_environ(environ))["mcp_server"] is wanted
 
 
 def test_a_missing_mcp_package_is_one_sentence(tmp_path, monkeypatch):
@@ -329,6 +330,7 @@ def test_a_missing_mcp_package_is_one_sentence(tmp_path, monkeypatch):
     monkeypatch.setenv("CKV_HOME", str(tmp_path))
     monkeypatch.setattr(serve_module.logs, "configure", lambda *_: None)
     monkeypatch.setattr(serve_module.logs, "adopt_loggers", lambda: None)
-    settings = replace(Settings.from_environ({}), mcp=True, port=free_port(), model="none")
+    monkeypatch.setattr(serve_module, "Services", partial(Services, make_client=make_client))
+    settings = replace(Settings.from_environ({}), mcp=True, port=free_port())
     with pytest.raises(ConfigError, match=r"requirements-mcp\.txt"):
         serve_module.serve(settings)

@@ -21,7 +21,8 @@ class OutOfMemoryError(RuntimeError):
 class ScriptedRunner:
     """Scripts: `steps N`, `deaf N`, `hang`, `spin`, `kill`, `exit N`, `refuse`, `bug`, `oom`.
 
-    `deaf` never asks whether to stop; `modules` fails with the names of what is imported.
+    `deaf` never asks whether to stop; `modules` fails with the names of what is imported, `quote`
+    with an error that holds the context.
     """
 
     def __init__(self) -> None:
@@ -47,6 +48,8 @@ class ScriptedRunner:
         yield RunPrepared(self.info, _prompt_info(request), (_variant("full"),), {})
         yield Progress("prefill", 1.0, "layer 2 of 2")
         word, _, number = request.question.partition(" ")
+        if word == "quote":
+            raise ValueError(request.context)
         steps = int(number) if number.isdigit() else 3
         _interrupt(word, steps)
         for step in range(1, steps + 1):
