@@ -282,7 +282,7 @@ def _summaries(session: Session, keys: Sequence[int]) -> list[RunSummary]:
 
 def _living_keys(session: Session, slugs: Sequence[str]) -> list[int]:
     living = select(Run.slug, Run.id).where(Run.slug.in_(set(slugs)), _ALIVE).order_by(Run.id)
-    keys = dict(session.execute(living.with_for_update()).tuples().all())  # other writers wait
+    keys = {row.slug: row.id for row in session.execute(living.with_for_update())}  # others wait
     for slug in slugs:
         if slug not in keys:
             raise RunMissingError(f"There is no run {slug!r}; it may have been deleted.")
