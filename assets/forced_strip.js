@@ -1,6 +1,8 @@
 // Fidelity strip of one card: one cell per position of the full cache's own text.
 // Fetched when seen; arrows move, Enter or a click opens both distributions.
 
+/** A probability; what rounds to nothing is not nothing. */
+const chanceOf = (value) => (value > 0 && value < 0.0005 ? "<0.1%" : percent(value));
 const KL_STEPS = [0.01, 0.1, 1]; // nats; borders between the four heights of a cell's bar
 
 class ForcedStrip {
@@ -105,7 +107,7 @@ class ForcedStrip {
       make("caption", { text: title }),
       make("tbody", {}, ...list(found).map((each) => make("tr", {},
         make("th", { scope: "row", text: visible(str(each.text)) }),
-        make("td", { class: "ckv-num ckv-right", text: percent(each.probability) })))));
+        make("td", { class: "ckv-num ckv-right", text: chanceOf(each.probability) })))));
     const close = make("button", { type: "button", class: "ckv-button ckv-quiet", text: "Close", onclick: () => this.close() });
     this.detail.replaceChildren(
       make("p", { text: `Candidates for token ${at + 1}` }), close,

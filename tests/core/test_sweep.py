@@ -55,6 +55,9 @@ def test_a_sweep_measures_and_generates_what_comparisons_do(
             assert (one.spec, one.token_ids, one.text) == (many.spec, many.token_ids, many.text)
             assert (one.stopped, one.agreement) == (many.stopped, many.agreement)
             assert one.receipt == many.receipt
+            assert set(many.analysis) == ({"head_alpha"} if "auto" in one.spec else set())
+            for name, values in many.analysis.items():
+                np.testing.assert_array_equal(values, one.analysis[name])
             if one.spec == "full":
                 assert many.perturbation is None
                 continue

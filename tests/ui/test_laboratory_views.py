@@ -188,7 +188,7 @@ def test_alphas_of_heads_are_drawn_only_where_a_variant_chose_them():
     names = [chart["name"] for chart in chart_views.perturbation_value(snapshot())["charts"]]
     assert "alphas" not in names
     result = analysed()
-    alphas = np.array([[0, 0.25], [np.nan, np.nan], [1, 0]], np.float32)
+    alphas = np.array([[0, 0.35], [np.nan, np.nan], [1, 0]], np.float32)
     found = {**result.variants[2].analysis, "head_alpha": alphas}
     result.variants[2] = dataclasses.replace(result.variants[2], analysis=found)
     names = [
@@ -199,7 +199,7 @@ def test_alphas_of_heads_are_drawn_only_where_a_variant_chose_them():
     np.testing.assert_array_equal(figure.data[0].z, alphas)
     assert figure.layout.title.subtitle.text == "n = 4 KV heads, 50% of them at 0"
     assert [(band.y0, band.y1) for band in figure.layout.shapes] == [(0.5, 1.5)]
-    assert '2,"snapkv+critical:budget=4","head_alpha","1",0,"",1,"",0.25' in analysis_csv(result)
+    assert '2,"snapkv+critical:budget=4","head_alpha","1",0,"",1,"",0.35\n' in analysis_csv(result)
 
 
 # --- routes -----------------------------------------------------------------------------------
