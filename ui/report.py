@@ -88,13 +88,14 @@ def build_report(
         group: {name: _packed(data) for name, data in found.items()}
         for group, found in contents.files.items()
     }
-    plotly = {"plotly": _plotly()[0]} if files.get("charts") else {}
+    if files.get("charts"):
+        files["charts"]["plotly"] = _plotly()[0]
     page = {"page": _packed(_page_json(run, contents))}
     script = _script(contents)
     text = _PAGE.substitute(
         policy=_POLICY.format(scripts=" ".join((_hash(script.encode()), _plotly()[1]))),
         style=_style(),
-        files="\n".join(_file_tags([page, plotly, *files.values()])),
+        files="\n".join(_file_tags([page, *files.values()])),
         script=script,
     )
     data = text.encode()
