@@ -9,6 +9,7 @@ from ckv_core.errors import ConfigError
 from ckv_core.events import RunResult
 from ckv_core.metrics.intervals import Aggregate, aggregate, interval_note
 from ckv_core.quantities import QUANTITIES
+from ui.charts.measured import unit_name
 from ui.live_runs import RunSnapshot
 from ui.services import Services
 from ui.slugs import is_slug
@@ -33,7 +34,7 @@ class Figure:
 # In the table, and with a chart of their own; of a prompt, averaged over prompts.
 MAIN_FIGURES = (
     *(
-        Figure(f.key, f.label, *(("share", True) if f.unit == "1" else (f.unit, False)))
+        Figure(f.key, f.label, unit_name(f.unit), is_share=f.unit == "1")
         for f in sweep_reading.FIGURES.values()
     ),
     Figure("improved_heads", "Better heads", "share", is_share=True),
@@ -42,7 +43,7 @@ MAIN_FIGURES = (
 # In a chart with a choice; a mean over heads, layers or steps, averaged over prompts.
 LABORATORY_FIGURES = (
     Figure("tightness", "Tightness: head L1 / theta", "ratio"),
-    *(Figure(q.name, q.label, q.unit) for q in QUANTITIES.values()),
+    *(Figure(q.name, q.label, unit_name(q.unit)) for q in QUANTITIES.values()),
 )
 
 

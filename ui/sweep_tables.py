@@ -17,6 +17,7 @@ from ckv_core.sweep_reading import (
     spec_without,
 )
 from ckv_core.variants import VariantSpec
+from ui.charts.measured import unit_name
 
 Cell = dict[str, Any]
 MATCHED = ("final", "head", "kl")
@@ -32,7 +33,7 @@ def points_table(result: RunResult) -> dict[str, Any]:
     columns = [
         _column("method", "Method and alpha", align="left"),
         _column("budget", "Budget", "entries per KV head"),
-        *(_column(m.key, m.label, m.unit) for m in metrics),
+        *(_column(m.key, m.label, unit_name(m.unit)) for m in metrics),
         _column("spec", "SPEC", align="left"),
     ]
     rows = []

@@ -56,7 +56,7 @@ def mean_figure(found: SeveralRuns, figure: Figure) -> go.Figure:
     shown.update_yaxes(
         tickvals=list(range(len(rows))), ticktext=names, autorange="reversed", showgrid=False
     )
-    shown.update_xaxes(title_text=figure.unit, rangemode="tozero")
+    shown.update_xaxes(title_text=figure.unit)
     if figure.is_share:
         shown.update_xaxes(tickformat=".0%")
     shown.update_layout(showlegend=False, height=130 + ROW_PX * max(3, len(rows)))

@@ -32,7 +32,12 @@ def named(name: str) -> Named:
         label, unit, _ = _OWN[name]
     else:
         label, unit = QUANTITIES[name].label, QUANTITIES[name].unit
-    return Named(label, "share" if unit == "1" else unit)
+    return Named(label, unit_name(unit))
+
+
+def unit_name(unit: str) -> str:
+    """What stands at an axis: a share is of unit 1."""
+    return "share" if unit == "1" else unit
 
 
 def values_of(result: RunResult, index: int, name: str) -> Float32Array | None:

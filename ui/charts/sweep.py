@@ -10,6 +10,7 @@ from ckv_core.sweep_reading import FIGURES, AlphaOptimum, Figure, alpha_optima, 
 from ui.charts.alphas import alpha_grid
 from ui.charts.chart import Chart, Control, no_controls
 from ui.charts.layout import TEXT_COLOR, new_figure
+from ui.charts.measured import unit_name
 from ui.palette import color_of, dash_of, marker_of
 from ui.sweep_tables import curve_name, is_known, optimum_name
 
@@ -37,7 +38,7 @@ def curve_figure(result: RunResult, metric: Figure) -> go.Figure:
                 mode="lines+markers",
                 line={"color": color_of(at), "dash": dash_of(at), "width": 2},
                 marker={"color": color_of(at), "symbol": marker_of(at), "size": 7},
-                hovertemplate=f"budget %{{x}}: %{{y:.4g}} {metric.unit}",
+                hovertemplate=f"budget %{{x}}: %{{y:.4g}} {unit_name(metric.unit)}",
             )
         )
     _add_reference(figure, result, metric)
@@ -48,7 +49,7 @@ def curve_figure(result: RunResult, metric: Figure) -> go.Figure:
         tickvals=ticks,
         ticktext=[f"{tick:,}" for tick in ticks],
     )
-    figure.update_yaxes(title_text=metric.unit, rangemode="tozero")
+    figure.update_yaxes(title_text=unit_name(metric.unit), rangemode="tozero")
     return figure
 
 
@@ -59,7 +60,9 @@ def alpha_layer_figure(optimum: AlphaOptimum) -> go.Figure:
     """
     layers = len(optimum.layer_alpha)
     figure = new_figure(
-        "Best alpha of each layer", f"Least mean head L1 of {len(optimum.alphas)} alphas tried"
+        "Best alpha of each layer",
+        f"Least mean head L1 of {len(optimum.alphas)} alphas; dotted: best fixed, "
+        f"{optimum.best_fixed:g}",
     )
     figure.add_trace(
         go.Scatter(
@@ -74,11 +77,9 @@ def alpha_layer_figure(optimum: AlphaOptimum) -> go.Figure:
     figure.add_hline(
         y=optimum.best_fixed,
         line={"color": TEXT_COLOR, "dash": "dot", "width": 2},
-        annotation_text=f"best fixed: {optimum.best_fixed:g}",
-        annotation_position="top right",
     )
     figure.update_xaxes(title_text="layer")
-    figure.update_yaxes(title_text="alpha", range=[-0.05, 1.08])
+    figure.update_yaxes(title_text="alpha", tickvals=list(optimum.alphas))
     figure.update_layout(showlegend=False)
     return figure
 

@@ -36,12 +36,13 @@ class AggregatePage:
         """Lay out the page; call inside its route."""
         self._services = services
         gr.Markdown(INTRO, elem_classes=["section"])
-        with gr.Row(equal_height=False):
+        with gr.Row(equal_height=False, elem_id="aggregate-chosen"):
             self.ids = gr.Textbox(
                 label="Runs",
                 info=f"Their names, with commas; up to {MAX_RUNS}.",
                 elem_id="aggregate-ids",
                 scale=4,
+                min_width=280,
                 lines=1,
                 max_lines=4,
             )

@@ -24,10 +24,10 @@ from ui.forms import (
 from ui.pages.form import Form, build_form, form_updates
 from ui.pages.knob_controls import preset_updates
 from ui.pages.lineage import made_from
-from ui.pages.live import Feed, cancel_run, find_run, follow
+from ui.pages.live import Feed, cancel_run, find_run, follow, run_buttons
 from ui.pages.parts import SILENT, Notice, Tone, said
 from ui.pages.results import ResultsBlock, build_results
-from ui.services import RunSnapshot, Services
+from ui.services import Services
 from ui.settings import Settings
 
 PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
@@ -185,12 +185,7 @@ class ComparePage:
 
     async def tail(self, slug: str) -> AsyncIterator[list[Any]]:
         """Follow the run; the buttons turn with its state."""
-
-        def buttons(snapshot: RunSnapshot) -> list[Any]:
-            final = snapshot.is_final
-            return [gr.update(interactive=final), gr.update(interactive=not final)]
-
-        async for updates in follow(self._services, slug, Feed(self.block), buttons, more=2):
+        async for updates in follow(self._services, slug, Feed(self.block), run_buttons, more=2):
             yield updates
 
     def open(self, request: gr.Request) -> list[Any]:

@@ -19,7 +19,14 @@ from ui.forms import (
     variant_choices,
 )
 from ui.pages.knob_controls import knob_control
-from ui.pages.parts import ContextBar, Notice, OwnBar
+from ui.pages.parts import Notice, OwnBar
+from ui.pages.prompt_controls import (
+    DEVICE_CHOICES,
+    Controls,
+    build_examples,
+    build_prompt,
+    scenario_control,
+)
 
 ANALYSIS_CHOICES = [
     ("Bounds and oracles", "bounds"),
@@ -33,39 +40,21 @@ ANALYSIS_INFO = (
     "Greedy oracle: entries dropped one by one by the true head L1; slow, seconds to minutes "
     "per variant."
 )
-SCENARIO_CHOICES = [
-    ("Context and question are compressed", "regular"),
-    ("Context only; the question is read afterwards", "context-only"),
-]
-DEVICE_CHOICES = ["auto", "cpu", "cuda"]
 DTYPE_CHOICES = ["auto", "float32", "bfloat16", "float16"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Form:
-    """The built controls.
+class Form(Controls):
+    """The built controls, in the order of `CONTROL_NAMES`, and what belongs to this form alone.
 
     Attributes:
-        controls: by name, in the order of `CONTROL_NAMES`; of many kinds, so untyped.
-        examples: each example with its button.
         ladder_base, ladder_button: add the ablation ladder of a method to the variants.
     """
 
-    controls: dict[str, Any]
-    examples: list[tuple[Example, gr.Button]]
-    context_bar: ContextBar
     model_line: Notice
     variants_line: Notice
     ladder_base: Any
     ladder_button: gr.Button
-
-    def inputs(self) -> list[Any]:
-        """All controls, for a handler that reads the form."""
-        return list(self.controls.values())
-
-    def pick(self, *names: str) -> list[Any]:
-        """Some controls."""
-        return [self.controls[name] for name in names]
 
 
 def build_form(
@@ -82,43 +71,17 @@ def build_form(
     controls: dict[str, Any] = {}
     with gr.Row(equal_height=False):
         with gr.Column(scale=5, min_width=320):
-            with gr.Row(elem_classes=["example-row"]):
-                gr.HTML("<span>Try an example</span>", elem_classes=["bare", "example-lead"])
-                buttons = [_example_button(example) for example in examples]
-            controls["context"] = gr.Textbox(
-                label="Context",
-                info="The long text whose cache entries are evicted. Paste it, or open a file.",
-                lines=10,
-                max_lines=10,
-                elem_id="context",
+            buttons = build_examples(examples)
+            context_bar = build_prompt(
+                controls, answer_info="Optional: looked for in every generated text."
             )
-            context_bar = ContextBar(elem_id="context-bar")
-            with gr.Row():
-                controls["question"] = gr.Textbox(
-                    label="Question",
-                    info="Asked about the context; may be empty.",
-                    elem_id="question",
-                    scale=3,
-                    min_width=260,
-                    lines=1,
-                    max_lines=4,
-                )
-                controls["answer"] = gr.Textbox(
-                    label="Reference answer",
-                    info="Optional: looked for in every generated text.",
-                    elem_id="answer",
-                    scale=2,
-                    min_width=200,
-                    lines=1,
-                    max_lines=4,
-                )
         with gr.Column(scale=4, min_width=320):
             model_line = _build_run_controls(controls, models, model)
     variants_line = Notice(elem_id="variants-line")
     base, button = _build_more(controls, device)
     return Form(
         controls={name: controls[name] for name in CONTROL_NAMES},
-        examples=list(zip(examples, buttons, strict=True)),
+        examples=buttons,
         context_bar=context_bar,
         model_line=model_line,
         variants_line=variants_line,
@@ -132,12 +95,6 @@ def form_updates(form: FormValues) -> list[Any]:
     return form.controls()
 
 
-def _example_button(example: Example) -> gr.Button:
-    return gr.Button(
-        example.title, size="sm", min_width=80, scale=0, elem_classes=["example-button"]
-    )
-
-
 def _build_run_controls(controls: dict[str, Any], models: Sequence[str], model: str) -> Notice:
     controls["model"] = gr.Dropdown(
         list(models),
@@ -148,13 +105,7 @@ def _build_run_controls(controls: dict[str, Any], models: Sequence[str], model: 
         elem_id="model",
     )
     model_line = Notice(elem_id="model-line")
-    controls["scenario"] = gr.Radio(
-        SCENARIO_CHOICES,
-        value="regular",
-        label="Scenario",
-        info="What the methods may evict from.",
-        elem_id="scenario",
-    )
+    controls["scenario"] = scenario_control()
     controls["variants"] = gr.CheckboxGroup(
         variant_choices(),
         value=list(DEFAULT_VARIANTS),

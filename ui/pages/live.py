@@ -88,6 +88,12 @@ async def follow(
         LOGGER.info("Stopped following %s: %s", slug, error)
 
 
+def run_buttons(snapshot: RunSnapshot) -> list[Any]:
+    """Updates of the buttons Run and Cancel."""
+    final = snapshot.is_final
+    return [gr.update(interactive=final), gr.update(interactive=not final)]
+
+
 def cancel_run(services: Services, slug: str) -> dict[str, Any]:
     """Ask for a run to stop; its tail shows when it has."""
     if not is_slug(slug):

@@ -10,11 +10,11 @@ from gradio.components import Component
 from ckv_core.errors import CkvError
 from ui.examples import Example
 from ui.pages.compare import SHOW_ADDRESS, show_example
-from ui.pages.live import cancel_run, find_run, follow
+from ui.pages.live import cancel_run, find_run, follow, run_buttons
 from ui.pages.parts import SILENT, Notice, said
 from ui.pages.sweep_form import build_sweep_form
 from ui.pages.sweep_results import SweepFeed, build_sweep_results
-from ui.services import RunSnapshot, Services
+from ui.services import Services
 from ui.settings import Settings
 from ui.sweep_forms import SWEEP_CONTROLS, Cost, SweepForm, estimate, is_costly
 
@@ -177,12 +177,9 @@ class SweepPage:
 
     async def tail(self, slug: str) -> AsyncIterator[list[Any]]:
         """Follow the sweep; the buttons turn with its state."""
-
-        def buttons(snapshot: RunSnapshot) -> list[Any]:
-            final = snapshot.is_final
-            return [gr.update(interactive=final), gr.update(interactive=not final)]
-
-        async for updates in follow(self._services, slug, SweepFeed(self.block), buttons, more=2):
+        async for updates in follow(
+            self._services, slug, SweepFeed(self.block), run_buttons, more=2
+        ):
             yield updates
 
     def open(self, request: gr.Request) -> list[Any]:

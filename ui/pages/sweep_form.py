@@ -8,34 +8,24 @@ import gradio as gr
 
 from ckv_core.config import MAX_NEW_TOKENS, MAX_SWEEP_POINTS
 from ui.examples import Example
-from ui.pages.form import DEVICE_CHOICES, SCENARIO_CHOICES
-from ui.pages.parts import ContextBar, Notice
+from ui.pages.parts import Notice
+from ui.pages.prompt_controls import (
+    DEVICE_CHOICES,
+    Controls,
+    build_examples,
+    build_prompt,
+    scenario_control,
+)
 from ui.sweep_forms import SWEEP_CONTROLS, SweepForm, method_choices
 
 DEFAULTS = SweepForm()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SweepControls:
-    """The built controls.
+class SweepControls(Controls):
+    """The built controls, in the order of `SWEEP_CONTROLS`, and the line of cost."""
 
-    Attributes:
-        controls: by name, in the order of `SWEEP_CONTROLS`; of many kinds, so untyped.
-        examples: each example with its button.
-    """
-
-    controls: dict[str, Any]
-    examples: list[tuple[Example, gr.Button]]
-    context_bar: ContextBar
     cost_line: Notice
-
-    def inputs(self) -> list[Any]:
-        """All controls, for a handler that reads the form."""
-        return list(self.controls.values())
-
-    def pick(self, *names: str) -> list[Any]:
-        """Some controls."""
-        return [self.controls[name] for name in names]
 
 
 def build_sweep_form(
@@ -45,56 +35,20 @@ def build_sweep_form(
     controls: dict[str, Any] = {}
     with gr.Row(equal_height=False):
         with gr.Column(scale=5, min_width=320):
-            with gr.Row(elem_classes=["example-row"]):
-                gr.HTML("<span>Try an example</span>", elem_classes=["bare", "example-lead"])
-                buttons = [
-                    gr.Button(
-                        each.title, size="sm", min_width=80, scale=0, elem_classes="example-button"
-                    )
-                    for each in examples
-                ]
-            context_bar = _build_prompt(controls)
+            buttons = build_examples(examples)
+            context_bar = build_prompt(
+                controls, answer_info="Optional: looked for where text is generated."
+            )
         with gr.Column(scale=4, min_width=320):
             _build_model(controls, models, model, device)
             _build_grid(controls)
     cost_line = Notice(elem_id="cost-line")
     return SweepControls(
         controls={name: controls[name] for name in SWEEP_CONTROLS},
-        examples=list(zip(examples, buttons, strict=True)),
+        examples=buttons,
         context_bar=context_bar,
         cost_line=cost_line,
     )
-
-
-def _build_prompt(controls: dict[str, Any]) -> ContextBar:
-    controls["context"] = gr.Textbox(
-        label="Context",
-        info="The long text whose cache entries are evicted. Paste it, or open a file.",
-        lines=10,
-        max_lines=10,
-        elem_id="context",
-    )
-    bar = ContextBar(elem_id="context-bar")
-    with gr.Row():
-        controls["question"] = gr.Textbox(
-            label="Question",
-            info="Asked about the context; may be empty.",
-            elem_id="question",
-            scale=3,
-            min_width=260,
-            lines=1,
-            max_lines=4,
-        )
-        controls["answer"] = gr.Textbox(
-            label="Reference answer",
-            info="Optional: looked for where text is generated.",
-            elem_id="answer",
-            scale=2,
-            min_width=200,
-            lines=1,
-            max_lines=4,
-        )
-    return bar
 
 
 def _build_model(controls: dict[str, Any], models: Sequence[str], model: str, device: str) -> None:
@@ -107,7 +61,7 @@ def _build_model(controls: dict[str, Any], models: Sequence[str], model: str, de
             allow_custom_value=True,
             elem_id="model",
             scale=3,
-            min_width=200,
+            min_width=260,
         )
         controls["device"] = gr.Dropdown(
             DEVICE_CHOICES,
@@ -117,13 +71,7 @@ def _build_model(controls: dict[str, Any], models: Sequence[str], model: str, de
             elem_id="device",
             min_width=120,
         )
-    controls["scenario"] = gr.Radio(
-        SCENARIO_CHOICES,
-        value="regular",
-        label="Scenario",
-        info="What the methods may evict from.",
-        elem_id="scenario",
-    )
+    controls["scenario"] = scenario_control()
 
 
 def _build_grid(controls: dict[str, Any]) -> None:

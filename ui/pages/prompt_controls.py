@@ -1,0 +1,97 @@
+"""The controls that both forms have: examples, context, question, reference answer, scenario."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gradio as gr
+
+from ui.examples import Example
+from ui.pages.parts import ContextBar
+
+SCENARIO_CHOICES = [
+    ("Context and question are compressed", "regular"),
+    ("Context only; the question is read afterwards", "context-only"),
+]
+DEVICE_CHOICES = ["auto", "cpu", "cuda"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Controls:
+    """A built form.
+
+    Attributes:
+        controls: by name, in the order of the form's values; of many kinds, so untyped.
+        examples: each example with its button.
+    """
+
+    controls: dict[str, Any]
+    examples: list[tuple[Example, gr.Button]]
+    context_bar: ContextBar
+
+    def inputs(self) -> list[Any]:
+        """All controls, for a handler that reads the form."""
+        return list(self.controls.values())
+
+    def pick(self, *names: str) -> list[Any]:
+        """Some controls."""
+        return [self.controls[name] for name in names]
+
+
+def build_examples(examples: Sequence[Example]) -> list[tuple[Example, gr.Button]]:
+    """A row of buttons; call inside a Blocks context."""
+    with gr.Row(elem_classes=["example-row"]):
+        gr.HTML("<span>Try an example</span>", elem_classes=["bare", "example-lead"])
+        buttons = [
+            gr.Button(each.title, size="sm", min_width=80, scale=0, elem_classes=["example-button"])
+            for each in examples
+        ]
+    return list(zip(examples, buttons, strict=True))
+
+
+def build_prompt(controls: dict[str, Any], *, answer_info: str) -> ContextBar:
+    """Add `context`, `question` and `answer` to the controls; call inside a Blocks context.
+
+    Args:
+        controls: by name; filled in.
+        answer_info: what the reference answer is for.
+    """
+    controls["context"] = gr.Textbox(
+        label="Context",
+        info="The long text whose cache entries are evicted. Paste it, or open a file.",
+        lines=10,
+        max_lines=10,
+        elem_id="context",
+    )
+    bar = ContextBar(elem_id="context-bar")
+    with gr.Row():
+        controls["question"] = gr.Textbox(
+            label="Question",
+            info="Asked about the context; may be empty.",
+            elem_id="question",
+            scale=3,
+            min_width=260,
+            lines=1,
+            max_lines=4,
+        )
+        controls["answer"] = gr.Textbox(
+            label="Reference answer",
+            info=answer_info,
+            elem_id="answer",
+            scale=2,
+            min_width=200,
+            lines=1,
+            max_lines=4,
+        )
+    return bar
+
+
+def scenario_control() -> gr.Radio:
+    """What the methods may evict from."""
+    return gr.Radio(
+        SCENARIO_CHOICES,
+        value="regular",
+        label="Scenario",
+        info="What the methods may evict from.",
+        elem_id="scenario",
+    )
