@@ -181,6 +181,7 @@ class FakeServices:
     """The methods that pages call."""
 
     is_guest = False
+    with_logins = False
 
     def __init__(self, *runs: RunSnapshot) -> None:
         self.runs = {run.slug: run for run in runs or (snapshot(),)}

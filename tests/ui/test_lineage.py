@@ -1,7 +1,6 @@
 """Running again: the same request, told from which run it comes."""
 
 import dataclasses
-from types import SimpleNamespace
 
 import gradio as gr
 import pytest
@@ -29,7 +28,6 @@ def test_reproducing_starts_the_same_request_as_a_rerun():
 def test_no_run_is_not_reproduced(slug):
     services = FakeServices()
     assert "There is no run of this name" in section(services).reproduce(slug)["told"]
-    assert section(services).open(SimpleNamespace(query_params={"id": slug})) is None
     assert services.started == []
 
 
@@ -53,10 +51,10 @@ def test_a_form_filled_in_by_hand_has_no_parent(source):
 def test_a_guest_is_told_to_be_one_and_nothing_else():
     services = FakeServices()
     services.is_guest = True
-    value = section(services).open(SimpleNamespace(query_params={"id": SLUG}))
+    (value,) = section(services).open(SLUG)
     assert value == {"guest": True}
 
 
 def test_a_run_alone_has_no_relatives():
-    value = section(FakeServices()).open(SimpleNamespace(query_params={"id": SLUG}))
+    (value,) = section(FakeServices()).open(SLUG)
     assert (value["parent"], value["children"]) == (None, [])

@@ -163,9 +163,20 @@ def test_an_unknown_run_is_one_sentence_on_every_page(slug):
     with gr.Blocks(analytics_enabled=False):
         run = RunPage(services).open(open_request(id=slug))
     assert "There is no run of this name" in run[2]["text"]
+    assert all(value is None or is_skip(value) for value in run[4:])
     if slug:
         home = compare_page(services).open(open_request(id=slug))
         assert "There is no run of this name" in home[len(CONTROL_NAMES) + 1]["text"]
+
+
+def test_a_run_that_is_over_is_shown_at_once_and_only_another_is_followed():
+    with gr.Blocks(analytics_enabled=False):
+        over, going = RunPage(FakeServices()), RunPage(FakeServices(running()))
+    followed = 3
+    shown = over.open(open_request(id=SLUG))
+    assert shown[followed] == ""
+    assert any(isinstance(value, dict) and "cards" in value for value in shown)
+    assert going.open(open_request(id=SLUG))[followed] == SLUG
 
 
 def test_cancel_asks_for_known_runs_only():

@@ -3,6 +3,7 @@
 from typing import Any
 
 import gradio as gr
+from gradio.components import Component
 
 from ckv_core.config import CompareRequest
 from ckv_core.errors import CkvError
@@ -33,21 +34,23 @@ class LineageSection:
         self._services = services
         self._view = LineageView(elem_id="lineage")
 
-    def wire(self, page: gr.Blocks, slug: gr.Textbox) -> None:
-        """Connect opening and running again; `slug` holds the page's run."""
-        page.load(self.open, None, [self._view], **PRIVATE)
+    @property
+    def outputs(self) -> list[Component]:
+        """What `open` writes."""
+        return [self._view]
+
+    def wire(self, slug: gr.Textbox) -> None:
+        """Connect running again; `slug` holds the page's run."""
         self._view.reproduce(self.reproduce, [slug], [self._view], **PRIVATE)
 
-    def open(self, request: gr.Request) -> dict[str, Any] | None:
-        """Where the run that the address names comes from, and what was made from it."""
+    def open(self, slug: str) -> list[dict[str, Any] | None]:
+        """Where a run comes from, and what was made from it; an empty slug is no run."""
         if self._services.is_guest:
-            return {"guest": True}
-        slug = request.query_params.get("id") if request else None
+            return [{"guest": True}]
         try:
-            find_run(self._services, slug)
-            return self._value(str(slug))
+            return [self._value(slug) if slug else None]
         except CkvError:
-            return None
+            return [None]
 
     def reproduce(self, slug: str) -> dict[str, Any] | None:
         """Start the same request once more."""

@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import gradio as gr
+from gradio.blocks import Block
 
 from ckv_core.errors import CkvError
 from storage.shares import ShareRecord
@@ -35,18 +36,21 @@ class ShareSection:
             self._links = ShareLinks(elem_id="share-links")
         self._area = area
 
-    def wire(self, page: gr.Blocks, slug: gr.Textbox) -> None:
-        """Connect opening, making and revoking; `slug` holds the page's run."""
-        page.load(self.open, None, [self._area, self._links], **PRIVATE)
+    @property
+    def outputs(self) -> list[Block]:
+        """What `open` writes."""
+        return [self._area, self._links]
+
+    def wire(self, slug: gr.Textbox) -> None:
+        """Connect making and revoking; `slug` holds the page's run."""
         self._links.issue(self.issue, [slug], [self._links], **PRIVATE)
         self._links.revoke(self.revoke, [slug], [self._links], **PRIVATE)
 
-    def open(self, request: gr.Request) -> list[Any]:
-        """Show the section to whoever may share the run."""
-        slug = request.query_params.get("id") if request else None
-        if not is_slug(slug) or not self._services.may_change(str(slug)):
+    def open(self, slug: str) -> list[Any]:
+        """Show the section to whoever may share the run; an empty slug is no run."""
+        if not slug or not self._services.may_change(slug):
             return [gr.skip(), gr.skip()]
-        return [gr.update(visible=True), self._value(str(slug))]
+        return [gr.update(visible=True), self._value(slug)]
 
     def issue(self, slug: str, event: gr.EventData) -> dict[str, Any]:
         """Make a link; its address is shown this once."""
