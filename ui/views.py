@@ -121,7 +121,7 @@ def details_value(snapshot: RunSnapshot) -> dict[str, Any]:
         ("Question", request.question or "none"),
         ("Reference answer", request.answer or "none"),
         ("Scenario", request.scenario),
-        ("Variants", "\n".join(request.variants)),
+        ("Variants", "\n".join([*request.variants, *map(str, request.own_indices)])),
         ("Settings for all", _defaults_text(request)),
         ("New tokens", _new_tokens_text(request)),
         ("Laboratory", ", ".join(request.analysis) or "off"),
