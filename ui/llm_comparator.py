@@ -13,10 +13,10 @@ from ckv_core.config import CompareRequest
 from ckv_core.errors import ConfigError
 from ckv_core.events import RunResult
 from ckv_core.records import VariantResult
+from ckv_core.sweep_reading import mean_head_l1
 from storage.records import RunNotes
 from ui.charts.layout import display_names
 from ui.live_runs import RunSnapshot
-from ui.summary import mean_head_l1
 
 SCORE_RANGE = 1.5  # the tool takes scores of -1.5 to 1.5; above 0 the first model is better
 TO_ANSWER = "Token F1 with the reference answer"

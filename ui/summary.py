@@ -6,6 +6,7 @@ import numpy as np
 
 from ckv_core.events import RunResult
 from ckv_core.records import ModelInfo, VariantResult
+from ckv_core.sweep_reading import mean_head_l1
 from ui.summary_columns import FIDELITY_COLUMNS, NOT_YET, Cell, Column, cell_of
 
 MIB = 2**20
@@ -141,15 +142,6 @@ def _answer(_: RunResult, variant: VariantResult) -> Cell:
     if variant.answer_found is None:
         return NOT_YET
     return cell_of("yes", tone="good") if variant.answer_found else cell_of("no", tone="warn")
-
-
-def mean_head_l1(variant: VariantResult) -> float | None:
-    """Mean isolated head L1 over the query heads of evictable layers."""
-    if variant.perturbation is None:
-        return None
-    head_l1 = variant.perturbation.head_l1
-    finite = head_l1[np.isfinite(head_l1)]
-    return float(finite.mean()) if finite.size else None
 
 
 COLUMNS: tuple[Column, ...] = (

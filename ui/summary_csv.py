@@ -4,8 +4,9 @@ import csv
 import io
 
 from ckv_core.events import RunResult
+from ckv_core.sweep_reading import mean_head_l1
 from ui.charts.tables import safe_text
-from ui.summary import mean_head_l1, requested_bytes
+from ui.summary import requested_bytes
 from ui.summary_columns import forced_mean
 
 CSV_FIELDS = (
