@@ -21,6 +21,7 @@ from tests.e2e.app_runner import free_port
 from tests.ui import page_fakes
 from tests.ui.scripted_services import ENDLESS, end_of, make_client
 from tests.ui.served_app import by, served
+from tests.ui.test_security import every_route
 from ui import api as api_module
 from ui import serve as serve_module
 from ui.access import LOGIN_NEEDED
@@ -212,8 +213,11 @@ def test_nobody_gets_anywhere_without_a_login(app, slug):
             assert call.status_code == 401
             assert nobody.post(f"/gradio_api/call/{name}", json={"data": []}).status_code == 401
         assert nobody.post("/api/runs", json={"context": "x"}).status_code == 401
-        for path in ("/api/runs", f"/api/runs/{slug}", "/gradio_api/mcp/schema"):
-            assert nobody.get(path).status_code == 401
+        table = [("GET", "/api/runs"), ("GET", f"/api/runs/{slug}"), *every_route(app.routes)]
+        tools = [row for row in table if row[1].startswith(("/api/", "/gradio_api/mcp"))]
+        assert len(tools) >= 6
+        for method, path in tools:
+            assert nobody.request(method, path).status_code == 401, path
 
 
 def test_another_users_run_looks_like_none(app, slug):
