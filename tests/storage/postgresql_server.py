@@ -84,12 +84,12 @@ def running_server() -> Iterator[PostgresqlServer]:
             password = _make_cluster(programs, folder, identity)
             server = PostgresqlServer(_free_port(), password)
             with _started(programs, folder, server, identity) as log:
-                if _answers(server, log):
+                if _is_ready(log):
                     yield server
                     return
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-    raise AssertionError("the PostgreSQL server did not start")
+    raise AssertionError("no free port was left alone")
 
 
 def _programs() -> Path:
@@ -165,16 +165,16 @@ def _started(
         process.wait(PATIENCE_S)
 
 
-def _answers(server: PostgresqlServer, log: Path) -> bool:
+def _is_ready(log: Path) -> bool:
     until = time.monotonic() + PATIENCE_S
-    while time.monotonic() < until and "FATAL" not in log.read_text():
-        try:
-            psycopg.connect(server.url("postgres")).close()
-        except psycopg.OperationalError:
-            time.sleep(0.05)
-        else:
+    while time.monotonic() < until:
+        said = log.read_text()
+        if "ready to accept connections" in said:
             return True
-    return False
+        if "could not create any TCP/IP sockets" in said:
+            return False
+        time.sleep(0.05)
+    raise AssertionError(f"the PostgreSQL server did not start: {log.read_text()}")
 
 
 def _free_port() -> int:

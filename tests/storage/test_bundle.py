@@ -87,7 +87,7 @@ def assert_refused(database: Database, data: bytes, match: str = "bundle") -> No
         assert session.connection().exec_driver_sql("SELECT count(*) FROM runs").scalar() == 0
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(stream=events())
 def test_an_imported_run_equals_the_exported_one(there, opened, stream):
     slug = made(there, stream)

@@ -1,5 +1,6 @@
 """A long run opens fast and takes little space."""
 
+import math
 import sys
 import time
 
@@ -25,10 +26,12 @@ def test_an_8k_run_of_eight_variants_opens_fast_and_stays_small(database: Databa
     for event in stream:
         recorder.apply(slug, event)
     recorder.finish(slug)
-    began = time.perf_counter()
-    with database.read() as session:
-        run = repository.load_run(session, slug)
-    seconds = time.perf_counter() - began
+    seconds = math.inf
+    for _ in range(3):  # the best of three, as the machine may be busy with something else
+        began = time.perf_counter()
+        with database.read() as session:
+            run = repository.load_run(session, slug)
+        seconds = min(seconds, time.perf_counter() - began)
     assert_same_result(run.result, folded(stream))
     with database.read() as session:
         megabytes = session.scalar(text(SIZES[database.engine.dialect.name])) / 1e6
