@@ -12,6 +12,7 @@ from ckv_core.errors import CkvError
 from storage import shares
 from storage.models import ShareLink
 from storage.repository import RunMissingError
+from tests.ui.report_reading import opened
 from tests.ui.scripted_services import end_of, request
 from tests.ui.served_app import Served, by, served
 from ui.access import AccessError, Viewer, acting_as
@@ -66,7 +67,10 @@ def change_link(app: Served, token: str, **values) -> None:
 # --- owners ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("tail", ["prompt", "result.json", "table.csv", "0/retained"])
+@pytest.mark.parametrize(
+    "tail",
+    ["prompt", "result.json", "table.csv", "0/retained", "report.html", "llm_comparator.json"],
+)
 def test_another_users_run_answers_like_a_missing_one(app, slug, tail):
     with app.client("bob") as bob:
         theirs = bob.get(f"/data/{slug}/{tail}")
@@ -187,6 +191,16 @@ def test_a_share_link_shows_one_run_and_nothing_else(app, slug, other):
         for path in ("/", "/runs", "/methods", "/sweep", "/aggregate", "/metrics", "/nothing"):
             assert client.get(path).status_code == 401, path
         assert "prompt tokens" not in str(app.queued(client, "RunPage.tail", other))
+
+
+def test_a_share_link_gives_the_report_without_the_owners_note(app, slug):
+    address = f"/data/{slug}/report.html?without=charts,kept"
+    with by("ann"):
+        app.services.library.annotate(slug, "steps 2", "for my eyes", ["mine"])
+    with holder(app, link(app, slug)) as client:
+        assert "for my eyes" not in opened(client.get(address).content).files["page"].decode()
+    with app.client("ann") as client:
+        assert "for my eyes" in opened(client.get(address).content).files["page"].decode()
 
 
 def test_a_share_link_starts_changes_and_lists_nothing(app, slug):
