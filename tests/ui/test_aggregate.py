@@ -160,6 +160,22 @@ def test_the_file_has_the_ends_of_the_intervals():
     assert all(row["cells"]["final_low"]["value"] is not None for row in table["rows"])
 
 
+def test_the_chain_of_bounds_is_counted_over_all_prompts():
+    runs = runs_of(2)
+    for run, theta_hat in zip(runs, (4.0, 0.5), strict=True):
+        variant = run.result.variants[1]
+        ones = np.ones_like(variant.perturbation.head_l1)
+        chain = {"theta": ones, "theta_hat": ones * theta_hat, "theta_relaxed": ones * 9}
+        sigma = np.where(np.arange(QUERY_HEADS) < 2, np.float32(0.9), np.float32(0.2)) * ones
+        moved = dataclasses.replace(variant.perturbation, head_l1=ones / 2)
+        analysis = {**chain, "sigma_stage1": sigma, "value_mass": ones}
+        run.result.variants[1] = dataclasses.replace(variant, perturbation=moved, analysis=analysis)
+    table = means_table(take_together(runs))
+    broken = [row["cells"].get("broken", {}).get("text") for row in table["rows"]]
+    assert broken == [f"{2 * LAYERS} of {2 * 2 * LAYERS}"] + [None] * 15
+    assert "Bounds broken" in [column["label"] for column in table["columns"]]
+
+
 def page_with(*runs) -> AggregatePage:
     with gr.Blocks(analytics_enabled=False):
         return AggregatePage(FakeServices(*runs))

@@ -99,7 +99,6 @@ def means_table(found: SeveralRuns) -> dict[str, Any]:
     known = found.known(MAIN_FIGURES)
     columns: list[dict[str, Any]] = [
         {"key": "variant", "label": "Variant", "align": "left"},
-        {"key": "spec", "label": "SPEC", "align": "left"},
         {"key": "n", "label": "n", "unit": "prompts"},
     ]
     for figure in known:
@@ -109,6 +108,9 @@ def means_table(found: SeveralRuns) -> dict[str, Any]:
             for end in ("low", "high")
         ]
     columns.append({"key": "wins", "label": "Heads won", "unit": "of the means"})
+    if any(member.violations is not None for member in found.members):
+        columns.append({"key": "broken", "label": "Bounds broken", "unit": "of sigma over 0.5"})
+    columns.append({"key": "spec", "label": "SPEC", "align": "left"})
     return {
         "caption": "Means over the prompts",
         "columns": columns,
@@ -117,7 +119,8 @@ def means_table(found: SeveralRuns) -> dict[str, Any]:
             for at, member in enumerate(found.members)
         ],
         "note": "Mean, and 95 % bootstrap interval (BCa) over prompts. Heads won: query heads "
-        "whose mean L1 over the prompts is below that of the same variant without CriticalKV.",
+        "whose mean L1 over the prompts is below that of the same variant without CriticalKV. "
+        "Bounds broken: heads with sigma over 0.5 where L1 <= theta <= theta-hat <= relaxed fails.",
         "file": "aggregate.csv",
     }
 
@@ -140,6 +143,9 @@ def _cells(member: Aggregate, n: int) -> dict[str, Any]:
     if (wins := member.head_wins) and wins.heads:
         text = f"{wins.count:,} of {wins.heads:,} ({wins.share:.1%})"
         cells["wins"] = {"text": text, "value": wins.count}
+    if member.violations is not None:
+        text = f"{member.violations:,} of {member.checked:,}"
+        cells["broken"] = {"text": text, "value": member.violations}
     return cells
 
 
