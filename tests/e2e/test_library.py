@@ -1,0 +1,143 @@
+"""The library in a real browser: runs compared, taken along as a bundle, and brought back."""
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from ckv_core.config import CompareRequest
+from ckv_core.events import RunFinished, RunPrepared, RunResult
+from ckv_core.records import RetainedSet
+from ckv_core.result_json import to_json
+from tests.ui.page_fakes import done_result, request
+from tests.ui.served_app import Served, served
+
+
+@pytest.fixture(scope="module")
+def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with served(tmp_path_factory.mktemp("library"), with_logins=False) as app:
+        yield app
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    context = browser.new_context(viewport={"width": 430, "height": 900}, accept_downloads=True)
+    context.set_default_timeout(20_000)
+    yield context.new_page()
+    context.close()
+
+
+def stored(app: Served, asked: CompareRequest, result: RunResult) -> str:
+    """Save a run with everything in it; returns its slug."""
+    recorder = app.services._recorder
+    slug = recorder.create(asked)
+    recorder.start(slug)
+    assert result.model is not None
+    assert result.prompt is not None
+    variants = tuple(result.variants)
+    recorder.apply(slug, RunPrepared(result.model, result.prompt, variants, result.environment))
+    recorder.apply(slug, RunFinished(result.timings_ms))
+    recorder.finish(slug)
+    return slug
+
+
+@pytest.fixture(scope="module")
+def slugs(app: Served) -> dict[str, str]:
+    """Two runs on one prompt, one on another."""
+    kept = np.zeros((3, 2, 10), np.bool_)
+    kept[..., 2:6] = True
+    changed = done_result()
+    changed.variants[1] = dataclasses.replace(
+        changed.variants[1],
+        token_ids=(1, 9, 4),
+        token_texts=("one", " <b>x</b>", " y"),
+        retained=RetainedSet.from_mask(kept),
+    )
+    other = done_result()
+    other.prompt = dataclasses.replace(other.prompt, token_ids=tuple(range(1, 11)))
+    asked = request(question="first?", max_new_tokens=9)
+    return {
+        "first": stored(app, asked, done_result()),
+        "second": stored(app, dataclasses.replace(asked, answer="x"), changed),
+        "other": stored(app, request(question="other?"), other),
+    }
+
+
+def test_runs_on_one_prompt_are_compared_token_by_token(
+    app: Served, slugs: dict[str, str], page: Page
+) -> None:
+    page.goto(f"{app.url}/runs")
+    for name in ("first", "second"):
+        row = page.locator("#runs tbody tr", has=page.locator(f'a[href$="{slugs[name]}"]'))
+        row.get_by_role("checkbox").check()
+    page.get_by_label("Chosen runs").get_by_role("link", name="Compare").click()
+    found = page.locator("#differences")
+    headings = found.locator("h3")
+    expect(headings).to_have_text(["Settings that differ", "Variants, token by token", "Figures"])
+    settings = found.get_by_role("region", name="Settings that differ")
+    expect(settings.get_by_role("rowheader")).to_have_text(["answer"])
+    snapkv = found.locator("details", has_text="snapkv:budget=4").first
+    expect(snapkv).to_have_attribute("open", "")
+    expect(snapkv.locator("mark")).to_have_text([" <b>x</b>", " y"])
+    expect(snapkv).to_contain_text("the first differing token is number 2")
+    expect(snapkv).to_contain_text('keeps in A and none in B: 2 (0 "t0 ", 1 "t1 ")')
+    expect(snapkv).to_contain_text('keeps in B and none in A: 2 (4 "t4 ", 5 "t5 ")')
+    full = found.locator("details", has_text="Full cache").first
+    expect(full).not_to_have_attribute("open", "")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 430
+
+
+def test_runs_on_other_prompts_are_compared_by_their_tables(
+    app: Served, slugs: dict[str, str], page: Page
+) -> None:
+    page.goto(f"{app.url}/compare-runs?ids={slugs['first']},{slugs['other']}")
+    found = page.locator("#differences")
+    expect(found).to_contain_text("The prompts differ")
+    expect(found.locator("h3").first).to_have_text("Settings that differ")
+    expect(found.locator("mark")).to_have_count(0)
+    figures = found.get_by_role("region", name="Figures")
+    expect(figures).to_contain_text("Final hidden L1")
+
+
+def test_chosen_runs_are_exported_and_come_back_after_their_loss(
+    app: Served, slugs: dict[str, str], page: Page, tmp_path: Path
+) -> None:
+    app.services.library.annotate(slugs["first"], "Kept title", "kept note", ["kept"])
+    page.goto(f"{app.url}/runs")
+    row = page.locator("#runs tbody tr", has_text="Kept title")
+    row.get_by_role("checkbox").check()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Export chosen").click()
+    bundle = tmp_path / download.value.suggested_filename
+    assert bundle.name == f"ckv-{slugs['first']}.zip"
+    download.value.save_as(bundle)
+    expect(page.locator("#runs")).to_contain_text("with prompts, notes and tags")
+
+    with served(tmp_path / "elsewhere", with_logins=False) as elsewhere:
+        page.goto(f"{elsewhere.url}/runs")
+        expect(page.locator("#runs")).to_contain_text("No runs yet")
+        choose = page.locator("#runs input[data-import]")
+        choose.set_input_files(bundle)
+        expect(page.locator("#runs")).to_contain_text("Imported 1 of 1 run.")
+        expect(row).to_contain_text("kept note")
+        expect(row).to_contain_text("#kept")
+        choose.set_input_files(bundle)
+        expect(page.locator("#runs")).to_contain_text(f"already here: {slugs['first']}.")
+
+        result = tmp_path / "result.json"
+        result.write_text(json.dumps(to_json(done_result())))
+        choose.set_input_files(result)
+        expect(page.locator("#runs tbody tr")).to_have_count(2)
+
+        wrong = tmp_path / "notes.json"
+        wrong.write_text("<img src=x onerror=alert(1)>")
+        choose.set_input_files(wrong)
+        line = page.locator("#runs [role=status]", has_text="refused")
+        expect(line).to_have_text(
+            "The file was refused, nothing was imported: it is neither a bundle nor a result JSON."
+        )
+        assert page.evaluate("document.documentElement.scrollWidth") <= 430
