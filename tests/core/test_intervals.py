@@ -7,6 +7,7 @@ import pytest
 
 from ckv_core.errors import ConfigError
 from ckv_core.events import RunResult
+from ckv_core.metrics import intervals
 from ckv_core.metrics.intervals import MIN_PROMPTS, aggregate, interval_note, mean_interval
 from ckv_core.records import Perturbation, VariantResult
 
@@ -95,3 +96,19 @@ def test_runs_of_different_variants_are_not_averaged() -> None:
         aggregate([run([1, 1], [2, 2]), other])
     with pytest.raises(ConfigError, match="nothing to average"):
         aggregate([])
+
+
+def test_intervals_are_drawn_only_where_they_are_read(monkeypatch) -> None:
+    drawn = []
+    monkeypatch.setattr(intervals, "mean_interval", lambda values: drawn.append(values) or values)
+    found = intervals.Intervals({"a": [1.0], "b": [2.0, 3.0]})
+    assert ("a" in found, "c" in found, list(found), found.prompts("b")) == (
+        True,
+        False,
+        ["a", "b"],
+        2,
+    )
+    assert found.get("c") is None
+    assert drawn == []
+    assert found["b"] is found["b"]
+    assert drawn == [[2.0, 3.0]]

@@ -187,3 +187,16 @@ def test_savings_compare_every_other_curve_with_each_point() -> None:
     assert (first.match.outcome, first.share) == ("better", None)
     assert second.match.budget == pytest.approx(128)
     assert second.share == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    "grid",
+    [
+        SweepGrid(methods=("snapkv", "adakv+critical"), budgets=("64", "10%"), alphas=("0", "0.5")),
+        SweepGrid(methods=("snapkv+critical:stage2=pooled",), budgets=("64",), alphas=("0.125",)),
+        SweepGrid(methods=("streaming_llm", "snapkv+critical_auto"), budgets=("4MiB",)),
+    ],
+)
+def test_the_grid_around_a_sweeps_points_gives_them_again(grid: SweepGrid) -> None:
+    points = grid.variants()
+    assert SweepGrid.around(points).variants() == points

@@ -7,6 +7,7 @@ from typing import Any
 import gradio as gr
 from gradio.components import Component
 
+from ckv_core.config import CompareRequest
 from ckv_core.errors import CkvError
 from ui.examples import Example
 from ui.pages.compare import SHOW_ADDRESS, show_example
@@ -195,8 +196,11 @@ class SweepPage:
             return [*untouched, said(str(error), "error")]
         told = f"The prompt of run {source} is filled in; choose what to sweep."
         if asked.kind == "sweep":
-            whole = set(form.request().variants) == set(asked.variants)
-            grid = "the grid" if whole else "the smallest grid that holds the points"
+            grid = (
+                "the grid"
+                if _is_whole_grid(form, asked)
+                else "the smallest grid that holds the points"
+            )
             told = f"The prompt and {grid} of run {source} are filled in; change them and run."
         return [*form.controls(), said(told)]
 
@@ -217,6 +221,14 @@ class SweepPage:
     def _refused(self, error: CkvError) -> list[Any]:
         rest = [gr.skip()] * 4
         return ["", said(str(error), "error"), *rest, gr.update(visible=False), SILENT]
+
+
+def _is_whole_grid(form: SweepForm, asked: CompareRequest) -> bool:
+    """Whether the form's grid has just the points of a run; an imported one may lack any."""
+    try:
+        return set(form.request().variants) == set(asked.variants)
+    except CkvError:
+        return False
 
 
 _PASTE = "Paste a context to see what they cost."
