@@ -46,8 +46,9 @@ class UnavailableError(Exception):
 
 @dataclass(frozen=True)
 class PostgresqlServer:
-    """Where it listens, and who may come in."""
+    """Where it listens, who may come in, and the folder of its programs."""
 
+    programs: Path
     port: int
     password: str
 
@@ -82,8 +83,8 @@ def running_server() -> Iterator[PostgresqlServer]:
         folder = Path(tempfile.mkdtemp(prefix="ckv-postgresql-"))
         try:
             password = _make_cluster(programs, folder, identity)
-            server = PostgresqlServer(_free_port(), password)
-            with _started(programs, folder, server, identity) as log:
+            server = PostgresqlServer(programs, _free_port(), password)
+            with _started(folder, server, identity) as log:
                 if _is_ready(log):
                     yield server
                     return
@@ -141,12 +142,10 @@ def _make_cluster(programs: Path, folder: Path, identity: dict[str, object]) -> 
 
 
 @contextmanager
-def _started(
-    programs: Path, folder: Path, server: PostgresqlServer, identity: dict[str, object]
-) -> Iterator[Path]:
+def _started(folder: Path, server: PostgresqlServer, identity: dict[str, object]) -> Iterator[Path]:
     """The server's process; gives the file of its messages."""
     settings = [f"--{name}={value}" for name, value in SETTINGS.items()]
-    command = [programs / "postgres", f"-D{folder}/data", f"-p{server.port}", *settings]
+    command = [server.programs / "postgres", f"-D{folder}/data", f"-p{server.port}", *settings]
     log = folder / "log"
     with log.open("w") as output:
         process = subprocess.Popen(

@@ -1,5 +1,6 @@
 """What only PostgreSQL can do wrong: who may come in, lost connections, writers at once."""
 
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -14,7 +15,9 @@ from ckv_core.errors import StorageError
 from storage import library, repository
 from storage.database import Database, open_database
 from storage.recorder import Recorder
+from storage.records import RunFilter
 from tests.storage.postgresql_server import PostgresqlServer
+from tests.storage.run_strategies import assert_same_result, big_events
 
 REQUEST = CompareRequest(context="A long text.", question="What?")
 
@@ -101,6 +104,35 @@ def test_connections_that_were_lost_are_made_anew(databases, postgresql):
         with database.read() as session:
             assert repository.load_run(session, slug).state == "queued"
     assert Recorder(second).finish(slug)
+
+
+def test_a_dump_restores_to_the_same_runs(postgresql, databases, tmp_path):
+    slug = finished_run(Recorder(databases[0]))
+    target = postgresql.create("restored")
+    dump = str(tmp_path / "ckv.dump")
+    for program, *options in (
+        ("pg_dump", "--format=custom", f"--file={dump}", postgresql.url("laws")),
+        ("pg_restore", "--clean", "--if-exists", f"--dbname={target}", dump),
+    ):
+        subprocess.run([postgresql.programs / program, *options], check=True, capture_output=True)
+    with closing(open_database(target)) as restored:
+        assert Recorder(restored).recover("Gone.") >= 0
+        with restored.read() as session:
+            copy = repository.load_run(session, slug)
+            assert library.list_runs(session, RunFilter(text="what token63"))[1] == 1
+        with databases[0].read() as session:
+            original = repository.load_run(session, slug)
+        assert_same_result(copy.result, original.result)
+        assert (copy.request, copy.finished_at) == (original.request, original.finished_at)
+        Recorder(restored).create(REQUEST)  # its counters go on, too
+
+
+def finished_run(recorder: Recorder) -> str:
+    slug = recorder.create(REQUEST)
+    for event in big_events(tokens=16, variants=2):
+        recorder.apply(slug, event)
+    recorder.finish(slug)
+    return slug
 
 
 def at_once(*actions: Callable[[], object]) -> list[object]:
