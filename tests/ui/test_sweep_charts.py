@@ -1,0 +1,114 @@
+"""What the points of a sweep say: curves, savings, best alphas, and their files."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from ckv_core.sweep_reading import FIGURES, alpha_optima, curves
+from tests.ui.sweep_fakes import ALPHAS, BUDGETS, KV_HEADS, LAYERS, WHOLE_LAYER, sweep_result
+from ui.charts.catalog import figure_of
+from ui.charts.sweep import alpha_head_figure, curve_figure
+from ui.charts.sweep_csv import alphas_csv, sweep_csv
+from ui.sweep_tables import alphas_table, curve_name, points_table, savings_table
+
+
+def test_points_of_one_method_and_alpha_are_one_line_by_rising_budget():
+    lines = curves(sweep_result())
+    assert [curve_name(line) for line in lines] == [
+        "SnapKV",
+        *(f"SnapKV + CriticalKV, alpha {alpha:g}" for alpha in ALPHAS),
+    ]
+    assert all(tuple(budget for budget, _ in line.points) == BUDGETS for line in lines)
+
+
+def test_half_the_perturbation_means_half_the_budget_and_the_ends_are_said():
+    rows = savings_table(sweep_result(better=0.5), 0)["rows"]
+    texts = [row["cells"]["final"]["text"] for row in rows[:4]]
+    below = "64 or less: outside the range"
+    assert texts == [below, "64, 50 % less", "128, 50 % less", "256, 50 % less"]
+    back = savings_table(sweep_result(better=0.5), 1)["rows"]
+    at_512 = next(r for r in back if r["cells"]["matches"]["value"] == 512)
+    assert at_512["cells"]["final"]["text"] == "over 512: outside the range"
+
+
+@pytest.mark.parametrize("reference", [None, -1, 99, "0", 1.5])
+def test_an_unknown_reference_gives_an_empty_table(reference):
+    assert savings_table(sweep_result(), reference)["rows"] == []
+
+
+def test_the_best_alpha_per_head_and_its_gain_over_the_best_fixed_one():
+    found = alpha_optima(sweep_result())[0]
+    evicted = [layer for layer in range(LAYERS) if layer != WHOLE_LAYER]
+    assert np.array_equal(found.head_alpha[evicted], np.tile(np.float32(ALPHAS), (len(evicted), 1)))
+    assert np.isnan(found.head_alpha[WHOLE_LAYER]).all()
+    assert found.best_fixed == 0.25
+    # Fixed at 0.25 two of three heads miss by a quarter: 3 against 3.5.
+    assert found.head_gain == pytest.approx(1 - 3 / 3.5, abs=1e-5)
+    row = alphas_table(sweep_result())["rows"][0]["cells"]
+    assert row["method"]["text"] == "SnapKV + CriticalKV, budget 64"
+    assert row["n"]["value"] == len(evicted) * KV_HEADS
+    assert row["heads"]["text"] == "14.3%"
+
+
+def test_one_alpha_has_no_optimum():
+    result = sweep_result()
+    result.variants = [v for v in result.variants if v.params.get("alpha") in (None, 0.5)]
+    assert alpha_optima(result) == []
+    assert alphas_table(result)["rows"] == []
+    assert figure_of(result, "alpha-heads", {}) is None
+
+
+def test_a_curve_has_its_lines_values_and_the_full_cache():
+    figure = curve_figure(sweep_result(better=0.5), FIGURES["kl"])
+    assert [list(trace.x) for trace in figure.data] == [list(BUDGETS)] * 4
+    assert np.allclose(figure.data[1].y, [0.25, 0.125, 0.0625, 0.03125])
+    assert len({(t.line.color, t.line.dash, t.marker.symbol) for t in figure.data}) == 4
+    assert figure.layout.annotations[0].text == "full cache"
+
+
+def test_hostile_labels_are_escaped_in_charts():
+    result = sweep_result()
+    result.variants[1] = dataclasses.replace(result.variants[1], label="<img src=x>")
+    assert "<img" not in curve_figure(result, FIGURES["final"]).to_json()
+
+
+def test_the_grid_has_a_cell_per_kv_head():
+    grid = alpha_head_figure(alpha_optima(sweep_result())[0]).data[0]
+    assert grid.z.shape == (LAYERS, KV_HEADS)
+
+
+def test_each_method_and_budget_has_its_alpha_charts():
+    result = sweep_result()
+    titles = [
+        figure_of(result, "alpha-heads", {"optimum": at}).layout.title.subtitle.text
+        for at in ("0", "3", "x")
+    ]
+    assert titles[0] == titles[2]
+    figure = figure_of(result, "alpha-layers", {"optimum": "3"})
+    assert len(figure.data[0].x) == LAYERS
+
+
+def test_the_files_hold_what_the_charts_draw():
+    result = sweep_result()
+    points = sweep_csv(result).splitlines()
+    assert points[0].startswith('"variant","spec","alpha","budget_tokens","head","final","kl"')
+    assert len(points) == 1 + len(BUDGETS) * (1 + len(ALPHAS))
+    alphas = alphas_csv(result).splitlines()
+    assert len(alphas) == 1 + len(BUDGETS) * LAYERS * (1 + KV_HEADS)
+    assert '"snapkv+critical",64,0,2,0.5' in alphas
+    assert f'"snapkv+critical",64,{WHOLE_LAYER},2,""' in alphas
+
+
+def test_a_comparison_has_no_sweep_charts():
+    plain = dataclasses.replace(sweep_result(), kind="compare")
+    assert figure_of(plain, "sweep-final", {}) is None
+    assert figure_of(plain, "alpha-heads", {}) is None
+
+
+def test_the_points_table_has_every_point_but_not_the_full_cache():
+    table = points_table(sweep_result(generated=True))
+    assert len(table["rows"]) == 16
+    assert {"agreement", "answer"} <= {column["key"] for column in table["columns"]}
+    plain = points_table(sweep_result())
+    assert "agreement" not in {column["key"] for column in plain["columns"]}
