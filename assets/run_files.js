@@ -35,7 +35,7 @@ class RunFiles {
       if (file) await this.busy(`Importing ${file.name}…`, () => this.read(file, imported));
       picker.value = "";
     });
-    this.node = make("div", { class: "ckv-told" }, this.button, picker,
+    this.node = make("div", { class: "ckv-told ckv-files" }, this.button, picker,
       make("span", { class: "ckv-hint", text: "a bundle (zip) or a result file (JSON)" }), this.told);
   }
 
