@@ -9,12 +9,13 @@ const heads = make("a", { class: "ckv-link", download: true, text: "Heads (CSV)"
 const budgets = make("a", { class: "ckv-link", download: true, text: "Budgets (CSV)" });
 // Not marked as downloads: where the server refuses, its sentence is shown.
 const report = make("a", { class: "ckv-link", text: "Report (HTML)" });
+const bundle = make("a", { class: "ckv-link", text: "Bundle (zip)", title: "The whole run, to be imported elsewhere" });
 const pairs = make("div", { class: "ckv-pair-links" });
 const comparator = make("details", {}, make("summary", { text: "LLM Comparator (JSON)" }), pairs);
 const again = make("a", { class: "ckv-link ckv-for-users", text: "Run again with changes" });
 const sweep = make("a", { class: "ckv-link ckv-for-users", text: "Sweep this prompt" });
 const bar = make("nav", { class: "ckv-run-links", "aria-label": "This run", hidden: true },
-  make("span", {}, "Link: ", short), copy, again, sweep, json, table, layers, heads, budgets, report, comparator);
+  make("span", {}, "Link: ", short), copy, again, sweep, json, table, layers, heads, budgets, report, bundle, comparator);
 root.append(bar);
 
 copy.addEventListener("click", async () => {
@@ -38,7 +39,8 @@ onValue((value) => {
   again.hidden = value.kind === "sweep";
   sweep.href = `/sweep?from=${key}`;
   report.href = `/data/${key}/report.html`;
-  report.hidden = !value.report;
+  bundle.href = `/data/${key}/bundle.zip`;
+  report.hidden = bundle.hidden = !value.report;
   comparator.hidden = list(value.pairs).length === 0;
   pairs.replaceChildren(...list(value.pairs).map(({ a, b, text }) =>
     make("a", { class: "ckv-link", href: `/data/${key}/llm_comparator.json?a=${Number(a)}&b=${Number(b)}`, text: str(text) })));
