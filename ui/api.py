@@ -26,6 +26,7 @@ from ckv_core.errors import CkvError, ConfigError
 from ckv_core.events import RunResult
 from ckv_core.json_fields import JsonField
 from ckv_core.knobs import DEFAULT_BUDGET
+from ckv_core.own_indices_json import own_from_json
 from ckv_core.result_json import to_json
 from storage.library import SORTS
 from storage.records import RunFilter, RunSort
@@ -59,6 +60,7 @@ SHORT = (
     "answer_scores",
     "tokens_per_second",
 )
+FILES = ("result.json", "bundle.zip", "table.csv", "report.html")
 SHORT_PERTURBATION = ("kl", "final_hidden_l1", "improved_head_share")
 Result = dict[str, Any]
 
@@ -95,6 +97,7 @@ class Api:
         ignore_eos: bool = False,
         analysis: list[str] | None = None,
         follow_ups: list[str] | None = None,
+        own_indices: list[dict[str, Any]] | None = None,
     ) -> Result:
         """Start comparing KV-cache eviction methods on one prompt; returns at once.
 
@@ -113,8 +116,10 @@ class Api:
             ignore_eos: Go on after the end-of-text token.
             analysis: Parts of the laboratory to run: bounds, forced, greedy.
             follow_ups: More questions to the same evicted caches; context-only.
+            own_indices: Kept positions of other code as more variants; docs/own_indices.md.
         """
         given = JsonField(locals(), whole="request")
+        own = given["own_indices"].maybe(lambda field: field.items(MAX_VARIANTS)) or []
         chosen = given["variants"].maybe(lambda field: _texts(field, MAX_VARIANTS))
         defaults = {"budget": given["budget"].text(TEXT_CHARS)}
         if not given["alpha"].absent:
@@ -131,6 +136,7 @@ class Api:
             ignore_eos=given["ignore_eos"].boolean(),
             device=self._settings.device,
             analysis=given["analysis"].maybe(lambda field: _texts(field, len(ANALYSES))) or (),
+            own_indices=own_from_json(own),
             follow_ups=given["follow_ups"].maybe(lambda field: _texts(field, MAX_FOLLOW_UPS)) or (),
         )
         slug = self._services.start_run(request)
@@ -235,7 +241,7 @@ def _run_json(snapshot: RunSnapshot) -> Result:
         "prompt_tokens": result.prompt.tokens if result.prompt else None,
         "variants": _variants_json(result),
         "timings_ms": dict(snapshot.stage_ms),
-        "files": {name: f"{data}/{name}" for name in ("result.json", "bundle.zip", "table.csv")},
+        "files": {name: f"{data}/{name}" for name in FILES},
     }
 
 

@@ -33,7 +33,10 @@ def operation_routes(services: Services) -> list[Route]:
 
     def metrics(_: Request) -> Response:
         """The figures in Prometheus' text format."""
-        body = generate_latest(registry)
+        try:
+            body = generate_latest(registry)
+        except CkvError as error:
+            return PlainTextResponse(f"{error}\n", 503, headers=NO_STORE)
         return Response(body, headers=NO_STORE, media_type=CONTENT_TYPE_LATEST)
 
     return [Route("/readyz", readyz), Route("/metrics", metrics)]

@@ -102,6 +102,19 @@ def test_a_run_is_started_followed_found_and_exported(ann):
     assert result.variants[0].text == "w0 w1 w2 w3 "
 
 
+def test_kept_positions_of_other_code_are_taken(app, ann):
+    document = {"schema": 1, "variants": [{"label": "mine", "retained": [0, 1]}]}
+    arguments = {"context": "a b c", "variants": ["full"], "own_indices": [document]}
+    slug = ann.predict(**arguments, api_name="/compare")["slug"]
+    with by("ann"):
+        (own,) = app.services.snapshot(slug).request.own_indices
+        end_of(app.services, slug)
+    assert own.label == "mine"
+    document["variants"][0]["retained"] = [0, -1]
+    with pytest.raises(AppError, match=r"own_indices\[0\]\.variants\[0\]\.retained"):
+        ann.predict(**arguments, api_name="/compare")
+
+
 def test_waiting_ends_with_the_time_or_with_the_run(app, ann):
     slug = ann.predict("one", question=ENDLESS, api_name="/compare")["slug"]
     run = ann.predict(slug, wait_s=0.3, api_name="/get_run")
@@ -235,11 +248,10 @@ def test_a_share_link_opens_its_run_and_no_library(app, slug):
         token = app.services.shares.create(slug, "1 day")
     with app.client() as guest:
         assert guest.get(f"/s/{token}").status_code == 303
-        listed = app.call(guest, "Api.list_runs", "", "", "", "", "", "newest", 20, 0)
-        assert LOGIN_NEEDED in listed.text
-        started = app.call(guest, "Api.compare", "x", "", None, "32", None, "regular", "", 8, "",
-                           False, None, None)  # fmt: skip
-        assert LOGIN_NEEDED in started.text
+        for name, given in (("compare", ["x"]), ("list_runs", [])):
+            parameters = [*inspect.signature(getattr(Api, name)).parameters.values()][1:]
+            values = given + [each.default for each in parameters[len(given) :]]
+            assert LOGIN_NEEDED in app.call(guest, f"Api.{name}", *values).text
         assert guest.get("/api/runs").status_code == 401
         assert slug in app.call(guest, "Api.get_run", slug, 0).text
 

@@ -45,6 +45,8 @@ def test_ready_needs_the_database_and_the_worker():
     assert get("/readyz", worker_alive=False).status_code == 503
     failed = get("/readyz", count_by_state=broken)
     assert (failed.status_code, failed.text) == (503, "The disk is full; free some space.\n")
+    scraped = get("/metrics", count_by_state=broken)
+    assert (scraped.status_code, scraped.text) == (503, "The disk is full; free some space.\n")
 
 
 def test_metrics_count_runs_by_state():
