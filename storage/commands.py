@@ -1,4 +1,4 @@
-"""`python app.py export|import|backup|restore`: saved runs and the database, without the pages."""
+"""`python app.py export|import|backup|restore|downgrade`: saved runs, without the pages."""
 
 import argparse
 import os
@@ -14,7 +14,7 @@ from ckv_core.home import home_folder
 from storage.backup import copy_database, database_file, restore
 from storage.bundle import MAX_TOTAL_BYTES, write_bundle
 from storage.bundle_import import import_bundle
-from storage.database import default_url, open_database
+from storage.database import default_url, downgrade, open_database
 from storage.models import END_STATES, Run
 
 
@@ -68,6 +68,12 @@ def _parser(
     found = commands.add_parser("restore", help="put a backup in place; no server may run")
     found.add_argument("file", type=Path, metavar="FILE")
     found.set_defaults(run=_restore)
+
+    found = commands.add_parser(
+        "downgrade", help="lead the tables back, for an older version of the app; no server may run"
+    )
+    found.add_argument("schema", metavar="SCHEMA", help="as the older version names it, e.g. 0004")
+    found.set_defaults(run=_downgrade)
     return parser
 
 
@@ -125,6 +131,11 @@ def _restore(options: argparse.Namespace) -> str:
     kept = restore(options.file, database_url())
     before = f" The database before it is {kept}." if kept else ""
     return f"Restored {options.file}.{before}"
+
+
+def _downgrade(options: argparse.Namespace) -> str:
+    downgrade(database_url(), options.schema)
+    return f"The database has schema {options.schema}; install the version of the app for it."
 
 
 def database_url() -> str:

@@ -5,7 +5,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from alembic import command
@@ -31,6 +31,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from ckv_core.errors import StorageError
 from storage.backup import copy_database
 from storage.explain import explain
+from storage.server_lock import only_server
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 BUSY_TIMEOUT_S = 30
@@ -70,12 +71,7 @@ def open_database(url: str) -> "Database":
     elif parsed.get_backend_name() != "postgresql":
         raise StorageError("CKV_DATABASE_URL takes a sqlite or postgresql URL, and no other.")
     try:
-        migrating = _create_engine(parsed, migrating=True)
-        try:
-            with _migrating:
-                _migrate(migrating, name)
-        finally:
-            migrating.dispose()
+        _migrate(parsed, name)
         return Database(_create_engine(parsed), name)
     except (NoSuchModuleError, ModuleNotFoundError) as error:
         raise StorageError(
@@ -83,6 +79,22 @@ def open_database(url: str) -> "Database":
         ) from None
     except SQLAlchemyError as error:
         raise StorageError(explain(error, name)) from error
+
+
+def downgrade(url: str, revision: str) -> None:
+    """Lead a database back to an older schema, for an older version of the app.
+
+    What that schema has no place for is lost; a SQLite file is kept beside it as it was.
+
+    Args:
+        url: as of `open_database`; no server may run.
+        revision: of the schema, e.g. 0001.
+
+    Raises:
+        StorageError: there is no such schema, the SQLite file has a server, or the database failed.
+    """
+    with closing(open_database(url)) as database, only_server(database), database.explained():
+        _migrate(database.engine.url, database.name, revision)
 
 
 class Database:
@@ -214,31 +226,52 @@ def _switch_to_wal(cursor: DBAPICursor) -> None:
             return
 
 
-def _migrate(engine: Engine, name: str) -> None:
+def _migrate(url: URL, name: str, revision: str | None = None) -> None:
+    """Lead to the newest schema, or back to an older one."""
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     scripts = ScriptDirectory.from_config(config)
-    known = {script.revision for script in scripts.walk_revisions()}
-    with engine.execution_options(sqlite_begin="IMMEDIATE").begin() as connection:
+    known = sorted(script.revision for script in scripts.walk_revisions())
+    if revision is not None and revision not in known:
+        raise StorageError(f"There is no schema {revision!r}; there are {', '.join(known)}.")
+    with _migrating_connection(url) as connection:
         if connection.dialect.name == "postgresql":
             connection.execute(select(func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
-            encoding = connection.scalar(select(func.current_setting("server_encoding")))
-            if encoding not in _ANY_CHARACTER:
-                raise StorageError(
-                    f"{name} cannot hold every character (its encoding is {encoding}); make a "
-                    "database with ENCODING 'UTF8'."
-                )
+            _check_encoding(connection, name)
         current = MigrationContext.configure(connection).get_current_heads()
-        for revision in current:
-            if revision not in known:
+        for found in current:
+            if found not in known:
                 raise StorageError(
-                    f"{name} was made by a newer version of the app (schema {revision}); "
+                    f"{name} was made by a newer version of the app (schema {found}); "
                     "install that version or set CKV_DATABASE_URL to another database."
                 )
-        if current and set(current) != set(scripts.get_heads()):
-            _back_up(engine.url, current[0])
+        if current and set(current) != set(scripts.get_heads() if revision is None else [revision]):
+            _back_up(url, current[0])
         config.attributes["connection"] = connection
-        command.upgrade(config, "head")
+        if revision is None:
+            command.upgrade(config, "head")
+        else:
+            command.downgrade(config, revision)
+
+
+@contextmanager
+def _migrating_connection(url: URL) -> Iterator[Connection]:
+    """One at a time in this process; committed at the end, or rolled back on any error."""
+    engine = _create_engine(url, migrating=True)
+    try:
+        with _migrating, engine.execution_options(sqlite_begin="IMMEDIATE").begin() as connection:
+            yield connection
+    finally:
+        engine.dispose()
+
+
+def _check_encoding(connection: Connection, name: str) -> None:
+    encoding = connection.scalar(select(func.current_setting("server_encoding")))
+    if encoding not in _ANY_CHARACTER:
+        raise StorageError(
+            f"{name} cannot hold every character (its encoding is {encoding}); make a database "
+            "with ENCODING 'UTF8'."
+        )
 
 
 def _back_up(url: URL, revision: str) -> None:

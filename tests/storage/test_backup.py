@@ -125,6 +125,21 @@ def test_an_old_database_is_kept_before_it_is_migrated(home):
     assert dump(home / "ckv.sqlite3") == old
 
 
+def test_the_tables_are_led_back_for_an_older_version(home, capsys):
+    slug = make_run(home)
+    before = dump(home / "ckv.sqlite3")
+    assert main(["downgrade", "0001"]) == 0
+    assert "schema 0001" in capsys.readouterr().out
+    assert slugs(home) == {slug}
+    (kept,) = home.glob("*.bak")
+    assert dump(kept) == before
+    assert main(["downgrade", "9999"]) == 1
+    assert "There is no schema '9999'; there are 0001, " in capsys.readouterr().err
+    with closing(open_database(default_url(home))) as database, only_server(database):
+        assert main(["downgrade", "0001"]) == 1
+    assert "serves" in capsys.readouterr().err
+
+
 def test_postgresql_is_not_backed_up_here(home, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("CKV_DATABASE_URL", "postgresql://ckv@db.example.org/ckv")
     assert main(["backup", str(tmp_path / "b")]) == 1

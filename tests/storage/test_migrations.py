@@ -26,7 +26,7 @@ from sqlalchemy import (
 
 from ckv_core.config import CompareRequest
 from storage import library, repository
-from storage.database import MIGRATIONS, open_database
+from storage.database import MIGRATIONS, downgrade, open_database
 from storage.models import Base
 from storage.recorder import Recorder
 from storage.records import RunFilter
@@ -145,20 +145,15 @@ def test_the_newest_schema_leads_back_to_every_other_and_up_again(new_url):
         assert found(url, "ÜNÏ there") == [SLUG]  # opens it, so migrates it
         newest = all_rows(engine)
         for revision in REVISIONS[1:]:
-            downgrade(engine, revision)
+            downgrade(url, revision)
             assert_kept(engine, first)
             with engine.connect() as connection:
                 now = MigrationContext.configure(connection).get_current_revision()
             assert now == revision
             assert found(url, "ÜNÏ there") == [SLUG]
             assert all_rows(engine) == newest
-        downgrade(engine, REVISIONS[-1])
+        downgrade(url, REVISIONS[-1])
         assert all_rows(engine) == first
-
-
-def downgrade(engine: Engine, revision: str) -> None:
-    with engine.begin() as connection:
-        command.downgrade(migration_config(connection), revision)
 
 
 def found(url: str, words: str) -> list[str]:
@@ -173,7 +168,7 @@ def test_a_deleted_run_does_not_come_back_with_an_older_schema(new_url):
     with closing(open_database(url)) as database, database.write() as session:
         library.delete_runs(session, [SLUG], FINISHED)
     with closing_engine(url) as engine:
-        downgrade(engine, "0001")
+        downgrade(url, "0001")
         rows = all_rows(engine)
     assert [run["slug"] for run in rows["runs"]] == [UNFINISHED]
     assert [len(rows[name]) for name in ("prompts", "variants", "arrays")] == [1, 0, 0]
