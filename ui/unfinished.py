@@ -39,7 +39,11 @@ class UnfinishedRuns:
         asked = stored.request
         LOGGER.info(
             "run queued",
-            extra=fields(run=stored.slug, kind=asked.kind, variants=len(asked.variants)),
+            extra=fields(
+                run=stored.slug,
+                kind=asked.kind,
+                variants=len(asked.variants) + len(asked.own_indices),
+            ),
         )
 
     def slugs(self) -> list[str]:
