@@ -11,6 +11,7 @@ from torch.nn import functional
 from ckv_core.engine.causal import causal_attention
 from ckv_core.errors import RunCancelledError
 from ckv_core.events import Progress
+from ckv_core.metrics.memory import trim
 from ckv_core.modeling.loaded import LoadedModel
 from ckv_core.scoring.value_norm import value_norm
 from ckv_core.scoring.window import window_attention
@@ -47,8 +48,8 @@ class Prefill:
     loaded: LoadedModel
     layers: list[LayerStates]
     logits: Tensor
-    _attention: dict[tuple[int, int], Tensor] = field(default_factory=dict)
-    _norms: dict[int, Tensor] = field(default_factory=dict)
+    _scores: dict[tuple[str, int], Tensor] = field(default_factory=dict)  # by kind and layer
+    _rooms: dict[str, Tensor] = field(default_factory=dict)
 
     @property
     def prompt_len(self) -> int:
@@ -64,24 +65,36 @@ class Prefill:
     def nbytes(self) -> int:
         """Bytes of all tensors held, scores included."""
         states = [t for layer in self.layers for t in (layer.keys, layer.values, layer.queries)]
-        scores = [*self._attention.values(), *self._norms.values(), self.logits]
-        return sum(tensor.nbytes for tensor in (*states, *scores))
+        return sum(tensor.nbytes for tensor in (*states, *self._scores.values(), self.logits))
 
     def window_attention(self, layer: int, window: int) -> Tensor:
         """Mean attention of the last `window` queries, [query_heads, prompt_len - window]."""
-        if (layer, window) not in self._attention:
+        kind = f"window {window}"
+        if (kind, layer) not in self._scores:
             states = self.layers[layer]
-            self._attention[layer, window] = window_attention(
-                states.queries[:, -window:], states.keys, states.scaling
-            )
-        return self._attention[layer, window]
+            attention = window_attention(states.queries[:, -window:], states.keys, states.scaling)
+            self._keep(kind, layer, attention)
+        return self._scores[kind, layer]
 
     def value_norms(self, layer: int) -> Tensor:
         """L1 norm of V W_O, [query_heads, prompt_len] float32."""
-        if layer not in self._norms:
+        if ("norms", layer) not in self._scores:
             projection = cast(nn.Linear, self.loaded.attentions[layer].o_proj)
-            self._norms[layer] = value_norm(self.layers[layer].values, projection.weight)
-        return self._norms[layer]
+            norms = value_norm(self.layers[layer].values, projection.weight)
+            self._keep("norms", layer, norms)
+        return self._scores["norms", layer]
+
+    def _keep(self, kind: str, layer: int, scores: Tensor) -> None:
+        """Keep one layer's scores; on the CPU those of all layers lie in one tensor.
+
+        A small tensor left behind by each layer, between large ones that come and go, would split
+        the C library's free memory until it has to ask for more.
+        """
+        if scores.device.type == "cpu":
+            if kind not in self._rooms:
+                self._rooms[kind] = scores.new_empty(len(self.layers), *scores.shape)
+            scores = self._rooms[kind][layer].copy_(scores)
+        self._scores[kind, layer] = scores
 
 
 class _PrefillContext:
@@ -102,12 +115,14 @@ class _PrefillContext:
     ) -> Tensor:
         if self._should_stop():
             raise RunCancelledError("The run was cancelled.")
-        states = self.layers[layer] or self._allocate(layer, query, key, value, scaling)
+        states = self.layers[layer] or self._allocate(layer, query, key, value)
+        states.scaling = scaling
         end = self.start + query.shape[2]
         states.keys[:, self.start : end] = key[0]
         states.values[:, self.start : end] = value[0]
-        recent = torch.cat([states.queries, query[0]], dim=1)
-        states.queries = recent[:, -self._window :].contiguous()
+        held = min(self.start, self._window)
+        recent = torch.cat([states.queries[:, :held], query[0]], dim=1)[:, -self._window :]
+        states.queries[:, : recent.shape[1]] = recent
         window = self._windows[layer]
         if window is None:
             keys, values = states.keys[None, :, :end], states.values[None, :, :end]
@@ -122,18 +137,16 @@ class _PrefillContext:
             enable_gqa=True,
         )
 
-    def _allocate(
-        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float
-    ) -> LayerStates:
-        kv_heads, head_dim = key.shape[1], key.shape[3]
-        states = LayerStates(
-            keys=key.new_empty(kv_heads, self._prompt_len, head_dim),
-            values=value.new_empty(kv_heads, self._prompt_len, value.shape[3]),
-            queries=query.new_empty(query.shape[1], 0, head_dim),
-            scaling=scaling,
-        )
-        self.layers[layer] = states
-        return states
+    def _allocate(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> LayerStates:
+        """Room for a layer; on the CPU for all layers, before activations come and go around it."""
+        made = range(len(self.layers)) if key.device.type == "cpu" else [layer]
+        heads, length = (len(made), key.shape[1]), self._prompt_len
+        keys = key.new_empty(*heads, length, key.shape[3])
+        values = value.new_empty(*heads, length, value.shape[3])
+        queries = query.new_empty(len(made), query.shape[1], self._window, query.shape[3])
+        for at, index in enumerate(made):
+            self.layers[index] = LayerStates(keys[at], values[at], queries[at], scaling=1.0)
+        return cast(LayerStates, self.layers[layer])
 
 
 def visible(
@@ -186,5 +199,6 @@ def prefill(
         )
         logits = output.logits[0, -1].float()
         yield Progress("prefill", end / len(token_ids), f"{end:,} of {len(token_ids):,} tokens")
+    trim()
     layers = [states for states in context.layers if states is not None]
     return Prefill(loaded, layers, logits)

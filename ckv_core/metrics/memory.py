@@ -60,25 +60,32 @@ def _group_room(limit: Path, usage: Path, stat: Path) -> int | None:
 
 
 def give_back() -> None:
-    """Hand memory that is no longer used back to the system or the device.
-
-    The C library keeps freed blocks below 32 MiB for itself, so a dropped cache of many layers
-    would still count as this process's.
-    """
+    """Hand memory that is no longer used back to the system or the device."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
+    trim()
+
+
+def trim() -> None:
+    """Hand the C library's free memory back to the system.
+
+    It keeps freed blocks below 32 MiB for itself, so a dropped cache of many layers would still
+    count as this process's.
+    """
     if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-        if trim is not None:  # not in musl
-            trim(0)
+        release = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if release is not None:  # not in musl
+            release(0)
 
 
 class PeakMemory:
     """The most memory that was in use since this object was made, above what was in use then.
 
     On CUDA it is what the allocator handed out, on Linux the resident size of the process
-    (small samples of the kernel may be some hundred KiB late). Elsewhere it is not known.
+    (small samples of the kernel may be some hundred KiB late), less the pages of files that came
+    in since: weights are mapped from theirs, and the system drops and reads them as it likes.
+    Elsewhere it is not known.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -93,6 +100,7 @@ class PeakMemory:
         except OSError:
             return
         self._start = _status_bytes("VmRSS")
+        self._mapped = _status_bytes("RssFile") or 0
 
     def growth(self) -> int | None:
         """Bytes; None where the system does not tell."""
@@ -101,7 +109,10 @@ class PeakMemory:
         if self._device.type == "cuda":
             return int(torch.cuda.max_memory_allocated(self._device)) - self._start
         peak = _status_bytes("VmHWM")
-        return None if peak is None else max(0, peak - self._start)
+        if peak is None:
+            return None
+        mapped = max(0, (_status_bytes("RssFile") or 0) - self._mapped)
+        return max(0, peak - self._start - mapped)
 
 
 def _status_bytes(name: str) -> int | None:
