@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Self
 
+import torch
 from torch import nn
 
 from ckv_core.engine.decode import READ_CHUNK
@@ -22,8 +23,10 @@ from ckv_core.modeling.loaded import LoadedModel
 from ckv_core.selection.head_alpha import ALPHA_GRID
 
 FLOAT, INDEX = 4, 8  # bytes
-# What torch's kernels, threads and the C library's allocator keep for themselves.
-OVERHEAD_BYTES = 64 * 2**20
+# What kernels keep for themselves. On CUDA it was never measured: workspaces have 32 MiB each.
+CUDA_OVERHEAD_BYTES = 64 * 2**20
+THREAD_OVERHEAD_BYTES = 8 * 2**20
+_HELD_SHARE = 8  # of this much freed memory the C library holds on to one part
 _NORM_BLOCK = 4096  # positions of which V W_O exists at a time
 
 
@@ -170,12 +173,16 @@ class _Sizes:
     def decode_peak(self) -> int:
         """While all rows decode and the first step is measured."""
         fed = min(READ_CHUNK, self.rest) if self.rest else 1
-        logits = self.query_heads * fed * max(self.tokens, sum(self.budgets))
-        attention = 3 * FLOAT * min(max(logits, self.query_heads * self.tokens), 2 * MAX_LOGITS)
+        logits = self.rows * self.query_heads * fed * (self.rest + 1)
+        if self.on_cuda or self.evictable < self.layers:  # elsewhere no logits of the prompt
+            logits = max(logits, self.query_heads * fed * max(self.tokens, sum(self.budgets)))
+        attention = 3 * FLOAT * min(logits, 2 * MAX_LOGITS)
+        attention += 4 * FLOAT * self.rows * self.query_heads * fed * self.head_dim
         heads = self.kv_heads * (self.tokens + self.rest + 1)
         measured = heads * (2 * self.entry + 4 * self.head_dim * FLOAT + self.masks)
         measured += 5 * self.query_heads * self.tokens * FLOAT
         packing = heads * len(self.budgets) * 3 * INDEX  # positions of one layer's kept entries
+        packing += self.variants // self.layers  # of one layer they lie in two places at once
         step = self._activations(fed, self.rows) + attention
         held = self.states + self.scores + self.kept_sets + self.variants
         return held + max(step, measured + self._analysis(), packing)
@@ -192,8 +199,11 @@ class _Sizes:
 
     @property
     def total(self) -> int:
-        """The highest stage."""
-        return OVERHEAD_BYTES + max(self.prefill_peak, self.select_peak(), self.decode_peak())
+        """The highest stage, and what is held beyond tensors."""
+        stage = max(self.prefill_peak, self.select_peak(), self.decode_peak())
+        if self.on_cuda:
+            return stage + CUDA_OVERHEAD_BYTES
+        return stage + stage // _HELD_SHARE + torch.get_num_threads() * THREAD_OVERHEAD_BYTES
 
 
 def _model_sizes(loaded: LoadedModel) -> dict[str, int]:
