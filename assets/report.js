@@ -48,23 +48,26 @@ function drawSection(section) {
   section.components.forEach((each) => mount(each, node));
 }
 
-function drawTable({ columns, rows }) {
+function drawTable({ columns, rows }, name) {
   const table = make("table", { class: "ckv-table ckv-wrapped" },
     make("thead", {}, make("tr", {}, ...columns.map((text) => make("th", { scope: "col", text })))),
     make("tbody", {}, ...rows.map(([first, ...rest]) => make("tr", {},
       make("th", { scope: "row", text: first }), ...rest.map((text) => make("td", { text }))))));
-  return make("div", { class: "ckv-scroll", tabindex: "0", role: "region", "aria-label": "Definitions, scrolls sideways" }, table);
+  return make("div", { class: "ckv-scroll", tabindex: "0", role: "region", "aria-label": `${name}, scrolls sideways` }, table);
 }
 
 /** One folded part per heading; what comes before the first one stays open. */
 function drawDefinitions(blocks) {
   const node = make("section", { id: "definitions", "aria-label": "Definitions" }, make("h2", { text: "Definitions" }));
   let part = node;
+  let name = "Definitions";
+  let tables = 0;
   for (const block of blocks) {
     if (block.heading) {
+      name = block.heading;
       part = make("details", { class: "ckv-panel" }, make("summary", { text: block.heading }));
       node.append(part);
-    } else if (block.columns) part.append(drawTable(block));
+    } else if (block.columns) part.append(drawTable(block, `${name}, table ${(tables += 1)}`));
     else if (block.items) part.append(make("ul", {}, ...block.items.map((text) => make("li", { text }))));
     else part.append(make("p", { text: block.text }));
   }

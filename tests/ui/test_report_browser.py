@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 
 from storage.records import RunNotes
@@ -146,6 +147,20 @@ def test_a_sweep_shows_its_curves_and_points(visit: Callable[..., Visit]) -> Non
     see_everything(page)
     expect(page.locator("#points tbody tr").first).to_be_visible()
     assert page.locator("#curves .main-svg").count() >= 4
+
+
+def test_no_serious_accessibility_rule_is_broken(browser: Browser, files: dict[str, Path]) -> None:
+    """The policy is set aside: the checker is a script too."""
+    context = browser.new_context(offline=True, bypass_csp=True, color_scheme="dark")
+    page = context.new_page()
+    page.goto(files["plain"].as_uri())
+    page.wait_for_selector("body[data-drawn]")
+    for summary in page.locator("#definitions summary").all():
+        summary.click()
+    found = Axe().run(page).response["violations"]
+    context.close()
+    serious = [each for each in found if each["impact"] in ("serious", "critical")]
+    assert [(each["id"], each["nodes"][0]["html"]) for each in serious] == []
 
 
 def test_hostile_text_is_shown_and_nothing_runs(visit: Callable[..., Visit]) -> None:
