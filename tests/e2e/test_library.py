@@ -13,6 +13,7 @@ from ckv_core.config import CompareRequest
 from ckv_core.events import RunFinished, RunPrepared, RunResult
 from ckv_core.records import RetainedSet
 from ckv_core.result_json import to_json
+from tests.e2e.steps import run, set_new_tokens, wait_for_slug
 from tests.ui.page_fakes import done_result, request
 from tests.ui.served_app import Served, served
 
@@ -63,7 +64,7 @@ def slugs(app: Served) -> dict[str, str]:
     return {
         "first": stored(app, asked, done_result()),
         "second": stored(app, dataclasses.replace(asked, answer="x"), changed),
-        "other": stored(app, request(question="other?"), other),
+        "other": stored(app, request(question="other?", defaults={"budget": "64"}), other),
     }
 
 
@@ -141,3 +142,17 @@ def test_chosen_runs_are_exported_and_come_back_after_their_loss(
             "The file was refused, nothing was imported: it is neither a bundle nor a result JSON."
         )
         assert page.evaluate("document.documentElement.scrollWidth") <= 430
+
+
+def test_a_run_with_changes_remembers_the_run_it_was_made_from(
+    app: Served, slugs: dict[str, str], page: Page
+) -> None:
+    page.goto(f"{app.url}/?from={slugs['other']}")
+    expect(page.locator("#notice")).to_contain_text("change them and run")
+    set_new_tokens(page, 7)
+    run(page)
+    slug = wait_for_slug(page)
+    page.goto(f"{app.url}/run?id={slug}")
+    expect(page.locator("#lineage")).to_contain_text("This is a fork of other?: what differs")
+    page.goto(f"{app.url}/run?id={slugs['other']}")
+    expect(page.locator("#lineage")).to_contain_text("A fork of this")

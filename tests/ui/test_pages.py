@@ -13,6 +13,7 @@ from ckv_core.errors import ConfigError
 from ckv_core.knobs import KNOBS
 from ckv_core.methods import METHODS
 from ckv_core.worker.messages import ModelStatus, TokensCounted
+from storage.records import Lineage
 from tests.ui.page_fakes import BAD_SLUGS, SLUG, FakeServices, request, running, snapshot
 from ui.build import build_app
 from ui.forms import CONTROL_NAMES, FormValues, check_lines, describe_variants
@@ -129,6 +130,14 @@ def test_a_good_form_starts_one_run():
     slug, notice, *_ = compare_page(services).start(*TYPED.controls(), "")
     assert (slug, notice["text"]) == (SLUG, "")
     assert services.started == [TYPED.request()]
+
+
+def test_a_form_that_a_run_filled_in_names_its_parent():
+    services = FakeServices()
+    page = compare_page(services)
+    page.start(*TYPED.controls(), "")
+    page.start(*TYPED.controls(), SLUG)
+    assert services.lineages == [None, Lineage(SLUG, "fork")]
 
 
 def test_a_context_over_the_limit_never_becomes_a_run():
