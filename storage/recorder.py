@@ -136,6 +136,11 @@ class Recorder:
         if generation is not None and generation.waiting is not None:
             event_rows.save_generated(session, run_id, generation.waiting)
 
+    def end_of(self, slug: str) -> tuple[RunState, str] | None:
+        """How a run ended, also if another server ended it; None if it has not, or is gone."""
+        with self._database.read() as session:
+            return repository.run_end(session, slug)
+
     def _end(self, slug: str, state: RunState, reason: str) -> bool:
         with self._lock:
             with self._database.write() as session:

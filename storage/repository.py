@@ -226,6 +226,13 @@ def active_run_id(session: Session, slug: str) -> int | None:
     return session.scalar(statement.where(Run.state.in_(ACTIVE_STATES)).with_for_update())
 
 
+def run_end(session: Session, slug: str) -> tuple[RunState, str] | None:
+    """State and reason of a run that is over; None if it is not, or is gone."""
+    statement = select(Run.state, Run.reason).where(Run.slug == slug, Run.deleted_at.is_(None))
+    row = session.execute(statement.where(Run.state.not_in(ACTIVE_STATES))).one_or_none()
+    return row and (cast("RunState", row.state), row.reason)
+
+
 # --- parts ------------------------------------------------------------------------------
 
 

@@ -97,10 +97,10 @@ class UnfinishedRuns:
             was_recorded = self._recorder.apply(slug, event)
         except Exception as error:
             LOGGER.exception("Run %s cannot be recorded.", slug)
-            self._abandon(slug, _not_saved(error))
+            self._abandon(slug, "failed", _not_saved(error))
         else:
             if not was_recorded:
-                self._abandon(slug, "The run was ended or deleted by another server.")
+                self._abandon(slug, *self._end_elsewhere(slug))
 
     def end(self, slug: str, state: RunState, reason: str) -> None:
         """Record the end, then move the run from memory to storage in one step."""
@@ -131,9 +131,17 @@ class UnfinishedRuns:
                 self._keep_unsaved(run)
         LOGGER.info("run ended", extra=_ended(run))
 
-    def _abandon(self, slug: str, reason: str) -> None:
+    def _abandon(self, slug: str, state: RunState, reason: str) -> None:
         self._stop(slug)
-        self.end(slug, "failed", reason)
+        self.end(slug, state, reason)
+
+    def _end_elsewhere(self, slug: str) -> tuple[RunState, str]:
+        """What another server that shares the database made of a run of this one."""
+        try:
+            ended = self._recorder.end_of(slug)
+        except StorageError as error:
+            return "failed", _not_saved(error)
+        return ended or ("failed", "The run was deleted.")
 
     def _keep_unsaved(self, run: LiveRun) -> None:
         """Storage still calls it running; whoever asks gets the truth from memory."""

@@ -16,7 +16,7 @@ from storage import library, repository
 from storage.database import Database, open_database
 from storage.recorder import Recorder
 from storage.records import RunFilter
-from tests.storage.postgresql_server import PostgresqlServer
+from tests.postgresql_server import PostgresqlServer
 from tests.storage.run_strategies import assert_same_result, big_events
 
 REQUEST = CompareRequest(context="A long text.", question="What?")

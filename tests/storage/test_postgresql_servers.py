@@ -19,7 +19,7 @@ from storage.database import Database, open_database
 from storage.recorder import Recorder
 from storage.records import StoredRun
 from storage.server_lock import only_server
-from tests.storage.postgresql_server import PostgresqlServer
+from tests.postgresql_server import PostgresqlServer
 from tests.ui.scripted_services import ENDLESS, end_of, generating, make_client, wait_until
 from tests.ui.scripted_services import request as scripted
 from ui.live_runs import ELSEWHERE
@@ -130,9 +130,11 @@ def test_a_run_is_cancelled_from_another_server(services, url):
         theirs = Services(database, make_client=make_client)
         slug = theirs.start_run(scripted(ENDLESS))
         wait_until(theirs, slug, generating)
+        watched = theirs._unfinished.find(slug)
         services.cancel_run(slug)
         assert services.snapshot(slug).state == "cancelled"
         wait(lambda: not theirs.live_states())
+        assert watched.snapshot(0).state == "cancelled"
         assert theirs.snapshot(slug).state == "cancelled"
         # Its worker is free again, and each server sees what the other one did.
         last = theirs.start_run(scripted("steps 2"))

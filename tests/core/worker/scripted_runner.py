@@ -5,6 +5,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from ckv_core.config import CompareRequest
 from ckv_core.errors import ConfigError, ModelError, PromptError, RunCancelledError
@@ -19,7 +20,8 @@ class OutOfMemoryError(RuntimeError):
 
 
 class ScriptedRunner:
-    """Scripts: `steps N`, `deaf N`, `hang`, `spin`, `kill`, `exit N`, `refuse`, `bug`, `oom`.
+    """Scripts: `steps N`, `deaf N`, `hang [FILE]`, `spin`, `kill`, `exit N`, `refuse`, `bug`,
+    `oom`. `hang` makes the file once it hangs.
 
     `deaf` never asks whether to stop; `modules` fails with the names of what is imported, `quote`
     with an error that holds the context.
@@ -50,6 +52,8 @@ class ScriptedRunner:
         word, _, number = request.question.partition(" ")
         if word == "quote":
             raise ValueError(request.context)
+        if word == "hang" and number:
+            Path(number).touch()
         steps = int(number) if number.isdigit() else 3
         _interrupt(word, steps)
         for step in range(1, steps + 1):

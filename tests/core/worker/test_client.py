@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -53,6 +54,13 @@ def _worker_threads() -> list[str]:
 
 def job(script: str, job_id: str, model: str = "tiny") -> Job:
     return Job(job_id, CompareRequest(context="one two three", question=script, model=model))
+
+
+def wait_for_file(path: Path) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while not path.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def wait_for_worker(client: WorkerClient, other_than: int | None = None) -> int:
@@ -136,11 +144,14 @@ def test_a_running_job_is_cancelled_by_the_same_worker(client: WorkerClient, log
     assert client.worker_pid == pid
 
 
-def test_a_job_that_does_not_react_is_cancelled_by_force(client: WorkerClient, log: Log) -> None:
-    client.submit(job("hang", "a"))
+def test_a_job_that_does_not_react_is_cancelled_by_force(
+    client: WorkerClient, log: Log, tmp_path: Path
+) -> None:
+    hangs = tmp_path / "hangs"
+    client.submit(job(f"hang {hangs}", "a"))
     client.submit(job("steps 1", "b"))
-    log.wait(lambda r: isinstance(r, JobEvent) and "layer" in str(r.event))
-    pid = client.worker_pid
+    pid = wait_for_worker(client)
+    wait_for_file(hangs)  # a cancel before it hangs would be heard
     client.cancel("a")
     client.cancel("a")
     assert log.end_of("a") == JobCancelled("a")

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import text
 
 from storage.database import Database, default_url, open_database
-from tests.storage.postgresql_server import PostgresqlServer, UnavailableError, running_server
+from tests.postgresql_server import PostgresqlServer, UnavailableError, running_server
 
 _numbers = count()
 
