@@ -1,12 +1,14 @@
 """A claim in a document is tested: rows, paths, commands, pins and the Space's front matter."""
 
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from ckv_core.knobs import KNOBS
 from ckv_core.methods import METHODS, SELECTORS
+from ui.limits import Limits
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -63,6 +65,16 @@ def test_the_tables_hold_no_method_or_knob_that_is_gone():
     known = {method.name for method in METHODS} | set(KNOBS) | SELECTOR_ROWS
     environment = {name for name in table_rows(README) if re.fullmatch(r"[A-Z_]+", name)}
     assert set(table_rows(README)) - environment == known
+
+
+def test_every_setting_has_a_row_and_every_row_is_a_setting():
+    folders = ("ckv_core", "storage", "ui")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    source = "".join(path.read_text(encoding="utf-8") for path in files)
+    read = set(re.findall(r"CKV_[A-Z_]*[A-Z]\b", source)) | {
+        f"CKV_MAX_{field.name.upper()}" for field in fields(Limits)
+    }
+    assert {name for name in table_rows(README) if name.startswith("CKV_")} == read
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

@@ -3,7 +3,7 @@
 import json
 
 from ckv_core.result_json import to_json
-from tests.storage.run_strategies import big_events, folded
+from tests.storage.whole_runs import big_events, folded
 
 
 def small_run() -> dict:

@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, example, given, settings
 
 from ckv_core.result_json import from_json, to_json
 from tests.core.small_result_json import small_run
-from tests.storage.run_strategies import assert_same_result, big_events, events, folded
+from tests.storage.run_strategies import events
+from tests.storage.whole_runs import assert_same_result, big_events, folded
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -11,7 +11,7 @@ from ckv_core.errors import ConfigError
 from ckv_core.events import RunResult
 from ckv_core.result_json import from_json, to_json
 from tests.core.small_result_json import small_run
-from tests.storage.run_strategies import assert_same_result
+from tests.storage.whole_runs import assert_same_result
 
 WRONG = [
     ("schema", 2),

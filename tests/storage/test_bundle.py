@@ -17,7 +17,8 @@ from storage.bundle import entry_name, is_same_content, write_bundle
 from storage.bundle_import import ImportReport, import_bundle
 from storage.database import Database, open_database
 from storage.recorder import Recorder
-from tests.storage.run_strategies import assert_same_result, big_events, events, folded
+from tests.storage.run_strategies import events
+from tests.storage.whole_runs import assert_same_result, big_events, folded
 
 REQUEST = CompareRequest(context="The long text.", question="What?", answer="This.")
 

@@ -12,7 +12,7 @@ from sqlalchemy import text
 from storage import library, repository
 from storage.database import Database, open_database
 from storage.recorder import Recorder
-from tests.storage.run_strategies import assert_same_result, big_events, folded
+from tests.storage.whole_runs import assert_same_result, big_events, folded
 
 REPOSITORY = Path(__file__).parents[2]
 SERVER = """
@@ -20,7 +20,7 @@ SERVER = """
     from ckv_core.config import CompareRequest
     from storage.database import open_database
     from storage.recorder import Recorder
-    from tests.storage.run_strategies import big_events
+    from tests.storage.whole_runs import big_events
     recorder = Recorder(open_database(sys.argv[1]))
     stream = big_events(tokens=2000, variants=4)
     while True:

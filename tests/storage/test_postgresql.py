@@ -17,7 +17,7 @@ from storage.database import Database, open_database
 from storage.recorder import Recorder
 from storage.records import RunFilter
 from tests.postgresql_server import PostgresqlServer
-from tests.storage.run_strategies import assert_same_result, big_events
+from tests.storage.whole_runs import assert_same_result, big_events
 
 REQUEST = CompareRequest(context="A long text.", question="What?")
 

@@ -16,13 +16,8 @@ from storage import library, repository
 from storage.database import Database
 from storage.recorder import Recorder
 from storage.records import StoredRun
-from tests.storage.run_strategies import (
-    TEXTS,
-    assert_same_result,
-    big_events,
-    events,
-    folded,
-)
+from tests.storage.run_strategies import TEXTS, events
+from tests.storage.whole_runs import assert_same_result, big_events, folded
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 REQUEST = CompareRequest(context="A long text.", question="What?", variants=("full", "snapkv"))

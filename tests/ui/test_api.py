@@ -1,34 +1,21 @@
 """The endpoints for programs: what they take and give, who may call them, by every way in."""
 
-import asyncio
-import base64
 import inspect
-import json
-from dataclasses import replace
-from functools import partial
 
-import httpx
 import pytest
-from gradio.mcp import GradioMCPServer
 from gradio_client import Client
 from gradio_client.exceptions import AppError
-from mcp import ClientSession
-from mcp.client.streamable_http import streamable_http_client
 
 from ckv_core.errors import ConfigError
 from ckv_core.result_json import from_json
-from tests.e2e.app_runner import free_port
 from tests.ui import page_fakes
-from tests.ui.scripted_services import ENDLESS, end_of, make_client
+from tests.ui.scripted_services import ENDLESS, end_of
 from tests.ui.served_app import by, served
 from tests.ui.test_security import every_route
 from ui import api as api_module
-from ui import serve as serve_module
 from ui.access import LOGIN_NEEDED
 from ui.api import BROKEN, Api
-from ui.build import launch_options
 from ui.limits import Limits
-from ui.services import Services
 from ui.settings import Settings
 
 NAMES = ["compare", "get_run", "list_runs", "export_run"]
@@ -277,76 +264,3 @@ def test_a_page_of_another_site_starts_nothing(app):
         headers = {"origin": "https://evil.example"}
         answer = client.post("/api/runs", json={"context": "x"}, headers=headers)
     assert answer.status_code == 403
-
-
-# --- MCP ------------------------------------------------------------------------------------
-
-
-def by_mcp(app, user, work):
-    """Do async work with an MCP session of a user; nobody's without a name."""
-
-    async def run():
-        headers = {}
-        if user:
-            login = base64.b64encode(f"{user}:{user}-secret".encode()).decode()
-            headers["Authorization"] = f"Basic {login}"
-        url = f"{app.url}/gradio_api/mcp/"
-        async with (
-            httpx.AsyncClient(headers=headers, timeout=20) as http,
-            streamable_http_client(url, http_client=http) as (reader, writer, _),
-            ClientSession(reader, writer) as session,
-        ):
-            await session.initialize()
-            return await work(session)
-
-    return asyncio.run(run())
-
-
-def test_mcp_has_the_four_tools_with_descriptions(app):
-    tools = by_mcp(app, "ann", lambda session: session.list_tools()).tools
-    assert [tool.name for tool in tools] == NAMES
-    for tool in tools:
-        assert tool.description
-        arguments = tool.inputSchema["properties"]
-        assert all(argument["description"] for argument in arguments.values()), tool.name
-
-
-def test_mcp_acts_for_who_is_logged_in(app, slug):
-    def call(user, name, arguments):
-        answer = by_mcp(app, user, lambda session: session.call_tool(name, arguments))
-        return answer.isError, answer.content[0].text
-
-    failed, text = call("ann", "list_runs", {"limit": 100})
-    assert not failed
-    assert slug in [row["slug"] for row in json.loads(text)["runs"]]
-    failed, text = call("bob", "list_runs", {"text": "one"})
-    assert json.loads(text) == {"total": 0, "runs": []}
-    failed, text = call("bob", "get_run", {"slug": slug})
-    assert failed
-    assert text.startswith("There is no run")
-    assert call("ann", "compare", {"context": ""}) == (True, EMPTY)
-
-
-def test_mcp_refuses_strangers(app):
-    with pytest.raises(BaseExceptionGroup) as caught:
-        by_mcp(app, "", lambda session: session.list_tools())
-    assert "401" in repr(caught.value.exceptions)
-
-
-def test_mcp_is_off_unless_wanted(app):
-    for environ, wanted in (({}, False), ({"CKV_MCP": "1"}, True)):
-        assert launch_options(app.services, Settings.from_environ(environ))["mcp_server"] is wanted
-
-
-def test_a_missing_mcp_package_is_one_sentence(tmp_path, monkeypatch):
-    def missing(*_: object) -> None:
-        raise ImportError("no mcp")
-
-    monkeypatch.setattr(GradioMCPServer, "__init__", missing)
-    monkeypatch.setenv("CKV_HOME", str(tmp_path))
-    monkeypatch.setattr(serve_module.logs, "configure", lambda *_: None)
-    monkeypatch.setattr(serve_module.logs, "adopt_loggers", lambda: None)
-    monkeypatch.setattr(serve_module, "Services", partial(Services, make_client=make_client))
-    settings = replace(Settings.from_environ({}), mcp=True, port=free_port())
-    with pytest.raises(ConfigError, match=r"requirements-mcp\.txt"):
-        serve_module.serve(settings)

@@ -8,7 +8,7 @@ import numpy as np
 
 from ckv_core.events import RunResult
 from ckv_core.records import Candidate, FollowUp, ForcedStep
-from tests.storage.run_strategies import big_events, folded
+from tests.storage.whole_runs import big_events, folded
 from tests.ui.page_fakes import done_result
 from ui.charts.tables import follow_ups_csv, forced_csv
 from ui.summary import summary_value
