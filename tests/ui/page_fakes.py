@@ -17,6 +17,7 @@ from ckv_core.records import (
     RetainedSet,
     VariantResult,
 )
+from ckv_core.variants import VariantSpec
 from ckv_core.worker.messages import ModelStatus, TokensCounted
 from storage.records import Lineage, RunNotes, RunSummary, VariantBar
 from storage.repository import RunMissingError
@@ -92,12 +93,13 @@ def kept_variant(*, critical: bool = False, kept: int = 4) -> VariantResult:
     mask[..., :kept] = True
     entries = LAYERS * KV_HEADS * kept
     head_l1 = np.arange(LAYERS * QUERY_HEADS, dtype=np.float32).reshape(LAYERS, QUERY_HEADS)
+    spec = f"snapkv{'+critical' if critical else ''}:budget={kept}"
     return VariantResult(
-        spec="snapkv+critical:budget=4" if critical else "snapkv:budget=4",
+        spec=spec,
         label="SnapKV + CriticalKV" if critical else "SnapKV",
         method="snapkv",
         critical=critical,
-        params={"budget": kept, "window": 2, "sinks": 1},
+        params=VariantSpec.parse(spec, {"window": "2", "sinks": "1"}).params,
         retained=RetainedSet.from_mask(mask),
         receipt=Receipt(
             budget_tokens=kept,

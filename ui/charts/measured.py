@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ckv_core.events import RunResult
+from ckv_core.methods.base import CRITICAL_KNOBS
 from ckv_core.quantities import QUANTITIES
 from ckv_core.records import Float32Array, VariantResult
 
@@ -14,8 +15,6 @@ _OWN = {
     "hidden_l1": ("Hidden state after each layer, cascaded, L1", "L1", "layer"),
     "hidden_relative": ("Hidden L1 relative to the full run's size", "1", "layer"),
 }
-# A CriticalKV variant has these beside its base's knobs.
-_CRITICAL_KNOBS = frozenset({"alpha", "stage2"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +90,7 @@ def base_values(result: RunResult, index: int, name: str) -> Float32Array | None
 
 
 def _same_knobs(variant: VariantResult, base: VariantResult) -> bool:
-    keys = (set(variant.params) | set(base.params)) - _CRITICAL_KNOBS
+    keys = (set(variant.params) | set(base.params)) - set(CRITICAL_KNOBS)
     return all(variant.params.get(key) == base.params.get(key) for key in keys)
 
 
