@@ -103,18 +103,17 @@ class UnfinishedRuns:
                 self._abandon(slug, *self._end_elsewhere(slug))
 
     def end(self, slug: str, state: RunState, reason: str) -> None:
-        """Record the end, then move the run from memory to storage in one step."""
+        """Record the end, then move the run from memory to storage in one step.
+
+        A run that another server ended meanwhile is over as that server said.
+        """
         with self._lock:
             if slug not in self._live:
                 return
         was_saved = True
         try:
-            if state == "done":
-                self._recorder.finish(slug)
-            elif state == "failed":
-                self._recorder.fail(slug, reason)
-            else:
-                self._recorder.cancel(slug, reason)
+            if not self._record(slug, state, reason):
+                state, reason = self._end_elsewhere(slug)
         except Exception as error:
             LOGGER.exception("The end of run %s cannot be recorded.", slug)
             was_saved = False
@@ -130,6 +129,29 @@ class UnfinishedRuns:
             if not was_saved:
                 self._keep_unsaved(run)
         LOGGER.info("run ended", extra=_ended(run))
+        if was_saved:
+            self._save_again()
+
+    def _record(self, slug: str, state: RunState, reason: str) -> bool:
+        """Write an end; False if the run is over in storage, or gone."""
+        if state == "done":
+            return self._recorder.finish(slug)
+        if state == "failed":
+            return self._recorder.fail(slug, reason)
+        return self._recorder.cancel(slug, reason)
+
+    def _save_again(self) -> None:
+        """Storage takes ends again: also those that it could not take before."""
+        with self._lock:
+            waiting = list(self._unsaved.values())
+        for run in waiting:
+            try:
+                self._record(run.slug, run.state, run.reason)
+            except Exception:
+                LOGGER.exception("The end of run %s still cannot be recorded.", run.slug)
+                return
+            with self._lock:
+                self._unsaved.pop(run.slug, None)
 
     def _abandon(self, slug: str, state: RunState, reason: str) -> None:
         self._stop(slug)

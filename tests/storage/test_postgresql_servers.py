@@ -22,8 +22,8 @@ from storage.server_lock import only_server
 from tests.postgresql_server import PostgresqlServer
 from tests.ui.scripted_services import ENDLESS, end_of, generating, make_client, wait_until
 from tests.ui.scripted_services import request as scripted
-from ui.live_runs import ELSEWHERE
-from ui.services import Services
+from ui.live_runs import ELSEWHERE, RunSnapshot
+from ui.services import CANCELLED, Services
 from ui.stored_runs import LEFT_BEHIND
 
 REQUEST = CompareRequest(context="A long text.", question="What?")
@@ -79,6 +79,10 @@ def other_process(url: str) -> Iterator[tuple[subprocess.Popen, str]]:
             process.kill()
 
 
+def text_of(view: RunSnapshot) -> str:
+    return view.result.variants[0].text
+
+
 def load(database: Database, slug: str) -> StoredRun:
     with database.read() as session:
         return repository.load_run(session, slug)
@@ -94,12 +98,19 @@ def test_runs_of_a_living_server_are_left_alone_and_those_of_a_killed_one_failed
         assert view.request == scripted(ENDLESS)
         with pytest.raises(StorageError, match="not over; cancel it first"):
             services.library.delete([slug])
+        own = services.start_run(scripted(ENDLESS))
+        written = len(text_of(wait_until(services, own, generating)))
         process.kill()
         process.wait()
         end = end_of(services, slug)
     assert (end.state, end.reason) == ("failed", LEFT_BEHIND)
-    assert end.result.variants[0].text.startswith("w0 ")
+    assert text_of(end).startswith("w0 ")
     services.library.delete([slug])
+    # The survivor's own run goes on: more text comes, and the database has it as running.
+    wait_until(services, own, lambda view: len(text_of(view)) > written)
+    assert load(services._database, own).state == "running"
+    services.cancel_run(own)
+    assert end_of(services, own).state == "cancelled"
 
 
 def test_a_run_of_another_server_is_followed_to_its_end(services, url, monkeypatch):
@@ -139,6 +150,19 @@ def test_a_run_is_cancelled_from_another_server(services, url):
         # Its worker is free again, and each server sees what the other one did.
         last = theirs.start_run(scripted("steps 2"))
         assert end_of(services, last).state == "done"
+        theirs.close()
+
+
+def test_a_run_that_another_server_cancelled_at_its_last_moment_is_not_shown_as_done(services, url):
+    with closing(open_database(url)) as database, only_server(database):
+        theirs = Services(database, make_client=make_client)
+        slug = theirs.start_run(scripted("hang"))
+        wait_until(theirs, slug, lambda view: bool(view.result.variants))
+        watched = theirs._unfinished.find(slug)
+        services.cancel_run(slug)
+        theirs._unfinished.end(slug, "done", "")
+        seen = watched.snapshot(0)
+        assert (seen.state, seen.reason) == ("cancelled", CANCELLED)
         theirs.close()
 
 

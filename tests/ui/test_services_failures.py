@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,10 +10,12 @@ import pytest
 from sqlalchemy import text
 
 from ckv_core.errors import CkvError, StorageError
+from storage import repository
 from storage.database import Database, default_url, open_database
 from storage.recorder import Recorder
 from tests.ui.scripted_services import (
     ENDLESS,
+    TIMEOUT_S,
     end_of,
     generating,
     make_client,
@@ -107,7 +110,16 @@ def test_a_disk_that_fills_up_fails_the_run_and_the_app_lives_on(
     with database.write() as session:
         session.execute(text("DROP TRIGGER full_runs"))
         session.execute(text("DROP TRIGGER full_variants"))
-    assert end_of(services, services.start_run(request("steps 2"))).state == "done"
+    later = services.start_run(request("steps 2"))
+    assert end_of(services, later).state == "done"
+    # The end that could not be recorded then is recorded now.
+    deadline = time.monotonic() + TIMEOUT_S
+    while services.count_by_state() != {"done": 1, "failed": 1}:
+        assert time.monotonic() < deadline, services.count_by_state()
+        time.sleep(0.01)
+    with database.read() as session:
+        stored = repository.load_run(session, slug)
+    assert (stored.state, stored.reason) == ("failed", end.reason)
     services.library.delete([slug])
     with pytest.raises(StorageError, match="no run"):
         services.snapshot(slug)
