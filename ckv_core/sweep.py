@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass, replace
 
-from ckv_core.config import MAX_SWEEP_POINTS, CompareRequest
+from ckv_core.config import DEFAULT_MODEL, MAX_SWEEP_POINTS, CompareRequest
 from ckv_core.errors import ConfigError
 from ckv_core.knobs import KNOBS
 from ckv_core.sweep_reading import spec_without
 from ckv_core.variants import VariantSpec
 
 ASK_ABOVE_S = 120.0  # a sweep that is expected to take longer must be confirmed
+DEFAULT_PARAMETERS = 134_515_008  # of the default model, whose times the estimate is made of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,23 +107,107 @@ class Rates:
     step_row: float = 0.005
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What a sweep takes, before it runs.
+
+    Attributes:
+        points: variants, the full cache among them.
+        seconds: estimate; the default model's where the size of another one is not known.
+        prompt_tokens: counted by the model, or a guess.
+        is_counted: which of the two.
+        model: as the request names it.
+        parameters: of the model; None where it is not known.
+    """
+
+    points: int
+    seconds: float
+    prompt_tokens: int
+    is_counted: bool
+    model: str
+    parameters: int | None
+
+    @property
+    def is_guess(self) -> bool:
+        """Whether the model is another one than was measured, and of unknown size."""
+        return self.parameters is None and self.model != DEFAULT_MODEL
+
+    @property
+    def must_ask(self) -> bool:
+        """Whether the sweep has to be confirmed."""
+        return self.is_guess or self.seconds > ASK_ABOVE_S
+
+    @property
+    def amount(self) -> str:
+        """`29 points on 2,000 prompt tokens`."""
+        tokens = f"{self.prompt_tokens:,} prompt tokens" + ("" if self.is_counted else " or so")
+        return f"{self.points} points on {tokens}"
+
+    @property
+    def duration(self) -> str:
+        """`12 seconds` or `4 minutes`."""
+        if self.seconds < 90:
+            return f"{max(1, round(self.seconds))} seconds"
+        return f"{round(self.seconds / 60)} minutes"
+
+    @property
+    def basis(self) -> str:
+        """What the estimate is made of, to follow `estimated from`."""
+        times = "the default model's times on two CPU cores"
+        if self.is_guess:
+            return f"{times}; a larger model takes longer"
+        if _scale(self.parameters) > 1:
+            return f"{times}, times {_scale(self.parameters):,.1f} for this model's size"
+        return times
+
+
+def sweep_cost(
+    request: CompareRequest, prompt_tokens: int, *, is_counted: bool, parameters: int | None = None
+) -> Cost:
+    """Points and seconds of a sweep, the model loaded and the prompt not yet processed.
+
+    Args:
+        request: of kind sweep.
+        prompt_tokens: of its prompt.
+        is_counted: whether that was counted.
+        parameters: of the model, where it is loaded here.
+    """
+    points = len(request.variants)
+    seconds = estimate_seconds(prompt_tokens, points, request.max_new_tokens, parameters)
+    return Cost(
+        points=points,
+        seconds=seconds,
+        prompt_tokens=prompt_tokens,
+        is_counted=is_counted,
+        model=request.model,
+        parameters=parameters,
+    )
+
+
 def estimate_seconds(
-    prompt_tokens: int, points: int, max_new_tokens: int, rates: Rates | None = None
+    prompt_tokens: int, points: int, max_new_tokens: int, parameters: int | None = None
 ) -> float:
-    """What a sweep is expected to take, the model loaded and the prompt not yet processed.
+    """What a sweep is expected to take on two CPU cores.
+
+    A model larger than the default one takes longer by as much as it has more parameters; that
+    is rough, and no smaller one is taken for faster.
 
     Args:
         prompt_tokens: counted, or a guess.
         points: variants, `full` among them.
         max_new_tokens: generated per variant; 0 where the sweep only measures.
-        rates: of another model or machine.
+        parameters: of the model; None takes the default model's.
     """
-    rates = rates or Rates()
+    rates = Rates()
     groups = -(-points // 31)
     prefill = prompt_tokens * (rates.prefill_token + prompt_tokens * rates.prefill_pair)
     measured = points * (rates.point + prompt_tokens * rates.point_token)
     decoded = max_new_tokens * (groups * rates.step + points * rates.step_row)
-    return prefill + measured + decoded
+    return _scale(parameters) * (prefill + measured + decoded)
+
+
+def _scale(parameters: int | None) -> float:
+    return 1.0 if parameters is None else max(1.0, parameters / DEFAULT_PARAMETERS)
 
 
 def _check_method(spec: VariantSpec) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 
 from ckv_core.config import DEFAULT_MODEL, CompareRequest
 from ckv_core.errors import ConfigError, PromptError
-from ckv_core.sweep import ASK_ABOVE_S, SweepGrid, estimate_seconds
+from ckv_core.sweep import Cost, SweepGrid, sweep_cost
 from ckv_core.worker.messages import TokensCounted
 from ui import views
 from ui.forms import read_new_tokens, read_text, variant_choices
@@ -125,38 +125,17 @@ class SweepForm:
 SWEEP_CONTROLS: tuple[str, ...] = tuple(f.name for f in fields(SweepForm))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
-    """What a sweep takes, before it runs.
+def cost_sentence(cost: Cost) -> str:
+    """For the line under the form."""
+    return f"{cost.amount}: about {cost.duration}, estimated from {cost.basis}."
 
-    Attributes:
-        points: variants, the full cache among them.
-        seconds: estimate.
-        prompt_tokens: counted by the model, or a quarter of the characters.
-        is_counted: which of the two.
-    """
 
-    points: int
-    seconds: float
-    prompt_tokens: int
-    is_counted: bool
-
-    @property
-    def sentence(self) -> str:
-        """For the line under the form."""
-        tokens = f"{self.prompt_tokens:,} prompt tokens" + ("" if self.is_counted else " or so")
-        return (
-            f"{self.points} points on {tokens}: about {_duration(self.seconds)}, estimated from "
-            "the default model's times on two CPU cores."
-        )
-
-    @property
-    def question(self) -> str:
-        """Asked before a costly sweep."""
-        return (
-            f"This sweep has {self.points} points and takes about {_duration(self.seconds)} "
-            "(estimated from the default model's times on two CPU cores); run it?"
-        )
+def cost_question(cost: Cost) -> str:
+    """Asked before a costly sweep."""
+    return (
+        f"This sweep has {cost.points} points and takes about {cost.duration} (estimated from "
+        f"{cost.basis}); run it?"
+    )
 
 
 def estimate(request: CompareRequest, counted: TokensCounted | None) -> Cost:
@@ -176,24 +155,10 @@ def estimate(request: CompareRequest, counted: TokensCounted | None) -> Cost:
         told = views.count_value(counted, request)
         if told["tone"] == "error":
             raise PromptError(told["text"])
-    points = len(request.variants)
-    seconds = estimate_seconds(tokens, points, request.max_new_tokens)
-    return Cost(points=points, seconds=seconds, prompt_tokens=tokens, is_counted=is_counted)
-
-
-def is_costly(cost: Cost) -> bool:
-    """Whether the page asks before it runs."""
-    return cost.seconds > ASK_ABOVE_S
+    return sweep_cost(request, tokens, is_counted=is_counted)
 
 
 def read_list(text: str) -> tuple[str, ...]:
     """The parts of a list such as `64, 128, 10%`."""
     parts = text.replace(";", ",").replace("\n", ",").split(",")
     return tuple(filter(None, (part.strip() for part in parts)))
-
-
-def _duration(seconds: float) -> str:
-    """`12 seconds` or `4 minutes`."""
-    if seconds < 90:
-        return f"{max(1, round(seconds))} seconds"
-    return f"{round(seconds / 60)} minutes"

@@ -1,6 +1,7 @@
 """The command `sweep`: budgets x alphas x methods on one prompt, read once."""
 
 import argparse
+from typing import TYPE_CHECKING
 
 from ckv_core.cli import running
 from ckv_core.cli.options import (
@@ -14,8 +15,11 @@ from ckv_core.cli.tables import number, print_head, print_table, share
 from ckv_core.config import MAX_NEW_TOKENS, CompareRequest
 from ckv_core.errors import ConfigError
 from ckv_core.events import RunResult
-from ckv_core.sweep import ASK_ABOVE_S, SweepGrid, estimate_seconds
+from ckv_core.sweep import ASK_ABOVE_S, SweepGrid, sweep_cost
 from ckv_core.sweep_reading import FIGURES, Saving, alpha_optima, curves, savings
+
+if TYPE_CHECKING:  # `methods` must not load torch
+    from ckv_core.modeling.loaded import LoadedModel
 
 _METHODS = ("snapkv", "snapkv+critical", "adakv", "adakv+critical")
 
@@ -70,7 +74,7 @@ def _sweep(options: argparse.Namespace) -> int:
     check_json_path(options.json)
     loaded, load_ms = running.load(request)
     if not options.yes:
-        _check_cost(request, running.prompt_tokens(request, loaded))
+        _check_cost(request, loaded)
     result = running.run(request, loaded, load_ms)
     if options.json != "-":
         _print_result(result, options.answer)
@@ -85,14 +89,17 @@ def _list(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-def _check_cost(request: CompareRequest, tokens: int) -> None:
-    points = len(request.variants)
-    seconds = estimate_seconds(tokens, points, request.max_new_tokens)
-    if seconds > ASK_ABOVE_S:
+def _check_cost(request: CompareRequest, loaded: "LoadedModel") -> None:
+    cost = sweep_cost(
+        request,
+        running.prompt_tokens(request, loaded),
+        is_counted=True,
+        parameters=loaded.model.num_parameters(),
+    )
+    if cost.must_ask:
         raise ConfigError(
-            f"This sweep has {points} points on {tokens:,} prompt tokens and would take about "
-            f"{seconds:,.0f} s (the default model on two CPU cores); add --yes to run it, or take "
-            "fewer points, tokens or new tokens."
+            f"This sweep has {cost.amount} and would take about {cost.duration} (estimated from "
+            f"{cost.basis}); add --yes to run it, or take fewer points, tokens or new tokens."
         )
 
 

@@ -112,7 +112,7 @@ def use_tiny_model(monkeypatch) -> None:
 
 def test_a_costly_sweep_asks_first_and_runs_when_told_to(capsys, context, monkeypatch) -> None:
     use_tiny_model(monkeypatch)
-    monkeypatch.setattr("ckv_core.cli.sweep.ASK_ABOVE_S", 0.01)
+    monkeypatch.setattr("ckv_core.sweep.ASK_ABOVE_S", 0.01)
     arguments = ["--context", context, "--method", "snapkv", "--method", "snapkv+critical"]
     arguments += ["--budgets", "40,80", "--alphas", "0,1"]
     code, line = run(capsys, "sweep", *arguments)
@@ -127,6 +127,18 @@ def test_a_costly_sweep_asks_first_and_runs_when_told_to(capsys, context, monkey
     scored = [*arguments, "--yes", "--answer", "Nobody", "--max-new-tokens", "2"]
     assert cli.main(["sweep", *scored]) == 0
     assert re.search(r"answer +Token F1 +Edit similarity", capsys.readouterr().out)
+
+
+def test_a_large_model_asks_where_the_default_one_would_not(capsys, context, monkeypatch) -> None:
+    use_tiny_model(monkeypatch)
+    model = type(tiny_model("llama").model)
+    arguments = ["--context", context, "--method", "snapkv", "--budgets", "40"]
+    assert cli.main(["sweep", *arguments]) == 0
+    capsys.readouterr()
+    monkeypatch.setattr(model, "num_parameters", lambda _self: 8_000_000_000_000)
+    code, line = run(capsys, "sweep", *arguments)
+    assert code == 2
+    assert "for this model's size); add --yes to run it" in line
 
 
 def test_several_prompts_are_averaged_with_their_bounds(capsys, tmp_path, monkeypatch) -> None:

@@ -12,7 +12,7 @@ from ckv_core.config import CompareRequest
 from ckv_core.errors import ConfigError
 from ckv_core.events import RunResult
 from ckv_core.records import ModelInfo, Perturbation, Receipt, VariantResult
-from ckv_core.sweep import SweepGrid, estimate_seconds
+from ckv_core.sweep import DEFAULT_PARAMETERS, SweepGrid, estimate_seconds, sweep_cost
 from ckv_core.sweep_reading import FIGURES, alpha_optima, curves, matching_budget, savings
 from ckv_core.variants import VariantSpec
 
@@ -59,6 +59,22 @@ def test_more_of_anything_costs_more(tokens: int, points: int, new: int) -> None
     assert cost < estimate_seconds(tokens + 1, points, new)
     assert cost < estimate_seconds(tokens, points + 1, new)
     assert cost < estimate_seconds(tokens, points, new + 1)
+    assert estimate_seconds(tokens, points, new, 3 * DEFAULT_PARAMETERS) == pytest.approx(3 * cost)
+
+
+def test_what_is_not_known_to_be_cheap_asks_first() -> None:
+    request = GRID.request(CompareRequest(context="x", max_new_tokens=0))
+    other = replace(request, model="another/model")
+    cheap = sweep_cost(request, 100, is_counted=True)
+    assert (cheap.must_ask, cheap.is_guess) == (False, False)
+    guessed = sweep_cost(other, 100, is_counted=True)
+    assert guessed.must_ask
+    assert guessed.basis.endswith("a larger model takes longer")
+    small = sweep_cost(other, 100, is_counted=True, parameters=DEFAULT_PARAMETERS // 2)
+    assert (small.must_ask, small.seconds) == (False, cheap.seconds)
+    large = sweep_cost(other, 100, is_counted=True, parameters=1000 * DEFAULT_PARAMETERS)
+    assert large.must_ask
+    assert large.basis.endswith("times 1,000.0 for this model's size")
 
 
 def test_the_matching_budget_is_linear_in_log_budget() -> None:

@@ -9,6 +9,7 @@ from gradio.components import Component
 
 from ckv_core.config import CompareRequest
 from ckv_core.errors import CkvError
+from ckv_core.sweep import Cost
 from ui.examples import Example
 from ui.pages.compare import SHOW_ADDRESS, show_example
 from ui.pages.live import cancel_run, find_run, follow, run_buttons
@@ -17,7 +18,7 @@ from ui.pages.sweep_form import build_sweep_form
 from ui.pages.sweep_results import SweepFeed, build_sweep_results
 from ui.services import Services
 from ui.settings import Settings
-from ui.sweep_forms import SWEEP_CONTROLS, Cost, SweepForm, estimate, is_costly
+from ui.sweep_forms import SWEEP_CONTROLS, SweepForm, cost_question, cost_sentence, estimate
 
 PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
 SHARED: dict[str, Any] = {**PRIVATE, "concurrency_limit": None}
@@ -133,15 +134,15 @@ class SweepPage:
     # --- handlers -----------------------------------------------------------------------
 
     def ask(self, *values: object) -> list[Any]:
-        """Start a cheap sweep; ask first where the estimate is above the stated cost."""
+        """Start a cheap sweep; ask first where it is costly or nobody knows."""
         try:
             form = SweepForm.from_controls(values)
             cost = self._cost(form)
         except CkvError as error:
             return self._refused(error)
-        if not is_costly(cost):
+        if not cost.must_ask:
             return self.start(*values)
-        asked = said(cost.question, "warn")
+        asked = said(cost_question(cost), "warn")
         return ["", SILENT, *[gr.skip()] * 4, gr.update(visible=True), asked]
 
     def start(self, *values: object) -> list[Any]:
@@ -172,7 +173,7 @@ class SweepPage:
             form = SweepForm.from_controls(values)
             if not form.context.strip():
                 return said(f"{len(form.request().variants)} points. {_PASTE}")
-            return said(self._cost(form).sentence)
+            return said(cost_sentence(self._cost(form)))
         except CkvError as error:
             return said(str(error), "error")
 
