@@ -179,9 +179,9 @@ def test_oracles_are_lines_beside_the_methods():
 
 def test_the_csv_holds_every_measured_value():
     lines = analysis_csv(analysed()).splitlines()
-    per_variant = 6 * 12 + 3 + 1 + 3 * 2
-    assert len(lines) == 1 + 2 * per_variant
-    assert '1,"snapkv:budget=4","sigma_stage1","1",0,1,"","",0.4' in lines[2]
+    per_variant = 7 * 12 + 3 * 3 + 1 + 3 * 2
+    assert len(lines) == 1 + 2 * per_variant + 12  # and CriticalKV's own base
+    assert '1,"snapkv:budget=4","sigma_stage1","1",0,1,"","",0.4' in lines
 
 
 def test_alphas_of_heads_are_drawn_only_where_a_variant_chose_them():

@@ -2,13 +2,15 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 
 from ckv_core.config import MAX_VARIANTS
 from ckv_core.errors import ConfigError
 from ckv_core.ladder import ladder
-from tests.ui.page_fakes import done_result, kept_variant
+from tests.ui.page_fakes import LAYERS, QUERY_HEADS, done_result, kept_variant
 from ui.charts.catalog import figure_of
+from ui.charts.ladder import ladder_csv
 from ui.forms import DEFAULT_VARIANTS, FormValues, ladder_bases, with_ladder
 from ui.pages.compare import add_ladder
 
@@ -48,6 +50,21 @@ def test_the_chart_has_one_bar_per_rung_and_panel():
     figure = figure_of(run, "ladder", {})
     assert [len(bar.y) for bar in figure.data] == [len(run.variants)] * 3
     assert figure.data[1].x[0] == figure.data[2].x[0] == 100
+
+
+def test_a_base_that_moves_nothing_has_no_shares_but_a_chart_and_a_table():
+    run = ladder_run()
+    still = dataclasses.replace(
+        run.variants[0].perturbation,
+        head_l1=np.zeros((LAYERS, QUERY_HEADS), np.float32),
+        layer_hidden_l1=np.zeros(LAYERS, np.float32),
+    )
+    run.variants[0] = dataclasses.replace(run.variants[0], perturbation=still)
+    figure = figure_of(run, "ladder", {})
+    assert np.isnan([*figure.data[1].x, *figure.data[2].x]).all()
+    assert not np.isnan(figure.data[0].x).any()
+    assert all(np.isfinite(axis.range).all() for axis in figure.select_xaxes())
+    assert '"base",0.0,12,"",""' in ladder_csv(run).splitlines()[1]
 
 
 def test_a_run_without_a_ladder_has_no_such_chart():

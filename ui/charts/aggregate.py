@@ -11,11 +11,9 @@ from ckv_core.metrics.intervals import Aggregate, HeadWins
 from ui.aggregate import LABORATORY_FIGURES, MAIN_FIGURES, Figure, SeveralRuns
 from ui.charts.chart import Chart, Choices, Control, no_controls
 from ui.charts.heads import as_head_grid, log2_ratio, ratio_grid
-from ui.charts.layout import new_figure
+from ui.charts.layout import BAR_PX, new_figure
 from ui.charts.tables import csv_text, number
 from ui.palette import color_of, marker_of
-
-ROW_PX = 34
 
 
 def mean_figure(found: SeveralRuns, figure: Figure) -> go.Figure:
@@ -59,7 +57,7 @@ def mean_figure(found: SeveralRuns, figure: Figure) -> go.Figure:
     shown.update_xaxes(title_text=figure.unit)
     if figure.is_share:
         shown.update_xaxes(tickformat=".0%")
-    shown.update_layout(showlegend=False, height=130 + ROW_PX * max(3, len(rows)))
+    shown.update_layout(showlegend=False, height=130 + BAR_PX * max(3, len(rows)))
     return shown
 
 

@@ -1,14 +1,14 @@
-"""The laboratory's arrays as CSV text: one line per value, whatever its axes."""
+"""The arrays behind the charts as CSV text: one line per value, whatever its axes."""
 
-import csv
-import io
 from collections.abc import Iterator
 
 import numpy as np
 
 from ckv_core.events import RunResult
 from ckv_core.quantities import QUANTITIES
-from ui.charts.tables import Cell, safe_text
+from ckv_core.records import Float32Array
+from ui.charts.measured import OWN, values_of
+from ui.charts.tables import Cell, csv_text
 
 _PLACES = {
     "head": ("layer", "query_head"),
@@ -22,21 +22,29 @@ _HEAD = ("variant", "spec", "quantity", "unit", *_PLACE_COLUMNS, "value")
 
 
 def analysis_csv(result: RunResult) -> str:
-    """Data of the laboratory's charts; a place that a quantity does not have is empty."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
-    writer.writerow(_HEAD)
-    writer.writerows(_rows(result))
-    return out.getvalue()
+    """Data of the charts of heads, layers and laboratory; a place that does not apply is empty."""
+    return csv_text(_HEAD, _rows(result))
 
 
 def _rows(result: RunResult) -> Iterator[tuple[Cell, ...]]:
     for index, variant in enumerate(result.variants):
-        for name, values in variant.analysis.items():
-            quantity = QUANTITIES[name]
+        for name, unit, axes, values in _arrays(result, index):
             for at, value in np.ndenumerate(values):
-                place = dict(zip(_PLACES[quantity.axes], at, strict=False))
+                place = dict(zip(_PLACES[axes], at, strict=False))
                 where = [place.get(axis) for axis in _PLACE_COLUMNS]
                 # As few digits as tell a float32 from its neighbours: 0.35 and not 0.3499999940.
                 number = None if np.isnan(value) else float(str(value))
-                yield (index, safe_text(variant.spec), name, quantity.unit, *where, number)
+                yield (index, variant.spec, name, unit, *where, number)
+
+
+def _arrays(result: RunResult, index: int) -> Iterator[tuple[str, str, str, Float32Array]]:
+    """Name, unit, axes and values of every array of one variant."""
+    variant = result.variants[index]
+    for name, (_, unit, axes) in OWN.items():
+        values = values_of(result, index, name)
+        if values is not None:
+            yield name, unit, axes, values
+    if variant.perturbation is not None and variant.perturbation.base_head_l1 is not None:
+        yield "base_head_l1", "L1", "head", variant.perturbation.base_head_l1
+    for name, values in variant.analysis.items():
+        yield name, QUANTITIES[name].unit, QUANTITIES[name].axes, values

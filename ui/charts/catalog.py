@@ -100,7 +100,7 @@ _ALL: tuple[Chart[RunResult], ...] = (
     Chart(
         name="layers",
         title="Layer by layer",
-        csv="layers",
+        csv="analysis",
         controls=lambda result: _quantities(_layer_names(result)),
         has_data=_measured,
         draw=lambda result, chosen: layer_figure(result, chosen.get("quantity", "hidden_l1")),
@@ -108,7 +108,7 @@ _ALL: tuple[Chart[RunResult], ...] = (
     Chart(
         name="final",
         title="After the last layer",
-        csv="table",
+        csv="analysis",
         controls=lambda result: _quantities(_final_names(result)),
         has_data=_measured,
         draw=lambda result, chosen: final_figure(result, chosen.get("quantity", "hidden_l1")),
@@ -116,7 +116,7 @@ _ALL: tuple[Chart[RunResult], ...] = (
     Chart(
         name="heads",
         title="Head by head",
-        csv="heads",
+        csv="analysis",
         controls=_head_controls,
         has_data=_measured,
         draw=lambda result, chosen: head_grid_figure(
@@ -145,7 +145,7 @@ _ALL: tuple[Chart[RunResult], ...] = (
     Chart(
         name="ladder",
         title="Ablation ladder",
-        csv="table",
+        csv="ladder",
         controls=no_controls,
         has_data=lambda result: bool(rungs_of(result)),
         draw=lambda result, _: ladder_figure(result),

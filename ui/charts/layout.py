@@ -19,6 +19,7 @@ TEXT_COLOR = "#777d87"
 GRID_COLOR = "rgba(128, 128, 128, 0.25)"
 MISSING_COLOR = "rgba(128, 128, 128, 0.45)"
 CHART_HEIGHT = 320
+BAR_PX = 34  # one bar and its name
 LEGEND_ROW_PX = 19  # one variant a row is the worst case, on a phone
 
 

@@ -10,7 +10,7 @@ from ckv_core.quantities import QUANTITIES
 from ckv_core.records import Float32Array, VariantResult
 
 # Figures of `Perturbation`, and one that is made of two arrays; all others are in QUANTITIES.
-_OWN = {
+OWN = {
     "head_l1": ("Head output, isolated, L1", "L1", "head"),
     "hidden_l1": ("Hidden state after each layer, cascaded, L1", "L1", "layer"),
     "hidden_relative": ("Hidden L1 relative to the full run's size", "1", "layer"),
@@ -27,8 +27,8 @@ class Named:
 
 def named(name: str) -> Named:
     """How a reader calls an array."""
-    if name in _OWN:
-        label, unit, _ = _OWN[name]
+    if name in OWN:
+        label, unit, _ = OWN[name]
     else:
         label, unit = QUANTITIES[name].label, QUANTITIES[name].unit
     return Named(label, unit_name(unit))
@@ -64,7 +64,7 @@ def holders(result: RunResult, name: str) -> list[int]:
 
 def names_with(result: RunResult, axes: str, *groups: str) -> list[str]:
     """Names of the arrays of these axes that at least one variant has."""
-    own = [name for name, (_, _, at) in _OWN.items() if at == axes and "distance" in groups]
+    own = [name for name, (_, _, at) in OWN.items() if at == axes and "distance" in groups]
     more = [q.name for q in QUANTITIES.values() if q.axes == axes and q.group in groups]
     return [name for name in (*own, *more) if holders(result, name)]
 
