@@ -54,6 +54,7 @@ def register(commands: Commands) -> None:
     add("--ladder", metavar="SPEC", help=LADDER_HELP)
     add("--budget", metavar="N|N%", help=KNOBS["budget"].help.replace("%", "%%"))
     add("--alpha", metavar="A", help=KNOBS["alpha"].help)
+    add("--greedy", action="store_true", help="also the greedy oracle, which is slow")
     add("--max-new-tokens", type=int, default=32, metavar="T", help=f"1 to {MAX_NEW_TOKENS}")
     add_model_options(parser)
 
@@ -66,7 +67,7 @@ def _analyse(options: argparse.Namespace) -> int:
         variants=chosen_variants(options, defaults),
         defaults=defaults,
         max_new_tokens=options.max_new_tokens,
-        analysis=("bounds", "forced"),
+        analysis=("bounds", "forced", *(("greedy",) if options.greedy else ())),
         **model_settings(options),
     )
     requests = [_checked(shared, prompt) for prompt in prompts]

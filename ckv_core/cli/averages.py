@@ -2,14 +2,12 @@
 
 from collections.abc import Sequence
 
-import numpy as np
-
+from ckv_core.cli.evidence import held, spans_of
 from ckv_core.cli.tables import interval, print_table
 from ckv_core.events import RunResult
 from ckv_core.ladder import ladder_of
-from ckv_core.metrics.evidence import evidence, occurrences
 from ckv_core.metrics.intervals import Aggregate, aggregate, interval_note, mean_interval
-from ckv_core.variants import VariantSpec
+from ckv_core.quantities import QUANTITIES
 
 
 def print_results(results: Sequence[RunResult], answers: Sequence[str]) -> None:
@@ -32,6 +30,7 @@ def print_results(results: Sequence[RunResult], answers: Sequence[str]) -> None:
     _print_ladders(results)
     _print_bounds(found)
     _print_forced(found)
+    _print_quantities(found)
     if any(answer.strip() for answer in answers):
         _print_evidence(results, answers)
     for note in dict.fromkeys(f"{each.spec}: {note}" for each in found for note in each.notes):
@@ -99,33 +98,42 @@ def _print_forced(found: Sequence[Aggregate]) -> None:
         print_table(("variant", "same first choice", "KL", "rank", "answer found"), rows)
 
 
+def _print_quantities(found: Sequence[Aggregate]) -> None:
+    """Every measured array but those by step, which have a table; a mean over heads or layers."""
+    rows = [
+        (quantity.label, each.spec, interval(each.figures[name]), str(each.figures.prompts(name)))
+        for name, quantity in QUANTITIES.items()
+        if quantity.axes != "step"
+        for each in found
+        if name in each.figures
+    ]
+    if rows:
+        print("\nall measured quantities: mean over heads or layers, then over n prompts")
+        print_table(("quantity", "variant", "mean", "n"), rows)
+
+
 def _answers(each: Aggregate) -> str:
     return interval(each.figures.get("answer"), percent=True)
 
 
 def _print_evidence(results: Sequence[RunResult], answers: Sequence[str]) -> None:
     """Slots that hold the reference answer's occurrences, against chance."""
-    held: dict[str, list[tuple[float, float]]] = {}
+    kept: dict[str, list[tuple[float, float]]] = {}
     missing = 0
     for result, answer in zip(results, answers, strict=True):
         if result.prompt is None or result.model is None:
             continue
-        pieces = result.prompt.pieces[: result.prompt.compressed_tokens]
-        spans = occurrences(pieces, answer)
+        spans = spans_of(result.prompt, answer)
         missing += not spans
         for variant in result.variants:
-            if variant.retained is None or not spans:
-                continue
-            protected = VariantSpec.parse(variant.spec).protected
-            layers = result.model.evictable_layers
-            found = [evidence(variant.retained, span, layers, protected) for span in spans]
-            pair = [float(np.mean([getattr(e, key) for e in found])) for key in ("mean", "chance")]
-            held.setdefault(variant.spec, []).append((pair[0], pair[1]))
+            found = held(variant, spans, result.model.evictable_layers)
+            if found is not None:
+                kept.setdefault(variant.spec, []).append((found.mean, found.chance))
     print("\nslots that hold the reference answer's occurrences")
     if missing:
         print(f"the answer does not occur in {missing} of {len(results)} compressed prompts")
-    if held:
-        columns = {spec: tuple(zip(*pairs, strict=True)) for spec, pairs in held.items()}
+    if kept:
+        columns = {spec: tuple(zip(*pairs, strict=True)) for spec, pairs in kept.items()}
         print_table(
             ("variant", "held", "by chance", "n"),
             [

@@ -5,6 +5,7 @@ import argparse
 import numpy as np
 
 from ckv_core.cli import running
+from ckv_core.cli.evidence import check_evidence, print_evidence
 from ckv_core.cli.options import (
     EXAMPLES,
     LADDER_HELP,
@@ -46,6 +47,12 @@ def register(commands: Commands) -> None:
     add("--alpha", metavar="A", help=KNOBS["alpha"].help)
     add("--max-new-tokens", type=int, default=64, metavar="T", help=f"1 to {MAX_NEW_TOKENS}")
     add("--ignore-eos", action="store_true", help="go on after the end-of-sequence token")
+    add(
+        "--evidence",
+        action="append",
+        metavar="TEXT",
+        help="words of the context: how many slots still hold them, and by chance; repeatable",
+    )
     add("--analyse", metavar="LIST", help=f"also measure, of {','.join(ANALYSES)}")
     add(
         "--follow-up",
@@ -73,9 +80,14 @@ def _compare(options: argparse.Namespace) -> int:
     )
     request.validate()
     check_json_path(options.json)
-    result = running.run(request, *running.load(request))
+    loaded, load_ms = running.load(request)
+    sought = options.evidence or ()
+    if sought:
+        check_evidence(running.tokenised(request, loaded), sought)
+    result = running.run(request, loaded, load_ms)
     if options.json != "-":
         _print_result(result, options.answer)
+        print_evidence(result, sought)
     if options.json is not None:
         from ckv_core.result_json import to_json
 
@@ -93,7 +105,9 @@ def _print_result(result: RunResult, answer: str) -> None:
             print(f"   {variant.agreement:.0%} of the full cache's tokens before a difference")
         print("   " + variant.text.strip().replace("\n", "\n   "))
         for follow_up in variant.follow_ups:
-            print(f"   > {follow_up.question}")
+            same = follow_up.agreement
+            told = "" if same is None else f" ({same:.0%} as the full cache before a difference)"
+            print(f"   > {follow_up.question}{told}")
             print("   " + follow_up.text.strip().replace("\n", "\n   "))
     print_ladder(result)
 

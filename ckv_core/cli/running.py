@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ckv_core.config import CompareRequest
 from ckv_core.errors import CkvError, RunCancelledError
 from ckv_core.events import Progress, RunFinished, RunResult
+from ckv_core.records import PromptInfo
 
 if TYPE_CHECKING:  # `methods` must not load torch
     from ckv_core.modeling.loaded import LoadedModel
@@ -30,12 +31,11 @@ def load(request: CompareRequest) -> tuple["LoadedModel", float]:
     return loaded, (time.perf_counter() - start) * 1000
 
 
-def prompt_tokens(request: CompareRequest, loaded: "LoadedModel") -> int:
-    """Length of the prompt, question included."""
+def tokenised(request: CompareRequest, loaded: "LoadedModel") -> PromptInfo:
+    """The prompt of a request as the model reads it."""
     from ckv_core.engine.prompt import build_prompt
 
-    prompt = build_prompt(loaded.tokenizer, request.context, request.question, request.scenario)
-    return prompt.tokens
+    return build_prompt(loaded.tokenizer, request.context, request.question, request.scenario)
 
 
 def run(request: CompareRequest, loaded: "LoadedModel", load_ms: float) -> RunResult:

@@ -92,7 +92,7 @@ def _list(text: str) -> tuple[str, ...]:
 def _check_cost(request: CompareRequest, loaded: "LoadedModel") -> None:
     cost = sweep_cost(
         request,
-        running.prompt_tokens(request, loaded),
+        running.tokenised(request, loaded).tokens,
         is_counted=True,
         parameters=loaded.model.num_parameters(),
     )

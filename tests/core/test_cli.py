@@ -13,6 +13,7 @@ from ckv_core import cli
 from ckv_core.errors import ModelError
 from ckv_core.knobs import KNOBS
 from ckv_core.methods import METHODS
+from ckv_core.quantities import QUANTITIES
 from tests.core.tiny_models import tiny_model
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -65,6 +66,7 @@ def test_a_wrong_argument_is_one_line(capsys, context, arguments, sentence) -> N
         (["compare", "--ladder", "streaming_llm:budget=64"], "has no ladder"),
         (["compare", "--analyse", "bounds,everything"], "Analysis must be of bounds, forced"),
         (["compare", "--follow-up", "And then?"], "need the scenario context-only"),
+        (["compare", "--evidence"], "expected one argument"),
         (["sweep", "--budgets", "64,many"], "is not a number"),
         (["sweep", "--budgets", ","], "at least one budget"),
         (["sweep", "--alphas", "2"], "alpha must be a number from 0 to 1"),
@@ -219,6 +221,47 @@ def test_an_answer_that_the_prompt_does_not_hold_is_said(capsys, context, monkey
     printed = capsys.readouterr().out
     assert "the answer does not occur in 1 of 1 compressed prompts" in printed
     assert "1 prompt: an interval needs at least 5" in printed
+
+
+def test_evidence_is_counted_per_variant_against_chance(capsys, context, monkeypatch) -> None:
+    use_tiny_model(monkeypatch)
+    arguments = ["compare", "--context", context, "--budget", "40", "--max-new-tokens", "1"]
+    arguments += ["--variant", "full", "--variant", "snapkv", "--evidence", "nobody  WAVED"]
+    code, line = run(capsys, *arguments, "--evidence", "Zanzibar")
+    assert code == 2
+    assert "--evidence 'Zanzibar' does not occur in the compressed prompt" in line
+    assert cli.main(arguments) == 0
+    printed = capsys.readouterr().out
+    assert "evidence 'nobody  WAVED': 6 times in the compressed prompt" in printed
+    row = re.search(r"^snapkv:budget=40 +(\d+) of (\d+) +([\d.]+)% +([\d.]+)% ", printed, re.M)
+    kept, slots, share, chance = map(float, row.groups())
+    assert 0 < kept < slots
+    assert share == pytest.approx(100 * kept / slots, abs=0.06)
+    assert 0 < chance < 100
+
+
+def test_follow_ups_are_printed_with_their_agreement(capsys, context, monkeypatch) -> None:
+    use_tiny_model(monkeypatch)
+    arguments = ["compare", "--context", context, "--scenario", "context-only"]
+    arguments += ["--question", "Who?", "--follow-up", "And then?", "--max-new-tokens", "2"]
+    assert cli.main([*arguments, "--variant", "full", "--variant", "snapkv:budget=40"]) == 0
+    told = r"> And then\? \(\d+% as the full cache before a difference\)"
+    assert re.search(told, capsys.readouterr().out)
+
+
+def test_analyse_prints_every_measured_quantity_with_n(capsys, context, monkeypatch) -> None:
+    use_tiny_model(monkeypatch)
+    arguments = ["analyse", "--context", context, "--variant", "full", "--max-new-tokens", "2"]
+    arguments += ["--variant", "snapkv+critical:budget=40"]
+    assert cli.main(arguments) == 0
+    plain = capsys.readouterr().out
+    assert cli.main([*arguments, "--greedy"]) == 0
+    slow = capsys.readouterr().out
+    for name, quantity in QUANTITIES.items():
+        measured = quantity.axes != "step" and name not in ("head_alpha", "oracle_greedy_l1")
+        rows = re.escape(quantity.label) + r" +snapkv\+critical:budget=40 .* 1$"
+        assert bool(re.search(rows, plain, re.MULTILINE)) == measured, name
+    assert re.search(r"^Oracle: greedy +snapkv", slow, re.MULTILINE)
 
 
 def test_methods_lists_every_method_and_key_without_torch() -> None:

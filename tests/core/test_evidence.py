@@ -1,14 +1,17 @@
 """The evidence tracker: where a text lies in the tokens, and how many slots still hold it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ckv_core.cli.evidence import held
 from ckv_core.errors import PromptError
 from ckv_core.metrics.agreement import answer_found
 from ckv_core.metrics.evidence import evidence, occurrences
-from ckv_core.records import RetainedSet
+from ckv_core.records import RetainedSet, VariantResult
 
 words = st.text(alphabet="aAbß \n\u00a0.", max_size=12)
 
@@ -81,3 +84,18 @@ def test_a_span_outside_the_prompt_is_refused(span: tuple[int, int]) -> None:
     retained = RetainedSet.from_mask(np.ones((2, 3, 5), dtype=np.bool_))
     with pytest.raises(PromptError, match="not a passage"):
         evidence(retained, span, [0, 1], {})
+
+
+def test_the_command_line_counts_slots_and_heads_that_hold_all_of_it() -> None:
+    mask = np.zeros((3, 2, 10), dtype=np.bool_)
+    mask[1] = True  # not evictable
+    mask[0, 0, 2:4] = mask[0, 1, 2] = mask[2, 1, 6:8] = True
+    variant = VariantResult(
+        spec="mine", label="mine", method="own", critical=False, params={"label": "mine"}
+    )
+    spans = [(2, 4), (6, 8)]
+    assert held(variant, spans, [0, 2]) is None
+    found = held(replace(variant, retained=RetainedSet.from_mask(mask)), spans, [0, 2])
+    assert (found.entries, found.slots, found.whole, found.heads) == (5, 16, 2, 4)
+    assert found.mean == pytest.approx(5 / 16)
+    assert found.chance == pytest.approx(5 / 40)
