@@ -5,7 +5,6 @@ One prompt is one sample: heads and layers of a prompt are not independent and a
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +12,7 @@ from scipy.stats import bootstrap
 
 from ckv_core.errors import ConfigError
 from ckv_core.events import RunResult
+from ckv_core.metrics.chain import ASSUMED_MASS, check_chain
 from ckv_core.quantities import QUANTITIES
 from ckv_core.records import VariantResult
 from ckv_core.sweep_reading import FIGURES
@@ -226,7 +226,7 @@ def _sigma_over_half(variant: VariantResult) -> float | None:
     sigma = variant.analysis.get("sigma_stage1")
     if sigma is None or np.isnan(sigma).all():
         return None
-    return float((sigma[~np.isnan(sigma)] > 0.5).mean())
+    return float((sigma[~np.isnan(sigma)] > ASSUMED_MASS).mean())
 
 
 def _mean_of(name: str) -> Callable[[VariantResult], float | None]:
@@ -251,21 +251,6 @@ def _head_wins(variants: Sequence[VariantResult]) -> HeadWins | None:
 
 def _chain(variants: Sequence[VariantResult]) -> tuple[int | None, int]:
     """Violations of the chain among the heads with sigma over 0.5, and how many they are."""
-    over = violations = measured = 0
-    for variant in variants:
-        parts = [variant.analysis.get(n) for n in ("theta", "theta_hat", "theta_relaxed")]
-        sigma = variant.analysis.get("sigma_stage1")
-        if sigma is None or variant.perturbation is None or any(p is None for p in parts):
-            continue
-        chain = [variant.perturbation.head_l1, *(part for part in parts if part is not None)]
-        supported = sigma > 0.5
-        measured += 1
-        over += int(supported.sum())
-        size = variant.analysis.get("value_mass", chain[-1])
-        # float32 sums of a few thousand terms: a millionth of C is rounding
-        slack = 1e-6 * np.abs(size)
-        broken = np.zeros_like(supported)
-        for smaller, larger in pairwise(chain):
-            broken |= smaller > larger + slack
-        violations += int((broken & supported).sum())
-    return (violations, over) if measured else (None, 0)
+    found = [each for each in map(check_chain, variants) if each is not None]
+    violations = sum(each.violations for each in found) if found else None
+    return violations, sum(each.covered for each in found)

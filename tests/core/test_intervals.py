@@ -8,6 +8,7 @@ import pytest
 from ckv_core.errors import ConfigError
 from ckv_core.events import RunResult
 from ckv_core.metrics import intervals
+from ckv_core.metrics.chain import ChainCheck, check_chain
 from ckv_core.metrics.intervals import MIN_PROMPTS, aggregate, interval_note, mean_interval
 from ckv_core.records import Perturbation, VariantResult
 
@@ -87,6 +88,14 @@ def test_the_chain_is_checked_only_where_sigma_is_over_a_half() -> None:
     (found,) = aggregate([low, run([1, 1], [2, 2], sigma_stage1=[0.9, 0.6], **arrays)])
     assert found.figures["sigma_over_half"].mean == 0.75
     assert (found.violations, found.checked) == (1, 3)
+
+
+def test_rounding_of_a_millionth_of_c_is_not_a_broken_chain() -> None:
+    arrays = {"theta_hat": [3, 3], "theta_relaxed": [4, 4], "value_mass": [10, 10]}
+    theta = [1 - 5e-6, 1 - 5e-5]
+    (variant,) = run([1, 1], [2, 2], sigma_stage1=[0.9, 0.9], theta=theta, **arrays).variants
+    assert check_chain(variant) == ChainCheck(heads=2, covered=2, violations=1)
+    assert check_chain(replace(variant, perturbation=None)) is None
 
 
 def test_runs_of_different_variants_are_not_averaged() -> None:

@@ -16,7 +16,14 @@ from ui.charts.catalog import CHARTS, figure_of
 from ui.routes import TABLES
 
 CRITICAL = "2"
-BOUNDS = ("theta", "theta_hat", "theta_relaxed", "sigma_stage1", "oracle_attention_l1")
+BOUNDS = (
+    "value_mass",
+    "theta",
+    "theta_hat",
+    "theta_relaxed",
+    "sigma_stage1",
+    "oracle_attention_l1",
+)
 
 
 def measured_result():

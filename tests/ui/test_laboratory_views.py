@@ -8,6 +8,7 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from ckv_core.errors import ConfigError
+from ckv_core.metrics.chain import check_chain
 from ckv_core.records import Candidate, FollowUp, ForcedStep
 from tests.ui.page_fakes import (
     LAYERS,
@@ -20,7 +21,7 @@ from tests.ui.page_fakes import (
 )
 from ui import chart_views, views
 from ui.charts.analysis_table import analysis_csv
-from ui.charts.bounds import bounds_figure, check_chain, sigma_figure, tightness_figure
+from ui.charts.bounds import bounds_figure, sigma_figure, tightness_figure
 from ui.charts.catalog import CHARTS, LABORATORY, PERTURBATION, figure_of
 from ui.charts.heads import head_grid_figure
 from ui.charts.layers import final_figure, head_layer_figure, layer_figure
@@ -38,6 +39,7 @@ def bounds(head_l1: np.ndarray) -> dict[str, np.ndarray]:
     return {
         "sigma_stage1": sigma,
         "sigma_oracle": sigma + np.float32(0.05),
+        "value_mass": head_l1 * 5 + 1,
         "theta": head_l1 * 2 + 1,
         "theta_hat": head_l1 * 3 + 1,
         "theta_relaxed": head_l1 * 4 + 1,
@@ -111,13 +113,13 @@ def test_a_choice_that_does_not_exist_is_passed_over():
 
 def test_the_chain_is_counted_where_sigma_is_above_one_half():
     result = analysed()
-    assert dataclasses.astuple(check_chain(result, 1)) == (12, 10, 0)
+    assert dataclasses.astuple(check_chain(result.variants[1])) == (12, 10, 0)
     broken = dict(result.variants[1].analysis)
     broken["theta"] = broken["theta"].copy()
     broken["theta"][0, 0] = -1  # not covered: sigma is 0.4
     broken["theta"][2, 3] = -1
     result.variants[1] = dataclasses.replace(result.variants[1], analysis=broken)
-    assert check_chain(result, 1).violations == 1
+    assert check_chain(result.variants[1]).violations == 1
     assert "1 violations in 10 heads" in bounds_figure(result, 1).layout.title.subtitle.text
 
 
@@ -179,7 +181,7 @@ def test_oracles_are_lines_beside_the_methods():
 
 def test_the_csv_holds_every_measured_value():
     lines = analysis_csv(analysed()).splitlines()
-    per_variant = 7 * 12 + 3 * 3 + 1 + 3 * 2
+    per_variant = 8 * 12 + 3 * 3 + 1 + 3 * 2
     assert len(lines) == 1 + 2 * per_variant + 12  # and CriticalKV's own base
     assert '1,"snapkv:budget=4","sigma_stage1","1",0,1,"","",0.4' in lines
 

@@ -1,21 +1,16 @@
 """Stage 1's attention mass, the chain of bounds and how tight it is, head by head."""
 
-from dataclasses import dataclass
-
 import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from ckv_core.events import RunResult
+from ckv_core.metrics.chain import ASSUMED_MASS, chain_of, check_chain
 from ckv_core.records import Float32Array
 from ui.charts.layout import TEXT_COLOR, display_names, empty_figure, new_figure, variant_line
 from ui.charts.measured import holders, values_of
 from ui.palette import color_of
 
-ASSUMED_MASS = 0.5
-# The chain is measured in float32; less than this much of a bound is rounding.
-ROUNDING = 1e-4
-CHAIN = ("head_l1", "theta", "theta_hat", "theta_relaxed")
 _CHAIN_LOOKS = (
     ("L, measured", "lines", "circle"),
     ("theta", "markers", "square"),
@@ -25,40 +20,18 @@ _CHAIN_LOOKS = (
 NO_BOUNDS = "Run with “Bounds and oracles” to measure this."
 
 
-@dataclass(frozen=True, slots=True)
-class ChainCheck:
-    """L <= theta <= theta-hat <= relaxed, counted over the heads where sigma > 0.5."""
-
-    heads: int
-    covered: int
-    violations: int
-
-
-def check_chain(result: RunResult, index: int) -> ChainCheck | None:
-    """Count heads, those that the theorems cover, and those of them that break the chain."""
-    chain = _chain(result, index)
-    sigma = values_of(result, index, "sigma_stage1")
-    if chain is None or sigma is None:
-        return None
-    valid = np.isfinite(sigma) & np.isfinite(chain).all(axis=0)
-    covered = valid & (sigma > ASSUMED_MASS)
-    upper = chain[1:] * (1 + ROUNDING) + ROUNDING
-    broken = covered & (chain[:-1] > upper).any(axis=0)
-    return ChainCheck(int(valid.sum()), int(covered.sum()), int(broken.sum()))
-
-
 def bounds_figure(result: RunResult, index: int) -> go.Figure:
     """The measured head L1 and its three upper bounds, heads ordered by the measured value.
 
     Definition: L, theta, theta-hat and relaxed theta of the paper's theorems 2 to 4 with the true
-    attention of the first decoding step; theta-hat and the relaxed one bound L only where stage
-    1's mass sigma is above 0.5, so heads at or below it stand as crosses at the foot.
-    Unit: L1, on a logarithmic axis, where what is not above 0 has no place. n = query heads of one
-    prompt, one step.
+    attention of the first decoding step. Theta and theta-hat bound L always; the relaxed one is
+    above theta-hat only where stage 1's mass sigma is above 0.5, so heads at or below it stand as
+    crosses at the foot. Unit: L1, on a logarithmic axis, where what is not above 0 has no place.
+    n = query heads of one prompt, one step.
     """
     variant = display_names(result.variants)[index]
     title = f"{variant}: bounds of the head L1"
-    chain, found = _chain(result, index), check_chain(result, index)
+    chain, found = chain_of(result.variants[index]), check_chain(result.variants[index])
     sigma = values_of(result, index, "sigma_stage1")
     if chain is None or found is None or sigma is None:
         return empty_figure(title, NO_BOUNDS)
@@ -149,13 +122,6 @@ def head_names(values: Float32Array, order: NDArray[np.int64]) -> list[str]:
     """`layer 3, head 1` of each flattened place."""
     heads = values.shape[1]
     return [f"layer {at // heads}, head {at % heads}" for at in order]
-
-
-def _chain(result: RunResult, index: int) -> Float32Array | None:
-    """[4, layers, query_heads]; None if one of them is missing."""
-    found = [values_of(result, index, name) for name in CHAIN]
-    arrays = [values for values in found if values is not None]
-    return np.stack(arrays) if len(arrays) == len(CHAIN) else None
 
 
 def _tightness(result: RunResult, index: int) -> Float32Array:
