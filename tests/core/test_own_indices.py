@@ -126,7 +126,11 @@ def check(slow, kept: Kept, result: RunResult) -> None:
         output_sizes(slow.model, full_tap, full_cache),
         L1_TOLERANCE,
     )
-    np.testing.assert_allclose(found.layer_hidden_l1, hidden_l1(full_tap, tap), rtol=L1_TOLERANCE)
+    # Below a layer that evicts, rows differ by rounding only: where threads share a batch's
+    # rows out, equal rows need not come out equal to the last bit.
+    np.testing.assert_allclose(
+        found.layer_hidden_l1, hidden_l1(full_tap, tap), rtol=L1_TOLERANCE, atol=1e-4
+    )
     np.testing.assert_allclose(found.kl, kl_divergence(full_logits, step_logits), rtol=0.05)
 
 
