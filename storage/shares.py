@@ -31,8 +31,8 @@ class ShareRecord:
 
 
 def saved_runs(session: Session, owner: str | None) -> int:
-    """How many runs take up room; of this owner alone if one is given."""
-    statement = select(func.count()).select_from(Run)
+    """How many runs there are that are not deleted; of this owner alone if one is given."""
+    statement = select(func.count()).select_from(Run).where(Run.deleted_at.is_(None))
     if owner is not None:
         statement = statement.where(Run.owner == owner)
     return session.scalar(statement) or 0

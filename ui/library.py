@@ -7,7 +7,9 @@ from datetime import UTC, datetime, timedelta
 from storage import library, repository
 from storage.database import Database
 from storage.records import RunFilter, RunNotes, RunRelative, RunSort, RunSummary
+from storage.shares import saved_runs
 from ui.access import Access
+from ui.limits import Limits
 
 UNDO_MINUTES = 10
 _UNDO = timedelta(minutes=UNDO_MINUTES)
@@ -16,18 +18,22 @@ _UNDO = timedelta(minutes=UNDO_MINUTES)
 class Library:
     """Any thread may call any method; every method raises StorageError if the database fails."""
 
-    def __init__(self, database: Database, access: Access, let_go: Callable[[str], None]) -> None:
+    def __init__(
+        self, database: Database, access: Access, let_go: Callable[[str], None], limits: Limits
+    ) -> None:
         """Purge what was deleted too long ago to be restored.
 
         Args:
             database: open.
             access: what the viewer may do; each method asks it.
             let_go: told before a run is deleted; raises StorageError if the run is not over.
+            limits: how many runs may be saved.
         """
         self._database = database
         self._access = access
         self._let_go = let_go
-        self._purge()
+        self._limits = limits
+        self.purge()
 
     def list_runs(
         self,
@@ -93,6 +99,11 @@ class Library:
         with self._database.write() as session:
             library.set_pinned(session, slug, pinned=pinned)
 
+    def purge(self) -> None:
+        """Remove for good what was deleted too long ago to be restored."""
+        with self._database.write() as session:
+            library.purge_deleted(session, _now() - _UNDO)
+
     def delete(self, slugs: Sequence[str]) -> None:
         """Delete finished runs; all or none.
 
@@ -103,19 +114,23 @@ class Library:
             self._access.check_run(slug, change=True)
         for slug in slugs:
             self._let_go(slug)
-        self._purge()
+        self.purge()
         with self._database.write() as session:
             library.delete_runs(session, slugs, _now())
 
     def restore(self, slugs: Sequence[str]) -> int:
-        """Undo a deletion of the last ten minutes; returns how many runs came back."""
+        """Undo a deletion of the last ten minutes; returns how many runs came back.
+
+        Raises:
+            CkvError: newer runs have taken their room; nothing came back.
+        """
         owner = self._access.user()
         with self._database.write() as session:
-            return library.restore_runs(session, slugs, _now() - _UNDO, owner)
-
-    def _purge(self) -> None:
-        with self._database.write() as session:
-            library.purge_deleted(session, _now() - _UNDO)
+            saved = saved_runs(session, owner)
+            restored = library.restore_runs(session, slugs, _now() - _UNDO, owner)
+            if restored:
+                self._limits.check_saved(saved + restored - 1)
+        return restored
 
 
 def _now() -> datetime:

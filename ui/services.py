@@ -83,7 +83,7 @@ class Services:
         self._closing = False
         self._stored = StoredRuns(database, self._recorder)
         self._stored.recover()
-        self.library = Library(database, self._access, self._let_go)
+        self.library = Library(database, self._access, self._let_go, self._limits)
         self._client.start()
 
     # --- runs ---------------------------------------------------------------------------------
@@ -137,7 +137,6 @@ class Services:
         """Follow a run: its state now, every change at most once per interval, its end.
 
         One that lives in another server of the same database is read about once a second.
-
         Any number may watch; whether they do changes nothing for the run.
 
         Raises:
@@ -288,6 +287,7 @@ class Services:
     def _check_room(self, owner: str | None) -> None:
         owners = self._unfinished.owners()
         self._limits.check_queue(len(owners), None if owner is None else owners.count(owner))
+        self.library.purge()
         with self._database.read() as session:
             self._limits.check_saved(shares.saved_runs(session, owner))
 

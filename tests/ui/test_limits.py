@@ -2,13 +2,16 @@
 
 import json
 from dataclasses import fields, replace
+from datetime import timedelta
 
 import pytest
+from sqlalchemy import select
 
 from ckv_core.config import CompareRequest
 from ckv_core.errors import CkvError, ConfigError
 from ckv_core.result_json import to_json
 from storage.database import default_url, open_database
+from storage.models import Run
 from tests.ui.page_fakes import FakeServices
 from tests.ui.scripted_services import ENDLESS, end_of, make_client, request
 from tests.ui.test_routes import client
@@ -77,6 +80,41 @@ def test_services_hold_users_to_their_limits(tmp_path):
             services.start_run(request("steps 1"))
     with acting_as(Viewer(user="bob")):
         end_of(services, second)
+    services.close()
+    database.close()
+
+
+def test_deleting_makes_room_for_a_run_and_undo_has_to_find_room_too(tmp_path):
+    database = open_database(default_url(tmp_path))
+    services = Services(database, make_client=make_client, limits=Limits(runs=2))
+    first, second = (services.start_run(request("steps 1")) for _ in range(2))
+    end_of(services, second)
+    with pytest.raises(CkvError, match="2 runs are saved"):
+        services.start_run(request("steps 1"))
+    services.library.delete([first])
+    assert services.count_by_state() == {"done": 1}
+    assert services.library.restore([first]) == 1
+    services.library.delete([first])
+    third = services.start_run(request("steps 1"))
+    end_of(services, third)
+    with pytest.raises(CkvError, match="2 runs are saved"):
+        services.library.restore([first])
+    services.library.delete([second])
+    assert services.library.restore([first]) == 1
+    services.close()
+    database.close()
+
+
+def test_what_can_no_longer_be_restored_is_gone_when_a_run_starts(tmp_path, monkeypatch):
+    database = open_database(default_url(tmp_path))
+    services = Services(database, make_client=make_client)
+    first = services.start_run(request("steps 1"))
+    end_of(services, first)
+    services.library.delete([first])
+    monkeypatch.setattr("ui.library._UNDO", timedelta(0))
+    end_of(services, services.start_run(request("steps 1")))
+    with database.read() as session:
+        assert first not in session.scalars(select(Run.slug)).all()
     services.close()
     database.close()
 

@@ -141,7 +141,7 @@ def test_every_service_method_of_a_run_refuses_strangers(app, slug, name, viewer
         assert app.services.snapshot(slug).title == "steps 2"
 
 
-OPEN_TO_ALL = {"close", "count_by_state", "live_states", "opened", "slugs", "undo"}
+OPEN_TO_ALL = {"close", "count_by_state", "live_states", "opened", "purge", "slugs"}
 
 
 def test_every_other_service_method_needs_a_login(app):
