@@ -78,11 +78,13 @@ def load_retained(session: Session, slug: str, index: int) -> RetainedSet | None
     Raises:
         RunMissingError: there is no such run or variant.
     """
-    variant_id = session.scalar(
-        select(Variant.id)
-        .join(Run, Run.id == Variant.run_id)
-        .where(Run.slug == slug, Run.deleted_at.is_(None), Variant.position == index)
-    )
+    variant_id = None
+    if 0 <= index < 2**31:  # what a position's column holds
+        variant_id = session.scalar(
+            select(Variant.id)
+            .join(Run, Run.id == Variant.run_id)
+            .where(Run.slug == slug, Run.deleted_at.is_(None), Variant.position == index)
+        )
     if variant_id is None:
         raise RunMissingError(f"There is no run {slug!r} with a variant {index}.")
     arrays = _load_arrays(session, [variant_id], "retained").get(variant_id, {})
@@ -139,8 +141,12 @@ def run_owner(session: Session, slug: str) -> str | None:
 
 
 def count_by_state(session: Session) -> dict[str, int]:
-    """How many runs are in each state."""
-    rows = session.execute(select(Run.state, func.count().label("runs")).group_by(Run.state))
+    """How many runs that are not deleted are in each state."""
+    rows = session.execute(
+        select(Run.state, func.count().label("runs"))
+        .where(Run.deleted_at.is_(None))
+        .group_by(Run.state)
+    )
     return {row.state: row.runs for row in rows}
 
 

@@ -12,6 +12,7 @@ from starlette.routing import Route
 
 from ui.charts.catalog import figure_of
 from ui.live_runs import RunSnapshot
+from ui.slugs import read_index
 from ui.strips import forced_value
 
 NO_CHART = "There is no such chart of this run."
@@ -39,7 +40,7 @@ def figure_routes(find: Callable[[Request], RunSnapshot | None]) -> list[Route]:
         snapshot = find(request)
         if snapshot is None:
             return _missing(NO_STRIP)
-        value = forced_value(snapshot.result, request.path_params["index"])
+        value = forced_value(snapshot.result, read_index(request.path_params["index"]))
         if value is None:
             return _missing(NO_STRIP)
         return JSONResponse(value, headers=_caching(snapshot))
@@ -47,7 +48,7 @@ def figure_routes(find: Callable[[Request], RunSnapshot | None]) -> list[Route]:
     return [
         Route("/plotly.js", _plotly),
         Route("/data/{slug}/figure/{name}", figure),
-        Route("/data/{slug}/{index:int}/forced", forced),
+        Route("/data/{slug}/{index}/forced", forced),
     ]
 
 

@@ -14,6 +14,7 @@ from ui.llm_comparator import NO_PAIR, comparable_pairs, comparator_json
 from ui.report import build_report
 from ui.report_contents import read_groups
 from ui.services import Services
+from ui.slugs import read_index
 
 NO_RUN = "There is no run of this name."
 NOT_YET = "This run is not over yet."
@@ -72,11 +73,8 @@ def report_routes(services: Services, find: Callable[[Request], RunSnapshot | No
 
 
 def _index(request: Request, name: str, default: int) -> int:
-    """A variant's index out of an address; -1, which no variant has, for what is none."""
     text = request.query_params.get(name)
-    if text is None:
-        return default
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 6 else -1
+    return default if text is None else read_index(text)
 
 
 def _download(data: bytes, name: str, media_type: str) -> Response:

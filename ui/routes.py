@@ -24,8 +24,8 @@ from ui.figure_routes import figure_routes
 from ui.operations import operation_routes
 from ui.report_routes import report_routes
 from ui.services import RunSnapshot, Services
-from ui.shares import COOKIE_PREFIX
-from ui.slugs import is_slug
+from ui.shares import COOKIE_PREFIX, COOKIES
+from ui.slugs import is_slug, read_index
 from ui.summary_csv import summary_csv
 from ui.views import prompt_value
 
@@ -60,7 +60,7 @@ def build_routes(services: Services) -> list[Route]:
         *figure_routes(routes.find),
         *report_routes(services, routes.find),
         Route("/data/{slug}/prompt", routes.prompt),
-        Route("/data/{slug}/{index:int}/retained", routes.retained),
+        Route("/data/{slug}/{index}/retained", routes.retained),
         Route("/data/{slug}/result.json", routes.result_json),
         Route("/data/{slug}/bundle.zip", routes.bundle),
         *(Route(f"/data/{{slug}}/{name}.csv", routes.csv_of(name)) for name in TABLES),
@@ -84,6 +84,10 @@ class RunRoutes:
             return _missing(NO_SHARE)
         response = RedirectResponse(f"/run?id={slug}", 303, CHANGING)
         if self._services.with_logins:
+            given = [name.removeprefix(COOKIE_PREFIX) for name in request.cookies]
+            others = [each for each in given if is_slug(each) and each != slug]
+            for oldest in others[: 1 - COOKIES]:
+                response.delete_cookie(COOKIE_PREFIX + oldest)
             response.set_cookie(
                 COOKIE_PREFIX + slug,
                 token,
@@ -112,7 +116,7 @@ class RunRoutes:
         if not is_slug(slug):
             return _missing(NO_RUN)
         try:
-            kept = self._services.retained(slug, request.path_params["index"])
+            kept = self._services.retained(slug, read_index(request.path_params["index"]))
         except CkvError:
             return _missing(NO_RUN)
         if kept is None:

@@ -18,7 +18,7 @@ EXPIRIES_DAYS: dict[str, int | None] = {
 }
 OPEN_LINKS = 32  # of one run at a time
 COOKIE_PREFIX = "ckv_share_"
-COOKIES = 16  # of one request that are looked at
+COOKIES = 16  # of one request that are looked at; browsers send the newest last
 
 
 class Shares:
@@ -72,5 +72,5 @@ class Shares:
 
     def slugs(self, cookies: Iterable[tuple[str, str]]) -> frozenset[str]:
         """The runs that a browser's share cookies (slug, token) open now."""
-        given = list(cookies)[:COOKIES]
+        given = list(cookies)[-COOKIES:]
         return frozenset(slug for slug, token in given if self.opened(token) == slug)
