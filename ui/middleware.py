@@ -146,14 +146,22 @@ class Guard:
                 )
         if method in ("GET", "HEAD"):
             return None
-        origin = headers.get("origin")
-        # An Origin of null has no name, and must not equal a missing one.
-        same = (known or {host, self._settings.space_host}) - {None}
-        site = headers.get("sec-fetch-site", "none")
-        is_foreign = (
-            _hostname(origin) not in same if origin else site in ("cross-site", "same-site")
-        )
+        is_foreign = headers.get("sec-fetch-site") in ("cross-site", "same-site")
+        if origin := headers.get("origin"):
+            is_foreign = is_foreign or not self._is_own(origin, headers)
         return "Requests from other sites are refused." if is_foreign else None
+
+    def _is_own(self, origin: str, headers: Headers) -> bool:
+        """Whether a page's origin is the app's: name and port, as another port is another page.
+
+        The app sees the scheme of its proxy, not the browser's; no other site's page can set the
+        forwarded host.
+        """
+        named = {headers.get("host"), headers.get("x-forwarded-host"), self._settings.space_host}
+        own = {name for name in named | self._settings.allowed_hosts if name}
+        scheme = origin.partition(":")[0]
+        asked = _authority(origin)
+        return asked is not None and asked in {_authority(f"{scheme}://{name}") for name in own}
 
     async def _identify(self, scope: Scope) -> PlainTextResponse | None:
         """Note in the scope who asks, or say why nobody may."""
@@ -215,6 +223,16 @@ def _hostname(url: str) -> str | None:
         return urlsplit(url).hostname
     except ValueError:
         return None
+
+
+def _authority(origin: str) -> tuple[str, int] | None:
+    """Name and port; None if it has no name, as an origin of null."""
+    try:
+        parts = urlsplit(origin)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+    except ValueError:
+        return None
+    return (parts.hostname, port) if parts.hostname else None
 
 
 def _too_large(limit: int) -> PlainTextResponse:

@@ -60,6 +60,15 @@ def test_retained_bits_are_those_of_the_variant():
     assert client(services).get(f"/data/{SLUG}/77/retained").status_code == 404
 
 
+HUGE = ("99999999999999999999", "9" * 5000, "99999", "x", "-1", "²")
+
+
+@pytest.mark.parametrize("tail", ["retained", "forced"])
+@pytest.mark.parametrize("index", HUGE, ids=lambda text: text[:6])
+def test_data_of_a_variant_that_no_run_has_is_404(index, tail):
+    assert client(FakeServices()).get(f"/data/{SLUG}/{index}/{tail}").status_code == 404
+
+
 def test_the_prompt_is_kept_by_browsers_only_once_the_run_is_over():
     result = snapshot().result
     live = client(FakeServices(running(result=result))).get(f"/data/{SLUG}/prompt")
@@ -142,7 +151,7 @@ def test_a_loopback_app_takes_no_post_from_another_site():
     routes = client(FakeServices())
     assert routes.post("/echo", headers={"origin": "https://evil.example"}).status_code == 403
     assert routes.post("/echo", headers={"origin": "null"}).status_code == 403
-    assert routes.post("/echo", headers={"origin": "http://localhost:7860"}).status_code == 200
+    assert routes.post("/echo", headers={"origin": "http://127.0.0.1:7860"}).status_code == 200
 
 
 def test_a_login_guards_everything_but_the_health_check():

@@ -7,10 +7,12 @@ from starlette.routing import Mount, Route
 from starlette.websockets import WebSocketDisconnect
 
 from tests.ui.page_fakes import SLUG, FakeServices
-from tests.ui.served_app import served
+from tests.ui.scripted_services import request
+from tests.ui.served_app import by, served
 from tests.ui.test_routes import client
 from ui.middleware import SHARE_PATHS
 from ui.settings import Settings
+from ui.shares import COOKIES
 
 OPEN = {"/healthz", "/readyz", "/gradio_api/startup-events"}
 BLOCKED = re.compile(r"/gradio_api/(file=http|file/http|proxy=|upload|deep_link)")
@@ -74,6 +76,19 @@ def test_forged_share_cookies_open_nothing(app):
             assert nobody.get(path).status_code == 401, path
 
 
+def test_the_link_after_sixteen_others_opens(app):
+    with by("ann"):
+        slug = app.services.start_run(request("steps 1"))
+        token = app.services.shares.create(slug, "1 day")
+    old = {f"ckv_share_oldrun{i:02}": "x" * 43 for i in range(COOKIES)}
+    with app.client(cookies=old) as client:
+        opened = client.get(f"/s/{token}")
+    gone = [each for each in opened.headers.get_list("set-cookie") if "Max-Age=0" in each]
+    assert [each.partition("=")[0] for each in gone] == ["ckv_share_oldrun00"]
+    with app.client(cookies=old | {f"ckv_share_{slug}": token}) as client:
+        assert client.get("/run").status_code == 200
+
+
 def test_every_path_that_a_share_opens_exists(app):
     known = {path for _, path in every_route(app.routes)}
     assert {path for path in SHARE_PATHS if path != "/gradio_api/run/predict"} <= known
@@ -108,7 +123,12 @@ def post(settings: dict[str, str], host: str, **headers: str) -> int:
     ("headers", "status"),
     [
         ({"origin": "https://lab.example"}, 200),
-        ({"origin": "https://lab.example:8443"}, 200),
+        ({"origin": "https://lab.example:443"}, 200),
+        ({"origin": "https://lab.example:8443"}, 403),
+        ({"origin": "https://lab.example:x"}, 403),
+        ({"origin": "https://public.example", "x_forwarded_host": "public.example"}, 200),
+        ({"origin": "https://lab.example", "sec_fetch_site": "same-origin"}, 200),
+        ({"origin": "https://lab.example", "sec_fetch_site": "same-site"}, 403),
         ({"origin": "https://evil.example"}, 403),
         ({"origin": "https://lab.example.evil.example"}, 403),
         ({"origin": "null"}, 403),
@@ -120,6 +140,24 @@ def post(settings: dict[str, str], host: str, **headers: str) -> int:
 )
 def test_a_served_app_takes_no_post_from_another_site(headers, status):
     assert post(PUBLIC, "lab.example", **headers) == status
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "status"),
+    [
+        ("localhost:7860", "http://localhost:7860", 200),
+        ("localhost:7860", "http://localhost:8888", 403),
+        ("localhost:7860", "http://localhost", 403),
+        ("127.0.0.1:7860", "http://localhost:7860", 403),
+        ("[::1]:7860", "http://[::1]:7860", 200),
+    ],
+)
+def test_a_page_on_another_port_of_this_machine_is_another_site(host, origin, status):
+    assert post({}, host, origin=origin) == status
+
+
+def test_a_proxy_on_another_port_hands_the_port_on():
+    assert post(PUBLIC, "lab.example:8443", origin="https://lab.example:8443") == 200
 
 
 def test_a_served_app_answers_only_to_the_names_it_was_given():
