@@ -17,10 +17,12 @@ def forced_value(result: RunResult, index: int) -> dict[str, Any] | None:
     if not 0 <= index < len(result.variants) or not has_strip(result.variants[index]):
         return None
     variant = result.variants[index]
-    reference = next((v for v in result.variants if v.method == "full"), None)
     arrays = {key: variant.analysis.get(f"forced_{key}") for key in ("top1", "kl", "rank")}
     return {
-        "tokens": list(reference.token_texts) if reference else [],
+        # The full cache's first choices are its own text; a run may hold no such variant.
+        "tokens": [
+            step.reference[0].text if step.reference else "" for step in variant.forced_steps
+        ],
         **{
             key: [] if values is None else [_number(value) for value in values]
             for key, values in arrays.items()

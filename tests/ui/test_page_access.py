@@ -10,9 +10,9 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.e2e.app_runner import BROWSER_ARGS
 from tests.e2e.steps import see_everything
+from tests.ui.analysed_run import analysed
 from tests.ui.served_app import served
 from tests.ui.sweep_fakes import store_run, sweep_result, sweep_snapshot
-from tests.ui.test_laboratory_views import analysed
 
 pytestmark = pytest.mark.e2e
 
