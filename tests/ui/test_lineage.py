@@ -1,6 +1,7 @@
 """Running again: the same request, told from which run it comes."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import gradio as gr
 import pytest
@@ -8,8 +9,12 @@ import pytest
 from ckv_core.config import CompareRequest
 from storage.records import Lineage
 from tests.ui.page_fakes import BAD_SLUGS, SLUG, FakeServices, request
+from tests.ui.sweep_fakes import SWEEP_SLUG, sweep_snapshot
 from ui.forms import FormValues
 from ui.pages.lineage import LineageSection, made_from
+from ui.pages.sweep import SweepPage
+from ui.settings import Settings
+from ui.sweep_forms import SweepForm
 
 
 def section(services: FakeServices) -> LineageSection:
@@ -41,6 +46,25 @@ def test_a_form_filled_in_from_a_run_makes_a_rerun_and_with_changes_a_fork():
     assert made_from(services, SLUG, form_of_the_run()) == Lineage(SLUG, "rerun")
     for changes in ({"budget": "5"}, {"question": "why?"}, {"max_new_tokens": 9}):
         assert made_from(services, SLUG, form_of_the_run(**changes)) == Lineage(SLUG, "fork")
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [({}, "rerun"), ({"budgets": "64"}, "fork"), ({"question": "why?"}, "fork")],
+)
+def test_a_sweep_from_a_sweep_names_its_parent(changes, kind):
+    services = FakeServices(sweep_snapshot(request=SweepForm(context="a long text").request()))
+    with gr.Blocks(analytics_enabled=False):
+        page = SweepPage(services, Settings.from_environ({}), models=["m"], examples=[])
+    *filled, _, source = page.open(SimpleNamespace(query_params={"from": SWEEP_SLUG}))
+    form = dataclasses.replace(SweepForm.from_controls(filled), **changes)
+    page.start(*form.controls(), source)
+    assert services.lineages == [Lineage(SWEEP_SLUG, kind)]
+
+
+def test_a_sweep_of_a_comparisons_prompt_is_a_fork():
+    asked = SweepForm.from_request(request()).request()
+    assert made_from(FakeServices(), SLUG, asked) == Lineage(SLUG, "fork")
 
 
 @pytest.mark.parametrize("source", [*BAD_SLUGS, None, 3, ["x"]])

@@ -81,7 +81,7 @@ def test_bad_input_gets_one_sentence_and_starts_nothing(name):
     changes, sentence = BAD_FORMS[name]
     services = ready_services()
     values = dict(zip(SWEEP_CONTROLS, TYPED.controls(), strict=True)) | changes
-    slug, notice, *_ = sweep_page(services).ask(*values.values())
+    slug, notice, *_ = sweep_page(services).ask(*values.values(), "")
     assert sentence in notice["text"]
     assert notice["tone"] == "error"
     assert (slug, services.started) == ("", [])
@@ -89,7 +89,7 @@ def test_bad_input_gets_one_sentence_and_starts_nothing(name):
 
 def test_a_cheap_sweep_starts_at_once():
     services = ready_services()
-    slug, *_ = sweep_page(services).ask(*TYPED.controls())
+    slug, *_ = sweep_page(services).ask(*TYPED.controls(), "")
     assert slug == SLUG
     assert services.started == [TYPED.request()]
 
@@ -97,12 +97,12 @@ def test_a_cheap_sweep_starts_at_once():
 def test_a_costly_sweep_asks_first_and_starts_when_confirmed():
     services = ready_services(tokens=4_000)
     page = sweep_page(services)
-    slug, _, *_, confirm, question = page.ask(*SLOW.controls())
+    slug, _, *_, confirm, question = page.ask(*SLOW.controls(), "")
     assert (slug, services.started) == ("", [])
     assert confirm["visible"] is True
     assert question["text"].startswith("This sweep has 29 points and takes about ")
     assert question["text"].endswith("run it?")
-    slug, *_, confirm, question = page.start(*SLOW.controls())
+    slug, *_, confirm, question = page.start(*SLOW.controls(), "")
     assert (slug, confirm["visible"], question["text"]) == (SLUG, False, "")
 
 
@@ -110,7 +110,7 @@ def test_another_model_asks_first_for_its_size_is_not_known():
     services = ready_services()
     page = sweep_page(services)
     other = dataclasses.replace(TYPED, model="some/other-model")
-    slug, _, *_, confirm, question = page.ask(*other.controls())
+    slug, _, *_, confirm, question = page.ask(*other.controls(), "")
     assert (slug, services.started, confirm["visible"]) == ("", [], True)
     assert "a larger model takes longer); run it?" in question["text"]
     assert "a larger model takes longer." in page.describe(*other.controls())["text"]
@@ -124,7 +124,7 @@ def test_the_line_tells_points_and_estimate_and_how_it_was_made():
 
 def test_a_prompt_over_the_limit_is_refused_before_it_runs():
     services = ready_services(tokens=130, limit=100)
-    _, notice, *_ = sweep_page(services).start(*TYPED.controls())
+    _, notice, *_ = sweep_page(services).start(*TYPED.controls(), "")
     assert "30 over the model's limit of 100" in notice["text"]
     assert services.started == []
 
@@ -133,7 +133,7 @@ def test_from_fills_the_prompt_of_a_run():
     page = sweep_page(FakeServices())
     values = page.open(SimpleNamespace(query_params={"from": SLUG}))
     assert values[:2] == ["a long text", "what?"]
-    *untouched, notice = page.open(SimpleNamespace(query_params={"from": "../../etc"}))
+    *untouched, notice, _ = page.open(SimpleNamespace(query_params={"from": "../../etc"}))
     assert notice["tone"] == "error"
     assert len(untouched) == len(SWEEP_CONTROLS)
 
@@ -155,7 +155,7 @@ def test_from_fills_the_whole_grid_of_a_sweep(name):
     asked = GRIDS[name].request()
     services = FakeServices(sweep_snapshot(request=asked))
     page = sweep_page(services)
-    *values, notice = page.open(SimpleNamespace(query_params={"from": SWEEP_SLUG}))
+    *values, notice, _ = page.open(SimpleNamespace(query_params={"from": SWEEP_SLUG}))
     assert SweepForm.from_controls(values).request() == asked
     assert notice["text"].startswith("The prompt and the grid of run")
 
@@ -165,7 +165,7 @@ def test_from_says_where_a_sweep_is_no_whole_grid(points):
     asked = TYPED.request()
     asked = dataclasses.replace(asked, variants=asked.variants[:points])
     page = sweep_page(FakeServices(sweep_snapshot(request=asked)))
-    *values, notice = page.open(SimpleNamespace(query_params={"from": SWEEP_SLUG}))
+    *values, notice, _ = page.open(SimpleNamespace(query_params={"from": SWEEP_SLUG}))
     form = SweepForm.from_controls(values)
     assert form.context == TYPED.context
     assert points == 1 or form.request() == TYPED.request()

@@ -12,6 +12,7 @@ from ui.components.base import ScriptedHtml
 from ui.forms import FormValues
 from ui.pages.live import find_run
 from ui.services import Services
+from ui.sweep_forms import SweepForm
 
 PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden", "queue": False}
 
@@ -85,7 +86,12 @@ def made_from(services: Services, source: object, asked: CompareRequest) -> Line
         parent = find_run(services, source)
     except CkvError:
         return None
-    is_same = FormValues.from_request(parent.request).request() == asked
+    form = SweepForm if asked.kind == "sweep" else FormValues
+    try:
+        same = form.from_request(parent.request).request() == asked
+        is_same = same and parent.request.kind == asked.kind
+    except CkvError:
+        is_same = False  # an imported run may hold what no form gives
     return Lineage(parent.slug, "rerun" if is_same else "fork")
 
 

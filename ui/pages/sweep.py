@@ -12,6 +12,7 @@ from ckv_core.errors import CkvError
 from ckv_core.sweep import Cost
 from ui.examples import Example
 from ui.pages.compare import SHOW_ADDRESS, show_example
+from ui.pages.lineage import made_from
 from ui.pages.live import cancel_run, find_run, follow, run_buttons
 from ui.pages.parts import SILENT, Notice, said
 from ui.pages.sweep_form import build_sweep_form
@@ -44,6 +45,7 @@ class SweepPage:
             elem_classes=["section"],
         )
         self.slug = gr.Textbox(visible="hidden", elem_id="slug")
+        self.source = gr.Textbox(visible="hidden", elem_id="source")
         with gr.Accordion("Settings", open=True, elem_id="settings") as self.settings:
             self.form = build_sweep_form(
                 models=models, model=settings.model, device=settings.device, examples=examples
@@ -65,9 +67,10 @@ class SweepPage:
         """Connect what starts, follows and stops a sweep."""
         inputs = self.form.inputs()
         started = self._started
+        asked = [*inputs, self.source]
         for event in (
-            self.run.click(self.ask, inputs, started, queue=False, **PRIVATE),
-            self.yes.click(self.start, inputs, started, queue=False, **PRIVATE),
+            self.run.click(self.ask, asked, started, queue=False, **PRIVATE),
+            self.yes.click(self.start, asked, started, queue=False, **PRIVATE),
         ):
             event.then(None, [self.slug], None, js=SHOW_ADDRESS, **PRIVATE)
             event.then(self.tail, [self.slug], self._tailed, trigger_mode="multiple", **SHARED)
@@ -82,7 +85,8 @@ class SweepPage:
             partial(cancel_run, self._services), [self.slug], [self.notice], queue=False, **PRIVATE
         )
         self.block.wire(self._services, self.slug)
-        opened = page.load(self.open, None, [*inputs, self.notice], queue=False, **PRIVATE)
+        shown = [*inputs, self.notice, self.source]
+        opened = page.load(self.open, None, shown, queue=False, **PRIVATE)
         opened.then(self.describe, inputs, [self.form.cost_line], queue=False, **PRIVATE)
 
     @property
@@ -134,9 +138,12 @@ class SweepPage:
     # --- handlers -----------------------------------------------------------------------
 
     def ask(self, *values: object) -> list[Any]:
-        """Start a cheap sweep; ask first where it is costly or nobody knows."""
+        """Start a cheap sweep; ask first where it is costly or nobody knows.
+
+        Takes what `start` takes.
+        """
         try:
-            form = SweepForm.from_controls(values)
+            form = SweepForm.from_controls(values[:-1])
             cost = self._cost(form)
         except CkvError as error:
             return self._refused(error)
@@ -146,13 +153,18 @@ class SweepPage:
         return ["", SILENT, *[gr.skip()] * 4, gr.update(visible=True), asked]
 
     def start(self, *values: object) -> list[Any]:
-        """Start the sweep, or say in one sentence why not; nothing that was typed changes."""
+        """Start the sweep, or say in one sentence why not; nothing that was typed changes.
+
+        The last value is the run from which the form was filled in, or empty.
+        """
+        *controls, source = values
         try:
-            form = SweepForm.from_controls(values)
+            form = SweepForm.from_controls(controls)
             request = form.request()
             request.validate()
             self._cost(form)
-            slug = self._services.start_run(request)
+            lineage = made_from(self._services, source, request)
+            slug = self._services.start_run(request, lineage)
         except CkvError as error:
             return self._refused(error)
         label = f"Settings: {request.model}, {len(request.variants)} points"
@@ -189,12 +201,12 @@ class SweepPage:
         source = request.query_params.get("from") if request else None
         untouched = [gr.skip() for _ in SWEEP_CONTROLS]
         if not source:
-            return [*untouched, SILENT]
+            return [*untouched, SILENT, ""]
         try:
             asked = find_run(self._services, source).request
             form = SweepForm.from_request(asked)
         except CkvError as error:
-            return [*untouched, said(str(error), "error")]
+            return [*untouched, said(str(error), "error"), ""]
         told = f"The prompt of run {source} is filled in; choose what to sweep."
         if asked.kind == "sweep":
             grid = (
@@ -203,7 +215,7 @@ class SweepPage:
                 else "the smallest grid that holds the points"
             )
             told = f"The prompt and {grid} of run {source} are filled in; change them and run."
-        return [*form.controls(), said(told)]
+        return [*form.controls(), said(told), source]
 
     def _cost(self, form: SweepForm) -> Cost:
         """Points and estimate; the prompt is counted where the model is ready.
