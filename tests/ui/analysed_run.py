@@ -16,6 +16,7 @@ def bounds(head_l1: np.ndarray) -> dict[str, np.ndarray]:
     return {
         "sigma_stage1": sigma,
         "sigma_oracle": sigma + np.float32(0.05),
+        "sigma_kept": sigma + np.float32(0.08),
         "value_mass": head_l1 * 5 + 1,
         "theta": head_l1 * 2 + 1,
         "theta_hat": head_l1 * 3 + 1,

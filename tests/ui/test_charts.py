@@ -12,20 +12,18 @@ import pytest
 from ckv_core.events import RunResult
 from ckv_core.records import RetainedSet
 from tests.ui.chart_runs import KV_HEADS, LAYERS, POSITIONS, QUERY_HEADS, WHOLE, make_result
-from ui import charts
-from ui.charts.cache import entry_counts
-from ui.charts.heads import log2_ratio
-from ui.charts.layers import layer_means, ratio
+from ui.charts.cache import budgets_figure, entry_counts
+from ui.charts.heads import head_grid_figure, log2_ratio
+from ui.charts.layers import final_figure, head_layer_figure, layer_figure, layer_means, ratio
 from ui.palette import color_of, dash_of, marker_of
 
 ALL_FIGURES = [
-    charts.layer_figure,
-    charts.head_layer_figure,
-    charts.final_figure,
-    charts.budgets_figure,
-    charts.cache_figure,
-    lambda result: charts.head_grid_figure(result, 1),
-    lambda result: charts.head_grid_figure(result, 2),
+    layer_figure,
+    head_layer_figure,
+    final_figure,
+    budgets_figure,
+    lambda result: head_grid_figure(result, 1),
+    lambda result: head_grid_figure(result, 2),
 ]
 
 
@@ -35,7 +33,7 @@ def array_of(values):
 
 def test_layer_lines_are_the_hidden_l1_of_each_measured_variant():
     result = make_result()
-    lines = charts.layer_figure(result).data
+    lines = layer_figure(result).data
     assert [line.name for line in lines] == ["SnapKV", "SnapKV + CriticalKV", "AdaKV"]
     for line, variant in zip(lines, result.variants[1:], strict=True):
         np.testing.assert_array_equal(line.y, variant.perturbation.layer_hidden_l1)
@@ -43,21 +41,10 @@ def test_layer_lines_are_the_hidden_l1_of_each_measured_variant():
 
 def test_a_variant_looks_the_same_in_every_line_chart():
     result = make_result()
-    for build in (charts.layer_figure, charts.head_layer_figure, charts.budgets_figure):
+    for build in (layer_figure, head_layer_figure, budgets_figure):
         lines = [trace for trace in build(result).data if trace.name]
         looks = [(t.line.color, t.line.dash, t.marker.symbol) for t in lines]
         assert looks == [(color_of(i), dash_of(i), marker_of(i)) for i in (1, 2, 3)]
-
-
-def test_relative_lines_are_the_ratio_to_the_chosen_variant():
-    result = make_result()
-    lines = charts.layer_figure(result, relative_to=1).data
-    np.testing.assert_array_equal(lines[0].y, np.ones(LAYERS))
-    expected = (
-        result.variants[3].perturbation.layer_hidden_l1
-        / result.variants[1].perturbation.layer_hidden_l1
-    )
-    np.testing.assert_allclose(lines[2].y, expected, rtol=1e-6)
 
 
 def test_a_ratio_to_zero_is_a_gap():
@@ -65,21 +52,15 @@ def test_a_ratio_to_zero_is_a_gap():
     np.testing.assert_array_equal(out, np.array([np.nan, 0.5], np.float32))
 
 
-def test_relative_to_an_unmeasured_variant_says_so():
-    figure = charts.layer_figure(make_result(), relative_to=0)
-    assert not figure.data
-    assert "measured" in figure.layout.annotations[0].text
-
-
 def test_mean_head_l1_leaves_whole_layers_out():
     heads = np.array([[1, 3, 2], [np.nan, np.nan, np.nan]], np.float32)
     np.testing.assert_array_equal(layer_means(heads), np.array([2, np.nan], np.float32))
-    line = charts.head_layer_figure(make_result()).data[0]
+    line = head_layer_figure(make_result()).data[0]
     assert np.flatnonzero(np.isnan(line.y)).tolist() == list(WHOLE)
 
 
 def test_head_grid_against_a_base_is_the_log_ratio_centred_on_zero():
-    figure = charts.head_grid_figure(make_result(), 2)
+    figure = head_grid_figure(make_result(), 2)
     grid = figure.data[0]
     valid = ~np.isnan(array_of(grid.z))
     np.testing.assert_allclose(array_of(grid.z)[valid], -np.log2(1.5), rtol=1e-5)
@@ -93,7 +74,7 @@ def test_head_grid_title_states_share_and_n():
     heads = found.head_l1.copy()
     heads[0, :2] *= 10
     result.variants[2] = replace(result.variants[2], perturbation=replace(found, head_l1=heads))
-    title = charts.head_grid_figure(result, 2).layout.title
+    title = head_grid_figure(result, 2).layout.title
     evictable = (LAYERS - len(WHOLE)) * QUERY_HEADS
     assert f"{(evictable - 2) / evictable:.0%}" in title.text
     assert f"n = {evictable} " in title.subtitle.text
@@ -101,15 +82,15 @@ def test_head_grid_title_states_share_and_n():
 
 def test_head_grid_without_a_base_is_the_plain_head_l1():
     result = make_result()
-    grid = charts.head_grid_figure(result, 1).data[0]
+    grid = head_grid_figure(result, 1).data[0]
     np.testing.assert_array_equal(grid.z, result.variants[1].perturbation.head_l1)
     assert grid.zmin == 0
 
 
 def test_head_grid_marks_whole_layers_grey():
-    bands = charts.head_grid_figure(make_result(), 2).layout.shapes
+    bands = head_grid_figure(make_result(), 2).layout.shapes
     assert [(band.y0 + band.y1) / 2 for band in bands] == list(WHOLE)
-    assert not charts.head_grid_figure(make_result(whole=()), 2).layout.shapes
+    assert not head_grid_figure(make_result(whole=()), 2).layout.shapes
 
 
 def test_log_ratio_of_heads_that_did_not_move_is_zero_and_infinite_ones_are_drawn():
@@ -119,12 +100,12 @@ def test_log_ratio_of_heads_that_did_not_move_is_zero_and_infinite_ones_are_draw
     result = make_result(layers=1, query_heads=3, whole=())
     found = replace(result.variants[2].perturbation, head_l1=moved, base_head_l1=base)
     result.variants[2] = replace(result.variants[2], perturbation=found)
-    assert np.isfinite(array_of(charts.head_grid_figure(result, 2).data[0].z)).all()
+    assert np.isfinite(array_of(head_grid_figure(result, 2).data[0].z)).all()
 
 
 def test_final_bars_are_the_last_hidden_l1():
     result = make_result()
-    bars = charts.final_figure(result).data[0]
+    bars = final_figure(result).data[0]
     expected = [v.perturbation.layer_hidden_l1[-1] for v in result.variants[1:]]
     np.testing.assert_array_equal(bars.x, np.array(expected, np.float32))
     assert list(bars.customdata) == ["SnapKV", "SnapKV + CriticalKV", "AdaKV"]
@@ -141,7 +122,7 @@ def test_budget_lines_are_means_with_a_band_only_where_heads_differ():
     even = np.zeros((LAYERS, KV_HEADS, POSITIONS), np.bool_)
     even[..., :25] = True
     result.variants[1] = replace(result.variants[1], retained=RetainedSet.from_mask(even))
-    traces = charts.budgets_figure(result).data
+    traces = budgets_figure(result).data
     lines = [trace for trace in traces if trace.name]
     bands = [trace for trace in traces if trace.fill == "toself"]
     assert np.nanmax(lines[0].y) == np.nanmin(lines[0].y) == 25
@@ -152,21 +133,14 @@ def test_budget_lines_are_means_with_a_band_only_where_heads_differ():
     assert bands[1].y.min() == counts.min()
 
 
-def test_cache_bars_are_mib_with_the_share_of_full():
-    figure = charts.cache_figure(make_result())
-    assert list(figure.data[0].x) == [4, 1, 1, 1]
-    assert list(figure.data[0].text) == ["100.0%", "25.0%", "25.0%", "25.0%"]
-    assert figure.layout.shapes[0].x0 == 4
-
-
 def test_variants_of_one_label_are_told_apart_by_their_spec():
     names = [("snapkv:budget=64", "SnapKV"), ("snapkv:budget=128", "SnapKV")]
-    lines = charts.layer_figure(make_result(names=names)).data
+    lines = layer_figure(make_result(names=names)).data
     assert [line.name for line in lines] == ["snapkv:budget=64", "snapkv:budget=128"]
 
 
 def test_names_are_text_and_not_markup():
-    lines = charts.layer_figure(make_result(names=[("x", "<b>bold</b> & co")])).data
+    lines = layer_figure(make_result(names=[("x", "<b>bold</b> & co")])).data
     assert lines[0].name == "&lt;b&gt;bold&lt;/b&gt; &amp; co"
 
 
@@ -196,7 +170,7 @@ def test_figures_are_small_transparent_and_pass_arrays(build):
 
 def test_charts_load_neither_gradio_nor_torch():
     code = (
-        "import sys, ui.charts, ui.charts.tables\n"
+        "import sys, ui.charts.catalog, ui.charts.tables\n"
         "print(*sorted({m.partition('.')[0] for m in sys.modules}))"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -38,7 +38,7 @@ def test_every_choice_of_every_chart_can_be_drawn(name):
         for value, _ in control.options:
             figure = figure_of(result, name, {control.name: value})
             assert figure.data, (name, value)
-            assert "n = " in figure.layout.title.subtitle.text or name == "budgets"
+            assert "n = " in figure.layout.title.subtitle.text
 
 
 def test_a_choice_that_does_not_exist_is_passed_over():
@@ -73,6 +73,30 @@ def test_heads_that_the_theorem_leaves_out_are_marked_by_a_shape():
         crosses = [trace for trace in figure.data if trace.marker.symbol == "x"]
         assert [len(trace.x) for trace in crosses] == [2]
     assert "83.3%" in sigma_figure(analysed(), 1).layout.title.subtitle.text
+
+
+def test_the_mass_kept_stands_above_the_mass_of_stage_1():
+    lines = {trace.name: trace.y for trace in sigma_figure(analysed(), 1).data}
+    np.testing.assert_allclose(lines["kept in all"] - lines["sigma, measured"], 0.08, rtol=1e-5)
+
+
+def test_layers_against_the_base_are_its_reduction_and_ratio():
+    result = analysed()
+    moved = result.variants[1].perturbation
+    half = dataclasses.replace(
+        result.variants[2].perturbation, layer_hidden_l1=moved.layer_hidden_l1 / 2
+    )
+    result.variants[2] = dataclasses.replace(result.variants[2], perturbation=half)
+    (control,) = [c for c in CHARTS["layers"].controls(result) if c.name == "against"]
+    assert [value for value, _ in control.options] == ["value", "reduction", "ratio"]
+    (line,) = figure_of(result, "layers", {"against": "reduction"}).data
+    assert line.name == "SnapKV + CriticalKV"
+    np.testing.assert_array_equal(line.y, moved.layer_hidden_l1 / 2)
+    (line,) = figure_of(result, "layers", {"against": "ratio"}).data
+    np.testing.assert_array_equal(line.y, [0.5] * 3)
+    del result.variants[1]
+    assert not any(c.name == "against" for c in CHARTS["layers"].controls(result))
+    assert not layer_figure(result, "hidden_l1", "ratio").data
 
 
 def test_tightness_is_the_sorted_ratio():
@@ -117,7 +141,7 @@ def test_oracles_are_lines_beside_the_methods():
 
 def test_the_csv_holds_every_measured_value():
     lines = analysis_csv(analysed()).splitlines()
-    per_variant = 8 * 12 + 3 * 3 + 1 + 3 * 2
+    per_variant = 9 * 12 + 3 * 3 + 1 + 3 * 2
     assert len(lines) == 1 + 2 * per_variant + 12  # and CriticalKV's own base
     assert '1,"snapkv:budget=4","sigma_stage1","1",0,1,"","",0.4' in lines
 

@@ -56,12 +56,13 @@ def bounds_figure(result: RunResult, index: int) -> go.Figure:
 
 
 def sigma_figure(result: RunResult, index: int) -> go.Figure:
-    """Attention mass that stage 1 holds in each head, and the most it could hold.
+    """Attention mass of each head: of stage 1, of all that is kept, and the most of stage 1.
 
     Definition: sigma = sum of the decoding query's true attention over stage 1's entries, its own
-    entry included; the oracle value takes as many entries by the true attention itself, so the
-    gap is the observation window's error. The paper's assumption 1 is sigma > 0.5 (line); heads at
-    or below it are crosses. Unit: share of 1. n = query heads of one prompt, one step.
+    entry included; kept is the same over all entries kept; the oracle value takes as many
+    entries as stage 1 by the true attention itself, so the gap is the observation window's error.
+    The paper's assumption 1 is sigma > 0.5 (line); heads at or below it are crosses.
+    Unit: share of 1. n = query heads of one prompt, one step.
     """
     variant = display_names(result.variants)[index]
     title = f"{variant}: attention mass of stage 1"
@@ -77,14 +78,18 @@ def sigma_figure(result: RunResult, index: int) -> go.Figure:
     if oracle is not None and order.size:
         best = f" (oracle {(oracle.reshape(-1)[order] > ASSUMED_MASS).mean():.1%})"
     subtitle = f"sigma > 0.5 in {share}{best} of n = {order.size:,} heads"
-    figure = new_figure(title, subtitle, legend_rows=3)
+    figure = new_figure(title, subtitle, legend_rows=4)
     where = head_names(sigma, order)
-    if oracle is not None:
-        figure.add_trace(
-            variant_line(0, "oracle", oracle.reshape(-1)[order], "").update(
-                mode="markers", marker={"color": TEXT_COLOR, "symbol": "circle-open", "size": 5}
-            )
-        )
+    marks = (
+        ("oracle", oracle, TEXT_COLOR, "circle-open"),
+        ("kept in all", values_of(result, index, "sigma_kept"), color_of(3), "diamond-open"),
+    )
+    for name, values, color, symbol in marks:
+        if values is not None:
+            points = variant_line(0, name, values.reshape(-1)[order], "")
+            marker = {"color": color, "symbol": symbol, "size": 5}
+            points.update(mode="markers", marker=marker, customdata=where)
+            figure.add_trace(points.update(hovertemplate="%{customdata}: %{y:.3f}"))
     line = variant_line(index, "sigma, measured", flat[order], "")
     figure.add_trace(line.update(customdata=where, hovertemplate="%{customdata}: %{y:.3f}"))
     _mark_uncovered(figure, flat[order], where, flat[order])

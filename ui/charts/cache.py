@@ -1,4 +1,4 @@
-"""What a variant's cache holds: entries per layer, and bytes against the full cache."""
+"""What a variant's cache holds: entries per KV head in each layer."""
 
 import numpy as np
 import plotly.graph_objects as go
@@ -6,18 +6,9 @@ from numpy.typing import NDArray
 
 from ckv_core.events import RunResult
 from ckv_core.records import ModelInfo, RetainedSet
-from ui.charts.layout import (
-    TEXT_COLOR,
-    display_names,
-    empty_figure,
-    name_bars,
-    new_figure,
-    rgba,
-    variant_line,
-)
+from ui.charts.layout import display_names, empty_figure, new_figure, rgba, variant_line
 from ui.palette import color_of
 
-MIB = 2**20
 Counts = NDArray[np.int64]
 
 
@@ -34,7 +25,7 @@ def budgets_figure(result: RunResult) -> go.Figure:
     if not kept or result.model is None:
         return empty_figure(title, "No variant has evicted anything yet.")
     names = display_names(result.variants)
-    subtitle = f"Line: mean of {result.model.kv_heads} KV heads; band: least to most"
+    subtitle = f"Line: mean of n = {result.model.kv_heads} KV heads; band: least to most"
     figure = new_figure(title, subtitle, legend_rows=len(kept))
     for index, retained in kept.items():
         counts = entry_counts(retained)
@@ -45,37 +36,6 @@ def budgets_figure(result: RunResult) -> go.Figure:
         figure.add_trace(line.update(legendgroup=str(index)))
     figure.update_xaxes(title_text="layer")
     figure.update_yaxes(title_text="entries per KV head", rangemode="tozero")
-    return figure
-
-
-def cache_figure(result: RunResult) -> go.Figure:
-    """Bytes of each variant's prompt cache against the full cache, one bar per variant.
-
-    Definition: bytes of the tensors that hold the variant's prompt entries, layers left whole
-    not; generated tokens not. The dotted line is the full cache.
-    Unit: MiB (2^20 bytes); the text on the bar is the share of the full cache. n = one prompt.
-    """
-    title = "Cache of the prompt"
-    receipts = {i: v.receipt for i, v in enumerate(result.variants) if v.receipt is not None}
-    if not receipts:
-        return empty_figure(title, "No cache has been built yet.")
-    names = display_names(result.variants)
-    full = next(iter(receipts.values())).full_cache_bytes
-    figure = new_figure(title, f"Dotted line: full cache, {full / MIB:.2f} MiB")
-    figure.add_trace(
-        go.Bar(
-            x=np.array([r.cache_bytes / MIB for r in receipts.values()], np.float32),
-            y=np.arange(len(receipts), dtype=np.int16),
-            orientation="h",
-            customdata=[names[index] for index in receipts],
-            marker={"color": [color_of(index) for index in receipts]},
-            text=[f"{r.cache_bytes / r.full_cache_bytes:.1%}" for r in receipts.values()],
-            hovertemplate="%{customdata}: %{x:.3f} MiB, %{text} of full<extra></extra>",
-        )
-    )
-    figure.add_vline(x=full / MIB, line={"color": TEXT_COLOR, "dash": "dot", "width": 2})
-    figure.update_xaxes(title_text="MiB")
-    name_bars(figure, [names[index] for index in receipts])
     return figure
 
 

@@ -13,8 +13,9 @@ from ui.charts.chart import Chart, Choices, Control, no_controls
 from ui.charts.heads import Against, head_grid_figure
 from ui.charts.ladder import ladder_figure, rungs_of
 from ui.charts.layers import ORACLES, final_figure, head_layer_figure, layer_figure
+from ui.charts.layers import Against as LayerAgainst
 from ui.charts.layout import display_names
-from ui.charts.measured import base_values, holders, named, names_with
+from ui.charts.measured import base_index, base_values, holders, named, names_with
 from ui.charts.sweep import SWEEP_ALPHAS, SWEEP_CURVES
 
 _AGAINST = [
@@ -22,6 +23,11 @@ _AGAINST = [
     ("difference", "difference to its base"),
     ("wins", "lower or higher than its base"),
     ("value", "the value itself"),
+]
+_LAYER_AGAINST = [
+    ("value", "the value itself"),
+    ("reduction", "reduction: base minus CriticalKV"),
+    ("ratio", "ratio: CriticalKV / base"),
 ]
 _MEASURED = ("distance", "mass", "bound", "oracle")
 
@@ -47,6 +53,12 @@ def _quantities(names: Sequence[str], label: str = "Quantity") -> list[Control]:
 def _layer_names(result: RunResult) -> list[str]:
     found = names_with(result, "layer", "distance")
     return [name for name in found if name != "hidden_norm_l1"]
+
+
+def _layer_controls(result: RunResult) -> list[Control]:
+    with_base = any(base_index(result, index) is not None for index in holders(result, "hidden_l1"))
+    against = [Control("against", "Show", _LAYER_AGAINST)] if with_base else []
+    return [*_quantities(_layer_names(result)), *against]
 
 
 def _final_names(result: RunResult) -> list[str]:
@@ -101,9 +113,13 @@ _ALL: tuple[Chart[RunResult], ...] = (
         name="layers",
         title="Layer by layer",
         csv="analysis",
-        controls=lambda result: _quantities(_layer_names(result)),
+        controls=_layer_controls,
         has_data=_measured,
-        draw=lambda result, chosen: layer_figure(result, chosen.get("quantity", "hidden_l1")),
+        draw=lambda result, chosen: layer_figure(
+            result,
+            chosen.get("quantity", "hidden_l1"),
+            cast(LayerAgainst, chosen.get("against", "value")),
+        ),
     ),
     Chart(
         name="final",

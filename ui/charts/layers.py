@@ -1,5 +1,7 @@
 """Perturbation by layer and after the last one, a line or a bar per variant."""
 
+from typing import Literal
+
 import numpy as np
 import plotly.graph_objects as go
 
@@ -14,48 +16,52 @@ from ui.charts.layout import (
     new_figure,
     variant_line,
 )
-from ui.charts.measured import holders, named, values_of
+from ui.charts.measured import base_values, holders, named, values_of
 from ui.palette import color_of
 
 NOT_MEASURED = "No perturbation has been measured yet."
+NO_BASE = "No variant has its base, the same settings without CriticalKV, in this run."
 ONE_STEP = "n = 1 decoding step; lower is closer to full"
+Against = Literal["value", "reduction", "ratio"]
 ORACLES = tuple(q for q in QUANTITIES.values() if q.group == "oracle")
 ORACLE_LOOKS = (("dot", "circle-open"), ("dash", "square-open"), ("dashdot", "diamond-open"))
 
 
 def layer_figure(
-    result: RunResult, name: str = "hidden_l1", *, relative_to: int | None = None
+    result: RunResult, name: str = "hidden_l1", against: Against = "value"
 ) -> go.Figure:
     """A quantity of each layer, one line per variant; by default the cascaded hidden L1.
 
     Definition: see `ckv_core.quantities`; hidden L1 is ||x_l - x^_l||_1 of the residual stream
-    after block l, the variant's own run against the full cache's, before the final norm.
-    Unit: the quantity's, in the axis title. n = 1 decoding step of one prompt.
+    after block l, the variant's own run against the full cache's, before the final norm. Against
+    the base, which is the variant's own settings without CriticalKV: `reduction` is Q_base - Q and
+    `ratio` is Q / Q_base, a gap where Q_base is 0; variants without a base have no line.
+    Unit: the quantity's, or times, in the axis title. n = 1 decoding step of one prompt.
 
     Args:
         result: the run.
         name: `hidden_l1`, `hidden_relative` or a quantity with one value per layer.
-        relative_to: draw the ratio to this variant's line instead; it is then flat at 1.
+        against: the quantity itself, or against the base.
     """
     label, unit = named(name).label, named(name).unit
-    lines = {i: values_of(result, i, name) for i in holders(result, name)}
-    if not lines or (relative_to is not None and relative_to not in lines):
-        return empty_figure(label, NOT_MEASURED)
+    found = {index: _against(result, index, name, against) for index in holders(result, name)}
+    lines = {index: values for index, values in found.items() if values is not None}
+    if not lines:
+        return empty_figure(label, NOT_MEASURED if against == "value" else NO_BASE)
+    subtitle, axis = {
+        "value": (ONE_STEP, unit),
+        "reduction": (
+            "Base minus CriticalKV; n = 1 decoding step; higher is closer",
+            f"base - CriticalKV, {unit}",
+        ),
+        "ratio": ("CriticalKV / base; n = 1 decoding step; lower is closer", "times the base"),
+    }[against]
     names = display_names(result.variants)
-    subtitle = ONE_STEP
-    if relative_to is not None:
-        subtitle = f"Relative to {names[relative_to]}; n = 1 decoding step"
     figure = new_figure(label, subtitle, legend_rows=len(lines))
     for index, values in lines.items():
-        if values is None:
-            continue
-        base = None if relative_to is None else lines[relative_to]
-        shown = values if base is None else ratio(values, base)
-        figure.add_trace(
-            variant_line(index, names[index], shown, unit if base is None else "times")
-        )
+        hover = "times" if against == "ratio" else unit
+        figure.add_trace(variant_line(index, names[index], values, hover))
     figure.update_xaxes(title_text="layer")
-    axis = unit if relative_to is None else f"ratio of {unit}"
     figure.update_yaxes(title_text=axis, rangemode="tozero")
     return figure
 
@@ -136,6 +142,17 @@ def ratio(values: Float32Array, base: Float32Array) -> Float32Array:
     out = np.full(values.shape, np.nan, np.float32)
     np.divide(values, base, out=out, where=base > 0)
     return out
+
+
+def _against(result: RunResult, index: int, name: str, against: Against) -> Float32Array | None:
+    """One line; None without a base where one is needed."""
+    values = values_of(result, index, name)
+    base = None if against == "value" else base_values(result, index, name)
+    if values is None or (against != "value" and base is None):
+        return None
+    if base is None:
+        return values
+    return base - values if against == "reduction" else ratio(values, base)
 
 
 def _oracles(result: RunResult, index: int) -> list[tuple[str, Float32Array]]:
