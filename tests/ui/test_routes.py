@@ -2,6 +2,7 @@
 
 import base64
 import json
+from dataclasses import replace
 
 import pytest
 from starlette.applications import Starlette
@@ -12,7 +13,15 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from ckv_core.errors import ConfigError
-from tests.ui.page_fakes import BAD_SLUGS, SLUG, FakeServices, prompt_info, running, snapshot
+from tests.ui.page_fakes import (
+    BAD_SLUGS,
+    SLUG,
+    FakeServices,
+    done_result,
+    prompt_info,
+    running,
+    snapshot,
+)
 from ui.middleware import Guard
 from ui.routes import build_routes
 from ui.settings import Settings
@@ -48,6 +57,14 @@ def test_the_short_link_leads_to_the_run():
 @pytest.mark.parametrize("tail", ["prompt", "0/retained", "result.json", "table.csv", "heads.csv"])
 def test_data_of_an_unknown_run_is_404(slug, tail):
     assert client(FakeServices()).get(f"/data/{slug}/{tail}").status_code == 404
+
+
+def test_a_table_of_a_run_with_an_unreadable_spec_says_so():
+    result = done_result()
+    result.variants[1] = replace(result.variants[1], spec="snapkv:budget=nothing")
+    answer = client(FakeServices(snapshot(result=result))).get(f"/data/{SLUG}/sweep.csv")
+    assert answer.status_code == 422
+    assert "Budget 'nothing' is not a number" in answer.text
 
 
 def test_retained_bits_are_those_of_the_variant():
