@@ -87,6 +87,7 @@ def test_each_method_and_budget_has_its_alpha_charts():
     assert titles[0] == titles[2]
     figure = figure_of(result, "alpha-layers", {"optimum": "3"})
     assert len(figure.data[0].x) == LAYERS
+    assert f"n = {LAYERS - 1} layers" in figure.layout.title.subtitle.text
 
 
 def test_the_files_hold_what_the_charts_draw():

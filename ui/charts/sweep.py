@@ -56,12 +56,14 @@ def curve_figure(result: RunResult, metric: Figure) -> go.Figure:
 def alpha_layer_figure(optimum: AlphaOptimum) -> go.Figure:
     """Which alpha of those tried moves each layer's heads least; dotted: the best fixed one.
 
-    Definition: argmin over alpha of the layer's mean isolated head L1. n = one prompt.
+    Definition: argmin over alpha of the layer's summed isolated head L1. n = layers of one
+    prompt; a layer left whole has none.
     """
     layers = len(optimum.layer_alpha)
+    known = int((~np.isnan(optimum.layer_alpha)).sum())
     figure = new_figure(
         "Best alpha of each layer",
-        f"Least mean head L1 of {len(optimum.alphas)} alphas; dotted: best fixed, "
+        f"Of {len(optimum.alphas)} alphas; n = {known} layers; dotted: best fixed, "
         f"{optimum.best_fixed:g}",
     )
     figure.add_trace(
