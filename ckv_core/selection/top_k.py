@@ -1,4 +1,4 @@
-"""Plain selection: the entries with the largest score."""
+"""Order of a row by its score: a method keeps the entries of lowest rank."""
 
 import torch
 from torch import Tensor
@@ -16,16 +16,3 @@ def ranks(score: Tensor) -> Tensor:
     order = score.argsort(dim=-1, descending=True, stable=True)
     places = torch.arange(score.shape[-1], device=score.device).expand_as(order)
     return torch.empty_like(order).scatter_(-1, order, places)
-
-
-def top_k(score: Tensor, head_budgets: Tensor) -> Tensor:
-    """Mark the `head_budgets[h]` largest of row h; equal scores go to the earlier token.
-
-    Args:
-        score: [kv_heads, evictable].
-        head_budgets: [kv_heads] int64, entries, each from 0 to evictable.
-
-    Returns:
-        keep_mask [kv_heads, evictable] bool.
-    """
-    return ranks(score) < head_budgets[:, None]

@@ -20,7 +20,7 @@ from ckv_core.budgets.uniform import uniform_budgets
 from ckv_core.scoring.layer_scores import LayerScores, window_scores
 from ckv_core.scoring.position import recency
 from ckv_core.selection.critical import Ranking, first_stage
-from ckv_core.selection.top_k import ranks, top_k
+from ckv_core.selection.top_k import ranks
 from ckv_core.variants import VariantSpec
 from tests.reference import budgets as literal_budgets
 from tests.reference import selection as literal
@@ -55,6 +55,11 @@ def kept(mask: torch.Tensor) -> list[set[int]]:
 
 def scores_of(first: Rows, second: Rows) -> LayerScores:
     return LayerScores(torch.tensor(first), torch.tensor(second))
+
+
+def top_k(score: torch.Tensor, budgets: torch.Tensor) -> torch.Tensor:
+    """Plain selection, as the engine does it."""
+    return ranks(score) < budgets[:, None]
 
 
 def critical(scores: LayerScores, budgets: torch.Tensor, alpha: float) -> torch.Tensor:
