@@ -7,7 +7,7 @@ import hashlib
 import io
 import json
 import zipfile
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,30 +59,81 @@ def write_bundle(
     Raises:
         StorageError: none or too many asked for, one is missing, not over or too big.
     """
-    if not 1 <= len(slugs) <= MAX_RUNS:
-        raise StorageError(f"A bundle takes 1 to {MAX_RUNS} runs; got {len(slugs)}.")
-    listed, total = [], 0
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
-        for slug in dict.fromkeys(slugs):
-            run = repository.load_run(session, slug)
-            if run.state not in END_STATES:
-                raise StorageError(f"Run {slug} is not over; export it once it is.")
-            beside = {} if slug in without_notes else _beside(session, slug)
-            data = json.dumps(run_json(run) | beside, allow_nan=False).encode()
-            total += len(data)
-            if len(data) > MAX_RUN_BYTES or total > MAX_TOTAL_BYTES:
-                raise StorageError(
-                    f"Run {slug} is too big for this bundle: one run takes up to "
-                    f"{MAX_RUN_BYTES // 2**20} MiB of JSON, all together "
-                    f"{MAX_TOTAL_BYTES // 2**20} MiB; export fewer runs at a time."
-                )
-            _add(archive, entry_name(slug), data)
-            digest = hashlib.sha256(data).hexdigest()
-            listed.append({"slug": slug, "sha256": digest, "bytes": len(data)})
-        manifest = {"format": FORMAT, "version": VERSION, "runs": listed}
-        _add(archive, MANIFEST, json.dumps(manifest).encode())
-    return out.getvalue()
+    asked = list(dict.fromkeys(slugs))
+    if not 1 <= len(asked) <= MAX_RUNS:
+        raise StorageError(f"A bundle takes 1 to {MAX_RUNS} runs; got {len(asked)}.")
+    writer = _Writer()
+    for slug in asked:
+        data = _run_data(session, slug, with_notes=slug not in without_notes)
+        if not writer.has_room(data):
+            raise _too_big(slug)
+        writer.add(slug, data)
+    return writer.finish()
+
+
+def write_bundles(session: Session, slugs: Sequence[str]) -> Iterator[tuple[int, bytes]]:
+    """As many zips as these runs need, each with how many runs it has, in the order given.
+
+    Raises:
+        StorageError: one is missing, not over or too big for any bundle.
+    """
+    writer = _Writer()
+    for slug in dict.fromkeys(slugs):
+        data = _run_data(session, slug, with_notes=True)
+        if not writer.has_room(data):
+            yield writer.count, writer.finish()
+            writer = _Writer()
+        writer.add(slug, data)
+    if writer.count:
+        yield writer.count, writer.finish()
+
+
+class _Writer:
+    """One zip as it grows."""
+
+    def __init__(self) -> None:
+        self._out = io.BytesIO()
+        self._archive = zipfile.ZipFile(self._out, "w", zipfile.ZIP_DEFLATED)
+        self._listed: list[dict[str, Any]] = []
+        self._total = 0
+
+    @property
+    def count(self) -> int:
+        return len(self._listed)
+
+    def has_room(self, data: bytes) -> bool:
+        return self.count < MAX_RUNS and self._total + len(data) <= MAX_TOTAL_BYTES
+
+    def add(self, slug: str, data: bytes) -> None:
+        _add(self._archive, entry_name(slug), data)
+        digest = hashlib.sha256(data).hexdigest()
+        self._listed.append({"slug": slug, "sha256": digest, "bytes": len(data)})
+        self._total += len(data)
+
+    def finish(self) -> bytes:
+        manifest = {"format": FORMAT, "version": VERSION, "runs": self._listed}
+        _add(self._archive, MANIFEST, json.dumps(manifest).encode())
+        self._archive.close()
+        return self._out.getvalue()
+
+
+def _run_data(session: Session, slug: str, *, with_notes: bool) -> bytes:
+    run = repository.load_run(session, slug)
+    if run.state not in END_STATES:
+        raise StorageError(f"Run {slug} is not over; export it once it is.")
+    beside = _beside(session, slug) if with_notes else {}
+    data = json.dumps(run_json(run) | beside, allow_nan=False).encode()
+    if len(data) > MAX_RUN_BYTES:
+        raise _too_big(slug)
+    return data
+
+
+def _too_big(slug: str) -> StorageError:
+    return StorageError(
+        f"Run {slug} is too big for this bundle: one run takes up to "
+        f"{MAX_RUN_BYTES // 2**20} MiB of JSON, all together "
+        f"{MAX_TOTAL_BYTES // 2**20} MiB; export fewer runs at a time."
+    )
 
 
 def entry_name(slug: str) -> str:

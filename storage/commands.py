@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from itertools import chain, islice
 from pathlib import Path
 
 from sqlalchemy import select
@@ -12,7 +13,7 @@ from sqlalchemy import select
 from ckv_core.errors import CkvError, ConfigError, StorageError
 from ckv_core.home import home_folder
 from storage.backup import copy_database, database_file, restore
-from storage.bundle import MAX_TOTAL_BYTES, write_bundle
+from storage.bundle import MAX_TOTAL_BYTES, write_bundle, write_bundles
 from storage.bundle_import import import_bundle
 from storage.database import default_url, downgrade, open_database
 from storage.models import END_STATES, Run
@@ -52,13 +53,21 @@ def _parser(
     found = commands.add_parser("export", help="write runs as a bundle")
     found.add_argument("slugs", nargs="*", metavar="SLUG", help="names of runs, as in their links")
     found.add_argument("--all", action="store_true", help="every run that is over")
-    found.add_argument("--out", type=Path, metavar="FILE", help="zip to write")
+    found.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="zip to write; --all numbers it where the runs need several",
+    )
     found.set_defaults(run=export_bundle)
     if extend_export is not None:
         extend_export(found)
 
     found = commands.add_parser("import", help="read the runs of a bundle, all or none")
     found.add_argument("file", type=Path, metavar="FILE")
+    found.add_argument(
+        "--owner", metavar="NAME", help="the user to whom the runs will belong, with logins"
+    )
     found.set_defaults(run=_import)
 
     found = commands.add_parser("backup", help="copy the SQLite database, also while it is in use")
@@ -78,7 +87,10 @@ def _parser(
 
 
 def export_bundle(options: argparse.Namespace) -> str:
-    """Write the chosen runs to `out`; returns what was done.
+    """Write the chosen runs to `out`, all of them to as many files as they need.
+
+    Returns:
+        What was done, one line a file.
 
     Raises:
         CkvError: no run or no file is named, or one cannot be read or written.
@@ -88,13 +100,26 @@ def export_bundle(options: argparse.Namespace) -> str:
     if bool(options.slugs) == options.all:
         raise ConfigError("Name the runs to export, or give --all.")
     with closing(open_database(database_url())) as database, database.read() as session:
-        slugs = options.slugs
-        if options.all:
-            over = select(Run.slug).where(Run.state.in_(END_STATES), Run.deleted_at.is_(None))
-            slugs = list(session.scalars(over.order_by(Run.id)))
-        data = write_bundle(session, slugs)
-    write_file(options.out, data)
-    return f"{options.out}: {len(slugs)} runs, {len(data):,} bytes."
+        if not options.all:
+            data = write_bundle(session, options.slugs)
+            return _write_bundle(options.out, len(set(options.slugs)), data)
+        over = select(Run.slug).where(Run.state.in_(END_STATES), Run.deleted_at.is_(None))
+        bundles = write_bundles(session, session.scalars(over.order_by(Run.id)).all())
+        found = list(islice(bundles, 2))
+        if not found:
+            raise StorageError("No run is over yet, so there is none to export.")
+        if len(found) == 1:
+            return _write_bundle(options.out, *found[0])
+        # Numbered so that their names sort: a run's parent is in the same file or in one before.
+        return "\n".join(
+            _write_bundle(options.out.with_stem(f"{options.out.stem}-{number:03}"), *bundle)
+            for number, bundle in enumerate(chain(found, bundles), start=1)
+        )
+
+
+def _write_bundle(path: Path, count: int, data: bytes) -> str:
+    write_file(path, data)
+    return f"{path}: {count:,} {'run' if count == 1 else 'runs'}, {len(data):,} bytes."
 
 
 def write_file(path: Path, data: bytes) -> None:
@@ -117,7 +142,7 @@ def _import(options: argparse.Namespace) -> str:
     except OSError as error:
         raise StorageError(f"{options.file} cannot be read: {error.strerror}.") from None
     with closing(open_database(database_url())) as database:
-        return import_bundle(database, data).sentence
+        return import_bundle(database, data, options.owner).sentence
 
 
 def _backup(options: argparse.Namespace) -> str:
