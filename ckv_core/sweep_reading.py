@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckv_core.events import RunResult
+from ckv_core.metrics.chain import ASSUMED_MASS
 from ckv_core.records import Float32Array, VariantResult
 from ckv_core.variants import VariantSpec
 
@@ -60,8 +61,9 @@ class Match:
 
     Attributes:
         budget: tokens; None where the curve does not cross the target inside its own range.
-        outcome: `better` where even the smallest budget is at least as good, `worse` where the
-            largest is not.
+        outcome: `better` where even the smallest budget is at least as good (of a curve that
+            stays as good as the target, a smaller one may do too), `worse` where the largest is
+            not.
     """
 
     budget: float | None
@@ -135,6 +137,14 @@ def _answer(variant: VariantResult) -> float | None:
     return None if variant.answer_found is None else float(variant.answer_found)
 
 
+def sigma_over_half(variant: VariantResult) -> float | None:
+    """Share of heads whose stage 1 holds over half of the attention; None if not measured."""
+    sigma = variant.analysis.get("sigma_stage1")
+    if sigma is None or np.isnan(sigma).all():
+        return None
+    return float((sigma[~np.isnan(sigma)] > ASSUMED_MASS).mean())
+
+
 def _score(key: str) -> Callable[[VariantResult], float | None]:
     return lambda variant: variant.answer_scores.get(key)
 
@@ -156,11 +166,23 @@ FIGURES: dict[str, Figure] = {
         _figure("final", "Final hidden L1", "L1", _final, lower=True),
         _figure("kl", "KL", "nats", _kl, lower=True),
         _figure("agreement", "Agreement", "1", lambda variant: variant.agreement, lower=False),
+        _figure("sigma_over_half", "Sigma over 0.5", "1", sigma_over_half, lower=False),
         _of_answer("answer", "Answer found", _answer),
+        _of_answer("exact_match", "Exact match", _score("exact_match")),
         _of_answer("token_f1", "Token F1", _score("token_f1")),
         _of_answer("edit_similarity", "Edit similarity", _score("edit_similarity")),
     )
 }
+
+
+def known_figures(result: RunResult) -> list[Figure]:
+    """Those that any point but the full cache has."""
+    points = [variant for variant in result.variants if variant.method != "full"]
+    return [
+        figure
+        for figure in FIGURES.values()
+        if any(figure.read(variant) is not None for variant in points)
+    ]
 
 
 def curves(result: RunResult) -> list[Curve]:
@@ -195,7 +217,7 @@ def matching_budget(
     if not points:
         return Match(None, "unknown")
     if not missing:
-        exact = over[0] == 0
+        exact = over[0] == 0 and (len(over) == 1 or over[1] < 0)
         return Match(float(points[0][0]), "found") if exact else Match(None, "better")
     last = missing[-1]
     if last == len(points) - 1:

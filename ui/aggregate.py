@@ -38,7 +38,6 @@ MAIN_FIGURES = (
         for f in sweep_reading.FIGURES.values()
     ),
     Figure("improved_heads", "Better heads", "share", is_share=True),
-    Figure("sigma_over_half", "Sigma over 0.5", "share", is_share=True),
 )
 # In a chart with a choice; a mean over heads, layers or steps, averaged over prompts.
 LABORATORY_FIGURES = (

@@ -26,6 +26,7 @@ class SweepForm:
         methods: SPECs ticked in the list.
         more_methods: one SPEC per line, without budget and alpha.
         budgets, alphas: lists with commas.
+        bounds: whether the bounds are measured, for the curve of sigma.
         generate: whether text is generated; new tokens count only then.
     """
 
@@ -39,6 +40,7 @@ class SweepForm:
     more_methods: str = ""
     budgets: str = "64, 128, 256, 512"
     alphas: str = "0, 0.25, 0.5"
+    bounds: bool = False
     generate: bool = False
     max_new_tokens: int = 32
 
@@ -56,10 +58,11 @@ class SweepForm:
         if not isinstance(ticked, (list, tuple)):
             raise ConfigError("Choose at least one method.")
         generate = bool(given["generate"])
-        rest = ("methods", "generate", "max_new_tokens")
+        rest = ("methods", "bounds", "generate", "max_new_tokens")
         return cls(
             **{name: read_text(given[name]) for name in SWEEP_CONTROLS if name not in rest},
             methods=tuple(spec for _, spec in method_choices() if spec in ticked),
+            bounds=bool(given["bounds"]),
             generate=generate,
             max_new_tokens=read_new_tokens(given["max_new_tokens"]) if generate else 32,
         )
@@ -89,6 +92,7 @@ class SweepForm:
             more_methods="\n".join(spec for spec in grid.methods if spec not in offered),
             budgets=", ".join(grid.budgets),
             alphas=", ".join(grid.alphas) or prompt.alphas,
+            bounds="bounds" in request.analysis,
             generate=request.max_new_tokens > 0,
             max_new_tokens=request.max_new_tokens or prompt.max_new_tokens,
         )
@@ -118,6 +122,7 @@ class SweepForm:
             model=self.model.strip(),
             device=self.device,
             max_new_tokens=self.max_new_tokens if self.generate else 0,
+            analysis=("bounds",) if self.bounds else (),
         )
         return grid.request(prompt)
 

@@ -6,13 +6,12 @@ import numpy as np
 
 from ckv_core.events import RunResult
 from ckv_core.sweep_reading import (
-    FIGURES,
     AlphaOptimum,
     Curve,
-    Figure,
     Saving,
     alpha_optima,
     curves,
+    known_figures,
     savings,
     spec_without,
 )
@@ -20,7 +19,6 @@ from ckv_core.variants import VariantSpec
 from ui.charts.measured import unit_name
 
 Cell = dict[str, Any]
-MATCHED = ("final", "head", "kl")
 SAVINGS_NOTE = (
     "Read off by interpolation, linear in the logarithm of the budget; a cell says so where the "
     "answer lies outside the budgets tried. One prompt."
@@ -29,7 +27,7 @@ SAVINGS_NOTE = (
 
 def points_table(result: RunResult) -> dict[str, Any]:
     """Value of the DataTable of all points whose cache is built."""
-    metrics = [m for m in FIGURES.values() if is_known(result, m)]
+    metrics = known_figures(result)
     columns = [
         _column("method", "Method and alpha", align="left"),
         _column("budget", "Budget", "entries per KV head"),
@@ -73,7 +71,7 @@ def savings_table(result: RunResult, reference: object) -> dict[str, Any]:
         "columns": [
             _column("method", "Method and alpha", align="left"),
             _column("matches", "Matches", align="left"),
-            *(_column(key, f"Needs, by {FIGURES[key].label}", "entries") for key in MATCHED),
+            *(_column(m.key, f"Needs, by {m.label}", "entries") for m in known_figures(result)),
         ],
         "rows": rows,
         "note": SAVINGS_NOTE,
@@ -155,8 +153,9 @@ def _savings_rows(result: RunResult, lines: list[Curve], target: Curve) -> list[
     """One row per other curve and point of the target, a cell per figure."""
     at = {curve.spec: index for index, curve in enumerate(lines)}
     rows: dict[tuple[str, int], dict[str, Any]] = {}
-    for key in MATCHED:
-        for saving in savings(result, target, FIGURES[key]):
+    metrics = known_figures(result)
+    for metric in metrics:
+        for saving in savings(result, target, metric):
             budget = saving.target_budget
             row = rows.setdefault(
                 (saving.curve.spec, budget),
@@ -165,16 +164,12 @@ def _savings_rows(result: RunResult, lines: list[Curve], target: Curve) -> list[
                     "cells": {
                         "method": _text(curve_name(saving.curve)),
                         "matches": {"text": f"{curve_name(target)} at {budget:,}", "value": budget},
+                        **{each.key: _text("") for each in metrics},
                     },
                 },
             )
-            row["cells"][key] = {"text": saving_text(saving), "value": saving.match.budget}
+            row["cells"][metric.key] = {"text": saving_text(saving), "value": saving.match.budget}
     return list(rows.values())
-
-
-def is_known(result: RunResult, metric: Figure) -> bool:
-    """Whether any point but the full cache has this figure."""
-    return any(metric.read(v) is not None for v in result.variants if v.method != "full")
 
 
 def _column(key: str, label: str, unit: str = "", align: str = "right") -> dict[str, str]:

@@ -16,12 +16,20 @@ from ckv_core.config import MAX_NEW_TOKENS, CompareRequest
 from ckv_core.errors import ConfigError
 from ckv_core.events import RunResult
 from ckv_core.sweep import ASK_ABOVE_S, SweepGrid, sweep_cost
-from ckv_core.sweep_reading import FIGURES, Saving, alpha_optima, curves, savings
+from ckv_core.sweep_reading import (
+    FIGURES,
+    Saving,
+    alpha_optima,
+    curves,
+    known_figures,
+    savings,
+)
 
 if TYPE_CHECKING:  # `methods` must not load torch
     from ckv_core.modeling.loaded import LoadedModel
 
 _METHODS = ("snapkv", "snapkv+critical", "adakv", "adakv+critical")
+_ALWAYS = ("head", "final", "kl", "agreement", "answer")  # columns, known or not
 
 
 def register(commands: Commands) -> None:
@@ -48,6 +56,11 @@ def register(commands: Commands) -> None:
         help=f"0, which only measures, to {MAX_NEW_TOKENS}",
     )
     add(
+        "--analyse",
+        choices=("bounds",),
+        help="also measure the bounds: the share of heads with sigma over 0.5, per budget",
+    )
+    add(
         "--yes",
         action="store_true",
         help=f"run also what is expected to take over {ASK_ABOVE_S:.0f} s",
@@ -67,6 +80,7 @@ def _sweep(options: argparse.Namespace) -> int:
             question=options.question,
             answer=options.answer,
             max_new_tokens=options.max_new_tokens,
+            analysis=(options.analyse,) if options.analyse else (),
             **model_settings(options),
         )
     )
@@ -106,7 +120,8 @@ def _check_cost(request: CompareRequest, loaded: "LoadedModel") -> None:
 def _print_result(result: RunResult, answer: str) -> None:
     print_head(result, answer)
     print(f"{len(result.variants)} points, the full cache among them\n")
-    scores = [key for key in ("token_f1", "edit_similarity") if _is_known(result, key)]
+    known = {figure.key for figure in known_figures(result)}
+    more = [key for key in FIGURES if key in known and key not in _ALWAYS]
     rows = []
     for curve in curves(result):
         for budget, index in curve.points:
@@ -115,27 +130,23 @@ def _print_result(result: RunResult, answer: str) -> None:
             perturbation = variant.perturbation
             better = perturbation.improved_head_share if perturbation else None
             shown = [number(figures[key]) for key in ("head", "final", "kl")]
-            shares = ("agreement", "answer", *scores)
-            shown += [share(better), *(share(figures[key]) for key in shares)]
+            shown += [share(better), *(share(figures[key]) for key in ("agreement", "answer"))]
+            shown += [share(figures[key]) for key in more]
             rows.append((_name(curve.spec), f"{budget:,}", *shown))
     head = ("method", "budget", "head L1", "final L1", "KL", "heads better", "agreement", "answer")
-    print_table((*head, *(FIGURES[key].label for key in scores)), rows)
+    print_table((*head, *(FIGURES[key].label for key in more)), rows)
     _print_savings(result)
     _print_alphas(result)
-
-
-def _is_known(result: RunResult, key: str) -> bool:
-    return any(FIGURES[key].read(variant) is not None for variant in result.variants)
 
 
 def _print_savings(result: RunResult) -> None:
     targets = [curve for curve in curves(result) if "+" not in curve.spec]
     for target in targets:
-        for key in ("head", "final"):
-            found = savings(result, target, FIGURES[key])
+        for figure in known_figures(result):
+            found = savings(result, target, figure)
             if not found:
                 continue
-            print(f"\nbudget of equal {FIGURES[key].label} as {target.spec}")
+            print(f"\nbudget of equal {figure.label} as {target.spec}")
             budgets = [budget for budget, _ in target.points]
             names = dict.fromkeys(saving.curve.spec for saving in found)
             cells = {(s.curve.spec, s.target_budget): _saved(s) for s in found}
@@ -148,7 +159,7 @@ def _print_savings(result: RunResult) -> None:
 def _saved(saving: Saving) -> str:
     smallest, largest = saving.curve.points[0][0], saving.curve.points[-1][0]
     if saving.match.budget is None:
-        words = {"better": f"below {smallest:,}", "worse": f"over {largest:,}", "unknown": "-"}
+        words = {"better": f"{smallest:,} or less", "worse": f"over {largest:,}", "unknown": "-"}
         return words[saving.match.outcome]
     change = round(-(saving.share or 0), 2) + 0.0  # no minus before a zero
     return f"{saving.match.budget:,.0f} ({change:+.0%})"

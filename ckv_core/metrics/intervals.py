@@ -12,7 +12,7 @@ from scipy.stats import bootstrap
 
 from ckv_core.errors import ConfigError
 from ckv_core.events import RunResult
-from ckv_core.metrics.chain import ASSUMED_MASS, check_chain
+from ckv_core.metrics.chain import check_chain
 from ckv_core.quantities import QUANTITIES
 from ckv_core.records import VariantResult
 from ckv_core.sweep_reading import FIGURES
@@ -112,8 +112,7 @@ class Aggregate:
 
     Attributes:
         figures: by key of `sweep_reading.FIGURES`; `improved_heads`; `tightness`, the mean over
-            heads of L1 / theta; `sigma_over_half`, the share of heads whose stage-1 mass is over
-            0.5; and by name of a quantity, its mean over heads, layers or steps.
+            heads of L1 / theta; and by name of a quantity, its mean over heads, layers or steps.
         head_wins: None without a base in every prompt.
         violations: (prompt, head) pairs with sigma over 0.5 where the chain
             L1 <= theta <= theta-hat <= relaxed does not hold; None if the bounds were not measured.
@@ -184,7 +183,6 @@ def _aggregate(variants: Sequence[VariantResult]) -> Aggregate:
         **{key: figure.read for key, figure in FIGURES.items()},
         "improved_heads": _improved,
         "tightness": _tightness,
-        "sigma_over_half": _sigma_over_half,
         **{name: _mean_of(name) for name in QUANTITIES},
     }
     known = {
@@ -220,13 +218,6 @@ def _tightness(variant: VariantResult) -> float | None:
     heads = variant.perturbation.head_l1
     known = ~np.isnan(heads) & (theta > 0)
     return float((heads[known] / theta[known]).mean(dtype=np.float64)) if known.any() else None
-
-
-def _sigma_over_half(variant: VariantResult) -> float | None:
-    sigma = variant.analysis.get("sigma_stage1")
-    if sigma is None or np.isnan(sigma).all():
-        return None
-    return float((sigma[~np.isnan(sigma)] > ASSUMED_MASS).mean())
 
 
 def _mean_of(name: str) -> Callable[[VariantResult], float | None]:

@@ -128,7 +128,14 @@ def test_a_costly_sweep_asks_first_and_runs_when_told_to(capsys, context, monkey
     assert "Token F1" not in out
     scored = [*arguments, "--yes", "--answer", "Nobody", "--max-new-tokens", "2"]
     assert cli.main(["sweep", *scored]) == 0
-    assert re.search(r"answer +Token F1 +Edit similarity", capsys.readouterr().out)
+    out = capsys.readouterr().out
+    assert re.search(r"answer +Exact match +Token F1 +Edit similarity", out)
+    assert "budget of equal Agreement as snapkv" in out
+    assert "Sigma" not in out
+    assert cli.main(["sweep", *arguments, "--yes", "--analyse", "bounds"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"answer +Sigma over 0.5\n", out)
+    assert "budget of equal Sigma over 0.5 as snapkv" in out
 
 
 def test_a_large_model_asks_where_the_default_one_would_not(capsys, context, monkeypatch) -> None:

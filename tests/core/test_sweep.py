@@ -11,6 +11,7 @@ from ckv_core.engine.compare import compare
 from ckv_core.errors import RunCancelledError
 from ckv_core.events import Progress, RunResult, VariantMeasured, VariantSelected
 from ckv_core.sweep import SweepGrid
+from ckv_core.sweep_reading import FIGURES
 from tests.core.tiny_models import tiny_model
 
 TEXT = "The ferry left at nine. Nobody waved, for it was raining. " * 4
@@ -72,6 +73,22 @@ def test_a_sweep_measures_and_generates_what_comparisons_do(
                 np.testing.assert_allclose(
                     mine.base_head_l1, its.base_head_l1, rtol=1e-4, atol=1e-4
                 )
+
+
+def test_the_bounds_of_a_sweep_are_those_of_comparisons(monkeypatch) -> None:
+    monkeypatch.setattr(sweep, "GROUP_ROWS", 5)
+    request = replace(sweep_request(0), analysis=("bounds",))
+    swept, _ = run(request)
+    alone, _ = run(
+        replace(request, kind="compare", variants=request.variants[:12], max_new_tokens=1)
+    )
+    read = FIGURES["sigma_over_half"].read
+    for one, many in zip(alone.variants, swept.variants, strict=False):
+        assert set(one.analysis) == set(many.analysis)
+        for name, values in many.analysis.items():
+            np.testing.assert_allclose(values, one.analysis[name], rtol=1e-3, atol=1e-3)
+        assert (read(many) is None) == (one.spec == "full")
+        assert read(many) == read(one)
 
 
 def test_a_sweep_that_only_measures_keeps_receipts_and_nothing_else() -> None:

@@ -13,10 +13,17 @@ from ckv_core.errors import ConfigError
 from ckv_core.events import RunResult
 from ckv_core.records import ModelInfo, Perturbation, Receipt, VariantResult
 from ckv_core.sweep import DEFAULT_PARAMETERS, SweepGrid, estimate_seconds, sweep_cost
-from ckv_core.sweep_reading import FIGURES, alpha_optima, curves, matching_budget, savings
+from ckv_core.sweep_reading import (
+    FIGURES,
+    alpha_optima,
+    curves,
+    known_figures,
+    matching_budget,
+    savings,
+)
 from ckv_core.variants import VariantSpec
 
-ANSWERS = {"answer", "token_f1", "edit_similarity"}
+ANSWERS = {"answer", "exact_match", "token_f1", "edit_similarity"}
 GRID = SweepGrid(
     methods=("snapkv", "snapkv+critical", "adakv+critical_auto"),
     budgets=("64", "128"),
@@ -177,13 +184,45 @@ def test_answers_are_curves_of_their_own_and_unknown_ones_are_left_out() -> None
     scored = replace(
         point("snapkv:budget=64", [1, 1, 1, 1]),
         answer_found=False,
-        answer_scores={"token_f1": 0.5, "edit_similarity": 0.25},
+        answer_scores={"exact_match": 0.0, "token_f1": 0.5, "edit_similarity": 0.25},
     )
     result = RunResult(model=model(2), variants=[scored, point("snapkv:budget=128", [1, 1, 1, 1])])
     (curve,) = curves(result)
     read = {key: curve.values(result, FIGURES[key]) for key in FIGURES if key in ANSWERS}
-    assert read == {"answer": [(64, 0)], "token_f1": [(64, 0.5)], "edit_similarity": [(64, 0.25)]}
+    assert read == {
+        "answer": [(64, 0)],
+        "exact_match": [(64, 0)],
+        "token_f1": [(64, 0.5)],
+        "edit_similarity": [(64, 0.25)],
+    }
+    found = {figure.key for figure in known_figures(result)}
+    assert found == {"head", "final", "kl"} | ANSWERS
     assert {key for key, figure in FIGURES.items() if figure.has_own_full} == ANSWERS
+
+
+def test_sigma_is_read_off_defined_heads_and_more_agreement_needs_less_budget() -> None:
+    def measured(text: str, agreement: float) -> VariantResult:
+        sigma = np.array([[0.4, 0.6, 0.7, 0.8], [np.nan] * 4], np.float32)
+        plain = point(text, [1, 1, 1, 1])
+        return replace(plain, agreement=agreement, analysis={"sigma_stage1": sigma})
+
+    result = RunResult(
+        model=model(2),
+        variants=[
+            measured("snapkv:budget=64", 0.25),
+            measured("snapkv:budget=256", 0.5),
+            measured("adakv:budget=64", 0.25),
+            measured("adakv:budget=256", 0.75),
+        ],
+    )
+    assert FIGURES["sigma_over_half"].read(result.variants[0]) == 0.75
+    snapkv, adakv = curves(result)
+    low, high = savings(result, snapkv, FIGURES["agreement"])
+    assert (low.match.budget, high.match.budget) == (64, pytest.approx(128))
+    back = savings(result, adakv, FIGURES["agreement"])
+    assert [each.match.outcome for each in back] == ["found", "worse"]
+    flat = savings(result, snapkv, FIGURES["sigma_over_half"])
+    assert [each.match.outcome for each in flat] == ["better", "better"]
 
 
 def test_savings_compare_every_other_curve_with_each_point() -> None:

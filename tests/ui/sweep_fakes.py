@@ -23,6 +23,7 @@ WHOLE_LAYER = 4
 BUDGETS = (64, 128, 256, 512)
 ALPHAS = (0.0, 0.25, 0.5)
 FULL = 2_000
+SCORES = {"exact_match": 0.0, "token_f1": 0.5, "edit_similarity": 0.25}
 
 
 def head_l1(budget: int, alpha: float | None, *, better: float = 1.0) -> np.ndarray:
@@ -66,7 +67,8 @@ def point(  # one point of a sweep
         ),
         agreement=agreement,
         answer_found=None if agreement is None else agreement > 0.5,
-        answer_scores={} if agreement is None else {"token_f1": 0.5, "edit_similarity": 0.25},
+        answer_scores={} if agreement is None else SCORES,
+        analysis={} if agreement is None else {"sigma_stage1": heads * budget / 100},
     )
 
 

@@ -32,6 +32,18 @@ def test_half_the_perturbation_means_half_the_budget_and_the_ends_are_said():
     assert at_512["cells"]["final"]["text"] == "over 512: outside the range"
 
 
+def test_every_figure_of_the_sweep_has_its_budget_of_equal_quality():
+    table = savings_table(sweep_result(generated=True), 0)
+    assert [column["key"] for column in table["columns"]] == ["method", "matches", *FIGURES]
+    # SnapKV agrees by budget / 600, CriticalKV by budget / 512: where 128 / 600 lies is log-linear.
+    at_128 = next(row for row in table["rows"] if row["cells"]["matches"]["value"] == 128)
+    needed = 64 * 2 ** ((128 / 600 - 64 / 512) / (64 / 512))
+    assert at_128["cells"]["agreement"]["value"] == pytest.approx(needed)
+    assert all(set(row["cells"]) == {"method", "matches", *FIGURES} for row in table["rows"])
+    plain = savings_table(sweep_result(), 0)
+    assert [column["key"] for column in plain["columns"][2:]] == ["head", "final", "kl"]
+
+
 @pytest.mark.parametrize("reference", [None, -1, 99, "0", 1.5])
 def test_an_unknown_reference_gives_an_empty_table(reference):
     assert savings_table(sweep_result(), reference)["rows"] == []

@@ -141,6 +141,7 @@ def test_from_fills_the_prompt_of_a_run():
 GRIDS = {
     "plain": TYPED,
     "generated": SLOW,
+    "with bounds": dataclasses.replace(TYPED, bounds=True),
     "own settings": dataclasses.replace(
         TYPED, methods=(), more_methods="snapkv+critical:stage2=pooled\nadakv:window=16"
     ),

@@ -6,13 +6,20 @@ import numpy as np
 import plotly.graph_objects as go
 
 from ckv_core.events import RunResult
-from ckv_core.sweep_reading import FIGURES, AlphaOptimum, Figure, alpha_optima, curves
+from ckv_core.sweep_reading import (
+    FIGURES,
+    AlphaOptimum,
+    Figure,
+    alpha_optima,
+    curves,
+    known_figures,
+)
 from ui.charts.alphas import alpha_grid
 from ui.charts.chart import Chart, Control, no_controls
 from ui.charts.layout import TEXT_COLOR, new_figure
 from ui.charts.measured import unit_name
 from ui.palette import color_of, dash_of, marker_of
-from ui.sweep_tables import curve_name, is_known, optimum_name
+from ui.sweep_tables import curve_name, optimum_name
 
 
 def curve_figure(result: RunResult, metric: Figure) -> go.Figure:
@@ -121,7 +128,7 @@ def _curve_chart(metric: Figure) -> Chart[RunResult]:
         title=f"{metric.label} against the budget",
         csv="sweep",
         controls=no_controls,
-        has_data=lambda result: result.kind == "sweep" and is_known(result, metric),
+        has_data=lambda result: result.kind == "sweep" and metric in known_figures(result),
         draw=lambda result, _: curve_figure(result, metric),
     )
 

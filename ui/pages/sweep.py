@@ -120,7 +120,7 @@ class SweepPage:
             trigger_mode="always_last",
             **SHARED,
         )
-        names = ("scenario", "model", "methods", "generate")
+        names = ("scenario", "model", "methods", "bounds", "generate")
         blurred = ("budgets", "alphas", "more_methods", "max_new_tokens")
         events: list[Any] = [
             *(c.input for c in form.pick(*names)),

@@ -107,6 +107,12 @@ def _build_grid(controls: dict[str, Any]) -> None:
             min_width=180,
             max_lines=1,
         )
+    controls["bounds"] = gr.Checkbox(
+        value=False,
+        label="Measure the bounds",
+        info="Adds the share of heads with sigma over 0.5; each point takes longer.",
+        elem_id="bounds",
+    )
     with gr.Row():
         controls["generate"] = gr.Checkbox(
             value=False,
