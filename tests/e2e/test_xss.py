@@ -2,18 +2,22 @@
 
 import csv
 import dataclasses
-import io
+import json
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, expect
 
-from ckv_core.config import CompareRequest
+from ckv_core.config import CompareRequest, Kind
 from ckv_core.events import RunFinished, RunPrepared
-from ckv_core.records import VariantResult
+from ckv_core.records import Candidate, FollowUp, ForcedStep, VariantResult
+from ckv_core.result_json import to_json
 from tests.e2e.steps import see_everything
 from tests.ui.page_fakes import done_result
 from tests.ui.served_app import Served, served
+from tests.ui.sweep_fakes import sweep_result
+from ui import routes, several_routes
 
 BUMP = "window.bumped=(window.bumped||0)+1"
 # HTML, attributes, template literals of Gradio's own templates, Markdown, and a formula.
@@ -25,19 +29,24 @@ PAYLOADS = (
     f"[x](javascript:{BUMP})<iframe srcdoc='<script>parent.{BUMP}</script>'>",
 )
 HOSTILE = "=1+1 " + " ".join(PAYLOADS)
+STRIP = ("forced_kl", "forced_top1", "forced_rank")
 TAG = "onerror"  # tags are words: markup is refused when they are set
-# Page, and a piece of hostile text that it shows once it is complete.
+# Page, and what on it holds hostile text once it is complete: `text` of an element, or the
+# `value` of a field. No word of it is the page's own.
 SEEN = {
-    "/run?id={slug}": "onerror",
-    "/run?id={other}": "onerror",
-    "/runs": "onerror",
-    "/runs?q=onload&tag=onerror": "onerror",
-    "/?from={slug}": "Settings of run",
-    "/sweep?from={slug}": "Sweep",
-    "/compare-runs?ids={slug},{other}": "onerror",
-    "/aggregate?ids={slug},{other}": "Several runs",
+    "/run?id={slug}": ("#generations", "text"),
+    "/run?id={other}": ("#generations", "text"),
+    "/run?id={sweep}": ("#sweep-points", "text"),
+    "/runs": ("#runs tbody", "text"),
+    "/runs?q=onload&tag=onerror": ("#runs tbody", "text"),
+    "/?from={slug}": ("#context textarea", "value"),
+    "/sweep?from={slug}": ("#context textarea", "value"),
+    "/sweep?from={sweep}": ("#context textarea", "value"),
+    "/compare-runs?ids={slug},{other}": ("#differences", "text"),
+    "/aggregate?ids={slug},{second}": ("#aggregate-table", "text"),
 }
 PAGES = list(SEEN)
+Slugs = dict[str, str]
 
 
 @pytest.fixture(scope="module")
@@ -47,72 +56,137 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.fixture(scope="module")
-def slugs(app: Served) -> tuple[str, str]:
-    """Two done runs full of hostile text; the second came out of an imported file."""
-    first, second = store(app), store(app)
-    bundle = app.services.export_bundle([second])
-    app.services.library.delete([second])
+def slugs(app: Served) -> Slugs:
+    """Runs full of hostile text; `other` failed and came out of an imported bundle."""
+    failed = store(app, fails=True)
+    bundle = app.services.export_bundle([failed])
+    app.services.library.delete([failed])
     (imported,) = app.services.import_bundle(bundle).imported
-    for slug in (first, imported):
+    found = {
+        "slug": store(app),
+        "second": store(app, first_token=5),
+        "other": imported,
+        "sweep": store(app, kind="sweep"),
+    }
+    for slug in found.values():
         app.services.library.annotate(slug, HOSTILE[:200], HOSTILE, [TAG])
-    return first, imported
+    return found
 
 
-def store(app: Served) -> str:
+def store(app: Served, *, kind: Kind = "compare", first_token: int = 0, fails: bool = False) -> str:
     """Record a run whose every text is hostile; returns its slug."""
     recorder = app.services._recorder
-    asked = CompareRequest(context=HOSTILE, question=HOSTILE, answer=HOSTILE, model=HOSTILE[:200])
-    slug = recorder.create(asked, HOSTILE)
-    recorder.start(slug)
-    result = done_result()
+    result = sweep_result(generated=True) if kind == "sweep" else done_result()
     assert result.model is not None
     assert result.prompt is not None
+    asked = CompareRequest(
+        context=HOSTILE,
+        question=HOSTILE,
+        answer=HOSTILE,
+        model=HOSTILE[:200],
+        variants=tuple(variant.spec for variant in result.variants),
+        kind=kind,
+        follow_ups=() if kind == "sweep" else (HOSTILE,),
+    )
+    slug = recorder.create(asked, HOSTILE)
+    recorder.start(slug)
     model = dataclasses.replace(result.model, name=HOSTILE[:200])
-    pieces = tuple(HOSTILE for _ in result.prompt.pieces)
-    prompt = dataclasses.replace(result.prompt, pieces=pieces)
+    prompt = dataclasses.replace(
+        result.prompt,
+        pieces=tuple(HOSTILE for _ in result.prompt.pieces),
+        token_ids=(first_token, *result.prompt.token_ids[1:]),
+    )
     variants = tuple(
-        hostile_variant(variant, f"=1+1 {PAYLOADS[index]} {PAYLOADS[-1 - index]}"[:200])
+        hostile_variant(
+            variant, f"=1+1 {PAYLOADS[index % 3]} {PAYLOADS[-1 - index % 3]}"[:195] + f" {index}"
+        )
         for index, variant in enumerate(result.variants)
     )
-    recorder.apply(slug, RunPrepared(model, prompt, variants, {PAYLOADS[0]: HOSTILE[:200]}))
-    recorder.apply(slug, RunFinished({"prefill": 1.0}))
-    recorder.finish(slug)
+    environment = {PAYLOADS[0]: HOSTILE[:200]}
+    recorder.apply(slug, RunPrepared(model, prompt, variants, environment, kind))
+    if fails:
+        recorder.fail(slug, HOSTILE)
+    else:
+        recorder.apply(slug, RunFinished({"prefill": 1.0}))
+        recorder.finish(slug)
     return slug
 
 
 def hostile_variant(variant: VariantResult, label: str) -> VariantResult:
-    """The same figures under hostile names."""
+    """The same figures under hostile names; every cell of a spreadsheet starts with a formula."""
     assert variant.receipt is not None
+    candidate = Candidate(1, HOSTILE, 0.5)
+    answered = FollowUp(
+        question=HOSTILE,
+        text=HOSTILE,
+        token_ids=(1,),
+        token_texts=(HOSTILE,),
+        stopped="eos",
+        agreement=0.5,
+        first_difference=0,
+    )
     return dataclasses.replace(
         variant,
         label=label,
         receipt=dataclasses.replace(variant.receipt, warnings=(HOSTILE,)),
-        text="".join(PAYLOADS),
-        token_ids=tuple(range(len(PAYLOADS))),
-        token_texts=PAYLOADS,
+        text=HOSTILE,
+        token_ids=tuple(range(len(PAYLOADS) + 1)),
+        token_texts=("=1+1 ", *PAYLOADS),
+        analysis={name: np.ones(1, np.float32) for name in STRIP},
+        forced_steps=(ForcedStep((candidate,), (candidate,)),),
+        follow_ups=(answered,),
     )
 
 
 @pytest.fixture(scope="module")
 def page(browser: Browser) -> Iterator[Page]:
-    """One page for all visits; what leaves it for a dialog or another origin is noted."""
-    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    """One page for all visits."""
+    context = browser.new_context(viewport={"width": 1440, "height": 900}, accept_downloads=True)
     context.set_default_timeout(30_000)
     page = context.new_page()
     yield page
     context.close()
 
 
-@pytest.mark.parametrize("address", PAGES)
-def test_nothing_runs(page: Page, app: Served, slugs: tuple[str, str], address: str) -> None:
-    page.goto(app.url + address.format(slug=slugs[0], other=slugs[1]))
-    page.wait_for_function("text => document.body.innerText.includes(text)", arg=SEEN[address])
-    see_everything(page)
-    for summary in page.locator("summary:visible").all()[:10]:
-        summary.click()
+def assert_nothing_ran(page: Page) -> None:
     assert page.evaluate("window.bumped || 0") == 0
     injected = "img[src='x'], svg[onload], iframe[srcdoc], a[href^='javascript:']"
     assert page.locator(injected).count() == 0
+
+
+@pytest.mark.parametrize("address", PAGES)
+def test_nothing_runs(page: Page, app: Served, slugs: Slugs, address: str) -> None:
+    page.goto(app.url + address.format(**slugs))
+    place, kind = SEEN[address]
+    shown = page.locator(place).first
+    if kind == "value":
+        expect(shown).to_have_value(HOSTILE)
+    else:
+        expect(shown).to_contain_text("window.bumped")
+    see_everything(page)
+    for summary in page.locator("summary:visible").all()[:10]:
+        summary.click()
+    assert_nothing_ran(page)
+
+
+def test_nothing_runs_in_the_parts_that_a_reader_opens(
+    page: Page, app: Served, slugs: Slugs
+) -> None:
+    page.goto(f"{app.url}/run?id={slugs['slug']}")
+    expect(page.locator("#follow-ups")).to_contain_text("window.bumped")
+    strip = page.locator(".ckv-strip:visible").first
+    strip.scroll_into_view_if_needed()
+    strip.get_by_role("option").first.click()
+    expect(strip.locator(".ckv-strip-detail")).to_contain_text("window.bumped")
+    page.locator("#share > button").click()
+    expect(page.locator("#share")).to_contain_text("links are plain")
+    assert_nothing_ran(page)
+
+
+def test_the_reason_of_an_imported_run_is_text(page: Page, app: Served, slugs: Slugs) -> None:
+    page.goto(f"{app.url}/run?id={slugs['other']}")
+    expect(page.locator("#status")).to_contain_text(PAYLOADS[0])
+    assert_nothing_ran(page)
 
 
 def test_the_counter_counts(page: Page, app: Served) -> None:
@@ -123,16 +197,59 @@ def test_the_counter_counts(page: Page, app: Served) -> None:
     page.wait_for_function("window.bumped >= 1")
 
 
-@pytest.mark.parametrize("name", ["table.csv", "layers.csv", "heads.csv", "budgets.csv"])
-def test_a_table_is_a_download_without_formulas(
-    app: Served, slugs: tuple[str, str], name: str
+def test_a_hostile_file_under_a_hostile_name_is_quoted_and_not_run(
+    page: Page, app: Served, slugs: Slugs
 ) -> None:
+    page.goto(f"{app.url}/runs")
+    expect(page.locator("#runs tbody")).to_contain_text("window.bumped")
+    rows = page.locator("#runs tbody tr").count()
+    value = to_json(done_result())
+    value["environment"] = {PAYLOADS[0]: 5}
+    name = f"{PAYLOADS[0]}.json"
+    page.locator("#runs input[data-import]").set_input_files(
+        {"name": name, "mimeType": "application/json", "buffer": json.dumps(value).encode()}
+    )
+    told = page.locator("#runs [role=status]", has_text="nothing was imported")
+    expect(told).to_contain_text(PAYLOADS[0])
+    expect(page.locator("#runs tbody tr")).to_have_count(rows)
+    assert_nothing_ran(page)
+
+
+OF_SWEEPS = ("sweep", "alphas")
+ADDRESSES = {
+    name: f"/data/{{{'sweep' if name in OF_SWEEPS else 'slug'}}}/{name}.csv"
+    for name in routes.TABLES
+} | {name: f"/several/{{slug}},{{second}}/{name}.csv" for name in several_routes.TABLES}
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+# Only these tables have texts that came from outside.
+WITH_TEXTS = ("table", "forced", "follow_ups")
+
+
+@pytest.mark.parametrize("name", ADDRESSES)
+def test_a_table_is_a_download_without_formulas(
+    page: Page, app: Served, slugs: Slugs, name: str
+) -> None:
+    page.goto(f"{app.url}/limits")
+    address = ADDRESSES[name].format(**slugs)
+    with page.expect_download() as caught:
+        page.evaluate("href => { location.assign(href) }", address)
+    assert caught.value.suggested_filename.endswith(".csv")
+    with caught.value.path().open(encoding="utf-8", newline="") as file:
+        cells = [cell for row in csv.reader(file) for cell in row]
+    assert len(cells) > 1
+    assert (name in WITH_TEXTS) == any("onerror" in cell for cell in cells)
+    assert not [cell for cell in cells if cell.startswith(FORMULA) and not is_number(cell)]
+    assert_nothing_ran(page)
     with app.client() as client:
-        answer = client.get(f"/data/{slugs[0]}/{name}")
-    assert answer.headers["content-type"].startswith("text/csv")
-    assert answer.headers["content-disposition"].startswith("attachment")
-    assert answer.headers["x-content-type-options"] == "nosniff"
-    cells = [cell for row in csv.reader(io.StringIO(answer.text)) for cell in row]
-    # Only the summary names variants in full.
-    assert name != "table.csv" or any("onerror" in cell for cell in cells)
-    assert not [cell for cell in cells if cell.startswith(("=", "@", "\t", "\r"))]
+        headers = client.get(address).headers
+    assert headers["content-type"].startswith("text/csv")
+    assert headers["content-disposition"].startswith("attachment")
+    assert headers["x-content-type-options"] == "nosniff"
+
+
+def is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
