@@ -64,6 +64,6 @@ onValue((value) => {
     heading("Settings that differ"),
     settings.length ? grid("Settings that differ", ["Setting", ...names], settings.map((row) => [row.name, ...row.values])) : make("p", { text: "None: these runs were asked the same and ran on the same versions." }),
     heading(value.same_prompt ? "Variants, token by token" : "Variants"),
-    ...(value.same_prompt ? list(value.variants).map(variant) : [make("p", { text: "The prompts differ, so tokens cannot be set against one another; the figures can." })]),
+    ...(value.same_prompt ? list(value.variants).map(variant) : [make("p", { text: value.same_prompt === null ? "One of these runs has no tokens yet." : "The prompts differ, so tokens cannot be set against one another; the figures can." })]),
     heading("Figures"), grid("Figures", ["Variant and figure", ...names], figures));
 });

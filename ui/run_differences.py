@@ -19,11 +19,15 @@ NONE = "none"
 def differences_value(runs: Sequence[RunSnapshot]) -> dict[str, Any]:
     """Value of the RunDifferences component; every run is set against the first.
 
+    `same_prompt` is None while one of them has no tokens.
+
     Args:
         runs: two or more.
     """
     first = runs[0]
-    same = all(_same_prompt(first.result, run.result) for run in runs[1:])
+    same = None
+    if all(run.result.prompt is not None for run in runs):
+        same = all(_same_prompt(first.result, run.result) for run in runs[1:])
     specs = list(dict.fromkeys(v.spec for run in runs for v in run.result.variants))
     return {
         "runs": [{"slug": run.slug, "title": run.title, "state": run.state} for run in runs],

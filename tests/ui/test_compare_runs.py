@@ -77,9 +77,9 @@ def test_differing_tokens_and_positions_are_named():
 def test_other_prompts_are_compared_by_their_figures_alone():
     prompt = dataclasses.replace(done_result().prompt, token_ids=tuple(range(1, 11)))
     other = snapshot(slug=OTHER, result=dataclasses.replace(done_result(), prompt=prompt))
-    for run in (other, running(slug=OTHER)):
+    for run, same in ((other, False), (running(slug=OTHER), None)):
         value = differences_value([snapshot(), run])
-        assert not value["same_prompt"]
+        assert value["same_prompt"] is same
         assert value["variants"] == []
     assert value["figures"][1]["cells"] == [["24", "50%", "0.25", "3.5"], ["none"] * 4]
 
