@@ -28,6 +28,7 @@ MAX_RUNS = 1000
 MAX_RUN_BYTES = 64 * 2**20  # of one run's JSON
 MAX_TOTAL_BYTES = 512 * 2**20
 IMPORTED = "imported"  # key of a run's environment that says that it was not made here
+FROM_RESULT = "a result file; its question is not known"  # the end of what it says
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from ckv_core.errors import StorageError
 from ckv_core.events import RunFinished, RunPrepared
 from storage import event_rows, repository
-from storage.bundle import IMPORTED, BundledRun, is_same_content
+from storage.bundle import FROM_RESULT, IMPORTED, BundledRun, is_same_content
 from storage.bundle_reader import read_bundle
 from storage.database import Database
 from storage.models import Run, Tag
@@ -145,7 +145,9 @@ def _at_times_of(stored: StoredRun, run: StoredRun) -> StoredRun:
 
 def _save_result(session: Session, run_id: int, bundled: BundledRun) -> None:
     run, result = bundled.run, bundled.run.result
-    source = "a bundle" if bundled.has_times else "a result file; its question is not known"
+    # A bundle may hold what another app read from a result file.
+    was_result = str(result.environment.get(IMPORTED, "")).endswith(FROM_RESULT)
+    source = "a bundle" if bundled.has_times and not was_result else FROM_RESULT
     mark = f"{datetime.now(UTC):%Y-%m-%d} from {source}"
     environment = {**result.environment, IMPORTED: mark}
     if result.model is not None and result.prompt is not None:

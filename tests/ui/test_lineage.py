@@ -1,16 +1,23 @@
 """Running again: the same request, told from which run it comes."""
 
 import dataclasses
+import json
+from contextlib import closing
 from types import SimpleNamespace
 
 import gradio as gr
 import pytest
 
 from ckv_core.config import CompareRequest
+from ckv_core.result_json import to_json
+from storage import repository
+from storage.bundle_import import import_bundle
+from storage.database import default_url, open_database
 from storage.records import Lineage
-from tests.ui.page_fakes import BAD_SLUGS, SLUG, FakeServices, request
+from tests.ui.page_fakes import BAD_SLUGS, SLUG, FakeServices, done_result, request
 from tests.ui.sweep_fakes import SWEEP_SLUG, sweep_snapshot
 from ui.forms import FormValues
+from ui.live_runs import stored_snapshot
 from ui.pages.lineage import LineageSection, made_from
 from ui.pages.sweep import SweepPage
 from ui.settings import Settings
@@ -27,6 +34,17 @@ def test_reproducing_starts_the_same_request_as_a_rerun():
     assert section(services).reproduce(SLUG)["started"] == SLUG
     assert services.started == [request()]
     assert services.lineages == [Lineage(SLUG, "rerun")]
+
+
+def test_a_run_whose_question_is_not_known_is_not_reproduced(tmp_path):
+    data = json.dumps(to_json(done_result())).encode()
+    with closing(open_database(default_url(tmp_path))) as database:
+        (slug,) = import_bundle(database, data).imported
+        with database.read() as session:
+            imported = stored_snapshot(repository.load_run(session, slug))
+    services = FakeServices(imported)
+    assert "does not tell the question" in section(services).reproduce(slug)["told"]
+    assert services.started == []
 
 
 @pytest.mark.parametrize("slug", BAD_SLUGS)

@@ -6,7 +6,8 @@ import gradio as gr
 from gradio.components import Component
 
 from ckv_core.config import CompareRequest
-from ckv_core.errors import CkvError
+from ckv_core.errors import CkvError, ConfigError
+from storage.bundle import FROM_RESULT, IMPORTED
 from storage.records import Lineage, RunRelative
 from ui.components.base import ScriptedHtml
 from ui.forms import FormValues
@@ -14,6 +15,10 @@ from ui.pages.live import find_run
 from ui.services import Services
 from ui.sweep_forms import SweepForm
 
+NO_QUESTION = (
+    "This run came from a result file, which does not tell the question; use its settings in a "
+    "new run and type the question there."
+)
 PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden", "queue": False}
 
 
@@ -56,8 +61,10 @@ class LineageSection:
     def reproduce(self, slug: str) -> dict[str, Any] | None:
         """Start the same request once more."""
         try:
-            asked = find_run(self._services, slug).request
-            started = self._services.start_run(asked, Lineage(slug, "rerun"))
+            run = find_run(self._services, slug)
+            if str(run.result.environment.get(IMPORTED, "")).endswith(FROM_RESULT):
+                raise ConfigError(NO_QUESTION)
+            started = self._services.start_run(run.request, Lineage(slug, "rerun"))
         except CkvError as error:
             return {"slug": slug, "told": str(error)}
         return {"slug": slug, "started": started}
