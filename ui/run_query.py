@@ -55,7 +55,7 @@ def read_query(given: Mapping[str, str]) -> RunQuery:
     if until is not None and until.year < 9999:
         until += timedelta(days=1)
     wanted = RunFilter(
-        **{name: given.get(name, "").strip()[:TEXT_CHARS] for name in _TEXTS},
+        **{name: _text(given.get(name, "")) for name in _TEXTS},
         min_budget=number("min_budget"),
         max_budget=number("max_budget"),
         since=day("since"),
@@ -66,6 +66,12 @@ def read_query(given: Mapping[str, str]) -> RunQuery:
     page = number("page")
     told = f"Left out, because it cannot be read: {', '.join(wrong)}." if wrong else ""
     return RunQuery(wanted, sort if sort in SORTS else SORTS[0], page or 1, told)
+
+
+def _text(given: str) -> str:
+    """PostgreSQL takes neither a NUL nor half a character."""
+    held = given.replace("\x00", "").encode("utf-8", "ignore").decode()
+    return held.strip()[:TEXT_CHARS]
 
 
 def read_slugs(given: object) -> list[str]:

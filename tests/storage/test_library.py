@@ -52,6 +52,14 @@ def test_search_finds_title_note_question_and_generation(database):
     assert found(database, text="arbour") == []
 
 
+def test_a_text_that_grows_when_it_is_folded_is_indexed_as_far_as_there_is_room(database):
+    # U+337F becomes four characters of three bytes each: 1.5 MB of different words.
+    question = " ".join(f"{number:05}" + "\u337f" * 8 for number in range(14_000))
+    slug = make(database, "Harbour", question=question)
+    assert found(database, text="harbour 00000") == [slug]
+    assert found(database, text="13999") == []
+
+
 @settings(max_examples=200, deadline=None)
 @given(asked=st.text(max_size=30) | st.text("\"*()^:-+ ANDORTNE'\\&|!<>\x00", max_size=20))
 def test_no_query_text_can_raise(opened, asked):

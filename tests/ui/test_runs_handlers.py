@@ -50,6 +50,10 @@ def test_what_cannot_be_read_is_left_out_and_told(bad):
     assert query.told == "Left out, because it cannot be read: max budget, since."
 
 
+def test_what_no_database_takes_is_left_out_of_a_text():
+    assert read_query({"tag": "\x00", "text": "a\x00b\ud800"}).wanted == RunFilter(text="ab")
+
+
 def test_the_last_day_there_is_can_be_asked_for():
     assert read_query({"until": "9999-12-31"}).told == ""
 
