@@ -78,13 +78,27 @@ def restore(source: Path, url: str) -> Path | None:
         if target.exists():
             stamp = f"{datetime.now(UTC):%Y%m%dT%H%M%S%f}"
             kept = target.with_name(f"{target.name}.before-restore-{stamp}")
-            # Moved, not copied: a damaged database can be replaced too.
-            for suffix in ("", *_SIDE_FILES):
-                side = Path(f"{target}{suffix}")
-                if side.exists():
-                    side.replace(f"{kept}{suffix}")
-        part.replace(target)
+        _put_in_place(part, target, kept)
     return kept
+
+
+def _put_in_place(part: Path, target: Path, kept: Path | None) -> None:
+    """Move the old files to `kept` and the new one to `target`; all or none."""
+    moved: list[tuple[Path, Path]] = []
+    try:
+        # Moved, not copied: a damaged database can be replaced too.
+        for suffix in ("", *_SIDE_FILES) if kept else ():
+            old, there = Path(f"{target}{suffix}"), Path(f"{kept}{suffix}")
+            if old.exists():
+                old.replace(there)
+                moved.append((old, there))
+        part.replace(target)
+    except OSError as error:
+        for old, there in moved:
+            there.replace(old)
+        raise StorageError(
+            f"{target} cannot be replaced: {error.strerror or error}; it is as it was."
+        ) from None
 
 
 @contextmanager

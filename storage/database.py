@@ -1,5 +1,6 @@
 """Opens the database: engine set-up, migrations, sessions."""
 
+import filecmp
 import secrets
 import sqlite3
 import threading
@@ -279,4 +280,11 @@ def _back_up(url: URL, revision: str) -> None:
     if url.get_backend_name() != "sqlite" or url.query.get("uri"):
         return
     path = Path(str(url.database)).absolute()
-    copy_database(path, path.with_name(f"{path.name}.schema-{revision}.bak"))
+    copy = path.with_name(f"{path.name}.schema-{revision}.bak")
+    number, before = 1, copy
+    while copy.exists():
+        number, before = number + 1, copy
+        copy = path.with_name(f"{path.name}.schema-{revision}-{number}.bak")
+    copy_database(path, copy)
+    if copy != before and filecmp.cmp(before, copy, shallow=False):
+        copy.unlink()  # a migration that failed is tried again at each start

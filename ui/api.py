@@ -43,7 +43,7 @@ LOGGER = logging.getLogger(__name__)
 LONGEST_WAIT_S = 60.0
 POLL_S = 0.2
 MOST_RUNS = 100
-# An answer is built in memory and sent as one message; the bundle is smaller and streams.
+# An answer is built in memory and sent as one message; the bundle is packed and smaller.
 MOST_POSITIONS = 4_000_000
 BROKEN = "The server could not do this; its log says why."
 # What get_run tells of a variant; the rest may be megabytes.

@@ -73,7 +73,6 @@ def comparator_json(run: RunSnapshot, notes: RunNotes, first: int, second: int) 
     if first == second or not {first, second} <= set(known):
         raise ConfigError(f"Name two of the variants with text: {', '.join(map(str, known))}.")
     names = display_names(variants, escaped=False)
-    names = display_names(variants, escaped=False)
     return {
         "metadata": {
             "source_path": f"CriticalKV Lab, run {run.slug}",

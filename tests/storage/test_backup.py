@@ -6,10 +6,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from sqlalchemy import make_url
 
 from ckv_core.config import CompareRequest
 from ckv_core.errors import StorageError
-from storage import backup, repository
+from storage import backup, database, repository
 from storage.commands import main
 from storage.database import default_url, open_database
 from storage.recorder import Recorder
@@ -72,6 +73,28 @@ def test_restore_refuses_while_a_server_runs(home, tmp_path, capsys):
     assert dump(home / "ckv.sqlite3") == before
 
 
+def test_a_restore_that_fails_at_its_last_step_leaves_the_database_as_it_was(
+    home, tmp_path, monkeypatch, capsys
+):
+    make_run(home)
+    assert main(["backup", str(tmp_path / "b.sqlite3")]) == 0
+    (home / "ckv.sqlite3-wal").touch()
+    before, files = dump(home / "ckv.sqlite3"), {path.name for path in home.iterdir()}
+    replace = Path.replace
+
+    def failing(path: Path, target: Path) -> Path:
+        if path.suffix == ".part" and Path(target).name == "ckv.sqlite3":
+            raise OSError(5, "Input/output error")
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", failing)
+    assert main(["restore", str(tmp_path / "b.sqlite3")]) == 1
+    assert "Input/output error; it is as it was" in capsys.readouterr().err
+    assert {path.name for path in home.iterdir()} >= files
+    assert not list(home.glob("*.before-restore-*"))
+    assert dump(home / "ckv.sqlite3") == before
+
+
 @pytest.mark.parametrize("content", [None, b"", b"junk" * 1000])
 def test_restore_refuses_what_is_no_backup(home, tmp_path, content, capsys):
     slug = make_run(home)
@@ -123,6 +146,23 @@ def test_an_old_database_is_kept_before_it_is_migrated(home):
     assert len(list(home.glob("*.bak"))) == 1
     assert main(["restore", str(home / "ckv.sqlite3.schema-0001.bak")]) == 0
     assert dump(home / "ckv.sqlite3") == old
+
+
+def test_copies_made_before_migrations_are_numbered_and_equal_ones_kept_once(home):
+    make_run(home)
+    assert main(["downgrade", "0001"]) == 0
+    open_database(default_url(home)).close()
+    first = home / "ckv.sqlite3.schema-0001.bak"
+    old = dump(first)
+    assert main(["downgrade", "0001"]) == 0
+    with closing(sqlite3.connect(home / "ckv.sqlite3")) as changed, changed:
+        changed.execute("UPDATE runs SET title = 'changed'")
+    for _ in range(2):
+        database._back_up(make_url(default_url(home)), "0001")
+    assert dump(first) == old
+    second = home / "ckv.sqlite3.schema-0001-2.bak"
+    assert dump(second) != old
+    assert sorted(home.glob("*.schema-0001*")) == sorted([first, second])
 
 
 def test_the_tables_are_led_back_for_an_older_version(home, capsys):
