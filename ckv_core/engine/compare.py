@@ -72,18 +72,26 @@ def compare(
         kind=request.kind,
         memory=memory,
     )
-    prefilled = yield from _prefill(run, prefills)
-    yield from score(run, prefilled)
-    if request.kind == "sweep":
-        yield from sweep(run, prefilled)
-    else:
-        yield Progress("select", None, f"{len(run.specs)} variants")
-        selections, bases = choose(run, prefilled)
-        layers = yield from compact_rows(run, prefilled, selections)
-        yield from generate(run, prefilled, layers, selections, bases)
+    try:
+        yield from _stages(run, prefills)
+    finally:
+        if prefills is not None:
+            prefills.trim()
     growth = peak.growth()
     measured = {} if growth is None else {"measured_peak": growth}
     yield RunFinished(dict(run.stopwatch.timings_ms), measured)
+
+
+def _stages(run: Run, prefills: PrefillCache | None) -> Iterator[RunEvent]:
+    prefilled = yield from _prefill(run, prefills)
+    yield from score(run, prefilled)
+    if run.request.kind == "sweep":
+        yield from sweep(run, prefilled)
+        return
+    yield Progress("select", None, f"{len(run.specs)} variants")
+    selections, bases = choose(run, prefilled)
+    layers = yield from compact_rows(run, prefilled, selections)
+    yield from generate(run, prefilled, layers, selections, bases)
 
 
 def environment() -> dict[str, str]:

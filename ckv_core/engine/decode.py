@@ -38,7 +38,6 @@ class DecodeContext:
     ) -> None:
         self._windows = loaded.sliding_windows
         self._layers = list(layers)
-        self._prompt_len = layers[0].keys.shape[1]
         self._should_stop = should_stop
         self.tail_len = 0
         self.record_row: int | None = None

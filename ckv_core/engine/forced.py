@@ -16,7 +16,7 @@ from ckv_core.metrics.perturbation import kl_divergence
 from ckv_core.records import Candidate, ForcedStep
 
 _CANDIDATES = 5
-_MAX_LOGITS = 2**24  # that exist at a time, 64 MiB of float32
+_VOCABULARY_LOGITS = 2**22  # of all rows that exist at a time, 16 MiB of float32
 
 
 class _Candidates:
@@ -26,15 +26,12 @@ class _Candidates:
         self._tokenizer = tokenizer
         self._texts: dict[int, str] = {}
 
-    def __call__(self, logits: Tensor) -> list[list[tuple[Candidate, ...]]]:
-        """Best first, of logits [rows, positions, vocabulary]."""
+    def __call__(self, logits: Tensor) -> list[tuple[Candidate, ...]]:
+        """Best first, of one row's logits [positions, vocabulary]."""
         probabilities, ids = logits.softmax(-1).topk(min(_CANDIDATES, logits.shape[-1]), dim=-1)
         return [
-            [
-                tuple(map(self._candidate, tokens, shares))
-                for tokens, shares in zip(row_ids, row_shares, strict=True)
-            ]
-            for row_ids, row_shares in zip(ids.tolist(), probabilities.tolist(), strict=True)
+            tuple(map(self._candidate, tokens, shares))
+            for tokens, shares in zip(ids.tolist(), probabilities.tolist(), strict=True)
         ]
 
     def _candidate(self, token: int, probability: float) -> Candidate:
@@ -74,18 +71,19 @@ def forced(
         logits = decoder.read(rest, run.rows) if rest else prefilled.logits.expand(run.rows, -1)
     logits = logits[:, None]
     # Logits predict the tokens from `done` on; those are read next, but for the very last one.
-    chunk = max(1, _MAX_LOGITS // (run.rows * logits.shape[-1]))
+    chunk = forced_chunk(run.rows, logits.shape[-1])
     done = 0
     while True:
         with run.stopwatch.measure("forced"):
             end = done + logits.shape[1]
             figures.append(_figures(logits, run.reference, tokens[done:end]))
             if with_candidates:
-                for steps, found in zip(best, describe(logits), strict=True):
-                    steps.extend(found)
+                for index, steps in enumerate(best):
+                    steps.extend(describe(logits[index]))  # no name outlives the logits
             read = tokens[end - 1 : min(end - 1 + chunk, len(tokens) - 1)]
             if not len(read):
                 break
+            del logits  # the next ones take as much room
             logits = decoder.feed_all(read.expand(run.rows, -1))
         done = end
         yield Progress("analyse", done / len(tokens), f"token {done:,} of {len(tokens):,}")
@@ -98,6 +96,11 @@ def forced(
         )
 
 
+def forced_chunk(rows: int, vocabulary: int) -> int:
+    """Tokens that all rows read in one pass; each has logits of the whole vocabulary."""
+    return max(1, _VOCABULARY_LOGITS // (rows * vocabulary))
+
+
 def _figures(logits: Tensor, reference: int, tokens: Tensor) -> Tensor:
     """Agreement, KL and rank, [3, rows, positions] float32.
 
@@ -107,6 +110,5 @@ def _figures(logits: Tensor, reference: int, tokens: Tensor) -> Tensor:
         tokens: [positions] that the full cache generated there.
     """
     top1 = (logits.argmax(-1) == logits[reference].argmax(-1)).float()
-    return torch.stack(
-        [top1, kl_divergence(logits, logits[reference]), token_rank(logits, tokens).float()]
-    )
+    rank = torch.cat([token_rank(row[None], tokens) for row in logits])  # bounds what it holds
+    return torch.stack([top1, kl_divergence(logits, logits[reference]), rank.float()])

@@ -62,6 +62,7 @@ def generate(
         return
     yield generation.event(len(run.specs))
     yield from _decode(run, generation, decoder, tokens, step.logits if same else None)
+    del context, decoder, step  # what follows has tails of its own
     yield from _finish(run, generation)
     continuation = generation.token_ids[run.reference]
     if "forced" in request.analysis and continuation:

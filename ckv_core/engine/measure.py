@@ -80,19 +80,19 @@ def perturbations(
     Yields:
         (row, Perturbation).
     """
-    wanted = [chosen for _, chosen, _ in selections]
-    wanted += [base for _, _, base in selections if base is not None]
-    heads = _head_l1(decoder, prefill, reference, wanted)
-    bases = iter(heads[len(selections) :])
+    # A base that is itself a variant is the same object, and measured once.
+    wanted = {id(kept): kept for _, *pair in selections for kept in pair if kept is not None}
+    distances = _head_l1(decoder, prefill, reference, list(wanted.values()))
+    heads = dict(zip(wanted, distances, strict=True))
     layers = [hidden_l1(hidden, hidden[reference]).cpu() for hidden in step.hidden]
     cascaded = torch.stack(layers, dim=1).numpy()
     kl = kl_divergence(step.logits, step.logits[reference]).tolist()
-    for index, (row, _, base) in enumerate(selections):
+    for row, chosen, base in selections:
         yield (
             row,
             Perturbation(
-                head_l1=heads[index],
-                base_head_l1=None if base is None else next(bases),
+                head_l1=heads[id(chosen)],
+                base_head_l1=None if base is None else heads[id(base)],
                 layer_hidden_l1=cascaded[row],
                 kl=kl[row],
             ),

@@ -14,7 +14,7 @@ from ckv_core.events import Progress
 from ckv_core.metrics.memory import trim
 from ckv_core.modeling.loaded import LoadedModel
 from ckv_core.scoring.value_norm import value_norm
-from ckv_core.scoring.window import window_attention
+from ckv_core.scoring.window import full_window_attention, window_attention
 
 KEPT_QUERIES = 128  # last queries kept in any case, so that a wider window can be scored later
 CHUNK = 1024  # tokens per forward pass: bounds activations and lets progress and cancel through
@@ -63,9 +63,10 @@ class Prefill:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all tensors held, scores included."""
+        """Bytes of all tensors held; of scores also the room of layers that have none."""
         states = [t for layer in self.layers for t in (layer.keys, layer.values, layer.queries)]
-        return sum(tensor.nbytes for tensor in (*states, *self._scores.values(), self.logits))
+        scores = (self._rooms or self._scores).values()
+        return sum(tensor.nbytes for tensor in (*states, *scores, self.logits))
 
     def window_attention(self, layer: int, window: int) -> Tensor:
         """Mean attention of the last `window` queries, [query_heads, prompt_len - window]."""
@@ -73,6 +74,16 @@ class Prefill:
         if (kind, layer) not in self._scores:
             states = self.layers[layer]
             attention = window_attention(states.queries[:, -window:], states.keys, states.scaling)
+            self._keep(kind, layer, attention)
+        return self._scores[kind, layer]
+
+    def full_window_attention(self, layer: int, window: int) -> Tensor:
+        """As `window_attention`, the window's own columns too, [query_heads, prompt_len]."""
+        kind = f"full window {window}"
+        if (kind, layer) not in self._scores:
+            states = self.layers[layer]
+            queries = states.queries[:, -window:]
+            attention = full_window_attention(queries, states.keys, states.scaling)
             self._keep(kind, layer, attention)
         return self._scores[kind, layer]
 

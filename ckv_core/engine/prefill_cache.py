@@ -26,6 +26,10 @@ class PrefillCache:
         """Keep a prefill; one that alone is over the bound is not kept."""
         self._prefills[tuple(token_ids)] = prefill
         self._prefills.move_to_end(tuple(token_ids))
+        self.trim()
+
+    def trim(self) -> None:
+        """Keep to the bound; a run adds scores to a prefill that is already here."""
         while self._prefills and self.nbytes > self._max_bytes:
             self._prefills.popitem(last=False)
 

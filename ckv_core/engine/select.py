@@ -15,7 +15,6 @@ from ckv_core.knobs import KnobValue
 from ckv_core.records import ModelInfo
 from ckv_core.scoring.layer_scores import LayerScores, window_scores
 from ckv_core.scoring.position import recency
-from ckv_core.scoring.window import full_window_attention
 from ckv_core.selection.critical import Ranking, first_stage
 from ckv_core.selection.head_alpha import critical_auto
 from ckv_core.selection.top_k import ranks
@@ -209,7 +208,6 @@ class _Layer:
         self._scores: dict[tuple[KnobValue, ...], LayerScores] = {}
         self._first: dict[tuple[KnobValue, ...], Tensor] = {}
         self._rankings: dict[tuple[KnobValue, ...], Ranking] = {}
-        self._full: dict[int, Tensor] = {}
 
     @property
     def norms(self) -> Tensor:
@@ -218,11 +216,7 @@ class _Layer:
 
     def full_attention(self, window: int) -> Tensor:
         """Mean window attention of all columns, [query_heads, prompt_len]."""
-        if window not in self._full:
-            states = self._prefill.layers[self.index]
-            queries = states.queries[:, -window:]
-            self._full[window] = full_window_attention(queries, states.keys, states.scaling)
-        return self._full[window]
+        return self._prefill.full_window_attention(self.index, window)
 
     def scores(self, spec: VariantSpec, *, critical: bool) -> LayerScores:
         """Scores of the entries that this variant may evict."""

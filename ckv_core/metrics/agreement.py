@@ -50,6 +50,6 @@ def token_rank(logits: Tensor, tokens: Tensor) -> Tensor:
     """
     ids = tokens.expand(logits.shape[:2])[..., None]
     own = logits.gather(-1, ids)
-    above = (logits > own).sum(-1)
+    above = (logits > own).count_nonzero(-1)  # a sum would make int64 of every flag
     earlier = torch.arange(logits.shape[-1], device=logits.device) < ids
-    return 1 + above + ((logits == own) & earlier).sum(-1)
+    return 1 + above + ((logits == own) & earlier).count_nonzero(-1)

@@ -93,12 +93,17 @@ def kl_divergence(logits: Tensor, reference: Tensor) -> Tensor:
     """KL(reference || row) of next-token distributions, in nats.
 
     Args:
-        logits: [rows, vocabulary].
-        reference: [vocabulary], the full run's logits.
+        logits: [rows, ..., vocabulary].
+        reference: [..., vocabulary], the full run's logits.
 
     Returns:
-        [rows] float32, >= 0.
+        [rows, ...] float32, >= 0.
     """
     log_reference = reference.float().log_softmax(-1)
-    log_rows = logits.float().log_softmax(-1)
-    return (log_reference.exp() * (log_reference - log_rows)).sum(-1).clamp_min(0.0)
+    probabilities = log_reference.exp()
+    # One row at a time and in place: a vocabulary is wide.
+    found = [
+        row.float().log_softmax(-1).sub_(log_reference).mul_(probabilities).sum(-1)
+        for row in logits
+    ]
+    return torch.stack(found).neg_().clamp_min_(0.0)

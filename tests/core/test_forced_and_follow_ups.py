@@ -85,7 +85,7 @@ def test_the_first_position_of_a_regular_run_is_equal_for_all() -> None:
 
 def test_small_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = analysed("gemma3", "context-only")
-    monkeypatch.setattr("ckv_core.engine.forced._MAX_LOGITS", 1)
+    monkeypatch.setattr("ckv_core.engine.forced._VOCABULARY_LOGITS", 1)
     request = replace(BASE, scenario="context-only", analysis=("forced",))
     for variant, other in zip(run(request, "gemma3").variants, expected.variants, strict=True):
         for name, array in variant.analysis.items():

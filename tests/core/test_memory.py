@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from ckv_core.config import CompareRequest
-from ckv_core.engine import memory
+from ckv_core.engine import memory, memory_sizes
 from ckv_core.engine.compare import compare
 from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.errors import PromptError
@@ -56,6 +56,40 @@ def test_the_measured_peak_stays_below_the_estimate(
     assert 0 < result.memory["measured_peak"] <= result.memory["total"]
 
 
+@pytest.fixture(scope="module")
+def wide_model() -> LoadedModel:
+    """A vocabulary whose logits weigh more than the cache."""
+    config = tiny_config("llama", vocab_size=40_000, eos_token_id=39_999)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    return wrap_model(model.eval(), tiny_tokenizer(), name="wide", sha256="0" * 64)
+
+
+@pytest.mark.parametrize(
+    ("analysis", "follow_ups"),
+    [
+        (("forced",), ()),
+        (("bounds", "greedy", "forced"), ()),
+        (("bounds", "forced"), ("Who left?", "When did the ferry leave?")),
+    ],
+)
+def test_the_laboratory_on_a_wide_vocabulary_stays_below_the_estimate(
+    wide_model: LoadedModel, analysis: tuple[str, ...], follow_ups: tuple[str, ...]
+) -> None:
+    changes: dict[str, object] = {
+        "context": (TEXT * 20)[:900],
+        "scenario": "context-only",
+        "max_new_tokens": 80,
+        "ignore_eos": True,
+    }
+    run(wide_model, **changes)  # what kernels keep for themselves is not this run's
+    plain = run(wide_model, **changes)
+    result = run(wide_model, analysis=analysis, follow_ups=follow_ups, **changes)
+    if "measured_peak" not in result.memory:
+        pytest.skip("this system does not tell the peak resident size")
+    assert result.memory["measured_peak"] <= result.memory["total"]
+    assert plain.memory["total"] < result.memory["total"] < plain.memory["total"] + 100 * 2**20
+
+
 def test_a_long_estimate_is_not_silly(long_model: LoadedModel) -> None:
     result = run(long_model, context=(TEXT * 700)[:40_000], max_new_tokens=1)
     if "measured_peak" not in result.memory:
@@ -93,7 +127,7 @@ def test_a_run_that_does_not_fit_is_refused_before_anything_is_computed(
     little_memory: list[int],
 ) -> None:
     asked = CompareRequest(context=TEXT * 24, variants=VARIANTS, defaults={"budget": "10%"})
-    little_memory[0] = torch.get_num_threads() * memory.THREAD_OVERHEAD_BYTES + 8_000_000
+    little_memory[0] = torch.get_num_threads() * memory_sizes.THREAD_OVERHEAD_BYTES + 8_000_000
     with pytest.raises(PromptError) as refused:
         next(compare(asked, tiny_model("llama")))
     sentence = str(refused.value)
@@ -108,6 +142,19 @@ def test_a_run_that_does_not_fit_is_refused_before_anything_is_computed(
     first = next(compare(fitting, tiny_model("llama")))
     assert isinstance(first, RunPrepared)
     assert first.memory["total"] <= little_memory[0]
+
+
+def test_a_sweep_that_does_not_fit_is_told_of_all_its_points(little_memory: list[int]) -> None:
+    points = tuple(f"snapkv:budget={budget}" for budget in range(400, 1_000, 10))
+    asked: dict[str, object] = {"variants": points, "kind": "sweep"}
+    little_memory[0] = 2**40
+    needed = run(tiny_model("llama"), **asked).memory["total"]
+    little_memory[0] = needed - 1
+    with pytest.raises(PromptError, match=r"choose (\d+) of the 60 points") as refused:
+        run(tiny_model("llama"), **asked)
+    count = int(str(refused.value).partition("choose ")[2].partition(" ")[0])
+    assert 0 < count < 32
+    assert run(tiny_model("llama"), **asked | {"variants": points[-count:]}).memory
 
 
 def test_nothing_fits_without_a_smaller_model(little_memory: list[int]) -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 from ckv_core.config import CompareRequest
+from ckv_core.engine import prefill
 from ckv_core.engine.compare import compare
 from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.events import RunResult
@@ -70,3 +71,33 @@ def test_a_prefill_over_the_bound_is_not_kept() -> None:
     prefills = PrefillCache(1000)
     _run(tiny_model("llama"), prefills)
     assert prefills.nbytes == 0
+
+
+def test_scores_added_after_a_prefill_was_kept_count_too() -> None:
+    loaded, prefills = tiny_model("gemma3"), PrefillCache(2**30)
+    _run(loaded, prefills, variants=("streaming_llm:budget=48",))
+    bare = prefills.nbytes
+    (kept,) = prefills._prefills.values()
+    _run(loaded, prefills, variants=("snapkv+critical_auto:budget=48",))
+    # Window attention without and with its own columns, and norms: a place for every layer.
+    heads, tokens = loaded.info.query_heads, kept.prompt_len
+    columns = (tokens - 32) + tokens + tokens
+    assert prefills.nbytes - bare == loaded.info.layers * heads * columns * 4
+    tight = PrefillCache(bare + 100)
+    _run(loaded, tight, variants=("streaming_llm:budget=48",))
+    assert tight.nbytes == bare
+    _run(loaded, tight, variants=("snapkv+critical_auto:budget=48",))
+    assert tight.nbytes == 0, "the run's own scores put it over the bound"
+
+
+def test_attention_that_each_heads_alpha_asks_for_is_computed_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loaded, prefills, calls = tiny_model("llama"), PrefillCache(2**30), []
+    real = prefill.full_window_attention
+    monkeypatch.setattr(
+        prefill, "full_window_attention", lambda *given: calls.append(1) or real(*given)
+    )
+    for budget in (48, 60):
+        _run(loaded, prefills, variants=(f"snapkv+critical_auto:budget={budget}",))
+    assert len(calls) == loaded.info.layers

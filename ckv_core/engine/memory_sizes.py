@@ -1,0 +1,243 @@
+"""What the memory of a run depends on, and how much each stage takes: upper bounds.
+
+Tensors that live at different times within one stage are added up.
+"""
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import nn
+
+from ckv_core.engine.decode import READ_CHUNK
+from ckv_core.engine.forced import forced_chunk
+from ckv_core.engine.partial import MAX_LOGITS
+from ckv_core.engine.prefill import CHUNK, KEPT_QUERIES
+from ckv_core.engine.run import Run
+from ckv_core.engine.sweep import GROUP_ROWS
+from ckv_core.modeling.loaded import LoadedModel
+from ckv_core.selection.head_alpha import ALPHA_GRID
+
+FLOAT, INDEX = 4, 8  # bytes
+# What kernels keep for themselves. On CUDA it was never measured: workspaces have 32 MiB each.
+CUDA_OVERHEAD_BYTES = 64 * 2**20
+THREAD_OVERHEAD_BYTES = 8 * 2**20
+_HELD_SHARE = 8  # of this much freed memory the C library holds on to one part
+_NORM_BLOCK = 4096  # positions of which V W_O exists at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What the memory of a run depends on.
+
+    Attributes:
+        linear: output features of all linear maps of one decoder block.
+        rest: tokens read after the compressed prompt.
+        rows: rows decoded together, the full cache's included.
+        sweep: whether it runs group by group.
+        count: variants asked for.
+        budgets: entries per KV head of each variant that exists at a time.
+        masks: kept sets that exist at a time, bases included.
+        window: last queries kept.
+        windows: distinct observation windows that are scored.
+        widest: tokens of the widest of them.
+        norms, auto: whether value norms are needed, and an alpha per head.
+        analysed: whether the laboratory's quantities are measured.
+        forced: whether all rows read the full cache's text.
+    """
+
+    layers: int
+    evictable: int
+    query_heads: int
+    kv_heads: int
+    head_dim: int
+    hidden: int
+    linear: int
+    vocabulary: int
+    itemsize: int
+    on_cuda: bool
+    tokens: int
+    rest: int
+    new_tokens: int
+    rows: int
+    sweep: bool
+    count: int
+    budgets: tuple[int, ...]
+    masks: int
+    window: int
+    windows: int
+    widest: int
+    norms: bool
+    auto: bool
+    analysed: bool
+    forced: bool
+
+    @classmethod
+    def of(cls, run: Run) -> Self:
+        """Sizes of a run."""
+        loaded, info, prompt = run.loaded, run.loaded.info, run.prompt
+        scored = [spec for spec in run.specs if spec.method.scorer == "window"]
+        critical = sum(spec.critical for spec in run.specs)
+        rows, budgets, masks = (
+            run.rows,
+            sorted(run.budgets, reverse=True),
+            len(run.specs) + critical,
+        )
+        if run.request.kind == "sweep":
+            rows, budgets, masks = min(rows, GROUP_ROWS), budgets[:GROUP_ROWS], min(masks, 64)
+        return cls(
+            layers=info.layers,
+            evictable=len(info.evictable_layers),
+            query_heads=info.query_heads,
+            kv_heads=info.kv_heads,
+            head_dim=info.head_dim,
+            **_model_sizes(loaded),
+            itemsize=loaded.model.dtype.itemsize,
+            on_cuda=loaded.device.type == "cuda",
+            tokens=prompt.compressed_tokens,
+            rest=max(p.tokens for p in (prompt, *run.follow_up_prompts)) - prompt.compressed_tokens,
+            new_tokens=run.request.max_new_tokens,
+            rows=rows,
+            sweep=run.request.kind == "sweep",
+            count=len(run.specs),
+            budgets=tuple(budgets),
+            masks=masks,
+            window=max([KEPT_QUERIES, *(spec.protected["window"] for spec in run.specs)]),
+            windows=len({spec.protected["window"] for spec in scored}),
+            widest=max((spec.protected["window"] for spec in scored), default=0),
+            norms=critical > 0,
+            auto=any(spec.name.endswith("_auto") for spec in run.specs),
+            analysed=bool({"bounds", "greedy"} & set(run.request.analysis)),
+            forced="forced" in run.request.analysis and run.request.max_new_tokens > 0,
+        )
+
+    @property
+    def entry(self) -> int:
+        """Bytes of one key and value of one head."""
+        return 2 * self.head_dim * self.itemsize
+
+    @property
+    def cache(self) -> int:
+        """Keys and values of the whole compressed prompt."""
+        return self.layers * self.kv_heads * self.tokens * self.entry
+
+    @property
+    def states(self) -> int:
+        """What prefill leaves: the cache and the last queries of each layer."""
+        queries = self.query_heads * min(self.window, self.tokens) * self.head_dim * self.itemsize
+        return self.cache + self.layers * queries
+
+    @property
+    def variants(self) -> int:
+        """The variants' own caches, and the tails of all rows, which exist once at a time."""
+        tails = self.rows * self.layers * (self.rest + max(1, self.new_tokens))
+        return self._kept + tails * self.kv_heads * self.entry
+
+    @property
+    def _kept(self) -> int:
+        kept = sum(min(budget, self.tokens) for budget in self.budgets if budget < self.tokens)
+        return kept * self.evictable * self.kv_heads * self.entry
+
+    @property
+    def prefill_peak(self) -> int:
+        """While the prompt is read."""
+        return self.states + self._activations(min(CHUNK, self.tokens), 1) + self._chunk_attention()
+
+    def _chunk_attention(self) -> int:
+        """Parts joined by log-sum-exp; where no kernel serves, all logits of a chunk."""
+        chunk = min(CHUNK, self.tokens)
+        parts = 8 * chunk * self.query_heads * self.head_dim * FLOAT
+        if self.on_cuda and self.itemsize == FLOAT:  # its flash kernel takes half precision only
+            parts += 2 * self.query_heads * chunk * self.tokens * FLOAT
+        return parts
+
+    def _activations(self, tokens: int, rows: int) -> int:
+        """One block's forward pass, twice each linear map's output and the norms in float32."""
+        block = 2 * self.linear * self.itemsize + 6 * self.hidden * FLOAT
+        return rows * (tokens * block + 6 * self.vocabulary * FLOAT)
+
+    @property
+    def scores(self) -> int:
+        """Window attention and value norms of all layers, which the prefill keeps."""
+        kinds = self.windows * (2 if self.auto else 1) + (1 if self.norms else 0)
+        return kinds * self.layers * self.query_heads * self.tokens * FLOAT
+
+    @property
+    def kept_sets(self) -> int:
+        """One byte per slot and kept set, two more sets while one is packed, the packed bits."""
+        slots = self.layers * self.kv_heads * self.tokens
+        return (self.masks + 2) * slots + len(self.budgets) * slots // 8
+
+    def select_peak(self) -> int:
+        """While entries are scored, ranked and chosen, one layer at a time."""
+        heads, positions = self.kv_heads * self.tokens, self.query_heads * self.tokens
+        scoring = 3 * self.widest * self.tokens * FLOAT + self.tokens * self.head_dim * FLOAT
+        scoring += 2 * min(_NORM_BLOCK, self.tokens) * self.hidden * FLOAT if self.norms else 0
+        ranking = 5 * positions * FLOAT + self.masks * heads * (2 * INDEX + 2 * FLOAT)
+        ranking += 4 * heads * INDEX
+        if self.auto:
+            ranking += len(ALPHA_GRID) * heads * (2 + FLOAT) + 3 * positions * FLOAT
+        return self.states + self.scores + self.kept_sets + max(scoring, ranking)
+
+    def decode_peak(self) -> int:
+        """While all rows decode and the first step is measured."""
+        fed = min(READ_CHUNK, self.rest) if self.rest else 1
+        heads = self.kv_heads * (self.tokens + self.rest + 1)
+        measured = heads * (2 * self.entry + 4 * self.head_dim * FLOAT + self.masks)
+        measured += 5 * self.query_heads * self.tokens * FLOAT
+        packing = heads * len(self.budgets) * 3 * INDEX  # positions of one layer's kept entries
+        packing += self.variants // self.layers  # of one layer they lie in two places at once
+        step = self._activations(fed, self.rows) + self._attention(fed)
+        # The step's outputs stay; where a row has stopped, the others' caches are copied.
+        width = self.hidden + self.query_heads * self.head_dim
+        outputs = self.rows * self.layers * width * FLOAT
+        held = self.states + self.scores + self.kept_sets + self.variants + outputs
+        return held + max(
+            step + self._kept, measured + self._analysis(), packing, self._forced_step()
+        )
+
+    def _attention(self, fed: int) -> int:
+        """Attention of all rows' `fed` new tokens."""
+        logits = self.rows * self.query_heads * fed * (self.rest + self.new_tokens + 1)
+        if self.on_cuda or self.evictable < self.layers:  # elsewhere no logits of the prompt
+            logits = max(logits, self.query_heads * fed * max(self.tokens, sum(self.budgets)))
+        parts = 4 * FLOAT * self.rows * self.query_heads * fed * self.head_dim
+        return 3 * FLOAT * min(logits, 2 * MAX_LOGITS) + parts
+
+    def _forced_step(self) -> int:
+        """All rows' logits of one chunk, and what comparing them with the reference takes.
+
+        Rows are compared one by one, but the C library may find another place for each.
+        """
+        if not self.forced:
+            return 0
+        chunk = min(forced_chunk(self.rows, self.vocabulary), self.new_tokens)
+        copies = FLOAT if self.itemsize == FLOAT else FLOAT + self.itemsize
+        logits = chunk * self.vocabulary * (self.rows * (copies + 2 * FLOAT) + 5 * FLOAT)
+        return logits + self._activations(chunk, self.rows) + self._attention(chunk)
+
+    def _analysis(self) -> int:
+        """Sets of stage 1, and of one layer the weights, norms and sets of all variants."""
+        if not self.analysed:
+            return 0
+        heads, variants = self.kv_heads * self.tokens, len(self.budgets)
+        sets = variants * (self.layers + 4) * heads + 4 * heads * INDEX  # one order at a time
+        layer = 12 * self.query_heads * self.tokens * FLOAT
+        weights = self.query_heads * self.head_dim * self.hidden * FLOAT
+        search = 3 * self.query_heads // self.kv_heads * min(CHUNK, self.tokens) * self.hidden
+        return sets + layer + 2 * weights + search * FLOAT
+
+    @property
+    def total(self) -> int:
+        """The highest stage, and what is held beyond tensors."""
+        stage = max(self.prefill_peak, self.select_peak(), self.decode_peak())
+        if self.on_cuda:
+            return stage + CUDA_OVERHEAD_BYTES
+        return stage + stage // _HELD_SHARE + torch.get_num_threads() * THREAD_OVERHEAD_BYTES
+
+
+def _model_sizes(loaded: LoadedModel) -> dict[str, int]:
+    block = loaded.layers[0].modules()
+    linear = sum(part.out_features for part in block if isinstance(part, nn.Linear))
+    vocabulary, hidden = next(loaded.model.get_input_embeddings().parameters()).shape
+    return {"linear": linear, "vocabulary": vocabulary, "hidden": hidden}
