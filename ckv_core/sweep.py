@@ -88,13 +88,16 @@ class Rates:
     Calibrated on SmolLM2-135M in float32, torch 2.13: prefill of 2,064 tokens 3.3 s and of
     8,000 tokens 21 s; selecting and measuring 51 points at 1,968 tokens 2.4 s, half of each
     point's share growing with the prompt; a decoding step of 1 row 45 ms and of 8 rows 77 ms.
-    A busy machine takes up to twice as long.
+    A busy machine takes up to twice as long. The bounds: 11 points at 666 tokens 1.0 s and at
+    1,395 tokens 1.3 s on one thread of a busy machine, taken by half.
 
     Attributes:
         prefill_token: per prompt token.
         prefill_pair: per prompt token squared.
         point: per point.
         point_token: per point and prompt token.
+        bounds: per point, where the bounds are measured.
+        bounds_token: the same per point and prompt token.
         step: per decoding step of a group of 32 rows.
         step_row: per decoding step and row.
     """
@@ -103,6 +106,8 @@ class Rates:
     prefill_pair: float = 1.8e-7
     point: float = 0.025
     point_token: float = 1.2e-5
+    bounds: float = 0.04
+    bounds_token: float = 1.5e-5
     step: float = 0.04
     step_row: float = 0.005
 
@@ -173,7 +178,13 @@ def sweep_cost(
         parameters: of the model, where it is loaded here.
     """
     points = len(request.variants)
-    seconds = estimate_seconds(prompt_tokens, points, request.max_new_tokens, parameters)
+    seconds = estimate_seconds(
+        prompt_tokens,
+        points,
+        request.max_new_tokens,
+        parameters,
+        has_bounds="bounds" in request.analysis,
+    )
     return Cost(
         points=points,
         seconds=seconds,
@@ -185,7 +196,12 @@ def sweep_cost(
 
 
 def estimate_seconds(
-    prompt_tokens: int, points: int, max_new_tokens: int, parameters: int | None = None
+    prompt_tokens: int,
+    points: int,
+    max_new_tokens: int,
+    parameters: int | None = None,
+    *,
+    has_bounds: bool = False,
 ) -> float:
     """What a sweep is expected to take on two CPU cores.
 
@@ -197,11 +213,14 @@ def estimate_seconds(
         points: variants, `full` among them.
         max_new_tokens: generated per variant; 0 where the sweep only measures.
         parameters: of the model; None takes the default model's.
+        has_bounds: whether the bounds are measured at every point.
     """
     rates = Rates()
     groups = -(-points // 31)
     prefill = prompt_tokens * (rates.prefill_token + prompt_tokens * rates.prefill_pair)
     measured = points * (rates.point + prompt_tokens * rates.point_token)
+    if has_bounds:
+        measured += points * (rates.bounds + prompt_tokens * rates.bounds_token)
     decoded = max_new_tokens * (groups * rates.step + points * rates.step_row)
     return _scale(parameters) * (prefill + measured + decoded)
 

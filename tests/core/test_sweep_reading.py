@@ -79,6 +79,8 @@ def test_what_is_not_known_to_be_cheap_asks_first() -> None:
     assert guessed.basis.endswith("a larger model takes longer")
     small = sweep_cost(other, 100, is_counted=True, parameters=DEFAULT_PARAMETERS // 2)
     assert (small.must_ask, small.seconds) == (False, cheap.seconds)
+    bounded = replace(request, analysis=("bounds",))
+    assert sweep_cost(bounded, 100, is_counted=True).seconds > cheap.seconds
     large = sweep_cost(other, 100, is_counted=True, parameters=1000 * DEFAULT_PARAMETERS)
     assert large.must_ask
     assert large.basis.endswith("times 1,000.0 for this model's size")
