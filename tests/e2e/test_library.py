@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,15 @@ from ckv_core.config import CompareRequest
 from ckv_core.events import RunFinished, RunPrepared, RunResult
 from ckv_core.records import RetainedSet
 from ckv_core.result_json import to_json
-from tests.e2e.steps import run, set_new_tokens, wait_for_slug
+from tests.e2e.app_runner import App
+from tests.e2e.steps import (
+    RUN_LIMIT_MS,
+    expect_state,
+    fill,
+    run,
+    set_new_tokens,
+    wait_for_slug,
+)
 from tests.ui.page_fakes import done_result, request
 from tests.ui.served_app import Served, served
 
@@ -156,3 +164,27 @@ def test_a_run_with_changes_remembers_the_run_it_was_made_from(
     expect(page.locator("#lineage")).to_contain_text("This is a fork of other?: what differs")
     page.goto(f"{app.url}/run?id={slugs['other']}")
     expect(page.locator("#lineage")).to_contain_text("A fork of this")
+
+
+def test_a_reproduced_run_has_the_same_tokens_and_kept_sets(
+    start_app: Callable[..., App], page: Page
+) -> None:
+    page.goto(start_app().url)
+    page.locator("#context-bar [data-ready]").wait_for(timeout=RUN_LIMIT_MS)
+    fill(page)
+    run(page)
+    slug = wait_for_slug(page)
+    expect_state(page, "done")
+    page.goto(page.url)
+    lineage = page.locator("#lineage")
+    lineage.get_by_role("button", name="Reproduce").click()
+    page.wait_for_url(lambda url: "/run?id=" in url and slug not in url)
+    expect_state(page, "done")
+    expect(lineage).to_contain_text("This is a rerun of")
+    lineage.get_by_role("link", name="what differs").click()
+    found = page.locator("#differences")
+    expect(found).to_contain_text("None: these runs were asked the same")
+    for label in ("Full cache", "SnapKV"):
+        expect(found.locator("summary", has_text=label)).to_contain_text("equal")
+    expect(found).to_contain_text("B against A: generated tokens equal, one by one.")
+    expect(found).to_contain_text("Kept sets: equal, entry by entry.")
