@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
+from benchmarks.tables import spread
 from ckv_core.config import CompareRequest
 from ckv_core.events import RunFinished, RunPrepared
 from ckv_core.home import home_folder
@@ -187,11 +188,6 @@ def maps_drawn(page: Page) -> float:
     return time.perf_counter() - start
 
 
-def spread(values: list[float]) -> str:
-    """Median and range."""
-    return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
-
-
 def measure(home: Path, rounds: int) -> list[tuple[str, str, str]]:
     """All rows: what, target, measured."""
     short, long = store_run(home, 8_000, 8), store_run(home, 131_072, 4)
@@ -222,11 +218,11 @@ def measure(home: Path, rounds: int) -> list[tuple[str, str, str]]:
     p95 = frames[int(len(frames) * 0.95)]
     frame_text = f"{statistics.median(frames):.0f}, 95 % below {p95:.0f}, worst {frames[-1]:.0f} ms"
     return [
-        ("ready to serve, second start", "10 s", spread(starts) + " s"),
-        ("first page usable, model loading beside it", "2 s", spread(pages) + " s"),
-        ("stored run of 8,000 tokens, 8 variants, first visit", "", spread(fresh) + " s"),
-        ("the same in another tab", "1 s", spread(stored) + " s"),
-        ("the same run's maps, once scrolled to", "", spread(maps) + " s"),
+        ("ready to serve, second start", "10 s", spread(starts, 2) + " s"),
+        ("first page usable, model loading beside it", "2 s", spread(pages, 2) + " s"),
+        ("stored run of 8,000 tokens, 8 variants, first visit", "1 s", spread(fresh, 2) + " s"),
+        ("the same in another tab", "1 s", spread(stored, 2) + " s"),
+        ("the same run's maps, once scrolled to", "", spread(maps, 2) + " s"),
         ("frames while zooming 131,072 positions, 3 kept sets", "fluid", frame_text),
     ]
 

@@ -1,14 +1,13 @@
 """Benchmarks on this machine: against kvpress, and cost against length, variants and budget.
 
-Prints Markdown tables. Every comparison alternates its sides within one run and gives the
-median and the range over the rounds; ratios are of medians.
+Prints Markdown tables. Comparisons alternate their sides within one run and give the median and
+the range over the rounds; a ratio is taken within each round. Cost against length is single shot.
 """
 
 import argparse
 import json
 import os
 import platform
-import statistics
 import subprocess
 import sys
 import time
@@ -20,57 +19,21 @@ import torch
 import transformers
 
 from benchmarks import large_model
-from benchmarks.tables import memory_cells, selection_share, spread, table
+from benchmarks.setting import BUDGET, EXAMPLE, NEW_TOKENS, QUESTION, VARIANTS, request, run
+from benchmarks.tables import memory_cells, ratios, selection_share, spread, table
 from ckv_core.cache.ragged import compact
-from ckv_core.config import DEFAULT_MODEL, CompareRequest
+from ckv_core.config import DEFAULT_MODEL
 from ckv_core.engine.compare import compare
 from ckv_core.engine.decode import DecodeContext, Decoder
 from ckv_core.engine.prefill import Prefill, prefill
 from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.engine.prompt import build_prompt
 from ckv_core.engine.select import select
-from ckv_core.events import RunResult
+from ckv_core.events import VariantSelected
 from ckv_core.modeling.loaded import LoadedModel
 from ckv_core.modeling.loading import load_model
 from ckv_core.modeling.store import models_folder
 from ckv_core.variants import VariantSpec
-
-ROOT = Path(__file__).parent.parent
-EXAMPLE = ROOT / "assets" / "examples" / "harbour_report.txt"
-QUESTION = "What is the access code for pump house 4?"
-VARIANTS = (
-    "full",
-    "streaming_llm",
-    "snapkv",
-    "snapkv+critical",
-    "pyramidkv",
-    "pyramidkv+critical",
-    "adakv",
-    "adakv+critical",
-)
-BUDGET = 128
-NEW_TOKENS = 64
-
-
-def run(
-    loaded: LoadedModel, prefills: PrefillCache | None = None, **changes: object
-) -> tuple[float, RunResult]:
-    """One comparison; milliseconds from request to last token, and the result."""
-    settings: dict[str, object] = {
-        "context": EXAMPLE.read_text(encoding="utf-8"),
-        "question": QUESTION,
-        "scenario": "context-only",
-        "variants": VARIANTS,
-        "defaults": {"budget": str(BUDGET)},
-        "max_new_tokens": NEW_TOKENS,
-        "ignore_eos": True,
-    }
-    request = CompareRequest(**(settings | changes))  # type: ignore[arg-type]
-    result = RunResult()
-    start = time.perf_counter()
-    for event in compare(request, loaded, prefills=prefills):
-        result.apply(event)
-    return (time.perf_counter() - start) * 1000, result
 
 
 def against_kvpress(loaded: LoadedModel, python: str, rounds: int) -> None:
@@ -104,19 +67,19 @@ def against_kvpress(loaded: LoadedModel, python: str, rounds: int) -> None:
         ask(setting)
         for _ in range(rounds):
             prefills = PrefillCache(2**30)
-            times["cold"].append(run(loaded, prefills)[0])
-            times["warm"].append(run(loaded, prefills)[0])
+            for name in ("cold", "warm"):
+                times[name].append(run(loaded, prefills)[0])
             times["kvpress"].append(ask("run")["ms"])
     finally:
         side.kill()
-    theirs = statistics.median(times["kvpress"])
     rows = [
-        (name, spread(values), f"{theirs / statistics.median(values):.1f}x")
-        for name, values in times.items()
+        (name, spread(values), ratios(times["kvpress"], values)) for name, values in times.items()
     ]
     title = f"Against kvpress: 8 variants, {prompt.tokens:,} prompt tokens, {NEW_TOKENS} new tokens"
     table(
-        f"{title}, {rounds} rounds", ("side", "ms, median (range)", "speed against kvpress"), rows
+        f"{title}, {rounds} rounds",
+        ("side", "ms, median (range)", "speed against kvpress, median (range)"),
+        rows,
     )
 
 
@@ -160,30 +123,59 @@ def against_length(loaded: LoadedModel) -> None:
 
 
 def changed_alpha(loaded: LoadedModel, rounds: int) -> None:
-    """Worker time from a changed alpha to kept sets and receipts, the prompt already read."""
+    """Wall time from the request to the last variant's receipt and kept set, the prompt read."""
     prefills, times = PrefillCache(2**30), []
     run(loaded, prefills, max_new_tokens=1)
     for number in range(rounds * 2):
         alpha = {"budget": str(BUDGET), "alpha": f"0.{number + 30}"}
-        _, result = run(loaded, prefills, defaults=alpha, max_new_tokens=1)
-        times.append(result.timings_ms["score"] + result.timings_ms["select"])
-    rows = [("score, select, receipts", spread(times))]
-    table("A changed alpha, prefill reused: 8 variants", ("stages", "ms, median (range)"), rows)
+        asked = request(defaults=alpha, max_new_tokens=1)
+        start = last = time.perf_counter()
+        for event in compare(asked, loaded, prefills=prefills):
+            if isinstance(event, VariantSelected):
+                last = time.perf_counter()
+        times.append((last - start) * 1000)
+    rows = [("request to the last kept set", spread(times))]
+    table("A changed alpha, prefill reused: 8 variants", ("what", "ms, median (range)"), rows)
 
 
-def against_variants(loaded: LoadedModel) -> None:
-    """What one more variant costs."""
+def sweep_cost(loaded: LoadedModel, rounds: int) -> None:
+    """36 points of about 2,000 tokens, nothing generated, against reading that prompt."""
+    points = tuple(
+        f"{method}+critical:budget={budget},alpha={alpha}"
+        for method in ("snapkv", "pyramidkv", "adakv")
+        for budget in (64, 128, 256, 512)
+        for alpha in (0.25, 0.5, 0.75)
+    )
+    times, reading = [], []
+    for _ in range(rounds):
+        milliseconds, result = run(
+            loaded, kind="sweep", variants=points, max_new_tokens=0, ignore_eos=False
+        )
+        times.append(milliseconds)
+        reading.append(result.timings_ms["prefill"])
+    rows = [(len(points), spread(times), spread(reading), ratios(times, reading))]
+    header = ("points", "ms, median (range)", "of it prefill", "sweep / its prefill")
+    table("A sweep: 4 budgets, 3 alphas, 3 methods, no generation", header, rows)
+
+
+def against_variants(loaded: LoadedModel, rounds: int) -> None:
+    """What one more variant costs; the numbers of variants alternate."""
     specs = [f"{method}:budget={96 + 32 * i}" for i in range(3) for method in VARIANTS[1:]]
-    rows = []
-    for count in (1, 2, 4, 8, 16):
-        milliseconds, result = run(loaded, variants=("full", *specs)[:count])
-        decode = result.timings_ms["decode"] / (NEW_TOKENS - 1)
-        rows.append((count, f"{milliseconds:,.0f}", milliseconds, f"{decode:.1f}"))
-    first = rows[0][2]
-    shown = [
-        (n, text, f"{(ms - first) / first / max(n - 1, 1):.0%}" if n > 1 else "", step)
-        for n, text, ms, step in rows
-    ]
+    times: dict[int, list[float]] = {count: [] for count in (1, 2, 4, 8, 16)}
+    steps: dict[int, list[float]] = {count: [] for count in times}
+    for _ in range(rounds):
+        for count, values in times.items():
+            milliseconds, result = run(loaded, variants=("full", *specs)[:count])
+            values.append(milliseconds)
+            steps[count].append(result.timings_ms["decode"] / (NEW_TOKENS - 1))
+    shown = []
+    for count, values in times.items():
+        further = [
+            100 * (all_ms - one_ms) / one_ms / (count - 1) if count > 1 else 0.0
+            for all_ms, one_ms in zip(values, times[1], strict=True)
+        ]
+        share = f"{spread(further)} %" if count > 1 else ""
+        shown.append((count, spread(values), share, spread(steps[count])))
     header = (
         "variants",
         "ms in all",
@@ -193,18 +185,23 @@ def against_variants(loaded: LoadedModel) -> None:
     table(f"Cost against variants: {NEW_TOKENS} new tokens", header, shown)
 
 
-def against_budget(loaded: LoadedModel) -> None:
-    """What a larger budget costs once the prompt is read."""
+def against_budget(loaded: LoadedModel, rounds: int) -> None:
+    """What a larger budget costs once the prompt is read; the budgets alternate."""
     prefills = PrefillCache(2**30)
     run(loaded, prefills, max_new_tokens=1)
-    rows = []
-    for budget in (64, 128, 256, 512, 1_024):
-        milliseconds, result = run(loaded, prefills, defaults={"budget": str(budget)})
-        times = result.timings_ms
-        step = f"{times['decode'] / (NEW_TOKENS - 1):.1f}"
-        rows.append((budget, f"{milliseconds:,.0f}", f"{times['select']:,.0f}", step))
+    found: dict[int, list[tuple[float, ...]]] = {n: [] for n in (64, 128, 256, 512, 1_024)}
+    for _ in range(rounds):
+        for budget, values in found.items():
+            defaults = {"budget": str(budget)}
+            milliseconds, result = run(loaded, prefills, defaults=defaults, max_new_tokens=32)
+            times = result.timings_ms
+            values.append((milliseconds, times["select"], times["decode"] / 31))
+    rows = [
+        (budget, *(spread(column) for column in zip(*values, strict=True)))
+        for budget, values in found.items()
+    ]
     header = ("budget", "ms in all", "select ms", "decode ms a step")
-    table("Cost against budget: 8 variants, prefill reused", header, rows)
+    table("Cost against budget: 8 variants, 32 new tokens, prefill reused", header, rows)
 
 
 @torch.inference_mode()
@@ -217,8 +214,8 @@ def against_one_row(loaded: LoadedModel, rounds: int) -> None:
         for count, decoder in decoders.items():
             token = torch.full((count, 1), 1_000, device=loaded.device)
             times[count].append(_timed(lambda d=decoder, t=token: d.feed(t, commit=False)))  # type: ignore[misc]
-    ratio = statistics.median(times[8]) / statistics.median(times[1])
-    rows = [("1 (full cache)", spread(times[1]), ""), ("8", spread(times[8]), f"{ratio:.2f}")]
+    ratio = ratios(times[8], times[1])
+    rows = [("1 (full cache)", spread(times[1]), ""), ("8", spread(times[8]), ratio)]
     table("One decoding step at 2,048 tokens", ("rows", "ms, median (range)", "ratio"), rows)
 
 
@@ -273,9 +270,10 @@ def main() -> None:
     print(machine())
     run(loaded, max_new_tokens=4)
     against_one_row(loaded, options.rounds)
-    against_variants(loaded)
-    against_budget(loaded)
+    against_variants(loaded, options.rounds)
+    against_budget(loaded, options.rounds)
     changed_alpha(loaded, options.rounds)
+    sweep_cost(loaded, options.rounds)
     against_length(loaded)
     if torch.cuda.is_available():
         large_model.against_length(large_model.build(loaded.tokenizer, "cuda"), VARIANTS)

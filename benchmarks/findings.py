@@ -13,11 +13,12 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
+from benchmarks.tables import table
 from ckv_core.config import DEFAULT_MODEL, CompareRequest
 from ckv_core.engine.compare import compare
 from ckv_core.events import RunResult
+from ckv_core.metrics.intervals import mean_interval
 from ckv_core.modeling.loaded import LoadedModel
 from ckv_core.modeling.loading import load_model
 
@@ -88,14 +89,11 @@ def measure(
 
 
 def interval(values: Sequence[float]) -> str:
-    """Mean and 95 % bootstrap interval (BCa) over texts."""
-    data = np.asarray(values)
-    mean = data.mean()
-    if np.ptp(data) == 0:
-        return f"{mean:.3g}"
-    result = stats.bootstrap((data,), np.mean, n_resamples=5_000, rng=0)
-    low, high = result.confidence_interval
-    return f"{mean:.3g} ({low:.3g} to {high:.3g})"
+    """Mean over texts and, where there are enough, its 95 % interval."""
+    found = mean_interval(values)
+    if found.low is None or found.low == found.high:
+        return f"{found.mean:.3g}"
+    return f"{found.mean:.3g} ({found.low:.3g} to {found.high:.3g})"
 
 
 def step_rows(texts: Sequence[Measured], base: str, budget: str) -> list[tuple[str, ...]]:
@@ -132,14 +130,6 @@ def rung_rows(texts: Sequence[Measured], base: str, budget: str) -> list[tuple[s
         final = [t.final[key] / t.final[first] for t in texts]
         rows.append((rung, interval(lower) + " %", interval(heads), interval(final)))
     return rows
-
-
-def table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print one Markdown table."""
-    print(f"\n### {title}\n\n| " + " | ".join(header) + " |")
-    print("|" + " --- |" * len(header))
-    for row in rows:
-        print("| " + " | ".join(row) + " |", flush=True)
 
 
 def report(texts: Sequence[Measured], bases: Sequence[str], budgets: Sequence[str]) -> None:

@@ -6,9 +6,17 @@ from collections.abc import Mapping, Sequence
 from ckv_core.events import RunResult
 
 
-def spread(values: Sequence[float]) -> str:
-    """Median and range in ms."""
-    return f"{statistics.median(values):,.0f} ({min(values):,.0f} to {max(values):,.0f})"
+def spread(values: Sequence[float], digits: int = 0) -> str:
+    """Median and range."""
+    shown = [
+        f"{value:,.{digits}f}" for value in (statistics.median(values), min(values), max(values))
+    ]
+    return f"{shown[0]} ({shown[1]} to {shown[2]})"
+
+
+def ratios(above: Sequence[float], below: Sequence[float]) -> str:
+    """Median and range of one side's time over the other's in the same round."""
+    return spread([a / b for a, b in zip(above, below, strict=True)], digits=2)
 
 
 def table(title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
