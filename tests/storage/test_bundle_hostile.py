@@ -1,15 +1,29 @@
 """Bundles damaged anywhere or wrong anywhere: refused with nothing stored, or runs to load."""
 
+import io
 import json
+import os
+import zipfile
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ckv_core.errors import StorageError
+from storage.bundle import FORMAT, MAX_RUNS, VERSION, entry_name
 from storage.bundle_import import import_bundle
+from storage.bundle_reader import MAX_MANIFEST_BYTES
 from storage.database import Database, open_database
-from tests.storage.test_bundle import exported, load, made, run_count, run_text, sealed
+from tests.storage.test_bundle import (
+    assert_refused,
+    exported,
+    load,
+    made,
+    run_count,
+    run_text,
+    sealed,
+    zipped,
+)
 
 
 @pytest.fixture
@@ -92,3 +106,35 @@ def assert_refused_or_loadable(database: Database, data: bytes) -> None:
     for slug in report.imported + report.skipped:
         load(database, slug)
         assert exported(database, slug)
+
+
+def test_a_bundle_of_1001_runs_is_neither_written_nor_read(here, there):
+    with pytest.raises(StorageError, match="1 to 1000 runs; got 1001"):
+        exported(there, *(f"{number:012}" for number in range(MAX_RUNS + 1)))
+    listed = [{"slug": f"{number:012}"} for number in range(MAX_RUNS + 1)]
+    assert_refused(here, sealed("0" * 12, b"{}", runs=listed), "at most 1000 values")
+
+
+def test_a_manifest_over_1_mib_is_refused(here):
+    manifest = {"format": FORMAT, "version": VERSION, "runs": [], "more": ""}
+    room = MAX_MANIFEST_BYTES - len(json.dumps(manifest))
+    fits = manifest | {"more": os.urandom(room).hex()[:room]}
+    over = fits | {"more": fits["more"] + "x"}
+    assert_refused(here, zipped({"manifest.json": json.dumps(fits).encode()}), "lists no run")
+    assert_refused(here, zipped({"manifest.json": json.dumps(over).encode()}), "over 1 MiB")
+
+
+def test_runs_that_are_too_big_together_are_neither_written_nor_read(here, there, monkeypatch):
+    slugs = [made(there), made(there)]
+    data = exported(there, *slugs)
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        total = sum(archive.getinfo(entry_name(slug)).file_size for slug in slugs)
+    for module in ("storage.bundle", "storage.bundle_reader"):
+        monkeypatch.setattr(f"{module}.MAX_TOTAL_BYTES", total - 1)
+    with pytest.raises(StorageError, match="too big for this bundle"):
+        exported(there, *slugs)
+    assert_refused(here, data, "it holds more than")
+    for module in ("storage.bundle", "storage.bundle_reader"):
+        monkeypatch.setattr(f"{module}.MAX_TOTAL_BYTES", total)
+    assert exported(there, *slugs) == data
+    assert import_bundle(here, data).imported == slugs

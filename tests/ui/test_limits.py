@@ -1,6 +1,9 @@
 """Each limit: what fits is taken, one more is refused with a sentence."""
 
+import base64
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from datetime import timedelta
 
@@ -9,10 +12,11 @@ from sqlalchemy import select
 
 from ckv_core.config import CompareRequest
 from ckv_core.errors import CkvError, ConfigError
+from ckv_core.own_indices import OwnIndices
 from ckv_core.result_json import to_json
 from storage.database import default_url, open_database
 from storage.models import Run
-from tests.ui.page_fakes import FakeServices
+from tests.ui.page_fakes import SLUG, FakeServices
 from tests.ui.scripted_services import ENDLESS, end_of, make_client, request
 from tests.ui.test_routes import client
 from ui.access import Access, Viewer, acting_as
@@ -40,6 +44,51 @@ def test_one_over_a_limit_of_the_request_is_refused(changes, sentence):
     SMALL.check(FITS)
     with pytest.raises(CkvError, match=sentence):
         SMALL.check(replace(FITS, **changes))
+
+
+def test_own_positions_count_as_variants():
+    own = OwnIndices(label="mine", rows=())
+    SMALL.check(replace(FITS, variants=("full",), own_indices=(own,)))
+    with pytest.raises(CkvError, match="3 variants are too many"):
+        SMALL.check(replace(FITS, own_indices=(own,)))
+
+
+@pytest.mark.parametrize(
+    ("password_chars", "more", "status"),
+    # 1,022 and 1,026 characters are the base64 lengths around the limit of 1,024.
+    [(758, "", 200), (758, "=" * 3, 401), (761, "", 401)],
+)
+def test_a_login_over_its_length_is_not_read(password_chars, more, status):
+    password = "p" * password_chars
+    routes = client(FakeServices(), Settings.from_environ({"CKV_AUTH": f"ann:{password}"}))
+    header = f"Basic {base64.b64encode(f'ann:{password}'.encode()).decode()}{more}"
+    assert (len(header) <= 1024) == (status == 200)
+    address = f"/data/{SLUG}/prompt"
+    assert routes.get(address, headers={"authorization": header}).status_code == status
+
+
+def test_the_third_report_at_a_time_is_told_to_come_again(monkeypatch):
+    started, go_on = threading.Semaphore(0), threading.Event()
+
+    def build(*_):
+        started.release()
+        assert go_on.wait(20)
+        return b"<html>"
+
+    monkeypatch.setattr("ui.report_routes.build_report", build)
+    address = f"/data/{SLUG}/report.html"
+    routes = client(FakeServices())
+    with ThreadPoolExecutor(2) as pool:
+        drawn = [pool.submit(routes.get, address) for _ in range(2)]
+        try:
+            assert all(started.acquire(timeout=20) for _ in drawn)
+            third = routes.get(address)
+        finally:
+            go_on.set()
+        assert [each.result().status_code for each in drawn] == [200, 200]
+    assert (third.status_code, third.headers["retry-after"]) == (503, "5")
+    assert "Other reports are being made" in third.text
+    assert routes.get(address).status_code == 200
 
 
 def test_a_sweep_has_a_limit_of_its_own():
