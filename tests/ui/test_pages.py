@@ -268,8 +268,3 @@ def test_no_handler_keeps_state_in_the_browser_session():
     assert gr.State not in kinds
     targets = [target for fn in app.fns.values() for target in fn.targets]
     assert not [target for target in targets if target[1] == "unload"]
-
-
-def test_no_handler_is_offered_as_an_api():
-    app = build_app(FakeServices(), SETTINGS)
-    assert {fn.api_visibility for fn in app.fns.values()} == {"private"}
