@@ -175,7 +175,7 @@ def against_variants(loaded: LoadedModel, rounds: int) -> None:
             for all_ms, one_ms in zip(values, times[1], strict=True)
         ]
         share = f"{spread(further)} %" if count > 1 else ""
-        shown.append((count, spread(values), share, spread(steps[count])))
+        shown.append((count, spread(values), share, spread(steps[count], 1)))
     header = (
         "variants",
         "ms in all",
@@ -197,7 +197,7 @@ def against_budget(loaded: LoadedModel, rounds: int) -> None:
             times = result.timings_ms
             values.append((milliseconds, times["select"], times["decode"] / 31))
     rows = [
-        (budget, *(spread(column) for column in zip(*values, strict=True)))
+        (budget, *(spread(column, 1) for column in zip(*values, strict=True)))
         for budget, values in found.items()
     ]
     header = ("budget", "ms in all", "select ms", "decode ms a step")
