@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from ckv_core.events import RunResult
 from ckv_core.metrics.chain import ASSUMED_MASS
 from ckv_core.records import Float32Array, VariantResult
-from ckv_core.variants import VariantSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,8 +193,9 @@ def curves(result: RunResult) -> list[Curve]:
             continue
         spec = spec_without(variant.spec, "budget")
         found.setdefault(spec, {}).setdefault(variant.receipt.budget_tokens, index)
-        alpha = VariantSpec.parse(variant.spec).params.get("alpha")
-        heads[spec] = (variant.label, None if alpha is None else float(alpha))
+        alpha = variant.params.get("alpha")
+        # An imported run may say anything here.
+        heads[spec] = (variant.label, float(alpha) if isinstance(alpha, int | float) else None)
     return [Curve(spec, *heads[spec], tuple(sorted(at.items()))) for spec, at in found.items()]
 
 

@@ -146,6 +146,7 @@ def point(text: str, heads: list[float]) -> VariantResult:
         label=spec.label,
         method=spec.method.name,
         critical=spec.critical,
+        params=dict(spec.params),
         receipt=Receipt(
             budget_tokens=budget,
             requested_entries=1,

@@ -59,12 +59,12 @@ def test_data_of_an_unknown_run_is_404(slug, tail):
     assert client(FakeServices()).get(f"/data/{slug}/{tail}").status_code == 404
 
 
-def test_a_table_of_a_run_with_an_unreadable_spec_says_so():
+def test_a_table_of_a_run_with_an_unreadable_spec_is_still_a_table():
     result = done_result()
     result.variants[1] = replace(result.variants[1], spec="snapkv:budget=nothing")
     answer = client(FakeServices(snapshot(result=result))).get(f"/data/{SLUG}/sweep.csv")
-    assert answer.status_code == 422
-    assert "Budget 'nothing' is not a number" in answer.text
+    assert answer.status_code == 200
+    assert "snapkv" in answer.text
 
 
 def test_retained_bits_are_those_of_the_variant():
