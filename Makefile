@@ -19,7 +19,7 @@ run: $(VENV)/.runtime model ## Set up and serve the app on http://127.0.0.1:7860
 	@exec $(PY) app.py
 
 test: $(VENV)/.dev model browser postgresql ## Set up, a browser included, and run all tests
-	$(PY) -m pytest -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile
 
 soak: $(VENV)/.dev postgresql ## Kill, fill and crowd the app ten times as long as `make test` does, with figures
 	CKV_SOAK=10 $(PY) -m pytest -s tests/reliability
