@@ -12,7 +12,7 @@ from scipy.stats import bootstrap
 
 from ckv_core.errors import ConfigError
 from ckv_core.events import RunResult
-from ckv_core.metrics.chain import check_chain
+from ckv_core.metrics.chain import check_chain, shared_kv_heads, tightness_of
 from ckv_core.quantities import QUANTITIES
 from ckv_core.records import VariantResult
 from ckv_core.sweep_reading import FIGURES
@@ -112,7 +112,9 @@ class Aggregate:
 
     Attributes:
         figures: by key of `sweep_reading.FIGURES`; `improved_heads`; `tightness`, the mean over
-            heads of L1 / theta; and by name of a quantity, its mean over heads, layers or steps.
+            heads of L1 / theta; `group_tightness`, the same over KV heads, of the sums over the
+            query heads that share one; and by name of a quantity, its mean over heads, layers or
+            steps.
         head_wins: None without a base in every prompt.
         violations: (prompt, head) pairs with sigma over 0.5 where the chain
             L1 <= theta <= theta-hat <= relaxed does not hold; None if the bounds were not measured.
@@ -175,14 +177,16 @@ def aggregate(results: Sequence[RunResult]) -> list[Aggregate]:
     if any([variant.spec for variant in result.variants] != specs for result in results):
         raise ConfigError("The runs have different variants; average runs of the same ones.")
     rows = zip(*(result.variants for result in results), strict=True)
-    return [_aggregate(variants) for variants in rows]
+    kv_heads = shared_kv_heads(results[0].model)
+    return [_aggregate(variants, kv_heads) for variants in rows]
 
 
-def _aggregate(variants: Sequence[VariantResult]) -> Aggregate:
+def _aggregate(variants: Sequence[VariantResult], kv_heads: int | None) -> Aggregate:
     readers: dict[str, Callable[[VariantResult], float | None]] = {
         **{key: figure.read for key, figure in FIGURES.items()},
         "improved_heads": _improved,
         "tightness": _tightness,
+        **({} if kv_heads is None else {"group_tightness": lambda v: _tightness(v, kv_heads)}),
         **{name: _mean_of(name) for name in QUANTITIES},
     }
     known = {
@@ -211,13 +215,11 @@ def _improved(variant: VariantResult) -> float | None:
     return variant.perturbation.improved_head_share if variant.perturbation else None
 
 
-def _tightness(variant: VariantResult) -> float | None:
-    theta = variant.analysis.get("theta")
-    if theta is None or variant.perturbation is None:
+def _tightness(variant: VariantResult, kv_heads: int | None = None) -> float | None:
+    found = tightness_of(variant, kv_heads)
+    if found is None or np.isnan(found).all():
         return None
-    heads = variant.perturbation.head_l1
-    known = ~np.isnan(heads) & (theta > 0)
-    return float((heads[known] / theta[known]).mean(dtype=np.float64)) if known.any() else None
+    return float(np.nanmean(found, dtype=np.float64))
 
 
 def _mean_of(name: str) -> Callable[[VariantResult], float | None]:
