@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from ckv_core.cli.evidence import held, spans_of
 from ckv_core.cli.tables import interval, print_table
 from ckv_core.events import RunResult
 from ckv_core.ladder import ladder_of
+from ckv_core.metrics.evidence import held, spans_of
 from ckv_core.metrics.intervals import Aggregate, aggregate, interval_note, mean_interval
 from ckv_core.quantities import QUANTITIES
 

@@ -1,41 +1,12 @@
-"""Which variants still hold a passage: what `compare --evidence` and `analyse` read and print."""
+"""Which variants still hold a passage: what `compare --evidence` prints."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-
-import numpy as np
 
 from ckv_core.cli.tables import print_table, share
 from ckv_core.errors import PromptError
 from ckv_core.events import RunResult
-from ckv_core.metrics.evidence import evidence, occurrences
-from ckv_core.records import PromptInfo, VariantResult
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """How much of a passage one variant holds, over all its occurrences.
-
-    Attributes:
-        entries: (layer, KV head, position) slots of the passage that are kept.
-        slots: all of them.
-        whole: (layer, KV head) pairs that hold an occurrence without a gap.
-        heads: all such pairs, in layers that may lose entries.
-        mean: share of the slots held, averaged over the occurrences.
-        chance: what chance would hold of them.
-    """
-
-    entries: int
-    slots: int
-    whole: int
-    heads: int
-    mean: float
-    chance: float
-
-
-def spans_of(prompt: PromptInfo, text: str) -> list[tuple[int, int]]:
-    """Where a text occurs in the compressed prompt; empty if it does not."""
-    return occurrences(prompt.pieces[: prompt.compressed_tokens], text)
+from ckv_core.metrics.evidence import held, spans_of
+from ckv_core.records import PromptInfo
 
 
 def check_evidence(prompt: PromptInfo, texts: Sequence[str]) -> None:
@@ -50,33 +21,6 @@ def check_evidence(prompt: PromptInfo, texts: Sequence[str]) -> None:
                 f"--evidence {text!r} does not occur in the compressed prompt; copy the words "
                 "from the context."
             )
-
-
-def held(
-    variant: VariantResult, spans: Sequence[tuple[int, int]], layers: Sequence[int]
-) -> Held | None:
-    """What one variant holds; None for the full cache, or where there is no span.
-
-    Args:
-        variant: a finished one.
-        spans: (first, end) positions of each occurrence.
-        layers: that may lose entries.
-    """
-    if variant.retained is None or not spans or not layers:
-        return None
-    protected = {name: int(variant.params.get(name, 0)) for name in ("sinks", "window")}
-    shares = [evidence(variant.retained, span, layers, protected) for span in spans]
-    mask = variant.retained.mask()[list(layers)]
-    parts = [mask[:, :, first:end] for first, end in spans]
-    whole = np.any([part.all(axis=2) for part in parts], axis=0)
-    return Held(
-        entries=sum(int(part.sum()) for part in parts),
-        slots=sum(part.size for part in parts),
-        whole=int(whole.sum()),
-        heads=whole.size,
-        mean=sum(each.mean for each in shares) / len(shares),
-        chance=sum(each.chance for each in shares) / len(shares),
-    )
 
 
 def print_evidence(result: RunResult, texts: Sequence[str]) -> None:

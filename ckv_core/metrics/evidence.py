@@ -5,23 +5,34 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ckv_core.errors import PromptError
-from ckv_core.records import Float32Array, RetainedSet
+from ckv_core.records import Float32Array, PromptInfo, RetainedSet, VariantResult
+
+PROTECTED = ("sinks", "window")  # knobs: first and last tokens that are always kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class EvidenceShares:
-    """How much of a span one variant holds, 0 to 1.
+class Held:
+    """How much of a passage one variant holds, over all its occurrences; shares are 0 to 1.
 
     Attributes:
-        per_layer: [layers] share of the span's (KV head, position) slots held; NaN in layers
-            that are not evictable.
-        mean: over the evictable layers.
+        entries: (layer, KV head, position) slots of the passage that are kept.
+        slots: all of them, in layers that may lose entries.
+        whole: (layer, KV head) pairs that hold an occurrence without a gap.
+        heads: all such pairs.
+        per_layer: [layers] share of the layer's slots held, averaged over the occurrences; NaN
+            in layers that are not evictable.
+        mean: of that over the evictable layers.
         chance_per_layer: [layers] what the layer's budget would hold of it by chance.
         chance: mean of that over the evictable layers.
     """
 
+    entries: int
+    slots: int
+    whole: int
+    heads: int
     per_layer: Float32Array
     mean: float
     chance_per_layer: Float32Array
@@ -40,14 +51,41 @@ def occurrences(pieces: Sequence[str], text: str) -> list[tuple[int, int]]:
         text is blank or does not occur.
     """
     words = text.casefold().split()
-    if not words:
-        return []
     folded = [piece.casefold() for piece in pieces]
     ends = np.cumsum([len(piece) for piece in folded])
+    # A text longer than the prompt is not worth compiling: that may take seconds.
+    if not words or not folded or sum(map(len, words)) + len(words) - 1 > ends[-1]:
+        return []
     found = re.finditer(r"\s+".join(map(re.escape, words)), "".join(folded))
     borders = np.array([(match.start(), match.end() - 1) for match in found]).reshape(-1, 2)
     tokens = np.searchsorted(ends, borders, side="right")
     return [(int(first), int(last) + 1) for first, last in tokens]
+
+
+def spans_of(prompt: PromptInfo, text: str) -> list[tuple[int, int]]:
+    """Where a text occurs in the compressed prompt; empty if it does not."""
+    return occurrences(prompt.pieces[: prompt.compressed_tokens], text)
+
+
+def held(
+    variant: VariantResult, spans: Sequence[tuple[int, int]], layers: Sequence[int]
+) -> Held | None:
+    """What one variant holds; None for the full cache, or where there is no span.
+
+    Args:
+        variant: a finished one.
+        spans: (first, end) positions of each occurrence.
+        layers: that may lose entries.
+
+    Raises:
+        PromptError: a span is empty or not inside the compressed prompt.
+    """
+    if variant.retained is None or not spans or not layers:
+        return None
+    params = {name: variant.params.get(name) for name in PROTECTED}
+    # An imported run may say anything here.
+    protected = {name: n for name, n in params.items() if isinstance(n, int) and n > 0}
+    return _over(variant.retained, spans, layers, protected)
 
 
 def evidence(
@@ -55,10 +93,10 @@ def evidence(
     span: tuple[int, int],
     evictable_layers: Sequence[int],
     protected: Mapping[str, int],
-) -> EvidenceShares:
-    """Share of a span's slots that one variant holds, and what chance would hold.
+) -> Held:
+    """What one variant holds of one span, and what chance would hold.
 
-    Chance, per layer: with n positions, P of them protected, p of the span's s positions
+    Chance, per layer: with n positions, P of them protected, p of a span's s positions
     protected and K slots kept in G KV heads, the K - G P slots beyond the protected ones lie
     anywhere in the n - P others with equal probability. Expected share
     = (p + (s - p) (K - G P) / (G (n - P))) / s; protected positions count 1.
@@ -66,35 +104,64 @@ def evidence(
     Args:
         retained: what the variant kept.
         span: (first, end) positions, inside the compressed prompt.
-        evictable_layers: layers that may lose entries.
+        evictable_layers: layers that may lose entries; at least one.
         protected: first tokens (`sinks`) and last tokens (`window`) that are always kept.
 
     Raises:
         PromptError: the span is empty or not inside the compressed prompt.
     """
-    first, end = span
-    positions, heads = retained.positions, retained.kv_heads
-    if not 0 <= first < end <= positions:
-        raise PromptError(
-            f"Tokens {first:,} to {end:,} are not a passage of the compressed prompt, which has "
-            f"{positions:,} tokens; select text inside it."
-        )
-    mask = retained.mask()[list(evictable_layers)]
+    return _over(retained, [span], evictable_layers, protected)
+
+
+def _over(
+    retained: RetainedSet,
+    spans: Sequence[tuple[int, int]],
+    layers: Sequence[int],
+    protected: Mapping[str, int],
+) -> Held:
+    positions, kv_heads = retained.positions, retained.kv_heads
+    for first, end in spans:
+        if not 0 <= first < end <= positions:
+            raise PromptError(
+                f"Tokens {first:,} to {end:,} are not a passage of the compressed prompt, which "
+                f"has {positions:,} tokens; select text inside it."
+            )
+    mask, borders = retained.mask(), np.array(spans)
+    tokens = borders[:, 1] - borders[:, 0]
     fixed = np.zeros(positions, dtype=np.bool_)
     fixed[: protected.get("sinks", 0)] = True
     fixed[max(positions - protected.get("window", 0), 0) :] = True
-    spare = mask.sum(axis=(1, 2)) - heads * fixed.sum()
-    by_chance = spare / max(heads * int((~fixed).sum()), 1)
-    in_span = float(fixed[first:end].mean())
-    held = mask[:, :, first:end].mean(axis=(1, 2))
-    chance = in_span + (1.0 - in_span) * by_chance
-    per_layer = np.full(retained.layers, np.nan, dtype=np.float32)
+    in_span = _counts(fixed, borders) / tokens
+    free = kv_heads * int((~fixed).sum())
+    per_layer = np.full(retained.layers, np.nan)
     chance_per_layer = per_layer.copy()
-    per_layer[list(evictable_layers)] = held
-    chance_per_layer[list(evictable_layers)] = chance
-    return EvidenceShares(
-        per_layer=per_layer,
-        mean=float(held.mean()),
-        chance_per_layer=chance_per_layer,
-        chance=float(chance.mean()),
+    entries = whole = 0
+    for layer in layers:
+        kept = _counts(mask[layer], borders)
+        entries += int(kept.sum())
+        whole += int((kept == tokens).any(axis=1).sum())
+        by_chance = (int(mask[layer].sum()) - kv_heads * int(fixed.sum())) / max(free, 1)
+        per_layer[layer] = (kept / tokens).mean()
+        chance_per_layer[layer] = (in_span + (1.0 - in_span) * by_chance).mean()
+    heads = len(layers) * kv_heads
+    return Held(
+        entries=entries,
+        slots=heads * int(tokens.sum()),
+        whole=whole,
+        heads=heads,
+        per_layer=per_layer.astype(np.float32),
+        mean=float(np.nanmean(per_layer)),
+        chance_per_layer=chance_per_layer.astype(np.float32),
+        chance=float(np.nanmean(chance_per_layer)),
     )
+
+
+def _counts(mask: NDArray[np.bool_], borders: NDArray[np.int64]) -> NDArray[np.int32]:
+    """True values of [..., positions] inside each of [spans, 2], as [..., spans].
+
+    By running sums: a word of one letter may occur thousands of times.
+    """
+    before = np.zeros((*mask.shape[:-1], mask.shape[-1] + 1), np.int32)
+    np.cumsum(mask, axis=-1, out=before[..., 1:])
+    counts: NDArray[np.int32] = before[..., borders[:, 1]] - before[..., borders[:, 0]]
+    return counts

@@ -1,5 +1,6 @@
 """The evidence tracker: where a text lies in the tokens, and how many slots still hold it."""
 
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -7,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckv_core.cli.evidence import held
 from ckv_core.errors import PromptError
 from ckv_core.metrics.agreement import answer_found
-from ckv_core.metrics.evidence import evidence, occurrences
+from ckv_core.metrics.evidence import evidence, held, occurrences
 from ckv_core.records import RetainedSet, VariantResult
 
 words = st.text(alphabet="aAbß \n\u00a0.", max_size=12)
@@ -86,7 +86,7 @@ def test_a_span_outside_the_prompt_is_refused(span: tuple[int, int]) -> None:
         evidence(retained, span, [0, 1], {})
 
 
-def test_the_command_line_counts_slots_and_heads_that_hold_all_of_it() -> None:
+def test_slots_and_heads_that_hold_all_of_it_are_counted_over_the_occurrences() -> None:
     mask = np.zeros((3, 2, 10), dtype=np.bool_)
     mask[1] = True  # not evictable
     mask[0, 0, 2:4] = mask[0, 1, 2] = mask[2, 1, 6:8] = True
@@ -99,3 +99,30 @@ def test_the_command_line_counts_slots_and_heads_that_hold_all_of_it() -> None:
     assert (found.entries, found.slots, found.whole, found.heads) == (5, 16, 2, 4)
     assert found.mean == pytest.approx(5 / 16)
     assert found.chance == pytest.approx(5 / 40)
+    shares = [found.per_layer.tolist(), found.chance_per_layer.tolist()]
+    expected = [[3 / 8, float("nan"), 2 / 8], [3 / 20, float("nan"), 2 / 20]]
+    assert shares == [pytest.approx(each, nan_ok=True) for each in expected]
+
+
+@pytest.mark.parametrize("said", [0, -3, "4", 2.0, 10**15, True])
+def test_whatever_an_imported_variant_says_it_protects_its_passage_is_counted(
+    given: object,
+) -> None:
+    retained = RetainedSet.from_mask(np.ones((1, 2, 10), dtype=np.bool_))
+    params = {"sinks": said, "window": said}
+    variant = VariantResult(
+        spec="?", label="", method="x", critical=False, params=params, retained=retained
+    )
+    found = held(variant, [(2, 4)], [0])
+    assert (found.entries, found.mean, found.chance) == (4, 1.0, 1.0)
+
+
+def test_ten_thousand_occurrences_take_no_time() -> None:
+    mask = np.random.default_rng(1).random((30, 3, 20_000)) < 0.1
+    variant = VariantResult(
+        spec="", label="", method="x", critical=False, retained=RetainedSet.from_mask(mask)
+    )
+    start = time.process_time()
+    found = held(variant, [(at, at + 1) for at in range(0, 20_000, 2)], range(30))
+    assert time.process_time() - start < 3
+    assert found.entries == mask[:, :, ::2].sum()
