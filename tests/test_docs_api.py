@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.ui.served_app import served
+from ui.api import STOPPING
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXT = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
@@ -40,12 +41,14 @@ def test_the_python_examples_run(addresses, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"__name__": "example"}
     found = blocks("python", addresses)
-    assert len(found) == 4
+    assert len(found) == 5
     for block in found:
         exec(compile(block, "docs/api.md", "exec"), names)
     printed = capsys.readouterr().out
     assert "w0 w1 w2" in printed
-    assert "'compare', 'get_run', 'list_runs', 'export_run'" in printed
+    assert STOPPING in printed
+    assert re.search(r"^cancelled Cancelled on request\. \[", printed, re.MULTILINE)
+    assert "'compare', 'get_run', 'cancel', 'list_runs', 'export_run'" in printed
     assert "isError=False" in printed
     assert (tmp_path / "result.json").stat().st_size > 100
 

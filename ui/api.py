@@ -1,11 +1,10 @@
-"""What programs may call: four endpoints for gradio_client, MCP and ui/api_routes.py."""
+"""What programs may call: five endpoints for gradio_client, MCP and ui/api_routes.py."""
 
 import asyncio
 import inspect
 import json
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from functools import wraps
 from typing import Any, cast
 
@@ -23,7 +22,6 @@ from ckv_core.config import (
     CompareRequest,
 )
 from ckv_core.errors import CkvError, ConfigError
-from ckv_core.events import RunResult
 from ckv_core.json_fields import JsonField
 from ckv_core.knobs import DEFAULT_BUDGET
 from ckv_core.own_indices_json import own_from_json
@@ -31,6 +29,7 @@ from ckv_core.result_json import to_json
 from storage.library import SORTS
 from storage.records import RunFilter, RunSort
 from storage.repository import RunMissingError
+from ui.api_answers import Result, run_json
 from ui.forms import DEFAULT_VARIANTS
 from ui.pages.live import UNKNOWN_RUN
 from ui.routes import NOT_YET
@@ -45,24 +44,8 @@ POLL_S = 0.2
 MOST_RUNS = 100
 # An answer is built in memory and sent as one message; the bundle is packed and smaller.
 MOST_POSITIONS = 4_000_000
+STOPPING = "The run was asked to stop; what it has so far is kept."
 BROKEN = "The server could not do this; its log says why."
-# What get_run tells of a variant; the rest may be megabytes.
-SHORT = (
-    "spec",
-    "label",
-    "params",
-    "receipt",
-    "text",
-    "stopped",
-    "agreement",
-    "first_difference",
-    "answer_found",
-    "answer_scores",
-    "tokens_per_second",
-)
-FILES = ("result.json", "bundle.zip", "table.csv", "report.html")
-SHORT_PERTURBATION = ("kl", "final_hidden_l1", "improved_head_share")
-Result = dict[str, Any]
 
 
 class Api:
@@ -79,7 +62,7 @@ class Api:
 
     def register(self) -> None:
         """Make them known to Gradio; call inside the Blocks context."""
-        for method in (self.compare, self.get_run, self.list_runs, self.export_run):
+        for method in (self.compare, self.get_run, self.cancel, self.list_runs, self.export_run):
             # Not queued: MCP then calls the function with the request that carries the login.
             api(_endpoint(method), api_name=method.__name__, queue=False)
 
@@ -155,8 +138,23 @@ class Api:
             snapshot = await asyncio.to_thread(self._find, slug)
             left = until - asyncio.get_running_loop().time()
             if snapshot.is_final or left <= 0:
-                return _run_json(snapshot)
+                return run_json(snapshot)
             await asyncio.sleep(min(POLL_S, left))
+
+    def cancel(self, slug: str) -> Result:
+        """Stop a run and keep what it has so far; changes nothing if the run is over.
+
+        Returns at once; get_run tells when the run has stopped.
+
+        Args:
+            slug: Name of the run.
+        """
+        was_over = self._find(slug).is_final
+        self._services.cancel_run(slug)
+        snapshot = self._find(slug)
+        over, state = snapshot.is_final, snapshot.state
+        told = f"This run is over already ({state}); nothing was changed." if was_over else STOPPING
+        return {"slug": snapshot.slug, "state": state, "over": over, "told": told}
 
     def list_runs(  # noqa: PLR0913, PLR0917 - the arguments are the endpoint's
         self,
@@ -222,41 +220,6 @@ class Api:
         if not is_slug(slug):
             raise RunMissingError(UNKNOWN_RUN)
         return self._services.snapshot(str(slug))
-
-
-def _run_json(snapshot: RunSnapshot) -> Result:
-    request, result, progress = snapshot.request, snapshot.result, snapshot.progress
-    data = f"/data/{snapshot.slug}"
-    return {
-        "slug": snapshot.slug,
-        "title": snapshot.title,
-        "state": snapshot.state,
-        "reason": snapshot.reason,
-        "over": snapshot.is_final,
-        "link": f"/r/{snapshot.slug}",
-        "progress": {"stage": progress.stage, "fraction": progress.fraction} if progress else None,
-        "queue_ahead": snapshot.queue_ahead,
-        "model": request.model,
-        "scenario": request.scenario,
-        "prompt_tokens": result.prompt.tokens if result.prompt else None,
-        "variants": _variants_json(result),
-        "timings_ms": dict(snapshot.stage_ms),
-        "files": {name: f"{data}/{name}" for name in FILES},
-    }
-
-
-def _variants_json(result: RunResult) -> list[Result]:
-    """The short part of docs/result_json.md."""
-    light = [
-        replace(v, retained=None, token_ids=(), token_texts=(), analysis={}, forced_steps=())
-        for v in result.variants
-    ]
-    rows = to_json(replace(result, variants=light, prompt=None))["variants"]
-    return [
-        {name: row[name] for name in SHORT}
-        | {name: row["perturbation"].get(name) for name in SHORT_PERTURBATION}
-        for row in rows
-    ]
 
 
 def _texts(field: JsonField, most: int) -> tuple[str, ...]:

@@ -1,4 +1,7 @@
-"""The endpoints of ui/api.py as plain JSON routes: POST and GET /api/runs, GET /api/runs/SLUG."""
+"""The endpoints of ui/api.py as plain JSON routes.
+
+POST and GET /api/runs, GET /api/runs/SLUG, POST /api/runs/SLUG/cancel.
+"""
 
 import asyncio
 import inspect
@@ -24,27 +27,35 @@ STATUSES: dict[type[CkvError], int] = {
     RunMissingError: 404,
     LimitError: 429,
 }
+Answer = tuple[Any, int]  # what is sent as JSON, and the status
 NO_OBJECT = 'Send a JSON object with the arguments, such as {"context": "a long text"}.'
 
 
 def api_routes(api: Api) -> list[Route]:
     """All routes; the guard in front of them knows who asks."""
 
-    async def compare(request: Request) -> Any:
-        return await asyncio.to_thread(_call, api.compare, _read_object(await request.body()))
+    async def compare(request: Request) -> Answer:
+        given = _read_object(await request.body())
+        return await asyncio.to_thread(_call, api.compare, given), 202
 
-    async def list_runs(request: Request) -> Any:
+    async def list_runs(request: Request) -> Answer:
         given = _read_query(request, api.list_runs)
-        return await asyncio.to_thread(_call, api.list_runs, given)
+        return await asyncio.to_thread(_call, api.list_runs, given), 200
 
-    async def get_run(request: Request) -> Any:
+    async def get_run(request: Request) -> Answer:
         given = _read_query(request, api.get_run)
-        return await _call(api.get_run, given | {"slug": request.path_params["slug"]})
+        return await _call(api.get_run, given | request.path_params), 200
+
+    async def cancel(request: Request) -> Answer:
+        given = _read_query(request, api.cancel)
+        answer = await asyncio.to_thread(_call, api.cancel, given | request.path_params)
+        return answer, 200 if answer["over"] else 202
 
     return [
-        Route("/api/runs", _answering(compare, 202), methods=["POST"]),
+        Route("/api/runs", _answering(compare), methods=["POST"]),
         Route("/api/runs", _answering(list_runs)),
         Route("/api/runs/{slug}", _answering(get_run)),
+        Route("/api/runs/{slug}/cancel", _answering(cancel), methods=["POST"]),
     ]
 
 
@@ -85,11 +96,12 @@ def _read_query(request: Request, method: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _answering(
-    handle: Callable[[Request], Awaitable[Any]], status: int = 200
+    handle: Callable[[Request], Awaitable[Answer]],
 ) -> Callable[[Request], Awaitable[Response]]:
     async def answer(request: Request) -> Response:
         try:
-            return JSONResponse(await handle(request), status, headers=NO_STORE)
+            content, status = await handle(request)
+            return JSONResponse(content, status, headers=NO_STORE)
         except CkvError as error:
             codes = [code for kind, code in STATUSES.items() if isinstance(error, kind)]
             return JSONResponse({"error": str(error)}, codes[0] if codes else 503, headers=NO_STORE)

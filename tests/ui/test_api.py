@@ -18,7 +18,7 @@ from ui.api import BROKEN, Api
 from ui.limits import Limits
 from ui.settings import Settings
 
-NAMES = ["compare", "get_run", "list_runs", "export_run"]
+NAMES = ["compare", "get_run", "cancel", "list_runs", "export_run"]
 EMPTY = "The context is empty; paste or upload a text first."
 
 
@@ -56,7 +56,7 @@ def slug(app, ann) -> str:
 # --- what is offered ------------------------------------------------------------------------
 
 
-def test_the_four_endpoints_and_nothing_else_are_documented(app):
+def test_the_five_endpoints_and_nothing_else_are_documented(app):
     with app.client("ann") as client:
         info = client.get("/gradio_api/info").json()
     assert list(info["named_endpoints"]) == [f"/{name}" for name in NAMES]
@@ -215,7 +215,7 @@ def test_nobody_gets_anywhere_without_a_login(app, slug):
         assert nobody.post("/api/runs", json={"context": "x"}).status_code == 401
         table = [("GET", "/api/runs"), ("GET", f"/api/runs/{slug}"), *every_route(app.routes)]
         tools = [row for row in table if row[1].startswith(("/api/", "/gradio_api/mcp"))]
-        assert len(tools) >= 6
+        assert len(tools) >= 7
         for method, path in tools:
             assert nobody.request(method, path).status_code == 401, path
 
@@ -223,7 +223,7 @@ def test_nobody_gets_anywhere_without_a_login(app, slug):
 def test_another_users_run_looks_like_none(app, slug):
     bob = gradio_client(app, "bob")
     assert bob.predict(api_name="/list_runs") == {"total": 0, "runs": []}
-    for name in ("/get_run", "/export_run"):
+    for name in ("/get_run", "/cancel", "/export_run"):
         with pytest.raises(AppError, match="There is no run"):
             bob.predict(slug, api_name=name)
     with app.client("bob") as client:

@@ -14,14 +14,22 @@ from mcp.client.streamable_http import streamable_http_client
 
 from ckv_core.errors import ConfigError
 from tests.e2e.app_runner import free_port
-from tests.ui.scripted_services import end_of, make_client, request
+from tests.ui.scripted_services import (
+    ENDLESS,
+    end_of,
+    generating,
+    make_client,
+    request,
+    wait_until,
+)
 from tests.ui.served_app import by, served
 from ui import serve as serve_module
+from ui.api import STOPPING
 from ui.build import launch_options
 from ui.services import Services
 from ui.settings import Settings
 
-NAMES = ["compare", "get_run", "list_runs", "export_run"]
+NAMES = ["compare", "get_run", "cancel", "list_runs", "export_run"]
 EMPTY = "The context is empty; paste or upload a text first."
 
 
@@ -58,7 +66,13 @@ def by_mcp(app, user, work):
     return asyncio.run(run())
 
 
-def test_mcp_has_the_four_tools_with_descriptions(app):
+def call_tool(app, user, name, arguments):
+    """Whether the call failed, and the text of its answer."""
+    answer = by_mcp(app, user, lambda session: session.call_tool(name, arguments))
+    return answer.isError, answer.content[0].text
+
+
+def test_mcp_has_the_five_tools_with_descriptions(app):
     tools = by_mcp(app, "ann", lambda session: session.list_tools()).tools
     assert [tool.name for tool in tools] == NAMES
     for tool in tools:
@@ -68,10 +82,7 @@ def test_mcp_has_the_four_tools_with_descriptions(app):
 
 
 def test_mcp_acts_for_who_is_logged_in(app, slug):
-    def call(user, name, arguments):
-        answer = by_mcp(app, user, lambda session: session.call_tool(name, arguments))
-        return answer.isError, answer.content[0].text
-
+    call = partial(call_tool, app)
     failed, text = call("ann", "list_runs", {"limit": 100})
     assert not failed
     assert slug in [row["slug"] for row in json.loads(text)["runs"]]
@@ -81,6 +92,19 @@ def test_mcp_acts_for_who_is_logged_in(app, slug):
     assert failed
     assert text.startswith("There is no run")
     assert call("ann", "compare", {"context": ""}) == (True, EMPTY)
+
+
+def test_mcp_cancels_a_run_of_who_is_logged_in(app):
+    with by("ann"):
+        slug = app.services.start_run(request(ENDLESS))
+        wait_until(app.services, slug, generating)
+    failed, text = call_tool(app, "bob", "cancel", {"slug": slug})
+    assert (failed, text[:15]) == (True, "There is no run")
+    failed, text = call_tool(app, "ann", "cancel", {"slug": slug})
+    assert (failed, json.loads(text)["told"]) == (False, STOPPING)
+    with by("ann"):
+        end = end_of(app.services, slug)
+    assert (end.state, end.result.variants[0].text[:3]) == ("cancelled", "w0 ")
 
 
 def test_mcp_refuses_strangers(app):
