@@ -106,7 +106,7 @@ def test_slots_and_heads_that_hold_all_of_it_are_counted_over_the_occurrences() 
 
 @pytest.mark.parametrize("said", [0, -3, "4", 2.0, 10**15, True])
 def test_whatever_an_imported_variant_says_it_protects_its_passage_is_counted(
-    given: object,
+    said: object,
 ) -> None:
     retained = RetainedSet.from_mask(np.ones((1, 2, 10), dtype=np.bool_))
     params = {"sinks": said, "window": said}
