@@ -11,6 +11,7 @@ from ckv_core.errors import CkvError
 from ckv_core.events import RunResult
 from ckv_core.result_json import to_json
 from ui.charts.analysis_table import analysis_csv
+from ui.charts.bounds import bounds_csv
 from ui.charts.ladder import ladder_csv
 from ui.charts.sweep_csv import alphas_csv, sweep_csv
 from ui.charts.tables import (
@@ -43,6 +44,7 @@ TABLES: dict[str, Callable[[RunResult], str]] = {
     "forced": forced_csv,
     "follow_ups": follow_ups_csv,
     "analysis": analysis_csv,
+    "bounds": bounds_csv,
     "ladder": ladder_csv,
     "sweep": sweep_csv,
     "alphas": alphas_csv,

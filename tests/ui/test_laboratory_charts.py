@@ -7,7 +7,7 @@ import pytest
 
 from ckv_core.metrics.chain import check_chain
 from tests.ui.analysed_run import analysed
-from tests.ui.page_fakes import done_result, snapshot
+from tests.ui.page_fakes import QUERY_HEADS, done_result, snapshot
 from ui import chart_views
 from ui.charts.analysis_table import analysis_csv
 from ui.charts.bounds import bounds_figure, sigma_figure, tightness_figure
@@ -56,7 +56,7 @@ def test_the_chain_is_counted_where_sigma_is_above_one_half():
     broken["theta"][2, 3] = -1
     result.variants[1] = dataclasses.replace(result.variants[1], analysis=broken)
     assert check_chain(result.variants[1]).violations == 1
-    assert "1 violations in 10 heads" in bounds_figure(result, 1).layout.title.subtitle.text
+    assert "1 violations in 10 query heads" in bounds_figure(result, 1).layout.title.subtitle.text
 
 
 def test_bounds_of_every_size_can_be_read_and_crosses_stand_below_them():
@@ -104,6 +104,28 @@ def test_tightness_is_the_sorted_ratio():
     assert np.all(np.diff(curve.x) >= 0)
     assert curve.y[-1] == 1
     assert curve.x.max() == pytest.approx(11 / 23)
+
+
+def test_the_bounds_can_be_read_per_kv_head():
+    result = analysed()
+    bounds = figure_of(result, "bounds", {"variant": "1", "per": "kv_head"})
+    assert bounds.layout.title.subtitle.text == "0 violations in 5 KV heads with sigma > 0.5; n = 6"
+    moved = result.variants[1].perturbation.head_l1
+    by_loop = sorted(float(row[at] + row[at + 1]) for row in moved for at in (0, 2))
+    np.testing.assert_allclose(bounds.data[0].y, np.where(np.array(by_loop) > 0, by_loop, np.nan))
+    assert bounds.data[4].name == "sigma at most 0.5: 1 KV heads"
+    curve = figure_of(result, "tightness", {"per": "kv_head"}).data[0]
+    np.testing.assert_allclose(curve.x, [x / (2 * x + 2) for x in by_loop], rtol=1e-6)
+
+
+def test_kv_heads_are_offered_only_where_query_heads_share_them():
+    result = analysed()
+    names = [control.name for control in CHARTS["bounds"].controls(result)]
+    assert names == ["variant", "per"]
+    result.model = dataclasses.replace(result.model, kv_heads=QUERY_HEADS)
+    assert CHARTS["tightness"].controls(result) == []
+    figure = figure_of(result, "tightness", {"per": "kv_head"})
+    assert "n = 12 query heads" in figure.layout.title.subtitle.text
 
 
 def test_wins_count_the_heads_below_the_base():

@@ -1,14 +1,29 @@
-"""Stage 1's attention mass, the chain of bounds and how tight it is, head by head."""
+"""Stage 1's attention mass, the chain of bounds and how tight it is, head by head.
+
+The bounds can be read per query head, or per KV head: of the sums over the query heads that share
+its kept set.
+"""
+
+from collections.abc import Iterator
 
 import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from ckv_core.events import RunResult
-from ckv_core.metrics.chain import ASSUMED_MASS, chain_of, check_chain
+from ckv_core.metrics.chain import (
+    ASSUMED_MASS,
+    chain_of,
+    check_chain,
+    head_sums,
+    lowest_sigma,
+    shared_kv_heads,
+    tightness_of,
+)
 from ckv_core.records import Float32Array
 from ui.charts.layout import TEXT_COLOR, display_names, empty_figure, new_figure, variant_line
 from ui.charts.measured import holders, values_of
+from ui.charts.tables import Cell, csv_text, number
 from ui.palette import color_of
 
 _CHAIN_LOOKS = (
@@ -17,30 +32,33 @@ _CHAIN_LOOKS = (
     ("theta-hat", "markers", "triangle-up"),
     ("relaxed theta", "markers", "diamond-open"),
 )
+_SUMMED = ("head_l1", "theta", "theta_hat", "theta_relaxed")
 NO_BOUNDS = "Run with “Bounds and oracles” to measure this."
 
 
-def bounds_figure(result: RunResult, index: int) -> go.Figure:
+def bounds_figure(result: RunResult, index: int, kv_heads: int | None = None) -> go.Figure:
     """The measured head L1 and its three upper bounds, heads ordered by the measured value.
 
     Definition: L, theta, theta-hat and relaxed theta of the paper's theorems 2 to 4 with the true
     attention of the first decoding step. Theta and theta-hat bound L always; the relaxed one is
     above theta-hat only where stage 1's mass sigma is above 0.5, so heads at or below it stand as
     crosses at the foot. Unit: L1, on a logarithmic axis, where what is not above 0 has no place.
-    n = query heads of one prompt, one step.
+    n = query heads of one prompt, one step; with `kv_heads` KV heads, each of its query heads' sums
+    and covered only if all of them are.
     """
-    variant = display_names(result.variants)[index]
-    title = f"{variant}: bounds of the head L1"
-    chain, found = chain_of(result.variants[index]), check_chain(result.variants[index])
-    sigma = values_of(result, index, "sigma_stage1")
+    label, variant = display_names(result.variants)[index], result.variants[index]
+    title = f"{label}: bounds of the {'head L1' if kv_heads is None else 'L1 per KV head'}"
+    chain, found = chain_of(variant, kv_heads), check_chain(variant, kv_heads)
+    sigma = lowest_sigma(variant, kv_heads)
     if chain is None or found is None or sigma is None:
         return empty_figure(title, NO_BOUNDS)
     flat = chain.reshape(len(chain), -1)
     order = np.argsort(flat[0], kind="stable")
     order = order[np.isfinite(flat[:, order]).all(axis=0)]
-    subtitle = f"{found.violations} violations in {found.covered:,} heads with sigma > 0.5"
+    kind = _kind(kv_heads)
+    subtitle = f"{found.violations} violations in {found.covered:,} {kind}s with sigma > 0.5"
     figure = new_figure(title, f"{subtitle}; n = {found.heads:,}", legend_rows=5)
-    where = head_names(chain[0], order)
+    where = head_names(chain[0], order, kind)
     shown = np.where(flat > 0, flat, np.float32(np.nan))[:, order]
     for at, (name, mode, symbol) in enumerate(_CHAIN_LOOKS):
         trace = variant_line(at + 1, name, shown[at], "L1")
@@ -49,8 +67,8 @@ def bounds_figure(result: RunResult, index: int) -> go.Figure:
         figure.add_trace(trace)
     positive = shown[np.isfinite(shown)]
     foot = np.float32(positive.min() / 2 if positive.size else 1)
-    _mark_uncovered(figure, sigma.reshape(-1)[order], where, np.full(len(order), foot))
-    figure.update_xaxes(title_text="query heads, by measured L1")
+    _mark_uncovered(figure, sigma.reshape(-1)[order], where, np.full(len(order), foot), kind)
+    figure.update_xaxes(title_text=f"{kind}s, by measured L1")
     figure.update_yaxes(title_text="L1", type="log", dtick=1, exponentformat="power")
     return figure
 
@@ -99,47 +117,75 @@ def sigma_figure(result: RunResult, index: int) -> go.Figure:
     return figure
 
 
-def tightness_figure(result: RunResult) -> go.Figure:
+def tightness_figure(result: RunResult, kv_heads: int | None = None) -> go.Figure:
     """How near the measured head L1 comes to its bound theta, one curve per variant.
 
     Definition: for each x, the share of query heads whose L / theta is at most x; a bound that
-    were reached everywhere would jump to 1 at x = 1. Unit: ratio. n = query heads, one step.
+    were reached everywhere would jump to 1 at x = 1. Unit: ratio. n = query heads, one step; with
+    `kv_heads` KV heads, each the sum of its query heads' L over the sum of their theta.
     """
-    title = "Tightness of the bound, L / theta"
-    indices = [i for i in holders(result, "theta") if values_of(result, i, "head_l1") is not None]
-    if not indices:
+    title = f"Tightness of the bound, L / theta{'' if kv_heads is None else ', per KV head'}"
+    found = {i: tightness_of(result.variants[i], kv_heads) for i in holders(result, "theta")}
+    curves = {i: np.sort(each[~np.isnan(each)]) for i, each in found.items() if each is not None}
+    if not curves:
         return empty_figure(title, NO_BOUNDS)
     names = display_names(result.variants)
-    curves = {i: _tightness(result, i) for i in indices}
-    n = max(len(curve) for curve in curves.values())
-    figure = new_figure(title, f"Share of n = {n:,} heads at or below x", legend_rows=len(curves))
+    n, kind = max(len(curve) for curve in curves.values()), _kind(kv_heads)
+    figure = new_figure(title, f"Share of n = {n:,} {kind}s at or below x", legend_rows=len(curves))
     for index, curve in curves.items():
         share = (np.arange(1, len(curve) + 1) / max(len(curve), 1)).astype(np.float32)
         line = variant_line(index, names[index], share, "")
         line.update(x=curve, mode="lines", hovertemplate="L / theta up to %{x:.3f}: %{y:.0%}")
         figure.add_trace(line)
     figure.update_xaxes(title_text="L / theta", rangemode="tozero")
-    figure.update_yaxes(title_text="share of heads", range=[0, 1.02])
+    figure.update_yaxes(title_text=f"share of {kind}s", range=[0, 1.02])
     return figure
 
 
-def head_names(values: Float32Array, order: NDArray[np.int64]) -> list[str]:
-    """`layer 3, head 1` of each flattened place."""
+def bounds_csv(result: RunResult) -> str:
+    """Data of `bounds_figure` and `tightness_figure`: one line per variant and head of each kind.
+
+    Of a KV head the four L1 are sums over its query heads, and sigma is their lowest.
+    """
+    return csv_text(
+        ("variant", "spec", "per", "layer", "head", *_SUMMED, "sigma_stage1", "tightness"),
+        _rows(result),
+    )
+
+
+def head_names(
+    values: Float32Array, order: NDArray[np.int64], kind: str = "query head"
+) -> list[str]:
+    """`layer 3, query head 1` of each flattened place."""
     heads = values.shape[1]
-    return [f"layer {at // heads}, head {at % heads}" for at in order]
+    return [f"layer {at // heads}, {kind} {at % heads}" for at in order]
 
 
-def _tightness(result: RunResult, index: int) -> Float32Array:
-    """Sorted L / theta of the heads where it is defined."""
-    l1, theta = values_of(result, index, "head_l1"), values_of(result, index, "theta")
-    if l1 is None or theta is None:
-        return np.array([], np.float32)
-    valid = np.isfinite(l1) & np.isfinite(theta) & (theta > 0)
-    return np.sort(l1[valid] / theta[valid]).astype(np.float32)
+def _rows(result: RunResult) -> Iterator[tuple[Cell, ...]]:
+    shared = shared_kv_heads(result.model)
+    for index in holders(result, "theta"):
+        variant = result.variants[index]
+        arrays = [values_of(result, index, name) for name in _SUMMED]
+        for kv_heads in (None,) if shared is None else (None, shared):
+            columns = [None if each is None else head_sums(each, kv_heads) for each in arrays]
+            columns += [lowest_sigma(variant, kv_heads), tightness_of(variant, kv_heads)]
+            shape = next(each.shape for each in columns if each is not None)
+            for at in np.ndindex(*shape):
+                cells = (None if each is None else number(each[at]) for each in columns)
+                yield (index, variant.spec, _kind(kv_heads), *at, *cells)
+
+
+def _kind(kv_heads: int | None) -> str:
+    """What is counted: the heads that one number stands for."""
+    return "query head" if kv_heads is None else "KV head"
 
 
 def _mark_uncovered(
-    figure: go.Figure, sigma: Float32Array, where: list[str], heights: Float32Array
+    figure: go.Figure,
+    sigma: Float32Array,
+    where: list[str],
+    heights: Float32Array,
+    kind: str = "query head",
 ) -> None:
     """Crosses at the heads that assumption 1 leaves out."""
     at = np.flatnonzero(sigma <= ASSUMED_MASS)
@@ -147,7 +193,7 @@ def _mark_uncovered(
         go.Scatter(
             x=at.astype(np.int16),
             y=heights[at],
-            name=f"sigma at most 0.5: {len(at):,} heads",
+            name=f"sigma at most 0.5: {len(at):,} {kind}s",
             mode="markers",
             marker={"symbol": "x", "size": 8, "color": color_of(2)},
             customdata=[where[i] for i in at],

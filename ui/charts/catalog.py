@@ -6,6 +6,7 @@ from typing import cast
 import plotly.graph_objects as go
 
 from ckv_core.events import RunResult
+from ckv_core.metrics.chain import shared_kv_heads
 from ui.charts.alphas import chosen_alphas_figure
 from ui.charts.bounds import bounds_figure, sigma_figure, tightness_figure
 from ui.charts.cache import budgets_figure
@@ -29,6 +30,7 @@ _LAYER_AGAINST = [
     ("reduction", "reduction: base minus CriticalKV"),
     ("ratio", "ratio: CriticalKV / base"),
 ]
+_PER = [("head", "query head"), ("kv_head", "KV head (sum over its query heads)")]
 _MEASURED = ("distance", "mass", "bound", "oracle")
 
 
@@ -94,6 +96,16 @@ def _oracle_controls(result: RunResult) -> list[Control]:
 
 def _bound_controls(result: RunResult) -> list[Control]:
     return _variants(result, holders(result, "theta"))
+
+
+def _per_controls(result: RunResult) -> list[Control]:
+    """Whose bounds; no choice where every query head has a KV head of its own."""
+    return [] if shared_kv_heads(result.model) is None else [Control("per", "Per", _PER)]
+
+
+def _kv_heads(result: RunResult, chosen: Choices) -> int | None:
+    """KV heads to sum over; None for query heads as they are."""
+    return shared_kv_heads(result.model) if chosen.get("per") == "kv_head" else None
 
 
 def _measured(result: RunResult) -> bool:
@@ -195,18 +207,20 @@ _ALL: tuple[Chart[RunResult], ...] = (
     Chart(
         name="bounds",
         title="Bounds of the head L1",
-        csv="analysis",
-        controls=_bound_controls,
+        csv="bounds",
+        controls=lambda result: [*_bound_controls(result), *_per_controls(result)],
         has_data=_bounded,
-        draw=lambda result, chosen: bounds_figure(result, _index(chosen)),
+        draw=lambda result, chosen: bounds_figure(
+            result, _index(chosen), _kv_heads(result, chosen)
+        ),
     ),
     Chart(
         name="tightness",
         title="Tightness of the bound",
-        csv="analysis",
-        controls=no_controls,
+        csv="bounds",
+        controls=_per_controls,
         has_data=_bounded,
-        draw=lambda result, _: tightness_figure(result),
+        draw=lambda result, chosen: tightness_figure(result, _kv_heads(result, chosen)),
     ),
 )
 CHARTS: dict[str, Chart[RunResult]] = {
