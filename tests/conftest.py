@@ -1,13 +1,15 @@
-"""Databases for tests: every test that takes one of these runs on SQLite and on PostgreSQL."""
+"""A browser for tests, and databases: a test that takes one runs on SQLite and on PostgreSQL."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from itertools import count
 
 import pytest
+from playwright.sync_api import Browser
 from sqlalchemy import text
 
 from storage.database import Database, default_url, open_database
+from tests.browser import chromium
 from tests.postgresql_server import PostgresqlServer, UnavailableError, running_server
 
 _numbers = count()
@@ -48,3 +50,10 @@ def database(opened: Database) -> Database:
     with opened.write() as session:
         session.execute(text("DELETE FROM runs"))
     return opened
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Not for the session: only one Playwright can run in a thread, and a test may start one."""
+    with chromium() as browser:
+        yield browser

@@ -12,15 +12,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 READY = re.compile(r"ready at (http://\S+)/")
 START_LIMIT_S = 90
-BROWSER_ARGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,19 +1,17 @@
 """Starts the real app in a folder of its own and opens it in a real browser."""
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page
 
 from ckv_core.config import DEFAULT_MODEL
 from ckv_core.home import home_folder
 from tests.e2e.app_runner import (
-    BROWSER_ARGS,
     ROOT,
     App,
     Watched,
@@ -73,20 +71,6 @@ def start_app(
 def app(start_app: Callable[..., App]) -> App:
     """The app that most tests share."""
     return start_app()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """Chromium of the system, or Playwright's own.
-
-    Not for the session: only one Playwright can run in a thread, and other tests start theirs.
-    """
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=shutil.which("chromium"), args=BROWSER_ARGS
-        )
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

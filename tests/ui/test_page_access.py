@@ -1,14 +1,12 @@
 """axe-core finds nothing on the pages of sweeps, of several runs, and in the laboratory."""
 
 import dataclasses
-import shutil
 from collections.abc import Iterator
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
-from tests.e2e.app_runner import BROWSER_ARGS
 from tests.e2e.steps import see_everything
 from tests.ui.analysed_run import analysed
 from tests.ui.served_app import served
@@ -41,16 +39,6 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
             "compare-runs": f"{app.url}/compare-runs?ids={','.join(compared)}",
             "laboratory": f"{app.url}/run?id={compared[0]}",
         }
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=shutil.which("chromium"), args=BROWSER_ARGS
-        )
-        yield browser
-        browser.close()
 
 
 def show(page: Page, name: str) -> None:

@@ -1,16 +1,14 @@
 """The HTML report in a real browser, opened from disk without a network."""
 
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from storage.records import RunNotes
-from tests.e2e.app_runner import BROWSER_ARGS
 from tests.ui.report_reading import BUMP, HOSTILE, hostile_run, run
 from tests.ui.sweep_fakes import sweep_snapshot
 from ui import report_charts
@@ -44,16 +42,6 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             found[name] = folder / f"{name}.html"
             found[name].write_bytes(build_report(snapshot, notes))
     return found
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=shutil.which("chromium"), args=BROWSER_ARGS
-        )
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")

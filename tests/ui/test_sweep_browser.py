@@ -1,14 +1,12 @@
 """The Sweep and the Aggregate page in a real browser, on stored sweeps that are made up."""
 
 import dataclasses
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
-from tests.e2e.app_runner import BROWSER_ARGS
 from tests.ui.served_app import served
 from tests.ui.sweep_fakes import store_run, sweep_result, sweep_snapshot
 
@@ -36,17 +34,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 @pytest.fixture(scope="module")
-def page() -> Iterator[Page]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=shutil.which("chromium"), args=BROWSER_ARGS
-        )
-        page = browser.new_page(viewport={"width": 430, "height": 900})
-        errors: list[str] = []
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        yield page
-        browser.close()
-        assert errors == []
+def page(browser: Browser) -> Iterator[Page]:
+    page = browser.new_page(viewport={"width": 430, "height": 900})
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    yield page
+    page.close()
+    assert errors == []
 
 
 def saved(page: Page, role: str, name: str, folder: Path) -> str:

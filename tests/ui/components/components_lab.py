@@ -24,15 +24,6 @@ from ui.components.kept_tokens import KeptTokens
 from ui.components.status_bar import StatusBar
 from ui.components.summary_table import SummaryTable
 
-BROWSER_ARGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 HOSTILE = '<img src=x onerror="window.__hit=1"> ${7*7} `${window.__hit=1}` {{value}} </script>'
 WORDS = ["the ", "report ", "notes ", "that ", "rare ", "names ", "are ", "evicted ", "early.\n"]
 VARIANT_NAMES = [

@@ -1,12 +1,11 @@
 """Serves the components page and opens it in a browser."""
 
-import shutil
 from collections.abc import Callable, Iterator
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser
 
-from tests.ui.components.components_lab import BROWSER_ARGS, Lab, View, build_page, data_routes
+from tests.ui.components.components_lab import Lab, View, build_page, data_routes
 from ui.theme import CSS_PATHS, build_theme
 
 
@@ -27,17 +26,6 @@ def lab() -> Iterator[Lab]:
     )
     yield lab
     demo.close()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """Chromium of the system, or Playwright's own."""
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=shutil.which("chromium"), args=BROWSER_ARGS
-        )
-        yield browser
-        browser.close()
 
 
 @pytest.fixture
