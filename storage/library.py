@@ -177,15 +177,16 @@ def restore_runs(
     Other owners' runs stay as they are if an owner is given.
     """
     statement = select(Run.id).where(Run.slug.in_(slugs), Run.deleted_at > deleted_after)
-    statement = statement.where(*_owned_by(owner))
-    keys = session.scalars(statement).all()
+    statement = statement.where(*_owned_by(owner)).order_by(Run.id)
+    keys = session.scalars(statement.with_for_update()).all()  # none that is purged meanwhile
     session.execute(update(Run).where(Run.id.in_(keys)).values(deleted_at=None))
     return len(keys)
 
 
 def purge_deleted(session: Session, deleted_until: datetime) -> int:
     """Remove for good what was deleted up to the given moment; returns how many."""
-    keys = session.scalars(select(Run.id).where(Run.deleted_at <= deleted_until)).all()
+    old = select(Run.id).where(Run.deleted_at <= deleted_until)
+    keys = session.scalars(old.with_for_update(skip_locked=True)).all()  # others hold the rest
     for run_id in keys:
         search.forget_run(session, run_id)
         session.execute(delete(Run).where(Run.id == run_id))
@@ -291,9 +292,8 @@ def _living_keys(session: Session, slugs: Sequence[str]) -> list[int]:
 
 def _insert_tags(session: Session, run_id: int, tags: Iterable[str]) -> None:
     names = sorted(set(tags))
-    for name in names:
-        if not re.fullmatch(TAG, name):
-            raise StorageError("A tag has 1 to 40 letters, digits, _ or -, and no spaces.")
+    if not all(re.fullmatch(TAG, name) for name in names):
+        raise StorageError("A tag has 1 to 40 letters, digits, _ or -, and no spaces.")
     if len(names) > TAGS_LIMIT:
         raise StorageError(f"A run takes up to {TAGS_LIMIT} tags.")
     if names:

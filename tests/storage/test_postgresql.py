@@ -2,9 +2,10 @@
 
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import psycopg
 import pytest
@@ -20,6 +21,8 @@ from tests.postgresql_server import PostgresqlServer
 from tests.storage.whole_runs import assert_same_result, big_events
 
 REQUEST = CompareRequest(context="A long text.", question="What?")
+DELETED_AT = datetime(2026, 1, 2, tzinfo=UTC)
+MOMENT = timedelta(milliseconds=1)
 
 
 @pytest.fixture(scope="module")
@@ -164,6 +167,70 @@ def test_of_two_servers_that_end_a_run_at_once_one_does(databases):
         with databases[0].read() as session:
             run = repository.load_run(session, slug)
         assert (run.state, run.reason) == (("done", "") if ended[0] else ("cancelled", "Stop."))
+
+
+def test_a_run_that_is_being_restored_is_not_purged_by_another_server(databases, postgresql):
+    slug = deleted_run(databases[0])
+    with databases[0].write() as session:
+        assert library.restore_runs(session, [slug], DELETED_AT - MOMENT) == 1
+        purging = started(lambda: purged(databases[1]))
+        wait_until_over_or_waiting(postgresql, purging)
+    purging.join(60)
+    with databases[0].read() as session:
+        assert repository.load_run(session, slug).state == "done"
+        assert slug in {run.slug for run in library.list_runs(session, RunFilter(text="what"))[0]}
+
+
+def test_a_run_that_is_being_purged_is_not_said_to_be_restored(databases, postgresql):
+    slug, told = deleted_run(databases[0]), []
+
+    def restore() -> None:
+        with databases[1].write() as session:
+            told.append(library.restore_runs(session, [slug], DELETED_AT - MOMENT))
+
+    with databases[0].write() as session:
+        assert library.purge_deleted(session, DELETED_AT + MOMENT) == 1
+        restoring = started(restore)
+        wait_until_over_or_waiting(postgresql, restoring)
+    restoring.join(60)
+    assert told == [0]
+
+
+def test_what_is_purged_by_two_servers_at_once_is_gone_once(databases):
+    for _ in range(10):
+        for _ in range(3):
+            deleted_run(databases[0])
+        counts = at_once(*(lambda d=database: purged(d) for database in databases))
+        assert sum(counts) + purged(databases[0]) == 3
+
+
+def deleted_run(database: Database) -> str:
+    """A run that was deleted just as long ago as it can be restored, as one of two clocks says."""
+    slug = finished_run(Recorder(database))
+    with database.write() as session:
+        library.delete_runs(session, [slug], DELETED_AT)
+    return slug
+
+
+def purged(database: Database) -> int:
+    with database.write() as session:
+        return library.purge_deleted(session, DELETED_AT + MOMENT)
+
+
+def started(action: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=action)
+    thread.start()
+    return thread
+
+
+def wait_until_over_or_waiting(server: PostgresqlServer, thread: threading.Thread) -> None:
+    """Until the thread has ended, or waits for a lock that another connection holds."""
+    until = time.monotonic() + 30
+    with administering(server) as connection:
+        asked = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        while thread.is_alive() and connection.execute(asked).fetchone() == (0,):
+            assert time.monotonic() < until
+            time.sleep(0.01)
 
 
 def test_two_who_annotate_a_run_at_once_both_succeed(databases):
