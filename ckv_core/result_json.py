@@ -3,12 +3,14 @@
 docs/result_json.md describes the format.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ckv_core.events import RunResult
 from ckv_core.laboratory_json import array_json, laboratory_json, number_json
+from ckv_core.readings_json import readings_json
 from ckv_core.records import (
     ModelInfo,
     Perturbation,
@@ -19,11 +21,22 @@ from ckv_core.records import (
 )
 from ckv_core.result_json_reader import SCHEMA, from_json
 
-__all__ = ["SCHEMA", "from_json", "to_json"]
+__all__ = ["SCHEMA", "from_json", "measured_json", "to_json"]
 
 
-def to_json(result: RunResult) -> dict[str, Any]:
-    """A run, whole or partial, as plain JSON values; no NaN or infinity among them."""
+def to_json(result: RunResult, passages: Sequence[str] = ()) -> dict[str, Any]:
+    """A run, whole or partial, as plain JSON values; no NaN or infinity among them.
+
+    Args:
+        result: the run.
+        passages: texts whose kept slots are counted in `readings`; one that does not occur in
+            the compressed prompt is left out.
+    """
+    return measured_json(result) | {"readings": readings_json(result, passages)}
+
+
+def measured_json(result: RunResult) -> dict[str, Any]:
+    """`to_json` without what follows from the rest: all that `from_json` reads."""
     evictable = result.model.evictable_layers if result.model else ()
     return {
         "schema": SCHEMA,

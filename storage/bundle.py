@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from ckv_core.errors import StorageError
 from ckv_core.own_indices_json import own_to_json
-from ckv_core.result_json import to_json
+from ckv_core.result_json import measured_json
 from storage import mapping, repository
 from storage.models import END_STATES, Run
 from storage.records import Lineage, RunNotes, StoredRun
@@ -157,7 +157,7 @@ def run_json(run: StoredRun) -> dict[str, Any]:
         "request": mapping.request_json(request)
         | texts
         | {"own_indices": own_to_json(request.own_indices)},
-        "result": to_json(run.result),
+        "result": measured_json(run.result),
     }
 
 

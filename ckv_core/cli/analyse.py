@@ -86,7 +86,13 @@ def _analyse(options: argparse.Namespace) -> int:
     if options.json is not None:
         from ckv_core.result_json import to_json
 
-        running.write_json([to_json(result) for result in results], options.json)
+        running.write_json(
+            [
+                to_json(result, (prompt.answer,))
+                for result, prompt in zip(results, prompts, strict=True)
+            ],
+            options.json,
+        )
     return 0
 
 

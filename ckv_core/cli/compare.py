@@ -91,7 +91,7 @@ def _compare(options: argparse.Namespace) -> int:
     if options.json is not None:
         from ckv_core.result_json import to_json
 
-        running.write_json([to_json(result)], options.json)
+        running.write_json([to_json(result, (*sought, options.answer))], options.json)
     return 0
 
 
