@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.ui.scripted_services import end_of, request
+from tests.ui.scripted_services import finished
 from tests.ui.served_app import Served, by, served
 
 
@@ -18,9 +18,7 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 @pytest.fixture(scope="module")
 def slug(app: Served) -> str:
     with by("ann"):
-        slug = app.services.start_run(request("steps 2"))
-        end_of(app.services, slug)
-    return slug
+        return finished(app.services, "steps 2")
 
 
 @pytest.fixture
@@ -73,8 +71,7 @@ def test_without_logins_links_are_plain(
     browser: Browser, tmp_path_factory: pytest.TempPathFactory, guest: Page
 ) -> None:
     with served(tmp_path_factory.mktemp("plain"), with_logins=False) as app:
-        slug = app.services.start_run(request("steps 1"))
-        end_of(app.services, slug)
+        slug = finished(app.services, "steps 1")
         guest.goto(f"{app.url}/run?id={slug}")
         guest.locator("#share > button").click()
         expect(guest.locator("#share")).to_contain_text("links are plain")

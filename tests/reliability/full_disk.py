@@ -12,6 +12,7 @@ from storage.database import default_url, open_database
 from tests.ui.scripted_services import (
     ENDLESS,
     end_of,
+    finished,
     generating,
     make_client,
     request,
@@ -24,8 +25,7 @@ def main(disk: Path) -> None:
     """Fill the disk in the middle of a run."""
     database = open_database(default_url(disk))
     services = Services(database, make_client=make_client)
-    kept = services.start_run(request("steps 2"))
-    end_of(services, kept)
+    kept = finished(services, "steps 2")
     slug = services.start_run(request(ENDLESS))
     wait_until(services, slug, generating)
     filler = disk / "filler"

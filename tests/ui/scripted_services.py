@@ -35,6 +35,11 @@ def end_of(services: Services, slug: str) -> RunSnapshot:
     return wait_until(services, slug, lambda view: view.is_final)
 
 
+def finished(services: Services, script: str) -> str:
+    """The slug of a run that was played to its end."""
+    return end_of(services, services.start_run(request(script))).slug
+
+
 def generating(view: RunSnapshot) -> bool:
     return bool(view.result.variants and view.result.variants[0].text)
 

@@ -8,7 +8,7 @@ import pytest
 
 from ckv_core.result_json import to_json
 from storage.bundle import entry_name
-from tests.ui.scripted_services import end_of, request
+from tests.ui.scripted_services import end_of, finished, request
 from tests.ui.served_app import by, served
 from ui.library_routes import IMPORT_TYPE
 
@@ -23,8 +23,7 @@ def app(tmp_path_factory):
 
 def made(app, user: str) -> str:
     with by(user):
-        slug = app.services.start_run(request("steps 1"))
-        end_of(app.services, slug)
+        slug = finished(app.services, "steps 1")
         app.services.library.annotate(slug, "A title", "My secret note", ["good"])
     return slug
 

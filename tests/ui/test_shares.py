@@ -1,7 +1,5 @@
-"""Owners and share links over HTTP, against the whole app with logins."""
+"""Share links over HTTP, against the whole app with logins."""
 
-import asyncio
-import inspect
 from datetime import UTC, datetime, timedelta
 
 import httpx
@@ -13,12 +11,10 @@ from storage import shares
 from storage.models import ShareLink
 from storage.repository import RunMissingError
 from tests.ui.report_reading import opened
-from tests.ui.scripted_services import end_of, request
+from tests.ui.scripted_services import finished, request
 from tests.ui.served_app import Served, by, served
 from ui.access import AccessError, Viewer, acting_as
-from ui.library import Library
-from ui.services import Services
-from ui.shares import EXPIRIES_DAYS, OPEN_LINKS, Shares
+from ui.shares import EXPIRIES_DAYS, OPEN_LINKS
 
 LATER = timedelta(days=400)
 
@@ -32,17 +28,13 @@ def app(tmp_path_factory):
 @pytest.fixture(scope="module")
 def slug(app: Served) -> str:
     with by("ann"):
-        slug = app.services.start_run(request("steps 2"))
-        end_of(app.services, slug)
-    return slug
+        return finished(app.services, "steps 2")
 
 
 @pytest.fixture(scope="module")
 def other(app: Served) -> str:
     with by("ann"):
-        slug = app.services.start_run(request("steps 1"))
-        end_of(app.services, slug)
-    return slug
+        return finished(app.services, "steps 1")
 
 
 def link(app: Served, slug: str, expiry: str = "7 days") -> str:
@@ -62,123 +54,6 @@ def change_link(app: Served, token: str, **values) -> None:
     statement = update(ShareLink).where(ShareLink.token_hash == shares._hash(token))
     with app.services._database.write() as session:
         session.execute(statement.values(**values))
-
-
-# --- owners ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "tail",
-    ["prompt", "result.json", "table.csv", "0/retained", "report.html", "llm_comparator.json"],
-)
-def test_another_users_run_answers_like_a_missing_one(app, slug, tail):
-    with app.client("bob") as bob:
-        theirs = bob.get(f"/data/{slug}/{tail}")
-        missing = bob.get(f"/data/zzz999zzz999/{tail}")
-    assert (theirs.status_code, theirs.text) == (missing.status_code, missing.text)
-    assert theirs.status_code == 404
-
-
-def test_the_owner_gets_the_data(app, slug):
-    with app.client("ann") as ann:
-        assert ann.get(f"/data/{slug}/prompt").json()["tokens"] == 3
-
-
-def test_no_queued_handler_follows_another_users_run(app, slug):
-    with app.client("ann") as ann, app.client("bob") as bob:
-        assert "3 prompt tokens" in str(app.queued(ann, "RunPage.tail", slug))
-        theirs = app.queued(bob, "RunPage.tail", slug)
-    assert "prompt tokens" not in str(theirs)
-
-
-def arguments(method, slug: str) -> dict[str, object]:
-    """Something for each required argument; the run for whatever names runs."""
-    values = {
-        "slug": slug, "slugs": [slug], "index": 0, "expiry": "7 days", "share_id": 1,
-        "title": "t", "note": "n", "tags": [], "tag": "t", "pinned": True,
-    }  # fmt: skip
-    wanted = inspect.signature(method).parameters.values()
-    return {p.name: values[p.name] for p in wanted if p.default is p.empty}
-
-
-OF_A_RUN = [
-    (owner, name)
-    for owner in (Services, Shares, Library)
-    for name, method in inspect.getmembers(owner, inspect.isfunction)
-    if not name.startswith("_") and {"slug", "slugs"} & inspect.signature(method).parameters.keys()
-]
-
-
-@pytest.mark.parametrize("name", [f"{owner.__name__}.{name}" for owner, name in OF_A_RUN])
-@pytest.mark.parametrize(
-    "viewer", [Viewer(user="bob"), Viewer(), None], ids=["bob", "nobody", "unknown"]
-)
-def test_every_service_method_of_a_run_refuses_strangers(app, slug, name, viewer):
-    kind, _, method_name = name.partition(".")
-    parts = {
-        "Services": app.services,
-        "Shares": app.services.shares,
-        "Library": app.services.library,
-    }
-    method = getattr(parts[kind], method_name)
-
-    async def first(views):
-        return await anext(views)
-
-    def use():
-        made = method(**arguments(method, slug))
-        return asyncio.run(first(made)) if inspect.isasyncgen(made) else made
-
-    with acting_as(viewer):
-        if name == "Services.may_change":
-            assert use() is False
-        elif name == "Library.restore" and viewer == Viewer(user="bob"):
-            assert use() == 0
-        else:
-            with pytest.raises((RunMissingError, AccessError)):
-                use()
-    with by("ann"):
-        assert app.services.snapshot(slug).title == "steps 2"
-
-
-OPEN_TO_ALL = {"close", "count_by_state", "live_states", "opened", "purge", "slugs"}
-
-
-def test_every_other_service_method_needs_a_login(app):
-    checked = []
-    parts = (app.services, app.services.shares, app.services.library)
-    for part in parts:
-        for name, method in inspect.getmembers(part, inspect.ismethod):
-            parameters = inspect.signature(method).parameters
-            if name.startswith("_") or {"slug", "slugs"} & parameters.keys() or name in OPEN_TO_ALL:
-                continue
-            given = {"request": request("steps 1"), "model": "tiny", "data": b""}
-            needed = {p.name: given[p.name] for p in parameters.values() if p.default is p.empty}
-            with acting_as(Viewer(shared=frozenset({"abc"}))), pytest.raises(AccessError):
-                method(**needed)
-            checked.append(name)
-    assert {"start_run", "list_runs", "warm", "count_tokens", "model_status"} <= set(checked)
-
-
-def test_a_bundle_of_another_users_run_becomes_the_importers_own(app, slug):
-    with by("ann"):
-        bundle = app.services.export_bundle([slug])
-        assert app.services.import_bundle(bundle).skipped == [slug]
-    with by("bob"):
-        (made,) = app.services.import_bundle(bundle).imported
-        assert made != slug
-        assert app.services.snapshot(made).title == "steps 2"
-        app.services.library.delete([made])
-
-
-def test_a_user_lists_only_own_runs(app, slug):
-    with by("bob"):
-        assert app.services.library.list_runs() == ([], 0)
-    with by("ann"):
-        assert slug in [run.slug for run in app.services.library.list_runs()[0]]
-
-
-# --- links ----------------------------------------------------------------------------------
 
 
 def test_a_share_link_shows_one_run_and_nothing_else(app, slug, other):
@@ -287,8 +162,7 @@ def test_a_link_lasts_as_long_as_was_chosen(app, other, expiry):
 
 def test_a_run_takes_so_many_open_links_and_no_more(app):
     with by("bob"):
-        slug = app.services.start_run(request("steps 1"))
-        end_of(app.services, slug)
+        slug = finished(app.services, "steps 1")
         for _ in range(OPEN_LINKS):
             app.services.shares.create(slug, "1 day")
         with pytest.raises(CkvError, match="revoke one"):
@@ -299,8 +173,7 @@ def test_a_run_takes_so_many_open_links_and_no_more(app):
 
 def test_a_deleted_run_takes_its_links_along(app):
     with by("ann"):
-        slug = app.services.start_run(request("steps 1"))
-        end_of(app.services, slug)
+        slug = finished(app.services, "steps 1")
         token = app.services.shares.create(slug, "Never")
         app.services.library.delete([slug])
     with app.client() as client:
