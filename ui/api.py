@@ -214,7 +214,7 @@ class Api:
                 f"This run holds {kept:,} kept positions, too many for one answer; download "
                 f"/data/{snapshot.slug}/bundle.zip instead."
             )
-        return to_json(snapshot.result)
+        return to_json(snapshot.result, (snapshot.request.answer,))
 
     def _find(self, slug: object) -> RunSnapshot:
         if not is_slug(slug):

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from ckv_core.events import RunResult
-from ckv_core.result_json import to_json
+from ckv_core.result_json import measured_json
 from ui.services import RunSnapshot
 
 # What get_run tells of a variant; the rest may be megabytes.
@@ -54,7 +54,7 @@ def _variants_json(result: RunResult) -> list[Result]:
         replace(v, retained=None, token_ids=(), token_texts=(), analysis={}, forced_steps=())
         for v in result.variants
     ]
-    rows = to_json(replace(result, variants=light, prompt=None))["variants"]
+    rows = measured_json(replace(result, variants=light, prompt=None))["variants"]
     return [
         {name: row[name] for name in SHORT}
         | {name: row["perturbation"].get(name) for name in SHORT_PERTURBATION}

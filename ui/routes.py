@@ -132,7 +132,7 @@ class RunRoutes:
             return _missing(NO_RUN)
         if not snapshot.result.variants:
             return _missing(NOT_YET)
-        text = json.dumps(to_json(snapshot.result))
+        text = json.dumps(to_json(snapshot.result, (snapshot.request.answer,)))
         return Response(
             text,
             media_type="application/json",
