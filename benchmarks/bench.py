@@ -5,6 +5,7 @@ the range over the rounds; a ratio is taken within each round. Cost against leng
 """
 
 import argparse
+import gc
 import json
 import os
 import platform
@@ -266,6 +267,7 @@ def main() -> None:
     parser.add_argument("--kvpress-python", help="python of an environment with kvpress")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
+    gc.freeze()  # as the worker does once it has imported the engine
     loaded = load_model(DEFAULT_MODEL, report=lambda step: print(step, file=sys.stderr))
     print(machine())
     run(loaded, max_new_tokens=4)

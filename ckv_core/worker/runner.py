@@ -42,6 +42,8 @@ class EngineRunner:
         self._models: OrderedDict[ModelKey, _Served] = OrderedDict()
         # Not those of the loaded models: a tokenizer must not serve two threads at once.
         self._tokenizers: OrderedDict[str, tuple[PreTrainedTokenizerBase, int]] = OrderedDict()
+        # What was imported stays for good. Every run collects garbage, and would look at all of it.
+        gc.freeze()
 
     def load(self, model: str, device: str, dtype: str, report: Callable[[str], None]) -> ModelInfo:
         """Have this model in memory, dropping others where they would take too much of it."""

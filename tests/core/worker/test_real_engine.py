@@ -1,5 +1,6 @@
 """The real engine in a real worker process, on a tiny model in a folder."""
 
+import gc
 import json
 import os
 import subprocess
@@ -15,6 +16,7 @@ from ckv_core.config import DEFAULT_MODEL, CompareRequest
 from ckv_core.events import RunResult
 from ckv_core.worker.client import WorkerClient
 from ckv_core.worker.messages import Job, JobCancelled, JobDone, JobEvent, JobFailed, ModelStatus
+from ckv_core.worker.runner import EngineRunner
 from tests.core.tiny_models import CONTEXT_LIMIT, plain_model, tiny_tokenizer
 from tests.core.worker.reply_log import Log
 
@@ -161,3 +163,12 @@ def test_the_default_model_becomes_ready_and_counts(client: WorkerClient, log: L
     )
     counted = client.count_tokens(CompareRequest(context=TEXT))
     assert (counted.limit, counted.error) == (8192, "")
+
+
+def test_a_collection_between_runs_does_not_look_at_what_was_imported() -> None:
+    before = len(gc.get_objects())
+    EngineRunner()
+    try:
+        assert len(gc.get_objects()) < before / 10
+    finally:
+        gc.unfreeze()
