@@ -42,6 +42,7 @@ MAIN_FIGURES = (
 # In a chart with a choice; a mean over heads, layers or steps, averaged over prompts.
 LABORATORY_FIGURES = (
     Figure("tightness", "Tightness: head L1 / theta", "ratio"),
+    Figure("group_tightness", "Tightness per KV head: group L1 / theta", "ratio"),
     *(Figure(q.name, q.label, unit_name(q.unit)) for q in QUANTITIES.values()),
 )
 

@@ -9,10 +9,15 @@ from starlette.routing import Route
 from ckv_core.errors import CkvError
 from ui.aggregate import SeveralRuns, load_together
 from ui.charts.aggregate import AGGREGATE_CHARTS, means_csv, wins_csv
+from ui.charts.budget_means import budgets_csv
 from ui.figure_routes import NO_CHART, figure_response
 from ui.services import Services
 
-TABLES: dict[str, Callable[[SeveralRuns], str]] = {"means": means_csv, "wins": wins_csv}
+TABLES: dict[str, Callable[[SeveralRuns], str]] = {
+    "budgets": budgets_csv,
+    "means": means_csv,
+    "wins": wins_csv,
+}
 # A run of several may be deleted or no longer shared.
 HEADERS = {"Cache-Control": "no-store"}
 

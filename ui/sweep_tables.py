@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from ckv_core.events import RunResult
+from ckv_core.metrics.against_budget import BudgetCurve
 from ckv_core.sweep_reading import (
     AlphaOptimum,
     Curve,
@@ -80,7 +81,7 @@ def savings_table(result: RunResult, reference: object) -> dict[str, Any]:
     }
 
 
-def curve_name(curve: Curve) -> str:
+def curve_name(curve: Curve | BudgetCurve) -> str:
     """The method with whatever its SPEC says beside the budget."""
     alpha = [] if curve.alpha is None else [f"alpha {curve.alpha:g}"]
     return ", ".join([curve.label, *alpha, *_settings(curve.spec)])

@@ -134,7 +134,7 @@ def test_charts_carry_the_interval_and_the_count():
 def test_there_is_a_chart_of_what_was_measured_and_of_nothing_else():
     found = take_together(runs_of(2))
     names = [chart["name"] for chart in several_value(["a", "b"], found)["charts"]]
-    assert names == ["head", "final", "kl", "improved_heads", "wins"]
+    assert names == ["budget", "head", "final", "kl", "improved_heads", "wins"]
     assert AGGREGATE_CHARTS["agreement"].figure(found, {}) is None
 
 
@@ -209,7 +209,7 @@ def guarded(tmp_path_factory):
         yield app, slugs
 
 
-PATHS = ("figure/final", "figure/wins", "means.csv", "wins.csv")
+PATHS = ("figure/final", "figure/budget", "figure/wins", "budgets.csv", "means.csv", "wins.csv")
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -9,8 +9,10 @@ import plotly.graph_objects as go
 
 from ckv_core.metrics.intervals import Aggregate, HeadWins
 from ui.aggregate import LABORATORY_FIGURES, MAIN_FIGURES, Figure, SeveralRuns
+from ui.charts.budget_means import BUDGET_CHART
 from ui.charts.chart import Chart, Choices, Control, no_controls
 from ui.charts.heads import as_head_grid, log2_ratio, ratio_grid
+from ui.charts.interval_bars import interval_bars, interval_subtitle
 from ui.charts.layout import BAR_PX, new_figure
 from ui.charts.tables import csv_text, number
 from ui.palette import color_of, marker_of
@@ -26,26 +28,15 @@ def mean_figure(found: SeveralRuns, figure: Figure) -> go.Figure:
         for at, m in enumerate(found.members)
         if figure.key in m.figures
     ]
-    has_bars = any(each.low is not None for _, _, each in rows)
-    how = "mean and 95 % interval" if has_bars else "mean; too few prompts for an interval"
-    shown = new_figure(html.escape(figure.label, quote=False), f"{how}, n = {found.n} prompts")
+    subtitle = interval_subtitle([each for _, _, each in rows])
+    shown = new_figure(html.escape(figure.label, quote=False), subtitle)
     for place, (at, _, each) in enumerate(rows):
-        bars = None
-        if each.low is not None and each.high is not None:
-            bars = {
-                "type": "data",
-                "symmetric": False,
-                "array": [each.high - each.mean],
-                "arrayminus": [each.mean - each.low],
-                "color": color_of(at),
-                "thickness": 2,
-            }
         shown.add_trace(
             go.Scatter(
                 x=[each.mean],
                 y=[place],
                 mode="markers",
-                error_x=bars,
+                error_x=interval_bars([each], color_of(at)),
                 marker={"color": color_of(at), "symbol": marker_of(at), "size": 10},
                 hovertemplate=f"%{{x:.4g}} {figure.unit}, n = {each.n}<extra></extra>",
             )
@@ -163,6 +154,7 @@ def _draw_wins(found: SeveralRuns, chosen: Choices) -> go.Figure:
 
 
 _ALL: tuple[Chart[SeveralRuns], ...] = (
+    BUDGET_CHART,
     *map(_mean_chart, MAIN_FIGURES),
     Chart(
         name="laboratory",

@@ -1,11 +1,10 @@
 """Charts of a sweep: a quantity against the budget, and the best alpha per layer and per head."""
 
-import html
-
 import numpy as np
 import plotly.graph_objects as go
 
 from ckv_core.events import RunResult
+from ckv_core.metrics.against_budget import BUDGET_UNITS
 from ckv_core.sweep_reading import (
     FIGURES,
     AlphaOptimum,
@@ -17,8 +16,9 @@ from ckv_core.sweep_reading import (
 from ui.charts.alphas import alpha_grid
 from ui.charts.chart import Chart, Control, no_controls
 from ui.charts.layout import TEXT_COLOR, new_figure
+from ui.charts.lines import budget_axis, budget_line
 from ui.charts.measured import unit_name
-from ui.palette import color_of, dash_of, marker_of
+from ui.palette import color_of
 from ui.sweep_tables import curve_name, optimum_name
 
 
@@ -37,25 +37,13 @@ def curve_figure(result: RunResult, metric: Figure) -> go.Figure:
         legend_rows=len(drawn),
     )
     for at, curve, points in drawn:
+        budgets, values = zip(*points, strict=True)
         figure.add_trace(
-            go.Scatter(
-                x=np.array([budget for budget, _ in points], np.int32),
-                y=np.array([value for _, value in points], np.float64),
-                name=html.escape(curve_name(curve), quote=False),
-                mode="lines+markers",
-                line={"color": color_of(at), "dash": dash_of(at), "width": 2},
-                marker={"color": color_of(at), "symbol": marker_of(at), "size": 7},
-                hovertemplate=f"budget %{{x}}: %{{y:.4g}} {unit_name(metric.unit)}",
-            )
+            budget_line(at, curve_name(curve), budgets, values, unit_name(metric.unit))
         )
     _add_reference(figure, result, metric)
-    ticks = sorted({budget for _, _, points in drawn for budget, _ in points})
-    figure.update_xaxes(
-        title_text="budget, entries per KV head",
-        type="log",
-        tickvals=ticks,
-        ticktext=[f"{tick:,}" for tick in ticks],
-    )
+    ticks = [budget for _, _, points in drawn for budget, _ in points]
+    budget_axis(figure, ticks, BUDGET_UNITS["tokens"])
     figure.update_yaxes(title_text=unit_name(metric.unit), rangemode="tozero")
     return figure
 

@@ -1,0 +1,94 @@
+"""Chart of several runs: a figure against the budget, one curve per method and alpha."""
+
+from collections.abc import Iterator
+from dataclasses import astuple
+
+import plotly.graph_objects as go
+
+from ckv_core.metrics.against_budget import BUDGET_UNITS, BudgetCurve, budget_curves, varied_units
+from ui.aggregate import MAIN_FIGURES, Figure, SeveralRuns
+from ui.charts.chart import Chart, Choices, Control
+from ui.charts.interval_bars import interval_bars, interval_subtitle
+from ui.charts.layout import empty_figure, new_figure
+from ui.charts.lines import budget_axis, budget_line
+from ui.charts.tables import csv_text
+from ui.palette import color_of
+from ui.sweep_tables import curve_name
+
+_FINAL_FIRST = sorted(MAIN_FIGURES, key=lambda figure: figure.key != "final")
+
+
+def budget_figure(found: SeveralRuns, figure: Figure, unit: str) -> go.Figure:
+    """Mean over prompts of one figure against the budget (the paper's Fig. 3c).
+
+    Definition: a point is the mean over the prompts at the budget that the SPEC asks for, bars are
+    its BCa bootstrap interval, 95 %; no bar where n is too small. The axis is logarithmic.
+    """
+    title = f"{figure.label} against the budget"
+    curves = budget_curves(found.members)
+    if unit not in varied_units(curves, figure.key):
+        return empty_figure(title, "Not measured at two budgets of this unit.")
+    points_of = [(at, each, each.values(figure.key)) for at, each in enumerate(curves)]
+    drawn = [each for each in points_of if each[1].unit == unit and each[2]]
+    means = [mean for _, _, points in drawn for _, mean in points]
+    shown = new_figure(title, interval_subtitle(means), legend_rows=len(drawn))
+    for at, curve, points in drawn:
+        budgets, values = [b.amount for b, _ in points], [mean.mean for _, mean in points]
+        line = budget_line(at, curve_name(curve), budgets, values, figure.unit)
+        line.update(error_y=interval_bars([mean for _, mean in points], color_of(at)))
+        line.update(
+            customdata=[each.n for _, each in points],
+            hovertemplate=f"{line.hovertemplate}, n = %{{customdata}}",
+        )
+        shown.add_trace(line)
+    ticks = [budget.amount for _, _, points in drawn for budget, _ in points]
+    budget_axis(shown, ticks, BUDGET_UNITS[unit])
+    shown.update_yaxes(title_text=figure.unit, rangemode="tozero")
+    if figure.is_share:
+        shown.update_yaxes(tickformat=".0%")
+    return shown
+
+
+def budgets_csv(found: SeveralRuns) -> str:
+    """Data of `budget_figure`: one line per figure, curve and budget."""
+    return csv_text(
+        ("curve", "budget", "budget_unit", "figure", "unit", "mean", "low", "high", "prompts"),
+        (
+            (curve.spec, budget.amount, curve.unit, figure.label, figure.unit, *astuple(mean))
+            for figure, curve in _offered(found)
+            for budget, mean in curve.values(figure.key)
+        ),
+    )
+
+
+def _offered(found: SeveralRuns) -> Iterator[tuple[Figure, BudgetCurve]]:
+    """Every figure with every curve that is drawn of it."""
+    curves = budget_curves(found.members)
+    for figure in _FINAL_FIRST:
+        units = varied_units(curves, figure.key)
+        yield from ((figure, curve) for curve in curves if curve.unit in units)
+
+
+def _controls(found: SeveralRuns) -> list[Control]:
+    offered = list(_offered(found))
+    figures = {figure.key: figure.label for figure, _ in offered}
+    units = [unit for unit in BUDGET_UNITS if any(curve.unit == unit for _, curve in offered)]
+    return [
+        Control("quantity", "Quantity", list(figures.items())),
+        Control("unit", "Budgets in", [(unit, BUDGET_UNITS[unit]) for unit in units]),
+    ]
+
+
+def _draw(found: SeveralRuns, chosen: Choices) -> go.Figure:
+    figure = next(each for each in MAIN_FIGURES if each.key == chosen["quantity"])
+    return budget_figure(found, figure, chosen["unit"])
+
+
+BUDGET_CHART: Chart[SeveralRuns] = Chart(
+    name="budget",
+    title="Against the budget",
+    csv="budgets",
+    controls=_controls,
+    has_data=lambda found: next(_offered(found), None) is not None,
+    draw=_draw,
+)

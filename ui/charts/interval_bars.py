@@ -1,0 +1,42 @@
+"""Means over prompts as charts show them: the interval's bars, and how many prompts there are."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ckv_core.metrics.intervals import MIN_PROMPTS, Interval
+
+
+def interval_bars(found: Sequence[Interval], color: str) -> dict[str, Any] | None:
+    """Plotly's error bars; none at a mean without an interval, None where no mean has one."""
+    ends = np.array(
+        [(i.mean, i.low, i.high) if _has_bar(i) else (np.nan,) * 3 for i in found], np.float64
+    )
+    if np.isnan(ends).all():
+        return None
+    mean, low, high = ends.T
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": high - mean,
+        "arrayminus": mean - low,
+        "color": color,
+        "thickness": 2,
+    }
+
+
+def interval_subtitle(found: Sequence[Interval]) -> str:
+    """What the points and bars are, and n; of figures that only some prompts have, n's range."""
+    counts = sorted({each.n for each in found})
+    n = f"n = {counts[0]}{f' to {counts[-1]}' if len(counts) > 1 else ''} prompts"
+    bars = [_has_bar(each) for each in found]
+    if all(bars):
+        return f"mean and 95 % interval, {n}"
+    if any(bars):
+        return f"mean; 95 % interval where n is at least {MIN_PROMPTS}; {n}"
+    return f"mean; too few prompts for an interval, {n}"
+
+
+def _has_bar(found: Interval) -> bool:
+    return found.low is not None and found.high is not None
