@@ -18,100 +18,162 @@ from benchmarks.tables import table
 from ckv_core.config import DEFAULT_MODEL, CompareRequest
 from ckv_core.engine.compare import compare
 from ckv_core.events import RunResult
-from ckv_core.metrics.intervals import mean_interval
+from ckv_core.ladder import ladder
+from ckv_core.metrics.intervals import interval_note, mean_interval
 from ckv_core.modeling.loaded import LoadedModel
 from ckv_core.modeling.loading import load_model
+from ckv_core.records import Float32Array, VariantResult
+from ckv_core.sweep_reading import AlphaOptimum, alpha_optima
+from ckv_core.variants import VariantSpec
 
-RUNGS = {
-    "base": "{base}",
-    "base, not pooled": "{base}:pool=none",
-    "stage 2 un-pooled, no norm": "{base}+critical:norm=off",
-    "CriticalKV": "{base}+critical",
-    "alpha 0": "{base}+critical:alpha=0",
-    "alpha 0.5": "{base}+critical:alpha=0.5",
-    "alpha 1": "{base}+critical:alpha=1",
-    "group max": "{base}+critical:group=max",
-    "preset kvpress": "{base}+critical:preset=kvpress",
-    "kvpress stage 2 only": "{base}+critical:stage2=pooled,product=group,epsilon=0.0001",
+# Beside the rungs of `ladder`: no single change, or not one of the paper's.
+EXTRAS = {
+    "kvpress stage 2": "+critical:stage2=pooled,product=group,epsilon=0.0001",
+    "alpha per KV head": "+critical_auto",
 }
-# The step from one rung to another: what that one change does.
+# What one change does: the rung before it and the rung after it.
 STEPS = {
-    "un-pooling (no norm)": ("base", "stage 2 un-pooled, no norm"),
-    "value norm": ("stage 2 un-pooled, no norm", "CriticalKV"),
-    "both: CriticalKV": ("base", "CriticalKV"),
-    "kvpress stage 2": ("base", "kvpress stage 2 only"),
-    "base without pooling": ("base", "base, not pooled"),
+    "un-pooling, without the norm": ("base", "stage 2, no norm"),
+    "un-pooling, with the norm": ("stage 2 pooled", "CriticalKV"),
+    "value norm, un-pooled": ("stage 2, no norm", "CriticalKV"),
+    "value norm, pooled": ("base", "stage 2 pooled"),
+    "both": ("base", "CriticalKV"),
+    "kvpress' stage 2": ("base", "kvpress stage 2"),
+    "un-pooling without a second stage": ("base", "base, not pooled"),
+    "CriticalKV instead of that": ("base, not pooled", "CriticalKV"),
+    "alpha 0 instead of 0.25": ("CriticalKV", "alpha 0"),
+    "alpha per KV head instead of 0.25": ("CriticalKV", "alpha per KV head"),
+    "alpha per KV head instead of 0": ("alpha 0", "alpha per KV head"),
 }
+STEP_HEADER = (
+    "change",
+    "from → to",
+    "heads that move less",
+    "heads that move more",
+    "head gain, log2",
+    "final gain, log2",
+    "final L1 lower",
+    "KL lower",
+)
+LADDER_HEADER = ("rung", "heads below the base", "mean head L1 / base", "final L1 / base")
+# Equal kept sets, added up in another order, differ by less than this share of their L1.
+ROUNDING = 1e-5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Measured:
+    """One base and budget on one text.
+
+    Attributes:
+        heads: [layers, query_heads] isolated head L1 by rung.
+        final: hidden L1 after the last layer, before the final norm, by rung.
+        kl: nats, by rung.
+        chosen: [layers, kv_heads] alphas of `+critical_auto`.
+        optimum: which of the ladder's fixed alphas serves best, all heads alike or each its own.
+    """
+
+    heads: dict[str, Float32Array]
+    final: dict[str, float]
+    kl: dict[str, float]
+    chosen: Float32Array
+    optimum: AlphaOptimum
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """One text: per (base, budget, rung) head L1 [layers, query_heads], final L1 and KL."""
+class Text:
+    """One prompt: its kind, its length in tokens and what was measured by (base, budget)."""
 
     kind: str
     tokens: int
-    heads: dict[tuple[str, str, str], NDArray[np.float32]]
-    final: dict[tuple[str, str, str], float]
-    kl: dict[tuple[str, str, str], float]
+    settings: dict[tuple[str, str], Measured]
+
+
+def rung_specs(base: str, budget: str) -> dict[str, str]:
+    """SPEC of the ladder's rungs and of the extras, by label."""
+    defaults = {"budget": budget}
+    rungs = {rung.label: rung.spec for rung in ladder(base, defaults)}
+    extras = {
+        name: VariantSpec.parse(base + selector, defaults).spec for name, selector in EXTRAS.items()
+    }
+    return rungs | extras
 
 
 def measure(
     loaded: LoadedModel, prompt: dict[str, str], bases: Sequence[str], budgets: Sequence[str]
-) -> Measured:
-    """The ladder of every base and budget on one prompt, from one prefill."""
-    keys, specs = [], []
-    for base in bases:
-        for budget in budgets:
-            for rung, pattern in RUNGS.items():
-                spec = pattern.format(base=base)
-                specs.append(f"{spec}{',' if ':' in spec else ':'}budget={budget}")
-                keys.append((base, budget, rung))
+) -> Text:
+    """All rungs of every base and budget on one prompt, from one prefill."""
+    settings = [(base, budget) for base in bases for budget in budgets]
+    specs = [rung_specs(*setting) for setting in settings]
     request = CompareRequest(
         context=prompt["context"],
         question=prompt["question"],
         kind="sweep",
-        variants=tuple(specs),
+        variants=tuple(spec for rungs in specs for spec in rungs.values()),
         max_new_tokens=0,
     )
     result = RunResult()
     for event in compare(request, loaded):
         result.apply(event)
-    assert result.prompt is not None
-    found = [variant.perturbation for variant in result.variants]
-    pairs = [(key, p) for key, p in zip(keys, found, strict=True) if p is not None]
+    if result.prompt is None:
+        raise RuntimeError("The run has no prompt.")
+    left = iter(result.variants)
+    found = [{rung: next(left) for rung in rungs} for rungs in specs]
+    optima = alpha_optima(result)
+    read = {at: read_setting(rungs, optima) for at, rungs in zip(settings, found, strict=True)}
+    return Text(prompt["kind"], result.prompt.tokens, read)
+
+
+def read_setting(variants: dict[str, VariantResult], optima: Sequence[AlphaOptimum]) -> Measured:
+    """One base and budget; its optimum is the one of CriticalKV's own spec and budget."""
+    perturbations = {
+        rung: variant.perturbation for rung, variant in variants.items() if variant.perturbation
+    }
+    critical = variants["CriticalKV"]
+    budget = critical.receipt.budget_tokens if critical.receipt else 0
+    name = critical.spec.partition(":")[0]
+    (optimum,) = (each for each in optima if (each.spec, each.budget) == (name, budget))
     return Measured(
-        prompt["kind"],
-        result.prompt.tokens,
-        {key: p.head_l1 for key, p in pairs},
-        {key: p.final_hidden_l1 for key, p in pairs},
-        {key: p.kl for key, p in pairs},
+        heads={rung: found.head_l1 for rung, found in perturbations.items()},
+        final={rung: found.final_hidden_l1 for rung, found in perturbations.items()},
+        kl={rung: found.kl for rung, found in perturbations.items()},
+        chosen=variants["alpha per KV head"].analysis["head_alpha"],
+        optimum=optimum,
     )
 
 
-def interval(values: Sequence[float]) -> str:
+def interval(values: Sequence[float], unit: str = "") -> str:
     """Mean over texts and, where there are enough, its 95 % interval."""
     found = mean_interval(values)
     if found.low is None or found.low == found.high:
-        return f"{found.mean:.3g}"
-    return f"{found.mean:.3g} ({found.low:.3g} to {found.high:.3g})"
+        return f"{found.mean:.3g}{unit}"
+    return f"{found.mean:.3g} ({found.low:.3g} to {found.high:.3g}){unit}"
 
 
-def step_rows(texts: Sequence[Measured], base: str, budget: str) -> list[tuple[str, ...]]:
-    """Per step: share of heads that move less, log2 of the L1 ratio, final layer, KL."""
-    rows = []
-    for name, (before, after) in STEPS.items():
-        old, new = (base, budget, before), (base, budget, after)
-        lower = [float(np.mean(t.heads[new] < t.heads[old])) for t in texts]
-        gain = [float(np.mean(np.log2(t.heads[old] / t.heads[new]))) for t in texts]
-        final = [float(np.log2(t.final[old] / t.final[new])) for t in texts]
-        wins = sum(t.final[new] < t.final[old] for t in texts)
-        kl_wins = sum(t.kl[new] < t.kl[old] for t in texts)
+def percent(shares: Sequence[float]) -> str:
+    """As `interval`, of shares."""
+    return interval([100 * share for share in shares], " %")
+
+
+def share_below(heads: Float32Array, other: Float32Array) -> float:
+    """Share of heads whose L1 is below the other's by more than rounding."""
+    return float(np.mean(heads < other * (1 - ROUNDING)))
+
+
+def step_rows(texts: Sequence[Measured]) -> list[tuple[str, ...]]:
+    """Per step: heads that move less and more, log2 of L1 before / after, counts of texts."""
+    rows: list[tuple[str, ...]] = []
+    for name, (old, new) in STEPS.items():
+        heads = [(text.heads[old], text.heads[new]) for text in texts]
+        wins = sum(text.final[new] < text.final[old] for text in texts)
+        kl_wins = sum(text.kl[new] < text.kl[old] for text in texts)
         rows.append(
             (
                 name,
-                interval([100 * share for share in lower]) + " %",
-                interval(gain),
-                interval(final),
+                f"{old} → {new}",
+                percent([share_below(after, before) for before, after in heads]),
+                percent([share_below(before, after) for before, after in heads]),
+                interval([float(np.mean(np.log2(before / after))) for before, after in heads]),
+                interval([float(np.log2(text.final[old] / text.final[new])) for text in texts]),
                 f"{wins} of {len(texts)}",
                 f"{kl_wins} of {len(texts)}",
             )
@@ -119,20 +181,47 @@ def step_rows(texts: Sequence[Measured], base: str, budget: str) -> list[tuple[s
     return rows
 
 
-def rung_rows(texts: Sequence[Measured], base: str, budget: str) -> list[tuple[str, ...]]:
+def rung_rows(texts: Sequence[Measured]) -> list[tuple[str, ...]]:
     """Per rung: share of heads below the base, L1 and final L1 relative to the base."""
-    rows = []
-    first = (base, budget, "base")
-    for rung in list(RUNGS)[1:]:
-        key = (base, budget, rung)
-        lower = [100 * float(np.mean(t.heads[key] < t.heads[first])) for t in texts]
-        heads = [float(t.heads[key].mean() / t.heads[first].mean()) for t in texts]
-        final = [t.final[key] / t.final[first] for t in texts]
-        rows.append((rung, interval(lower) + " %", interval(heads), interval(final)))
-    return rows
+    return [
+        (
+            rung,
+            percent([share_below(text.heads[rung], text.heads["base"]) for text in texts]),
+            interval([_mean(text.heads[rung]) / _mean(text.heads["base"]) for text in texts]),
+            interval([text.final[rung] / text.final["base"] for text in texts]),
+        )
+        for rung in texts[0].heads
+        if rung != "base"
+    ]
 
 
-def report(texts: Sequence[Measured], bases: Sequence[str], budgets: Sequence[str]) -> None:
+def alpha_rows(texts: Sequence[Measured]) -> list[tuple[str, str]]:
+    """Which alphas `+critical_auto` takes, and what an alpha per KV head gains."""
+    chosen = [text.chosen for text in texts]
+    best = [text.optimum.best_fixed for text in texts]
+    saved = [
+        1 - _mean(text.heads["alpha per KV head"]) / _mean(text.heads[_rung(text.optimum)])
+        for text in texts
+    ]
+    tried = texts[0].optimum.alphas
+    counts = ", ".join(f"{alpha:g}: {best.count(alpha)}" for alpha in tried)
+    return [
+        ("KV heads that take alpha 0", percent([_share(each == 0) for each in chosen])),
+        (
+            "KV heads that take 0.05 to 0.25",
+            percent([_share((each > 0) & (each < 0.275)) for each in chosen]),
+        ),
+        ("KV heads that take more", percent([_share(each >= 0.275) for each in chosen])),
+        (f"texts by their best fixed alpha of {', '.join(f'{a:g}' for a in tried)}", counts),
+        ("head L1 saved of that: `+critical_auto`", percent(saved)),
+        (
+            "head L1 saved of that: best of them per KV head, in hindsight",
+            percent([text.optimum.head_gain for text in texts]),
+        ),
+    ]
+
+
+def report(texts: Sequence[Text]) -> None:
     """All tables."""
     kinds = {
         kind: [text for text in texts if text.kind == kind]
@@ -141,17 +230,34 @@ def report(texts: Sequence[Measured], bases: Sequence[str], budgets: Sequence[st
     counts = ", ".join(f"{len(found)} {kind}" for kind, found in kinds.items())
     lengths = [text.tokens for text in texts]
     print(f"{len(texts)} texts ({counts}), {min(lengths):,} to {max(lengths):,} prompt tokens.")
-    header = ("step", "heads that move less", "head gain, log2", "final gain, log2")
-    header = (*header, "final L1 lower", "KL lower")
-    ladder = ("rung", "heads below the base", "mean head L1 / base", "final L1 / base")
-    for base in bases:
-        for budget in budgets:
-            where = f"{base}, budget {budget}"
-            table(f"{where}: what each change does", header, step_rows(texts, base, budget))
-            table(f"{where}: the ladder", ladder, rung_rows(texts, base, budget))
-    for kind, found in kinds.items():
-        rows = step_rows(found, bases[0], budgets[0])
-        table(f"{bases[0]}, budget {budgets[0]}, {kind} only", header, rows)
+    settings = list(texts[0].settings)
+    for at in settings:
+        found = [text.settings[at] for text in texts]
+        where = f"{at[0]}, budget {at[1]}, n = {len(found)} texts"
+        table(f"{where}: what each change does", STEP_HEADER, step_rows(found))
+        table(f"{where}: the ladder", LADDER_HEADER, rung_rows(found))
+        table(f"{where}: alpha per KV head", ("what", "value"), alpha_rows(found))
+    first = settings[0]
+    for kind, some in kinds.items():
+        rows = step_rows([text.settings[first] for text in some])
+        where = f"{first[0]}, budget {first[1]}, {kind} only, n = {len(some)} texts"
+        table(f"{where}: what each change does", STEP_HEADER, rows)
+        if note := interval_note(len(some)):
+            print(f"\n{note}")
+
+
+def _mean(heads: Float32Array) -> float:
+    return float(heads.mean(dtype=np.float64))
+
+
+def _share(heads: NDArray[np.bool_]) -> float:
+    return float(heads.mean())
+
+
+def _rung(optimum: AlphaOptimum) -> str:
+    """The ladder's label of the best fixed alpha."""
+    own = VariantSpec.parse(optimum.spec).params["alpha"]
+    return "CriticalKV" if optimum.best_fixed == own else f"alpha {optimum.best_fixed:g}"
 
 
 def main() -> None:
@@ -168,7 +274,7 @@ def main() -> None:
     for number, line in enumerate(lines, start=1):
         texts.append(measure(loaded, json.loads(line), bases, budgets))
         print(f"{number} of {len(lines)}", file=sys.stderr, flush=True)
-    report(texts, bases, budgets)
+    report(texts)
 
 
 if __name__ == "__main__":

@@ -65,6 +65,12 @@ _RUNGS: tuple[tuple[str, str, dict[str, str], str], ...] = (
         "base with a second stage by un-pooled attention, without the value norm",
     ),
     ("CriticalKV", "+critical", {}, "as before, with the value norm in stage 2"),
+    (
+        "stage 2 pooled",
+        "+critical",
+        {"stage2": "pooled"},
+        "CriticalKV with the smoothed score in stage 2: the value norm without un-pooling",
+    ),
     *(
         (f"alpha {alpha}", "+critical", {"alpha": alpha}, f"CriticalKV with alpha {alpha}")
         for alpha in ALPHAS
@@ -159,7 +165,8 @@ def _parse(name: str, pairs: dict[str, str]) -> VariantSpec:
 
 def _key(spec: VariantSpec) -> tuple[object, ...]:
     """Equal for variants that keep the same entries."""
-    return (spec.name, *sorted((k, v) for k, v in spec.params.items() if k != "preset"))
+    unread = {"preset", "stage2"} if spec.params.get("pool") == "none" else {"preset"}
+    return (spec.name, *sorted((k, v) for k, v in spec.params.items() if k not in unread))
 
 
 def _read(rung: Rung, index: int, variant: VariantResult, base: Float32Array) -> RungResult | None:

@@ -41,6 +41,7 @@ def test_each_rung_changes_one_thing() -> None:
     assert changed == {
         "stage 2, no norm": {"norm"},
         "CriticalKV": set(),
+        "stage 2 pooled": {"stage2"},
         "alpha 0": {"alpha"},
         "alpha 0.5": {"alpha"},
         "alpha 1": {"alpha"},
@@ -48,6 +49,11 @@ def test_each_rung_changes_one_thing() -> None:
     }
     assert by_label["base, not pooled"] == VariantSpec.parse("snapkv:budget=96,pool=none")
     assert by_label["preset kvpress"].params["window"] == 64
+
+
+def test_a_rung_that_would_keep_the_same_as_another_is_left_out() -> None:
+    labels = {rung.label for rung in ladder("snapkv:pool=none")}
+    assert not labels & {"base, not pooled", "stage 2 pooled", "alpha 0.25"}
 
 
 def test_run_wide_values_reach_every_rung() -> None:

@@ -1,0 +1,111 @@
+"""Laws of the findings' benchmark: its rungs, and what its tables say of texts made up here."""
+
+import numpy as np
+import pytest
+
+from benchmarks import findings
+from benchmarks.findings import Measured, Text, alpha_rows, report, rung_rows, rung_specs, step_rows
+from ckv_core.ladder import ladder
+from ckv_core.sweep_reading import AlphaOptimum
+from ckv_core.variants import VariantSpec
+from tests.core.laboratory_runs import BASE
+from tests.core.tiny_models import tiny_model
+
+LAYERS, QUERY_HEADS, KV_HEADS = 2, 4, 2
+RUNGS = tuple(rung_specs("snapkv", "64"))
+
+
+def made_up(scale: float = 1.0, **by_rung: np.ndarray) -> Measured:
+    """Every head of every rung moves by `scale` but for the rungs named, underscores for blanks."""
+    heads = {rung: np.full((LAYERS, QUERY_HEADS), scale, np.float32) for rung in RUNGS}
+    heads |= {rung.replace("_", " "): values for rung, values in by_rung.items()}
+    sums = {rung: float(values.sum()) for rung, values in heads.items()}
+    empty = np.full((LAYERS, KV_HEADS), np.nan, np.float32)
+    return Measured(
+        heads=heads,
+        final=sums,
+        kl=sums,
+        chosen=np.array([[0, 0], [0.25, 1]], np.float32),
+        optimum=AlphaOptimum(
+            spec="snapkv+critical",
+            budget=64,
+            alphas=(0.0, 0.25, 0.5, 1.0),
+            best_fixed=0.25,
+            layer_alpha=empty[:, 0],
+            head_alpha=empty,
+            layer_gain=0.0,
+            head_gain=0.04,
+        ),
+    )
+
+
+def test_the_rungs_are_the_ladders_and_two_more() -> None:
+    own = {rung.label: rung.spec for rung in ladder("adakv", {"budget": "10%"})}
+    extras = {k: v for k, v in rung_specs("adakv", "10%").items() if k not in own}
+    assert {**own, **extras} == rung_specs("adakv", "10%")
+    assert set(extras) == set(findings.EXTRAS)
+    assert {VariantSpec.parse(spec).params["budget"] for spec in extras.values()} == {"10%"}
+
+
+@pytest.mark.parametrize("name", findings.STEPS)
+def test_every_step_goes_from_one_rung_to_another(name: str) -> None:
+    before, after = findings.STEPS[name]
+    assert before != after
+    assert {before, after} <= set(RUNGS)
+
+
+def test_a_step_is_paired_text_by_text() -> None:
+    half = np.full((LAYERS, QUERY_HEADS), 0.5, np.float32)
+    half[0, 0] = 4.0
+    texts = [made_up(CriticalKV=half), made_up(10.0, CriticalKV=10 * half)]
+    rows = {row[0]: row[1:] for row in step_rows(texts)}
+    # Seven of eight heads by a factor of 2, one by 1/4: (7 - 2) / 8; the sums are 7.5 and 8.
+    final = f"{np.log2(8 / 7.5):.3g}"
+    both = ("base → CriticalKV", "87.5 %", "12.5 %", "0.625", final, "2 of 2", "2 of 2")
+    assert rows["both"] == both
+    assert rows["alpha per KV head instead of 0"][1:] == ("0 %", "0 %", "0", "0", *["0 of 2"] * 2)
+    assert rows["alpha 0 instead of 0.25"][1:4] == ("12.5 %", "87.5 %", "-0.625")
+
+
+def test_rounding_is_no_difference() -> None:
+    rounded = np.full((LAYERS, QUERY_HEADS), 1 - 2e-6, np.float32)
+    rows = {row[0]: row for row in rung_rows([made_up(alpha_1=rounded)])}
+    assert rows["alpha 1"] == ("alpha 1", "0 %", "1", "1")
+
+
+def test_alphas_per_head_are_counted_and_set_against_the_best_fixed_one() -> None:
+    better = np.full((LAYERS, QUERY_HEADS), 0.9, np.float32)
+    worse = np.full((LAYERS, QUERY_HEADS), 9.0, np.float32)
+    texts = [made_up(alpha_per_KV_head=better, alpha_0=worse)] * 3
+    assert [value for _, value in alpha_rows(texts)] == [
+        "50 %",
+        "25 %",
+        "25 %",
+        "0: 0, 0.25: 3, 0.5: 0, 1: 0",
+        "10 %",
+        "4 %",
+    ]
+
+
+def test_tables_say_how_many_texts_and_when_they_are_too_few(capsys) -> None:
+    at = ("snapkv", "64")
+    kinds = ["news"] * 5 + ["code"] * 2
+    report([Text(kind, 900 + i, {at: made_up(1.0 + i)}) for i, kind in enumerate(kinds)])
+    printed = capsys.readouterr().out
+    assert printed.startswith("7 texts (2 code, 5 news), 900 to 906 prompt tokens.")
+    assert "### snapkv, budget 64, n = 7 texts: the ladder" in printed
+    assert printed.count("an interval needs at least 5") == 1
+    assert "(" in findings.interval([1.0, 2.0, 3.0, 4.0, 5.0])
+
+
+def test_a_text_is_measured_at_every_base_budget_and_rung() -> None:
+    prompt = {"kind": "report", "context": BASE.context, "question": BASE.question}
+    text = findings.measure(tiny_model("llama"), prompt, ["snapkv", "adakv"], ["80", "96"])
+    assert list(text.settings) == [(b, c) for b in ("snapkv", "adakv") for c in ("80", "96")]
+    for (base, budget), found in text.settings.items():
+        assert list(found.heads) == list(rung_specs(base, budget))
+        assert (found.optimum.spec, found.optimum.budget) == (f"{base}+critical", int(budget))
+        np.testing.assert_allclose(found.heads["alpha 1"], found.heads["base"], rtol=1e-5)
+    heads = [each.heads["base"] for each in text.settings.values()]
+    assert not any(np.array_equal(heads[0], other) for other in heads[1:])
+    assert step_rows(list(text.settings.values()))
