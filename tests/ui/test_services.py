@@ -3,40 +3,22 @@
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
 from ckv_core.config import CompareRequest
 from ckv_core.errors import CkvError, ConfigError, PromptError, StorageError
-from storage.database import Database, default_url, open_database
 from tests.ui.scripted_services import (
     ENDLESS,
     TIMEOUT_S,
     collect,
     end_of,
     generating,
-    make_client,
     request,
     wait_until,
 )
-from ui.limits import Limits
 from ui.services import RunSnapshot, Services
-
-
-@pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    database = open_database(default_url(tmp_path))
-    yield database
-    database.close()
-
-
-@pytest.fixture
-def services(database: Database) -> Iterator[Services]:
-    services = Services(database, make_client=make_client, limits=Limits(queue=3))
-    yield services
-    services.close()
 
 
 def test_a_run_ends_done_and_is_read_from_storage_as_it_was_in_memory(services: Services) -> None:

@@ -3,15 +3,13 @@
 import os
 import signal
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from sqlalchemy import text
 
 from ckv_core.errors import CkvError, StorageError
 from storage import repository
-from storage.database import Database, default_url, open_database
+from storage.database import Database
 from storage.recorder import Recorder
 from tests.ui.scripted_services import (
     ENDLESS,
@@ -23,22 +21,7 @@ from tests.ui.scripted_services import (
     wait_until,
     worker_pid,
 )
-from ui.limits import Limits
 from ui.services import Services
-
-
-@pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    database = open_database(default_url(tmp_path))
-    yield database
-    database.close()
-
-
-@pytest.fixture
-def services(database: Database) -> Iterator[Services]:
-    services = Services(database, make_client=make_client, limits=Limits(queue=3))
-    yield services
-    services.close()
 
 
 def test_an_unresponsive_run_is_cancelled_by_force(services: Services) -> None:
@@ -64,18 +47,18 @@ def test_a_killed_worker_fails_its_run_with_a_reason_and_the_next_run_works(
 
 
 def test_runs_of_a_dead_server_are_failed_with_the_reason_at_the_next_start(
-    database: Database,
+    file_database: Database,
 ) -> None:
-    slug = Recorder(database).create(request("steps 1"))
-    services = Services(database, make_client=make_client)
+    slug = Recorder(file_database).create(request("steps 1"))
+    services = Services(file_database, make_client=make_client)
     view = services.snapshot(slug)
     services.close()
     assert view.state == "failed"
     assert "app stopped before" in view.reason
 
 
-def test_close_cancels_what_is_unfinished_and_refuses_new_runs(database: Database) -> None:
-    services = Services(database, make_client=make_client)
+def test_close_cancels_what_is_unfinished_and_refuses_new_runs(file_database: Database) -> None:
+    services = Services(file_database, make_client=make_client)
     running, queued = services.start_run(request("hang")), services.start_run(request(ENDLESS))
     wait_until(services, running, lambda view: bool(view.result.variants))
     services.close()
@@ -90,11 +73,11 @@ def test_close_cancels_what_is_unfinished_and_refuses_new_runs(database: Databas
 
 
 def test_a_disk_that_fills_up_fails_the_run_and_the_app_lives_on(
-    services: Services, database: Database
+    services: Services, file_database: Database
 ) -> None:
     slug = services.start_run(request(ENDLESS))
     wait_until(services, slug, generating)
-    with database.write() as session:
+    with file_database.write() as session:
         # SQLite checks these triggers at every write, as it would a full disk.
         for table in ("runs", "variants"):
             session.execute(
@@ -107,7 +90,7 @@ def test_a_disk_that_fills_up_fails_the_run_and_the_app_lives_on(
     assert end.state == "failed"
     assert "is full; free some space" in end.reason
     assert services.snapshot(slug).reason == end.reason
-    with database.write() as session:
+    with file_database.write() as session:
         session.execute(text("DROP TRIGGER full_runs"))
         session.execute(text("DROP TRIGGER full_variants"))
     later = services.start_run(request("steps 2"))
@@ -117,7 +100,7 @@ def test_a_disk_that_fills_up_fails_the_run_and_the_app_lives_on(
     while services.count_by_state() != {"done": 1, "failed": 1}:
         assert time.monotonic() < deadline, services.count_by_state()
         time.sleep(0.01)
-    with database.read() as session:
+    with file_database.read() as session:
         stored = repository.load_run(session, slug)
     assert (stored.state, stored.reason) == ("failed", end.reason)
     services.library.delete([slug])
