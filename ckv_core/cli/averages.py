@@ -4,9 +4,17 @@ from collections.abc import Sequence
 
 from ckv_core.cli.tables import interval, print_table
 from ckv_core.events import RunResult
+from ckv_core.knobs import Budget
 from ckv_core.ladder import ladder_of
+from ckv_core.metrics.against_budget import BUDGET_UNITS, budget_curves, varied_units
 from ckv_core.metrics.evidence import held, spans_of
-from ckv_core.metrics.intervals import Aggregate, aggregate, interval_note, mean_interval
+from ckv_core.metrics.intervals import (
+    Aggregate,
+    Interval,
+    aggregate,
+    interval_note,
+    mean_interval,
+)
 from ckv_core.quantities import QUANTITIES
 
 
@@ -27,6 +35,7 @@ def print_results(results: Sequence[RunResult], answers: Sequence[str]) -> None:
     print(interval_note(len(results)) or "mean [95 % bootstrap interval over prompts]")
     found = aggregate(results)
     _print_distances(found)
+    _print_budgets(found)
     _print_ladders(results)
     _print_bounds(found)
     _print_forced(found)
@@ -47,6 +56,33 @@ def _print_distances(found: Sequence[Aggregate]) -> None:
         better = interval(each.figures.get("improved_heads"), percent=True)
         rows.append((each.spec, *figures, better, won))
     print_table(("variant", "head L1", "final L1", "KL", "heads better", "heads won"), rows)
+
+
+def _print_budgets(found: Sequence[Aggregate]) -> None:
+    """The final layer against the budget, a table per unit; nothing where no budget varies."""
+    curves = budget_curves(found)
+    for unit in varied_units(curves, "final"):
+        rows = [(curve.spec, curve.values("final")) for curve in curves if curve.unit == unit]
+        budgets = sorted({budget for _, points in rows for budget, _ in points}, key=_amount)
+        print(f"\nfinal layer against the budget, {BUDGET_UNITS[unit]}; final hidden L1")
+        print_table(
+            ("variant", *(f"at {budget}" for budget in budgets), "n"),
+            [
+                (spec, *(interval(dict(points).get(b)) for b in budgets), _prompts(points))
+                for spec, points in rows
+                if points
+            ],
+        )
+
+
+def _amount(budget: Budget) -> float:
+    return budget.amount
+
+
+def _prompts(points: Sequence[tuple[Budget, Interval]]) -> str:
+    """How many prompts a row's means are of; the fewest and the most where they differ."""
+    counts = sorted({mean.n for _, mean in points})
+    return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
 
 
 def _print_ladders(results: Sequence[RunResult]) -> None:
@@ -70,20 +106,28 @@ def _print_ladders(results: Sequence[RunResult]) -> None:
 
 
 def _print_bounds(found: Sequence[Aggregate]) -> None:
-    rows = [
-        (
-            each.spec,
-            *(interval(each.figures.get(k)) for k in ("sigma_stage1", "theta", "tightness")),
-            interval(each.figures.get("sigma_over_half"), percent=True),
-            f"{each.violations:,} of {each.checked:,}",
-        )
-        for each in found
-        if each.violations is not None
-    ]
-    if rows:
-        print("\nbounds; the chain L1 <= theta <= theta-hat <= relaxed where sigma > 0.5")
-        head = ("variant", "sigma", "theta", "L1 / theta", "sigma > 0.5", "chain broken")
-        print_table(head, rows)
+    bounded = [each for each in found if each.violations is not None]
+    if not bounded:
+        return
+    columns = {"sigma": "sigma_stage1", "theta": "theta", "L1 / theta": "tightness"}
+    # Of a model whose query heads each have a KV head it would be the same number.
+    if any("group_tightness" in each.figures for each in bounded):
+        columns["group L1 / theta"] = "group_tightness"
+    print("\nbounds; the chain L1 <= theta <= theta-hat <= relaxed where sigma > 0.5")
+    if "group L1 / theta" in columns:
+        print("group: both summed over the query heads that share a KV head's kept set")
+    print_table(
+        ("variant", *columns, "sigma > 0.5", "chain broken"),
+        [
+            (
+                each.spec,
+                *(interval(each.figures.get(key)) for key in columns.values()),
+                interval(each.figures.get("sigma_over_half"), percent=True),
+                f"{each.violations:,} of {each.checked:,}",
+            )
+            for each in bounded
+        ],
+    )
 
 
 def _print_forced(found: Sequence[Aggregate]) -> None:
