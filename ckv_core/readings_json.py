@@ -141,7 +141,7 @@ def _savings(result: RunResult, lines: Sequence[Curve]) -> list[dict[str, Any]]:
     found = []
     for figure in known_figures(result):
         points = {line.spec: line.values(result, figure) for line in lines}
-        for target in plain_first[: max(MAX_PAIRS // (len(lines) - 1), 1)]:
+        for target in plain_first[: MAX_PAIRS // (len(lines) - 1)]:
             wanted = points[target.spec]
             others = [line for line in lines if line is not target]
             if not wanted:
