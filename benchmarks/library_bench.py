@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from statistics import quantiles
 
-from sqlalchemy import insert
+from sqlalchemy import insert, text
 from sqlalchemy.orm import Session
 
 from storage import library, search
@@ -89,6 +89,8 @@ def fill(database: Database) -> None:
             ]  # fmt: skip
             session.execute(insert(Variant), rows)
             search.index_run(session, run.id)
+        if database.server is not None:
+            session.execute(text("ANALYZE"))  # as PostgreSQL's autovacuum does soon after
 
 
 def measure(database: Database) -> None:

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import stat
 import struct
 import zipfile
 import zlib
@@ -71,7 +72,7 @@ def read_bundle(data: bytes) -> list[BundledRun]:
     except StorageError:
         raise
     except ConfigError as error:
-        raise StorageError(f"The bundle was refused, nothing was imported. {error}") from None
+        _refuse(str(error).rstrip("."))
     except _ZIP_ERRORS:
         _refuse("it is not a whole zip file")
 
@@ -82,7 +83,8 @@ def _read_archive(archive: zipfile.ZipFile) -> list[BundledRun]:
         _refuse(f"it has a name twice, or more than {MAX_RUNS} runs")
     if MANIFEST not in entries:
         _refuse("it has no manifest.json; export the runs as a bundle first")
-    manifest = JsonField(decoded(_read(archive, entries[MANIFEST], MAX_MANIFEST_BYTES)))
+    text = _read(archive, entries[MANIFEST], MAX_MANIFEST_BYTES)
+    manifest = JsonField(decoded(text), whole="manifest")
     manifest["format"].one_of(FORMAT)
     if manifest["version"].value != VERSION:
         _refuse("it was made by another version of the app; install that version")
@@ -100,7 +102,7 @@ def _read_archive(archive: zipfile.ZipFile) -> list[BundledRun]:
             _refuse(f"it holds more than {MAX_TOTAL_BYTES // 2**20} MiB")
         if hashlib.sha256(text).hexdigest() != item["sha256"].text(64):
             _refuse(f"the checksum of run {slug} is wrong")
-        runs.append(_bundled(JsonField(decoded(text)), slug))
+        runs.append(_bundled(JsonField(decoded(text), whole="run"), slug))
     return runs
 
 
@@ -108,6 +110,8 @@ def _read(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, most: int) -> bytes:
     """One entry, never more than `most` bytes of it, whatever its header says."""
     if entry.flag_bits & _ENCRYPTED:
         _refuse("it is encrypted")
+    if stat.S_ISLNK(entry.external_attr >> 16):
+        _refuse("a file in it is a link")
     if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         _refuse("it is compressed in an unusual way")
     if entry.file_size > most:
