@@ -29,9 +29,5 @@ class RunCancelledError(CkvError):
     """The run was stopped on request."""
 
 
-class WorkerLostError(CkvError):
-    """The process that owns the model died."""
-
-
 class StorageError(CkvError):
     """The database cannot be opened, read or written."""

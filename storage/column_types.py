@@ -8,8 +8,7 @@ from sqlalchemy.types import TypeDecorator
 
 ESCAPE = "\ue000"
 _NOT_STORABLE = re.compile(f"[\x00\ud800-\udfff{ESCAPE}]")
-# The short form at the end of the text is what is left of an escape that SUBSTR cut in two.
-_ESCAPED = re.compile(f"{ESCAPE}([0-9a-f]{{4}}|[0-9a-f]{{0,3}}$)")
+_ESCAPED = re.compile(f"{ESCAPE}([0-9a-f]{{4}})")
 
 
 class UtcDateTime(TypeDecorator[datetime]):
@@ -54,8 +53,4 @@ class AnyText(TypeDecorator[str]):
         """Undo the escapes."""
         if value is None or ESCAPE not in value:
             return value
-        return _ESCAPED.sub(_unescape, value)
-
-
-def _unescape(match: re.Match[str]) -> str:
-    return chr(int(match[1], 16)) if len(match[1]) == 4 else ""
+        return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), value)

@@ -10,8 +10,7 @@ from sqlalchemy.orm import Session
 
 from ckv_core.errors import StorageError
 from storage import search
-from storage.column_types import AnyText
-from storage.models import Prompt, Run, Tag, Variant
+from storage.models import Run, Tag, Variant
 from storage.records import (
     LineageKind,
     RunFilter,
@@ -23,7 +22,6 @@ from storage.records import (
 )
 from storage.repository import RunMissingError
 
-QUESTION_START_CHARS = 200
 TITLE_LIMIT = 200
 NOTE_LIMIT = 10_000
 TAGS_LIMIT = 20
@@ -239,12 +237,9 @@ def _variant_conditions(wanted: RunFilter) -> list[ColumnElement[bool]]:
 
 
 def _summaries(session: Session, keys: Sequence[int]) -> list[RunSummary]:
-    start = func.substr(Prompt.question, 1, QUESTION_START_CHARS, type_=AnyText())
     columns = (Run.slug, Run.title, Run.model_name, Run.state, Run.request, Run.prompt_tokens)
     rows = session.execute(
-        select(Run.id, *columns, Run.created_at, Run.note, Run.pinned, start.label("start"))
-        .join(Prompt, Prompt.run_id == Run.id)
-        .where(Run.id.in_(keys))
+        select(Run.id, *columns, Run.created_at, Run.note, Run.pinned).where(Run.id.in_(keys))
     )
     by_key = {row.id: row for row in rows}
     tags: dict[int, list[str]] = {key: [] for key in keys}
@@ -265,7 +260,6 @@ def _summaries(session: Session, keys: Sequence[int]) -> list[RunSummary]:
         RunSummary(
             slug=row.slug,
             title=row.title,
-            question_start=row.start,
             model_name=row.model_name,
             state=cast("RunState", row.state),
             variant_specs=tuple(specs[key] or row.request["variants"]),

@@ -6,7 +6,6 @@ from typing import Literal
 
 from ckv_core.config import CompareRequest
 from ckv_core.events import RunResult
-from ckv_core.records import PromptInfo
 
 RunState = Literal["queued", "running", "done", "failed", "cancelled"]
 LineageKind = Literal["rerun", "fork"]
@@ -72,7 +71,6 @@ class RunSummary:
     """One line of a list of runs.
 
     Attributes:
-        question_start: the question's first 200 characters.
         variant_specs: as parsed by the worker; as asked before that.
         prompt_tokens: None until the prompt was tokenised.
         bars: of up to 32 variants, in their order.
@@ -80,7 +78,6 @@ class RunSummary:
 
     slug: str
     title: str
-    question_start: str
     model_name: str
     state: RunState
     variant_specs: tuple[str, ...]
@@ -121,13 +118,3 @@ class StoredRun:
     request: CompareRequest
     result: RunResult
     owner: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredPrompt:
-    """The texts of a saved run and, once tokenised, their tokens."""
-
-    context: str
-    question: str
-    answer: str
-    tokenised: PromptInfo | None

@@ -17,7 +17,7 @@ from ckv_core.records import RetainedSet
 from storage import mapping, search, servers
 from storage.codecs import EncodedArray, decode_retained
 from storage.models import ACTIVE_STATES, SLUG_LENGTH, Array, Prompt, Run, Tag, Variant
-from storage.records import Lineage, RunNotes, RunState, StoredPrompt, StoredRun
+from storage.records import Lineage, RunNotes, RunState, StoredRun
 
 _SLUG_ALPHABET = string.ascii_lowercase + string.digits
 _ARRAY_FIELDS = tuple(field.name for field in fields(EncodedArray))
@@ -89,27 +89,6 @@ def load_retained(session: Session, slug: str, index: int) -> RetainedSet | None
         raise RunMissingError(f"There is no run {slug!r} with a variant {index}.")
     arrays = _load_arrays(session, [variant_id], "retained").get(variant_id, {})
     return decode_retained(arrays["retained"]) if arrays else None
-
-
-def load_prompt(session: Session, slug: str) -> StoredPrompt:
-    """The texts and tokens of a run.
-
-    Raises:
-        RunMissingError: there is none of that name.
-    """
-    row = session.scalar(
-        select(Prompt)
-        .join(Run, Run.id == Prompt.run_id)
-        .where(Run.slug == slug, Run.deleted_at.is_(None))
-    )
-    if row is None:
-        raise _missing(slug)
-    return StoredPrompt(
-        context=row.context,
-        question=row.question,
-        answer=row.answer,
-        tokenised=mapping.prompt_record(row),
-    )
 
 
 def load_notes(session: Session, slug: str) -> RunNotes:

@@ -62,10 +62,6 @@ class PostgresqlServer:
         self._run(sql.SQL("CREATE DATABASE {} TEMPLATE {}"), name, template)
         return self.url(name)
 
-    def drop(self, name: str) -> None:
-        """Remove a database, and end whoever is connected to it."""
-        self._run(sql.SQL("DROP DATABASE {} WITH (FORCE)"), name)
-
     def _run(self, statement: sql.SQL, *names: str) -> None:
         with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
             connection.execute(statement.format(*map(sql.Identifier, names)))

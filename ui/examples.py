@@ -8,7 +8,7 @@ from ckv_core.config import SCENARIOS, Scenario, check_text
 from ckv_core.errors import ConfigError
 
 EXAMPLES_FOLDER = Path(__file__).resolve().parent.parent / "assets" / "examples"
-_KEYS = frozenset({"id", "title", "description", "file", "question", "answer", "scenario"})
+_KEYS = frozenset({"id", "title", "file", "question", "answer", "scenario"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +17,7 @@ class Example:
 
     Attributes:
         id: short name, unique among the examples.
-        title, description: what a reader chooses by; one line each.
+        title: what a reader chooses by; one line.
         context: the long text.
         question: asked about it.
         answer: occurs in a right reply; empty where no short answer exists.
@@ -26,14 +26,13 @@ class Example:
 
     id: str
     title: str
-    description: str
     context: str
     question: str
     answer: str
     scenario: Scenario
 
     def __post_init__(self) -> None:
-        for name in ("id", "title", "description", "context", "question"):
+        for name in ("id", "title", "context", "question"):
             if not getattr(self, name).strip():
                 raise ConfigError(f"Example {self.id!r} has an empty {name}; fill it in.")
         if self.scenario not in SCENARIOS:

@@ -73,8 +73,3 @@ def marker_of(index: int) -> str:
 def dash_of(index: int) -> str:
     """Plotly dash of this variant."""
     return DASHES[index % len(DASHES)]
-
-
-def variant_colors(count: int) -> list[str]:
-    """Colours of the first `count` variants."""
-    return [color_of(index) for index in range(count)]

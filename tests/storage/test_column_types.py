@@ -26,12 +26,6 @@ def test_usual_text_is_stored_as_it_is(text):
     assert AnyText().process_bind_param(text, DIALECT) == text
 
 
-@given(HOSTILE, st.integers(0, 60))
-def test_a_cut_text_reads_as_a_start_of_the_whole(text, end):
-    stored = AnyText().process_bind_param(text, DIALECT)
-    assert text.startswith(AnyText().process_result_value(stored[:end], DIALECT))
-
-
 def test_a_time_without_zone_is_refused():
     with pytest.raises(ValueError, match="time zone"):
         UtcDateTime().process_bind_param(datetime(2026, 1, 1), DIALECT)

@@ -150,7 +150,7 @@ def test_a_deleted_run_is_gone_everywhere_until_it_is_restored(database):
         library.delete_runs(session, [slug], START)
     assert found(database) == [child]
     assert found(database, text="harbour") == []
-    for load in (repository.load_run, repository.load_prompt, repository.run_owner):
+    for load in (repository.load_run, repository.run_owner):
         with pytest.raises(RunMissingError), database.read() as session:
             load(session, slug)
     with database.read() as session:

@@ -44,10 +44,9 @@ def test_runs_are_listed_newest_first_in_pages(database):
 
 
 def test_a_summary_tells_what_a_list_shows(database):
-    slug = make(database, question="Why? " * 100, model="some/model")
+    slug = make(database, model="some/model")
     with database.read() as session:
         (queued,) = library.list_runs(session)[0]
-    assert queued.question_start == ("Why? " * 100)[:200]
     assert (queued.title, queued.model_name, queued.state) == ("Title", "some/model", "queued")
     assert (queued.variant_specs, queued.prompt_tokens) == (("full", "snapkv"), None)
     assert queued.created_at == START
@@ -57,13 +56,6 @@ def test_a_summary_tells_what_a_list_shows(database):
     assert prepared.prompt_tokens == 16
     assert prepared.model_name == "SmolLM2-135M-Instruct"
     assert prepared.variant_specs == tuple(f"snapkv:budget={256 + i}" for i in range(3))
-
-
-def test_a_question_start_cut_inside_an_escape_stays_readable(database):
-    make(database, question="x" * 198 + "\x00tail")
-    with database.read() as session:
-        (run,) = library.list_runs(session)[0]
-    assert run.question_start == "x" * 198
 
 
 def test_times_of_any_zone_are_stored_as_utc(database):
@@ -99,24 +91,11 @@ def test_one_kept_set_is_read_without_the_rest(database):
             repository.load_retained(session, slug, index)
 
 
-def test_the_prompt_is_read_alone(database):
-    slug = make(database, context="Long.", question="Q", answer="A")
-    with database.read() as session:
-        prompt = repository.load_prompt(session, slug)
-    assert (prompt.context, prompt.question, prompt.answer) == ("Long.", "Q", "A")
-    assert prompt.tokenised is None
-    prepared = big_events(tokens=16, variants=1)[0]
-    Recorder(database).apply(slug, prepared)
-    with database.read() as session:
-        assert repository.load_prompt(session, slug).tokenised == prepared.prompt
-
-
 @pytest.mark.parametrize("slug", ["abcdefghijkl", "", "' OR 1=1 --", "x" * 10_000])
 def test_a_missing_run_is_one_sentence(database, slug):
     make(database)
-    for load in (repository.load_run, repository.load_prompt):
-        with pytest.raises(RunMissingError, match="There is no run"), database.read() as session:
-            load(session, slug)
+    with pytest.raises(RunMissingError, match="There is no run"), database.read() as session:
+        repository.load_run(session, slug)
     with pytest.raises(RunMissingError, match="There is no run"), database.write() as session:
         library.delete_runs(session, [slug], START)
     with database.read() as session:

@@ -246,7 +246,6 @@ class FakeLibrary:
             RunSummary(
                 slug=run.slug,
                 title=run.title,
-                question_start=run.request.question,
                 model_name=run.request.model,
                 state=run.state,
                 variant_specs=run.request.variants,

@@ -13,7 +13,6 @@ from ui.charts.measured import OWN, named
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs" / "definitions.md").read_text(encoding="utf-8")
 ROWS = [line.strip("| ").split(" | ") for line in TEXT.splitlines() if line.startswith("| ")]
-FIRST = {row[0] for row in ROWS}
 # Where a number of the receipt or of the clock is written down.
 WRITTEN = {
     "Requested entries": "requested_entries",

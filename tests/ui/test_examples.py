@@ -12,7 +12,6 @@ from ui.examples import Example, load_examples
 GOOD = {
     "id": "a",
     "title": "A",
-    "description": "One line.",
     "file": "a.txt",
     "question": "What?",
     "answer": "",
@@ -33,7 +32,7 @@ def test_built_in_examples_are_valid_requests():
         CompareRequest(
             context=example.context, question=example.question, scenario=example.scenario
         ).validate()
-        assert "\n" not in example.title + example.description
+        assert "\n" not in example.title
 
 
 def test_built_in_examples_are_long_enough_to_evict_from():
@@ -57,7 +56,6 @@ def test_a_folder_of_ones_own_is_read(tmp_path):
         Example(
             id="a",
             title="A",
-            description="One line.",
             context="Some text.",
             question="What?",
             answer="",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ui.palette import VARIANT_COLORS, color_of, dash_of, marker_of, variant_colors
+from ui.palette import VARIANT_COLORS, color_of, dash_of, marker_of
 from ui.theme import CSS_PATHS, FAVICON_PATH, LOGO_PATH, build_theme
 
 
@@ -27,7 +27,6 @@ def test_colour_and_marker_together_are_unique_for_sixty_four_variants() -> None
     assert len({(color_of(i), marker_of(i)) for i in range(64)}) == 64
     assert len({marker_of(i) for i in range(8)}) == 8
     assert dash_of(0) == "solid"
-    assert variant_colors(3) == [color_of(0), color_of(1), color_of(2)]
 
 
 def test_theme_builds_and_its_files_exist() -> None:
