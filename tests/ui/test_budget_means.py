@@ -50,7 +50,7 @@ def test_a_curve_is_the_mean_over_prompts_at_each_budget_with_its_interval():
     assert figure.layout.title.text == "Final hidden L1 against the budget"
     assert figure.layout.title.subtitle.text == "mean and 95 % interval, n = 5 prompts"
     line = next(trace for trace in figure.data if trace.name == f"{METHOD}, alpha 0.25")
-    assert tuple(line.x) == BUDGETS
+    assert [list(each) for each in line.customdata] == [[budget, MIN_PROMPTS] for budget in BUDGETS]
     for at, budget in enumerate(BUDGETS):
         found = mean_interval([np.float32(100 * (0.5 + 0.1 * p) * 64 / budget) for p in range(5)])
         assert line.y[at] == pytest.approx(found.mean)
@@ -69,11 +69,19 @@ def test_every_curve_has_its_own_colour_and_marker():
         assert len({trace.marker[looks] for trace in figure.data}) == 4
 
 
+def test_bars_stand_beside_one_another_and_near_their_budget():
+    lines = CHART.figure(take_together(runs_of(MIN_PROMPTS)), {}).data
+    places = np.log2([trace.x for trace in lines])
+    assert (np.diff(places, axis=0) > 0.05).all()
+    assert np.abs(places - np.log2(BUDGETS)).max() < 1 / 8
+
+
 def test_too_few_prompts_give_a_curve_without_bars_and_say_so():
     figure = CHART.figure(take_together(runs_of(MIN_PROMPTS - 1)), {})
     said = "mean; too few prompts for an interval, n = 4 prompts"
     assert figure.layout.title.subtitle.text == said
     assert all(trace.error_y.array is None for trace in figure.data)
+    assert all(tuple(trace.x) == BUDGETS for trace in figure.data)
 
 
 def test_a_figure_that_not_all_prompts_have_is_drawn_with_its_own_n():
@@ -89,7 +97,7 @@ def test_a_figure_that_not_all_prompts_have_is_drawn_with_its_own_n():
     assert figure.layout.title.subtitle.text == said
     bars = figure.data[0].error_y.array
     assert np.isfinite(bars).tolist() == [True, False, False, False]
-    assert list(figure.data[0].customdata) == [6, 4, 4, 4]
+    assert [n for _, n in figure.data[0].customdata] == [6, 4, 4, 4]
 
 
 def test_the_final_layer_comes_first_and_only_what_is_known_is_offered():
@@ -192,8 +200,10 @@ def test_the_table_of_a_chart_holds_what_it_draws(name):
             (line,) = [trace for trace in drawn if trace.name == f"{METHOD}, alpha 0"]
             where = {"curve": "snapkv+critical:alpha=0", "budget_unit": "tokens", "figure": label}
             np.testing.assert_allclose(held(rows, **where), ends(line, "y"))
-            assert numbers(rows, "budget", **where) == list(line.x)
-            assert set(numbers(rows, "prompts", **where)) == set(line.customdata)
+            points = zip(
+                numbers(rows, "budget", **where), numbers(rows, "prompts", **where), strict=True
+            )
+            assert [list(point) for point in points] == [list(each) for each in line.customdata]
     else:
         label = chart.title if name != "laboratory" else chart.controls(found)[0].options[0][1]
         means = np.concatenate([ends(trace, "x") for trace in figure.data])

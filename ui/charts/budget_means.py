@@ -1,9 +1,11 @@
 """Chart of several runs: a figure against the budget, one curve per method and alpha."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import astuple
 
+import numpy as np
 import plotly.graph_objects as go
+from numpy.typing import NDArray
 
 from ckv_core.metrics.against_budget import BUDGET_UNITS, BudgetCurve, budget_curves, varied_units
 from ui.aggregate import MAIN_FIGURES, Figure, SeveralRuns
@@ -22,7 +24,8 @@ def budget_figure(found: SeveralRuns, figure: Figure, unit: str) -> go.Figure:
     """Mean over prompts of one figure against the budget (the paper's Fig. 3c).
 
     Definition: a point is the mean over the prompts at the budget that the SPEC asks for, bars are
-    its BCa bootstrap interval, 95 %; no bar where n is too small. The axis is logarithmic.
+    its BCa bootstrap interval, 95 %; no bar where n is too small. The axis is logarithmic; curves
+    with bars stand a little beside one another, so that each bar can be seen.
     """
     title = f"{figure.label} against the budget"
     curves = budget_curves(found.members)
@@ -32,16 +35,21 @@ def budget_figure(found: SeveralRuns, figure: Figure, unit: str) -> go.Figure:
     drawn = [each for each in points_of if each[1].unit == unit and each[2]]
     means = [mean for _, _, points in drawn for _, mean in points]
     shown = new_figure(title, interval_subtitle(means), legend_rows=len(drawn))
-    for at, curve, points in drawn:
-        budgets, values = [b.amount for b, _ in points], [mean.mean for _, mean in points]
-        line = budget_line(at, curve_name(curve), budgets, values, figure.unit)
-        line.update(error_y=interval_bars([mean for _, mean in points], color_of(at)))
+    ticks = [budget.amount for _, _, points in drawn for budget, _ in points]
+    factors = _factors(len(drawn), ticks)
+    for (at, curve, points), factor in zip(drawn, factors, strict=True):
+        budgets, of_curve = zip(*points, strict=True)
+        bars = interval_bars(of_curve, color_of(at))
+        places = [budget.amount * (factor if bars else 1) for budget in budgets]
+        values = [mean.mean for mean in of_curve]
+        line = budget_line(at, curve_name(curve), places, values, figure.unit)
         line.update(
-            customdata=[each.n for _, each in points],
-            hovertemplate=f"{line.hovertemplate}, n = %{{customdata}}",
+            error_y=bars,
+            customdata=[[budget.amount, mean.n] for budget, mean in points],
+            hovertemplate=f"budget %{{customdata[0]}}: %{{y:.4g}} {figure.unit}, "
+            "n = %{customdata[1]}",
         )
         shown.add_trace(line)
-    ticks = [budget.amount for _, _, points in drawn for budget, _ in points]
     budget_axis(shown, ticks, BUDGET_UNITS[unit])
     shown.update_yaxes(title_text=figure.unit, rangemode="tozero")
     if figure.is_share:
@@ -59,6 +67,13 @@ def budgets_csv(found: SeveralRuns) -> str:
             for budget, mean in curve.values(figure.key)
         ),
     )
+
+
+def _factors(curves: int, budgets: Sequence[float]) -> NDArray[np.float64]:
+    """By what to multiply the budgets of each curve: moved by under 1/8 of the smallest gap."""
+    gap = np.diff(np.log(sorted(set(budgets)))).min()
+    offsets = np.arange(curves) - (curves - 1) / 2
+    return np.asarray(np.exp(offsets * gap / (4 * max(curves, 4))), np.float64)
 
 
 def _offered(found: SeveralRuns) -> Iterator[tuple[Figure, BudgetCurve]]:
