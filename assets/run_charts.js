@@ -110,13 +110,13 @@ class Panel {
     }
   }
 
-  /** On a ground of the page's colour: the chart itself is transparent. */
+  /** In the page's colours: the chart itself is grey and transparent. */
   async download(format) {
     const { data, layout } = this.figure;
-    const ground = getComputedStyle(this.node).backgroundColor;
+    const { backgroundColor: ground, color } = getComputedStyle(this.node);
     const width = Math.max(700, this.plot.clientWidth);
     const plotly = await loadPlotly();
-    const image = { data, layout: { ...layout, paper_bgcolor: ground, autosize: false, width } };
+    const image = { data, layout: { ...layout, font: { ...layout.font, color }, paper_bgcolor: ground, autosize: false, width } };
     save(await plotly.toImage(image, { format, width, height: layout.height, scale: format === "png" ? 2 : 1 }),
       `ckv-${this.run.file ?? this.run.slug}-${this.name}.${format}`);
   }

@@ -182,7 +182,7 @@ def _add_missing_layers(figure: go.Figure, head_l1: Float32Array) -> None:
 
 def colorbar_of(title: str) -> dict[str, object]:
     return {
-        "title": {"text": title, "side": "right"},
+        "title": {"text": title, "side": "right", "font": {"size": 12}},
         "thickness": 12,
         "outlinewidth": 0,
     }

@@ -85,7 +85,7 @@ def head_layer_figure(result: RunResult, *, oracles_of: int | None = None) -> go
     heads = next(values.shape[1] for _, values in measured if values is not None)
     subtitle = f"Isolated; mean of {heads} query heads, n = 1 decoding step"
     if oracles and oracles_of is not None:
-        subtitle = f"Mean of {heads} heads, n = 1 step; oracles: budgets of {names[oracles_of]}"
+        subtitle = f"Mean of {heads} heads, n = 1 step; oracle budgets: {names[oracles_of]}"
     figure = new_figure(title, subtitle, legend_rows=len(indices) + len(oracles))
     for index, values in measured:
         if values is not None:
