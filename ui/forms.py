@@ -215,6 +215,8 @@ def describe_variants(form: FormValues) -> str:
     if not specs:
         raise ConfigError("Choose at least one variant.")
     names = [spec.label + _budget_note(spec, request) for spec in specs]
+    # What tells twins apart, such as the rungs of a ladder, is in their SPECs.
+    names = [spec.spec if names.count(n) > 1 else n for n, spec in zip(names, specs, strict=True)]
     count = "1 variant" if len(names) == 1 else f"{len(names)} variants"
     return f"{count}: {', '.join(names)}."
 

@@ -85,6 +85,16 @@ def test_the_line_of_variants_counts_and_names_them():
     assert describe_variants(form) == "3 variants: Full cache, SnapKV, SnapKV (budget 64)."
 
 
+def test_the_line_of_variants_tells_twins_apart_by_their_specs():
+    form = dataclasses.replace(
+        TYPED, variants=("full",), more_variants="snapkv:pool=none\nsnapkv:pool=avg"
+    )
+    told = describe_variants(form)
+    assert told.startswith("3 variants: Full cache, snapkv:")
+    assert "pool=none" in told
+    assert "pool=avg" in told
+
+
 def test_a_wrong_line_is_named_by_its_number():
     with pytest.raises(ConfigError, match=r"line 3: Unknown method 'snapkw'. Did you mean"):
         check_lines("snapkv:budget=64\n\nsnapkw")

@@ -75,6 +75,7 @@ def build_form(
             context_bar = build_prompt(
                 controls, answer_info="Optional: looked for in every generated text."
             )
+            controls["scenario"] = scenario_control()
         with gr.Column(scale=4, min_width=320):
             model_line = _build_run_controls(controls, models, model)
     variants_line = Notice(elem_id="variants-line")
@@ -105,7 +106,6 @@ def _build_run_controls(controls: dict[str, Any], models: Sequence[str], model: 
         elem_id="model",
     )
     model_line = Notice(elem_id="model-line")
-    controls["scenario"] = scenario_control()
     controls["variants"] = gr.CheckboxGroup(
         variant_choices(),
         value=list(DEFAULT_VARIANTS),
@@ -189,7 +189,7 @@ def _build_more(controls: dict[str, Any], device: str) -> tuple[Component, gr.Bu
     with gr.Accordion("More variants", open=False, elem_id="more"):
         controls["more_variants"] = gr.Textbox(
             label="One variant per line",
-            info="METHOD[+critical][:key=value,...], with its own budget, alpha and knobs; "
+            info="METHOD[+critical|+critical_auto][:key=value,...], with its own budget, alpha and knobs; "
             f"up to {MAX_VARIANTS} variants in all.",
             placeholder="snapkv:budget=256\nadakv+critical:budget=10%,alpha=0.5\n"
             "snapkv+critical:preset=kvpress",
@@ -197,7 +197,7 @@ def _build_more(controls: dict[str, Any], device: str) -> tuple[Component, gr.Bu
             max_lines=8,
             elem_id="more-variants",
         )
-        with gr.Row(equal_height=True):
+        with gr.Row(elem_id="ladder"):
             base = gr.Dropdown(
                 ladder_bases(),
                 value=ladder_bases()[0][1],
@@ -205,10 +205,12 @@ def _build_more(controls: dict[str, Any], device: str) -> tuple[Component, gr.Bu
                 info="Controls that tell un-pooling, the value norm and alpha apart; the results "
                 "then hold a chart of them.",
                 elem_id="ladder-base",
-                min_width=220,
+                min_width=320,
                 scale=0,
             )
-            button = gr.Button("Add the ablation ladder", elem_id="add-ladder", scale=0)
+            button = gr.Button(
+                "Add the ablation ladder", elem_id="add-ladder", scale=0, min_width=220
+            )
         controls["own"] = gr.Textbox(
             label="Own indices",
             info="Kept positions from other code as JSON (docs/own_indices.md, or a run's result "

@@ -39,6 +39,7 @@ def build_sweep_form(
             context_bar = build_prompt(
                 controls, answer_info="Optional: looked for where text is generated."
             )
+            controls["scenario"] = scenario_control()
         with gr.Column(scale=4, min_width=320):
             _build_model(controls, models, model, device)
             _build_grid(controls)
@@ -71,7 +72,6 @@ def _build_model(controls: dict[str, Any], models: Sequence[str], model: str, de
             elem_id="device",
             min_width=120,
         )
-    controls["scenario"] = scenario_control()
 
 
 def _build_grid(controls: dict[str, Any]) -> None:
