@@ -14,8 +14,10 @@ const pairs = make("div", { class: "ckv-pair-links" });
 const comparator = make("details", {}, make("summary", { text: "LLM Comparator (JSON)" }), pairs);
 const again = make("a", { class: "ckv-link ckv-for-users", text: "Run again with changes" });
 const sweep = make("a", { class: "ckv-link ckv-for-users", text: "Sweep this prompt" });
-const bar = make("nav", { class: "ckv-run-links", "aria-label": "This run", hidden: true },
-  make("span", {}, "Link: ", short), copy, again, sweep, json, table, layers, heads, budgets, report, bundle, comparator);
+const files = make("div", { class: "ckv-run-links" },
+  make("span", { text: "Files:" }), report, bundle, json, table, layers, heads, budgets, comparator);
+const bar = make("nav", { "aria-label": "This run", hidden: true },
+  make("div", { class: "ckv-run-links" }, make("span", {}, "Link: ", short), copy, again, sweep), files);
 root.append(bar);
 
 copy.addEventListener("click", async () => {
@@ -45,4 +47,5 @@ onValue((value) => {
   pairs.replaceChildren(...list(value.pairs).map(({ a, b, text }) =>
     make("a", { class: "ckv-link", href: `/data/${key}/llm_comparator.json?a=${Number(a)}&b=${Number(b)}`, text: str(text) })));
   for (const file of [json, table, layers, heads, budgets]) file.hidden = !value.files;
+  files.hidden = !value.files && !value.report;
 });

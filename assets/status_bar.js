@@ -62,8 +62,22 @@ function drawBar(value) {
   fill.style.width = `${(share * 100).toFixed(1)}%`;
 }
 
+// The server speaks only when something happens, which during a long prefill may take minutes.
+let came = 0;
+let ticking = 0;
+function drawTime() {
+  const waits = props.value?.state === "running";
+  const known = Number(props.value?.elapsed_s);
+  const since = waits ? (performance.now() - came) / 1000 : 0;
+  setText(elapsed, known ? seconds(known + since) : "");
+  clearTimeout(ticking);
+  if (waits && root.isConnected) ticking = setTimeout(drawTime, 1000);
+}
+
 let stagesDrawn = "";
 onValue((value) => {
+  came = performance.now();
+  drawTime();
   panel.hidden = value === null;
   if (value === null) return;
   const state = STATE_LABELS[value.state] ? value.state : "idle";
@@ -71,7 +85,6 @@ onValue((value) => {
   setText(sign, STATE_SIGNS[state]);
   setText(stateName, STATE_LABELS[state]);
   setText(sentence, sentenceOf(value));
-  setText(elapsed, value.elapsed_s ? seconds(Number(value.elapsed_s)) : "");
   drawBar(value);
   const shape = JSON.stringify([value.stages, value.chips]);
   if (shape === stagesDrawn) return;
