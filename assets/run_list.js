@@ -7,11 +7,11 @@ const undo = make("button", { type: "button", class: "ckv-button", text: "Undo",
 const empty = make("p", { class: "ckv-empty" });
 const body = make("tbody");
 const all = make("input", { type: "checkbox", "aria-label": "Choose all runs of this page" });
-const heads = ["Run", "Moved", "State", "Model", "Variants", "Tokens", "Created"];
+const heads = ["Run", "Final hidden L1", "State", "Model", "Variants", "Tokens", "Created (UTC)"];
 const table = make("div", { class: "ckv-scroll", tabindex: "0", role: "region", "aria-label": "Saved runs" },
   make("table", { class: "ckv-table ckv-run-table" },
     make("thead", {}, make("tr", {}, make("th", { scope: "col" }, all),
-      ...heads.map((text) => make("th", { scope: "col", text, title: text === "Moved" ? "Final hidden L1 of each variant, as bars" : null })),
+      ...heads.map((text) => make("th", { scope: "col", text, title: text === heads[1] ? "One bar per variant; lower is closer to the full cache" : null })),
       make("th", { scope: "col" }, make("span", { class: "ckv-offscreen", text: "Actions" })))),
     body));
 const pages = make("nav", { class: "ckv-pages", "aria-label": "Pages of the list" });
@@ -89,7 +89,6 @@ function editor(row, line) {
 }
 
 function item(row) {
-  const when = new Date(row.created);
   const name = str(row.title) || row.slug;
   const box = make("input", { type: "checkbox", "data-slug": row.slug, "aria-label": `Choose ${name}` });
   box.checked = chosen.has(row.slug);
@@ -113,7 +112,7 @@ function item(row) {
     make("td", { text: str(row.model) }),
     make("td", { class: "ckv-num", text: str(row.variants), title: list(row.specs).join("\n") }),
     make("td", { class: "ckv-num", text: row.tokens === null ? "–" : whole(row.tokens) }),
-    make("td", { class: "ckv-num", text: when.toLocaleString(), title: str(row.created) }),
+    make("td", { class: "ckv-num", text: str(row.created).slice(0, 16).replace("T", " "), title: new Date(row.created).toLocaleString() }),
     actions);
   return line;
 }
@@ -145,11 +144,12 @@ onValue((value) => {
   const typing = value?.tone === "error" && body.querySelector(".ckv-editor");
   if (!typing) body.replaceChildren(...rows.map(item));
   const filtered = Object.keys(value?.query ?? {}).length > 0;
-  setText(empty, filtered ? "No run passes the search and the filters." : "No runs yet. Start one on the Compare page.");
+  empty.replaceChildren(...(filtered ? ["No run passes the search and the filters."]
+    : ["No runs yet. Start one on the ", make("a", { class: "ckv-link", href: "/", text: "Compare page" }), "."]));
   empty.hidden = value === null || rows.length > 0;
   table.hidden = rows.length === 0;
   pages.replaceChildren(...(value && rows.length ? pageLinks(value) : []));
-  filters.replaceChildren(...(value ? [filterForm(value.query ?? {}, value.choices ?? {})] : []));
+  filters.replaceChildren(...(value && (filtered || rows.length) ? [filterForm(value.query ?? {}, value.choices ?? {})] : []));
   drawBulk();
   if (!undo.hidden) undo.focus();
 });
