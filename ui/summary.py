@@ -106,19 +106,24 @@ def _first_difference(_: RunResult, variant: VariantResult) -> Cell:
 
 def _kl(_: RunResult, variant: VariantResult) -> Cell:
     found = variant.perturbation
-    return NOT_YET if found is None else cell_of(f"{found.kl:.3g}", f"{found.kl:.6g} nats")
+    return NOT_YET if found is None else cell_of(f"{found.kl:#.3g}", f"{found.kl:.6g} nats")
 
 
 def _final_l1(_: RunResult, variant: VariantResult) -> Cell:
     found = variant.perturbation
     if found is None:
         return NOT_YET
-    return cell_of(f"{found.final_hidden_l1:,.4g}", f"{found.final_hidden_l1:.6g}")
+    return cell_of(_four_digits(found.final_hidden_l1), f"{found.final_hidden_l1:.6g}")
 
 
 def _head_l1(_: RunResult, variant: VariantResult) -> Cell:
     mean = mean_head_l1(variant)
-    return NOT_YET if mean is None else cell_of(f"{mean:,.4g}", f"{mean:.6g}")
+    return NOT_YET if mean is None else cell_of(_four_digits(mean), f"{mean:.6g}")
+
+
+def _four_digits(value: float) -> str:
+    """Four digits or more: `g` alone would turn 12,345 into 1.234e+04."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:#.4g}"
 
 
 def _improved(_: RunResult, variant: VariantResult) -> Cell:

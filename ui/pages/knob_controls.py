@@ -20,7 +20,7 @@ def preset_updates(preset: str, alpha: float) -> list[Any]:
     knobs = [
         gr.update(choices=_knob_choices(k, preset))
         if k.choices
-        else gr.update(placeholder=_placeholder(k, preset))
+        else gr.update(placeholder=placeholder(k, preset))
         for k in ADVANCED_KNOBS
         if k.name != "preset"
     ]
@@ -42,14 +42,14 @@ def knob_control(knob: Knob) -> Component:
     return gr.Textbox(
         label=knob.name,
         info=knob.help,
-        placeholder=_placeholder(knob, "paper"),
+        placeholder=placeholder(knob, "paper"),
         elem_id=elem_id,
         min_width=220,
         max_lines=1,
     )
 
 
-def _placeholder(knob: Knob, preset: str) -> str:
+def placeholder(knob: Knob, preset: str) -> str:
     """The default, and those of methods that have their own."""
     own = [
         f"{METHODS.get(method).label}: {defaults[knob.name]}"

@@ -1,9 +1,14 @@
 """The Methods page: generated from the registered methods and knobs."""
 
+import re
+
 import gradio as gr
 
-from ckv_core.knobs import KNOBS
+from ckv_core.knobs import KNOBS, Knob
 from ckv_core.methods import METHODS
+from ui.pages.knob_controls import placeholder
+
+ARXIV = re.compile(r"arXiv:([\d.]+)")
 
 INTRO = (
     "## Methods\n"
@@ -19,8 +24,10 @@ KNOBS_TEXT = (
 )
 SPEC_TEXT = (
     "## Writing a variant\n"
-    "`METHOD[+critical][:key=value,...]`, for example `snapkv:budget=128` or "
-    "`adakv+critical:budget=10%,alpha=0.5`. The same words work on the command line."
+    "`METHOD[+critical|+critical_auto][:key=value,...]`, for example `snapkv:budget=128` or "
+    "`adakv+critical:budget=10%,alpha=0.5`. `+critical` gives every head the same alpha; "
+    "`+critical_auto` finds one per KV head from the observation window. The same words work on "
+    "the command line."
 )
 
 
@@ -39,7 +46,8 @@ def methods_table() -> str:
     lines = ["| Method | In a SPEC | What it keeps | With CriticalKV | Source |", "|" + "---|" * 5]
     for method in METHODS:
         critical = f"`{method.name}+critical`" if method.supports_critical else "no"
-        cells = (method.label, f"`{method.name}`", method.summary, critical, method.source)
+        source = ARXIV.sub(r"[\g<0>](https://arxiv.org/abs/\1)", method.source)
+        cells = (method.label, f"`{method.name}`", method.summary, critical, source)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -48,13 +56,17 @@ def knobs_table() -> str:
     """Markdown table, one row per knob."""
     lines = ["| Knob | paper | kvpress | Used by | Meaning |", "|" + "---|" * 5]
     for knob in KNOBS.values():
-        kvpress = knob.default if knob.kvpress is None else knob.kvpress
         words = f" One of {', '.join(knob.choices)}." if knob.choices else ""
         lines.append(
-            f"| `{knob.name}` | {knob.default} | {kvpress} | {_users(knob.name)} | "
-            f"{knob.help}{words} |"
+            f"| `{knob.name}` | {_default(knob, 'paper')} | {_default(knob, 'kvpress')} | "
+            f"{_users(knob.name)} | {knob.help}{words} |"
         )
     return "\n".join(lines)
+
+
+def _default(knob: Knob, preset: str) -> str:
+    """What the knob is under a preset, and for methods that have their own default."""
+    return preset if knob.name == "preset" else placeholder(knob, preset)
 
 
 def _users(knob: str) -> str:
