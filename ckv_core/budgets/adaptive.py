@@ -8,24 +8,30 @@ from torch import Tensor
 from ckv_core.budgets.shares import integer_shares
 
 
-def adaptive_budgets(attention_score: Tensor, spare: int, safeguard: float) -> Tensor:
-    """Head budgets of one layer beyond the protected entries (arXiv:2407.11550, Algorithm 1).
+def adaptive_budgets(order: Tensor, kv_heads: int, spare: int, safeguard: float) -> Tensor:
+    """Head budgets beyond the protected entries (arXiv:2407.11550, Algorithm 1).
 
-    c_h of the layer's top kv_heads * spare scores lie in head h; the head gets
+    c_h of a layer's top kv_heads * spare scores lie in head h; the head gets
     c_h * (1 - safeguard) + safeguard * spare, rounded by largest remainder.
 
     Args:
-        attention_score: [kv_heads, evictable] pooled window attention.
+        order: [layers, kv_heads * evictable] int32, the entries of all heads of a layer, one head
+            after the other, by falling pooled window attention.
+        kv_heads: KV heads per layer.
         spare: mean entries per head.
         safeguard: share that stays uniform, 0 to 1.
 
     Returns:
-        [kv_heads] int64, summing to kv_heads * spare.
+        [layers, kv_heads] int64 on the CPU, each layer summing to kv_heads * spare.
     """
-    kv_heads, evictable = attention_score.shape
-    order = attention_score.flatten().argsort(descending=True, stable=True)
-    top = order[: kv_heads * spare] // max(evictable, 1)
-    counts = torch.bincount(top, minlength=kv_heads).tolist()
+    total, evictable = kv_heads * spare, order.shape[-1] // kv_heads
+    heads = order[:, :total] // max(evictable, 1)
+    counts = torch.stack([(heads == head).sum(-1) for head in range(kv_heads)], dim=-1)
     uniform = Fraction(str(safeguard))
-    shares = [count * (1 - uniform) + uniform * spare for count in counts]
-    return torch.tensor(integer_shares(shares, kv_heads * spare, evictable), dtype=torch.int64)
+    budgets = [
+        integer_shares(
+            [count * (1 - uniform) + uniform * spare for count in layer], total, evictable
+        )
+        for layer in counts.tolist()
+    ]
+    return torch.tensor(budgets, dtype=torch.int64)

@@ -11,14 +11,16 @@ from torch import nn
 
 from ckv_core.engine.decode import READ_CHUNK
 from ckv_core.engine.forced import forced_chunk
+from ckv_core.engine.orders import order_keys
 from ckv_core.engine.partial import MAX_LOGITS
-from ckv_core.engine.prefill import CHUNK, KEPT_QUERIES
+from ckv_core.engine.prefill import CHUNK, KEPT_ORDERS, KEPT_QUERIES
 from ckv_core.engine.run import Run
+from ckv_core.engine.select import SLOTS_AT_ONCE
 from ckv_core.engine.sweep import GROUP_ROWS
 from ckv_core.modeling.loaded import LoadedModel
 from ckv_core.selection.head_alpha import ALPHA_GRID
 
-FLOAT, INDEX = 4, 8  # bytes
+FLOAT, INDEX, ORDER = 4, 8, 4  # bytes
 # What kernels keep for themselves. On CUDA it was never measured: workspaces have 32 MiB each.
 CUDA_OVERHEAD_BYTES = 64 * 2**20
 THREAD_OVERHEAD_BYTES = 8 * 2**20
@@ -41,6 +43,7 @@ class Sizes:
         window: last queries kept.
         windows: distinct observation windows that are scored.
         widest: tokens of the widest of them.
+        orders: of the entries by score, that the prefill keeps.
         norms, auto: whether value norms are needed, and an alpha per head.
         analysed: whether the laboratory's quantities are measured.
         forced: whether all rows read the full cache's text.
@@ -67,6 +70,7 @@ class Sizes:
     window: int
     windows: int
     widest: int
+    orders: int
     norms: bool
     auto: bool
     analysed: bool
@@ -105,6 +109,7 @@ class Sizes:
             window=max([KEPT_QUERIES, *(spec.protected["window"] for spec in run.specs)]),
             windows=len({spec.protected["window"] for spec in scored}),
             widest=max((spec.protected["window"] for spec in scored), default=0),
+            orders=min(KEPT_ORDERS, len({key for spec in scored for key in order_keys(spec)})),
             norms=critical > 0,
             auto=any(spec.name.endswith("_auto") for spec in run.specs),
             analysed=bool({"bounds", "greedy"} & set(run.request.analysis)),
@@ -158,9 +163,10 @@ class Sizes:
 
     @property
     def scores(self) -> int:
-        """Window attention and value norms of all layers, which the prefill keeps."""
+        """Window attention, value norms and orders of all layers, which the prefill keeps."""
         kinds = self.windows * (2 if self.auto else 1) + (1 if self.norms else 0)
-        return kinds * self.layers * self.query_heads * self.tokens * FLOAT
+        scores = kinds * self.layers * self.query_heads * self.tokens * FLOAT
+        return scores + self.orders * self.evictable * self.kv_heads * self.tokens * ORDER
 
     @property
     def kept_sets(self) -> int:
@@ -169,15 +175,15 @@ class Sizes:
         return (self.masks + 2) * slots + len(self.budgets) * slots // 8
 
     def select_peak(self) -> int:
-        """While entries are scored, ranked and chosen, one layer at a time."""
+        """While entries are scored and sorted, one layer at a time, and chosen in some layers."""
         heads, positions = self.kv_heads * self.tokens, self.query_heads * self.tokens
         scoring = 3 * self.widest * self.tokens * FLOAT + self.tokens * self.head_dim * FLOAT
         scoring += 2 * min(_NORM_BLOCK, self.tokens) * self.hidden * FLOAT if self.norms else 0
-        ranking = 5 * positions * FLOAT + self.masks * heads * (2 * INDEX + 2 * FLOAT)
-        ranking += 4 * heads * INDEX
+        sorting = 5 * positions * FLOAT + heads * (3 * INDEX + 2 * FLOAT)
+        choosing = 4 * min(self.evictable * heads, max(heads, SLOTS_AT_ONCE)) * INDEX
         if self.auto:
-            ranking += len(ALPHA_GRID) * heads * (2 + FLOAT) + 3 * positions * FLOAT
-        return self.states + self.scores + self.kept_sets + max(scoring, ranking)
+            choosing += len(ALPHA_GRID) * heads * (2 + FLOAT) + 3 * positions * FLOAT
+        return self.states + self.scores + self.kept_sets + max(scoring, sorting, choosing)
 
     def decode_peak(self) -> int:
         """While all rows decode and the first step is measured."""

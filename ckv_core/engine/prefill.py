@@ -1,5 +1,6 @@
 """One forward pass over the compressed prompt; every variant is selected from what it yields."""
 
+from collections import OrderedDict
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import cast
@@ -11,6 +12,7 @@ from torch.nn import functional
 from ckv_core.engine.causal import causal_attention
 from ckv_core.errors import RunCancelledError
 from ckv_core.events import Progress
+from ckv_core.knobs import KnobValue
 from ckv_core.metrics.memory import trim
 from ckv_core.modeling.loaded import LoadedModel
 from ckv_core.scoring.value_norm import value_norm
@@ -18,6 +20,9 @@ from ckv_core.scoring.window import full_window_attention, window_attention
 
 KEPT_QUERIES = 128  # last queries kept in any case, so that a wider window can be scored later
 CHUNK = 1024  # tokens per forward pass: bounds activations and lets progress and cancel through
+KEPT_ORDERS = 8  # of entries by score; eight variants of one window and one pooling need three
+
+OrderKey = tuple[KnobValue, ...]
 
 
 @dataclass(slots=True)
@@ -38,7 +43,7 @@ class LayerStates:
 
 @dataclass(slots=True)
 class Prefill:
-    """The processed prompt and the scores that variants share.
+    """The processed prompt, and the scores and orders of its entries that variants share.
 
     Attributes:
         layers: one per decoder layer.
@@ -50,6 +55,7 @@ class Prefill:
     logits: Tensor
     _scores: dict[tuple[str, int], Tensor] = field(default_factory=dict)  # by kind and layer
     _rooms: dict[str, Tensor] = field(default_factory=dict)
+    _orders: OrderedDict[OrderKey, Tensor] = field(default_factory=OrderedDict)
 
     @property
     def prompt_len(self) -> int:
@@ -66,7 +72,8 @@ class Prefill:
         """Bytes of all tensors held; of scores also the room of layers that have none."""
         states = [t for layer in self.layers for t in (layer.keys, layer.values, layer.queries)]
         scores = (self._rooms or self._scores).values()
-        return sum(tensor.nbytes for tensor in (*states, *scores, self.logits))
+        tensors = (*states, *scores, *self._orders.values(), self.logits)
+        return sum(tensor.nbytes for tensor in tensors)
 
     def window_attention(self, layer: int, window: int) -> Tensor:
         """Mean attention of the last `window` queries, [query_heads, prompt_len - window]."""
@@ -94,6 +101,15 @@ class Prefill:
             norms = value_norm(self.layers[layer].values, projection.weight)
             self._keep("norms", layer, norms)
         return self._scores["norms", layer]
+
+    def order(self, key: OrderKey, sort: Callable[[], Tensor]) -> Tensor:
+        """The order of that key; `sort` makes it where it is not among the last KEPT_ORDERS."""
+        if key not in self._orders:
+            while len(self._orders) >= KEPT_ORDERS:
+                self._orders.popitem(last=False)
+            self._orders[key] = sort()
+        self._orders.move_to_end(key)
+        return self._orders[key]
 
     def _keep(self, kind: str, layer: int, scores: Tensor) -> None:
         """Keep one layer's scores; on the CPU those of all layers lie in one tensor.

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -10,19 +10,15 @@ from torch import Tensor
 from ckv_core.budgets.adaptive import adaptive_budgets
 from ckv_core.budgets.pyramid import pyramid_budgets
 from ckv_core.budgets.uniform import uniform_budgets
+from ckv_core.engine.orders import first_order, joint_order, order_keys, second_order
 from ckv_core.engine.prefill import Prefill
-from ckv_core.knobs import KnobValue
 from ckv_core.records import ModelInfo
-from ckv_core.scoring.layer_scores import LayerScores, window_scores
-from ckv_core.scoring.position import recency
 from ckv_core.selection.critical import Ranking, first_stage
 from ckv_core.selection.head_alpha import critical_auto
-from ckv_core.selection.top_k import ranks
+from ckv_core.selection.top_k import keep_first
 from ckv_core.variants import VariantSpec
 
-# What the scores of a variant depend on; budget, alpha and budget rule are not among them.
-_BASE_KEYS = ("window", "kernel", "pool", "group", "sinks")
-_CRITICAL_KEYS = (*_BASE_KEYS, "stage2", "norm", "product", "epsilon")
+SLOTS_AT_ONCE = 2**18  # (layer, head, position) slots that are chosen from at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +73,7 @@ def select_all(
     budgets: Sequence[int],
     now: Callable[[], float] = time.perf_counter,
 ) -> list[Selection]:
-    """Choose what every variant keeps, layer by layer; equal scores are sorted once.
+    """Choose what every variant keeps; entries are sorted once for all variants and later runs.
 
     The kept entries of a variant's evictable layers sum to
     layers x kv_heads x min(budget, prompt_len).
@@ -86,16 +82,15 @@ def select_all(
         specs: the variants.
         prefill: the compressed prompt.
         budgets: per variant, entries per KV head.
-        now: a clock in seconds; work on scores counts for the variant that first needs them.
+        now: a clock in seconds; sorting counts for the variant that first needs it.
     """
-    choices = [_Choice(spec, prefill, budget) for spec, budget in zip(specs, budgets, strict=True)]
-    for place, layer in enumerate(prefill.loaded.info.evictable_layers):
-        sorted_scores = _Layer(prefill, layer)
-        for choice in choices:
-            start = now()
-            choice.take(sorted_scores, place)
-            choice.seconds += now() - start
-    return [choice.selection() for choice in choices]
+    found: dict[int, Selection] = {}
+    # Variants that share orders follow one another, however few orders are kept.
+    for row in sorted(range(len(specs)), key=lambda row: repr(order_keys(specs[row]))):
+        start = now()
+        chosen = _choose(specs[row], prefill, budgets[row])
+        found[row] = replace(chosen, elapsed_ms=(now() - start) * 1000)
+    return [found[row] for row in range(len(specs))]
 
 
 def stage_one(spec: VariantSpec, prefill: Prefill, selection: Selection) -> list[Tensor | None]:
@@ -127,128 +122,68 @@ def stage_one(spec: VariantSpec, prefill: Prefill, selection: Selection) -> list
         )
         stage = torch.ones_like(mask)
         end = prefill.prompt_len - window
-        stage[:, sinks:end] = _Layer(prefill, layer).first(spec) < quotas[:, None]
+        stage[:, sinks:end] = keep_first(first_order(spec, prefill)[place], quotas)
         masks[layer] = stage
     return masks
 
 
-class _Choice:
-    """One variant while its layers are gone through."""
-
-    def __init__(self, spec: VariantSpec, prefill: Prefill, budget: int) -> None:
-        self.spec, self.budget = spec, budget
-        self.seconds = 0.0
-        info = prefill.loaded.info
-        self._prompt_len, self._kv_heads = prefill.prompt_len, info.kv_heads
-        self._masks: list[Tensor | None] = [None] * info.layers
-        self._alphas: list[Tensor] = []
-        self._evicts = budget < prefill.prompt_len
-        self._protected = sum(spec.protected.values())
-        evictable = self._prompt_len - self._protected
-        layers, spare = len(info.evictable_layers), budget - self._protected
-        self._static: Tensor | None = None
-        if not self._evicts or spec.method.budget_rule == "adaptive":
-            return
-        if spec.method.budget_rule == "pyramid":
-            beta = float(spec.params["beta"])
-            self._static = pyramid_budgets(layers, self._kv_heads, spare, evictable, beta)
+def _choose(spec: VariantSpec, prefill: Prefill, budget: int) -> Selection:
+    info, prompt_len = prefill.loaded.info, prefill.prompt_len
+    masks: list[Tensor | None] = [None] * info.layers
+    if budget >= prompt_len:
+        warnings = (
+            f"The budget of {budget} tokens covers the whole compressed prompt of "
+            f"{prompt_len} tokens: nothing was evicted.",
+        )
+        return Selection(budget, tuple(masks), () if spec.method.budget_rule == "all" else warnings)
+    head_budgets = _head_budgets(spec, prefill, budget)
+    layers = len(info.evictable_layers)
+    shape, device = (layers, info.kv_heads, prompt_len), prefill.layers[0].keys.device
+    kept = torch.ones(shape, dtype=torch.bool, device=device)
+    scored = kept[..., spec.protected["sinks"] : prompt_len - spec.protected["window"]]
+    head_alphas = torch.empty(layers, info.kv_heads, device=device)
+    is_auto = spec.selector == "critical_auto"
+    at_once = 1 if is_auto else max(1, SLOTS_AT_ONCE // (info.kv_heads * prompt_len))
+    for start in range(0, layers, at_once):
+        part = slice(start, start + at_once)
+        if is_auto:
+            scored[start], head_alphas[start] = _keep_auto(spec, prefill, start, head_budgets)
         else:
-            self._static = uniform_budgets(layers, self._kv_heads, spare)
-
-    def take(self, layer: "_Layer", place: int) -> None:
-        """Choose in one layer, the `place`th evictable one."""
-        if not self._evicts:
-            return
-        first = layer.first(self.spec)
-        if self._static is None:
-            attention = layer.scores(self.spec, critical=False).attention_score
-            spare = self.budget - self._protected
-            budgets = adaptive_budgets(attention, spare, float(self.spec.params["safeguard"]))
-        else:
-            budgets = self._static[place]
-        budgets = budgets.to(first.device)
-        mask = first.new_ones(self._kv_heads, self._prompt_len, dtype=torch.bool)
-        sinks, window = self.spec.protected["sinks"], self.spec.protected["window"]
-        mask[:, sinks : self._prompt_len - window] = self._keep(layer, first, budgets)
-        self._masks[layer.index] = mask
-
-    def _keep(self, layer: "_Layer", first: Tensor, budgets: Tensor) -> Tensor:
-        if not self.spec.critical:
-            return first < budgets[:, None]
-        ranking = layer.ranking(self.spec)
-        if self.spec.selector == "critical":
-            quotas = first_stage(budgets, float(self.spec.params["alpha"]))
-            return ranking.keep(budgets, quotas)
-        attention = layer.full_attention(int(self.spec.params["window"]))
-        sinks = self.spec.protected["sinks"]
-        mask, alphas = critical_auto(ranking, budgets, attention, layer.norms, sinks)
-        self._alphas.append(alphas)
-        return mask
-
-    def selection(self) -> Selection:
-        """The result, once every layer has been taken."""
-        warnings: tuple[str, ...] = ()
-        if not self._evicts and self.spec.method.budget_rule != "all":
-            warnings = (
-                f"The budget of {self.budget} tokens covers the whole compressed prompt of "
-                f"{self._prompt_len} tokens: nothing was evicted.",
-            )
-        alphas = torch.stack(self._alphas) if self._alphas else None
-        elapsed_ms = self.seconds * 1000
-        return Selection(self.budget, tuple(self._masks), warnings, alphas, elapsed_ms)
+            scored[part] = _keep(spec, prefill, part, head_budgets[part])
+    for place, layer in enumerate(info.evictable_layers):
+        masks[layer] = kept[place]
+    return Selection(budget, tuple(masks), (), head_alphas if is_auto else None)
 
 
-class _Layer:
-    """Scores of one layer and their orders, kept for all variants that share them."""
-
-    def __init__(self, prefill: Prefill, index: int) -> None:
-        self.index = index
-        self._prefill = prefill
-        self._kv_heads = prefill.loaded.info.kv_heads
-        self._scores: dict[tuple[KnobValue, ...], LayerScores] = {}
-        self._first: dict[tuple[KnobValue, ...], Tensor] = {}
-        self._rankings: dict[tuple[KnobValue, ...], Ranking] = {}
-
-    @property
-    def norms(self) -> Tensor:
-        """Value norms, [query_heads, prompt_len]."""
-        return self._prefill.value_norms(self.index)
-
-    def full_attention(self, window: int) -> Tensor:
-        """Mean window attention of all columns, [query_heads, prompt_len]."""
-        return self._prefill.full_window_attention(self.index, window)
-
-    def scores(self, spec: VariantSpec, *, critical: bool) -> LayerScores:
-        """Scores of the entries that this variant may evict."""
-        key = _key(spec, _CRITICAL_KEYS if critical else _BASE_KEYS)
-        if key not in self._scores:
-            self._scores[key] = self._compute(spec, critical=critical)
-        return self._scores[key]
-
-    def first(self, spec: VariantSpec) -> Tensor:
-        """Rank of each entry by the base score, [kv_heads, evictable]."""
-        key = _key(spec, _BASE_KEYS)
-        if key not in self._first:
-            self._first[key] = ranks(self.scores(spec, critical=False).attention_score)
-        return self._first[key]
-
-    def ranking(self, spec: VariantSpec) -> Ranking:
-        """Both orders of a variant with CriticalKV."""
-        key = _key(spec, _CRITICAL_KEYS)
-        if key not in self._rankings:
-            scores = self.scores(spec, critical=True)
-            self._rankings[key] = Ranking.of(scores, self.first(spec))
-        return self._rankings[key]
-
-    def _compute(self, spec: VariantSpec, *, critical: bool) -> LayerScores:
-        if spec.method.scorer == "position":
-            evictable = self._prefill.prompt_len - spec.protected["sinks"]
-            device = self._prefill.layers[self.index].keys.device
-            return LayerScores(recency(self._kv_heads, evictable, device), None)
-        attention = self._prefill.window_attention(self.index, int(spec.params["window"]))
-        norms = self.norms if critical else None
-        return window_scores(attention, norms, self._kv_heads, spec.params)
+def _head_budgets(spec: VariantSpec, prefill: Prefill, budget: int) -> Tensor:
+    """Entries beyond the protected ones, [evictable layers, kv_heads] int64 on the CPU."""
+    layers, kv_heads = len(prefill.loaded.info.evictable_layers), prefill.loaded.info.kv_heads
+    protected = sum(spec.protected.values())
+    spare = budget - protected
+    if spec.method.budget_rule == "adaptive":
+        joint, safeguard = joint_order(spec, prefill), float(spec.params["safeguard"])
+        return adaptive_budgets(joint, kv_heads, spare, safeguard)
+    if spec.method.budget_rule == "pyramid":
+        evictable, beta = prefill.prompt_len - protected, float(spec.params["beta"])
+        return pyramid_budgets(layers, kv_heads, spare, evictable, beta)
+    return uniform_budgets(layers, kv_heads, spare)
 
 
-def _key(spec: VariantSpec, keys: Sequence[str]) -> tuple[KnobValue, ...]:
-    return (spec.method.scorer, *(spec.params.get(key, "") for key in keys))
+def _keep(spec: VariantSpec, prefill: Prefill, part: slice, head_budgets: Tensor) -> Tensor:
+    """What some evictable layers keep, [layers, kv_heads, evictable] bool."""
+    first = first_order(spec, prefill)[part]
+    if not spec.critical:
+        return keep_first(first, head_budgets)
+    quotas = first_stage(head_budgets, float(spec.params["alpha"]))
+    return Ranking(first, second_order(spec, prefill)[part]).keep(head_budgets, quotas)
+
+
+def _keep_auto(
+    spec: VariantSpec, prefill: Prefill, place: int, head_budgets: Tensor
+) -> tuple[Tensor, Tensor]:
+    """What one layer keeps under an alpha per head, and those alphas; see `critical_auto`."""
+    layer = prefill.loaded.info.evictable_layers[place]
+    ranking = Ranking(first_order(spec, prefill)[place], second_order(spec, prefill)[place])
+    attention = prefill.full_window_attention(layer, int(spec.params["window"]))
+    norms, sinks = prefill.value_norms(layer), spec.protected["sinks"]
+    return critical_auto(ranking, head_budgets[place], attention, norms, sinks)

@@ -63,7 +63,7 @@ def critical_auto(
     """Keep what each head keeps under its own best alpha of the grid; ties to the smaller alpha.
 
     Args:
-        ranking: sorted scores of the evictable entries.
+        ranking: order of one layer's evictable entries, [kv_heads, evictable].
         head_budgets: [kv_heads] int64, entries, each from 0 to evictable.
         attention: [query_heads, prompt_len] mean window attention, the window's own columns too.
         norms: [query_heads, prompt_len] value norms.

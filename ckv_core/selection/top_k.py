@@ -1,18 +1,32 @@
-"""Order of a row by its score: a method keeps the entries of lowest rank."""
+"""Order of a row by its score: a method keeps the first entries of it."""
 
 import torch
 from torch import Tensor
 
 
-def ranks(score: Tensor) -> Tensor:
-    """Rank of each entry of a row, 0 for the largest; equal scores go to the earlier token.
+def order(score: Tensor) -> Tensor:
+    """Entries of each row by falling score; equal scores go to the earlier token.
 
     Args:
-        score: [kv_heads, evictable].
+        score: [..., entries].
 
     Returns:
-        [kv_heads, evictable] int64.
+        [..., entries] int32.
     """
-    order = score.argsort(dim=-1, descending=True, stable=True)
-    places = torch.arange(score.shape[-1], device=score.device).expand_as(order)
-    return torch.empty_like(order).scatter_(-1, order, places)
+    return score.argsort(dim=-1, descending=True, stable=True).int()
+
+
+def keep_first(order: Tensor, head_budgets: Tensor) -> Tensor:
+    """Mark the first entries of each row's order.
+
+    Args:
+        order: [..., kv_heads, evictable] int32.
+        head_budgets: [..., kv_heads] int64, entries, each from 0 to evictable.
+
+    Returns:
+        keep_mask [..., kv_heads, evictable] bool; each row has its budget of True.
+    """
+    first = order[..., : int(head_budgets.max())].long()
+    places = torch.arange(first.shape[-1], device=order.device)
+    chosen = places < head_budgets[..., None].to(order.device)
+    return order.new_zeros(order.shape, dtype=torch.bool).scatter_(-1, first, chosen)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ckv_core.scoring.layer_scores import LayerScores
 from ckv_core.selection.critical import Ranking, first_stage
 from ckv_core.selection.head_alpha import ALPHA_GRID, critical_auto, head_bound
-from ckv_core.selection.top_k import ranks
+from ckv_core.selection.top_k import order
 from tests.core.literal_head_alpha import literal_bound
 from tests.reference import selection as literal
 
@@ -61,8 +61,12 @@ def literal_choice(case: dict, head: int) -> tuple[float, float, list[tuple[floa
     return tried[best][0], best / 20, tried
 
 
+def ranking_of(case: dict) -> Ranking:
+    return Ranking(order(case["scores"].attention_score), order(case["scores"].critical_score))
+
+
 def choose(case: dict) -> tuple[torch.Tensor, torch.Tensor]:
-    ranking = Ranking.of(case["scores"], ranks(case["scores"].attention_score))
+    ranking = ranking_of(case)
     return critical_auto(ranking, case["budgets"], case["attention"], case["norms"], case["sinks"])
 
 
@@ -85,7 +89,7 @@ def test_the_alpha_of_each_head_equals_the_literal_search(case) -> None:
 @given(cases())
 def test_no_fixed_alpha_of_the_grid_has_a_smaller_bound(case) -> None:
     masks, _ = choose(case)
-    ranking = Ranking.of(case["scores"], ranks(case["scores"].attention_score))
+    ranking = ranking_of(case)
     sets = [ranking.keep(case["budgets"], first_stage(case["budgets"], a)) for a in ALPHA_GRID]
     full = torch.ones(22, 2, case["attention"].shape[1], dtype=torch.bool)
     full[..., case["sinks"] : case["sinks"] + masks.shape[1]] = torch.stack([masks, *sets])

@@ -3,7 +3,7 @@
 import pytest
 
 from ckv_core.config import CompareRequest
-from ckv_core.engine import prefill
+from ckv_core.engine import orders, prefill
 from ckv_core.engine.compare import compare
 from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.events import RunResult
@@ -82,7 +82,12 @@ def test_scores_added_after_a_prefill_was_kept_count_too() -> None:
     # Window attention without and with its own columns, and norms: a place for every layer.
     heads, tokens = loaded.info.query_heads, kept.prompt_len
     columns = (tokens - 32) + tokens + tokens
-    assert prefills.nbytes - bare == loaded.info.layers * heads * columns * 4
+    scores = loaded.info.layers * heads * columns * 4
+    # Two orders of the entries that may be evicted, in the layers without a sliding window.
+    sorted_entries = (
+        2 * len(loaded.info.evictable_layers) * loaded.info.kv_heads * (tokens - 32) * 4
+    )
+    assert prefills.nbytes - bare == scores + sorted_entries
     tight = PrefillCache(bare + 100)
     _run(loaded, tight, variants=("streaming_llm:budget=48",))
     assert tight.nbytes == bare
@@ -101,3 +106,28 @@ def test_attention_that_each_heads_alpha_asks_for_is_computed_once(
     for budget in (48, 60):
         _run(loaded, prefills, variants=(f"snapkv+critical_auto:budget={budget}",))
     assert len(calls) == loaded.info.layers
+
+
+def test_a_changed_budget_alpha_or_rule_sorts_nothing_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loaded, prefills, calls = tiny_model("llama"), PrefillCache(2**30), []
+    real = orders.order
+    monkeypatch.setattr(orders, "order", lambda score: calls.append(1) or real(score))
+    _run(loaded, prefills, variants=("snapkv+critical:budget=48", "adakv:budget=48"))
+    assert len(calls) == 3 * loaded.info.layers, "by both scores, and of all heads together"
+    changed = ("pyramidkv+critical:budget=60,alpha=0.7", "adakv+critical:budget=50,safeguard=0.5")
+    again = _run(loaded, prefills, variants=changed)
+    assert len(calls) == 3 * loaded.info.layers
+    assert _without_times(again) == _without_times(_run(loaded, None, variants=changed))
+
+
+def test_orders_of_many_poolings_are_bounded() -> None:
+    loaded, prefills = tiny_model("llama"), PrefillCache(2**30)
+    many = tuple(f"snapkv:budget=48,kernel={kernel}" for kernel in range(1, 21, 2))
+    assert len(many) > prefill.KEPT_ORDERS
+    result = _run(loaded, prefills, variants=many)
+    (kept,) = prefills._prefills.values()
+    assert len(kept._orders) == prefill.KEPT_ORDERS
+    alone = [_run(loaded, None, variants=(spec,)).variants[0].retained for spec in many]
+    assert [variant.retained for variant in result.variants] == alone

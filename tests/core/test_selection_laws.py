@@ -20,7 +20,7 @@ from ckv_core.budgets.uniform import uniform_budgets
 from ckv_core.scoring.layer_scores import LayerScores, window_scores
 from ckv_core.scoring.position import recency
 from ckv_core.selection.critical import Ranking, first_stage
-from ckv_core.selection.top_k import ranks
+from ckv_core.selection.top_k import keep_first, order
 from ckv_core.variants import VariantSpec
 from tests.reference import budgets as literal_budgets
 from tests.reference import selection as literal
@@ -59,12 +59,19 @@ def scores_of(first: Rows, second: Rows) -> LayerScores:
 
 def top_k(score: torch.Tensor, budgets: torch.Tensor) -> torch.Tensor:
     """Plain selection, as the engine does it."""
-    return ranks(score) < budgets[:, None]
+    return keep_first(order(score), budgets)
 
 
 def critical(scores: LayerScores, budgets: torch.Tensor, alpha: float) -> torch.Tensor:
-    ranking = Ranking.of(scores, ranks(scores.attention_score))
+    assert scores.critical_score is not None
+    ranking = Ranking(order(scores.attention_score), order(scores.critical_score))
     return ranking.keep(budgets, first_stage(budgets, alpha))
+
+
+def adaptive(first: Rows, spare: int, safeguard: float) -> torch.Tensor:
+    """Budgets of one layer's heads, as the engine finds them."""
+    joint = order(torch.tensor(first).flatten())
+    return adaptive_budgets(joint[None], len(first), spare, safeguard)[0]
 
 
 # --- selectors ----------------------------------------------------------------------------
@@ -169,7 +176,7 @@ def test_adaptive_budgets_equal_the_literal_count(
     first: Rows, safeguard: float, data: st.DataObject
 ) -> None:
     spare = data.draw(st.integers(0, len(first[0])))
-    budgets = adaptive_budgets(torch.tensor(first), spare, safeguard).tolist()
+    budgets = adaptive(first, spare, safeguard).tolist()
     assert budgets == literal_budgets.adaptive_heads(first, spare, safeguard)
     assert sum(budgets) == len(first) * spare
     assert all(0 <= count <= len(first[0]) for count in budgets)
@@ -179,14 +186,14 @@ def test_adaptive_budgets_equal_the_literal_count(
 @given(rows(), st.data())
 def test_adaptive_safeguard_one_is_uniform(first: Rows, data: st.DataObject) -> None:
     spare = data.draw(st.integers(0, len(first[0])))
-    assert adaptive_budgets(torch.tensor(first), spare, 1.0).tolist() == [spare] * len(first)
+    assert adaptive(first, spare, 1.0).tolist() == [spare] * len(first)
 
 
 @law
 @given(rows(), st.data())
 def test_adaptive_safeguard_zero_is_the_flattened_top(first: Rows, data: st.DataObject) -> None:
     spare = data.draw(st.integers(0, len(first[0])))
-    budgets = adaptive_budgets(torch.tensor(first), spare, 0.0)
+    budgets = adaptive(first, spare, 0.0)
     mask = top_k(torch.tensor(first), budgets)
     flat = [value for row in first for value in row]
     top = literal.top_k(flat, len(first) * spare)
@@ -203,7 +210,7 @@ def test_identical_heads_get_equal_budgets_up_to_ties(
 ) -> None:
     row = [value / 64 for value in data.draw(st.permutations(range(columns)))]
     spare = data.draw(st.integers(0, columns))
-    budgets = adaptive_budgets(torch.tensor([row] * heads), spare, safeguard).tolist()
+    budgets = adaptive([row] * heads, spare, safeguard).tolist()
     assert budgets == [spare] * heads
 
 
