@@ -165,7 +165,11 @@ def test_several_prompts_are_averaged_with_their_bounds(capsys, tmp_path, monkey
     assert broken
     assert set(broken) == {"0"}
     assert "slots that hold the reference answer's occurrences" in printed
-    assert len(out.read_text(encoding="utf-8").splitlines()) == 2
+    for run_of_prompt in map(json.loads, out.read_text(encoding="utf-8").splitlines()):
+        readings = run_of_prompt["readings"]
+        assert [each["text"] for each in readings["evidence"]] == ["Nobody"]
+        assert {each["violations"] for each in readings["bounds"]} == {0}
+        assert readings["ladder"][0]["label"] == "base"
 
 
 def test_a_context_that_cannot_be_read_is_one_line(capsys, tmp_path: Path) -> None:
@@ -230,14 +234,17 @@ def test_an_answer_that_the_prompt_does_not_hold_is_said(capsys, context, monkey
     assert "1 prompt: an interval needs at least 5" in printed
 
 
-def test_evidence_is_counted_per_variant_against_chance(capsys, context, monkeypatch) -> None:
+def test_evidence_is_counted_per_variant_against_chance(
+    capsys, context, monkeypatch, tmp_path
+) -> None:
     use_tiny_model(monkeypatch)
     arguments = ["compare", "--context", context, "--budget", "40", "--max-new-tokens", "1"]
     arguments += ["--variant", "full", "--variant", "snapkv", "--evidence", "nobody  WAVED"]
     code, line = run(capsys, *arguments, "--evidence", "Zanzibar")
     assert code == 2
     assert "--evidence 'Zanzibar' does not occur in the compressed prompt" in line
-    assert cli.main(arguments) == 0
+    out = tmp_path / "out.json"
+    assert cli.main([*arguments, "--answer", "the  FERRY", "--json", str(out)]) == 0
     printed = capsys.readouterr().out
     assert "evidence 'nobody  WAVED': 6 times in the compressed prompt" in printed
     row = re.search(r"^snapkv:budget=40 +(\d+) of (\d+) +([\d.]+)% +([\d.]+)% ", printed, re.M)
@@ -245,6 +252,10 @@ def test_evidence_is_counted_per_variant_against_chance(capsys, context, monkeyp
     assert 0 < kept < slots
     assert share == pytest.approx(100 * kept / slots, abs=0.06)
     assert 0 < chance < 100
+    found, of_answer = json.loads(out.read_text(encoding="utf-8"))["readings"]["evidence"]
+    assert (len(found["spans"]), of_answer["text"]) == (6, "the  FERRY")
+    (counted,) = found["variants"]
+    assert [counted[name] for name in ("variant", "entries", "slots")] == [1, kept, slots]
 
 
 def test_follow_ups_are_printed_with_their_agreement(capsys, context, monkeypatch) -> None:

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from ckv_core.config import CompareRequest
 from ckv_core.errors import StorageError
 from storage import bundle_reader, repository
-from storage.bundle import FORMAT, VERSION, entry_name, is_same_content, write_bundle
+from storage.bundle import FORMAT, VERSION, entry_name, is_same_content, run_json, write_bundle
 from storage.bundle_import import ImportReport, import_bundle
 from storage.database import Database, open_database
 from storage.recorder import Recorder
@@ -142,6 +142,7 @@ def test_a_taken_slug_with_other_content_gets_a_new_one(here, there):
 def test_the_same_runs_give_the_same_bytes(there):
     slug = made(there)
     assert exported(there, slug) == exported(there, slug, slug)
+    assert "readings" not in run_json(load(there, slug))["result"]
 
 
 def test_a_run_that_is_not_over_or_not_there_is_not_exported(there):

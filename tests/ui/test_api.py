@@ -149,9 +149,10 @@ def test_an_unforeseen_failure_tells_nothing(app, ann, monkeypatch):
 
 
 def test_a_run_too_big_for_one_answer_names_the_file(monkeypatch):
-    services = page_fakes.FakeServices()
+    asked = page_fakes.request(answer="T3")
+    services = page_fakes.FakeServices(page_fakes.snapshot(request=asked))
     endpoints = Api(services, Settings.from_environ({}))
-    assert endpoints.export_run(page_fakes.SLUG)["schema"] == 1
+    assert endpoints.export_run(page_fakes.SLUG)["readings"]["evidence"][0]["text"] == "T3"
     monkeypatch.setattr(api_module, "MOST_POSITIONS", 1)
     with pytest.raises(ConfigError, match=f"/data/{page_fakes.SLUG}/bundle.zip"):
         endpoints.export_run(page_fakes.SLUG)

@@ -19,6 +19,7 @@ from tests.ui.page_fakes import (
     FakeServices,
     done_result,
     prompt_info,
+    request,
     running,
     snapshot,
 )
@@ -96,9 +97,11 @@ def test_the_prompt_is_kept_by_browsers_only_once_the_run_is_over():
 
 
 def test_exports_are_downloads():
-    routes = client(FakeServices())
-    result = routes.get(f"/data/{SLUG}/result.json")
-    assert json.loads(result.text)["schema"] == 1
+    routes = client(FakeServices(snapshot(request=request(answer="T3"))))
+    result = json.loads(routes.get(f"/data/{SLUG}/result.json").text)
+    assert result["schema"] == 1
+    (evidence,) = result["readings"]["evidence"]
+    assert (evidence["text"], evidence["spans"]) == ("T3", [[3, 4]])
     for name in ("table", "layers", "heads", "budgets"):
         response = routes.get(f"/data/{SLUG}/{name}.csv")
         assert response.status_code == 200
