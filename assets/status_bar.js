@@ -86,11 +86,13 @@ onValue((value) => {
   setText(stateName, STATE_LABELS[state]);
   setText(sentence, sentenceOf(value));
   drawBar(value);
-  const shape = JSON.stringify([value.stages, value.chips]);
+  const shape = JSON.stringify([state, value.stages, value.chips]);
   if (shape === stagesDrawn) return;
   stagesDrawn = shape;
   stages.replaceChildren(...list(value.stages).map(stageItem));
-  stages.hidden = list(value.stages).length === 0;
+  // Of a run that was cut off nothing is known of its stages: they are not still to come.
+  const over = state === "failed" || state === "cancelled";
+  stages.hidden = !list(value.stages).some((stage) => !over || stage.state === "done");
   chips.replaceChildren(...list(value.chips).map((text) => chip(text)));
   chips.hidden = list(value.chips).length === 0;
 });

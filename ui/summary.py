@@ -259,10 +259,9 @@ def _has_cell(result: RunResult, column: Column) -> bool:
 
 
 def _warnings(result: RunResult) -> list[str]:
-    found = (
-        f"{variant.label}: {warning}"
-        for variant in result.variants
-        if variant.receipt
-        for warning in variant.receipt.warnings
-    )
-    return list(dict.fromkeys(found))
+    """Each warning once, after the variants that have it."""
+    labels: dict[str, list[str]] = {}
+    for variant in result.variants:
+        for warning in variant.receipt.warnings if variant.receipt else ():
+            labels.setdefault(warning, []).append(variant.label)
+    return [f"{', '.join(dict.fromkeys(of))}: {warning}" for warning, of in labels.items()]

@@ -5,6 +5,7 @@ import dataclasses
 import io
 from datetime import UTC, datetime, timedelta
 
+import numpy as np
 import pytest
 
 from ckv_core.events import Progress, RunResult
@@ -153,11 +154,20 @@ def test_every_column_says_what_it_is():
     assert all(column.help.endswith(".") for column in COLUMNS)
 
 
-def test_warnings_name_their_variant():
-    assert summary_value(done_result())["notes"] == [
-        "SnapKV: Watch out.",
-        "SnapKV + CriticalKV: Watch out.",
-    ]
+def test_a_warning_is_told_once_and_names_its_variants():
+    notes = summary_value(done_result())["notes"]
+    assert notes == ["SnapKV, SnapKV + CriticalKV: Watch out."]
+
+
+def test_distances_are_written_out_with_four_digits():
+    result = done_result()
+    variant = result.variants[1]
+    for value, text in ((12_345.6, "12,346"), (61.8, "61.80"), (0.0028, "0.002800")):
+        hidden = np.full_like(variant.perturbation.layer_hidden_l1, value)
+        far = dataclasses.replace(variant.perturbation, layer_hidden_l1=hidden)
+        moved = dataclasses.replace(variant, perturbation=far)
+        shown = summary_value(dataclasses.replace(result, variants=(moved,)))
+        assert shown["rows"][0]["cells"]["final_l1"]["text"] == text
 
 
 def test_the_csv_is_unrounded_and_leaves_unknown_cells_empty():
