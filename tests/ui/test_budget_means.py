@@ -45,23 +45,36 @@ def choices(found, name: str) -> list[str]:
     return [value for value, _ in control.options]
 
 
+def lines_of(figure):
+    """Curves by name."""
+    return {trace.name: trace for trace in figure.data if trace.showlegend is not False}
+
+
+def bars_of(figure, name: str):
+    """The intervals of a curve; None where it has none."""
+    group = lines_of(figure)[name].legendgroup
+    bars = [t for t in figure.data if t.legendgroup == group and t.showlegend is False]
+    return bars[0] if bars else None
+
+
 def test_a_curve_is_the_mean_over_prompts_at_each_budget_with_its_interval():
     figure = CHART.figure(take_together(runs_of(MIN_PROMPTS)), {})
     assert figure.layout.title.text == "Final hidden L1 against the budget"
     assert figure.layout.title.subtitle.text == "mean and 95 % interval, n = 5 prompts"
-    line = next(trace for trace in figure.data if trace.name == f"{METHOD}, alpha 0.25")
-    assert [list(each) for each in line.customdata] == [[budget, MIN_PROMPTS] for budget in BUDGETS]
+    name = f"{METHOD}, alpha 0.25"
+    line, bars = lines_of(figure)[name], bars_of(figure, name)
+    assert tuple(line.x) == BUDGETS
     for at, budget in enumerate(BUDGETS):
         found = mean_interval([np.float32(100 * (0.5 + 0.1 * p) * 64 / budget) for p in range(5)])
-        assert line.y[at] == pytest.approx(found.mean)
-        assert line.y[at] + line.error_y.array[at] == pytest.approx(found.high)
-        assert line.y[at] - line.error_y.arrayminus[at] == pytest.approx(found.low)
+        assert line.y[at] == bars.y[at] == pytest.approx(found.mean)
+        assert bars.y[at] + bars.error_y.array[at] == pytest.approx(found.high)
+        assert bars.y[at] - bars.error_y.arrayminus[at] == pytest.approx(found.low)
     assert list(figure.layout.xaxis.ticktext) == ["64", "128", "256", "512"]
 
 
 def test_every_curve_has_its_own_colour_and_marker():
     figure = CHART.figure(take_together(runs_of(2)), {})
-    assert [trace.name for trace in figure.data] == [
+    assert list(lines_of(figure)) == [
         "SnapKV",
         *(f"{METHOD}, alpha {alpha}" for alpha in ("0", "0.25", "0.5")),
     ]
@@ -70,8 +83,8 @@ def test_every_curve_has_its_own_colour_and_marker():
 
 
 def test_bars_stand_beside_one_another_and_near_their_budget():
-    lines = CHART.figure(take_together(runs_of(MIN_PROMPTS)), {}).data
-    places = np.log2([trace.x for trace in lines])
+    figure = CHART.figure(take_together(runs_of(MIN_PROMPTS)), {})
+    places = np.log2([bars_of(figure, name).x for name in lines_of(figure)])
     assert (np.diff(places, axis=0) > 0.05).all()
     assert np.abs(places - np.log2(BUDGETS)).max() < 1 / 8
 
@@ -80,8 +93,7 @@ def test_too_few_prompts_give_a_curve_without_bars_and_say_so():
     figure = CHART.figure(take_together(runs_of(MIN_PROMPTS - 1)), {})
     said = "mean; too few prompts for an interval, n = 4 prompts"
     assert figure.layout.title.subtitle.text == said
-    assert all(trace.error_y.array is None for trace in figure.data)
-    assert all(tuple(trace.x) == BUDGETS for trace in figure.data)
+    assert len(lines_of(figure)) == len(figure.data) == 4
 
 
 def test_a_figure_that_not_all_prompts_have_is_drawn_with_its_own_n():
@@ -95,9 +107,10 @@ def test_a_figure_that_not_all_prompts_have_is_drawn_with_its_own_n():
     figure = CHART.figure(take_together(runs), {"quantity": "agreement"})
     said = "mean; 95 % interval where n is at least 5; n = 4 to 6 prompts"
     assert figure.layout.title.subtitle.text == said
-    bars = figure.data[0].error_y.array
+    bars = bars_of(figure, "SnapKV").error_y.array
     assert np.isfinite(bars).tolist() == [True, False, False, False]
-    assert [n for _, n in figure.data[0].customdata] == [6, 4, 4, 4]
+    assert list(lines_of(figure)["SnapKV"].customdata) == [6, 4, 4, 4]
+    assert bars_of(figure, f"{METHOD}, alpha 0") is None
 
 
 def test_the_final_layer_comes_first_and_only_what_is_known_is_offered():
@@ -196,14 +209,14 @@ def test_the_table_of_a_chart_holds_what_it_draws(name):
         np.testing.assert_allclose([x for x in written if not np.isnan(x)], drawn, rtol=1e-5)
     elif name == "budget":
         for quantity, label in chart.controls(found)[0].options:
-            drawn = chart.figure(found, {"quantity": quantity}).data
-            (line,) = [trace for trace in drawn if trace.name == f"{METHOD}, alpha 0"]
+            drawn = chart.figure(found, {"quantity": quantity})
+            name = f"{METHOD}, alpha 0"
             where = {"curve": "snapkv+critical:alpha=0", "budget_unit": "tokens", "figure": label}
-            np.testing.assert_allclose(held(rows, **where), ends(line, "y"))
-            points = zip(
-                numbers(rows, "budget", **where), numbers(rows, "prompts", **where), strict=True
-            )
-            assert [list(point) for point in points] == [list(each) for each in line.customdata]
+            np.testing.assert_allclose(held(rows, **where), ends(bars_of(drawn, name), "y"))
+            line = lines_of(drawn)[name]
+            assert numbers(rows, "budget", **where) == list(line.x)
+            assert numbers(rows, "mean", **where) == list(line.y)
+            assert numbers(rows, "prompts", **where) == list(line.customdata)
     else:
         label = chart.title if name != "laboratory" else chart.controls(found)[0].options[0][1]
         means = np.concatenate([ends(trace, "x") for trace in figure.data])

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -24,8 +25,8 @@ def budget_figure(found: SeveralRuns, figure: Figure, unit: str) -> go.Figure:
     """Mean over prompts of one figure against the budget (the paper's Fig. 3c).
 
     Definition: a point is the mean over the prompts at the budget that the SPEC asks for, bars are
-    its BCa bootstrap interval, 95 %; no bar where n is too small. The axis is logarithmic; curves
-    with bars stand a little beside one another, so that each bar can be seen.
+    its BCa bootstrap interval, 95 %; no bar where n is too small. The axis is logarithmic; bars
+    stand a little beside their point, in the order of the legend, so that each can be seen.
     """
     title = f"{figure.label} against the budget"
     curves = budget_curves(found.members)
@@ -38,19 +39,19 @@ def budget_figure(found: SeveralRuns, figure: Figure, unit: str) -> go.Figure:
     ticks = [budget.amount for _, _, points in drawn for budget, _ in points]
     factors = _factors(len(drawn), ticks)
     for (at, curve, points), factor in zip(drawn, factors, strict=True):
-        budgets, of_curve = zip(*points, strict=True)
-        bars = interval_bars(of_curve, color_of(at))
-        places = [budget.amount * (factor if bars else 1) for budget in budgets]
-        values = [mean.mean for mean in of_curve]
-        line = budget_line(at, curve_name(curve), places, values, figure.unit)
+        budgets, values = [b.amount for b, _ in points], [mean.mean for _, mean in points]
+        line = budget_line(at, curve_name(curve), budgets, values, figure.unit)
         line.update(
-            error_y=bars,
-            customdata=[[budget.amount, mean.n] for budget, mean in points],
-            hovertemplate=f"budget %{{customdata[0]}}: %{{y:.4g}} {figure.unit}, "
-            "n = %{customdata[1]}",
+            legendgroup=str(at),
+            customdata=[mean.n for _, mean in points],
+            hovertemplate=f"{line.hovertemplate}, n = %{{customdata}}",
         )
         shown.add_trace(line)
+        bars = interval_bars([mean for _, mean in points], color_of(at))
+        if bars:
+            shown.add_trace(_bar_trace(line, bars, factor))
     budget_axis(shown, ticks, BUDGET_UNITS[unit])
+    shown.update_layout(legend={"tracegroupgap": 0})
     shown.update_yaxes(title_text=figure.unit, rangemode="tozero")
     if figure.is_share:
         shown.update_yaxes(tickformat=".0%")
@@ -69,8 +70,22 @@ def budgets_csv(found: SeveralRuns) -> str:
     )
 
 
+def _bar_trace(line: go.Scatter, bars: dict[str, Any], factor: float) -> go.Scatter:
+    """The intervals of a curve, moved sideways; the curve itself must not be, as it falls."""
+    return go.Scatter(
+        x=line.x * factor,
+        y=line.y,
+        error_y=bars,
+        mode="markers",
+        marker={"color": line.marker.color, "symbol": line.marker.symbol, "size": 5},
+        legendgroup=line.legendgroup,
+        showlegend=False,
+        hoverinfo="skip",
+    )
+
+
 def _factors(curves: int, budgets: Sequence[float]) -> NDArray[np.float64]:
-    """By what to multiply the budgets of each curve: moved by under 1/8 of the smallest gap."""
+    """By what to multiply the budgets of each curve's bars: by under 1/8 of the smallest gap."""
     gap = np.diff(np.log(sorted(set(budgets)))).min()
     offsets = np.arange(curves) - (curves - 1) / 2
     return np.asarray(np.exp(offsets * gap / (4 * max(curves, 4))), np.float64)
