@@ -24,26 +24,22 @@ from ui.forms import (
 from ui.pages.form import Form, build_form, form_updates
 from ui.pages.knob_controls import preset_updates
 from ui.pages.lineage import made_from
-from ui.pages.live import Feed, cancel_run, find_run, follow, run_buttons
-from ui.pages.parts import SILENT, Notice, Tone, said
+from ui.pages.live import (
+    SHOW_ADDRESS,
+    Feed,
+    build_run_row,
+    cancel_run,
+    count_if_ready,
+    find_run,
+    follow,
+    run_buttons,
+)
+from ui.pages.parts import PRIVATE, SHARED, SILENT, Tone, said
+from ui.pages.prompt_controls import show_example
 from ui.pages.results import ResultsBlock, build_results
 from ui.services import Services
 from ui.settings import Settings
 
-PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
-# A handler that only waits must never make another wait.
-SHARED: dict[str, Any] = {**PRIVATE, "concurrency_limit": None}
-# Reload then opens the Run page, which follows the same run.
-SHOW_ADDRESS = """(slug) => {
-  if (!slug) return [];
-  const url = new URL("/run", location.origin);
-  url.searchParams.set("id", slug);
-  const theme = new URLSearchParams(location.search).get("__theme");
-  if (theme) url.searchParams.set("__theme", theme);
-  history.replaceState(null, "", url);
-  return [];
-}"""
-COUNT_TIMEOUT_S = 5.0
 MODEL_POLL_S = 0.5
 MODEL_POLLS = 1_200
 
@@ -68,12 +64,7 @@ class ComparePage:
             self.form: Form = build_form(
                 models=models, model=settings.model, device=settings.device, examples=examples
             )
-        with gr.Row(elem_id="actions"):
-            self.run = gr.Button("Run", variant="primary", elem_id="run", min_width=140, scale=0)
-            self.cancel = gr.Button(
-                "Cancel", interactive=False, elem_id="cancel", min_width=110, scale=0
-            )
-            self.notice = Notice(elem_id="notice")
+        self.run, self.cancel, self.notice = build_run_row()
         self.block: ResultsBlock = build_results(visible=False)
         self._wire_form()
 
@@ -237,10 +228,9 @@ class ComparePage:
 
     def _check_length(self, request: CompareRequest) -> None:
         """Refuse a prompt over the limit before there is a run; a busy worker checks it later."""
-        status = self._services.model_status(request.model)
-        if status is None or not status.ready:
+        counted = count_if_ready(self._services, request)
+        if counted is None:
             return
-        counted = self._services.count_tokens(request, COUNT_TIMEOUT_S)
         value = views.count_value(counted, request)
         if counted.tokens and value["tone"] == "error":
             raise PromptError(value["text"])
@@ -274,11 +264,6 @@ def add_ladder(base: object, ticked: object, lines: object) -> list[Any]:
         return [with_ladder(str(base or ""), names, str(lines or "")), SILENT]
     except CkvError as error:
         return [gr.skip(), said(str(error), "error")]
-
-
-def show_example(example: Example) -> list[str]:
-    """Fill the form's texts."""
-    return [example.context, example.question, example.answer, example.scenario]
 
 
 def _budget_text(request: CompareRequest) -> str:

@@ -6,12 +6,11 @@ import gradio as gr
 
 from ckv_core.errors import CkvError, StorageError
 from ui.pages.live import find_run
-from ui.pages.parts import SILENT, Notice, RunDifferences, said
+from ui.pages.parts import PRIVATE, SILENT, Notice, RunDifferences, said
 from ui.run_differences import differences_value
 from ui.services import RunSnapshot, Services
 
 MOST_RUNS = 4
-PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
 
 
 class CompareRunsPage:

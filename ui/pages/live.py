@@ -1,4 +1,4 @@
-"""Follows a run and turns its snapshots into updates of a results block."""
+"""Starting and following a run: its buttons, and snapshots as updates of a results block."""
 
 import logging
 from collections.abc import AsyncIterator, Callable
@@ -7,15 +7,28 @@ from typing import Any
 
 import gradio as gr
 
+from ckv_core.config import CompareRequest
 from ckv_core.errors import CkvError, StorageError
+from ckv_core.worker.messages import TokensCounted
 from storage.repository import RunMissingError
 from ui import chart_views, views
-from ui.pages.parts import SILENT, said
+from ui.pages.parts import SILENT, Notice, said
 from ui.pages.results import ResultsBlock
 from ui.services import RunSnapshot, Services
 from ui.slugs import is_slug
 
 LOGGER = logging.getLogger(__name__)
+# Reload then opens the Run page, which follows the same run.
+SHOW_ADDRESS = """(slug) => {
+  if (!slug) return [];
+  const url = new URL("/run", location.origin);
+  url.searchParams.set("id", slug);
+  const theme = new URLSearchParams(location.search).get("__theme");
+  if (theme) url.searchParams.set("__theme", theme);
+  history.replaceState(null, "", url);
+  return [];
+}"""
+COUNT_TIMEOUT_S = 5.0
 UNKNOWN_RUN = "There is no run of this name; see the list of runs for those that are saved."
 
 
@@ -86,6 +99,23 @@ async def follow(
             yield [*feed.updates(snapshot, datetime.now(UTC)), *after(snapshot)]
     except CkvError as error:
         LOGGER.info("Stopped following %s: %s", slug, error)
+
+
+def build_run_row() -> tuple[gr.Button, gr.Button, Notice]:
+    """Run, Cancel and the line beside them; call inside a Blocks context."""
+    with gr.Row(elem_id="actions"):
+        run = gr.Button("Run", variant="primary", elem_id="run", min_width=140, scale=0)
+        cancel = gr.Button("Cancel", interactive=False, elem_id="cancel", min_width=110, scale=0)
+        notice = Notice(elem_id="notice")
+    return run, cancel, notice
+
+
+def count_if_ready(services: Services, request: CompareRequest) -> TokensCounted | None:
+    """The prompt's tokens; None where the worker would first have to load the model."""
+    status = services.model_status(request.model)
+    if status is None or not status.ready:
+        return None
+    return services.count_tokens(request, COUNT_TIMEOUT_S)
 
 
 def run_buttons(snapshot: RunSnapshot) -> list[Any]:

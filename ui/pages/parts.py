@@ -1,10 +1,13 @@
-"""Small components that only the pages use."""
+"""Small components and settings of events that only the pages use."""
 
 from typing import Any, Literal
 
 from ui.components.base import ScriptedHtml
 
 Tone = Literal["", "good", "warn", "error"]
+PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
+# A handler that only waits must never make another wait.
+SHARED: dict[str, Any] = {**PRIVATE, "concurrency_limit": None}
 
 
 class Notice(ScriptedHtml):

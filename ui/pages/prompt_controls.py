@@ -49,6 +49,11 @@ def build_examples(examples: Sequence[Example]) -> list[tuple[Example, gr.Button
     return list(zip(examples, buttons, strict=True))
 
 
+def show_example(example: Example) -> list[str]:
+    """Fill the form's texts."""
+    return [example.context, example.question, example.answer, example.scenario]
+
+
 def build_prompt(controls: dict[str, Any], *, answer_info: str) -> ContextBar:
     """Add `context`, `question` and `answer` to the controls; call inside a Blocks context.
 

@@ -8,12 +8,11 @@ import gradio as gr
 
 from ckv_core.errors import CkvError, StorageError
 from ui.library import UNDO_MINUTES
-from ui.pages.parts import RunList
+from ui.pages.parts import PRIVATE, RunList
 from ui.run_query import NAMES, STATES, TEXT_CHARS, read_query, read_slugs, run_row
 from ui.services import Services
 
 PAGE_SIZE = 25
-PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
 
 
 class RunsPage:

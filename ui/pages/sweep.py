@@ -11,19 +11,23 @@ from ckv_core.config import CompareRequest
 from ckv_core.errors import CkvError
 from ckv_core.sweep import Cost
 from ui.examples import Example
-from ui.pages.compare import SHOW_ADDRESS, show_example
 from ui.pages.lineage import made_from
-from ui.pages.live import cancel_run, find_run, follow, run_buttons
-from ui.pages.parts import SILENT, Notice, said
+from ui.pages.live import (
+    SHOW_ADDRESS,
+    build_run_row,
+    cancel_run,
+    count_if_ready,
+    find_run,
+    follow,
+    run_buttons,
+)
+from ui.pages.parts import PRIVATE, SHARED, SILENT, Notice, said
+from ui.pages.prompt_controls import show_example
 from ui.pages.sweep_form import build_sweep_form
 from ui.pages.sweep_results import SweepFeed, build_sweep_results
 from ui.services import Services
 from ui.settings import Settings
 from ui.sweep_forms import SWEEP_CONTROLS, SweepForm, cost_question, cost_sentence, estimate
-
-PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
-SHARED: dict[str, Any] = {**PRIVATE, "concurrency_limit": None}
-COUNT_TIMEOUT_S = 5.0
 
 
 class SweepPage:
@@ -50,12 +54,7 @@ class SweepPage:
             self.form = build_sweep_form(
                 models=models, model=settings.model, device=settings.device, examples=examples
             )
-        with gr.Row(elem_id="actions"):
-            self.run = gr.Button("Run", variant="primary", elem_id="run", min_width=140, scale=0)
-            self.cancel = gr.Button(
-                "Cancel", interactive=False, elem_id="cancel", min_width=110, scale=0
-            )
-            self.notice = Notice(elem_id="notice")
+        self.run, self.cancel, self.notice = build_run_row()
         with gr.Row(visible=False, elem_id="confirm") as self.confirm:
             self.question = Notice(elem_id="confirm-text")
             self.yes = gr.Button("Run it", variant="primary", elem_id="confirm-yes", scale=0)
@@ -225,11 +224,7 @@ class SweepPage:
         """
         request = form.request()
         request.validate()
-        status = self._services.model_status(request.model)
-        counted = None
-        if status is not None and status.ready:
-            counted = self._services.count_tokens(request, COUNT_TIMEOUT_S)
-        return estimate(request, counted)
+        return estimate(request, count_if_ready(self._services, request))
 
     def _refused(self, error: CkvError) -> list[Any]:
         rest = [gr.skip()] * 4
