@@ -9,6 +9,7 @@ from ckv_core.modeling.catalog import list_models
 from ui.api import Api
 from ui.api_routes import api_routes
 from ui.examples import load_examples
+from ui.frontend import Preloads, asset_routes
 from ui.library_routes import library_routes
 from ui.middleware import Guard
 from ui.pages.aggregate import AggregatePage
@@ -76,12 +77,16 @@ def launch_options(services: Services, settings: Settings) -> dict[str, Any]:
     return {
         "app_kwargs": {
             "routes": [
+                *asset_routes(),
                 *build_routes(services),
                 *several_routes(services),
                 *library_routes(services),
                 *api_routes(Api(services, settings)),
             ],
-            "middleware": [Middleware(Guard, settings=settings, opened_runs=services.shares.slugs)],
+            "middleware": [
+                Middleware(Guard, settings=settings, opened_runs=services.shares.slugs),
+                Middleware(Preloads),
+            ],
             "docs_url": None,
             "redoc_url": None,
             "openapi_url": None,
