@@ -152,7 +152,8 @@ class Cost:
     def duration(self) -> str:
         """`12 seconds` or `4 minutes`."""
         if self.seconds < 90:
-            return f"{max(1, round(self.seconds))} seconds"
+            count = max(1, round(self.seconds))
+            return "1 second" if count == 1 else f"{count} seconds"
         return f"{round(self.seconds / 60)} minutes"
 
     @property
