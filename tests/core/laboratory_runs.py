@@ -33,7 +33,6 @@ BASE = CompareRequest(
     max_new_tokens=9,
     ignore_eos=True,
 )
-SCENARIOS: tuple[Scenario, Scenario] = ("regular", "context-only")
 
 
 def run(request: CompareRequest, arch: str = "llama") -> RunResult:

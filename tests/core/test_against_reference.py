@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ckv_core.config import CompareRequest, Scenario
+from ckv_core.config import SCENARIOS, CompareRequest, Scenario
 from ckv_core.engine.compare import compare
 from ckv_core.events import RunResult
 from tests.core.tiny_models import ARCHITECTURES, plain_model, tiny_model
@@ -18,22 +18,11 @@ from tests.reference.checks import (
 )
 from tests.reference.comparison import Reference
 from tests.reference.forward import Kept, evictable_layers
-from tests.reference.keep import agreement, entries, kept_sets
+from tests.reference.keep import METHODS, agreement, entries, kept_sets
 from tests.reference.perturbation import head_l1, hidden_l1, kl_divergence, output_sizes
 from tests.reference.prompt import build_prompt
 from tests.reference.report import report
 
-SCENARIOS: tuple[Scenario, Scenario] = ("regular", "context-only")
-METHODS = (
-    "full",
-    "streaming_llm",
-    "snapkv",
-    "snapkv+critical",
-    "pyramidkv",
-    "pyramidkv+critical",
-    "adakv",
-    "adakv+critical",
-)
 # Every knob away from its default at least once, in company and alone.
 KNOBS = (
     "snapkv:preset=kvpress,window=16",

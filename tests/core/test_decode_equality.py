@@ -8,7 +8,7 @@ import torch
 from transformers import DynamicCache
 
 from ckv_core.cache.ragged import compact
-from ckv_core.config import CompareRequest, Scenario
+from ckv_core.config import SCENARIOS, CompareRequest, Scenario
 from ckv_core.engine import partial
 from ckv_core.engine.compare import compare
 from ckv_core.engine.decode import DecodeContext, Decoder
@@ -20,19 +20,9 @@ from ckv_core.variants import VariantSpec
 from tests.core.tiny_models import ARCHITECTURES, plain_model, tiny_model
 from tests.reference.checks import kept_from_mask
 from tests.reference.forward import Kept, forward
+from tests.reference.keep import METHODS
 from tests.reference.report import report
 
-SCENARIOS: tuple[Scenario, Scenario] = ("regular", "context-only")
-METHODS = (
-    "full",
-    "streaming_llm",
-    "snapkv",
-    "snapkv+critical",
-    "pyramidkv",
-    "pyramidkv+critical",
-    "adakv",
-    "adakv+critical",
-)
 PROMPT_LEN = 150
 BUDGET = 40
 # Logits of these models reach about 10; three to four float32 layers sum some hundred

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ckv_core.config import Scenario
+from ckv_core.config import SCENARIOS, Scenario
 from ckv_core.engine.compare import compare
 from ckv_core.engine.decode import Decoder
 from ckv_core.engine.prompt import build_prompt
@@ -18,7 +18,6 @@ from ckv_core.metrics.agreement import token_rank
 from ckv_core.metrics.answers import answer_scores
 from tests.core.laboratory_runs import (
     BASE,
-    SCENARIOS,
     VARIANTS,
     analysed,
     kept_of,

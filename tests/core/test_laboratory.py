@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ckv_core.config import Scenario
+from ckv_core.config import SCENARIOS, Scenario
 from ckv_core.engine.compare import compare
 from ckv_core.errors import RunCancelledError
 from ckv_core.events import Progress, VariantAnalysed
 from ckv_core.quantities import QUANTITIES
-from tests.core.laboratory_runs import BASE, SCENARIOS, analysed, kept_of, reference, run
+from tests.core.laboratory_runs import BASE, analysed, kept_of, reference, run
 from tests.core.literal_laboratory import Literal
 from tests.core.tiny_models import tiny_model
 

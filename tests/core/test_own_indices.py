@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from ckv_core import cli
-from ckv_core.config import CompareRequest, Scenario
+from ckv_core.config import SCENARIOS, CompareRequest, Scenario
 from ckv_core.errors import ConfigError
 from ckv_core.events import RunResult
 from ckv_core.ladder import ladder, ladder_of
 from ckv_core.own_indices_json import read_own_indices
 from ckv_core.result_json import from_json, to_json
-from tests.core.laboratory_runs import BASE, SCENARIOS, kept_of, reference, run
+from tests.core.laboratory_runs import BASE, kept_of, reference, run
 from tests.core.own_files import document
 from tests.core.tiny_models import tiny_model
 from tests.reference.checks import L1_TOLERANCE, assert_heads_close

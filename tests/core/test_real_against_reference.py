@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from ckv_core.config import Scenario
+from ckv_core.config import SCENARIOS, Scenario
 from ckv_core.modeling.default_model import prepare_default_model
 from tests.reference.checks import (
     L1_TOLERANCE,
@@ -26,7 +26,6 @@ from tests.reference.prompt import build_prompt
 from tests.reference.report import ANSWER, QUESTION, report
 
 ROOT = Path(__file__).parents[2]
-SCENARIOS: tuple[Scenario, Scenario] = ("regular", "context-only")
 REAL_VARIANTS = (
     "full",
     "snapkv",
@@ -92,6 +91,7 @@ def check_real(reference: Reference, variants: list[dict[str, Any]]) -> None:
     _, logits = reference.read_question(None)
     token = int(logits.argmax())
     full_tap, full_cache, _ = reference.first_step(None, token)
+    sizes = output_sizes(model, full_tap, full_cache)
     total = len(layers) * model.config.num_key_value_heads * 128
     for variant in variants:
         kept = None
@@ -111,18 +111,18 @@ def check_real(reference: Reference, variants: list[dict[str, Any]]) -> None:
         assert entries(kept) == entries(expected) == total
         assert variant["receipt"]["retained_entries"] == total
         assert variant["receipt"]["requested_entries"] == total
-        check_real_distances(reference, variant, (kept, expected), (full_tap, full_cache, token))
+        full = (full_tap, full_cache, token, sizes)
+        check_real_distances(reference, variant, (kept, expected), full)
 
 
 def check_real_distances(
     reference: Reference, variant: dict[str, Any], sets: tuple[Kept, Kept], full: tuple[Any, ...]
 ) -> None:
     """Head L1 head by head on the engine's kept sets, and in total on the reference's own."""
-    full_tap, full_cache, token = full
+    full_tap, full_cache, token, sizes = full
     kept, expected = sets
     perturbation = variant["perturbation"]
     heads = head_l1(reference.model, full_tap, full_cache, kept)
-    sizes = output_sizes(reference.model, full_tap, full_cache)
     assert_heads_close(perturbation["head_l1"], heads, sizes, L1_TOLERANCE)
     # An entry that changed places at the cut may move its head by more than the tolerance;
     # the layers' sums may not.

@@ -18,6 +18,18 @@ from tests.reference.scores import (
 )
 from tests.reference.selection import top_k, two_stage
 
+# What `kept_sets` knows, with CriticalKV where it applies.
+METHODS = (
+    "full",
+    "streaming_llm",
+    "snapkv",
+    "snapkv+critical",
+    "pyramidkv",
+    "pyramidkv+critical",
+    "adakv",
+    "adakv+critical",
+)
+
 
 @dataclass
 class Prefilled:
