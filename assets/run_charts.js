@@ -110,13 +110,14 @@ class Panel {
     }
   }
 
-  /** In the page's colours: the chart itself is grey and transparent. */
+  /** In the page's colours: the chart itself is grey and transparent. A file has no web font. */
   async download(format) {
     const { data, layout } = this.figure;
     const { backgroundColor: ground, color } = getComputedStyle(this.node);
     const width = Math.max(700, this.plot.clientWidth);
     const plotly = await loadPlotly();
-    const image = { data, layout: { ...layout, font: { ...layout.font, color }, paper_bgcolor: ground, autosize: false, width } };
+    const font = { ...layout.font, color, family: "system-ui, sans-serif" };
+    const image = { data, layout: { ...layout, font, paper_bgcolor: ground, autosize: false, width } };
     save(await plotly.toImage(image, { format, width, height: layout.height, scale: format === "png" ? 2 : 1 }),
       `ckv-${this.run.file ?? this.run.slug}-${this.name}.${format}`);
   }

@@ -8,6 +8,7 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
+from ckv_core.knobs import Budget
 from ckv_core.metrics.against_budget import BUDGET_UNITS, BudgetCurve, budget_curves, varied_units
 from ui.aggregate import MAIN_FIGURES, Figure, SeveralRuns
 from ui.charts.chart import Chart, Choices, Control
@@ -63,11 +64,16 @@ def budgets_csv(found: SeveralRuns) -> str:
     return csv_text(
         ("curve", "budget", "budget_unit", "figure", "unit", "mean", "low", "high", "prompts"),
         (
-            (curve.spec, budget.amount, curve.unit, figure.label, figure.unit, *astuple(mean))
+            (curve.spec, _amount(budget), curve.unit, figure.label, figure.unit, *astuple(mean))
             for figure, curve in _offered(found)
             for budget, mean in curve.values(figure.key)
         ),
     )
+
+
+def _amount(budget: Budget) -> int | float:
+    """As it was written: 64 and not 64.0."""
+    return int(budget.amount) if budget.amount.is_integer() else budget.amount
 
 
 def _bar_trace(line: go.Scatter, bars: dict[str, Any], factor: float) -> go.Scatter:
