@@ -84,22 +84,30 @@ def compact(keys: Tensor, values: Tensor, keep_masks: Sequence[Tensor | None]) -
         values: [kv_heads, prompt_len, value_dim].
         keep_masks: per row [kv_heads, prompt_len] bool, or None for everything.
     """
-    kv_heads = keys.shape[0]
+    kv_heads, prompt_len, _ = keys.shape
     whole = tuple(row for row, mask in enumerate(keep_masks) if mask is None)
+    evicting = [(row, mask) for row, mask in enumerate(keep_masks) if mask is not None]
+    if not evicting:
+        return RaggedLayer(keys, values, whole, ())
+    marked = torch.cat([mask for _, mask in evicting])  # [rows * kv_heads, prompt_len]
+    heads, positions = marked.nonzero().unbind(1)
+    entries = heads % kv_heads * prompt_len + positions
+    slots = [row * kv_heads + head for row, _ in evicting for head in range(kv_heads)]
     by_length: dict[int, list[tuple[int, Tensor]]] = {}
-    for row, mask in enumerate(keep_masks):
-        if mask is None:
-            continue
-        positions = mask.nonzero()[:, 1]
-        counts = mask.sum(1).tolist()
-        for head, kept in enumerate(torch.split(positions, counts)):
-            by_length.setdefault(len(kept), []).append((row * kv_heads + head, kept))
+    for slot, kept in zip(slots, torch.split(entries, marked.sum(1).tolist()), strict=True):
+        by_length.setdefault(len(kept), []).append((slot, kept))
     stacks = []
-    for members in by_length.values():
-        slots = torch.tensor([slot for slot, _ in members], device=keys.device)
-        kept = torch.stack([positions for _, positions in members])
-        heads = (slots % kv_heads)[:, None]
-        stacks.append(Stack(keys[heads, kept], values[heads, kept], slots))
+    for length, members in by_length.items():
+        kept = torch.cat([entries for _, entries in members])
+        # Whole rows of one table are copied in one go; an index per head and position is not.
+        shape = (len(members), length)
+        stacks.append(
+            Stack(
+                keys.flatten(0, 1).index_select(0, kept).unflatten(0, shape),
+                values.flatten(0, 1).index_select(0, kept).unflatten(0, shape),
+                torch.tensor([slot for slot, _ in members], device=keys.device),
+            )
+        )
     return _layer(keys, values, whole, stacks)
 
 
