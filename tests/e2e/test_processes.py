@@ -4,28 +4,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 from playwright.sync_api import Page, expect
 
 from tests.e2e import steps
 from tests.e2e.app_runner import ROOT, App, free_port
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-def wait_until_gone(pids: list[int], limit_s: float = 15) -> list[int]:
-    deadline = time.monotonic() + limit_s
-    while time.monotonic() < deadline and any(map(is_alive, pids)):
-        time.sleep(0.1)
-    return [pid for pid in pids if is_alive(pid)]
+from tests.processes import assert_gone
 
 
 def test_a_killed_worker_fails_its_run_and_the_next_run_works(page: Page, app: App):
@@ -49,7 +34,7 @@ def test_a_stopped_app_leaves_no_process_behind(start_app, number):
     assert workers
     app.process.send_signal(number)
     assert app.process.wait(20) == 0
-    assert wait_until_gone(workers) == []
+    assert_gone(workers)
     assert "Traceback" not in app.log.read_text()
 
 
@@ -59,7 +44,7 @@ def test_a_killed_app_leaves_no_process_behind(start_app):
     assert workers
     app.process.kill()
     app.process.wait(10)
-    assert wait_until_gone(workers) == []
+    assert_gone(workers)
 
 
 def test_a_second_app_on_the_same_data_is_one_sentence(app: App):

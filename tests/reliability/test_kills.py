@@ -17,6 +17,7 @@ from sqlalchemy import make_url
 from storage import library, repository
 from storage.database import open_database
 from storage.recorder import Recorder
+from tests.processes import assert_gone
 from tests.reliability.killed_server import STEPS, work
 
 # `make soak` asks for more.
@@ -123,14 +124,6 @@ def assert_sound(url: str) -> None:
         with closing(sqlite3.connect(path)) as raw:
             assert raw.execute("PRAGMA integrity_check").fetchone() == ("ok",)
             assert raw.execute("PRAGMA foreign_key_check").fetchall() == []
-
-
-def assert_gone(workers: list[int]) -> None:
-    """They have ended with their server."""
-    _, alive = psutil.wait_procs(
-        [psutil.Process(pid) for pid in workers if psutil.pid_exists(pid)], timeout=PATIENCE_S
-    )
-    assert alive == []
 
 
 def assert_nothing_is_lost(url: str, reported: dict[str, tuple[str, str]]) -> None:

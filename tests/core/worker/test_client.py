@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from ckv_core.config import CompareRequest
@@ -245,7 +246,7 @@ def test_close_ends_a_hanging_worker_and_cancels_every_job(log: Log) -> None:
     started = time.monotonic()
     client.close(timeout_s=3.0)
     assert time.monotonic() - started < 3.0
-    assert not is_alive(pid)
+    assert not psutil.pid_exists(pid)
     assert log.end_of("a") == JobCancelled("a")
     assert log.end_of("b") == JobCancelled("b")
 
@@ -255,7 +256,7 @@ def test_close_during_start_up_leaves_no_process(log: Log) -> None:
     client.start()
     pid = wait_for_worker(client)
     client.close(timeout_s=3.0)
-    assert not is_alive(pid)
+    assert not psutil.pid_exists(pid)
 
 
 def test_a_reply_that_cannot_be_taken_in_stops_nothing(log: Log) -> None:
@@ -288,11 +289,3 @@ def test_twenty_kills_at_random_moments_lose_no_job(client: WorkerClient, log: L
     assert log.end_of("last") == JobDone("last")
     ends = [r.job_id for r in log.replies if isinstance(r, ENDS)]
     assert len(ends) == len(set(ends)) == 21
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
