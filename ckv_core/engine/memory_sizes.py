@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Self
 
 import torch
-from torch import nn
 
 from ckv_core.engine.decode import READ_CHUNK
 from ckv_core.engine.forced import forced_chunk
@@ -244,6 +243,6 @@ class Sizes:
 
 def _model_sizes(loaded: LoadedModel) -> dict[str, int]:
     block = loaded.layers[0].modules()
-    linear = sum(part.out_features for part in block if isinstance(part, nn.Linear))
+    linear = sum(getattr(part, "out_features", 0) for part in block)
     vocabulary, hidden = next(loaded.model.get_input_embeddings().parameters()).shape
     return {"linear": linear, "vocabulary": vocabulary, "hidden": hidden}

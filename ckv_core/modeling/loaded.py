@@ -8,6 +8,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ckv_core.modeling.attention import ATTENTION_NAME
 from ckv_core.modeling.geometry import read_geometry
+from ckv_core.modeling.packed import pack_linear_maps
 from ckv_core.modeling.probe import probe
 from ckv_core.records import ModelInfo
 
@@ -19,7 +20,8 @@ class LoadedModel:
     Attributes:
         model: call it as `model(..., use_cache=False, ckv_context=context)`.
         layers: decoder blocks, in order; their output is the residual stream.
-        attentions: the attention module of each block, each with a plain linear `o_proj`.
+        attentions: the attention module of each block, each with a linear `o_proj` whose `weight`
+            can be read.
         sliding_windows: [layers] window in tokens; None = evictable. The only truth: a window
             that reaches the context limit counts as none.
         eos_token_ids: tokens that end a generation.
@@ -45,7 +47,7 @@ def wrap_model(
     """Hand a model's attention to our function, check it by a run and describe it.
 
     Args:
-        model: changed in place: eval mode, no gradients, our attention function.
+        model: changed in place: eval mode, no gradients, our attention function, packed weights.
         tokenizer: the one that belongs to it.
         name: as the user gave it.
         sha256: of the weights files.
@@ -57,6 +59,7 @@ def wrap_model(
     model.set_attn_implementation(ATTENTION_NAME)
     model.train(mode=False).requires_grad_(requires_grad=False)
     probe(model, geometry, name)
+    pack_linear_maps(model)
     info = ModelInfo(
         name=name,
         sha256=sha256,

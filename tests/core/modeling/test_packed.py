@@ -1,0 +1,84 @@
+"""Packed linear maps do what plain ones do, and hold each weight once."""
+
+import weakref
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from ckv_core.modeling import packed
+from ckv_core.modeling.packed import PackedLinear, pack_linear_maps
+from tests.core.tiny_models import plain_model, tiny_model
+
+SIZES = st.integers(1, 70)
+
+
+@given(rows=st.integers(1, 40), inputs=SIZES, outputs=SIZES, has_bias=st.booleans())
+def test_a_packed_map_does_what_the_plain_one_does(
+    rows: int, inputs: int, outputs: int, has_bias: bool
+) -> None:
+    torch.manual_seed(rows)
+    linear = nn.Linear(inputs, outputs, bias=has_bias).requires_grad_(requires_grad=False)
+    given_rows = torch.randn(2, rows, inputs)
+    exact = given_rows.double() @ linear.weight.double().T
+    exact += linear.bias.double() if has_bias else 0
+    found = PackedLinear(linear)
+    torch.testing.assert_close(found(given_rows).double(), exact, rtol=1e-5, atol=1e-5)
+    # The last token alone is what the head of a model is given: not one piece of memory.
+    torch.testing.assert_close(
+        found(given_rows[:, -1:]).double(), exact[:, -1:], rtol=1e-5, atol=1e-5
+    )
+    assert torch.equal(found.weight, linear.weight)
+
+
+@pytest.mark.skipif(not packed._works(), reason="this build of PyTorch cannot pack")
+def test_every_linear_map_of_a_cpu_model_is_packed_and_holds_its_weight_once() -> None:
+    loaded, plain = tiny_model("llama"), plain_model("llama")
+    linear = [name for name, part in plain.named_modules() if isinstance(part, nn.Linear)]
+    for name in linear:
+        part = loaded.model.get_submodule(name)
+        assert isinstance(part, PackedLinear)
+        assert [p for p, _ in part.named_parameters()] == ["packed"]
+        assert part.packed.nbytes == plain.get_submodule(name).weight.nbytes
+        assert torch.equal(part.weight, plain.get_submodule(name).weight)
+    assert len(linear) == 3 * 7 + 1
+
+
+@pytest.mark.skipif(not packed._works(), reason="this build of PyTorch cannot pack")
+def test_a_weight_is_given_back_before_the_next_one_is_packed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(6)))
+    weights = [weakref.ref(part.weight) for part in model]
+    alive = []
+
+    def can_pack(_weight: torch.Tensor) -> bool:
+        alive.append(sum(weight() is not None for weight in weights))
+        return True
+
+    monkeypatch.setattr(packed, "_can_pack", can_pack)
+    pack_linear_maps(model)
+    assert alive == [6, 5, 4, 3, 2, 1]
+
+
+@pytest.mark.parametrize("reason", ["half precision", "no operators", "a subclass"])
+def test_what_cannot_be_packed_stays_as_it_is(reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Adapted(nn.Linear):
+        """What an adapter or a quantiser makes of a linear map."""
+
+    linear = nn.Linear(4, 4, dtype=torch.bfloat16 if reason == "half precision" else None)
+    model = nn.Sequential(Adapted(4, 4) if reason == "a subclass" else linear)
+    if reason == "no operators":
+        monkeypatch.setattr(packed, "_works", lambda: False)
+    before = model[0]
+    pack_linear_maps(model)
+    assert model[0] is before
+
+
+def test_operators_that_compute_something_else_are_not_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(packed, "_product", lambda inputs, weight, bias: inputs @ weight.T)
+    assert not packed._works.__wrapped__()
