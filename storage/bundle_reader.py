@@ -51,7 +51,6 @@ _ZIP_ERRORS = (
     struct.error,
     EOFError,
     KeyError,
-    NotImplementedError,
     OSError,
     OverflowError,
     RuntimeError,

@@ -1,5 +1,6 @@
 """Bundles damaged anywhere or wrong anywhere: refused with nothing stored, or runs to load."""
 
+import hashlib
 import io
 import json
 import os
@@ -56,10 +57,55 @@ def test_a_bundle_cut_or_damaged_anywhere_stores_nothing_or_all_of_it(here, whol
     assert_refused_or_loadable(here, broken)
 
 
+@pytest.mark.parametrize(
+    ("place", "value", "match"),
+    [
+        (6, b"\x63\x00", "not a whole zip"),  # made for a newer unzip
+        (8, b"\x20\x00", "not a whole zip"),  # a patch of another file
+        (8, b"\x01\x00", "encrypted"),
+        (10, b"\x5d\x00", "unusual way"),
+        (16, b"\x00\x00\x00\x00", "not a whole zip"),  # another sum of its bytes
+        (24, b"\x89\x13\x00\x00", "not as long as it says"),
+        (24, b"\x87\x13\x00\x00", "not a whole zip"),
+        (40, b"\xff\xa1", "is a link"),
+        (42, b"\xff\xff\xff\x7f", "not a whole zip"),  # begins behind the end
+        (46, b"\xff", "not those that its manifest lists"),
+    ],
+)
+def test_an_entry_that_lies_about_itself_is_refused(here, place, value, match):
+    data = bytearray(sealed("a" * 12, b"x" * 5000))
+    entry = data.rindex(b"PK\x01\x02")
+    data[entry + place : entry + place + len(value)] = value
+    assert_refused(here, bytes(data), match)
+
+
+def test_a_name_that_is_no_text_is_refused(here):
+    data = sealed("a" * 12, b"{}").replace(b"manifest.json", b"\xffanifest.json")
+    entry = data.index(b"PK\x01\x02")
+    said = bytearray(data)
+    said[entry + 9] |= 0x08  # its name is UTF-8
+    assert_refused(here, bytes(said), "not a whole zip")
+
+
+def test_a_run_listed_twice_is_refused(here, there):
+    slug = made(there)
+    text = run_text(exported(there, slug))
+    entry = {"slug": slug, "sha256": hashlib.sha256(text).hexdigest(), "bytes": len(text)}
+    assert_refused(here, sealed(slug, text, runs=[entry, entry]), "lists no run, or one twice")
+
+
+def test_a_figure_that_is_not_finite_is_refused_as_such(here, there):
+    slug = made(there)
+    run = json.loads(run_text(exported(there, slug)))
+    run["result"]["timings_ms"]["load"] = float("nan")
+    assert_refused(here, sealed(slug, json.dumps(run).encode()), "a number that is not finite")
+
+
 json_values = st.recursive(
     st.none()
     | st.booleans()
     | st.integers()
+    | st.sampled_from([-1, 2**31, 2**63, 10**400])
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(max_size=20),
     lambda inner: (
