@@ -134,8 +134,7 @@ def _curves(result: RunResult, lines: Sequence[Curve]) -> list[dict[str, Any]]:
 
 def _savings(result: RunResult, lines: Sequence[Curve]) -> list[dict[str, Any]]:
     """`sweep_reading.savings` of each figure and target, with every point read once."""
-    # Only a forged run has a budget of 0, which has no logarithm.
-    if len(lines) < 2 or min(line.points[0][0] for line in lines) < 1:
+    if len(lines) < 2:
         return []
     plain_first = sorted(lines, key=lambda line: result.variants[line.points[0][1]].critical)
     found = []
@@ -179,9 +178,7 @@ def _method(
 
 
 def _alpha_optima(result: RunResult) -> list[dict[str, Any]]:
-    model = result.model
-    # Only a forged run has query heads that its KV heads cannot share equally.
-    if result.kind != "sweep" or model is None or model.query_heads % model.kv_heads:
+    if result.kind != "sweep" or result.model is None:
         return []
     return [
         {

@@ -75,12 +75,15 @@ def from_json(data: object) -> RunResult:
 def _model(field: JsonField, variants: list[JsonField]) -> ModelInfo:
     layers = field["layers"].integer(1, MAX_LAYERS)
     query_heads = field["query_heads"].integer(1, MAX_HEADS)
+    kv_heads = field["kv_heads"].integer(1, query_heads)
+    if query_heads % kv_heads:
+        field["kv_heads"].fail(f"a divisor of the {query_heads} query heads is expected")
     return ModelInfo(
         name=field["name"].text(500),
         sha256=field["sha256"].text(200),
         layers=layers,
         query_heads=query_heads,
-        kv_heads=field["kv_heads"].integer(1, query_heads),
+        kv_heads=kv_heads,
         head_dim=field["head_dim"].integer(1, 65_536),
         dtype=field["dtype"].text(32, _WORD),
         device=field["device"].text(32, _WORD),

@@ -51,7 +51,7 @@ class Curve:
     def values(self, result: RunResult, figure: Figure) -> list[tuple[int, float]]:
         """(budget, value) of the points whose value is known."""
         read = [(budget, figure.read(result.variants[index])) for budget, index in self.points]
-        return [(budget, value) for budget, value in read if value is not None]
+        return [(budget, v) for budget, v in read if v is not None and not math.isnan(v)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,10 +189,11 @@ def curves(result: RunResult) -> list[Curve]:
     found: dict[str, dict[int, int]] = {}
     heads: dict[str, tuple[str, float | None]] = {}
     for index, variant in enumerate(result.variants):
-        if variant.receipt is None or variant.method == "full":
+        receipt = variant.receipt
+        if receipt is None or receipt.budget_tokens < 1 or variant.method == "full":  # 0: imported
             continue
         spec = spec_without(variant.spec, "budget")
-        found.setdefault(spec, {}).setdefault(variant.receipt.budget_tokens, index)
+        found.setdefault(spec, {}).setdefault(receipt.budget_tokens, index)
         alpha = variant.params.get("alpha")
         # An imported run may say anything here.
         heads[spec] = (variant.label, float(alpha) if isinstance(alpha, int | float) else None)

@@ -64,6 +64,7 @@ WRONG = [
     ("variants[1].retained[7][2][0]", 16),
     ("variants[1].retained[7][2][0]", -1),
     ("variants[1].retained[7][2][0]", 0.0),
+    ("model.kv_heads", 2),
     ("variants[1].receipt.cache_bytes", -1),
     ("variants[1].receipt.warnings", None),
     ("variants[1].receipt.warnings", ["x"] * 101),

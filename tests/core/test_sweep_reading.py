@@ -258,3 +258,16 @@ def test_savings_compare_every_other_curve_with_each_point() -> None:
 def test_the_grid_around_a_sweeps_points_gives_them_again(grid: SweepGrid) -> None:
     points = grid.variants()
     assert SweepGrid.around(points).variants() == points
+
+
+def test_points_that_only_an_imported_run_can_have_are_on_no_curve() -> None:
+    known, unknown = point("snapkv:budget=64", [1.0] * 4), point("snapkv:budget=128", [2.0] * 4)
+    assert unknown.perturbation is not None
+    assert unknown.receipt is not None
+    nothing = replace(unknown, spec="adakv", receipt=replace(unknown.receipt, budget_tokens=0))
+    unknown = replace(unknown, perturbation=replace(unknown.perturbation, kl=math.nan))
+    result = RunResult(variants=[known, unknown, nothing], kind="sweep")
+    (curve,) = curves(result)
+    assert curve.points == ((64, 0), (128, 1))
+    assert curve.values(result, FIGURES["kl"]) == [(64, 0.0)]
+    assert not savings(result, curve, FIGURES["kl"])
