@@ -109,6 +109,7 @@ def test_runs_open_together_with_intervals(page: Page, site: Site, tmp_path):
     table = page.locator("#aggregate-table")
     expect(table).to_contain_text(" to ", timeout=20_000)
     expect(table).to_contain_text("42 of 42")
+    see(page, "budget")
     see(page, "final")
     see(page, "wins")
     head = saved(page, "link", "Data of Final hidden L1 as CSV", tmp_path).splitlines()[0]
