@@ -54,7 +54,7 @@ class RaggedLayer:
         kv_heads = self.keys.shape[0]
         total = 0
         for stack in self.stacks:
-            heads = int((stack.slots // kv_heads == row).sum())
+            heads = sum(slot // kv_heads == row for slot in stack.slots.tolist())
             total += heads * (stack.keys[0].nbytes + stack.values[0].nbytes)
         return total
 
@@ -103,8 +103,8 @@ def compact(keys: Tensor, values: Tensor, keep_masks: Sequence[Tensor | None]) -
         shape = (len(members), length)
         stacks.append(
             Stack(
-                keys.flatten(0, 1).index_select(0, kept).unflatten(0, shape),
-                values.flatten(0, 1).index_select(0, kept).unflatten(0, shape),
+                keys.flatten(0, 1).index_select(0, kept).view(*shape, keys.shape[2]),
+                values.flatten(0, 1).index_select(0, kept).view(*shape, values.shape[2]),
                 torch.tensor([slot for slot, _ in members], device=keys.device),
             )
         )

@@ -21,10 +21,10 @@ def receipt(
         row: the variant's row in them.
     """
     prompt_len = evictable[0].keys.shape[1]
-    retained = sum(
-        model.kv_heads * prompt_len if mask is None else int(mask.sum())
-        for mask in (selection.keep_masks[layer] for layer in model.evictable_layers)
-    )
+    masks = [selection.keep_masks[layer] for layer in model.evictable_layers]
+    evicting = [mask for mask in masks if mask is not None]
+    whole = (len(masks) - len(evicting)) * model.kv_heads * prompt_len
+    retained = whole + (int(torch.stack(evicting).sum()) if evicting else 0)
     warnings = list(selection.warnings)
     if len(evictable) < model.layers:
         warnings.append(
