@@ -69,7 +69,7 @@ function drawCard(card, value) {
   const running = !value.stopped && !RESTING.has(status.toLowerCase());
   const label = str(value.label);
   setText(card.name, label);
-  setText(card.spec, str(value.spec));
+  if (card.spec.textContent !== str(value.spec)) card.spec.replaceChildren(...specParts(value.spec));
   setText(card.status, status);
   card.node.setAttribute("aria-label", label);
   card.body.setAttribute("role", running ? "log" : "group");

@@ -56,6 +56,11 @@ const MARKER_PATHS = {
   star: "M6 .4l1.7 3.7 4 .5-3 2.7.8 4L6 9.3 2.5 11.3l.8-4-3-2.7 4-.5z",
 };
 
+/** A SPEC in pieces: it breaks after a comma before it breaks inside a word. */
+function specParts(spec) {
+  return str(spec).split(/(?<=[:,])/).flatMap((part) => [part, make("wbr")]);
+}
+
 function colorOf(index) {
   return PALETTE.colors[index % PALETTE.colors.length];
 }

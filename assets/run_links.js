@@ -39,6 +39,7 @@ onValue((value) => {
   budgets.href = `/data/${key}/budgets.csv`;
   again.href = `/?from=${key}`;
   again.hidden = value.kind === "sweep";
+  setText(sweep, value.kind === "sweep" ? "Sweep again with changes" : "Sweep this prompt");
   sweep.href = `/sweep?from=${key}`;
   report.href = `/data/${key}/report.html`;
   bundle.href = `/data/${key}/bundle.zip`;

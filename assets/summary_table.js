@@ -62,7 +62,7 @@ function bodyRow(row, columns) {
     make("th", { scope: "row", title: str(row.spec) },
       make("span", { class: "ckv-name" }, marker(row.index), make("span", {},
         make("span", { text: str(row.label) }),
-        make("code", { class: "ckv-spec", text: str(row.spec) })))),
+        make("code", { class: "ckv-spec" }, ...specParts(row.spec))))),
     ...columns.map((column) => bodyCell(row.cells?.[column.key], column)));
 }
 

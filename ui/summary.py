@@ -7,7 +7,7 @@ import numpy as np
 from ckv_core.events import RunResult
 from ckv_core.records import ModelInfo, VariantResult
 from ckv_core.sweep_reading import mean_head_l1
-from ui.summary_columns import FIDELITY_COLUMNS, NOT_YET, Cell, Column, cell_of
+from ui.summary_columns import FIDELITY_COLUMNS, NOT_YET, Cell, Column, cell_of, four_digits
 
 MIB = 2**20
 _DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -113,17 +113,12 @@ def _final_l1(_: RunResult, variant: VariantResult) -> Cell:
     found = variant.perturbation
     if found is None:
         return NOT_YET
-    return cell_of(_four_digits(found.final_hidden_l1), f"{found.final_hidden_l1:.6g}")
+    return cell_of(four_digits(found.final_hidden_l1), f"{found.final_hidden_l1:.6g}")
 
 
 def _head_l1(_: RunResult, variant: VariantResult) -> Cell:
     mean = mean_head_l1(variant)
-    return NOT_YET if mean is None else cell_of(_four_digits(mean), f"{mean:.6g}")
-
-
-def _four_digits(value: float) -> str:
-    """Four digits or more: `g` alone would turn 12,345 into 1.234e+04."""
-    return f"{value:,.0f}" if value >= 1000 else f"{value:#.4g}"
+    return NOT_YET if mean is None else cell_of(four_digits(mean), f"{mean:.6g}")
 
 
 def _improved(_: RunResult, variant: VariantResult) -> Cell:

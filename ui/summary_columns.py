@@ -35,6 +35,11 @@ def cell_of(text: str, title: str = "", tone: str = "") -> Cell:
     return {"text": text, "title": title, "tone": tone}
 
 
+def four_digits(value: float) -> str:
+    """Four digits or more: `g` alone would turn 12,345 into 1.234e+04."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:#.4g}"
+
+
 NOT_YET = cell_of("–", "Not known yet, or not defined for this variant.")  # noqa: RUF001 - dash
 
 

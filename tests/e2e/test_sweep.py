@@ -51,7 +51,7 @@ def test_a_sweep_runs_is_saved_and_opens_again_by_its_link(sweep_page: Page, app
     see_chart(page, "#sweep-curves", "sweep-final")
     see_chart(page, "#sweep-alpha-charts", "alpha-heads")
     expect(page.locator("#sweep-savings tbody tr")).to_have_count(2 * 2)
-    page.get_by_role("link", name="Sweep this prompt").click()
+    page.get_by_role("link", name="Sweep again with changes").click()
     page.wait_for_url(f"**/sweep?from={slug}")
     expect(page.locator("#context textarea")).to_have_value(steps.TEXT, timeout=WAIT_MS)
     expect(page.locator("#budgets input, #budgets textarea").first).to_have_value(BUDGETS)

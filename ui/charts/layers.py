@@ -18,6 +18,7 @@ from ui.charts.layout import (
 )
 from ui.charts.measured import base_values, holders, named, values_of
 from ui.palette import color_of
+from ui.summary_columns import four_digits
 
 NOT_MEASURED = "No perturbation has been measured yet."
 NO_BASE = "No variant has its base, the same settings without CriticalKV, in this run."
@@ -120,7 +121,7 @@ def final_figure(result: RunResult, name: str = "hidden_l1") -> go.Figure:
             orientation="h",
             customdata=[names[index] for index in bars],
             marker={"color": [color_of(index) for index in bars]},
-            texttemplate="%{x:.4g}",
+            text=[four_digits(value) for value in bars.values()],
             hovertemplate=f"%{{customdata}}: %{{x:.6g}} {named(name).unit}<extra></extra>",
         )
     )
