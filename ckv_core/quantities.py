@@ -24,8 +24,7 @@ class Quantity:
             model = [1], step = [generated].
             float32; NaN where a layer is not evictable or a value is not defined.
         group: which part of the laboratory it belongs to.
-        lower_is_closer: None where neither direction is better.
-        source: section of the paper, or `ours`.
+            source: section of the paper, or `ours`.
     """
 
     name: str
@@ -34,7 +33,6 @@ class Quantity:
     unit: str
     axes: Axes
     group: Group
-    lower_is_closer: bool | None
     source: str
 
 
@@ -46,7 +44,6 @@ def _distance(name: str, label: str, formula: str, unit: str, axes: Axes, source
         unit=unit,
         axes=axes,
         group="distance",
-        lower_is_closer=True,
         source=source,
     )
 
@@ -132,7 +129,6 @@ def _mass(name: str, label: str, formula: str, source: str) -> Quantity:
         unit="1",
         axes="head",
         group="mass",
-        lower_is_closer=False,
         source=source,
     )
 
@@ -145,7 +141,6 @@ def _bound(name: str, label: str, formula: str, source: str) -> Quantity:
         unit="L1",
         axes="head",
         group="bound",
-        lower_is_closer=True,
         source=source,
     )
 
@@ -158,12 +153,11 @@ def _oracle(name: str, label: str, formula: str) -> Quantity:
         unit="L1",
         axes="head",
         group="oracle",
-        lower_is_closer=True,
         source="ours",
     )
 
 
-def _forced(name: str, label: str, formula: str, unit: str, *, lower: bool) -> Quantity:
+def _forced(name: str, label: str, formula: str, unit: str) -> Quantity:
     return Quantity(
         name=name,
         label=label,
@@ -171,7 +165,6 @@ def _forced(name: str, label: str, formula: str, unit: str, *, lower: bool) -> Q
         unit=unit,
         axes="step",
         group="forced",
-        lower_is_closer=lower,
         source="ours",
     )
 
@@ -185,7 +178,6 @@ _ALL: tuple[Quantity, ...] = (
         unit="L1",
         axes="layer",
         group="distance",
-        lower_is_closer=None,
         source="ours; divides hidden L1 to a relative distance",
     ),
     _mass(
@@ -252,17 +244,13 @@ _ALL: tuple[Quantity, ...] = (
         "Same first choice as the full cache",
         "1 if argmax equals the full cache's at this position, else 0",
         "1",
-        lower=False,
     ),
-    _forced(
-        "forced_kl", "KL(full || variant), teacher-forced", "sum_t p log(p/q)", "nats", lower=True
-    ),
+    _forced("forced_kl", "KL(full || variant), teacher-forced", "sum_t p log(p/q)", "nats"),
     _forced(
         "forced_rank",
         "Rank of the full cache's token",
         "1 + tokens of higher logit; of equal ones the lower id comes first",
         "rank",
-        lower=True,
     ),
     Quantity(
         name="head_alpha",
@@ -272,7 +260,6 @@ _ALL: tuple[Quantity, ...] = (
         unit="1",
         axes="kv_head",
         group="selection",
-        lower_is_closer=None,
         source="ours; variants with +critical_auto",
     ),
 )
