@@ -4,8 +4,8 @@ from multiprocessing.connection import Connection
 
 from storage.database import open_database
 from storage.server_lock import only_server
-from tests.ui.scripted_services import end_of, make_client, request, worker_pid
-from ui.services import Services
+from tests.ui.scripted_services import make_client, request, wait_until, worker_pid
+from ui.services import RunSnapshot, Services
 
 STEPS = 6
 
@@ -24,10 +24,19 @@ def work(url: str, reports: Connection) -> None:
         while True:
             slug = services.start_run(request(f"steps {STEPS}"))
             reports.send((slug, "started", ""))
-            end = end_of(services, slug)
-            variants = end.result.variants
-            reports.send((slug, end.state, variants[0].text if variants else ""))
+            reports.send((slug, *end_of(services, slug)))
             pid = services._client.worker_pid
             if pid is not None and pid != reported_worker:
                 reported_worker = worker_pid(services)
                 reports.send((reported_worker, "worker", ""))
+
+
+def end_of(services: Services, slug: str) -> tuple[str, str]:
+    """How a run ended, and the most text of it that anybody saw, before its end or after."""
+    seen = [""]
+
+    def is_over(view: RunSnapshot) -> bool:
+        seen.append(view.result.variants[0].text if view.result.variants else "")
+        return view.is_final
+
+    return wait_until(services, slug, is_over).state, max(seen, key=len)
