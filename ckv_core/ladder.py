@@ -129,8 +129,11 @@ def ladder_of(result: RunResult) -> tuple[RungResult, ...]:
         for index, variant in enumerate(result.variants)
         if variant.method != OWN
     }
+    with_critical = {variant.method for variant in result.variants if variant.critical}
     for at in index_of.values():
         variant = result.variants[at]
+        if variant.method not in with_critical:
+            continue  # reading its SPEC and building its rungs is what takes long
         spec = VariantSpec.parse(variant.spec)
         if spec.critical or not spec.method.supports_critical or variant.perturbation is None:
             continue
