@@ -1,6 +1,7 @@
 """Gradio's files: packed and kept, and named in the head of each page before they are imported."""
 
 import gzip
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -106,3 +107,8 @@ def test_a_frontend_that_is_built_another_way_is_left_alone(
     (tmp_path / "index.html").write_text("<script src=main.js></script>")
     monkeypatch.setattr("ui.frontend.FRONTEND", tmp_path)
     assert needed_files({"html"}) == []
+
+
+def test_pages_are_plain_data(app: Served):
+    # An object among it would be copied whole with every page that is served.
+    assert json.loads(json.dumps(app.blocks.config))["components"]

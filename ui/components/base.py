@@ -1,5 +1,6 @@
 """Base of our components: a static template and a script; all text is set by the script."""
 
+import html
 import json
 from abc import ABCMeta
 from collections.abc import Sequence
@@ -50,13 +51,25 @@ class ScriptedHtml(gr.HTML, metaclass=_NoStubs):
         self,
         value: dict[str, Any] | None = None,
         *,
+        section: str = "",
         elem_classes: Sequence[str] = (),
         **kwargs: Any,
     ) -> None:
+        """Lay out an empty component; call inside a Blocks context.
+
+        Args:
+            value: what the scripts draw.
+            section: our own words above it, `### Heading` and a line of text. A component of
+                their own would be mounted each time too.
+            elem_classes: as for any component.
+            kwargs: as for gr.HTML.
+        """
+        # Gradio reads every argument back, and would find an event's name.
+        self.section = section
         super().__init__(
             value,
             elem_classes=["ckv-host", *elem_classes],
-            html_template=_TEMPLATE.format(name=self.NAME),
+            html_template=section_html(section) + _TEMPLATE.format(name=self.NAME),
             js_on_load=self.script(),
             apply_default_css=False,
             **kwargs,
@@ -70,6 +83,14 @@ class ScriptedHtml(gr.HTML, metaclass=_NoStubs):
     def api_info(self) -> dict[str, Any]:
         """Schema of the value: an object."""
         return {"type": "object"}
+
+
+def section_html(text: str) -> str:
+    """Our own words above a section: `### Heading`, then a line of text; empty for none."""
+    if not text:
+        return ""
+    heading, _, words = map(html.escape, text.removeprefix("### ").partition("\n"))
+    return f'<div class="section prose"><h3>{heading}</h3><p>{words}</p></div>'
 
 
 def _script(names: tuple[str, ...]) -> str:

@@ -54,15 +54,11 @@ def build_results(*, visible: bool) -> ResultsBlock:
         # The sections' headings come one level below it.
         gr.HTML("<h2>Results</h2>", elem_classes=["bare", "offscreen"])
         links = RunLinks(elem_id="run-links")
-        gr.Markdown(RECEIPT_TEXT, elem_classes=["section"])
-        summary = SummaryTable(elem_id="summary")
-        gr.Markdown(GENERATIONS_TEXT, elem_classes=["section"])
-        generations = Generations(elem_id="generations")
+        summary = SummaryTable(elem_id="summary", section=RECEIPT_TEXT)
+        generations = Generations(elem_id="generations", section=GENERATIONS_TEXT)
         follow_ups = FollowUpAnswers(elem_id="follow-ups")
-        gr.Markdown(KEPT_TEXT, elem_classes=["section"])
-        kept = KeptTokens(elem_id="kept")
-        gr.Markdown(PERTURBATION_TEXT, elem_classes=["section"])
-        charts = RunCharts(elem_id="charts")
+        kept = KeptTokens(elem_id="kept", section=KEPT_TEXT)
+        charts = RunCharts(elem_id="charts", section=PERTURBATION_TEXT)
         laboratory = RunCharts(elem_id="laboratory")
     return ResultsBlock(
         area=area,

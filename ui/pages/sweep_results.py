@@ -10,6 +10,7 @@ from gradio.components import Component
 from ckv_core.errors import CkvError
 from ckv_core.sweep_reading import curves
 from ui import chart_views, views
+from ui.components.base import section_html
 from ui.components.data_table import DataTable
 from ui.components.run_charts import RunCharts
 from ui.components.status_bar import StatusBar
@@ -80,18 +81,15 @@ def build_sweep_results(*, visible: bool, status: Component | None = None) -> Sw
     with gr.Column(visible=visible, elem_id="sweep-results") as area:
         gr.HTML("<h2>Results of the sweep</h2>", elem_classes=["bare", "offscreen"])
         links = RunLinks(elem_id="sweep-links")
-        gr.Markdown(CURVES_TEXT, elem_classes=["section"])
-        lines = RunCharts(elem_id="sweep-curves")
-        gr.Markdown(SAVINGS_TEXT, elem_classes=["section"])
+        lines = RunCharts(elem_id="sweep-curves", section=CURVES_TEXT)
+        gr.HTML(section_html(SAVINGS_TEXT), elem_classes=["bare"])
         reference = gr.Dropdown(
             [], label="Match the quality of", visible=False, elem_id="sweep-reference"
         )
         savings = DataTable(elem_id="sweep-savings")
-        gr.Markdown(ALPHA_TEXT, elem_classes=["section"])
-        alphas = DataTable(elem_id="sweep-alphas")
+        alphas = DataTable(elem_id="sweep-alphas", section=ALPHA_TEXT)
         alpha_charts = RunCharts(elem_id="sweep-alpha-charts")
-        gr.Markdown(POINTS_TEXT, elem_classes=["section"])
-        points = DataTable(elem_id="sweep-points")
+        points = DataTable(elem_id="sweep-points", section=POINTS_TEXT)
     return SweepBlock(
         area=area,
         outputs=[bar, links, lines, reference, savings, alphas, alpha_charts, points],
@@ -135,7 +133,8 @@ class SweepFeed(Feed):
 class EitherFeed(Feed):
     """Feeds the block of comparisons or that of sweeps on a page that has both.
 
-    The blocks share one status bar, so the sweep's first output is the other block's.
+    The blocks share one status bar, so the sweep's first output is the other block's. The block
+    that is not fed stays empty; for a skipped output Gradio would build the component anew.
     """
 
     def __init__(self, compare: Feed, sweep: SweepFeed) -> None:
@@ -151,6 +150,5 @@ class EitherFeed(Feed):
         """Updates of the comparison's block, then of the sweep's without its status."""
         if snapshot.request.kind == "sweep":
             status, *rest = self._sweeps.updates(snapshot, now)
-            return [status, *[gr.skip()] * (self._compare.width - 1), *rest]
-        skipped = [gr.skip()] * (self._sweeps.width - 1)
-        return [*self._compare.updates(snapshot, now), *skipped]
+            return [status, *[None] * (self._compare.width - 1), *rest]
+        return [*self._compare.updates(snapshot, now), *[None] * (self._sweeps.width - 1)]
