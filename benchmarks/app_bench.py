@@ -52,6 +52,7 @@ MODEL = ModelInfo(
     evictable_layers=tuple(range(30)),
     context_limit=131_072,
 )
+WINDOW_MS = 1000
 WORDS = ("the ", "report ", "notes ", "that ", "rare ", "names ", "are ", "evicted ", "early.\n")
 ZOOM = """async () => {
   const canvas = document.querySelector('#kept .ckv-map-top');
@@ -174,6 +175,8 @@ def visitor(browser: Browser) -> BrowserContext:
 def opened(visit: BrowserContext, url: str, sign: str) -> tuple[float, Page]:
     """Seconds from the request until `sign` is on screen, in a new tab."""
     page = visit.new_page()
+    # A new window of Chromium first loads panels of its own; a reader's window is open already.
+    page.wait_for_timeout(WINDOW_MS)
     start = time.perf_counter()
     page.goto(url, wait_until="commit")
     page.locator(sign).first.wait_for(state="visible")
