@@ -33,14 +33,15 @@ EXTRAS = {
 }
 # What one change does: the rung before it and the rung after it.
 STEPS = {
-    "un-pooling, without the norm": ("base", "stage 2, no norm"),
-    "un-pooling, with the norm": ("stage 2 pooled", "CriticalKV"),
-    "value norm, un-pooled": ("stage 2, no norm", "CriticalKV"),
+    "un-pooling, no norm": ("base", "stage 2, no norm"),
+    "un-pooling, with norm": ("stage 2 pooled", "CriticalKV"),
+    "un-pooling, one stage": ("base", "base, not pooled"),
+    "value norm, un-pooled, two stages": ("stage 2, no norm", "CriticalKV"),
+    "value norm, un-pooled, one stage": ("base, not pooled", "alpha 0"),
     "value norm, pooled": ("base", "stage 2 pooled"),
     "both": ("base", "CriticalKV"),
+    "CriticalKV beyond un-pooling": ("base, not pooled", "CriticalKV"),
     "kvpress' stage 2": ("base", "kvpress stage 2"),
-    "un-pooling without a second stage": ("base", "base, not pooled"),
-    "CriticalKV instead of that": ("base, not pooled", "CriticalKV"),
     "alpha 0 instead of 0.25": ("CriticalKV", "alpha 0"),
     "alpha per KV head instead of 0.25": ("CriticalKV", "alpha per KV head"),
     "alpha per KV head instead of 0": ("alpha 0", "alpha per KV head"),
@@ -212,10 +213,10 @@ def alpha_rows(texts: Sequence[Measured]) -> list[tuple[str, str]]:
             percent([_share((each > 0) & (each < 0.275)) for each in chosen]),
         ),
         ("KV heads that take more", percent([_share(each >= 0.275) for each in chosen])),
-        (f"texts by their best fixed alpha of {', '.join(f'{a:g}' for a in tried)}", counts),
-        ("head L1 saved of that: `+critical_auto`", percent(saved)),
+        ("texts by their best fixed alpha", counts),
+        ("head L1 saved against it: `+critical_auto`", percent(saved)),
         (
-            "head L1 saved of that: best of them per KV head, in hindsight",
+            "head L1 saved against it: best of these alphas per KV head, in hindsight",
             percent([text.optimum.head_gain for text in texts]),
         ),
     ]
