@@ -40,7 +40,8 @@ function visible(token) {
 function drawText(card, value) {
   const tokens = list(value.token_texts).map(str);
   const at = Number.isInteger(value.first_difference) ? value.first_difference : null;
-  const stick = card.body.scrollTop + card.body.clientHeight > card.body.scrollHeight - 24;
+  // Asking where a text is scrolled to lays out the page; a new card's is not.
+  const stick = card.text !== "" && card.body.scrollTop + card.body.clientHeight > card.body.scrollHeight - 24;
   card.text = tokens.join("");
   const before = at === null ? card.text : tokens.slice(0, at).join("");
   // Appending keeps what the reader has selected while text streams in.
