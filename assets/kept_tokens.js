@@ -54,7 +54,7 @@ function mapsGrid(app) {
   app.variants.forEach((variant, at) => {
     const map = layerMap(app, variant, at);
     const panel = make("figure", { class: "ckv-panel ckv-map-panel", "data-variant": String(variant.index) },
-      make("figcaption", {}, make("span", { class: "ckv-name" }, marker(variant.index), make("span", { text: str(variant.label), title: str(variant.spec) })),
+      make("figcaption", {}, make("span", { class: "ckv-name" }, marker(variant.index), make("span", { title: str(variant.spec) }, ...specParts(variant.label))),
         make("span", { class: "ckv-num ckv-subdued", text: `${percent(variant.kept.share())} kept` })), map.box);
     app.views.push((due) => {
       if (due.has("heat")) {
