@@ -21,10 +21,16 @@ def ann(app):
     return gradio_client(app, "ann")
 
 
+def text_of(view) -> str:
+    return view.result.variants[0].text
+
+
 def test_a_cancelled_run_ends_as_cancelled_and_keeps_its_tokens(app, ann):
     slug = ann.predict("one", question=ENDLESS, api_name="/compare")["slug"]
     with by("ann"):
-        seen = wait_until(app.services, slug, generating).result.variants[0].text
+        wait_until(app.services, slug, generating)
+        view = wait_until(app.services, slug, lambda view: "w3 " in text_of(view))
+        seen = text_of(view)  # the first word is stored at once, the others once a second
     asked = ann.predict(slug, api_name="/cancel")
     assert (asked["slug"], asked["told"]) == (slug, STOPPING)
     run = ann.predict(slug, wait_s=20, api_name="/get_run")
