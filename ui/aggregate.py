@@ -55,12 +55,14 @@ class SeveralRuns:
         model: of all runs.
         n: prompts that differ.
         members: one per variant that every run has, the full cache left out.
+        places: of each member in the first run, whose colours and markers are kept.
         notes: sentences on what limits the figures.
     """
 
     model: str
     n: int
     members: list[Aggregate]
+    places: list[int]
     notes: list[str]
 
     def known(self, figures: Sequence[Figure]) -> list[Figure]:
@@ -110,8 +112,15 @@ def take_together(runs: Sequence[RunSnapshot]) -> SeveralRuns:
     if len({run.request.max_new_tokens for run in distinct}) > 1:
         notes.append("The runs generate different numbers of tokens, which moves agreement.")
     members = aggregate([_with_only(run.result, specs) for run in distinct])
-    model = distinct[0].result.model
-    return SeveralRuns(model=model.name if model else "", n=n, members=members, notes=notes)
+    first = distinct[0].result
+    at = {variant.spec: place for place, variant in enumerate(first.variants)}
+    return SeveralRuns(
+        model=first.model.name if first.model else "",
+        n=n,
+        members=members,
+        places=[at[member.spec] for member in members],
+        notes=notes,
+    )
 
 
 def _check(runs: Sequence[RunSnapshot]) -> None:

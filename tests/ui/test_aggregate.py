@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ckv_core.errors import ConfigError
-from ckv_core.metrics.intervals import MIN_PROMPTS
+from ckv_core.metrics.intervals import MIN_PROMPTS, Intervals
 from tests.ui.page_fakes import FakeServices, model_info
 from tests.ui.served_app import by, served
 from tests.ui.sweep_fakes import LAYERS, QUERY_HEADS, store_run, sweep_result, sweep_snapshot
@@ -16,6 +16,7 @@ from ui.aggregate import read_slugs, take_together
 from ui.chart_views import several_value
 from ui.charts.aggregate import AGGREGATE_CHARTS, means_csv, win_figure, wins_csv
 from ui.pages.aggregate import AggregatePage, means_table
+from ui.palette import color_of
 
 CRITICAL = "snapkv+critical:budget=64,alpha=0.25"
 
@@ -243,3 +244,23 @@ def test_a_hostile_address_is_answered_plainly(guarded, name):
             answer = ann.get(f"/several/{slugs}/{name}")
             assert answer.status_code == 404
             assert not answer.headers["content-type"].startswith("text/html")
+
+
+def test_a_variant_keeps_the_colour_and_marker_of_its_runs():
+    found = take_together(runs_of(2))
+    variants = runs_of(1)[0].result.variants
+    assert variants[0].method == "full"
+    assert [variants[place].spec for place in found.places] == [m.spec for m in found.members]
+    assert [row["marker"] for row in means_table(found)["rows"]] == found.places
+    figure = AGGREGATE_CHARTS["final"].figure(found, {})
+    assert [trace.marker.color for trace in figure.data] == [color_of(at) for at in found.places]
+
+
+@pytest.mark.parametrize("mean", [0.0, 0.5, 1.0])
+def test_shares_that_are_all_the_same_stand_on_an_axis_from_0_to_100_percent(mean):
+    found = take_together(runs_of(2))
+    figures = Intervals({"exact_match": [mean, mean]})
+    found.members[:] = [dataclasses.replace(m, figures=figures) for m in found.members]
+    low, high = AGGREGATE_CHARTS["exact_match"].figure(found, {}).layout.xaxis.range
+    assert -0.1 < low <= 0
+    assert 1 <= high < 1.1

@@ -11,6 +11,7 @@ from ckv_core.ladder import ladder
 from tests.ui.page_fakes import LAYERS, QUERY_HEADS, done_result, kept_variant
 from ui.charts.catalog import figure_of
 from ui.charts.ladder import ladder_csv
+from ui.charts.layout import GRID_COLOR
 from ui.forms import DEFAULT_VARIANTS, FormValues, ladder_bases, with_ladder
 from ui.pages.compare import add_ladder
 
@@ -50,11 +51,18 @@ def test_a_base_without_ladder_keeps_what_was_typed():
     assert notice["tone"] == "error"
 
 
-def test_the_chart_has_one_bar_per_rung_and_panel():
+def test_the_chart_has_three_bars_per_rung():
     run = ladder_run()
     figure = figure_of(run, "ladder", {})
     assert [len(bar.y) for bar in figure.data] == [len(run.variants)] * 3
     assert figure.data[1].x[0] == figure.data[2].x[0] == 100
+
+
+def test_the_bars_of_a_rung_differ_in_colour_and_pattern_on_an_axis_in_the_house_look():
+    figure = figure_of(ladder_run(), "ladder", {})
+    assert len({bar.marker.color for bar in figure.data}) == 3
+    assert len({bar.marker.pattern.shape for bar in figure.data}) == 3
+    assert {axis.gridcolor for axis in figure.select_xaxes()} == {GRID_COLOR}
 
 
 def test_a_base_that_moves_nothing_has_no_shares_but_a_chart_and_a_table():

@@ -12,7 +12,7 @@ from ui.aggregate import LABORATORY_FIGURES, MAIN_FIGURES, Figure, SeveralRuns
 from ui.charts.budget_means import BUDGET_CHART
 from ui.charts.chart import Chart, Choices, Control, no_controls
 from ui.charts.heads import as_head_grid, log2_ratio, ratio_grid
-from ui.charts.interval_bars import interval_bars, interval_subtitle
+from ui.charts.interval_bars import SHARE_TICKS, interval_bars, interval_subtitle
 from ui.charts.layout import BAR_PX, new_figure
 from ui.charts.tables import csv_text, number
 from ui.palette import color_of, marker_of
@@ -25,7 +25,7 @@ def mean_figure(found: SeveralRuns, figure: Figure) -> go.Figure:
     """
     rows = [
         (at, m, m.figures[figure.key])
-        for at, m in enumerate(found.members)
+        for at, m in zip(found.places, found.members, strict=True)
         if figure.key in m.figures
     ]
     subtitle = interval_subtitle([each for _, _, each in rows])
@@ -47,7 +47,12 @@ def mean_figure(found: SeveralRuns, figure: Figure) -> go.Figure:
     )
     shown.update_xaxes(title_text=figure.unit)
     if figure.is_share:
-        shown.update_xaxes(tickformat=".0%")
+        shown.update_xaxes(tickformat=SHARE_TICKS)
+        if (
+            len({end for _, _, each in rows for end in (each.low, each.mean, each.high)} - {None})
+            < 2
+        ):
+            shown.update_xaxes(range=[-0.05, 1.05])  # Plotly would go from -100 % on
     shown.update_layout(showlegend=False, height=130 + BAR_PX * max(3, len(rows)))
     return shown
 

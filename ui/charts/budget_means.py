@@ -12,7 +12,7 @@ from ckv_core.knobs import Budget
 from ckv_core.metrics.against_budget import BUDGET_UNITS, BudgetCurve, budget_curves, varied_units
 from ui.aggregate import MAIN_FIGURES, Figure, SeveralRuns
 from ui.charts.chart import Chart, Choices, Control
-from ui.charts.interval_bars import interval_bars, interval_subtitle
+from ui.charts.interval_bars import SHARE_TICKS, interval_bars, interval_subtitle
 from ui.charts.layout import empty_figure, new_figure
 from ui.charts.lines import budget_axis, budget_line
 from ui.charts.tables import csv_text
@@ -55,7 +55,7 @@ def budget_figure(found: SeveralRuns, figure: Figure, unit: str) -> go.Figure:
     shown.update_layout(legend={"tracegroupgap": 0})
     shown.update_yaxes(title_text=figure.unit, rangemode="tozero")
     if figure.is_share:
-        shown.update_yaxes(tickformat=".0%")
+        shown.update_yaxes(tickformat=SHARE_TICKS)
     return shown
 
 

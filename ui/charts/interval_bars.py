@@ -7,6 +7,8 @@ import numpy as np
 
 from ckv_core.metrics.intervals import MIN_PROMPTS, Interval
 
+SHARE_TICKS = ".3~%"  # as many digits as it takes to tell neighbours apart
+
 
 def interval_bars(found: Sequence[Interval], color: str) -> dict[str, Any] | None:
     """Plotly's error bars; none at a mean without an interval, None where no mean has one."""

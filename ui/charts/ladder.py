@@ -2,15 +2,28 @@
 
 import numpy as np
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from ckv_core.errors import ConfigError
 from ckv_core.events import RunResult
 from ckv_core.ladder import RungResult, ladder_of
-from ckv_core.records import Float32Array
-from ui.charts.layout import BAR_PX, new_figure
+from ui.charts.layout import LEGEND_ROW_PX, name_bars, new_figure
 from ui.charts.tables import csv_text, number
 from ui.palette import color_of
+
+RUNG_PX = 52  # three bars and a gap
+# What each bar of a rung is, and its pattern: colour alone would not tell them apart.
+_BARS = (
+    ("Heads below the base", ""),
+    ("Mean head L1, of base", "/"),
+    ("Final hidden L1, of base", "x"),
+)
+_PATTERN = {
+    "fillmode": "overlay",
+    "fgcolor": "#ffffff",
+    "fgopacity": 0.7,
+    "size": 6,
+    "solidity": 0.2,
+}
 
 
 def rungs_of(result: RunResult) -> tuple[RungResult, ...]:
@@ -22,7 +35,7 @@ def rungs_of(result: RunResult) -> tuple[RungResult, ...]:
 
 
 def ladder_figure(result: RunResult) -> go.Figure:
-    """Three aligned panels, one bar per rung, the base on top.
+    """Three bars per rung, all in percent, the base on top.
 
     Definition: share of query heads whose isolated head L1 is below the ladder's base; mean head
     L1 and final hidden L1 (before the final norm) as a share of the base's; no bar where the
@@ -31,44 +44,25 @@ def ladder_figure(result: RunResult) -> go.Figure:
     """
     rungs = rungs_of(result)
     base = rungs[0]
-    names = ("Heads below the base", "Mean head L1, of base", "Final hidden L1, of base")
     shares = 100 * np.array([_shares(rung, base) for rung in rungs], np.float32)
-    panels = tuple(zip(names, shares.T, strict=True))
-    figure = make_subplots(
-        rows=1,
-        cols=3,
-        shared_yaxes=True,
-        subplot_titles=names,
-        horizontal_spacing=0.04,
-    )
-    house = new_figure("Ablation ladder", f"Percent; n = {base.heads} heads, one prompt")
-    figure.update_layout(house.layout)
-    for column, (name, values) in enumerate(panels, start=1):
+    subtitle = f"Percent; n = {base.heads} heads, one prompt"
+    figure = new_figure("Ablation ladder", subtitle, legend_rows=len(_BARS))
+    for at, ((name, pattern), values) in enumerate(zip(_BARS, shares.T, strict=True), start=1):
         figure.add_trace(
             go.Bar(
                 x=values,
                 y=np.arange(len(rungs), dtype=np.int16),
                 orientation="h",
-                marker={"color": color_of(column)},
+                name=name,
+                marker={"color": color_of(at), "pattern": {"shape": pattern, **_PATTERN}},
                 text=["" if np.isnan(value) else f"{value:.0f}" for value in values],
-                textposition="outside",
-                cliponaxis=False,
                 customdata=[rung.rung.change for rung in rungs],
                 hovertemplate=f"%{{customdata}}<br>{name}: %{{x:.1f}} %<extra></extra>",
-                showlegend=False,
-            ),
-            row=1,
-            col=column,
+            )
         )
-        figure.update_xaxes(range=[0, _longest(values) * 1.2], row=1, col=column)
-    figure.update_yaxes(
-        tickvals=np.arange(len(rungs), dtype=np.int16),
-        ticktext=[rung.rung.label for rung in rungs],
-        autorange="reversed",
-        showgrid=False,
-        automargin=True,
-    )
-    figure.update_layout(height=130 + BAR_PX * len(rungs), margin={"t": 92})
+    name_bars(figure, [rung.rung.label for rung in rungs])
+    rows = RUNG_PX * len(rungs) + LEGEND_ROW_PX * len(_BARS)
+    figure.update_layout(height=120 + rows, bargap=0.25)
     return figure
 
 
@@ -112,8 +106,3 @@ def _shares(rung: RungResult, base: RungResult) -> tuple[float, float, float]:
 
 def _of_base(value: float, base: float) -> float:
     return value / base if base else float("nan")
-
-
-def _longest(values: Float32Array) -> float:
-    """Where the longest bar ends, in percent; 1 where there is none."""
-    return float(np.nanmax(values, initial=0)) or 1.0

@@ -103,7 +103,7 @@ def name_bars(figure: go.Figure, names: Sequence[str]) -> None:
     By number, not as categories: bars of one category would be stacked on one another. The value
     stands beside its bar, where the page's ground and not the bar's colour is behind it.
     """
-    longest = max((float(bar.x.max()) for bar in figure.data), default=0.0)
+    longest = max((float(np.nanmax(bar.x, initial=0)) for bar in figure.data), default=0.0)
     figure.update_traces(textposition="outside", cliponaxis=False)
     figure.update_xaxes(range=[0, longest * 1.3 or 1], nticks=4)
     figure.update_yaxes(

@@ -11,10 +11,9 @@ from ui.aggregate import MAIN_FIGURES, MAX_RUNS, SeveralRuns, load_together, rea
 from ui.chart_views import several_value
 from ui.components.data_table import DataTable
 from ui.components.run_charts import RunCharts
-from ui.pages.parts import Notice, said
+from ui.pages.parts import PRIVATE, Notice, said
 from ui.services import Services
 
-PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
 INTRO = (
     "## Several runs together\n"
     "Means over prompts with 95 % bootstrap intervals, for the variants that all chosen runs have. "
@@ -116,7 +115,7 @@ def means_table(found: SeveralRuns) -> dict[str, Any]:
         "columns": columns,
         "rows": [
             {"marker": at, "cells": _cells(member, found.n)}
-            for at, member in enumerate(found.members)
+            for at, member in zip(found.places, found.members, strict=True)
         ],
         "note": "Mean, and 95 % bootstrap interval (BCa) over prompts. Heads won: query heads "
         "whose mean L1 over the prompts is below that of the same variant without CriticalKV. "

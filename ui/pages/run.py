@@ -12,13 +12,11 @@ from ckv_core.errors import CkvError
 from ui import views
 from ui.pages.lineage import LineageSection
 from ui.pages.live import Feed, cancel_run, find_run, follow
-from ui.pages.parts import SILENT, Facts, Notice, said
+from ui.pages.parts import PRIVATE, SILENT, Facts, Notice, said
 from ui.pages.results import build_results
 from ui.pages.share import ShareSection
 from ui.pages.sweep_results import EitherFeed, SweepFeed, build_sweep_results
 from ui.services import RunSnapshot, Services
-
-PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
 
 
 class RunPage:
