@@ -7,8 +7,10 @@ function grid(label, head, rows) {
   return make("div", { class: "ckv-scroll", tabindex: "0", role: "region", "aria-label": label },
     make("table", { class: "ckv-table ckv-tight" },
       make("thead", {}, make("tr", {}, ...head.map((text) => make("th", { scope: "col", text })))),
-      make("tbody", {}, ...rows.map(([first, ...cells]) => make("tr", {}, make("th", { scope: "row", text: first }),
-        ...cells.map((text) => make("td", { class: "ckv-kept-apart", text: str(text) })))))));
+      make("tbody", {}, ...rows.map(([first, ...cells]) => (cells.length
+        ? make("tr", {}, make("th", { scope: "row", text: first }), ...cells.map((text) => make("td", { class: "ckv-kept-apart", text: str(text) })))
+        // A row of one cell is the name of those below it.
+        : make("tr", {}, make("th", { scope: "rowgroup", colspan: String(head.length), class: "ckv-spec" }, ...specParts(first))))))));
 }
 
 function generated(tokens, differs) {
@@ -56,8 +58,8 @@ onValue((value) => {
   const runs = list(value.runs);
   const names = runs.map((_, index) => name(index));
   const settings = list(value.settings);
-  const figures = list(value.figures).flatMap((row) => ["Kept entries", "Agreement", "KL (nats)", "Final hidden L1"].map(
-    (figure, at) => [`${row.spec}: ${figure}`, ...row.cells.map((cells) => cells[at])]));
+  const figures = list(value.figures).flatMap((row) => [[row.spec], ...["Kept entries", "Agreement", "KL (nats)", "Final hidden L1"].map(
+    (figure, at) => [figure, ...row.cells.map((cells) => cells[at])])]);
   root.replaceChildren(
     make("ul", { class: "ckv-compared" }, ...runs.map((run, index) => make("li", {}, `${name(index)}: `,
       make("a", { class: "ckv-link", href: `/run?id=${encodeURIComponent(run.slug)}`, text: str(run.title) || run.slug }), ` (${run.state})`))),

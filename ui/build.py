@@ -10,8 +10,10 @@ from ui.api import Api
 from ui.api_routes import api_routes
 from ui.examples import load_examples
 from ui.frontend import Preloads, asset_routes
+from ui.header import TITLE, header_html
 from ui.library_routes import library_routes
 from ui.middleware import Guard
+from ui.missing import MissingPages
 from ui.pages.aggregate import AggregatePage
 from ui.pages.compare import ComparePage
 from ui.pages.compare_runs import CompareRunsPage
@@ -24,14 +26,9 @@ from ui.routes import build_routes
 from ui.services import Services
 from ui.settings import Settings
 from ui.several_routes import several_routes
-from ui.theme import ASSETS, CSS_PATHS, FAVICON_PATH, LOGO_PATH, build_theme
+from ui.theme import ASSETS, CSS_PATHS, FAVICON_PATH, build_theme
 
-TITLE = "CriticalKV Lab"
 PAGE_CSS = [ASSETS / f"{name}.css" for name in ("pages", "sweep", "library")]
-PAGES = {"/": "Compare", "/sweep": "Sweep", "/runs": "Runs", "/methods": "Methods"}
-HEADER = """<header class="ckv-header">{logo}<h1>{title}</h1>
-<p>What each KV-cache eviction method keeps of a prompt, and what that does to the model</p>
-<nav aria-label="Pages">{links}</nav></header>"""
 # Gradio keeps the last values of every component of every session in memory.
 SESSIONS = 64
 WAITING_EVENTS = 256
@@ -56,17 +53,17 @@ def build_app(services: Services, settings: Settings) -> gr.Blocks:
         _header("/runs")
         RunsPage(services, import_mib=settings.limits.body_mib).wire(runs_route)
     with app.route("Compare runs", "/compare-runs", show_in_navbar=False) as compared_route:
-        _header("/compare-runs")
+        _header("/runs", current="true")
         CompareRunsPage(services).wire(compared_route)
     with app.route("Methods", "/methods", show_in_navbar=False):
         _header("/methods")
         build_methods()
         build_limits(settings.limits, with_logins=bool(settings.users))
     with app.route("Run", "/run", show_in_navbar=False) as run_route:
-        _header("/run")
+        _header("/runs", current="true")
         RunPage(services).wire(run_route)
     with app.route("Several runs", "/aggregate", show_in_navbar=False) as aggregate_route:
-        _header("/aggregate")
+        _header("/runs", current="true")
         AggregatePage(services).wire(aggregate_route)
     app.queue(api_open=False, max_size=WAITING_EVENTS)
     return app
@@ -85,6 +82,7 @@ def launch_options(services: Services, settings: Settings) -> dict[str, Any]:
             ],
             "middleware": [
                 Middleware(Guard, settings=settings, opened_runs=services.shares.slugs),
+                Middleware(MissingPages),
                 Middleware(Preloads),
             ],
             "docs_url": None,
@@ -111,16 +109,8 @@ def launch_options(services: Services, settings: Settings) -> dict[str, Any]:
     }
 
 
-def _header(path: str) -> None:
-    """Name and pages; our own, because Gradio's bar cannot stand beside the name."""
-    links = "".join(
-        f'<a href="{target}"{" aria-current=page" if target == path else ""}>{name}</a>'
-        for target, name in PAGES.items()
-    )
-    gr.HTML(
-        HEADER.format(logo=LOGO_PATH.read_text("utf-8"), title=TITLE, links=links),
-        elem_classes=["bare"],
-    )
+def _header(path: str, *, current: str = "page") -> None:
+    gr.HTML(header_html(path, current=current), elem_classes=["bare"])
 
 
 def _models(chosen: str) -> list[str]:

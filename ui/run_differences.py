@@ -10,10 +10,15 @@ from numpy.typing import NDArray
 from ckv_core.events import RunResult
 from ckv_core.records import RetainedSet, VariantResult
 from ui.live_runs import RunSnapshot
+from ui.summary_columns import four_digits
 
 LISTED_POSITIONS = 100
 TEXT_CHARS = 200
 NONE = "none"
+# Why a figure is not there.
+ABSENT = "not in this run"
+UNMEASURED = "not measured"
+REFERENCE = "the reference"
 
 
 def differences_value(runs: Sequence[RunSnapshot]) -> dict[str, Any]:
@@ -110,13 +115,16 @@ def _of_spec(run: RunSnapshot, spec: str) -> VariantResult | None:
 def _figures(variant: VariantResult | None) -> list[str]:
     """Kept entries, agreement, KL and final hidden L1, as the head of the table names them."""
     if variant is None:
-        return [NONE] * 4
+        return [ABSENT] * 4
     receipt, moved = variant.receipt, variant.perturbation
+    kept = f"{receipt.retained_entries:,}" if receipt else UNMEASURED
+    if variant.method == "full":
+        return [kept, *[REFERENCE] * 3]
     return [
-        f"{receipt.retained_entries:,}" if receipt else NONE,
-        NONE if variant.agreement is None else f"{variant.agreement:.0%}",
-        f"{moved.kl:.4g}" if moved else NONE,
-        f"{moved.final_hidden_l1:.4g}" if moved else NONE,
+        kept,
+        UNMEASURED if variant.agreement is None else f"{variant.agreement:.0%}",
+        four_digits(moved.kl) if moved else UNMEASURED,
+        four_digits(moved.final_hidden_l1) if moved else UNMEASURED,
     ]
 
 

@@ -18,7 +18,14 @@ from tests.ui.page_fakes import (
     snapshot,
 )
 from ui.pages.compare_runs import CompareRunsPage
-from ui.run_differences import differences_value, first_difference, layer_overlap
+from ui.run_differences import (
+    ABSENT,
+    REFERENCE,
+    UNMEASURED,
+    differences_value,
+    first_difference,
+    layer_overlap,
+)
 
 OTHER = "other0000000"
 
@@ -81,7 +88,21 @@ def test_other_prompts_are_compared_by_their_figures_alone():
         value = differences_value([snapshot(), run])
         assert value["same_prompt"] is same
         assert value["variants"] == []
-    assert value["figures"][1]["cells"] == [["24", "50%", "0.25", "3.5"], ["none"] * 4]
+    assert value["figures"][1]["cells"] == [["24", "50%", "0.2500", "3.500"], [ABSENT] * 4]
+
+
+def test_a_figure_that_is_not_there_says_why():
+    result = changed_variant(agreement=None, perturbation=None)
+    value = differences_value([snapshot(result=result), snapshot(slug=OTHER)])
+    full, bare, *_ = value["figures"]
+    assert full["cells"][0][1:] == [REFERENCE] * 3
+    assert bare["cells"][0][1:] == [UNMEASURED] * 3
+
+
+def test_large_figures_have_one_format():
+    moved = dataclasses.replace(done_result().variants[1].perturbation, kl=12_345.6)
+    value = differences_value([snapshot(result=changed_variant(perturbation=moved)), snapshot()])
+    assert value["figures"][1]["cells"][0][2] == "12,346"
 
 
 @pytest.mark.parametrize(

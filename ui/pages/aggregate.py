@@ -11,7 +11,7 @@ from ui.aggregate import MAIN_FIGURES, MAX_RUNS, SeveralRuns, load_together, rea
 from ui.chart_views import several_value
 from ui.components.data_table import DataTable
 from ui.components.run_charts import RunCharts
-from ui.pages.parts import PRIVATE, Notice, said
+from ui.pages.parts import PRIVATE, TO_RUNS, Notice, said
 from ui.services import Services
 
 INTRO = (
@@ -73,7 +73,7 @@ class AggregatePage:
         """What the address asks for: /aggregate?ids=a,b,c."""
         text = request.query_params.get("ids", "") if request else ""
         if not text.strip():
-            told = said("Select runs on the Runs page, or type their names here.")
+            told = said("Tick runs in the list of runs, or type their names here.", "", (TO_RUNS,))
             return ["", gr.update(visible=False), told, *[gr.skip()] * (len(self._outputs) - 1)]
         return [text, *self.present(text)]
 
@@ -83,7 +83,7 @@ class AggregatePage:
             found = load_together(self._services, text)
         except CkvError as error:
             skipped = [gr.skip()] * (len(self._outputs) - 1)
-            return [gr.update(visible=False), said(str(error), "error"), *skipped]
+            return [gr.update(visible=False), said(str(error), "error", (TO_RUNS,)), *skipped]
         summary = f"{found.n} prompts, {len(found.members)} variants, {found.model}."
         return [
             gr.update(visible=True),

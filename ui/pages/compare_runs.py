@@ -6,7 +6,7 @@ import gradio as gr
 
 from ckv_core.errors import CkvError, StorageError
 from ui.pages.live import find_run
-from ui.pages.parts import PRIVATE, SILENT, Notice, RunDifferences, said
+from ui.pages.parts import PRIVATE, SILENT, TO_RUNS, Notice, RunDifferences, said
 from ui.run_differences import differences_value
 from ui.services import RunSnapshot, Services
 
@@ -37,7 +37,7 @@ class CompareRunsPage:
         try:
             return [SILENT, differences_value(self._runs(asked))]
         except CkvError as error:
-            return [said(str(error), "error"), None]
+            return [said(str(error), "error", (TO_RUNS,)), None]
 
     def _runs(self, asked: str) -> list[RunSnapshot]:
         slugs = list(dict.fromkeys(slug.strip() for slug in asked.split(",") if slug.strip()))

@@ -189,8 +189,8 @@ def _build_more(controls: dict[str, Any], device: str) -> tuple[Component, gr.Bu
     with gr.Accordion("More variants", open=False, elem_id="more"):
         controls["more_variants"] = gr.Textbox(
             label="One variant per line",
-            info="METHOD[+critical|+critical_auto][:key=value,...], with its own budget, alpha and knobs; "
-            f"up to {MAX_VARIANTS} variants in all.",
+            info="METHOD[+critical|+critical_auto][:key=value,...], with its own budget, alpha and "
+            f"knobs; up to {MAX_VARIANTS} variants in all.",
             placeholder="snapkv:budget=256\nadakv+critical:budget=10%,alpha=0.5\n"
             "snapkv+critical:preset=kvpress",
             lines=3,

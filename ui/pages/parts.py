@@ -1,5 +1,6 @@
 """Small components and settings of events that only the pages use."""
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from ui.components.base import ScriptedHtml
@@ -11,7 +12,7 @@ SHARED: dict[str, Any] = {**PRIVATE, "concurrency_limit": None}
 
 
 class Notice(ScriptedHtml):
-    """Shows {"text", "tone"}: one sentence; nothing while the text is empty."""
+    """Shows {"text", "tone", "links"}: one sentence; nothing while the text is empty."""
 
     NAME = "notice"
     SCRIPTS = ("notice.js",)
@@ -66,9 +67,17 @@ class RunDifferences(ScriptedHtml):
     SCRIPTS = ("run_differences.js",)
 
 
-def said(text: str, tone: Tone = "") -> dict[str, Any]:
-    """Value of a Notice or a ContextBar."""
-    return {"text": text, "tone": tone}
+def said(text: str, tone: Tone = "", links: Sequence[tuple[str, str]] = ()) -> dict[str, Any]:
+    """Value of a Notice or a ContextBar.
+
+    Args:
+        text: one sentence.
+        tone: how it is coloured.
+        links: of a Notice, (words, address) of the pages of ours where the reader can go on.
+    """
+    return {"text": text, "tone": tone, "links": links} if links else {"text": text, "tone": tone}
 
 
 SILENT = said("")
+TO_RUNS = ("List of runs", "/runs")
+TO_COMPARE = ("Compare page", "/")

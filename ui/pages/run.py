@@ -12,7 +12,7 @@ from ckv_core.errors import CkvError
 from ui import views
 from ui.pages.lineage import LineageSection
 from ui.pages.live import Feed, cancel_run, find_run, follow
-from ui.pages.parts import PRIVATE, SILENT, Facts, Notice, said
+from ui.pages.parts import PRIVATE, SILENT, TO_COMPARE, TO_RUNS, Facts, Notice, said
 from ui.pages.results import build_results
 from ui.pages.share import ShareSection
 from ui.pages.sweep_results import EitherFeed, SweepFeed, build_sweep_results
@@ -72,7 +72,8 @@ class RunPage:
         except CkvError as error:
             untouched = [gr.skip() for _ in range(3 + len(self._tailed))]
             rest = [*self._lineage.open(""), *self._share.open("")]
-            return ["", SILENT, said(str(error), "error"), "", *untouched, *rest]
+            told = said(str(error), "error", (TO_RUNS, TO_COMPARE))
+            return ["", SILENT, told, "", *untouched, *rest]
         is_sweep = snapshot.request.kind == "sweep"
         return [
             snapshot.slug,
