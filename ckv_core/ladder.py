@@ -85,7 +85,8 @@ _RUNGS: tuple[tuple[str, str, dict[str, str], str], ...] = (
         "preset kvpress",
         "+critical",
         {"preset": "kvpress"},
-        "CriticalKV with kvpress's defaults: pooled second stage, group product, window 64",
+        "CriticalKV with kvpress's defaults: pooled second stage, group product, and window 64 "
+        "where the budget holds more",
     ),
 )
 
@@ -95,7 +96,7 @@ def ladder(base: VariantSpec | str, defaults: Mapping[str, str] | None = None) -
 
     A rung that would be the same as an earlier one, because the base already has that setting,
     is left out. The rung of the preset keeps what the base sets by hand, and the base's window
-    where the budget does not hold the preset's.
+    where the budget holds no more than the preset's.
 
     Args:
         base: the plain method; a `+critical` one stands for its base, and its alpha and
@@ -156,9 +157,18 @@ def _variant(spec: VariantSpec, selector: str, changes: dict[str, str]) -> Varia
     kept = {key: str(spec.params[key]) for key in spec.given if key in allowed}
     window = {"window": str(spec.params["window"])}
     try:
-        return _parse(name, {**kept, **changes})
+        rung = _parse(name, {**kept, **changes})
     except ConfigError:  # the preset's window is wider than the budget
         return _parse(name, {**kept, **window, **changes})
+    if rung.protected == spec.protected or _can_choose(rung):
+        return rung
+    return _parse(name, {**kept, **window, **changes})
+
+
+def _can_choose(spec: VariantSpec) -> bool:
+    """Whether the budget holds more than what is always kept; one in shares or bytes may."""
+    budget = spec.budget
+    return budget.unit != "tokens" or budget.amount > sum(spec.protected.values())
 
 
 def _parse(name: str, pairs: dict[str, str]) -> VariantSpec:

@@ -93,6 +93,11 @@ class VariantSpec:
         """Tokens that this variant never evicts, by reason: sinks and window."""
         return {name: int(self.params.get(name, 0)) for name in ("sinks", "window")}
 
+    @property
+    def protected_text(self) -> str:
+        """`protected` in words, e.g. "sinks 4 + window 32"; empty where nothing is."""
+        return " + ".join(f"{name} {count}" for name, count in self.protected.items() if count)
+
     def check_budget(self, tokens: int) -> None:
         """Refuse a budget that does not hold what is always kept.
 
@@ -104,10 +109,10 @@ class VariantSpec:
         """
         needed = max(sum(self.protected.values()), 1)
         if tokens < needed:
-            parts = " + ".join(f"{name} {count}" for name, count in self.protected.items() if count)
             raise ConfigError(
                 f"{self.spec!r}: a budget of {tokens} tokens is below the {needed} that are always "
-                f"kept ({parts or 'one token'}); raise the budget to at least {needed}."
+                f"kept ({self.protected_text or 'one token'}); raise the budget to at least "
+                f"{needed}."
             )
 
     def base(self) -> "VariantSpec":

@@ -152,7 +152,19 @@ def _choose(spec: VariantSpec, prefill: Prefill, budget: int) -> Selection:
             scored[part] = _keep(spec, prefill, part, head_budgets[part])
     for place, layer in enumerate(info.evictable_layers):
         masks[layer] = kept[place]
-    return Selection(budget, tuple(masks), (), head_alphas if is_auto else None)
+    return Selection(
+        budget, tuple(masks), _nothing_chosen(spec, budget), head_alphas if is_auto else None
+    )
+
+
+def _nothing_chosen(spec: VariantSpec, budget: int) -> tuple[str, ...]:
+    """A warning where the always-kept tokens use up the budget."""
+    if budget > sum(spec.protected.values()):
+        return ()
+    return (
+        f"The budget of {budget} tokens holds only what is always kept ({spec.protected_text}): "
+        "no entry was chosen, whatever the method. Raise the budget, or lower what is always kept.",
+    )
 
 
 def _head_budgets(spec: VariantSpec, prefill: Prefill, budget: int) -> Tensor:

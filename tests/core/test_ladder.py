@@ -51,6 +51,28 @@ def test_each_rung_changes_one_thing() -> None:
     assert by_label["preset kvpress"].params["window"] == 64
 
 
+@pytest.mark.parametrize(
+    ("base", "window"),
+    [
+        ("snapkv:budget=63", 32),
+        ("snapkv:budget=64", 32),
+        ("snapkv:budget=65", 64),
+        ("snapkv:budget=68,sinks=4", 32),
+        ("snapkv:budget=10%", 64),
+        ("snapkv:budget=64,window=64", 64),
+    ],
+)
+def test_the_rung_of_the_preset_takes_its_window_only_where_entries_can_be_chosen(
+    base: str, window: int
+) -> None:
+    (rung,) = [rung for rung in ladder(base) if rung.label == "preset kvpress"]
+    assert VariantSpec.parse(rung.spec).params["window"] == window
+
+
+def test_a_base_that_chooses_nothing_keeps_its_spec() -> None:
+    assert ladder("snapkv:budget=32")[0].spec == "snapkv:budget=32"
+
+
 def test_a_rung_that_would_keep_the_same_as_another_is_left_out() -> None:
     labels = {rung.label for rung in ladder("snapkv:pool=none")}
     assert not labels & {"base, not pooled", "stage 2 pooled", "alpha 0.25"}

@@ -91,3 +91,24 @@ def test_each_head_keeps_what_its_own_alpha_would_keep(processed: Prefill) -> No
             fixed = f"snapkv+critical:{knobs},alpha={round(alpha * 20) / 20}"
             alone = select(VariantSpec.parse(fixed), processed, BUDGET)
             assert torch.equal(found.keep_masks[place][head], alone.keep_masks[place][head])
+
+
+def test_a_budget_that_the_protected_tokens_use_up_is_warned_of(processed: Prefill) -> None:
+    for text in ("snapkv:window=38,sinks=2", "adakv+critical:window=40", "streaming_llm:sinks=40"):
+        spec = VariantSpec.parse(text, {"budget": str(BUDGET)})
+        selection = select(spec, processed, BUDGET)
+        (warning,) = selection.warnings
+        assert f"holds only what is always kept ({spec.protected_text})" in warning
+        assert all(
+            mask is not None and bool((mask.sum(-1) == BUDGET).all())
+            for mask in selection.keep_masks
+        )
+    for text in ("snapkv:window=37,sinks=2", "adakv+critical:window=39", "streaming_llm:sinks=39"):
+        spec = VariantSpec.parse(text, {"budget": str(BUDGET)})
+        assert select(spec, processed, BUDGET).warnings == ()
+
+
+def test_equal_warnings_are_the_same_sentence_in_every_variant(processed: Prefill) -> None:
+    """Readers are told each sentence once, after the variants that have it."""
+    specs = [VariantSpec.parse(f"{name}:budget=40,window=40") for name in ("snapkv", "adakv")]
+    assert len({found.warnings for found in select_all(specs, processed, [BUDGET] * 2)}) == 1
