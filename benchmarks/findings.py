@@ -270,7 +270,8 @@ def main() -> None:
     options = parser.parse_args()
     bases, budgets = options.base or ["snapkv", "adakv"], options.budget or ["10%", "20%"]
     loaded = load_model(DEFAULT_MODEL, report=lambda _: None)
-    lines = options.prompts.read_text(encoding="utf-8").splitlines()
+    text = options.prompts.read_text(encoding="utf-8")
+    lines = [line for line in text.split("\n") if line.strip()]
     texts = []
     for number, line in enumerate(lines, start=1):
         texts.append(measure(loaded, json.loads(line), bases, budgets))

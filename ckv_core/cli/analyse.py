@@ -3,6 +3,7 @@
 import argparse
 import json
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ckv_core.cli import running
 from ckv_core.cli.options import (
@@ -79,20 +80,19 @@ def _analyse(options: argparse.Namespace) -> int:
             results.append(running.run(request, loaded, load_ms))
         except CkvError as error:
             raise _named(error, prompt) from None
-    if options.json != "-":
-        from ckv_core.cli.averages import print_results
+    answers = [prompt.answer for prompt in prompts]
 
-        print_results(results, [prompt.answer for prompt in prompts])
-    if options.json is not None:
+    def documents() -> list[Any]:
         from ckv_core.result_json import to_json
 
-        running.write_json(
-            [
-                to_json(result, (prompt.answer,))
-                for result, prompt in zip(results, prompts, strict=True)
-            ],
-            options.json,
-        )
+        return [to_json(run, (answer,)) for run, answer in zip(results, answers, strict=True)]
+
+    def show() -> None:
+        from ckv_core.cli.averages import print_results
+
+        print_results(results, answers)
+
+    running.deliver(options.json, documents, show)
     return 0
 
 
@@ -102,7 +102,7 @@ def _checked(shared: CompareRequest, prompt: _Prompt) -> CompareRequest:
     )
     try:
         request.validate()
-    except CkvError as error:
+    except PromptError as error:  # any other is of the settings, which all prompts share
         raise _named(error, prompt) from None
     return request
 
@@ -123,7 +123,7 @@ def _prompts(options: argparse.Namespace) -> list[_Prompt]:
 
 def _read_prompts(path: str) -> list[_Prompt]:
     found = []
-    for number, line in enumerate(read_text(path, "prompts").splitlines(), 1):
+    for number, line in enumerate(read_text(path, "prompts").split("\n"), 1):
         if not line.strip():
             continue
         name = f"{path} line {number}"

@@ -1,6 +1,7 @@
 """The command `compare`: several variants on one prompt."""
 
 import argparse
+from typing import Any
 
 import numpy as np
 
@@ -85,13 +86,17 @@ def _compare(options: argparse.Namespace) -> int:
     if sought:
         check_evidence(running.tokenised(request, loaded), sought)
     result = running.run(request, loaded, load_ms)
-    if options.json != "-":
-        _print_result(result, options.answer)
-        print_evidence(result, sought)
-    if options.json is not None:
+
+    def documents() -> list[Any]:
         from ckv_core.result_json import to_json
 
-        running.write_json([to_json(result, (*sought, options.answer))], options.json)
+        return [to_json(result, (*sought, options.answer))]
+
+    def show() -> None:
+        _print_result(result, options.answer)
+        print_evidence(result, sought)
+
+    running.deliver(options.json, documents, show)
     return 0
 
 

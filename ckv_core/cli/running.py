@@ -4,7 +4,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,7 +73,26 @@ def clear_progress() -> None:
         print("\r\033[K", end="", file=sys.stderr)
 
 
-def write_json(documents: Sequence[Any], path: str) -> None:
+def deliver(
+    path: str | None, documents: Callable[[], Sequence[Any]], show: Callable[[], None]
+) -> None:
+    """Write what --json asks for, then print the tables unless the JSON went to stdout.
+
+    The file comes first, for a closed pipe ends the printing; the tables come also where it
+    could not be written.
+
+    Raises:
+        CkvError: the file cannot be written.
+    """
+    try:
+        if path is not None:
+            _write_json(documents(), path)
+    finally:
+        if path != "-":
+            show()
+
+
+def _write_json(documents: Sequence[Any], path: str) -> None:
     """One JSON document a line, to a file or, for `-`, to stdout.
 
     Raises:

@@ -1,7 +1,7 @@
 """The command `sweep`: budgets x alphas x methods on one prompt, read once."""
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ckv_core.cli import running
 from ckv_core.cli.options import (
@@ -90,12 +90,13 @@ def _sweep(options: argparse.Namespace) -> int:
     if not options.yes:
         _check_cost(request, loaded)
     result = running.run(request, loaded, load_ms)
-    if options.json != "-":
-        _print_result(result, options.answer)
-    if options.json is not None:
+
+    def documents() -> list[Any]:
         from ckv_core.result_json import to_json
 
-        running.write_json([to_json(result)], options.json)
+        return [to_json(result)]
+
+    running.deliver(options.json, documents, lambda: _print_result(result, options.answer))
     return 0
 
 

@@ -109,3 +109,16 @@ def test_a_text_is_measured_at_every_base_budget_and_rung() -> None:
     heads = [each.heads["base"] for each in text.settings.values()]
     assert not any(np.array_equal(heads[0], other) for other in heads[1:])
     assert step_rows(list(text.settings.values()))
+
+
+@pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\u0085"])
+def test_only_a_line_feed_ends_a_line_of_the_prompts(monkeypatch, tmp_path, separator) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_bytes(f'{{"context": "a{separator}b"}}\r\n\n{{"context": "c"}}\n'.encode())
+    read: list[dict[str, str]] = []
+    monkeypatch.setattr("sys.argv", ["findings", str(path)])
+    monkeypatch.setattr(findings, "load_model", lambda *_args, **_keywords: None)
+    monkeypatch.setattr(findings, "measure", lambda _loaded, line, *_rest: read.append(line))
+    monkeypatch.setattr(findings, "report", lambda _texts: None)
+    findings.main()
+    assert [line["context"] for line in read] == [f"a{separator}b", "c"]
