@@ -262,6 +262,17 @@ _ALL: tuple[Quantity, ...] = (
         group="selection",
         source="ours; variants with +critical_auto",
     ),
+    Quantity(
+        name="stage1_alpha",
+        label="Alpha of stage 1",
+        formula="share of a KV head's budget that N' takes: the variant's own alpha; without "
+        "CriticalKV the run's, whose only effect is on sigma, the most that sigma could be, "
+        "theta-hat and relaxed theta",
+        unit="1",
+        axes="model",
+        group="selection",
+        source="ours; not of +critical_auto, nor of positions that were given",
+    ),
 )
 
 QUANTITIES: dict[str, Quantity] = {quantity.name: quantity for quantity in _ALL}

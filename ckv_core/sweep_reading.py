@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckv_core.events import RunResult
-from ckv_core.metrics.chain import ASSUMED_MASS
+from ckv_core.metrics.chain import over_half
 from ckv_core.records import Float32Array, VariantResult
 
 
@@ -138,10 +138,7 @@ def _answer(variant: VariantResult) -> float | None:
 
 def sigma_over_half(variant: VariantResult) -> float | None:
     """Share of heads whose stage 1 holds over half of the attention; None if not measured."""
-    sigma = variant.analysis.get("sigma_stage1")
-    if sigma is None or np.isnan(sigma).all():
-        return None
-    return float((sigma[~np.isnan(sigma)] > ASSUMED_MASS).mean())
+    return over_half(variant, "sigma_stage1")
 
 
 def _score(key: str) -> Callable[[VariantResult], float | None]:

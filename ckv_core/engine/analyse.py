@@ -95,8 +95,8 @@ def analyse(
     N', the set that sigma and theta-hat speak of, holds what a variant never drops (sinks,
     window, everything after the compressed prompt) and the first floor(alpha * B) of its other B
     entries per KV head by its own stage-1 score. For variants without CriticalKV alpha is the
-    run's, so that theorem 4's bound of plain selection can be compared; StreamingLLM's own score
-    is recency. A variant that evicts nothing has everything in N'.
+    run's, so that theorem 4's bound of plain selection can be compared; `stage1_alpha` records
+    which it was. StreamingLLM's own score is recency. A variant that evicts nothing has everything in N'.
 
     Args:
         run: asks for `bounds`, `greedy` or both.
@@ -109,12 +109,17 @@ def analyse(
         RunCancelledError: the run was stopped.
     """
     rows = [row for row in range(len(run.specs)) if row != run.reference]
-    stages = [_stage_one(run, prefilled, row, selections[row]) for row in rows]
+    specs = [_with_stage_one(run, run.specs[row]) for row in rows]
+    stages = [
+        stage_one(spec, prefilled, selections[row]) for row, spec in zip(rows, specs, strict=True)
+    ]
     info, wanted = run.loaded.info, run.request.analysis
     arrays: list[dict[str, Float32Array]] = [{} for _ in rows]
     if "bounds" in wanted:
-        for row, found in zip(rows, arrays, strict=True):
+        for row, spec, found in zip(rows, specs, arrays, strict=True):
             found.update(_hidden(step, run.reference, row))
+            if "alpha" in spec.params:
+                found["stage1_alpha"] = np.array([spec.params["alpha"]], np.float32)
     for done, layer in enumerate(info.evictable_layers):
         yield Progress("analyse", done / len(info.evictable_layers), f"layer {layer + 1}")
         _check(run)
@@ -141,12 +146,12 @@ def _check(run: Run) -> None:
         raise RunCancelledError("The run was cancelled.")
 
 
-def _stage_one(run: Run, prefilled: Prefill, row: int, selection: Selection) -> list[Tensor | None]:
-    spec = run.specs[row]
-    if not spec.critical:
-        alpha = KNOBS["alpha"].parse(run.request.defaults.get("alpha", str(KNOBS["alpha"].default)))
-        spec = replace(spec, selector="critical", params={**spec.params, "alpha": alpha})
-    return stage_one(spec, prefilled, selection)
+def _with_stage_one(run: Run, spec: VariantSpec) -> VariantSpec:
+    """The variant, or with the run's alpha where it has a score and no stage 1 of its own."""
+    if spec.critical or spec.method.scorer == "none":
+        return spec
+    alpha = KNOBS["alpha"].parse(run.request.defaults.get("alpha", str(KNOBS["alpha"].default)))
+    return replace(spec, selector="critical", params={**spec.params, "alpha": alpha})
 
 
 def _layer_step(decoder: Decoder, prefilled: Prefill, layer: int, reference: int) -> _LayerStep:

@@ -63,6 +63,17 @@ def lowest_sigma(variant: VariantResult, kv_heads: int | None = None) -> Float32
     return np.asarray(_groups(sigma, kv_heads).min(axis=-1))
 
 
+def over_half(variant: VariantResult, name: str) -> float | None:
+    """Share of heads in which a mass, `sigma_stage1` or `sigma_oracle`, is over 0.5.
+
+    None if it was not measured.
+    """
+    mass = variant.analysis.get(name)
+    if mass is None or np.isnan(mass).all():
+        return None
+    return float((mass[~np.isnan(mass)] > ASSUMED_MASS).mean())
+
+
 def tightness_of(variant: VariantResult, kv_heads: int | None = None) -> Float32Array | None:
     """L1 / theta [layers, heads]; NaN where it is not defined."""
     theta = variant.analysis.get("theta")
@@ -71,6 +82,14 @@ def tightness_of(variant: VariantResult, kv_heads: int | None = None) -> Float32
     bound = head_sums(theta, kv_heads)
     moved = head_sums(variant.perturbation.head_l1, kv_heads)
     return np.divide(moved, bound, out=np.full_like(bound, np.nan), where=bound > 0)
+
+
+def mean_tightness(variant: VariantResult, kv_heads: int | None = None) -> float | None:
+    """Mean of L1 / theta over heads; None if it is defined in none."""
+    found = tightness_of(variant, kv_heads)
+    if found is None or np.isnan(found).all():
+        return None
+    return float(np.nanmean(found, dtype=np.float64))
 
 
 def chain_of(variant: VariantResult, kv_heads: int | None = None) -> Float32Array | None:

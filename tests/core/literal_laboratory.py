@@ -113,6 +113,9 @@ class Literal:
         """Per variant, arrays by name; NaN in layers that are left whole."""
         model, layers = self.slow.model, self.slow.model.config.num_hidden_layers
         found = [self._hidden(kept) for _, kept in self.variants]
+        for at, (variant, _) in enumerate(self.variants):
+            if "critical_auto" not in variant.spec:
+                found[at]["stage1_alpha"] = np.array([variant.params.get("alpha", 0.25)])
         own = [self.slow.first_step(kept, self.token)[:2] for _, kept in self.variants]
         for layer in evictable_layers(model):
             heads = Heads(model, layer, *self.full)

@@ -1,5 +1,6 @@
 """Quantities of the measured step on tiny models, against a literal float64 computation."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,7 @@ from ckv_core.engine.compare import compare
 from ckv_core.errors import RunCancelledError
 from ckv_core.events import Progress, VariantAnalysed
 from ckv_core.quantities import QUANTITIES
+from ckv_core.result_json import from_json, to_json
 from tests.core.laboratory_runs import BASE, analysed, kept_of, reference, run
 from tests.core.literal_laboratory import Literal
 from tests.core.tiny_models import tiny_model
@@ -64,7 +66,8 @@ def test_arrays_have_the_shapes_and_names_of_the_contract(arch: str) -> None:
     }
     for variant in result.variants[1:]:
         has_alphas = "critical_auto" in variant.spec
-        assert set(variant.analysis) == set(QUANTITIES) - (set() if has_alphas else {"head_alpha"})
+        other = "stage1_alpha" if has_alphas else "head_alpha"
+        assert set(variant.analysis) == set(QUANTITIES) - {other}
         for name, array in variant.analysis.items():
             assert array.shape == shapes[QUANTITIES[name].axes], name
             assert array.dtype == np.float32, name
@@ -103,6 +106,10 @@ def test_plain_variants_take_the_runs_alpha_for_stage_one() -> None:
     for alpha in ("0", "0.5", "1"):
         result = run(replace(changed, defaults={"budget": "48", "alpha": alpha}))
         sigmas.append([v.analysis["sigma_stage1"] for v in result.variants])
+        # SPEC and params do not tell these runs apart; what is written and read back does.
+        for variant in from_json(json.loads(json.dumps(to_json(result)))).variants:
+            assert "alpha" not in variant.params
+            assert variant.analysis["stage1_alpha"].tolist() == [float(alpha)]
         if alpha == "1":
             for variant, sigma in zip(result.variants, sigmas[-1], strict=True):
                 np.testing.assert_allclose(sigma, variant.analysis["sigma_kept"], atol=1e-6)
