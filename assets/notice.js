@@ -2,6 +2,17 @@
 
 const line = make("p", { class: "ckv-notice", hidden: true });
 root.append(line);
+
+// A refusal of a form no longer holds once the reader changes the form.
+function forget(event) {
+  const part = event.type === "input" ? "*" : '[role="option"], .example-row button';
+  if (!event.target.closest(`#settings :is(${part})`) || line.dataset.tone !== "error") return;
+  line.hidden = true;
+  // The same sentence said again would be no change, and a change of our own draws nothing.
+  props.value = { text: "", tone: "" };
+}
+if (root.closest("#notice")) for (const type of ["input", "click"]) document.addEventListener(type, forget, true);
+
 onValue((value) => {
   const text = str(value?.text);
   line.hidden = text === "";

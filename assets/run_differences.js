@@ -10,7 +10,7 @@ function grid(label, head, rows) {
       make("tbody", {}, ...rows.map(([first, ...cells]) => (cells.length
         ? make("tr", {}, make("th", { scope: "row", text: first }), ...cells.map((text) => make("td", { class: "ckv-kept-apart", text: str(text) })))
         // A row of one cell is the name of those below it.
-        : make("tr", {}, make("th", { scope: "rowgroup", colspan: String(head.length), class: "ckv-spec" }, ...specParts(first))))))));
+        : make("tr", {}, make("th", { scope: "rowgroup", colspan: String(head.length) }, make("code", { class: "ckv-spec" }, ...specParts(first)))))))));
 }
 
 function generated(tokens, differs) {

@@ -1,5 +1,7 @@
 // Search, filters and sort of the list of runs: a plain GET form, so the address is the view.
 
+let unfolded = false; // on a narrow screen, where all fields would fill it
+
 function filterForm(query, choices) {
   const labelled = (text, node) => make("label", { class: "ckv-field" }, make("span", { text }), node);
   const input = (name, label, more = {}) => {
@@ -30,6 +32,15 @@ function filterForm(query, choices) {
     make("span", { class: "ckv-filter-buttons" },
       make("button", { class: "ckv-button", text: "Search" }),
       make("a", { class: "ckv-link", href: "/runs", text: "Clear" })));
+  const given = Object.keys(query).filter((name) => name !== "text").length;
+  const more = make("button", { type: "button", class: "ckv-button ckv-more-filters", text: given ? `Filters and sort (${given})` : "Filters and sort" });
+  const fold = () => {
+    form.dataset.folded = unfolded ? "" : "1";
+    more.setAttribute("aria-expanded", String(unfolded));
+  };
+  more.addEventListener("click", () => { unfolded = !unfolded; fold(); });
+  form.firstElementChild.after(more);
+  fold();
   const pinned = form.elements.pinned;
   pinned.options[1].textContent = "pinned only";
   const theme = new URLSearchParams(location.search).get("__theme");

@@ -237,9 +237,11 @@ def _variant_conditions(wanted: RunFilter) -> list[ColumnElement[bool]]:
 
 
 def _summaries(session: Session, keys: Sequence[int]) -> list[RunSummary]:
-    columns = (Run.slug, Run.title, Run.model_name, Run.state, Run.request, Run.prompt_tokens)
+    columns = (Run.slug, Run.title, Run.model_name, Run.state, Run.kind, Run.request)
     rows = session.execute(
-        select(Run.id, *columns, Run.created_at, Run.note, Run.pinned).where(Run.id.in_(keys))
+        select(Run.id, *columns, Run.prompt_tokens, Run.created_at, Run.note, Run.pinned).where(
+            Run.id.in_(keys)
+        )
     )
     by_key = {row.id: row for row in rows}
     tags: dict[int, list[str]] = {key: [] for key in keys}
@@ -269,6 +271,7 @@ def _summaries(session: Session, keys: Sequence[int]) -> list[RunSummary]:
             pinned=row.pinned,
             tags=tuple(tags[key]),
             bars=tuple(bars[key][:BARS_LIMIT]),
+            kind=row.kind,
         )
         for key in keys
         for row in [by_key[key]]

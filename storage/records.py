@@ -87,6 +87,7 @@ class RunSummary:
     pinned: bool = False
     tags: tuple[str, ...] = ()
     bars: tuple[VariantBar, ...] = ()
+    kind: str = "compare"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,12 @@
 """The list of runs by its address: query to filter and back, summaries to rows. No Gradio."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from ckv_core.errors import StorageError
+from ckv_core.methods import METHODS
 from storage.library import SORTS
 from storage.models import ACTIVE_STATES, END_STATES
 from storage.records import RunFilter, RunSort, RunSummary
@@ -13,6 +14,9 @@ from ui.slugs import is_slug
 
 TEXT_CHARS = 400
 MOST_CHOSEN = 100
+MOST_BUDGETS = 5  # that are named
+FULL = "full"
+_LABELS = {method.name: method.label for method in METHODS}
 _TEXTS = ("text", "model", "method", "tag", "state", "kind")
 NAMES = (*_TEXTS, "min_budget", "max_budget", "since", "until", "pinned", "sort", "page")
 STATES = (*ACTIVE_STATES, *END_STATES)
@@ -104,6 +108,34 @@ def run_row(run: RunSummary) -> dict[str, Any]:
         "pinned": run.pinned,
         "thumbnail": _thumbnail(run),
     }
+
+
+def asked_text(specs: Sequence[str]) -> str:
+    """What tells runs of one question apart: methods and budgets, as `SnapKV; budget 64`."""
+    forms: dict[str, set[bool]] = {}
+    budgets: dict[str, None] = {}
+    for spec in specs:
+        head, _, knobs = spec.partition(":")
+        name, plus, _ = head.partition("+")
+        if name != FULL:
+            forms.setdefault(name, set()).add(bool(plus))
+            given = (knob.partition("=") for knob in knobs.split(","))
+            budgets |= {value: None for key, _, value in given if key == "budget"}
+    methods = [_method_text(name, found) for name, found in forms.items()]
+    parts = [", ".join(methods) or _LABELS[FULL]]
+    if len(budgets) > MOST_BUDGETS:
+        parts.append(f"{len(budgets)} budgets")
+    elif budgets:
+        parts.append(f"budget {', '.join(budgets)}")
+    return "; ".join(parts)
+
+
+def _method_text(name: str, with_critical: set[bool]) -> str:
+    """With the second stage, without, or both."""
+    label = _LABELS.get(name, name)
+    if with_critical == {False}:
+        return label
+    return f"{label} {'±' if len(with_critical) == 2 else '+'} CriticalKV"
 
 
 def _thumbnail(run: RunSummary) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ import pytest
 from storage.records import RunFilter
 from tests.ui.page_fakes import SLUG, FakeServices
 from ui.pages.runs import RunsPage
-from ui.run_query import read_query
+from ui.run_query import asked_text, read_query
 
 
 def runs_page(services: FakeServices) -> RunsPage:
@@ -108,6 +108,28 @@ def test_edits_reach_the_library_as_text():
         ("add_tag", [SLUG], "good"),
         ("set_pinned", SLUG, True),
     ]
+
+
+@pytest.mark.parametrize(
+    ("specs", "text"),
+    [
+        (["full"], "Full cache"),
+        (["full", "snapkv:budget=64"], "SnapKV; budget 64"),
+        (
+            ["snapkv:budget=64", "snapkv+critical:alpha=0,budget=10%", "adakv+critical_auto"],
+            "SnapKV ± CriticalKV, AdaKV + CriticalKV; budget 64, 10%",
+        ),
+        ([f"snapkv:budget={at}" for at in range(1, 9)], "SnapKV; 8 budgets"),
+        (["<b>:=", "", ":,"], "<b>, "),
+    ],
+)
+def test_a_row_says_what_tells_runs_of_one_question_apart(specs, text):
+    assert asked_text(specs) == text
+
+
+def test_a_row_says_what_kind_the_run_is():
+    (row,) = runs_page(FakeServices()).open(SimpleNamespace(query_params={}))["rows"]
+    assert (row["kind"], row["asked"]) == ("compare", "SnapKV ± CriticalKV")
 
 
 def test_the_thumbnail_has_a_text_and_leaves_out_what_was_not_measured():

@@ -9,7 +9,7 @@ import gradio as gr
 from ckv_core.errors import CkvError, StorageError
 from ui.library import UNDO_MINUTES
 from ui.pages.parts import PRIVATE, RunList
-from ui.run_query import NAMES, STATES, TEXT_CHARS, read_query, read_slugs, run_row
+from ui.run_query import NAMES, STATES, TEXT_CHARS, asked_text, read_query, read_slugs, run_row
 from ui.services import Services
 
 PAGE_SIZE = 25
@@ -98,7 +98,10 @@ class RunsPage:
             offset = (page - 1) * PAGE_SIZE
             runs, total = self._library.list_runs(query.wanted, query.sort, PAGE_SIZE, offset)
         return {
-            "rows": [run_row(run) for run in runs],
+            "rows": [
+                {**run_row(run), "kind": run.kind, "asked": asked_text(run.variant_specs)}
+                for run in runs
+            ],
             "page": page,
             "pages": pages,
             "total": total,
