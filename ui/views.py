@@ -62,6 +62,8 @@ def links_value(snapshot: RunSnapshot) -> dict[str, Any]:
         "slug": snapshot.slug,
         "kind": snapshot.request.kind,
         "files": bool(result.variants),
+        "forced": any(variant.forced_steps for variant in result.variants),
+        "follow_ups": any(variant.follow_ups for variant in result.variants),
         "report": snapshot.is_final,
         "pairs": [{"a": a, "b": b, "text": f"{names[a]} and {names[b]}"} for a, b in pairs],
     }

@@ -9,6 +9,7 @@ import numpy as np
 from ckv_core.events import RunResult
 from ckv_core.records import Candidate, FollowUp, ForcedStep
 from tests.storage.whole_runs import big_events, folded
+from tests.ui.analysed_run import analysed
 from tests.ui.page_fakes import done_result
 from ui.charts.tables import follow_ups_csv, forced_csv
 from ui.summary import summary_value
@@ -49,6 +50,20 @@ def test_candidates_of_both_caches_are_listed():
         ("full", "7", "0.5"),
         ("variant", "8", "0.25"),
     ]
+
+
+def test_each_candidate_stands_beside_what_was_measured_at_its_step() -> None:
+    found = rows(forced_csv(analysed()))
+    names = ("forced_kl", "forced_rank", "forced_top1")
+    assert {row["variant"] for row in found} == {"1", "2"}
+    for step, figures in (("0", ("0.001", "1.0", "1.0")), ("1", ("2.0", "7.0", "0.0"))):
+        of_step = [row for row in found if row["step"] == step]
+        assert {tuple(row[name] for name in names) for row in of_step} == {figures}
+        assert {row["cache"] for row in of_step} == {"full", "variant"}
+
+
+def test_a_step_that_was_not_measured_has_empty_figures() -> None:
+    assert {row["forced_kl"] for row in rows(forced_csv(run()))} == {""}
 
 
 def test_no_cell_starts_as_a_formula():

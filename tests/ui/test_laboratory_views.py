@@ -73,6 +73,12 @@ def test_a_strip_is_offered_once_the_run_is_over():
     assert not any(card["forced"] for card in early)
 
 
+def test_the_laboratorys_files_are_linked_where_the_run_has_them():
+    plain, lab = views.links_value(snapshot()), views.links_value(snapshot(result=analysed()))
+    assert (plain["forced"], plain["follow_ups"]) == (False, False)
+    assert (lab["forced"], lab["follow_ups"]) == (True, True)
+
+
 def test_follow_ups_are_cards_per_question():
     assert views.follow_ups_value(snapshot()) == {"questions": []}
     (asked,) = views.follow_ups_value(snapshot(result=analysed()))["questions"]

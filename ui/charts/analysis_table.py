@@ -8,7 +8,7 @@ from ckv_core.events import RunResult
 from ckv_core.quantities import QUANTITIES
 from ckv_core.records import Float32Array
 from ui.charts.measured import OWN, values_of
-from ui.charts.tables import Cell, csv_text
+from ui.charts.tables import Cell, csv_text, short
 
 _PLACES = {
     "head": ("layer", "query_head"),
@@ -32,9 +32,7 @@ def _rows(result: RunResult) -> Iterator[tuple[Cell, ...]]:
             for at, value in np.ndenumerate(values):
                 place = dict(zip(_PLACES[axes], at, strict=False))
                 where = [place.get(axis) for axis in _PLACE_COLUMNS]
-                # As few digits as tell a float32 from its neighbours: 0.35 and not 0.3499999940.
-                number = None if np.isnan(value) else float(str(value))
-                yield (index, variant.spec, name, unit, *where, number)
+                yield (index, variant.spec, name, unit, *where, short(value))
 
 
 def _arrays(result: RunResult, index: int) -> Iterator[tuple[str, str, str, Float32Array]]:

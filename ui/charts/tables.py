@@ -9,12 +9,13 @@ from typing import SupportsFloat
 import numpy as np
 
 from ckv_core.events import RunResult
-from ckv_core.records import VariantResult
+from ckv_core.records import ForcedStep, VariantResult
 from ui.charts.cache import entry_counts
 from ui.charts.heads import log2_ratio
 from ui.charts.layers import layer_means
 
 Cell = str | int | float | None
+_FORCED = ("forced_kl", "forced_rank", "forced_top1")  # of each step of the full cache's text
 # A spreadsheet runs a cell that starts with one of these, full-width forms included.
 _RISKY_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
@@ -61,14 +62,27 @@ def budgets_csv(result: RunResult) -> str:
 
 
 def forced_csv(result: RunResult) -> str:
-    """Candidates at each step of the full cache's continuation, best first."""
-    head = ("variant", "spec", "step", "cache", "rank", "token_id", "token", "probability")
+    """Candidates at each step of the full cache's continuation, best first.
+
+    What was measured of a whole step stands in each of its lines; empty where it was not.
+    """
+    candidate = ("cache", "rank", "token_id", "token", "probability")
     return csv_text(
-        head,
+        ("variant", "spec", "step", *_FORCED, *candidate),
         (
-            (index, variant.spec, step, cache, rank, item.token_id, item.text, item.probability)
+            (
+                index,
+                variant.spec,
+                step,
+                *measured,
+                cache,
+                rank,
+                item.token_id,
+                item.text,
+                item.probability,
+            )
             for index, variant in enumerate(result.variants)
-            for step, found in enumerate(variant.forced_steps)
+            for step, (found, measured) in enumerate(_forced_steps(variant))
             for cache, candidates in (("full", found.reference), ("variant", found.variant))
             for rank, item in enumerate(candidates, 1)
         ),
@@ -101,6 +115,13 @@ def safe_text(text: str) -> str:
     return f"'{text}" if text.lstrip(" ").startswith(_RISKY_STARTS) else text
 
 
+def _forced_steps(variant: VariantResult) -> Iterable[tuple[ForcedStep, list[float | None]]]:
+    """Each step's candidates, and its figures in the order of `_FORCED`."""
+    arrays = [variant.analysis.get(name) for name in _FORCED]
+    for step, found in enumerate(variant.forced_steps):
+        yield found, [None if array is None else short(array[step]) for array in arrays]
+
+
 def _heads_of(index: int, variant: VariantResult) -> Iterable[tuple[Cell, ...]]:
     found = variant.perturbation
     if found is None:
@@ -123,6 +144,11 @@ def number(value: SupportsFloat) -> float | None:
     """A plain number; None (an empty cell) for NaN, which marks layers left whole."""
     plain = float(value)
     return None if math.isnan(plain) else plain
+
+
+def short(value: np.float32) -> float | None:
+    """A number in as few digits as tell it from its neighbours: 0.35 and not 0.3499999940."""
+    return None if np.isnan(value) else float(str(value))
 
 
 def csv_text(head: Sequence[str], rows: Iterable[tuple[Cell, ...]]) -> str:

@@ -36,10 +36,12 @@ class OwnBar(ScriptedHtml):
 
 
 class RunLinks(ScriptedHtml):
-    """Shows the links of the run {"slug", "kind", "files", "report", "pairs"}.
+    """Shows the links of a run.
 
-    `files` once there are tables to export, `report` once the run is over; `pairs` are those for
-    LLM Comparator, each {"a", "b", "text"} with the variants' indices.
+    The value is {"slug", "kind", "files", "forced", "follow_ups", "report", "pairs"}: `files` once
+    there are tables to export, `forced` and `follow_ups` where it has such data, `report` once the
+    run is over; `pairs` are those for LLM Comparator, each {"a", "b", "text"} with the variants'
+    indices.
     """
 
     NAME = "run-links"

@@ -23,6 +23,7 @@ from ui.components.generations import Generations
 from ui.components.kept_tokens import KeptTokens
 from ui.components.status_bar import StatusBar
 from ui.components.summary_table import SummaryTable
+from ui.pages.parts import RunLinks
 
 HOSTILE = '<img src=x onerror="window.__hit=1"> ${7*7} `${window.__hit=1}` {{value}} </script>'
 WORDS = ["the ", "report ", "notes ", "that ", "rare ", "names ", "are ", "evicted ", "early.\n"]
@@ -207,8 +208,9 @@ def build_page() -> gr.Blocks:
             SummaryTable(elem_id="summary"),
             Generations(elem_id="generations"),
             KeptTokens(elem_id="kept"),
+            RunLinks(elem_id="links"),
         ]
-        names = ["status", "summary", "generations", "kept"]
+        names = ["status", "summary", "generations", "kept", "links"]
 
         def show(text: str) -> list[Any]:
             values = json.loads(text)

@@ -226,3 +226,17 @@ def test_a_wide_table_scrolls_and_its_first_column_stays(open_view: Callable[...
     before = head.bounding_box()
     assert scroller.evaluate("e => { e.scrollLeft = 300; return e.scrollLeft; }") == 300
     assert head.bounding_box() == before
+
+
+def test_files_are_linked_where_the_run_has_such_data(open_view: Callable[..., View]) -> None:
+    view = open_view()
+    bar = view.page.locator("#links nav")
+    value = {"slug": "ab", "kind": "compare", "files": True, "report": True, "pairs": []}
+    view.send(links={**value, "forced": False, "follow_ups": True})
+    bar.get_by_role("link", name="Follow-ups (CSV)").wait_for()
+    assert bar.get_by_role("link", name="Fidelity by token (CSV)").count() == 0
+    view.send(links={**value, "forced": True, "follow_ups": False})
+    bar.get_by_role("link", name="Fidelity by token (CSV)").wait_for()
+    assert bar.get_by_role("link", name="Follow-ups (CSV)").count() == 0
+    hrefs = bar.locator("a[download]").evaluate_all("es => es.map(e => e.getAttribute('href'))")
+    assert {"/data/ab/forced.csv", "/data/ab/follow_ups.csv"} <= set(hrefs)
