@@ -11,7 +11,7 @@ from ckv_core.errors import ConfigError
 from ckv_core.events import RunResult
 from ckv_core.laboratory_json import array_json, number_json
 from ckv_core.ladder import ladder_of
-from ckv_core.metrics.chain import check_chain
+from ckv_core.metrics.chain import check_chain, mean_tightness, over_half, shared_kv_heads
 from ckv_core.metrics.evidence import held, spans_of
 from ckv_core.records import VariantResult
 from ckv_core.sweep_reading import (
@@ -37,8 +37,8 @@ def readings_json(result: RunResult, passages: Sequence[str] = ()) -> dict[str, 
 
     Args:
         result: a run, whole or partial.
-        passages: texts to look for in the compressed prompt; one that does not occur, or that no
-            kept set is known of, is left out.
+        passages: texts to look for in the compressed prompt; one that does not occur has no
+            spans, and one that no kept set is known of no variants. Blank ones ask for nothing.
     """
     lines = curves(result) if result.kind == "sweep" else []
     return {
@@ -55,7 +55,7 @@ def _evidence(result: RunResult, passages: Sequence[str]) -> list[dict[str, Any]
     if result.prompt is None or result.model is None:
         return []
     layers, found = result.model.evictable_layers, []
-    for text in dict.fromkeys(passages):
+    for text in filter(str.strip, dict.fromkeys(passages)):
         spans = spans_of(result.prompt, text)
         rows = [
             {
@@ -72,16 +72,19 @@ def _evidence(result: RunResult, passages: Sequence[str]) -> list[dict[str, Any]
             for index, variant in enumerate(result.variants)
             if (each := held(variant, spans, layers)) is not None
         ]
-        if rows:
-            found.append({"text": text, "spans": [list(span) for span in spans], "variants": rows})
+        found.append({"text": text, "spans": [list(span) for span in spans], "variants": rows})
     return found
 
 
 def _bounds(result: RunResult) -> list[dict[str, Any]]:
+    kv_heads = shared_kv_heads(result.model)
     return [
         {
             "variant": index,
             "sigma_over_half": _number(sigma_over_half(variant)),
+            "oracle_over_half": _number(over_half(variant, "sigma_oracle")),
+            "tightness": _number(mean_tightness(variant)),
+            "group_tightness": _number(mean_tightness(variant, kv_heads)) if kv_heads else None,
             "heads": chain.heads,
             "covered": chain.covered,
             "violations": chain.violations,

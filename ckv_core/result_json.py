@@ -30,7 +30,7 @@ def to_json(result: RunResult, passages: Sequence[str] = ()) -> dict[str, Any]:
     Args:
         result: the run.
         passages: texts whose kept slots are counted in `readings`; one that does not occur in
-            the compressed prompt is left out.
+            the compressed prompt is there without spans.
     """
     return measured_json(result) | {"readings": readings_json(result, passages)}
 

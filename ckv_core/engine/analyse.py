@@ -96,7 +96,8 @@ def analyse(
     window, everything after the compressed prompt) and the first floor(alpha * B) of its other B
     entries per KV head by its own stage-1 score. For variants without CriticalKV alpha is the
     run's, so that theorem 4's bound of plain selection can be compared; `stage1_alpha` records
-    which it was. StreamingLLM's own score is recency. A variant that evicts nothing has everything in N'.
+    which it was. StreamingLLM's own score is recency. A variant that evicts nothing has
+    everything in N'.
 
     Args:
         run: asks for `bounds`, `greedy` or both.

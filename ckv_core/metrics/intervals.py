@@ -5,6 +5,7 @@ One prompt is one sample: heads and layers of a prompt are not independent and a
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isnan
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,7 @@ from scipy.stats import bootstrap
 
 from ckv_core.errors import ConfigError
 from ckv_core.events import RunResult
-from ckv_core.metrics.chain import check_chain, shared_kv_heads, tightness_of
+from ckv_core.metrics.chain import check_chain, mean_tightness, over_half, shared_kv_heads
 from ckv_core.quantities import QUANTITIES
 from ckv_core.records import VariantResult
 from ckv_core.sweep_reading import FIGURES
@@ -111,14 +112,16 @@ class Aggregate:
     """One variant over all prompts.
 
     Attributes:
-        figures: by key of `sweep_reading.FIGURES`; `improved_heads`; `tightness`, the mean over
-            heads of L1 / theta; `group_tightness`, the same over KV heads, of the sums over the
+        figures: by key of `sweep_reading.FIGURES`; `improved_heads`; `oracle_over_half`, the share
+            of heads whose `sigma_oracle` is over 0.5; `tightness`, the mean over heads of
+            L1 / theta; `group_tightness`, the same over KV heads, of the sums over the
             query heads that share one; and by name of a quantity, its mean over heads, layers or
             steps.
         head_wins: None without a base in every prompt.
         violations: (prompt, head) pairs with sigma over 0.5 where the chain
             L1 <= theta <= theta-hat <= relaxed does not hold; None if the bounds were not measured.
         checked: such pairs in all.
+        alpha_note: set where the prompts' bounds speak of stage 1 with different alphas.
     """
 
     spec: str
@@ -128,6 +131,7 @@ class Aggregate:
     violations: int | None
     checked: int = 0
     notes: tuple[str, ...] = field(default=())
+    alpha_note: str | None = None
 
 
 def mean_interval(values: Sequence[float]) -> Interval:
@@ -185,12 +189,13 @@ def _aggregate(variants: Sequence[VariantResult], kv_heads: int | None) -> Aggre
     readers: dict[str, Callable[[VariantResult], float | None]] = {
         **{key: figure.read for key, figure in FIGURES.items()},
         "improved_heads": _improved,
-        "tightness": _tightness,
-        **({} if kv_heads is None else {"group_tightness": lambda v: _tightness(v, kv_heads)}),
+        "oracle_over_half": lambda variant: over_half(variant, "sigma_oracle"),
+        "tightness": mean_tightness,
+        **({} if kv_heads is None else {"group_tightness": lambda v: mean_tightness(v, kv_heads)}),
         **{name: _mean_of(name) for name in QUANTITIES},
     }
     known = {
-        key: [value for value in map(read, variants) if value is not None]
+        key: [value for value in map(read, variants) if value is not None and not isnan(value)]
         for key, read in readers.items()
     }
     figures = Intervals({key: values for key, values in known.items() if values})
@@ -199,6 +204,7 @@ def _aggregate(variants: Sequence[VariantResult], kv_heads: int | None) -> Aggre
         for key in figures
         if figures.prompts(key) < len(variants)
     )
+    alpha_note = _alpha_note(variants)
     violations, checked = _chain(variants)
     return Aggregate(
         spec=variants[0].spec,
@@ -207,7 +213,8 @@ def _aggregate(variants: Sequence[VariantResult], kv_heads: int | None) -> Aggre
         head_wins=_head_wins(variants),
         violations=violations,
         checked=checked,
-        notes=notes,
+        notes=notes if alpha_note is None else (alpha_note, *notes),
+        alpha_note=alpha_note,
     )
 
 
@@ -215,11 +222,19 @@ def _improved(variant: VariantResult) -> float | None:
     return variant.perturbation.improved_head_share if variant.perturbation else None
 
 
-def _tightness(variant: VariantResult, kv_heads: int | None = None) -> float | None:
-    found = tightness_of(variant, kv_heads)
-    if found is None or np.isnan(found).all():
+def _alpha_note(variants: Sequence[VariantResult]) -> str | None:
+    """SPEC and params of a method without CriticalKV do not tell such runs apart."""
+    bounded = [variant for variant in variants if "sigma_stage1" in variant.analysis]
+    read = _mean_of("stage1_alpha")
+    # A SPEC of CriticalKV names its alpha, or asks for one per KV head.
+    alphas = {read(variant) for variant in bounded if not variant.critical}
+    if len(alphas) < 2:
         return None
-    return float(np.nanmean(found, dtype=np.float64))
+    told = sorted("not recorded" if alpha is None else f"{alpha:g}" for alpha in alphas)
+    return (
+        f"The runs' alphas of stage 1 differ ({', '.join(told)}), and sigma, theta-hat and relaxed "
+        "theta of methods without CriticalKV with them; average runs of one alpha to read these."
+    )
 
 
 def _mean_of(name: str) -> Callable[[VariantResult], float | None]:

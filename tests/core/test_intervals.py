@@ -98,6 +98,48 @@ def test_rounding_of_a_millionth_of_c_is_not_a_broken_chain() -> None:
     assert check_chain(replace(variant, perturbation=None)) is None
 
 
+def test_a_prompt_whose_figure_is_nan_counts_as_one_where_it_is_not_known() -> None:
+    runs = [run([at, at], [2, 2]) for at in range(1, 7)]
+    measured = runs[0].variants[0].perturbation
+    assert measured is not None
+    broken = replace(measured, kl=float("nan"), head_l1=measured.head_l1 * np.float32(np.nan))
+    runs[0].variants[0] = replace(runs[0].variants[0], perturbation=broken)
+    (found,) = aggregate(runs)
+    assert (found.figures["kl"].mean, found.figures["kl"].low, found.figures["kl"].n) == (
+        0.5,
+    ) * 2 + (5,)
+    assert found.figures["head"].low is not None
+    assert 2 < found.figures["head"].low < found.figures["head"].mean == 4
+    assert "kl: known in 5 of 6 prompts." in found.notes
+
+
+def test_oracle_sigma_over_a_half_is_averaged_over_the_prompts() -> None:
+    runs = [run([1, 1], [2, 2], sigma_oracle=mass) for mass in ([0.6, 0.5], [0.6, 0.7])]
+    (found,) = aggregate(runs)
+    assert found.figures["oracle_over_half"].mean == 0.75
+
+
+def with_alpha(alpha: float | None, *, critical: bool = False) -> RunResult:
+    found = run([1, 1], [2, 2], sigma_stage1=[0.9, 0.4])
+    (variant,) = found.variants
+    known = {} if alpha is None else {"stage1_alpha": np.array([alpha], np.float32)}
+    analysis = {**variant.analysis, **known}
+    found.variants[0] = replace(variant, critical=critical, analysis=analysis)
+    return found
+
+
+def test_runs_whose_plain_variants_took_different_alphas_say_so() -> None:
+    (mixed,) = aggregate([with_alpha(1.0), with_alpha(0.1)])
+    assert "differ (0.1, 1)" in str(mixed.alpha_note)
+    assert mixed.alpha_note in mixed.notes
+    (older,) = aggregate([with_alpha(0.25), with_alpha(None)])
+    assert "(0.25, not recorded)" in str(older.alpha_note)
+    for alike in ([with_alpha(0.1)] * 2, [with_alpha(None)] * 2, [run([1, 1], [2, 2])] * 2):
+        assert aggregate(alike)[0].alpha_note is None
+    # The SPEC of CriticalKV names its alpha; earlier versions did not record it besides.
+    assert aggregate([with_alpha(a, critical=True) for a in (None, 0.5)])[0].alpha_note is None
+
+
 def test_runs_of_different_variants_are_not_averaged() -> None:
     other = run([1, 1], [2, 2])
     other.variants[0] = replace(other.variants[0], spec="adakv+critical")

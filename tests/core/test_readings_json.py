@@ -100,7 +100,8 @@ def test_evidence_is_what_the_commands_count() -> None:
     result = folded(big_events(tokens=80, variants=2))
     text = "Word3 WORD4"
     spans = spans_of(result.prompt, text)
-    (found,) = read(result, text, "nowhere", text, " ")["evidence"]
+    found, missing = read(result, text, "nowhere", text, " ")["evidence"]
+    assert missing == {"text": "nowhere", "spans": [], "variants": []}
     assert (found["text"], found["spans"]) == (text, [[3, 5]]) == (text, [list(spans[0])])
     assert [row["variant"] for row in found["variants"]] == [0, 1]
     for row, variant in zip(found["variants"], result.variants, strict=True):
@@ -123,7 +124,8 @@ def test_layers_that_lose_nothing_have_no_evidence() -> None:
     ]
     assert [at for at, share in enumerate(row["layer_share"]) if share is not None] == [1, 2]
     nothing = replace(result, model=replace(result.model, evictable_layers=()))
-    assert read(nothing, "word7")["evidence"] == []
+    ((spans, variants),) = [(e["spans"], e["variants"]) for e in read(nothing, "word7")["evidence"]]
+    assert (spans, variants) == ([[7, 8]], [])
 
 
 def test_savings_are_those_of_the_sweep_page() -> None:
@@ -202,6 +204,14 @@ def test_bounds_of_a_real_run_are_counted_as_the_pages_count_them() -> None:
         variant = result.variants[row["variant"]]
         check = check_chain(variant)
         assert row["sigma_over_half"] == sigma_over_half(variant)
+        oracle = variant.analysis["sigma_oracle"]
+        assert row["oracle_over_half"] == np.mean(oracle > 0.5) >= row["sigma_over_half"]
+        moved, theta = variant.perturbation.head_l1, variant.analysis["theta"]
+        lossless = "5000" in variant.spec  # its theta is 0 but for rounding
+        # Two query heads share each KV head.
+        for key, size in () if lossless else (("tightness", 1), ("group_tightness", 2)):
+            sums = [array.reshape(3, -1, size).sum(-1) for array in (moved, theta)]
+            assert row[key] == pytest.approx(np.mean(sums[0] / sums[1]), rel=1e-3)
         assert [row[k] for k in ("heads", "covered", "violations")] == [
             check.heads,
             check.covered,
@@ -214,7 +224,9 @@ def test_a_run_with_nothing_to_read_says_so() -> None:
     full_only = replace(plain_run, variants=[full()])
     for result in (RunResult(), plain_run, full_only, replace(full_only, kind="sweep")):
         assert read(result) == NOTHING
-    assert read(full_only, "word3") == NOTHING
+    (asked,) = read(full_only, "word3")["evidence"]
+    assert (asked["spans"], asked["variants"]) == ([[3, 4]], [])
+    assert read(RunResult(), "word3") == NOTHING
 
 
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
