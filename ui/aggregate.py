@@ -43,6 +43,7 @@ MAIN_FIGURES = (
 LABORATORY_FIGURES = (
     Figure("tightness", "Tightness: head L1 / theta", "ratio"),
     Figure("group_tightness", "Tightness per KV head: group L1 / theta", "ratio"),
+    Figure("oracle_over_half", "Oracle sigma over 0.5", "share", is_share=True),
     *(Figure(q.name, q.label, unit_name(q.unit)) for q in QUANTITIES.values()),
 )
 
@@ -112,6 +113,7 @@ def take_together(runs: Sequence[RunSnapshot]) -> SeveralRuns:
     if len({run.request.max_new_tokens for run in distinct}) > 1:
         notes.append("The runs generate different numbers of tokens, which moves agreement.")
     members = aggregate([_with_only(run.result, specs) for run in distinct])
+    notes += dict.fromkeys(member.alpha_note for member in members if member.alpha_note)
     first = distinct[0].result
     at = {variant.spec: place for place, variant in enumerate(first.variants)}
     return SeveralRuns(

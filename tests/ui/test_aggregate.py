@@ -12,7 +12,7 @@ from ckv_core.metrics.intervals import MIN_PROMPTS, Intervals
 from tests.ui.page_fakes import FakeServices, model_info
 from tests.ui.served_app import by, served
 from tests.ui.sweep_fakes import LAYERS, QUERY_HEADS, store_run, sweep_result, sweep_snapshot
-from ui.aggregate import read_slugs, take_together
+from ui.aggregate import LABORATORY_FIGURES, read_slugs, take_together
 from ui.chart_views import several_value
 from ui.charts.aggregate import AGGREGATE_CHARTS, means_csv, win_figure, wins_csv
 from ui.pages.aggregate import AggregatePage, means_table
@@ -90,6 +90,24 @@ def test_the_share_of_sigma_over_a_half_leaves_out_what_is_not_defined():
         )
     found = take_together(runs).members[0].figures["sigma_over_half"]
     assert found.mean == pytest.approx(2 / 3)
+
+
+def test_runs_whose_bounds_took_different_alphas_say_so_once():
+    runs = runs_of(2)
+    for run, alpha in zip(runs, (0.0, 1.0), strict=True):
+        arrays = {
+            "sigma_stage1": np.array([[0.4, 0.6]], np.float32),
+            "sigma_oracle": np.array([[0.4, 0.6]], np.float32),
+            "stage1_alpha": np.array([alpha], np.float32),
+        }
+        run.result.variants = [dataclasses.replace(v, analysis=arrays) for v in run.result.variants]
+    found = take_together(runs)
+    (note,) = [note for note in found.notes if "alphas of stage 1 differ (0, 1)" in note]
+    plain = [member for member in found.members if "+" not in member.spec]
+    assert len(plain) > 1
+    assert {member.alpha_note for member in plain} == {note}
+    assert "Oracle sigma over 0.5" in [figure.label for figure in found.known(LABORATORY_FIGURES)]
+    assert found.members[0].figures["oracle_over_half"].mean == 0.5
 
 
 def test_runs_of_different_models_are_refused():
