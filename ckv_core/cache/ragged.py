@@ -22,12 +22,14 @@ class Stack:
     Attributes:
         keys: [heads, length, head_dim].
         values: [heads, length, value_dim].
-        slots: [heads] int64, row * kv_heads + KV head.
+        slots: per head, row * kv_heads + KV head.
+        index: [heads] int64, the same on the device: reading it back would wait for the device.
     """
 
     keys: Tensor
     values: Tensor
-    slots: Tensor
+    slots: tuple[int, ...]
+    index: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,7 @@ class RaggedLayer:
     Attributes:
         keys, values: [kv_heads, prompt_len, dim], the prefill's own tensors.
         whole_rows: rows that attend to all of them.
+        whole_index: [whole rows] int64, the same on the device.
         stacks: the other rows' heads, by length.
         packed: the same entries for the variable-length kernel; None where it is not used.
     """
@@ -44,6 +47,7 @@ class RaggedLayer:
     keys: Tensor
     values: Tensor
     whole_rows: tuple[int, ...]
+    whole_index: Tensor
     stacks: tuple[Stack, ...]
     packed: Packed | None = None
 
@@ -54,7 +58,7 @@ class RaggedLayer:
         kv_heads = self.keys.shape[0]
         total = 0
         for stack in self.stacks:
-            heads = sum(slot // kv_heads == row for slot in stack.slots.tolist())
+            heads = sum(slot // kv_heads == row for slot in stack.slots)
             total += heads * (stack.keys[0].nbytes + stack.values[0].nbytes)
         return total
 
@@ -64,14 +68,13 @@ class RaggedLayer:
         new_row = {row: index for index, row in enumerate(keep)}
         stacks = []
         for stack in self.stacks:
-            slots = stack.slots.tolist()
+            slots = stack.slots
             kept = [index for index, slot in enumerate(slots) if slot // kv_heads in new_row]
             moved = [new_row[slots[i] // kv_heads] * kv_heads + slots[i] % kv_heads for i in kept]
-            renumbered = torch.tensor(moved, device=stack.slots.device)
             if len(kept) == len(slots):
-                stacks.append(Stack(stack.keys, stack.values, renumbered))
+                stacks.append(_stack(stack.keys, stack.values, moved))
             elif kept:
-                stacks.append(Stack(stack.keys[kept], stack.values[kept], renumbered))
+                stacks.append(_stack(stack.keys[kept], stack.values[kept], moved))
         whole = tuple(new_row[row] for row in self.whole_rows if row in new_row)
         return _layer(self.keys, self.values, whole, stacks)
 
@@ -88,7 +91,7 @@ def compact(keys: Tensor, values: Tensor, keep_masks: Sequence[Tensor | None]) -
     whole = tuple(row for row, mask in enumerate(keep_masks) if mask is None)
     evicting = [(row, mask) for row, mask in enumerate(keep_masks) if mask is not None]
     if not evicting:
-        return RaggedLayer(keys, values, whole, ())
+        return _layer(keys, values, whole, ())
     marked = torch.cat([mask for _, mask in evicting])  # [rows * kv_heads, prompt_len]
     heads, positions = marked.nonzero().unbind(1)
     entries = heads % kv_heads * prompt_len + positions
@@ -102,36 +105,46 @@ def compact(keys: Tensor, values: Tensor, keep_masks: Sequence[Tensor | None]) -
         # Whole rows of one table are copied in one go; an index per head and position is not.
         shape = (len(members), length)
         stacks.append(
-            Stack(
+            _stack(
                 keys.flatten(0, 1).index_select(0, kept).view(*shape, keys.shape[2]),
                 values.flatten(0, 1).index_select(0, kept).view(*shape, values.shape[2]),
-                torch.tensor([slot for slot, _ in members], device=keys.device),
+                [slot for slot, _ in members],
             )
         )
     return _layer(keys, values, whole, stacks)
+
+
+def _stack(keys: Tensor, values: Tensor, slots: Sequence[int]) -> Stack:
+    return Stack(keys, values, tuple(slots), torch.tensor(slots, device=keys.device))
 
 
 def _layer(
     keys: Tensor, values: Tensor, whole_rows: tuple[int, ...], stacks: Sequence[Stack]
 ) -> RaggedLayer:
     """Lay the stacks out for the variable-length kernel where it can be used."""
+    index = torch.tensor(whole_rows, dtype=torch.int64, device=keys.device)
     kernel = usable_kernel(keys.device, keys.dtype, keys.shape[2])
     held = [stack for stack in stacks if stack.keys.shape[1]]
     if kernel is None or not held or keys.shape[2] != values.shape[2]:
-        return RaggedLayer(keys, values, whole_rows, tuple(stacks))
+        return RaggedLayer(keys, values, whole_rows, index, tuple(stacks))
     flat_keys = torch.cat([stack.keys.flatten(0, 1) for stack in held])
     flat_values = torch.cat([stack.values.flatten(0, 1) for stack in held])
     sizes = [stack.keys.shape[0] * stack.keys.shape[1] for stack in held]
     views = [
-        Stack(some_keys.view_as(stack.keys), some_values.view_as(stack.values), stack.slots)
+        Stack(
+            some_keys.view_as(stack.keys),
+            some_values.view_as(stack.values),
+            stack.slots,
+            stack.index,
+        )
         for stack, some_keys, some_values in zip(
             held, torch.split(flat_keys, sizes), torch.split(flat_values, sizes), strict=True
         )
     ]
     lengths = [stack.keys.shape[1] for stack in held for _ in stack.slots]
-    slots = torch.cat([stack.slots for stack in held])
+    slots = torch.cat([stack.index for stack in held])
     packed = pack(flat_keys, flat_values, slots, lengths, kernel)
-    return RaggedLayer(keys, values, whole_rows, tuple(views), packed)
+    return RaggedLayer(keys, values, whole_rows, index, tuple(views), packed)
 
 
 def retained_bytes(layers: Sequence[RaggedLayer], row: int) -> int:

@@ -58,7 +58,7 @@ def choose(
             specs.append(spec.base())
             budgets.append(run.budgets[row])
         base_of[row] = place[key]
-    chosen = select_all(specs, prefilled, budgets, run.stopwatch.now)
+    chosen = select_all(specs, prefilled, budgets, run.stopwatch.now, run.should_stop)
     wanted = chosen[:scored] + [own_selection(run, prefilled, mask) for mask in run.own_masks]
     run.select_ms.extend(selection.elapsed_ms for selection in wanted)
     for name, part in (("select", wanted), ("measure", chosen[scored:])):

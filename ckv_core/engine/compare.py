@@ -146,15 +146,14 @@ def check_length(prompt_tokens: int, max_new_tokens: int, limit: int) -> None:
 
 def _prefill(run: Run, prefills: PrefillCache | None) -> Generator[RunEvent, None, Prefill]:
     token_ids = run.prompt.token_ids[: run.prompt.compressed_tokens]
-    window = max((spec.protected["window"] for spec in run.specs), default=0)
-    known = None if prefills is None else prefills.get(token_ids, window)
+    known = None if prefills is None else prefills.get(token_ids, run.window)
     if known is not None:
         run.stopwatch.timings_ms["prefill"] = 0.0
         yield Progress("prefill", 1.0, f"{len(token_ids):,} tokens reused")
         return known
     yield Progress("prefill", 0.0, f"0 of {len(token_ids):,} tokens")
     with run.stopwatch.measure("prefill"):
-        prefilled = yield from prefill(run.loaded, list(token_ids), window, run.should_stop)
+        prefilled = yield from prefill(run.loaded, list(token_ids), run.window, run.should_stop)
     if prefills is not None:
         prefills.put(token_ids, prefilled)
     return prefilled

@@ -99,8 +99,8 @@ class DecodeContext:
             out[at], total[at] = ragged.packed.attention(slots[at], scaling)
         else:
             for stack in ragged.stacks:
-                part = partial(slots[stack.slots], stack.keys, stack.values, scaling)
-                out[stack.slots], total[stack.slots] = part
+                part = partial(slots[stack.index], stack.keys, stack.values, scaling)
+                out[stack.index], total[stack.index] = part
         if ragged.whole_rows:
             self._attend_whole(layer, query, scaling, out, total)
         joined = join(own, (out, total))
@@ -116,7 +116,7 @@ class DecodeContext:
         """
         ragged, window = self._layers[layer], self._windows[layer]
         kv_heads, prompt_len, head_dim = ragged.keys.shape
-        rows = torch.tensor(ragged.whole_rows, device=query.device)
+        rows = ragged.whole_index
         tokens = query.shape[2]
         queries = query[rows].reshape(len(rows), kv_heads, -1, head_dim).transpose(0, 1)
         mask, first = None, 0

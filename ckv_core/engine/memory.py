@@ -27,11 +27,11 @@ def check_memory(run: Run, prefills: PrefillCache | None) -> dict[str, int]:
     """
     sizes = Sizes.of(run)
     free = available_bytes(run.loaded.device)
-    droppable = prefills.nbytes if prefills is not None else 0
+    droppable = 0 if prefills is None else _droppable(run, prefills, sizes)
     if sizes.total > free + droppable:
         raise PromptError(_refusal(sizes, free + droppable, run.loaded.info.device))
     if prefills is not None and sizes.total > free:
-        prefills.keep_only(run.prompt.token_ids[: sizes.tokens])
+        prefills.keep_only(run.prompt.token_ids[: sizes.tokens], run.window)
         give_back()
     return {
         "prefill_peak": sizes.prefill_peak,
@@ -40,6 +40,14 @@ def check_memory(run: Run, prefills: PrefillCache | None) -> dict[str, int]:
         "total": sizes.total,
         "available": free + droppable,
     }
+
+
+def _droppable(run: Run, prefills: PrefillCache, sizes: Sizes) -> int:
+    """Bytes of kept prefills, of this prompt's own only what the estimate counts once more."""
+    own = prefills.get(run.prompt.token_ids[: sizes.tokens], run.window)
+    if own is None:
+        return prefills.nbytes
+    return prefills.nbytes - own.nbytes + min(own.nbytes, sizes.states + sizes.scores)
 
 
 def _refusal(sizes: Sizes, available: int, device: str) -> str:

@@ -55,7 +55,8 @@ def own_selection(run: Run, prefilled: Prefill, mask: KeepMask) -> Selection:
     info, prompt_len = run.loaded.info, prefilled.prompt_len
     kept = mask[list(info.evictable_layers)]
     keep_masks = tuple(
-        None if whole.all() else torch.from_numpy(whole).to(run.loaded.device) for whole in mask
+        None if whole.all() else torch.from_numpy(whole).to(states.keys.device)
+        for whole, states in zip(mask, prefilled.layers, strict=True)
     )
     return Selection(
         budget=int(mean_kept(mask, info)),

@@ -30,12 +30,14 @@ class PrefillCache:
 
     def trim(self) -> None:
         """Keep to the bound; a run adds scores to a prefill that is already here."""
+        for key in [key for key, each in self._prefills.items() if each.nbytes > self._max_bytes]:
+            del self._prefills[key]
         while self._prefills and self.nbytes > self._max_bytes:
             self._prefills.popitem(last=False)
 
-    def keep_only(self, token_ids: Sequence[int]) -> None:
-        """Drop all but the prefill of these tokens."""
-        kept = self._prefills.get(tuple(token_ids))
+    def keep_only(self, token_ids: Sequence[int], window: int) -> None:
+        """Drop all but what `get` has for these tokens."""
+        kept = self.get(token_ids, window)
         self._prefills.clear()
         if kept is not None:
             self._prefills[tuple(token_ids)] = kept

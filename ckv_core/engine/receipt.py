@@ -22,7 +22,8 @@ def receipt(
     """
     prompt_len = evictable[0].keys.shape[1]
     masks = [selection.keep_masks[layer] for layer in model.evictable_layers]
-    evicting = [mask for mask in masks if mask is not None]
+    device = evictable[0].keys.device  # a layer may lie on another one
+    evicting = [mask.to(device) for mask in masks if mask is not None]
     whole = (len(masks) - len(evicting)) * model.kv_heads * prompt_len
     retained = whole + (int(torch.stack(evicting).sum()) if evicting else 0)
     warnings = list(selection.warnings)

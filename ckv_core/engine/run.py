@@ -43,6 +43,11 @@ class Run:
         return names.index("full") if "full" in names else len(names)
 
     @property
+    def window(self) -> int:
+        """Last queries of the prompt that the prefill must have: the widest window."""
+        return max((spec.protected["window"] for spec in self.specs), default=0)
+
+    @property
     def rows(self) -> int:
         """Rows in the decode batch."""
         return max(len(self.specs), self.reference + 1)

@@ -12,6 +12,7 @@ from ckv_core.budgets.pyramid import pyramid_budgets
 from ckv_core.budgets.uniform import uniform_budgets
 from ckv_core.engine.orders import first_order, joint_order, order_keys, second_order
 from ckv_core.engine.prefill import Prefill
+from ckv_core.errors import RunCancelledError
 from ckv_core.records import ModelInfo
 from ckv_core.selection.critical import Ranking, first_stage
 from ckv_core.selection.head_alpha import critical_auto
@@ -72,6 +73,7 @@ def select_all(
     prefill: Prefill,
     budgets: Sequence[int],
     now: Callable[[], float] = time.perf_counter,
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> list[Selection]:
     """Choose what every variant keeps; entries are sorted once for all variants and later runs.
 
@@ -83,10 +85,16 @@ def select_all(
         prefill: the compressed prompt.
         budgets: per variant, entries per KV head.
         now: a clock in seconds; sorting counts for the variant that first needs it.
+        should_stop: asked before each variant.
+
+    Raises:
+        RunCancelledError: `should_stop` said so.
     """
     found: dict[int, Selection] = {}
     # Variants that share orders follow one another, however few orders are kept.
     for row in sorted(range(len(specs)), key=lambda row: repr(order_keys(specs[row]))):
+        if should_stop():
+            raise RunCancelledError("The run was cancelled.")
         start = now()
         chosen = _choose(specs[row], prefill, budgets[row])
         found[row] = replace(chosen, elapsed_ms=(now() - start) * 1000)
@@ -118,11 +126,12 @@ def stage_one(spec: VariantSpec, prefill: Prefill, selection: Selection) -> list
             first_stage(budgets, float(spec.params["alpha"]))
             if alphas is None
             # 0.05 steps, told apart from what float32 makes of them
-            else budgets * (alphas[place] * 20).round().long() // 20
+            else budgets * (alphas[place].to(mask.device) * 20).round().long() // 20
         )
         stage = torch.ones_like(mask)
         end = prefill.prompt_len - window
-        stage[:, sinks:end] = keep_first(first_order(spec, prefill)[place], quotas)
+        first = first_order(spec, prefill)[place].to(mask.device)
+        stage[:, sinks:end] = keep_first(first, quotas)
         masks[layer] = stage
     return masks
 
@@ -151,7 +160,7 @@ def _choose(spec: VariantSpec, prefill: Prefill, budget: int) -> Selection:
         else:
             scored[part] = _keep(spec, prefill, part, head_budgets[part])
     for place, layer in enumerate(info.evictable_layers):
-        masks[layer] = kept[place]
+        masks[layer] = kept[place].to(prefill.layers[layer].keys.device)
     return Selection(
         budget, tuple(masks), _nothing_chosen(spec, budget), head_alphas if is_auto else None
     )
@@ -195,7 +204,8 @@ def _keep_auto(
 ) -> tuple[Tensor, Tensor]:
     """What one layer keeps under an alpha per head, and those alphas; see `critical_auto`."""
     layer = prefill.loaded.info.evictable_layers[place]
-    ranking = Ranking(first_order(spec, prefill)[place], second_order(spec, prefill)[place])
     attention = prefill.full_window_attention(layer, int(spec.params["window"]))
+    orders = (first_order(spec, prefill)[place], second_order(spec, prefill)[place])
+    ranking = Ranking(*(each.to(attention.device) for each in orders))
     norms, sinks = prefill.value_norms(layer), spec.protected["sinks"]
     return critical_auto(ranking, head_budgets[place], attention, norms, sinks)

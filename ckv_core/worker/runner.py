@@ -13,6 +13,7 @@ from ckv_core.engine.compare import compare
 from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.engine.prompt import build_prompt
 from ckv_core.events import RunEvent
+from ckv_core.metrics.memory import available_bytes
 from ckv_core.modeling.checkpoint import find_checkpoint
 from ckv_core.modeling.loaded import LoadedModel
 from ckv_core.modeling.loading import load_model, load_tokenizer, silent
@@ -22,7 +23,8 @@ KEPT_MODELS = 2
 KEPT_BYTES = 2 * 2**30  # a second model is kept only while both together stay below this
 KEPT_TOKENIZERS = 4
 
-KEPT_PREFILL_BYTES = 2**30  # per model; about 24 prompts of 1,000 tokens on the default model
+KEPT_PREFILL_BYTES = 2**30  # per model; about 20 prompts of 1,000 tokens on the default model
+KEPT_CUDA_SHARE = 4  # on CUDA up to this part of what the loaded model leaves free, if that is more
 
 ModelKey = tuple[str, str, str]
 
@@ -43,6 +45,7 @@ class EngineRunner:
         # Not those of the loaded models: a tokenizer must not serve two threads at once.
         self._tokenizers: OrderedDict[str, tuple[PreTrainedTokenizerBase, int]] = OrderedDict()
         # What was imported stays for good. Every run collects garbage, and would look at all of it.
+        gc.collect()
         gc.freeze()
 
     def load(self, model: str, device: str, dtype: str, report: Callable[[str], None]) -> ModelInfo:
@@ -52,7 +55,7 @@ class EngineRunner:
             if self._bytes() > KEPT_BYTES:
                 self.release()
             loaded = load_model(model, device, dtype, report)
-            self._models[key] = _Served(loaded, PrefillCache(KEPT_PREFILL_BYTES))
+            self._models[key] = _Served(loaded, PrefillCache(_prefill_bytes(loaded.device)))
         self._models.move_to_end(key)
         while len(self._models) > KEPT_MODELS or (
             len(self._models) > 1 and self._bytes() > KEPT_BYTES
@@ -102,6 +105,13 @@ def _context_limit(model: str) -> int:
     config = AutoConfig.from_pretrained(str(checkpoint.folder), trust_remote_code=False, **gguf)
     limit = getattr(config.get_text_config(decoder=True), "max_position_embeddings", None)
     return limit if isinstance(limit, int) else 0
+
+
+def _prefill_bytes(device: torch.device) -> int:
+    """Bytes of prefills to keep; those of a large model are large too."""
+    if device.type != "cuda":
+        return KEPT_PREFILL_BYTES
+    return max(KEPT_PREFILL_BYTES, available_bytes(device) // KEPT_CUDA_SHARE)
 
 
 def _free_memory() -> None:

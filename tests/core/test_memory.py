@@ -191,6 +191,19 @@ def test_old_prefills_count_as_room_and_make_it(little_memory: list[int]) -> Non
 # --- the device ---------------------------------------------------------------------------
 
 
+def test_scores_of_other_windows_are_no_room_for_a_run_on_the_same_prompt(
+    little_memory: list[int],
+) -> None:
+    little_memory[0] = 2**40
+    loaded, prefills = tiny_model("llama"), PrefillCache(2**30)
+    first = run(loaded, prefills).memory["available"]
+    for window in range(8, 30):
+        run(loaded, prefills, variants=(f"snapkv:budget=40,window={window}",))
+    again = run(loaded, prefills)
+    assert again.timings_ms["prefill"] == 0.0
+    assert again.memory["available"] - first < prefills.nbytes / 2
+
+
 def test_the_limit_of_a_container_counts(tmp_path: Path) -> None:
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/self/cgroup").write_text("4:memory:/box\n0::/not/here\n")

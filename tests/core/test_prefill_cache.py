@@ -1,5 +1,7 @@
 """Laws of prefill reuse: same result, no second pass, bounded in bytes."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from ckv_core.config import CompareRequest
@@ -71,6 +73,13 @@ def test_a_prefill_over_the_bound_is_not_kept() -> None:
     prefills = PrefillCache(1000)
     _run(tiny_model("llama"), prefills)
     assert prefills.nbytes == 0
+
+
+def test_a_prefill_over_the_bound_drives_no_other_out() -> None:
+    prefills = PrefillCache(100)
+    for name, size in enumerate((30, 30, 120, 30)):
+        prefills.put((name,), SimpleNamespace(nbytes=size, window=0))
+    assert [prefills.get((name,), 0) is not None for name in range(4)] == [True, True, False, True]
 
 
 def test_scores_added_after_a_prefill_was_kept_count_too() -> None:

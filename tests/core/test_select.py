@@ -6,8 +6,9 @@ from fractions import Fraction
 import pytest
 import torch
 
-from ckv_core.engine.prefill import Prefill, prefill
+from ckv_core.engine.prefill import LayerStates, Prefill, prefill
 from ckv_core.engine.select import select, select_all, stage_one
+from ckv_core.errors import RunCancelledError
 from ckv_core.variants import VariantSpec
 from tests.core.tiny_models import tiny_model
 
@@ -112,3 +113,68 @@ def test_equal_warnings_are_the_same_sentence_in_every_variant(processed: Prefil
     """Readers are told each sentence once, after the variants that have it."""
     specs = [VariantSpec.parse(f"{name}:budget=40,window=40") for name in ("snapkv", "adakv")]
     assert len({found.warnings for found in select_all(specs, processed, [BUDGET] * 2)}) == 1
+
+
+KNOBS = {
+    "window": ("8", "16"),
+    "kernel": ("3", "9"),
+    "pool": ("max", "avg"),
+    "group": ("mean", "max"),
+    "sinks": ("0", "4"),
+    "stage2": ("raw", "pooled"),
+    "norm": ("on", "off"),
+    "product": ("head", "group"),
+    "epsilon": ("0", "0.01"),
+}
+
+
+@pytest.mark.parametrize("knob", KNOBS)
+def test_orders_kept_for_one_score_are_not_taken_for_another(knob: str) -> None:
+    """Two variants that differ in one knob of the score, on one prefill and on one each."""
+    generator = torch.Generator().manual_seed(3)
+    loaded = tiny_model("llama")
+    info = loaded.info
+
+    def states() -> LayerStates:
+        keys, values = torch.randn(2, info.kv_heads, TOKENS, info.head_dim, generator=generator)
+        queries = torch.randn(info.query_heads, 100, info.head_dim, generator=generator)
+        return LayerStates(2 * keys, values, 2 * queries, 0.5)
+
+    layers = [states() for _ in range(info.layers)]
+    shared = Prefill(loaded, layers, torch.zeros(3))
+    for method in ("adakv+critical", "snapkv+critical_auto"):
+        given = {"window": "8", "kernel": "3", "budget": str(BUDGET)}
+        pair = [VariantSpec.parse(method, given | {knob: value}) for value in KNOBS[knob]]
+        found = [select(spec, shared, BUDGET) for spec in pair]
+        for spec, each in zip(pair, found, strict=True):
+            alone = select(spec, Prefill(loaded, layers, torch.zeros(3)), BUDGET)
+            assert same(each.keep_masks, alone.keep_masks)
+        if method == "adakv+critical":
+            assert not same(found[0].keep_masks, found[1].keep_masks), "the knob changes something"
+
+
+def test_every_mask_lies_on_the_device_of_its_layer() -> None:
+    """A model may be spread over several GPUs; `meta` stands for another one."""
+    loaded = tiny_model("llama")
+
+    def states(device: str) -> LayerStates:
+        entries = torch.zeros(2, TOKENS, 16, device=device)
+        return LayerStates(entries, entries, torch.zeros(4, 100, 16, device=device), 0.25)
+
+    layers = [states(device) for device in ("cpu", "meta", "meta")]
+    spread = Prefill(loaded, layers, torch.zeros(3))
+    found = select(VariantSpec.parse("streaming_llm:budget=16"), spread, 16)
+    assert [mask.device for mask in found.keep_masks] == [each.keys.device for each in layers]
+
+
+def test_selection_can_be_cancelled(processed: Prefill) -> None:
+    asked: list[bool] = []
+
+    def should_stop() -> bool:
+        asked.append(True)
+        return len(asked) == 3
+
+    budgets = [BUDGET] * len(SPECS)
+    with pytest.raises(RunCancelledError):
+        select_all(specs(), processed, budgets, should_stop=should_stop)
+    assert len(asked) == 3

@@ -1,16 +1,19 @@
 """Packed linear maps do what plain ones do, and hold each weight once."""
 
 import weakref
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
+from transformers import AutoModelForCausalLM
 
 from ckv_core.modeling import packed
+from ckv_core.modeling.loading import load_model
 from ckv_core.modeling.packed import PackedLinear, pack_linear_maps
-from tests.core.tiny_models import plain_model, tiny_model
+from tests.core.tiny_models import plain_model, tiny_config, tiny_model, tiny_tokenizer
 
 SIZES = st.integers(1, 70)
 
@@ -61,6 +64,20 @@ def test_a_weight_is_given_back_before_the_next_one_is_packed(
     monkeypatch.setattr(packed, "_can_pack", can_pack)
     pack_linear_maps(model)
     assert alive == [6, 5, 4, 3, 2, 1]
+
+
+@pytest.mark.skipif(not packed._works(), reason="this build of PyTorch cannot pack")
+def test_a_head_that_shares_the_embedding_is_packed_and_the_weights_file_is_let_go(
+    tmp_path: Path,
+) -> None:
+    config = tiny_config("llama", tie_word_embeddings=True)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "model")
+    tiny_tokenizer().save_pretrained(tmp_path / "model")
+    model = load_model(str(tmp_path / "model"), "cpu").model
+    assert isinstance(model.lm_head, PackedLinear)
+    embedding = model.get_input_embeddings().weight
+    assert torch.equal(model.lm_head.weight, embedding)
+    assert str(tmp_path) not in Path("/proc/self/maps").read_text()
 
 
 @pytest.mark.parametrize("reason", ["half precision", "no operators", "a subclass"])
