@@ -27,6 +27,17 @@ REFUSED_AT_ONCE = [
 ]
 
 
+def test_a_refusal_goes_once_the_form_changes_and_comes_again(page: Page, app: App):
+    page.goto(app.url)
+    page.locator("#context-bar [data-ready]").wait_for()
+    refusal = page.locator("#notice [role=alert]")
+    for _ in range(2):
+        page.get_by_role("button", name="Run", exact=True).click()
+        expect(refusal).to_contain_text("The context is empty")
+        page.locator(CONTEXT).fill(" ")
+        expect(refusal).to_be_hidden()
+
+
 def test_wrong_values_are_refused_before_there_is_a_run(page: Page, app: App):
     for selector, typed, sentence in REFUSED_AT_ONCE:
         steps.fill(page)
