@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ckv_core.cli.tables import interval, print_table
+from ckv_core.cli.tables import GENERATION_TITLE, SCORES, interval, print_table
 from ckv_core.events import RunResult
 from ckv_core.knobs import Budget
 from ckv_core.ladder import ladder_of
@@ -37,8 +37,9 @@ def print_results(results: Sequence[RunResult], answers: Sequence[str]) -> None:
     _print_distances(found)
     _print_budgets(found)
     _print_ladders(results)
-    _print_bounds(found)
+    print_bounds(found)
     _print_forced(found)
+    _print_generation(results, found)
     _print_quantities(found)
     if any(answer.strip() for answer in answers):
         _print_evidence(results, answers)
@@ -105,7 +106,8 @@ def _print_ladders(results: Sequence[RunResult]) -> None:
     print_table(("rung", "heads below base", "final L1 / base's"), rows)
 
 
-def _print_bounds(found: Sequence[Aggregate]) -> None:
+def print_bounds(found: Sequence[Aggregate]) -> None:
+    """Masses, tightness and the check of the chain; nothing where no bound was measured."""
     bounded = [each for each in found if each.violations is not None]
     if not bounded:
         return
@@ -114,15 +116,17 @@ def _print_bounds(found: Sequence[Aggregate]) -> None:
     if any("group_tightness" in each.figures for each in bounded):
         columns["group L1 / theta"] = "group_tightness"
     print("\nbounds; the chain L1 <= theta <= theta-hat <= relaxed where sigma > 0.5")
+    print("oracle: the most attention that as many entries as stage 1 takes could hold")
     if "group L1 / theta" in columns:
         print("group: both summed over the query heads that share a KV head's kept set")
     print_table(
-        ("variant", *columns, "sigma > 0.5", "chain broken"),
+        ("variant", *columns, "sigma > 0.5", "oracle > 0.5", "chain broken"),
         [
             (
                 each.spec,
                 *(interval(each.figures.get(key)) for key in columns.values()),
                 interval(each.figures.get("sigma_over_half"), percent=True),
+                interval(each.figures.get("oracle_over_half"), percent=True),
                 f"{each.violations:,} of {each.checked:,}",
             )
             for each in bounded
@@ -133,13 +137,37 @@ def _print_bounds(found: Sequence[Aggregate]) -> None:
 def _print_forced(found: Sequence[Aggregate]) -> None:
     keys = ("forced_top1", "forced_kl", "forced_rank")
     rows = [
-        (each.spec, *(interval(each.figures.get(key)) for key in keys), _answers(each))
+        (each.spec, *(interval(each.figures.get(key)) for key in keys))
         for each in found
-        if "forced_kl" in each.figures or "answer" in each.figures
+        if "forced_kl" in each.figures
     ]
     if rows:
         print("\non the full cache's own continuation")
-        print_table(("variant", "same first choice", "KL", "rank", "answer found"), rows)
+        print_table(("variant", "same first choice", "KL", "rank"), rows)
+
+
+def _print_generation(results: Sequence[RunResult], found: Sequence[Aggregate]) -> None:
+    """Each variant's own text against the full cache's and the reference answer."""
+    scores = {k: label for k, label in SCORES.items() if any(k in each.figures for each in found)}
+    if not scores and not any("agreement" in each.figures for each in found):
+        return
+    print(GENERATION_TITLE)
+    rows = []
+    for at, each in enumerate(found):
+        variants = [result.variants[at] for result in results]
+        compared = sum(variant.agreement is not None for variant in variants)
+        first = [v.first_difference + 1 for v in variants if v.first_difference is not None]
+        rows.append(
+            (
+                each.spec,
+                interval(each.figures.get("agreement"), percent=True),
+                f"{len(first)} of {compared}" if compared else "-",
+                interval(mean_interval(first)) if first else "-",
+                *(interval(each.figures.get(key), percent=True) for key in scores),
+            )
+        )
+    head = ("variant", "agreement", "texts that differ", "at token", *scores.values())
+    print_table(head, rows)
 
 
 def _print_quantities(found: Sequence[Aggregate]) -> None:
@@ -154,10 +182,6 @@ def _print_quantities(found: Sequence[Aggregate]) -> None:
     if rows:
         print("\nall measured quantities: mean over heads or layers, then over n prompts")
         print_table(("quantity", "variant", "mean", "n"), rows)
-
-
-def _answers(each: Aggregate) -> str:
-    return interval(each.figures.get("answer"), percent=True)
 
 
 def _print_evidence(results: Sequence[RunResult], answers: Sequence[str]) -> None:

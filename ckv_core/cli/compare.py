@@ -20,7 +20,7 @@ from ckv_core.cli.options import (
     own_indices,
     read_text,
 )
-from ckv_core.cli.tables import number, print_head, print_ladder, share
+from ckv_core.cli.tables import number, print_generation, print_head, print_ladder, share
 from ckv_core.config import ANALYSES, MAX_NEW_TOKENS, CompareRequest
 from ckv_core.events import RunResult
 from ckv_core.knobs import KNOBS
@@ -106,14 +106,18 @@ def _print_result(result: RunResult, answer: str) -> None:
         print(f"\n== {variant.spec}")
         _print_measured(variant)
         _print_analysis(variant)
-        if variant.agreement is not None:
-            print(f"   {variant.agreement:.0%} of the full cache's tokens before a difference")
         print("   " + variant.text.strip().replace("\n", "\n   "))
         for follow_up in variant.follow_ups:
             same = follow_up.agreement
             told = "" if same is None else f" ({same:.0%} as the full cache before a difference)"
             print(f"   > {follow_up.question}{told}")
             print("   " + follow_up.text.strip().replace("\n", "\n   "))
+    print_generation(result)
+    if any("theta" in variant.analysis for variant in result.variants):
+        from ckv_core.cli.averages import print_bounds  # scipy takes a second
+        from ckv_core.metrics.intervals import aggregate
+
+        print_bounds(aggregate([result]))
     print_ladder(result)
 
 

@@ -18,6 +18,8 @@ from ckv_core.events import RunResult
 from ckv_core.sweep import ASK_ABOVE_S, SweepGrid, sweep_cost
 from ckv_core.sweep_reading import (
     FIGURES,
+    Curve,
+    Figure,
     Saving,
     alpha_optima,
     curves,
@@ -150,11 +152,26 @@ def _print_savings(result: RunResult) -> None:
             print(f"\nbudget of equal {figure.label} as {target.spec}")
             budgets = [budget for budget, _ in target.points]
             names = dict.fromkeys(saving.curve.spec for saving in found)
-            cells = {(s.curve.spec, s.target_budget): _saved(s) for s in found}
+            idle = _idle_budgets(result, target, figure)
+            cells = {
+                (s.curve.spec, s.target_budget): _saved(s)
+                for s in found
+                if s.target_budget not in idle
+            }
             print_table(
                 ("method", *(f"at {budget:,}" for budget in budgets)),
                 [(_name(n), *(cells.get((n, b), "-") for b in budgets)) for n in names],
             )
+
+
+def _idle_budgets(result: RunResult, target: Curve, figure: Figure) -> set[int]:
+    """Budgets whose value any budget matches: a share of 0, or what every point has."""
+    values = {value for curve in curves(result) for _, value in curve.values(result, figure)}
+    return {
+        budget
+        for budget, value in target.values(result, figure)
+        if len(values) == 1 or (value == 0 and not figure.lower)
+    }
 
 
 def _saved(saving: Saving) -> str:

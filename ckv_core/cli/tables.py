@@ -7,9 +7,21 @@ from ckv_core.events import RunResult
 from ckv_core.ladder import ladder_of
 from ckv_core.memory_line import memory_line
 from ckv_core.metrics.evidence import occurrences
+from ckv_core.records import VariantResult
+from ckv_core.sweep_reading import FIGURES
 
 if TYPE_CHECKING:  # it loads scipy, which takes a second
     from ckv_core.metrics.intervals import Interval
+
+GENERATION_TITLE = (
+    "\nown generation; agreement: share of the full cache's tokens before the first difference"
+)
+SCORES = {  # figures of a generated text against the reference answer
+    "answer": "answer found",
+    "exact_match": "exact match",
+    "token_f1": "token F1",
+    "edit_similarity": "edit similarity",
+}
 
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -55,6 +67,36 @@ def print_head(result: RunResult, answer: str = "") -> None:
         print(memory_line(result.memory))
     if answer.strip() and not occurrences(prompt.pieces[: prompt.compressed_tokens], answer):
         print("note: the reference answer does not occur in the compressed prompt")
+
+
+def print_generation(result: RunResult) -> None:
+    """How each variant's own text compares with the full cache's and the reference answer."""
+    scores = {
+        key: label
+        for key, label in SCORES.items()
+        if any(FIGURES[key].read(variant) is not None for variant in result.variants)
+    }
+    if not scores and all(variant.agreement is None for variant in result.variants):
+        return
+    print(GENERATION_TITLE)
+    print_table(
+        ("variant", "agreement", "first difference", *scores.values()),
+        [
+            (
+                variant.spec,
+                share(variant.agreement),
+                _first_difference(variant),
+                *(share(FIGURES[key].read(variant)) for key in scores),
+            )
+            for variant in result.variants
+        ],
+    )
+
+
+def _first_difference(variant: VariantResult) -> str:
+    if variant.first_difference is not None:
+        return f"token {variant.first_difference + 1:,}"
+    return "-" if variant.agreement is None else "none"
 
 
 def print_ladder(result: RunResult) -> None:

@@ -1,0 +1,165 @@
+"""Known values in every cell of what `analyse` prints; all are means over two prompts."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ckv_core.ladder import ladder
+from ckv_core.records import VariantResult
+from tests.core.made_up_runs import array, keeping, measured, printed, run_of, table, variant
+
+
+@pytest.fixture
+def show(monkeypatch, capsys, tmp_path: Path):
+    """Run `analyse` on two prompts whose results are these variants, and return what it prints."""
+    path = tmp_path / "context.txt"
+    path.write_text("text", encoding="utf-8")
+
+    def run(first: list[VariantResult], second: list[VariantResult], answer: str = "") -> str:
+        arguments = ["analyse", "--context", str(path), "--context", str(path), "--answer", answer]
+        return printed(monkeypatch, capsys, arguments, run_of(*first), run_of(*second))
+
+    return run
+
+
+def test_the_first_decoding_step(show) -> None:
+    spec = "snapkv+critical:budget=64"
+    one = measured(array([1, 2, 3, 4]), 10, 0.25, array([2, 1, 4, 5]))
+    two = measured(array([3, 2, 1, 2]), 13, 0.5, array([2.5, 3, 2, 1]))
+    out = show([variant("full"), variant(spec, one)], [variant("full"), variant(spec, two)])
+    found = table(out, "first decoding step")
+    assert found[spec] == {
+        "head L1": "2.25",
+        "final L1": "11.5",
+        "KL": "0.375",
+        "heads better": "62.5%",
+        "heads won": "4/8 50.0%",
+    }
+    assert set(found["full"].values()) == {"-"}
+
+
+def test_the_ladder(show) -> None:
+    specs = [rung.spec for rung in ladder("snapkv:budget=64")][:4]
+
+    def rungs(heads: tuple[list[int], ...], finals: tuple[int, ...]) -> list[VariantResult]:
+        return [
+            variant(spec, measured(array(head), final, 9))
+            for spec, head, final in zip(specs, heads, finals, strict=True)
+        ]
+
+    one = rungs(([4, 4, 4, 4], [3, 5, 5, 5], [3, 5, 5, 5], [1, 1, 1, 1]), (10, 8, 11, 2))
+    two = rungs(([2, 2, 2, 2], [1, 1, 3, 3], [3, 3, 3, 3], [1, 1, 1, 5]), (20, 12, 24, 6))
+    found = table(show(one, two), "ladder over snapkv:budget=64")
+    assert found == {
+        "base": {"heads below base": "-", "final L1 / base's": "1"},
+        "base, not pooled": {"heads below base": "37.5%", "final L1 / base's": "0.7"},
+        "stage 2, no norm": {"heads below base": "12.5%", "final L1 / base's": "1.15"},
+        "CriticalKV": {"heads below base": "87.5%", "final L1 / base's": "0.25"},
+    }
+
+
+def bounded(heads: list[float], theta: list[float], sigma: list[float], hat: float):
+    """The first head's theta-hat is `hat` in both layers; what stage 2 kept has another mass."""
+    own = array(theta)
+    lifted = own + array([hat, 0, 0, 0])
+    arrays = {
+        "sigma_stage1": array(sigma),
+        "sigma_kept": array([0.3, 0.3, 0.3, 0.3]),
+        "value_mass": own * 8,
+        "theta": own,
+        "theta_hat": lifted,
+        "theta_relaxed": own * 4,
+    }
+    return [variant("snapkv", measured(array(heads), 1, 1), analysis=arrays)]
+
+
+def test_the_bounds(show) -> None:
+    one = bounded([0.25, 1.5, 1, 3], [1, 2, 4, 4], [0.6, 0.8, 0.4, 0.9], 0.5)
+    two = bounded([1, 1, 0.5, 1], [2, 2, 2, 4], [0.7, 0.7, 0.7, 0.9], -0.5)
+    found = table(show(one, two), "bounds; the chain")
+    assert (
+        found["snapkv"].items()
+        >= {
+            "sigma": "0.7125",
+            "theta": "2.625",
+            "L1 / theta": "0.4375",
+            "group L1 / theta": "0.4583",
+            "sigma > 0.5": "87.5%",
+            "chain broken": "2 of 14",
+        }.items()
+    )
+
+
+def forced(top1: list[float], kl: list[float], rank: list[float]) -> list[VariantResult]:
+    arrays = {"forced_top1": top1, "forced_kl": kl, "forced_rank": rank}
+    found = {name: np.array(values, np.float32) for name, values in arrays.items()}
+    return [variant("full"), variant("snapkv", analysis=found)]
+
+
+def test_the_full_caches_own_continuation(show) -> None:
+    out = show(forced([1, 0, 1, 1], [0.5], [1, 4]), forced([1, 1], [0.25], [1.5]))
+    assert table(out, "on the full cache's own continuation") == {
+        "snapkv": {"same first choice": "0.875", "KL": "0.375", "rank": "2"}
+    }
+
+
+def generated(
+    agreement: float, differs: int | None, found: bool, exact: float, f1: float, edit: float
+) -> VariantResult:
+    scores = {"exact_match": exact, "token_f1": f1, "edit_similarity": edit}
+    return variant(
+        "snapkv",
+        agreement=agreement,
+        first_difference=differs,
+        answer_found=found,
+        answer_scores=scores,
+    )
+
+
+def test_the_own_generation(show) -> None:
+    full = variant("full", answer_found=True)
+    early = variant("adakv", agreement=0.25, first_difference=3)
+    late = variant("adakv", agreement=0.5, first_difference=6)
+    one = [full, generated(0.5, 1, True, 0, 0.25, 0.5), early]
+    two = [full, generated(1, None, False, 0, 0.5, 0.75), late]
+    found = table(show(one, two), "own generation")
+    assert found["snapkv"] == {
+        "agreement": "75.0%",
+        "texts that differ": "1 of 2",
+        "at token": "2",
+        "answer found": "50.0%",
+        "exact match": "0.0%",
+        "token F1": "37.5%",
+        "edit similarity": "62.5%",
+    }
+    assert [*found["adakv"].values()] == ["37.5%", "2 of 2", "5.5", "-", "-", "-", "-"]
+    assert [*found["full"].values()] == ["-", "-", "-", "100.0%", "-", "-", "-"]
+
+
+def test_an_own_generation_has_no_scores_without_a_reference_answer(show) -> None:
+    texts = [variant("full"), variant("snapkv", agreement=1.0)]
+    found = table(show(texts, texts), "own generation")
+    assert found["snapkv"] == {
+        "agreement": "100.0%",
+        "texts that differ": "0 of 2",
+        "at token": "-",
+    }
+    assert "own generation" not in show([variant("full")], [variant("full")])
+
+
+def test_every_measured_quantity_with_its_own_n(show) -> None:
+    kept = {"sigma_kept": array([0.25, 0.5, 0.25, 0.5])}
+    other = {"sigma_kept": array([0.5, 0.5, 0.5, 0.5]), "theta": array([1, 2, 3, 5])}
+    out = show([variant("snapkv", analysis=kept)], [variant("snapkv", analysis=other)])
+    assert re.search(r"^Attention mass kept +snapkv +0\.4375 +2$", out, re.M)
+    assert re.search(r"^theta: bound of the kept set +snapkv +2\.75 +1$", out, re.M)
+
+
+def test_the_slots_that_hold_the_answer(show) -> None:
+    full = variant("full")
+    one = [full, keeping("snapkv:budget=64", [3, 7], [0, 7])]
+    two = [full, keeping("snapkv:budget=64", [1, 3, 7], [3, 7])]
+    found = table(show(one, two, "blue"), "slots that hold the reference answer's occurrences")
+    assert found == {"snapkv:budget=64": {"held": "75.0%", "by chance": "17.9%", "n": "2"}}
