@@ -22,7 +22,7 @@ function newCard(index) {
     card.copy.textContent = (await copyText(card.text)) ? "Copied" : "Not copied";
     setTimeout(() => { card.copy.textContent = "Copy"; }, 1500);
   });
-  card.node = make("section", { class: "ckv-card" },
+  card.node = make("section", { class: "ckv-card", "data-variant": str(index) },
     make("header", { class: "ckv-card-head" },
       make("h3", { class: "ckv-name" }, marker(index), make("span", {}, card.name, card.spec)),
       card.status, card.copy),

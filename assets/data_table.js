@@ -67,22 +67,12 @@ function draw(value) {
       make("tr", {}, ...columns.map((column, at) => bodyCell(row, column, at === 0))))));
 }
 
-/** Quote a field; a text that a spreadsheet would run as a formula is defused. */
-function csvField(value) {
-  const text = str(value);
-  const risky = typeof value !== "number" && /^\s*[=+@\t\r\n-]/.test(text);
-  return `"${(risky ? `'${text}` : text).replaceAll('"', '""')}"`;
-}
-
 function saveCsv() {
   if (!shown) return;
   const columns = list(shown.columns);
   const head = columns.map((column) => str(column.label) + (column.unit ? ` (${column.unit})` : ""));
   const lines = [head, ...sorted(shown).map((row) => columns.map((column) => valueOf(row, column)))];
-  const text = `${lines.map((line) => line.map(csvField).join(",")).join("\r\n")}\r\n`;
-  const url = URL.createObjectURL(new Blob([text], { type: "text/csv;charset=utf-8" }));
-  make("a", { href: url, download: str(shown.file) || "table.csv" }).click();
-  setTimeout(() => URL.revokeObjectURL(url), 1000);
+  downloadCsv(lines, str(shown.file) || "table.csv");
 }
 
 onValue((value) => {

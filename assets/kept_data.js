@@ -129,7 +129,8 @@ class KeptSet {
 
   /**
    * How well a span is still held, as `evidence` of ckv_core counts it: {slots, whole, mean, chance,
-   * layers}; whole = slots that hold all of it, layers = {layer, held, chance} of evictable ones.
+   * layers}; whole = slots that hold all of it, layers = {layer, kept, of, held, chance} of evictable
+   * ones: entries of the span that its heads keep, of how many.
    * By chance a layer's entries beyond the protected ones lie anywhere else with equal odds.
    */
   evidence(first, end, { sinks = 0, window = 0 } = {}) {
@@ -148,7 +149,8 @@ class KeptSet {
       }
       const spare = this.layerSum(layer, 0, positions) - heads * fixed;
       const chance = inSpan + ((1 - inSpan) * spare) / Math.max(heads * (positions - fixed), 1);
-      return { layer, held: kept / (heads * (end - first)), chance };
+      const of = heads * (end - first);
+      return { layer, kept, of, held: kept / of, chance };
     });
     const mean = (name) => (layers.length ? layers.reduce((sum, each) => sum + each[name], 0) / layers.length : 1);
     return { slots: layers.length * heads, whole, mean: mean("held"), chance: mean("chance"), layers };

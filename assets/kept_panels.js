@@ -40,9 +40,31 @@ function layerBars(variant, found) {
   return svg;
 }
 
+/** Bring the first difference in the card of a variant's text into view. */
+function showDifference(card) {
+  card.querySelector(".ckv-diff").scrollIntoView({ block: "center" });
+  card.querySelector(".ckv-text").focus({ preventScroll: true });
+}
+
+/** Where a variant's text leaves the full cache's; the way there where the text is on the page. */
 function divergence(variant) {
-  if (Number.isInteger(variant.first_difference)) return `token ${variant.first_difference + 1}`;
-  return variant.finished ? "none" : "–";
+  if (!Number.isInteger(variant.first_difference)) return make("span", { text: variant.finished ? "none" : "–" });
+  const token = `token ${variant.first_difference + 1}`;
+  const card = document.querySelector(`[data-component="generations"] .ckv-card[data-variant="${Number(variant.index)}"]`);
+  if (!card) return make("span", { text: token });
+  const title = `Go to ${token} of ${str(variant.label)}, the first that differs`;
+  return make("button", { type: "button", class: "ckv-button ckv-quiet", text: token, title, "aria-label": title, onclick: () => showDifference(card) });
+}
+
+/** The evidence of a span by layer, unrounded. */
+function saveEvidence(app, first, end) {
+  const lines = [["variant", "spec", "layer", "slots_held", "slots", "share", "share_by_chance"]];
+  for (const variant of app.variants) {
+    for (const { layer, kept, of, held, chance } of variant.kept.evidence(first, end, variant).layers) {
+      lines.push([variant.index, variant.spec, layer, kept, of, held, chance]);
+    }
+  }
+  downloadCsv(lines, `evidence-${first}-${end - 1}.csv`);
 }
 
 /** Who still holds a span: the part of it inside the compressed prompt is judged. */
@@ -52,7 +74,7 @@ function evidenceRow(variant, first, end) {
   return make("tr", { "data-variant": String(variant.index) }, variantCell(variant),
     numberCell(percent(found.mean)), numberCell(`${whole(found.whole)} / ${whole(found.slots)}`),
     numberCell(percent(found.chance)), numberCell(times),
-    make("td", {}, layerBars(variant, found)), numberCell(divergence(variant)));
+    make("td", {}, layerBars(variant, found)), make("td", { class: "ckv-num ckv-right" }, divergence(variant)));
 }
 
 /** Step through the places where the reference answer stands in the compressed prompt. */
@@ -84,7 +106,11 @@ function drawEvidence(app, box) {
   const line = make("p", { class: "ckv-quote" }, make("q", { text: words + (end - first > 24 ? " …" : "") }));
   const where = make("p", { class: "ckv-subdued ckv-num", text: `tokens ${whole(first)}–${whole(end - 1)} (${whole(end - first)})` });
   const clear = make("button", { type: "button", class: "ckv-button ckv-quiet", text: "Clear", onclick: () => app.clear() });
-  const head = make("div", { class: "ckv-panel-head" }, title, clear);
+  const save = make("button", {
+    type: "button", class: "ckv-button ckv-quiet", text: "CSV", "aria-label": "Evidence by layer as CSV",
+    title: "Slots held of the span by variant and layer", onclick: () => saveEvidence(app, first, judged),
+  });
+  const head = make("div", { class: "ckv-panel-head" }, title, make("div", { class: "ckv-buttons" }, judged > first ? save : null, clear));
   if (judged <= first) {
     show(head, answer, line, where, make("p", { class: "ckv-hint", text: "Read after eviction: every variant keeps all of it." }));
     return;

@@ -66,28 +66,18 @@ function bodyRow(row, columns) {
     ...columns.map((column) => bodyCell(row.cells?.[column.key], column)));
 }
 
-/** Quote a CSV field; a leading sign that a spreadsheet would run as a formula is defused. */
-function csvField(value) {
-  const text = str(value);
-  const formula = /^[=+@\t\r]/.test(text) || (/^-/.test(text) && !/^-[\d.,]+\s*%?$/.test(text));
-  return `"${(formula ? `'${text}` : text).replaceAll('"', '""')}"`;
-}
-
-function csvOf(value) {
+function linesOf(value) {
   const columns = list(value.columns);
   const titles = columns.map((column) => str(column.label) + (column.unit ? ` (${column.unit})` : ""));
   const lines = [["Variant", "SPEC", ...titles]];
   for (const row of list(value.rows)) {
     lines.push([row.label, row.spec, ...columns.map((column) => row.cells?.[column.key]?.text)]);
   }
-  return `${lines.map((line) => line.map(csvField).join(",")).join("\r\n")}\r\n`;
+  return lines;
 }
 
 function saveCsv() {
-  if (!shown) return;
-  const url = URL.createObjectURL(new Blob([csvOf(shown)], { type: "text/csv;charset=utf-8" }));
-  make("a", { href: url, download: "summary.csv" }).click();
-  setTimeout(() => URL.revokeObjectURL(url), 1000);
+  if (shown) downloadCsv(linesOf(shown), "summary.csv");
 }
 
 function toggleExtra() {

@@ -1,11 +1,22 @@
 """Kept tokens in use: clicks, keys, wheel, fingers, addresses, failures, hostile text."""
 
+import csv
 import re
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
-from tests.ui.components.components_lab import HOSTILE, View, evidence, expected_evidence, small_run
+from ckv_core.metrics.evidence import evidence as evidence_shares
+from ckv_core.records import RetainedSet
+from tests.ui.components.components_lab import (
+    HOSTILE,
+    View,
+    card,
+    evidence,
+    expected_evidence,
+    small_run,
+)
 
 pytestmark = pytest.mark.e2e
 
@@ -41,6 +52,79 @@ def test_an_answer_is_found_in_the_prompt_or_said_to_be_missing(
     view.page.locator("#kept .ckv-evidence", has_text=missing).wait_for()
     assert view.page.get_by_role("button", name="Find the reference answer").count() == 0
     assert evidence(view) == {}
+
+
+def test_the_evidence_of_a_span_is_saved_by_layer(open_view: Callable[..., View]) -> None:
+    """Of a span that ends after the compressed prompt, the part inside it."""
+    view = open_view(fragment="#span=290-304")
+    run = small_run()
+    value = run.value()
+    value["variants"][1]["spec"] = "=HYPERLINK(1)"
+    view.show_kept(run, variants=value["variants"])
+    save = view.page.get_by_role("button", name="Evidence by layer as CSV")
+    save.focus()
+    with view.page.expect_download() as download:
+        view.page.keyboard.press("Enter")
+    assert download.value.suggested_filename == "evidence-290-299.csv"
+    with download.value.path().open(encoding="utf-8", newline="") as file:
+        head, *rows = csv.reader(file)
+    assert head == ["variant", "spec", "layer", "slots_held", "slots", "share", "share_by_chance"]
+    assert [row[:3] for row in rows] == [
+        [str(each["index"]), each["spec"].replace("=H", "'=H"), str(layer)]
+        for each in value["variants"]
+        for layer in run.evictable
+    ]
+    for mask, part in zip(run.masks, (rows[:5], rows[5:10], rows[10:]), strict=True):
+        held = mask[list(run.evictable), :, 290:300].sum((1, 2))
+        assert [row[3:5] for row in part] == [[str(count), "30"] for count in held]
+        kept = RetainedSet.from_mask(mask)
+        shares = evidence_shares(kept, (290, 300), run.evictable, {"window": 32})
+        np.testing.assert_allclose([float(row[5]) for row in part], held / 30)
+        chance = np.mean([float(row[6]) for row in part])
+        assert chance == pytest.approx(shares.chance)
+
+
+def test_nothing_is_saved_of_a_span_that_is_read_after_eviction(
+    open_view: Callable[..., View],
+) -> None:
+    view = open_view(fragment="#span=305-310")
+    view.show_kept(small_run())
+    view.page.locator("#kept .ckv-evidence", has_text="Read after eviction").wait_for()
+    assert view.page.get_by_role("button", name="Evidence by layer as CSV").count() == 0
+
+
+def test_the_first_difference_is_reached_from_the_evidence(open_view: Callable[..., View]) -> None:
+    view = open_view(fragment="#span=60-63")
+    run = small_run()
+    words = [f"word{i} " for i in range(900)]
+    others = [*words[:700], "other ", *words[701:]]
+    cards = [
+        card(0, "Full cache", words, reference=True),
+        card(1, "SnapKV", others, first_difference=700),
+        card(2, "SnapKV + CriticalKV", words),
+    ]
+    view.send(generations={"cards": cards, "answer": ""})
+    page = view.page
+    page.locator("#generations .ckv-card").nth(2).wait_for()
+    value = run.value()
+    value["variants"][0] |= {"first_difference": 700, "finished": True}
+    value["variants"][1] |= {"first_difference": None, "finished": True}
+    value["variants"][2] |= {"first_difference": 3, "finished": True}
+    view.show_kept(run, variants=value["variants"])
+    cells = page.locator("#kept .ckv-evidence tbody tr td:last-child")
+    cells.nth(2).wait_for()
+    assert cells.all_inner_texts() == ["token 701", "none", "token 4"]
+    assert cells.get_by_role("button").count() == 1  # the last one's text is not on the page
+    page.get_by_role("button", name="Go to token 701 of SnapKV, the first that differs").focus()
+    page.keyboard.press("Enter")
+    text = page.locator("#generations .ckv-card").nth(1).locator(".ckv-text")
+    assert text.evaluate("e => e === document.activeElement")
+    mark = text.locator(".ckv-diff").bounding_box()
+    frame = text.bounding_box()
+    assert mark is not None
+    assert frame is not None
+    assert frame["y"] <= mark["y"] <= frame["y"] + frame["height"] - mark["height"]
+    assert 0 <= mark["y"] <= 1000 - mark["height"]
 
 
 def wait_until_zoomed(view: View) -> None:
