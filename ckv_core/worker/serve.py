@@ -273,6 +273,7 @@ def _sentence(error: Exception, what: str) -> str:
         isinstance(error, MemoryError)
         or type(error).__name__ == "OutOfMemoryError"
         or "can't allocate memory" in str(error)
+        or "could not create a memory object" in str(error)  # oneDNN
     ):
         return OUT_OF_MEMORY
     first_line = (str(error).splitlines() or [""])[0][:200]

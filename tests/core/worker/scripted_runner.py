@@ -93,6 +93,10 @@ def _interrupt(word: str, number: int) -> None:
             raise ValueError("first line\nsecond line")
         case "oom":
             raise OutOfMemoryError("CUDA out of memory")
+        case "oom-allocator":
+            raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: ...")
+        case "oom-onednn":
+            raise RuntimeError("could not create a memory object")
         case "modules":
             loaded = sorted({name.partition(".")[0] for name in sys.modules})
             raise ConfigError(" ".join(loaded))

@@ -94,6 +94,8 @@ def test_a_model_that_cannot_be_loaded_fails_the_job_with_its_sentence(
     [
         ("refuse", "Budget 3 is below the protected tokens."),
         ("oom", OUT_OF_MEMORY),
+        ("oom-allocator", OUT_OF_MEMORY),
+        ("oom-onednn", OUT_OF_MEMORY),
         ("bug", "The run failed (ValueError: first line); the log has the details."),
     ],
 )
