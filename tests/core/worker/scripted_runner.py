@@ -76,6 +76,15 @@ class ScriptedRunner:
         self.info = None
 
 
+FAILURES = {
+    "refuse": ConfigError("Budget 3 is below the protected tokens."),
+    "bug": ValueError("first line\nsecond line"),
+    "oom": OutOfMemoryError("CUDA out of memory"),
+    "oom-allocator": RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+    "oom-onednn": RuntimeError("could not create a memory object"),
+}
+
+
 def _interrupt(word: str, number: int) -> None:
     match word:
         case "hang":
@@ -87,16 +96,8 @@ def _interrupt(word: str, number: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         case "exit":
             os._exit(number)
-        case "refuse":
-            raise ConfigError("Budget 3 is below the protected tokens.")
-        case "bug":
-            raise ValueError("first line\nsecond line")
-        case "oom":
-            raise OutOfMemoryError("CUDA out of memory")
-        case "oom-allocator":
-            raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: ...")
-        case "oom-onednn":
-            raise RuntimeError("could not create a memory object")
+        case _ if word in FAILURES:
+            raise FAILURES[word]
         case "modules":
             loaded = sorted({name.partition(".")[0] for name in sys.modules})
             raise ConfigError(" ".join(loaded))
