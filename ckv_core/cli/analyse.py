@@ -24,6 +24,7 @@ from ckv_core.knobs import KNOBS
 _EPILOG = f"""\
 --prompts is JSON Lines: one object a line with "context" and, optionally, "question" and
 "answer"; other keys are passed over. --json writes one run a line, in the format of `compare`.
+--means writes the means, intervals, heads won and budget curves as one JSON object.
 Intervals are 95 % bootstrap intervals over prompts.
 
 {EXAMPLES}"""
@@ -57,6 +58,7 @@ def register(commands: Commands) -> None:
     add("--alpha", metavar="A", help=KNOBS["alpha"].help)
     add("--greedy", action="store_true", help="also the greedy oracle, which is slow")
     add("--max-new-tokens", type=int, default=32, metavar="T", help=f"1 to {MAX_NEW_TOKENS}")
+    add("--means", metavar="FILE", help="write means and intervals over the prompts as JSON")
     add_model_options(parser)
 
 
@@ -73,6 +75,9 @@ def _analyse(options: argparse.Namespace) -> int:
     )
     requests = [_checked(shared, prompt) for prompt in prompts]
     check_json_path(options.json)
+    if options.means == "-":
+        raise ConfigError("--means takes a file; stdout is for the tables, or for --json -.")
+    check_json_path(options.means, "--means")
     loaded, load_ms = running.load(shared)
     results = []
     for prompt, request in zip(prompts, requests, strict=True):
@@ -92,7 +97,12 @@ def _analyse(options: argparse.Namespace) -> int:
 
         print_results(results, answers)
 
-    running.deliver(options.json, documents, show)
+    def means() -> list[Any]:
+        from ckv_core.means_json import means_json
+
+        return [means_json(results)]
+
+    running.deliver(options.means, means, lambda: running.deliver(options.json, documents, show))
     return 0
 
 

@@ -120,10 +120,10 @@ def read_text(path: str, what: str = "context") -> str:
         ) from None
 
 
-def check_json_path(path: str | None) -> None:
+def check_json_path(path: str | None, option: str = "--json") -> None:
     """Refuse a path that cannot be written before the run rather than after it."""
     if path in (None, "-"):
         return
     target = Path(str(path))
     if target.is_dir() or not target.parent.is_dir():
-        raise ConfigError(f"--json {path!r} is no file in an existing folder; give another path.")
+        raise ConfigError(f"{option} {path!r} is no file in an existing folder; give another path.")

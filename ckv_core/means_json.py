@@ -1,0 +1,77 @@
+"""Means over several prompts as plain JSON values: what `analyse --means` writes; no torch.
+
+docs/result_json.md describes the format. It is for whoever reads it elsewhere; nothing reads it
+back, for it follows from the runs.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ckv_core.events import RunResult
+from ckv_core.laboratory_json import array_json, number_json
+from ckv_core.metrics.against_budget import budget_curves
+from ckv_core.metrics.intervals import Aggregate, HeadWins, Interval, aggregate, interval_note
+
+SCHEMA = 1
+
+
+def means_json(results: Sequence[RunResult]) -> dict[str, Any]:
+    """Every mean and interval of runs of the same variants; draws all of them, which takes seconds.
+
+    Args:
+        results: one per prompt.
+
+    Raises:
+        ConfigError: no run, or their variants differ.
+    """
+    members = aggregate(results)
+    model = results[0].model
+    return {
+        "schema": SCHEMA,
+        "kind": "means",
+        "model": model.name if model else None,
+        "n": len(results),
+        "note": interval_note(len(results)),
+        "variants": [_member_json(member) for member in members],
+        "curves": [
+            {
+                "spec": curve.spec,
+                "alpha": curve.alpha,
+                "unit": curve.unit,
+                "budgets": [budget.amount for budget, _ in curve.points],
+                "variants": [members.index(member) for _, member in curve.points],
+            }
+            for curve in budget_curves(members)
+        ],
+    }
+
+
+def _member_json(member: Aggregate) -> dict[str, Any]:
+    return {
+        "spec": member.spec,
+        "label": member.label,
+        "figures": {key: _interval_json(each) for key, each in member.figures.items()},
+        "head_wins": _wins_json(member.head_wins) if member.head_wins else None,
+        "violations": member.violations,
+        "checked": member.checked,
+        "notes": list(member.notes),
+    }
+
+
+def _interval_json(found: Interval) -> dict[str, Any]:
+    ends = {"low": found.low, "high": found.high}
+    known = {key: None if end is None else number_json(end) for key, end in ends.items()}
+    return {"mean": number_json(found.mean), **known, "n": found.n}
+
+
+def _wins_json(wins: HeadWins) -> dict[str, Any]:
+    return {
+        "count": wins.count,
+        "heads": wins.heads,
+        "share": number_json(wins.share),
+        "n": wins.n,
+        "own": array_json(wins.own.astype(np.float32)),
+        "base": array_json(wins.base.astype(np.float32)),
+    }
