@@ -1,6 +1,8 @@
 """The ablation ladder on screen: its rungs join what was typed, and its chart follows a run."""
 
+import csv
 import dataclasses
+import io
 
 import numpy as np
 import pytest
@@ -16,11 +18,25 @@ from ui.forms import DEFAULT_VARIANTS, FormValues, ladder_bases, with_ladder
 from ui.pages.compare import add_ladder
 
 
+def moved(perturbation, at):
+    """Rung `at` has figures of its own: some heads below the base, a lower final L1."""
+    is_below = np.arange(QUERY_HEADS) < at % QUERY_HEADS
+    factors = np.where(is_below, 0.5, 1 + at / 8).astype(np.float32)
+    return dataclasses.replace(
+        perturbation,
+        head_l1=factors * (perturbation.head_l1 + 1),
+        layer_hidden_l1=perturbation.layer_hidden_l1 / np.float32(at + 1),
+    )
+
+
 def ladder_run(*, rungs: int | None = None):
     base = kept_variant()
     specs = [rung.spec for rung in ladder("snapkv:budget=64")][:rungs]
     variants = [
-        dataclasses.replace(base, spec=spec, critical="+critical" in spec) for spec in specs
+        dataclasses.replace(
+            base, spec=spec, critical="+critical" in spec, perturbation=moved(base.perturbation, at)
+        )
+        for at, spec in enumerate(specs)
     ]
     return dataclasses.replace(done_result(), variants=variants)
 
@@ -56,6 +72,23 @@ def test_the_chart_has_three_bars_per_rung():
     figure = figure_of(run, "ladder", {})
     assert [len(bar.y) for bar in figure.data] == [len(run.variants)] * 3
     assert figure.data[1].x[0] == figure.data[2].x[0] == 100
+
+
+def test_each_bar_and_column_is_the_rungs_own_share_of_the_base():
+    run = ladder_run()
+    base, *_ = moves = [variant.perturbation for variant in run.variants]
+    below = [float((each.head_l1 < base.head_l1).mean()) for each in moves]
+    head = [float(each.head_l1.mean() / base.head_l1.mean()) for each in moves]
+    final = [float(each.final_hidden_l1 / base.final_hidden_l1) for each in moves]
+    assert len(set(head)) == len(set(final)) == len(moves)
+    assert len(set(below)) > 1
+    figure = figure_of(run, "ladder", {})
+    for bar, shares in zip(figure.data, (below, head, final), strict=True):
+        np.testing.assert_allclose(bar.x, 100 * np.array(shares), rtol=1e-5)
+    found = list(csv.DictReader(io.StringIO(ladder_csv(run))))
+    columns = ("heads_below_base", "head_l1_of_base", "final_hidden_l1_of_base")
+    for column, shares in zip(columns, (below, head, final), strict=True):
+        np.testing.assert_allclose([float(row[column]) for row in found], shares, rtol=1e-5)
 
 
 def test_the_bars_of_a_rung_differ_in_colour_and_pattern_on_an_axis_in_the_house_look():
