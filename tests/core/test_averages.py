@@ -35,6 +35,7 @@ def variant(spec: str, final: float | None) -> VariantResult:
             "theta_relaxed": theta,
             "value_mass": theta,
             "sigma_stage1": theta * 0 + np.float32(0.9),
+            "sigma_oracle": theta / 4,
         },
     )
 
@@ -129,5 +130,8 @@ def test_the_bound_per_kv_head_stands_beside_that_of_its_query_heads(capsys) -> 
     cells = dict(zip(re.split(r" {2,}", head), re.split(r" {2,}", row), strict=True))
     heads, groups = (1 + 0.25 + 1 / 3 + 0.75) / 4, (1.5 / 3 + 4 / 7) / 2
     assert cells["L1 / theta"].startswith(f"{heads:.4g} [")
+    assert (cells["sigma > 0.5"], cells["oracle > 0.5"]) == tuple(
+        f"{share} [{share}, {share}]" for share in ("100.0%", "50.0%")
+    )
     assert cells["group L1 / theta"].startswith(f"{groups:.4g} [")
     assert "group" not in printed(capsys, runs({"snapkv": 1.0}, kv_heads=QUERY_HEADS))
