@@ -30,6 +30,10 @@ TOLERANCES = {
     "hidden_norm_l1": (1e-3, 0),
     "head_alpha": (0, 1e-6),
 }
+# L1, L2 and the other oracles agree to 2e-5 where this was written.
+TOLERANCE = (3e-3, 1e-4)
+# Two entries of almost equal loss may be dropped in another order, and then what follows differs.
+GREEDY_TOLERANCE, GREEDY_SHARE = (0.02, 2e-3), 0.75
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
@@ -44,9 +48,13 @@ def test_every_quantity_equals_a_literal_computation(arch: str, scenario: Scenar
     for variant, expected in zip(result.variants[1:], literal, strict=True):
         looked_at |= expected.keys()
         for name, values in expected.items():
-            rtol, atol = TOLERANCES.get(name, (0.02, 2e-3))
+            rtol, atol = TOLERANCES.get(name, TOLERANCE)
             note = f"{variant.spec}: {name}"
             found = variant.analysis[name]
+            if name == "oracle_greedy_l1":
+                agree = np.isclose(found, values, rtol, atol, equal_nan=True)
+                assert agree.mean() >= GREEDY_SHARE, note
+                rtol, atol = GREEDY_TOLERANCE
             np.testing.assert_allclose(found, values, rtol=rtol, atol=atol, err_msg=note)
     assert looked_at == {name for name, q in QUANTITIES.items() if q.group != "forced"}
 

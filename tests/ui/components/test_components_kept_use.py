@@ -56,7 +56,7 @@ def test_an_answer_is_found_in_the_prompt_or_said_to_be_missing(
 
 def test_the_evidence_of_a_span_is_saved_by_layer(open_view: Callable[..., View]) -> None:
     """Of a span that ends after the compressed prompt, the part inside it."""
-    view = open_view(fragment="#span=290-304")
+    view = open_view(fragment="#span=255-304")
     run = small_run()
     value = run.value()
     value["variants"][1]["spec"] = "=HYPERLINK(1)"
@@ -65,7 +65,7 @@ def test_the_evidence_of_a_span_is_saved_by_layer(open_view: Callable[..., View]
     save.focus()
     with view.page.expect_download() as download:
         view.page.keyboard.press("Enter")
-    assert download.value.suggested_filename == "evidence-290-299.csv"
+    assert download.value.suggested_filename == "evidence-255-299.csv"
     with download.value.path().open(encoding="utf-8", newline="") as file:
         head, *rows = csv.reader(file)
     assert head == ["variant", "spec", "layer", "slots_held", "slots", "share", "share_by_chance"]
@@ -75,11 +75,12 @@ def test_the_evidence_of_a_span_is_saved_by_layer(open_view: Callable[..., View]
         for layer in run.evictable
     ]
     for mask, part in zip(run.masks, (rows[:5], rows[5:10], rows[10:]), strict=True):
-        held = mask[list(run.evictable), :, 290:300].sum((1, 2))
-        assert [row[3:5] for row in part] == [[str(count), "30"] for count in held]
+        held = mask[list(run.evictable), :, 255:300].sum((1, 2))
+        assert (held < 135).all()
+        assert [row[3:5] for row in part] == [[str(count), "135"] for count in held]
         kept = RetainedSet.from_mask(mask)
-        shares = evidence_shares(kept, (290, 300), run.evictable, {"window": 32})
-        np.testing.assert_allclose([float(row[5]) for row in part], held / 30)
+        shares = evidence_shares(kept, (255, 300), run.evictable, {"window": 32})
+        np.testing.assert_allclose([float(row[5]) for row in part], held / 135)
         chance = np.mean([float(row[6]) for row in part])
         assert chance == pytest.approx(shares.chance)
 
