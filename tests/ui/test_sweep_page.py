@@ -97,20 +97,31 @@ def test_a_cheap_sweep_starts_at_once():
 def test_a_costly_sweep_asks_first_and_starts_when_confirmed():
     services = ready_services(tokens=4_000)
     page = sweep_page(services)
-    slug, _, *_, confirm, question = page.ask(*SLOW.controls(), "")
+    slug, _, *_, confirm, question, offered = page.ask(*SLOW.controls(), "")
     assert (slug, services.started) == ("", [])
     assert confirm["visible"] is True
     assert question["text"].startswith("This sweep has 29 points and takes about ")
     assert question["text"].endswith("run it?")
-    slug, *_, confirm, question = page.start(*SLOW.controls(), "")
+    slug, *_, confirm, question, _ = page.start(*SLOW.controls(), "", offered)
     assert (slug, confirm["visible"], question["text"]) == (SLUG, False, "")
+
+
+def test_a_sweep_that_changed_after_the_question_is_asked_about_anew():
+    services = ready_services(tokens=4_000)
+    page = sweep_page(services)
+    *_, offered = page.ask(*SLOW.controls(), "")
+    dearer = dataclasses.replace(SLOW, budgets=SLOW.budgets + ", 777")
+    slug, *_, confirm, question, again = page.start(*dearer.controls(), "", offered)
+    assert (slug, services.started, confirm["visible"]) == ("", [], True)
+    assert question["text"] == again != offered
+    assert page.start(*dearer.controls(), "", again)[0] == SLUG
 
 
 def test_another_model_asks_first_for_its_size_is_not_known():
     services = ready_services()
     page = sweep_page(services)
     other = dataclasses.replace(TYPED, model="some/other-model")
-    slug, _, *_, confirm, question = page.ask(*other.controls(), "")
+    slug, _, *_, confirm, question, _ = page.ask(*other.controls(), "")
     assert (slug, services.started, confirm["visible"]) == ("", [], True)
     assert "a larger model takes longer); run it?" in question["text"]
     assert "a larger model takes longer." in page.describe(*other.controls())["text"]
@@ -124,7 +135,7 @@ def test_the_line_tells_points_and_estimate_and_how_it_was_made():
 
 def test_a_prompt_over_the_limit_is_refused_before_it_runs():
     services = ready_services(tokens=130, limit=100)
-    _, notice, *_ = sweep_page(services).start(*TYPED.controls(), "")
+    _, notice, *_ = sweep_page(services).start(*TYPED.controls(), "", "")
     assert "30 over the model's limit of 100" in notice["text"]
     assert services.started == []
 

@@ -59,6 +59,7 @@ class SweepPage:
             self.question = Notice(elem_id="confirm-text")
             self.yes = gr.Button("Run it", variant="primary", elem_id="confirm-yes", scale=0)
             self.no = gr.Button("Not now", elem_id="confirm-no", scale=0)
+        self.offered = gr.Textbox(visible="hidden", elem_id="offered")
         self.block = build_sweep_results(visible=False)
         self._wire_form()
 
@@ -67,9 +68,10 @@ class SweepPage:
         inputs = self.form.inputs()
         started = self._started
         asked = [*inputs, self.source]
+        confirmed = [*asked, self.offered]
         for event in (
             self.run.click(self.ask, asked, started, queue=False, **PRIVATE),
-            self.yes.click(self.start, asked, started, queue=False, **PRIVATE),
+            self.yes.click(self.start, confirmed, started, queue=False, **PRIVATE),
         ):
             event.then(None, [self.slug], None, js=SHOW_ADDRESS, **PRIVATE)
             event.then(self.tail, [self.slug], self._tailed, trigger_mode="multiple", **SHARED)
@@ -99,6 +101,7 @@ class SweepPage:
             self.cancel,
             self.confirm,
             self.question,
+            self.offered,
         ]
 
     @property
@@ -139,29 +142,26 @@ class SweepPage:
     def ask(self, *values: object) -> list[Any]:
         """Start a cheap sweep; ask first where it is costly or nobody knows.
 
-        Takes what `start` takes.
+        Takes the form's values and the run from which it was filled in, or empty.
         """
-        try:
-            form = SweepForm.from_controls(values[:-1])
-            cost = self._cost(form)
-        except CkvError as error:
-            return self._refused(error)
-        if not cost.must_ask:
-            return self.start(*values)
-        asked = said(cost_question(cost), "warn")
-        return ["", SILENT, *[gr.skip()] * 4, gr.update(visible=True), asked]
+        return self.start(*values, "")
 
     def start(self, *values: object) -> list[Any]:
         """Start the sweep, or say in one sentence why not; nothing that was typed changes.
 
-        The last value is the run from which the form was filled in, or empty.
+        The last two values are the run from which the form was filled in, and the cost question
+        that was said yes to; each may be empty. A form that changed since is asked about anew.
         """
-        *controls, source = values
+        *controls, source, agreed = values
         try:
             form = SweepForm.from_controls(controls)
             request = form.request()
             request.validate()
-            self._cost(form)
+            cost = self._cost(form)
+            question = cost_question(cost)
+            if cost.must_ask and agreed != question:
+                shown = [gr.update(visible=True), said(question, "warn"), question]
+                return ["", SILENT, *[gr.skip()] * 4, *shown]
             lineage = made_from(self._services, source, request)
             slug = self._services.start_run(request, lineage)
         except CkvError as error:
@@ -176,6 +176,7 @@ class SweepPage:
             gr.update(interactive=True),
             gr.update(visible=False),
             SILENT,
+            "",
         ]
 
     def describe(self, *values: object) -> dict[str, Any]:
@@ -228,7 +229,7 @@ class SweepPage:
 
     def _refused(self, error: CkvError) -> list[Any]:
         rest = [gr.skip()] * 4
-        return ["", said(str(error), "error"), *rest, gr.update(visible=False), SILENT]
+        return ["", said(str(error), "error"), *rest, gr.update(visible=False), SILENT, ""]
 
 
 def _is_whole_grid(form: SweepForm, asked: CompareRequest) -> bool:
