@@ -17,7 +17,6 @@ from ckv_core.ladder import ladder, ladder_of
 from ckv_core.metrics.chain import check_chain
 from ckv_core.metrics.evidence import held, spans_of
 from ckv_core.readings_json import MAX_PAIRS, readings_json
-from ckv_core.records import PromptInfo, VariantResult
 from ckv_core.result_json import from_json, measured_json, to_json
 from ckv_core.sweep import SweepGrid
 from ckv_core.sweep_reading import (
@@ -28,11 +27,10 @@ from ckv_core.sweep_reading import (
     savings,
     sigma_over_half,
 )
-from ckv_core.variants import VariantSpec
 from tests.core.laboratory_runs import analysed
+from tests.core.made_up_sweeps import full, sweep, sweep_of
 from tests.core.small_result_json import small_run
 from tests.core.test_ladder import result_of
-from tests.core.test_sweep_reading import model, point
 from tests.storage.run_strategies import TEXTS, events
 from tests.storage.whole_runs import assert_same_result, big_events, folded
 
@@ -50,50 +48,6 @@ def read(result: RunResult, *passages: str) -> dict:
 
 def plain(value: float | None) -> float | None:
     return None if value is None or math.isnan(value) else value
-
-
-def measured(text: str) -> VariantResult:
-    """KV head 0 likes alpha 0, KV head 1 likes 0.5; CriticalKV halves everything."""
-    spec = VariantSpec.parse(text)
-    budget, alpha = int(spec.budget.amount), spec.params.get("alpha")
-    misses = [0.0] * 4 if alpha is None else [alpha, alpha, abs(0.5 - alpha), abs(0.5 - alpha)]
-    scale = 64 / budget / (2 if spec.critical else 1)
-    sigma = np.array([[0.4, 0.6, 0.7, 0.8], [np.nan] * 4], np.float32)
-    return replace(
-        point(text, [scale * (1 + miss) for miss in misses]),
-        agreement=min(budget / 600, 1),
-        answer_found=budget > 300,
-        answer_scores={"exact_match": 0.0, "token_f1": 0.5, "edit_similarity": 0.25},
-        analysis={"sigma_stage1": sigma},
-    )
-
-
-def full() -> VariantResult:
-    return VariantResult(spec="full", label="Full cache", method="full", critical=False)
-
-
-def sweep_of(grid: SweepGrid) -> RunResult:
-    prompt = PromptInfo(
-        scenario="regular",
-        token_ids=(1, 2, 3),
-        compressed_tokens=3,
-        pieces=("w1 ", "w2 ", "w3 "),
-        context_tokens=(0, 3),
-    )
-    points = [measured(text) for text in grid.variants() if text != "full"]
-    return RunResult(
-        model=model(2), prompt=prompt, variants=[full(), *points], kind="sweep", finished=True
-    )
-
-
-def sweep() -> RunResult:
-    return sweep_of(
-        SweepGrid(
-            methods=("snapkv", "snapkv+critical", "adakv"),
-            budgets=("64", "128", "512"),
-            alphas=("0", "0.25", "0.5"),
-        )
-    )
 
 
 def test_evidence_is_what_the_commands_count() -> None:

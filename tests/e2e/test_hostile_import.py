@@ -85,11 +85,11 @@ def hostile_files(folder: Path) -> Files:
             "a file in it is over 1 MiB",
         ),
         "length that lies": (with_a_length_that_lies(NOBODY), "it is not a whole zip file"),
-        "path upwards": (rewritten(data, {}, [("../../evil", b"x")]), strange),
-        "absolute path": (rewritten(data, {}, [("/tmp/evil", b"x")]), strange),
-        "path of Windows": (rewritten(data, {}, [("C:\\evil", b"x")]), strange),
+        "path upwards": (rewritten(data, {}, [("../../outside-it", b"x")]), strange),
+        "absolute path": (rewritten(data, {}, [("/tmp/outside-it", b"x")]), strange),
+        "path of Windows": (rewritten(data, {}, [("C:\\outside-it", b"x")]), strange),
         "path in the manifest": (
-            sealed("../../evil00", b"{}"),
+            sealed("../../outside-it0", b"{}"),
             "The manifest is wrong at runs[0].slug",
         ),
         "link to a file": (linked(slug, b"/etc/passwd"), "a file in it is a link"),
@@ -183,7 +183,7 @@ def test_a_hostile_file_is_one_sentence_and_stores_nothing(
     expect(page.get_by_role("button", name="Import runs")).to_be_enabled()
     assert_nothing_ran(page)
     assert page.evaluate("document.documentElement.scrollWidth") <= 430
-    assert list(tmp_path_factory.getbasetemp().rglob("*evil*")) == []
+    assert list(tmp_path_factory.getbasetemp().rglob("*outside-it*")) == []
     with app.client() as client:
         assert client.get("/readyz").status_code == 200
 

@@ -76,7 +76,7 @@ def test_a_sweep_from_a_sweep_names_its_parent(changes, kind):
         page = SweepPage(services, Settings.from_environ({}), models=["m"], examples=[])
     *filled, _, source = page.open(SimpleNamespace(query_params={"from": SWEEP_SLUG}))
     form = dataclasses.replace(SweepForm.from_controls(filled), **changes)
-    page.start(*form.controls(), source)
+    page.ask(*form.controls(), source)
     assert services.lineages == [Lineage(SWEEP_SLUG, kind)]
 
 
