@@ -82,14 +82,21 @@ RUN_TO_MAP = """async () => {
   const map = '#kept[data-state=shown], #kept [data-state=shown]';
   const shown = () => document.querySelector(map) !== null;
   const next = () => new Promise((done) => requestAnimationFrame(done));
-  const buttons = [...document.querySelectorAll('button')];
+  let renewed = false;  // the old map may be gone for less than a frame
+  const observer = new MutationObserver((changes) => {
+    renewed ||= changes.some((each) => each.target.dataset.state === 'loading');
+  });
+  const filter = {attributes: true, attributeFilter: ['data-state'], subtree: true};
+  observer.observe(document.querySelector('#kept').parentElement, filter);
   const start = performance.now();
-  const check = () => { if (performance.now() - start > 120000) throw new Error('no map came'); };
-  buttons.find((each) => each.textContent.trim() === 'Run').click();
-  while (shown()) { check(); await next(); }
-  while (!shown()) { check(); await next(); }
+  document.querySelector('button#run, #run button').click();
+  while (!renewed || !shown()) {
+    if (performance.now() - start > 120000) throw new Error('no map came');
+    await next();
+  }
   await next();  // it is drawn in the frame after
   await next();
+  observer.disconnect();
   return (performance.now() - start) / 1000;
 }"""
 
@@ -226,6 +233,7 @@ def changed_alpha(browser: Browser, url: str, rounds: int) -> list[float]:
         page.locator("#alpha input").fill(f"0.{number + 30}")
         page.locator("#alpha input").blur()
         page.locator("#variants-line", has_text="8 variants").wait_for()
+        page.locator("#run:enabled").wait_for()
         if number:
             page.evaluate("document.querySelector('#kept').scrollIntoView()")
             times.append(page.evaluate(RUN_TO_MAP))
