@@ -16,6 +16,10 @@ from ckv_core.modeling.packed import PackedLinear, pack_linear_maps
 from tests.core.tiny_models import plain_model, tiny_config, tiny_model, tiny_tokenizer
 
 SIZES = st.integers(1, 70)
+# Not `_works()`: where it is wrong, nothing would be packed and nothing would fail.
+needs_onednn = pytest.mark.skipif(
+    not torch.backends.mkldnn.is_available(), reason="this build of PyTorch has no oneDNN"
+)
 
 
 @given(rows=st.integers(1, 40), inputs=SIZES, outputs=SIZES, has_bias=st.booleans())
@@ -36,7 +40,7 @@ def test_a_packed_map_does_what_the_plain_one_does(
     assert torch.equal(found.weight, linear.weight)
 
 
-@pytest.mark.skipif(not packed._works(), reason="this build of PyTorch cannot pack")
+@needs_onednn
 def test_every_linear_map_of_a_cpu_model_is_packed_and_holds_its_weight_once() -> None:
     loaded, plain = tiny_model("llama"), plain_model("llama")
     linear = [name for name, part in plain.named_modules() if isinstance(part, nn.Linear)]
@@ -49,7 +53,7 @@ def test_every_linear_map_of_a_cpu_model_is_packed_and_holds_its_weight_once() -
     assert len(linear) == 3 * 7 + 1
 
 
-@pytest.mark.skipif(not packed._works(), reason="this build of PyTorch cannot pack")
+@needs_onednn
 def test_a_weight_is_given_back_before_the_next_one_is_packed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -66,7 +70,7 @@ def test_a_weight_is_given_back_before_the_next_one_is_packed(
     assert alive == [6, 5, 4, 3, 2, 1]
 
 
-@pytest.mark.skipif(not packed._works(), reason="this build of PyTorch cannot pack")
+@needs_onednn
 def test_a_head_that_shares_the_embedding_is_packed_and_the_weights_file_is_let_go(
     tmp_path: Path,
 ) -> None:
@@ -92,6 +96,11 @@ def test_what_cannot_be_packed_stays_as_it_is(reason: str, monkeypatch: pytest.M
     before = model[0]
     pack_linear_maps(model)
     assert model[0] is before
+
+
+@needs_onednn
+def test_a_build_with_onednn_packs() -> None:
+    assert packed._works()
 
 
 def test_operators_that_compute_something_else_are_not_used(
