@@ -60,7 +60,7 @@ def _plain_variant(variant: VariantResult) -> dict[str, object]:
             "head_l1": array_key(measured.head_l1),
             "base_head_l1": array_key(measured.base_head_l1),
             "layer_hidden_l1": array_key(measured.layer_hidden_l1),
-            "kl": repr(measured.kl),
+            "kl": repr(measured.kl + 0.0),  # SQLite has no negative zero
         }
     return fields
 
