@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from ckv_core.errors import ConfigError, PromptError
 from ckv_core.knobs import KnobValue
@@ -10,14 +10,16 @@ from ckv_core.own_indices import OwnIndices
 from ckv_core.variants import VariantSpec
 
 Scenario = Literal["regular", "context-only"]
-SCENARIOS: tuple[Scenario, ...] = ("regular", "context-only")
+SCENARIOS: tuple[Scenario, ...] = get_args(Scenario)
 # A sweep is a run of many variants that only measures: no kept sets, usually no generation.
 Kind = Literal["compare", "sweep"]
-KINDS: tuple[Kind, ...] = ("compare", "sweep")
+KINDS: tuple[Kind, ...] = get_args(Kind)
 # bounds: quantities of heads and layers, with oracles; forced: every method on the full cache's
 # own continuation; greedy: the slow oracle. See quantities.py.
 Analysis = Literal["bounds", "forced", "greedy"]
-ANALYSES: tuple[Analysis, ...] = ("bounds", "forced", "greedy")
+ANALYSES: tuple[Analysis, ...] = get_args(Analysis)
+DEVICES = ("auto", "cpu", "cuda")
+DTYPES = ("auto", "float32", "bfloat16", "float16")
 DEFAULT_MODEL = "SmolLM2-135M-Instruct"
 MAX_VARIANTS = 16
 MAX_SWEEP_POINTS = 256
@@ -88,18 +90,16 @@ class CompareRequest:
             ConfigError: a setting out of range.
         """
         for name, text in (
-            ("context", self.context),
             ("question", self.question),
             ("reference answer", self.answer),
             *(("follow-up question", text) for text in self.follow_ups),
         ):
             check_text(name, text)
-        if not self.context.strip():
-            raise PromptError("The context is empty; paste or upload a text first.")
+        check_context(self.context)
         checks = {
             "scenario": (self.scenario, SCENARIOS),
-            "device": (self.device, ("auto", "cpu", "cuda")),
-            "dtype": (self.dtype, ("auto", "float32", "bfloat16", "float16")),
+            "device": (self.device, DEVICES),
+            "dtype": (self.dtype, DTYPES),
             "kind": (self.kind, KINDS),
         }
         for name, (value, known) in checks.items():
@@ -141,6 +141,17 @@ class CompareRequest:
             raise ConfigError(f"A run takes up to {MAX_FOLLOW_UPS} follow-up questions.")
         if not all(text.strip() for text in self.follow_ups):
             raise ConfigError("A follow-up question is empty; write it or remove it.")
+
+
+def check_context(text: str) -> None:
+    """Refuse a context that is empty, or that `check_text` refuses.
+
+    Raises:
+        PromptError: says which.
+    """
+    check_text("context", text)
+    if not text.strip():
+        raise PromptError("The context is empty; paste or upload a text first.")
 
 
 def check_text(name: str, text: str) -> None:

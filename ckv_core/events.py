@@ -5,7 +5,7 @@ The command line, the recorder and the pages all hold a `RunResult`, whole or st
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Literal
+from typing import Literal, get_args
 
 from ckv_core.config import Kind
 from ckv_core.knobs import KnobValue
@@ -22,7 +22,7 @@ from ckv_core.records import (
 )
 
 Stage = Literal["load", "prefill", "score", "select", "decode", "analyse"]
-STAGES: tuple[Stage, ...] = ("load", "prefill", "score", "select", "decode", "analyse")
+STAGES: tuple[Stage, ...] = get_args(Stage)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ckv_core.config import DEFAULT_MODEL
+from ckv_core.config import DEFAULT_MODEL, DEVICES
 from ckv_core.errors import ConfigError
 from ckv_core.logs import STYLES, Style
 from ui.limits import Limits
@@ -100,8 +100,8 @@ def _port(text: str | None) -> int:
 
 
 def _device(text: str) -> str:
-    if text not in ("auto", "cpu", "cuda"):
-        raise ConfigError(f"CKV_DEVICE must be auto, cpu or cuda, got {text!r}.")
+    if text not in DEVICES:
+        raise ConfigError(f"CKV_DEVICE must be one of {', '.join(DEVICES)}; got {text!r}.")
     return text
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
-from ckv_core.config import DEFAULT_MODEL, SCENARIOS
+from ckv_core.config import DEFAULT_MODEL, DTYPES, SCENARIOS
 from ckv_core.errors import CkvError, ConfigError, PromptError
 from ckv_core.ladder import ladder
 from ckv_core.own_indices import OwnIndices
@@ -47,7 +47,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--dtype",
         default="auto",
-        choices=("auto", "float32", "bfloat16", "float16"),
+        choices=DTYPES,
         help="auto: float32 on CPU, the checkpoint's own type on CUDA",
     )
     add("--json", metavar="FILE|-", help="write the result as JSON; - for stdout")

@@ -5,8 +5,8 @@ from itertools import pairwise
 
 from transformers import PreTrainedTokenizerBase
 
-from ckv_core.config import Scenario, check_text
-from ckv_core.errors import ModelError, PromptError
+from ckv_core.config import Scenario, check_context, check_text
+from ckv_core.errors import ModelError
 from ckv_core.records import PromptInfo
 
 _PROBE = "ckv-probe-7f3a"  # a word that no template contains or changes
@@ -39,10 +39,8 @@ def build_prompt(
         PromptError: empty or invalid text.
         ModelError: the chat template or tokenizer cannot say where the context ends.
     """
-    check_text("context", context)
+    check_context(context)
     check_text("question", question)
-    if not context.strip():
-        raise PromptError("The context is empty; paste or upload a text first.")
     body = context + _SEPARATOR + question if question.strip() else context
     rendered = _render(tokenizer, body)
     ids, spans = _encode(tokenizer, rendered)

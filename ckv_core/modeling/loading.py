@@ -13,16 +13,12 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar
 
+from ckv_core.config import DEVICES, DTYPES
 from ckv_core.errors import ConfigError, ModelError
 from ckv_core.modeling.capability import check_config
 from ckv_core.modeling.checkpoint import Checkpoint, find_checkpoint
 from ckv_core.modeling.loaded import LoadedModel, wrap_model
 from ckv_core.modeling.sources import Report
-
-__all__ = ["DEVICES", "DTYPES", "LoadedModel", "load_model", "load_tokenizer"]
-
-DEVICES = ("auto", "cpu", "cuda")
-DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
 def silent(_sentence: str) -> None:
@@ -92,10 +88,7 @@ def _read_model(checkpoint: Checkpoint, place: str, dtype: str) -> PreTrainedMod
             str(checkpoint.folder), **_gguf_keyword(checkpoint), **settings
         )
     except torch.OutOfMemoryError as error:
-        raise ModelError(
-            f"{checkpoint.name!r} does not fit into the GPU's memory; choose dtype bfloat16 or "
-            "device cpu."
-        ) from error
+        raise _too_large(checkpoint) from error
     except Exception as error:  # transformers raises what it likes; the file's name must be said
         raise _unreadable(checkpoint, "weights", error) from error
     model: PreTrainedModel
@@ -114,10 +107,14 @@ def _check_complete(checkpoint: Checkpoint, model: PreTrainedModel, info: dict[s
         )
     places = set(map(str, getattr(model, "hf_device_map", {}).values()))
     if places & {"cpu", "disk"}:
-        raise ModelError(
-            f"{checkpoint.name!r} does not fit into the GPU's memory; choose dtype bfloat16 or "
-            "device cpu."
-        )
+        raise _too_large(checkpoint)
+
+
+def _too_large(checkpoint: Checkpoint) -> ModelError:
+    return ModelError(
+        f"{checkpoint.name!r} does not fit into the GPU's memory; choose dtype bfloat16 or "
+        "device cpu."
+    )
 
 
 def _read_config(checkpoint: Checkpoint) -> PreTrainedConfig:

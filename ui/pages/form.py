@@ -7,7 +7,7 @@ from typing import Any
 import gradio as gr
 from gradio.components import Component
 
-from ckv_core.config import MAX_FOLLOW_UPS, MAX_NEW_TOKENS, MAX_VARIANTS
+from ckv_core.config import DTYPES, MAX_FOLLOW_UPS, MAX_NEW_TOKENS, MAX_VARIANTS
 from ui.examples import Example
 from ui.forms import (
     ADVANCED_KNOBS,
@@ -21,10 +21,11 @@ from ui.forms import (
 from ui.pages.knob_controls import knob_control
 from ui.pages.parts import Notice, OwnBar
 from ui.pages.prompt_controls import (
-    DEVICE_CHOICES,
     Controls,
     build_examples,
     build_prompt,
+    device_control,
+    model_control,
     scenario_control,
 )
 
@@ -40,7 +41,6 @@ ANALYSIS_INFO = (
     "Greedy oracle: entries dropped one by one by the true head L1; slow, seconds to minutes "
     "per variant."
 )
-DTYPE_CHOICES = ["auto", "float32", "bfloat16", "float16"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,14 +97,7 @@ def form_updates(form: FormValues) -> list[Any]:
 
 
 def _build_run_controls(controls: dict[str, Any], models: Sequence[str], model: str) -> Notice:
-    controls["model"] = gr.Dropdown(
-        list(models),
-        value=model,
-        label="Model",
-        info="Choose one, or type a Hugging Face id or a local folder and press Enter.",
-        allow_custom_value=True,
-        elem_id="model",
-    )
+    controls["model"] = model_control(models, model)
     model_line = Notice(elem_id="model-line")
     controls["variants"] = gr.CheckboxGroup(
         variant_choices(),
@@ -150,21 +143,14 @@ def _build_more(controls: dict[str, Any], device: str) -> tuple[Component, gr.Bu
             for knob in ADVANCED_KNOBS:
                 controls[knob.name] = knob_control(knob)
             controls["dtype"] = gr.Dropdown(
-                DTYPE_CHOICES,
+                list(DTYPES),
                 value="auto",
                 label="Number type",
                 info="auto: float32 on CPU, the checkpoint's own on CUDA.",
                 elem_id="dtype",
                 min_width=220,
             )
-            controls["device"] = gr.Dropdown(
-                DEVICE_CHOICES,
-                value=device,
-                label="Device",
-                info="auto: CUDA if there is one.",
-                elem_id="device",
-                min_width=220,
-            )
+            controls["device"] = device_control(device)
         controls["ignore_eos"] = gr.Checkbox(
             label="Go on after the end-of-text token",
             info="All variants then generate equally many tokens.",

@@ -1,4 +1,4 @@
-"""The controls that both forms have: examples, context, question, reference answer, scenario."""
+"""The controls that both forms have: examples, prompt, scenario, model and device."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from typing import Any
 
 import gradio as gr
 
+from ckv_core.config import DEVICES
 from ui.examples import Example
 from ui.pages.parts import ContextBar
 
@@ -13,7 +14,6 @@ SCENARIO_CHOICES = [
     ("Context and question are compressed", "regular"),
     ("Context only; the question is read afterwards", "context-only"),
 ]
-DEVICE_CHOICES = ["auto", "cpu", "cuda"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,4 +99,30 @@ def scenario_control() -> gr.Radio:
         label="Scenario",
         info="What the methods may evict from.",
         elem_id="scenario",
+    )
+
+
+def model_control(models: Sequence[str], model: str) -> gr.Dropdown:
+    """Which model reads the prompt; any other than those offered can be typed."""
+    return gr.Dropdown(
+        list(models),
+        value=model,
+        label="Model",
+        info="Choose one, or type a Hugging Face id or a local folder and press Enter.",
+        allow_custom_value=True,
+        elem_id="model",
+        scale=3,
+        min_width=260,
+    )
+
+
+def device_control(device: str) -> gr.Dropdown:
+    """Where the model runs."""
+    return gr.Dropdown(
+        list(DEVICES),
+        value=device,
+        label="Device",
+        info="auto: CUDA if there is one.",
+        elem_id="device",
+        min_width=120,
     )

@@ -10,10 +10,11 @@ from ckv_core.config import MAX_NEW_TOKENS, MAX_SWEEP_POINTS
 from ui.examples import Example
 from ui.pages.parts import Notice
 from ui.pages.prompt_controls import (
-    DEVICE_CHOICES,
     Controls,
     build_examples,
     build_prompt,
+    device_control,
+    model_control,
     scenario_control,
 )
 from ui.sweep_forms import SWEEP_CONTROLS, SweepForm, method_choices
@@ -54,24 +55,8 @@ def build_sweep_form(
 
 def _build_model(controls: dict[str, Any], models: Sequence[str], model: str, device: str) -> None:
     with gr.Row():
-        controls["model"] = gr.Dropdown(
-            list(models),
-            value=model,
-            label="Model",
-            info="Choose one, or type a name and press Enter.",
-            allow_custom_value=True,
-            elem_id="model",
-            scale=3,
-            min_width=260,
-        )
-        controls["device"] = gr.Dropdown(
-            DEVICE_CHOICES,
-            value=device,
-            label="Device",
-            info="auto: CUDA if there is one.",
-            elem_id="device",
-            min_width=120,
-        )
+        controls["model"] = model_control(models, model)
+        controls["device"] = device_control(device)
 
 
 def _build_grid(controls: dict[str, Any]) -> None:
