@@ -18,8 +18,8 @@ from storage.repository import RunMissingError
 from ui.access import AccessError
 from ui.api import Api
 from ui.limits import LimitError
+from ui.route_answers import NO_STORE
 
-NO_STORE = {"Cache-Control": "no-store"}
 STATUSES: dict[type[CkvError], int] = {
     ConfigError: 400,
     PromptError: 400,

@@ -7,11 +7,12 @@ from importlib.resources import files
 
 import plotly.graph_objects as go
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from ui.charts.catalog import figure_of
 from ui.live_runs import RunSnapshot
+from ui.route_answers import NO_STORE, missing
 from ui.slugs import read_index
 from ui.strips import forced_value
 
@@ -19,7 +20,6 @@ NO_CHART = "There is no such chart of this run."
 NO_STRIP = "There is no such strip of this run."
 # A finished run never changes, but a newer app may draw it in another way.
 BRIEF = {"Cache-Control": "private, max-age=60"}
-CHANGING = {"Cache-Control": "no-store"}
 
 
 def figure_routes(find: Callable[[Request], RunSnapshot | None]) -> list[Route]:
@@ -32,17 +32,17 @@ def figure_routes(find: Callable[[Request], RunSnapshot | None]) -> list[Route]:
     def figure(request: Request) -> Response:
         snapshot = find(request)
         if snapshot is None:
-            return _missing(NO_CHART)
+            return missing(NO_CHART)
         found = figure_of(snapshot.result, request.path_params["name"], request.query_params)
         return figure_response(found, _caching(snapshot))
 
     def forced(request: Request) -> Response:
         snapshot = find(request)
         if snapshot is None:
-            return _missing(NO_STRIP)
+            return missing(NO_STRIP)
         value = forced_value(snapshot.result, read_index(request.path_params["index"]))
         if value is None:
-            return _missing(NO_STRIP)
+            return missing(NO_STRIP)
         return JSONResponse(value, headers=_caching(snapshot))
 
     return [
@@ -55,7 +55,7 @@ def figure_routes(find: Callable[[Request], RunSnapshot | None]) -> list[Route]:
 def figure_response(figure: go.Figure | None, headers: dict[str, str]) -> Response:
     """A figure as JSON; 404 for None."""
     if figure is None:
-        return _missing(NO_CHART)
+        return missing(NO_CHART)
     return Response(figure.to_json(), media_type="application/json", headers=headers)
 
 
@@ -68,12 +68,8 @@ def _plotly(_: Request) -> Response:
     )
 
 
-def _missing(sentence: str) -> Response:
-    return PlainTextResponse(sentence, 404, headers=CHANGING)
-
-
 def _caching(snapshot: RunSnapshot) -> dict[str, str]:
-    return BRIEF if snapshot.is_final else CHANGING
+    return BRIEF if snapshot.is_final else NO_STORE
 
 
 @functools.cache

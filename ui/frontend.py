@@ -21,15 +21,13 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ui.route_answers import IMMUTABLE
 from ui.theme import ASSETS as OWN_ASSETS
 
 FRONTEND = Path(gradio.__file__).parent / "templates" / "frontend"
 ASSETS = FRONTEND / "assets"
 # Their names hold a hash of what they say.
-HEADERS = {
-    "Cache-Control": "private, max-age=31536000, immutable",
-    "Vary": "Accept-Encoding",
-}
+HEADERS = IMMUTABLE | {"Vary": "Accept-Encoding"}
 PACKED_FILES = 256  # a page needs about 60
 PACKED_TYPES = frozenset({".js", ".css", ".svg", ".ttf"})
 TYPE_REACH = 1000  # characters from a component's name to its script

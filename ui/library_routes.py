@@ -6,10 +6,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from ckv_core.errors import CkvError, StorageError
+from ui.route_answers import NO_STORE
 from ui.run_query import read_slugs
 from ui.services import Services
 
-NO_STORE = {"Cache-Control": "no-store"}
 # No form of another site can send this type, and no script can without being asked for first.
 IMPORT_TYPE = "application/octet-stream"
 

@@ -8,6 +8,7 @@ from starlette.responses import HTMLResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ui.header import TITLE, header_html
+from ui.route_answers import NO_STORE
 from ui.theme import ASSETS
 
 NO_PAGE = "There is no page at this address."
@@ -76,7 +77,7 @@ def missing_page(sentence: str) -> HTMLResponse:
     """The page, in the look of the app."""
     text = html.escape(sentence)
     page = _PAGE.format(title=TITLE, style=_style(), header=header_html(""), sentence=text)
-    return HTMLResponse(page, 404, {"Cache-Control": "no-store"})
+    return HTMLResponse(page, 404, NO_STORE)
 
 
 def _navigates(scope: Scope) -> bool:

@@ -11,9 +11,8 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from ckv_core.errors import CkvError
+from ui.route_answers import NO_STORE
 from ui.services import Services
-
-NO_STORE = {"Cache-Control": "no-store"}
 
 
 def operation_routes(services: Services) -> list[Route]:

@@ -13,14 +13,12 @@ from ui.live_runs import RunSnapshot
 from ui.llm_comparator import NO_PAIR, comparable_pairs, comparator_json
 from ui.report import build_report
 from ui.report_contents import read_groups
+from ui.route_answers import NO_RUN, NO_STORE, missing
 from ui.services import Services
 from ui.slugs import read_index
 
-NO_RUN = "There is no run of this name."
 NOT_YET = "This run is not over yet."
 BUSY = "Other reports are being made; try again in a moment."
-# Notes, tags and the report's looks may change after the run.
-HEADERS = {"Cache-Control": "no-store"}
 AT_A_TIME = 2
 
 
@@ -37,7 +35,7 @@ def report_routes(services: Services, find: Callable[[Request], RunSnapshot | No
     def report(request: Request, run: RunSnapshot) -> Response:
         without = read_groups(request.query_params.get("without", ""))
         if not room.acquire(blocking=False):
-            return PlainTextResponse(BUSY, 503, headers={**HEADERS, "Retry-After": "5"})
+            return PlainTextResponse(BUSY, 503, headers={**NO_STORE, "Retry-After": "5"})
         try:
             data = build_report(run, services.library.notes(run.slug), without)
         finally:
@@ -47,7 +45,7 @@ def report_routes(services: Services, find: Callable[[Request], RunSnapshot | No
     def comparator(request: Request, run: RunSnapshot) -> Response:
         pairs = comparable_pairs(run.result)
         if not pairs:
-            return PlainTextResponse(NO_PAIR, 404, headers=HEADERS)
+            return missing(NO_PAIR)
         first = _index(request, "a", pairs[0][0])
         second = _index(request, "b", pairs[0][1])
         value = comparator_json(run, services.library.notes(run.slug), first, second)
@@ -58,11 +56,11 @@ def report_routes(services: Services, find: Callable[[Request], RunSnapshot | No
         def handle(request: Request) -> Response:
             run = find(request)
             if run is None or not run.is_final:
-                return PlainTextResponse(NOT_YET if run else NO_RUN, 404, headers=HEADERS)
+                return missing(NOT_YET if run else NO_RUN)
             try:
                 return answer(request, run)
             except CkvError as error:
-                return PlainTextResponse(str(error), 422, headers=HEADERS)
+                return PlainTextResponse(str(error), 422, headers=NO_STORE)
 
         return handle
 
@@ -78,5 +76,6 @@ def _index(request: Request, name: str, default: int) -> int:
 
 
 def _download(data: bytes, name: str, media_type: str) -> Response:
-    headers = {**HEADERS, "Content-Disposition": f'attachment; filename="{name}"'}
+    # Notes, tags and the report's looks may change after the run.
+    headers = {**NO_STORE, "Content-Disposition": f'attachment; filename="{name}"'}
     return Response(data, media_type=media_type, headers=headers)

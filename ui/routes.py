@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from ckv_core.errors import CkvError
@@ -24,16 +24,13 @@ from ui.charts.tables import (
 from ui.figure_routes import figure_routes
 from ui.operations import operation_routes
 from ui.report_routes import report_routes
+from ui.route_answers import IMMUTABLE, NO_RUN, NO_STORE, missing
 from ui.services import RunSnapshot, Services
 from ui.shares import COOKIE_PREFIX, COOKIES
 from ui.slugs import is_slug, read_index
 from ui.summary_csv import summary_csv
 from ui.views import prompt_value
 
-# A finished run never changes; a login stands before it, so no shared cache may keep it.
-IMMUTABLE = {"Cache-Control": "private, max-age=31536000, immutable"}
-CHANGING = {"Cache-Control": "no-store"}
-NO_RUN = "There is no run of this name."
 NO_SHARE = "This link opens nothing (any more); ask the one who sent it for a new one."
 NOT_YET = "This run has no such data yet."
 TABLES: dict[str, Callable[[RunResult], str]] = {
@@ -83,8 +80,8 @@ class RunRoutes:
         except CkvError:
             slug = None
         if slug is None:
-            return _missing(NO_SHARE)
-        response = RedirectResponse(f"/run?id={slug}", 303, CHANGING)
+            return missing(NO_SHARE)
+        response = RedirectResponse(f"/run?id={slug}", 303, NO_STORE)
         if self._services.with_logins:
             given = [name.removeprefix(COOKIE_PREFIX) for name in request.cookies]
             others = [each for each in given if is_slug(each) and each != slug]
@@ -103,10 +100,10 @@ class RunRoutes:
         """Token texts of the prompt and where the context lies in it."""
         snapshot = self.find(request)
         if snapshot is None:
-            return _missing(NO_RUN)
+            return missing(NO_RUN)
         prompt = snapshot.result.prompt
         if prompt is None:
-            return _missing(NOT_YET)
+            return missing(NOT_YET)
         return JSONResponse(prompt_value(prompt), headers=_caching(snapshot))
 
     def retained(self, request: Request) -> Response:
@@ -116,22 +113,22 @@ class RunRoutes:
         """
         slug = request.path_params["slug"]
         if not is_slug(slug):
-            return _missing(NO_RUN)
+            return missing(NO_RUN)
         try:
             kept = self._services.retained(slug, read_index(request.path_params["index"]))
         except CkvError:
-            return _missing(NO_RUN)
+            return missing(NO_RUN)
         if kept is None:
-            return _missing(NOT_YET)
+            return missing(NOT_YET)
         return Response(kept.bits, media_type="application/octet-stream", headers=IMMUTABLE)
 
     def result_json(self, request: Request) -> Response:
         """The whole run in the documented schema."""
         snapshot = self.find(request)
         if snapshot is None:
-            return _missing(NO_RUN)
+            return missing(NO_RUN)
         if not snapshot.result.variants:
-            return _missing(NOT_YET)
+            return missing(NOT_YET)
         text = json.dumps(to_json(snapshot.result, (snapshot.request.answer,)))
         return Response(
             text,
@@ -143,15 +140,15 @@ class RunRoutes:
         """The run as a bundle, to be imported elsewhere."""
         snapshot = self.find(request)
         if snapshot is None:
-            return _missing(NO_RUN)
+            return missing(NO_RUN)
         if not snapshot.is_final:
-            return _missing(NOT_YET)
+            return missing(NOT_YET)
         try:
             data = self._services.export_bundle([snapshot.slug])
         except CkvError as error:
-            return _missing(str(error))
+            return missing(str(error))
         headers = {
-            **CHANGING,
+            **NO_STORE,
             "Content-Disposition": f'attachment; filename="ckv-{snapshot.slug}.zip"',
         }
         return Response(data, media_type="application/zip", headers=headers)
@@ -162,7 +159,7 @@ class RunRoutes:
         def handle(request: Request) -> Response:
             snapshot = self.find(request)
             if snapshot is None:
-                return _missing(NO_RUN)
+                return missing(NO_RUN)
             return Response(
                 TABLES[name](snapshot.result),
                 media_type="text/csv; charset=utf-8",
@@ -181,20 +178,16 @@ class RunRoutes:
 
 
 def _healthz(_: Request) -> Response:
-    return JSONResponse({"ok": True}, headers=CHANGING)
+    return JSONResponse({"ok": True}, headers=NO_STORE)
 
 
 def _short_link(request: Request) -> Response:
     slug = request.path_params["slug"]
-    return RedirectResponse(f"/run?id={slug}", 307) if is_slug(slug) else _missing(NO_RUN)
-
-
-def _missing(sentence: str) -> Response:
-    return PlainTextResponse(sentence, 404, headers=CHANGING)
+    return RedirectResponse(f"/run?id={slug}", 307) if is_slug(slug) else missing(NO_RUN)
 
 
 def _caching(snapshot: RunSnapshot) -> dict[str, str]:
-    return IMMUTABLE if snapshot.is_final else CHANGING
+    return IMMUTABLE if snapshot.is_final else NO_STORE
 
 
 def _download(snapshot: RunSnapshot, name: str) -> dict[str, str]:

@@ -11,6 +11,7 @@ from ui.aggregate import SeveralRuns, load_together
 from ui.charts.aggregate import AGGREGATE_CHARTS, means_csv, wins_csv
 from ui.charts.budget_means import budgets_csv
 from ui.figure_routes import NO_CHART, figure_response
+from ui.route_answers import NO_STORE
 from ui.services import Services
 
 TABLES: dict[str, Callable[[SeveralRuns], str]] = {
@@ -18,34 +19,35 @@ TABLES: dict[str, Callable[[SeveralRuns], str]] = {
     "means": means_csv,
     "wins": wins_csv,
 }
-# A run of several may be deleted or no longer shared.
-HEADERS = {"Cache-Control": "no-store"}
 
 
 def several_routes(services: Services) -> list[Route]:
-    """All of them; each answers GET and runs in a worker thread."""
+    """All of them; each answers GET and runs in a worker thread.
+
+    Nothing is kept: a run of several may be deleted or no longer shared.
+    """
 
     def figure(request: Request) -> Response:
         chart = AGGREGATE_CHARTS.get(request.path_params["name"])
         if chart is None:
-            return PlainTextResponse(NO_CHART, 404, HEADERS)
+            return PlainTextResponse(NO_CHART, 404, NO_STORE)
         try:
             found = load_together(services, request.path_params["slugs"])
         except CkvError as error:
-            return PlainTextResponse(str(error), 404, HEADERS)
-        return figure_response(chart.figure(found, request.query_params), HEADERS)
+            return PlainTextResponse(str(error), 404, NO_STORE)
+        return figure_response(chart.figure(found, request.query_params), NO_STORE)
 
     def csv_of(name: str) -> Callable[[Request], Response]:
         def handle(request: Request) -> Response:
             try:
                 found = load_together(services, request.path_params["slugs"])
             except CkvError as error:
-                return PlainTextResponse(str(error), 404, HEADERS)
+                return PlainTextResponse(str(error), 404, NO_STORE)
             disposition = f'attachment; filename="ckv-several-{name}.csv"'
             return Response(
                 TABLES[name](found),
                 media_type="text/csv; charset=utf-8",
-                headers={**HEADERS, "Content-Disposition": disposition},
+                headers={**NO_STORE, "Content-Disposition": disposition},
             )
 
         return handle

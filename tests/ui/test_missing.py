@@ -11,7 +11,8 @@ from starlette.testclient import TestClient
 
 from tests.ui.page_fakes import FakeServices
 from ui.missing import NO_PAGE, MissingPages
-from ui.routes import NO_RUN, build_routes
+from ui.route_answers import NO_RUN
+from ui.routes import build_routes
 
 READER = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 HOSTILE = "<script>alert(1)</script> & co"
