@@ -8,9 +8,9 @@ from typing import Any
 from ckv_core.cli import running
 from ckv_core.cli.options import (
     EXAMPLES,
-    LADDER_HELP,
     Commands,
     add_model_options,
+    add_variant_options,
     check_json_path,
     chosen_variants,
     given_defaults,
@@ -19,7 +19,6 @@ from ckv_core.cli.options import (
 )
 from ckv_core.config import MAX_NEW_TOKENS, CompareRequest
 from ckv_core.errors import CkvError, ConfigError, PromptError
-from ckv_core.knobs import KNOBS
 
 _EPILOG = f"""\
 --prompts is JSON Lines: one object a line with "context" and, optionally, "question" and
@@ -52,10 +51,7 @@ def register(commands: Commands) -> None:
     add("--prompts", metavar="FILE", help="JSON Lines of context, question and answer")
     add("--question", default="", metavar="TEXT", help="for every --context")
     add("--answer", default="", metavar="TEXT", help="reference answer for every --context")
-    add("--variant", action="append", metavar="SPEC", help="repeat for several; default: full")
-    add("--ladder", metavar="SPEC", help=LADDER_HELP)
-    add("--budget", metavar="N|N%", help=KNOBS["budget"].help.replace("%", "%%"))
-    add("--alpha", metavar="A", help=KNOBS["alpha"].help)
+    add_variant_options(parser)
     add("--greedy", action="store_true", help="also the greedy oracle, which is slow")
     add("--max-new-tokens", type=int, default=32, metavar="T", help=f"1 to {MAX_NEW_TOKENS}")
     add("--means", metavar="FILE", help="write means and intervals over the prompts as JSON")

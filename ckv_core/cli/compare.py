@@ -9,10 +9,10 @@ from ckv_core.cli import running
 from ckv_core.cli.evidence import check_evidence, print_evidence
 from ckv_core.cli.options import (
     EXAMPLES,
-    LADDER_HELP,
-    OWN_HELP,
     Commands,
     add_model_options,
+    add_prompt_options,
+    add_variant_options,
     check_json_path,
     chosen_variants,
     given_defaults,
@@ -23,7 +23,6 @@ from ckv_core.cli.options import (
 from ckv_core.cli.tables import number, print_generation, print_head, print_ladder, share
 from ckv_core.config import ANALYSES, MAX_NEW_TOKENS, CompareRequest
 from ckv_core.events import RunResult
-from ckv_core.knobs import KNOBS
 from ckv_core.quantities import QUANTITIES
 from ckv_core.records import VariantResult
 
@@ -37,22 +36,22 @@ def register(commands: Commands) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.set_defaults(command=_compare)
+    add_prompt_options(parser)
+    add_variant_options(parser)
     add = parser.add_argument
-    add("--context", required=True, metavar="FILE|-", help="UTF-8 text file, or - for stdin")
-    add("--question", default="", metavar="TEXT", help="asked about the context")
-    add("--answer", default="", metavar="TEXT", help="reference answer to look for in the output")
-    add("--variant", action="append", metavar="SPEC", help="repeat for several; default: full")
-    add("--own", action="append", metavar="FILE", help=OWN_HELP)
-    add("--ladder", metavar="SPEC", help=LADDER_HELP)
-    add("--budget", metavar="N|N%", help=KNOBS["budget"].help.replace("%", "%%"))
-    add("--alpha", metavar="A", help=KNOBS["alpha"].help)
+    add(
+        "--own",
+        action="append",
+        metavar="FILE",
+        help="kept positions in JSON, docs/own_indices.md: one more variant each; repeat for several",
+    )
     add("--max-new-tokens", type=int, default=64, metavar="T", help=f"1 to {MAX_NEW_TOKENS}")
     add("--ignore-eos", action="store_true", help="go on after the end-of-sequence token")
     add(
         "--evidence",
         action="append",
         metavar="TEXT",
-        help="words of the context: how many slots still hold them, and by chance; repeatable",
+        help="words of the context: how many slots still hold them, and by chance; repeat for several",
     )
     add("--analyse", metavar="LIST", help=f"also measure, of {','.join(ANALYSES)}")
     add(

@@ -9,6 +9,7 @@ from typing import Any, NoReturn, TypeAlias
 
 from ckv_core.config import DEFAULT_MODEL, DTYPES, SCENARIOS
 from ckv_core.errors import CkvError, ConfigError, PromptError
+from ckv_core.knobs import KNOBS
 from ckv_core.ladder import ladder
 from ckv_core.own_indices import OwnIndices
 from ckv_core.own_indices_json import read_own_indices
@@ -22,8 +23,7 @@ SPEC is METHOD[+critical|+critical_auto][:key=value,...], for example:
   snapkv+critical:preset=kvpress
 `python -m ckv_core methods` lists methods and keys.
 """
-OWN_HELP = "kept positions in JSON, docs/own_indices.md: one more variant each; repeat for several"
-LADDER_HELP = "add the controls that tell un-pooling, value norm and alpha apart, over this base"
+_LADDER_HELP = "add the controls that tell un-pooling, value norm and alpha apart, over this base"
 
 
 class Parser(argparse.ArgumentParser):
@@ -36,6 +36,23 @@ class Parser(argparse.ArgumentParser):
 
 # What add_subparsers gives has no public name, and is generic for the type checker only.
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
+
+
+def add_prompt_options(parser: argparse.ArgumentParser) -> None:
+    """--context, --question and --answer of a command with one prompt."""
+    add = parser.add_argument
+    add("--context", required=True, metavar="FILE|-", help="UTF-8 text file, or - for stdin")
+    add("--question", default="", metavar="TEXT", help="asked about the context")
+    add("--answer", default="", metavar="TEXT", help="reference answer to look for in the output")
+
+
+def add_variant_options(parser: argparse.ArgumentParser) -> None:
+    """--variant, --ladder, --budget and --alpha, which `chosen_variants` reads."""
+    add = parser.add_argument
+    add("--variant", action="append", metavar="SPEC", help="repeat for several; default: full")
+    add("--ladder", metavar="SPEC", help=_LADDER_HELP)
+    add("--budget", metavar="N|N%", help=KNOBS["budget"].help.replace("%", "%%"))
+    add("--alpha", metavar="A", help=KNOBS["alpha"].help)
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
