@@ -43,7 +43,7 @@ def register(commands: Commands) -> None:
         "--own",
         action="append",
         metavar="FILE",
-        help="kept positions in JSON, docs/own_indices.md: one more variant each; repeat for several",
+        help="kept positions in JSON, docs/own_indices.md: one more variant each; repeatable",
     )
     add("--max-new-tokens", type=int, default=64, metavar="T", help=f"1 to {MAX_NEW_TOKENS}")
     add("--ignore-eos", action="store_true", help="go on after the end-of-sequence token")
@@ -51,7 +51,7 @@ def register(commands: Commands) -> None:
         "--evidence",
         action="append",
         metavar="TEXT",
-        help="words of the context: how many slots still hold them, and by chance; repeat for several",
+        help="words of the context: how many slots still hold them, and by chance; repeatable",
     )
     add("--analyse", metavar="LIST", help=f"also measure, of {','.join(ANALYSES)}")
     add(
