@@ -14,24 +14,12 @@ from ckv_core.errors import StorageError
 from storage import bundle_reader, repository
 from storage.bundle import FORMAT, VERSION, entry_name, is_same_content, run_json, write_bundle
 from storage.bundle_import import ImportReport, import_bundle
-from storage.database import Database, open_database
+from storage.database import Database
 from storage.recorder import Recorder
 from tests.storage.run_strategies import events
-from tests.storage.whole_runs import assert_same_result, big_events, folded
+from tests.storage.whole_runs import assert_same_result, big_events, folded, load
 
 REQUEST = CompareRequest(context="The long text.", question="What?", answer="This.")
-
-
-@pytest.fixture
-def here(database):
-    return database
-
-
-@pytest.fixture(scope="module")
-def there(new_url):
-    opened = open_database(new_url())
-    yield opened
-    opened.close()
 
 
 def made(database: Database, stream=None, title: str = "") -> str:
@@ -42,11 +30,6 @@ def made(database: Database, stream=None, title: str = "") -> str:
         recorder.apply(slug, event)
     recorder.finish(slug)
     return slug
-
-
-def load(database: Database, slug: str):
-    with database.read() as session:
-        return repository.load_run(session, slug)
 
 
 def exported(database: Database, *slugs: str) -> bytes:

@@ -14,29 +14,17 @@ from ckv_core.errors import StorageError
 from storage.bundle import FORMAT, MAX_RUNS, VERSION, entry_name
 from storage.bundle_import import import_bundle
 from storage.bundle_reader import MAX_MANIFEST_BYTES
-from storage.database import Database, open_database
+from storage.database import Database
 from tests.storage.test_bundle import (
     assert_refused,
     exported,
-    load,
     made,
     run_count,
     run_text,
     sealed,
     zipped,
 )
-
-
-@pytest.fixture
-def here(database):
-    return database
-
-
-@pytest.fixture(scope="module")
-def there(new_url):
-    opened = open_database(new_url())
-    yield opened
-    opened.close()
+from tests.storage.whole_runs import load
 
 
 @pytest.fixture(scope="module")

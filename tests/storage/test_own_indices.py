@@ -1,7 +1,6 @@
 """Kept positions that came with a request: stored, listed without, exported and imported."""
 
 import json
-from contextlib import closing
 
 import pytest
 from hypothesis import given, settings
@@ -11,22 +10,17 @@ from sqlalchemy import select, text
 from ckv_core.config import CompareRequest
 from ckv_core.errors import StorageError
 from ckv_core.own_indices_json import read_own_indices
-from storage import library, repository
+from storage import library
 from storage.bundle import is_same_content, run_json, write_bundle
 from storage.bundle_import import import_bundle
-from storage.database import open_database
 from storage.models import Run
 from storage.recorder import Recorder
 from tests.core.own_files import document, own_variants
 from tests.storage.test_bundle import sealed
+from tests.storage.whole_runs import load
 
 OWN = read_own_indices(document([[[0, 2], []], None], "<b>Mine</b>"))
 REQUEST = CompareRequest(context="The long text.", variants=("full",), own_indices=OWN)
-
-
-def load(database, slug: str):
-    with database.read() as session:
-        return repository.load_run(session, slug)
 
 
 @settings(max_examples=40, deadline=None)
@@ -49,12 +43,6 @@ def test_a_run_without_any_stores_nothing(database):
     Recorder(database).create(CompareRequest(context="c"))
     with database.read() as session:
         assert session.execute(text("SELECT own_indices FROM prompts")).scalar() is None
-
-
-@pytest.fixture(scope="module")
-def there(new_url):
-    with closing(open_database(new_url())) as made:
-        yield made
 
 
 def failed_run(database, asked: CompareRequest) -> str:

@@ -14,12 +14,12 @@ import pytest
 
 from ckv_core.config import CompareRequest
 from ckv_core.errors import StorageError
-from storage import repository, server_lock
+from storage import server_lock
 from storage.database import Database, open_database
 from storage.recorder import Recorder
-from storage.records import StoredRun
 from storage.server_lock import only_server
 from tests.postgresql_server import PostgresqlServer
+from tests.storage.whole_runs import load
 from tests.ui.scripted_services import ENDLESS, end_of, generating, make_client, wait_until
 from tests.ui.scripted_services import request as scripted
 from ui.live_runs import ELSEWHERE, RunSnapshot
@@ -81,11 +81,6 @@ def other_process(url: str) -> Iterator[tuple[subprocess.Popen, str]]:
 
 def text_of(view: RunSnapshot) -> str:
     return view.result.variants[0].text
-
-
-def load(database: Database, slug: str) -> StoredRun:
-    with database.read() as session:
-        return repository.load_run(session, slug)
 
 
 def test_runs_of_a_living_server_are_left_alone_and_those_of_a_killed_one_failed(services, url):

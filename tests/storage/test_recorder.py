@@ -12,12 +12,11 @@ from sqlalchemy import text
 from ckv_core.config import CompareRequest
 from ckv_core.errors import StorageError
 from ckv_core.events import Generated, Progress, VariantFinished
-from storage import library, repository
+from storage import library
 from storage.database import Database
 from storage.recorder import Recorder
-from storage.records import StoredRun
 from tests.storage.run_strategies import TEXTS, events
-from tests.storage.whole_runs import assert_same_result, big_events, folded
+from tests.storage.whole_runs import assert_same_result, big_events, folded, load
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 REQUEST = CompareRequest(context="A long text.", question="What?", variants=("full", "snapkv"))
@@ -28,11 +27,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
-
-
-def load(database: Database, slug: str) -> StoredRun:
-    with database.read() as session:
-        return repository.load_run(session, slug)
 
 
 def purge(database: Database, slug: str) -> None:

@@ -1,4 +1,4 @@
-"""What a stream of events adds up to, when two results are equal, one run of a fixed size."""
+"""Whole runs: what events add up to, what is stored, when two are equal, one of a fixed size."""
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from ckv_core.records import (
     RetainedSet,
     VariantResult,
 )
+from storage import repository
+from storage.database import Database
+from storage.records import StoredRun
 
 
 def folded(stream: list[RunEvent]) -> RunResult:
@@ -27,6 +30,11 @@ def folded(stream: list[RunEvent]) -> RunResult:
     for event in stream:
         result.apply(event)
     return result
+
+
+def load(database: Database, slug: str) -> StoredRun:
+    with database.read() as session:
+        return repository.load_run(session, slug)
 
 
 def assert_same_result(left: RunResult, right: RunResult) -> None:
