@@ -20,7 +20,7 @@ from storage.records import (
     RunSummary,
     VariantBar,
 )
-from storage.repository import RunMissingError
+from storage.repository import missing_run
 
 TITLE_LIMIT = 200
 NOTE_LIMIT = 10_000
@@ -283,7 +283,7 @@ def _living_keys(session: Session, slugs: Sequence[str]) -> list[int]:
     keys = {row.slug: row.id for row in session.execute(living.with_for_update())}  # others wait
     for slug in slugs:
         if slug not in keys:
-            raise RunMissingError(f"There is no run {slug!r}; it may have been deleted.")
+            raise missing_run(slug)
     return list(keys.values())
 
 

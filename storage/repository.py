@@ -27,6 +27,11 @@ class RunMissingError(StorageError):
     """No run has that slug (any more)."""
 
 
+def missing_run(slug: str) -> RunMissingError:
+    """What to raise where a run is not there, or not for whoever asks."""
+    return RunMissingError(f"There is no run {slug!r}; it may have been deleted.")
+
+
 # --- reading ----------------------------------------------------------------------------
 
 
@@ -42,7 +47,7 @@ def load_run(session: Session, slug: str) -> StoredRun:
         .where(Run.slug == slug, Run.deleted_at.is_(None))
     ).one_or_none()
     if found is None:
-        raise _missing(slug)
+        raise missing_run(slug)
     run, prompt = found
     variants = session.scalars(
         select(Variant).where(Variant.run_id == run.id).order_by(Variant.position)
@@ -100,7 +105,7 @@ def load_notes(session: Session, slug: str) -> RunNotes:
     statement = select(Run.id, Run.note).where(Run.slug == slug, Run.deleted_at.is_(None))
     row = session.execute(statement).one_or_none()
     if row is None:
-        raise _missing(slug)
+        raise missing_run(slug)
     tags = session.scalars(select(Tag.name).where(Tag.run_id == row.id).order_by(Tag.name))
     return RunNotes(row.note, tuple(tags))
 
@@ -114,7 +119,7 @@ def run_owner(session: Session, slug: str) -> str | None:
     statement = select(Run.id, Run.owner).where(Run.slug == slug, Run.deleted_at.is_(None))
     row = session.execute(statement).one_or_none()
     if row is None:
-        raise _missing(slug)
+        raise missing_run(slug)
     _, owner = row
     return owner
 
@@ -225,10 +230,6 @@ def _end(session: Session, run_id: int, values: dict[str, object]) -> None:
     """Write an end state, and make what was generated findable."""
     session.execute(update(Run).where(Run.id == run_id).values(values))
     search.index_run(session, run_id)
-
-
-def _missing(slug: str) -> RunMissingError:
-    return RunMissingError(f"There is no run {slug!r}; it may have been deleted.")
 
 
 def _changed(result: object) -> int:

@@ -10,7 +10,7 @@ from sqlalchemy import CursorResult, func, select, update
 from sqlalchemy.orm import Session
 
 from storage.models import Run, ShareLink
-from storage.repository import RunMissingError
+from storage.repository import missing_run
 
 TOKEN_BYTES = 32
 
@@ -48,7 +48,7 @@ def create_share(
     """
     run_id = session.scalar(select(Run.id).where(Run.slug == slug))
     if run_id is None:
-        raise RunMissingError(f"There is no run {slug!r}; it may have been deleted.")
+        raise missing_run(slug)
     token = secrets.token_urlsafe(TOKEN_BYTES)
     session.add(
         ShareLink(

@@ -11,7 +11,6 @@ from gradio.context import LocalContext
 from ckv_core.errors import CkvError
 from storage import repository
 from storage.database import Database
-from storage.repository import RunMissingError
 
 SCOPE_KEY = "ckv.viewer"
 LOGIN_NEEDED = "Log in to do this; a share link only shows its run."
@@ -80,7 +79,7 @@ class Access:
         with self._database.read() as session:
             owner = repository.run_owner(session, slug)
         if owner is None or owner != viewer.user:
-            raise RunMissingError(f"There is no run {slug!r}; it may have been deleted.")
+            raise repository.missing_run(slug)
 
     def may_change(self, slug: str) -> bool:
         """Whether the viewer may do more with a run than read it."""
