@@ -24,13 +24,14 @@ from ui.pages.runs import RunsPage
 from ui.pages.sweep import SweepPage
 from ui.routes import build_routes
 from ui.services import Services
+from ui.sessions import lifespan
 from ui.settings import Settings
 from ui.several_routes import several_routes
 from ui.theme import ASSETS, CSS_PATHS, FAVICON_PATH, build_theme
 
 PAGE_CSS = [ASSETS / f"{name}.css" for name in ("pages", "sweep", "library")]
-# Gradio keeps the last values of every component of every session in memory.
-SESSIONS = 64
+# 12 KiB each. A page whose session was dropped loses the choices that its menus have got since.
+SESSIONS = 1000
 WAITING_EVENTS = 256
 
 
@@ -85,6 +86,7 @@ def launch_options(services: Services, settings: Settings) -> dict[str, Any]:
                 Middleware(MissingPages),
                 Middleware(Preloads),
             ],
+            "lifespan": lifespan,
             "docs_url": None,
             "redoc_url": None,
             "openapi_url": None,
