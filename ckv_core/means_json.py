@@ -12,28 +12,37 @@ import numpy as np
 from ckv_core.events import RunResult
 from ckv_core.laboratory_json import array_json, number_json
 from ckv_core.metrics.against_budget import budget_curves
-from ckv_core.metrics.intervals import Aggregate, HeadWins, Interval, aggregate, interval_note
+from ckv_core.metrics.intervals import (
+    Aggregate,
+    HeadWins,
+    Interval,
+    aggregate_joined,
+    interval_note,
+)
+from ckv_core.metrics.joining import join
 
 SCHEMA = 1
 
 
 def means_json(results: Sequence[RunResult]) -> dict[str, Any]:
-    """Every mean and interval of runs of the same variants; draws all of them, which takes seconds.
+    """Every mean and interval of several runs; draws all of them, which takes seconds.
 
     Args:
-        results: one per prompt.
+        results: oldest first; of a variant that is twice on one prompt the last counts.
 
     Raises:
-        ConfigError: no run, or their variants differ.
+        ConfigError: no run, other models, or no variant in common.
     """
-    members = aggregate(results)
-    model = results[0].model
+    joined = join(results)
+    members = aggregate_joined(joined)
+    model = joined.model
     return {
         "schema": SCHEMA,
         "kind": "means",
         "model": model.name if model else None,
-        "n": len(results),
-        "note": interval_note(len(results)),
+        "n": joined.n,
+        "note": interval_note(joined.n, joined.fewest),
+        "notes": joined.notes,
         "variants": [_member_json(member) for member in members],
         "curves": [
             {
@@ -52,6 +61,7 @@ def _member_json(member: Aggregate) -> dict[str, Any]:
     return {
         "spec": member.spec,
         "label": member.label,
+        "n": member.joined.n,
         "figures": {key: _interval_json(each) for key, each in member.figures.items()},
         "head_wins": _wins_json(member.head_wins) if member.head_wins else None,
         "violations": member.violations,

@@ -1,13 +1,13 @@
-"""Several runs taken together: which may be, and the variants that all of them have. No Gradio."""
+"""Several runs taken together: which may be, and the means of their variants. No Gradio."""
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ckv_core import sweep_reading
 from ckv_core.errors import ConfigError
-from ckv_core.events import RunResult
-from ckv_core.metrics.intervals import Aggregate, aggregate, interval_note
+from ckv_core.metrics.intervals import Aggregate, aggregate_joined, interval_note
+from ckv_core.metrics.joining import join
 from ckv_core.quantities import QUANTITIES
 from ui.charts.measured import unit_name
 from ui.live_runs import RunSnapshot
@@ -50,20 +50,18 @@ LABORATORY_FIGURES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SeveralRuns:
-    """What the runs have in common.
+    """Runs of one model over their prompts.
 
     Attributes:
         model: of all runs.
         n: prompts that differ.
-        members: one per variant that every run has, the full cache left out.
-        places: of each member in the first run, whose colours and markers are kept.
+        members: one per variant, the full cache left out.
         notes: sentences on what limits the figures.
     """
 
     model: str
     n: int
     members: list[Aggregate]
-    places: list[int]
     notes: list[str]
 
     def known(self, figures: Sequence[Figure]) -> list[Figure]:
@@ -97,72 +95,26 @@ def load_together(services: Services, text: object) -> SeveralRuns:
 
 
 def take_together(runs: Sequence[RunSnapshot]) -> SeveralRuns:
-    """Finished runs over their prompts, per variant that all of them have.
+    """Finished runs over their prompts, whichever of them each variant is in.
 
     Raises:
         ConfigError: says why the runs cannot be taken together.
     """
-    _check(runs)
-    distinct, notes = _distinct(runs)
-    specs = _common_specs(distinct)
-    n = len(distinct)
-    if note := interval_note(n):
-        notes.append(note)
-    if len({run.request.scenario for run in distinct}) > 1:
-        notes.append("The runs mix the scenarios regular and context-only.")
-    if len({run.request.max_new_tokens for run in distinct}) > 1:
-        notes.append("The runs generate different numbers of tokens, which moves agreement.")
-    members = aggregate([_with_only(run.result, specs) for run in distinct])
-    notes += dict.fromkeys(member.alpha_note for member in members if member.alpha_note)
-    first = distinct[0].result
-    at = {variant.spec: place for place, variant in enumerate(first.variants)}
-    return SeveralRuns(
-        model=first.model.name if first.model else "",
-        n=n,
-        members=members,
-        places=[at[member.spec] for member in members],
-        notes=notes,
-    )
-
-
-def _check(runs: Sequence[RunSnapshot]) -> None:
     if len(runs) < 2:
         raise ConfigError("Choose at least two runs to take together.")
     for run in runs:
         if run.state != "done" or run.result.model is None:
             raise ConfigError(f"Run {run.slug} is not done; leave it out or wait for its end.")
-    models = {(run.result.model.name, run.result.model.sha256) for run in runs if run.result.model}
-    if len(models) > 1:
-        names = ", ".join(sorted({name for name, _ in models}))
-        raise ConfigError(
-            f"The runs are of {len(models)} different models ({names}); their figures have no "
-            "common scale. Choose runs of one model."
-        )
-
-
-def _distinct(runs: Sequence[RunSnapshot]) -> tuple[list[RunSnapshot], list[str]]:
-    """The first run of each prompt, and a note on those left out."""
-    first: dict[tuple[int, ...], RunSnapshot] = {}
-    for run in runs:
-        first.setdefault(run.result.prompt.token_ids if run.result.prompt else (), run)
-    left = len(runs) - len(first)
-    if not left:
-        return list(first.values()), []
-    note = f"{left} of {len(runs)} runs repeat a prompt of another run and are left out."
-    return list(first.values()), [note]
-
-
-def _common_specs(runs: Sequence[RunSnapshot]) -> list[str]:
-    common = set.intersection(*({v.spec for v in run.result.variants} for run in runs))
-    specs = [v.spec for v in runs[0].result.variants if v.spec in common and v.method != "full"]
-    if not specs:
-        raise ConfigError(
-            "The runs have no variant in common; run the same methods with the same budget, alpha "
-            "and knobs on each prompt."
-        )
-    return specs
-
-
-def _with_only(result: RunResult, specs: Sequence[str]) -> RunResult:
-    by_spec = {variant.spec: variant for variant in result.variants}
-    return replace(result, variants=[by_spec[spec] for spec in specs])
+    joined = join([run.result for run in sorted(runs, key=lambda run: run.created_at)])
+    notes = list(joined.notes)
+    if note := interval_note(joined.n, joined.fewest):
+        notes.append(note)
+    if len({run.request.max_new_tokens for run in runs}) > 1:
+        notes.append("The runs generate different numbers of tokens, which moves agreement.")
+    members = [each for each in aggregate_joined(joined) if each.joined.place]
+    if not members:
+        raise ConfigError("The runs have the full cache alone; add methods to compare with it.")
+    notes += dict.fromkeys(member.alpha_note for member in members if member.alpha_note)
+    return SeveralRuns(
+        model=joined.model.name if joined.model else "", n=joined.n, members=members, notes=notes
+    )

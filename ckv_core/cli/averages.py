@@ -11,10 +11,11 @@ from ckv_core.metrics.evidence import held, spans_of
 from ckv_core.metrics.intervals import (
     Aggregate,
     Interval,
-    aggregate,
+    aggregate_joined,
     interval_note,
     mean_interval,
 )
+from ckv_core.metrics.joining import join, newest_of_each
 from ckv_core.quantities import QUANTITIES
 
 
@@ -22,24 +23,30 @@ def print_results(results: Sequence[RunResult], answers: Sequence[str]) -> None:
     """All tables.
 
     Args:
-        results: runs of the same variants, one per prompt.
+        results: runs of the same variants; of a prompt that is there twice the last counts.
         answers: reference answer of each; empty for none.
     """
-    model = results[0].model
+    joined = join(results)
+    chosen = newest_of_each(results)
+    results, answers = [results[at] for at in chosen], [answers[at] for at in chosen]
+    model = joined.model
     tokens = [result.prompt.tokens for result in results if result.prompt]
     if model is not None:
         print(
-            f"{model.name} ({model.dtype}, {model.device}); {len(results)} prompts of "
+            f"{model.name} ({model.dtype}, {model.device}); {_counted(joined.n)} of "
             f"{min(tokens):,} to {max(tokens):,} tokens"
         )
-    print(interval_note(len(results)) or "mean [95 % bootstrap interval over prompts]")
-    found = aggregate(results)
+    told = interval_note(joined.n, joined.fewest)
+    print(told or "mean [95 % bootstrap interval over prompts]")
+    for note in joined.notes:
+        print(f"note: {note}")
+    found = aggregate_joined(joined)
     _print_distances(found)
     _print_budgets(found)
     _print_ladders(results)
     print_bounds(found)
     _print_forced(found)
-    _print_generation(results, found)
+    _print_generation(found)
     _print_quantities(found)
     if any(answer.strip() for answer in answers):
         _print_evidence(results, answers)
@@ -74,6 +81,10 @@ def _print_budgets(found: Sequence[Aggregate]) -> None:
                 if points
             ],
         )
+
+
+def _counted(prompts: int) -> str:
+    return f"{prompts} prompt{'' if prompts == 1 else 's'}"
 
 
 def _amount(budget: Budget) -> float:
@@ -146,15 +157,15 @@ def _print_forced(found: Sequence[Aggregate]) -> None:
         print_table(("variant", "same first choice", "KL", "rank"), rows)
 
 
-def _print_generation(results: Sequence[RunResult], found: Sequence[Aggregate]) -> None:
+def _print_generation(found: Sequence[Aggregate]) -> None:
     """Each variant's own text against the full cache's and the reference answer."""
     scores = {k: label for k, label in SCORES.items() if any(k in each.figures for each in found)}
     if not scores and not any("agreement" in each.figures for each in found):
         return
     print(GENERATION_TITLE)
     rows = []
-    for at, each in enumerate(found):
-        variants = [result.variants[at] for result in results]
+    for each in found:
+        variants = each.joined.variants
         compared = sum(variant.agreement is not None for variant in variants)
         first = [v.first_difference + 1 for v in variants if v.first_difference is not None]
         rows.append(

@@ -3,11 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ckv_core.errors import ConfigError
+from ckv_core.identity import Settings
 from ckv_core.knobs import Budget
 from ckv_core.metrics.intervals import Aggregate, Interval
-from ckv_core.sweep_reading import spec_without
-from ckv_core.variants import VariantSpec
 
 # Budgets of different units share no axis. Unit of `Budget` -> what an axis says.
 BUDGET_UNITS = {
@@ -19,13 +17,14 @@ BUDGET_UNITS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BudgetCurve:
-    """One method and alpha over the budgets that its SPECs ask for, in one unit.
+    """One method with the same settings over the budgets that are asked for, in one unit.
 
     Attributes:
-        spec: their SPEC without the budget.
+        spec: one SPEC of theirs, without the budget.
         label: of the method; alpha is in `alpha`.
-        alpha: None where the method takes none.
+        alpha: None where the method takes none or no run says it.
         unit: of `BUDGET_UNITS`.
+        place: of these settings among those of all variants.
         points: by rising budget.
     """
 
@@ -33,6 +32,7 @@ class BudgetCurve:
     label: str
     alpha: float | None
     unit: str
+    place: int
     points: tuple[tuple[Budget, Aggregate], ...]
 
     def values(self, key: str) -> list[tuple[Budget, Interval]]:
@@ -41,31 +41,23 @@ class BudgetCurve:
 
 
 def budget_curves(members: Sequence[Aggregate]) -> list[BudgetCurve]:
-    """The curves of several prompts, in the order of their variants; no figure is read.
-
-    Of two variants that ask for the same budget the first counts.
-    """
-    heads: dict[tuple[str, str], tuple[str, float | None]] = {}
-    found: dict[tuple[str, str], dict[Budget, Aggregate]] = {}
+    """The curves of several prompts, in the order of their variants; no figure is read."""
+    found: dict[tuple[Settings, str], dict[Budget, Aggregate]] = {}
     for member in members:
-        try:
-            variant = VariantSpec.parse(member.spec)
-            budget = variant.budget
-        except ConfigError:  # own indices and the full cache have no budget
-            continue
-        key = (spec_without(member.spec, "budget"), budget.unit)
-        alpha = variant.params.get("alpha")
-        heads[key] = (member.label, None if alpha is None else float(alpha))
-        found.setdefault(key, {}).setdefault(budget, member)
+        identity = member.joined.identity
+        if (budget := identity.budget) is not None:  # own indices and the full cache have none
+            found.setdefault((identity.settings, budget.unit), {})[budget] = member
     return [
         BudgetCurve(
-            spec=spec,
-            label=heads[spec, unit][0],
-            alpha=heads[spec, unit][1],
+            spec=first.joined.curve_spec,
+            label=first.label,
+            alpha=settings.alpha,
             unit=unit,
+            place=first.joined.place,
             points=tuple(sorted(points.items(), key=lambda point: point[0].amount)),
         )
-        for (spec, unit), points in found.items()
+        for (settings, unit), points in found.items()
+        for first in [next(iter(points.values()))]
     ]
 
 

@@ -14,6 +14,7 @@ from scipy.stats import bootstrap
 from ckv_core.errors import ConfigError
 from ckv_core.events import RunResult
 from ckv_core.metrics.chain import check_chain, mean_tightness, over_half, shared_kv_heads
+from ckv_core.metrics.joining import Joined, JoinedVariant, join
 from ckv_core.quantities import QUANTITIES
 from ckv_core.records import VariantResult
 from ckv_core.sweep_reading import FIGURES
@@ -121,7 +122,8 @@ class Aggregate:
         violations: (prompt, head) pairs with sigma over 0.5 where the chain
             L1 <= theta <= theta-hat <= relaxed does not hold; None if the bounds were not measured.
         checked: such pairs in all.
-        alpha_note: set where the prompts' bounds speak of stage 1 with different alphas.
+        alpha_note: set where the prompts' bounds may speak of stage 1 with different alphas.
+        joined: what it is a mean of.
     """
 
     spec: str
@@ -132,6 +134,7 @@ class Aggregate:
     checked: int = 0
     notes: tuple[str, ...] = field(default=())
     alpha_note: str | None = None
+    joined: JoinedVariant
 
 
 def mean_interval(values: Sequence[float]) -> Interval:
@@ -159,10 +162,20 @@ def mean_interval(values: Sequence[float]) -> Interval:
     return Interval(mean, float(found.low), float(found.high), n)
 
 
-def interval_note(n: int) -> str | None:
-    """Why there is no interval; None where there is one."""
+def interval_note(n: int, fewest: int | None = None) -> str | None:
+    """Why there is no interval; None where there is one.
+
+    Args:
+        n: prompts.
+        fewest: of the variant that was run on the fewest of them.
+    """
     if n >= MIN_PROMPTS:
-        return None
+        if fewest is None or fewest >= MIN_PROMPTS:
+            return None
+        return (
+            f"An interval needs at least {MIN_PROMPTS} prompts; where n is less there is only a "
+            "mean."
+        )
     return (
         f"{n} prompt{'' if n == 1 else 's'}: an interval needs at least {MIN_PROMPTS}, so only "
         "means are shown."
@@ -170,22 +183,22 @@ def interval_note(n: int) -> str | None:
 
 
 def aggregate(results: Sequence[RunResult]) -> list[Aggregate]:
-    """Every variant of runs of the same variants on several prompts.
+    """Every variant of several runs over its prompts; see `join` for what is one variant.
 
     Raises:
-        ConfigError: no run, or their variants differ.
+        ConfigError: no run, other models, or no variant in common.
     """
-    if not results:
-        raise ConfigError("There is nothing to average; run at least one prompt.")
-    specs = [variant.spec for variant in results[0].variants]
-    if any([variant.spec for variant in result.variants] != specs for result in results):
-        raise ConfigError("The runs have different variants; average runs of the same ones.")
-    rows = zip(*(result.variants for result in results), strict=True)
-    kv_heads = shared_kv_heads(results[0].model)
-    return [_aggregate(variants, kv_heads) for variants in rows]
+    return aggregate_joined(join(results))
 
 
-def _aggregate(variants: Sequence[VariantResult], kv_heads: int | None) -> Aggregate:
+def aggregate_joined(found: Joined) -> list[Aggregate]:
+    """The same of runs whose `notes` the caller wants too."""
+    kv_heads = shared_kv_heads(found.model)
+    return [_aggregate(each, kv_heads) for each in found.variants]
+
+
+def _aggregate(joined: JoinedVariant, kv_heads: int | None) -> Aggregate:
+    variants = joined.variants
     readers: dict[str, Callable[[VariantResult], float | None]] = {
         **{key: figure.read for key, figure in FIGURES.items()},
         "improved_heads": _improved,
@@ -199,23 +212,27 @@ def _aggregate(variants: Sequence[VariantResult], kv_heads: int | None) -> Aggre
         for key, read in readers.items()
     }
     figures = Intervals({key: values for key, values in known.items() if values})
-    notes = tuple(
-        f"{key}: known in {figures.prompts(key)} of {len(variants)} prompts."
-        for key in figures
-        if figures.prompts(key) < len(variants)
-    )
     alpha_note = _alpha_note(variants)
     violations, checked = _chain(variants)
     return Aggregate(
-        spec=variants[0].spec,
+        spec=joined.spec,
         label=variants[0].label,
         figures=figures,
         head_wins=_head_wins(variants),
         violations=violations,
         checked=checked,
-        notes=notes if alpha_note is None else (alpha_note, *notes),
+        notes=(*([alpha_note] if alpha_note else []), *_partial_notes(figures, len(variants))),
         alpha_note=alpha_note,
+        joined=joined,
     )
+
+
+def _partial_notes(figures: Intervals, n: int) -> Iterator[str]:
+    """A sentence for each figure that only some prompts have."""
+    for key in figures:
+        if (known := figures.prompts(key)) < n:
+            few = ", too few for an interval" if known < MIN_PROMPTS <= n else ""
+            yield f"{key}: known in {known} of {n} prompts{few}."
 
 
 def _improved(variant: VariantResult) -> float | None:
@@ -224,17 +241,21 @@ def _improved(variant: VariantResult) -> float | None:
 
 def _alpha_note(variants: Sequence[VariantResult]) -> str | None:
     """SPEC and params of a method without CriticalKV do not tell such runs apart."""
-    bounded = [variant for variant in variants if "sigma_stage1" in variant.analysis]
-    read = _mean_of("stage1_alpha")
-    # A SPEC of CriticalKV names its alpha, or asks for one per KV head.
-    alphas = {read(variant) for variant in bounded if not variant.critical}
-    if len(alphas) < 2:
-        return None
-    told = sorted("not recorded" if alpha is None else f"{alpha:g}" for alpha in alphas)
-    return (
-        f"The runs' alphas of stage 1 differ ({', '.join(told)}), and sigma, theta-hat and relaxed "
-        "theta of methods without CriticalKV with them; average runs of one alpha to read these."
-    )
+    bounded = [v for v in variants if "sigma_stage1" in v.analysis and not v.critical]
+    alphas = set(map(_mean_of("stage1_alpha"), bounded))
+    of = "sigma, theta-hat and relaxed theta of methods without CriticalKV"
+    if len(alphas) > 1:
+        told = sorted("not recorded" if alpha is None else f"{alpha:g}" for alpha in alphas)
+        return (
+            f"The runs' alphas of stage 1 differ ({', '.join(told)}), and {of} with them; average "
+            "runs of one alpha to read these."
+        )
+    if None in alphas and len(bounded) > 1:
+        return (
+            f"The alpha of stage 1 is not recorded in these runs, so {of} may be means over "
+            "different alphas."
+        )
+    return None
 
 
 def _mean_of(name: str) -> Callable[[VariantResult], float | None]:

@@ -1,17 +1,29 @@
 """What `analyse` prints of several prompts: the final layer against the budget, the bounds."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from ckv_core.cli.averages import print_results
+from ckv_core.errors import ConfigError
 from ckv_core.events import RunResult
+from ckv_core.knobs import KnobValue
 from ckv_core.metrics.against_budget import budget_curves, varied_units
 from ckv_core.metrics.intervals import aggregate, mean_interval
 from ckv_core.records import ModelInfo, Perturbation, PromptInfo, VariantResult
+from ckv_core.variants import VariantSpec
 
 QUERY_HEADS = 4
+
+
+def resolved(spec: str) -> dict[str, KnobValue]:
+    """As the engine records them; none of what is no SPEC."""
+    try:
+        return dict(VariantSpec.parse(spec).params)
+    except ConfigError:
+        return {}
 
 
 def variant(spec: str, final: float | None) -> VariantResult:
@@ -28,6 +40,7 @@ def variant(spec: str, final: float | None) -> VariantResult:
         label=spec.partition(":")[0],
         method=spec.partition(":")[0].partition("+")[0],
         critical="+" in spec,
+        params=resolved(spec),
         perturbation=None if final is None else measured,
         analysis={
             "theta": theta,
@@ -64,7 +77,7 @@ def runs(finals: dict[str, float | None], prompts: int = 5, kv_heads: int = 2) -
     return [
         RunResult(
             model=model,
-            prompt=prompt,
+            prompt=replace(prompt, token_ids=(at,)),
             variants=[
                 variant(spec, None if final is None else final + at)
                 for spec, final in finals.items()

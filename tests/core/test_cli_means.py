@@ -1,6 +1,7 @@
 """Known values in every cell of what `analyse` prints; all are means over two prompts."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,9 @@ def show(monkeypatch, capsys, tmp_path: Path):
 
     def run(first: list[VariantResult], second: list[VariantResult], answer: str = "") -> str:
         arguments = ["analyse", "--context", str(path), "--context", str(path), "--answer", answer]
-        return printed(monkeypatch, capsys, arguments, run_of(*first), run_of(*second))
+        one, two = run_of(*first), run_of(*second)
+        two.prompt = replace(two.prompt, token_ids=two.prompt.token_ids[::-1])
+        return printed(monkeypatch, capsys, arguments, one, two)
 
     return run
 

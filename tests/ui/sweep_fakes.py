@@ -14,6 +14,7 @@ from ckv_core.events import (
     VariantSelected,
 )
 from ckv_core.records import Perturbation, Receipt, VariantResult
+from ckv_core.variants import VariantSpec
 from tests.ui.page_fakes import model_info, prompt_info, request, snapshot
 from ui.services import RunSnapshot, Services
 
@@ -51,7 +52,9 @@ def point(  # one point of a sweep
         label={"snapkv": "SnapKV", "adakv": "AdaKV"}[method] + " + CriticalKV" * critical,
         method=method,
         critical=critical,
-        params={"budget": budget} | ({"alpha": alpha} if critical else {}),
+        params=VariantSpec.parse(spec).params
+        | {"budget": budget}
+        | ({"alpha": alpha} if critical else {}),
         receipt=Receipt(
             budget_tokens=budget,
             requested_entries=LAYERS * KV_HEADS * budget,

@@ -1,6 +1,7 @@
 """Several runs together: means, intervals, the win map, and what is refused."""
 
 import dataclasses
+from datetime import timedelta
 from types import SimpleNamespace
 
 import gradio as gr
@@ -8,8 +9,9 @@ import numpy as np
 import pytest
 
 from ckv_core.errors import ConfigError
+from ckv_core.metrics.against_budget import budget_curves
 from ckv_core.metrics.intervals import MIN_PROMPTS, Intervals
-from tests.ui.page_fakes import FakeServices, model_info
+from tests.ui.page_fakes import START, FakeServices, model_info
 from tests.ui.served_app import by, served
 from tests.ui.sweep_fakes import LAYERS, QUERY_HEADS, store_run, sweep_result, sweep_snapshot
 from ui.aggregate import LABORATORY_FIGURES, read_slugs, take_together
@@ -51,10 +53,57 @@ def test_too_few_prompts_give_means_and_say_so():
     assert found.notes == ["4 prompts: an interval needs at least 5, so only means are shown."]
 
 
-def test_a_prompt_counts_once():
-    found = take_together([*runs_of(2), run_of(1)])
+def test_a_variant_that_was_run_twice_on_a_prompt_counts_once_by_its_newest_run():
+    newer = run_of(1, better=0.9, created_at=START + timedelta(days=1))
+    for runs in ([*runs_of(2), newer], [newer, *runs_of(2)]):  # whatever the address says first
+        found = take_together(runs)
+        final = member_of(found, CRITICAL).figures["final"]
+        assert (found.n, final.n) == (2, 2)
+        assert final.mean == pytest.approx(100 * (0.5 + 0.9) / 2)
+        assert found.notes[0].startswith("16 results are left out: a newer run has the same")
+
+
+def test_two_budgets_of_each_prompt_in_runs_of_their_own_are_one_curve():
+    runs = []
+    for prompt in range(2):
+        for budget in (64, 256):
+            run = dataclasses.replace(run_of(prompt), slug=f"run{prompt}of{budget}")
+            run.result.variants = [
+                v for v in run.result.variants if f"budget={budget}" in v.spec or v.spec == "full"
+            ]
+            runs.append(run)
+    found = take_together(runs)
+    curves = budget_curves(found.members)
     assert found.n == 2
-    assert "1 of 3 runs repeat a prompt" in found.notes[0]
+    assert len(curves) == 4
+    for curve in curves:
+        points = curve.values("final")
+        assert [(budget.amount, mean.n) for budget, mean in points] == [(64, 2), (256, 2)]
+    one = take_together(runs[:2])
+    assert one.n == 1
+    assert [len(curve.points) for curve in budget_curves(one.members)] == [2] * 4
+    assert one.notes == ["1 prompt: an interval needs at least 5, so only means are shown."]
+
+
+def test_rows_of_fewer_prompts_say_their_own_n():
+    runs = runs_of(MIN_PROMPTS)
+    runs[0].result.variants = [v for v in runs[0].result.variants if v.spec != CRITICAL]
+    found = take_together(runs)
+    rows = {row["cells"]["spec"]["text"]: row["cells"] for row in means_table(found)["rows"]}
+    assert {row["n"]["value"] for spec, row in rows.items() if spec != CRITICAL} == {5}
+    assert rows[CRITICAL]["n"]["value"] == 4
+    assert rows[CRITICAL]["final_low"]["value"] is None
+    fewer, few = found.notes
+    assert fewer.startswith("1 of 16 variants were run on fewer than all 5 prompts (snapkv+crit")
+    assert few.startswith("An interval needs at least 5 prompts")
+
+
+def test_the_full_cache_alone_is_refused():
+    runs = runs_of(2)
+    for run in runs:
+        run.result.variants = run.result.variants[:1]
+    with pytest.raises(ConfigError, match="full cache alone"):
+        take_together(runs)
 
 
 def test_heads_win_by_their_means_over_the_prompts():
@@ -112,15 +161,18 @@ def test_runs_whose_bounds_took_different_alphas_say_so_once():
 
 def test_runs_of_different_models_are_refused():
     other = run_of(2)
-    other.result.model = model_info(name="other")
+    other.result.model = model_info(name="other", sha256="0" * 64)
     with pytest.raises(ConfigError, match=r"2 different models \(other, tiny\)"):
+        take_together([run_of(1), other])
+    other.result.model = model_info(dtype="bfloat16")
+    with pytest.raises(ConfigError, match="computed in bfloat16 and float32"):
         take_together([run_of(1), other])
 
 
 def test_runs_without_a_common_variant_are_refused():
     other = run_of(2)
     other.result.variants = [
-        dataclasses.replace(v, spec=f"{v.spec},sinks=2") for v in other.result.variants
+        dataclasses.replace(v, params={**v.params, "sinks": 2}) for v in other.result.variants[1:]
     ]
     with pytest.raises(ConfigError, match="no variant in common"):
         take_together([run_of(1), other])
@@ -264,14 +316,32 @@ def test_a_hostile_address_is_answered_plainly(guarded, name):
             assert not answer.headers["content-type"].startswith("text/html")
 
 
-def test_a_variant_keeps_the_colour_and_marker_of_its_runs():
+def test_a_method_with_its_settings_has_one_colour_within_the_page():
     found = take_together(runs_of(2))
-    variants = runs_of(1)[0].result.variants
-    assert variants[0].method == "full"
-    assert [variants[place].spec for place in found.places] == [m.spec for m in found.members]
-    assert [row["marker"] for row in means_table(found)["rows"]] == found.places
+    colours: dict[str, set[str]] = {}
+    for row, member in zip(means_table(found)["rows"], found.members, strict=True):
+        colours.setdefault(member.joined.curve_spec, set()).add(color_of(row["marker"]))
     figure = AGGREGATE_CHARTS["final"].figure(found, {})
-    assert [trace.marker.color for trace in figure.data] == [color_of(at) for at in found.places]
+    for trace, member in zip(figure.data, found.members, strict=True):
+        colours[member.joined.curve_spec].add(trace.marker.color)
+    curves = [t for t in AGGREGATE_CHARTS["budget"].figure(found, {}).data if t.showlegend is None]
+    for trace, curve in zip(curves, budget_curves(found.members), strict=True):
+        colours[curve.spec] |= {trace.marker.color, trace.line.color}
+    assert len(colours) == 4
+    assert all(len(used) == 1 for used in colours.values())
+    assert len(set.union(*colours.values())) == 4
+
+
+def test_of_one_budget_every_variant_keeps_the_colour_of_its_run():
+    runs = runs_of(2)
+    for run in runs:
+        kept = [v for v in run.result.variants if v.spec == "full" or "budget=64" in v.spec]
+        run.result.variants = kept
+    rows = means_table(take_together(runs))["rows"]
+    specs = [variant.spec for variant in runs[0].result.variants]
+    assert [row["marker"] for row in rows] == [
+        specs.index(row["cells"]["spec"]["text"]) for row in rows
+    ]
 
 
 @pytest.mark.parametrize("mean", [0.0, 0.5, 1.0])

@@ -24,9 +24,7 @@ def mean_figure(found: SeveralRuns, figure: Figure) -> go.Figure:
     Definition: BCa bootstrap of the mean over prompts, 95 %; no bar where n is too small.
     """
     rows = [
-        (at, m, m.figures[figure.key])
-        for at, m in zip(found.places, found.members, strict=True)
-        if figure.key in m.figures
+        (m.joined.place, m, m.figures[figure.key]) for m in found.members if figure.key in m.figures
     ]
     subtitle = interval_subtitle([each for _, _, each in rows])
     shown = new_figure(html.escape(figure.label, quote=False), subtitle)

@@ -33,22 +33,22 @@ def budget_figure(found: SeveralRuns, figure: Figure, unit: str) -> go.Figure:
     curves = budget_curves(found.members)
     if unit not in varied_units(curves, figure.key):
         return empty_figure(title, "Not measured at two budgets of this unit.")
-    points_of = [(at, each, each.values(figure.key)) for at, each in enumerate(curves)]
-    drawn = [each for each in points_of if each[1].unit == unit and each[2]]
-    means = [mean for _, _, points in drawn for _, mean in points]
+    points_of = [(each, each.values(figure.key)) for each in curves if each.unit == unit]
+    drawn = [each for each in points_of if each[1]]
+    means = [mean for _, points in drawn for _, mean in points]
     shown = new_figure(title, interval_subtitle(means), legend_rows=len(drawn))
-    ticks = [budget.amount for _, _, points in drawn for budget, _ in points]
+    ticks = [budget.amount for _, points in drawn for budget, _ in points]
     factors = _factors(len(drawn), ticks)
-    for (at, curve, points), factor in zip(drawn, factors, strict=True):
+    for (curve, points), factor in zip(drawn, factors, strict=True):
         budgets, values = [b.amount for b, _ in points], [mean.mean for _, mean in points]
-        line = budget_line(at, curve_name(curve), budgets, values, figure.unit)
+        line = budget_line(curve.place, curve_name(curve), budgets, values, figure.unit)
         line.update(
-            legendgroup=str(at),
+            legendgroup=str(curve.place),
             customdata=[mean.n for _, mean in points],
             hovertemplate=f"{line.hovertemplate}, n = %{{customdata}}",
         )
         shown.add_trace(line)
-        bars = interval_bars([mean for _, mean in points], color_of(at))
+        bars = interval_bars([mean for _, mean in points], color_of(curve.place))
         if bars:
             shown.add_trace(_bar_trace(line, bars, factor))
     budget_axis(shown, ticks, BUDGET_UNITS[unit])

@@ -114,8 +114,7 @@ def means_table(found: SeveralRuns) -> dict[str, Any]:
         "caption": "Means over the prompts",
         "columns": columns,
         "rows": [
-            {"marker": at, "cells": _cells(member, found.n)}
-            for at, member in zip(found.places, found.members, strict=True)
+            {"marker": member.joined.place, "cells": _cells(member)} for member in found.members
         ],
         "note": "Mean, and 95 % bootstrap interval (BCa) over prompts. Heads won: query heads "
         "whose mean L1 over the prompts is below that of the same variant without CriticalKV. "
@@ -124,7 +123,8 @@ def means_table(found: SeveralRuns) -> dict[str, Any]:
     }
 
 
-def _cells(member: Aggregate, n: int) -> dict[str, Any]:
+def _cells(member: Aggregate) -> dict[str, Any]:
+    n = member.joined.n
     cells: dict[str, Any] = {
         "variant": {"text": member.label},
         "spec": {"text": member.spec},

@@ -1,0 +1,166 @@
+"""Which variants are the same: by what decides their outcome, not by how a SPEC was written.
+
+No torch.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from ckv_core.errors import ConfigError
+from ckv_core.knobs import KNOBS, Budget, KnobValue
+from ckv_core.methods import METHODS, SELECTORS, Method
+from ckv_core.records import VariantResult
+from ckv_core.sweep_reading import spec_without
+
+NOT_RECORDED = "?"  # in the place of a knob's value that a run does not say
+# Every other knob is recorded with its value, so what a preset stands for is known without it.
+_APART = frozenset({"budget", "preset"})
+_POOLING = frozenset({"kernel", "stage2"})  # without pooling these decide nothing
+
+Knobs = Mapping[str, KnobValue | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything but the budget that decides what a variant keeps of a prompt.
+
+    Attributes:
+        name: `snapkv+critical`.
+        critical: as recorded beside it.
+        knobs: (SPEC key, value) by key; None where the run does not say it.
+    """
+
+    name: str
+    critical: bool
+    knobs: tuple[tuple[str, KnobValue | None], ...]
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """Knobs that the method reads and the run does not say."""
+        return tuple(key for key, value in self.knobs if value is None)
+
+    @property
+    def alpha(self) -> float | None:
+        """None where the method takes none or the run does not say it."""
+        found = dict(self.knobs).get("alpha")
+        return float(found) if isinstance(found, int | float) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Equal for variants that keep the same of the same prompt.
+
+    Attributes:
+        budget: as asked for, so that 10 % is the same of any prompt; None where none is.
+    """
+
+    settings: Settings
+    budget: Budget | None
+
+
+def identify(variant: VariantResult, **more: KnobValue) -> Identity:
+    """What decides the outcome: the resolved knobs, and the SPEC only where they are silent.
+
+    Args:
+        variant: of this version, of an older one or of any file.
+        more: what else has to be the same, by name.
+    """
+    method = next((each for each in METHODS if each.name == variant.method), None)
+    name = variant.spec.partition(":")[0].strip()
+    knobs: dict[str, KnobValue | None] = dict.fromkeys(_read_by(method, name))
+    knobs |= {key: _parsed(key, text) for key, text in _written(variant.spec).items()}
+    knobs |= variant.params
+    left_out = _APART | (_POOLING if knobs.get("pool") == "none" else frozenset())
+    kept = {key: value for key, value in knobs.items() if key not in left_out} | more
+    settings = Settings(name, variant.critical, tuple(sorted(kept.items(), key=lambda at: at[0])))
+    budgeted = method is not None and "budget" in method.knobs
+    return Identity(settings, _asked(variant) if budgeted else None)
+
+
+def told_apart(specs: Mapping[Identity, str]) -> dict[Identity, str]:
+    """A SPEC for each, unique among them: it also writes what tells it from its namesakes.
+
+    Args:
+        specs: of each identity, one SPEC that stands for it.
+    """
+    namesakes: dict[str, set[Settings]] = {}
+    for identity, spec in specs.items():
+        namesakes.setdefault(spec_without(spec, "budget"), set()).add(identity.settings)
+    named = {
+        identity: _with(spec, _telling(identity.settings, namesakes[spec_without(spec, "budget")]))
+        for identity, spec in specs.items()
+    }
+    for more in (_budget_of, _all_of):
+        counts = Counter(named.values())
+        named = {
+            identity: _with(spec, more(identity)) if counts[spec] > 1 else spec
+            for identity, spec in named.items()
+        }
+    return named
+
+
+def _read_by(method: Method | None, name: str) -> tuple[str, ...]:
+    """The knobs that must be known to know the outcome."""
+    if method is None:
+        return ()
+    word = name.partition("+")[2].strip()
+    return method.knobs_with(next((each for each in SELECTORS if each == word), "top_k"))
+
+
+def _written(spec: str) -> dict[str, str]:
+    """The pairs of a SPEC."""
+    pairs = (pair.partition("=") for pair in spec.partition(":")[2].split(",") if pair)
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def _parsed(key: str, text: str) -> KnobValue:
+    """As the engine would record it; the text itself of what it could not read."""
+    try:
+        return KNOBS[key].parse(text) if key in KNOBS else text
+    except ConfigError:
+        return text
+
+
+def _asked(variant: VariantResult) -> Budget | None:
+    """The budget in its own unit; of tokens the resolved number counts, whatever was written."""
+    written = _budget(_written(variant.spec).get("budget"))
+    resolved = _budget(variant.params.get("budget"))
+    if written is None or (written.unit == "tokens" and resolved is not None):
+        return resolved
+    return written
+
+
+def _budget(value: KnobValue | None) -> Budget | None:
+    try:
+        return Budget.parse(str(value))
+    except ConfigError:
+        return None
+
+
+def _telling(settings: Settings, namesakes: Collection[Settings]) -> Knobs:
+    """What these settings say of the knobs in which they and their namesakes differ."""
+    said = [dict(each.knobs) for each in namesakes]
+    keys = [key for key, _ in settings.knobs]
+    told = [key for key in keys if len({each.get(key, "") for each in said} - {None}) > 1]
+    if not told:  # they differ in what is recorded of them
+        told = [key for key in keys if any(each.get(key, "") is None for each in said)][:1]
+    own = dict(settings.knobs)
+    return {key: own[key] for key in told} if len(namesakes) > 1 else {}
+
+
+def _budget_of(identity: Identity) -> Knobs:
+    return {"budget": str(identity.budget)} if identity.budget else {}
+
+
+def _all_of(identity: Identity) -> Knobs:
+    return dict(identity.settings.knobs)
+
+
+def _with(spec: str, knobs: Knobs) -> str:
+    """The SPEC with these knobs written at its end."""
+    if not knobs:
+        return spec
+    short = spec_without(spec, *knobs)
+    pairs = [f"{key}={NOT_RECORDED if v is None else v}" for key, v in knobs.items()]
+    return short + ("," if ":" in short else ":") + ",".join(pairs)

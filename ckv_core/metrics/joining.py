@@ -1,0 +1,212 @@
+"""Runs read together: which prompts and variants are the same, so that each counts once.
+
+No torch.
+"""
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+
+from ckv_core.errors import ConfigError
+from ckv_core.events import RunResult
+from ckv_core.identity import NOT_RECORDED, Identity, identify, told_apart
+from ckv_core.knobs import Budget
+from ckv_core.records import ModelInfo, VariantResult
+from ckv_core.sweep_reading import spec_without
+
+_NAMED = 4  # SPECs in a sentence; of more it says how many
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class JoinedVariant:
+    """One variant over the prompts that it was run on.
+
+    Attributes:
+        identity: what decides its outcome.
+        spec: one of its SPECs, with what tells it from its namesakes.
+        curve_spec: the same without its budget; of all budgets of these settings.
+        place: of these settings among all, from 1 on; the full cache's is 0.
+        variants: one per prompt.
+    """
+
+    identity: Identity
+    spec: str
+    curve_spec: str
+    place: int
+    variants: tuple[VariantResult, ...]
+
+    @property
+    def budget(self) -> Budget | None:
+        """As asked for; None where none is."""
+        return self.identity.budget
+
+    @property
+    def n(self) -> int:
+        """Prompts."""
+        return len(self.variants)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Joined:
+    """Several runs of one model.
+
+    Attributes:
+        n: prompts.
+        variants: in the order in which the runs have them.
+        notes: sentences on what limits their means.
+    """
+
+    model: ModelInfo | None
+    n: int
+    variants: list[JoinedVariant]
+    notes: list[str]
+
+    @property
+    def fewest(self) -> int:
+        """Prompts of the variant that was run on the fewest."""
+        return min((each.n for each in self.variants), default=self.n)
+
+
+def join(results: Sequence[RunResult]) -> Joined:
+    """Runs of the same prompt as one, and variants of the same settings over the prompts.
+
+    Args:
+        results: oldest first: of a variant that several runs of one prompt have, the last counts.
+
+    Raises:
+        ConfigError: no run, other models, or no variant that any two of several prompts share.
+    """
+    if not results:
+        raise ConfigError("There is nothing to average; run at least one prompt.")
+    _check_models(results)
+    mixed = len({scenario for run in results if (scenario := _scenario(run))}) > 1
+    found: dict[Identity, dict[Hashable, VariantResult]] = {}
+    repeats = 0
+    for run, prompt in zip(results, prompt_keys(results), strict=True):
+        for variant in run.variants:
+            # Means over both scenarios would be of neither.
+            more = {"scenario": _scenario(run)} if mixed else {}
+            prompts = found.setdefault(identify(variant, **more), {})
+            repeats += prompt in prompts and variant.method != "full"
+            prompts[prompt] = variant
+    n = len(set(prompt_keys(results)))
+    shared = [len(on) > 1 for on in found.values() if not _is_full([*on.values()])]
+    if n > 1 and shared and not any(shared):
+        raise ConfigError(
+            "The runs have no variant in common; run the same methods with the same budget, alpha "
+            "and knobs on each prompt."
+        )
+    variants = _named({each: [*prompts.values()] for each, prompts in found.items()})
+    notes = [_repeats_note(repeats)] if repeats else []
+    if mixed:
+        notes.append("The runs mix the scenarios regular and context-only: a row each.")
+    return Joined(
+        model=results[0].model, n=n, variants=variants, notes=[*notes, *_notes(n, variants)]
+    )
+
+
+def newest_of_each(results: Sequence[RunResult]) -> list[int]:
+    """Indices of the last run of each prompt; of runs of the same variants the others repeat."""
+    return list({key: at for at, key in enumerate(prompt_keys(results))}.values())
+
+
+def prompt_keys(results: Sequence[RunResult]) -> list[Hashable]:
+    """Of each run what its prompt is, equal where it is the same; a run without one is alone."""
+    return [
+        (p.scenario, p.compressed_tokens, p.token_ids) if (p := run.prompt) else at
+        for at, run in enumerate(results)
+    ]
+
+
+def _scenario(run: RunResult) -> str:
+    return run.prompt.scenario if run.prompt else ""
+
+
+def _check_models(results: Sequence[RunResult]) -> None:
+    models = [run.model for run in results if run.model]
+    weights = {model.sha256 or model.name for model in models}
+    if len(weights) > 1:
+        names = ", ".join(sorted({model.name for model in models}))
+        raise ConfigError(
+            f"The runs are of {len(weights)} different models ({names}); their figures have no "
+            "common scale. Choose runs of one model."
+        )
+    if len(dtypes := {model.dtype for model in models}) > 1:
+        raise ConfigError(
+            f"The runs computed in {' and '.join(sorted(dtypes))}, which moves every figure. "
+            "Choose runs of one type."
+        )
+
+
+def _named(found: dict[Identity, list[VariantResult]]) -> list[JoinedVariant]:
+    specs = told_apart({each: variants[0].spec for each, variants in found.items()})
+    full = {each.settings for each, variants in found.items() if _is_full(variants)}
+    settings = dict.fromkeys(each.settings for each in found if each.settings not in full)
+    places = {each: place for place, each in enumerate(settings, 1)} | dict.fromkeys(full, 0)
+    curves: dict[object, str] = {}
+    for each, spec in specs.items():
+        curves.setdefault(each.settings, spec_without(spec, "budget"))
+    return [
+        JoinedVariant(
+            identity=each,
+            spec=specs[each],
+            curve_spec=curves[each.settings],
+            place=places[each.settings],
+            variants=tuple(variants),
+        )
+        for each, variants in found.items()
+    ]
+
+
+def _notes(n: int, variants: Sequence[JoinedVariant]) -> Iterator[str]:
+    """What a reader of the means has to know about their variants."""
+    compared = [each for each in variants if not _is_full(each.variants)]
+    fewer = [each for each in compared if each.n < n]
+    if fewer:
+        yield (
+            f"{len(fewer)} of {len(compared)} variants were run on fewer than all {n} prompts "
+            f"({_listed(fewer)}); only figures of the same prompts compare."
+        )
+    yield from _namesake_notes(compared)
+    unsure = [each for each in compared if each.n > 1 and each.identity.settings.unknown]
+    if unsure:
+        yield (
+            f"Not every setting of {_listed(unsure)} is recorded "
+            f"({', '.join(unsure[0].identity.settings.unknown)}); these are averaged by what their "
+            "SPEC says."
+        )
+
+
+def _namesake_notes(compared: Sequence[JoinedVariant]) -> Iterator[str]:
+    """A sentence for each SPEC that means different things in different runs."""
+    told: dict[str, dict[Hashable, str]] = {}
+    for each in compared:
+        settings = each.identity.settings
+        knobs = tuple(pair for pair in settings.knobs if pair[0] != "scenario")
+        for spec in dict.fromkeys(variant.spec for variant in each.variants):
+            told.setdefault(spec, {})[settings.name, knobs, each.budget] = each.spec
+    for spec, shown in told.items():
+        if len(shown) > 1:
+            rows = ", ".join(sorted(shown.values()))
+            unsaid = " (? is not recorded)" if f"={NOT_RECORDED}" in rows else ""
+            yield (
+                f"{spec} stands for {len(shown)} different settings in these runs, which are rows "
+                f"of their own: {rows}{unsaid}."
+            )
+
+
+def _is_full(variants: Sequence[VariantResult]) -> bool:
+    return variants[0].method == "full"
+
+
+def _listed(variants: Sequence[JoinedVariant]) -> str:
+    specs = [each.spec for each in variants]
+    more = len(specs) - _NAMED
+    return ", ".join(specs[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _repeats_note(repeats: int) -> str:
+    left = "1 result is" if repeats == 1 else f"{repeats:,} results are"
+    return (
+        f"{left} left out: a newer run has the same variant on the same prompt, and that counts "
+        "once."
+    )
