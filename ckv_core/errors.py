@@ -28,6 +28,9 @@ class ModelError(CkvError):
 class RunCancelledError(CkvError):
     """The run was stopped on request."""
 
+    def __init__(self, message: str = "The run was cancelled.") -> None:
+        super().__init__(message)
+
 
 class StorageError(CkvError):
     """The database cannot be opened, read or written."""

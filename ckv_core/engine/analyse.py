@@ -144,7 +144,7 @@ def analyse(
 
 def _check(run: Run) -> None:
     if run.should_stop():
-        raise RunCancelledError("The run was cancelled.")
+        raise RunCancelledError
 
 
 def _with_stage_one(run: Run, spec: VariantSpec) -> VariantSpec:

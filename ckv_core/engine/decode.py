@@ -73,7 +73,7 @@ class DecodeContext:
     ) -> Tensor:
         """Attention of the new tokens; see AttentionContext."""
         if self._should_stop():
-            raise RunCancelledError("The run was cancelled.")
+            raise RunCancelledError
         rows, query_heads, tokens, head_dim = query.shape
         end = self.tail_len + tokens
         if self.record_row is not None:

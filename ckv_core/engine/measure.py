@@ -1,7 +1,7 @@
 """The first decoding step, measured: every row reads the full run's first token."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import cast
 
@@ -138,12 +138,10 @@ def _residual_stream(layers: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
         states = output if isinstance(output, Tensor) else output[0]
         hidden.append(states[:, -1].float())
 
-    handles = [layer.register_forward_hook(hook) for layer in layers]
-    try:
+    with ExitStack() as hooks:
+        for layer in layers:
+            hooks.enter_context(layer.register_forward_hook(hook))
         yield hidden
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextmanager
@@ -154,9 +152,7 @@ def _inputs(modules: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
     def hook(_module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
         inputs.append(arguments[0][:, -1].float())
 
-    handles = [module.register_forward_pre_hook(hook) for module in modules]
-    try:
+    with ExitStack() as hooks:
+        for module in modules:
+            hooks.enter_context(module.register_forward_pre_hook(hook))
         yield inputs
-    finally:
-        for handle in handles:
-            handle.remove()

@@ -141,7 +141,7 @@ class _PrefillContext:
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float
     ) -> Tensor:
         if self._should_stop():
-            raise RunCancelledError("The run was cancelled.")
+            raise RunCancelledError
         states = self.layers[layer] or self._allocate(layer, query, key, value)
         states.scaling = scaling
         end = self.start + query.shape[2]

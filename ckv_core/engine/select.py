@@ -94,7 +94,7 @@ def select_all(
     # Variants that share orders follow one another, however few orders are kept.
     for row in sorted(range(len(specs)), key=lambda row: repr(order_keys(specs[row]))):
         if should_stop():
-            raise RunCancelledError("The run was cancelled.")
+            raise RunCancelledError
         start = now()
         chosen = _choose(specs[row], prefill, budgets[row])
         found[row] = replace(chosen, elapsed_ms=(now() - start) * 1000)

@@ -205,7 +205,7 @@ class WorkerLoop:
 
         def report(step: str) -> None:
             if stop.is_set():
-                raise RunCancelledError("The run was cancelled.")
+                raise RunCancelledError
             self._send(JobEvent(job.job_id, Progress("load", None, step)))
 
         report(f"Loading {request.model}.")
@@ -214,7 +214,7 @@ class WorkerLoop:
         load_ms = (time.perf_counter() - started) * 1000
         for event in runner.compare(request, stop.is_set):
             if stop.is_set():  # not every stage of an engine asks by itself
-                raise RunCancelledError("The run was cancelled.")
+                raise RunCancelledError
             timed = _with_load(event, load_ms) if isinstance(event, RunFinished) else event
             self._send(JobEvent(job.job_id, timed))
 
