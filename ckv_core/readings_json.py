@@ -17,13 +17,12 @@ from ckv_core.records import VariantResult
 from ckv_core.sweep_reading import (
     Curve,
     Figure,
-    Saving,
     alpha_optima,
     curves,
     known_figures,
-    matching_budget,
     sigma_over_half,
 )
+from ckv_core.sweep_savings import Saving, savings_of
 
 # A sweep of 255 points has up to 64,770 pairs of curves.
 MAX_PAIRS = 256
@@ -136,15 +135,15 @@ def _curves(result: RunResult, lines: Sequence[Curve]) -> list[dict[str, Any]]:
 
 
 def _savings(result: RunResult, lines: Sequence[Curve]) -> list[dict[str, Any]]:
-    """`sweep_reading.savings` of each figure and target, with every point read once."""
+    """`sweep_savings.savings` of each figure and target, with every point read once."""
     if len(lines) < 2:
         return []
     plain_first = sorted(lines, key=lambda line: result.variants[line.points[0][1]].critical)
     found = []
     for figure in known_figures(result):
-        points = {line.spec: line.values(result, figure) for line in lines}
+        points = {line: line.values(result, figure) for line in lines}
         for target in plain_first[: MAX_PAIRS // (len(lines) - 1)]:
-            wanted = points[target.spec]
+            wanted = points[target]
             others = [line for line in lines if line is not target]
             if not wanted:
                 continue
@@ -154,24 +153,15 @@ def _savings(result: RunResult, lines: Sequence[Curve]) -> list[dict[str, Any]]:
                     "target": target.spec,
                     "target_budgets": [budget for budget, _ in wanted],
                     "methods": [
-                        _method(figure, line, target, points[line.spec], wanted) for line in others
+                        _method(line, savings_of(line, points[line], target, wanted, figure))
+                        for line in others
                     ],
                 }
             )
     return found
 
 
-def _method(
-    figure: Figure,
-    line: Curve,
-    target: Curve,
-    points: Sequence[tuple[int, float]],
-    wanted: Sequence[tuple[int, float]],
-) -> dict[str, Any]:
-    needed = [
-        Saving(line, target, budget, matching_budget(points, value, lower=figure.lower))
-        for budget, value in wanted
-    ]
+def _method(line: Curve, needed: Sequence[Saving]) -> dict[str, Any]:
     return {
         "spec": line.spec,
         "budgets": [_number(each.match.budget) for each in needed],

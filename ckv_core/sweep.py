@@ -29,6 +29,8 @@ class SweepGrid:
     def variants(self) -> tuple[str, ...]:
         """SPECs of all points, `full` first; a point that two rows of the grid share is one.
 
+        Rows share it too where one of them writes out a setting that is the default.
+
         Raises:
             ConfigError: an empty side, a wrong value, `full` or a SPEC with budget or alpha, or
                 more points than a sweep takes.
@@ -39,7 +41,7 @@ class SweepGrid:
         alphas = tuple(dict.fromkeys(f"{KNOBS['alpha'].parse(text):g}" for text in self.alphas))
         if not budgets:
             raise ConfigError("Give at least one budget to sweep.")
-        points: dict[str, None] = {"full": None}
+        points: dict[tuple[object, ...], str] = {}
         for method in self.methods:
             spec = VariantSpec.parse(method)
             _check_method(spec)
@@ -49,13 +51,15 @@ class SweepGrid:
             for alpha in alphas if takes_alpha else ("",):
                 for budget in budgets:
                     extra = {"budget": budget, **({"alpha": alpha} if alpha else {})}
-                    points[VariantSpec.parse(_joined(spec.spec, extra)).spec] = None
-        if len(points) > MAX_SWEEP_POINTS:
+                    point = VariantSpec.parse(_joined(spec.spec, extra))
+                    points.setdefault(_settings(point), point.spec)
+        count = len(points) + 1
+        if count > MAX_SWEEP_POINTS:
             raise ConfigError(
-                f"The sweep has {len(points)} points, the full cache among them; the limit is "
+                f"The sweep has {count} points, the full cache among them; the limit is "
                 f"{MAX_SWEEP_POINTS}. Take fewer budgets, alphas or methods."
             )
-        return tuple(points)
+        return ("full", *points.values())
 
     @classmethod
     def around(cls, variants: tuple[str, ...]) -> "SweepGrid":
@@ -64,17 +68,18 @@ class SweepGrid:
         Raises:
             ConfigError: a SPEC is wrong.
         """
-        methods: dict[str, None] = {}
+        methods: dict[tuple[object, ...], str] = {}
         budgets: dict[str, None] = {}
         alphas: dict[str, None] = {}
         for spec in map(VariantSpec.parse, variants):
             if spec.method.budget_rule == "all":
                 continue
-            methods[spec_without(spec.spec, "budget", "alpha")] = None
+            settings = _settings(spec, "budget", "alpha")
+            methods.setdefault(settings, spec_without(spec.spec, "budget", "alpha"))
             budgets[str(spec.params["budget"])] = None
             if spec.selector == "critical":
                 alphas[f"{spec.params['alpha']:g}"] = None
-        return cls(methods=tuple(methods), budgets=tuple(budgets), alphas=tuple(alphas))
+        return cls(methods=tuple(methods.values()), budgets=tuple(budgets), alphas=tuple(alphas))
 
     def request(self, prompt: CompareRequest) -> CompareRequest:
         """The sweep of this grid on a prompt, model and number of new tokens."""
@@ -238,6 +243,11 @@ def _check_method(spec: VariantSpec) -> None:
         raise ConfigError(
             f"{spec.spec!r} sets {' and '.join(fixed)}, which the sweep varies; leave that out."
         )
+
+
+def _settings(spec: VariantSpec, *without: str) -> tuple[object, ...]:
+    """Equal where two SPECs resolve to the same, but for these keys."""
+    return (spec.name, *sorted((k, v) for k, v in spec.params.items() if k not in without))
 
 
 def _joined(spec: str, extra: dict[str, str]) -> str:

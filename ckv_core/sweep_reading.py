@@ -1,16 +1,19 @@
-"""What a finished sweep says: curves, budgets of equal quality, best alphas. No torch."""
+"""What a finished sweep says: its curves and its best alphas. No torch."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ckv_core.events import RunResult
+from ckv_core.knobs import KnobValue
 from ckv_core.metrics.chain import over_half
 from ckv_core.records import Float32Array, VariantResult
+
+# `snapkv+critical` and its settings by key.
+Settings = tuple[str | tuple[str, KnobValue], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,10 +37,10 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """The points of one method and alpha.
+    """The points of one method with the same settings but for the budget.
 
     Attributes:
-        spec: their SPEC without the budget.
+        spec: the first one's SPEC without the budget.
         label: of the method; alpha is in `alpha`.
         alpha: as resolved; None where the method takes none.
         points: (budget in tokens, index of the variant), by rising budget.
@@ -52,42 +55,6 @@ class Curve:
         """(budget, value) of the points whose value is known."""
         read = [(budget, figure.read(result.variants[index])) for budget, index in self.points]
         return [(budget, v) for budget, v in read if v is not None and not math.isnan(v)]
-
-
-@dataclass(frozen=True, slots=True)
-class Match:
-    """The budget at which a curve is as good as a target.
-
-    Attributes:
-        budget: tokens; None where the curve does not cross the target inside its own range.
-        outcome: `better` where even the smallest budget is at least as good (of a curve that
-            stays as good as the target, a smaller one may do too), `worse` where the largest is
-            not.
-    """
-
-    budget: float | None
-    outcome: Literal["found", "better", "worse", "unknown"]
-
-
-@dataclass(frozen=True, slots=True)
-class Saving:
-    """What one curve needs to match one point of another.
-
-    Attributes:
-        target_budget: of the point to be matched.
-        match: the budget of the other curve.
-    """
-
-    curve: Curve
-    target: Curve
-    target_budget: int
-    match: Match
-
-    @property
-    def share(self) -> float | None:
-        """Budget saved: 1 - needed / target; negative where more is needed."""
-        found = self.match.budget
-        return None if found is None else 1 - found / self.target_budget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -182,74 +149,48 @@ def known_figures(result: RunResult) -> list[Figure]:
 
 
 def curves(result: RunResult) -> list[Curve]:
-    """The curves of a sweep, in the order of its variants; where budgets coincide, the first."""
-    found: dict[str, dict[int, int]] = {}
-    heads: dict[str, tuple[str, float | None]] = {}
+    """The curves of a sweep, in the order of its variants; where budgets coincide, the first.
+
+    Points belong together by their resolved settings, however much of these a SPEC writes out.
+    """
+    found: dict[Settings, dict[int, int]] = {}
     for index, variant in enumerate(result.variants):
         receipt = variant.receipt
         if receipt is None or receipt.budget_tokens < 1 or variant.method == "full":  # 0: imported
             continue
-        spec = spec_without(variant.spec, "budget")
-        found.setdefault(spec, {}).setdefault(receipt.budget_tokens, index)
-        alpha = variant.params.get("alpha")
+        points = found.setdefault(settings_without(variant, "budget"), {})
+        points.setdefault(receipt.budget_tokens, index)
+    return [_curve(result, points) for points in found.values()]
+
+
+def _curve(result: RunResult, points: dict[int, int]) -> Curve:
+    first = result.variants[min(points.values())]
+    alpha = first.params.get("alpha")
+    return Curve(
+        spec=spec_without(first.spec, "budget"),
+        label=first.label,
         # An imported run may say anything here.
-        heads[spec] = (variant.label, float(alpha) if isinstance(alpha, int | float) else None)
-    return [Curve(spec, *heads[spec], tuple(sorted(at.items()))) for spec, at in found.items()]
-
-
-def matching_budget(
-    points: Sequence[tuple[int, float]], target: float, *, lower: bool = True
-) -> Match:
-    """The budget from which on every measured point is at least as good as the target.
-
-    Between two points the value is taken as linear in the logarithm of the budget.
-
-    Args:
-        points: (budget, value) by rising budget.
-        target: value to match.
-        lower: whether lower values are better.
-    """
-    sign = 1 if lower else -1
-    over = [sign * (value - target) for _, value in points]
-    missing = [at for at, value in enumerate(over) if value > 0]
-    if not points:
-        return Match(None, "unknown")
-    if not missing:
-        exact = over[0] == 0 and (len(over) == 1 or over[1] < 0)
-        return Match(float(points[0][0]), "found") if exact else Match(None, "better")
-    last = missing[-1]
-    if last == len(points) - 1:
-        return Match(None, "worse")
-    share = over[last] / (over[last] - over[last + 1])
-    low, high = math.log(points[last][0]), math.log(points[last + 1][0])
-    return Match(math.exp(low + share * (high - low)), "found")
-
-
-def savings(result: RunResult, target: Curve, figure: Figure) -> list[Saving]:
-    """For every other curve and every point of `target`: the budget of equal quality."""
-    wanted = target.values(result, figure)
-    return [
-        Saving(curve, target, budget, matching_budget(points, value, lower=figure.lower))
-        for curve in curves(result)
-        if curve.spec != target.spec
-        for points in [curve.values(result, figure)]
-        for budget, value in wanted
-    ]
+        alpha=float(alpha) if isinstance(alpha, int | float) else None,
+        points=tuple(sorted(points.items())),
+    )
 
 
 def alpha_optima(result: RunResult) -> list[AlphaOptimum]:
     """Per CriticalKV method and budget with at least two alphas, which alpha serves best."""
-    tried: dict[tuple[str, int], dict[float, VariantResult]] = {}
+    specs: dict[Settings, str] = {}
+    tried: dict[tuple[Settings, int], dict[float, VariantResult]] = {}
     for curve in curves(result):
         if curve.alpha is None:
             continue
         for budget, index in curve.points:
-            key = (spec_without(curve.spec, "alpha"), budget)
-            tried.setdefault(key, {})[curve.alpha] = result.variants[index]
+            variant = result.variants[index]
+            settings = settings_without(variant, "budget", "alpha")
+            specs.setdefault(settings, spec_without(curve.spec, "alpha"))
+            tried.setdefault((settings, budget), {})[curve.alpha] = variant
     kv_heads = result.model.kv_heads if result.model else 1
     return [
-        _optimum(spec, budget, by_alpha, kv_heads)
-        for (spec, budget), by_alpha in tried.items()
+        _optimum(specs[settings], budget, by_alpha, kv_heads)
+        for (settings, budget), by_alpha in tried.items()
         if len(by_alpha) > 1 and all(variant.perturbation for variant in by_alpha.values())
     ]
 
@@ -259,6 +200,17 @@ def spec_without(spec: str, *keys: str) -> str:
     head, _, tail = spec.partition(":")
     pairs = [pair for pair in tail.split(",") if pair and pair.partition("=")[0] not in keys]
     return f"{head}:{','.join(pairs)}" if pairs else head
+
+
+def settings_without(variant: VariantResult, *keys: str) -> Settings:
+    """A variant's method and resolved settings but for these keys.
+
+    What its SPEC says beside them counts too: an imported run may leave out any.
+    """
+    head, _, tail = variant.spec.partition(":")
+    pairs = (pair.partition("=")[::2] for pair in tail.split(",") if pair)
+    settings: dict[str, KnobValue] = {**dict(pairs), **variant.params}
+    return (head, *sorted((key, value) for key, value in settings.items() if key not in keys))
 
 
 def _optimum(

@@ -9,20 +9,19 @@ from ckv_core.metrics.against_budget import BudgetCurve
 from ckv_core.sweep_reading import (
     AlphaOptimum,
     Curve,
-    Saving,
     alpha_optima,
     curves,
     known_figures,
-    savings,
     spec_without,
 )
+from ckv_core.sweep_savings import savings
 from ckv_core.variants import VariantSpec
 from ui.charts.measured import unit_name
 
 Cell = dict[str, Any]
 SAVINGS_NOTE = (
-    "Read off by interpolation, linear in the logarithm of the budget; a cell says so where the "
-    "answer lies outside the budgets tried. One prompt."
+    "Read off by interpolation, linear in the logarithm of the budget and never beyond the budgets "
+    "tried. One prompt."
 )
 
 
@@ -129,22 +128,6 @@ def alphas_table(result: RunResult) -> dict[str, Any]:
     }
 
 
-def saving_text(saving: Saving) -> str:
-    """`171, 33 % less`; says so where the answer lies outside the budgets tried."""
-    budgets = [budget for budget, _ in saving.curve.points]
-    match = saving.match
-    if match.outcome == "better":
-        return f"{budgets[0]:,} or less: outside the range"
-    if match.outcome == "worse":
-        return f"over {budgets[-1]:,}: outside the range"
-    if match.budget is None or saving.share is None:
-        return ""
-    percent = round(100 * saving.share)
-    if percent == 0:
-        return f"{match.budget:,.0f}, the same"
-    return f"{match.budget:,.0f}, {abs(percent)} % {'less' if percent > 0 else 'more'}"
-
-
 def _settings(spec: str) -> list[str]:
     pairs = spec_without(spec, "budget", "alpha").partition(":")[2]
     return [pair.replace("=", " ") for pair in pairs.split(",") if pair]
@@ -152,16 +135,16 @@ def _settings(spec: str) -> list[str]:
 
 def _savings_rows(result: RunResult, lines: list[Curve], target: Curve) -> list[dict[str, Any]]:
     """One row per other curve and point of the target, a cell per figure."""
-    at = {curve.spec: index for index, curve in enumerate(lines)}
-    rows: dict[tuple[str, int], dict[str, Any]] = {}
+    at = {curve: index for index, curve in enumerate(lines)}
+    rows: dict[tuple[Curve, int], dict[str, Any]] = {}
     metrics = known_figures(result)
     for metric in metrics:
         for saving in savings(result, target, metric):
             budget = saving.target_budget
             row = rows.setdefault(
-                (saving.curve.spec, budget),
+                (saving.curve, budget),
                 {
-                    "marker": at[saving.curve.spec],
+                    "marker": at[saving.curve],
                     "cells": {
                         "method": _text(curve_name(saving.curve)),
                         "matches": {"text": f"{curve_name(target)} at {budget:,}", "value": budget},
@@ -169,7 +152,7 @@ def _savings_rows(result: RunResult, lines: list[Curve], target: Curve) -> list[
                     },
                 },
             )
-            row["cells"][metric.key] = {"text": saving_text(saving), "value": saving.match.budget}
+            row["cells"][metric.key] = {"text": saving.full_text, "value": saving.match.budget}
     return list(rows.values())
 
 

@@ -19,18 +19,17 @@ from ckv_core.sweep import ASK_ABOVE_S, SweepGrid, sweep_cost
 from ckv_core.sweep_reading import (
     FIGURES,
     Curve,
-    Figure,
-    Saving,
     alpha_optima,
     curves,
     known_figures,
-    savings,
 )
+from ckv_core.sweep_savings import MEANINGS, NOTHING, Outcome, Saving, savings
 
 if TYPE_CHECKING:  # `methods` must not load torch
     from ckv_core.modeling.loaded import LoadedModel
 
 _METHODS = ("snapkv", "snapkv+critical", "adakv", "adakv+critical")
+_WORDS: dict[Outcome, str] = {"better": "N or less", "worse": "over N", "nothing": NOTHING}
 _ALWAYS = ("head", "final", "kl", "agreement", "answer")  # columns, known or not
 
 
@@ -143,44 +142,34 @@ def _print_result(result: RunResult, answer: str) -> None:
 
 
 def _print_savings(result: RunResult) -> None:
-    targets = [curve for curve in curves(result) if "+" not in curve.spec]
-    for target in targets:
+    said: set[Outcome] = set()
+    for target in (curve for curve in curves(result) if "+" not in curve.spec):
         for figure in known_figures(result):
             found = savings(result, target, figure)
             if not found:
                 continue
-            print(f"\nbudget of equal {figure.label} as {target.spec}")
-            budgets = [budget for budget, _ in target.points]
-            names = dict.fromkeys(saving.curve.spec for saving in found)
-            idle = _idle_budgets(result, target, figure)
-            cells = {
-                (s.curve.spec, s.target_budget): _saved(s)
-                for s in found
-                if s.target_budget not in idle
-            }
-            print_table(
-                ("method", *(f"at {budget:,}" for budget in budgets)),
-                [(_name(n), *(cells.get((n, b), "-") for b in budgets)) for n in names],
-            )
+            title = f"\nbudget of equal {figure.label} as {target.spec}"
+            outcomes = {saving.match.outcome for saving in found}
+            if outcomes == {"nothing"}:
+                print(f"{title}: {NOTHING}, {target.spec} is at 0 itself")
+                continue
+            print(title)
+            _print_saved(found)
+            said |= outcomes
+    legend = [f"{word}: {MEANINGS[key]}" for key, word in _WORDS.items() if key in said]
+    if legend:
+        print("\n" + "; ".join(legend))
 
 
-def _idle_budgets(result: RunResult, target: Curve, figure: Figure) -> set[int]:
-    """Budgets whose value any budget matches: a share of 0, or what every point has."""
-    values = {value for curve in curves(result) for _, value in curve.values(result, figure)}
-    return {
-        budget
-        for budget, value in target.values(result, figure)
-        if len(values) == 1 or (value == 0 and not figure.lower)
-    }
-
-
-def _saved(saving: Saving) -> str:
-    smallest, largest = saving.curve.points[0][0], saving.curve.points[-1][0]
-    if saving.match.budget is None:
-        words = {"better": f"{smallest:,} or less", "worse": f"over {largest:,}", "unknown": "-"}
-        return words[saving.match.outcome]
-    change = round(-(saving.share or 0), 2) + 0.0  # no minus before a zero
-    return f"{saving.match.budget:,.0f} ({change:+.0%})"
+def _print_saved(found: list[Saving]) -> None:
+    budgets = dict.fromkeys(saving.target_budget for saving in found)
+    rows: dict[Curve, dict[int, str]] = {}
+    for saving in found:
+        rows.setdefault(saving.curve, {})[saving.target_budget] = saving.text
+    print_table(
+        ("method", *(f"at {budget:,}" for budget in budgets)),
+        [(_name(c.spec), *(cells.get(b) or "-" for b in budgets)) for c, cells in rows.items()],
+    )
 
 
 def _print_alphas(result: RunResult) -> None:

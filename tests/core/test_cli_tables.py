@@ -176,23 +176,24 @@ def test_sweep_prints_every_figure_of_a_point(show) -> None:
 def test_sweep_prints_the_budget_of_equal_quality_and_the_saving(show) -> None:
     out = show("sweep", *swept(), more=("--yes",))
     found = table(out, "budget of equal Mean head L1 as adakv")
-    assert found["snapkv"] == {"at 64": "64 or less", "at 256": "128 (-50%)"}
+    assert found["snapkv"] == {"at 64": "64 or less", "at 256": "128, 50 % less"}
     found = table(out, "budget of equal Mean head L1 as snapkv")
-    assert found["adakv"] == {"at 64": "161 (+152%)", "at 256": "over 256"}
+    assert found["adakv"] == {"at 64": "161, 152 % more", "at 256": "over 256"}
     assert found["snapkv+critical:alpha=0.5"] == {"at 64": "64 or less", "at 256": "64 or less"}
+    assert "N or less: already reached at the smallest budget; over N: not reached with" in out
 
 
-def test_a_value_that_any_budget_reaches_is_no_saving(show) -> None:
+def test_a_target_that_no_setting_reaches_has_no_saving(show) -> None:
     out = show("sweep", *swept(), more=("--yes",))
-    none = {"at 64": "-", "at 256": "-"}
-    for figure in ("Exact match", "Edit similarity"):
-        found = table(out, f"budget of equal {figure} as snapkv")
-        assert found == {"snapkv+critical:alpha=0.5": none, "adakv": none}
+    said = "budget of equal Exact match as snapkv: nothing to match, snapkv is at 0 itself"
+    assert f"\n{said}\n" in out
     found = table(out, "budget of equal Agreement as snapkv")
-    assert found["adakv"] == {"at 64": "-", "at 256": "over 256"}
+    assert found["adakv"] == {"at 64": "nothing to match", "at 256": "over 256"}
+    assert "; nothing to match: the point to be matched is at 0 itself\n" in out
     reached = show("sweep", *swept(exact=1.0), more=("--yes",))
     found = table(reached, "budget of equal Exact match as snapkv")
-    assert found["snapkv+critical:alpha=0.5"] == {"at 64": "-", "at 256": "256 (+0%)"}
+    nothing = {"at 64": "nothing to match"}
+    assert found["snapkv+critical:alpha=0.5"] == nothing | {"at 256": "256, the same"}
 
 
 def test_sweep_prints_the_gain_of_an_alpha_per_layer_and_per_head(show) -> None:

@@ -19,14 +19,8 @@ from ckv_core.metrics.evidence import held, spans_of
 from ckv_core.readings_json import MAX_PAIRS, readings_json
 from ckv_core.result_json import from_json, measured_json, to_json
 from ckv_core.sweep import SweepGrid
-from ckv_core.sweep_reading import (
-    FIGURES,
-    alpha_optima,
-    curves,
-    known_figures,
-    savings,
-    sigma_over_half,
-)
+from ckv_core.sweep_reading import FIGURES, alpha_optima, curves, known_figures, sigma_over_half
+from ckv_core.sweep_savings import savings
 from tests.core.laboratory_runs import analysed
 from tests.core.made_up_sweeps import full, sweep, sweep_of
 from tests.core.small_result_json import small_run

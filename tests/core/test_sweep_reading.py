@@ -13,14 +13,7 @@ from ckv_core.errors import ConfigError
 from ckv_core.events import RunResult
 from ckv_core.records import ModelInfo, Perturbation, Receipt, VariantResult
 from ckv_core.sweep import DEFAULT_PARAMETERS, SweepGrid, estimate_seconds, sweep_cost
-from ckv_core.sweep_reading import (
-    FIGURES,
-    alpha_optima,
-    curves,
-    known_figures,
-    matching_budget,
-    savings,
-)
+from ckv_core.sweep_reading import FIGURES, alpha_optima, curves, known_figures
 from ckv_core.variants import VariantSpec
 
 ANSWERS = {"answer", "exact_match", "token_f1", "edit_similarity"}
@@ -84,42 +77,6 @@ def test_what_is_not_known_to_be_cheap_asks_first() -> None:
     large = sweep_cost(other, 100, is_counted=True, parameters=1000 * DEFAULT_PARAMETERS)
     assert large.must_ask
     assert large.basis.endswith("times 1,000.0 for this model's size")
-
-
-def test_the_matching_budget_is_linear_in_log_budget() -> None:
-    points = [(64, 8.0), (256, 4.0), (512, 1.0)]
-    found = matching_budget(points, 6.0)
-    assert found.budget == pytest.approx(math.sqrt(64 * 256))
-    assert matching_budget(points, 4.0).budget == pytest.approx(256)
-    assert matching_budget(points, 8.0).budget == 64
-
-
-def test_outside_the_measured_range_nothing_is_guessed() -> None:
-    points = [(64, 8.0), (256, 4.0)]
-    assert (matching_budget(points, 9.0).budget, matching_budget(points, 9.0).outcome) == (
-        None,
-        "better",
-    )
-    assert (matching_budget(points, 3.0).budget, matching_budget(points, 3.0).outcome) == (
-        None,
-        "worse",
-    )
-    assert matching_budget([], 1.0).outcome == "unknown"
-
-
-def test_a_curve_that_falls_back_matches_where_it_stays_good() -> None:
-    assert matching_budget([(64, 1.0), (128, 9.0), (256, 1.0)], 5.0).budget == pytest.approx(
-        math.sqrt(128 * 256)
-    )
-
-
-@given(st.lists(st.floats(0.1, 100), min_size=2, max_size=6), st.floats(0.1, 100))
-def test_a_match_has_the_targets_value_where_higher_is_better_too(
-    values: list[float], target: float
-) -> None:
-    points = [(2 ** (5 + i), value) for i, value in enumerate(values)]
-    mirrored = [(budget, -value) for budget, value in points]
-    assert matching_budget(points, target) == matching_budget(mirrored, -target, lower=False)
 
 
 def model(kv_heads: int) -> ModelInfo:
@@ -203,50 +160,6 @@ def test_answers_are_curves_of_their_own_and_unknown_ones_are_left_out() -> None
     assert {key for key, figure in FIGURES.items() if figure.has_own_full} == ANSWERS
 
 
-def test_sigma_is_read_off_defined_heads_and_more_agreement_needs_less_budget() -> None:
-    def measured(text: str, agreement: float) -> VariantResult:
-        sigma = np.array([[0.4, 0.6, 0.7, 0.8], [np.nan] * 4], np.float32)
-        plain = point(text, [1, 1, 1, 1])
-        return replace(plain, agreement=agreement, analysis={"sigma_stage1": sigma})
-
-    result = RunResult(
-        model=model(2),
-        variants=[
-            measured("snapkv:budget=64", 0.25),
-            measured("snapkv:budget=256", 0.5),
-            measured("adakv:budget=64", 0.25),
-            measured("adakv:budget=256", 0.75),
-        ],
-    )
-    assert FIGURES["sigma_over_half"].read(result.variants[0]) == 0.75
-    snapkv, adakv = curves(result)
-    low, high = savings(result, snapkv, FIGURES["agreement"])
-    assert (low.match.budget, high.match.budget) == (64, pytest.approx(128))
-    back = savings(result, adakv, FIGURES["agreement"])
-    assert [each.match.outcome for each in back] == ["found", "worse"]
-    flat = savings(result, snapkv, FIGURES["sigma_over_half"])
-    assert [each.match.outcome for each in flat] == ["better", "better"]
-
-
-def test_savings_compare_every_other_curve_with_each_point() -> None:
-    result = RunResult(
-        model=model(2),
-        variants=[
-            point("full", [0, 0, 0, 0]),
-            point("snapkv:budget=64", [8, 8, 8, 8]),
-            point("snapkv:budget=256", [4, 4, 4, 4]),
-            point("adakv:budget=64", [6, 6, 6, 6]),
-            point("adakv:budget=256", [2, 2, 2, 2]),
-        ],
-    )
-    snapkv, adakv = curves(result)
-    assert [curve.spec for curve in (snapkv, adakv)] == ["snapkv", "adakv"]
-    first, second = savings(result, snapkv, FIGURES["head"])
-    assert (first.match.outcome, first.share) == ("better", None)
-    assert second.match.budget == pytest.approx(128)
-    assert second.share == pytest.approx(0.5)
-
-
 @pytest.mark.parametrize(
     "grid",
     [
@@ -270,4 +183,48 @@ def test_points_that_only_an_imported_run_can_have_are_on_no_curve() -> None:
     (curve,) = curves(result)
     assert curve.points == ((64, 0), (128, 1))
     assert curve.values(result, FIGURES["kl"]) == [(64, 0.0)]
-    assert not savings(result, curve, FIGURES["kl"])
+
+
+def test_points_of_equal_settings_are_one_curve_however_their_specs_are_written() -> None:
+    written = (
+        "snapkv+critical:budget=64",
+        "snapkv+critical:alpha=0.25,budget=128",
+        "snapkv+critical:kernel=7,alpha=0.25,budget=128",
+        "snapkv+critical:kernel=7,alpha=0.5,budget=64",
+        "snapkv+critical:kernel=5,budget=64",
+    )
+    result = RunResult(model=model(2), variants=[point(text, [1.0] * 4) for text in written])
+    assert [(curve.spec, curve.alpha, curve.points) for curve in curves(result)] == [
+        ("snapkv+critical", 0.25, ((64, 0), (128, 1))),
+        ("snapkv+critical:kernel=7,alpha=0.5", 0.5, ((64, 3),)),
+        ("snapkv+critical:kernel=5", 0.25, ((64, 4),)),
+    ]
+    (optimum,) = alpha_optima(result)
+    assert (optimum.spec, optimum.budget, optimum.alphas) == ("snapkv+critical", 64, (0.25, 0.5))
+
+
+def test_settings_that_only_the_spec_of_an_imported_run_says_keep_curves_apart() -> None:
+    texts = ("snapkv+critical:stage2=pooled,budget=64", "snapkv+critical:budget=64")
+    bare = [replace(point(text, [1.0] * 4), params={"alpha": 0.25}) for text in texts]
+    assert len(curves(RunResult(variants=bare))) == 2
+
+
+def test_a_method_that_writes_out_a_default_is_no_second_method() -> None:
+    methods = ("snapkv+critical", "snapkv+critical:kernel=7", "snapkv:window=32", "snapkv")
+    grid = SweepGrid(methods=methods, budgets=("64", "64.0", "10%"), alphas=("0.25", "0.250"))
+    points = grid.variants()
+    assert points == (
+        "full",
+        "snapkv+critical:budget=64,alpha=0.25",
+        "snapkv+critical:budget=10%,alpha=0.25",
+        "snapkv:budget=64,window=32",
+        "snapkv:budget=10%,window=32",
+    )
+    assert grid.request(CompareRequest(context="x", max_new_tokens=0)).validate()
+    mixed = ("snapkv+critical:budget=64", "snapkv+critical:kernel=7,alpha=0.25,budget=128")
+    around = SweepGrid.around(mixed)
+    assert (around.methods, around.budgets, around.alphas) == (
+        ("snapkv+critical",),
+        ("64", "128"),
+        ("0.25",),
+    )

@@ -25,11 +25,17 @@ def test_points_of_one_method_and_alpha_are_one_line_by_rising_budget():
 def test_half_the_perturbation_means_half_the_budget_and_the_ends_are_said():
     rows = savings_table(sweep_result(better=0.5), 0)["rows"]
     texts = [row["cells"]["final"]["text"] for row in rows[:4]]
-    below = "64 or less: outside the range"
+    below = "64 or less (already reached at the smallest budget)"
     assert texts == [below, "64, 50 % less", "128, 50 % less", "256, 50 % less"]
     back = savings_table(sweep_result(better=0.5), 1)["rows"]
     at_512 = next(r for r in back if r["cells"]["matches"]["value"] == 512)
-    assert at_512["cells"]["final"]["text"] == "over 512: outside the range"
+    assert at_512["cells"]["final"]["text"] == "over 512 (not reached with the budgets tried)"
+
+
+def test_an_answer_that_nobody_gives_is_nothing_to_match():
+    table = savings_table(sweep_result(generated=True), 0)
+    said = {row["cells"]["exact_match"]["text"] for row in table["rows"]}
+    assert said == {"nothing to match (the point to be matched is at 0 itself)"}
 
 
 def test_every_figure_of_the_sweep_has_its_budget_of_equal_quality():
