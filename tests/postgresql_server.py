@@ -4,7 +4,6 @@ import os
 import pwd
 import secrets
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -17,8 +16,9 @@ import psycopg
 from psycopg import sql
 from sqlalchemy import URL
 
+from tests.ports import free_port
+
 PATIENCE_S = 60
-START_ATTEMPTS = 3
 # The server ends with whoever holds the other end of its input, however that ends.
 GUARDED = """
 folder=$1; shift
@@ -75,18 +75,15 @@ def running_server() -> Iterator[PostgresqlServer]:
         UnavailableError: PostgreSQL is not installed, or there is nobody but root to run it.
     """
     programs, identity = _programs(), _identity()
-    for _ in range(START_ATTEMPTS):  # somebody else may take the free port first
-        folder = Path(tempfile.mkdtemp(prefix="ckv-postgresql-"))
-        try:
-            password = _make_cluster(programs, folder, identity)
-            server = PostgresqlServer(programs, _free_port(), password)
-            with _started(folder, server, identity) as log:
-                if _is_ready(log):
-                    yield server
-                    return
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-    raise AssertionError("no free port was left alone")
+    folder = Path(tempfile.mkdtemp(prefix="ckv-postgresql-"))
+    try:
+        password = _make_cluster(programs, folder, identity)
+        server = PostgresqlServer(programs, free_port(), password)
+        with _started(folder, server, identity) as log:
+            _wait_until_ready(log)
+            yield server
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _programs() -> Path:
@@ -160,19 +157,8 @@ def _started(folder: Path, server: PostgresqlServer, identity: dict[str, object]
         process.wait(PATIENCE_S)
 
 
-def _is_ready(log: Path) -> bool:
+def _wait_until_ready(log: Path) -> None:
     until = time.monotonic() + PATIENCE_S
-    while time.monotonic() < until:
-        said = log.read_text()
-        if "ready to accept connections" in said:
-            return True
-        if "could not create any TCP/IP sockets" in said:
-            return False
+    while "ready to accept connections" not in log.read_text():
+        assert time.monotonic() < until, f"the server did not start: {log.read_text()}"
         time.sleep(0.05)
-    raise AssertionError(f"the PostgreSQL server did not start: {log.read_text()}")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

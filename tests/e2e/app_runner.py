@@ -3,7 +3,6 @@
 import contextlib
 import re
 import signal
-import socket
 import subprocess
 import time
 from dataclasses import dataclass, field
@@ -45,13 +44,6 @@ class Watched:
 
     external: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
-
-
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def wait_until_ready(process: subprocess.Popen[bytes], log: Path) -> str:

@@ -15,11 +15,11 @@ from tests.e2e.app_runner import (
     ROOT,
     App,
     Watched,
-    free_port,
     note_message,
     note_request,
     wait_until_ready,
 )
+from tests.ports import free_port
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -9,7 +9,8 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.e2e import steps
-from tests.e2e.app_runner import ROOT, App, free_port
+from tests.e2e.app_runner import ROOT, App
+from tests.ports import free_port
 from tests.processes import assert_gone
 
 

@@ -11,6 +11,7 @@ import gradio as gr
 import httpx
 
 from storage.database import default_url, open_database
+from tests.ports import free_port
 from tests.ui.scripted_services import make_client
 from ui.access import EVERYBODY, Access, Viewer, acting_as
 from ui.build import build_app, launch_options
@@ -73,14 +74,13 @@ class Served:
 def served(folder: Path, *, with_logins: bool = True, **changes: Any) -> Iterator[Served]:
     """Serve until the end of the block, with changed settings."""
     users = USERS if with_logins else {}
-    settings = replace(Settings.from_environ({}), port=0, users=users, **changes)
+    settings = replace(Settings.from_environ({}), port=free_port(), users=users, **changes)
     database = open_database(default_url(folder))
     access = Access(database, with_logins=with_logins)
     services = Services(database, make_client=make_client, access=access, limits=settings.limits)
     with acting_as(EVERYBODY):
         blocks = build_app(services, settings)
-    options = {**launch_options(services, settings), "server_port": None}
-    app, url, _ = blocks.launch(**options)
+    app, url, _ = blocks.launch(**launch_options(services, settings))
     try:
         yield Served(url.rstrip("/"), services, blocks, app.routes)
     finally:

@@ -13,7 +13,7 @@ from mcp import ClientSession
 from mcp.client.streamable_http import streamable_http_client
 
 from ckv_core.errors import ConfigError
-from tests.e2e.app_runner import free_port
+from tests.ports import free_port
 from tests.ui.scripted_services import (
     ENDLESS,
     end_of,

@@ -17,7 +17,8 @@ from starlette.testclient import TestClient
 from ckv_core.errors import ConfigError, StorageError
 from storage import repository
 from storage.database import default_url, open_database
-from tests.e2e.app_runner import ROOT, free_port, wait_until_ready
+from tests.e2e.app_runner import ROOT, wait_until_ready
+from tests.ports import free_port
 from tests.ui.scripted_services import ENDLESS
 from ui.operations import operation_routes
 from ui.services import CLOSED

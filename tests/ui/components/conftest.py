@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from playwright.sync_api import Browser
 
+from tests.ports import free_port
 from tests.ui.components.components_lab import Lab, View, build_page, data_routes
 from ui.theme import CSS_PATHS, build_theme
 
@@ -17,6 +18,7 @@ def lab() -> Iterator[Lab]:
     _, lab.url, _ = demo.launch(
         prevent_thread_lock=True,
         quiet=True,
+        server_port=free_port(),
         theme=build_theme(),
         css_paths=list(CSS_PATHS),
         footer_links=[],
