@@ -2,7 +2,7 @@
 
 from ckv_core.methods.base import METHODS, WINDOW_KNOBS, Method
 
-ADAKV = METHODS.register(
+METHODS.register(
     Method(
         name="adakv",
         label="AdaKV",

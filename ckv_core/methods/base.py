@@ -72,7 +72,7 @@ class MethodRegistry:
     def __init__(self) -> None:
         self._methods: dict[str, Method] = {}
 
-    def register(self, method: Method) -> Method:
+    def register(self, method: Method) -> None:
         """Add one method.
 
         Raises:
@@ -81,7 +81,6 @@ class MethodRegistry:
         if method.name in self._methods:
             raise ConfigError(f"Method {method.name!r} is registered twice.")
         self._methods[method.name] = method
-        return method
 
     def get(self, name: str) -> Method:
         """The method of that name.

@@ -2,7 +2,7 @@
 
 from ckv_core.methods.base import METHODS, Method
 
-FULL = METHODS.register(
+METHODS.register(
     Method(
         name="full",
         label="Full cache",

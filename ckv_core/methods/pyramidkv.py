@@ -2,7 +2,7 @@
 
 from ckv_core.methods.base import METHODS, WINDOW_KNOBS, Method
 
-PYRAMIDKV = METHODS.register(
+METHODS.register(
     Method(
         name="pyramidkv",
         label="PyramidKV",

@@ -2,7 +2,7 @@
 
 from ckv_core.methods.base import METHODS, WINDOW_KNOBS, Method
 
-SNAPKV = METHODS.register(
+METHODS.register(
     Method(
         name="snapkv",
         label="SnapKV",

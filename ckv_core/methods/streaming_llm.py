@@ -2,7 +2,7 @@
 
 from ckv_core.methods.base import METHODS, Method
 
-STREAMING_LLM = METHODS.register(
+METHODS.register(
     Method(
         name="streaming_llm",
         label="StreamingLLM",
