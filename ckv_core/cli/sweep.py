@@ -7,6 +7,7 @@ from ckv_core.cli import running
 from ckv_core.cli.options import (
     Commands,
     add_model_options,
+    add_prompt_options,
     check_json_path,
     model_settings,
     read_text,
@@ -37,10 +38,8 @@ def register(commands: Commands) -> None:
     """Add the command."""
     parser = commands.add_parser("sweep", help="budgets x alphas x methods on one prompt")
     parser.set_defaults(command=_sweep)
+    add_prompt_options(parser)
     add = parser.add_argument
-    add("--context", required=True, metavar="FILE|-", help="UTF-8 text file, or - for stdin")
-    add("--question", default="", metavar="TEXT", help="asked about the context")
-    add("--answer", default="", metavar="TEXT", help="reference answer to look for in the output")
     add(
         "--method",
         action="append",
