@@ -6,7 +6,6 @@ The stored runs hold synthetic kept sets; nothing is generated. Prints Markdown 
 import argparse
 import os
 import re
-import shutil
 import signal
 import socket
 import statistics
@@ -19,10 +18,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page
 
-from benchmarks.setting import EXAMPLE, QUESTION
-from benchmarks.tables import spread
+from benchmarks.setting import EXAMPLE, QUESTION, ROOT
+from benchmarks.tables import spread, table
 from ckv_core.config import CompareRequest
 from ckv_core.events import RunFinished, RunPrepared
 from ckv_core.home import home_folder
@@ -36,11 +35,9 @@ from ckv_core.records import (
 )
 from storage.database import default_url, open_database
 from storage.recorder import Recorder
+from tests.browser import chromium
 
-ROOT = Path(__file__).parent.parent
 READY = re.compile(r"ready at (http://\S+)/")
-BROWSER_ARGS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run")
-BROWSER_ARGS += ("--disable-background-networking", "--disable-component-update", "--disable-sync")
 MODEL = ModelInfo(
     name="synthetic",
     sha256="0" * 64,
@@ -251,10 +248,7 @@ def measure(home: Path, rounds: int) -> list[tuple[str, str, str]]:
     with running_app(home):
         pass
     starts, pages, fresh, stored, maps = [], [], [], [], []
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=shutil.which("chromium"), args=[*BROWSER_ARGS]
-        )
+    with chromium() as browser:
         for _ in range(rounds):
             with running_app(home) as (url, seconds):
                 starts.append(seconds)
@@ -272,7 +266,6 @@ def measure(home: Path, rounds: int) -> list[tuple[str, str, str]]:
             maps_drawn(page)
             frames = sorted(page.evaluate(ZOOM))
             alphas = changed_alpha(browser, url, rounds)
-        browser.close()
     p95 = frames[int(len(frames) * 0.95)]
     frame_text = f"{statistics.median(frames):.0f}, 95 % below {p95:.0f}, worst {frames[-1]:.0f} ms"
     return [
@@ -295,10 +288,7 @@ def main() -> None:
         home = Path(folder)
         (home / "models").symlink_to(home_folder() / "models", target_is_directory=True)
         rows = measure(home, options.rounds)
-    print("\n### The app in headless Chromium\n")
-    print("| what | target | measured, median (range) |\n| --- | --- | --- |")
-    for row in rows:
-        print("| " + " | ".join(row) + " |")
+    table("The app in headless Chromium", ("what", "target", "measured, median (range)"), rows)
 
 
 if __name__ == "__main__":
