@@ -89,7 +89,7 @@ class Api:
         Args:
             context: The long text whose cache entries are evicted.
             question: Asked about the text.
-            variants: As METHOD[+critical][:key=value,...]; null for the usual six.
+            variants: As METHOD[+critical|+critical_auto][:key=value,...]; null for the usual six.
             budget: Entries kept per KV head, as tokens (128), percent (10%) or memory (4MiB).
             alpha: CriticalKV's share for attention alone, 0 to 1; null for the preset's.
             scenario: regular compresses context and question, context-only the context alone.
