@@ -85,7 +85,7 @@ def test_fifty_clients_get_their_own_runs_while_one_streams(app: Served):
 
 @pytest.mark.slow
 def test_pages_that_follow_a_run_see_it_to_its_end(app: Served):
-    slug = start(app, "bob", "steps 60", "bob follows this")
+    slug = start(app, "bob", "long 60", "bob follows this")
     with ThreadPoolExecutor(20) as pool:
         ends = list(pool.map(lambda _: followed(app, slug), range(20)))
     assert all(ends)

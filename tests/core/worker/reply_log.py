@@ -1,11 +1,13 @@
 """Collects the replies of a worker client and waits for them."""
 
 import threading
+import time
 from collections.abc import Callable
+from pathlib import Path
 
 from ckv_core.worker.messages import JobCancelled, JobDone, JobEvent, JobFailed, Reply
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0  # for a busy machine; only a test that fails waits so long
 ENDS = (JobDone, JobFailed, JobCancelled)
 
 
@@ -38,3 +40,10 @@ class Log:
 
     def start_of(self, job_id: str) -> Reply:
         return self.wait(lambda r: isinstance(r, JobEvent) and r.job_id == job_id)
+
+
+def wait_for_file(path: Path) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while not path.exists():
+        assert time.monotonic() < deadline, f"nobody made {path.name}"
+        time.sleep(0.01)

@@ -13,6 +13,7 @@ from ckv_core.events import Generated, Progress, RunEvent, RunFinished, RunPrepa
 from ckv_core.records import ModelInfo, PromptInfo, VariantResult
 
 STEP_S = 0.02
+LONG = 100
 
 
 class OutOfMemoryError(RuntimeError):
@@ -20,11 +21,11 @@ class OutOfMemoryError(RuntimeError):
 
 
 class ScriptedRunner:
-    """Scripts: `steps N`, `deaf N`, `hang [FILE]`, `spin`, `kill`, `exit N`, `refuse`, `bug`,
-    `oom`. `hang` makes the file once it hangs.
+    """Scripts: `steps N`, `long N`, `deaf N`, `hang [FILE]`, `spin`, `kill`, `exit N`, `refuse`,
+    `bug`, `oom`. `hang` makes the file once it hangs; so does a count whose question is that.
 
-    `deaf` never asks whether to stop; `modules` fails with the names of what is imported, `quote`
-    with an error that holds the context.
+    Tokens of `long` have 100 characters each; `deaf` never asks whether to stop; `modules` fails
+    with the names of what is imported, `quote` with an error that holds the context.
     """
 
     def __init__(self) -> None:
@@ -52,21 +53,21 @@ class ScriptedRunner:
         word, _, number = request.question.partition(" ")
         if word == "quote":
             raise ValueError(request.context)
-        if word == "hang" and number:
-            Path(number).touch()
         steps = int(number) if number.isdigit() else 3
+        if word == "hang":
+            _hang(number)
         _interrupt(word, steps)
         for step in range(1, steps + 1):
             if word != "deaf" and should_stop():
                 raise RunCancelledError("Cancelled.")
             time.sleep(STEP_S)
             yield Progress("decode", step / steps, f"token {step} of {steps}")
-            yield _generated(step, last=step == steps)
+            yield _generated(step, LONG if word == "long" else 0, last=step == steps)
         yield RunFinished({"prefill": 1.0, "decode": 2.0})
 
     def count_tokens(self, request: CompareRequest) -> tuple[int, int, int]:
-        if request.question == "slow count":
-            time.sleep(1.0)
+        if request.question.startswith("hang"):
+            _hang(request.question.partition(" ")[2])
         if not request.context.strip():
             raise PromptError("The context is empty; paste or upload a text first.")
         count = len(request.context.split())
@@ -85,10 +86,14 @@ FAILURES = {
 }
 
 
+def _hang(file: str) -> None:
+    if file:
+        Path(file).touch()
+    time.sleep(3600)
+
+
 def _interrupt(word: str, number: int) -> None:
     match word:
-        case "hang":
-            time.sleep(3600)
         case "spin":
             while True:
                 pass
@@ -133,8 +138,8 @@ def _variant(name: str) -> VariantResult:
     return VariantResult(spec=name, label=name, method=name, critical=False)
 
 
-def _generated(step: int, *, last: bool) -> Generated:
-    texts = tuple(f"w{i} " for i in range(step))
+def _generated(step: int, width: int, *, last: bool) -> Generated:
+    texts = tuple(f"w{i} ".ljust(width) for i in range(step))
     return Generated(
         ("".join(texts),), (tuple(range(step)),), (texts,), ("length" if last else None,)
     )

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-ORPHAN_LIMIT_S = 5.0
+ORPHAN_LIMIT_S = 30.0  # for a busy machine; a worker that stays would do so for an hour
 APP = """
-    import json, sys
+    import json, os, sys, time
 
-    def main(script):
+    def main(script, forks):
         if script == "modules":
             import gradio
         from ckv_core.config import CompareRequest
@@ -26,7 +26,12 @@ APP = """
 
         def on_reply(reply):
             if isinstance(reply, JobEvent) and "layer" in str(reply.event):
-                print(json.dumps({"pid": client.worker_pid}), flush=True)
+                pids = {"pid": client.worker_pid}
+                if forks:
+                    pids["heir"] = os.fork()
+                    if not pids["heir"]:
+                        time.sleep(3600)
+                print(json.dumps(pids), flush=True)
             if isinstance(reply, JobFailed):
                 loaded = [name in sys.modules for name in ("gradio", "torch")]
                 told = {"message": reply.message, "loaded": loaded}
@@ -39,17 +44,17 @@ APP = """
         client.close()
 
     if __name__ == "__main__":
-        main(sys.argv[1])
+        main(sys.argv[1], forks=len(sys.argv) > 2)
 """
 
 
 @pytest.fixture
 def app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """An app process whose worker plays the script given as parameter."""
+    """An app process whose worker plays the script given; `and forks` leaves a copy of it."""
     path = tmp_path / "some_app.py"
     path.write_text(textwrap.dedent(APP))
     with subprocess.Popen(
-        [sys.executable, str(path), request.param],
+        [sys.executable, str(path), *request.param.split(" and ")],
         env=os.environ | {"PYTHONPATH": str(ROOT), "GRADIO_ANALYTICS_ENABLED": "False"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -104,6 +109,20 @@ def test_the_worker_ends_with_its_parent(app: subprocess.Popen[str], end: signal
     app.send_signal(end)
     app.wait(ORPHAN_LIMIT_S)
     assert ends_in_time(pid)
+
+
+@pytest.mark.parametrize("app", ["hang and forks"], indirect=True)
+def test_a_worker_whose_parents_pipes_live_on_ends_too(app: subprocess.Popen[str]) -> None:
+    pids = told(app, "pid")
+    worker, heir = pids["pid"], pids["heir"]
+    assert isinstance(worker, int)
+    assert isinstance(heir, int)
+    try:
+        app.kill()
+        app.wait(ORPHAN_LIMIT_S)
+        assert ends_in_time(worker)
+    finally:
+        os.kill(heir, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("app", ["hang"], indirect=True)
