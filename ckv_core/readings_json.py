@@ -14,6 +14,7 @@ from ckv_core.ladder import ladder_of
 from ckv_core.metrics.chain import check_chain, mean_tightness, over_half, shared_kv_heads
 from ckv_core.metrics.evidence import held, spans_of
 from ckv_core.records import VariantResult
+from ckv_core.sweep_oracles import known_oracles, mean_oracle
 from ckv_core.sweep_reading import (
     Curve,
     Figure,
@@ -115,6 +116,7 @@ def _ladder(result: RunResult) -> list[dict[str, Any]]:
 
 def _curves(result: RunResult, lines: Sequence[Curve]) -> list[dict[str, Any]]:
     figures = known_figures(result) if lines else []
+    oracles = known_oracles(result) if lines else []
 
     def values(figure: Figure, variants: Sequence[VariantResult]) -> list[Any]:
         return [_number(figure.read(variant)) for variant in variants]
@@ -129,6 +131,10 @@ def _curves(result: RunResult, lines: Sequence[Curve]) -> list[dict[str, Any]]:
                 "budgets": [budget for budget, _ in line.points],
                 "variants": [index for _, index in line.points],
                 "figures": {figure.key: values(figure, variants) for figure in figures},
+                "oracles": {
+                    oracle.name: [_number(mean_oracle(each, oracle.name)) for each in variants]
+                    for oracle in oracles
+                },
             }
         )
     return found

@@ -6,6 +6,7 @@ import numpy as np
 
 from ckv_core.events import RunResult
 from ckv_core.metrics.against_budget import BudgetCurve
+from ckv_core.sweep_oracles import OracleSet, known_oracles, mean_oracle
 from ckv_core.sweep_reading import (
     AlphaOptimum,
     Curve,
@@ -28,10 +29,12 @@ SAVINGS_NOTE = (
 def points_table(result: RunResult) -> dict[str, Any]:
     """Value of the DataTable of all points whose cache is built."""
     metrics = known_figures(result)
+    oracles = known_oracles(result)
     columns = [
         _column("method", "Method and alpha", align="left"),
         _column("budget", "Budget", "entries per KV head"),
         *(_column(m.key, m.label, unit_name(m.unit)) for m in metrics),
+        *(_column(oracle.name, oracle.label, "mean head L1") for oracle in oracles),
         _column("spec", "SPEC", align="left"),
     ]
     rows = []
@@ -45,6 +48,8 @@ def points_table(result: RunResult) -> dict[str, Any]:
             }
             for metric in metrics:
                 cells[metric.key] = _value(metric.read(variant))
+            for oracle in oracles:
+                cells[oracle.name] = _value(mean_oracle(variant, oracle.name))
             rows.append({"marker": at, "cells": cells})
     return {
         "caption": "All points of the sweep",
@@ -90,6 +95,12 @@ def optimum_name(optimum: AlphaOptimum) -> str:
     """Method and budget over whose alphas the best was sought."""
     method = ", ".join([VariantSpec.parse(optimum.spec).label, *_settings(optimum.spec)])
     return f"{method}, budget {optimum.budget:,}"
+
+
+def oracle_name(oracles: OracleSet) -> str:
+    """Whose budgets of the KV heads the oracles have."""
+    first, *others = oracles.curves
+    return curve_name(first) + (f" and {len(others)} more" if others else "")
 
 
 def alphas_table(result: RunResult) -> dict[str, Any]:

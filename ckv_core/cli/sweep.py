@@ -16,7 +16,9 @@ from ckv_core.cli.tables import number, print_head, print_table, share
 from ckv_core.config import MAX_NEW_TOKENS, CompareRequest
 from ckv_core.errors import ConfigError
 from ckv_core.events import RunResult
+from ckv_core.quantities import QUANTITIES
 from ckv_core.sweep import ASK_ABOVE_S, SweepGrid, sweep_cost
+from ckv_core.sweep_oracles import oracle_sets
 from ckv_core.sweep_reading import (
     FIGURES,
     Curve,
@@ -31,6 +33,7 @@ if TYPE_CHECKING:  # `methods` must not load torch
 
 _METHODS = ("snapkv", "snapkv+critical", "adakv", "adakv+critical")
 _WORDS: dict[Outcome, str] = {"better": "N or less", "worse": "over N", "nothing": NOTHING}
+_ORACLES_SEE = "they see the true attention, which no method does"
 _ALWAYS = ("head", "final", "kl", "agreement", "answer")  # columns, known or not
 
 
@@ -58,7 +61,8 @@ def register(commands: Commands) -> None:
     add(
         "--analyse",
         choices=("bounds",),
-        help="also measure the bounds: the share of heads with sigma over 0.5, per budget",
+        help="also measure bounds and oracles: the share of heads with sigma over 0.5 and the "
+        "head L1 that the true attention would reach, per budget",
     )
     add(
         "--yes",
@@ -136,8 +140,27 @@ def _print_result(result: RunResult, answer: str) -> None:
             rows.append((_name(curve.spec), f"{budget:,}", *shown))
     head = ("method", "budget", "head L1", "final L1", "KL", "heads better", "agreement", "answer")
     print_table((*head, *(FIGURES[key].label for key in more)), rows)
+    _print_oracles(result)
     _print_savings(result)
     _print_alphas(result)
+
+
+def _print_oracles(result: RunResult) -> None:
+    for oracles in oracle_sets(result):
+        first, *others = (_name(curve.spec) for curve in oracles.curves)
+        more = f" and {len(others)} more" if others else ""
+        print(f"\nmean head L1 of oracles with the head budgets of {first}{more}; {_ORACLES_SEE}")
+        budgets = [budget for budget, _ in oracles.curves[0].points]
+        print_table(
+            ("oracle", *(f"at {budget:,}" for budget in budgets)),
+            [
+                (
+                    QUANTITIES[name].label.removeprefix("Oracle: "),
+                    *(number(dict(points).get(budget)) for budget in budgets),
+                )
+                for name, points in oracles.values.items()
+            ],
+        )
 
 
 def _print_savings(result: RunResult) -> None:

@@ -196,6 +196,30 @@ def test_a_target_that_no_setting_reaches_has_no_saving(show) -> None:
     assert found["snapkv+critical:alpha=0.5"] == nothing | {"at 256": "256, the same"}
 
 
+def test_sweep_prints_what_oracles_reach_at_each_budget(show) -> None:
+    def limited(text: str, attention: float) -> VariantResult:
+        found = {"oracle_attention_l1": attention, "oracle_critical_l1": attention / 2}
+        arrays = {name: array([value] * 4) for name, value in found.items()}
+        return point(text, 8, analysis=arrays)
+
+    out = show(
+        "sweep",
+        limited("snapkv:budget=64", 6),
+        limited("snapkv:budget=256", 2),
+        limited("snapkv+critical:alpha=0.0,budget=64", 6),
+        limited("snapkv+critical:alpha=0.0,budget=256", 2),
+        limited("adakv:budget=64", 5),
+        more=("--yes",),
+    )
+    assert table(out, "mean head L1 of oracles with the head budgets of snapkv and 1 more;") == {
+        "true attention": {"at 64": "6", "at 256": "2"},
+        "true attention times value norm": {"at 64": "3", "at 256": "1"},
+    }
+    found = table(out, "mean head L1 of oracles with the head budgets of adakv;")
+    assert found["true attention"] == {"at 64": "5"}
+    assert "oracles" not in show("sweep", *swept(), more=("--yes",))
+
+
 def test_sweep_prints_the_gain_of_an_alpha_per_layer_and_per_head(show) -> None:
     by_alpha = {"0.5": ([1, 1, 4, 4], [3, 3, 3, 3]), "0.0": ([2, 2, 2, 2], [6, 6, 2, 2])}
     out = show(

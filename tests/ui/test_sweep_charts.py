@@ -7,7 +7,7 @@ import pytest
 
 from ckv_core.sweep_reading import FIGURES, alpha_optima, curves
 from tests.ui.sweep_fakes import ALPHAS, BUDGETS, KV_HEADS, LAYERS, WHOLE_LAYER, sweep_result
-from ui.charts.catalog import figure_of
+from ui.charts.catalog import CHARTS, figure_of
 from ui.charts.sweep import alpha_head_figure, curve_figure
 from ui.charts.sweep_csv import alphas_csv, sweep_csv
 from ui.sweep_tables import alphas_table, curve_name, points_table, savings_table
@@ -131,3 +131,72 @@ def test_the_points_table_has_every_point_but_not_the_full_cache():
     assert {"agreement", "answer"} <= {column["key"] for column in table["columns"]}
     plain = points_table(sweep_result())
     assert "agreement" not in {column["key"] for column in plain["columns"]}
+
+
+def swept_with_oracles():
+    """The made-up sweep with oracles; those of alpha 0.5 have head budgets of their own."""
+    result = sweep_result()
+    for at, variant in enumerate(result.variants[1:], 1):
+        scale = 0.25 if variant.params.get("alpha") == 0.5 else 0.5
+        limit = np.full((LAYERS, 6), scale * 64 / variant.params["budget"], np.float32)
+        limit[WHOLE_LAYER] = np.nan
+        arrays = {"oracle_attention_l1": limit, "oracle_critical_l1": limit / 2}
+        result.variants[at] = dataclasses.replace(variant, analysis=arrays)
+    return result
+
+
+def test_oracles_are_dashed_grey_lines_of_the_head_l1_alone():
+    result = swept_with_oracles()
+    figure = figure_of(result, "sweep-head", {})
+    *methods, attention, critical = figure.data
+    assert len(methods) == 4
+    assert attention.name == "Oracle: true attention"
+    assert list(attention.x) == list(BUDGETS)
+    assert np.allclose(attention.y, [0.5, 0.25, 0.125, 0.0625])
+    assert np.allclose(critical.y, np.array(attention.y) / 2)
+    assert len({(trace.line.dash, trace.marker.symbol) for trace in (attention, critical)}) == 2
+    for trace in (attention, critical):
+        assert "dash" in trace.line.dash
+        assert trace.line.color not in {each.line.color for each in methods}
+    # The chart's label for screen readers is its title and subtitle.
+    subtitle = figure.layout.title.subtitle.text
+    assert subtitle == "Lower is closer; oracle budgets: SnapKV and 2 more"
+    assert len(figure_of(result, "sweep-final", {}).data) == 4
+
+
+def test_oracles_of_other_head_budgets_can_be_chosen():
+    result = swept_with_oracles()
+    (control,) = CHARTS["sweep-head"].controls(result)
+    assert control.options == [("0", "SnapKV and 2 more"), ("1", "SnapKV + CriticalKV, alpha 0.5")]
+    figure = figure_of(result, "sweep-head", {"oracles": "1"})
+    assert np.allclose(figure.data[-2].y, [0.25, 0.125, 0.0625, 0.03125])
+    assert figure_of(result, "sweep-head", {"oracles": "9"}) == figure_of(result, "sweep-head", {})
+    plain = sweep_result()
+    assert CHARTS["sweep-head"].controls(plain) == []
+    assert len(figure_of(plain, "sweep-head", {}).data) == 4
+
+
+def test_oracles_are_in_the_table_and_the_file_and_have_no_savings():
+    result = swept_with_oracles()
+    table = points_table(result)
+    row = next(row for row in table["rows"] if row["cells"]["spec"]["text"] == "snapkv:budget=128")
+    assert row["cells"]["oracle_critical_l1"]["value"] == pytest.approx(0.125)
+    assert "oracle_greedy_l1" not in row["cells"]
+    head, *lines = sweep_csv(result).splitlines()
+    columns = head.replace('"', "").split(",")
+    cells = dict(zip(columns, lines[1].split(","), strict=True))
+    assert cells["budget_tokens"] == "128"
+    assert [cells[f"oracle_{name}_l1"] for name in ("attention", "critical", "greedy")] == [
+        "0.25",
+        "0.125",
+        '""',
+    ]
+    keys = {column["key"] for column in savings_table(result, 0)["columns"]}
+    assert keys == {"method", "matches", "head", "final", "kl"}
+
+
+def test_a_hostile_label_is_escaped_in_the_subtitle_of_oracles():
+    result = swept_with_oracles()
+    for at, variant in enumerate(result.variants):
+        result.variants[at] = dataclasses.replace(variant, label="<img src=x>")
+    assert "<img" not in figure_of(result, "sweep-head", {}).to_json()

@@ -25,7 +25,7 @@ NO_BASE = "No variant has its base, the same settings without CriticalKV, in thi
 ONE_STEP = "n = 1 decoding step; lower is closer to full"
 Against = Literal["value", "reduction", "ratio"]
 ORACLES = tuple(q for q in QUANTITIES.values() if q.group == "oracle")
-ORACLE_LOOKS = (("dot", "circle-open"), ("dash", "square-open"), ("dashdot", "diamond-open"))
+ORACLE_LOOKS = (("dash", "circle-open"), ("longdash", "square-open"), ("dashdot", "diamond-open"))
 
 
 def layer_figure(

@@ -1,10 +1,13 @@
 """Charts of a sweep: a quantity against the budget, and the best alpha per layer and per head."""
 
+import html
+
 import numpy as np
 import plotly.graph_objects as go
 
 from ckv_core.events import RunResult
 from ckv_core.metrics.against_budget import BUDGET_UNITS
+from ckv_core.sweep_oracles import ORACLES, OracleSet, oracle_sets
 from ckv_core.sweep_reading import (
     FIGURES,
     AlphaOptimum,
@@ -14,33 +17,45 @@ from ckv_core.sweep_reading import (
     known_figures,
 )
 from ui.charts.alphas import alpha_grid
-from ui.charts.chart import Chart, Control, no_controls
+from ui.charts.chart import Chart, Choices, Control, no_controls
+from ui.charts.layers import ORACLE_LOOKS
 from ui.charts.layout import TEXT_COLOR, new_figure
 from ui.charts.lines import budget_axis, budget_line
 from ui.charts.measured import unit_name
 from ui.palette import color_of
-from ui.sweep_tables import curve_name, optimum_name
+from ui.sweep_tables import curve_name, optimum_name, oracle_name
 
 
-def curve_figure(result: RunResult, metric: Figure) -> go.Figure:
+def curve_figure(result: RunResult, metric: Figure, oracles: OracleSet | None = None) -> go.Figure:
     """One quantity against the budget, one line per method and alpha; the full cache dotted.
 
     Definition: see docs/definitions.md for each quantity; budgets are resolved tokens, the axis
-    is logarithmic. n = one prompt; L1 and KL at the first decoding step.
+    is logarithmic. n = one prompt; L1 and KL at the first decoding step. Oracles, dashed, choose
+    by the true decode attention, which no method sees: they are limits, not rivals.
+
+    Args:
+        result: the sweep.
+        metric: what is drawn.
+        oracles: of the mean head L1; None draws none.
     """
     drawn = [(at, curve, curve.values(result, metric)) for at, curve in enumerate(curves(result))]
     drawn = [each for each in drawn if each[2]]
     closer = "lower" if metric.lower else "higher"
+    subtitle = f"One prompt; {closer} is closer to the full cache"
+    if oracles is not None:
+        subtitle = f"{closer.capitalize()} is closer; oracle budgets: {oracle_name(oracles)}"
     figure = new_figure(
         f"{metric.label} against the budget",
-        f"One prompt; {closer} is closer to the full cache",
-        legend_rows=len(drawn),
+        html.escape(subtitle, quote=False),
+        legend_rows=len(drawn) + (len(oracles.values) if oracles else 0),
     )
     for at, curve, points in drawn:
         budgets, values = zip(*points, strict=True)
         figure.add_trace(
             budget_line(at, curve_name(curve), budgets, values, unit_name(metric.unit))
         )
+    if oracles is not None:
+        _add_oracles(figure, oracles)
     _add_reference(figure, result, metric)
     ticks = [budget for _, _, points in drawn for budget, _ in points]
     budget_axis(figure, ticks, BUDGET_UNITS["tokens"])
@@ -110,15 +125,34 @@ def _add_reference(figure: go.Figure, result: RunResult, metric: Figure) -> None
         )
 
 
+def _add_oracles(figure: go.Figure, oracles: OracleSet) -> None:
+    """Grey lines with open markers: the looks that the oracles have in a run's charts."""
+    for quantity, (dash, symbol) in zip(ORACLES, ORACLE_LOOKS, strict=True):
+        if points := oracles.values.get(quantity.name):
+            budgets, values = zip(*points, strict=True)
+            line = budget_line(0, quantity.label, budgets, values, quantity.unit)
+            line.update(line={"color": TEXT_COLOR, "dash": dash, "width": 2})
+            figure.add_trace(line.update(marker={"color": TEXT_COLOR, "symbol": symbol}))
+
+
 def _curve_chart(metric: Figure) -> Chart[RunResult]:
     return Chart(
         name=f"sweep-{metric.key}",
         title=f"{metric.label} against the budget",
         csv="sweep",
-        controls=no_controls,
+        controls=_oracle_controls if metric.key == "head" else no_controls,
         has_data=lambda result: result.kind == "sweep" and metric in known_figures(result),
-        draw=lambda result, _: curve_figure(result, metric),
+        draw=lambda result, chosen: curve_figure(result, metric, _chosen_set(result, chosen)),
     )
+
+
+def _oracle_controls(result: RunResult) -> list[Control]:
+    names = [(str(at), oracle_name(each)) for at, each in enumerate(oracle_sets(result))]
+    return [Control("oracles", "Oracles with the head budgets of", names)] if names else []
+
+
+def _chosen_set(result: RunResult, chosen: Choices) -> OracleSet | None:
+    return oracle_sets(result)[int(chosen["oracles"])] if "oracles" in chosen else None
 
 
 def _optimum_controls(result: RunResult) -> list[Control]:

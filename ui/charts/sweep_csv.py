@@ -3,13 +3,15 @@
 import numpy as np
 
 from ckv_core.events import RunResult
+from ckv_core.sweep_oracles import ORACLES, mean_oracle
 from ckv_core.sweep_reading import FIGURES, alpha_optima, curves
 from ui.charts.tables import csv_text, number
 
 
 def sweep_csv(result: RunResult) -> str:
-    """Data of `curve_figure`: one line per point, all figures; an unknown one is empty."""
-    head = ("variant", "spec", "alpha", "budget_tokens", *FIGURES)
+    """Data of `curve_figure`: one line per point, all figures and oracles; an unknown is empty."""
+    oracles = [quantity.name for quantity in ORACLES]
+    head = ("variant", "spec", "alpha", "budget_tokens", *FIGURES, *oracles)
     return csv_text(
         head,
         (
@@ -19,6 +21,7 @@ def sweep_csv(result: RunResult) -> str:
                 curve.alpha,
                 budget,
                 *(figure.read(result.variants[index]) for figure in FIGURES.values()),
+                *(mean_oracle(result.variants[index], name) for name in oracles),
             )
             for curve in curves(result)
             for budget, index in curve.points

@@ -94,8 +94,9 @@ def _build_grid(controls: dict[str, Any]) -> None:
         )
     controls["bounds"] = gr.Checkbox(
         value=False,
-        label="Measure the bounds",
-        info="Adds the share of heads with sigma over 0.5; each point takes longer.",
+        label="Bounds and oracles",
+        info="Adds the share of heads with sigma over 0.5 and, as dashed lines of the head L1, the "
+        "best that true attention could choose; each point takes longer.",
         elem_id="bounds",
     )
     with gr.Row():

@@ -21,7 +21,8 @@ from ui.sweep_tables import alphas_table, curve_name, points_table, savings_tabl
 
 CURVES_TEXT = (
     "### Quality against the budget\n"
-    "Each line is a method with one alpha. The dotted line is the full cache."
+    "Each line is a method with one alpha. The dotted line is the full cache. Dashed grey lines "
+    "with open markers are oracles: they see the true attention, which no method does."
 )
 SAVINGS_TEXT = (
     "### Budget savings\n"
