@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -202,6 +202,12 @@ def opened(visit: BrowserContext, url: str, sign: str) -> tuple[float, Page]:
     return time.perf_counter() - start, page
 
 
+def first_visit(browser: Browser, url: str, sign: str) -> float:
+    """Seconds as by `opened`, for somebody who comes for the first time and then leaves."""
+    with closing(visitor(browser)) as visit:
+        return opened(visit, url, sign)[0]
+
+
 def maps_drawn(page: Page) -> float:
     """Seconds from scrolling to the maps, which are drawn when they come into view."""
     start = time.perf_counter()
@@ -247,14 +253,16 @@ def measure(home: Path, rounds: int) -> list[tuple[str, str, str]]:
     short, long = store_run(home, 8_000, 8), store_run(home, 131_072, 4)
     with running_app(home):
         pass
-    starts, pages, fresh, stored, maps = [], [], [], [], []
+    starts, pages, early, fresh, stored, maps = [], [], [], [], [], []
     with chromium() as browser:
         for _ in range(rounds):
             with running_app(home) as (url, seconds):
                 starts.append(seconds)
                 # The model loads beside the page; the reader does not wait for it.
-                pages.append(opened(visitor(browser), url, "#context textarea")[0])
+                pages.append(first_visit(browser, url, "#context textarea"))
+                early.append(first_visit(browser, f"{url}/r/{short}", "#summary td"))
         with running_app(home) as (url, _):
+            alphas = changed_alpha(browser, url, rounds)  # the model has loaded then
             for _ in range(rounds):
                 visit = visitor(browser)
                 fresh.append(opened(visit, f"{url}/r/{short}", "#summary td")[0])
@@ -265,7 +273,6 @@ def measure(home: Path, rounds: int) -> list[tuple[str, str, str]]:
             _, page = opened(visitor(browser), f"{url}/r/{long}", "#summary td")
             maps_drawn(page)
             frames = sorted(page.evaluate(ZOOM))
-            alphas = changed_alpha(browser, url, rounds)
     p95 = frames[int(len(frames) * 0.95)]
     frame_text = f"{statistics.median(frames):.0f}, 95 % below {p95:.0f}, worst {frames[-1]:.0f} ms"
     return [
@@ -273,6 +280,7 @@ def measure(home: Path, rounds: int) -> list[tuple[str, str, str]]:
         ("first page usable, model loading beside it", "2 s", spread(pages, 2) + " s"),
         ("stored run of 8,000 tokens, 8 variants, first visit", "1 s", spread(fresh, 2) + " s"),
         ("the same in another tab", "1 s", spread(stored, 2) + " s"),
+        ("the same, first visit, while the model loads", "", spread(early, 2) + " s"),
         ("the same run's maps, once scrolled to", "", spread(maps, 2) + " s"),
         ("a changed alpha, from the click to the map on screen", "1 s", spread(alphas, 2) + " s"),
         ("frames while zooming 131,072 positions, 3 kept sets", "fluid", frame_text),
