@@ -12,6 +12,7 @@ from ckv_core.knobs import KNOBS, Budget, KnobValue
 from ckv_core.methods import METHODS, SELECTORS, Method
 from ckv_core.records import VariantResult
 from ckv_core.sweep_reading import spec_without
+from ckv_core.variants import written_knobs
 
 NOT_RECORDED = "?"  # in the place of a knob's value that a run does not say
 # Every other knob is recorded with its value, so what a preset stands for is known without it.
@@ -69,7 +70,7 @@ def identify(variant: VariantResult, **more: KnobValue) -> Identity:
     method = next((each for each in METHODS if each.name == variant.method), None)
     name = variant.spec.partition(":")[0].strip()
     knobs: dict[str, KnobValue | None] = dict.fromkeys(_read_by(method, name))
-    knobs |= {key: _parsed(key, text) for key, text in _written(variant.spec).items()}
+    knobs |= {key: _parsed(key, text) for key, text in written_knobs(variant.spec).items()}
     knobs |= variant.params
     left_out = _APART | (_POOLING if knobs.get("pool") == "none" else frozenset())
     kept = {key: value for key, value in knobs.items() if key not in left_out} | more
@@ -108,12 +109,6 @@ def _read_by(method: Method | None, name: str) -> tuple[str, ...]:
     return method.knobs_with(next((each for each in SELECTORS if each == word), "top_k"))
 
 
-def _written(spec: str) -> dict[str, str]:
-    """The pairs of a SPEC."""
-    pairs = (pair.partition("=") for pair in spec.partition(":")[2].split(",") if pair)
-    return {key.strip(): value.strip() for key, _, value in pairs}
-
-
 def _parsed(key: str, text: str) -> KnobValue:
     """As the engine would record it; the text itself of what it could not read."""
     try:
@@ -124,7 +119,7 @@ def _parsed(key: str, text: str) -> KnobValue:
 
 def _asked(variant: VariantResult) -> Budget | None:
     """The budget in its own unit; of tokens the resolved number counts, whatever was written."""
-    written = _budget(_written(variant.spec).get("budget"))
+    written = _budget(written_knobs(variant.spec).get("budget"))
     resolved = _budget(variant.params.get("budget"))
     if written is None or (written.unit == "tokens" and resolved is not None):
         return resolved

@@ -11,6 +11,7 @@ from ckv_core.events import RunResult
 from ckv_core.knobs import KnobValue
 from ckv_core.metrics.chain import over_half
 from ckv_core.records import Float32Array, VariantResult
+from ckv_core.variants import written_knobs
 
 # `snapkv+critical` and its settings by key.
 Settings = tuple[str | tuple[str, KnobValue], ...]
@@ -207,9 +208,8 @@ def settings_without(variant: VariantResult, *keys: str) -> Settings:
 
     What its SPEC says beside them counts too: an imported run may leave out any.
     """
-    head, _, tail = variant.spec.partition(":")
-    pairs = (pair.partition("=")[::2] for pair in tail.split(",") if pair)
-    settings: dict[str, KnobValue] = {**dict(pairs), **variant.params}
+    settings: dict[str, KnobValue] = {**written_knobs(variant.spec), **variant.params}
+    head = variant.spec.partition(":")[0]
     return (head, *sorted((key, value) for key, value in settings.items() if key not in keys))
 
 

@@ -122,6 +122,12 @@ class VariantSpec:
         return VariantSpec(self.method, "top_k", params, given)
 
 
+def written_knobs(spec: str) -> dict[str, str]:
+    """The pairs of a SPEC as they stand there, from any file and of any version; unchecked."""
+    pairs = (pair.partition("=") for pair in spec.partition(":")[2].split(",") if pair)
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
 def _selector(method: Method, word: str) -> Selector:
     known: list[Selector] = [selector for selector in SELECTORS if selector != "top_k"]
     for selector in known:

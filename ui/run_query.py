@@ -7,6 +7,7 @@ from typing import Any
 
 from ckv_core.errors import StorageError
 from ckv_core.methods import METHODS
+from ckv_core.variants import written_knobs
 from storage.library import SORTS
 from storage.models import ACTIVE_STATES, END_STATES
 from storage.records import RunFilter, RunSort, RunSummary
@@ -115,12 +116,10 @@ def asked_text(specs: Sequence[str]) -> str:
     forms: dict[str, set[bool]] = {}
     budgets: dict[str, None] = {}
     for spec in specs:
-        head, _, knobs = spec.partition(":")
-        name, plus, _ = head.partition("+")
+        name, plus, _ = spec.partition(":")[0].partition("+")
         if name != FULL:
             forms.setdefault(name, set()).add(bool(plus))
-            given = (knob.partition("=") for knob in knobs.split(","))
-            budgets |= {value: None for key, _, value in given if key == "budget"}
+            budgets |= {v: None for key, v in written_knobs(spec).items() if key == "budget"}
     methods = [_method_text(name, found) for name, found in forms.items()]
     parts = [", ".join(methods) or _LABELS[FULL]]
     if len(budgets) > MOST_BUDGETS:
