@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckv_core.events import RunResult
+from ckv_core.identity import Identity, identify, told_apart
 from ckv_core.records import RetainedSet, VariantResult
 from ui.live_runs import RunSnapshot
 from ui.summary_columns import four_digits
@@ -33,16 +34,16 @@ def differences_value(runs: Sequence[RunSnapshot]) -> dict[str, Any]:
     same = None
     if all(run.result.prompt is not None for run in runs):
         same = all(_same_prompt(first.result, run.result) for run in runs[1:])
-    specs = list(dict.fromkeys(v.spec for run in runs for v in run.result.variants))
+    rows = _rows(runs)
     return {
         "runs": [{"slug": run.slug, "title": run.title, "state": run.state} for run in runs],
         "settings": _differing_settings(runs),
         "same_prompt": same,
         "figures": [
-            {"spec": spec, "cells": [_figures(_of_spec(run, spec)) for run in runs]}
-            for spec in specs
+            {"spec": spec, "cells": [_figures(variant) for variant in row]}
+            for spec, row in rows.items()
         ],
-        "variants": [_pairs(runs, spec) for spec in specs] if same else [],
+        "variants": [_pairs(runs, *row) for row in rows.items()] if same else [],
     }
 
 
@@ -76,17 +77,17 @@ def _differing_settings(runs: Sequence[RunSnapshot]) -> list[dict[str, Any]]:
     """Only what is not the same in all runs: request, model and environment."""
     described = [_settings(run) for run in runs]
     names = list(dict.fromkeys(name for each in described for name in each))
-    rows = [(name, [each.get(name, NONE) for each in described]) for name in names]
+    rows = [(name, [each.get(name, "") for each in described]) for name in names]
     return [
-        {"name": name, "values": [_cut(value) for value in values]}
+        {"name": name, "values": [_plain(value) for value in values]}
         for name, values in rows
-        if len(set(values)) > 1
+        if any(value != values[0] for value in values)
     ]
 
 
-def _settings(run: RunSnapshot) -> dict[str, str]:
+def _settings(run: RunSnapshot) -> dict[str, object]:
     asked = run.request
-    settings = {field.name: _plain(getattr(asked, field.name)) for field in fields(asked)}
+    settings: dict[str, object] = {f.name: getattr(asked, f.name) for f in fields(asked)}
     model = run.result.model
     if model is not None:
         served = ("name", "sha256", "dtype", "device")
@@ -95,11 +96,12 @@ def _settings(run: RunSnapshot) -> dict[str, str]:
 
 
 def _plain(value: object) -> str:
+    """As text: every item of a list, each and a long text cut short."""
     if isinstance(value, tuple):
-        return "\n".join(map(str, value)) or NONE
+        return "\n".join(_cut(str(item)) for item in value) or NONE
     if isinstance(value, dict):
         return ", ".join(f"{key}={item}" for key, item in sorted(value.items())) or NONE
-    return str(value) if value != "" else NONE
+    return _cut(str(value)) or NONE
 
 
 def _cut(text: str) -> str:
@@ -108,8 +110,25 @@ def _cut(text: str) -> str:
     return f"{text[:TEXT_CHARS]}… ({len(text):,} characters)"
 
 
-def _of_spec(run: RunSnapshot, spec: str) -> VariantResult | None:
-    return next((v for v in run.result.variants if v.spec == spec), None)
+def _rows(runs: Sequence[RunSnapshot]) -> dict[str, list[VariantResult | None]]:
+    """By SPEC, told apart, the same variant of every run; None in a run that has it not."""
+    known: dict[str, set[Identity]] = {}
+    for variant in (variant for run in runs for variant in run.result.variants):
+        if not (found := identify(variant)).settings.unknown:
+            known.setdefault(variant.spec, set()).add(found)
+
+    def row_of(variant: VariantResult) -> Identity:
+        own, same = identify(variant), known.get(variant.spec, set())
+        waits = bool(own.settings.unknown) and variant.receipt is None  # not selected, so no knobs
+        return next(iter(same)) if waits and len(same) == 1 else own
+
+    in_runs = [{row_of(variant): variant for variant in run.result.variants} for run in runs]
+    firsts: dict[Identity, str] = {}
+    for found_in in in_runs:
+        for row, variant in found_in.items():
+            firsts.setdefault(row, variant.spec)
+    specs = told_apart(firsts)
+    return {specs[row]: [found_in.get(row) for found_in in in_runs] for row in firsts}
 
 
 def _figures(variant: VariantResult | None) -> list[str]:
@@ -128,9 +147,11 @@ def _figures(variant: VariantResult | None) -> list[str]:
     ]
 
 
-def _pairs(runs: Sequence[RunSnapshot], spec: str) -> dict[str, Any]:
+def _pairs(
+    runs: Sequence[RunSnapshot], spec: str, row: Sequence[VariantResult | None]
+) -> dict[str, Any]:
     """One variant in every run that has it, set against the first such run."""
-    found = [(i, v) for i, run in enumerate(runs) if (v := _of_spec(run, spec)) is not None]
+    found = [(i, variant) for i, variant in enumerate(row) if variant is not None]
     base_index, base = found[0]
     prompt = runs[0].result.prompt
     pieces = prompt.pieces if prompt else ()

@@ -93,7 +93,7 @@ def join(results: Sequence[RunResult]) -> Joined:
     if n > 1 and shared and not any(shared):
         raise ConfigError(
             "The runs have no variant in common; run the same methods with the same budget, alpha "
-            "and knobs on each prompt."
+            "and knobs on each prompt, in the same scenario."
         )
     variants = _named({each: [*prompts.values()] for each, prompts in found.items()})
     notes = [_repeats_note(repeats)] if repeats else []

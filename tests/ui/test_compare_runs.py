@@ -61,6 +61,51 @@ def test_only_settings_that_differ_are_listed():
     ]
 
 
+def test_a_long_list_of_variants_is_shown_whole_and_a_long_text_cut():
+    specs = tuple(f"snapkv+critical:budget={at},alpha=0.25" for at in range(64, 128))
+    text = "word " * 100
+    other = snapshot(slug=OTHER, request=request(variants=specs, context=f"{text} other"))
+    first = snapshot(request=request(context=f"{text} first"))
+    rows = {row["name"]: row["values"] for row in differences_value([first, other])["settings"]}
+    assert rows["variants"][1].split("\n") == list(specs)
+    assert all(value.endswith("(506 characters)") for value in rows["context"])
+
+
+def knobs_of_critical(spec: str, **knobs):
+    result = done_result()
+    variant = result.variants[2]
+    changed = dataclasses.replace(variant, spec=spec, params={**variant.params, **knobs})
+    result.variants[2] = changed
+    return result
+
+
+def test_variants_are_matched_by_their_settings_and_not_by_what_their_spec_writes():
+    spec = "snapkv+critical:budget=4"
+    written = snapshot(slug=OTHER, result=knobs_of_critical(f"{spec},alpha=0.25"))
+    value = differences_value([snapshot(), written])
+    assert [row["spec"] for row in value["figures"]] == ["full", "snapkv:budget=4", spec]
+    assert all(len(row["others"]) == 1 for row in value["variants"])
+
+
+def test_one_spec_that_stands_for_two_alphas_is_two_variants():
+    spec = "snapkv+critical:budget=4"
+    older = snapshot(slug=OTHER, result=knobs_of_critical(spec, alpha=0.5))
+    value = differences_value([snapshot(), older])
+    figures = {row["spec"]: row["cells"] for row in value["figures"]}
+    assert figures[f"{spec},alpha=0.25"][1] == [ABSENT] * 4
+    assert figures[f"{spec},alpha=0.5"][0] == [ABSENT] * 4
+    assert [row["base"] for row in value["variants"]] == [0, 0, 0, 1]
+
+
+def test_a_variant_that_is_not_selected_yet_is_matched_by_its_spec():
+    result = done_result()
+    blank = {"params": {}, "receipt": None, "perturbation": None, "agreement": None}
+    result.variants = [dataclasses.replace(v, **blank) for v in result.variants]
+    value = differences_value([snapshot(), snapshot(slug=OTHER, result=result, state="failed")])
+    assert len(value["figures"]) == 3
+    assert value["figures"][1]["cells"][1] == [UNMEASURED] * 4
+
+
 def test_versions_that_differ_are_listed():
     result = dataclasses.replace(done_result(), environment={"python": "3.12"})
     (row,) = differences_value([snapshot(), snapshot(slug=OTHER, result=result)])["settings"]

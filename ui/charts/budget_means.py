@@ -8,6 +8,7 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
+from ckv_core.identity import NOT_RECORDED
 from ckv_core.knobs import Budget
 from ckv_core.metrics.against_budget import BUDGET_UNITS, BudgetCurve, budget_curves, varied_units
 from ui.aggregate import MAIN_FIGURES, Figure, SeveralRuns
@@ -41,7 +42,7 @@ def budget_figure(found: SeveralRuns, figure: Figure, unit: str) -> go.Figure:
     factors = _factors(len(drawn), ticks)
     for (curve, points), factor in zip(drawn, factors, strict=True):
         budgets, values = [b.amount for b, _ in points], [mean.mean for _, mean in points]
-        line = budget_line(curve.place, curve_name(curve), budgets, values, figure.unit)
+        line = budget_line(curve.place, _name(curve), budgets, values, figure.unit)
         line.update(
             legendgroup=str(curve.place),
             customdata=[mean.n for _, mean in points],
@@ -69,6 +70,11 @@ def budgets_csv(found: SeveralRuns) -> str:
             for budget, mean in curve.values(figure.key)
         ),
     )
+
+
+def _name(curve: BudgetCurve) -> str:
+    unsaid = f"alpha={NOT_RECORDED}" in curve.spec
+    return curve_name(curve) + (", alpha not recorded" if unsaid else "")
 
 
 def _amount(budget: Budget) -> int | float:

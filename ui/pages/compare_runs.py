@@ -21,7 +21,7 @@ class CompareRunsPage:
         self._services = services
         gr.Markdown(
             "## Compare saved runs\nEvery run is set against the first. Variants are matched by "
-            "their SPEC.",
+            "their settings as resolved, however their SPECs write them.",
             elem_classes=["section"],
         )
         self.notice = Notice(elem_id="notice")
