@@ -12,7 +12,7 @@ from storage import event_rows, repository
 from storage.bundle import FROM_RESULT, IMPORTED, BundledRun, is_same_content
 from storage.bundle_reader import read_bundle
 from storage.database import Database
-from storage.models import Run, Tag
+from storage.models import ALIVE, Run, Tag
 from storage.records import StoredRun
 from storage.result_file import read_result
 from storage.shares import saved_runs
@@ -111,7 +111,7 @@ def _link(
         if each.lineage is None or slug not in report.imported:
             continue
         parent = report.renamed.get(each.lineage.parent, each.lineage.parent)
-        known = select(Run.id).where(Run.slug == parent, Run.deleted_at.is_(None))
+        known = select(Run.id).where(Run.slug == parent, ALIVE)
         if owner is not None:
             known = known.where(Run.owner == owner)
         if parent != slug and session.scalar(known) is not None:

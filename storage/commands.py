@@ -16,7 +16,7 @@ from storage.backup import copy_database, database_file, restore
 from storage.bundle import MAX_TOTAL_BYTES, write_bundle, write_bundles
 from storage.bundle_import import import_bundle
 from storage.database import default_url, downgrade, open_database
-from storage.models import END_STATES, Run
+from storage.models import ALIVE, END_STATES, Run
 
 
 def main(
@@ -103,7 +103,7 @@ def export_bundle(options: argparse.Namespace) -> str:
         if not options.all:
             data = write_bundle(session, options.slugs)
             return _write_bundle(options.out, len(set(options.slugs)), data)
-        over = select(Run.slug).where(Run.state.in_(END_STATES), Run.deleted_at.is_(None))
+        over = select(Run.slug).where(Run.state.in_(END_STATES), ALIVE)
         bundles = write_bundles(session, session.scalars(over.order_by(Run.id)).all())
         found = list(islice(bundles, 2))
         if not found:

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from ckv_core.errors import StorageError
 from storage import search
-from storage.models import Run, Tag, Variant
+from storage.models import ALIVE, Run, Tag, Variant
 from storage.records import (
     LineageKind,
     RunFilter,
@@ -27,7 +27,6 @@ NOTE_LIMIT = 10_000
 TAGS_LIMIT = 20
 BARS_LIMIT = 32
 RELATIVES_LIMIT = 50
-_ALIVE = Run.deleted_at.is_(None)
 TAG = r"[\w-]{1,40}"
 _KEYS: dict[RunSort, ColumnElement[Any]] = {
     "newest": Run.created_at.desc(),
@@ -72,7 +71,7 @@ def relatives(
 
     Those of one owner if one is given; another's parent looks like one that is gone.
     """
-    seen = [_ALIVE, *_owned_by(owner)]
+    seen = [ALIVE, *_owned_by(owner)]
     parent = None
     own = session.execute(
         select(Run.parent_slug, Run.lineage).where(Run.slug == slug)
@@ -105,7 +104,7 @@ def choices(session: Session, owner: str | None = None) -> dict[str, list[str]]:
     tagged = [Tag.run_id.in_(select(Run.id).where(*owned))] if owned else []
     compared = [Variant.run_id.in_(select(Run.id).where(*owned))] if owned else []
     statements = {
-        "models": select(Run.model_name).where(_ALIVE, *owned).distinct().order_by(Run.model_name),
+        "models": select(Run.model_name).where(ALIVE, *owned).distinct().order_by(Run.model_name),
         "methods": select(Variant.method).where(*compared).distinct().order_by(Variant.method),
         "tags": select(Tag.name).where(*tagged).distinct().order_by(Tag.name),
     }
@@ -199,7 +198,7 @@ def _owned_by(owner: str | None) -> list[ColumnElement[bool]]:
 
 
 def _conditions(session: Session, wanted: RunFilter) -> list[ColumnElement[bool]]:
-    conditions: list[ColumnElement[bool]] = [_ALIVE]
+    conditions: list[ColumnElement[bool]] = [ALIVE]
     equal = {
         Run.model_name: wanted.model,
         Run.state: wanted.state,
@@ -279,7 +278,7 @@ def _summaries(session: Session, keys: Sequence[int]) -> list[RunSummary]:
 
 
 def _living_keys(session: Session, slugs: Sequence[str]) -> list[int]:
-    living = select(Run.slug, Run.id).where(Run.slug.in_(set(slugs)), _ALIVE).order_by(Run.id)
+    living = select(Run.slug, Run.id).where(Run.slug.in_(set(slugs)), ALIVE).order_by(Run.id)
     keys = {row.slug: row.id for row in session.execute(living.with_for_update())}  # others wait
     for slug in slugs:
         if slug not in keys:

@@ -111,6 +111,10 @@ class Run(Base):
     )
 
 
+# Of runs that are not deleted: a deletion can be undone for a while.
+ALIVE = Run.deleted_at.is_(None)
+
+
 class Tag(Base):
     """A reader's word for a run."""
 

@@ -16,7 +16,7 @@ from ckv_core.events import RunResult
 from ckv_core.records import RetainedSet
 from storage import mapping, search, servers
 from storage.codecs import EncodedArray, decode_retained
-from storage.models import ACTIVE_STATES, SLUG_LENGTH, Array, Prompt, Run, Tag, Variant
+from storage.models import ACTIVE_STATES, ALIVE, SLUG_LENGTH, Array, Prompt, Run, Tag, Variant
 from storage.records import Lineage, RunNotes, RunState, StoredRun
 
 _SLUG_ALPHABET = string.ascii_lowercase + string.digits
@@ -42,9 +42,7 @@ def load_run(session: Session, slug: str) -> StoredRun:
         RunMissingError: there is none of that name.
     """
     found = session.execute(
-        select(Run, Prompt)
-        .join(Prompt, Prompt.run_id == Run.id)
-        .where(Run.slug == slug, Run.deleted_at.is_(None))
+        select(Run, Prompt).join(Prompt, Prompt.run_id == Run.id).where(Run.slug == slug, ALIVE)
     ).one_or_none()
     if found is None:
         raise missing_run(slug)
@@ -88,7 +86,7 @@ def load_retained(session: Session, slug: str, index: int) -> RetainedSet | None
         variant_id = session.scalar(
             select(Variant.id)
             .join(Run, Run.id == Variant.run_id)
-            .where(Run.slug == slug, Run.deleted_at.is_(None), Variant.position == index)
+            .where(Run.slug == slug, ALIVE, Variant.position == index)
         )
     if variant_id is None:
         raise RunMissingError(f"There is no run {slug!r} with a variant {index}.")
@@ -102,7 +100,7 @@ def load_notes(session: Session, slug: str) -> RunNotes:
     Raises:
         RunMissingError: there is none of that name.
     """
-    statement = select(Run.id, Run.note).where(Run.slug == slug, Run.deleted_at.is_(None))
+    statement = select(Run.id, Run.note).where(Run.slug == slug, ALIVE)
     row = session.execute(statement).one_or_none()
     if row is None:
         raise missing_run(slug)
@@ -116,20 +114,17 @@ def run_owner(session: Session, slug: str) -> str | None:
     Raises:
         RunMissingError: there is none of that name.
     """
-    statement = select(Run.id, Run.owner).where(Run.slug == slug, Run.deleted_at.is_(None))
-    row = session.execute(statement).one_or_none()
+    row = session.execute(select(Run.owner).where(Run.slug == slug, ALIVE)).one_or_none()
     if row is None:
         raise missing_run(slug)
-    _, owner = row
+    (owner,) = row
     return owner
 
 
 def count_by_state(session: Session) -> dict[str, int]:
     """How many runs that are not deleted are in each state."""
     rows = session.execute(
-        select(Run.state, func.count().label("runs"))
-        .where(Run.deleted_at.is_(None))
-        .group_by(Run.state)
+        select(Run.state, func.count().label("runs")).where(ALIVE).group_by(Run.state)
     )
     return {row.state: row.runs for row in rows}
 
@@ -212,13 +207,13 @@ def active_run_id(session: Session, slug: str) -> int | None:
 
     Another server that asks for it while writing waits until this transaction is over.
     """
-    statement = select(Run.id).where(Run.slug == slug, Run.deleted_at.is_(None))
+    statement = select(Run.id).where(Run.slug == slug, ALIVE)
     return session.scalar(statement.where(Run.state.in_(ACTIVE_STATES)).with_for_update())
 
 
 def run_end(session: Session, slug: str) -> tuple[RunState, str] | None:
     """State and reason of a run that is over; None if it is not, or is gone."""
-    statement = select(Run.state, Run.reason).where(Run.slug == slug, Run.deleted_at.is_(None))
+    statement = select(Run.state, Run.reason).where(Run.slug == slug, ALIVE)
     row = session.execute(statement.where(Run.state.not_in(ACTIVE_STATES))).one_or_none()
     return row and (cast("RunState", row.state), row.reason)
 

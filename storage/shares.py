@@ -9,7 +9,7 @@ from typing import cast
 from sqlalchemy import CursorResult, func, select, update
 from sqlalchemy.orm import Session
 
-from storage.models import Run, ShareLink
+from storage.models import ALIVE, Run, ShareLink
 from storage.repository import missing_run
 
 TOKEN_BYTES = 32
@@ -32,7 +32,7 @@ class ShareRecord:
 
 def saved_runs(session: Session, owner: str | None) -> int:
     """How many runs there are that are not deleted; of this owner alone if one is given."""
-    statement = select(func.count()).select_from(Run).where(Run.deleted_at.is_(None))
+    statement = select(func.count()).select_from(Run).where(ALIVE)
     if owner is not None:
         statement = statement.where(Run.owner == owner)
     return session.scalar(statement) or 0
@@ -71,7 +71,7 @@ def shared_slug(session: Session, token: str, now: datetime) -> str | None:
     row = session.execute(
         select(Run.slug, ShareLink.expires_at, ShareLink.revoked_at)
         .join(Run, Run.id == ShareLink.run_id)
-        .where(ShareLink.token_hash == _hash(token), Run.deleted_at.is_(None))
+        .where(ShareLink.token_hash == _hash(token), ALIVE)
     ).one_or_none()
     if row is None:
         return None

@@ -15,6 +15,7 @@ from ckv_core.cli.options import (
     add_variant_options,
     check_json_path,
     chosen_variants,
+    comma_list,
     given_defaults,
     model_settings,
     own_indices,
@@ -74,7 +75,7 @@ def _compare(options: argparse.Namespace) -> int:
         defaults=defaults,
         max_new_tokens=options.max_new_tokens,
         ignore_eos=options.ignore_eos,
-        analysis=tuple(part.strip() for part in (options.analyse or "").split(",") if part.strip()),
+        analysis=comma_list(options.analyse or ""),
         follow_ups=tuple(options.follow_up or ()),
         **model_settings(options),
     )

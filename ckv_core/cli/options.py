@@ -118,6 +118,11 @@ def own_indices(paths: Sequence[str]) -> tuple[OwnIndices, ...]:
     return tuple(found)
 
 
+def comma_list(text: str) -> tuple[str, ...]:
+    """What stands between the commas."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
 def read_text(path: str, what: str = "context") -> str:
     """A UTF-8 file, or stdin for `-`.
 

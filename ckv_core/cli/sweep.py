@@ -9,6 +9,7 @@ from ckv_core.cli.options import (
     add_model_options,
     add_prompt_options,
     check_json_path,
+    comma_list,
     model_settings,
     read_text,
 )
@@ -75,8 +76,8 @@ def register(commands: Commands) -> None:
 def _sweep(options: argparse.Namespace) -> int:
     grid = SweepGrid(
         methods=tuple(options.method or _METHODS),
-        budgets=_list(options.budgets),
-        alphas=_list(options.alphas),
+        budgets=comma_list(options.budgets),
+        alphas=comma_list(options.alphas),
     )
     request = grid.request(
         CompareRequest(
@@ -102,10 +103,6 @@ def _sweep(options: argparse.Namespace) -> int:
 
     running.deliver(options.json, documents, lambda: _print_result(result, options.answer))
     return 0
-
-
-def _list(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 def _check_cost(request: CompareRequest, loaded: "LoadedModel") -> None:
