@@ -5,14 +5,13 @@ No torch.
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ckv_core.errors import ConfigError
 from ckv_core.knobs import KNOBS, Budget, KnobValue
 from ckv_core.methods import METHODS, SELECTORS, Method
 from ckv_core.records import VariantResult
-from ckv_core.sweep_reading import spec_without
-from ckv_core.variants import written_knobs
+from ckv_core.variants import spec_without, written_knobs
 
 NOT_RECORDED = "?"  # in the place of a knob's value that a run does not say
 # Every other knob is recorded with its value, so what a preset stands for is known without it.
@@ -46,6 +45,10 @@ class Settings:
         """None where the method takes none or the run does not say it."""
         found = dict(self.knobs).get("alpha")
         return float(found) if isinstance(found, int | float) else None
+
+    def without(self, key: str) -> "Settings":
+        """Equal for settings that differ in this knob alone."""
+        return replace(self, knobs=tuple(pair for pair in self.knobs if pair[0] != key))
 
 
 @dataclass(frozen=True, slots=True)

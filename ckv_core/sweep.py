@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 from ckv_core.config import DEFAULT_MODEL, MAX_SWEEP_POINTS, CompareRequest
 from ckv_core.errors import ConfigError
 from ckv_core.knobs import KNOBS
-from ckv_core.sweep_reading import spec_without
-from ckv_core.variants import VariantSpec
+from ckv_core.variants import VariantSpec, spec_without
 
 ASK_ABOVE_S = 120.0  # a sweep that is expected to take longer must be confirmed
 DEFAULT_PARAMETERS = 134_515_008  # of the default model, whose times the estimate is made of

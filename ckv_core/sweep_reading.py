@@ -8,13 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckv_core.events import RunResult
-from ckv_core.knobs import KnobValue
+from ckv_core.identity import Settings, identify
 from ckv_core.metrics.chain import over_half
 from ckv_core.records import Float32Array, VariantResult
-from ckv_core.variants import written_knobs
-
-# `snapkv+critical` and its settings by key.
-Settings = tuple[str | tuple[str, KnobValue], ...]
+from ckv_core.variants import spec_without
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +156,7 @@ def curves(result: RunResult) -> list[Curve]:
         receipt = variant.receipt
         if receipt is None or receipt.budget_tokens < 1 or variant.method == "full":  # 0: imported
             continue
-        points = found.setdefault(settings_without(variant, "budget"), {})
+        points = found.setdefault(identify(variant).settings, {})
         points.setdefault(receipt.budget_tokens, index)
     return [_curve(result, points) for points in found.values()]
 
@@ -185,7 +182,7 @@ def alpha_optima(result: RunResult) -> list[AlphaOptimum]:
             continue
         for budget, index in curve.points:
             variant = result.variants[index]
-            settings = settings_without(variant, "budget", "alpha")
+            settings = identify(variant).settings.without("alpha")
             specs.setdefault(settings, spec_without(curve.spec, "alpha"))
             tried.setdefault((settings, budget), {})[curve.alpha] = variant
     kv_heads = result.model.kv_heads if result.model else 1
@@ -194,23 +191,6 @@ def alpha_optima(result: RunResult) -> list[AlphaOptimum]:
         for (settings, budget), by_alpha in tried.items()
         if len(by_alpha) > 1 and all(variant.perturbation for variant in by_alpha.values())
     ]
-
-
-def spec_without(spec: str, *keys: str) -> str:
-    """The SPEC without these keys."""
-    head, _, tail = spec.partition(":")
-    pairs = [pair for pair in tail.split(",") if pair and pair.partition("=")[0] not in keys]
-    return f"{head}:{','.join(pairs)}" if pairs else head
-
-
-def settings_without(variant: VariantResult, *keys: str) -> Settings:
-    """A variant's method and resolved settings but for these keys.
-
-    What its SPEC says beside them counts too: an imported run may leave out any.
-    """
-    settings: dict[str, KnobValue] = {**written_knobs(variant.spec), **variant.params}
-    head = variant.spec.partition(":")[0]
-    return (head, *sorted((key, value) for key, value in settings.items() if key not in keys))
 
 
 def _optimum(

@@ -128,6 +128,13 @@ def written_knobs(spec: str) -> dict[str, str]:
     return {key.strip(): value.strip() for key, _, value in pairs}
 
 
+def spec_without(spec: str, *keys: str) -> str:
+    """The SPEC without these keys."""
+    head, _, tail = spec.partition(":")
+    pairs = [pair for pair in tail.split(",") if pair and pair.partition("=")[0] not in keys]
+    return f"{head}:{','.join(pairs)}" if pairs else head
+
+
 def _selector(method: Method, word: str) -> Selector:
     known: list[Selector] = [selector for selector in SELECTORS if selector != "top_k"]
     for selector in known:

@@ -13,10 +13,9 @@ from ckv_core.sweep_reading import (
     alpha_optima,
     curves,
     known_figures,
-    spec_without,
 )
 from ckv_core.sweep_savings import savings
-from ckv_core.variants import VariantSpec
+from ckv_core.variants import VariantSpec, spec_without
 from ui.charts.measured import unit_name
 
 Cell = dict[str, Any]

@@ -11,7 +11,7 @@ from ckv_core.events import RunResult
 from ckv_core.identity import NOT_RECORDED, Identity, identify, told_apart
 from ckv_core.knobs import Budget
 from ckv_core.records import ModelInfo, VariantResult
-from ckv_core.sweep_reading import spec_without
+from ckv_core.variants import spec_without
 
 _NAMED = 4  # SPECs in a sentence; of more it says how many
 
