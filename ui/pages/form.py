@@ -22,11 +22,9 @@ from ui.pages.knob_controls import knob_control
 from ui.pages.parts import Notice, OwnBar
 from ui.pages.prompt_controls import (
     Controls,
-    build_examples,
     build_prompt,
     device_control,
     model_control,
-    scenario_control,
 )
 
 ANALYSIS_CHOICES = [
@@ -70,12 +68,9 @@ def build_form(
     """
     controls: dict[str, Any] = {}
     with gr.Row(equal_height=False):
-        with gr.Column(scale=5, min_width=320):
-            buttons = build_examples(examples)
-            context_bar = build_prompt(
-                controls, answer_info="Optional: looked for in every generated text."
-            )
-            controls["scenario"] = scenario_control()
+        buttons, context_bar = build_prompt(
+            controls, examples, answer_info="Optional: looked for in every generated text."
+        )
         with gr.Column(scale=4, min_width=320):
             model_line = _build_run_controls(controls, models, model)
     variants_line = Notice(elem_id="variants-line")

@@ -38,68 +38,61 @@ class Controls:
         return [self.controls[name] for name in names]
 
 
-def build_examples(examples: Sequence[Example]) -> list[tuple[Example, gr.Button]]:
-    """A row of buttons; call inside a Blocks context."""
-    with gr.Row(elem_classes=["example-row"]):
-        gr.HTML("<span>Try an example</span>", elem_classes=["bare", "example-lead"])
-        buttons = [
-            gr.Button(each.title, size="sm", min_width=80, scale=0, elem_classes=["example-button"])
-            for each in examples
-        ]
-    return list(zip(examples, buttons, strict=True))
-
-
 def show_example(example: Example) -> list[str]:
     """Fill the form's texts."""
     return [example.context, example.question, example.answer, example.scenario]
 
 
-def build_prompt(controls: dict[str, Any], *, answer_info: str) -> ContextBar:
-    """Add `context`, `question` and `answer` to the controls; call inside a Blocks context.
+def build_prompt(
+    controls: dict[str, Any], examples: Sequence[Example], *, answer_info: str
+) -> tuple[list[tuple[Example, gr.Button]], ContextBar]:
+    """Add `context`, `question`, `answer` and `scenario`, in a column; call inside a Row.
 
     Args:
         controls: by name; filled in.
+        examples: offered as buttons.
         answer_info: what the reference answer is for.
+
+    Returns:
+        Each example with its button, and the bar below the context.
     """
-    controls["context"] = gr.Textbox(
-        label="Context",
-        info="The long text whose cache entries are evicted. Paste it, or open a file.",
-        lines=10,
-        max_lines=10,
-        elem_id="context",
-    )
-    bar = ContextBar(elem_id="context-bar")
-    with gr.Row():
-        controls["question"] = gr.Textbox(
-            label="Question",
-            info="Asked about the context; may be empty.",
-            elem_id="question",
-            scale=3,
-            min_width=260,
-            lines=1,
-            max_lines=4,
+    with gr.Column(scale=5, min_width=320):
+        buttons = _build_examples(examples)
+        controls["context"] = gr.Textbox(
+            label="Context",
+            info="The long text whose cache entries are evicted. Paste it, or open a file.",
+            lines=10,
+            max_lines=10,
+            elem_id="context",
         )
-        controls["answer"] = gr.Textbox(
-            label="Reference answer",
-            info=answer_info,
-            elem_id="answer",
-            scale=2,
-            min_width=200,
-            lines=1,
-            max_lines=4,
+        bar = ContextBar(elem_id="context-bar")
+        with gr.Row():
+            controls["question"] = gr.Textbox(
+                label="Question",
+                info="Asked about the context; may be empty.",
+                elem_id="question",
+                scale=3,
+                min_width=260,
+                lines=1,
+                max_lines=4,
+            )
+            controls["answer"] = gr.Textbox(
+                label="Reference answer",
+                info=answer_info,
+                elem_id="answer",
+                scale=2,
+                min_width=200,
+                lines=1,
+                max_lines=4,
+            )
+        controls["scenario"] = gr.Radio(
+            SCENARIO_CHOICES,
+            value="regular",
+            label="Scenario",
+            info="What the methods may evict from.",
+            elem_id="scenario",
         )
-    return bar
-
-
-def scenario_control() -> gr.Radio:
-    """What the methods may evict from."""
-    return gr.Radio(
-        SCENARIO_CHOICES,
-        value="regular",
-        label="Scenario",
-        info="What the methods may evict from.",
-        elem_id="scenario",
-    )
+    return buttons, bar
 
 
 def model_control(models: Sequence[str], model: str) -> gr.Dropdown:
@@ -126,3 +119,13 @@ def device_control(device: str) -> gr.Dropdown:
         elem_id="device",
         min_width=120,
     )
+
+
+def _build_examples(examples: Sequence[Example]) -> list[tuple[Example, gr.Button]]:
+    with gr.Row(elem_classes=["example-row"]):
+        gr.HTML("<span>Try an example</span>", elem_classes=["bare", "example-lead"])
+        buttons = [
+            gr.Button(each.title, size="sm", min_width=80, scale=0, elem_classes=["example-button"])
+            for each in examples
+        ]
+    return list(zip(examples, buttons, strict=True))

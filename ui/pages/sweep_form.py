@@ -11,11 +11,9 @@ from ui.examples import Example
 from ui.pages.parts import Notice
 from ui.pages.prompt_controls import (
     Controls,
-    build_examples,
     build_prompt,
     device_control,
     model_control,
-    scenario_control,
 )
 from ui.sweep_forms import SWEEP_CONTROLS, SweepForm, method_choices
 
@@ -35,14 +33,13 @@ def build_sweep_form(
     """Lay out the controls; call inside a Blocks context."""
     controls: dict[str, Any] = {}
     with gr.Row(equal_height=False):
-        with gr.Column(scale=5, min_width=320):
-            buttons = build_examples(examples)
-            context_bar = build_prompt(
-                controls, answer_info="Optional: looked for where text is generated."
-            )
-            controls["scenario"] = scenario_control()
+        buttons, context_bar = build_prompt(
+            controls, examples, answer_info="Optional: looked for where text is generated."
+        )
         with gr.Column(scale=4, min_width=320):
-            _build_model(controls, models, model, device)
+            with gr.Row():
+                controls["model"] = model_control(models, model)
+                controls["device"] = device_control(device)
             _build_grid(controls)
     cost_line = Notice(elem_id="cost-line")
     return SweepControls(
@@ -51,12 +48,6 @@ def build_sweep_form(
         context_bar=context_bar,
         cost_line=cost_line,
     )
-
-
-def _build_model(controls: dict[str, Any], models: Sequence[str], model: str, device: str) -> None:
-    with gr.Row():
-        controls["model"] = model_control(models, model)
-        controls["device"] = device_control(device)
 
 
 def _build_grid(controls: dict[str, Any]) -> None:
