@@ -138,13 +138,18 @@ def _budget(value: KnobValue | None) -> Budget | None:
 
 def _telling(settings: Settings, namesakes: Collection[Settings]) -> Knobs:
     """What these settings say of the knobs in which they and their namesakes differ."""
-    said = [dict(each.knobs) for each in namesakes]
-    keys = [key for key, _ in settings.knobs]
-    told = [key for key in keys if len({each.get(key, "") for each in said} - {None}) > 1]
-    if not told:  # they differ in what is recorded of them
-        told = [key for key in keys if any(each.get(key, "") is None for each in said)][:1]
     own = dict(settings.knobs)
-    return {key: own[key] for key in told} if len(namesakes) > 1 else {}
+    said = [dict(each.knobs) for each in namesakes]
+    told = {
+        key: value
+        for key, value in own.items()
+        if len({each.get(key, "") for each in said} - {None}) > 1
+    }
+    if told or len(namesakes) == 1:
+        return told
+    # They differ in what is recorded of them; alpha is what readers look for.
+    first = next(key for key in own if any(each.get(key, "") is None for each in said))
+    return {first: own[first]} if first == "alpha" or own[first] is None else {}
 
 
 def _budget_of(identity: Identity) -> Knobs:

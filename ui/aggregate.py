@@ -9,6 +9,7 @@ from ckv_core.errors import ConfigError
 from ckv_core.metrics.intervals import Aggregate, aggregate_joined, interval_note
 from ckv_core.metrics.joining import join
 from ckv_core.quantities import QUANTITIES
+from ckv_core.variants import written_knobs
 from ui.charts.measured import unit_name
 from ui.live_runs import RunSnapshot
 from ui.services import Services
@@ -67,6 +68,17 @@ class SeveralRuns:
     def known(self, figures: Sequence[Figure]) -> list[Figure]:
         """Those that any variant has."""
         return [f for f in figures if any(f.key in m.figures for m in self.members)]
+
+
+def settings_text(member: Aggregate, *, budget: bool = True) -> str:
+    """What tells a variant from others of its method; its alpha also where no SPEC writes it."""
+    knobs = written_knobs(member.spec)
+    knobs.pop("budget", None)
+    if (alpha := member.joined.identity.settings.alpha) is not None:
+        knobs = {"alpha": f"{alpha:g}"} | knobs
+    if budget and member.joined.budget:
+        knobs = {"budget": str(member.joined.budget)} | knobs
+    return ", ".join(f"{key} {value}" for key, value in knobs.items())
 
 
 def read_slugs(text: object) -> list[str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ckv_core.errors import ConfigError
 from ckv_core.events import RunResult
-from ckv_core.identity import NOT_RECORDED, Identity, identify, told_apart
+from ckv_core.identity import Identity, identify, told_apart
 from ckv_core.knobs import Budget
 from ckv_core.records import ModelInfo, VariantResult
 from ckv_core.variants import spec_without
@@ -177,21 +177,28 @@ def _notes(n: int, variants: Sequence[JoinedVariant]) -> Iterator[str]:
 
 
 def _namesake_notes(compared: Sequence[JoinedVariant]) -> Iterator[str]:
-    """A sentence for each SPEC that means different things in different runs."""
-    told: dict[str, dict[Hashable, str]] = {}
+    """Which SPECs mean different things in different runs; which of them do not say what."""
+    rows_of: dict[str, dict[Hashable, JoinedVariant]] = {}
     for each in compared:
-        settings = each.identity.settings
-        knobs = tuple(pair for pair in settings.knobs if pair[0] != "scenario")
+        meant = (each.identity.settings.without("scenario"), each.budget)
         for spec in dict.fromkeys(variant.spec for variant in each.variants):
-            told.setdefault(spec, {})[settings.name, knobs, each.budget] = each.spec
-    for spec, shown in told.items():
-        if len(shown) > 1:
-            rows = ", ".join(sorted(shown.values()))
-            unsaid = " (? is not recorded)" if f"={NOT_RECORDED}" in rows else ""
-            yield (
-                f"{spec} stands for {len(shown)} different settings in these runs, which are rows "
-                f"of their own: {rows}{unsaid}."
-            )
+            rows_of.setdefault(spec, {})[meant] = each
+    rows = [list(found.values()) for found in rows_of.values() if len(found) > 1]
+    known = [[each for each in found if not each.identity.settings.unknown] for found in rows]
+    apart = dict.fromkeys(each for found in known if len(found) > 1 for each in found)
+    if apart:
+        yield (
+            "The same SPEC stands for different settings in these runs, which are rows of their "
+            f"own: {_listed(list(apart))}."
+        )
+    unsaid = dict.fromkeys(
+        each for found in rows for each in found if each.identity.settings.unknown
+    )
+    if unsaid:
+        yield (
+            "Some runs do not record all settings of a SPEC that others do; what they measured is "
+            f"in rows of its own: {_listed(list(unsaid))}."
+        )
 
 
 def _is_full(variants: Sequence[VariantResult]) -> bool:

@@ -45,7 +45,7 @@ def test_different_alphas_under_one_spec_are_not_averaged() -> None:
     fewer, namesakes = join(results).notes
     assert fewer.startswith("2 of 2 variants were run on fewer than all 3 prompts")
     assert namesakes == (
-        f"{SPEC} stands for 2 different settings in these runs, which are rows of their own: "
+        "The same SPEC stands for different settings in these runs, which are rows of their own: "
         f"{SPEC},alpha=0.25, {SPEC},alpha=0.5."
     )
 
@@ -55,7 +55,8 @@ def test_settings_that_are_not_recorded_are_said_and_not_guessed() -> None:
     results = [run(1, point(SPEC, 1)), run(2, bare[0]), run(3, bare[1])]
     assert finals(results) == {f"{SPEC},alpha=0.25": (1, 1), f"{SPEC},alpha=?": (20, 2)}
     notes = " ".join(join(results).notes)
-    assert "(? is not recorded)" in notes
+    assert "Some runs do not record all settings of a SPEC that others do" in notes
+    assert "different settings" not in notes
     assert f"Not every setting of {SPEC},alpha=? is recorded (alpha, " in notes
     assert [curve.alpha for curve in budget_curves(aggregate(results))] == [0.25, None]
 

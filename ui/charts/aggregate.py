@@ -8,7 +8,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from ckv_core.metrics.intervals import Aggregate, HeadWins
-from ui.aggregate import LABORATORY_FIGURES, MAIN_FIGURES, Figure, SeveralRuns
+from ui.aggregate import LABORATORY_FIGURES, MAIN_FIGURES, Figure, SeveralRuns, settings_text
 from ui.charts.budget_means import BUDGET_CHART
 from ui.charts.chart import Chart, Choices, Control, no_controls
 from ui.charts.heads import as_head_grid, log2_ratio, ratio_grid
@@ -110,16 +110,9 @@ def _heads(wins: HeadWins) -> list[tuple[tuple[int, int], float, float, float]]:
 
 
 def _names(members: Sequence[Aggregate]) -> list[str]:
-    """The label, with the SPEC's settings on a second line."""
-    return [
-        html.escape(m.label, quote=False)
-        + (
-            f"<br>{html.escape(settings, quote=False)}"
-            if (settings := m.spec.partition(":")[2])
-            else ""
-        )
-        for m in members
-    ]
+    """The label, with the settings on a second line."""
+    lines = ([m.label, settings_text(m)] for m in members)
+    return ["<br>".join(html.escape(t, quote=False) for t in each if t) for each in lines]
 
 
 def _mean_chart(figure: Figure) -> Chart[SeveralRuns]:

@@ -6,8 +6,15 @@ import gradio as gr
 from gradio.components import Component
 
 from ckv_core.errors import CkvError
-from ckv_core.metrics.intervals import Aggregate, Interval
-from ui.aggregate import MAIN_FIGURES, MAX_RUNS, SeveralRuns, load_together, read_slugs
+from ckv_core.metrics.intervals import MIN_PROMPTS, Aggregate, Interval
+from ui.aggregate import (
+    MAIN_FIGURES,
+    MAX_RUNS,
+    SeveralRuns,
+    load_together,
+    read_slugs,
+    settings_text,
+)
 from ui.chart_views import several_value
 from ui.components.data_table import DataTable
 from ui.components.run_charts import RunCharts
@@ -16,8 +23,8 @@ from ui.services import Services
 
 INTRO = (
     "## Several runs together\n"
-    "Means over prompts with 95 % bootstrap intervals, for the variants that all chosen runs have. "
-    "Runs of different models have no common scale and are refused."
+    "Means over prompts with 95 % bootstrap intervals, for variants of the same settings. Runs of "
+    "one prompt are one sample: a variant that is in several of them counts once, by the newest."
 )
 SHOW_ADDRESS = """(text) => {
   const ids = text.split(/[\\s,]+/).filter(Boolean).join(",");
@@ -84,7 +91,8 @@ class AggregatePage:
         except CkvError as error:
             skipped = [gr.skip()] * (len(self._outputs) - 1)
             return [gr.update(visible=False), said(str(error), "error", (TO_RUNS,)), *skipped]
-        summary = f"{found.n} prompts, {len(found.members)} variants, {found.model}."
+        prompts, variants = _counted(found.n, "prompt"), _counted(len(found.members), "variant")
+        summary = f"{prompts}, {variants}, {found.model}."
         return [
             gr.update(visible=True),
             said(" ".join([summary, *found.notes]), "warn" if found.notes else ""),
@@ -98,6 +106,7 @@ def means_table(found: SeveralRuns) -> dict[str, Any]:
     known = found.known(MAIN_FIGURES)
     columns: list[dict[str, Any]] = [
         {"key": "variant", "label": "Variant", "align": "left"},
+        {"key": "budget", "label": "Budget", "unit": "asked for"},
         {"key": "n", "label": "n", "unit": "prompts"},
     ]
     for figure in known:
@@ -116,7 +125,8 @@ def means_table(found: SeveralRuns) -> dict[str, Any]:
         "rows": [
             {"marker": member.joined.place, "cells": _cells(member)} for member in found.members
         ],
-        "note": "Mean, and 95 % bootstrap interval (BCa) over prompts. Heads won: query heads "
+        "note": f"Mean, and 95 % bootstrap interval (BCa) over prompts where n is {MIN_PROMPTS} or "
+        "more. Heads won: query heads "
         "whose mean L1 over the prompts is below that of the same variant without CriticalKV. "
         "Bounds broken: heads with sigma over 0.5 where L1 <= theta <= theta-hat <= relaxed fails.",
         "file": "aggregate.csv",
@@ -125,8 +135,10 @@ def means_table(found: SeveralRuns) -> dict[str, Any]:
 
 def _cells(member: Aggregate) -> dict[str, Any]:
     n = member.joined.n
+    asked, settings = member.joined.budget, settings_text(member, budget=False)
     cells: dict[str, Any] = {
-        "variant": {"text": member.label},
+        "variant": {"text": f"{member.label}, {settings}" if settings else member.label},
+        "budget": {"text": str(asked), "value": asked.amount} if asked else {"text": ""},
         "spec": {"text": member.spec},
         "n": {"text": str(n), "value": n},
     }
@@ -146,6 +158,10 @@ def _cells(member: Aggregate) -> dict[str, Any]:
         text = f"{member.violations:,} of {member.checked:,}"
         cells["broken"] = {"text": text, "value": member.violations}
     return cells
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _shown(found: Interval, *, is_share: bool) -> str:
