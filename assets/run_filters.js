@@ -13,7 +13,11 @@ function filterForm(query, choices) {
     const node = make("select", { name, class: "ckv-input" },
       blank === null ? null : make("option", { value: "", text: blank }),
       ...list(values).map((value) => make("option", { value: str(value), text: str(value) })));
-    node.value = str(query[name]) || (blank === null ? str(values[0]) : "");
+    // An address may name what no run has (any more): the list is filtered by it all the same.
+    const asked = str(query[name]);
+    if (asked && blank !== null && !list(values).includes(asked)) node.append(make("option", { value: asked, text: asked }));
+    node.value = asked;
+    if (node.selectedIndex < 0) node.selectedIndex = 0;
     return labelled(label, node);
   };
   const form = make("form", { class: "ckv-filters", action: "/runs", method: "get", role: "search", "aria-label": "Runs" },

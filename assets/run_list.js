@@ -53,6 +53,7 @@ function thumbnail(picture) {
   const bars = list(picture.bars);
   const svg = document.createElementNS(SVG, "svg");
   svg.setAttribute("viewBox", `0 0 ${bars.length * 6} 20`);
+  svg.setAttribute("preserveAspectRatio", "xMinYMid");
   svg.setAttribute("class", "ckv-thumbnail");
   svg.setAttribute("role", "img");
   svg.setAttribute("aria-label", str(picture.text));
@@ -84,6 +85,7 @@ function editor(row, line) {
   const form = make("tr", { class: "ckv-editor" }, make("td", { colspan: String(heads.length + 2) },
     make("form", { onsubmit: save }, field("Title", title), field("Tags, separated by spaces", tags), field("Note", note),
       make("span", {}, make("button", { class: "ckv-button", text: "Save" }), button("Cancel", close)))));
+  form.addEventListener("keydown", (event) => { if (event.key === "Escape") close(); });
   line.after(form);
   title.focus();
 }
@@ -109,11 +111,11 @@ function item(row) {
       make("span", { class: "ckv-hint ckv-asked", text: str(row.asked) }),
       make("span", { class: "ckv-chips" }, ...list(row.tags).map((tag) => chip(`#${tag}`))),
       row.note ? make("span", { class: "ckv-hint ckv-note", text: str(row.note) }) : null),
-    make("td", {}, thumbnail(row.thumbnail)),
+    make("td", { class: row.thumbnail ? null : "ckv-none" }, thumbnail(row.thumbnail)),
     make("td", {}, make("span", { class: "ckv-state", "data-state": str(row.state), text: str(row.state) })),
     make("td", { text: str(row.model) }),
-    make("td", { class: "ckv-num", text: str(row.variants), title: list(row.specs).join("\n") }),
-    make("td", { class: "ckv-num", text: row.tokens === null ? "–" : whole(row.tokens) }),
+    make("td", { class: "ckv-num", "data-unit": "variants", text: str(row.variants), title: list(row.specs).join("\n") }),
+    make("td", { class: `ckv-num ${row.tokens === null ? "ckv-none" : ""}`, "data-unit": "tokens", text: row.tokens === null ? "–" : whole(row.tokens) }),
     make("td", { class: "ckv-num", text: str(row.created).slice(0, 16).replace("T", " "), title: new Date(row.created).toLocaleString() }),
     actions);
   return line;

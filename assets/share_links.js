@@ -15,12 +15,12 @@ const body = make("tbody");
 const table = make("div", { class: "ckv-scroll", tabindex: "0", role: "region", "aria-label": "Share links" },
   make("table", { class: "ckv-table" },
     make("thead", {}, make("tr", {},
-      ...["Made", "Ends", "State"].map((text) => make("th", { scope: "col", text })),
+      ...["Made (UTC)", "Ends (UTC)", "State"].map((text) => make("th", { scope: "col", text })),
       make("th", { scope: "col" }, make("span", { class: "ckv-offscreen", text: "Actions" })))),
     body));
 root.append(plain, intro, form, made, told, table);
 
-const when = (text) => (text ? new Date(text).toLocaleString() : "Never");
+const when = (text) => (text ? str(text).slice(0, 16).replace("T", " ") : "never");
 
 add.addEventListener("click", () => trigger("issue", { expiry: choice.value }));
 copy.addEventListener("click", async () => {

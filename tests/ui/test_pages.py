@@ -265,8 +265,8 @@ def test_the_tail_of_no_run_changes_nothing():
 
 
 def test_the_methods_page_names_every_method_and_knob():
-    assert all(f"`{method.name}`" in methods_table() for method in METHODS)
-    assert all(f"`{name}`" in knobs_table() for name in KNOBS)
+    assert all(f"<code>{method.name}</code>" in methods_table() for method in METHODS)
+    assert all(f"<code>{name}</code>" in knobs_table() for name in KNOBS)
 
 
 # --- the whole app --------------------------------------------------------------------------

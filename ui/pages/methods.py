@@ -1,6 +1,8 @@
 """The Methods page: generated from the registered methods and knobs."""
 
+import html
 import re
+from collections.abc import Iterable, Sequence
 
 import gradio as gr
 
@@ -9,6 +11,7 @@ from ckv_core.methods import METHODS
 from ui.pages.knob_controls import placeholder
 
 ARXIV = re.compile(r"arXiv:([\d.]+)")
+CODE = re.compile(r"`([^`]+)`")
 
 INTRO = (
     "## Methods\n"
@@ -35,33 +38,66 @@ def build_methods() -> None:
     """Lay out the page; call inside its route."""
     with gr.Column(elem_id="methods"):
         gr.Markdown(INTRO, elem_classes=["section"])
-        gr.Markdown(methods_table(), elem_classes=["wide"])
+        gr.HTML(methods_table(), elem_classes=["bare"], apply_default_css=False)
         gr.Markdown(SPEC_TEXT, elem_classes=["section"])
         gr.Markdown(KNOBS_TEXT, elem_classes=["section"])
-        gr.Markdown(knobs_table(), elem_classes=["wide"])
+        gr.HTML(knobs_table(), elem_classes=["bare"], apply_default_css=False)
 
 
 def methods_table() -> str:
-    """Markdown table, one row per method."""
-    lines = ["| Method | In a SPEC | What it keeps | With CriticalKV | Source |", "|" + "---|" * 5]
-    for method in METHODS:
-        critical = f"`{method.name}+critical`" if method.supports_critical else "no"
-        source = ARXIV.sub(r"[\g<0>](https://arxiv.org/abs/\1)", method.source)
-        cells = (method.label, f"`{method.name}`", method.summary, critical, source)
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+    """HTML table, one row per method."""
+    heads = ("Method", "In a SPEC", "What it keeps", "With CriticalKV", "Source")
+    rows = (
+        (
+            method.label,
+            f"`{method.name}`",
+            method.summary,
+            f"`{method.name}+critical`" if method.supports_critical else "no",
+            method.source,
+        )
+        for method in METHODS
+    )
+    return _table("Methods", heads, rows)
 
 
 def knobs_table() -> str:
-    """Markdown table, one row per knob."""
-    lines = ["| Knob | paper | kvpress | Used by | Meaning |", "|" + "---|" * 5]
-    for knob in KNOBS.values():
-        words = f" One of {', '.join(knob.choices)}." if knob.choices else ""
-        lines.append(
-            f"| `{knob.name}` | {_default(knob, 'paper')} | {_default(knob, 'kvpress')} | "
-            f"{_users(knob.name)} | {knob.help}{words} |"
+    """HTML table, one row per knob."""
+    heads = ("Knob", "paper", "kvpress", "Used by", "Meaning")
+    rows = (
+        (
+            f"`{knob.name}`",
+            _default(knob, "paper"),
+            _default(knob, "kvpress"),
+            _users(knob.name),
+            knob.help + (f" One of {', '.join(knob.choices)}." if knob.choices else ""),
         )
-    return "\n".join(lines)
+        for knob in KNOBS.values()
+    )
+    return _table("Knobs", heads, rows)
+
+
+def _table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table that a phone shows as cards, where each cell has its head's name before it."""
+    lines = (
+        "".join(
+            f'<td data-label="{head}">{_marked(cell)}</td>'
+            for head, cell in zip(heads, row, strict=True)
+        )
+        for row in rows
+    )
+    head = "".join(f'<th scope="col">{name}</th>' for name in heads)
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return (
+        f'<table class="ckv-table ckv-cells"><caption class="ckv-offscreen">{caption}</caption>'
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    )
+
+
+def _marked(text: str) -> str:
+    """Words in backquotes as code, papers as links."""
+    coded = CODE.sub(r"<code>\1</code>", html.escape(text))
+    link = r'<a class="ckv-link" href="https://arxiv.org/abs/\1">\g<0></a>'
+    return ARXIV.sub(link, coded)
 
 
 def _default(knob: Knob, preset: str) -> str:
