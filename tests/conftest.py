@@ -5,12 +5,19 @@ from contextlib import ExitStack, closing
 from itertools import count
 
 import pytest
+from hypothesis import HealthCheck, settings
 from playwright.sync_api import Browser
 from sqlalchemy import text
 
 from storage.database import Database, default_url, open_database
 from tests.browser import chromium
 from tests.postgresql_server import PostgresqlServer, UnavailableError, running_server
+
+# Hypothesis's profile of here or of CI, without limits of time: a busy machine breaks no law.
+settings.register_profile(
+    "patient", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("patient")
 
 _numbers = count()
 
