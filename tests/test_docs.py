@@ -12,7 +12,7 @@ from ui.limits import Limits
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-DOCUMENTS = ["README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in ROOT.glob("docs/*.md"))]
+DOCUMENTS = sorted(str(p.relative_to(ROOT)) for p in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")))
 # What Hugging Face accepts: https://huggingface.co/docs/hub/spaces-config-reference
 SPACE_COLORS = {"red", "yellow", "green", "blue", "indigo", "purple", "pink", "gray"}
 TOP_LEVEL = r"(?:app\.py|(?:ckv_core|storage|ui|assets|tests|docs|scripts|benchmarks|\.ci)/)"
