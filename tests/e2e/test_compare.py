@@ -53,8 +53,8 @@ def test_reload_attaches_again_and_a_second_tab_sees_the_same_run(page: Page, co
     slug = steps.run_endlessly(page)
     page.reload()
     steps.expect_state(page, "running")
+    expect(steps.generated(page, "Full cache")).not_to_have_text("")
     before = steps.generated(page, "Full cache").inner_text()
-    assert before
     second = context.new_page()
     second.goto(f"{app.url}/r/{slug}")
     assert second.url == f"{app.url}/run?id={slug}"

@@ -47,7 +47,7 @@ def test_a_sweep_runs_is_saved_and_opens_again_by_its_link(sweep_page: Page, app
     page.goto(f"{app.url}/r/{slug}")
     steps.expect_state(page, "done")
     expect(rows).to_have_count(POINTS, timeout=WAIT_MS)
-    assert [row.inner_text() for row in rows.all()] == points
+    expect(rows).to_have_text(points, use_inner_text=True)
     see_chart(page, "#sweep-curves", "sweep-final")
     see_chart(page, "#sweep-alpha-charts", "alpha-heads")
     expect(page.locator("#sweep-savings tbody tr")).to_have_count(2 * 2)

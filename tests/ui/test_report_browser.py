@@ -93,10 +93,11 @@ def test_maps_text_strips_and_charts_work_without_a_network(visit: Callable[...,
     page = visit("plain").page
     see_everything(page)
     page.wait_for_selector(".ckv-host[data-state=shown]")
-    assert page.locator(".ckv-map-base").count() == 4, "two variants, difference, heads"
-    colours = """canvas => new Set(new Uint32Array(canvas.getContext("2d").getImageData(
-        0, 0, canvas.width, canvas.height).data.buffer)).size"""
-    assert page.locator(".ckv-map-base").first.evaluate(colours) > 3
+    expect(page.locator(".ckv-map-base"), "two variants, difference, heads").to_have_count(4)
+    more_than_3_colours = """canvas => new Set(new Uint32Array(canvas.getContext("2d").getImageData(
+        0, 0, canvas.width, canvas.height).data.buffer)).size > 3"""
+    canvas = page.locator(".ckv-map-base").first.element_handle()
+    page.wait_for_function(more_than_3_colours, arg=canvas)
     expect_text(page.locator(".ckv-tokens"), "t0 t1 t2")
     expect(page.locator(".ckv-strip-cells").nth(1).locator(".ckv-cell")).to_have_count(2)
     assert page.locator(".ckv-chart .main-svg").count() >= 8
@@ -159,7 +160,8 @@ def test_hostile_text_is_shown_and_nothing_runs(visit: Callable[..., Visit]) -> 
     assert page.evaluate("window.bumped || 0") == 0
     assert page.locator(INJECTED).count() == 0
     for place in ("h1", "#summary tbody", "#generations .ckv-text", ".ckv-tokens", "#run dl"):
-        assert "</script><img src=x onerror=" in page.locator(place).first.inner_text(), place
+        shown = page.locator(place).first
+        expect(shown).to_contain_text("</script><img src=x onerror=", use_inner_text=True)
     assert "</script><img src=x" in page.title()
 
 
