@@ -1,12 +1,14 @@
 """The Sweep and the Aggregate page in a real browser, on stored sweeps that are made up."""
 
 import dataclasses
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from ckv_core.events import RunResult
 from tests.ui.served_app import served
 from tests.ui.sweep_fakes import store_run, sweep_result, sweep_snapshot
 
@@ -27,6 +29,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         slugs = []
         for at in range(5):
             result = sweep_result(better=0.4 + 0.05 * at)
+            if at == 1:
+                add_oracles(result)
             result.prompt = dataclasses.replace(result.prompt, token_ids=tuple(range(at, at + 10)))
             asked = dataclasses.replace(sweep_snapshot().request, context=f"the text {at}")
             slugs.append(store_run(app.services, asked, result))
@@ -58,6 +62,14 @@ def see(page: Page, chart: str) -> None:
     expect(panel.locator(".main-svg").first).to_be_visible(timeout=20_000)
 
 
+def add_oracles(result: RunResult) -> None:
+    """Half of each point's head L1, so that every curve has oracles of its own."""
+    for at, variant in enumerate(result.variants):
+        if variant.perturbation is not None:
+            arrays = {"oracle_attention_l1": variant.perturbation.head_l1 / 2}
+            result.variants[at] = dataclasses.replace(variant, analysis=arrays)
+
+
 def fits(page: Page) -> bool:
     return bool(page.evaluate("document.documentElement.scrollWidth <= innerWidth"))
 
@@ -78,6 +90,22 @@ def test_the_charts_and_tables_of_a_sweep_can_be_used(page: Page, site: Site, tm
     expect(page.locator("#sweep-savings")).to_contain_text("50 % less")
     expect(page.locator("#sweep-alphas")).to_contain_text("SnapKV + CriticalKV, budget 512")
     see(page, "alpha-heads")
+    assert fits(page)
+
+
+def test_the_chart_of_the_head_l1_says_whose_oracles_it_draws(page: Page, site: Site):
+    page.goto(f"{site.url}/run?id={site.slugs[1]}")
+    see(page, "sweep-head")
+    panel = page.locator('[data-chart="sweep-head"]')
+    expect(panel).to_contain_text("Oracle: true attention")
+    plot = panel.locator(".ckv-plot")
+    expect(plot).to_have_accessible_name(re.compile("oracle budgets: SnapKV$"))
+    panel.get_by_label("Oracles with the head budgets of").select_option(index=2)
+    told = re.compile(r"oracle budgets: SnapKV \+ CriticalKV, alpha 0.25$")
+    expect(plot).to_have_accessible_name(told)
+    expect(page.locator("#sweep-points")).to_contain_text("Oracle: true attention")
+    see(page, "sweep-final")
+    expect(page.locator('[data-chart="sweep-final"]')).not_to_contain_text("Oracle")
     assert fits(page)
 
 
