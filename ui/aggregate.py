@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from ckv_core import sweep_reading
 from ckv_core.errors import ConfigError
+from ckv_core.identity import NOT_RECORDED
+from ckv_core.knobs import Budget
 from ckv_core.metrics.intervals import Aggregate, aggregate_joined, interval_note
 from ckv_core.metrics.joining import join
 from ckv_core.quantities import QUANTITIES
@@ -70,15 +72,17 @@ class SeveralRuns:
         return [f for f in figures if any(f.key in m.figures for m in self.members)]
 
 
-def settings_text(member: Aggregate, *, budget: bool = True) -> str:
+def settings_text(spec: str, alpha: float | None, budget: Budget | None = None) -> str:
     """What tells a variant from others of its method; its alpha also where no SPEC writes it."""
-    knobs = written_knobs(member.spec)
+    knobs = written_knobs(spec)
     knobs.pop("budget", None)
-    if (alpha := member.joined.identity.settings.alpha) is not None:
+    if alpha is not None:
+        knobs.pop("alpha", None)
         knobs = {"alpha": f"{alpha:g}"} | knobs
-    if budget and member.joined.budget:
-        knobs = {"budget": str(member.joined.budget)} | knobs
-    return ", ".join(f"{key} {value}" for key, value in knobs.items())
+    if budget is not None:
+        knobs = {"budget": str(budget)} | knobs
+    said = {key: "not recorded" if text == NOT_RECORDED else text for key, text in knobs.items()}
+    return ", ".join(f"{key} {text}" for key, text in said.items())
 
 
 def read_slugs(text: object) -> list[str]:

@@ -79,7 +79,13 @@ def test_two_budgets_of_each_prompt_in_runs_of_their_own_are_one_curve():
     for curve in curves:
         points = curve.values("final")
         assert [(budget.amount, mean.n) for budget, mean in points] == [(64, 2), (256, 2)]
+    assert [row["cells"]["budget"]["value"] for row in means_table(found)["rows"]] == [
+        *[64] * 4,
+        *[256] * 4,
+    ]
     one = take_together(runs[:2])
+    title = AGGREGATE_CHARTS["budget"].figure(one, {}).layout.title
+    assert title.subtitle.text == "mean; too few prompts for an interval, n = 1 prompt"
     assert one.n == 1
     assert [len(curve.points) for curve in budget_curves(one.members)] == [2] * 4
     assert one.notes == ["1 prompt: an interval needs at least 5, so only means are shown."]
@@ -245,6 +251,21 @@ def test_the_chain_of_bounds_is_counted_over_all_prompts():
     broken = [row["cells"].get("broken", {}).get("text") for row in table["rows"]]
     assert broken == [f"{2 * LAYERS} of {2 * 2 * LAYERS}"] + [None] * 15
     assert "Bounds broken" in [column["label"] for column in table["columns"]]
+
+
+def test_the_alpha_of_a_variant_is_shown_also_where_no_spec_writes_it():
+    runs = runs_of(2)
+    for run in runs:
+        run.result.variants = [
+            dataclasses.replace(v, spec="snapkv+critical:budget=64")
+            for v in run.result.variants
+            if v.spec == CRITICAL
+        ]
+    found = take_together(runs)
+    (row,) = means_table(found)["rows"]
+    assert row["cells"]["variant"]["text"] == "SnapKV + CriticalKV, alpha 0.25"
+    axis = AGGREGATE_CHARTS["final"].figure(found, {}).layout.yaxis
+    assert axis.ticktext == ("SnapKV + CriticalKV<br>budget 64, alpha 0.25",)
 
 
 def page_with(*runs) -> AggregatePage:

@@ -89,6 +89,43 @@ def test_bars_stand_beside_one_another_and_near_their_budget():
     assert np.abs(places - np.log2(BUDGETS)).max() < 1 / 8
 
 
+def test_bars_stay_by_their_point_however_many_curves_have_none():
+    runs = runs_of(MIN_PROMPTS)
+    for run in runs[1:]:
+        kept = [v for v in run.result.variants if v.params.get("alpha") in (None, 0.5)]
+        run.result.variants = kept
+    figure = CHART.figure(take_together(runs), {})
+    assert len(lines_of(figure)) == 4
+    own = [bars_of(figure, name) for name in lines_of(figure)]
+    places = np.log2([bars.x for bars in own if bars is not None]) - np.log2(BUDGETS)
+    assert len(places) == 2
+    np.testing.assert_allclose(places.sum(axis=0), 0, atol=1e-9)  # to the left and right alike
+
+
+def test_a_curve_says_what_is_not_recorded_of_it():
+    runs = runs_of(2)
+    runs[1].result.variants = [
+        dataclasses.replace(v, params={}, spec=v.spec.partition(",")[0])
+        for v in runs[1].result.variants
+        if v.params.get("alpha") in (None, 0)
+    ]
+    runs[0].result.variants += [
+        dataclasses.replace(v, spec=v.spec.partition(",")[0])
+        for v in runs[0].result.variants
+        if v.params.get("alpha") == 0
+    ]
+    names = list(lines_of(CHART.figure(join_first(runs), {})))
+    assert "SnapKV, group not recorded" in names
+    assert "SnapKV + CriticalKV, alpha not recorded" in names
+
+
+def join_first(runs):
+    """With one more prompt of the first run's variants, so that some are in common."""
+    other = dataclasses.replace(runs[0].result)
+    other.prompt = dataclasses.replace(other.prompt, token_ids=(7, 7))
+    return take_together([*runs, sweep_snapshot(slug="runmore", result=other)])
+
+
 def test_too_few_prompts_give_a_curve_without_bars_and_say_so():
     figure = CHART.figure(take_together(runs_of(MIN_PROMPTS - 1)), {})
     said = "mean; too few prompts for an interval, n = 4 prompts"

@@ -12,7 +12,7 @@ from ui.aggregate import LABORATORY_FIGURES, MAIN_FIGURES, Figure, SeveralRuns, 
 from ui.charts.budget_means import BUDGET_CHART
 from ui.charts.chart import Chart, Choices, Control, no_controls
 from ui.charts.heads import as_head_grid, log2_ratio, ratio_grid
-from ui.charts.interval_bars import SHARE_TICKS, interval_bars, interval_subtitle
+from ui.charts.interval_bars import SHARE_TICKS, interval_bars, interval_subtitle, n_prompts
 from ui.charts.layout import BAR_PX, new_figure
 from ui.charts.tables import csv_text, number
 from ui.palette import color_of, marker_of
@@ -63,7 +63,7 @@ def win_figure(name: str, wins: HeadWins) -> go.Figure:
     """
     title = (
         f"{html.escape(name, quote=False)}: {wins.share:.1%} of heads win",
-        f"{wins.count:,} of {wins.heads:,} query heads, means of n = {wins.n} prompts",
+        f"{wins.count:,} of {wins.heads:,} query heads, means of {n_prompts(wins.n)}",
     )
     own, base = wins.own.astype(np.float32), wins.base.astype(np.float32)
     return as_head_grid(ratio_grid(title, own, base, "L1"), own)
@@ -111,7 +111,10 @@ def _heads(wins: HeadWins) -> list[tuple[tuple[int, int], float, float, float]]:
 
 def _names(members: Sequence[Aggregate]) -> list[str]:
     """The label, with the settings on a second line."""
-    lines = ([m.label, settings_text(m)] for m in members)
+    lines = (
+        [m.label, settings_text(m.spec, m.joined.identity.settings.alpha, m.joined.budget)]
+        for m in members
+    )
     return ["<br>".join(html.escape(t, quote=False) for t in each if t) for each in lines]
 
 

@@ -8,17 +8,15 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from ckv_core.identity import NOT_RECORDED
 from ckv_core.knobs import Budget
 from ckv_core.metrics.against_budget import BUDGET_UNITS, BudgetCurve, budget_curves, varied_units
-from ui.aggregate import MAIN_FIGURES, Figure, SeveralRuns
+from ui.aggregate import MAIN_FIGURES, Figure, SeveralRuns, settings_text
 from ui.charts.chart import Chart, Choices, Control
 from ui.charts.interval_bars import SHARE_TICKS, interval_bars, interval_subtitle
 from ui.charts.layout import empty_figure, new_figure
 from ui.charts.lines import budget_axis, budget_line
 from ui.charts.tables import csv_text
 from ui.palette import color_of
-from ui.sweep_tables import curve_name
 
 _FINAL_FIRST = sorted(MAIN_FIGURES, key=lambda figure: figure.key != "final")
 
@@ -39,8 +37,9 @@ def budget_figure(found: SeveralRuns, figure: Figure, unit: str) -> go.Figure:
     means = [mean for _, points in drawn for _, mean in points]
     shown = new_figure(title, interval_subtitle(means), legend_rows=len(drawn))
     ticks = [budget.amount for _, points in drawn for budget, _ in points]
-    factors = _factors(len(drawn), ticks)
-    for (curve, points), factor in zip(drawn, factors, strict=True):
+    bars_of = [interval_bars([m for _, m in ps], color_of(curve.place)) for curve, ps in drawn]
+    factors = iter(_factors(sum(bars is not None for bars in bars_of), ticks))
+    for (curve, points), bars in zip(drawn, bars_of, strict=True):
         budgets, values = [b.amount for b, _ in points], [mean.mean for _, mean in points]
         line = budget_line(curve.place, _name(curve), budgets, values, figure.unit)
         line.update(
@@ -49,9 +48,8 @@ def budget_figure(found: SeveralRuns, figure: Figure, unit: str) -> go.Figure:
             hovertemplate=f"{line.hovertemplate}, n = %{{customdata}}",
         )
         shown.add_trace(line)
-        bars = interval_bars([mean for _, mean in points], color_of(curve.place))
         if bars:
-            shown.add_trace(_bar_trace(line, bars, factor))
+            shown.add_trace(_bar_trace(line, bars, next(factors)))
     budget_axis(shown, ticks, BUDGET_UNITS[unit])
     shown.update_layout(legend={"tracegroupgap": 0})
     shown.update_yaxes(title_text=figure.unit, rangemode="tozero")
@@ -73,8 +71,8 @@ def budgets_csv(found: SeveralRuns) -> str:
 
 
 def _name(curve: BudgetCurve) -> str:
-    unsaid = f"alpha={NOT_RECORDED}" in curve.spec
-    return curve_name(curve) + (", alpha not recorded" if unsaid else "")
+    settings = settings_text(curve.spec, curve.alpha)
+    return f"{curve.label}, {settings}" if settings else curve.label
 
 
 def _amount(budget: Budget) -> int | float:

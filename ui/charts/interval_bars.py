@@ -31,13 +31,20 @@ def interval_bars(found: Sequence[Interval], color: str) -> dict[str, Any] | Non
 def interval_subtitle(found: Sequence[Interval]) -> str:
     """What the points and bars are, and n; of figures that only some prompts have, n's range."""
     counts = sorted({each.n for each in found})
-    n = f"n = {counts[0]}{f' to {counts[-1]}' if len(counts) > 1 else ''} prompts"
+    n = n_prompts(counts[0], counts[-1])
     bars = [_has_bar(each) for each in found]
     if all(bars):
         return f"mean and 95 % interval, {n}"
     if any(bars):
         return f"mean; 95 % interval where n is at least {MIN_PROMPTS}; {n}"
     return f"mean; too few prompts for an interval, {n}"
+
+
+def n_prompts(fewest: int, most: int = 0) -> str:
+    """`n = 4 to 6 prompts`."""
+    if most > fewest:
+        return f"n = {fewest} to {most} prompts"
+    return f"n = {fewest} prompt{'' if fewest == 1 else 's'}"
 
 
 def _has_bar(found: Interval) -> bool:

@@ -95,7 +95,7 @@ class AggregatePage:
         summary = f"{prompts}, {variants}, {found.model}."
         return [
             gr.update(visible=True),
-            said(" ".join([summary, *found.notes]), "warn" if found.notes else ""),
+            said("\n".join([summary, *found.notes]), "warn" if found.notes else ""),
             means_table(found),
             several_value(read_slugs(text), found),
         ]
@@ -135,7 +135,8 @@ def means_table(found: SeveralRuns) -> dict[str, Any]:
 
 def _cells(member: Aggregate) -> dict[str, Any]:
     n = member.joined.n
-    asked, settings = member.joined.budget, settings_text(member, budget=False)
+    asked, alpha = member.joined.budget, member.joined.identity.settings.alpha
+    settings = settings_text(member.spec, alpha)
     cells: dict[str, Any] = {
         "variant": {"text": f"{member.label}, {settings}" if settings else member.label},
         "budget": {"text": str(asked), "value": asked.amount} if asked else {"text": ""},
