@@ -18,7 +18,7 @@ from ckv_core.events import Progress, RunEvent, VariantAnalysed
 from ckv_core.knobs import KNOBS
 from ckv_core.metrics.bounds import bounds, sigma_oracle
 from ckv_core.metrics.distances import METRICS, distances, head_weights, project_heads
-from ckv_core.metrics.oracles import greedy_ranking, oracle_mask
+from ckv_core.metrics.oracles import greedy_mask, oracle_mask
 from ckv_core.metrics.perturbation import decode_attention, moved_heads
 from ckv_core.quantities import QUANTITIES
 from ckv_core.records import Float32Array
@@ -68,7 +68,7 @@ class _Kept:
         row: of the variant.
         mask, stage_one: [kv_heads, entries] bool.
         protected: [entries] bool.
-        key: sinks and window; variants that share it share the greedy search.
+        key: sinks and window; variants that share it protect the same entries.
     """
 
     row: int
@@ -211,40 +211,40 @@ def _measure(state: _LayerStep, variant: _Kept, cascaded: Tensor) -> dict[str, T
 def _greedy(run: Run, state: _LayerStep, kept: list[_Kept]) -> list[Tensor]:
     """Head L1 of each variant's greedy oracle, [query_heads].
 
-    The search begins with the entries of largest A v, three times as many as the variant that
-    keeps most in that head keeps. Where one of the two ranked oracles does better in a KV head,
-    its set is taken.
+    The search of a KV head begins with the entries of largest A v, three times as many as the
+    variant keeps there. Where one of the two ranked oracles does better, its set is taken.
     """
-    kv_heads, group_size, _ = state.attention.shape
+    kv_heads, _, entries = state.attention.shape
     scores = [state.attention.mean(1), (state.attention * state.norms).mean(1)]
-    rankings: dict[tuple[int, int], Tensor] = {}
-    for key in {variant.key for variant in kept}:
-        sharing = [variant for variant in kept if variant.key == key]
-        counts = torch.stack([variant.counts for variant in sharing])
-        most = (counts.amax(0) * _SEARCH_FACTOR).clamp_max(state.attention.shape[-1])
-        protected = sharing[0].protected
-        start = oracle_mask(scores[1], protected, most)
-        found = []
-        for head, least in enumerate(counts.amin(0).tolist()):
-            _check(run)
-            part = slice(head * group_size, (head + 1) * group_size)
-            weights, values = state.weights[part], state.values[head]
-            found.append(
-                greedy_ranking(
-                    state.attention[head], values, weights, protected, start[head], least
-                )
-            )
-        rankings[key] = torch.stack(found)
+    searched: dict[tuple[tuple[int, int], int, int], Tensor] = {}
     best_losses = []
     for variant in kept:
-        masks = [
-            oracle_mask(score, variant.protected, variant.counts)
-            for score in (*scores, rankings[variant.key])
-        ]
+        most = (variant.counts * _SEARCH_FACTOR).clamp_max(entries)
+        start = oracle_mask(scores[1], variant.protected, most)
+        keys = [(variant.key, head, count) for head, count in enumerate(variant.counts.tolist())]
+        for key in keys:
+            if key not in searched:
+                _check(run)
+                searched[key] = _search(state, variant, start, key[1])
+        masks = [oracle_mask(score, variant.protected, variant.counts) for score in scores]
+        masks.append(torch.stack([searched[key] for key in keys]))
         losses = torch.stack([state.head_l1(mask) for mask in masks]).view(3, kv_heads, -1)
         best = losses.sum(-1).argmin(0)
         best_losses.append(losses[best, torch.arange(kv_heads, device=best.device)].flatten())
     return best_losses
+
+
+def _search(state: _LayerStep, variant: _Kept, start: Tensor, head: int) -> Tensor:
+    """The greedy oracle's set in one KV head, [entries]."""
+    group_size = state.attention.shape[1]
+    return greedy_mask(
+        state.attention[head],
+        state.values[head],
+        state.weights[head * group_size : (head + 1) * group_size],
+        variant.protected,
+        start[head],
+        int(variant.counts[head]),
+    )
 
 
 def _put(

@@ -23,20 +23,19 @@ def oracle_mask(score: Tensor, protected: Tensor, counts: Tensor) -> Tensor:
     return torch.empty_like(order).scatter_(-1, order, ranks) < counts[:, None]
 
 
-def greedy_ranking(
+def greedy_mask(
     attention: Tensor,
     values: Tensor,
     output_weight: Tensor,
     protected: Tensor,
     candidates: Tensor,
-    least: int,
+    count: int,
 ) -> Tensor:
-    """Order in which a greedy search for the smallest head L1 would give up one head's entries.
+    """What a greedy search for the smallest head L1 keeps in one KV head.
 
     From the candidates kept, each round computes for every entry that may go the sum over the
     query group of the true head L1 without it, and drops the 1/32 of them (rounded up) with the
-    smallest; ties drop the later one. Kept sets of all sizes are nested, so one search serves
-    every budget.
+    smallest; ties drop the later one.
 
     Args:
         attention: [group_size, entries] of the KV head's query heads, rows sum to 1.
@@ -44,19 +43,17 @@ def greedy_ranking(
         output_weight: [group_size, value_dim, hidden], these heads' slices of W_O.
         protected: [entries] bool, never dropped.
         candidates: [entries] bool, the set to begin with; holds the protected ones.
-        least: stop when so many entries are kept.
+        count: entries to keep, the protected ones included.
 
     Returns:
-        [entries] score for `oracle_mask`: larger is given up later; -inf outside the candidates.
+        [entries] bool with `count` True.
     """
-    score = torch.full(protected.shape, torch.inf, device=values.device)
-    score[~candidates] = -torch.inf
+    mask = candidates.clone()
     remaining = (candidates & ~protected).nonzero()[:, 0]
     target = attention @ values
     kept = attention * candidates
     kept_sum, kept_mass = kept @ values, kept.sum(-1)
-    given_up = 0
-    while (excess := len(remaining) + int(protected.sum()) - least) > 0 and len(remaining):
+    while (excess := len(remaining) + int(protected.sum()) - count) > 0 and len(remaining):
         losses = torch.cat(
             [
                 _losses(
@@ -67,15 +64,12 @@ def greedy_ranking(
         )
         block = min(-(-len(remaining) // _BLOCK_SHARE), excess)
         order = losses.argsort(descending=True, stable=True)
-        dropped = remaining[order[-block:]].flip(0)
-        score[dropped] = torch.arange(
-            given_up, given_up + block, dtype=score.dtype, device=score.device
-        )
-        given_up += block
+        dropped = remaining[order[-block:]]
+        mask[dropped] = False
         remaining = remaining[order[:-block]].sort().values
         kept_sum -= attention[:, dropped] @ values[dropped]
         kept_mass -= attention[:, dropped].sum(-1)
-    return score
+    return mask
 
 
 def _losses(

@@ -71,11 +71,11 @@ class Heads:
             best[part, order[:count]] = True
         return best
 
-    def greedy_order(self, head: int, fixed: list[bool], start: Tensor, least: int) -> list[int]:
-        """Entries of one KV head in the order in which the search gives them up."""
+    def searched(self, head: int, fixed: list[bool], start: Tensor, count: int) -> Tensor:
+        """What the greedy search from `start` keeps in one KV head."""
         part = slice(head * self.group, (head + 1) * self.group)
-        kept, given_up = start.clone(), []
-        while int(kept.sum()) > least:
+        kept = start.clone()
+        while int(kept.sum()) > count:
             free = [i for i in kept.nonzero()[:, 0].tolist() if not fixed[i]]
             if not free:
                 break
@@ -87,11 +87,9 @@ class Heads:
                 moved = self.attention[h] - a / a.sum(-1, keepdim=True)
                 loss += (moved @ self.values[h] @ self.weights[h]).abs().sum(-1)
             worst = sorted(range(len(free)), key=lambda i: (float(loss[i]), -free[i]))
-            block = min(-(-len(free) // 32), int(kept.sum()) - least)
-            dropped = [free[i] for i in worst[:block]]
-            kept[dropped] = False
-            given_up += dropped
-        return given_up
+            block = min(-(-len(free) // 32), int(kept.sum()) - count)
+            kept[[free[i] for i in worst[:block]]] = False
+        return kept
 
 
 @dataclass
@@ -120,7 +118,6 @@ class Literal:
         for layer in evictable_layers(model):
             heads = Heads(model, layer, *self.full)
             masks = [torch.tensor(kept[layer]) for _, kept in self.variants]
-            orders = self._greedy_orders(heads, masks)
             for at, (variant, _) in enumerate(self.variants):
                 fixed = protected(variant, masks[at].shape[1])
                 first = self._stage_one(variant, layer, masks[at], fixed)
@@ -129,7 +126,7 @@ class Literal:
                 parts = {
                     **_distances(heads, heads.keep(masks[at]), cascaded),
                     **_bounds(heads, heads.keep(masks[at]), heads.keep(first)),
-                    **_oracles(heads, heads.keep(masks[at]), fixed, orders[key_of(variant)]),
+                    **_oracles(heads, heads.keep(masks[at]), fixed),
                 }
                 if "critical_auto" in variant.spec:
                     parts["head_alpha"] = self._alphas(variant, layer, masks[at])
@@ -181,37 +178,10 @@ class Literal:
         asked = variant.analysis["head_alpha"][layer].tolist()
         return head_alphas(self.slow.prefilled, layer, dict(variant.params), budgets, asked)
 
-    def _greedy_orders(
-        self, heads: Heads, masks: list[Tensor]
-    ) -> dict[tuple[int, int], tuple[Tensor, list[list[int]]]]:
-        """Per sinks and window, what the search starts from and the order of giving up."""
-        counts: dict[tuple[int, int], list[list[int]]] = {}
-        fixed_of = {}
-        for (variant, _), mask in zip(self.variants, masks, strict=True):
-            tail = heads.attention.shape[1] - mask.shape[1]
-            counts.setdefault(key_of(variant), []).append((mask.sum(-1) + tail).tolist())
-            fixed_of[key_of(variant)] = protected(variant, mask.shape[1]) + [True] * tail
-        found = {}
-        for key, rows in counts.items():
-            per_head = list(zip(*rows, strict=True))
-            entries, fixed = heads.attention.shape[1], fixed_of[key]
-            most = [min(3 * max(row), entries) for row in per_head]
-            start = heads.best(heads.attention * heads.norms, fixed, most)[:: heads.group]
-            orders = [
-                heads.greedy_order(head, fixed, start[head], min(row))
-                for head, row in enumerate(per_head)
-            ]
-            found[key] = (start, orders)
-        return found
-
-
-def key_of(variant: VariantResult) -> tuple[int, int]:
-    return int(variant.params["sinks"]), int(variant.params.get("window", 0))
-
 
 def protected(variant: VariantResult, n: int) -> list[bool]:
     """What the variant never drops of the compressed prompt."""
-    sinks, window = key_of(variant)
+    sinks, window = variant.params["sinks"], variant.params.get("window", 0)
     return [i < sinks or i >= n - window for i in range(n)]
 
 
@@ -250,14 +220,13 @@ def _bounds(heads: Heads, keep: Tensor, first: Tensor) -> Mapping[str, Tensor]:
     }
 
 
-def _oracles(
-    heads: Heads, keep: Tensor, fixed: list[bool], search: tuple[Tensor, list[list[int]]]
-) -> Mapping[str, Tensor]:
+def _oracles(heads: Heads, keep: Tensor, fixed: list[bool]) -> Mapping[str, Tensor]:
     counts = keep[:: heads.group].sum(-1).tolist()
-    start, orders = search
-    searched = start.clone()
-    for head, order in enumerate(orders):
-        searched[head, order[: int(start[head].sum()) - counts[head]]] = False
+    most = [min(3 * count, keep.shape[1]) for count in counts]
+    start = heads.best(heads.attention * heads.norms, fixed, most)[:: heads.group]
+    searched = torch.stack(
+        [heads.searched(head, fixed, start[head], count) for head, count in enumerate(counts)]
+    )
     losses = {
         "attention": heads.losses(heads.best(heads.attention, fixed, counts)),
         "critical": heads.losses(heads.best(heads.attention * heads.norms, fixed, counts)),
