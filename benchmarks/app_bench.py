@@ -26,7 +26,6 @@ from ckv_core.config import CompareRequest
 from ckv_core.events import RunFinished, RunPrepared
 from ckv_core.home import home_folder
 from ckv_core.records import (
-    ModelInfo,
     Perturbation,
     PromptInfo,
     Receipt,
@@ -36,20 +35,10 @@ from ckv_core.records import (
 from storage.database import default_url, open_database
 from storage.recorder import Recorder
 from tests.browser import chromium
+from tests.made_up_models import model_info
 
 READY = re.compile(r"ready at (http://\S+)/")
-MODEL = ModelInfo(
-    name="synthetic",
-    sha256="0" * 64,
-    layers=30,
-    query_heads=9,
-    kv_heads=3,
-    head_dim=64,
-    dtype="float32",
-    device="cpu",
-    evictable_layers=tuple(range(30)),
-    context_limit=131_072,
-)
+MODEL = model_info(layers=30, query_heads=9, kv_heads=3, head_dim=64, context_limit=131_072)
 WINDOW_MS = 1000
 WORDS = ("the ", "report ", "notes ", "that ", "rare ", "names ", "are ", "evicted ", "early.\n")
 ZOOM = """async () => {

@@ -11,7 +11,6 @@ import pytest
 from ckv_core import cli
 from ckv_core.events import RunResult
 from ckv_core.records import (
-    ModelInfo,
     Perturbation,
     PromptInfo,
     Receipt,
@@ -19,20 +18,10 @@ from ckv_core.records import (
     VariantResult,
 )
 from ckv_core.variants import VariantSpec
+from tests.made_up_models import model_info
 
 PIECES = ("a ", "b ", "c ", "blue ", "door ", "d ", "e ", "f ")
-MODEL = ModelInfo(
-    name="m",
-    sha256="",
-    layers=2,
-    query_heads=4,
-    kv_heads=2,
-    head_dim=4,
-    dtype="float32",
-    device="cpu",
-    evictable_layers=(0, 1),
-    context_limit=64,
-)
+MODEL = model_info()
 PROMPT = PromptInfo(
     scenario="regular",
     token_ids=tuple(range(len(PIECES))),

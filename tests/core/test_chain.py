@@ -21,6 +21,7 @@ from ckv_core.metrics.chain import (
 )
 from ckv_core.metrics.intervals import aggregate
 from ckv_core.records import ModelInfo, Perturbation, VariantResult
+from tests.made_up_models import model_info
 
 LAYERS, KV_HEADS, GROUP_SIZE = 3, 2, 3
 SHAPE = (LAYERS, KV_HEADS * GROUP_SIZE)
@@ -106,18 +107,7 @@ def test_one_query_head_at_a_half_leaves_its_kv_head_uncovered() -> None:
 
 
 def model(query_heads: int, kv_heads: int) -> ModelInfo:
-    return ModelInfo(
-        name="m",
-        sha256="",
-        layers=LAYERS,
-        query_heads=query_heads,
-        kv_heads=kv_heads,
-        head_dim=4,
-        dtype="float32",
-        device="cpu",
-        evictable_layers=(0, 1),
-        context_limit=64,
-    )
+    return model_info(layers=LAYERS, query_heads=query_heads, kv_heads=kv_heads)
 
 
 @pytest.mark.parametrize(

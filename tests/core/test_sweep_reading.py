@@ -15,6 +15,7 @@ from ckv_core.records import ModelInfo, Perturbation, Receipt, VariantResult
 from ckv_core.sweep import DEFAULT_PARAMETERS, SweepGrid, estimate_seconds, sweep_cost
 from ckv_core.sweep_reading import FIGURES, alpha_optima, curves, known_figures
 from ckv_core.variants import VariantSpec
+from tests.made_up_models import model_info
 
 ANSWERS = {"answer", "exact_match", "token_f1", "edit_similarity"}
 GRID = SweepGrid(
@@ -80,18 +81,7 @@ def test_what_is_not_known_to_be_cheap_asks_first() -> None:
 
 
 def model(kv_heads: int) -> ModelInfo:
-    return ModelInfo(
-        name="m",
-        sha256="",
-        layers=2,
-        query_heads=4,
-        kv_heads=kv_heads,
-        head_dim=1,
-        dtype="float32",
-        device="cpu",
-        evictable_layers=(0,),
-        context_limit=10,
-    )
+    return model_info(kv_heads=kv_heads, evictable_layers=(0,))
 
 
 def point(text: str, heads: list[float]) -> VariantResult:

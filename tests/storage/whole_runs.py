@@ -13,7 +13,6 @@ from ckv_core.events import (
     VariantSelected,
 )
 from ckv_core.records import (
-    ModelInfo,
     Perturbation,
     PromptInfo,
     Receipt,
@@ -23,6 +22,7 @@ from ckv_core.records import (
 from storage import repository
 from storage.database import Database
 from storage.records import StoredRun
+from tests.made_up_models import model_info
 
 
 def folded(stream: list[RunEvent]) -> RunResult:
@@ -82,16 +82,12 @@ def array_key(array: np.ndarray | None) -> object:
 def big_events(tokens: int = 8000, variants: int = 8) -> list[RunEvent]:
     """A run of SmolLM2's shape: 30 layers, 3 KV heads, 9 query heads; 64 tokens each."""
     rng = np.random.default_rng(0)
-    model = ModelInfo(
+    model = model_info(
         name="SmolLM2-135M-Instruct",
-        sha256="0" * 64,
         layers=30,
         query_heads=9,
         kv_heads=3,
         head_dim=64,
-        dtype="float32",
-        device="cpu",
-        evictable_layers=tuple(range(30)),
         context_limit=8192,
     )
     prompt = PromptInfo(

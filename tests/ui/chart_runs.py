@@ -3,7 +3,8 @@
 import numpy as np
 
 from ckv_core.events import RunResult
-from ckv_core.records import ModelInfo, Perturbation, Receipt, RetainedSet, VariantResult
+from ckv_core.records import Perturbation, Receipt, RetainedSet, VariantResult
+from tests.made_up_models import model_info
 
 LAYERS, QUERY_HEADS, KV_HEADS, POSITIONS = 6, 8, 2, 100
 WHOLE = (1, 4)
@@ -54,16 +55,10 @@ def make_result(layers=LAYERS, query_heads=QUERY_HEADS, names=NAMES, whole=WHOLE
                 ),
             )
         )
-    model = ModelInfo(
-        name="tiny",
-        sha256="0",
+    model = model_info(
         layers=layers,
         query_heads=query_heads,
         kv_heads=KV_HEADS,
-        head_dim=4,
-        dtype="float32",
-        device="cpu",
         evictable_layers=tuple(i for i in range(layers) if i not in whole),
-        context_limit=8192,
     )
     return RunResult(model=model, variants=variants)

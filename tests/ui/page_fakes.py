@@ -21,6 +21,7 @@ from ckv_core.variants import VariantSpec
 from ckv_core.worker.messages import ModelStatus, TokensCounted
 from storage.records import Lineage, RunNotes, RunSummary, VariantBar
 from storage.repository import RunMissingError
+from tests import made_up_models
 from ui.services import RunSnapshot
 
 SLUG = "abc123def456"
@@ -41,19 +42,9 @@ FULL_BYTES = LAYERS * KV_HEADS * POSITIONS * ENTRY_BYTES
 
 
 def model_info(**changes) -> ModelInfo:
-    info = ModelInfo(
-        name="tiny",
-        sha256="f" * 64,
-        layers=LAYERS,
-        query_heads=QUERY_HEADS,
-        kv_heads=KV_HEADS,
-        head_dim=HEAD_DIM,
-        dtype="float32",
-        device="cpu",
-        evictable_layers=(0, 1, 2),
-        context_limit=64,
-    )
-    return dataclasses.replace(info, **changes)
+    shape = {"layers": LAYERS, "query_heads": QUERY_HEADS, "kv_heads": KV_HEADS}
+    own = {"name": "tiny", "sha256": "f" * 64, "head_dim": HEAD_DIM}
+    return made_up_models.model_info(**shape | own | changes)
 
 
 def prompt_info() -> PromptInfo:

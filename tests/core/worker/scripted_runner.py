@@ -11,6 +11,7 @@ from ckv_core.config import CompareRequest
 from ckv_core.errors import ConfigError, ModelError, PromptError, RunCancelledError
 from ckv_core.events import Generated, Progress, RunEvent, RunFinished, RunPrepared
 from ckv_core.records import ModelInfo, PromptInfo, VariantResult
+from tests.made_up_models import model_info
 
 STEP_S = 0.02
 LONG = 100
@@ -109,18 +110,7 @@ def _interrupt(word: str, number: int) -> None:
 
 
 def _model_info(name: str) -> ModelInfo:
-    return ModelInfo(
-        name=name,
-        sha256="0" * 64,
-        layers=2,
-        query_heads=4,
-        kv_heads=2,
-        head_dim=8,
-        dtype="float32",
-        device="cpu",
-        evictable_layers=(0, 1),
-        context_limit=100,
-    )
+    return model_info(name=name, sha256="0" * 64, head_dim=8, context_limit=100)
 
 
 def _prompt_info(request: CompareRequest) -> PromptInfo:
