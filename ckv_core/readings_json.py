@@ -21,6 +21,7 @@ from ckv_core.sweep_reading import (
     alpha_optima,
     curves,
     known_figures,
+    matched_figures,
     sigma_over_half,
 )
 from ckv_core.sweep_savings import Saving, savings_of
@@ -146,7 +147,7 @@ def _savings(result: RunResult, lines: Sequence[Curve]) -> list[dict[str, Any]]:
         return []
     plain_first = sorted(lines, key=lambda line: result.variants[line.points[0][1]].critical)
     found = []
-    for figure in known_figures(result):
+    for figure in matched_figures(result):
         points = {line: line.values(result, figure) for line in lines}
         for target in plain_first[: MAX_PAIRS // (len(lines) - 1)]:
             wanted = points[target]

@@ -23,6 +23,8 @@ class Figure:
         lower: whether lower is closer to the full cache.
         has_own_full: whether the full cache is measured too, against the reference answer, and
             not at 0 or 1 by definition.
+        is_quality: whether it says how close a point is to the full cache at all; only then do
+            points of equal value have a meaning.
     """
 
     key: str
@@ -31,6 +33,7 @@ class Figure:
     lower: bool
     read: Callable[[VariantResult], float | None]
     has_own_full: bool = False
+    is_quality: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +119,10 @@ def _figure(
     return Figure(key=key, label=label, unit=unit, lower=lower, read=read)
 
 
+def _assumption(key: str, label: str, read: Callable[[VariantResult], float | None]) -> Figure:
+    return Figure(key=key, label=label, unit="1", lower=False, read=read, is_quality=False)
+
+
 def _of_answer(key: str, label: str, read: Callable[[VariantResult], float | None]) -> Figure:
     return Figure(key=key, label=label, unit="1", lower=False, read=read, has_own_full=True)
 
@@ -127,7 +134,7 @@ FIGURES: dict[str, Figure] = {
         _figure("final", "Final hidden L1", "L1", _final, lower=True),
         _figure("kl", "KL", "nats", _kl, lower=True),
         _figure("agreement", "Agreement", "1", lambda variant: variant.agreement, lower=False),
-        _figure("sigma_over_half", "Sigma over 0.5", "1", sigma_over_half, lower=False),
+        _assumption("sigma_over_half", "Sigma over 0.5", sigma_over_half),
         _of_answer("answer", "Answer found", _answer),
         _of_answer("exact_match", "Exact match", _score("exact_match")),
         _of_answer("token_f1", "Token F1", _score("token_f1")),
@@ -144,6 +151,11 @@ def known_figures(result: RunResult) -> list[Figure]:
         for figure in FIGURES.values()
         if any(figure.read(variant) is not None for variant in points)
     ]
+
+
+def matched_figures(result: RunResult) -> list[Figure]:
+    """The known ones by which one curve can be said to match another."""
+    return [figure for figure in known_figures(result) if figure.is_quality]
 
 
 def curves(result: RunResult) -> list[Curve]:

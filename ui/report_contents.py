@@ -138,7 +138,7 @@ def _add_sweep(contents: Contents, run: RunSnapshot, without: Collection[Group])
     heading, text = _headed(sweep_results.ALPHA_TEXT)
     _add_charts(contents, run, without, Section("alphas", heading, text), alphas_value)
     heading, text = _headed(sweep_results.POINTS_TEXT)
-    shown = [(DataTable, points_table(run.result))]
+    shown = [(DataTable, points_table(run.result, run.request.answer))]
     contents.sections.append(Section("points", heading, text, shown))
 
 

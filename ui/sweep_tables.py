@@ -6,6 +6,7 @@ import numpy as np
 
 from ckv_core.events import RunResult
 from ckv_core.metrics.against_budget import BudgetCurve
+from ckv_core.metrics.evidence import spans_of
 from ckv_core.sweep_oracles import OracleSet, known_oracles, mean_oracle
 from ckv_core.sweep_reading import (
     AlphaOptimum,
@@ -13,6 +14,7 @@ from ckv_core.sweep_reading import (
     alpha_optima,
     curves,
     known_figures,
+    matched_figures,
 )
 from ckv_core.sweep_savings import savings
 from ckv_core.variants import VariantSpec, spec_without
@@ -23,10 +25,18 @@ SAVINGS_NOTE = (
     "Read off by interpolation, linear in the logarithm of the budget and never beyond the budgets "
     "tried. One prompt."
 )
+POINTS_NOTE = "One prompt; L1 and KL at the first decoding step, 0 for the full cache."
+MISSING_ANSWER = "The reference answer does not occur in the compressed prompt."
 
 
-def points_table(result: RunResult) -> dict[str, Any]:
-    """Value of the DataTable of all points whose cache is built."""
+def points_table(result: RunResult, answer: str) -> dict[str, Any]:
+    """Value of the DataTable of all points whose cache is built.
+
+    Args:
+        result: the sweep.
+        answer: the reference answer; one that the compressed prompt lacks is said.
+    """
+    missing = bool(answer.strip() and result.prompt and not spans_of(result.prompt, answer))
     metrics = known_figures(result)
     oracles = known_oracles(result)
     columns = [
@@ -54,7 +64,7 @@ def points_table(result: RunResult) -> dict[str, Any]:
         "caption": "All points of the sweep",
         "columns": columns,
         "rows": rows,
-        "note": "One prompt; L1 and KL at the first decoding step, 0 for the full cache.",
+        "note": POINTS_NOTE + (" " + MISSING_ANSWER if missing else ""),
         "file": "sweep-points.csv",
         "empty": "The points appear here as they are measured.",
     }
@@ -75,7 +85,7 @@ def savings_table(result: RunResult, reference: object) -> dict[str, Any]:
         "columns": [
             _column("method", "Method and alpha", align="left"),
             _column("matches", "Matches", align="left"),
-            *(_column(m.key, f"Needs, by {m.label}", "entries") for m in known_figures(result)),
+            *(_column(m.key, f"Needs, by {m.label}", "entries") for m in matched_figures(result)),
         ],
         "rows": rows,
         "note": SAVINGS_NOTE,
@@ -147,7 +157,7 @@ def _savings_rows(result: RunResult, lines: list[Curve], target: Curve) -> list[
     """One row per other curve and point of the target, a cell per figure."""
     at = {curve: index for index, curve in enumerate(lines)}
     rows: dict[tuple[Curve, int], dict[str, Any]] = {}
-    metrics = known_figures(result)
+    metrics = matched_figures(result)
     for metric in metrics:
         for saving in savings(result, target, metric):
             budget = saving.target_budget

@@ -26,6 +26,7 @@ from ckv_core.sweep_reading import (
     alpha_optima,
     curves,
     known_figures,
+    matched_figures,
 )
 from ckv_core.sweep_savings import MEANINGS, NOTHING, Outcome, Saving, savings
 
@@ -163,7 +164,7 @@ def _print_oracles(result: RunResult) -> None:
 def _print_savings(result: RunResult) -> None:
     said: set[Outcome] = set()
     for target in (curve for curve in curves(result) if "+" not in curve.spec):
-        for figure in known_figures(result):
+        for figure in matched_figures(result):
             found = savings(result, target, figure)
             if not found:
                 continue
@@ -194,7 +195,7 @@ def _print_saved(found: list[Saving]) -> None:
 def _print_alphas(result: RunResult) -> None:
     optima = alpha_optima(result)
     if optima:
-        print("\nbest alpha by head L1; gain over it: hindsight on this prompt, an upper limit")
+        print("\nbest alpha by head L1; gain over it: hindsight, a limit for the alphas tried")
         print_table(
             ("method", "budget", "best alpha", "gain by layer", "gain by head"),
             [

@@ -19,7 +19,14 @@ from ckv_core.metrics.evidence import held, spans_of
 from ckv_core.readings_json import MAX_PAIRS, readings_json
 from ckv_core.result_json import from_json, measured_json, to_json
 from ckv_core.sweep import SweepGrid
-from ckv_core.sweep_reading import FIGURES, alpha_optima, curves, known_figures, sigma_over_half
+from ckv_core.sweep_reading import (
+    FIGURES,
+    alpha_optima,
+    curves,
+    known_figures,
+    matched_figures,
+    sigma_over_half,
+)
 from ckv_core.sweep_savings import savings
 from tests.core.laboratory_runs import analysed
 from tests.core.made_up_sweeps import full, sweep, sweep_of
@@ -80,7 +87,7 @@ def test_savings_are_those_of_the_sweep_page() -> None:
     result = sweep()
     lines = {line.spec: line for line in curves(result)}
     rows = read(result)["savings"]
-    asked = [(figure.key, target) for figure in known_figures(result) for target in lines]
+    asked = [(figure.key, target) for figure in matched_figures(result) for target in lines]
     assert sorted((row["figure"], row["target"]) for row in rows) == sorted(asked)
     for row in rows:
         found = [

@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 from ckv_core.sweep_reading import FIGURES, alpha_optima, curves
-from tests.ui.sweep_fakes import ALPHAS, BUDGETS, KV_HEADS, LAYERS, WHOLE_LAYER, sweep_result
+from tests.ui.sweep_fakes import (
+    ALPHAS,
+    BUDGETS,
+    KV_HEADS,
+    LAYERS,
+    SCORES,
+    WHOLE_LAYER,
+    sweep_result,
+)
 from ui.charts.catalog import CHARTS, figure_of
 from ui.charts.sweep import alpha_head_figure, curve_figure
 from ui.charts.sweep_csv import alphas_csv, sweep_csv
@@ -40,12 +48,13 @@ def test_an_answer_that_nobody_gives_is_nothing_to_match():
 
 def test_every_figure_of_the_sweep_has_its_budget_of_equal_quality():
     table = savings_table(sweep_result(generated=True), 0)
-    assert [column["key"] for column in table["columns"]] == ["method", "matches", *FIGURES]
+    qualities = [key for key, figure in FIGURES.items() if figure.is_quality]
+    assert [column["key"] for column in table["columns"]] == ["method", "matches", *qualities]
     # SnapKV agrees by budget / 600, CriticalKV by budget / 512: where 128 / 600 lies is log-linear.
     at_128 = next(row for row in table["rows"] if row["cells"]["matches"]["value"] == 128)
     needed = 64 * 2 ** ((128 / 600 - 64 / 512) / (64 / 512))
     assert at_128["cells"]["agreement"]["value"] == pytest.approx(needed)
-    assert all(set(row["cells"]) == {"method", "matches", *FIGURES} for row in table["rows"])
+    assert all(set(row["cells"]) == {"method", "matches", *qualities} for row in table["rows"])
     plain = savings_table(sweep_result(), 0)
     assert [column["key"] for column in plain["columns"][2:]] == ["head", "final", "kl"]
 
@@ -85,10 +94,19 @@ def test_a_curve_has_its_lines_values_and_the_full_cache():
     assert figure.layout.annotations[0].text == "full cache"
 
 
+def test_the_full_caches_name_is_inside_the_chart_wherever_its_line_lies():
+    nobody = sweep_result(generated=True)
+    nobody.variants[0] = dataclasses.replace(nobody.variants[0], answer_scores=SCORES)
+    for key, side in (("kl", "bottom"), ("agreement", "top"), ("exact_match", "bottom")):
+        (name,) = curve_figure(nobody, FIGURES[key]).layout.annotations
+        assert name.yanchor == side, key  # the side of the words that touches the line
+
+
 def test_hostile_labels_are_escaped_in_charts():
     result = sweep_result()
     result.variants[1] = dataclasses.replace(result.variants[1], label="<img src=x>")
-    assert "<img" not in curve_figure(result, FIGURES["final"]).to_json()
+    named = curve_figure(result, FIGURES["final"]).data[0].name  # JSON text would escape it
+    assert named == "&lt;img src=x&gt;"
 
 
 def test_the_grid_has_a_cell_per_kv_head():
@@ -126,11 +144,32 @@ def test_a_comparison_has_no_sweep_charts():
 
 
 def test_the_points_table_has_every_point_but_not_the_full_cache():
-    table = points_table(sweep_result(generated=True))
+    table = points_table(sweep_result(generated=True), "")
     assert len(table["rows"]) == 16
     assert {"agreement", "answer"} <= {column["key"] for column in table["columns"]}
-    plain = points_table(sweep_result())
+    plain = points_table(sweep_result(), "")
     assert "agreement" not in {column["key"] for column in plain["columns"]}
+
+
+def test_a_reference_answer_that_the_prompt_lacks_is_said():
+    result = sweep_result(generated=True)
+    there = "".join(result.prompt.pieces[2:5])
+    lacks = "does not occur in the compressed prompt"
+    assert lacks in points_table(result, "nowhere to be found")["note"]
+    assert lacks not in points_table(result, there)["note"]
+    assert lacks not in points_table(result, " ")["note"]
+
+
+def test_sigma_has_a_curve_but_is_no_quality_to_be_matched():
+    result = sweep_result(generated=True)
+    figure = figure_of(result, "sweep-sigma_over_half", {})
+    assert "closer" not in figure.layout.title.subtitle.text
+    assert not figure.layout.shapes  # no line where the full cache would be
+    assert figure_of(result, "sweep-agreement", {}).layout.shapes
+    table = savings_table(result, 0)
+    assert "sigma_over_half" not in {column["key"] for column in table["columns"]}
+    assert all("sigma_over_half" not in row["cells"] for row in table["rows"])
+    assert "sigma_over_half" in {column["key"] for column in points_table(result, "")["columns"]}
 
 
 def swept_with_oracles():
@@ -178,7 +217,7 @@ def test_oracles_of_other_head_budgets_can_be_chosen():
 
 def test_oracles_are_in_the_table_and_the_file_and_have_no_savings():
     result = swept_with_oracles()
-    table = points_table(result)
+    table = points_table(result, "")
     row = next(row for row in table["rows"] if row["cells"]["spec"]["text"] == "snapkv:budget=128")
     assert row["cells"]["oracle_critical_l1"]["value"] == pytest.approx(0.125)
     assert "oracle_greedy_l1" not in row["cells"]
@@ -199,4 +238,8 @@ def test_a_hostile_label_is_escaped_in_the_subtitle_of_oracles():
     result = swept_with_oracles()
     for at, variant in enumerate(result.variants):
         result.variants[at] = dataclasses.replace(variant, label="<img src=x>")
-    assert "<img" not in figure_of(result, "sweep-head", {}).to_json()
+    figure = figure_of(result, "sweep-head", {})
+    assert "&lt;img src=x&gt;" in figure.layout.title.subtitle.text
+    assert "<img" not in "".join(
+        [figure.layout.title.subtitle.text, *(each.name for each in figure.data)]
+    )

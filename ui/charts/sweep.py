@@ -42,6 +42,8 @@ def curve_figure(result: RunResult, metric: Figure, oracles: OracleSet | None = 
     drawn = [each for each in drawn if each[2]]
     closer = "lower" if metric.lower else "higher"
     subtitle = f"One prompt; {closer} is closer to the full cache"
+    if not metric.is_quality:
+        subtitle = "One prompt; heads that meet assumption 1. It says nothing of quality"
     if oracles is not None:
         subtitle = f"{closer.capitalize()} is closer; oracle budgets: {oracle_name(oracles)}"
     figure = new_figure(
@@ -112,17 +114,22 @@ def alpha_head_figure(optimum: AlphaOptimum) -> go.Figure:
 
 def _add_reference(figure: go.Figure, result: RunResult, metric: Figure) -> None:
     """Where the full cache stands: no distance from itself, full agreement, its own answer."""
+    if not metric.is_quality:
+        return
     value: float | None = 0.0 if metric.lower else 1.0
     if metric.has_own_full:
         full = next((v for v in result.variants if v.method == "full"), None)
         value = metric.read(full) if full else None
-    if value is not None:
-        figure.add_hline(
-            y=value,
-            line={"color": TEXT_COLOR, "dash": "dot", "width": 2},
-            annotation_text="full cache",
-            annotation_position="top left" if metric.lower else "bottom left",
-        )
+    if value is None:
+        return
+    highest = max((np.max(trace.y) for trace in figure.data), default=0.0)
+    figure.add_hline(
+        y=value,
+        line={"color": TEXT_COLOR, "dash": "dot", "width": 2},
+        annotation_text="full cache",
+        # On the side where the curves have room for it.
+        annotation_position="top left" if value <= highest / 2 else "bottom left",
+    )
 
 
 def _add_oracles(figure: go.Figure, oracles: OracleSet) -> None:

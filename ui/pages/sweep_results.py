@@ -31,7 +31,7 @@ SAVINGS_TEXT = (
 ALPHA_TEXT = (
     "### Which alpha\n"
     "The alpha, of those tried, that moves the attention outputs least. It is chosen by looking at "
-    "the outcome, so the gain is an upper limit for any rule that picks an alpha per head."
+    "the outcome, so the gain is an upper limit for any rule that picks one of them per head."
 )
 POINTS_TEXT = "### All points\nClick a column's name to sort."
 
@@ -126,7 +126,7 @@ class SweepFeed(Feed):
             "savings": savings_table(result, first) if ready else None,
             "alphas": alphas_table(result) if ready else None,
             "alpha_charts": chart_views.alphas_value(snapshot),
-            "points": points_table(result),
+            "points": points_table(result, snapshot.request.answer),
         }
         return [self._changed(name, value) for name, value in values.items()]
 
