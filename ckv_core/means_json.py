@@ -66,6 +66,7 @@ def _member_json(member: Aggregate) -> dict[str, Any]:
         "head_wins": _wins_json(member.head_wins) if member.head_wins else None,
         "violations": member.violations,
         "checked": member.checked,
+        "bounded": member.bounded,
         "notes": list(member.notes),
     }
 

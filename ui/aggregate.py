@@ -8,6 +8,7 @@ from ckv_core import sweep_reading
 from ckv_core.errors import ConfigError
 from ckv_core.identity import NOT_RECORDED
 from ckv_core.knobs import Budget
+from ckv_core.metrics.chain import COVERED
 from ckv_core.metrics.intervals import Aggregate, aggregate_joined, interval_note
 from ckv_core.metrics.joining import join
 from ckv_core.quantities import QUANTITIES
@@ -26,12 +27,14 @@ class Figure:
 
     Attributes:
         is_share: shown as percent.
+        is_covered: of the heads with sigma over 0.5 alone.
     """
 
     key: str
     label: str
     unit: str
     is_share: bool = False
+    is_covered: bool = False
 
 
 # In the table, and with a chart of their own; of a prompt, averaged over prompts.
@@ -47,7 +50,12 @@ LABORATORY_FIGURES = (
     Figure("tightness", "Tightness: head L1 / theta", "ratio"),
     Figure("group_tightness", "Tightness per KV head: group L1 / theta", "ratio"),
     Figure("oracle_over_half", "Oracle sigma over 0.5", "share", is_share=True),
-    *(Figure(q.name, q.label, unit_name(q.unit)) for q in QUANTITIES.values()),
+    *(Figure(key, label, "L1", is_covered=True) for key, label in COVERED.items()),
+    *(
+        Figure(q.name, q.label, unit_name(q.unit))
+        for q in QUANTITIES.values()
+        if q.name not in COVERED
+    ),
 )
 
 

@@ -24,6 +24,7 @@ from ckv_core.cli.options import (
 from ckv_core.cli.tables import number, print_generation, print_head, print_ladder, share
 from ckv_core.config import ANALYSES, MAX_NEW_TOKENS, CompareRequest
 from ckv_core.events import RunResult
+from ckv_core.metrics.chain import COVERED, check_chain, covered_means
 from ckv_core.quantities import QUANTITIES
 from ckv_core.records import VariantResult
 
@@ -125,8 +126,13 @@ def _print_analysis(variant: VariantResult) -> None:
     """Means over heads or steps; the many distances are in the JSON."""
     for name, array in variant.analysis.items():
         measured = array[~np.isnan(array)]
-        if measured.size and QUANTITIES[name].group != "distance":
+        if measured.size and QUANTITIES[name].group != "distance" and name not in COVERED:
             print(f"   {QUANTITIES[name].label}: {number(float(measured.mean()))}")
+    if (chain := check_chain(variant)) is not None:
+        means = covered_means(variant)
+        for key, label in COVERED.items():
+            print(f"   {label}: {number(means.get(key))}")
+        print(f"   covered, sigma > 0.5: {chain.covered:,} of {chain.heads:,} heads")
 
 
 def _print_measured(variant: VariantResult) -> None:

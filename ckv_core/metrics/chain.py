@@ -7,13 +7,21 @@ their bounds. Everything here is read per query head, or per KV head where `kv_h
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
+from ckv_core.quantities import QUANTITIES
 from ckv_core.records import Float32Array, ModelInfo, VariantResult
 
 ASSUMED_MASS = 0.5  # the paper's assumption 1 on sigma; the last step of the chain needs it
 # Of C, all attention times value norm: float32 sums of a few thousand terms differ by less.
 ROUNDING = 1e-6
 _BOUNDS = ("theta", "theta_hat", "theta_relaxed")
+# The chain's steps, in its order, as means over the heads that the theorems cover. Where sigma is
+# small theta-hat is beyond all scale, and the relaxed one may be below it.
+COVERED = {
+    "covered_l1": "Head L1, covered heads",
+    **{key: f"{QUANTITIES[key].label.partition(':')[0]}, covered heads" for key in _BOUNDS},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +114,31 @@ def check_chain(variant: VariantResult, kv_heads: int | None = None) -> ChainChe
     size = variant.analysis.get("value_mass")
     if chain is None or sigma is None or size is None:
         return None
-    known = np.isfinite(sigma) & np.isfinite(chain).all(axis=0)
+    known = _known(chain, sigma)
     covered = known & (sigma > ASSUMED_MASS)
     slack = ROUNDING * head_sums(size, kv_heads)
     broken = covered & (chain[:-1] > chain[1:] + slack).any(axis=0)
     return ChainCheck(int(known.sum()), int(covered.sum()), int(broken.sum()))
+
+
+def covered_means(variant: VariantResult) -> dict[str, float]:
+    """By key of `COVERED`, the mean over the query heads that the theorems cover.
+
+    Empty where they cover none, or where not all bounds were measured.
+    """
+    chain, sigma = chain_of(variant), lowest_sigma(variant)
+    if chain is None or sigma is None:
+        return {}
+    covered = _known(chain, sigma) & (sigma > ASSUMED_MASS)
+    if not covered.any():
+        return {}
+    means = chain[:, covered].mean(axis=1, dtype=np.float64)
+    return dict(zip(COVERED, means.tolist(), strict=True))
+
+
+def _known(chain: Float32Array, sigma: Float32Array) -> NDArray[np.bool_]:
+    """[layers, heads] with all bounds."""
+    return np.isfinite(sigma) & np.isfinite(chain).all(axis=0)
 
 
 def _groups(values: Float32Array, kv_heads: int) -> Float32Array:

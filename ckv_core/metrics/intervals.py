@@ -13,7 +13,14 @@ from scipy.stats import bootstrap
 
 from ckv_core.errors import ConfigError
 from ckv_core.events import RunResult
-from ckv_core.metrics.chain import check_chain, mean_tightness, over_half, shared_kv_heads
+from ckv_core.metrics.chain import (
+    COVERED,
+    check_chain,
+    covered_means,
+    mean_tightness,
+    over_half,
+    shared_kv_heads,
+)
 from ckv_core.metrics.joining import Joined, JoinedVariant, join
 from ckv_core.quantities import QUANTITIES
 from ckv_core.records import VariantResult
@@ -116,12 +123,14 @@ class Aggregate:
         figures: by key of `sweep_reading.FIGURES`; `improved_heads`; `oracle_over_half`, the share
             of heads whose `sigma_oracle` is over 0.5; `tightness`, the mean over heads of
             L1 / theta; `group_tightness`, the same over KV heads, of the sums over the
-            query heads that share one; and by name of a quantity, its mean over heads, layers or
-            steps.
+            query heads that share one; by key of `chain.COVERED`, means over the heads of a prompt
+            with sigma over 0.5, where it has any; and by name of a quantity, its mean over heads,
+            layers or steps.
         head_wins: None without a base in every prompt.
         violations: (prompt, head) pairs with sigma over 0.5 where the chain
             L1 <= theta <= theta-hat <= relaxed does not hold; None if the bounds were not measured.
         checked: such pairs in all.
+        bounded: pairs with all bounds, whatever sigma is.
         alpha_note: set where the prompts' bounds may speak of stage 1 with different alphas.
         joined: what it is a mean of.
     """
@@ -132,6 +141,7 @@ class Aggregate:
     head_wins: HeadWins | None
     violations: int | None
     checked: int = 0
+    bounded: int = 0
     notes: tuple[str, ...] = field(default=())
     alpha_note: str | None = None
     joined: JoinedVariant
@@ -205,15 +215,17 @@ def _aggregate(joined: JoinedVariant, kv_heads: int | None) -> Aggregate:
         "oracle_over_half": lambda variant: over_half(variant, "sigma_oracle"),
         "tightness": mean_tightness,
         **({} if kv_heads is None else {"group_tightness": lambda v: mean_tightness(v, kv_heads)}),
-        **{name: _mean_of(name) for name in QUANTITIES},
+        **{name: _mean_of(name) for name in QUANTITIES if name not in COVERED},
     }
     known = {
         key: [value for value in map(read, variants) if value is not None and not isnan(value)]
         for key, read in readers.items()
     }
+    covered = [means for means in map(covered_means, variants) if means]
+    known |= {key: [means[key] for means in covered] for key in COVERED}
     figures = Intervals({key: values for key, values in known.items() if values})
     alpha_note = _alpha_note(variants)
-    violations, checked = _chain(variants)
+    violations, checked, bounded = _chain(variants)
     return Aggregate(
         spec=joined.spec,
         label=variants[0].label,
@@ -221,6 +233,7 @@ def _aggregate(joined: JoinedVariant, kv_heads: int | None) -> Aggregate:
         head_wins=_head_wins(variants),
         violations=violations,
         checked=checked,
+        bounded=bounded,
         notes=(*([alpha_note] if alpha_note else []), *_partial_notes(figures, len(variants))),
         alpha_note=alpha_note,
         joined=joined,
@@ -228,11 +241,13 @@ def _aggregate(joined: JoinedVariant, kv_heads: int | None) -> Aggregate:
 
 
 def _partial_notes(figures: Intervals, n: int) -> Iterator[str]:
-    """A sentence for each figure that only some prompts have."""
+    """A sentence for each figure that only some prompts have; one for all of the chain."""
+    first, *others = COVERED
     for key in figures:
-        if (known := figures.prompts(key)) < n:
+        if key not in others and (known := figures.prompts(key)) < n:
             few = ", too few for an interval" if known < MIN_PROMPTS <= n else ""
-            yield f"{key}: known in {known} of {n} prompts{few}."
+            what = f"{', '.join(COVERED)} (of heads with sigma over 0.5)" if key == first else key
+            yield f"{what}: known in {known} of {n} prompts{few}."
 
 
 def _improved(variant: VariantResult) -> float | None:
@@ -278,8 +293,8 @@ def _head_wins(variants: Sequence[VariantResult]) -> HeadWins | None:
     return HeadWins(own=own, base=base, n=len(variants))
 
 
-def _chain(variants: Sequence[VariantResult]) -> tuple[int | None, int]:
-    """Violations of the chain among the heads with sigma over 0.5, and how many they are."""
+def _chain(variants: Sequence[VariantResult]) -> tuple[int | None, int, int]:
+    """Violations of the chain, heads with sigma over 0.5, and heads with all bounds."""
     found = [each for each in map(check_chain, variants) if each is not None]
     violations = sum(each.violations for each in found) if found else None
-    return violations, sum(each.covered for each in found)
+    return violations, sum(each.covered for each in found), sum(each.heads for each in found)

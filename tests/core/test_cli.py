@@ -13,6 +13,7 @@ from ckv_core import cli
 from ckv_core.errors import ModelError
 from ckv_core.knobs import KNOBS
 from ckv_core.methods import METHODS
+from ckv_core.metrics.chain import COVERED
 from ckv_core.quantities import QUANTITIES
 from tests.core.tiny_models import tiny_model
 
@@ -277,7 +278,7 @@ def test_analyse_prints_every_measured_quantity_with_n(capsys, context, monkeypa
     slow = capsys.readouterr().out
     for name, quantity in QUANTITIES.items():
         measured = quantity.axes != "step" and name not in ("head_alpha", "oracle_greedy_l1")
-        rows = re.escape(quantity.label) + r" +snapkv\+critical:budget=40 .* 1$"
+        rows = re.escape(COVERED.get(name, quantity.label)) + r" +snapkv\+critical:budget=40 .* 1$"
         assert bool(re.search(rows, plain, re.MULTILINE)) == measured, name
     assert re.search(r"^Oracle: greedy +snapkv", slow, re.MULTILINE)
 

@@ -81,16 +81,23 @@ def bounded(heads: list[float], theta: list[float], sigma: list[float], hat: flo
 def test_the_bounds(show) -> None:
     one = bounded([0.25, 1.5, 1, 3], [1, 2, 4, 4], [0.6, 0.8, 0.4, 0.9], 0.5)
     two = bounded([1, 1, 0.5, 1], [2, 2, 2, 4], [0.7, 0.7, 0.7, 0.9], -0.5)
-    found = table(show(one, two), "bounds; the chain")
+    out = show(one, two)
+    assert table(out, "bounds; the chain")["snapkv"] == {
+        "covered heads": "14 of 16",
+        "L1": "1.229",  # (4.75 / 3 + 3.5 / 4) / 2: the first prompt's third head is left out
+        "theta": "2.417",
+        "theta-hat": "2.438",
+        "relaxed": "9.667",
+        "n": "2",
+        "chain broken": "2 of 14",
+    }
     assert (
-        found["snapkv"].items()
+        table(out, "attention mass of stage 1")["snapkv"].items()
         >= {
             "sigma": "0.7125",
-            "theta": "2.625",
             "L1 / theta": "0.4375",
             "group L1 / theta": "0.4583",
             "sigma > 0.5": "87.5%",
-            "chain broken": "2 of 14",
         }.items()
     )
 
@@ -154,10 +161,24 @@ def test_an_own_generation_has_no_scores_without_a_reference_answer(show) -> Non
 
 def test_every_measured_quantity_with_its_own_n(show) -> None:
     kept = {"sigma_kept": array([0.25, 0.5, 0.25, 0.5])}
-    other = {"sigma_kept": array([0.5, 0.5, 0.5, 0.5]), "theta": array([1, 2, 3, 5])}
+    other = {"sigma_kept": array([0.5, 0.5, 0.5, 0.5]), "value_mass": array([1, 2, 3, 5])}
     out = show([variant("snapkv", analysis=kept)], [variant("snapkv", analysis=other)])
     assert re.search(r"^Attention mass kept +snapkv +0\.4375 +2$", out, re.M)
-    assert re.search(r"^theta: bound of the kept set +snapkv +2\.75 +1$", out, re.M)
+    assert re.search(r"^C: all attention times value norm +snapkv +2\.75 +1$", out, re.M)
+
+
+def test_the_chain_is_averaged_over_covered_heads_and_a_prompt_without_any_is_not_counted(
+    show,
+) -> None:
+    one = bounded([0.25, 1.5, 1, 3], [1, 2, 4, 4], [0.6, 0.8, 0.4, 0.9], 1e9)
+    none = bounded([1, 1, 1, 1], [2, 2, 2, 2], [0.1, 0.2, 0.5, 0.5], 1e9)
+    out = show(one, none)
+    found = table(out, "bounds; the chain")["snapkv"]
+    assert (found["covered heads"], found["n"], found["theta"]) == ("6 of 16", "1", "2.333")
+    assert re.search(r"^Relaxed theta, covered heads +snapkv +9\.333 +1$", out, re.M)
+    assert "of heads with sigma over 0.5): known in 1 of 2 prompts." in out
+    nothing = table(show(none, none), "bounds; the chain")["snapkv"]
+    assert [*nothing.values()] == ["0 of 16", "-", "-", "-", "-", "0", "0 of 0"]
 
 
 def test_the_slots_that_hold_the_answer(show) -> None:

@@ -92,17 +92,34 @@ def test_compare_prints_the_check_of_the_bounds(show) -> None:
     )
     found = table(out, "bounds; the chain")
     assert list(found) == ["snapkv"]
+    assert found["snapkv"] == {
+        "covered heads": "6 of 8",
+        "L1": "1.583",
+        "theta": "2.333",
+        "theta-hat": "2.167",
+        "relaxed": "4.667",
+        "n": "1",
+        "chain broken": "2 of 6",
+    }
     assert (
-        found["snapkv"].items()
+        table(out, "attention mass of stage 1")["snapkv"].items()
         >= {
             "sigma": "0.675",
-            "theta": "2.75",
             "L1 / theta": "0.5",
             "group L1 / theta": "0.5417",
             "sigma > 0.5": "75.0%",
-            "chain broken": "2 of 6",
         }.items()
     )
+    told = out.partition("== snapkv")[2].partition("bounds;")[0]
+    assert "theta: bound of the kept set" not in told
+    for line in (
+        "Head L1, covered heads: 1.583",
+        "theta, covered heads: 2.333",
+        "theta-hat, covered heads: 2.167",
+        "Relaxed theta, covered heads: 4.667",
+        "covered, sigma > 0.5: 6 of 8 heads",
+    ):
+        assert f"   {line}\n" in told
     assert "bounds; the chain" not in show("compare", variant("full"))
 
 

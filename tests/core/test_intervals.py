@@ -8,7 +8,7 @@ import pytest
 from ckv_core.errors import ConfigError
 from ckv_core.events import RunResult
 from ckv_core.metrics import intervals
-from ckv_core.metrics.chain import ChainCheck, check_chain
+from ckv_core.metrics.chain import COVERED, ChainCheck, check_chain
 from ckv_core.metrics.intervals import MIN_PROMPTS, aggregate, interval_note, mean_interval
 from ckv_core.records import Perturbation, VariantResult
 
@@ -88,6 +88,25 @@ def test_the_chain_is_checked_only_where_sigma_is_over_a_half() -> None:
     (found,) = aggregate([low, run([1, 1], [2, 2], sigma_stage1=[0.9, 0.6], **arrays)])
     assert found.figures["sigma_over_half"].mean == 0.75
     assert (found.violations, found.checked) == (1, 3)
+
+
+def test_means_obey_the_chain_as_they_are_of_covered_heads_alone() -> None:
+    good = {"theta": [2, 3], "theta_hat": [3, 1e9], "theta_relaxed": [4, 0], "value_mass": [5, 5]}
+    runs = [
+        run([1 + at, 9], [2, 2], sigma_stage1=[0.6, 0.5], **good | {"theta": [2 + at, 3]})
+        for at in (0, 0.5)
+    ]
+    none = run([7, 7], [2, 2], sigma_stage1=[0.5, 0.1], **good)
+    (found,) = aggregate([*runs, none])
+    chain = [found.figures[key] for key in COVERED]
+    assert [each.mean for each in chain] == [1.25, 2.25, 3, 4]
+    assert {each.n for each in chain} == {2}
+    assert (found.checked, found.bounded) == (2, 6)
+    told = "covered_l1, theta, theta_hat, theta_relaxed (of heads with sigma over 0.5)"
+    assert [*found.notes] == [f"{told}: known in 2 of 3 prompts."]
+    (found,) = aggregate([none])
+    assert not set(COVERED) & set(found.figures)
+    assert (found.checked, found.bounded) == (0, 2)
 
 
 def test_rounding_of_a_millionth_of_c_is_not_a_broken_chain() -> None:

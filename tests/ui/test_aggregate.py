@@ -10,6 +10,7 @@ import pytest
 
 from ckv_core.errors import ConfigError
 from ckv_core.metrics.against_budget import budget_curves
+from ckv_core.metrics.chain import COVERED
 from ckv_core.metrics.intervals import MIN_PROMPTS, Intervals
 from tests.ui.page_fakes import START, FakeServices, model_info
 from tests.ui.served_app import by, served
@@ -218,16 +219,45 @@ def test_there_is_a_chart_of_what_was_measured_and_of_nothing_else():
 def test_a_quantity_of_the_laboratory_is_averaged_over_prompts_and_in_the_file():
     runs = runs_of(2)
     for at, run in enumerate(runs):
-        theta = np.full((LAYERS, QUERY_HEADS), 1.0 + at, np.float32)
+        mass = np.full((LAYERS, QUERY_HEADS), 1.0 + at, np.float32)
         run.result.variants[1] = dataclasses.replace(
-            run.result.variants[1], analysis={"theta": theta}
+            run.result.variants[1], analysis={"value_mass": mass}
         )
     found = take_together(runs)
-    figure = AGGREGATE_CHARTS["laboratory"].figure(found, {"quantity": "theta"})
+    figure = AGGREGATE_CHARTS["laboratory"].figure(found, {"quantity": "value_mass"})
     assert list(figure.data[0].x) == [1.5]
     spec = found.members[0].spec
-    lines = [line for line in means_csv(found).splitlines() if "theta: bound of the kept" in line]
-    assert lines == [f'"{spec}","theta: bound of the kept set","L1",1.5,"","",2']
+    label = "C: all attention times value norm"
+    lines = [line for line in means_csv(found).splitlines() if label in line]
+    assert lines == [f'"{spec}","{label}","L1",1.5,"","",2,"",""']
+
+
+def test_the_chain_is_drawn_and_written_of_covered_heads_with_their_count():
+    runs = runs_of(2)
+    for at, run in enumerate(runs):
+        variant = run.result.variants[1]
+        ones = np.ones_like(variant.perturbation.head_l1)
+        is_covered = np.arange(QUERY_HEADS) < 2 - at  # two heads of each layer, then one
+        chain = {
+            "sigma_stage1": np.where(is_covered, np.float32(0.9), np.float32(0.5)) * ones,
+            "value_mass": ones,
+            "theta": ones * (1 + at),
+            "theta_hat": np.where(is_covered, np.float32(3), np.float32(1e9)) * ones,
+            "theta_relaxed": np.where(is_covered, np.float32(5), np.float32(-1e9)) * ones,
+        }
+        moved = dataclasses.replace(variant.perturbation, head_l1=ones / 2)
+        run.result.variants[1] = dataclasses.replace(variant, perturbation=moved, analysis=chain)
+    found = take_together(runs)
+    drawn = [AGGREGATE_CHARTS["laboratory"].figure(found, {"quantity": key}) for key in COVERED]
+    assert [figure.data[0].x[0] for figure in drawn] == [0.5, 1.5, 3, 5]
+    assert {figure.layout.xaxis.title.text for figure in drawn} == {
+        "L1, mean over heads with sigma > 0.5"
+    }
+    count = f"{3 * LAYERS} of {2 * LAYERS * QUERY_HEADS}"
+    assert all(f"{count} heads" in figure.layout.yaxis.ticktext[0] for figure in drawn)
+    lines = [line for line in means_csv(found).splitlines() if "theta, covered heads" in line]
+    (line,) = [line for line in lines if line.split(",", 1)[1].startswith('"theta, ')]
+    assert line.endswith(f'"L1",1.5,"","",2,{3 * LAYERS},{2 * LAYERS * QUERY_HEADS}')
 
 
 def test_the_file_has_the_ends_of_the_intervals():

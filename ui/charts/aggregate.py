@@ -13,7 +13,7 @@ from ui.charts.budget_means import BUDGET_CHART
 from ui.charts.chart import Chart, Choices, Control, no_controls
 from ui.charts.heads import as_head_grid, log2_ratio, ratio_grid
 from ui.charts.interval_bars import SHARE_TICKS, interval_bars, interval_subtitle, n_prompts
-from ui.charts.layout import BAR_PX, new_figure
+from ui.charts.layout import BAR_PX, LEGEND_ROW_PX, new_figure
 from ui.charts.tables import csv_text, number
 from ui.palette import color_of, marker_of
 
@@ -39,11 +39,12 @@ def mean_figure(found: SeveralRuns, figure: Figure) -> go.Figure:
                 hovertemplate=f"%{{x:.4g}} {figure.unit}, n = {each.n}<extra></extra>",
             )
         )
-    names = _names([member for _, member, _ in rows])
+    names = _names([member for _, member, _ in rows], is_covered=figure.is_covered)
     shown.update_yaxes(
         tickvals=list(range(len(rows))), ticktext=names, autorange="reversed", showgrid=False
     )
-    shown.update_xaxes(title_text=figure.unit)
+    of = ", mean over heads with sigma > 0.5" if figure.is_covered else ""
+    shown.update_xaxes(title_text=f"{figure.unit}{of}")
     if figure.is_share:
         shown.update_xaxes(tickformat=SHARE_TICKS)
         if (
@@ -51,7 +52,8 @@ def mean_figure(found: SeveralRuns, figure: Figure) -> go.Figure:
             < 2
         ):
             shown.update_xaxes(range=[-0.05, 1.05])  # Plotly would go from -100 % on
-    shown.update_layout(showlegend=False, height=130 + BAR_PX * max(3, len(rows)))
+    row_px = BAR_PX + LEGEND_ROW_PX * figure.is_covered
+    shown.update_layout(showlegend=False, height=130 + row_px * max(3, len(rows)))
     return shown
 
 
@@ -70,11 +72,18 @@ def win_figure(name: str, wins: HeadWins) -> go.Figure:
 
 
 def means_csv(found: SeveralRuns) -> str:
-    """Data of `mean_figure`: one line per variant and figure, the laboratory's among them."""
+    """Data of `mean_figure`: one line per variant and figure, the laboratory's among them.
+
+    Of figures of the covered heads also how many these are, and of how many.
+    """
+    heads = ("covered_heads", "heads")
     return csv_text(
-        ("spec", "figure", "unit", "mean", "low", "high", "prompts"),
+        ("spec", "figure", "unit", "mean", "low", "high", "prompts", *heads),
         (
-            (member.spec, figure.label, figure.unit, each.mean, each.low, each.high, each.n)
+            (
+                *(member.spec, figure.label, figure.unit, each.mean, each.low, each.high, each.n),
+                *((member.checked, member.bounded) if figure.is_covered else (None, None)),
+            )
             for member in found.members
             for figure in (*MAIN_FIGURES, *LABORATORY_FIGURES)
             if (each := member.figures.get(figure.key)) is not None
@@ -109,10 +118,14 @@ def _heads(wins: HeadWins) -> list[tuple[tuple[int, int], float, float, float]]:
     ]
 
 
-def _names(members: Sequence[Aggregate]) -> list[str]:
-    """The label, with the settings on a second line."""
+def _names(members: Sequence[Aggregate], *, is_covered: bool = False) -> list[str]:
+    """The label, with the settings on a second line; on a third how many heads are covered."""
     lines = (
-        [m.label, settings_text(m.spec, m.joined.identity.settings.alpha, m.joined.budget)]
+        [
+            m.label,
+            settings_text(m.spec, m.joined.identity.settings.alpha, m.joined.budget),
+            f"{m.checked:,} of {m.bounded:,} heads" if is_covered else "",
+        ]
         for m in members
     )
     return ["<br>".join(html.escape(t, quote=False) for t in each if t) for each in lines]
