@@ -6,6 +6,7 @@ No torch.
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from ckv_core.errors import ConfigError
 from ckv_core.knobs import KNOBS, Budget, KnobValue
@@ -19,6 +20,7 @@ _APART = frozenset({"budget", "preset"})
 _POOLING = frozenset({"kernel", "stage2"})  # without pooling these decide nothing
 
 Knobs = Mapping[str, KnobValue | None]
+Pairs = tuple[tuple[str, KnobValue], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +72,24 @@ def identify(variant: VariantResult, **more: KnobValue) -> Identity:
         variant: of this version, of an older one or of any file.
         more: what else has to be the same, by name.
     """
-    method = next((each for each in METHODS if each.name == variant.method), None)
-    name = variant.spec.partition(":")[0].strip()
-    knobs: dict[str, KnobValue | None] = dict.fromkeys(_read_by(method, name))
-    knobs |= {key: _parsed(key, text) for key, text in written_knobs(variant.spec).items()}
-    knobs |= variant.params
+    told = (variant.spec, variant.method, variant.critical)
+    return _identity(*told, tuple(variant.params.items()), tuple(more.items()))
+
+
+@lru_cache(maxsize=4096)  # the same variants come again with every run and every chart
+def _identity(spec: str, method: str, critical: bool, params: Pairs, more: Pairs) -> Identity:
+    known = next((each for each in METHODS if each.name == method), None)
+    name = spec.partition(":")[0].strip()
+    written = written_knobs(spec)
+    knobs: dict[str, KnobValue | None] = dict.fromkeys(_read_by(known, name))
+    knobs |= {key: _parsed(key, text) for key, text in written.items()}
+    knobs |= dict(params)
     left_out = _APART | (_POOLING if knobs.get("pool") == "none" else frozenset())
-    kept = {key: value for key, value in knobs.items() if key not in left_out} | more
-    settings = Settings(name, variant.critical, tuple(sorted(kept.items(), key=lambda at: at[0])))
-    budgeted = method is not None and "budget" in method.knobs
-    return Identity(settings, _asked(variant) if budgeted else None)
+    kept = {key: value for key, value in knobs.items() if key not in left_out} | dict(more)
+    settings = Settings(name, critical, tuple(sorted(kept.items(), key=lambda at: at[0])))
+    budgeted = known is not None and "budget" in known.knobs
+    budget = _asked(written.get("budget"), dict(params).get("budget")) if budgeted else None
+    return Identity(settings, budget)
 
 
 def told_apart(specs: Mapping[Identity, str]) -> dict[Identity, str]:
@@ -120,10 +130,9 @@ def _parsed(key: str, text: str) -> KnobValue:
         return text
 
 
-def _asked(variant: VariantResult) -> Budget | None:
+def _asked(in_spec: str | None, recorded: KnobValue | None) -> Budget | None:
     """The budget in its own unit; of tokens the resolved number counts, whatever was written."""
-    written = _budget(written_knobs(variant.spec).get("budget"))
-    resolved = _budget(variant.params.get("budget"))
+    written, resolved = _budget(in_spec), _budget(recorded)
     if written is None or (written.unit == "tokens" and resolved is not None):
         return resolved
     return written

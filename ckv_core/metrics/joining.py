@@ -79,23 +79,23 @@ def join(results: Sequence[RunResult]) -> Joined:
         raise ConfigError("There is nothing to average; run at least one prompt.")
     _check_models(results)
     mixed = len({scenario for run in results if (scenario := _scenario(run))}) > 1
-    found: dict[Identity, dict[Hashable, VariantResult]] = {}
-    repeats = 0
-    for run, prompt in zip(results, prompt_keys(results), strict=True):
+    found: dict[Identity, dict[int, VariantResult]] = {}
+    prompts, repeats = _prompts(results), 0
+    for run, prompt in zip(results, prompts, strict=True):
+        # Means over both scenarios would be of neither.
+        more = {"scenario": _scenario(run)} if mixed else {}
         for variant in run.variants:
-            # Means over both scenarios would be of neither.
-            more = {"scenario": _scenario(run)} if mixed else {}
-            prompts = found.setdefault(identify(variant, **more), {})
-            repeats += prompt in prompts and variant.method != "full"
-            prompts[prompt] = variant
-    n = len(set(prompt_keys(results)))
+            on = found.setdefault(identify(variant, **more), {})
+            repeats += prompt in on and variant.method != "full"
+            on[prompt] = variant
+    n = len(set(prompts))
     shared = [len(on) > 1 for on in found.values() if not _is_full([*on.values()])]
     if n > 1 and shared and not any(shared):
         raise ConfigError(
             "The runs have no variant in common; run the same methods with the same budget, alpha "
             "and knobs on each prompt, in the same scenario."
         )
-    variants = _named({each: [*prompts.values()] for each, prompts in found.items()})
+    variants = _named({each: [*on.values()] for each, on in found.items()})
     notes = [_repeats_note(repeats)] if repeats else []
     if mixed:
         notes.append("The runs mix the scenarios regular and context-only: a row each.")
@@ -106,14 +106,16 @@ def join(results: Sequence[RunResult]) -> Joined:
 
 def newest_of_each(results: Sequence[RunResult]) -> list[int]:
     """Indices of the last run of each prompt; of runs of the same variants the others repeat."""
-    return list({key: at for at, key in enumerate(prompt_keys(results))}.values())
+    return list({prompt: at for at, prompt in enumerate(_prompts(results))}.values())
 
 
-def prompt_keys(results: Sequence[RunResult]) -> list[Hashable]:
-    """Of each run what its prompt is, equal where it is the same; a run without one is alone."""
+def _prompts(results: Sequence[RunResult]) -> list[int]:
+    """A number per run, equal where the prompt is the same; a run without one is alone."""
+    keys: dict[Hashable, int] = {}
     return [
-        (p.scenario, p.compressed_tokens, p.token_ids) if (p := run.prompt) else at
+        keys.setdefault((p.scenario, p.compressed_tokens, p.token_ids) if p else at, at)
         for at, run in enumerate(results)
+        for p in [run.prompt]
     ]
 
 

@@ -96,7 +96,8 @@ def _bar_trace(line: go.Scatter, bars: dict[str, Any], factor: float) -> go.Scat
 
 def _factors(curves: int, budgets: Sequence[float]) -> NDArray[np.float64]:
     """By what to multiply the budgets of each curve's bars: by under 1/8 of the smallest gap."""
-    gap = np.diff(np.log(sorted(set(budgets)))).min()
+    gaps = np.diff(np.log(sorted(set(budgets))))
+    gap = min(gaps.min(), gaps.sum() / 2)  # of two budgets the gap is all the axis
     offsets = np.arange(curves) - (curves - 1) / 2
     return np.asarray(np.exp(offsets * gap / (4 * max(curves, 4))), np.float64)
 
