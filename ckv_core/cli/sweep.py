@@ -111,7 +111,7 @@ def _check_cost(request: CompareRequest, loaded: "LoadedModel") -> None:
         request,
         running.tokenised(request, loaded).tokens,
         is_counted=True,
-        parameters=loaded.model.num_parameters(),
+        parameters=loaded.parameters,
     )
     if cost.must_ask:
         raise ConfigError(

@@ -25,6 +25,8 @@ class LoadedModel:
         sliding_windows: [layers] window in tokens; None = evictable. The only truth: a window
             that reaches the context limit counts as none.
         eos_token_ids: tokens that end a generation.
+        parameters: numbers in the weights; what embedding and head share counts once, though
+            packing gives the head a copy.
     """
 
     model: PreTrainedModel
@@ -34,6 +36,7 @@ class LoadedModel:
     attentions: tuple[nn.Module, ...]
     sliding_windows: tuple[int | None, ...]
     eos_token_ids: frozenset[int]
+    parameters: int
 
     @property
     def device(self) -> torch.device:
@@ -59,6 +62,7 @@ def wrap_model(
     model.set_attn_implementation(ATTENTION_NAME)
     model.train(mode=False).requires_grad_(requires_grad=False)
     probe(model, geometry, name)
+    parameters = model.num_parameters()
     pack_linear_maps(model)
     info = ModelInfo(
         name=name,
@@ -80,6 +84,7 @@ def wrap_model(
         attentions=geometry.attentions,
         sliding_windows=geometry.sliding_windows,
         eos_token_ids=_eos_token_ids(model, tokenizer),
+        parameters=parameters,
     )
 
 

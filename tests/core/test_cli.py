@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -141,11 +142,11 @@ def test_a_costly_sweep_asks_first_and_runs_when_told_to(capsys, context, monkey
 
 def test_a_large_model_asks_where_the_default_one_would_not(capsys, context, monkeypatch) -> None:
     use_tiny_model(monkeypatch)
-    model = type(tiny_model("llama").model)
     arguments = ["--context", context, "--method", "snapkv", "--budgets", "40"]
     assert cli.main(["sweep", *arguments]) == 0
     capsys.readouterr()
-    monkeypatch.setattr(model, "num_parameters", lambda _self: 8_000_000_000_000)
+    large = replace(tiny_model("llama"), parameters=8_000_000_000_000)
+    monkeypatch.setattr("ckv_core.modeling.loading.load_model", lambda *_args, **_named: large)
     code, line = run(capsys, "sweep", *arguments)
     assert code == 2
     assert "for this model's size); add --yes to run it" in line

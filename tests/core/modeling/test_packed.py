@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 from torch import nn
 from transformers import AutoModelForCausalLM
 
@@ -77,11 +78,18 @@ def test_a_head_that_shares_the_embedding_is_packed_and_the_weights_file_is_let_
     config = tiny_config("llama", tie_word_embeddings=True)
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "model")
     tiny_tokenizer().save_pretrained(tmp_path / "model")
-    model = load_model(str(tmp_path / "model"), "cpu").model
+    loaded = load_model(str(tmp_path / "model"), "cpu")
+    model = loaded.model
+    assert loaded.parameters == sum(part.numel() for part in _weights(tmp_path / "model"))
     assert isinstance(model.lm_head, PackedLinear)
     embedding = model.get_input_embeddings().weight
     assert torch.equal(model.lm_head.weight, embedding)
     assert str(tmp_path) not in Path("/proc/self/maps").read_text()
+
+
+def _weights(folder: Path) -> list[torch.Tensor]:
+    """As the file holds them: what embedding and head share once."""
+    return list(load_file(folder / "model.safetensors").values())
 
 
 @pytest.mark.parametrize("reason", ["half precision", "no operators", "a subclass"])

@@ -12,6 +12,7 @@ from ckv_core.errors import ModelError
 from ckv_core.modeling import sources
 from ckv_core.modeling.default_model import prepare_default_model
 from ckv_core.modeling.loading import load_model
+from ckv_core.sweep import DEFAULT_PARAMETERS
 from tests.core.modeling.tiny_gguf import read_gguf_weights
 
 pytestmark = pytest.mark.slow
@@ -50,6 +51,7 @@ def test_it_loads_as_the_model_that_it_is(prepared: Path, monkeypatch: pytest.Mo
     assert (info.context_limit, info.dtype) == (8192, "float32")
     assert info.evictable_layers == tuple(range(30))
     assert loaded.eos_token_ids == {2}
+    assert loaded.parameters == DEFAULT_PARAMETERS
 
 
 def test_it_answers_through_its_chat_template(
