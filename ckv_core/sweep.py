@@ -92,8 +92,8 @@ class Rates:
     Calibrated on SmolLM2-135M in float32, torch 2.13: prefill of 2,064 tokens 3.3 s and of
     8,000 tokens 21 s; selecting and measuring 51 points at 1,968 tokens 2.4 s, half of each
     point's share growing with the prompt; a decoding step of 1 row 45 ms and of 8 rows 77 ms.
-    A busy machine takes up to twice as long. Bounds and oracles: 11 points at 666 tokens 1.0 s and at
-    1,395 tokens 1.3 s on one thread of a busy machine, taken by half.
+    A busy machine takes up to twice as long. Bounds and oracles: 11 points at 666 tokens 1.0 s and
+    at 1,395 tokens 1.3 s on one thread of a busy machine, taken by half.
 
     Attributes:
         prefill_token: per prompt token.
