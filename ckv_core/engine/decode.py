@@ -14,6 +14,7 @@ from ckv_core.engine.partial import join, partial
 from ckv_core.engine.prefill import visible
 from ckv_core.errors import RunCancelledError
 from ckv_core.modeling.loaded import LoadedModel
+from ckv_core.modeling.rope import length_dependent, read_as_whole
 
 READ_CHUNK = 256  # tokens per pass over a question; every row pays for its own
 
@@ -167,6 +168,9 @@ class Decoder:
 
     def feed_all(self, token_ids: Tensor) -> Tensor:
         """As `feed`, with the logits after every new token, [rows, new_tokens, vocabulary]."""
+        if token_ids.shape[1] > 1 and length_dependent(self.loaded.model):
+            # Each was generated with the factors of a pass of its own.
+            return torch.cat([self.feed_all(part) for part in torch.split(token_ids, 1, dim=1)], 1)
         logits = self._forward(token_ids, token_ids.shape[1])
         self.context.commit(token_ids.shape[1])
         return logits.float()
@@ -183,7 +187,9 @@ class Decoder:
         """
         tokens = torch.tensor([token_ids], device=self.loaded.device)
         parts = torch.split(tokens, READ_CHUNK, dim=1)
-        return [self.feed(part.expand(rows, -1)) for part in parts][-1]
+        end = self._first_position + self.context.tail_len + len(token_ids)
+        with read_as_whole(self.loaded.model, end):
+            return [self.feed(part.expand(rows, -1)) for part in parts][-1]
 
     def _forward(self, token_ids: Tensor, logits_to_keep: int) -> Tensor:
         start = self._first_position + self.context.tail_len

@@ -15,6 +15,7 @@ from ckv_core.events import Progress
 from ckv_core.knobs import KnobValue
 from ckv_core.metrics.memory import trim
 from ckv_core.modeling.loaded import LoadedModel
+from ckv_core.modeling.rope import read_as_whole
 from ckv_core.scoring.value_norm import value_norm
 from ckv_core.scoring.window import full_window_attention, window_attention
 
@@ -217,13 +218,14 @@ def prefill(
     for start in range(0, len(token_ids), CHUNK):
         end = min(start + CHUNK, len(token_ids))
         context.start = start
-        output = loaded.model(
-            input_ids=ids[:, start:end],
-            position_ids=torch.arange(start, end, device=ids.device)[None],
-            use_cache=False,
-            logits_to_keep=1,
-            ckv_context=context,
-        )
+        with read_as_whole(loaded.model, len(token_ids)):
+            output = loaded.model(
+                input_ids=ids[:, start:end],
+                position_ids=torch.arange(start, end, device=ids.device)[None],
+                use_cache=False,
+                logits_to_keep=1,
+                ckv_context=context,
+            )
         logits = output.logits[0, -1].float()
         yield Progress("prefill", end / len(token_ids), f"{end:,} of {len(token_ids):,} tokens")
     trim()

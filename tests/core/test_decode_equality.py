@@ -11,13 +11,13 @@ from ckv_core.cache.ragged import compact
 from ckv_core.config import SCENARIOS, CompareRequest, Scenario
 from ckv_core.engine import partial
 from ckv_core.engine.compare import compare
-from ckv_core.engine.decode import DecodeContext, Decoder
+from ckv_core.engine.decode import READ_CHUNK, DecodeContext, Decoder
 from ckv_core.engine.prefill import CHUNK, Prefill, prefill
 from ckv_core.engine.select import select
 from ckv_core.events import RunResult
 from ckv_core.modeling.loaded import LoadedModel
 from ckv_core.variants import VariantSpec
-from tests.core.tiny_models import ARCHITECTURES, plain_model, tiny_model
+from tests.core.tiny_models import ARCHITECTURES, LONGROPE_ORIGINAL, plain_model, tiny_model
 from tests.reference.checks import kept_from_mask
 from tests.reference.forward import Kept, forward
 from tests.reference.keep import METHODS
@@ -87,7 +87,7 @@ def test_logits_equal_the_masked_full_cache(arch: str) -> None:
             torch.testing.assert_close(logits[row], expected, **CLOSE)
 
 
-@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("arch", [*ARCHITECTURES, "longrope"])
 @pytest.mark.parametrize("length", [1, PROMPT_LEN, CHUNK + 70])
 def test_prefill_equals_plain_transformers(arch: str, length: int) -> None:
     """In one chunk and in two; sliding layers, whose plain cache holds the window, included."""
@@ -102,6 +102,40 @@ def test_prefill_equals_plain_transformers(arch: str, length: int) -> None:
         assert held <= states.keys.shape[1] == length
         torch.testing.assert_close(states.keys[:, -held:], plain.keys[0], **CLOSE)
         torch.testing.assert_close(states.values[:, -held:], plain.values[0], **CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("length", "question"),
+    [
+        pytest.param(CHUNK + 70, 9, id="a long prompt"),
+        pytest.param(LONGROPE_ORIGINAL - READ_CHUNK - 20, READ_CHUNK + 40, id="over the border"),
+    ],
+)
+def test_longrope_decodes_as_plain_transformers(length: int, question: int) -> None:
+    """Factors are those of the whole question, and from then on those of each step."""
+    loaded, plain = tiny_model("longrope"), plain_model("longrope")
+    token_ids = prompt_ids(length + question + 3, loaded.model.config.vocab_size)
+    parts = (token_ids[length:-3], token_ids[-3:-2], token_ids[-2:-1], token_ids[-1:])
+    cache = DynamicCache(config=plain.config)
+    expected = [forward(plain, part, cache) for part in (token_ids[:length], *parts)][1:]
+    with torch.inference_mode():
+        decoder, _ = decoder_for(prefilled(loaded, token_ids[:length]), ("full",), question + 3)
+        actual = [decoder.read(part, 1)[0] for part in parts]
+    torch.testing.assert_close(torch.stack(actual), torch.stack(expected), **CLOSE)
+
+
+def test_longrope_reads_a_generated_text_as_it_was_generated() -> None:
+    """Over the border too, where each token had the factors of its own step."""
+    loaded = tiny_model("longrope")
+    length = LONGROPE_ORIGINAL - 3
+    token_ids = prompt_ids(length + 6, loaded.model.config.vocab_size)
+    fed = torch.tensor([token_ids[length:]])
+    with torch.inference_mode():
+        result = prefilled(loaded, token_ids[:length])
+        steps, _ = decoder_for(result, ("full",), 6)
+        together, _ = decoder_for(result, ("full",), 6)
+        expected = torch.stack([steps.feed(fed[:, at : at + 1]) for at in range(6)], dim=1)
+        torch.testing.assert_close(together.feed_all(fed), expected, **CLOSE)
 
 
 def test_an_uncommitted_pass_leaves_no_trace() -> None:

@@ -22,6 +22,7 @@ from ckv_core.modeling.loaded import LoadedModel, wrap_model
 ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3", "phi3", "gemma3")
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|pad|>")
 CONTEXT_LIMIT = 2048
+LONGROPE_ORIGINAL = 1024  # tokens; a longer text is read with the long factors
 SLIDING_WINDOW = 16
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}"
@@ -94,6 +95,20 @@ def tiny_config(arch: str, **changes: object) -> PreTrainedConfig:
         # Here the heads together are wider than the residual stream.
         "qwen3": (Qwen3Config, {"head_dim": 16, "hidden_size": 48}),
         "phi3": (Phi3Config, {}),
+        # Phi3 as it is read over long texts; like "mha" not a family of its own.
+        "longrope": (
+            Phi3Config,
+            {
+                "original_max_position_embeddings": LONGROPE_ORIGINAL,
+                "rope_parameters": {
+                    "rope_type": "longrope",
+                    "rope_theta": 10000.0,
+                    "short_factor": [1.0] * 8,
+                    "long_factor": [1.0 + index for index in range(8)],
+                    "original_max_position_embeddings": LONGROPE_ORIGINAL,
+                },
+            },
+        ),
         "gemma3": (
             Gemma3TextConfig,
             {
