@@ -106,7 +106,7 @@ def _first_difference(_: RunResult, variant: VariantResult) -> Cell:
 
 def _kl(_: RunResult, variant: VariantResult) -> Cell:
     found = variant.perturbation
-    return NOT_YET if found is None else cell_of(f"{found.kl:#.3g}", f"{found.kl:.6g} nats")
+    return NOT_YET if found is None else cell_of(f"{found.kl:z#.3g}", f"{found.kl:z.6g} nats")
 
 
 def _final_l1(_: RunResult, variant: VariantResult) -> Cell:

@@ -57,8 +57,8 @@ def _forced_mean(name: str, *, as_share: bool) -> Callable[[RunResult, VariantRe
         if mean is None:
             return NOT_YET
         positions = int(np.isfinite(variant.analysis[name]).sum())
-        title = f"{mean:.6g}; n = {positions:,} positions of the full cache's text."
-        return cell_of(f"{mean:.0%}" if as_share else f"{mean:.3g}", title)
+        title = f"{mean:z.6g}; n = {positions:,} positions of the full cache's text."
+        return cell_of(f"{mean:z.0%}" if as_share else f"{mean:z.3g}", title)
 
     return cell
 

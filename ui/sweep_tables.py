@@ -126,7 +126,7 @@ def alphas_table(result: RunResult) -> dict[str, Any]:
             "method": _text(optimum_name(optimum)),
             "tried": _text(tried),
             "fixed": _figure(optimum.best_fixed, f"{optimum.best_fixed:g}"),
-            **{key: _figure(gain, f"{gain:.1%}") for key, gain in gains.items()},
+            **{key: _figure(gain, f"{gain:z.1%}") for key, gain in gains.items()},
             "n": _figure(float(heads), f"{heads:,}"),
         }
         rows.append({"cells": cells})
@@ -185,7 +185,7 @@ def _text(text: str) -> Cell:
 
 
 def _value(value: float | None) -> Cell:
-    return _text("") if value is None else _figure(value, f"{value:,.4g}")
+    return _text("") if value is None else _figure(value, f"{value:z,.4g}")
 
 
 def _figure(value: float, text: str) -> Cell:

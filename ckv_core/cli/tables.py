@@ -35,13 +35,13 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def number(value: float | None) -> str:
-    """Four digits that mean something; a dash for what is not known."""
-    return "-" if value is None else f"{value:.4g}"
+    """Four digits that mean something, no -0; a dash for what is not known."""
+    return "-" if value is None else f"{value:z.4g}"
 
 
 def share(value: float | None) -> str:
     """Percent, or a dash."""
-    return "-" if value is None else f"{value:.1%}"
+    return "-" if value is None else f"{value:z.1%}"
 
 
 def interval(found: "Interval | None", *, percent: bool = False) -> str:

@@ -106,4 +106,4 @@ def kl_divergence(logits: Tensor, reference: Tensor) -> Tensor:
         row.float().log_softmax(-1).sub_(log_reference).mul_(probabilities).sum(-1)
         for row in logits
     ]
-    return torch.stack(found).neg_().clamp_min_(0.0)
+    return (0.0 - torch.stack(found)).clamp_min_(0.0)  # the negative of 0.0 is -0.0

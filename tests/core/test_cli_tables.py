@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ckv_core.cli.tables import number, share
 from ckv_core.ladder import ladder
 from ckv_core.records import VariantResult
 from tests.core.made_up_runs import array, keeping, measured, printed, run_of, table, variant
@@ -22,6 +23,11 @@ def show(monkeypatch, capsys, tmp_path: Path):
         return printed(monkeypatch, capsys, arguments, run_of(*variants))
 
     return run
+
+
+def test_what_rounds_to_nothing_has_no_sign() -> None:
+    assert (number(-0.0), number(0.0), number(-1e-9)) == ("0", "0", "-1e-09")
+    assert (share(-1e-9), share(-0.002)) == ("0.0%", "-0.2%")
 
 
 def test_compare_prints_each_rung_of_the_ladder(show) -> None:

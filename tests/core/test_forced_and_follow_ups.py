@@ -74,6 +74,7 @@ def test_the_full_cache_agrees_with_itself_everywhere(scenario: Scenario) -> Non
         assert (found["forced_top1"] == 1).all()
         assert (found["forced_rank"] == 1).all()
         assert found["forced_kl"] == pytest.approx(0.0, abs=1e-6)
+        assert not np.signbit(found["forced_kl"]).any()
 
 
 def test_the_first_position_of_a_regular_run_is_equal_for_all() -> None:

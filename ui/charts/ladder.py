@@ -55,7 +55,7 @@ def ladder_figure(result: RunResult) -> go.Figure:
                 orientation="h",
                 name=name,
                 marker={"color": color_of(at), "pattern": {"shape": pattern, **_PATTERN}},
-                text=["" if np.isnan(value) else f"{value:.0f}" for value in values],
+                text=["" if np.isnan(value) else f"{value:z.0f}" for value in values],
                 customdata=[rung.rung.change for rung in rungs],
                 hovertemplate=f"%{{customdata}}<br>{name}: %{{x:.1f}} %<extra></extra>",
             )

@@ -106,7 +106,7 @@ def alpha_head_figure(optimum: AlphaOptimum) -> go.Figure:
     """
     heads = int((~np.isnan(optimum.head_alpha)).sum())
     figure = new_figure(
-        f"A best alpha per KV head gains {optimum.head_gain:.1%}",
+        f"A best alpha per KV head gains {optimum.head_gain:z.1%}",
         f"n = {heads:,} KV heads against the best fixed alpha, {optimum.best_fixed:g}",
     )
     return alpha_grid(figure, optimum.head_alpha, optimum.alphas)

@@ -167,7 +167,7 @@ def _counted(count: int, what: str) -> str:
 
 def _shown(found: Interval, *, is_share: bool) -> str:
     def text(value: float) -> str:
-        return f"{value:.1%}" if is_share else f"{value:,.4g}"
+        return f"{value:z.1%}" if is_share else f"{value:z,.4g}"
 
     if found.low is None or found.high is None:
         return text(found.mean)
