@@ -10,7 +10,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 READY = re.compile(r"ready at (http://\S+)/")
-START_LIMIT_S = 90
+START_LIMIT_S = 180
+STOP_LIMIT_S = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class App:
         """SIGTERM, as a service manager would; the exit status."""
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(30)
+        return self.process.wait(STOP_LIMIT_S)
 
 
 @dataclass

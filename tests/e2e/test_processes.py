@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.e2e import steps
-from tests.e2e.app_runner import ROOT, App
+from tests.e2e.app_runner import ROOT, START_LIMIT_S, STOP_LIMIT_S, App
 from tests.ports import free_port
 from tests.processes import assert_gone
 
@@ -34,7 +34,7 @@ def test_a_stopped_app_leaves_no_process_behind(start_app, number):
     workers = app.workers()
     assert workers
     app.process.send_signal(number)
-    assert app.process.wait(20) == 0
+    assert app.process.wait(STOP_LIMIT_S) == 0
     assert_gone(workers)
     assert "Traceback" not in app.log.read_text()
 
@@ -44,7 +44,7 @@ def test_a_killed_app_leaves_no_process_behind(start_app):
     workers = app.workers()
     assert workers
     app.process.kill()
-    app.process.wait(10)
+    app.process.wait(STOP_LIMIT_S)
     assert_gone(workers)
 
 
@@ -55,7 +55,7 @@ def test_a_second_app_on_the_same_data_is_one_sentence(app: App):
         env={**os.environ, "CKV_PORT": str(free_port()), "CKV_HOME": str(home)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=START_LIMIT_S,
         check=False,
     )
     assert started.returncode == 1
@@ -70,7 +70,7 @@ def test_a_taken_port_is_one_sentence(app: App, tmp_path):
         env={**os.environ, "CKV_PORT": port, "CKV_HOME": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=START_LIMIT_S,
         check=False,
     )
     assert started.returncode == 1

@@ -39,7 +39,7 @@ class Served:
     def client(self, user: str = "", **changes: Any) -> httpx.Client:
         """Somebody's HTTP client; nobody's without a name."""
         login = (user, f"{user}-secret") if user else None
-        return httpx.Client(base_url=self.url, auth=login, timeout=20, **changes)
+        return httpx.Client(base_url=self.url, auth=login, timeout=60, **changes)
 
     def call(self, client: httpx.Client, name: str, *data: Any, **more: Any) -> httpx.Response:
         """Call the handler of this name as a hostile client would; `event_data` may be given."""
