@@ -12,7 +12,7 @@ from tests.ui.page_fakes import SLUG, FakeServices, request, snapshot
 from ui.forms import CONTROL_NAMES, FormValues, describe_variants
 from ui.limits import LimitError, Limits
 from ui.pages.compare import ComparePage
-from ui.run_differences import _settings
+from ui.run_differences import _differing_settings
 from ui.settings import Settings
 
 SETTINGS = Settings.from_environ({})
@@ -83,6 +83,7 @@ def test_settings_of_two_runs_differ_where_their_positions_do():
     runs = [
         snapshot(request=request(own_indices=read_own_indices(document([at])))) for at in (0, 1)
     ]
-    left, right = (_settings(run)["own_indices"] for run in runs)
+    (row,) = (row for row in _differing_settings(runs) if row["name"] == "own_indices")
+    left, right = row["values"]
     assert left != right
     assert left.startswith("Mine (")
