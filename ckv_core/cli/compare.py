@@ -95,7 +95,7 @@ def _compare(options: argparse.Namespace) -> int:
 
     def show() -> None:
         _print_result(result, options.answer)
-        print_evidence(result, sought)
+        print_evidence(result, sought, options.answer)
 
     running.deliver(options.json, documents, show)
     return 0

@@ -1,4 +1,4 @@
-"""Which variants still hold a passage: what `compare --evidence` prints."""
+"""Which variants still hold a passage or the reference answer: what `compare` prints of it."""
 
 from collections.abc import Sequence
 
@@ -23,15 +23,24 @@ def check_evidence(prompt: PromptInfo, texts: Sequence[str]) -> None:
             )
 
 
-def print_evidence(result: RunResult, texts: Sequence[str]) -> None:
-    """A table per passage, a row per variant that evicted something."""
+def print_evidence(result: RunResult, texts: Sequence[str], answer: str) -> None:
+    """A table per passage, a row per variant that evicted something.
+
+    Args:
+        result: the run.
+        texts: passages that occur.
+        answer: the reference answer, shown where it occurs.
+    """
     if result.prompt is None or result.model is None:
         return
-    for text in texts:
+    for text in dict.fromkeys((*texts, answer)):
         spans = spans_of(result.prompt, text)
+        if not spans:  # of the answer; the head of what is printed says so
+            continue
         tokens = sum(end - first for first, end in spans)
         times = "once" if len(spans) == 1 else f"{len(spans)} times"
-        print(f"\nevidence {text!r}: {times} in the compressed prompt, {tokens} tokens")
+        kind = "evidence" if text in texts else "reference answer"
+        print(f"\n{kind} {text!r}: {times} in the compressed prompt, {tokens} tokens")
         rows = []
         for variant in result.variants:
             found = held(variant, spans, result.model.evictable_layers)

@@ -148,6 +148,19 @@ def test_compare_prints_who_holds_a_passage(show) -> None:
     }
 
 
+def test_compare_prints_who_holds_the_reference_answer(show) -> None:
+    variants = (variant("full"), keeping("snapkv:budget=64", [3, 4, 7], [3, 7]))
+    out = show("compare", *variants, more=("--answer", "Blue  door"))
+    assert "reference answer 'Blue  door': once in the compressed prompt, 2 tokens" in out
+    found = table(out, "reference answer")["snapkv:budget=64"]
+    assert (found["slots held"], found["by chance"]) == ("6 of 8", "21.4%")
+    same = show("compare", *variants, more=("--answer", "door", "--evidence", "door"))
+    assert same.count("in the compressed prompt, ") == 1
+    missed = show("compare", *variants, more=("--answer", "Zanzibar"))
+    assert missed.count("does not occur in the compressed prompt") == 1
+    assert "slots held" not in missed + show("compare", *variants)
+
+
 def point(text: str, head: float, **more) -> VariantResult:
     """Final L1 and KL rise with the head L1; a base of 5 in the first head and 1 elsewhere."""
     heads = array([head] * 4)
