@@ -19,7 +19,8 @@ from ckv_core.metrics.intervals import (
     aggregate_joined,
     interval_note,
 )
-from ckv_core.metrics.joining import join
+from ckv_core.metrics.joining import JoinedVariant, join
+from ckv_core.metrics.layer_means import LayerMeans, hidden_by_layer, reduction_by_layer
 
 SCHEMA = 1
 
@@ -43,7 +44,7 @@ def means_json(results: Sequence[RunResult]) -> dict[str, Any]:
         "n": joined.n,
         "note": interval_note(joined.n, joined.fewest),
         "notes": joined.notes,
-        "variants": [_member_json(member) for member in members],
+        "variants": [_member_json(member, joined.variants) for member in members],
         "curves": [
             {
                 "spec": curve.spec,
@@ -57,13 +58,15 @@ def means_json(results: Sequence[RunResult]) -> dict[str, Any]:
     }
 
 
-def _member_json(member: Aggregate) -> dict[str, Any]:
+def _member_json(member: Aggregate, variants: Sequence[JoinedVariant]) -> dict[str, Any]:
     return {
         "spec": member.spec,
         "label": member.label,
         "n": member.joined.n,
         "figures": {key: _interval_json(each) for key, each in member.figures.items()},
         "head_wins": _wins_json(member.head_wins) if member.head_wins else None,
+        "layer_hidden_l1": _layers_json(hidden_by_layer(member.joined)),
+        "layer_reduction": _layers_json(reduction_by_layer(member.joined, variants)),
         "violations": member.violations,
         "checked": member.checked,
         "bounded": member.bounded,
@@ -75,6 +78,16 @@ def _interval_json(found: Interval) -> dict[str, Any]:
     ends = {"low": found.low, "high": found.high}
     known = {key: None if end is None else number_json(end) for key, end in ends.items()}
     return {"mean": number_json(found.mean), **known, "n": found.n}
+
+
+def _layers_json(found: LayerMeans | None) -> dict[str, Any] | None:
+    """One array per member of an interval, without n, which all layers share."""
+    if found is None:
+        return None
+    layers = [_interval_json(each) for each in found]
+    return {key: [each[key] for each in layers] for key in ("mean", "low", "high")} | {
+        "n": found[0].n
+    }
 
 
 def _wins_json(wins: HeadWins) -> dict[str, Any]:

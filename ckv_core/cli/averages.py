@@ -17,6 +17,7 @@ from ckv_core.metrics.intervals import (
     mean_interval,
 )
 from ckv_core.metrics.joining import join, newest_of_each
+from ckv_core.metrics.layer_means import hidden_by_layer, reduction_by_layer
 from ckv_core.quantities import QUANTITIES
 
 
@@ -44,6 +45,7 @@ def print_results(results: Sequence[RunResult], answers: Sequence[str]) -> None:
     found = aggregate_joined(joined)
     _print_distances(found)
     _print_budgets(found)
+    _print_layers(found)
     _print_ladders(results)
     print_bounds(found)
     _print_forced(found)
@@ -80,6 +82,31 @@ def _print_budgets(found: Sequence[Aggregate]) -> None:
                 (spec, *(interval(dict(points).get(b)) for b in budgets), _prompts(points))
                 for spec, points in rows
                 if points
+            ],
+        )
+
+
+def _print_layers(found: Sequence[Aggregate]) -> None:
+    """Hidden L1 at a few depths, and by how much CriticalKV lowers it; --means has all layers."""
+    variants = [each.joined for each in found]
+    tables = {
+        "": {each.spec: hidden_by_layer(each) for each in variants},
+        ", base minus CriticalKV": {
+            each.spec: reduction_by_layer(each, variants) for each in variants
+        },
+    }
+    for what, means in tables.items():
+        known = {spec: layers for spec, layers in means.items() if layers is not None}
+        if not known:
+            continue
+        last = len(next(iter(known.values()))) - 1
+        shown = sorted({round(last * quarter / 4) for quarter in range(5)})
+        print(f"\nhidden L1 after a layer{what}; of {last + 1} layers, from 0 on")
+        print_table(
+            ("variant", *(f"layer {at}" for at in shown), "n"),
+            [
+                (spec, *(interval(layers[at]) for at in shown), str(layers[0].n))
+                for spec, layers in known.items()
             ],
         )
 

@@ -9,10 +9,10 @@ from math import isnan
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import bootstrap
 
 from ckv_core.errors import ConfigError
 from ckv_core.events import RunResult
+from ckv_core.metrics.bootstrap import mean_ends
 from ckv_core.metrics.chain import (
     COVERED,
     check_chain,
@@ -27,9 +27,6 @@ from ckv_core.records import VariantResult
 from ckv_core.sweep_reading import FIGURES
 
 MIN_PROMPTS = 5  # of fewer, resampling says more about the few than about the rest
-CONFIDENCE = 0.95
-_RESAMPLES = 4999
-_SEED = 20250204
 
 Values = NDArray[np.float64]
 
@@ -159,17 +156,8 @@ def mean_interval(values: Sequence[float]) -> Interval:
     mean, n = float(sample.mean()), len(sample)
     if n < MIN_PROMPTS:
         return Interval(mean, None, None, n)
-    if np.ptp(sample) == 0:  # nothing to resample
-        return Interval(mean, mean, mean, n)
-    found = bootstrap(
-        (sample,),
-        np.mean,
-        n_resamples=_RESAMPLES,
-        confidence_level=CONFIDENCE,
-        method="BCa",
-        rng=np.random.default_rng(_SEED),
-    ).confidence_interval
-    return Interval(mean, float(found.low), float(found.high), n)
+    low, high = mean_ends(sample[None])
+    return Interval(mean, float(low[0]), float(high[0]), n)
 
 
 def interval_note(n: int, fewest: int | None = None) -> str | None:

@@ -25,6 +25,7 @@ class JoinedVariant:
         spec: one of its SPECs, with what tells it from its namesakes.
         curve_spec: the same without its budget; of all budgets of these settings.
         place: of these settings among all, from 1 on; the full cache's is 0.
+        prompts: numbers that tell them apart, the same for all variants.
         variants: one per prompt.
     """
 
@@ -32,6 +33,7 @@ class JoinedVariant:
     spec: str
     curve_spec: str
     place: int
+    prompts: tuple[int, ...]
     variants: tuple[VariantResult, ...]
 
     @property
@@ -95,7 +97,7 @@ def join(results: Sequence[RunResult]) -> Joined:
             "The runs have no variant in common; run the same methods with the same budget, alpha "
             "and knobs on each prompt, in the same scenario."
         )
-    variants = _named({each: [*on.values()] for each, on in found.items()})
+    variants = _named(found)
     notes = [_repeats_note(repeats)] if repeats else []
     if mixed:
         notes.append("The runs mix the scenarios regular and context-only: a row each.")
@@ -139,9 +141,9 @@ def _check_models(results: Sequence[RunResult]) -> None:
         )
 
 
-def _named(found: dict[Identity, list[VariantResult]]) -> list[JoinedVariant]:
-    specs = told_apart({each: variants[0].spec for each, variants in found.items()})
-    full = {each.settings for each, variants in found.items() if _is_full(variants)}
+def _named(found: dict[Identity, dict[int, VariantResult]]) -> list[JoinedVariant]:
+    specs = told_apart({each: next(iter(on.values())).spec for each, on in found.items()})
+    full = {each.settings for each, on in found.items() if _is_full([*on.values()])}
     settings = dict.fromkeys(each.settings for each in found if each.settings not in full)
     places = {each: place for place, each in enumerate(settings, 1)} | dict.fromkeys(full, 0)
     curves: dict[object, str] = {}
@@ -153,9 +155,10 @@ def _named(found: dict[Identity, list[VariantResult]]) -> list[JoinedVariant]:
             spec=specs[each],
             curve_spec=curves[each.settings],
             place=places[each.settings],
-            variants=tuple(variants),
+            prompts=tuple(on),
+            variants=tuple(on.values()),
         )
-        for each, variants in found.items()
+        for each, on in found.items()
     ]
 
 
