@@ -22,7 +22,8 @@ function newCard(index) {
     card.copy.textContent = (await copyText(card.text)) ? "Copied" : "Not copied";
     setTimeout(() => { card.copy.textContent = "Copy"; }, 1500);
   });
-  card.node = make("section", { class: "ckv-card", "data-variant": str(index) },
+  // A group: a landmark per variant and question would be too many, and two may share a name.
+  card.node = make("div", { class: "ckv-card", role: "group", "data-variant": str(index) },
     make("header", { class: "ckv-card-head" },
       make("h3", { class: "ckv-name" }, marker(index), make("span", {}, card.name, card.spec)),
       card.status, card.copy),

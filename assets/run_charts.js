@@ -21,6 +21,31 @@ function loadPlotly() {
   return window.ckvPlotly;
 }
 
+/** The layout with its title in as many lines as the width needs; Plotly would cut it. */
+function withWholeTitle(layout, width) {
+  const pen = document.createElement("canvas").getContext("2d");
+  const broken = (words, size) => {
+    pen.font = `${size}px ${layout.font.family}`;
+    const lines = [];
+    for (const word of str(words).split(" ")) {
+      const longer = lines.length ? `${lines.at(-1)} ${word}` : word;
+      if (lines.length && pen.measureText(longer).width <= width * 0.94) lines[lines.length - 1] = longer;
+      else lines.push(word);
+    }
+    return lines;
+  };
+  const { title, margin, height } = layout;
+  const heads = broken(title?.text, title?.font?.size);
+  const small = broken(title?.subtitle?.text, title?.subtitle?.font?.size);
+  const more = (heads.length - 1) * 24 + (small.length - 1) * 16;
+  if (more === 0) return { ...layout };
+  const subtitle = { ...title.subtitle, text: small.join("<br>") };
+  return {
+    ...layout, height: height + more, margin: { ...margin, t: margin.t + more },
+    title: { ...title, text: heads.join("<br>"), subtitle },
+  };
+}
+
 function save(url, name) {
   make("a", { href: url, download: name }).click();
 }
@@ -97,8 +122,9 @@ class Panel {
       const figure = await answer.json();
       if (address !== this.drawn) return;
       this.figure = figure;
-      this.plot.style.minHeight = `${figure.layout.height}px`;
-      await plotly.react(this.plot, figure.data, { ...figure.layout }, { responsive: true, displayModeBar: false });
+      const layout = withWholeTitle(figure.layout, this.plot.clientWidth);
+      this.plot.style.minHeight = `${layout.height}px`;
+      await plotly.react(this.plot, figure.data, layout, { responsive: true, displayModeBar: false });
       const { title } = figure.layout;
       this.plot.setAttribute("aria-label", [title?.text, title?.subtitle?.text].filter(Boolean).join(". "));
       this.node.dataset.drawn = address;

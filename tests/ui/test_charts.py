@@ -168,6 +168,20 @@ def test_figures_are_small_transparent_and_pass_arrays(build):
             assert set(trace[axis]) >= {"dtype", "bdata"}, (trace["type"], axis)
 
 
+def test_bars_grow_with_the_variants_so_that_their_names_stay_apart():
+    names = [(f"snapkv+critical:budget={b}", "SnapKV + CriticalKV") for b in range(64, 76)]
+    names = [("full", "Full cache"), *names]
+    few, many = final_figure(make_result()), final_figure(make_result(names=names))
+    assert many.layout.height > few.layout.height
+    assert many.layout.height / len(names) > 30
+
+
+@pytest.mark.parametrize("build", ALL_FIGURES)
+def test_axes_write_thousands_as_the_tables_do(build):
+    layout = build(make_result()).layout
+    assert layout.xaxis.separatethousands is layout.yaxis.separatethousands is True
+
+
 def test_charts_load_neither_gradio_nor_torch():
     code = (
         "import sys, ui.charts.catalog, ui.charts.tables\n"

@@ -13,6 +13,7 @@ from tests.ui.sweep_fakes import store_run
 
 pytestmark = pytest.mark.e2e
 
+LONG = "SnapKV + CriticalKV, alpha per head (ours)"
 PHONE, DESK = {"width": 430, "height": 900}, {"width": 1440, "height": 900}
 
 
@@ -28,7 +29,9 @@ class Site:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     with served(tmp_path_factory.mktemp("look"), with_logins=False) as app:
-        done = store_run(app.services, request(), done_result())
+        result = done_result()
+        result.variants[-1] = dataclasses.replace(result.variants[-1], label=LONG)
+        done = store_run(app.services, request(), result)
         recorder = app.services._recorder
         cancelled = recorder.create(request(question="Never read?"))
         recorder.cancel(cancelled, "Cancelled on request.")
@@ -99,3 +102,14 @@ def test_a_run_without_a_button_has_no_empty_bar(page: Page, site: Site):
     show(page, f"{site.url}/run?id={site.done}", DESK)
     expect(page.locator("#summary table")).to_be_visible()
     expect(page.locator("#actions")).to_be_hidden()
+
+
+def test_a_phone_shows_the_whole_title_of_each_chart(page: Page, site: Site):
+    show(page, f"{site.url}/run?id={site.done}", PHONE)
+    page.locator("#charts [data-chart]").first.wait_for()
+    for chart in page.locator("#charts [data-chart]").all():
+        chart.scroll_into_view_if_needed()
+        expect(chart.locator(".gtitle")).to_be_visible(timeout=20_000)
+    titles = page.locator("#charts .gtitle").all_text_contents()
+    assert any(LONG.replace(" ", "") in title.replace(" ", "") for title in titles), titles
+    assert outside(page, "#charts .gtitle, #charts .gtitle-subtitle") == []

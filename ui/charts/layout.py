@@ -20,6 +20,7 @@ GRID_COLOR = "rgba(128, 128, 128, 0.25)"
 MISSING_COLOR = "rgba(128, 128, 128, 0.45)"
 CHART_HEIGHT = 320
 BAR_PX = 34  # one bar and its name
+AROUND_BARS_PX = 112  # title above, ticks and unit below
 LEGEND_ROW_PX = 19  # one variant a row is the worst case, on a phone
 
 
@@ -44,7 +45,14 @@ def new_figure(title: str, subtitle: str = "", *, legend_rows: int = 0) -> go.Fi
         plot_bgcolor="rgba(0, 0, 0, 0)",
         font={"color": TEXT_COLOR, "size": 12, "family": "IBM Plex Sans, system-ui, sans-serif"},
         margin={"l": 8, "r": 12, "t": 68, "b": 8},
-        legend={"orientation": "h", "x": 0.02, "y": 0, "xref": "container", "yref": "container"},
+        legend={
+            "orientation": "h",
+            "x": 0.02,
+            "y": 0,
+            "xref": "container",
+            "yref": "container",
+            "tracegroupgap": 0,
+        },
         hoverlabel={"namelength": -1},
     )
     axis = {
@@ -53,7 +61,8 @@ def new_figure(title: str, subtitle: str = "", *, legend_rows: int = 0) -> go.Fi
         "linecolor": GRID_COLOR,
         "zeroline": False,
         "showline": True,
-        "title": {"font": {"size": 12}},
+        "separatethousands": True,
+        "title": {"font": {"size": 12}, "standoff": 8},
     }
     figure.update_xaxes(**axis)
     figure.update_yaxes(**axis)
@@ -104,6 +113,7 @@ def name_bars(figure: go.Figure, names: Sequence[str]) -> None:
     stands beside its bar, where the page's ground and not the bar's colour is behind it.
     """
     longest = max((float(np.nanmax(bar.x, initial=0)) for bar in figure.data), default=0.0)
+    figure.update_layout(height=max(figure.layout.height, AROUND_BARS_PX + BAR_PX * len(names)))
     figure.update_traces(textposition="outside", cliponaxis=False)
     figure.update_xaxes(range=[0, longest * 1.3 or 1], nticks=4)
     figure.update_yaxes(

@@ -19,9 +19,10 @@ def test_axe_finds_no_violation(open_view: Callable[..., View], theme: str, widt
     cards = [
         card(0, "Full cache", ["The ", "code"], reference=True, stopped="eos", answer="found"),
         card(1, "SnapKV", ["The ", "end", "."], first_difference=1, status="generating"),
+        card(2, "SnapKV", ["The ", "end"], first_difference=1, status="generating"),
     ]
     view.send(status=status(), summary=summary(), generations={"cards": cards, "answer": "x"})
-    page.locator("#generations .ckv-card").nth(1).wait_for()
+    page.locator("#generations .ckv-card").nth(2).wait_for()
     view.show_kept(small_run())
     page.locator("#kept .ckv-evidence tbody tr").first.wait_for()
     page.locator("#kept summary").click()
