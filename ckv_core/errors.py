@@ -1,5 +1,9 @@
 """Errors whose message is the sentence that the person at the screen reads."""
 
+OUT_OF_MEMORY = (
+    "Memory ran out. Shorten the context, choose fewer variants or new tokens, or a smaller model."
+)
+
 
 class CkvError(Exception):
     """Base of all expected failures; the message says what to do."""
@@ -34,3 +38,16 @@ class RunCancelledError(CkvError):
 
 class StorageError(CkvError):
     """The database cannot be opened, read or written."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether Python, torch or oneDNN found no memory.
+
+    By name: torch's class cannot be imported everywhere, and its CPU allocator has none of its own.
+    """
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or "can't allocate memory" in str(error)
+        or "could not create a memory object" in str(error)  # oneDNN
+    )

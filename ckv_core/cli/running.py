@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ckv_core.config import CompareRequest
-from ckv_core.errors import CkvError, RunCancelledError
+from ckv_core.errors import OUT_OF_MEMORY, CkvError, is_out_of_memory
 from ckv_core.events import Progress, RunFinished, RunResult
 from ckv_core.records import PromptInfo
 
@@ -54,8 +54,10 @@ def run(request: CompareRequest, loaded: "LoadedModel", load_ms: float) -> RunRe
                 show_progress(event)
             elif isinstance(event, RunFinished):
                 result.timings_ms = {"load": load_ms, **event.timings_ms}
-    except MemoryError:
-        raise RunCancelledError("Out of memory; use a shorter context or fewer variants.") from None
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise CkvError(OUT_OF_MEMORY) from None
+        raise
     clear_progress()
     return result
 

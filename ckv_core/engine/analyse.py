@@ -259,7 +259,8 @@ def _put(
 
 def _hidden(step: MeasuredStep, reference: int, row: int) -> dict[str, Float32Array]:
     """Distances of the residual stream after each layer, and after the final norm."""
-    stream = torch.stack([hidden[[reference, row]] for hidden in step.hidden])
+    place = step.normed.device  # layers may lie on several GPUs
+    stream = torch.stack([hidden[[reference, row]].to(place) for hidden in step.hidden])
     layers = distances(stream[:, 0], stream[:, 0] - stream[:, 1])
     normed = distances(step.normed[reference], step.normed[reference] - step.normed[row])
     found = {f"hidden_{metric}": layers[metric] for metric in ("l2", "cosine")}

@@ -82,7 +82,9 @@ def _read_model(checkpoint: Checkpoint, place: str, dtype: str) -> PreTrainedMod
         "output_loading_info": True,
     }
     if place == "cuda":
-        settings["device_map"] = "auto"
+        # The first GPU, further ones only where it is too small; "auto" spreads any model evenly,
+        # and every layer that lies elsewhere costs a copy per step.
+        settings["device_map"] = "sequential"
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             str(checkpoint.folder), **_gguf_keyword(checkpoint), **settings

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from ckv_core.config import CompareRequest
-from ckv_core.errors import CkvError, RunCancelledError
+from ckv_core.errors import OUT_OF_MEMORY, CkvError, RunCancelledError, is_out_of_memory
 from ckv_core.events import Progress, RunEvent, RunFinished
 from ckv_core.records import ModelInfo
 from ckv_core.worker.messages import (
@@ -29,9 +29,6 @@ from ckv_core.worker.messages import (
 )
 
 LOGGER = logging.getLogger(__name__)
-OUT_OF_MEMORY = (
-    "Memory ran out. Shorten the context, choose fewer variants or new tokens, or a smaller model."
-)
 
 
 class Channel(Protocol):
@@ -268,13 +265,7 @@ def _sentence(error: Exception, what: str) -> str:
     if isinstance(error, CkvError):
         return str(error)
     LOGGER.error("%s failed.", what, exc_info=error)
-    # By name: torch's class is not importable here, and its CPU allocator has none of its own.
-    if (
-        isinstance(error, MemoryError)
-        or type(error).__name__ == "OutOfMemoryError"
-        or "can't allocate memory" in str(error)
-        or "could not create a memory object" in str(error)  # oneDNN
-    ):
+    if is_out_of_memory(error):
         return OUT_OF_MEMORY
     first_line = (str(error).splitlines() or [""])[0][:200]
     return f"{what} failed ({type(error).__name__}: {first_line}); the log has the details."

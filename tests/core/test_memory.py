@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from ckv_core.cache.ragged import compact, retained_bytes
 from ckv_core.config import CompareRequest
 from ckv_core.engine import memory, memory_sizes
 from ckv_core.engine.compare import compare
@@ -221,6 +222,20 @@ def test_the_limit_of_a_container_counts(tmp_path: Path) -> None:
     assert device_memory._group_limits(tmp_path) == [350]
     (second / "memory.max").write_text("900\n")
     assert device_memory._group_limits(tmp_path) == [350, 300]
+
+
+def test_the_receipts_bytes_are_those_of_the_storage() -> None:
+    """Of tensors of their own: a view would keep alive all that it was cut from."""
+    generator = torch.Generator().manual_seed(0)
+    keys, values = torch.randn(2, 3, 50, 8, generator=generator)
+    masks = [None, torch.rand(3, 50, generator=generator) < 0.4, torch.arange(50).expand(3, -1) < 9]
+    layer = compact(keys, values, masks)
+    tensors = [each for stack in layer.stacks for each in (stack.keys, stack.values)]
+    storages = {each.untyped_storage().data_ptr(): each.untyped_storage() for each in tensors}
+    entries = sum(int(mask.sum()) for mask in masks if mask is not None)
+    stated = retained_bytes([layer], 1) + retained_bytes([layer], 2)
+    assert stated == entries * 2 * 8 * 4
+    assert sum(storage.nbytes() for storage in storages.values()) == stated
 
 
 def test_the_peak_is_seen_after_it_is_over() -> None:

@@ -99,6 +99,25 @@ def test_a_run_streams_a_whole_result(client: WorkerClient, log: Log, folder: st
     assert counted.limit == CONTEXT_LIMIT
 
 
+def test_the_same_prompt_is_read_once(client: WorkerClient, log: Log, folder: str) -> None:
+    read_ms = []
+    for budget in (64, 96):
+        variants = (f"snapkv:budget={budget}",)
+        request = CompareRequest(
+            context="Read once. " * 40, model=folder, variants=variants, max_new_tokens=1
+        )
+        job = f"read {budget}"
+        client.submit(Job(job, request))
+        assert log.end_of(job, START_S) == JobDone(job)
+        result = RunResult()
+        for reply in log.replies:
+            if isinstance(reply, JobEvent) and reply.job_id == job:
+                result.apply(reply.event)
+        read_ms.append(result.timings_ms["prefill"])
+    assert read_ms[0] > 0
+    assert read_ms[1] == 0
+
+
 def test_a_running_decode_is_cancelled_soon_and_counts_go_on(
     client: WorkerClient, log: Log, folder: str
 ) -> None:

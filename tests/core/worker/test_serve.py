@@ -8,6 +8,7 @@ from multiprocessing.connection import Connection
 import pytest
 
 from ckv_core.config import CompareRequest
+from ckv_core.errors import OUT_OF_MEMORY
 from ckv_core.events import Progress, RunFinished, RunPrepared
 from ckv_core.worker.messages import (
     Cancel,
@@ -23,7 +24,7 @@ from ckv_core.worker.messages import (
     TokensCounted,
     Warm,
 )
-from ckv_core.worker.serve import OUT_OF_MEMORY, WorkerLoop
+from ckv_core.worker.serve import WorkerLoop
 from tests.core.worker.reply_log import TIMEOUT_S
 from tests.core.worker.scripted_runner import ScriptedRunner
 
