@@ -1,5 +1,7 @@
 """Made-up sweeps whose curves, savings and best alphas are known."""
 
+import dataclasses
+
 import numpy as np
 
 from ckv_core.config import CompareRequest
@@ -156,3 +158,15 @@ def _events(result: RunResult) -> list[RunEvent]:
         if found.agreement is not None:
             events.append(VariantFinished(at, *judged, found.tokens_per_second, {}))
     return [*events, RunFinished(result.timings_ms)]
+
+
+def run_of(prompt: int, better: float = 0.5, **changes: object):
+    """A run on its own prompt."""
+    result = sweep_result(better=better)
+    tokens = tuple(range(prompt, prompt + 10))
+    result.prompt = dataclasses.replace(result.prompt, token_ids=tokens)
+    return sweep_snapshot(slug=f"runabc{prompt}", result=result, **changes)
+
+
+def runs_of(count: int):
+    return [run_of(at, 0.5 + 0.1 * at) for at in range(count)]
