@@ -1,7 +1,6 @@
 """Charts of several runs taken together: means with intervals, and the head win map."""
 
 import html
-from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,6 +12,7 @@ from ui.charts.budget_means import BUDGET_CHART
 from ui.charts.chart import Chart, Choices, Control, no_controls
 from ui.charts.heads import as_head_grid, log2_ratio, ratio_grid
 from ui.charts.interval_bars import SHARE_TICKS, interval_bars, interval_subtitle, n_prompts
+from ui.charts.layer_bands import LAYER_CHART
 from ui.charts.layout import BAR_PX, LEGEND_ROW_PX, new_figure
 from ui.charts.tables import csv_text, number
 from ui.palette import color_of, marker_of
@@ -105,9 +105,16 @@ def wins_csv(found: SeveralRuns) -> str:
 
 
 def member_names(found: SeveralRuns) -> list[str]:
-    """One name per variant: its label, or its SPEC where two share one."""
-    counts = Counter(member.label for member in found.members)
-    return [m.label if counts[m.label] == 1 else m.spec for m in found.members]
+    """One name per variant: its label, with the settings as at the bars."""
+    settings = [_settings(member) for member in found.members]
+    return [
+        f"{member.label}, {said}" if said else member.label
+        for member, said in zip(found.members, settings, strict=True)
+    ]
+
+
+def _settings(member: Aggregate) -> str:
+    return settings_text(member.spec, member.joined.identity.settings.alpha, member.joined.budget)
 
 
 def _heads(wins: HeadWins) -> list[tuple[tuple[int, int], float, float, float]]:
@@ -123,7 +130,7 @@ def _names(members: Sequence[Aggregate], *, is_covered: bool = False) -> list[st
     lines = (
         [
             m.label,
-            settings_text(m.spec, m.joined.identity.settings.alpha, m.joined.budget),
+            _settings(m),
             f"{m.checked:,} of {m.bounded:,} heads" if is_covered else "",
         ]
         for m in members
@@ -168,6 +175,7 @@ def _draw_wins(found: SeveralRuns, chosen: Choices) -> go.Figure:
 _ALL: tuple[Chart[SeveralRuns], ...] = (
     BUDGET_CHART,
     *map(_mean_chart, MAIN_FIGURES),
+    LAYER_CHART,
     Chart(
         name="laboratory",
         title="Quantities of the laboratory",

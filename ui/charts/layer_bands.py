@@ -1,0 +1,152 @@
+"""Chart of several runs: the hidden L1 after each layer, a line with its interval per variant."""
+
+import html
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import numpy as np
+import plotly.graph_objects as go
+
+from ckv_core.metrics.intervals import Aggregate
+from ckv_core.metrics.layer_means import (
+    LayerMeans,
+    base_identity,
+    hidden_by_layer,
+    reduction_by_layer,
+)
+from ui.aggregate import SeveralRuns, settings_text
+from ui.charts.chart import Chart, Choices, Control
+from ui.charts.interval_bars import interval_subtitle
+from ui.charts.layout import empty_figure, new_figure, rgba, variant_line
+from ui.charts.tables import Cell, csv_text
+from ui.palette import color_of
+
+Kind = Literal["hidden", "reduction"]
+UNIT = "L1"
+_TITLES: dict[Kind, str] = {
+    "hidden": "Hidden L1 after each layer",
+    "reduction": "Hidden L1, base minus CriticalKV",
+}
+_NO_BUDGET = "none asked for"
+_BAND_OPACITY = 0.18
+
+
+def layers_figure(found: SeveralRuns, kind: Kind, budget: str) -> go.Figure:
+    """Mean over prompts after each layer, one line per variant (the paper's Fig. 3a and 5).
+
+    Definition: cascaded hidden L1, ||x_l - x^_l||_1 of the residual stream after block l, before
+    the final norm; `reduction` is that of the same settings and budget without CriticalKV minus
+    the variant's own, on the same prompts, above 0 where CriticalKV is closer. A band is the BCa
+    bootstrap interval of each layer's mean, 95 %; none where n is too small.
+    Unit: L1 over the hidden size. n = prompts.
+
+    Args:
+        found: the runs.
+        kind: what is drawn.
+        budget: as it was asked for; the variants of one budget share a chart.
+    """
+    shown = [member for member in found.members if _budget(member) == budget]
+    lines = [(each, means) for each in shown if (means := _means(found, each, kind)) is not None]
+    if not lines:
+        return empty_figure(_TITLES[kind], "Not measured at this budget.")
+    subtitle = interval_subtitle([means[0] for _, means in lines])
+    figure = new_figure(_TITLES[kind], subtitle, legend_rows=len(lines))
+    for at, (member, means) in enumerate(lines):
+        values = np.array([each.mean for each in means], np.float32)
+        line = variant_line(member.joined.place, _name(member), values, UNIT)
+        line.update(
+            legendgroup=str(at),
+            hovertemplate=f"{line.hovertemplate}, n = {means[0].n}",
+        )
+        figure.add_traces([*_band(member.joined.place, means, str(at)), line])
+    if kind == "reduction":
+        figure.add_hline(y=0, line={"color": color_of(0), "width": 1})
+    figure.update_xaxes(title_text="layer")
+    axis = {"hidden": UNIT, "reduction": f"{UNIT}, above 0 CriticalKV is closer"}[kind]
+    figure.update_yaxes(title_text=axis, rangemode="tozero")
+    figure.update_layout(legend={"tracegroupgap": 0})
+    return figure
+
+
+def layers_csv(found: SeveralRuns) -> str:
+    """Data of `layers_figure`: one line per variant, figure and layer."""
+    return csv_text(
+        ("spec", "figure", "unit", "layer", "mean", "low", "high", "prompts"), _rows(found)
+    )
+
+
+def _rows(found: SeveralRuns) -> Iterator[tuple[Cell, ...]]:
+    for kind, title in _TITLES.items():
+        for member in found.members:
+            for layer, each in enumerate(_means(found, member, kind) or ()):
+                yield (member.spec, title, UNIT, layer, each.mean, each.low, each.high, each.n)
+
+
+def _means(found: SeveralRuns, member: Aggregate, kind: Kind) -> LayerMeans | None:
+    if kind == "hidden":
+        return hidden_by_layer(member.joined)
+    return reduction_by_layer(member.joined, [each.joined for each in found.members])
+
+
+def _band(place: int, means: LayerMeans, group: str) -> list[go.Scatter]:
+    """The interval as an area under its line: the low end, then the high end filled down to it."""
+    ends = np.array([(e.low, e.high) for e in means if e.low is not None], np.float32)
+    if not ends.size:
+        return []
+    edge = {
+        "mode": "lines",
+        "line": {"width": 0},
+        "legendgroup": group,
+        "showlegend": False,
+        "hoverinfo": "skip",
+    }
+    layers = np.arange(len(ends), dtype=np.int16)
+    filled = {"fill": "tonexty", "fillcolor": rgba(color_of(place), _BAND_OPACITY)}
+    return [
+        go.Scatter(x=layers, y=ends[:, 0], **edge),
+        go.Scatter(x=layers, y=ends[:, 1], **edge, **filled),
+    ]
+
+
+def _name(member: Aggregate) -> str:
+    settings = settings_text(member.spec, member.joined.identity.settings.alpha)
+    name = f"{member.label}, {settings}" if settings else member.label
+    return html.escape(name, quote=False)
+
+
+def _budget(member: Aggregate) -> str:
+    return str(member.joined.budget) if member.joined.budget else _NO_BUDGET
+
+
+def _is_measured(member: Aggregate) -> bool:
+    return any(variant.perturbation for variant in member.joined.variants)
+
+
+def _kinds(measured: Sequence[Aggregate]) -> list[Kind]:
+    known = {member.joined.identity for member in measured}
+    is_paired = any(base_identity(identity) in known for identity in known)
+    return ["hidden", "reduction"] if is_paired else ["hidden"]
+
+
+def _controls(found: SeveralRuns) -> list[Control]:
+    measured = [member for member in found.members if _is_measured(member)]
+    budgets = dict.fromkeys(map(_budget, measured))
+    return [
+        Control("quantity", "Quantity", [(kind, _TITLES[kind]) for kind in _kinds(measured)]),
+        Control("budget", "Budget", [(budget, budget) for budget in budgets]),
+    ]
+
+
+def _draw(found: SeveralRuns, chosen: Choices) -> go.Figure:
+    kind: Kind = "reduction" if chosen["quantity"] == "reduction" else "hidden"
+    return layers_figure(found, kind, chosen["budget"])
+
+
+LAYER_CHART: Chart[SeveralRuns] = Chart(
+    name="layers",
+    title="Hidden L1 after each layer",
+    csv="layers",
+    controls=_controls,
+    has_data=lambda found: any(map(_is_measured, found.members)),
+    draw=_draw,
+)
