@@ -2,38 +2,27 @@
 
 import dataclasses
 from datetime import timedelta
-from types import SimpleNamespace
 
-import gradio as gr
 import numpy as np
 import pytest
 
 from ckv_core.errors import ConfigError
 from ckv_core.metrics.against_budget import budget_curves
 from ckv_core.metrics.chain import COVERED
-from ckv_core.metrics.intervals import MIN_PROMPTS, Intervals
-from tests.ui.page_fakes import START, FakeServices, model_info
-from tests.ui.served_app import by, served
-from tests.ui.sweep_fakes import LAYERS, QUERY_HEADS, store_run, sweep_result, sweep_snapshot
+from ckv_core.metrics.intervals import MIN_PROMPTS
+from tests.ui.page_fakes import START, model_info
+from tests.ui.sweep_fakes import (
+    LAYERS,
+    QUERY_HEADS,
+    run_of,
+    runs_of,
+)
 from ui.aggregate import LABORATORY_FIGURES, read_slugs, take_together
 from ui.chart_views import several_value
 from ui.charts.aggregate import AGGREGATE_CHARTS, means_csv, win_figure, wins_csv
-from ui.pages.aggregate import AggregatePage, means_table
-from ui.palette import color_of
+from ui.pages.aggregate import means_table
 
 CRITICAL = "snapkv+critical:budget=64,alpha=0.25"
-
-
-def run_of(prompt: int, better: float = 0.5, **changes: object):
-    """A run on its own prompt."""
-    result = sweep_result(better=better)
-    tokens = tuple(range(prompt, prompt + 10))
-    result.prompt = dataclasses.replace(result.prompt, token_ids=tokens)
-    return sweep_snapshot(slug=f"runabc{prompt}", result=result, **changes)
-
-
-def runs_of(count: int):
-    return [run_of(at, 0.5 + 0.1 * at) for at in range(count)]
 
 
 def member_of(found, spec: str):
@@ -296,110 +285,3 @@ def test_the_alpha_of_a_variant_is_shown_also_where_no_spec_writes_it():
     assert row["cells"]["variant"]["text"] == "SnapKV + CriticalKV, alpha 0.25"
     axis = AGGREGATE_CHARTS["final"].figure(found, {}).layout.yaxis
     assert axis.ticktext == ("SnapKV + CriticalKV<br>budget 64, alpha 0.25",)
-
-
-def page_with(*runs) -> AggregatePage:
-    with gr.Blocks(analytics_enabled=False):
-        return AggregatePage(FakeServices(*runs))
-
-
-def test_the_address_opens_the_runs_together():
-    page = page_with(*runs_of(3))
-    asked = SimpleNamespace(query_params={"ids": "runabc0,runabc1, runabc2"})
-    text, area, notice, table, *_ = page.open(asked)
-    assert (text, area["visible"]) == ("runabc0,runabc1, runabc2", True)
-    assert notice["text"].startswith("3 prompts, 16 variants, tiny.")
-    assert len(table["rows"]) == 16
-
-
-@pytest.mark.parametrize("text", ["nosuchrun", "runabc0", "", "x" * 5_000])
-def test_what_cannot_be_shown_is_said(text):
-    area, notice, *_ = page_with(*runs_of(2)).present(text)
-    assert area["visible"] is False
-    assert notice["tone"] == "error"
-    assert notice["text"].endswith(".")
-
-
-@pytest.fixture(scope="module")
-def guarded(tmp_path_factory):
-    """An app with logins: its client maker, two runs of Ann's and one of Bob's."""
-    with served(tmp_path_factory.mktemp("several")) as app:
-        slugs = [
-            store_run(app.services, run.request, run.result, owner)
-            for run, owner in zip(runs_of(3), ("ann", "ann", "bob"), strict=True)
-        ]
-        yield app, slugs
-
-
-PATHS = ("figure/final", "figure/budget", "figure/wins", "budgets.csv", "means.csv", "wins.csv")
-
-
-@pytest.mark.parametrize("path", PATHS)
-def test_charts_and_data_of_several_runs_are_for_whoever_may_read_all_of_them(guarded, path):
-    app, (first, second, foreign) = guarded
-    with app.client("ann") as ann, app.client() as nobody:
-        own = ann.get(f"/several/{first},{second}/{path}")
-        assert own.status_code == 200
-        assert own.headers["cache-control"] == "no-store"
-        mixed = ann.get(f"/several/{first},{foreign}/{path}")
-        unknown = ann.get(f"/several/{first},zzz999zzz999/{path}")
-        assert (mixed.status_code, unknown.status_code) == (404, 404)
-        assert mixed.text.replace(foreign, "") == unknown.text.replace("zzz999zzz999", "")
-        assert nobody.get(f"/several/{first},{second}/{path}").status_code == 401
-
-
-def test_a_share_link_opens_no_charts_of_several_runs(guarded):
-    app, (first, second, _) = guarded
-    with by("ann"):
-        token = app.services.shares.create(first, "1 day")
-    with app.client() as guest:
-        guest.get(f"/s/{token}")
-        assert guest.get(f"/several/{first},{second}/figure/final").status_code == 401
-
-
-@pytest.mark.parametrize("name", ["figure/nothing", "figure/agreement", "figure/final?x=<b>"])
-def test_a_hostile_address_is_answered_plainly(guarded, name):
-    app, (first, *_) = guarded
-    with app.client("ann") as ann:
-        for slugs in (f"{first},{first}", "..%2f..%2fetc", ",", f"{first},<script>"):
-            answer = ann.get(f"/several/{slugs}/{name}")
-            assert answer.status_code == 404
-            assert not answer.headers["content-type"].startswith("text/html")
-
-
-def test_a_method_with_its_settings_has_one_colour_within_the_page():
-    found = take_together(runs_of(2))
-    colours: dict[str, set[str]] = {}
-    for row, member in zip(means_table(found)["rows"], found.members, strict=True):
-        colours.setdefault(member.joined.curve_spec, set()).add(color_of(row["marker"]))
-    figure = AGGREGATE_CHARTS["final"].figure(found, {})
-    for trace, member in zip(figure.data, found.members, strict=True):
-        colours[member.joined.curve_spec].add(trace.marker.color)
-    curves = [t for t in AGGREGATE_CHARTS["budget"].figure(found, {}).data if t.showlegend is None]
-    for trace, curve in zip(curves, budget_curves(found.members), strict=True):
-        colours[curve.spec] |= {trace.marker.color, trace.line.color}
-    assert len(colours) == 4
-    assert all(len(used) == 1 for used in colours.values())
-    assert len(set.union(*colours.values())) == 4
-
-
-def test_of_one_budget_every_variant_keeps_the_colour_of_its_run():
-    runs = runs_of(2)
-    for run in runs:
-        kept = [v for v in run.result.variants if v.spec == "full" or "budget=64" in v.spec]
-        run.result.variants = kept
-    rows = means_table(take_together(runs))["rows"]
-    specs = [variant.spec for variant in runs[0].result.variants]
-    assert [row["marker"] for row in rows] == [
-        specs.index(row["cells"]["spec"]["text"]) for row in rows
-    ]
-
-
-@pytest.mark.parametrize("mean", [0.0, 0.5, 1.0])
-def test_shares_that_are_all_the_same_stand_on_an_axis_from_0_to_100_percent(mean):
-    found = take_together(runs_of(2))
-    figures = Intervals({"exact_match": [mean, mean]})
-    found.members[:] = [dataclasses.replace(m, figures=figures) for m in found.members]
-    low, high = AGGREGATE_CHARTS["exact_match"].figure(found, {}).layout.xaxis.range
-    assert -0.1 < low <= 0
-    assert 1 <= high < 1.1

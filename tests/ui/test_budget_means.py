@@ -9,8 +9,15 @@ import pytest
 
 from ckv_core.metrics.against_budget import budget_curves, varied_units
 from ckv_core.metrics.intervals import MIN_PROMPTS, mean_interval
-from tests.ui.sweep_fakes import BUDGETS, LAYERS, QUERY_HEADS, sweep_result, sweep_snapshot
-from tests.ui.test_aggregate import run_of, runs_of
+from tests.ui.sweep_fakes import (
+    BUDGETS,
+    LAYERS,
+    QUERY_HEADS,
+    run_of,
+    runs_of,
+    sweep_result,
+    sweep_snapshot,
+)
 from ui.aggregate import take_together
 from ui.chart_views import several_value
 from ui.charts.aggregate import AGGREGATE_CHARTS
