@@ -16,7 +16,10 @@ from safetensors.torch import load_file
 
 from ckv_core.config import DEFAULT_MODEL
 from ckv_core.errors import ModelError
-from ckv_core.modeling import sources
+from ckv_core.modeling import (
+    conversion,  # noqa: F401 - now, not in a test: Hypothesis draws from what modules hold
+    sources,
+)
 from ckv_core.modeling.default_model import prepare_default_model
 from ckv_core.modeling.loading import load_model, load_tokenizer
 from ckv_core.modeling.store import models_folder
