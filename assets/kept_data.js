@@ -225,12 +225,6 @@ async function fetchKept(value, variant, shape, signal) {
   return { ...variant, kept: new KeptSet(bits, shape) };
 }
 
-/** The variants with a label each of its own: the SPEC where two share one, as in the charts. */
-function toldApart(variants) {
-  const alike = (each) => variants.filter((other) => str(other.label) === str(each.label)).length > 1;
-  return variants.map((each) => (alike(each) ? { ...each, label: str(each.spec) } : each));
-}
-
 /** Fetch the prompt and every variant's bits: {prompt, variants, shape}. */
 async function fetchRun(value, signal) {
   const shape = {
@@ -240,7 +234,7 @@ async function fetchRun(value, signal) {
   const promptUrl = `${value.base}/${encodeURIComponent(value.slug)}/prompt`;
   const [prompt, ...variants] = await Promise.all([
     fetchOk(promptUrl, signal).then((answer) => answer.json()),
-    ...toldApart(list(value.variants)).map((variant) => fetchKept(value, variant, shape, signal)),
+    ...list(value.variants).map((variant) => fetchKept(value, variant, shape, signal)),
   ]);
   return { prompt: new Prompt(prompt), variants, shape };
 }

@@ -10,6 +10,7 @@ from ckv_core.ladder import ladder
 from ckv_core.methods import METHODS
 from ckv_core.own_indices_json import own_to_text, read_own_indices
 from ckv_core.variants import VariantSpec
+from ui.charts.layout import display_names
 
 # Not among the advanced knobs: these have a control of their own.
 MAIN_KNOBS = ("budget", "alpha")
@@ -214,9 +215,7 @@ def describe_variants(form: FormValues) -> str:
     specs = request.specs()
     if not specs:
         raise ConfigError("Choose at least one variant.")
-    names = [spec.label + _budget_note(spec, request) for spec in specs]
-    # What tells twins apart, such as the rungs of a ladder, is in their SPECs.
-    names = [spec.spec if names.count(n) > 1 else n for n, spec in zip(names, specs, strict=True)]
+    names = display_names(specs, escaped=False)
     count = "1 variant" if len(names) == 1 else f"{len(names)} variants"
     return f"{count}: {', '.join(names)}."
 
@@ -234,11 +233,6 @@ def check_lines(text: str) -> None:
             VariantSpec.parse(line)
         except CkvError as error:
             raise ConfigError(f"More variants, line {number}: {error}") from error
-
-
-def _budget_note(spec: VariantSpec, request: CompareRequest) -> str:
-    own = spec.params.get("budget")
-    return "" if own is None or own == request.defaults["budget"] else f" (budget {own})"
 
 
 def _lines(text: str) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ import numpy as np
 from ckv_core.events import RunResult
 from ckv_core.records import ModelInfo, VariantResult
 from ckv_core.sweep_reading import mean_head_l1
+from ui.charts.layout import display_names
 from ui.summary_columns import FIDELITY_COLUMNS, NOT_YET, Cell, Column, cell_of, four_digits
 
 MIB = 2**20
@@ -255,8 +256,9 @@ def _has_cell(result: RunResult, column: Column) -> bool:
 
 def _warnings(result: RunResult) -> list[str]:
     """Each warning once, after the variants that have it."""
-    labels: dict[str, list[str]] = {}
-    for variant in result.variants:
+    named: dict[str, list[str]] = {}
+    names = display_names(result.variants, escaped=False)
+    for name, variant in zip(names, result.variants, strict=True):
         for warning in variant.receipt.warnings if variant.receipt else ():
-            labels.setdefault(warning, []).append(variant.label)
-    return [f"{', '.join(dict.fromkeys(of))}: {warning}" for warning, of in labels.items()]
+            named.setdefault(warning, []).append(name)
+    return [f"{', '.join(of)}: {warning}" for warning, of in named.items()]

@@ -75,6 +75,7 @@ def kept_value(snapshot: RunSnapshot) -> dict[str, Any] | None:
     A run that ended early shows what it had.
     """
     result = snapshot.result
+    names = display_names(result.variants, escaped=False)
     kept = [(i, v) for i, v in enumerate(result.variants) if v.retained is not None]
     waiting = any(v.receipt is None for v in result.variants)
     if result.model is None or result.prompt is None or not kept:
@@ -91,7 +92,7 @@ def kept_value(snapshot: RunSnapshot) -> dict[str, Any] | None:
         "variants": [
             {
                 "index": index,
-                "label": variant.label,
+                "label": names[index],
                 "spec": variant.spec,
                 "window": variant.params.get("window", 0),
                 "sinks": variant.params.get("sinks", 0),

@@ -82,7 +82,8 @@ def test_the_line_of_variants_counts_and_names_them():
     form = dataclasses.replace(
         TYPED, variants=("full", "snapkv"), more_variants="snapkv:budget=64\n\n"
     )
-    assert describe_variants(form) == "3 variants: Full cache, SnapKV, SnapKV (budget 64)."
+    named = "3 variants: Full cache, snapkv:budget=128, snapkv:budget=64."
+    assert describe_variants(form) == named
 
 
 def test_the_line_of_variants_tells_twins_apart_by_their_specs():

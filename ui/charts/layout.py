@@ -11,7 +11,9 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
+from ckv_core.own_indices import OWN
 from ckv_core.records import VariantResult
+from ckv_core.variants import VariantSpec, written_knobs
 from ui.palette import color_of, dash_of, marker_of
 
 # About 4.1:1 on the light and on the dark card alike; pages give the words a colour of their own.
@@ -79,11 +81,28 @@ def empty_figure(title: str, reason: str) -> go.Figure:
     return figure
 
 
-def display_names(variants: Sequence[VariantResult], *, escaped: bool = True) -> list[str]:
-    """One name per variant: its label, or its SPEC where two share one; escaped for Plotly."""
+def display_names(
+    variants: Sequence[VariantResult | VariantSpec], *, escaped: bool = True
+) -> list[str]:
+    """One name per variant: its label, or its SPEC where that says more; escaped for Plotly.
+
+    A SPEC says more where it sets a knob, or a budget that not all have; and of two that share a
+    label. Positions that were given are named by their label.
+    """
     counts = Counter(variant.label for variant in variants)
-    names = [v.label if counts[v.label] == 1 else v.spec for v in variants]
+    written = [{} if _is_own(v) else written_knobs(v.spec) for v in variants]
+    pairs = zip(variants, written, strict=True)
+    budgets = {str(v.params.get("budget", knobs.get("budget", ""))) for v, knobs in pairs} - {""}
+    silent = {"budget"} if len(budgets) == 1 else set()
+    names = [
+        v.label if counts[v.label] == 1 and knobs.keys() <= silent else v.spec
+        for v, knobs in zip(variants, written, strict=True)
+    ]
     return [html.escape(name, quote=False) for name in names] if escaped else names
+
+
+def _is_own(variant: VariantResult | VariantSpec) -> bool:
+    return variant.spec.partition(":")[0] == OWN
 
 
 def variant_line(index: int, name: str, y: NDArray[np.float32], unit: str) -> go.Scatter:
