@@ -195,7 +195,7 @@ def test_charts_carry_the_interval_and_the_count():
     at = next(at for at, m in enumerate(found.members) if m.spec == CRITICAL)
     wins = AGGREGATE_CHARTS["wins"].figure(found, {"variant": str(at)})
     assert "42 of 42 query heads" in wins.layout.title.subtitle.text
-    assert wins.layout.title.text.startswith(CRITICAL)
+    assert wins.layout.title.text.startswith("SnapKV + CriticalKV, budget 64, alpha 0.25: ")
 
 
 def test_there_is_a_chart_of_what_was_measured_and_of_nothing_else():
@@ -240,7 +240,7 @@ def test_the_chain_is_drawn_and_written_of_covered_heads_with_their_count():
     drawn = [AGGREGATE_CHARTS["laboratory"].figure(found, {"quantity": key}) for key in COVERED]
     assert [figure.data[0].x[0] for figure in drawn] == [0.5, 1.5, 3, 5]
     assert {figure.layout.xaxis.title.text for figure in drawn} == {
-        "L1, mean over heads with sigma > 0.5"
+        "L1, sigma > 0.5"
     }
     count = f"{3 * LAYERS} of {2 * LAYERS * QUERY_HEADS}"
     assert all(f"{count} heads" in figure.layout.yaxis.ticktext[0] for figure in drawn)
