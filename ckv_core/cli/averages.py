@@ -151,7 +151,7 @@ def print_bounds(found: Sequence[Aggregate]) -> None:
     if not bounded:
         return
     print("\nbounds; the chain L1 <= theta <= theta-hat <= relaxed, means over the covered heads")
-    print("covered: sigma > 0.5; the theorems say nothing of other heads")
+    print("covered: sigma > 0.5, as the theorems ask; not the same heads for every variant")
     print_table(
         ("variant", "covered heads", "L1", "theta", "theta-hat", "relaxed", "n", "chain broken"),
         [

@@ -43,7 +43,7 @@ def mean_figure(found: SeveralRuns, figure: Figure) -> go.Figure:
     shown.update_yaxes(
         tickvals=list(range(len(rows))), ticktext=names, autorange="reversed", showgrid=False
     )
-    of = ", mean over heads with sigma > 0.5" if figure.is_covered else ""
+    of = ", sigma > 0.5" if figure.is_covered else ""
     shown.update_xaxes(title_text=f"{figure.unit}{of}")
     if figure.is_share:
         shown.update_xaxes(tickformat=SHARE_TICKS)

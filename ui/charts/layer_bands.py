@@ -28,7 +28,8 @@ _TITLES: dict[Kind, str] = {
     "reduction": "Hidden L1, base minus CriticalKV",
 }
 _NO_BUDGET = "none asked for"
-_BAND_OPACITY = 0.18
+_INK = 1.0  # of all bands together: many over one another would hide the lines
+_BAND_OPACITY = 0.2
 
 
 def layers_figure(found: SeveralRuns, kind: Kind, budget: str) -> go.Figure:
@@ -51,6 +52,7 @@ def layers_figure(found: SeveralRuns, kind: Kind, budget: str) -> go.Figure:
         return empty_figure(_TITLES[kind], "Not measured at this budget.")
     subtitle = interval_subtitle([means[0] for _, means in lines])
     figure = new_figure(_TITLES[kind], subtitle, legend_rows=len(lines))
+    opacity = min(_BAND_OPACITY, _INK / len(lines))
     for at, (member, means) in enumerate(lines):
         values = np.array([each.mean for each in means], np.float32)
         line = variant_line(member.joined.place, _name(member), values, UNIT)
@@ -58,7 +60,8 @@ def layers_figure(found: SeveralRuns, kind: Kind, budget: str) -> go.Figure:
             legendgroup=str(at),
             hovertemplate=f"{line.hovertemplate}, n = {means[0].n}",
         )
-        figure.add_traces([*_band(member.joined.place, means, str(at)), line])
+        fill = rgba(color_of(member.joined.place), opacity)
+        figure.add_traces([*_band(means, fill, str(at)), line])
     if kind == "reduction":
         figure.add_hline(y=0, line={"color": color_of(0), "width": 1})
     figure.update_xaxes(title_text="layer")
@@ -88,7 +91,7 @@ def _means(found: SeveralRuns, member: Aggregate, kind: Kind) -> LayerMeans | No
     return reduction_by_layer(member.joined, [each.joined for each in found.members])
 
 
-def _band(place: int, means: LayerMeans, group: str) -> list[go.Scatter]:
+def _band(means: LayerMeans, fill: str, group: str) -> list[go.Scatter]:
     """The interval as an area under its line: the low end, then the high end filled down to it."""
     ends = np.array([(e.low, e.high) for e in means if e.low is not None], np.float32)
     if not ends.size:
@@ -101,10 +104,9 @@ def _band(place: int, means: LayerMeans, group: str) -> list[go.Scatter]:
         "hoverinfo": "skip",
     }
     layers = np.arange(len(ends), dtype=np.int16)
-    filled = {"fill": "tonexty", "fillcolor": rgba(color_of(place), _BAND_OPACITY)}
     return [
         go.Scatter(x=layers, y=ends[:, 0], **edge),
-        go.Scatter(x=layers, y=ends[:, 1], **edge, **filled),
+        go.Scatter(x=layers, y=ends[:, 1], **edge, fill="tonexty", fillcolor=fill),
     ]
 
 
