@@ -67,6 +67,48 @@ function saveEvidence(app, first, end) {
   downloadCsv(lines, `evidence-${first}-${end - 1}.csv`);
 }
 
+/** The bars of all variants as one picture in the page's colours. */
+function evidencePicture(app, first, end, { backgroundColor: ground, color }) {
+  const [width, left, row] = [720, 16, 76];
+  const height = 48 + row * app.variants.length;
+  const node = (tag, fields, text = "") => {
+    const made = document.createElementNS(SVG, tag);
+    Object.entries(fields).forEach(([name, value]) => made.setAttribute(name, value));
+    made.textContent = text;
+    return made;
+  };
+  const write = (y, size, text) => node("text", { x: left, y, fill: color, "font-size": size, "font-family": "system-ui, sans-serif" }, text);
+  const picture = node("svg", { xmlns: SVG, width, height, viewBox: `0 0 ${width} ${height}` });
+  picture.append(node("rect", { width, height, fill: ground }),
+    write(26, 14, `Share of tokens ${first}–${end - 1} held, by evictable layer; line: by chance`));
+  app.variants.forEach((variant, at) => {
+    const found = variant.kept.evidence(first, end, variant);
+    const bars = layerBars(variant, found);
+    const [top, box] = [48 + at * row, { x: left, width: width - 2 * left, height: 44, preserveAspectRatio: "none" }];
+    Object.entries({ ...box, y: top + 20 }).forEach(([name, value]) => bars.setAttribute(name, value));
+    bars.querySelectorAll(".ckv-chance").forEach((line) => line.setAttribute("fill", color));
+    picture.append(write(top + 14, 12, `${str(variant.label)}: ${percent(found.mean)}`), bars,
+      node("rect", { x: left, y: top + 64, width: width - 2 * left, height: 1, fill: color, opacity: 0.4 }));
+  });
+  return { text: new XMLSerializer().serializeToString(picture), width, height };
+}
+
+/** The evidence of a span by layer as a picture. */
+async function saveEvidencePicture(app, first, end, format, look) {
+  const { text, width, height } = evidencePicture(app, first, end, look);
+  const url = URL.createObjectURL(new Blob([text], { type: "image/svg+xml" }));
+  let href = url;
+  if (format === "png") {
+    const image = make("img", { src: url });
+    await image.decode();
+    const canvas = make("canvas", { width: String(2 * width), height: String(2 * height) });
+    canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
+    href = canvas.toDataURL("image/png");
+  }
+  make("a", { href, download: `evidence-${first}-${end - 1}.${format}` }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 1000);
+}
+
 /** Who still holds a span: the part of it inside the compressed prompt is judged. */
 function evidenceRow(variant, first, end) {
   const found = variant.kept.evidence(first, end, variant);
@@ -110,7 +152,12 @@ function drawEvidence(app, box) {
     type: "button", class: "ckv-button ckv-quiet", text: "CSV", "aria-label": "Evidence by layer as CSV",
     title: "Slots held of the span by variant and layer", onclick: () => saveEvidence(app, first, judged),
   });
-  const head = make("div", { class: "ckv-panel-head" }, title, make("div", { class: "ckv-buttons" }, judged > first ? save : null, clear));
+  const pictures = ["png", "svg"].map((format) => make("button", {
+    type: "button", class: "ckv-button ckv-quiet", text: format.toUpperCase(), "aria-label": `Evidence by layer as ${format.toUpperCase()}`,
+    onclick: () => saveEvidencePicture(app, first, judged, format, getComputedStyle(box)),
+  }));
+  const files = judged > first ? [...pictures, save] : [];
+  const head = make("div", { class: "ckv-panel-head" }, title, make("div", { class: "ckv-buttons" }, ...files, clear));
   if (judged <= first) {
     show(head, answer, line, where, make("p", { class: "ckv-hint", text: "Read after eviction: every variant keeps all of it." }));
     return;

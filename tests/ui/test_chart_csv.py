@@ -9,6 +9,7 @@ import pytest
 
 from ckv_core.sweep_reading import FIGURES
 from ckv_core.variants import VariantSpec
+from tests.ui.analysed_run import analysed
 from tests.ui.chart_runs import LAYERS, QUERY_HEADS, make_result
 from tests.ui.sweep_fakes import sweep_result
 from tests.ui.test_ladder import ladder_run
@@ -86,6 +87,7 @@ HOLDS = {
         lambda figure: figure.data[2].x / 100,
         lambda rows: numbers(rows, "final_hidden_l1_of_base"),
     ),
+    "fidelity": (lambda figure: figure.data[0].y, lambda rows: numbers(rows, "forced_kl")),
     "wins": (lambda figure: figure.data[0].z, wins),
     "oracles": (lambda figure: figure.data[-1].y, oracle_means),
     "sigma": (lambda figure: figure.data[0].y, array("sigma_stage1")),
@@ -109,6 +111,8 @@ HOLDS = {
 def run_for(chart):
     if chart.name == "ladder":
         return ladder_run()
+    if chart.name == "fidelity":
+        return analysed()
     return sweep_result(generated=True) if chart.csv in ("sweep", "alphas") else measured_result()
 
 

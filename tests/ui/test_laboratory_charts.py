@@ -41,6 +41,16 @@ def test_every_choice_of_every_chart_can_be_drawn(name):
             assert "n = " in figure.layout.title.subtitle.text
 
 
+def test_the_fidelity_chart_crosses_where_the_first_choice_is_another():
+    result = analysed()
+    line, crosses, *others = figure_of(result, "fidelity", {}).data
+    np.testing.assert_array_equal(line.x, [1, 2])
+    np.testing.assert_array_equal(line.y, result.variants[1].analysis["forced_kl"])
+    assert (list(crosses.x), list(crosses.y), crosses.marker.symbol) == ([2], [2.0], "x")
+    assert len(others) == 2 * (len(result.variants) - 2)
+    assert figure_of(done_result(), "fidelity", {}) is None
+
+
 def test_a_choice_that_does_not_exist_is_passed_over():
     hostile = {"variant": "99", "quantity": "__class__", "against": "x"}
     assert figure_of(analysed(), "heads", hostile).data

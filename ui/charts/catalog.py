@@ -11,6 +11,7 @@ from ui.charts.alphas import chosen_alphas_figure
 from ui.charts.bounds import bounds_figure, sigma_figure, tightness_figure
 from ui.charts.cache import budgets_figure
 from ui.charts.chart import Chart, Choices, Control, no_controls
+from ui.charts.fidelity import fidelity_figure
 from ui.charts.heads import Against, head_grid_figure
 from ui.charts.ladder import ladder_figure, rungs_of
 from ui.charts.layers import ORACLES, final_figure, head_layer_figure, layer_figure
@@ -179,6 +180,14 @@ _ALL: tuple[Chart[RunResult], ...] = (
         draw=lambda result, _: ladder_figure(result),
     ),
     Chart(
+        name="fidelity",
+        title="Fidelity on the full cache's text",
+        csv="forced",
+        controls=no_controls,
+        has_data=lambda result: bool(holders(result, "forced_kl")),
+        draw=lambda result, _: fidelity_figure(result),
+    ),
+    Chart(
         name="wins",
         title="Heads that CriticalKV improves",
         csv="analysis",
@@ -226,5 +235,5 @@ _ALL: tuple[Chart[RunResult], ...] = (
 CHARTS: dict[str, Chart[RunResult]] = {
     chart.name: chart for chart in (*_ALL, *SWEEP_CURVES, *SWEEP_ALPHAS)
 }
-PERTURBATION = ("layers", "final", "heads", "budgets", "alphas", "ladder")
+PERTURBATION = ("layers", "final", "heads", "budgets", "alphas", "ladder", "fidelity")
 LABORATORY = ("wins", "oracles", "sigma", "bounds", "tightness")

@@ -2,7 +2,9 @@
 
 import csv
 import re
+import struct
 from collections.abc import Callable
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -83,6 +85,31 @@ def test_the_evidence_of_a_span_is_saved_by_layer(open_view: Callable[..., View]
         np.testing.assert_allclose([float(row[5]) for row in part], held / 135)
         chance = np.mean([float(row[6]) for row in part])
         assert chance == pytest.approx(shares.chance)
+
+
+def test_the_evidence_of_a_span_is_saved_as_a_picture(open_view: Callable[..., View]) -> None:
+    view = open_view(fragment="#span=255-304")
+    run = small_run()
+    view.show_kept(run)
+    files = {}
+    for kind in ("SVG", "PNG"):
+        with view.page.expect_download() as download:
+            view.page.get_by_role("button", name=f"Evidence by layer as {kind}").click()
+        assert download.value.suggested_filename == f"evidence-255-299.{kind.lower()}"
+        files[kind] = download.value.path().read_bytes()
+    picture = ElementTree.fromstring(files["SVG"])
+    inner = picture.findall("{*}svg")
+    variants = run.value()["variants"]
+    assert len(inner) == len(variants)
+    for mask, bars in zip(run.masks, inner, strict=True):
+        drawn = [float(bar.get("height")) / 26 for bar in bars.findall("{*}rect")[::2]]
+        held = mask[list(run.evictable), :, 255:300].mean((1, 2))
+        np.testing.assert_allclose(drawn, held)
+    told = [text.text for text in picture.findall("{*}text")]
+    assert [text.partition(":")[0] for text in told[1:]] == [each["label"] for each in variants]
+    assert files["PNG"].startswith(b"\x89PNG")
+    width, height = struct.unpack(">II", files["PNG"][16:24])
+    assert (width, height) == (2 * int(picture.get("width")), 2 * int(picture.get("height")))
 
 
 def test_nothing_is_saved_of_a_span_that_is_read_after_eviction(

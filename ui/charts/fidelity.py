@@ -1,0 +1,52 @@
+"""Teacher-forced fidelity of all variants: the strips under the texts as one chart."""
+
+import numpy as np
+import plotly.graph_objects as go
+
+from ckv_core.events import RunResult
+from ui.charts.layout import display_names, new_figure
+from ui.charts.measured import holders, named
+from ui.palette import color_of, dash_of
+
+
+def fidelity_figure(result: RunResult) -> go.Figure:
+    """KL at each token of the full cache's text; a cross where the first choice is another.
+
+    Definition: sum p log(p/q) of the full cache's and the variant's next-token distributions, both
+    after the same tokens; see docs/definitions.md. n = the tokens of one text.
+    """
+    names, indices = display_names(result.variants), holders(result, "forced_kl")
+    positions = len(result.variants[indices[0]].analysis["forced_kl"])
+    unit = named("forced_kl").unit
+    figure = new_figure(
+        "Fidelity on the full cache's text",
+        f"n = {positions:,} tokens; cross: another first choice",
+        legend_rows=len(indices),
+    )
+    for index in indices:
+        found, color = result.variants[index].analysis, color_of(index)
+        kl = found["forced_kl"].astype(np.float32)
+        tokens = np.arange(1, len(kl) + 1, dtype=np.int16)
+        other = found.get("forced_top1", np.ones_like(kl)) == 0
+        line = go.Scatter(
+            x=tokens,
+            y=kl,
+            name=names[index],
+            legendgroup=str(index),
+            mode="lines",
+            line={"color": color, "dash": dash_of(index), "width": 2},
+            hovertemplate=f"token %{{x}}: %{{y:.4g}} {unit}",
+        )
+        crosses = go.Scatter(
+            x=tokens[other],
+            y=kl[other],
+            legendgroup=str(index),
+            showlegend=False,
+            mode="markers",
+            marker={"color": color, "symbol": "x", "size": 8},
+            hoverinfo="skip",
+        )
+        figure.add_traces([line, crosses])
+    figure.update_xaxes(title_text="token of the full cache's text")
+    figure.update_yaxes(title_text=f"KL ({unit})", rangemode="tozero")
+    return figure
