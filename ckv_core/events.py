@@ -129,7 +129,8 @@ class RunFinished:
     """The run is complete; milliseconds per stage.
 
     Attributes:
-        memory: bytes measured, joined to the estimate: measured_peak.
+        memory: bytes, joined to the estimate: measured_peak; prefill_reused, of the cache what
+            was taken over from the prefill of a prompt that starts alike.
     """
 
     timings_ms: Mapping[str, float]

@@ -190,8 +190,8 @@ def _run_chips(snapshot: RunSnapshot) -> list[str]:
         chips.append(f"{result.prompt.tokens:,} prompt tokens")
     if result.model:
         chips.append(f"{result.model.name}, {result.model.dtype} on {result.model.device}")
-    if result.timings_ms.get("prefill") == 0.0:
-        chips.append("prefill reused")
+    if reused := _reused_prefill(result):
+        chips.append(reused)
     if total := result.memory.get("total"):
         chips.append(f"memory estimate {_mib(total)}")
     if peak := result.memory.get("measured_peak"):
@@ -199,9 +199,21 @@ def _run_chips(snapshot: RunSnapshot) -> list[str]:
     return chips
 
 
+def _reused_prefill(result: RunResult) -> str:
+    """What the worker still had of the prompt: all of it, its first tokens, or nothing."""
+    if result.timings_ms.get("prefill") == 0.0:
+        return "prefill reused"
+    taken, cache = result.memory.get("prefill_reused"), result.memory.get("cache")
+    if not (taken and cache and result.prompt):
+        return ""
+    tokens = result.prompt.compressed_tokens
+    return f"prefill reused: {tokens * taken // cache:,} of {tokens:,} tokens"
+
+
 _MEMORY_LABELS = {
     "prefill_peak": "estimated peak of the prefill",
     "cache": "cache of the prompt",
+    "prefill_reused": "of it taken over from another prompt",
     "variants": "the variants' caches",
     "total": "estimate in all",
     "available": "available before the run",

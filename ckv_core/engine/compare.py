@@ -46,7 +46,7 @@ def compare(
         loaded: the model; its name need not be looked at again.
         should_stop: asked at every layer of every pass.
         prefills: of this model; a prompt found there is not processed again, and the run's
-            `prefill` time is then 0.
+            `prefill` time is then 0. Of one that starts alike the shared chunks are taken over.
 
     Yields:
         Events to be folded by `RunResult.apply`; RunFinished is the last.
@@ -79,6 +79,10 @@ def compare(
             prefills.trim()
     growth = peak.growth()
     measured = {} if growth is None else {"measured_peak": growth}
+    if run.prefix_tokens:
+        measured["prefill_reused"] = (
+            memory["cache"] // run.prompt.compressed_tokens * run.prefix_tokens
+        )
     yield RunFinished(dict(run.stopwatch.timings_ms), measured)
 
 
@@ -151,9 +155,14 @@ def _prefill(run: Run, prefills: PrefillCache | None) -> Generator[RunEvent, Non
         run.stopwatch.timings_ms["prefill"] = 0.0
         yield Progress("prefill", 1.0, f"{len(token_ids):,} tokens reused")
         return known
-    yield Progress("prefill", 0.0, f"0 of {len(token_ids):,} tokens")
+    prefix = None if prefills is None else prefills.prefix(token_ids, run.window)
+    run.prefix_tokens = 0 if prefix is None else prefix.tokens
+    done = f"{run.prefix_tokens:,} of {len(token_ids):,} tokens"
+    yield Progress("prefill", run.prefix_tokens / len(token_ids), done)
     with run.stopwatch.measure("prefill"):
-        prefilled = yield from prefill(run.loaded, list(token_ids), run.window, run.should_stop)
+        prefilled = yield from prefill(
+            run.loaded, list(token_ids), run.window, run.should_stop, prefix
+        )
     if prefills is not None:
         prefills.put(token_ids, prefilled)
     return prefilled

@@ -125,18 +125,38 @@ class Prefill:
         self._scores[kind, layer] = scores
 
 
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """The first tokens of a prompt, which an earlier prefill has read.
+
+    Attributes:
+        tokens: a multiple of CHUNK, so that the borders of chunks, and with them all bits, are
+            those of a prompt read from the start.
+    """
+
+    source: Prefill
+    tokens: int
+
+
 class _PrefillContext:
     """Causal attention over all chunks so far; keeps keys, values and the last queries."""
 
     def __init__(
-        self, loaded: LoadedModel, prompt_len: int, window: int, should_stop: Callable[[], bool]
+        self,
+        loaded: LoadedModel,
+        prompt_len: int,
+        window: int,
+        should_stop: Callable[[], bool],
+        prefix: Prefix | None,
     ) -> None:
         self._windows = loaded.sliding_windows
         self._prompt_len = prompt_len
         self._window = min(window, prompt_len)
         self._should_stop = should_stop
+        self._prefix = prefix
         self.layers: list[LayerStates | None] = [None] * loaded.info.layers
-        self.start = 0
+        self.first = 0 if prefix is None else prefix.tokens
+        self.start = self.first
 
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float
@@ -148,7 +168,7 @@ class _PrefillContext:
         end = self.start + query.shape[2]
         states.keys[:, self.start : end] = key[0]
         states.values[:, self.start : end] = value[0]
-        held = min(self.start, self._window)
+        held = min(self.start - self.first, self._window)
         recent = torch.cat([states.queries[:, :held], query[0]], dim=1)[:, -self._window :]
         states.queries[:, : recent.shape[1]] = recent
         window = self._windows[layer]
@@ -173,7 +193,12 @@ class _PrefillContext:
         values = value.new_empty(*heads, length, value.shape[3])
         queries = query.new_empty(len(made), query.shape[1], self._window, query.shape[3])
         for at, index in enumerate(made):
-            self.layers[index] = LayerStates(keys[at], values[at], queries[at], scaling=1.0)
+            states = LayerStates(keys[at], values[at], queries[at], scaling=1.0)
+            if self._prefix is not None:  # copied, so that either prefill may be dropped alone
+                source = self._prefix.source.layers[index]
+                states.keys[:, : self.first] = source.keys[:, : self.first]
+                states.values[:, : self.first] = source.values[:, : self.first]
+            self.layers[index] = states
         return cast(LayerStates, self.layers[layer])
 
 
@@ -197,6 +222,7 @@ def prefill(
     token_ids: list[int],
     window: int,
     should_stop: Callable[[], bool],
+    prefix: Prefix | None = None,
 ) -> Generator[Progress, None, Prefill]:
     """Process the prompt in chunks, with progress after each.
 
@@ -205,6 +231,7 @@ def prefill(
         token_ids: [prompt_len], at least one.
         window: how many of the last queries to keep, at least.
         should_stop: asked at every layer.
+        prefix: taken over instead of read; at least `window` tokens (and KEPT_QUERIES) follow it.
 
     Returns:
         The states that variants are selected from (the generator's return value).
@@ -212,10 +239,11 @@ def prefill(
     Raises:
         RunCancelledError: should_stop said so.
     """
-    context = _PrefillContext(loaded, len(token_ids), max(window, KEPT_QUERIES), should_stop)
+    window = max(window, KEPT_QUERIES)
+    context = _PrefillContext(loaded, len(token_ids), window, should_stop, prefix)
     ids = torch.tensor([token_ids], device=loaded.device)
     logits = ids.new_empty(0)
-    for start in range(0, len(token_ids), CHUNK):
+    for start in range(context.first, len(token_ids), CHUNK):
         end = min(start + CHUNK, len(token_ids))
         context.start = start
         with read_as_whole(loaded.model, len(token_ids)):

@@ -1,9 +1,10 @@
-"""Recent prefills of one model, so that a changed budget, alpha or method starts at once."""
+"""Recent prefills of one model, so that a prompt or a start known from one is not read again."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from ckv_core.engine.prefill import Prefill
+from ckv_core.engine.prefill import CHUNK, KEPT_QUERIES, Prefill, Prefix
+from ckv_core.modeling.rope import length_dependent
 
 
 class PrefillCache:
@@ -21,6 +22,21 @@ class PrefillCache:
             return None
         self._prefills.move_to_end(key)
         return found
+
+    def prefix(self, token_ids: Sequence[int], window: int) -> Prefix | None:
+        """The longest start of these tokens that is here, in whole chunks; None if there is none.
+
+        At least the last `window` tokens are left to be read, for of a prompt only the last
+        queries are kept. Nor is there one where the factors of RoPE depend on the whole length.
+        """
+        wanted = tuple(token_ids)
+        most = (len(wanted) - max(window, KEPT_QUERIES)) // CHUNK * CHUNK
+        found = {key: _shared(key, wanted[: max(most, 0)]) for key in self._prefills}
+        key = max(found, key=lambda each: found[each], default=())
+        if not found.get(key) or length_dependent(self._prefills[key].loaded.model):
+            return None
+        self._prefills.move_to_end(key)
+        return Prefix(self._prefills[key], found[key])
 
     def put(self, token_ids: Sequence[int], prefill: Prefill) -> None:
         """Keep a prefill; one that alone is over the bound is not kept."""
@@ -46,3 +62,11 @@ class PrefillCache:
     def nbytes(self) -> int:
         """Bytes that the kept prefills hold."""
         return sum(prefill.nbytes for prefill in self._prefills.values())
+
+
+def _shared(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+    """Tokens of the chunks that both start with; `other` has whole chunks only."""
+    tokens = 0
+    while tokens < len(other) and one[tokens : tokens + CHUNK] == other[tokens : tokens + CHUNK]:
+        tokens += CHUNK
+    return tokens

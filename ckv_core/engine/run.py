@@ -23,6 +23,7 @@ class Run:
         follow_up_prompts: one per follow-up question, with the same compressed prompt.
         own_masks: what the last variants keep whose positions were given, each
             [layers, kv_heads, compressed_tokens].
+        prefix_tokens: first tokens of the prompt that were taken over from another's prefill.
     """
 
     request: CompareRequest
@@ -35,6 +36,7 @@ class Run:
     select_ms: list[float] = field(default_factory=list)
     follow_up_prompts: list[PromptInfo] = field(default_factory=list)
     own_masks: list[NDArray[np.bool_]] = field(default_factory=list)
+    prefix_tokens: int = 0
 
     @property
     def reference(self) -> int:

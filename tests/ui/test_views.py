@@ -217,3 +217,11 @@ def test_a_reused_prefill_is_said(prefill_ms, said):
     run = snapshot(result=RunResult(timings_ms={"prefill": prefill_ms}))
     chips = views.status_value(run, datetime.now(tz=UTC))["chips"]
     assert ("prefill reused" in chips) is said
+
+
+def test_a_start_taken_over_from_another_prompt_is_said_in_tokens():
+    prompt = dataclasses.replace(done_result().prompt, compressed_tokens=2_000)
+    memory = {"cache": 2_000 * 96, "prefill_reused": 1_024 * 96}
+    run = snapshot(result=RunResult(timings_ms={"prefill": 12.5}, memory=memory, prompt=prompt))
+    chips = views.status_value(run, datetime.now(tz=UTC))["chips"]
+    assert "prefill reused: 1,024 of 2,000 tokens" in chips
