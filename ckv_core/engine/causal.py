@@ -1,18 +1,19 @@
-"""Causal attention of a chunk's queries over everything read so far, without a chunk x n mask."""
+"""Attention of a chunk's queries over what was read so far, without a tensor of chunk x n."""
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.nn.attention.bias import causal_lower_right
 
-from ckv_core.engine.partial import flash_on_cpu, join
+from ckv_core.engine.partial import flash_on_cpu, join, partial, written_out
 
 
 def causal_attention(query: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:
     """Attention of the last positions; each sees all entries up to its own.
 
     A boolean mask would be turned into floats of chunk x n in every layer, and no kernel skips
-    what it hides. So the CPU path joins two parts by their log-sum-exp, and CUDA gets a causal
-    bias that its flash kernel knows by name.
+    what it hides; without a fused kernel the logits would be as large. So CUDA gets a causal bias
+    where its flash kernel serves, and everything else joins two parts by their log-sum-exp.
 
     Args:
         query: [1, query_heads, tokens, head_dim], of the last `tokens` entries.
@@ -28,35 +29,76 @@ def causal_attention(query: Tensor, keys: Tensor, values: Tensor, scaling: float
         return functional.scaled_dot_product_attention(
             query, keys, values, is_causal=True, scale=scaling, enable_gqa=True
         )
-    if query.device.type == "cpu" and keys.shape[3] == values.shape[3]:
-        return _joined(query, keys, values, scaling)
-    return functional.scaled_dot_product_attention(
-        query,
-        keys,
-        values,
-        attn_mask=causal_lower_right(tokens, entries),
-        scale=scaling,
-        enable_gqa=True,
-    )
+    if has_cuda_flash(query.device, query.dtype) and keys.shape[3] == values.shape[3]:
+        return functional.scaled_dot_product_attention(
+            query,
+            keys,
+            values,
+            attn_mask=causal_lower_right(tokens, entries),
+            scale=scaling,
+            enable_gqa=True,
+        )
+    return _joined(query, keys, values, scaling)
+
+
+def sliding_attention(
+    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scaling: float
+) -> Tensor:
+    """Attention under a mask, which the windows of sliding layers keep small.
+
+    Args:
+        query: [1, query_heads, tokens, head_dim].
+        keys: [1, kv_heads, entries, head_dim].
+        values: [1, kv_heads, entries, value_dim].
+        mask: [tokens, entries] bool, True = visible.
+        scaling: factor of the logits.
+
+    Returns:
+        [1, query_heads, tokens, value_dim].
+    """
+    if query.device.type == "cpu":
+        return functional.scaled_dot_product_attention(
+            query, keys, values, attn_mask=mask, scale=scaling, enable_gqa=True
+        )
+    return _in_blocks(query, keys, values, mask, scaling)
+
+
+def has_cuda_flash(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether PyTorch's flash kernel serves there: half precision, from Ampere on."""
+    is_half = dtype in (torch.float16, torch.bfloat16)
+    return device.type == "cuda" and is_half and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def _joined(query: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:
     """Earlier entries, which every query sees, and the chunk's own; joined exactly."""
-    _, query_heads, tokens, head_dim = query.shape
+    _, query_heads, tokens, _ = query.shape
     kv_heads, earlier = keys.shape[1], keys.shape[2] - tokens
-    group_size = query_heads // kv_heads
-    # The queries of one KV head see the same earlier entries: one row of queries for all.
-    grouped = query.reshape(1, kv_heads, group_size * tokens, head_dim)
-    before, before_total = flash_on_cpu(
-        grouped, keys[:, :, :earlier], values[:, :, :earlier], scaling
+    before, before_total = partial(
+        _grouped(query, keys), keys[0, :, :earlier], values[0, :, :earlier], scaling
     )
-    own = flash_on_cpu(
-        query,
-        keys[:, :, earlier:].repeat_interleave(group_size, dim=1),
-        values[:, :, earlier:].repeat_interleave(group_size, dim=1),
-        scaling,
-        is_causal=True,
+    own_keys, own_values = (
+        states[:, :, earlier:].repeat_interleave(query_heads // kv_heads, dim=1)
+        for states in (keys, values)
     )
+    if query.device.type == "cpu" and keys.shape[3] == values.shape[3]:
+        own = flash_on_cpu(query, own_keys, own_values, scaling, is_causal=True)
+    else:
+        mask = torch.ones(tokens, tokens, dtype=torch.bool, device=query.device).tril_()
+        out, total = written_out(query[0], own_keys[0], own_values[0], scaling, mask)
+        own = out[None], total[None]
     shape = (1, query_heads, tokens)
-    before_part = (before.reshape(*shape, head_dim), before_total.reshape(shape))
+    before_part = (before.reshape(*shape, values.shape[3]), before_total.reshape(shape))
     return join(own, before_part).to(query.dtype)
+
+
+def _in_blocks(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scaling: float) -> Tensor:
+    """For CUDA: no kernel of it takes a mask and shared heads, all logits would be written out."""
+    grouped = _grouped(query, keys)
+    repeated = mask.repeat(grouped.shape[1] // len(mask), 1)
+    out, _ = written_out(grouped, keys[0], values[0], scaling, repeated)
+    return out.reshape(*query.shape[:3], values.shape[3]).to(query.dtype)
+
+
+def _grouped(query: Tensor, keys: Tensor) -> Tensor:
+    """[kv_heads, group * tokens, head_dim]: the queries of one KV head as one row of queries."""
+    return query.reshape(keys.shape[1], -1, query.shape[3])

@@ -8,6 +8,7 @@ from typing import Self
 
 import torch
 
+from ckv_core.engine.causal import has_cuda_flash
 from ckv_core.engine.decode import READ_CHUNK
 from ckv_core.engine.forced import forced_chunk
 from ckv_core.engine.orders import order_keys
@@ -40,6 +41,8 @@ class Sizes:
         budgets: entries per KV head of each variant that exists at a time.
         masks: kept sets that exist at a time, bases included.
         window: last queries kept.
+        flash: whether CUDA's flash kernel serves.
+        sliding: tokens of the widest sliding window; 0 where no layer slides.
         windows: distinct observation windows that are scored.
         widest: tokens of the widest of them.
         orders: of the entries by score, that the prefill keeps.
@@ -58,6 +61,8 @@ class Sizes:
     vocabulary: int
     itemsize: int
     on_cuda: bool
+    flash: bool
+    sliding: int
     tokens: int
     rest: int
     new_tokens: int
@@ -97,6 +102,8 @@ class Sizes:
             **_model_sizes(loaded),
             itemsize=loaded.model.dtype.itemsize,
             on_cuda=loaded.device.type == "cuda",
+            flash=has_cuda_flash(loaded.device, loaded.model.dtype),
+            sliding=max((each or 0 for each in loaded.sliding_windows), default=0),
             tokens=prompt.compressed_tokens,
             rest=max(p.tokens for p in (prompt, *run.follow_up_prompts)) - prompt.compressed_tokens,
             new_tokens=run.request.max_new_tokens,
@@ -148,11 +155,14 @@ class Sizes:
         return self.states + self._activations(min(CHUNK, self.tokens), 1) + self._chunk_attention()
 
     def _chunk_attention(self) -> int:
-        """Parts joined by log-sum-exp; where no kernel serves, all logits of a chunk."""
+        """Parts joined by log-sum-exp; the mask of sliding layers, also as floats."""
         chunk = min(CHUNK, self.tokens)
         parts = 8 * chunk * self.query_heads * self.head_dim * FLOAT
-        if self.on_cuda and self.itemsize == FLOAT:  # its flash kernel takes half precision only
-            parts += 2 * self.query_heads * chunk * self.tokens * FLOAT
+        parts += chunk * min(self.tokens, chunk + self.sliding) * (1 + FLOAT) if self.sliding else 0
+        if self.on_cuda and not (self.flash and not self.sliding):
+            # The first chunk's logits, which PyTorch writes out, or blocks of later ones.
+            logits = self.query_heads * chunk * min(self.tokens, chunk + self.sliding)
+            parts += 3 * FLOAT * max(logits, MAX_LOGITS)
         return parts
 
     def _activations(self, tokens: int, rows: int) -> int:

@@ -68,13 +68,20 @@ def _block(
     queries: Tensor, keys: Tensor, values: Tensor, scaling: float, mask: Tensor | None
 ) -> Part:
     """All queries at once; `logits` is worked on in place, for it is large."""
-    logits = torch.bmm(queries, keys.transpose(1, 2)).float()
+    logits = _products(queries, keys.transpose(1, 2))
     logits *= scaling
     if mask is not None:
         logits.masked_fill_(~mask, -torch.inf)
     total = logits.logsumexp(-1)
     logits -= total.clamp_min(torch.finfo(torch.float32).min)[..., None]
     return torch.bmm(logits.exp_().to(values.dtype), values).float(), total
+
+
+def _products(queries: Tensor, keys: Tensor) -> Tensor:
+    """In float32: half precision has no room for large logits and too few digits for softmax."""
+    if queries.dtype != torch.float32 and queries.device.type == "cuda":
+        return torch.bmm(queries, keys, out_dtype=torch.float32)
+    return torch.bmm(queries.float(), keys.float())
 
 
 def join(one: Part, other: Part) -> Tensor:

@@ -4,12 +4,13 @@ import pytest
 import torch
 
 from ckv_core.engine import causal
+from ckv_core.engine.prefill import visible
 
 
 @pytest.mark.parametrize(
     ("path", "value_dim", "entries"),
     [
-        *[("joined", 16, entries) for entries in (8, 40, 300)],
+        *[("joined", dim, entries) for dim in (16, 24) for entries in (8, 40, 300)],
         *[("bias", dim, entries) for dim in (16, 24) for entries in (8, 300)],
         *[("chosen", dim, entries) for dim in (16, 24) for entries in (7, 8, 300)],
     ],
@@ -38,3 +39,18 @@ def test_a_chunk_sees_all_entries_up_to_its_own(path: str, value_dim: int, entri
         future = torch.arange(entries) > torch.arange(entries - tokens, entries)[:, None]
         expected = logits.masked_fill(future, -torch.inf).softmax(-1) @ values[0, head // 3]
         torch.testing.assert_close(actual[0, head], expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("tokens", [1, 7])
+def test_a_mask_in_blocks_is_the_fused_kernels_mask(
+    tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ckv_core.engine.partial.MAX_LOGITS", 100)  # a few queries at a time
+    generator = torch.Generator().manual_seed(tokens)
+    query = torch.randn(1, 6, tokens, 16, generator=generator)
+    keys = torch.randn(1, 2, 20 + tokens, 16, generator=generator)
+    values = torch.randn(1, 2, 20 + tokens, 24, generator=generator)
+    mask = visible(40, 40 + tokens, 20, 40 + tokens, 9, torch.device("cpu"))
+    fused = causal.sliding_attention(query, keys, values, mask, 0.3)
+    blocks = causal._in_blocks(query, keys, values, mask, 0.3)
+    torch.testing.assert_close(blocks, fused, rtol=1e-5, atol=1e-5)

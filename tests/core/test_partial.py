@@ -52,3 +52,24 @@ def test_half_precision_rounds_the_output_only(dtype: torch.dtype) -> None:
     assert out.dtype == total.dtype == torch.float32
     torch.testing.assert_close(total, expected_total, rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(out, expected, rtol=1e-2, atol=5e-3)
+
+
+def test_large_logits_of_half_precision_are_no_infinity() -> None:
+    queries, keys = torch.full((1, 1, 128), 30.0), torch.full((1, 9, 128), 30.0)
+    keys[:, 4:] = 29.0
+    values = torch.randn(1, 9, 128, generator=torch.Generator().manual_seed(0))
+    expected, total = written_out(queries, keys, values, SCALING, None)
+    half = [tensor.half() for tensor in (queries, keys, values)]
+    out, half_total = written_out(*half, SCALING, None)
+    assert (queries @ keys.mT).max() > torch.finfo(torch.float16).max
+    torch.testing.assert_close(half_total, total, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(out, expected, rtol=1e-2, atol=5e-3)
+
+
+def test_logits_of_half_precision_have_the_digits_of_float32() -> None:
+    """Rounded logits of about 30 would be off by 0.1 in bfloat16."""
+    queries, keys, values = (10 * tensor.bfloat16() for tensor in tensors(4, 600))
+    exact = written_out(queries.float(), keys.float(), values.float(), SCALING, None)
+    out, total = written_out(queries, keys, values, SCALING, None)
+    torch.testing.assert_close(total, exact[1], rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(out, exact[0], rtol=2e-2, atol=5e-2)
