@@ -43,6 +43,7 @@ def against_kvpress(loaded: LoadedModel, python: str, rounds: int) -> None:
     prompt = build_prompt(loaded.tokenizer, context, QUESTION, "context-only")
     setting = {
         "model": str(models_folder() / DEFAULT_MODEL),
+        "device": loaded.device.type,
         "context_ids": prompt.token_ids[: prompt.compressed_tokens],
         "question_ids": prompt.token_ids[prompt.compressed_tokens :],
         "budget": BUDGET,

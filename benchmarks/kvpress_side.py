@@ -1,7 +1,7 @@
 """The kvpress side of the comparison; runs in kvpress's own environment.
 
-Reads one JSON line {"model", "context_ids", "question_ids", "budget", "new_tokens"}, then runs
-all presses once for every further line and answers with {"ms"} per line.
+Reads one JSON line {"model", "device", "context_ids", "question_ids", "budget", "new_tokens"}, then
+runs all presses once for every further line and answers with {"ms"} per line.
 """
 
 import json
@@ -44,12 +44,13 @@ def presses(ratio: float) -> list:
 
 def main() -> None:
     setting = json.loads(sys.stdin.readline())
-    model = AutoModelForCausalLM.from_pretrained(setting["model"], dtype=torch.float32).eval()
+    model = AutoModelForCausalLM.from_pretrained(setting["model"], dtype=torch.float32)
+    model = model.to(setting["device"]).eval()
     model.generation_config.eos_token_id = []  # every press generates all its tokens
     tokenizer = AutoTokenizer.from_pretrained(setting["model"])
     pipeline = KVPressTextGenerationPipeline(model=model, tokenizer=tokenizer)
-    context = torch.tensor([setting["context_ids"]])
-    question = torch.tensor([setting["question_ids"]])
+    context = torch.tensor([setting["context_ids"]], device=setting["device"])
+    question = torch.tensor([setting["question_ids"]], device=setting["device"])
     ratio = 1 - setting["budget"] / context.shape[1]
     inputs = {"context_ids": context, "questions_ids": [question]}
     print(json.dumps({"ready": True}), flush=True)
