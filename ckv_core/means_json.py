@@ -20,6 +20,7 @@ from ckv_core.metrics.intervals import (
     interval_note,
 )
 from ckv_core.metrics.joining import JoinedVariant, join
+from ckv_core.metrics.ladder_means import RungMeans, ladder_means
 from ckv_core.metrics.layer_means import LayerMeans, hidden_by_layer, reduction_by_layer
 
 SCHEMA = 1
@@ -45,6 +46,7 @@ def means_json(results: Sequence[RunResult]) -> dict[str, Any]:
         "note": interval_note(joined.n, joined.fewest),
         "notes": joined.notes,
         "variants": [_member_json(member, joined.variants) for member in members],
+        "ladder": [_rung_json(rung) for rung in ladder_means(joined.variants)],
         "curves": [
             {
                 "spec": curve.spec,
@@ -78,6 +80,19 @@ def _interval_json(found: Interval) -> dict[str, Any]:
     ends = {"low": found.low, "high": found.high}
     known = {key: None if end is None else number_json(end) for key, end in ends.items()}
     return {"mean": number_json(found.mean), **known, "n": found.n}
+
+
+def _rung_json(found: RungMeans) -> dict[str, Any]:
+    figures = {
+        "head_l1": found.head_l1,
+        "head_l1_of_base": found.head_of_base,
+        "better_heads": found.better_heads,
+        "final_hidden_l1": found.final_hidden_l1,
+        "final_hidden_l1_of_base": found.final_of_base,
+    }
+    known = {key: None if each is None else _interval_json(each) for key, each in figures.items()}
+    rung = found.rung
+    return {"spec": rung.spec, "label": rung.label, "change": rung.change, "n": found.n, **known}
 
 
 def _layers_json(found: LayerMeans | None) -> dict[str, Any] | None:

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from ckv_core.cli.tables import GENERATION_TITLE, SCORES, interval, print_table
 from ckv_core.events import RunResult
 from ckv_core.knobs import Budget
-from ckv_core.ladder import ladder_of
 from ckv_core.metrics.against_budget import BUDGET_UNITS, budget_curves, varied_units
 from ckv_core.metrics.chain import COVERED
 from ckv_core.metrics.evidence import held, spans_of
@@ -16,7 +15,8 @@ from ckv_core.metrics.intervals import (
     interval_note,
     mean_interval,
 )
-from ckv_core.metrics.joining import join, newest_of_each
+from ckv_core.metrics.joining import JoinedVariant, join, newest_of_each
+from ckv_core.metrics.ladder_means import ladder_means
 from ckv_core.metrics.layer_means import hidden_by_layer, reduction_by_layer
 from ckv_core.quantities import QUANTITIES
 
@@ -46,7 +46,7 @@ def print_results(results: Sequence[RunResult], answers: Sequence[str]) -> None:
     _print_distances(found)
     _print_budgets(found)
     _print_layers(found)
-    _print_ladders(results)
+    _print_ladders(joined.variants)
     print_bounds(found)
     _print_forced(found)
     _print_generation(found)
@@ -125,24 +125,25 @@ def _prompts(points: Sequence[tuple[Budget, Interval]]) -> str:
     return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
 
 
-def _print_ladders(results: Sequence[RunResult]) -> None:
-    """Shares of heads below the ladder's base, over the prompts."""
-    ladders = [ladder_of(result) for result in results]
-    if not all(ladders):
+def _print_ladders(variants: Sequence[JoinedVariant]) -> None:
+    """Each rung against the ladder's base, over the prompts."""
+    rungs = ladder_means(variants)
+    if not rungs:
         return
-    print(f"\nladder over {ladders[0][0].rung.spec}; heads below the base's L1")
-    rows = []
-    for rungs in zip(*ladders, strict=True):
-        shares = [each.better_heads for each in rungs if each.better_heads is not None]
-        heads = interval(mean_interval(shares), percent=True) if shares else "-"
-        ratios = [
-            each.final_hidden_l1 / ladder[0].final_hidden_l1
-            for each, ladder in zip(rungs, ladders, strict=True)
-            if ladder[0].final_hidden_l1
-        ]
-        final = interval(mean_interval(ratios)) if ratios else "-"
-        rows.append((rungs[0].rung.label, heads, final))
-    print_table(("rung", "heads below base", "final L1 / base's"), rows)
+    print(f"\nladder over {rungs[0].rung.spec}; heads below the base's L1")
+    print_table(
+        ("rung", "head L1", "heads below base", "final L1 / base's", "n"),
+        [
+            (
+                each.rung.label,
+                interval(each.head_l1),
+                interval(each.better_heads, percent=True),
+                interval(each.final_of_base),
+                str(each.n),
+            )
+            for each in rungs
+        ],
+    )
 
 
 def print_bounds(found: Sequence[Aggregate]) -> None:

@@ -55,11 +55,12 @@ def test_the_ladder(show) -> None:
     one = rungs(([4, 4, 4, 4], [3, 5, 5, 5], [3, 5, 5, 5], [1, 1, 1, 1]), (10, 8, 11, 2))
     two = rungs(([2, 2, 2, 2], [1, 1, 3, 3], [3, 3, 3, 3], [1, 1, 1, 5]), (20, 12, 24, 6))
     found = table(show(one, two), "ladder over snapkv:budget=64")
-    assert found == {
-        "base": {"heads below base": "-", "final L1 / base's": "1"},
-        "base, not pooled": {"heads below base": "37.5%", "final L1 / base's": "0.7"},
-        "stage 2, no norm": {"heads below base": "12.5%", "final L1 / base's": "1.15"},
-        "CriticalKV": {"heads below base": "87.5%", "final L1 / base's": "0.25"},
+    columns = ("head L1", "heads below base", "final L1 / base's", "n")
+    assert {rung: tuple(cells[each] for each in columns) for rung, cells in found.items()} == {
+        "base": ("3", "-", "1", "2"),
+        "base, not pooled": ("3.25", "37.5%", "0.7", "2"),
+        "stage 2, no norm": ("3.75", "12.5%", "1.15", "2"),
+        "CriticalKV": ("1.5", "87.5%", "0.25", "2"),
     }
 
 

@@ -14,6 +14,8 @@ from ckv_core.metrics.against_budget import budget_curves
 from ckv_core.metrics.intervals import aggregate
 from tests.core.test_averages import FINALS, runs
 from tests.core.test_intervals import run
+from tests.core.test_ladder_means import run as ladder_run
+from tests.core.test_ladder_means import rungs_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -76,6 +78,7 @@ def test_every_member_is_documented_and_nothing_else_is() -> None:
     keys = set(found)
     keys |= {f"variants.{key}" for key in found["variants"][0]}
     keys |= {f"curves.{key}" for key in found["curves"][0]}
+    keys |= {f"ladder.{key}" for key in written([ladder_run(0, *rungs_of(4))])["ladder"][0]}
     text = (ROOT / "docs" / "result_json.md").read_text(encoding="utf-8")
     section = text.partition("## Means over several prompts")[2].partition("\n## ")[0]
     told: set[str] = set()
