@@ -7,9 +7,8 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
-from ckv_core.engine.causal import causal_attention
+from ckv_core.engine.causal import causal_attention, sliding_attention
 from ckv_core.errors import RunCancelledError
 from ckv_core.events import Progress
 from ckv_core.knobs import KnobValue
@@ -176,14 +175,9 @@ class _PrefillContext:
             keys, values = states.keys[None, :, :end], states.values[None, :, :end]
             return causal_attention(query, keys, values, scaling)
         first = max(0, self.start - window + 1)  # earlier entries are seen by no new token
-        return functional.scaled_dot_product_attention(
-            query,
-            states.keys[None, :, first:end],
-            states.values[None, :, first:end],
-            attn_mask=visible(self.start, end, first, end, window, query.device),
-            scale=scaling,
-            enable_gqa=True,
-        )
+        keys, values = states.keys[None, :, first:end], states.values[None, :, first:end]
+        mask = visible(self.start, end, first, end, window, query.device)
+        return sliding_attention(query, keys, values, mask, scaling)
 
     def _allocate(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> LayerStates:
         """Room for a layer; on the CPU for all layers, before activations come and go around it."""
