@@ -89,7 +89,8 @@ def mean_head_l1(variant: VariantResult) -> float | None:
         return None
     heads = variant.perturbation.head_l1
     measured = heads[~np.isnan(heads)]
-    return float(measured.mean(dtype=np.float64)) if measured.size else None
+    with np.errstate(invalid="ignore"):  # a file may hold both infinities: NaN, as it should be
+        return float(measured.mean(dtype=np.float64)) if measured.size else None
 
 
 def _final(variant: VariantResult) -> float | None:
