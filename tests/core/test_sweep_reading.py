@@ -13,7 +13,7 @@ from ckv_core.errors import ConfigError
 from ckv_core.events import RunResult
 from ckv_core.records import ModelInfo, Perturbation, Receipt, VariantResult
 from ckv_core.sweep import DEFAULT_PARAMETERS, SweepGrid, estimate_seconds, sweep_cost
-from ckv_core.sweep_reading import FIGURES, alpha_optima, curves, known_figures
+from ckv_core.sweep_reading import FIGURES, alpha_optima, curves, known_figures, mean_head_l1
 from ckv_core.variants import VariantSpec
 from tests.made_up_models import model_info
 
@@ -218,3 +218,10 @@ def test_a_method_that_writes_out_a_default_is_no_second_method() -> None:
         ("64", "128"),
         ("0.25",),
     )
+
+
+def test_both_infinities_have_no_mean_and_no_warning():
+    heads = np.array([[-math.inf, math.inf, 0.0]], np.float32)
+    moved = Perturbation(head_l1=heads, base_head_l1=None, layer_hidden_l1=heads[:, 0], kl=0.0)
+    variant = VariantResult("snapkv", "SnapKV", "snapkv", critical=False, perturbation=moved)
+    assert math.isnan(mean_head_l1(variant))
