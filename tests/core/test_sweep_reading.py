@@ -223,5 +223,7 @@ def test_a_method_that_writes_out_a_default_is_no_second_method() -> None:
 def test_both_infinities_have_no_mean_and_no_warning():
     heads = np.array([[-math.inf, math.inf, 0.0]], np.float32)
     moved = Perturbation(head_l1=heads, base_head_l1=None, layer_hidden_l1=heads[:, 0], kl=0.0)
-    variant = VariantResult("snapkv", "SnapKV", "snapkv", critical=False, perturbation=moved)
+    variant = VariantResult(
+        spec="snapkv", label="SnapKV", method="snapkv", critical=False, perturbation=moved
+    )
     assert math.isnan(mean_head_l1(variant))
