@@ -194,3 +194,4 @@ def test_another_question_on_the_same_text_gives_the_run_of_a_fresh_runner(folde
     assert shared == read_fresh - read_again > 0
     assert shared % CHUNK == 0
     assert again.timings_ms["prefill"] > 0
+    assert memory.get("measured_peak", 0) <= memory["total"], "the copy is within the estimate"
