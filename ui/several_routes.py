@@ -10,6 +10,7 @@ from ckv_core.errors import CkvError
 from ui.aggregate import SeveralRuns, load_together
 from ui.charts.aggregate import AGGREGATE_CHARTS, means_csv, wins_csv
 from ui.charts.budget_means import budgets_csv
+from ui.charts.ladder_means import ladder_means_csv
 from ui.charts.layer_bands import layers_csv
 from ui.figure_routes import NO_CHART, figure_response
 from ui.route_answers import NO_STORE
@@ -17,6 +18,7 @@ from ui.services import Services
 
 TABLES: dict[str, Callable[[SeveralRuns], str]] = {
     "budgets": budgets_csv,
+    "ladder": ladder_means_csv,
     "layers": layers_csv,
     "means": means_csv,
     "wins": wins_csv,

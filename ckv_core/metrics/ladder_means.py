@@ -51,6 +51,11 @@ def ladder_means(variants: Sequence[JoinedVariant]) -> list[RungMeans]:
     return [_means(rung, pairs) for rung, pairs in rungs.items()]
 
 
+def has_ladder(variants: Sequence[JoinedVariant]) -> bool:
+    """Whether any prompt has one; draws no interval."""
+    return next(_ladders(variants), None) is not None
+
+
 def _ladders(variants: Sequence[JoinedVariant]) -> Iterator[tuple[RungResult, ...]]:
     prompts: dict[int, list[VariantResult]] = {}
     for each in variants:

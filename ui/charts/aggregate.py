@@ -12,6 +12,7 @@ from ui.charts.budget_means import BUDGET_CHART
 from ui.charts.chart import Chart, Choices, Control, no_controls
 from ui.charts.heads import as_head_grid, log2_ratio, ratio_grid
 from ui.charts.interval_bars import SHARE_TICKS, interval_bars, interval_subtitle, n_prompts
+from ui.charts.ladder_means import LADDER_CHART
 from ui.charts.layer_bands import LAYER_CHART
 from ui.charts.layout import BAR_PX, LEGEND_ROW_PX, new_figure
 from ui.charts.tables import csv_text, number
@@ -176,6 +177,7 @@ _ALL: tuple[Chart[SeveralRuns], ...] = (
     BUDGET_CHART,
     *map(_mean_chart, MAIN_FIGURES),
     LAYER_CHART,
+    LADDER_CHART,
     Chart(
         name="laboratory",
         title="Quantities of the laboratory",

@@ -1,11 +1,14 @@
 """The ablation ladder of a run: what each change does to heads and to the final layer."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import plotly.graph_objects as go
 
 from ckv_core.errors import ConfigError
 from ckv_core.events import RunResult
-from ckv_core.ladder import RungResult, ladder_of
+from ckv_core.ladder import Rung, RungResult, ladder_of
+from ckv_core.records import Float32Array
 from ui.charts.layout import LEGEND_ROW_PX, name_bars, new_figure
 from ui.charts.tables import csv_text, number
 from ui.palette import color_of
@@ -46,6 +49,17 @@ def ladder_figure(result: RunResult) -> go.Figure:
     base = rungs[0]
     shares = 100 * np.array([_shares(rung, base) for rung in rungs], np.float32)
     subtitle = f"Percent; n = {base.heads} heads, one prompt"
+    return ladder_bars([each.rung for each in rungs], shares, subtitle)
+
+
+def ladder_bars(rungs: Sequence[Rung], shares: Float32Array, subtitle: str) -> go.Figure:
+    """The bars of `ladder_figure`.
+
+    Args:
+        rungs: the base first.
+        shares: [rungs, 3] in percent; NaN leaves a bar out.
+        subtitle: what they are of.
+    """
     figure = new_figure("Ablation ladder", subtitle, legend_rows=len(_BARS))
     for at, ((name, pattern), values) in enumerate(zip(_BARS, shares.T, strict=True), start=1):
         figure.add_trace(
@@ -56,11 +70,11 @@ def ladder_figure(result: RunResult) -> go.Figure:
                 name=name,
                 marker={"color": color_of(at), "pattern": {"shape": pattern, **_PATTERN}},
                 text=["" if np.isnan(value) else f"{value:z.0f}" for value in values],
-                customdata=[rung.rung.change for rung in rungs],
+                customdata=[rung.change for rung in rungs],
                 hovertemplate=f"%{{customdata}}<br>{name}: %{{x:.1f}} %<extra></extra>",
             )
         )
-    name_bars(figure, [rung.rung.label for rung in rungs])
+    name_bars(figure, [rung.label for rung in rungs])
     rows = RUNG_PX * len(rungs) + LEGEND_ROW_PX * len(_BARS)
     figure.update_layout(height=120 + rows, bargap=0.25)
     return figure
