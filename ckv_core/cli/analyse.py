@@ -23,7 +23,7 @@ from ckv_core.errors import CkvError, ConfigError, PromptError
 _EPILOG = f"""\
 --prompts is JSON Lines: one object a line with "context" and, optionally, "question" and
 "answer"; other keys are passed over. --json writes one run a line, in the format of `compare`.
---means writes the means, intervals, heads won and budget curves as one JSON object.
+--means writes the means, intervals, heads won, layers, ladder and budget curves as one JSON object.
 Intervals are 95 % bootstrap intervals over prompts.
 
 {EXAMPLES}"""
