@@ -9,6 +9,7 @@ from ckv_core.ladder import Rung, RungResult, ladder_of
 from ckv_core.metrics.intervals import Interval, mean_interval
 from ckv_core.metrics.joining import JoinedVariant
 from ckv_core.records import VariantResult
+from ckv_core.sweep_reading import mean_head_l1
 
 Pair = tuple[RungResult, RungResult]  # a rung and its ladder's base, of one prompt
 
@@ -60,14 +61,21 @@ def _ladders(variants: Sequence[JoinedVariant]) -> Iterator[tuple[RungResult, ..
     prompts: dict[int, list[VariantResult]] = {}
     for each in variants:
         for prompt, variant in zip(each.prompts, each.variants, strict=True):
-            prompts.setdefault(prompt, []).append(variant)
+            if mean_head_l1(variant) is not None:
+                prompts.setdefault(prompt, []).append(variant)
+    without: set[frozenset[object]] = set()  # to look through 256 variants takes long
     for together in prompts.values():
+        looks = frozenset((variant.spec, variant.critical) for variant in together)
+        if looks in without:
+            continue
         try:
             found = ladder_of(RunResult(variants=together))
         except ConfigError:  # an imported SPEC that nobody can parse
-            continue
+            found = ()
         if found:
             yield found
+        else:
+            without.add(looks)
 
 
 def _means(rung: Rung, pairs: Sequence[Pair]) -> RungMeans:

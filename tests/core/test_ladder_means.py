@@ -71,6 +71,15 @@ def test_of_two_ladders_that_of_more_prompts_counts() -> None:
     assert {each.n for each in found} == {3}
 
 
+def test_a_prompt_whose_base_is_not_known_has_no_part() -> None:
+    base, *others = rungs_of(4)
+    nan = array([float("nan")] * 4)
+    unknown = replace(base, perturbation=measured(nan, 1, 1))
+    found = means(run(0, unknown, *others), run(1, base, *others), run(2, unknown, *others))
+    assert [(each.rung.label, each.n) for each in found] == [(r.label, 1) for r in RUNGS[:4]]
+    assert means(run(0, unknown, *others)) == []
+
+
 def test_the_file_of_means_has_the_rungs() -> None:
     results = [run(at, *rungs_of(4, at)) for at in range(2)]
     base, second, *_ = json.loads(json.dumps(means_json(results), allow_nan=False))["ladder"]
