@@ -239,9 +239,7 @@ def test_the_chain_is_drawn_and_written_of_covered_heads_with_their_count():
     found = take_together(runs)
     drawn = [AGGREGATE_CHARTS["laboratory"].figure(found, {"quantity": key}) for key in COVERED]
     assert [figure.data[0].x[0] for figure in drawn] == [0.5, 1.5, 3, 5]
-    assert {figure.layout.xaxis.title.text for figure in drawn} == {
-        "L1, sigma > 0.5"
-    }
+    assert {figure.layout.xaxis.title.text for figure in drawn} == {"L1, sigma > 0.5"}
     count = f"{3 * LAYERS} of {2 * LAYERS * QUERY_HEADS}"
     assert all(f"{count} heads" in figure.layout.yaxis.ticktext[0] for figure in drawn)
     lines = [line for line in means_csv(found).splitlines() if "theta, covered heads" in line]
