@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ckv_core.events import RunResult
+from ckv_core.metrics.known import mean_of_known
 from ckv_core.quantities import QUANTITIES, Quantity
 from ckv_core.records import VariantResult
 from ckv_core.sweep_reading import Curve, curves
@@ -28,10 +29,7 @@ class OracleSet:
 
 def mean_oracle(variant: VariantResult, name: str) -> float | None:
     """Mean over the heads of evictable layers of an oracle's head L1; None if not measured."""
-    heads = variant.analysis.get(name)
-    if heads is None or np.isnan(heads).all():
-        return None
-    return float(np.nanmean(heads, dtype=np.float64))
+    return mean_of_known(variant.analysis.get(name))
 
 
 def known_oracles(result: RunResult) -> list[Quantity]:

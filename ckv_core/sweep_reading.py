@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from ckv_core.events import RunResult
 from ckv_core.identity import Settings, identify
 from ckv_core.metrics.chain import over_half
+from ckv_core.metrics.known import mean_of_known
 from ckv_core.records import Float32Array, VariantResult
 from ckv_core.variants import spec_without
 
@@ -85,12 +86,7 @@ class AlphaOptimum:
 
 def mean_head_l1(variant: VariantResult) -> float | None:
     """Mean isolated head L1 over the heads of evictable layers; None if there is none."""
-    if variant.perturbation is None:
-        return None
-    heads = variant.perturbation.head_l1
-    measured = heads[~np.isnan(heads)]
-    with np.errstate(invalid="ignore"):  # a file may hold both infinities: NaN, as it should be
-        return float(measured.mean(dtype=np.float64)) if measured.size else None
+    return mean_of_known(variant.perturbation.head_l1 if variant.perturbation else None)
 
 
 def _final(variant: VariantResult) -> float | None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ckv_core.events import RunResult
+from ckv_core.metrics.known import mean_of_known
 from ckv_core.records import VariantResult
 
 Cell = dict[str, str]
@@ -45,10 +46,7 @@ NOT_YET = cell_of("–", "Not known yet, or not defined for this variant.")  # n
 
 def forced_mean(variant: VariantResult, name: str) -> float | None:
     """Mean over the positions of the full cache's text; None for that cache itself."""
-    values = variant.analysis.get(name)
-    if values is None or not np.isfinite(values).any() or variant.method == "full":
-        return None
-    return float(np.nanmean(values, dtype=np.float64))
+    return None if variant.method == "full" else mean_of_known(variant.analysis.get(name))
 
 
 def _forced_mean(name: str, *, as_share: bool) -> Callable[[RunResult, VariantResult], Cell]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ckv_core.metrics.known import mean_of_known
 from ckv_core.quantities import QUANTITIES
 from ckv_core.records import Float32Array, ModelInfo, VariantResult
 
@@ -94,10 +95,7 @@ def tightness_of(variant: VariantResult, kv_heads: int | None = None) -> Float32
 
 def mean_tightness(variant: VariantResult, kv_heads: int | None = None) -> float | None:
     """Mean of L1 / theta over heads; None if it is defined in none."""
-    found = tightness_of(variant, kv_heads)
-    if found is None or np.isnan(found).all():
-        return None
-    return float(np.nanmean(found, dtype=np.float64))
+    return mean_of_known(tightness_of(variant, kv_heads))
 
 
 def chain_of(variant: VariantResult, kv_heads: int | None = None) -> Float32Array | None:

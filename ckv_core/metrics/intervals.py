@@ -22,6 +22,7 @@ from ckv_core.metrics.chain import (
     shared_kv_heads,
 )
 from ckv_core.metrics.joining import Joined, JoinedVariant, join
+from ckv_core.metrics.known import mean_of_known
 from ckv_core.quantities import QUANTITIES
 from ckv_core.records import VariantResult
 from ckv_core.sweep_reading import FIGURES
@@ -262,13 +263,7 @@ def _alpha_note(variants: Sequence[VariantResult]) -> str | None:
 
 
 def _mean_of(name: str) -> Callable[[VariantResult], float | None]:
-    def read(variant: VariantResult) -> float | None:
-        array = variant.analysis.get(name)
-        if array is None or np.isnan(array).all():
-            return None
-        return float(np.nanmean(array, dtype=np.float64))
-
-    return read
+    return lambda variant: mean_of_known(variant.analysis.get(name))
 
 
 def _head_wins(variants: Sequence[VariantResult]) -> HeadWins | None:
