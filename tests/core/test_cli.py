@@ -137,7 +137,8 @@ def test_a_costly_sweep_asks_first_and_runs_when_told_to(capsys, context, monkey
     assert cli.main(["sweep", *arguments, "--yes", "--analyse", "bounds"]) == 0
     out = capsys.readouterr().out
     assert re.search(r"answer +Sigma over 0.5\n", out)
-    assert "budget of equal Sigma over 0.5 as snapkv" in out
+    assert "budget of equal KL as snapkv" in out
+    assert "budget of equal Sigma" not in out  # it says nothing of quality
 
 
 def test_a_large_model_asks_where_the_default_one_would_not(capsys, context, monkeypatch) -> None:
