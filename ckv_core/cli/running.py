@@ -54,7 +54,7 @@ def run(request: CompareRequest, loaded: "LoadedModel", load_ms: float) -> RunRe
                 show_progress(event)
             elif isinstance(event, RunFinished):
                 result.timings_ms = {"load": load_ms, **event.timings_ms}
-    except Exception as error:
+    except (MemoryError, RuntimeError) as error:  # torch has no class of its own on the CPU
         if is_out_of_memory(error):
             raise CkvError(OUT_OF_MEMORY) from None
         raise
