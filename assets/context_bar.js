@@ -63,4 +63,5 @@ document.addEventListener("input", onInput);
 onValue((value) => {
   counted.dataset.tone = str(value?.tone);
   setText(counted, str(value?.text));
+  document.dispatchEvent(new CustomEvent("ckv-tokens", { detail: Number(value?.tokens) || 0 }));
 });

@@ -49,7 +49,7 @@ function headCell(column) {
 function bodyCell(row, column, first) {
   const side = column.align === "left" ? "left" : "right";
   const text = make("span", { text: str(cellOf(row, column)?.text) || "–" });
-  const sign = first && Number.isInteger(row.marker) ? marker(row.marker) : null;
+  const sign = first && row.look ? marker(row.look) : null;
   const inner = sign ? make("span", { class: "ckv-name" }, sign, text) : text;
   return first
     ? make("th", { scope: "row", class: `ckv-${side}` }, inner)

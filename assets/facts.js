@@ -5,6 +5,6 @@ root.append(terms);
 onValue((value) => {
   terms.replaceChildren(...list(value?.rows).flatMap((row) => [
     make("dt", { text: str(row.label) }),
-    make("dd", { text: str(row.text) }),
+    make("dd", { dir: "auto", text: str(row.text) }),
   ]));
 });

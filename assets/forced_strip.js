@@ -13,9 +13,7 @@ class ForcedStrip {
     this.box = make("div", { class: "ckv-strip-cells", role: "listbox", tabindex: "0", "aria-orientation": "horizontal" });
     this.told = make("p", { class: "ckv-strip-told ckv-num", "aria-live": "polite" });
     this.detail = make("div", { class: "ckv-strip-detail", hidden: true });
-    this.node = make("div", { class: "ckv-strip", hidden: true },
-      make("p", { class: "ckv-hint", text: "Teacher-forced on the full cache's own text: bar height is KL, ✕ another first choice." }),
-      this.box, this.told, this.detail);
+    this.node = make("div", { class: "ckv-strip", hidden: true }, this.box, this.told, this.detail);
     this.box.addEventListener("keydown", (event) => this.onKey(event));
     this.box.addEventListener("focus", () => this.point(this.at));
     this.sight = new IntersectionObserver((entries) => {

@@ -48,6 +48,21 @@ class KeptApp {
     return this.variants[this.chosen];
   }
 
+  /** Where the reference answer stands in the compressed prompt. */
+  answerSpans() {
+    this.foundAnswers ??= this.answer.trim() ? this.prompt.occurrences(this.answer, this.positions) : [];
+    return this.foundAnswers;
+  }
+
+  /** Begin with the reference answer as the evidence; the address stays as it is. */
+  selectAnswer() {
+    const [span] = this.answerSpans();
+    if (!span) return null;
+    Object.assign(this, { span, answerAt: 0 });
+    this.redraw("overlay", "text", "panels");
+    return span[0];
+  }
+
   slotCount() {
     return this.shape.evictable.length * this.shape.heads;
   }
@@ -202,7 +217,7 @@ function differenceMap(app) {
   const pair = () => app.pair.map((at) => app.variants[at]);
   const { heads } = app.shape;
   return new HeatMap(app, {
-    kind: "layer", rows: () => app.shape.layers, rowName: String, ramp: () => app.diverging,
+    kind: "layer", rows: () => app.shape.layers, rowName: String, ramp: () => app.diverging, signed: true,
     label: () => `Difference: share of KV heads, ${pair().map((each) => str(each.label)).join(" minus ")}`,
     sample: (row, first, end) => {
       const [one, two] = pair();

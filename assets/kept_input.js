@@ -57,7 +57,7 @@ Object.assign(HeatMap.prototype, {
     if (!this.pointers.delete(event.pointerId)) return;
     if (this.gesture.moved < DRAG_PIXELS) {
       const cell = this.cellAt(event);
-      this.pick(cell.row, cell.position);
+      this.choose(cell.row, cell.position);
     }
     const [left] = this.pointers.values();
     if (left) this.gesture = { moved: Infinity, range: [...this.app.range], x: left.x, gap: null };
@@ -93,7 +93,7 @@ Object.assign(HeatMap.prototype, {
       "-": () => app.zoomTo(app.range, 2, at.position), 0: () => app.showRange(0, app.positions),
       PageUp: () => app.showRange(x0 - (x1 - x0) * 0.8, x1 - x0),
       PageDown: () => app.showRange(x0 + (x1 - x0) * 0.8, x1 - x0),
-      Enter: () => this.pick(at.row, at.position), " ": () => this.pick(at.row, at.position),
+      Enter: () => this.choose(at.row, at.position), " ": () => this.choose(at.row, at.position),
       Escape: () => app.clear(),
     };
     if (event.ctrlKey || event.metaKey || event.altKey) return;

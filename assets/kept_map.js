@@ -15,7 +15,8 @@ function niceStep(span, ticks) {
  *
  * `options`: rows, label(), sample(row, first, end) -> ramp step, ramp() -> pixels, rowName,
  * hatched(row), describe(row, position, first, end) -> text, layerOf(row), pick(row, position),
- * marks() -> {window, sinks}. `app` is the shared state of all views.
+ * marks() -> {window, sinks}, signed: whether cells below 0 get a line, which no grey print loses.
+ * `app` is the shared state of all views.
  */
 class HeatMap {
   constructor(app, options) {
@@ -25,6 +26,7 @@ class HeatMap {
     this.tip = make("div", { class: "ckv-map-tip", hidden: true, "aria-hidden": "true" });
     this.box = make("div", { class: "ckv-map" }, this.base, this.top, this.tip);
     this.cells = document.createElement("canvas");
+    this.signs = options.signed ? document.createElement("canvas") : null;
     this.listen();
     new ResizeObserver(() => app.later("resize", () => app.redraw("heat"))).observe(this.box);
   }
@@ -56,6 +58,7 @@ class HeatMap {
     pen.clearRect(0, 0, this.base.width, this.base.height);
     pen.imageSmoothingEnabled = false;
     pen.drawImage(this.cells, 0, 0, columns, plot.rows, plot.x, plot.y, plot.w, plot.h);
+    if (this.signs) this.drawSigns(pen);
     this.hatch(pen);
     this.axes(pen);
     this.top.setAttribute("aria-label", `${this.label()}. Positions ${whole(x0)} to ${whole(x1 - 1)}. Arrow keys move a cursor, plus and minus zoom, Enter picks.`);
@@ -64,23 +67,36 @@ class HeatMap {
 
   paintCells(x0, x1, columns) {
     const { rows } = this.plot;
-    if (this.cells.width < columns || this.cells.height !== rows) {
-      this.cells.width = columns;
-      this.cells.height = rows;
-    }
-    const pen = this.cells.getContext("2d");
-    const image = pen.createImageData(columns, rows);
-    const pixels = new Uint32Array(image.data.buffer);
-    const ramp = this.ramp();
+    const [cells, signs] = [this.cells, this.signs].map((canvas) => canvas && pixelsOf(canvas, columns, rows));
+    const { pixels } = cells;
+    const [ramp, lines] = [this.ramp(), signLines()];
     const span = x1 - x0;
     for (let row = 0; row < rows; row += 1) {
       for (let column = 0; column < columns; column += 1) {
         const first = x0 + Math.floor((span * column) / columns);
         const end = x0 + Math.floor((span * (column + 1)) / columns);
-        pixels[row * columns + column] = ramp[this.sample(row, first, end)];
+        const step = this.sample(row, first, end);
+        pixels[row * columns + column] = ramp[step];
+        if (signs) signs.pixels[row * columns + column] = lines[step];
       }
     }
-    pen.putImageData(image, 0, 0);
+    cells.put();
+    signs?.put();
+  }
+
+  /** A line through the middle of every cell below 0. */
+  drawSigns(pen) {
+    const { plot, columns } = this;
+    const each = plot.h / plot.rows;
+    for (let row = 0; row < plot.rows; row += 1) {
+      pen.drawImage(this.signs, 0, row, columns, 1, plot.x, Math.round(plot.y + (row + 0.5) * each), plot.w, 1);
+    }
+  }
+
+  /** Pick a cell, and bring its token into view in the text. */
+  choose(row, position) {
+    this.pick(row, position);
+    this.app.text.reveal(position);
   }
 
   hatch(pen) {
@@ -170,10 +186,17 @@ class HeatMap {
 
   band(pen, first, end, color, y, height) {
     const x = this.xOf(first);
+    const width = Math.max(2, this.xOf(end) - x);
+    if (height > 20) {
+      // Two-tone edges, seen on every colour of the ramp.
+      for (const [line, ink] of [[3, "#ffffff"], [1.5, color]]) {
+        Object.assign(pen, { strokeStyle: ink, lineWidth: line });
+        pen.strokeRect(x - 1, y, width + 2, height);
+      }
+      return;
+    }
     pen.fillStyle = color;
-    pen.globalAlpha = height > 20 ? 0.4 : 1;
-    pen.fillRect(x, y, Math.max(2, this.xOf(end) - x), height);
-    pen.globalAlpha = 1;
+    pen.fillRect(x, y, width, height);
   }
 
   /** A two-tone line, seen on every colour of the ramp. */

@@ -1,7 +1,7 @@
 // Tables and grids beside the maps: evidence of a span, one token's slots, share per layer.
 
 function variantCell(variant) {
-  return make("th", { scope: "row" }, make("span", { class: "ckv-name" }, marker(variant.index), make("span", { text: str(variant.label) })));
+  return make("th", { scope: "row" }, make("span", { class: "ckv-name" }, marker(variant.look), make("span", {}, ...specParts(variant.label))));
 }
 
 function headRow(...titles) {
@@ -11,31 +11,23 @@ function headRow(...titles) {
 
 const numberCell = (text) => make("td", { class: "ckv-num ckv-right", text });
 
-/** Held share per layer as bars, the share by chance as a tick on each; layers left to right. */
+/** Kept share per layer as bars, the share expected at random as a tick on each; layers left to right. */
 function layerBars(variant, found) {
   const [width, height] = [Math.max(40, found.layers.length * 4), 26];
-  const svg = document.createElementNS(SVG, "svg");
-  const shape = (tag, fields) => {
-    const node = document.createElementNS(SVG, tag);
-    Object.entries(fields).forEach(([name, value]) => node.setAttribute(name, value));
-    svg.append(node);
-    return node;
-  };
-  svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
-  svg.setAttribute("width", width);
-  svg.setAttribute("height", height);
-  svg.setAttribute("role", "img");
-  svg.setAttribute("aria-label", `${str(variant.label)}, held by layer: ${found.layers.map((each) => `${each.layer}: ${percent(each.held)}`).join(", ")}`);
+  const svg = shape("svg", {
+    viewBox: `0 0 ${width} ${height}`, width, height, role: "img",
+    "aria-label": `${str(variant.label)}, kept by layer: ${found.layers.map((each) => `${each.layer}: ${percent(each.held)}`).join(", ")}`,
+  });
   const step = width / Math.max(1, found.layers.length);
   found.layers.forEach((each, at) => {
     const bar = shape("rect", {
-      x: at * step, width: Math.max(1, step - 1), fill: colorOf(variant.index),
+      x: at * step, width: Math.max(1, step - 1), fill: str(variant.look.color),
       y: height - each.held * height, height: each.held * height,
     });
-    const title = document.createElementNS(SVG, "title");
-    title.textContent = `layer ${each.layer}: ${percent(each.held)}, by chance ${percent(each.chance)}`;
+    const title = shape("title", {});
+    title.textContent = `layer ${each.layer}: kept ${percent(each.held)}, expected at random ${percent(each.chance)}`;
     bar.append(title);
-    shape("rect", { x: at * step, width: step, y: height - each.chance * height - 1, height: 1, class: "ckv-chance" });
+    svg.append(bar, shape("rect", { x: at * step, width: step, y: height - each.chance * height - 1, height: 1, class: "ckv-chance" }));
   });
   return svg;
 }
@@ -71,16 +63,14 @@ function saveEvidence(app, first, end) {
 function evidencePicture(app, first, end, { backgroundColor: ground, color }) {
   const [width, left, row] = [720, 16, 76];
   const height = 48 + row * app.variants.length;
-  const node = (tag, fields, text = "") => {
-    const made = document.createElementNS(SVG, tag);
-    Object.entries(fields).forEach(([name, value]) => made.setAttribute(name, value));
-    made.textContent = text;
-    return made;
+  const write = (y, size, text) => {
+    const line = shape("text", { x: left, y, fill: color, "font-size": size, "font-family": "system-ui, sans-serif" });
+    line.textContent = text;
+    return line;
   };
-  const write = (y, size, text) => node("text", { x: left, y, fill: color, "font-size": size, "font-family": "system-ui, sans-serif" }, text);
-  const picture = node("svg", { xmlns: SVG, width, height, viewBox: `0 0 ${width} ${height}` });
-  picture.append(node("rect", { width, height, fill: ground }),
-    write(26, 14, `Share of tokens ${first}–${end - 1} held, by evictable layer; line: by chance`));
+  const picture = shape("svg", { xmlns: SVG, width, height, viewBox: `0 0 ${width} ${height}` });
+  picture.append(shape("rect", { width, height, fill: ground }),
+    write(26, 14, `Share of tokens ${first}–${end - 1} kept, by evictable layer; line: expected at random`));
   app.variants.forEach((variant, at) => {
     const found = variant.kept.evidence(first, end, variant);
     const bars = layerBars(variant, found);
@@ -88,7 +78,7 @@ function evidencePicture(app, first, end, { backgroundColor: ground, color }) {
     Object.entries({ ...box, y: top + 20 }).forEach(([name, value]) => bars.setAttribute(name, value));
     bars.querySelectorAll(".ckv-chance").forEach((line) => line.setAttribute("fill", color));
     picture.append(write(top + 14, 12, `${str(variant.label)}: ${percent(found.mean)}`), bars,
-      node("rect", { x: left, y: top + 64, width: width - 2 * left, height: 1, fill: color, opacity: 0.4 }));
+      shape("rect", { x: left, y: top + 64, width: width - 2 * left, height: 1, fill: color, opacity: 0.4 }));
   });
   return { text: new XMLSerializer().serializeToString(picture), width, height };
 }
@@ -109,7 +99,7 @@ async function saveEvidencePicture(app, first, end, format, look) {
   setTimeout(() => URL.revokeObjectURL(url), 1000);
 }
 
-/** Who still holds a span: the part of it inside the compressed prompt is judged. */
+/** Who still keeps a span: the part of it inside the compressed prompt is judged. */
 function evidenceRow(variant, first, end) {
   const found = variant.kept.evidence(first, end, variant);
   const times = found.chance > 0 ? `${(found.mean / found.chance).toFixed(found.mean / found.chance < 10 ? 2 : 0)}×` : "–";
@@ -122,13 +112,13 @@ function evidenceRow(variant, first, end) {
 /** Step through the places where the reference answer stands in the compressed prompt. */
 function answerButton(app) {
   if (!app.answer.trim()) return null;
-  app.answerSpans ??= app.prompt.occurrences(app.answer, app.positions);
-  const count = app.answerSpans.length;
+  const spans = app.answerSpans();
+  const count = spans.length;
   if (count === 0) return make("p", { class: "ckv-hint", text: "The reference answer does not occur in the compressed prompt." });
   const go = () => {
     app.answerAt = ((app.answerAt ?? -1) + 1) % count;
-    app.selectSpan(...app.answerSpans[app.answerAt]);
-    app.text.reveal(app.answerSpans[app.answerAt][0]);
+    app.selectSpan(...spans[app.answerAt]);
+    app.text.reveal(spans[app.answerAt][0]);
   };
   const place = app.answerAt === undefined ? `${count === 1 ? "1 place" : `${whole(count)} places`}` : `${app.answerAt + 1} of ${count}`;
   return make("button", { type: "button", class: "ckv-button", text: `Find the reference answer (${place})`, onclick: go });
@@ -139,18 +129,19 @@ function drawEvidence(app, box) {
   const answer = answerButton(app);
   const show = (...parts) => box.replaceChildren(...parts.filter(Boolean));
   if (!app.span) {
-    show(title, answer, make("p", { class: "ckv-hint", text: "Search, drag over the text, or click one token and Shift-click another: then see which variants still hold that span." }));
+    const way = byTouch("Search, or tap a token, then “Select from here”, then another", "Search, drag over the text, or click one token and Shift-click another");
+    show(title, answer, make("p", { class: "ckv-hint", text: `${way}: then see which variants still keep that span.` }));
     return;
   }
   const [first, end] = app.span;
   const words = app.prompt.pieces.slice(first, Math.min(end, first + 24)).join("").trim();
   const judged = Math.min(end, app.positions);
-  const line = make("p", { class: "ckv-quote" }, make("q", { text: words + (end - first > 24 ? " …" : "") }));
+  const line = make("p", { class: "ckv-quote" }, make("q", { dir: "auto", text: words + (end - first > 24 ? " …" : "") }));
   const where = make("p", { class: "ckv-subdued ckv-num", text: `tokens ${whole(first)}–${whole(end - 1)} (${whole(end - first)})` });
   const clear = make("button", { type: "button", class: "ckv-button ckv-quiet", text: "Clear", onclick: () => app.clear() });
   const save = make("button", {
     type: "button", class: "ckv-button ckv-quiet", text: "CSV", "aria-label": "Evidence by layer as CSV",
-    title: "Slots held of the span by variant and layer", onclick: () => saveEvidence(app, first, judged),
+    title: "Slots of the span kept, by variant and layer", onclick: () => saveEvidence(app, first, judged),
   });
   const pictures = ["png", "svg"].map((format) => make("button", {
     type: "button", class: "ckv-button ckv-quiet", text: format.toUpperCase(), "aria-label": `Evidence by layer as ${format.toUpperCase()}`,
@@ -163,12 +154,12 @@ function drawEvidence(app, box) {
     return;
   }
   const table = make("table", { class: "ckv-table ckv-tight" },
-    make("caption", { class: "ckv-offscreen", text: "Share of the selected span that each variant holds" }),
-    headRow(["Variant"], ["held", "Mean share of (layer, KV head) slots that keep a token of the span"],
-      ["whole", "Slots that keep every token of the span"],
-      ["chance", "Share that this budget would hold if all but the protected entries lay anywhere with equal odds"],
-      ["ratio", "Held share against the share by chance"],
-      ["by layer", "Held share of each evictable layer; the line is the share by chance"],
+    make("caption", { class: "ckv-offscreen", text: "Share of the selected span that each variant keeps" }),
+    headRow(["Variant"], ["kept", "Mean share of (layer, KV head) slots that keep a token of the span"],
+      ["heads keeping all", "(layer, KV head) pairs that keep every token of the span"],
+      ["expected at random", "Share that this budget would keep if all but the protected entries lay anywhere with equal odds"],
+      ["against random", "Kept share / the share expected at random"],
+      ["by layer", "Kept share of each evictable layer; the line is the share expected at random"],
       ["diverges", "First generated token that differs from the full cache's"]),
     make("tbody", {}, ...app.variants.map((variant) => evidenceRow(variant, first, judged))));
   show(head, answer, line, where, make("div", { class: "ckv-scroll", tabindex: "0", role: "region", "aria-label": "Evidence table" }, table));
@@ -209,7 +200,7 @@ function slotGrid(app, variant) {
   const kept = variant.kept.slotsKeeping(app.token);
   canvas.setAttribute("aria-label", `${str(variant.label)} keeps this token in ${kept} of ${app.slotCount()} slots: layers down, KV heads across`);
   return make("figure", { class: "ckv-slots" },
-    make("figcaption", {}, make("span", { class: "ckv-name" }, marker(variant.index), make("span", { text: str(variant.label) })),
+    make("figcaption", {}, make("span", { class: "ckv-name" }, marker(variant.look), make("span", { text: str(variant.label) })),
       make("span", { class: "ckv-num ckv-subdued", text: `${kept} / ${app.slotCount()}` })),
     canvas);
 }
@@ -217,16 +208,16 @@ function slotGrid(app, variant) {
 function drawToken(app, box) {
   const title = make("h3", { text: "Token" });
   if (app.token === null) {
-    box.replaceChildren(title, make("p", { class: "ckv-hint", text: "Click a token in the text or a cell of a map to see its layer × KV head grid in every variant." }));
+    box.replaceChildren(title, make("p", { class: "ckv-hint", text: `${byTouch("Tap", "Click")} a token in the text or a cell of a map to see its layer × KV head grid in every variant.` }));
     return;
   }
   const extend = make("button", {
     type: "button", class: "ckv-button ckv-quiet", "aria-pressed": String(app.extending),
-    text: "Select from here", title: "The next token you click ends the span",
+    text: "Select from here", title: "The next token you choose ends the span",
     onclick: () => { app.extending = !app.extending; app.redraw("panels"); },
   });
   const head = make("div", { class: "ckv-panel-head" }, title, extend);
-  const name = make("p", { class: "ckv-quote" }, make("q", { text: app.prompt.pieces[app.token] }), ` token ${whole(app.token)}, layer ${app.layer} framed`);
+  const name = make("p", { class: "ckv-quote" }, make("q", { dir: "auto", text: app.prompt.pieces[app.token] }), ` token ${whole(app.token)}, layer ${app.layer} framed`);
   if (app.token >= app.positions) {
     box.replaceChildren(head, name, make("p", { class: "ckv-hint", text: "Read after eviction: every variant keeps it." }));
     return;

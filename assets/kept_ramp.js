@@ -19,12 +19,19 @@ function rampOf(stops) {
   return ramp;
 }
 
-/** Diverging stops for the theme: in the dark the middle is dark and the ends are light. */
-function divergingStops() {
-  const stops = PALETTE.diverging;
-  if (!isDark()) return stops;
-  const middle = stops.length >> 1;
-  return [...stops.slice(0, middle).reverse(), "#1a2332", ...stops.slice(middle + 1).reverse()];
+/** Step of the ramp -> pixel of the line that marks it: none from the middle on. */
+function signLines() {
+  const [ink, ground] = isDark() ? [0xffffffff, 0xff271811] : [0xff271811, 0xffffffff];
+  const middle = RAMP_STEPS / 2;
+  return Uint32Array.from({ length: RAMP_STEPS }, (_, step) => (step >= middle ? 0 : step < middle / 2 ? ground : ink));
+}
+
+/** The pixels of a canvas that is at least this wide, as words, and how to put them there. */
+function pixelsOf(canvas, columns, rows) {
+  if (canvas.width < columns || canvas.height !== rows) Object.assign(canvas, { width: columns, height: rows });
+  const pen = canvas.getContext("2d");
+  const image = pen.createImageData(columns, rows);
+  return { pixels: new Uint32Array(image.data.buffer), put: () => pen.putImageData(image, 0, 0) };
 }
 
 // Most entries are evicted, so shares near zero matter most: the square root spreads them.

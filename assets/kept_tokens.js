@@ -54,7 +54,7 @@ function mapsGrid(app) {
   app.variants.forEach((variant, at) => {
     const map = layerMap(app, variant, at);
     const panel = make("figure", { class: "ckv-panel ckv-map-panel", "data-variant": String(variant.index) },
-      make("figcaption", {}, make("span", { class: "ckv-name" }, marker(variant.index), make("span", { title: str(variant.spec) }, ...specParts(variant.label))),
+      make("figcaption", {}, make("span", { class: "ckv-name" }, marker(variant.look), make("span", { title: str(variant.spec) }, ...specParts(variant.label))),
         make("span", { class: "ckv-num ckv-subdued", text: `${percent(variant.kept.share())} kept` })), map.box);
     app.views.push((due) => {
       if (due.has("heat")) {
@@ -80,7 +80,7 @@ function differencePanel(app) {
     app.pair[at] = chosen;
     app.redraw("heat");
   });
-  const scale = legend("", [[0, "only second"], [0.5, "same"], [1, "only first"]]);
+  const scale = legend("", [[0, "only second (line)"], [0.5, "same"], [1, "only first"]]);
   app.views.push((due) => { if (due.has("heat")) scale.paint(divergingStops()); });
   const panel = extraMap(app, differenceMap(app),
     make("strong", { text: "Difference" }), chooser(0), make("span", { text: "minus" }), chooser(1), scale.node);
@@ -163,17 +163,20 @@ function sidePanels(app) {
 function build(app) {
   const text = new TextView(app);
   app.text = text;
-  const hint = make("p", { class: "ckv-hint", text: "Ctrl + wheel zooms (the wheel alone once a map has the focus); drag pans; click picks a token; arrow keys move a cursor." });
+  const hint = make("p", { class: "ckv-hint", text: byTouch("Two fingers zoom; one finger moves along the prompt; a tap picks a token and shows it in the text below.",
+    "Ctrl + wheel zooms (the wheel alone once a map has the focus); drag pans; a click picks a token and shows it in the text below; arrow keys move a cursor.") });
   stage.replaceChildren(
     toolbar(app), mapsGrid(app), hint,
     make("div", { class: "ckv-pair" }, app.variants.length > 1 ? differencePanel(app) : null, headsPanel(app)),
     make("div", { class: "ckv-reading" }, textPanel(app, text), sidePanels(app)),
     make("details", { class: "ckv-panel ckv-share" }, make("summary", { text: "Kept share per layer, as a table" }), shareTable(app)));
-  const goal = app.applyHash();
-  if (goal !== null && goal !== undefined) text.reveal(goal);
+  const goal = app.applyHash() ?? app.selectAnswer();
+  if (goal !== null) text.reveal(goal);
 }
 
-function say(text, retry) {
+/** `nothing`: there is nothing to fetch; a page hides that of a run that is over. */
+function say(text, { retry = null, nothing = false } = {}) {
+  notice.classList.toggle("ckv-coming", !nothing);
   notice.replaceChildren(make("span", { text }), ...(retry ? [button("Try again", "Fetch the kept tokens again", retry)] : []));
   notice.hidden = text === "";
 }
@@ -198,7 +201,7 @@ async function load(value) {
     if (signal.aborted) return;
     stage.replaceChildren();
     element.dataset.state = "failed";
-    say(`The kept tokens could not be fetched: ${error.message}.`, () => load(value));
+    say(`The kept tokens could not be fetched: ${error.message}.`, { retry: () => load(value) });
   }
 }
 
@@ -244,7 +247,7 @@ onValue((value) => {
   current = null;
   stage.replaceChildren();
   element.dataset.state = "empty";
-  say("Which entries each variant keeps appears here once selection is done.");
+  say("Which entries each variant keeps appears here once selection is done.", { nothing: true });
 });
 
 window.addEventListener("hashchange", () => {

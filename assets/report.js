@@ -76,11 +76,9 @@ function drawDefinitions(blocks) {
 
 function draw(page) {
   document.title = `${page.title} – CriticalKV Lab`;
-  const links = [...page.sections, { name: "definitions", heading: "Definitions" }].map(({ name, heading }) =>
-    make("a", { class: "ckv-link", href: `#${name}`, text: heading }));
-  root.replaceChildren(make("header", { class: "ckv-report-head" },
-    make("h1", { text: page.title }), make("p", { class: "ckv-subdued", text: page.subtitle }),
-    make("nav", { class: "ckv-run-links", "aria-label": "Sections" }, ...links)));
+  root.replaceChildren(
+    make("header", {}, make("h1", { text: page.title }), make("p", { class: "ckv-subdued", text: page.subtitle })),
+    new SectionLinks(() => [...root.querySelectorAll("section > h2")]).node);
   page.sections.forEach(drawSection);
   drawDefinitions(page.definitions);
   document.body.dataset.drawn = "1";

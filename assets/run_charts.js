@@ -46,6 +46,20 @@ function withWholeTitle(layout, width) {
   };
 }
 
+/** The figure in the page's theme: what diverges has the page's ground in its middle. */
+function themed(figure) {
+  const stops = divergingStops();
+  const scale = stops.map((color, at) => [at / (stops.length - 1), color]);
+  const data = list(figure.data).map((trace) => {
+    if (trace.meta === "diverging") return { ...trace, colorscale: scale };
+    if (trace.meta !== "sign" || !isDark()) return trace;
+    const { line } = trace.marker;
+    const [[, one], [, two]] = line.colorscale;
+    return { ...trace, marker: { ...trace.marker, line: { ...line, colorscale: [[0, two], [1, one]] } } };
+  });
+  return { ...figure, data };
+}
+
 function save(url, name) {
   make("a", { href: url, download: name }).click();
 }
@@ -122,9 +136,7 @@ class Panel {
       const figure = await answer.json();
       if (address !== this.drawn) return;
       this.figure = figure;
-      const layout = withWholeTitle(figure.layout, this.plot.clientWidth);
-      this.plot.style.minHeight = `${layout.height}px`;
-      await plotly.react(this.plot, figure.data, layout, { responsive: true, displayModeBar: false });
+      await this.paint(plotly);
       const { title } = figure.layout;
       this.plot.setAttribute("aria-label", [title?.text, title?.subtitle?.text].filter(Boolean).join(". "));
       this.node.dataset.drawn = address;
@@ -136,9 +148,16 @@ class Panel {
     }
   }
 
+  async paint(plotly) {
+    const { data, layout: asked } = themed(this.figure);
+    const layout = withWholeTitle(asked, this.plot.clientWidth);
+    this.plot.style.minHeight = `${layout.height}px`;
+    await plotly.react(this.plot, data, layout, { responsive: true, displayModeBar: false });
+  }
+
   /** In the page's colours: the chart itself is grey and transparent. A file has no web font. */
   async download(format) {
-    const { data, layout } = this.figure;
+    const { data, layout } = themed(this.figure);
     const { backgroundColor: ground, color } = getComputedStyle(this.node);
     const width = Math.max(700, this.plot.clientWidth);
     const plotly = await loadPlotly();
@@ -162,7 +181,8 @@ onValue((value) => {
   setText(heading, str(value?.heading));
   words.hidden = !value?.heading;
   empty.hidden = charts.length > 0;
-  setText(words, str(value?.text));
+  const told = withTerms(value?.heading ? value.text : "");
+  if (words.textContent !== told.map((part) => part.textContent ?? part).join("")) words.replaceChildren(...told);
   setText(empty, str(value?.text));
   grid.hidden = charts.length === 0;
   const names = new Set(charts.map((chart) => chart.name));
@@ -178,3 +198,8 @@ onValue((value) => {
     panel.update(chart, value);
   });
 });
+
+new MutationObserver(() => {
+  if (!element.isConnected) return;
+  for (const panel of panels.values()) if (panel.figure) loadPlotly().then((plotly) => panel.paint(plotly));
+}).observe(document.body, { attributes: true, attributeFilter: ["class"] });

@@ -1,4 +1,5 @@
-// Saved runs side by side: differing settings, figures, then tokens and kept sets per variant.
+// Saved runs side by side: figures, differing settings, then tokens and kept sets per variant.
+// Variants are paired by method; what the runs of a pair do not have in common stands with them.
 
 const name = (index) => String.fromCharCode(65 + index);
 const heading = (text) => make("h3", { text });
@@ -15,7 +16,7 @@ function grid(label, head, rows) {
 
 function generated(tokens, differs) {
   const marked = new Set(differs);
-  return make("p", { class: "ckv-generated" }, ...list(tokens).map((text, at) =>
+  return make("p", { class: "ckv-generated", dir: "auto" }, ...list(tokens).map((text, at) =>
     marked.has(at) ? make("mark", { class: "ckv-differs", text: str(text), title: `Token ${at + 1} differs` }) : document.createTextNode(str(text))));
 }
 
@@ -37,9 +38,20 @@ function kept(other, base) {
     make("details", {}, make("summary", { text: "Overlap (Jaccard) per layer" }), grid("Overlap per layer", ["Layer", "Jaccard"], rows)));
 }
 
+/** What each run has of its own where the settings differ. */
+function differing(texts) {
+  return list(texts).flatMap((text, at) => (text ? [`${name(at)}: ${text}`] : []));
+}
+
+/** Variants that no other run has anything like. */
+function footnote(alone) {
+  return make("p", { class: "ckv-hint ckv-alone" }, `Only in ${name(alone.run)}: `,
+    ...list(alone.specs).flatMap((spec, at) => [at ? ", " : null, make("code", { class: "ckv-spec", text: str(spec) })]), ".");
+}
+
 function variant(row) {
   const others = list(row.others);
-  const parts = others.length === 0 ? [make("p", { class: "ckv-subdued", text: `Only in ${name(row.base)}.` })] : [
+  const parts = [
     make("p", { class: "ckv-subdued", text: `Generated in ${name(row.base)}:` }), generated(row.tokens, []),
     ...others.flatMap((other) => [
       make("p", { text: other.first === null
@@ -47,10 +59,11 @@ function variant(row) {
         : `${name(other.run)} against ${name(row.base)}: the first differing token is number ${other.first + 1}; tokens that differ are underlined.` }),
       other.first === null ? null : generated(other.tokens, other.differs),
       kept(other, row.base)])];
-  const same = others.length > 0 && others.every((other) => other.first === null && (!other.kept || other.kept.equal));
+  const same = others.every((other) => other.first === null && (!other.kept || other.kept.equal));
   return make("details", { class: "ckv-panel", open: !same },
-    make("summary", {}, make("strong", { text: str(row.label) }), " ", make("span", { class: "ckv-hint", text: same ? "equal" : others.length ? "differs" : "not in all" }),
-      make("code", { class: "ckv-spec", text: str(row.spec) })), ...parts.filter(Boolean));
+    make("summary", {}, make("strong", { text: str(row.label) }), " ", make("span", { class: "ckv-hint", text: same ? "equal" : "differs" }),
+      make("code", { class: "ckv-spec", text: str(row.spec) }),
+      differing(row.differs).length ? make("span", { class: "ckv-hint", text: ` ${differing(row.differs).join("; ")}` }) : null), ...parts.filter(Boolean));
 }
 
 onValue((value) => {
@@ -58,14 +71,17 @@ onValue((value) => {
   const runs = list(value.runs);
   const names = runs.map((_, index) => name(index));
   const settings = list(value.settings);
-  const figures = list(value.figures).flatMap((row) => [[row.spec], ...["Kept entries", "Agreement", "KL (nats)", "Final hidden L1"].map(
-    (figure, at) => [figure, ...row.cells.map((cells) => cells[at])])]);
+  const figures = list(value.figures).flatMap((row) => [[row.spec],
+    ...(list(row.differs).some(Boolean) ? [["Differs in", ...row.differs.map((text) => text || "–")]] : []),
+    ...list(value.figure_names).map((figure, at) => [figure, ...row.cells.map((cells) => cells[at])])]);
   root.replaceChildren(
     make("ul", { class: "ckv-compared" }, ...runs.map((run, index) => make("li", {}, `${name(index)}: `,
       make("a", { class: "ckv-link", href: `/run?id=${encodeURIComponent(run.slug)}`, text: str(run.title) || run.slug }), ` (${run.state})`))),
+    heading("Figures"),
+    figures.length ? grid("Figures", ["Variant and figure", ...names], figures) : make("p", { text: "These runs have no method in common." }),
+    ...list(value.alone).map(footnote),
     heading("Settings that differ"),
     settings.length ? grid("Settings that differ", ["Setting", ...names], settings.map((row) => [row.name, ...row.values])) : make("p", { text: "None: these runs were asked the same and ran on the same versions." }),
     heading(value.same_prompt ? "Variants, token by token" : "Variants"),
-    ...(value.same_prompt ? list(value.variants).map(variant) : [make("p", { text: value.same_prompt === null ? "One of these runs has no tokens yet." : "The prompts differ, so tokens cannot be set against one another; the figures can." })]),
-    heading("Figures"), grid("Figures", ["Variant and figure", ...names], figures));
+    ...(value.same_prompt ? list(value.variants).map(variant) : [make("p", { text: value.same_prompt === null ? "One of these runs has no tokens yet." : "The prompts differ, so tokens cannot be set against one another; the figures can." })]));
 });

@@ -12,7 +12,7 @@ async function answerOf(url, options) {
   }
   if (answer.ok) return answer;
   const known = await answer.json().catch(() => null);
-  throw new Error(str(known?.told) || `The app refused this (status ${answer.status}); reload the page and try again.`);
+  throw new Error(str(known?.told ?? known?.error) || `The app refused this (status ${answer.status}); reload the page and try again.`);
 }
 
 function save(blob, name) {
@@ -28,7 +28,7 @@ class RunFiles {
   constructor(imported) {
     this.most = Infinity;
     this.told = make("p", { class: "ckv-notice", role: "status" });
-    const picker = make("input", { type: "file", accept: ".zip,.json", class: "ckv-offscreen", tabindex: "-1", "aria-hidden": "true", "data-import": true });
+    const picker = make("input", { type: "file", accept: ".zip,.json,.jsonl", class: "ckv-offscreen", tabindex: "-1", "aria-hidden": "true", "data-import": true });
     this.button = make("button", { type: "button", class: "ckv-button", text: "Import runs", onclick: () => picker.click() });
     picker.addEventListener("change", async () => {
       const file = picker.files[0];

@@ -29,6 +29,7 @@ function filterForm(query, choices) {
     pick("tag", "Tag", choices.tags),
     pick("state", "State", choices.states),
     pick("kind", "Kind", ["compare", "sweep"]),
+    pick("answer", "Answer", ["kept", "lost"]),
     input("since", "From day (UTC)", { type: "date" }),
     input("until", "To day (UTC)", { type: "date" }),
     pick("pinned", "Pinned", ["1"], "all runs"),

@@ -1,58 +1,87 @@
-// Where a run can be found and taken away: short link, files, form.
+// Where a run can be found and taken away: short link, files in one menu, form.
 
-const short = make("a", { class: "ckv-link" });
+const link = (text, more = {}) => make("a", { class: "ckv-link", text, ...more });
+const file = (text, path, needs, hint = "") => ({ text, path, needs, hint });
+// What the server may refuse is no download: its sentence is shown.
+const FILES = [
+  ["The whole run", [
+    file("Report (HTML)", "report.html", "report", "opens offline, in any browser"),
+    file("Bundle (zip)", "bundle.zip", "report", "to be imported elsewhere, with the prompt and notes"),
+    file("Result (JSON)", "result.json", "files", "what the command line writes"),
+    file("kvpress code (Python)", "kvpress.py", "report", "the variants as presses, and where they differ"),
+  ]],
+  ["Tables (CSV)", [
+    file("Table (CSV)", "table.csv", "files", "a row per variant"),
+    file("Layers (CSV)", "layers.csv", "files"),
+    file("Heads (CSV)", "heads.csv", "files"),
+    file("Budgets (CSV)", "budgets.csv", "files"),
+    file("Fidelity by token (CSV)", "forced.csv", "forced"),
+    file("Follow-ups (CSV)", "follow_ups.csv", "follow_ups"),
+  ]],
+];
+
+// Of who came by a share link: the page was led here, and goes on under the address that opens it.
+const shared = location.hash.match(/^#link=([\w-]+)$/)?.[1];
+const short = link("");
 const copy = make("button", { type: "button", class: "ckv-button ckv-quiet", text: "Copy link" });
-const json = make("a", { class: "ckv-link", download: true, text: "Result (JSON)" });
-const table = make("a", { class: "ckv-link", download: true, text: "Table (CSV)" });
-const layers = make("a", { class: "ckv-link", download: true, text: "Layers (CSV)" });
-const heads = make("a", { class: "ckv-link", download: true, text: "Heads (CSV)" });
-const budgets = make("a", { class: "ckv-link", download: true, text: "Budgets (CSV)" });
-const forced = make("a", { class: "ckv-link", download: true, text: "Fidelity by token (CSV)" });
-const followUps = make("a", { class: "ckv-link", download: true, text: "Follow-ups (CSV)" });
-// Not marked as downloads: where the server refuses, its sentence is shown.
-const report = make("a", { class: "ckv-link", text: "Report (HTML)" });
-const bundle = make("a", { class: "ckv-link", text: "Bundle (zip)", title: "The whole run, to be imported elsewhere" });
-const pairs = make("div", { class: "ckv-pair-links" });
-const comparator = make("details", {}, make("summary", { text: "LLM Comparator (JSON)" }), pairs);
-const again = make("a", { class: "ckv-link ckv-for-users", text: "Run again with changes" });
-const sweep = make("a", { class: "ckv-link ckv-for-users", text: "Sweep this prompt" });
-const files = make("div", { class: "ckv-run-links" },
-  make("span", { text: "Files:" }), report, bundle, json, table, layers, heads, budgets, forced, followUps, comparator);
+const share = make("button", { type: "button", class: "ckv-button ckv-quiet ckv-for-users", text: "Share" });
+const again = link("Run again with changes", { class: "ckv-link ckv-for-users" });
+const sweep = link("", { class: "ckv-link ckv-for-users" });
+const groups = make("div", { class: "ckv-menu-groups" });
+const menu = make("details", { class: "ckv-menu" }, make("summary", { class: "ckv-button", text: "Files" }), groups);
 const bar = make("nav", { "aria-label": "This run", hidden: true },
-  make("div", { class: "ckv-run-links" }, make("span", {}, "Link: ", short), copy, again, sweep), files);
+  make("div", { class: "ckv-run-links" }, make("span", {}, "Link: ", short), copy, share, menu, again, sweep));
 root.append(bar);
 
 copy.addEventListener("click", async () => {
   copy.textContent = (await copyText(short.href)) ? "Copied" : "Not copied";
   setTimeout(() => { copy.textContent = "Copy link"; }, 1500);
 });
+share.addEventListener("click", () => {
+  const bar = document.querySelector("#share > button");
+  if (!bar.classList.contains("open")) bar.click();
+  bar.scrollIntoView({ block: "center" });
+  bar.focus({ preventScroll: true });
+});
+menu.addEventListener("keydown", (event) => {
+  if (event.key !== "Escape") return;
+  menu.open = false;
+  menu.firstChild.focus();
+});
+menu.addEventListener("focusout", ({ relatedTarget }) => { if (relatedTarget && !menu.contains(relatedTarget)) menu.open = false; });
+document.addEventListener("pointerdown", ({ target }) => { if (!menu.contains(target)) menu.open = false; });
 
+function group(name, links) {
+  if (links.length === 0) return null;
+  const items = links.map(([node, hint]) => make("li", {}, node, hint ? make("span", { class: "ckv-hint", text: hint }) : null));
+  return make("section", { "aria-label": name }, make("strong", { text: name }), make("ul", {}, ...items));
+}
+
+function fileGroups(value, base) {
+  const named = FILES.map(([name, files]) => group(name, files.filter(({ needs }) => value[needs]).map(({ text, path, needs, hint }) =>
+    [link(text, { href: `${base}/${path}`, download: needs !== "report" }), hint])));
+  const pairs = list(value.pairs).map(({ a, b, text }) =>
+    [link(str(text), { href: `${base}/llm_comparator.json?a=${Number(a)}&b=${Number(b)}` })]);
+  return [...named, group("LLM Comparator (JSON)", pairs)].filter(Boolean);
+}
+
+let drawn = "";
 onValue((value) => {
   const slug = str(value?.slug);
   bar.hidden = slug === "";
-  if (slug === "") return;
+  const shown = JSON.stringify(value);
+  if (slug === "" || shown === drawn) return;
+  drawn = shown;
   const key = encodeURIComponent(slug);
-  short.href = `/r/${key}`;
-  setText(short, `/r/${slug}`);
-  json.href = `/data/${key}/result.json`;
-  table.href = `/data/${key}/table.csv`;
-  layers.href = `/data/${key}/layers.csv`;
-  heads.href = `/data/${key}/heads.csv`;
-  budgets.href = `/data/${key}/budgets.csv`;
-  forced.href = `/data/${key}/forced.csv`;
-  followUps.href = `/data/${key}/follow_ups.csv`;
+  const path = shared ? `/s/${shared}` : `/r/${key}`;
+  if (shared && location.hash === `#link=${shared}`) history.replaceState(history.state, "", path);
+  short.href = path;
+  setText(short, path);
   again.href = `/?from=${key}`;
   again.hidden = value.kind === "sweep";
   setText(sweep, value.kind === "sweep" ? "Sweep again with changes" : "Sweep this prompt");
   sweep.href = `/sweep?from=${key}`;
-  report.href = `/data/${key}/report.html`;
-  bundle.href = `/data/${key}/bundle.zip`;
-  report.hidden = bundle.hidden = !value.report;
-  comparator.hidden = list(value.pairs).length === 0;
-  pairs.replaceChildren(...list(value.pairs).map(({ a, b, text }) =>
-    make("a", { class: "ckv-link", href: `/data/${key}/llm_comparator.json?a=${Number(a)}&b=${Number(b)}`, text: str(text) })));
-  for (const file of [json, table, layers, heads, budgets]) file.hidden = !value.files;
-  forced.hidden = !value.forced;
-  followUps.hidden = !value.follow_ups;
-  files.hidden = !value.files && !value.report;
+  const found = fileGroups(value, `/data/${key}`);
+  groups.replaceChildren(...found);
+  menu.hidden = found.length === 0;
 });

@@ -1,17 +1,18 @@
-// Saved runs: rows with a thumbnail, inline editing, and actions on chosen ones.
+// Saved runs: rows with their outcome, inline editing, and actions on chosen ones.
 
 const chosen = new Set();
 let dropped = [];
+let restored = false;
 const told = make("p", { class: "ckv-notice", role: "status" });
 const undo = make("button", { type: "button", class: "ckv-button", text: "Undo", hidden: true });
 const empty = make("p", { class: "ckv-empty" });
 const body = make("tbody");
 const all = make("input", { type: "checkbox", "aria-label": "Choose all runs of this page" });
-const heads = ["Run", "Final hidden L1", "State", "Model", "Variants", "Tokens", "Created (UTC)"];
+const heads = ["Run", "Outcome", "State", "Model", "Variants", "Tokens", "Created (UTC)"];
 const table = make("div", { class: "ckv-scroll", tabindex: "0", role: "region", "aria-label": "Saved runs" },
   make("table", { class: "ckv-table ckv-run-table" },
     make("thead", {}, make("tr", {}, make("th", { scope: "col" }, all),
-      ...heads.map((text) => make("th", { scope: "col", text, title: text === heads[1] ? "One bar per variant; lower is closer to the full cache" : null })),
+      ...heads.map((text) => make("th", { scope: "col", text })),
       make("th", { scope: "col" }, make("span", { class: "ckv-offscreen", text: "Actions" })))),
     body));
 const pages = make("nav", { class: "ckv-pages", "aria-label": "Pages of the list" });
@@ -36,8 +37,10 @@ const button = (text, onclick, more = {}) =>
 function drawBulk() {
   bulk.hidden = chosen.size === 0;
   const slugs = [...chosen];
+  // With the entry of the browser's history: whoever comes back finds them chosen.
+  if (restored) history.replaceState({ ...history.state, chosen: slugs }, "");
   const tag = make("input", { type: "text", class: "ckv-input", maxlength: "40", "aria-label": "Tag for the chosen runs", placeholder: "tag" });
-  const compare = make("a", { class: "ckv-link", text: "Compare", href: `/compare-runs?ids=${slugs.map(encodeURIComponent).join(",")}` });
+  const compare = make("a", { class: "ckv-link", text: "Compare runs", href: `/compare-runs?ids=${slugs.map(encodeURIComponent).join(",")}` });
   compare.hidden = slugs.length < 2 || slugs.length > 4;
   const aggregate = make("a", { class: "ckv-link", text: "Aggregate", href: `/aggregate?ids=${slugs.map(encodeURIComponent).join(",")}` });
   aggregate.hidden = slugs.length < 2;
@@ -46,27 +49,6 @@ function drawBulk() {
     button("Tag", () => act("tag", slugs, { tag: tag.value })),
     compare, aggregate, button("Export chosen", () => files.take([...chosen]), { title: "One bundle (zip) with prompts, notes and tags" }),
     button("Delete chosen", () => act("delete", slugs)));
-}
-
-function thumbnail(picture) {
-  if (!picture) return make("span", { class: "ckv-subdued", text: "–" });
-  const bars = list(picture.bars);
-  const svg = document.createElementNS(SVG, "svg");
-  svg.setAttribute("viewBox", `0 0 ${bars.length * 6} 20`);
-  svg.setAttribute("preserveAspectRatio", "xMinYMid");
-  svg.setAttribute("class", "ckv-thumbnail");
-  svg.setAttribute("role", "img");
-  svg.setAttribute("aria-label", str(picture.text));
-  const title = document.createElementNS(SVG, "title");
-  title.textContent = str(picture.text);
-  svg.append(title);
-  bars.forEach((share, index) => {
-    const height = share === null ? 1 : Math.max(1, clamp(Number(share) || 0, 0, 1) * 20);
-    const bar = document.createElementNS(SVG, "rect");
-    for (const [name, value] of Object.entries({ x: index * 6, y: 20 - height, width: 5, height, fill: colorOf(index) })) bar.setAttribute(name, value);
-    svg.append(bar);
-  });
-  return svg;
 }
 
 function editor(row, line) {
@@ -111,7 +93,7 @@ function item(row) {
       make("span", { class: "ckv-hint ckv-asked", text: str(row.asked) }),
       make("span", { class: "ckv-chips" }, ...list(row.tags).map((tag) => chip(`#${tag}`))),
       row.note ? make("span", { class: "ckv-hint ckv-note", text: str(row.note) }) : null),
-    make("td", { class: row.thumbnail ? null : "ckv-none" }, thumbnail(row.thumbnail)),
+    make("td", { class: row.outcome ? "ckv-outcome" : "ckv-none", text: str(row.outcome) || "–" }),
     make("td", {}, make("span", { class: "ckv-state", "data-state": str(row.state), text: str(row.state) })),
     make("td", { text: str(row.model) }),
     make("td", { class: "ckv-num", "data-unit": "variants", text: str(row.variants), title: list(row.specs).join("\n") }),
@@ -136,6 +118,10 @@ function pageLinks(value) {
 
 onValue((value) => {
   const rows = list(value?.rows);
+  if (value !== null && !restored) {
+    restored = true;
+    for (const slug of list(history.state?.chosen)) chosen.add(str(slug));
+  }
   const there = new Set(rows.map((row) => row.slug));
   for (const slug of chosen) if (!there.has(slug)) chosen.delete(slug);
   dropped = list(value?.undo);

@@ -5,7 +5,7 @@ const intro = make("p", { text: "Only you see this run. A share link shows it, a
 const choice = make("select", { class: "ckv-select", id: "share-expiry" });
 const add = make("button", { type: "button", class: "ckv-button", text: "Make a link" });
 const form = make("div", { class: "ckv-share-form" },
-  make("label", { for: "share-expiry", text: "Works for" }), choice, add);
+  make("label", { for: "share-expiry", text: "Expires" }), choice, add);
 const address = make("code", { class: "ckv-share-address" });
 const copy = make("button", { type: "button", class: "ckv-button ckv-quiet", text: "Copy link" });
 const made = make("p", { role: "status", hidden: true },
@@ -15,7 +15,7 @@ const body = make("tbody");
 const table = make("div", { class: "ckv-scroll", tabindex: "0", role: "region", "aria-label": "Share links" },
   make("table", { class: "ckv-table" },
     make("thead", {}, make("tr", {},
-      ...["Made (UTC)", "Ends (UTC)", "State"].map((text) => make("th", { scope: "col", text })),
+      ...["Made (UTC)", "Expires (UTC)", "State"].map((text) => make("th", { scope: "col", text })),
       make("th", { scope: "col" }, make("span", { class: "ckv-offscreen", text: "Actions" })))),
     body));
 root.append(plain, intro, form, made, told, table);
@@ -46,7 +46,7 @@ onValue((value) => {
   table.hidden = rows.length === 0;
   body.replaceChildren(...rows.map(item));
   if (shared && choice.options.length === 0) {
-    choice.append(...list(value.expiries).map((text) => make("option", { value: text, text })));
+    choice.append(...list(value.expiries).map((text) => make("option", { value: text, text: text === "never" ? text : `in ${text}` })));
     choice.value = "7 days";
   }
   made.hidden = !value?.path;

@@ -9,7 +9,8 @@ const notes = make("ul", { class: "ckv-notes" });
 const download = make("button", { type: "button", class: "ckv-button", text: "Download CSV", onclick: saveCsv });
 const more = make("button", { type: "button", class: "ckv-button", "aria-controls": table.id, onclick: toggleExtra });
 const foot = make("div", { class: "ckv-table-foot" }, notes, make("div", { class: "ckv-table-actions" }, more, download));
-root.append(empty, scroller, foot, tip);
+const head = make("p", { class: "ckv-regimes" });
+root.append(empty, head, scroller, foot, tip);
 let shown = null;
 let withExtra = false;
 
@@ -57,11 +58,16 @@ function bodyCell(cell, column) {
     make("span", { text: str(cell?.text) || "–" }));
 }
 
+function regimeMark(regime) {
+  return regime ? make("span", { class: "ckv-regime", "data-regime": str(regime), text: str(regime) }) : null;
+}
+
 function bodyRow(row, columns) {
   return make("tr", {},
     make("th", { scope: "row", title: str(row.spec) },
-      make("span", { class: "ckv-name" }, marker(row.index), make("span", {},
+      make("span", { class: "ckv-name" }, marker(row.look), make("span", {},
         make("span", { text: str(row.label) }),
+        regimeMark(row.regime),
         make("code", { class: "ckv-spec" }, ...specParts(row.spec))))),
     ...columns.map((column) => bodyCell(row.cells?.[column.key], column)));
 }
@@ -69,9 +75,10 @@ function bodyRow(row, columns) {
 function linesOf(value) {
   const columns = list(value.columns);
   const titles = columns.map((column) => str(column.label) + (column.unit ? ` (${column.unit})` : ""));
-  const lines = [["Variant", "SPEC", ...titles]];
+  const mixed = Boolean(value.head);
+  const lines = [["Variant", "SPEC", ...(mixed ? ["Regime"] : []), ...titles]];
   for (const row of list(value.rows)) {
-    lines.push([row.label, row.spec, ...columns.map((column) => row.cells?.[column.key]?.text)]);
+    lines.push([row.label, row.spec, ...(mixed ? [row.regime] : []), ...columns.map((column) => row.cells?.[column.key]?.text)]);
   }
   return lines;
 }
@@ -106,10 +113,12 @@ onValue((value) => {
   const filled = rows.length > 0;
   empty.hidden = filled;
   scroller.hidden = foot.hidden = !filled;
+  head.hidden = !filled || !value.head;
   shown = value;
   const shape = JSON.stringify(value);
   if (!filled || shape === drawn) return;
   drawn = shape;
   draw();
+  setText(head, str(value.head));
   notes.replaceChildren(...list(value.notes).map((text) => make("li", { text: str(text) })));
 });

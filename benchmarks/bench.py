@@ -19,16 +19,17 @@ from pathlib import Path
 import torch
 import transformers
 
-from benchmarks import large_model
+from benchmarks.limit import against_limit
 from benchmarks.setting import BUDGET, EXAMPLE, NEW_TOKENS, QUESTION, VARIANTS, request, run
 from benchmarks.tables import memory_cells, ratios, selection_share, spread, table
-from ckv_core.cache.ragged import compact
+from ckv_core.cache.prompt_slots import Keep
 from ckv_core.config import DEFAULT_MODEL
 from ckv_core.engine.compare import compare
 from ckv_core.engine.decode import DecodeContext, Decoder
-from ckv_core.engine.prefill import Prefill, prefill
+from ckv_core.engine.prefill import Needs, Prefill, prefill
 from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.engine.prompt import build_prompt
+from ckv_core.engine.rows import RowPlan, prompt_rows
 from ckv_core.engine.select import select
 from ckv_core.events import VariantSelected
 from ckv_core.modeling.loaded import LoadedModel
@@ -222,7 +223,7 @@ def against_one_row(loaded: LoadedModel, rounds: int) -> None:
 
 
 def _prefill(loaded: LoadedModel, length: int) -> Prefill:
-    generator = prefill(loaded, list(range(1_000, 1_000 + length)), 64, lambda: False)
+    generator = prefill(loaded, list(range(1_000, 1_000 + length)), Needs(64), lambda: False)
     while True:
         try:
             next(generator)
@@ -236,12 +237,9 @@ def _decoder(loaded: LoadedModel, states: Prefill, variants: Sequence[str]) -> D
         select(VariantSpec.parse(text), states, length if text == "full" else BUDGET)
         for text in variants
     ]
-    layers = [
-        compact(layer.keys, layer.values, [selection.keep_masks[index] for selection in chosen])
-        for index, layer in enumerate(states.layers)
-    ]
-    context = DecodeContext(loaded, layers, len(variants), 1, lambda: False)
-    return Decoder(loaded, context, length)
+    plans = [RowPlan([Keep(mask) for mask in each.keep_masks]) for each in chosen]
+    rows = prompt_rows(states, plans)
+    return Decoder(loaded, DecodeContext(loaded, rows.start(1), lambda: False))
 
 
 def _timed(work: Callable[[], object]) -> float:
@@ -272,16 +270,14 @@ def main() -> None:
     loaded = load_model(DEFAULT_MODEL, report=lambda step: print(step, file=sys.stderr))
     print(machine())
     run(loaded, max_new_tokens=4)
+    if loaded.device.type == "cpu":
+        against_limit(loaded, options.rounds)
     against_one_row(loaded, options.rounds)
     against_variants(loaded, options.rounds)
     against_budget(loaded, options.rounds)
     changed_alpha(loaded, options.rounds)
     sweep_cost(loaded, options.rounds)
     against_length(loaded)
-    if torch.cuda.is_available():
-        large_model.against_length(large_model.build(loaded.tokenizer, "cuda"), VARIANTS)
-    else:
-        print("\nNo CUDA device: the model shaped like Llama-3.1-8B was not measured.")
     if options.kvpress_python:
         against_kvpress(loaded, options.kvpress_python, options.rounds)
 

@@ -56,6 +56,9 @@ STEP_HEADER = (
     "final L1 lower",
     "KL lower",
 )
+# The two steps that the value norm takes, by layer: it is a mean of opposites.
+NORM_STEPS = ("value norm, un-pooled, two stages", "value norm, un-pooled, one stage")
+LAYER_HEADER = ("change", "layers", "head gain, log2", "texts in which L1 rises")
 LADDER_HEADER = ("rung", "heads below the base", "mean head L1 / base", "final L1 / base")
 # Equal kept sets, added up in another order, seldom differ by more than this share of their L1.
 ROUNDING = 1e-4
@@ -182,6 +185,20 @@ def step_rows(texts: Sequence[Measured]) -> list[tuple[str, ...]]:
     return rows
 
 
+def layer_rows(texts: Sequence[Measured]) -> list[tuple[str, ...]]:
+    """What the value norm does to the first layer and to the others: log2 of L1 before / after."""
+    rows: list[tuple[str, ...]] = []
+    for name in NORM_STEPS:
+        old, new = STEPS[name]
+        gains = np.stack([np.log2(t.heads[old] / t.heads[new]).mean(axis=1) for t in texts])
+        last = gains.shape[1] - 1
+        for layers, found in (("0", gains[:, :1]), (f"1 to {last}", gains[:, 1:])):
+            means = found.mean(axis=1, dtype=np.float64)
+            worse = f"{int((means < 0).sum())} of {len(texts)}"
+            rows.append((name, layers, interval(means.tolist()), worse))
+    return rows
+
+
 def rung_rows(texts: Sequence[Measured]) -> list[tuple[str, ...]]:
     """Per rung: share of heads below the base, L1 and final L1 relative to the base."""
     return [
@@ -236,6 +253,7 @@ def report(texts: Sequence[Text]) -> None:
         found = [text.settings[at] for text in texts]
         where = f"{at[0]}, budget {at[1]}, n = {len(found)} texts"
         table(f"{where}: what each change does", STEP_HEADER, step_rows(found))
+        table(f"{where}: the value norm by layer", LAYER_HEADER, layer_rows(found))
         table(f"{where}: the ladder", LADDER_HEADER, rung_rows(found))
         table(f"{where}: alpha per KV head", ("what", "value"), alpha_rows(found))
     first = settings[0]

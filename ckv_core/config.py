@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from ckv_core.errors import ConfigError, PromptError
-from ckv_core.knobs import KnobValue
 from ckv_core.own_indices import OwnIndices
 from ckv_core.variants import VariantSpec
 
@@ -74,9 +73,9 @@ class CompareRequest:
         """
         specs = [VariantSpec.parse(text, self.defaults) for text in self.variants]
         specs += [own.spec() for own in self.own_indices]
-        seen: dict[tuple[str, tuple[tuple[str, KnobValue], ...]], str] = {}
+        seen: dict[tuple[object, ...], str] = {}
         for spec in specs:
-            key = (spec.name, tuple(sorted(spec.params.items())))
+            key = spec.settings()
             if key in seen:
                 raise ConfigError(f"Variant {spec.spec!r} is listed twice; change or remove one.")
             seen[key] = spec.spec

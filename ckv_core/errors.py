@@ -29,6 +29,10 @@ class ModelError(CkvError):
     exit_code = 2
 
 
+class EngineError(CkvError):
+    """A result cannot be right; nothing of it may be shown."""
+
+
 class RunCancelledError(CkvError):
     """The run was stopped on request."""
 
@@ -41,13 +45,26 @@ class StorageError(CkvError):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether Python, torch or oneDNN found no memory.
+    """Whether Python, torch, oneDNN or a CUDA library found no memory.
 
     By name: torch's class cannot be imported everywhere, and its CPU allocator has none of its own.
     """
+    said = str(error)
     return (
         isinstance(error, MemoryError)
         or type(error).__name__ == "OutOfMemoryError"
-        or "can't allocate memory" in str(error)
-        or "could not create a memory object" in str(error)  # oneDNN
+        or "can't allocate memory" in said
+        or "could not create a memory object" in said  # oneDNN
+        or ("CUDA" in said and "out of memory" in said)  # the runtime, or the driver below it
+        or "_STATUS_ALLOC_FAILED" in said  # cuBLAS and cuDNN, which allocate by themselves
+    )
+
+
+def is_device_lost(error: BaseException) -> bool:
+    """Whether CUDA failed in a way that leaves nothing to compute with in this process."""
+    if is_out_of_memory(error):
+        return False
+    said = str(error)
+    return type(error).__name__ == "AcceleratorError" or any(
+        word in said for word in ("CUDA error", "CUDA driver error", "_STATUS_EXECUTION_FAILED")
     )

@@ -13,11 +13,13 @@ from ckv_core.records import (
     Float32Array,
     FollowUp,
     ForcedStep,
+    HeldSeries,
     ModelInfo,
     Perturbation,
     PromptInfo,
     Receipt,
     RetainedSet,
+    RoundingFloor,
     VariantResult,
 )
 
@@ -75,6 +77,13 @@ class VariantMeasured:
 
 
 @dataclass(frozen=True, slots=True)
+class FloorMeasured:
+    """How far rounding alone moves the run's figures is known."""
+
+    floor: RoundingFloor
+
+
+@dataclass(frozen=True, slots=True)
 class VariantAnalysed:
     """More arrays of one variant, joined to those it has.
 
@@ -119,9 +128,8 @@ class VariantFinished:
     agreement: float | None
     first_difference: int | None
     answer_found: bool | None
-    tokens_per_second: float | None
-    timings_ms: Mapping[str, float]
     answer_scores: Mapping[str, float] = field(default_factory=dict)
+    held: HeldSeries | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +137,9 @@ class RunFinished:
     """The run is complete; milliseconds per stage.
 
     Attributes:
-        memory: bytes, joined to the estimate: measured_peak; prefill_reused, of the cache what
-            was taken over from the prefill of a prompt that starts alike.
+        memory: bytes, joined to the estimate: measured_peak; held, in tensors when decoding began:
+            prefill, scores, kept sets, the entries of all rows; prefill_reused, of the cache
+            what was taken over from the prefill of a prompt that starts alike.
     """
 
     timings_ms: Mapping[str, float]
@@ -141,6 +150,7 @@ RunEvent = (
     Progress
     | RunPrepared
     | VariantSelected
+    | FloorMeasured
     | VariantMeasured
     | VariantAnalysed
     | FollowUpsAnswered
@@ -152,7 +162,11 @@ RunEvent = (
 
 @dataclass(slots=True)
 class RunResult:
-    """A run folded from its events; whole once `finished` is true."""
+    """A run folded from its events; whole once `finished` is true.
+
+    Attributes:
+        floor: None until measured, and in runs of earlier versions.
+    """
 
     model: ModelInfo | None = None
     prompt: PromptInfo | None = None
@@ -162,6 +176,7 @@ class RunResult:
     finished: bool = False
     kind: Kind = "compare"
     memory: Mapping[str, int] = field(default_factory=dict)
+    floor: RoundingFloor | None = None
 
     def apply(self, event: RunEvent) -> None:
         """Take in one event; events of one run in the order in which they were sent."""
@@ -171,6 +186,8 @@ class RunResult:
                 self.variants = list(event.variants)
                 self.environment = event.environment
                 self.kind, self.memory = event.kind, event.memory
+            case FloorMeasured():
+                self.floor = event.floor
             case VariantSelected() | VariantMeasured() | VariantFinished() | FollowUpsAnswered():
                 changes = {f.name: getattr(event, f.name) for f in fields(event)}
                 self._update(changes.pop("index"), **changes)

@@ -4,15 +4,15 @@ No torch.
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from ckv_core.errors import ConfigError
-from ckv_core.knobs import KNOBS, Budget, KnobValue
-from ckv_core.methods import METHODS, SELECTORS, Method
+from ckv_core.knobs import Budget, KnobValue
+from ckv_core.methods import KNOBS, METHODS, SELECTOR_KNOBS, Method
 from ckv_core.records import VariantResult
-from ckv_core.variants import spec_without, written_knobs
+from ckv_core.variants import selector_of, spec_without, written_knobs
 
 NOT_RECORDED = "?"  # in the place of a knob's value that a run does not say
 # Every other knob is recorded with its value, so what a preset stands for is known without it.
@@ -87,9 +87,27 @@ def _identity(spec: str, method: str, critical: bool, params: Pairs, more: Pairs
     left_out = _APART | (_POOLING if knobs.get("pool") == "none" else frozenset())
     kept = {key: value for key, value in knobs.items() if key not in left_out} | dict(more)
     settings = Settings(name, critical, tuple(sorted(kept.items(), key=lambda at: at[0])))
-    budgeted = known is not None and "budget" in known.knobs
+    budgeted = known is not None and known.evicts
     budget = _asked(written.get("budget"), dict(params).get("budget")) if budgeted else None
     return Identity(settings, budget)
+
+
+def base_index(variants: Sequence[VariantResult], index: int) -> int | None:
+    """The variant of the same method and knobs without CriticalKV, if it is among them."""
+    variant = variants[index]
+    if not variant.critical:
+        return None
+    own = _without_critical(variant)
+    same = (
+        at
+        for at, other in enumerate(variants)
+        if not other.critical and other.method == variant.method and _without_critical(other) == own
+    )
+    return next(same, None)
+
+
+def _without_critical(variant: VariantResult) -> dict[str, KnobValue]:
+    return {k: v for k, v in variant.params.items() if k not in SELECTOR_KNOBS}
 
 
 def told_apart(specs: Mapping[Identity, str]) -> dict[Identity, str]:
@@ -118,8 +136,7 @@ def _read_by(method: Method | None, name: str) -> tuple[str, ...]:
     """The knobs that must be known to know the outcome."""
     if method is None:
         return ()
-    word = name.partition("+")[2].strip()
-    return method.knobs_with(next((each for each in SELECTORS if each == word), "top_k"))
+    return tuple(method.knobs(selector_of(name)))
 
 
 def _parsed(key: str, text: str) -> KnobValue:

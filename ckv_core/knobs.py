@@ -1,4 +1,4 @@
-"""SPEC keys: what each knob means, its range and its defaults; and budgets. No torch."""
+"""What a knob is, how its text is read, and budgets. Each part declares its own knobs. No torch."""
 
 import math
 import re
@@ -32,16 +32,19 @@ class Budget:
         Raises:
             ConfigError: not one of these forms, or not positive.
         """
-        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(%|mib)?\s*", text, re.IGNORECASE | re.ASCII)
+        form = r"\s*([+-]?\d+(?:\.\d+)?)\s*(%|mib)?\s*"
+        match = re.fullmatch(form, text, re.IGNORECASE | re.ASCII)
         if not match:
             raise ConfigError(
                 f"Budget {text!r} is not a number; give tokens (128), a share (10%) or MiB (4MiB)."
             )
         amount, suffix = float(match[1]), (match[2] or "").lower()
+        if amount <= 0:
+            raise ConfigError(
+                f"Budget {text!r} must be above 0; give tokens (128), a share (10%) or MiB (4MiB)."
+            )
         if not suffix and not amount.is_integer():
             raise ConfigError(f"Budget {text!r} must be a whole number of tokens.")
-        if amount <= 0:
-            raise ConfigError("Budget must be above 0.")
         if suffix == "%" and amount > 100:
             raise ConfigError(f"Budget {text!r} is over 100%.")
         return cls(amount, {"": "tokens", "%": "percent", "mib": "mib"}[suffix])  # type: ignore[arg-type]
@@ -77,10 +80,12 @@ class Knob:
     @property
     def choices(self) -> tuple[str, ...]:
         """The words it takes; empty for a number or a budget."""
-        return self.parse.choices if isinstance(self.parse, _Choice) else ()
+        return self.parse.choices if isinstance(self.parse, Choice) else ()
 
 
-def _integer(name: str, low: int, high: int, *, odd: bool = False) -> Callable[[str], KnobValue]:
+def integer(name: str, low: int, high: int, *, odd: bool = False) -> Callable[[str], KnobValue]:
+    """Reads a whole number within bounds."""
+
     def parse(text: str) -> KnobValue:
         if not re.fullmatch(r"\d{1,9}", text, re.ASCII) or not low <= int(text) <= high:
             raise ConfigError(f"{name} must be a whole number from {low} to {high}, got {text!r}.")
@@ -91,7 +96,11 @@ def _integer(name: str, low: int, high: int, *, odd: bool = False) -> Callable[[
     return parse
 
 
-def _number(name: str, low: float, high: float) -> Callable[[str], KnobValue]:
+def number(
+    name: str, low: float, high: float, *, decimals: int | None = None
+) -> Callable[[str], KnobValue]:
+    """Reads a number within bounds."""
+
     def parse(text: str) -> KnobValue:
         try:
             value = float(text)
@@ -99,12 +108,17 @@ def _number(name: str, low: float, high: float) -> Callable[[str], KnobValue]:
             value = math.nan
         if not low <= value <= high:
             raise ConfigError(f"{name} must be a number from {low:g} to {high:g}, got {text!r}.")
-        return value
+        if decimals is None:
+            return value
+        written = round(value, decimals)
+        if not math.isclose(value, written, rel_tol=1e-12):  # closer is 0.1 + 0.2 of a form
+            raise ConfigError(f"{name} takes at most {decimals} decimals, got {text!r}.")
+        return written
 
     return parse
 
 
-class _Choice:
+class Choice:
     """Reads one of a few words; a form offers them as a list."""
 
     def __init__(self, name: str, *choices: str) -> None:
@@ -117,107 +131,3 @@ class _Choice:
                 f"{self._name} must be one of {', '.join(self.choices)}; got {text!r}."
             )
         return text
-
-
-KNOBS: dict[str, Knob] = {
-    knob.name: knob
-    for knob in (
-        Knob(
-            name="budget",
-            help="Entries kept per KV head, averaged over heads and evictable layers; window and "
-            "sinks included. Tokens (128), share of the prompt (10%) or memory (4MiB).",
-            default=DEFAULT_BUDGET,
-            parse=lambda text: str(Budget.parse(text)),
-        ),
-        Knob(
-            name="alpha",
-            help="CriticalKV: share of each head's budget that stage 1 gives to attention alone; "
-            "+critical_auto finds it per KV head.",
-            default=0.25,
-            kvpress=0.5,
-            parse=_number("alpha", 0.0, 1.0),
-        ),
-        Knob(
-            name="window",
-            help="Observation window: the last tokens of the prompt, whose queries give the "
-            "scores. Always kept.",
-            default=32,
-            kvpress=64,
-            parse=_integer("window", 1, 1024),
-        ),
-        Knob(
-            name="kernel",
-            help="Width in tokens of the smoothing of scores along the prompt (odd).",
-            default=7,
-            kvpress=5,
-            parse=_integer("kernel", 1, 255, odd=True),
-        ),
-        Knob(
-            name="pool",
-            help="Smoothing of scores along the prompt: maximum, average or none.",
-            default="max",
-            kvpress="avg",
-            parse=_Choice("pool", "max", "avg", "none"),
-        ),
-        Knob(
-            name="group",
-            help="How the scores of the query heads that share a KV head are combined.",
-            default="mean",
-            parse=_Choice("group", "mean", "max"),
-        ),
-        Knob(
-            name="sinks",
-            help="First tokens of the prompt that are always kept.",
-            default=0,
-            parse=_integer("sinks", 0, 4096),
-        ),
-        Knob(
-            name="beta",
-            help="PyramidKV: steepness; the last layer gets 1/beta of the mean budget.",
-            default=20.0,
-            parse=_number("beta", 1.0, 1000.0),
-        ),
-        Knob(
-            name="safeguard",
-            help="AdaKV: share of each head's budget that stays uniform.",
-            default=0.2,
-            parse=_number("safeguard", 0.0, 1.0),
-        ),
-        Knob(
-            name="stage2",
-            help="CriticalKV stage 2 uses the raw window attention (paper) or the smoothed score "
-            "(kvpress).",
-            default="raw",
-            kvpress="pooled",
-            parse=_Choice("stage2", "raw", "pooled"),
-        ),
-        Knob(
-            name="norm",
-            help="CriticalKV stage 2 multiplies by the value norm; off is a control without it.",
-            default="on",
-            parse=_Choice("norm", "on", "off"),
-        ),
-        Knob(
-            name="product",
-            help="Attention times value norm per query head, then combined (head); or the product "
-            "of the two group values (group, kvpress).",
-            default="head",
-            kvpress="group",
-            parse=_Choice("product", "head", "group"),
-        ),
-        Knob(
-            name="epsilon",
-            help="Added to the attention before the product in stage 2 (kvpress: 1e-4).",
-            default=0.0,
-            kvpress=1e-4,
-            parse=_number("epsilon", 0.0, 1.0),
-        ),
-        Knob(
-            name="preset",
-            help="Defaults of all other knobs: as the paper prints them, or as kvpress ships them.",
-            default="paper",
-            parse=_Choice("preset", "paper", "kvpress"),
-        ),
-    )
-}
-METHOD_DEFAULTS: dict[str, dict[str, KnobValue]] = {"streaming_llm": {"sinks": 4}}

@@ -24,7 +24,7 @@ MAX_LAYERS = 1024
 MAX_CANDIDATES = 64
 MAX_SCORES = 16
 MAX_TOKEN_CHARS = 10_000
-_MAX_FLOAT32 = float(np.finfo(np.float32).max)
+MAX_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 # --- writing ----------------------------------------------------------------------------
@@ -102,7 +102,7 @@ def read_heads(field: JsonField, layers: int, heads: int) -> Float32Array:
 
 def read_float32(field: JsonField) -> float:
     """A number that float32 holds; NaN for null."""
-    return read_float(field, _MAX_FLOAT32)
+    return read_float(field, MAX_FLOAT32)
 
 
 def read_float(field: JsonField, most: float) -> float:

@@ -10,6 +10,8 @@ import numpy as np
 
 from ckv_core.errors import ConfigError
 from ckv_core.events import RunResult
+from ckv_core.knobs import Knob
+from ckv_core.methods.parts.critical import CRITICAL
 from ckv_core.own_indices import OWN
 from ckv_core.records import Float32Array, VariantResult
 from ckv_core.sweep_reading import mean_head_l1
@@ -95,8 +97,9 @@ def ladder(base: VariantSpec | str, defaults: Mapping[str, str] | None = None) -
     """The rungs over one base; its budget and other knobs are kept.
 
     A rung that would be the same as an earlier one, because the base already has that setting,
-    is left out. The rung of the preset keeps what the base sets by hand, and the base's window
-    where the budget holds no more than the preset's.
+    is left out, and so is one that sets what the method does not read. The rung of the preset
+    keeps what the base sets by hand, and the base's window where the budget holds no more than the
+    preset's.
 
     Args:
         base: the plain method; a `+critical` one stands for its base, and its alpha and
@@ -114,6 +117,8 @@ def ladder(base: VariantSpec | str, defaults: Mapping[str, str] | None = None) -
         )
     rungs: dict[tuple[object, ...], Rung] = {}
     for label, selector, changes, change in _RUNGS:
+        if not changes.keys() <= _allowed(spec, selector).keys():
+            continue
         rung = _variant(spec, selector, changes)
         rungs.setdefault(_key(rung), Rung(rung.spec, label, change))
     return tuple(rungs.values())
@@ -153,9 +158,9 @@ def ladder_of(result: RunResult) -> tuple[RungResult, ...]:
 
 def _variant(spec: VariantSpec, selector: str, changes: dict[str, str]) -> VariantSpec:
     name = f"{spec.method.name}{selector}"
-    allowed = spec.method.knobs_with("critical" if selector else "top_k")
+    allowed = _allowed(spec, selector)
     kept = {key: str(spec.params[key]) for key in spec.given if key in allowed}
-    window = {"window": str(spec.params["window"])}
+    window = {key: str(spec.params[key]) for key in ("window",) if key in allowed}
     try:
         rung = _parse(name, {**kept, **changes})
     except ConfigError:  # the preset's window is wider than the budget
@@ -165,10 +170,14 @@ def _variant(spec: VariantSpec, selector: str, changes: dict[str, str]) -> Varia
     return _parse(name, {**kept, **window, **changes})
 
 
+def _allowed(spec: VariantSpec, selector: str) -> dict[str, Knob]:
+    return spec.method.knobs(CRITICAL if selector else None)
+
+
 def _can_choose(spec: VariantSpec) -> bool:
     """Whether the budget holds more than what is always kept; one in shares or bytes may."""
     budget = spec.budget
-    return budget.unit != "tokens" or budget.amount > sum(spec.protected.values())
+    return budget.unit != "tokens" or budget.amount > spec.protected_tokens
 
 
 def _parse(name: str, pairs: dict[str, str]) -> VariantSpec:
@@ -178,8 +187,8 @@ def _parse(name: str, pairs: dict[str, str]) -> VariantSpec:
 
 def _key(spec: VariantSpec) -> tuple[object, ...]:
     """Equal for variants that keep the same entries."""
-    unread = {"preset", "stage2"} if spec.params.get("pool") == "none" else {"preset"}
-    return (spec.name, *sorted((k, v) for k, v in spec.params.items() if k not in unread))
+    unread = ("preset", "stage2") if spec.params.get("pool") == "none" else ("preset",)
+    return spec.settings(*unread)
 
 
 def _read(rung: Rung, index: int, variant: VariantResult, base: Float32Array) -> RungResult | None:

@@ -19,6 +19,8 @@ Style = Literal["text", "json"]
 STYLES: tuple[Style, ...] = ("text", "json")
 OURS = ("ckv_core", "storage", "ui")
 FRAMES = 12
+ALIKE = 5  # warnings and errors from one place, a minute
+ALIKE_S = 60.0
 LOGGER = logging.getLogger(__name__)
 
 
@@ -36,6 +38,7 @@ def configure(style: Style, process: str) -> None:
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LineFormatter(style, process))
+    handler.addFilter(FewAlike())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     for name in OURS:
         logging.getLogger(name).setLevel(logging.INFO)
@@ -53,6 +56,31 @@ def adopt_loggers() -> None:
         if logger.handlers:
             logger.handlers.clear()
             logger.propagate = True
+
+
+class FewAlike(logging.Filter):
+    """Lets a few warnings of one kind and place through a minute, as strangers can cause many.
+
+    The next one that passes tells how many did not.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: dict[tuple[object, ...], tuple[float, int]] = {}  # since when, how many
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the line is written."""
+        if record.levelno < logging.WARNING:
+            return True
+        alike = (record.name, record.filename, record.lineno, *_origin(record))
+        since, count = self._seen.get(alike, (record.created, 0))
+        if record.created - since >= ALIKE_S:
+            if count > ALIKE:
+                told = getattr(record, "fields", {})
+                record.fields = {**told, "left_out": count - ALIKE}
+            since, count = record.created, 0
+        self._seen[alike] = since, count + 1
+        return count < ALIKE
 
 
 class LineFormatter(logging.Formatter):
@@ -76,6 +104,13 @@ class LineFormatter(logging.Formatter):
         if record.exc_info and record.exc_info[1]:
             line |= _error(record.exc_info[1])
         return json.dumps(line, default=str) if self._is_json else _text(line)
+
+
+def _origin(record: logging.LogRecord) -> tuple[object, ...]:
+    """Type of a record's error, and where it arose."""
+    error = record.exc_info[1] if record.exc_info else None
+    places = list(traceback.walk_tb(error.__traceback__)) if error else []
+    return (type(error), *((places[-1][0].f_code, places[-1][1]) if places else ()))
 
 
 def _event(record: logging.LogRecord) -> str:

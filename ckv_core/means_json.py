@@ -12,16 +12,12 @@ import numpy as np
 from ckv_core.events import RunResult
 from ckv_core.laboratory_json import array_json, number_json
 from ckv_core.metrics.against_budget import budget_curves
-from ckv_core.metrics.intervals import (
-    Aggregate,
-    HeadWins,
-    Interval,
-    aggregate_joined,
-    interval_note,
-)
+from ckv_core.metrics.aggregate import Aggregate, HeadWins, aggregate_joined
+from ckv_core.metrics.intervals import Interval, interval_note
 from ckv_core.metrics.joining import JoinedVariant, join
 from ckv_core.metrics.ladder_means import RungMeans, ladder_means
 from ckv_core.metrics.layer_means import LayerMeans, hidden_by_layer, reduction_by_layer
+from ckv_core.metrics.pairs import Pair, compare_pairs
 
 SCHEMA = 1
 
@@ -46,6 +42,7 @@ def means_json(results: Sequence[RunResult]) -> dict[str, Any]:
         "note": interval_note(joined.n, joined.fewest),
         "notes": joined.notes,
         "variants": [_member_json(member, joined.variants) for member in members],
+        "pairs": [_pair_json(pair, joined.variants) for pair in compare_pairs(joined.variants)],
         "ladder": [_rung_json(rung) for rung in ladder_means(joined.variants)],
         "curves": [
             {
@@ -72,6 +69,7 @@ def _member_json(member: Aggregate, variants: Sequence[JoinedVariant]) -> dict[s
         "violations": member.violations,
         "checked": member.checked,
         "bounded": member.bounded,
+        "cut": member.cut,
         "notes": list(member.notes),
     }
 
@@ -80,6 +78,18 @@ def _interval_json(found: Interval) -> dict[str, Any]:
     ends = {"low": found.low, "high": found.high}
     known = {key: None if end is None else number_json(end) for key, end in ends.items()}
     return {"mean": number_json(found.mean), **known, "n": found.n}
+
+
+def _pair_json(pair: Pair, variants: Sequence[JoinedVariant]) -> dict[str, Any]:
+    return {
+        "variant": variants.index(pair.variant),
+        "other": variants.index(pair.other),
+        "figures": {
+            key: _interval_json(each.mean)
+            | {"lower": each.lower, "higher": each.higher, "level": each.level, "p": each.p}
+            for key, each in pair.figures.items()
+        },
+    }
 
 
 def _rung_json(found: RungMeans) -> dict[str, Any]:

@@ -22,10 +22,11 @@ def memory_line(memory: Mapping[str, int]) -> str:
     if "total" not in memory:
         return ""
     measured = "not measured here"
+    held = f"; held while decoding {human_bytes(memory['held'])}" if "held" in memory else ""
     if "measured_peak" in memory:
         measured = human_bytes(memory["measured_peak"])
     return (
         f"memory: peak {measured}, estimated at most {human_bytes(memory['total'])} of "
         f"{human_bytes(memory['available'])}; of it full cache {human_bytes(memory['cache'])}, "
-        f"variants' caches {human_bytes(memory['variants'])}"
+        f"variants' caches {human_bytes(memory['variants'])}{held}"
     )

@@ -47,11 +47,8 @@ class OwnIndices:
             label=self.label,
             summary="Positions that other code chose.",
             source="",
-            scorer="none",
-            budget_rule="given",
-            knobs=(),
         )
-        return VariantSpec(method, "top_k", {"label": self.label}, ("label",))
+        return VariantSpec(method, method.selector, {"label": self.label}, ("label",))
 
     def __str__(self) -> str:
         """The label, and a short digest that tells two sets of positions apart."""

@@ -11,12 +11,15 @@ from typing import Any, NoReturn
 from ckv_core.config import MAX_TEXT_CHARS, MAX_VARIANTS
 from ckv_core.errors import ConfigError
 from ckv_core.json_fields import JsonField
+from ckv_core.json_text import JsonBounds
 from ckv_core.laboratory_json import MAX_HEADS, MAX_LAYERS, MAX_TOKEN_ID
 from ckv_core.own_indices import OwnIndices, pack, unpack
 from ckv_core.result_json_reader import SCHEMA
 
 MAX_CHARS = 64 * 2**20
 MAX_LABEL = 200
+# 8 million positions in rows of 64 at least; parsing holds up the process meanwhile.
+BOUNDS = JsonBounds(containers=2**17, values=2**23)
 _SPACE = " \t\r\n"
 _WHOLE = "file of kept positions"
 
@@ -33,6 +36,7 @@ def read_own_indices(text: str) -> tuple[OwnIndices, ...]:
             f"The kept positions have {len(text):,} characters; {MAX_CHARS:,} can be read. Leave "
             "out all members but model, prompt.token_ids and variants.retained."
         )
+    BOUNDS.check(text.encode("utf-8", "surrogatepass"))
     return own_from_json([JsonField(each, whole=_WHOLE) for each in _documents(text)])
 
 

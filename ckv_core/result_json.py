@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ckv_core.events import RunResult
+from ckv_core.held_json import held_json
 from ckv_core.laboratory_json import array_json, laboratory_json, number_json
 from ckv_core.readings_json import readings_json
 from ckv_core.records import (
@@ -17,6 +18,7 @@ from ckv_core.records import (
     PromptInfo,
     Receipt,
     RetainedSet,
+    RoundingFloor,
     VariantResult,
 )
 from ckv_core.result_json_reader import SCHEMA, from_json
@@ -46,6 +48,7 @@ def measured_json(result: RunResult) -> dict[str, Any]:
         "prompt": _prompt_json(result.prompt) if result.prompt else None,
         "timings_ms": dict(result.timings_ms),
         "memory": dict(result.memory),
+        "floor": _floor_json(result.floor) if result.floor else None,
         "variants": [_variant_json(variant, evictable) for variant in result.variants],
         "environment": dict(result.environment),
     }
@@ -77,6 +80,14 @@ def _prompt_json(prompt: PromptInfo) -> dict[str, Any]:
     }
 
 
+def _floor_json(floor: RoundingFloor) -> dict[str, Any]:
+    return {
+        "layer_hidden_l1": array_json(floor.layer_hidden_l1),
+        "final_hidden_l1": number_json(floor.final_hidden_l1),
+        "kl": number_json(floor.kl),
+    }
+
+
 def _variant_json(variant: VariantResult, evictable: tuple[int, ...]) -> dict[str, Any]:
     receipt = variant.receipt
     return {
@@ -94,10 +105,10 @@ def _variant_json(variant: VariantResult, evictable: tuple[int, ...]) -> dict[st
         "agreement": variant.agreement,
         "first_difference": variant.first_difference,
         "answer_found": variant.answer_found,
-        "tokens_per_second": variant.tokens_per_second,
         "perturbation": _perturbation_json(variant.perturbation),
         "timings_ms": dict(variant.timings_ms),
         **laboratory_json(variant),
+        "held": held_json(variant.held),
     }
 
 

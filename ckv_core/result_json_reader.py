@@ -16,9 +16,11 @@ from ckv_core.config import (
     Scenario,
 )
 from ckv_core.events import RunResult
+from ckv_core.held_json import read_held
 from ckv_core.json_fields import JsonField
 from ckv_core.knobs import KnobValue
 from ckv_core.laboratory_json import (
+    MAX_FLOAT32,
     MAX_HEADS,
     MAX_LAYERS,
     MAX_TOKEN_ID,
@@ -36,11 +38,13 @@ from ckv_core.records import (
     PromptInfo,
     Receipt,
     RetainedSet,
+    RoundingFloor,
     VariantResult,
 )
 
 SCHEMA = 1
 MAX_SLOTS = 2**29  # layers x KV heads x prompt tokens; a mask takes a byte for each
+MAX_ALL_SLOTS = 2**30  # of all variants; each keeps a bit of them
 _MAX_COUNT = 2**62
 _WORD = r"[\w.:-]{1,32}"
 
@@ -69,6 +73,7 @@ def from_json(data: object) -> RunResult:
         finished=root["finished"].absent or root["finished"].boolean(),
         kind=cast("Kind", kind),
         memory=root["memory"].maybe(_memory) or {},
+        floor=None if model is None else root["floor"].maybe(lambda item: _floor(item, model)),
     )
 
 
@@ -132,14 +137,18 @@ def _variants(
     if model is None or prompt is None:
         root["variants"].items(0, 0)
         return []
-    if model.layers * model.kv_heads * prompt.compressed_tokens > MAX_SLOTS:
+    slots = model.layers * model.kv_heads * prompt.compressed_tokens
+    if slots > MAX_SLOTS:
         root["prompt"]["compressed_tokens"].fail(
             f"layers x KV heads x compressed tokens of at most {MAX_SLOTS} are expected"
         )
-    return [_variant(field, model, prompt.compressed_tokens) for field in fields]
+    if slots * sum(not field["retained"].absent for field in fields) > MAX_ALL_SLOTS:
+        root["variants"].fail(f"kept sets of at most {MAX_ALL_SLOTS} bits together are expected")
+    return [_variant(field, model, prompt) for field in fields]
 
 
-def _variant(field: JsonField, model: ModelInfo, positions: int) -> VariantResult:
+def _variant(field: JsonField, model: ModelInfo, prompt: PromptInfo) -> VariantResult:
+    positions = prompt.compressed_tokens
     token_ids = field["token_ids"].integers(0, MAX_TOKEN_ID, MAX_NEW_TOKENS)
     count = len(token_ids)
     stopped = field["stopped"].maybe(lambda item: item.one_of("eos", "length"))
@@ -163,13 +172,13 @@ def _variant(field: JsonField, model: ModelInfo, positions: int) -> VariantResul
             lambda item: item.integer(0, MAX_NEW_TOKENS)
         ),
         answer_found=field["answer_found"].maybe(JsonField.boolean),
-        tokens_per_second=field["tokens_per_second"].maybe(lambda item: item.number(0)),
         timings_ms=_timings(field["timings_ms"]),
         answer_scores=field["answer_scores"].maybe(read_scores) or {},
         analysis=analysis,
         forced_steps=field["forced_steps"].maybe(lambda item: read_forced_steps(item, analysis))
         or (),
         follow_ups=field["follow_ups"].maybe(read_follow_ups) or (),
+        held=field["held"].maybe(lambda item: read_held(item, model, prompt.tokens)),
     )
 
 
@@ -212,12 +221,24 @@ def _perturbation(field: JsonField, model: ModelInfo) -> Perturbation | None:
         layer_hidden_l1=np.array([read_float32(item) for item in hidden], np.float32),
         kl=read_float(field["kl"], 1e300),
     )
-    final = field["final_hidden_l1"].maybe(read_float32)
-    if final is not None and not np.isclose(
-        final, measured.final_hidden_l1, rtol=1e-3, equal_nan=True
-    ):
-        field["final_hidden_l1"].fail("the last value of layer_hidden_l1 is expected")
+    _check_final(field, measured.final_hidden_l1)
     return measured
+
+
+def _floor(field: JsonField, model: ModelInfo) -> RoundingFloor:
+    hidden = field["layer_hidden_l1"].items(MAX_LAYERS, model.layers)
+    floor = RoundingFloor(
+        layer_hidden_l1=np.array([item.number(0, MAX_FLOAT32) for item in hidden], np.float32),
+        kl=field["kl"].number(0),
+    )
+    _check_final(field, floor.final_hidden_l1)
+    return floor
+
+
+def _check_final(field: JsonField, last: float) -> None:
+    final = field["final_hidden_l1"].maybe(read_float32)
+    if final is not None and not np.isclose(final, last, rtol=1e-3, equal_nan=True):
+        field["final_hidden_l1"].fail("the last value of layer_hidden_l1 is expected")
 
 
 def _ascending(field: JsonField, end: int) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from ckv_core.config import DEFAULT_MODEL, MAX_SWEEP_POINTS, CompareRequest
 from ckv_core.errors import ConfigError
-from ckv_core.knobs import KNOBS
+from ckv_core.methods import KNOBS
 from ckv_core.variants import VariantSpec, spec_without
 
 ASK_ABOVE_S = 120.0  # a sweep that is expected to take longer must be confirmed
@@ -44,14 +44,14 @@ class SweepGrid:
         for method in self.methods:
             spec = VariantSpec.parse(method)
             _check_method(spec)
-            takes_alpha = spec.selector == "critical"
+            takes_alpha = "alpha" in spec.params
             if takes_alpha and not alphas:
                 raise ConfigError(f"Give at least one alpha to sweep {method!r} over.")
             for alpha in alphas if takes_alpha else ("",):
                 for budget in budgets:
                     extra = {"budget": budget, **({"alpha": alpha} if alpha else {})}
                     point = VariantSpec.parse(_joined(spec.spec, extra))
-                    points.setdefault(_settings(point), point.spec)
+                    points.setdefault(point.settings(), point.spec)
         count = len(points) + 1
         if count > MAX_SWEEP_POINTS:
             raise ConfigError(
@@ -71,12 +71,12 @@ class SweepGrid:
         budgets: dict[str, None] = {}
         alphas: dict[str, None] = {}
         for spec in map(VariantSpec.parse, variants):
-            if spec.method.budget_rule == "all":
+            if not spec.method.evicts:
                 continue
-            settings = _settings(spec, "budget", "alpha")
+            settings = spec.settings("budget", "alpha")
             methods.setdefault(settings, spec_without(spec.spec, "budget", "alpha"))
             budgets[str(spec.params["budget"])] = None
-            if spec.selector == "critical":
+            if "alpha" in spec.params:
                 alphas[f"{spec.params['alpha']:g}"] = None
         return cls(methods=tuple(methods.values()), budgets=tuple(budgets), alphas=tuple(alphas))
 
@@ -235,18 +235,13 @@ def _scale(parameters: int | None) -> float:
 
 
 def _check_method(spec: VariantSpec) -> None:
-    if spec.method.budget_rule == "all":
+    if not spec.method.evicts:
         raise ConfigError("The full cache is part of every sweep; remove it from the methods.")
     fixed = [key for key in ("budget", "alpha") if key in spec.given]
     if fixed:
         raise ConfigError(
             f"{spec.spec!r} sets {' and '.join(fixed)}, which the sweep varies; leave that out."
         )
-
-
-def _settings(spec: VariantSpec, *without: str) -> tuple[object, ...]:
-    """Equal where two SPECs resolve to the same, but for these keys."""
-    return (spec.name, *sorted((k, v) for k, v in spec.params.items() if k not in without))
 
 
 def _joined(spec: str, extra: dict[str, str]) -> str:

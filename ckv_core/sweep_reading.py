@@ -1,7 +1,7 @@
 """What a finished sweep says: its curves and its best alphas. No torch."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,7 @@ from ckv_core.events import RunResult
 from ckv_core.identity import Settings, identify
 from ckv_core.metrics.chain import over_half
 from ckv_core.metrics.known import mean_of_known
+from ckv_core.outcomes import answer_outcome, has_exact_match
 from ckv_core.records import Float32Array, VariantResult
 from ckv_core.variants import spec_without
 
@@ -26,6 +27,7 @@ class Figure:
             not at 0 or 1 by definition.
         is_quality: whether it says how close a point is to the full cache at all; only then do
             points of equal value have a meaning.
+        is_binary: yes or no of one prompt, so that nothing lies between two points.
     """
 
     key: str
@@ -35,6 +37,7 @@ class Figure:
     read: Callable[[VariantResult], float | None]
     has_own_full: bool = False
     is_quality: bool = True
+    is_binary: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,7 @@ class AlphaOptimum:
         spec: SPEC of the points without budget and alpha.
         budget: tokens.
         alphas: tried, rising.
+        indices: of their variants.
         best_fixed: alpha with the least head L1 summed over all heads.
         layer_alpha: [layers] the same per layer; NaN where the layer is not evictable.
         head_alpha: [layers, kv_heads] the same per KV head, over the query heads that share it.
@@ -77,6 +81,7 @@ class AlphaOptimum:
     spec: str
     budget: int
     alphas: tuple[float, ...]
+    indices: tuple[int, ...]
     best_fixed: float
     layer_alpha: Float32Array
     head_alpha: Float32Array
@@ -97,8 +102,27 @@ def _kl(variant: VariantResult) -> float | None:
     return variant.perturbation.kl if variant.perturbation else None
 
 
+def is_cut(variant: VariantResult) -> bool:
+    """Whether generation met the limit of new tokens before the reference answer."""
+    return answer_outcome(variant) == "cut"
+
+
+def cut_note(variants: Collection[VariantResult]) -> str | None:
+    """How many generated texts were cut before the answer; None where none was."""
+    cut = sum(map(is_cut, variants))
+    if not cut:
+        return None
+    return (
+        f"{cut:,} of {len(variants):,} generated texts were cut at the limit of new tokens before "
+        "the reference answer. They count neither as found nor as missing, so answer shares are "
+        "of the others; allow more new tokens."
+    )
+
+
 def _answer(variant: VariantResult) -> float | None:
-    return None if variant.answer_found is None else float(variant.answer_found)
+    if variant.answer_found is None or is_cut(variant):
+        return None
+    return float(variant.answer_found)
 
 
 def sigma_over_half(variant: VariantResult) -> float | None:
@@ -107,7 +131,7 @@ def sigma_over_half(variant: VariantResult) -> float | None:
 
 
 def _score(key: str) -> Callable[[VariantResult], float | None]:
-    return lambda variant: variant.answer_scores.get(key)
+    return lambda variant: None if is_cut(variant) else variant.answer_scores.get(key)
 
 
 def _figure(
@@ -121,7 +145,9 @@ def _assumption(key: str, label: str, read: Callable[[VariantResult], float | No
 
 
 def _of_answer(key: str, label: str, read: Callable[[VariantResult], float | None]) -> Figure:
-    return Figure(key=key, label=label, unit="1", lower=False, read=read, has_own_full=True)
+    is_binary = key in ("answer", "exact_match")
+    of = {"unit": "1", "lower": False, "has_own_full": True, "is_binary": is_binary}
+    return Figure(key=key, label=label, read=read, **of)  # type: ignore[arg-type]
 
 
 FIGURES: dict[str, Figure] = {
@@ -150,9 +176,15 @@ def known_figures(result: RunResult) -> list[Figure]:
     ]
 
 
+def shown_figures(result: RunResult) -> list[Figure]:
+    """The known ones without an exact match that even the full cache does not have."""
+    left_out = set() if has_exact_match(result.variants) else {"exact_match"}
+    return [figure for figure in known_figures(result) if figure.key not in left_out]
+
+
 def matched_figures(result: RunResult) -> list[Figure]:
-    """The known ones by which one curve can be said to match another."""
-    return [figure for figure in known_figures(result) if figure.is_quality]
+    """The known ones by which one curve can be said to match another, between points too."""
+    return [f for f in known_figures(result) if f.is_quality and not f.is_binary]
 
 
 def curves(result: RunResult) -> list[Curve]:
@@ -185,7 +217,7 @@ def _curve(result: RunResult, points: dict[int, int]) -> Curve:
 def alpha_optima(result: RunResult) -> list[AlphaOptimum]:
     """Per CriticalKV method and budget with at least two alphas, which alpha serves best."""
     specs: dict[Settings, str] = {}
-    tried: dict[tuple[Settings, int], dict[float, VariantResult]] = {}
+    tried: dict[tuple[Settings, int], dict[float, int]] = {}
     for curve in curves(result):
         if curve.alpha is None:
             continue
@@ -193,20 +225,18 @@ def alpha_optima(result: RunResult) -> list[AlphaOptimum]:
             variant = result.variants[index]
             settings = identify(variant).settings.without("alpha")
             specs.setdefault(settings, spec_without(curve.spec, "alpha"))
-            tried.setdefault((settings, budget), {})[curve.alpha] = variant
-    kv_heads = result.model.kv_heads if result.model else 1
+            tried.setdefault((settings, budget), {})[curve.alpha] = index
     return [
-        _optimum(specs[settings], budget, by_alpha, kv_heads)
+        _optimum(result, specs[settings], budget, by_alpha)
         for (settings, budget), by_alpha in tried.items()
-        if len(by_alpha) > 1 and all(variant.perturbation for variant in by_alpha.values())
+        if len(by_alpha) > 1 and all(result.variants[at].perturbation for at in by_alpha.values())
     ]
 
 
-def _optimum(
-    spec: str, budget: int, by_alpha: dict[float, VariantResult], kv_heads: int
-) -> AlphaOptimum:
-    alphas = tuple(sorted(by_alpha))
-    measured = [by_alpha[alpha].perturbation for alpha in alphas]
+def _optimum(result: RunResult, spec: str, budget: int, by_alpha: dict[float, int]) -> AlphaOptimum:
+    alphas, indices = zip(*sorted(by_alpha.items()), strict=True)
+    kv_heads = result.model.kv_heads if result.model else 1
+    measured = [result.variants[index].perturbation for index in indices]
     heads = np.stack([each.head_l1 for each in measured if each]).astype(np.float64)
     groups = heads.reshape(*heads.shape[:2], kv_heads, -1).sum(axis=-1)
     evictable = ~np.isnan(groups).any(axis=(0, 2))
@@ -220,6 +250,7 @@ def _optimum(
         spec=spec,
         budget=budget,
         alphas=alphas,
+        indices=indices,
         best_fixed=alphas[best],
         layer_alpha=_best_alpha(alphas, groups.sum(axis=2), evictable),
         head_alpha=_best_alpha(alphas, groups, evictable),

@@ -2,13 +2,15 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from ckv_core.events import RunResult
+from ckv_core.outcomes import answer_outcome
+from ckv_core.rounding import floor_by_figure
 from ckv_core.sweep_reading import Curve, Figure, curves
 
-Outcome = Literal["found", "better", "worse", "nothing", "unknown"]
+Outcome = Literal["found", "better", "worse", "nothing", "rounding", "unknown"]
 Points = Sequence[tuple[int, float]]  # (budget, value) by rising budget
 
 # What a saving says where it names no budget.
@@ -16,8 +18,10 @@ MEANINGS: dict[Outcome, str] = {
     "better": "already reached at the smallest budget",
     "worse": "not reached with the budgets tried",
     "nothing": "the point to be matched is at 0 itself",
+    "rounding": "the point to be matched is below the rounding floor",
 }
 NOTHING = "nothing to match"
+ROUNDING = "only rounding"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +32,8 @@ class Match:
         budget: tokens; None where the curve does not cross the target inside its own range.
         outcome: `better` where even the smallest budget is at least as good (of a curve that
             stays as good as the target, a smaller one may do too), `worse` where the largest is
-            not, `nothing` where the target is a share of 0, which any budget matches.
+            not, `nothing` where the target is a share of 0, which any budget matches, `rounding`
+            where it is within the run's rounding floor, so that no value is known to match it.
     """
 
     budget: float | None
@@ -43,6 +48,7 @@ class Saving:
         target_budget: of the point to be matched.
         tried: budgets at which the curve's value is known, rising.
         match: the budget of the other curve.
+        is_moot: whether no point answers, so that no budget is saved at all.
     """
 
     curve: Curve
@@ -50,6 +56,7 @@ class Saving:
     target_budget: int
     tried: tuple[int, ...]
     match: Match
+    is_moot: bool = False
 
     @property
     def share(self) -> float | None:
@@ -67,8 +74,11 @@ class Saving:
                 "better": f"{self.tried[0]:,} or less",
                 "worse": f"over {self.tried[-1]:,}",
                 "nothing": NOTHING,
+                "rounding": ROUNDING,
             }
             return words[self.match.outcome]
+        if self.is_moot:
+            return f"{self.match.budget:,.0f}"
         percent = round(100 * self.share)
         change = f"{abs(percent)} % {'less' if percent > 0 else 'more'}" if percent else "the same"
         return f"{self.match.budget:,.0f}, {change}"
@@ -109,14 +119,27 @@ def matching_budget(points: Points, target: float, *, lower: bool = True) -> Mat
     return Match(math.exp(low + share * (high - low)), "found")
 
 
+def nobody_answers(result: RunResult) -> bool:
+    """Whether an answer was looked for and no point but the full cache gives it."""
+    outcomes = {answer_outcome(each) for each in result.variants if each.method != "full"}
+    return outcomes != {None} and "found" not in outcomes
+
+
 def savings(result: RunResult, target: Curve, figure: Figure) -> list[Saving]:
     """For every other curve and every point of `target`: the budget of equal quality."""
-    wanted = target.values(result, figure)
-    return [
-        saving
+    wanted, is_moot = target.values(result, figure), nobody_answers(result)
+    floor = floor_by_figure(result.floor).get(figure.key)
+    rounded = {budget for budget, value in wanted if floor is not None and value <= floor}
+    found = [
+        replace(saving, is_moot=is_moot)
         for curve in curves(result)
         if curve != target
         for saving in savings_of(curve, curve.values(result, figure), target, wanted, figure)
+    ]
+    unsure = Match(None, "rounding")
+    return [
+        replace(each, match=unsure) if each.tried and each.target_budget in rounded else each
+        for each in found
     ]
 
 

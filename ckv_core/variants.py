@@ -8,8 +8,14 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 
 from ckv_core.errors import ConfigError
-from ckv_core.knobs import KNOBS, METHOD_DEFAULTS, Budget, KnobValue
-from ckv_core.methods import METHODS, SELECTORS, Method, Selector
+from ckv_core.knobs import Budget, Knob, KnobValue
+from ckv_core.methods import METHODS, POLICIES, SELECTORS, STORES, Method
+from ckv_core.methods.parts.base import Part, Scorer, Selector
+from ckv_core.methods.parts.critical import READINGS
+from ckv_core.methods.parts.plain import PLAIN
+from ckv_core.methods.parts.steps import StepPolicy
+from ckv_core.methods.parts.store import Store
+from ckv_core.methods.parts.views import Observer, PromptShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +49,20 @@ class VariantSpec:
         head, _, tail = text.strip().partition(":")
         name, plus, word = (part.strip() for part in head.strip().partition("+"))
         method = METHODS.get(name)
-        selector = _selector(method, word) if plus else "top_k"
-        allowed = method.knobs_with(selector)
-        written = _parse_pairs(tail, head.strip(), allowed)
-        run_wide = {k: KNOBS[k].parse(v) for k, v in (defaults or {}).items() if k in allowed}
-        chosen = run_wide | written
+        selector = _selector(method, word) if plus else method.selector
+        knobs, options = method.knobs(selector), method.options()
+        known = {**knobs, **options}
+        chosen = {k: known[k].parse(v) for k, v in (defaults or {}).items() if k in known}
+        chosen |= _parse_pairs(tail, head.strip(), known)
         preset = str(chosen.get("preset", "paper"))
-        params = {key: _default(key, method.name, preset) for key in allowed} | chosen
-        given = tuple(k for k in allowed if k in chosen)
-        variant = cls(method, selector, params, given)
+        params = {key: _default(knob, preset) for key, knob in knobs.items()}
+        params |= {key: _default(knob, preset) for key, knob in _asked_for(options, chosen).items()}
+        given = tuple(key for key in known if key in chosen)
+        variant = cls(method, selector, params | chosen, given)
+        for part in variant.parts:
+            reason = part.check(variant.params)
+            if reason:
+                raise ConfigError(f"{variant.spec!r}: {reason}")
         if "budget" in params and variant.budget.unit == "tokens":
             variant.check_budget(int(variant.budget.amount))
         return variant
@@ -59,12 +70,38 @@ class VariantSpec:
     @property
     def name(self) -> str:
         """`snapkv`, `snapkv+critical` or `snapkv+critical_auto`."""
-        return self.method.name + (f"+{self.selector}" if self.critical else "")
+        return self.method.name + (f"+{self.selector.name}" if self.critical else "")
+
+    def settings(self, *without: str) -> tuple[object, ...]:
+        """Equal where two SPECs resolve to the same, but for these keys."""
+        return (self.name, *sorted((k, v) for k, v in self.params.items() if k not in without))
 
     @property
     def critical(self) -> bool:
         """Whether CriticalKV's two stages select, with one alpha or with one per KV head."""
-        return self.selector != "top_k"
+        return self.selector is not self.method.selector
+
+    @property
+    def policy(self) -> StepPolicy | None:
+        """What evicts while it generates."""
+        asked = (part for key, part in POLICIES.items() if key in self.params)
+        return next(asked, self.method.policy)
+
+    @property
+    def store(self) -> Store:
+        """What holds the kept entries."""
+        return STORES.get(str(self.params.get("store")), PLAIN)
+
+    @property
+    def scorer(self) -> Scorer:
+        """Of a variant that evicts by rank.
+
+        Raises:
+            ConfigError: asked of another.
+        """
+        if self.method.scorer is None:
+            raise ConfigError(f"{self.method.label} ranks nothing.")
+        return self.method.scorer
 
     @property
     def spec(self) -> str:
@@ -74,8 +111,9 @@ class VariantSpec:
 
     @property
     def label(self) -> str:
-        """What a reader sees."""
-        return self.method.label + (f" + {SELECTORS[self.selector]}" if self.critical else "")
+        """What a reader sees; of CriticalKV also in which of its two readings."""
+        label = self.selector.label_of(self.params)
+        return f"{self.method.label} + {label}" if self.critical else self.method.label
 
     @property
     def budget(self) -> Budget:
@@ -89,14 +127,55 @@ class VariantSpec:
         return Budget.parse(str(self.params["budget"]))
 
     @property
-    def protected(self) -> dict[str, int]:
-        """Tokens that this variant never evicts, by reason: sinks and window."""
-        return {name: int(self.params.get(name, 0)) for name in ("sinks", "window")}
+    def parts(self) -> tuple[Part, ...]:
+        """What it is composed of."""
+        method = self.method
+        parts = (method.scorer, method.budget_rule, self.selector, self.policy, self.store)
+        return tuple(part for part in parts if part is not None)
+
+    @property
+    def protected(self) -> dict[str, slice]:
+        """Positions of the prompt that this variant never evicts, by reason: sinks and window."""
+        if not self.method.evicts:
+            return {}
+        return {k: v for part in self.parts for k, v in part.protects(self.params).items()}
+
+    @property
+    def protected_counts(self) -> dict[str, int]:
+        """How many tokens those are, by reason."""
+        return {name: _length(part) for name, part in self.protected.items()}
+
+    @property
+    def protected_tokens(self) -> int:
+        """How many those are together."""
+        return sum(self.protected_counts.values())
 
     @property
     def protected_text(self) -> str:
         """`protected` in words, e.g. "sinks 4 + window 32"; empty where nothing is."""
-        return " + ".join(f"{name} {count}" for name, count in self.protected.items() if count)
+        counts = self.protected_counts.items()
+        return " + ".join(f"{name} {count}" for name, count in counts if count)
+
+    @property
+    def queries(self) -> int:
+        """Last queries of the prompt that its scores ask for."""
+        scorer = self.method.scorer
+        return 0 if scorer is None else scorer.queries(self.params)
+
+    @property
+    def needs_norms(self) -> bool:
+        """Whether it asks for value norms."""
+        scorer = self.method.scorer
+        return self.selector.needs_norms or (scorer is not None and scorer.needs_norms)
+
+    @property
+    def observers(self) -> tuple[Observer, ...]:
+        """What must be gathered for it while the prompt is read."""
+        return tuple(each for part in self.parts for each in part.observes(self.params))
+
+    def work_bytes(self, shape: PromptShape) -> int:
+        """Upper bound of what its parts ask for while they work."""
+        return sum(part.work_bytes(shape, self.params) for part in self.parts)
 
     def check_budget(self, tokens: int) -> None:
         """Refuse a budget that does not hold what is always kept.
@@ -107,7 +186,7 @@ class VariantSpec:
         Raises:
             ConfigError: says how much is needed.
         """
-        needed = max(sum(self.protected.values()), 1)
+        needed = max(self.protected_tokens, 1)
         if tokens < needed:
             raise ConfigError(
                 f"{self.spec!r}: a budget of {tokens} tokens is below the {needed} that are always "
@@ -117,15 +196,31 @@ class VariantSpec:
 
     def base(self) -> "VariantSpec":
         """The same variant without CriticalKV: what its improvement is measured against."""
-        params = {k: v for k, v in self.params.items() if k in self.method.knobs}
-        given = tuple(k for k in self.given if k in params)
-        return VariantSpec(self.method, "top_k", params, given)
+        return self.with_selector(self.method.selector)
+
+    def with_selector(self, selector: Selector, **params: KnobValue) -> "VariantSpec":
+        """The same variant with another selector, whose knobs are as given or at their defaults."""
+        knobs = {**self.method.knobs(selector), **self.method.options()}
+        kept = {k: v for k, v in self.params.items() if k in knobs}
+        defaults = {k: knob.default for k, knob in self.method.knobs(selector).items()}
+        given = tuple(k for k in self.given if k in kept)
+        return VariantSpec(self.method, selector, {**defaults, **kept, **params}, given)
 
 
 def written_knobs(spec: str) -> dict[str, str]:
     """The pairs of a SPEC as they stand there, from any file and of any version; unchecked."""
     pairs = (pair.partition("=") for pair in spec.partition(":")[2].split(",") if pair)
     return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def selector_of(spec: str) -> Selector | None:
+    """The selector that a SPEC names after its '+', of any file; None where it names none."""
+    return SELECTORS.get(spec.partition(":")[0].partition("+")[2].strip())
+
+
+def told_by(label: str) -> frozenset[str]:
+    """Knobs that a label says, so that a name need not say them again."""
+    return frozenset({"stage2"} if label.endswith(tuple(READINGS.values())) else ())
 
 
 def spec_without(spec: str, *keys: str) -> str:
@@ -135,37 +230,57 @@ def spec_without(spec: str, *keys: str) -> str:
     return f"{head}:{','.join(pairs)}" if pairs else head
 
 
+def _length(part: slice) -> int:
+    """Positions of a slice at either end of a prompt."""
+    return int(part.stop) - int(part.start) if part.stop is not None else -int(part.start)
+
+
 def _selector(method: Method, word: str) -> Selector:
-    known: list[Selector] = [selector for selector in SELECTORS if selector != "top_k"]
-    for selector in known:
-        if word == selector:
-            if method.supports_critical:
-                return selector
-            raise ConfigError(
-                f"{method.label} has no attention score, so '+{word}' cannot apply to it."
-            )
-    raise ConfigError(f"After '+' only {' and '.join(map(repr, known))} are known, got {word!r}.")
+    if word not in SELECTORS:
+        known = " and ".join(map(repr, SELECTORS))
+        raise ConfigError(f"After '+' only {known} are known, got {word!r}.")
+    reason = method.unfit(SELECTORS[word])
+    if reason:
+        raise ConfigError(f"{method.label} {reason}, so '+{word}' cannot apply to it.")
+    return SELECTORS[word]
 
 
-def _parse_pairs(text: str, name: str, allowed: tuple[str, ...]) -> dict[str, KnobValue]:
+def _asked_for(options: Mapping[str, Knob], chosen: Mapping[str, KnobValue]) -> dict[str, Knob]:
+    """Knobs of the optional parts that a SPEC asks for.
+
+    Raises:
+        ConfigError: one is given without the key that asks for its part.
+    """
+    word = str(chosen.get("store"))
+    parts: dict[str, tuple[bool, Part]]
+    parts = {key: (key in chosen, part) for key, part in POLICIES.items() if key in options}
+    parts |= {f"store={each}": (each == word, part) for each, part in STORES.items()}
+    asked: dict[str, Knob] = {}
+    for key, (is_asked, part) in parts.items():
+        for knob in part.knobs:
+            if is_asked:
+                asked[knob.name] = knob
+            elif knob.name in chosen:
+                raise ConfigError(f"{knob.name!r} needs {key!r} beside it; give both or neither.")
+    return asked
+
+
+def _parse_pairs(text: str, name: str, known: Mapping[str, Knob]) -> dict[str, KnobValue]:
     written: dict[str, KnobValue] = {}
     for pair in filter(None, (part.strip() for part in text.split(","))):
         key, equals, value = (part.strip() for part in pair.partition("="))
         if not equals:
             raise ConfigError(f"{pair!r} in {name!r} must read key=value.")
-        if key not in allowed:
-            close = get_close_matches(key, allowed, n=1)
+        if key not in known:
+            close = get_close_matches(key, known, n=1)
             hint = f" Did you mean {close[0]!r}?" if close else ""
-            keys = ", ".join(allowed) or "no keys"
+            keys = ", ".join(known) or "no keys"
             raise ConfigError(f"{name!r} does not take {key!r}.{hint} It takes: {keys}.")
         if key in written:
             raise ConfigError(f"{key!r} is given twice in {name!r}.")
-        written[key] = KNOBS[key].parse(value)
+        written[key] = known[key].parse(value)
     return written
 
 
-def _default(key: str, method: str, preset: str) -> KnobValue:
-    knob = KNOBS[key]
-    if preset == "kvpress" and knob.kvpress is not None:
-        return knob.kvpress
-    return METHOD_DEFAULTS.get(method, {}).get(key, knob.default)
+def _default(knob: Knob, preset: str) -> KnobValue:
+    return knob.kvpress if preset == "kvpress" and knob.kvpress is not None else knob.default

@@ -1,4 +1,4 @@
-"""Stores the runs of a bundle, or the run of a result file: all of them or none."""
+"""Stores the runs of a bundle, or of a file of results: all of them or none."""
 
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -7,17 +7,15 @@ from sqlalchemy import insert, select, update
 from sqlalchemy.orm import Session
 
 from ckv_core.errors import StorageError
-from ckv_core.events import RunFinished, RunPrepared
-from storage import event_rows, repository
+from ckv_core.events import FloorMeasured, RunFinished, RunPrepared
+from storage import audit, event_rows, repository
 from storage.bundle import FROM_RESULT, IMPORTED, BundledRun, is_same_content
-from storage.bundle_reader import read_bundle
 from storage.database import Database
+from storage.import_reader import reading
 from storage.models import ALIVE, Run, Tag
-from storage.records import StoredRun
-from storage.result_file import read_result
+from storage.records import Lineage, StoredRun
 from storage.shares import saved_runs
 
-ZIP_SIGN = b"PK"
 LISTED = 5
 
 
@@ -49,31 +47,40 @@ class ImportReport:
 
 
 def import_bundle(
-    database: Database, data: bytes, owner: str | None = None, most: int | None = None
+    database: Database,
+    data: bytes,
+    owner: str | None = None,
+    most: int | None = None,
+    *,
+    actor: str | None = None,
 ) -> ImportReport:
-    """Check a whole bundle or result file, then store its runs in one transaction.
+    """Check a whole bundle or file of results, then store its runs in one transaction.
 
     Args:
         database: open.
-        data: a zip or a JSON text, from anybody.
+        data: a zip, a JSON text or one a line, from anybody.
         owner: the user to whom the runs will belong.
         most: runs of that owner, or of all without one, that may be saved in the end.
+        actor: the user who imports, for the audit log.
 
     Raises:
         StorageError: the file is wrong, the runs are too many or the database failed; nothing of
             it was stored.
     """
-    bundled = read_bundle(data) if data.startswith(ZIP_SIGN) else [read_result(data)]
     report = ImportReport()
-    with database.write() as session:
-        for each in bundled:
+    parents: list[tuple[str, Lineage]] = []
+    with reading(data) as runs, database.write() as session:
+        for each in runs:
             _import_run(session, each, owner, report)
-        _link(session, bundled, owner, report)
+            parents += [(each.run.slug, each.lineage)] if each.lineage else []
+        _link(session, parents, owner, report)
         if most is not None and report.imported and saved_runs(session, owner) > most:
             raise StorageError(
                 f"Nothing was imported: {len(report.imported):,} more would make over {most:,} "
                 "saved runs, which is this app's limit; delete some or import fewer."
             )
+        for slug in report.imported:
+            audit.record(session, actor, "imported", slug)
     return report
 
 
@@ -103,22 +110,21 @@ def _import_run(
 
 
 def _link(
-    session: Session, bundled: list[BundledRun], owner: str | None, report: ImportReport
+    session: Session, parents: list[tuple[str, Lineage]], owner: str | None, report: ImportReport
 ) -> None:
     """Tell the new runs their parents, those of the file and those that the importer has here."""
-    for each in bundled:
-        slug = report.renamed.get(each.run.slug, each.run.slug)
-        if each.lineage is None or slug not in report.imported:
+    imported = set(report.imported)
+    for named, lineage in parents:
+        slug = report.renamed.get(named, named)
+        if slug not in imported:
             continue
-        parent = report.renamed.get(each.lineage.parent, each.lineage.parent)
+        parent = report.renamed.get(lineage.parent, lineage.parent)
         known = select(Run.id).where(Run.slug == parent, ALIVE)
         if owner is not None:
             known = known.where(Run.owner == owner)
         if parent != slug and session.scalar(known) is not None:
             session.execute(
-                update(Run)
-                .where(Run.slug == slug)
-                .values(parent_slug=parent, lineage=each.lineage.kind)
+                update(Run).where(Run.slug == slug).values(parent_slug=parent, lineage=lineage.kind)
             )
 
 
@@ -160,6 +166,8 @@ def _save_result(session: Session, run_id: int, bundled: BundledRun) -> None:
             result.memory,
         )
         event_rows.save_prepared(session, run_id, prepared)
+    if result.floor is not None:
+        event_rows.save_floor(session, run_id, FloorMeasured(result.floor))
     if result.finished:
         event_rows.save_run_finished(session, run_id, RunFinished(result.timings_ms))
     session.execute(

@@ -7,6 +7,7 @@ import stat
 import struct
 import zipfile
 import zlib
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import NoReturn, cast
 
@@ -25,6 +26,7 @@ from ckv_core.config import (
 )
 from ckv_core.errors import ConfigError, StorageError
 from ckv_core.json_fields import JsonField
+from ckv_core.json_text import JsonBounds
 from ckv_core.own_indices_json import own_from_json
 from ckv_core.result_json import from_json
 from storage.bundle import (
@@ -43,6 +45,8 @@ from storage.records import Lineage, LineageKind, RunNotes, RunState, StoredRun
 
 MAX_RATIO = 250  # of one entry; repeated position lists reach about 30
 MAX_MANIFEST_BYTES = 2**20
+# The largest run that can be exported has 10 million positions in half a million rows.
+BOUNDS = JsonBounds(containers=2**20, values=2**24)
 _SLUG = f"[a-z0-9]{{{SLUG_LENGTH}}}"
 _ENCRYPTED = 0x1
 _ZIP_ERRORS = (
@@ -58,8 +62,8 @@ _ZIP_ERRORS = (
 )
 
 
-def read_bundle(data: bytes) -> list[BundledRun]:
-    """All runs of a bundle; nothing is stored.
+def read_bundle(data: bytes) -> Iterator[BundledRun]:
+    """All runs of a bundle, one by one; nothing is stored.
 
     Raises:
         StorageError: it is no bundle, damaged, too big, of a newer version, or a value in it is
@@ -67,7 +71,7 @@ def read_bundle(data: bytes) -> list[BundledRun]:
     """
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            return _read_archive(archive)
+            yield from _read_archive(archive)
     except StorageError:
         raise
     except ConfigError as error:
@@ -76,7 +80,7 @@ def read_bundle(data: bytes) -> list[BundledRun]:
         _refuse("it is not a whole zip file")
 
 
-def _read_archive(archive: zipfile.ZipFile) -> list[BundledRun]:
+def _read_archive(archive: zipfile.ZipFile) -> Iterator[BundledRun]:
     entries = {entry.filename: entry for entry in archive.infolist()}
     if len(archive.infolist()) != len(entries) or len(entries) > MAX_RUNS + 1:
         _refuse(f"it has a name twice, or more than {MAX_RUNS} runs")
@@ -93,7 +97,7 @@ def _read_archive(archive: zipfile.ZipFile) -> list[BundledRun]:
         _refuse("its manifest lists no run, or one twice")
     if entries.keys() != {MANIFEST, *map(entry_name, slugs)}:
         _refuse("its files are not those that its manifest lists")
-    runs, total = [], 0
+    total = 0
     for slug, item in zip(slugs, listed, strict=True):
         text = _read(archive, entries[entry_name(slug)], MAX_RUN_BYTES)
         total += len(text)
@@ -101,8 +105,7 @@ def _read_archive(archive: zipfile.ZipFile) -> list[BundledRun]:
             _refuse(f"it holds more than {MAX_TOTAL_BYTES // 2**20} MiB")
         if hashlib.sha256(text).hexdigest() != item["sha256"].text(64):
             _refuse(f"the checksum of run {slug} is wrong")
-        runs.append(_bundled(JsonField(decoded(text), whole="run"), slug))
-    return runs
+        yield _bundled(JsonField(decoded(text), whole="run"), slug)
 
 
 def _read(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, most: int) -> bytes:
@@ -129,11 +132,13 @@ def decoded(text: bytes) -> object:
 
     Raises:
         StorageError: it is none, or has a number that is not finite.
+        ConfigError: it would become too much.
     """
 
     def refuse_constant(_: str) -> NoReturn:
         _refuse("a file in it has a number that is not finite")
 
+    BOUNDS.check(text)
     try:
         return json.loads(text.decode("utf-8"), parse_constant=refuse_constant)
     except (ValueError, RecursionError):

@@ -2,14 +2,14 @@
 
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ckv_core.errors import StorageError
-from ckv_core.records import Float32Array, RetainedSet
+from ckv_core.records import Float32Array, HeldSeries, RetainedSet
 
 FLOAT_CODEC = "zlib"
 BITS_CODEC = "bits+zlib"
@@ -71,6 +71,26 @@ def decode_floats(encoded: EncodedArray) -> Float32Array:
         raise StorageError(f"The database holds an array of unknown codec {encoded.codec!r}.")
     values = np.frombuffer(zlib.decompress(encoded.data), dtype="<f4")
     return values.astype(np.float32).reshape(encoded.shape)
+
+
+def encode_held(held: HeldSeries) -> dict[str, EncodedArray]:
+    """Compress a series, and what was evicted meanwhile."""
+    series = np.array([held.entries, held.cache_bytes], "<i8")
+    data, evicted = zlib.compress(series.tobytes()), zlib.compress(held.evicted)
+    return {
+        "held": EncodedArray("<i8", list(series.shape), FLOAT_CODEC, data),
+        "evicted": EncodedArray("<u4", list(held.evictions().shape), FLOAT_CODEC, evicted),
+    }
+
+
+def decode_held(arrays: Mapping[str, EncodedArray]) -> HeldSeries | None:
+    """Undo `encode_held`; None of a variant that has none."""
+    if "held" not in arrays:
+        return None
+    series = np.frombuffer(zlib.decompress(arrays["held"].data), "<i8").reshape(2, -1)
+    entries, sizes = map(tuple, series.tolist())
+    evicted = zlib.decompress(arrays["evicted"].data)
+    return HeldSeries(entries=entries, cache_bytes=sizes, evicted=evicted)
 
 
 def encode_retained(retained: RetainedSet) -> EncodedArray:

@@ -2,46 +2,52 @@
 
 import argparse
 import os
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import select
 
 from ckv_core.errors import CkvError, ConfigError, StorageError
 from ckv_core.home import home_folder
+from ckv_core.terminal import say
 from storage.backup import copy_database, database_file, restore
 from storage.bundle import MAX_TOTAL_BYTES, write_bundle, write_bundles
 from storage.bundle_import import import_bundle
 from storage.database import default_url, downgrade, open_database
 from storage.models import ALIVE, END_STATES, Run
+from storage.sqlite_file import check_whole, write_whole
 
 
 def main(
-    arguments: Sequence[str], extend_export: Callable[[argparse.ArgumentParser], None] | None = None
+    arguments: Sequence[str],
+    extend_export: Callable[[argparse.ArgumentParser], None] | None = None,
+    add_more: Callable[[Any], None] | None = None,
 ) -> int:
     """Run one command.
 
     Args:
         arguments: as typed, without the program's name.
         extend_export: adds to `export` what needs more than storage; its `run` then decides.
+        add_more: adds commands to those here.
 
     Returns:
         0 done, 1 failed, 2 wrong arguments; a failure is one line on stderr.
     """
-    options = _parser(extend_export).parse_args(arguments)
+    options = _parser(extend_export, add_more).parse_args(arguments)
     try:
-        sys.stdout.write(f"{options.run(options)}\n")
+        say(options.run(options))
     except CkvError as error:
-        sys.stderr.write(f"{error}\n")
+        say(str(error), to_error=True)
         return error.exit_code
     return 0
 
 
 def _parser(
     extend_export: Callable[[argparse.ArgumentParser], None] | None,
+    add_more: Callable[[Any], None] | None,
 ) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="app.py",
@@ -83,6 +89,8 @@ def _parser(
     )
     found.add_argument("schema", metavar="SCHEMA", help="as the older version names it, e.g. 0004")
     found.set_defaults(run=_downgrade)
+    if add_more is not None:
+        add_more(commands)
     return parser
 
 
@@ -118,20 +126,8 @@ def export_bundle(options: argparse.Namespace) -> str:
 
 
 def _write_bundle(path: Path, count: int, data: bytes) -> str:
-    write_file(path, data)
+    write_whole(path, data)
     return f"{path}: {count:,} {'run' if count == 1 else 'runs'}, {len(data):,} bytes."
-
-
-def write_file(path: Path, data: bytes) -> None:
-    """Write a file.
-
-    Raises:
-        StorageError: it cannot be written.
-    """
-    try:
-        path.write_bytes(data)
-    except OSError as error:
-        raise StorageError(f"{path} cannot be written: {error.strerror}.") from None
 
 
 def _import(options: argparse.Namespace) -> str:
@@ -148,7 +144,9 @@ def _import(options: argparse.Namespace) -> str:
 def _backup(options: argparse.Namespace) -> str:
     if options.file.exists():
         raise ConfigError(f"{options.file} exists; name a new file.")
-    copy_database(database_file(database_url()), options.file)
+    file = database_file(database_url())
+    check_whole(file)
+    copy_database(file, options.file)
     return f"{options.file}: {options.file.stat().st_size:,} bytes."
 
 

@@ -1,6 +1,7 @@
 """Opens the database: engine set-up, migrations, sessions."""
 
 import filecmp
+import os
 import secrets
 import sqlite3
 import threading
@@ -13,6 +14,7 @@ from alembic import command
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from filelock import FileLock
 from sqlalchemy import (
     URL,
     Connection,
@@ -33,6 +35,7 @@ from ckv_core.errors import StorageError
 from storage.backup import copy_database
 from storage.explain import explain
 from storage.server_lock import only_server
+from storage.sqlite_file import beside, check_whole, sqlite_file
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 BUSY_TIMEOUT_S = 30
@@ -67,11 +70,11 @@ def open_database(url: str) -> "Database":
     if parsed.drivername == "postgres":  # as many hosting services write it
         parsed = parsed.set(drivername="postgresql")
     name = _display_name(parsed)
-    if parsed.get_backend_name() == "sqlite":
-        _prepare_file(parsed)
-    elif parsed.get_backend_name() != "postgresql":
+    if parsed.get_backend_name() not in ("sqlite", "postgresql"):
         raise StorageError("CKV_DATABASE_URL takes a sqlite or postgresql URL, and no other.")
     try:
+        if parsed.get_backend_name() == "sqlite":
+            _prepare_file(parsed, name)
         _migrate(parsed, name)
         return Database(_create_engine(parsed), name)
     except (NoSuchModuleError, ModuleNotFoundError) as error:
@@ -168,21 +171,25 @@ def _display_name(url: URL) -> str:
     return url.set(query={}).render_as_string()  # without passwords; a query may hold one too
 
 
-def _prepare_file(url: URL) -> None:
-    if not url.database or url.database == ":memory:":
-        raise StorageError(
-            "A SQLite database needs a file; write for example sqlite:////folder/ckv.sqlite3."
-        )
-    if url.query.get("uri"):
-        return  # a file: URI may carry its own mode; SQLite itself says what is wrong with it
-    folder = Path(url.database).absolute().parent
+def _prepare_file(url: URL, name: str) -> None:
+    """Refuse a file that is not whole; make a new one, which appears with all its tables."""
+    file = sqlite_file(url)
+    check_whole(file)
+    if file.exists() or url.query.get("mode", "rwc") != "rwc":
+        return  # SQLite itself says what is wrong with it
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        file.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StorageError(
-            f"The folder {folder} for the database cannot be made ({error.strerror}); "
+            f"The folder {file.parent} for the database cannot be made ({error.strerror}); "
             "choose another with CKV_HOME or CKV_DATABASE_URL."
         ) from error
+    if not os.access(file.parent, os.W_OK):
+        return  # as above
+    with FileLock(file.with_name(f".{file.name}.create.lock")), beside(file) as part:
+        if not file.exists():
+            _migrate(URL.create("sqlite", database=str(part)), name)
+            part.replace(file)
 
 
 def _create_engine(url: URL, *, migrating: bool = False) -> Engine:
@@ -277,9 +284,9 @@ def _check_encoding(connection: Connection, name: str) -> None:
 
 def _back_up(url: URL, revision: str) -> None:
     """Keep a SQLite file as it was before a migration; the migration holds the write lock."""
-    if url.get_backend_name() != "sqlite" or url.query.get("uri"):
+    if url.get_backend_name() != "sqlite":
         return
-    path = Path(str(url.database)).absolute()
+    path = sqlite_file(url)
     copy = path.with_name(f"{path.name}.schema-{revision}.bak")
     number, before = 1, copy
     while copy.exists():

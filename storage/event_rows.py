@@ -7,6 +7,7 @@ from sqlalchemy.orm import Session
 
 from ckv_core.errors import StorageError
 from ckv_core.events import (
+    FloorMeasured,
     FollowUpsAnswered,
     Generated,
     RunFinished,
@@ -36,6 +37,7 @@ def save_prepared(session: Session, run_id: int, event: RunPrepared) -> None:
             environment=dict(event.environment),
             kind=event.kind,
             memory=dict(event.memory),
+            floor=None,
         )
     )
     columns = mapping.prompt_columns(event.prompt)
@@ -56,6 +58,12 @@ def save_selected(session: Session, run_id: int, event: VariantSelected) -> None
     }
     variant_id = _update_variant(session, run_id, event.index, columns)
     _replace_arrays(session, variant_id, ("retained",), mapping.retained_arrays(event.retained))
+
+
+def save_floor(session: Session, run_id: int, event: FloorMeasured) -> None:
+    """What rounding alone does to the run's figures."""
+    columns = {"floor": mapping.floor_json(event.floor)}
+    session.execute(update(Run).where(Run.id == run_id).values(columns))
 
 
 def save_measured(session: Session, run_id: int, event: VariantMeasured) -> None:
@@ -94,11 +102,11 @@ def save_finished_variant(session: Session, run_id: int, event: VariantFinished)
         "agreement": event.agreement,
         "first_difference": event.first_difference,
         "answer_found": event.answer_found,
-        "tokens_per_second": event.tokens_per_second,
-        "timings_ms": dict(event.timings_ms),
         "answer_scores": dict(event.answer_scores),
     }
-    _update_variant(session, run_id, event.index, columns)
+    variant_id = _update_variant(session, run_id, event.index, columns)
+    arrays = mapping.held_arrays(event.held)
+    _replace_arrays(session, variant_id, ("held", "evicted"), arrays)
 
 
 def save_run_finished(session: Session, run_id: int, event: RunFinished) -> None:

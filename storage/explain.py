@@ -11,6 +11,8 @@ _SQLITE = {
     "readonly": "The database {name} is read-only; make it and its folder writable.",
     "unable to open": "The database {name} cannot be opened; check the path and permissions.",
     "locked": "The database {name} is held by another program; close that and try again.",
+    "disk I/O": "The disk that holds the database {name} cannot be written or read; see whether it "
+    "is full or damaged.",
     "full": "The disk that holds the database {name} is full; free some space.",
 }
 _POSTGRESQL = {

@@ -5,7 +5,17 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, cast
 
-from sqlalchemy import ColumnElement, delete, false, func, insert, literal, select, update
+from sqlalchemy import (
+    ColumnElement,
+    delete,
+    false,
+    func,
+    insert,
+    literal,
+    not_,
+    select,
+    update,
+)
 from sqlalchemy.orm import Session
 
 from ckv_core.errors import StorageError
@@ -18,14 +28,13 @@ from storage.records import (
     RunSort,
     RunState,
     RunSummary,
-    VariantBar,
 )
 from storage.repository import missing_run
+from storage.run_summaries import summaries
 
 TITLE_LIMIT = 200
 NOTE_LIMIT = 10_000
 TAGS_LIMIT = 20
-BARS_LIMIT = 32
 RELATIVES_LIMIT = 50
 TAG = r"[\w-]{1,40}"
 _KEYS: dict[RunSort, ColumnElement[Any]] = {
@@ -61,7 +70,19 @@ def list_runs(
     keys = session.scalars(
         select(Run.id).where(*conditions).order_by(*order).limit(limit).offset(offset)
     ).all()
-    return _summaries(session, keys), total
+    return summaries(session, keys), total
+
+
+def summary(session: Session, slug: str) -> RunSummary:
+    """One run that is not deleted.
+
+    Raises:
+        RunMissingError: there is none.
+    """
+    key = session.scalar(select(Run.id).where(Run.slug == slug, ALIVE))
+    if key is None:
+        raise missing_run(slug)
+    return summaries(session, [key])[0]
 
 
 def relatives(
@@ -168,16 +189,17 @@ def delete_runs(session: Session, slugs: Sequence[str], now: datetime) -> None:
 
 def restore_runs(
     session: Session, slugs: Sequence[str], deleted_after: datetime, owner: str | None = None
-) -> int:
-    """Undo a deletion that came after the given moment; returns how many came back.
+) -> list[str]:
+    """Undo a deletion that came after the given moment; returns what came back.
 
     Other owners' runs stay as they are if an owner is given.
     """
-    statement = select(Run.id).where(Run.slug.in_(slugs), Run.deleted_at > deleted_after)
+    statement = select(Run.id, Run.slug).where(Run.slug.in_(slugs), Run.deleted_at > deleted_after)
     statement = statement.where(*_owned_by(owner)).order_by(Run.id)
-    keys = session.scalars(statement.with_for_update()).all()  # none that is purged meanwhile
+    found = session.execute(statement.with_for_update()).all()  # none that is purged meanwhile
+    keys = [row.id for row in found]
     session.execute(update(Run).where(Run.id.in_(keys)).values(deleted_at=None))
-    return len(keys)
+    return [row.slug for row in found]
 
 
 def purge_deleted(session: Session, deleted_until: datetime) -> int:
@@ -217,7 +239,7 @@ def _conditions(session: Session, wanted: RunFilter) -> list[ColumnElement[bool]
         conditions.append(Run.created_at < wanted.until)
     if wanted.pinned:
         conditions.append(Run.pinned.is_(True))
-    return conditions + _variant_conditions(wanted)
+    return conditions + _variant_conditions(wanted) + _answer_conditions(wanted.answer)
 
 
 def _variant_conditions(wanted: RunFilter) -> list[ColumnElement[bool]]:
@@ -230,51 +252,21 @@ def _variant_conditions(wanted: RunFilter) -> list[ColumnElement[bool]]:
         asked.append(Variant.method != "full")
     if wanted.method:
         asked.append(Variant.method == wanted.method)
+    return [_has_variant(*asked)] if asked else []
+
+
+def _has_variant(*asked: ColumnElement[bool]) -> ColumnElement[bool]:
     # EXISTS stops at a run's first such variant; for a constant, SQLite reads an index alone.
-    found = select(literal(1)).where(Variant.run_id == Run.id, *asked).exists()
-    return [found] if asked else []
+    return select(literal(1)).where(Variant.run_id == Run.id, *asked).exists()
 
 
-def _summaries(session: Session, keys: Sequence[int]) -> list[RunSummary]:
-    columns = (Run.slug, Run.title, Run.model_name, Run.state, Run.kind, Run.request)
-    rows = session.execute(
-        select(Run.id, *columns, Run.prompt_tokens, Run.created_at, Run.note, Run.pinned).where(
-            Run.id.in_(keys)
-        )
-    )
-    by_key = {row.id: row for row in rows}
-    tags: dict[int, list[str]] = {key: [] for key in keys}
-    for run_id, name in session.execute(
-        select(Tag.run_id, Tag.name).where(Tag.run_id.in_(keys)).order_by(Tag.name)
-    ):
-        tags[run_id].append(name)
-    specs: dict[int, list[str]] = {key: [] for key in keys}
-    bars: dict[int, list[VariantBar]] = {key: [] for key in keys}
-    for run_id, spec, label, moved in session.execute(
-        select(Variant.run_id, Variant.spec, Variant.label, Variant.final_hidden_l1)
-        .where(Variant.run_id.in_(keys))
-        .order_by(Variant.run_id, Variant.position)
-    ):
-        specs[run_id].append(spec)
-        bars[run_id].append(VariantBar(label, moved))
-    return [
-        RunSummary(
-            slug=row.slug,
-            title=row.title,
-            model_name=row.model_name,
-            state=cast("RunState", row.state),
-            variant_specs=tuple(specs[key] or row.request["variants"]),
-            prompt_tokens=row.prompt_tokens,
-            created_at=row.created_at,
-            note=row.note,
-            pinned=row.pinned,
-            tags=tuple(tags[key]),
-            bars=tuple(bars[key][:BARS_LIMIT]),
-            kind=row.kind,
-        )
-        for key in keys
-        for row in [by_key[key]]
-    ]
+def _answer_conditions(answer: str) -> list[ColumnElement[bool]]:
+    evicts = Variant.method != "full"
+    lost = _has_variant(evicts, Variant.answer_found.is_(False))
+    if answer == "lost":
+        return [lost]
+    kept = _has_variant(evicts, Variant.answer_found.is_(True))
+    return [kept, not_(lost)] if answer == "kept" else []
 
 
 def _living_keys(session: Session, slugs: Sequence[str]) -> list[int]:

@@ -17,21 +17,25 @@ from ckv_core.records import (
     Float32Array,
     FollowUp,
     ForcedStep,
+    HeldSeries,
     ModelInfo,
     Perturbation,
     PromptInfo,
     Receipt,
     RetainedSet,
+    RoundingFloor,
     VariantResult,
 )
 from storage.codecs import (
     EncodedArray,
     decode_floats,
+    decode_held,
     decode_ints,
     decode_json,
     decode_retained,
     decode_texts,
     encode_floats,
+    encode_held,
     encode_ints,
     encode_json,
     encode_retained,
@@ -115,7 +119,6 @@ def variant_columns(variant: VariantResult) -> Columns:
         "agreement": variant.agreement,
         "first_difference": variant.first_difference,
         "answer_found": variant.answer_found,
-        "tokens_per_second": variant.tokens_per_second,
         "timings_ms": dict(variant.timings_ms),
         **generation_columns(variant.text, variant.token_ids, variant.token_texts, variant.stopped),
         **(receipt_columns(variant.receipt) if variant.receipt else {}),
@@ -160,6 +163,19 @@ def perturbation_columns(perturbation: Perturbation) -> Columns:
     }
 
 
+def floor_json(floor: RoundingFloor) -> JsonObject:
+    """The column `floor` of `runs`."""
+    return {"layer_hidden_l1": floor.layer_hidden_l1.tolist(), "kl": floor.kl}
+
+
+def floor_record(stored: JsonObject | None) -> RoundingFloor | None:
+    """Undo `floor_json`."""
+    if stored is None:
+        return None
+    hidden = np.array(stored["layer_hidden_l1"], np.float32)
+    return RoundingFloor(layer_hidden_l1=hidden, kl=stored["kl"])
+
+
 def forced_columns(steps: tuple[ForcedStep, ...]) -> Columns:
     """Candidates of every forced step, each as [token id, text, probability]."""
     plain = [[[astuple(c) for c in side] for side in (s.reference, s.variant)] for s in steps]
@@ -174,12 +190,18 @@ def follow_up_columns(follow_ups: tuple[FollowUp, ...]) -> Columns:
 def variant_arrays(variant: VariantResult) -> dict[str, EncodedArray]:
     """Rows of `arrays` of one variant, by name."""
     arrays = retained_arrays(variant.retained) | analysis_arrays(variant.analysis)
+    arrays |= held_arrays(variant.held)
     return arrays | (perturbation_arrays(variant.perturbation) if variant.perturbation else {})
 
 
 def retained_arrays(retained: RetainedSet | None) -> dict[str, EncodedArray]:
     """The kept set; nothing for `full`."""
     return {"retained": encode_retained(retained)} if retained else {}
+
+
+def held_arrays(held: HeldSeries | None) -> dict[str, EncodedArray]:
+    """What a variant held while it generated, where it evicted then."""
+    return {} if held is None else encode_held(held)
 
 
 def analysis_arrays(analysis: Mapping[str, Float32Array]) -> dict[str, EncodedArray]:
@@ -216,12 +238,12 @@ def variant_record(row: Variant, arrays: Mapping[str, EncodedArray]) -> VariantR
         agreement=row.agreement,
         first_difference=row.first_difference,
         answer_found=row.answer_found,
-        tokens_per_second=row.tokens_per_second,
         timings_ms=row.timings_ms,
         answer_scores=row.answer_scores or {},
         analysis={name: decode_floats(arrays[name]) for name in QUANTITIES if name in arrays},
         forced_steps=_forced_record(row.forced_steps),
         follow_ups=_follow_up_record(row.follow_ups),
+        held=decode_held(arrays),
     )
 
 

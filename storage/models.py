@@ -106,6 +106,9 @@ class Run(Base):
     )
     kind: Mapped[str] = mapped_column(String(16), server_default="compare", doc="compare or sweep")
     memory: Mapped[JsonObject | None] = mapped_column(doc="bytes, estimated and measured")
+    floor: Mapped[JsonObject | None] = mapped_column(
+        doc="RoundingFloor: layer_hidden_l1 [layers], kl in nats; null until measured"
+    )
     server: Mapped[int | None] = mapped_column(
         doc="random number of the server process that ran it; null on SQLite, and if imported"
     )
@@ -187,7 +190,6 @@ class Variant(Base):
         doc="index of the first generated token that differs; null for none"
     )
     answer_found: Mapped[bool | None] = mapped_column(doc="null without a reference answer")
-    tokens_per_second: Mapped[float | None] = mapped_column(doc="of this row in the batch")
     timings_ms: Mapped[JsonObject] = mapped_column(doc="milliseconds per stage")
     kl: Mapped[float | None] = mapped_column(doc="KL(full || variant), nats; null for NaN")
     final_hidden_l1: Mapped[float | None] = mapped_column(
@@ -218,10 +220,11 @@ class Array(Base):
         String(32),
         primary_key=True,
         doc="retained [layers, kv_heads, positions], head_l1 and base_head_l1 "
-        "[layers, query_heads], layer_hidden_l1 [layers], and the quantities of "
+        "[layers, query_heads], layer_hidden_l1 [layers], held [2, tokens]: entries and bytes, "
+        "evicted [entries, 4]: step, layer, KV head and position; and the quantities of "
         "docs/definitions.md by name",
     )
-    dtype: Mapped[str] = mapped_column(String(8), doc="numpy name: bool or <f4")
+    dtype: Mapped[str] = mapped_column(String(8), doc="numpy name: bool, <f4, <i8 or <u4")
     shape: Mapped[list[int]] = mapped_column(doc="sizes of the axes")
     codec: Mapped[str] = mapped_column(
         String(16),
@@ -244,3 +247,49 @@ class ShareLink(Base):
     created_at: Mapped[datetime] = mapped_column(doc="UTC")
     expires_at: Mapped[datetime | None] = mapped_column(doc="UTC; null for never")
     revoked_at: Mapped[datetime | None] = mapped_column(doc="UTC; null while it is open")
+
+
+class Credential(Base):
+    """What a user shows instead of a password: a browser's session, or an API token."""
+
+    __tablename__ = "credentials"
+
+    id: Mapped[int] = mapped_column(_ROW_ID, primary_key=True)
+    token_hash: Mapped[str] = mapped_column(
+        String(64), unique=True, doc="SHA-256 of the token in hex; the token is not stored"
+    )
+    kind: Mapped[str] = mapped_column(String(8), doc="session or token")
+    owner: Mapped[str] = mapped_column(index=True, doc="the user who logs in with it")
+    scope: Mapped[str] = mapped_column(String(8), doc="read, write, or all (a session)")
+    name: Mapped[str] = mapped_column(doc="what its owner calls a token; empty for a session")
+    password_mark: Mapped[str | None] = mapped_column(
+        String(16), doc="of a session: tells the password with which it began from later ones"
+    )
+    created_at: Mapped[datetime] = mapped_column(doc="UTC")
+    expires_at: Mapped[datetime | None] = mapped_column(doc="UTC; null for never")
+    last_used_at: Mapped[datetime | None] = mapped_column(doc="UTC, to the minute; null for never")
+    revoked_at: Mapped[datetime | None] = mapped_column(doc="UTC; null while it is open")
+
+
+class Account(Base):
+    """What the app knows of a user beside the users' file."""
+
+    __tablename__ = "accounts"
+
+    name: Mapped[str] = mapped_column(primary_key=True, doc="as in the users' file")
+    disabled_at: Mapped[datetime | None] = mapped_column(doc="UTC; null while the user may log in")
+    last_login_at: Mapped[datetime | None] = mapped_column(doc="UTC; with a password")
+
+
+class AuditEntry(Base):
+    """Who did what; no text of a run. The oldest go when there are too many."""
+
+    __tablename__ = "audit_entries"
+
+    id: Mapped[int] = mapped_column(_ROW_ID, primary_key=True)
+    at: Mapped[datetime] = mapped_column(index=True, doc="UTC")
+    actor: Mapped[str | None] = mapped_column(
+        doc="the user; null for the one user without logins, a share link or the command line"
+    )
+    action: Mapped[str] = mapped_column(String(32), doc="e.g. deleted, as storage/audit.py lists")
+    target: Mapped[str] = mapped_column(doc="slug of a run, name of a user, or number of a token")

@@ -5,11 +5,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from sqlalchemy.orm import Session
 
 from ckv_core.config import CompareRequest
 from ckv_core.events import (
+    FloorMeasured,
     FollowUpsAnswered,
     Generated,
     Progress,
@@ -152,26 +154,22 @@ class Recorder:
             return run_id is not None
 
 
+_SAVES: dict[type[RunEvent], Callable[[Session, int, Any], None]] = {
+    RunPrepared: event_rows.save_prepared,
+    VariantSelected: event_rows.save_selected,
+    FloorMeasured: event_rows.save_floor,
+    VariantMeasured: event_rows.save_measured,
+    VariantAnalysed: event_rows.save_analysed,
+    FollowUpsAnswered: event_rows.save_follow_ups,
+    Generated: event_rows.save_generated,
+    VariantFinished: event_rows.save_finished_variant,
+    RunFinished: event_rows.save_run_finished,
+}
+
+
 def _save(session: Session, run_id: int, event: RunEvent) -> None:
-    match event:
-        case RunPrepared():
-            event_rows.save_prepared(session, run_id, event)
-        case VariantSelected():
-            event_rows.save_selected(session, run_id, event)
-        case VariantMeasured():
-            event_rows.save_measured(session, run_id, event)
-        case VariantAnalysed():
-            event_rows.save_analysed(session, run_id, event)
-        case FollowUpsAnswered():
-            event_rows.save_follow_ups(session, run_id, event)
-        case Generated():
-            event_rows.save_generated(session, run_id, event)
-        case VariantFinished():
-            event_rows.save_finished_variant(session, run_id, event)
-        case RunFinished():
-            event_rows.save_run_finished(session, run_id, event)
-        case Progress():
-            pass
+    if not isinstance(event, Progress):
+        _SAVES[type(event)](session, run_id, event)
 
 
 def first_words(text: str) -> str:

@@ -31,6 +31,7 @@ class RunFilter:
             if one is given.
         since, until: first and one past the last moment of creation.
         pinned: True for pinned runs only.
+        answer: kept (by every variant that was judged) or lost (by one or more).
         owner: the user who made it; empty for everybody's.
     """
 
@@ -45,15 +46,25 @@ class RunFilter:
     since: datetime | None = None
     until: datetime | None = None
     pinned: bool = False
+    answer: str = ""
     owner: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class VariantBar:
-    """What a run's thumbnail shows of one variant; None where nothing was measured."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of a run's variants; the full cache is counted in none of the numbers.
 
-    label: str
-    final_hidden_l1: float | None
+    Attributes:
+        answered, judged: variants that give the reference answer, of how many that were judged.
+        full_answers: whether the full cache gives it; None where it was not judged.
+        agreeing, compared: variants that generate the full cache's tokens, of how many.
+    """
+
+    answered: int = 0
+    judged: int = 0
+    full_answers: bool | None = None
+    agreeing: int = 0
+    compared: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +84,6 @@ class RunSummary:
     Attributes:
         variant_specs: as parsed by the worker; as asked before that.
         prompt_tokens: None until the prompt was tokenised.
-        bars: of up to 32 variants, in their order.
     """
 
     slug: str
@@ -86,7 +96,7 @@ class RunSummary:
     note: str = ""
     pinned: bool = False
     tags: tuple[str, ...] = ()
-    bars: tuple[VariantBar, ...] = ()
+    outcome: Outcome = Outcome()
     kind: str = "compare"
 
 

@@ -60,6 +60,7 @@ def load_run(session: Session, slug: str) -> StoredRun:
         finished=run.complete,
         kind=cast("Kind", run.kind),
         memory=run.memory or {},
+        floor=mapping.floor_record(run.floor),
     )
     return StoredRun(
         slug=run.slug,

@@ -1,14 +1,15 @@
-"""Reads a result JSON file, which may be damaged or hostile, as a run to be stored."""
+"""Reads a file of results, which may be damaged or hostile, as runs to be stored."""
 
 import base64
 import hashlib
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from ckv_core.config import MAX_TEXT_CHARS, CompareRequest
 from ckv_core.errors import ConfigError, StorageError
 from ckv_core.events import RunResult
 from ckv_core.result_json import from_json
-from storage.bundle import MAX_RUN_BYTES, BundledRun
+from storage.bundle import MAX_RUN_BYTES, MAX_RUNS, MAX_TOTAL_BYTES, BundledRun
 from storage.bundle_reader import decoded
 from storage.models import SLUG_LENGTH
 from storage.recorder import first_words
@@ -17,28 +18,41 @@ from storage.records import StoredRun
 UNFINISHED = "The imported file holds a run that did not end."
 
 
-def read_result(data: bytes) -> BundledRun:
-    """The run of a result file; nothing is stored.
+def read_results(data: bytes) -> Iterator[BundledRun]:
+    """The run of a result file, or those of one with a result a line; nothing is stored.
 
-    The same file gives the same slug, so that importing it twice is noticed. The file does not
+    The same result gives the same slug, so that importing it twice is noticed. The file does not
     tell the question and the settings as typed: the context is read from the tokens' texts.
 
     Raises:
         StorageError: it is no result, too big, without a prompt, or a value in it is wrong.
     """
+    lines = [(number, line) for number, line in enumerate(data.split(b"\n"), 1) if line.strip()]
+    if len(lines) < 2 or not lines[0][1].rstrip().endswith(b"}"):  # one document, maybe indented
+        yield _read_result(data)
+        return
+    if len(lines) > MAX_RUNS:
+        raise _refused(f"it has more than {MAX_RUNS:,} results")
+    if len(data) > MAX_TOTAL_BYTES:
+        raise _refused(f"it holds more than {MAX_TOTAL_BYTES // 2**20} MiB")
+    for number, line in lines:
+        yield _read_result(line.strip(), f"line {number}: ")
+
+
+def _read_result(data: bytes, where: str = "") -> BundledRun:
     if len(data) > MAX_RUN_BYTES:
-        raise _refused(f"a result takes up to {MAX_RUN_BYTES // 2**20} MiB")
+        raise _refused(f"{where}a result takes up to {MAX_RUN_BYTES // 2**20} MiB")
     try:
         result = from_json(decoded(data))
     except ConfigError as error:
-        raise _refused(str(error).rstrip(".")) from None
+        raise _refused(where + str(error).rstrip(".")) from None
     except StorageError:
-        raise _refused("it is neither a bundle nor a result JSON") from None
+        raise _refused(f"{where}it is neither a bundle nor a result JSON") from None
     if result.model is None or result.prompt is None:
-        raise _refused("it has no model and prompt, so there is nothing to show")
+        raise _refused(f"{where}it has no model and prompt, so there is nothing to show")
     request = _request(result)
     if len(request.context) > MAX_TEXT_CHARS:
-        raise _refused(f"its text has over {MAX_TEXT_CHARS:,} characters")
+        raise _refused(f"{where}its text has over {MAX_TEXT_CHARS:,} characters")
     run = StoredRun(
         slug=base64.b32encode(hashlib.sha256(data).digest()).decode().lower()[:SLUG_LENGTH],
         title=first_words(request.context) or "Imported result",

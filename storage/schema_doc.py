@@ -1,12 +1,12 @@
 """Writes docs/schema.md from the tables: `python -m storage.schema_doc > docs/schema.md`."""
 
-import sys
 from collections.abc import Iterator
 
 from sqlalchemy import CheckConstraint, Column, Table, UniqueConstraint
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.orm import Mapper
 
+from ckv_core.terminal import say
 from storage.models import Base
 
 INTRO = """\
@@ -74,4 +74,4 @@ def _table_rules(table: Table) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(schema_markdown())
+    say(schema_markdown().removesuffix("\n"))

@@ -1,7 +1,5 @@
 """Owners' runs, and share links: who has a token sees its run. Only its hash is stored."""
 
-import hashlib
-import secrets
 from dataclasses import dataclass
 from datetime import datetime
 from typing import cast
@@ -9,10 +7,9 @@ from typing import cast
 from sqlalchemy import CursorResult, func, select, update
 from sqlalchemy.orm import Session
 
+from storage.credentials import hash_token, new_token
 from storage.models import ALIVE, Run, ShareLink
 from storage.repository import missing_run
-
-TOKEN_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +46,11 @@ def create_share(
     run_id = session.scalar(select(Run.id).where(Run.slug == slug))
     if run_id is None:
         raise missing_run(slug)
-    token = secrets.token_urlsafe(TOKEN_BYTES)
+    token = new_token()
     session.add(
         ShareLink(
             run_id=run_id,
-            token_hash=_hash(token),
+            token_hash=hash_token(token),
             creator=creator,
             created_at=now,
             expires_at=expires_at,
@@ -71,7 +68,7 @@ def shared_slug(session: Session, token: str, now: datetime) -> str | None:
     row = session.execute(
         select(Run.slug, ShareLink.expires_at, ShareLink.revoked_at)
         .join(Run, Run.id == ShareLink.run_id)
-        .where(ShareLink.token_hash == _hash(token), ALIVE)
+        .where(ShareLink.token_hash == hash_token(token), ALIVE)
     ).one_or_none()
     if row is None:
         return None
@@ -122,8 +119,3 @@ def revoke_share(session: Session, slug: str, share_id: int, now: datetime) -> b
         .values(revoked_at=now)
     )
     return cast("CursorResult[object]", session.execute(statement)).rowcount == 1
-
-
-def _hash(token: str) -> str:
-    # A random token of this length needs no slow hash: there is nothing to guess.
-    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()

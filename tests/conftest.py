@@ -1,8 +1,9 @@
-"""A browser for tests, and databases: a test that takes one runs on SQLite and on PostgreSQL."""
+"""A browser, served apps, and databases: a test that takes one runs on SQLite and PostgreSQL."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from itertools import count
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -13,13 +14,38 @@ from storage.database import Database, default_url, open_database
 from tests.browser import chromium
 from tests.postgresql_server import PostgresqlServer, UnavailableError, running_server
 
+if TYPE_CHECKING:
+    from tests.ui.served_app import Served
+
 # Hypothesis's profile of here or of CI, without limits of time: a busy machine breaks no law.
 settings.register_profile(
-    "patient", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "patient",
+    settings(),
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
+# For `make test-fast`.
+settings.register_profile("fast", settings.get_profile("patient"), max_examples=10)
 settings.load_profile("patient")
 
+# Fixtures and folders of tests that need a browser, the app or its worker.
+PROCESSES = {"browser", "app", "open_app", "team_app", "services", "stopped"} | {
+    "e2e",
+    "reliability",
+    "worker",
+}
 _numbers = count()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what needs processes or PostgreSQL by what it asks for and where it is."""
+    for item in items:
+        kinds = getattr(item, "callspec", None)
+        if "postgresql" in item.fixturenames or (kinds and "postgresql" in kinds.params.values()):
+            item.add_marker(pytest.mark.postgresql)
+        if PROCESSES & {*item.fixturenames, *item.path.parts}:
+            item.add_marker(pytest.mark.e2e)
 
 
 @pytest.fixture(scope="session")
@@ -64,3 +90,38 @@ def browser() -> Iterator[Browser]:
     """Not for the session: only one Playwright can run in a thread, and a test may start one."""
     with chromium() as browser:
         yield browser
+
+
+@pytest.fixture(scope="session")
+def served_apps(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Callable[[bool], "Served"]]:
+    """With logins and MCP, or without both, as most tests need it: built once, and lent empty."""
+    from tests.ui.served_app import Served, served  # Gradio takes seconds
+
+    apps: dict[bool, Served] = {}
+    with ExitStack() as stack:
+
+        def lend(with_logins: bool) -> Served:
+            if with_logins not in apps:
+                folder = tmp_path_factory.mktemp("served")
+                more = {"mcp": True, "model": "tiny"} if with_logins else {}
+                apps[with_logins] = stack.enter_context(
+                    served(folder, with_logins=with_logins, **more)
+                )
+            apps[with_logins].empty()
+            return apps[with_logins]
+
+        yield lend
+
+
+@pytest.fixture(scope="module")
+def open_app(served_apps: Callable[[bool], "Served"]) -> "Served":
+    """The app without logins; a module begins without runs."""
+    return served_apps(False)
+
+
+@pytest.fixture(scope="module")
+def team_app(served_apps: Callable[[bool], "Served"]) -> "Served":
+    """The app with the logins of tests/ui/served_app.py; a module begins with an empty database."""
+    return served_apps(True)

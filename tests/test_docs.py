@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ckv_core.knobs import KNOBS
-from ckv_core.methods import METHODS, SELECTORS
+from ckv_core.methods import KNOBS, METHODS, SELECTORS, STORES
 from ui.limits import Limits
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -17,6 +16,7 @@ DOCUMENTS = sorted(str(p.relative_to(ROOT)) for p in (*ROOT.glob("*.md"), *ROOT.
 SPACE_COLORS = {"red", "yellow", "green", "blue", "indigo", "purple", "pink", "gray"}
 TOP_LEVEL = r"(?:app\.py|(?:ckv_core|storage|ui|assets|tests|docs|scripts|benchmarks|\.ci)/)"
 SELECTOR_ROWS = {f"+{selector}" for selector in SELECTORS if selector != "top_k"}
+STORE_ROWS = {f"store={store}" for store in STORES}
 REQUIREMENTS = ("requirements.txt", "requirements-dev.txt", "requirements-mcp.txt")
 # Stands for a file that the reader is going to write.
 MADE_UP = {"ckv_core/methods/NAME.py"}
@@ -53,6 +53,10 @@ def test_every_selector_has_a_row():
     assert set(table_rows(README)) >= SELECTOR_ROWS
 
 
+def test_every_store_has_a_row():
+    assert set(table_rows(README)) >= STORE_ROWS
+
+
 @pytest.mark.parametrize("knob", [*KNOBS.values()], ids=lambda knob: knob.name)
 def test_every_knob_has_a_row_with_its_defaults(knob):
     _, paper, kvpress, _ = table_rows(README)[knob.name]
@@ -62,7 +66,7 @@ def test_every_knob_has_a_row_with_its_defaults(knob):
 
 
 def test_the_tables_hold_no_method_or_knob_that_is_gone():
-    known = {method.name for method in METHODS} | set(KNOBS) | SELECTOR_ROWS
+    known = {method.name for method in METHODS} | set(KNOBS) | SELECTOR_ROWS | STORE_ROWS
     environment = {name for name in table_rows(README) if re.fullmatch(r"[A-Z_]+", name)}
     assert set(table_rows(README)) - environment == known
 
@@ -90,7 +94,7 @@ def test_every_path_named_exists(document):
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_every_make_command_named_is_a_target(document):
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    targets = set(re.findall(r"^([a-z]+):", makefile, re.MULTILINE))
+    targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
     text = (ROOT / document).read_text(encoding="utf-8")
     code = re.findall(r"`([^`\n]+)`|^ *(make .*)$", text, re.MULTILINE)
     commands = [inline or block for inline, block in code]
@@ -166,3 +170,16 @@ def test_changelog_lines_are_short_sentences():
     for line in re.findall(r"^- (.*)$", text, re.MULTILINE):
         assert len(line.split()) <= 25, line
         assert line.endswith(".")
+
+
+RETIRED = re.compile(
+    r"asked / got|Asked (?:and got|for [{\d])|Better heads|heads better|another quality"
+    r"|ended by itself|Works for|names, with commas|\"by chance\"|slots held"
+)
+
+
+def test_retired_wordings_stay_away():
+    folders = ("ui", "assets", "ckv_core", "docs")
+    kinds = {".py", ".js", ".md"}
+    files = [p for f in folders for p in (ROOT / f).rglob("*") if p.suffix in kinds]
+    assert [str(p) for p in files if RETIRED.search(p.read_text(encoding="utf-8"))] == []

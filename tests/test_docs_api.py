@@ -1,6 +1,8 @@
-"""The examples in docs/api.md run as they stand, against a served app."""
+"""The examples in docs/api.md run as they stand, against a served app.
 
-import contextlib
+Its worker plays scripts and refuses no budget; tests/e2e/test_api_examples.py has a real one.
+"""
+
 import os
 import re
 import shutil
@@ -9,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.ui.served_app import served
 from ui.api import STOPPING
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -20,15 +21,9 @@ LOGIN = "ann-secret"
 
 
 @pytest.fixture(scope="module")
-def addresses(tmp_path_factory):
+def addresses(open_app, team_app):
     """Address of an app by whether it has logins."""
-    with contextlib.ExitStack() as stack:
-        folders = {logins: tmp_path_factory.mktemp("docs") for logins in (False, True)}
-        apps = {
-            logins: stack.enter_context(served(folder, with_logins=logins, mcp=logins))
-            for logins, folder in folders.items()
-        }
-        yield {logins: app.url for logins, app in apps.items()}
+    return {False: open_app.url, True: team_app.url}
 
 
 def blocks(language: str, addresses: dict[bool, str]) -> list[str]:
@@ -41,14 +36,14 @@ def test_the_python_examples_run(addresses, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"__name__": "example"}
     found = blocks("python", addresses)
-    assert len(found) == 5
+    assert len(found) == 6
     for block in found:
         exec(compile(block, "docs/api.md", "exec"), names)
     printed = capsys.readouterr().out
     assert "w0 w1 w2" in printed
     assert STOPPING in printed
     assert re.search(r"^cancelled Cancelled on request\. \[", printed, re.MULTILINE)
-    assert "'compare', 'get_run', 'cancel', 'list_runs', 'export_run'" in printed
+    assert "'compare', 'sweep', 'get_run', 'cancel', 'list_runs', 'export_run'" in printed
     assert "isError=False" in printed
     assert (tmp_path / "result.json").stat().st_size > 100
 

@@ -81,6 +81,7 @@ def test_no_module_imports_what_its_package_must_not_know(package):
     assert not wrong
 
 
+@pytest.mark.slow
 def test_the_apps_process_never_loads_torch():
     names = sorted({"app", *module_names("ui", "storage")})
     assert "ui.build" in names
@@ -90,6 +91,7 @@ def test_the_apps_process_never_loads_torch():
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+@pytest.mark.slow
 def test_the_core_imports_without_the_apps_libraries():
     names = sorted(set(module_names("ckv_core")))
     blocked = sorted(FORBIDDEN["ckv_core"] - {"app"})

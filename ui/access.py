@@ -1,19 +1,26 @@
 """Who asks, and what they may see: the one place that every service method turns to."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from gradio.context import LocalContext
 
 from ckv_core.errors import CkvError
 from storage import repository
+from storage.credentials import Scope
 from storage.database import Database
+from ui.users import User
 
 SCOPE_KEY = "ckv.viewer"
 LOGIN_NEEDED = "Log in to do this; a share link only shows its run."
+READS_ONLY = "This token may only read; make one that may write on the page /account."
+PASSWORD_NEEDED = "Log in with the password to do this; a token is not enough."  # noqa: S105
+ADMIN_NEEDED = "Only an administrator may do this."
+# To see a run, to see what its owner alone sees of it, to change it.
+Right = Literal["read", "own", "change"]
 
 
 class AccessError(CkvError):
@@ -28,68 +35,111 @@ class Viewer:
         user: name of who logged in; None for nobody.
         shared: slugs of the runs that share links open to this browser.
         is_trusted: may do everything: the server itself, and everybody without logins.
+        scope: what the login is good for; `all` is what a password gives.
+        is_admin: may see queue, storage, users and the audit log of all.
+        credential: number of the session or token that was shown; None for a password.
     """
 
     user: str | None = None
     shared: frozenset[str] = frozenset()
     is_trusted: bool = False
+    scope: Scope = "all"
+    is_admin: bool = False
+    credential: int | None = None
 
 
-EVERYBODY = Viewer(is_trusted=True)
+EVERYBODY = Viewer(is_trusted=True, is_admin=True)
 _current: ContextVar[Viewer | None] = ContextVar("viewer", default=None)
 
 
 class Access:
     """Answers what the current viewer may do; without logins that is everything."""
 
-    def __init__(self, database: Database, *, with_logins: bool = False) -> None:
-        self._database = database
-        self.with_logins = with_logins
+    def __init__(self, database: Database, users: Mapping[str, User] | None = None) -> None:
+        """Answer for an app.
 
-    def user(self) -> str | None:
+        Args:
+            database: open; knows whose a run is.
+            users: who may log in, by name; without any there are no logins.
+        """
+        self._database = database
+        self.users = users or {}
+        self.with_logins = bool(users)
+
+    def user(self, *, change: bool = False) -> str | None:
         """Whose library this is; None where everybody shares one.
 
+        Args:
+            change: whether more than reading is wanted; the worker's time counts.
+
         Raises:
-            AccessError: the viewer has no library.
+            AccessError: the viewer has no library, or may not change it.
         """
-        viewer = self._viewer()
+        viewer = self.viewer()
         if viewer.user is None and not viewer.is_trusted:
             raise AccessError(LOGIN_NEEDED)
+        if change and viewer.scope == "read":
+            raise AccessError(READS_ONLY)
         return viewer.user
+
+    def account(self) -> str:
+        """Name of the user whose sessions and tokens are to be seen or changed.
+
+        Raises:
+            AccessError: nobody is logged in, or only with a token.
+        """
+        user = self.user()
+        if user is None:
+            raise AccessError("This app has no logins, so there are no accounts.")
+        if self.viewer().scope != "all":
+            raise AccessError(PASSWORD_NEEDED)
+        return user
+
+    def check_admin(self) -> None:
+        """Refuse whoever is no administrator.
+
+        Raises:
+            AccessError: the viewer is none, or came with a token.
+        """
+        viewer = self.viewer()
+        if not viewer.is_trusted:
+            self.account()
+        if not viewer.is_admin:
+            raise AccessError(ADMIN_NEEDED)
 
     @property
     def is_guest(self) -> bool:
         """Whether the viewer can only read what share links open."""
-        viewer = self._viewer()
+        viewer = self.viewer()
         return viewer.user is None and not viewer.is_trusted
 
-    def check_run(self, slug: str, *, change: bool = False) -> None:
+    def check_run(self, slug: str, right: Right = "read") -> None:
         """Refuse a run that is not the viewer's, with the error of one that does not exist.
-
-        Args:
-            slug: of the run.
-            change: whether more than reading is wanted.
 
         Raises:
             RunMissingError: there is none, or it is somebody else's.
+            AccessError: the viewer may only read.
         """
-        viewer = self._viewer()
-        if viewer.is_trusted or (slug in viewer.shared and not change):
+        viewer = self.viewer()
+        if viewer.is_trusted or (slug in viewer.shared and right == "read"):
             return
         with self._database.read() as session:
             owner = repository.run_owner(session, slug)
         if owner is None or owner != viewer.user:
             raise repository.missing_run(slug)
+        if right == "change" and viewer.scope == "read":
+            raise AccessError(READS_ONLY)
 
-    def may_change(self, slug: str) -> bool:
-        """Whether the viewer may do more with a run than read it."""
+    def may(self, slug: str, right: Right) -> bool:
+        """Whether the viewer has this right to a run."""
         try:
-            self.check_run(slug, change=True)
+            self.check_run(slug, right)
         except CkvError:
             return False
         return True
 
-    def _viewer(self) -> Viewer:
+    def viewer(self) -> Viewer:
+        """The one behind the current request."""
         if not self.with_logins:
             return EVERYBODY
         viewer = _of_gradio() or _current.get()

@@ -8,13 +8,16 @@ from ckv_core import sweep_reading
 from ckv_core.errors import ConfigError
 from ckv_core.identity import NOT_RECORDED
 from ckv_core.knobs import Budget
+from ckv_core.metrics.aggregate import Aggregate, aggregate_joined
 from ckv_core.metrics.chain import COVERED
-from ckv_core.metrics.intervals import Aggregate, aggregate_joined, interval_note
+from ckv_core.metrics.intervals import interval_note
 from ckv_core.metrics.joining import join
+from ckv_core.metrics.pairs import Pair, compare_pairs
 from ckv_core.quantities import QUANTITIES
 from ckv_core.variants import written_knobs
 from ui.charts.measured import unit_name
 from ui.live_runs import RunSnapshot
+from ui.palette import Look, looks_of
 from ui.services import Services
 from ui.slugs import is_slug
 
@@ -43,7 +46,12 @@ MAIN_FIGURES = (
         Figure(f.key, f.label, unit_name(f.unit), is_share=f.unit == "1")
         for f in sweep_reading.FIGURES.values()
     ),
-    Figure("improved_heads", "Better heads", "share", is_share=True),
+    Figure(
+        "improved_heads",
+        "Heads closer to the full cache than without CriticalKV",
+        "share",
+        is_share=True,
+    ),
 )
 # In a chart with a choice; a mean over heads, layers or steps, averaged over prompts.
 LABORATORY_FIGURES = (
@@ -66,14 +74,22 @@ class SeveralRuns:
     Attributes:
         model: of all runs.
         n: prompts that differ.
-        members: one per variant, the full cache left out.
+        members: one per variant, the full cache too.
+        pairs: variants against their bases and against the full cache, prompt by prompt.
         notes: sentences on what limits the figures.
     """
 
     model: str
     n: int
     members: list[Aggregate]
+    pairs: list[Pair]
     notes: list[str]
+
+    @property
+    def looks(self) -> dict[int, Look]:
+        """By the place of the settings."""
+        of_place = {each.joined.place: each.joined.variants[0] for each in self.members}
+        return dict(zip(of_place, looks_of(of_place.values()), strict=True))
 
     def known(self, figures: Sequence[Figure]) -> list[Figure]:
         """Those that any variant has."""
@@ -135,10 +151,16 @@ def take_together(runs: Sequence[RunSnapshot]) -> SeveralRuns:
         notes.append(note)
     if len({run.request.max_new_tokens for run in runs}) > 1:
         notes.append("The runs generate different numbers of tokens, which moves agreement.")
-    members = [each for each in aggregate_joined(joined) if each.joined.place]
-    if not members:
+    members = aggregate_joined(joined)
+    if not any(each.joined.place for each in members):
         raise ConfigError("The runs have the full cache alone; add methods to compare with it.")
     notes += dict.fromkeys(member.alpha_note for member in members if member.alpha_note)
+    if cut := sweep_reading.cut_note([v for each in members for v in each.joined.variants]):
+        notes.append(cut)
     return SeveralRuns(
-        model=joined.model.name if joined.model else "", n=joined.n, members=members, notes=notes
+        model=joined.model.name if joined.model else "",
+        n=joined.n,
+        members=members,
+        pairs=compare_pairs(joined.variants),
+        notes=notes,
     )

@@ -1,4 +1,4 @@
-"""What programs may call: five endpoints for gradio_client, MCP and ui/api_routes.py."""
+"""What programs may call: six endpoints for gradio_client, MCP and ui/api_routes.py."""
 
 import asyncio
 import inspect
@@ -13,24 +13,16 @@ from gradio.context import LocalContext
 from gradio.events import api
 from starlette.requests import Request
 
-from ckv_core.config import (
-    ANALYSES,
-    MAX_FOLLOW_UPS,
-    MAX_NEW_TOKENS,
-    MAX_TEXT_CHARS,
-    MAX_VARIANTS,
-    CompareRequest,
-)
+from ckv_core.config import CompareRequest
 from ckv_core.errors import CkvError, ConfigError
 from ckv_core.json_fields import JsonField
 from ckv_core.knobs import DEFAULT_BUDGET
-from ckv_core.own_indices_json import own_from_json
 from ckv_core.result_json import to_json
 from storage.library import SORTS
 from storage.records import RunFilter, RunSort
 from storage.repository import RunMissingError
 from ui.api_answers import Result, run_json
-from ui.forms import DEFAULT_VARIANTS
+from ui.api_requests import compare_request, sweep_request
 from ui.pages.live import UNKNOWN_RUN
 from ui.routes import NOT_YET
 from ui.run_query import STATES, TEXT_CHARS, run_row
@@ -60,9 +52,15 @@ class Api:
         self._services = services
         self._settings = settings
 
+    @property
+    def endpoints(self) -> tuple[Callable[..., Any], ...]:
+        """The methods that clients may call."""
+        found = (self.compare, self.sweep, self.get_run, self.cancel, self.list_runs)
+        return (*found, self.export_run)
+
     def register(self) -> None:
         """Make them known to Gradio; call inside the Blocks context."""
-        for method in (self.compare, self.get_run, self.cancel, self.list_runs, self.export_run):
+        for method in self.endpoints:
             # Not queued: MCP then calls the function with the request that carries the login.
             api(_endpoint(method), api_name=method.__name__, queue=False)
 
@@ -101,29 +99,38 @@ class Api:
             follow_ups: More questions to the same evicted caches; context-only.
             own_indices: Kept positions of other code as more variants; docs/own_indices.md.
         """
-        given = JsonField(locals(), whole="request")
-        own = given["own_indices"].maybe(lambda field: field.items(MAX_VARIANTS)) or []
-        chosen = given["variants"].maybe(lambda field: _texts(field, MAX_VARIANTS))
-        defaults = {"budget": given["budget"].text(TEXT_CHARS)}
-        if not given["alpha"].absent:
-            defaults["alpha"] = f"{given['alpha'].number(0, 1):g}"
-        request = CompareRequest(
-            context=given["context"].text(MAX_TEXT_CHARS),
-            question=given["question"].text(MAX_TEXT_CHARS),
-            scenario=given["scenario"].text(TEXT_CHARS),  # type: ignore[arg-type]  # validated
-            model=given["model"].text(TEXT_CHARS).strip() or self._settings.model,
-            variants=DEFAULT_VARIANTS if chosen is None else chosen,
-            defaults=defaults,
-            answer=given["answer"].text(MAX_TEXT_CHARS),
-            max_new_tokens=given["max_new_tokens"].integer(1, MAX_NEW_TOKENS),
-            ignore_eos=given["ignore_eos"].boolean(),
-            device=self._settings.device,
-            analysis=given["analysis"].maybe(lambda field: _texts(field, len(ANALYSES))) or (),
-            own_indices=own_from_json(own),
-            follow_ups=given["follow_ups"].maybe(lambda field: _texts(field, MAX_FOLLOW_UPS)) or (),
-        )
-        slug = self._services.start_run(request)
-        return {"slug": slug, "state": "queued", "link": f"/r/{slug}"}
+        return self._start(compare_request(JsonField(locals(), whole="request"), self._settings))
+
+    def sweep(  # noqa: PLR0913, PLR0917 - the arguments are the endpoint's
+        self,
+        context: str,
+        question: str = "",
+        methods: list[str] | None = None,
+        budgets: list[str] | None = None,
+        alphas: list[float] | None = None,
+        scenario: str = "regular",
+        model: str = "",
+        max_new_tokens: int = 0,
+        answer: str = "",
+        bounds: bool = False,
+    ) -> Result:
+        """Start a sweep: methods at budgets and alphas on one prompt, read once; returns at once.
+
+        Follow the run with get_run and the slug that this returns.
+
+        Args:
+            context: The long text whose cache entries are evicted.
+            question: Asked about the text.
+            methods: METHOD[+critical] without budget and alpha; null for the form's three.
+            budgets: Entries kept per KV head, such as 128, 10% or 4MiB; null for the form's four.
+            alphas: 0 to 1, for methods with +critical; null for the form's three.
+            scenario: regular compresses context and question, context-only the context alone.
+            model: Name, Hugging Face id or folder; empty for the app's own.
+            max_new_tokens: Tokens to generate per point; 0 measures the first step alone.
+            answer: Reference answer to look for in what is generated.
+            bounds: Also measure the bounds, for the curve of sigma.
+        """
+        return self._start(sweep_request(JsonField(locals(), whole="request"), self._settings))
 
     async def get_run(self, slug: str, wait_s: float = 0.0) -> Result:
         """State, figures and generated texts of a run, as far as it is.
@@ -193,10 +200,7 @@ class Api:
             given["limit"].integer(1, MOST_RUNS),
             given["offset"].integer(0, 10**9),
         )
-        rows = [run_row(run) for run in found]
-        for row in rows:
-            del row["thumbnail"]
-        return {"total": total, "runs": rows}
+        return {"total": total, "runs": [run_row(run) for run in found]}
 
     def export_run(self, slug: str) -> Result:
         """The whole run as result JSON: kept positions, tokens and every figure; may be large.
@@ -214,16 +218,17 @@ class Api:
                 f"This run holds {kept:,} kept positions, too many for one answer; download "
                 f"/data/{snapshot.slug}/bundle.zip instead."
             )
+        self._services.note_export([snapshot.slug])
         return to_json(snapshot.result, (snapshot.request.answer,))
+
+    def _start(self, request: CompareRequest) -> Result:
+        slug = self._services.start_run(request)
+        return {"slug": slug, "state": "queued", "link": f"/r/{slug}"}
 
     def _find(self, slug: object) -> RunSnapshot:
         if not is_slug(slug):
             raise RunMissingError(UNKNOWN_RUN)
         return self._services.snapshot(str(slug))
-
-
-def _texts(field: JsonField, most: int) -> tuple[str, ...]:
-    return tuple(item.text(MAX_TEXT_CHARS) for item in field.items(most))
 
 
 def _endpoint(method: Callable[..., Any]) -> Callable[..., Any]:

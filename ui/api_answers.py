@@ -5,6 +5,7 @@ from typing import Any
 
 from ckv_core.events import RunResult
 from ckv_core.result_json import measured_json
+from ckv_core.verdict import verdict_of
 from ui.services import RunSnapshot
 
 # What get_run tells of a variant; the rest may be megabytes.
@@ -19,9 +20,8 @@ SHORT = (
     "first_difference",
     "answer_found",
     "answer_scores",
-    "tokens_per_second",
 )
-FILES = ("result.json", "bundle.zip", "table.csv", "report.html")
+FILES = ("result.json", "bundle.zip", "table.csv", "report.html", "kvpress.py")
 SHORT_PERTURBATION = ("kl", "final_hidden_l1", "improved_head_share")
 Result = dict[str, Any]
 
@@ -29,7 +29,9 @@ Result = dict[str, Any]
 def run_json(snapshot: RunSnapshot) -> Result:
     """A run as far as it is, without what may be large."""
     request, result, progress = snapshot.request, snapshot.result, snapshot.progress
+    floor = result.floor
     data = f"/data/{snapshot.slug}"
+    verdict = verdict_of(result) if snapshot.is_final else None
     return {
         "slug": snapshot.slug,
         "title": snapshot.title,
@@ -42,6 +44,8 @@ def run_json(snapshot: RunSnapshot) -> Result:
         "model": request.model,
         "scenario": request.scenario,
         "prompt_tokens": result.prompt.tokens if result.prompt else None,
+        "verdict": verdict.to_json() if verdict else None,
+        "floor": floor and {"final_hidden_l1": floor.final_hidden_l1, "kl": floor.kl},
         "variants": _variants_json(result),
         "timings_ms": dict(snapshot.stage_ms),
         "files": {name: f"{data}/{name}" for name in FILES},

@@ -1,6 +1,6 @@
 """The endpoints of ui/api.py as plain JSON routes.
 
-POST and GET /api/runs, GET /api/runs/SLUG, POST /api/runs/SLUG/cancel.
+POST and GET /api/runs, POST /api/sweeps, GET /api/runs/SLUG, POST /api/runs/SLUG/cancel.
 """
 
 import asyncio
@@ -38,6 +38,10 @@ def api_routes(api: Api) -> list[Route]:
         given = _read_object(await request.body())
         return await asyncio.to_thread(_call, api.compare, given), 202
 
+    async def sweep(request: Request) -> Answer:
+        given = _read_object(await request.body())
+        return await asyncio.to_thread(_call, api.sweep, given), 202
+
     async def list_runs(request: Request) -> Answer:
         given = _read_query(request, api.list_runs)
         return await asyncio.to_thread(_call, api.list_runs, given), 200
@@ -54,6 +58,7 @@ def api_routes(api: Api) -> list[Route]:
     return [
         Route("/api/runs", _answering(compare), methods=["POST"]),
         Route("/api/runs", _answering(list_runs)),
+        Route("/api/sweeps", _answering(sweep), methods=["POST"]),
         Route("/api/runs/{slug}", _answering(get_run)),
         Route("/api/runs/{slug}/cancel", _answering(cancel), methods=["POST"]),
     ]

@@ -1,19 +1,33 @@
 """Puts the pages together into one Gradio app."""
 
-from typing import Any
+import warnings
+from dataclasses import dataclass
+from typing import cast
 
 import gradio as gr
+from fastapi import FastAPI
+from gradio.routes import App
+from starlette.applications import Starlette
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import Mount
+from starlette.types import ASGIApp
 
+from ckv_core.errors import ConfigError
 from ckv_core.modeling.catalog import list_models
+from ui.account_routes import account_routes
+from ui.admin_routes import admin_routes
 from ui.api import Api
 from ui.api_routes import api_routes
 from ui.examples import load_examples
 from ui.frontend import Preloads, asset_routes
-from ui.header import TITLE, header_html
+from ui.header import TITLE, USER_SCRIPT, header_html
+from ui.identity import Identity
 from ui.library_routes import library_routes
+from ui.login_routes import login_routes
 from ui.middleware import Guard
 from ui.missing import MissingPages
+from ui.page_heads import PageHeads
 from ui.pages.aggregate import AggregatePage
 from ui.pages.compare import ComparePage
 from ui.pages.compare_runs import CompareRunsPage
@@ -22,17 +36,23 @@ from ui.pages.methods import build_methods
 from ui.pages.run import RunPage
 from ui.pages.runs import RunsPage
 from ui.pages.sweep import SweepPage
+from ui.proxies import NamedProxies
 from ui.routes import build_routes
 from ui.services import Services
 from ui.sessions import lifespan
 from ui.settings import Settings
 from ui.several_routes import several_routes
+from ui.streams import OwnStreams
 from ui.theme import ASSETS, CSS_PATHS, FAVICON_PATH, build_theme
 
-PAGE_CSS = [ASSETS / f"{name}.css" for name in ("pages", "sweep", "library")]
+PAGE_CSS = [ASSETS / f"{name}.css" for name in ("pages", "methods", "sweep", "library")]
 # 12 KiB each. A page whose session was dropped loses the choices that its menus have got since.
 SESSIONS = 1000
 WAITING_EVENTS = 256
+NO_MCP = (
+    "CKV_MCP=1 needs the package mcp in a version that Gradio takes; install it with "
+    "pip install -r requirements-mcp.txt, or leave CKV_MCP out."
+)
 
 
 def build_app(services: Services, settings: Settings) -> gr.Blocks:
@@ -63,56 +83,95 @@ def build_app(services: Services, settings: Settings) -> gr.Blocks:
     with app.route("Run", "/run", show_in_navbar=False) as run_route:
         _header("/runs", current="true")
         RunPage(services).wire(run_route)
-    with app.route("Several runs", "/aggregate", show_in_navbar=False) as aggregate_route:
+    with app.route("Aggregate", "/aggregate", show_in_navbar=False) as aggregate_route:
         _header("/runs", current="true")
         AggregatePage(services).wire(aggregate_route)
     app.queue(api_open=False, max_size=WAITING_EVENTS)
     return app
 
 
-def launch_options(services: Services, settings: Settings) -> dict[str, Any]:
-    """How the app is served; see docs of `gr.Blocks.launch`."""
-    return {
-        "app_kwargs": {
-            "routes": [
-                *asset_routes(),
-                *build_routes(services),
-                *several_routes(services),
-                *library_routes(services),
-                *api_routes(Api(services, settings)),
-            ],
-            "middleware": [
-                Middleware(Guard, settings=settings, opened_runs=services.shares.slugs),
-                Middleware(MissingPages),
-                Middleware(Preloads),
-            ],
-            "lifespan": lifespan,
-            "docs_url": None,
-            "redoc_url": None,
-            "openapi_url": None,
-        },
-        "server_name": settings.host,
-        "server_port": settings.port,
-        "theme": build_theme(),
-        "css_paths": [*CSS_PATHS, *PAGE_CSS],
-        "favicon_path": FAVICON_PATH,
-        "footer_links": [],
-        "run_history": False,
-        "ssr_mode": False,
-        "pwa": False,
-        "mcp_server": settings.mcp,
-        "share": False,
-        "enable_monitoring": False,
-        "show_error": False,
-        "state_session_capacity": SESSIONS,
-        "max_file_size": settings.limits.body_bytes,
-        "quiet": True,
-        "prevent_thread_lock": True,
-    }
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What is served.
+
+    Attributes:
+        app: the guards, and behind them Gradio's app with our routes.
+        gradio: that one alone.
+        blocks: its pages.
+    """
+
+    app: ASGIApp
+    gradio: App
+    blocks: gr.Blocks
+
+    def close(self) -> None:
+        """Take no more events, and end the answers that wait for some."""
+        self.blocks._queue.close()  # type: ignore[no-untyped-call]
+        self.blocks.is_running = False
+        self.gradio.stop_event.set()
+
+
+def build_site(services: Services, settings: Settings) -> Site:
+    """The pages behind their guards; see docs of `gr.mount_gradio_app`.
+
+    Raises:
+        ConfigError: MCP is wanted and not installed.
+    """
+    identity = Identity(services) if services.with_logins else None
+    blocks = build_app(services, settings)
+    blocks.state_session_capacity = SESSIONS
+    # Gradio would answer other sites before our guard does; beside a policy it does not.
+    outer = Starlette(middleware=[Middleware(CORSMiddleware)])
+    with warnings.catch_warnings():
+        # It warns of server-side rendering though that is off.
+        warnings.simplefilter("ignore", UserWarning)
+        gr.mount_gradio_app(
+            cast("FastAPI", outer),
+            blocks,
+            path="/",
+            app_kwargs={
+                "routes": [
+                    *(login_routes(services.accounts, identity) if identity else []),
+                    *(account_routes(services.accounts) if identity else []),
+                    *admin_routes(services.administration, with_logins=services.with_logins),
+                    *asset_routes(),
+                    *build_routes(services),
+                    *several_routes(services),
+                    *library_routes(services),
+                    *api_routes(Api(services, settings)),
+                ],
+                "middleware": [
+                    Middleware(OwnStreams),
+                    Middleware(MissingPages),
+                    Middleware(PageHeads, services=services),
+                    Middleware(Preloads),
+                ],
+                "lifespan": lifespan,
+                "docs_url": None,
+                "redoc_url": None,
+                "openapi_url": None,
+            },
+            theme=build_theme(),
+            css_paths=[*CSS_PATHS, *PAGE_CSS],
+            favicon_path=str(FAVICON_PATH),
+            footer_links=[],
+            run_history=False,
+            ssr_mode=False,
+            pwa=False,
+            mcp_server=settings.mcp,
+            enable_monitoring=False,
+            show_error=False,
+            max_file_size=settings.limits.body_bytes,
+        )
+    if blocks.mcp_error:
+        raise ConfigError(NO_MCP)
+    guard = Guard(outer, settings=settings, identity=identity)
+    mount = cast("Mount", outer.routes[0])
+    return Site(NamedProxies(guard, settings.proxies), cast("App", mount.app), blocks)
 
 
 def _header(path: str, *, current: str = "page") -> None:
-    gr.HTML(header_html(path, current=current), elem_classes=["bare"])
+    gr.HTML(header_html(path, current=current), js_on_load=USER_SCRIPT, elem_classes=["bare"])
 
 
 def _models(chosen: str) -> list[str]:

@@ -4,6 +4,7 @@ from typing import Any
 
 from ckv_core.records import FollowUp, VariantResult
 from ui.live_runs import RunSnapshot
+from ui.palette import Look, looks_of
 from ui.strips import has_strip
 from ui.summary import kept_share
 
@@ -14,10 +15,11 @@ def generations_value(snapshot: RunSnapshot) -> dict[str, Any] | None:
     if not result.variants:
         return None
     reference = next((v for v in result.variants if v.method == "full"), None)
+    looks = looks_of(result.variants)
     return {
         "cards": [
             {
-                **_named(index, variant),
+                **_named(index, variant, looks[index]),
                 "status": _status(snapshot, variant),
                 "chips": _variant_chips(variant),
                 "token_texts": list(variant.token_texts),
@@ -28,6 +30,7 @@ def generations_value(snapshot: RunSnapshot) -> dict[str, Any] | None:
                 "forced": _strip_address(snapshot, index),
             }
             for index, variant in enumerate(result.variants)
+            if variant.token_ids or variant.stopped or not snapshot.is_final
         ],
         "answer": snapshot.request.answer,
     }
@@ -36,13 +39,16 @@ def generations_value(snapshot: RunSnapshot) -> dict[str, Any] | None:
 def follow_ups_value(snapshot: RunSnapshot) -> dict[str, Any]:
     """Value of the FollowUpAnswers component; no question is shown before it is answered."""
     variants = snapshot.result.variants
+    looks = looks_of(variants)
     count = max((len(v.follow_ups) for v in variants), default=0)
     return {
         "questions": [
             {
                 "question": next(v.follow_ups[at].question for v in variants if _has(v, at)),
                 "cards": [
-                    _answer_card(index, variant, variant.follow_ups[at])
+                    _answer_card(
+                        _named(index, variant, looks[index]), variant, variant.follow_ups[at]
+                    )
                     for index, variant in enumerate(variants)
                     if _has(variant, at)
                 ],
@@ -56,11 +62,11 @@ def _has(variant: VariantResult, at: int) -> bool:
     return len(variant.follow_ups) > at
 
 
-def _answer_card(index: int, variant: VariantResult, found: FollowUp) -> dict[str, Any]:
+def _answer_card(named: dict[str, Any], variant: VariantResult, found: FollowUp) -> dict[str, Any]:
     is_full = variant.method == "full"
     chips = [] if found.agreement is None or is_full else [f"{found.agreement:.0%} agreement"]
     return {
-        **_named(index, variant),
+        **named,
         "status": "done",
         "chips": chips,
         "token_texts": list(found.token_texts),
@@ -72,8 +78,8 @@ def _answer_card(index: int, variant: VariantResult, found: FollowUp) -> dict[st
     }
 
 
-def _named(index: int, variant: VariantResult) -> dict[str, Any]:
-    return {"index": index, "label": variant.label, "spec": variant.spec}
+def _named(index: int, variant: VariantResult, look: Look) -> dict[str, Any]:
+    return {"index": index, "look": look.value, "label": variant.label, "spec": variant.spec}
 
 
 def _strip_address(snapshot: RunSnapshot, index: int) -> str | None:
@@ -100,6 +106,4 @@ def _variant_chips(variant: VariantResult) -> list[str]:
         chips.append(f"{share:.1%} of the cache")
     if variant.agreement is not None and variant.method != "full":
         chips.append(f"{variant.agreement:.0%} agreement")
-    if variant.tokens_per_second is not None:
-        chips.append(f"{variant.tokens_per_second:.1f} tokens/s")
     return chips

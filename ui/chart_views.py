@@ -16,9 +16,10 @@ CURVES_WAITING = "The curves appear here once every point is measured."
 OVER = "Nothing was measured before this run ended."
 LABORATORY_TEXT = (
     "The paper's quantities on this prompt: which heads CriticalKV improves, what an oracle that "
-    "sees the true attention would reach, whether stage 1 holds enough attention for the theory, "
-    "and how the bounds stand above the measured distance. n is the heads of one prompt at one "
-    "decoding step; the Sweep page and the command line take more."
+    "sees the true attention would reach, whether stage 1 holds enough attention for the theory "
+    "([[sigma]] over one half), and how the bounds ([[theta]]) stand above the measured distance. "
+    "n is the heads of one prompt at one decoding step; the Sweep page and the command line take "
+    "more."
 )
 
 

@@ -14,11 +14,13 @@ from storage import commands, repository
 from storage.database import open_database
 from storage.models import END_STATES
 from storage.records import RunNotes, StoredRun
+from storage.sqlite_file import write_whole
+from ui.account_commands import add_commands
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run one command; see `storage.commands.main`."""
-    return commands.main(arguments, _extend_export)
+    return commands.main(arguments, _extend_export, add_commands)
 
 
 def _extend_export(export: argparse.ArgumentParser) -> None:
@@ -41,17 +43,22 @@ def _extend_export(export: argparse.ArgumentParser) -> None:
         metavar=("A", "B"),
         help="indices of the two variants to compare; else the full cache with each of the others",
     )
+    export.add_argument(
+        "--kvpress", type=Path, metavar="FILE", help="one run's variants as Python for kvpress"
+    )
     export.set_defaults(run=_export)
 
 
 def _export(options: argparse.Namespace) -> str:
     told = []
-    if options.html or options.comparator:
+    if options.html or options.comparator or options.kvpress:
         run, notes = _load(options)
         if options.html:
             told.append(_write_report(options, run, notes))
         if options.comparator:
             told += _write_comparisons(options, run, notes)
+        if options.kvpress:
+            told.append(_write_kvpress(options.kvpress, run))
     if options.out or not told:
         told.append(commands.export_bundle(options))
     return "\n".join(told)
@@ -59,7 +66,7 @@ def _export(options: argparse.Namespace) -> str:
 
 def _load(options: argparse.Namespace) -> tuple[StoredRun, RunNotes]:
     if options.all or len(options.slugs) != 1:
-        raise ConfigError("--html and --comparator take one run; name its slug.")
+        raise ConfigError("--html, --comparator and --kvpress take one run; name its slug.")
     (slug,) = options.slugs
     with closing(open_database(commands.database_url())) as database, database.read() as session:
         run, notes = repository.load_run(session, slug), repository.load_notes(session, slug)
@@ -74,8 +81,17 @@ def _write_report(options: argparse.Namespace, run: StoredRun, notes: RunNotes) 
     from ui.report_contents import read_groups
 
     data = build_report(stored_snapshot(run), notes, read_groups(options.without))
-    commands.write_file(options.html, data)
+    write_whole(options.html, data)
     return f"{options.html}: report of {run.slug}, {len(data):,} bytes."
+
+
+def _write_kvpress(path: Path, run: StoredRun) -> str:
+    from ui.kvpress_code import NOTHING, kvpress_code
+
+    if run.result.prompt is None:
+        raise CkvError(NOTHING)
+    write_whole(path, kvpress_code(run.result, run.request.max_new_tokens).encode())
+    return f"{path}: {len(run.result.variants)} variants of {run.slug} for kvpress."
 
 
 def _write_comparisons(options: argparse.Namespace, run: StoredRun, notes: RunNotes) -> list[str]:
@@ -91,7 +107,7 @@ def _write_comparisons(options: argparse.Namespace, run: StoredRun, notes: RunNo
         path: Path = options.comparator
         if len(pairs) > 1:
             path = path.with_stem(f"{path.stem}-{first}-{second}")
-        commands.write_file(path, json.dumps(value).encode())
+        write_whole(path, json.dumps(value).encode())
         names = " and ".join(model["name"] for model in value["models"])
         told.append(f"{path}: {names}, {len(value['examples'])} examples.")
     return told

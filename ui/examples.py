@@ -3,12 +3,14 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from ckv_core.config import SCENARIOS, Scenario, check_text
+from ckv_core.config import SCENARIOS, CompareRequest, Scenario
 from ckv_core.errors import ConfigError
 
 EXAMPLES_FOLDER = Path(__file__).resolve().parent.parent / "assets" / "examples"
-_KEYS = frozenset({"id", "title", "file", "question", "answer", "scenario"})
+_TEXTS = frozenset({"id", "title", "file", "question", "answer", "scenario", "budget"})
+_KEYS = _TEXTS | {"max_new_tokens", "variants"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +23,7 @@ class Example:
         context: the long text.
         question: asked about it.
         answer: occurs in a right reply; empty where no short answer exists.
-        scenario: the one in which the example shows most.
+        scenario, budget, variants, max_new_tokens: at which methods differ on the default model.
     """
 
     id: str
@@ -30,6 +32,9 @@ class Example:
     question: str
     answer: str
     scenario: Scenario
+    budget: str
+    variants: tuple[str, ...]
+    max_new_tokens: int
 
     def __post_init__(self) -> None:
         for name in ("id", "title", "context", "question"):
@@ -40,7 +45,19 @@ class Example:
                 f"Example {self.id!r} names scenario {self.scenario!r}; "
                 f"use one of {', '.join(SCENARIOS)}."
             )
-        check_text("example", self.context)
+        self.request().validate()
+
+    def request(self) -> CompareRequest:
+        """The comparison that this example fills in."""
+        return CompareRequest(
+            context=self.context,
+            question=self.question,
+            answer=self.answer,
+            scenario=self.scenario,
+            variants=self.variants,
+            defaults={"budget": self.budget},
+            max_new_tokens=self.max_new_tokens,
+        )
 
 
 def load_examples(folder: Path = EXAMPLES_FOLDER) -> list[Example]:
@@ -57,7 +74,7 @@ def load_examples(folder: Path = EXAMPLES_FOLDER) -> list[Example]:
     return examples
 
 
-def _read_index(path: Path) -> list[dict[str, str]]:
+def _read_index(path: Path) -> list[dict[str, Any]]:
     try:
         entries = json.loads(_read_text(path))
     except json.JSONDecodeError as error:
@@ -69,17 +86,22 @@ def _read_index(path: Path) -> list[dict[str, str]]:
             raise ConfigError(
                 f"Each example in {path.name} needs exactly {', '.join(sorted(_KEYS))}."
             )
-        if not all(isinstance(value, str) for value in entry.values()):
+        variants = entry["variants"] if isinstance(entry["variants"], list) else [None]
+        texts = [*(entry[key] for key in _TEXTS), *variants]
+        if not all(isinstance(text, str) for text in texts):
             raise ConfigError(f"Every value of an example in {path.name} must be text.")
+        if not isinstance(entry["max_new_tokens"], int):
+            raise ConfigError(f"max_new_tokens in {path.name} must be a whole number.")
     return entries
 
 
-def _example(folder: Path, entry: dict[str, str]) -> Example:
-    fields = {key: value for key, value in entry.items() if key != "file"}
+def _example(folder: Path, entry: dict[str, Any]) -> Example:
+    fields = {key: value for key, value in entry.items() if key not in ("file", "variants")}
     if Path(entry["file"]).name != entry["file"]:
         raise ConfigError(f"Example file {entry['file']!r} must lie beside index.json.")
     # __post_init__ refuses a scenario that is not one of the two.
-    return Example(context=_read_text(folder / entry["file"]), **fields)  # type: ignore[arg-type]
+    variants = tuple(entry["variants"])
+    return Example(context=_read_text(folder / entry["file"]), variants=variants, **fields)
 
 
 def _read_text(path: Path) -> str:

@@ -3,37 +3,26 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
-from ckv_core.config import ANALYSES, DEFAULT_MODEL, MAX_NEW_TOKENS, CompareRequest
+from ckv_core.config import (
+    ANALYSES,
+    DEFAULT_MODEL,
+    MAX_NEW_TOKENS,
+    MAX_VARIANTS,
+    CompareRequest,
+)
 from ckv_core.errors import CkvError, ConfigError
-from ckv_core.knobs import DEFAULT_BUDGET, KNOBS, Knob, KnobValue
+from ckv_core.knobs import DEFAULT_BUDGET, Knob
 from ckv_core.ladder import ladder
-from ckv_core.methods import METHODS
+from ckv_core.methods import KNOBS, METHODS
 from ckv_core.own_indices_json import own_to_text, read_own_indices
 from ckv_core.variants import VariantSpec
 from ui.charts.layout import display_names
+from ui.offers import DEFAULT_VARIANTS, offered, shown_default, variant_choices
 
 # Not among the advanced knobs: these have a control of their own.
 MAIN_KNOBS = ("budget", "alpha")
 ADVANCED_KNOBS: tuple[Knob, ...] = tuple(k for k in KNOBS.values() if k.name not in MAIN_KNOBS)
 DEFAULT_ANALYSIS = ("bounds", "forced")
-DEFAULT_VARIANTS = (
-    "full",
-    "streaming_llm",
-    "snapkv",
-    "snapkv+critical",
-    "adakv",
-    "adakv+critical",
-)
-
-
-def variant_choices() -> list[tuple[str, str]]:
-    """(label, SPEC) of every method, without and with CriticalKV where it applies."""
-    names = []
-    for method in METHODS:
-        names.append(method.name)
-        if method.supports_critical:
-            names += [f"{method.name}+critical", f"{method.name}+critical_auto"]
-    return [(VariantSpec.parse(name).label, name) for name in names]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,8 +84,8 @@ class FormValues:
     @classmethod
     def from_request(cls, request: CompareRequest) -> "FormValues":
         """The form that gives this request again."""
-        known = {spec for _, spec in variant_choices()}
         defaults = dict(request.defaults)
+        ticked = {spec: offered(spec, defaults) for spec in request.variants}
         preset = defaults.get("preset", "")
         return cls(
             context=request.context,
@@ -104,11 +93,11 @@ class FormValues:
             answer=request.answer,
             scenario=request.scenario,
             model=request.model,
-            variants=tuple(v for v in request.variants if v in known),
+            variants=tuple(filter(None, ticked.values())),
             budget=defaults.get("budget", DEFAULT_BUDGET),
             alpha=float(defaults.get("alpha", shown_default(KNOBS["alpha"], preset))),
             max_new_tokens=request.max_new_tokens,
-            more_variants="\n".join(v for v in request.variants if v not in known),
+            more_variants="\n".join(spec for spec, choice in ticked.items() if not choice),
             analysis=request.analysis,
             follow_ups="\n".join(request.follow_ups),
             own=own_to_text(request.own_indices),
@@ -176,13 +165,6 @@ CONTROL_NAMES: tuple[str, ...] = (
 )
 
 
-def shown_default(knob: Knob, preset: str) -> KnobValue:
-    """What a knob is when it is left alone under a preset."""
-    if preset == "kvpress" and knob.kvpress is not None:
-        return knob.kvpress
-    return knob.default
-
-
 def ladder_bases() -> list[tuple[str, str]]:
     """(label, SPEC) of the methods that an ablation ladder can stand on."""
     return [(method.label, method.name) for method in METHODS if method.supports_critical]
@@ -194,18 +176,24 @@ def with_ladder(base: str, ticked: Sequence[str], lines: str) -> str:
     Nothing that was typed is lost; rungs that are ticked or typed already are left out.
 
     Raises:
-        ConfigError: no ladder can stand on that base.
+        ConfigError: no ladder can stand on that base, or a typed line is wrong.
     """
     typed = lines.rstrip("\n").splitlines()
-    known = {*ticked, *(line.strip() for line in typed)}
-    return "\n".join([*typed, *(r.spec for r in ladder(base) if r.spec not in known)])
+    rungs = {VariantSpec.parse(rung.spec).settings(): rung.spec for rung in ladder(base)}
+    known = {VariantSpec.parse(line).settings() for line in [*ticked, *typed] if line.strip()}
+    missing = [spec for settings, spec in rungs.items() if settings not in known]
+    return "\n".join([*typed, *missing])
 
 
-def describe_variants(form: FormValues) -> str:
+def describe_variants(form: FormValues, most: int = MAX_VARIANTS) -> str:
     """One line that names the variants that would run.
 
+    Args:
+        form: what is filled in.
+        most: variants that one run takes.
+
     Raises:
-        ConfigError: a SPEC, budget or knob is wrong.
+        ConfigError: a SPEC, budget or knob is wrong, or the variants are too many.
     """
     request = form.request()
     # A lone `full` has no budget, so a wrong one would pass unseen.
@@ -215,6 +203,10 @@ def describe_variants(form: FormValues) -> str:
     specs = request.specs()
     if not specs:
         raise ConfigError("Choose at least one variant.")
+    if (more := len(specs) - most) > 0:
+        raise ConfigError(
+            f"{len(specs)} variants are too many; one run takes up to {most}: take out {more}."
+        )
     names = display_names(specs, escaped=False)
     count = "1 variant" if len(names) == 1 else f"{len(names)} variants"
     return f"{count}: {', '.join(names)}."

@@ -1,13 +1,14 @@
 """Gradio's scripts and styles: kept packed in memory, and named ahead in the head of each page.
 
 Without the names a browser finds each layer of scripts only once the layer before has run. The
-head also holds assets/clones.js, which makes Gradio's updates cheaper.
+head also holds HEAD_SCRIPTS: what makes Gradio's updates cheaper, and leaving a page quiet.
 """
 
 import gzip
 import html
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from mimetypes import guess_type
 from pathlib import Path
@@ -21,6 +22,9 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ui.access import SCOPE_KEY
+from ui.glossary import words
+from ui.header import USER_TEMPLATE, user_html
 from ui.route_answers import IMMUTABLE
 from ui.theme import ASSETS as OWN_ASSETS
 
@@ -28,6 +32,7 @@ FRONTEND = Path(gradio.__file__).parent / "templates" / "frontend"
 ASSETS = FRONTEND / "assets"
 # Their names hold a hash of what they say.
 HEADERS = IMMUTABLE | {"Vary": "Accept-Encoding"}
+HEAD_SCRIPTS = ("clones.js", "leaving.js", "terms.js")
 PACKED_FILES = 256  # a page needs about 60
 PACKED_TYPES = frozenset({".js", ".css", ".svg", ".ttf"})
 TYPE_REACH = 1000  # characters from a component's name to its script
@@ -83,15 +88,18 @@ class Preloads:
             if page in config["page"]:
                 if page not in self._heads:
                     self._heads[page] = await anyio.to_thread.run_sync(head_of, config, page)
-                send = _inserting(send, self._heads[page])
+                user = user_html(scope.get(SCOPE_KEY))
+                template = f'<template id="{USER_TEMPLATE}">{user}</template>'.encode()
+                lines = self._heads[page] + template
+                send = rewriting(send, lambda body: body.replace(b"</head>", lines + b"</head>", 1))
         await self._app(scope, receive, send)
 
 
-def _inserting(send: Send, lines: bytes) -> Send:
-    """Put lines at the end of the head, where the answer is a page in one piece."""
+def rewriting(send: Send, rewrite: Callable[[bytes], bytes]) -> Send:
+    """Send the body that `rewrite` makes, where the answer is a page in one piece."""
     start: Message | None = None
 
-    async def send_inserting(message: Message) -> None:
+    async def send_rewritten(message: Message) -> None:
         nonlocal start
         if message["type"] == "http.response.start":
             start = message  # its length is not known yet
@@ -100,20 +108,23 @@ def _inserting(send: Send, lines: bytes) -> Send:
             headers = MutableHeaders(raw=start["headers"])
             is_page = headers.get("content-type", "").startswith("text/html")
             if is_page and not message.get("more_body"):
-                body = message["body"].replace(b"</head>", lines + b"</head>", 1)
+                body = rewrite(message["body"])
                 headers["content-length"] = str(len(body))
                 message = {**message, "body": body}
             await send(start)
             start = None
         await send(message)
 
-    return send_inserting
+    return send_rewritten
 
 
 def head_of(config: dict[str, Any], page: str) -> bytes:
-    """Lines for the head of a page: our script, and what its first view imports, if known."""
+    """Lines for the head of a page: our scripts, and what its first view imports, if known."""
     theme = config["theme_hash"]
-    lines = [f"<script>{(OWN_ASSETS / 'clones.js').read_text('utf-8')}</script>"]
+    scripts = "".join((OWN_ASSETS / name).read_text("utf-8") for name in HEAD_SCRIPTS)
+    # No word can end the script early.
+    told = json.dumps(words()).replace("<", "\\u003c")
+    lines = [f"<script>window.ckvWords = {told};{scripts}</script>"]
     lines += [f'<link rel="preload" as="style" href="./theme.css?v={theme}">'] if theme else []
     for name in needed_files(types_of(config, page)):
         # Gradio's loader waits for no style sheet that stands in the page already.

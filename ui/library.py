@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from storage import library, repository
+from storage import audit, library, repository
 from storage.database import Database
 from storage.records import RunFilter, RunNotes, RunRelative, RunSort, RunSummary
 from storage.shares import saved_runs
@@ -47,6 +47,16 @@ class Library:
         with self._database.read() as session:
             return library.list_runs(session, wanted, sort, limit, offset)
 
+    def summary(self, slug: str) -> RunSummary:
+        """One run as a line of the list.
+
+        Raises:
+            RunMissingError: there is no such run.
+        """
+        self._access.check_run(slug)
+        with self._database.read() as session:
+            return library.summary(session, slug)
+
     def choices(self) -> dict[str, list[str]]:
         """The models, methods and tags that can be filtered by."""
         owner = self._access.user()
@@ -55,7 +65,7 @@ class Library:
 
     def relatives(self, slug: str) -> tuple[RunRelative | None, list[RunRelative]]:
         """Parent and children of a run."""
-        self._access.check_run(slug, change=True)
+        self._access.check_run(slug, "own")
         owner = self._access.user()
         with self._database.read() as session:
             return library.relatives(session, slug, owner)
@@ -63,7 +73,7 @@ class Library:
     def notes(self, slug: str) -> RunNotes:
         """A run's note and tags; those who may only read the run get none."""
         self._access.check_run(slug)
-        if not self._access.may_change(slug):
+        if not self._access.may(slug, "own"):
             return RunNotes()
         with self._database.read() as session:
             return repository.load_notes(session, slug)
@@ -74,7 +84,7 @@ class Library:
         Raises:
             StorageError: one of them is not allowed, or there is no such run.
         """
-        self._access.check_run(slug, change=True)
+        self._access.check_run(slug, "change")
         with self._database.write() as session:
             library.annotate(session, slug, title, note, tags)
 
@@ -85,7 +95,7 @@ class Library:
             StorageError: the tag is not allowed, or a run has enough of them or is gone.
         """
         for slug in slugs:
-            self._access.check_run(slug, change=True)
+            self._access.check_run(slug, "change")
         with self._database.write() as session:
             library.add_tag(session, slugs, tag)
 
@@ -95,7 +105,7 @@ class Library:
         Raises:
             StorageError: there is no such run.
         """
-        self._access.check_run(slug, change=True)
+        self._access.check_run(slug, "change")
         with self._database.write() as session:
             library.set_pinned(session, slug, pinned=pinned)
 
@@ -111,12 +121,14 @@ class Library:
             StorageError: one is not over, or does not exist.
         """
         for slug in slugs:
-            self._access.check_run(slug, change=True)
+            self._access.check_run(slug, "change")
         for slug in slugs:
             self._let_go(slug)
         self.purge()
         with self._database.write() as session:
             library.delete_runs(session, slugs, _now())
+            for slug in slugs:
+                audit.record(session, self._access.user(), "deleted", slug)
 
     def restore(self, slugs: Sequence[str]) -> int:
         """Undo a deletion of the last ten minutes; returns how many runs came back.
@@ -124,13 +136,15 @@ class Library:
         Raises:
             CkvError: newer runs have taken their room; nothing came back.
         """
-        owner = self._access.user()
+        owner = self._access.user(change=True)
         with self._database.write() as session:
             saved = saved_runs(session, owner)
             restored = library.restore_runs(session, slugs, _now() - _UNDO, owner)
             if restored:
-                self._limits.check_saved(saved + restored - 1)
-        return restored
+                self._limits.check_saved(saved + len(restored) - 1)
+            for slug in restored:
+                audit.record(session, owner, "restored", slug)
+        return len(restored)
 
 
 def _now() -> datetime:

@@ -1,6 +1,7 @@
 """Routes of the list of runs: import a file, export chosen runs as one bundle."""
 
-from starlette.concurrency import run_in_threadpool
+import anyio
+import anyio.to_thread
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -16,13 +17,17 @@ IMPORT_TYPE = "application/octet-stream"
 
 def library_routes(services: Services) -> list[Route]:
     """All routes; the guard in front of them knows who asks and caps what is sent."""
+    # Each may take much memory and time; who waits takes no thread that others need.
+    one_import = anyio.CapacityLimiter(1)
 
     async def import_file(request: Request) -> Response:
         if request.headers.get("content-type") != IMPORT_TYPE:
             return JSONResponse({"told": f"Send the file as {IMPORT_TYPE}."}, 415, NO_STORE)
         data = await request.body()
         try:
-            report = await run_in_threadpool(services.import_bundle, data)
+            report = await anyio.to_thread.run_sync(
+                services.import_bundle, data, limiter=one_import
+            )
         except CkvError as error:
             return _refused(error)
         return JSONResponse({"told": report.sentence, "imported": report.imported}, 200, NO_STORE)

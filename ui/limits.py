@@ -25,12 +25,13 @@ class Limits:
         queue: unfinished runs at a time, of everybody.
         queue_per_user: unfinished runs of one user; only with logins.
         runs: saved runs; of one user where there are logins, else of the app.
-        body_mib: size of one request in MiB.
+        body_mib: size of a request with a context or a file, in MiB; others take 1 MiB.
         context_chars: characters of the context, and of each other text.
         prompt_tokens: tokens of the whole prompt; None for as many as the model takes.
         variants: variants of a run.
         sweep_points: variants of a sweep.
         new_tokens: generated tokens per variant.
+        run_minutes: of a run, from when it starts, not while it waits; None for no limit.
     """
 
     queue: int = 32
@@ -43,6 +44,7 @@ class Limits:
     variants: int = MAX_VARIANTS
     sweep_points: int = MAX_SWEEP_POINTS
     new_tokens: int = MAX_NEW_TOKENS
+    run_minutes: int | None = None
 
     @classmethod
     def from_environ(cls, given: Mapping[str, str]) -> "Limits":
@@ -58,8 +60,13 @@ class Limits:
 
     @property
     def body_bytes(self) -> int:
-        """Size of one request."""
+        """Size of a request with a context or a file."""
         return self.body_mib * 2**20
+
+    @property
+    def run_seconds(self) -> float | None:
+        """How long a run may take."""
+        return None if self.run_minutes is None else 60.0 * self.run_minutes
 
     def check(self, request: CompareRequest) -> None:
         """Refuse a request over a limit.
@@ -137,7 +144,7 @@ class Limits:
         rows = [("Unfinished runs at a time", f"{self.queue:,}")]
         if with_logins:
             rows.append(("Unfinished runs of one user", f"{self.queue_per_user:,}"))
-        tokens = self.prompt_tokens
+        tokens, minutes = self.prompt_tokens, self.run_minutes
         whose = "Saved runs of one user" if with_logins else "Saved runs"
         return [
             *rows,
@@ -147,7 +154,8 @@ class Limits:
             ("Variants of a run", f"{self.variants:,}"),
             ("Variants of a sweep", f"{self.sweep_points:,}"),
             ("New tokens per variant", f"{self.new_tokens:,}"),
-            ("Size of one request", f"{self.body_mib:,} MiB"),
+            ("Minutes of a run", "no limit" if minutes is None else f"{minutes:,}"),
+            ("Size of a request with a context or a file", f"{self.body_mib:,} MiB"),
         ]
 
 
@@ -162,6 +170,7 @@ _HIGHEST = {
     "variants": MAX_VARIANTS,
     "sweep_points": MAX_SWEEP_POINTS,
     "new_tokens": MAX_NEW_TOKENS,
+    "run_minutes": 100_000,
 }
 
 

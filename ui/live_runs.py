@@ -22,7 +22,8 @@ class RunSnapshot:
         reason: why it failed or was cancelled, or that it lives in another server; else empty.
         progress: the latest; None before the first and once the run is over.
         stage_ms: milliseconds of the finished stages.
-        queue_ahead: unfinished runs before this one; 0 once it runs.
+        queue_ahead: unfinished runs that will run before this one, as it stands: users take turns,
+            so another's first run may still come between. 0 once it runs.
         started_at, finished_at: UTC; None until then.
         version: grows with every change of an unfinished run; 0 for one read from storage.
     """

@@ -1,26 +1,19 @@
-"""Users and their passwords: argon2 hashes, verified logins remembered, guessing slowed down.
-
-`python -m ui.logins NAME` asks for a password and prints the line for a CKV_AUTH_FILE.
-"""
+"""Checks passwords: argon2 hashes, verified logins remembered, guessing slowed down."""
 
 import asyncio
 import base64
 import binascii
-import getpass
 import hmac
 import math
 import secrets
-import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
-from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 
-from ckv_core.errors import ConfigError
+from ui.users import HASHER, User
 
 REMEMBERED_S = 600.0
 REMEMBERED = 1024  # verified logins at a time
@@ -30,12 +23,12 @@ WATCHED = 4096  # users and addresses whose wrong guesses are counted
 VERIFYING = 2  # argon2 runs at a time; each takes 64 MiB
 MAX_HEADER_CHARS = 1024
 
-_HASHER = PasswordHasher()
+Told = Callable[[str | None, bool], None]
 
 
 @dataclass(frozen=True, slots=True)
 class LoginResult:
-    """What became of one Authorization header.
+    """What became of one name and password.
 
     Attributes:
         user: who it is; None if the login is missing or wrong.
@@ -54,22 +47,42 @@ class _Guesses:
     blocked_until: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class _Verified:
+    """A login that was right, and against which hash."""
+
+    user: str
+    hashed: str = field(repr=False)
+    until: float
+
+
 class Logins:
-    """Checks HTTP Basic credentials; for one event loop."""
+    """Checks names and passwords, of HTTP Basic and of the login page; for one event loop."""
 
     def __init__(
-        self, users: Mapping[str, str], clock: Callable[[], float] = time.monotonic
+        self,
+        users: Mapping[str, User],
+        clock: Callable[[], float] = time.monotonic,
+        told: Told | None = None,
     ) -> None:
-        """Take argon2 hashes by user name."""
-        self._users = dict(users)
+        """Start without guesses.
+
+        Args:
+            users: by name, as they are whenever one asks.
+            clock: seconds.
+            told: hears, in a thread, of each wrong password and of each new HTTP Basic login:
+                the user, or None for an unknown name, and whether it was right.
+        """
+        self._users = users
         self._clock = clock
+        self._told = told or (lambda _user, _is_right: None)
         self._key = secrets.token_bytes(32)
-        self._remembered: dict[bytes, tuple[str, float]] = {}
+        self._remembered: dict[bytes, _Verified] = {}
         self._guesses: dict[bytes, _Guesses] = {}
         self._running: dict[bytes, asyncio.Task[LoginResult]] = {}
         self._places = asyncio.Semaphore(VERIFYING)
         # Checked for unknown names, so that they take as long as known ones.
-        self._nobody = _HASHER.hash(secrets.token_hex())
+        self._nobody = HASHER.hash(secrets.token_hex())
 
     async def check(self, header: str, address: str) -> LoginResult:
         """Who sends this Authorization header.
@@ -82,20 +95,34 @@ class Logins:
         if given is None:
             return LoginResult()
         digest = self._digest("header", header)
-        user, until = self._remembered.get(digest, ("", 0.0))
-        if self._clock() < until:
-            return LoginResult(user)
+        known = self._remembered.get(digest)
+        if known is not None and self._is_current(known) and self._clock() < known.until:
+            return LoginResult(known.user)
         # A page fetches many files at once: one check serves all that carry the same header.
         # The address is part of it, so that no one waits for, or profits from, another's check.
         key = self._digest("running", address, header)
         task = self._running.get(key)
         if task is None:
-            task = asyncio.create_task(self._verify(*given, digest, address))
+            task = asyncio.create_task(self._check_basic(*given, digest, address))
             self._running[key] = task
             task.add_done_callback(lambda _: self._running.pop(key, None))
         return await asyncio.shield(task)
 
-    async def _verify(self, user: str, password: str, digest: bytes, address: str) -> LoginResult:
+    async def _check_basic(
+        self, user: str, password: str, digest: bytes, address: str
+    ) -> LoginResult:
+        known = self._users.get(user)
+        result = await self.verify(user, password, address)
+        if known is not None and result.user is not None:
+            if digest not in self._remembered:
+                await asyncio.to_thread(self._told, user, True)
+            until = self._clock() + REMEMBERED_S
+            self._remembered[digest] = _Verified(user, known.hashed, until)
+            _shrink(self._remembered, REMEMBERED)
+        return result
+
+    async def verify(self, user: str, password: str, address: str) -> LoginResult:
+        """Whether this is the user's password; wrong ones count against name and address."""
         guessing = [self._digest("user", user), self._digest("address", address)]
         if (wait_s := self._blocked_for(guessing)) > 0:
             return LoginResult(wait_s=math.ceil(wait_s))
@@ -104,14 +131,19 @@ class Logins:
             self._count(key)
         async with self._places:
             known = self._users.get(user)
-            is_right = await asyncio.to_thread(_is_password, known or self._nobody, password)
+            hashed = known.hashed if known else self._nobody
+            is_right = await asyncio.to_thread(_is_password, hashed, password)
         if known is None or not is_right:
+            await asyncio.to_thread(self._told, user if known else None, False)
             return LoginResult()
         for key in guessing:
             self._guesses.pop(key, None)
-        self._remembered[digest] = (user, self._clock() + REMEMBERED_S)
-        _shrink(self._remembered, REMEMBERED)
         return LoginResult(user)
+
+    def _is_current(self, known: "_Verified") -> bool:
+        """Whether the user is still there, with the same password."""
+        user = self._users.get(known.user)
+        return user is not None and user.hashed == known.hashed
 
     def _blocked_for(self, keys: list[bytes]) -> float:
         found = [self._guesses[key].blocked_until for key in keys if key in self._guesses]
@@ -132,51 +164,6 @@ class Logins:
         return hmac.digest(self._key, text, "sha256")
 
 
-def read_users(text: str | None, file: str | None) -> dict[str, str]:
-    """Users from the value of CKV_AUTH and the path in CKV_AUTH_FILE; argon2 hashes by name.
-
-    Raises:
-        ConfigError: either cannot be used.
-    """
-    if text and text.startswith("@"):
-        text, file = "", file or text[1:]
-    users: dict[str, str] = {}
-    if text:
-        user, colon, password = text.partition(":")
-        if not (user and colon and password):
-            raise ConfigError("CKV_AUTH must read user:password, or @FILE.")
-        users[user] = _HASHER.hash(password)
-    if file:
-        try:
-            lines = Path(file).expanduser().read_text("utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"The users' file {file} cannot be read ({error}).") from None
-        found = _read_lines(lines, file)
-        if not found:
-            raise ConfigError(f"The users' file {file} names nobody; see python -m ui.logins.")
-        users |= found
-    return users
-
-
-def _read_lines(lines: list[str], file: str) -> dict[str, str]:
-    users: dict[str, str] = {}
-    for number, line in enumerate(lines, 1):
-        if not line.strip() or line.startswith("#"):
-            continue
-        user, _, hashed = line.strip().partition(":")
-        try:
-            _HASHER.check_needs_rehash(hashed)
-        except InvalidHashError:
-            raise ConfigError(
-                f"Line {number} of {file} must read user:argon2-hash; make it with "
-                "python -m ui.logins NAME."
-            ) from None
-        if not user or user in users:
-            raise ConfigError(f"Line {number} of {file} repeats a name or has none.")
-        users[user] = hashed
-    return users
-
-
 def _read_basic(header: str) -> tuple[str, str] | None:
     scheme, _, encoded = header.partition(" ")
     if scheme.lower() != "basic" or len(header) > MAX_HEADER_CHARS:
@@ -191,7 +178,7 @@ def _read_basic(header: str) -> tuple[str, str] | None:
 
 def _is_password(hashed: str, password: str) -> bool:
     try:
-        return _HASHER.verify(hashed, password)
+        return HASHER.verify(hashed, password)
     except (VerificationError, InvalidHashError):
         return False
 
@@ -199,20 +186,3 @@ def _is_password(hashed: str, password: str) -> bool:
 def _shrink(entries: dict[bytes, Any], size: int) -> None:
     while len(entries) > size:
         del entries[next(iter(entries))]
-
-
-def main(arguments: list[str]) -> int:
-    """Print the line of one user for a CKV_AUTH_FILE; returns the exit status."""
-    if len(arguments) != 1 or ":" in arguments[0] or not arguments[0].strip():
-        sys.stderr.write("usage: python -m ui.logins NAME (without a colon)\n")
-        return 2
-    password = getpass.getpass(f"Password of {arguments[0]}: ")
-    if not password:
-        sys.stderr.write("The password is empty; nothing was made.\n")
-        return 2
-    sys.stdout.write(f"{arguments[0]}:{_HASHER.hash(password)}\n")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

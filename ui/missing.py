@@ -1,44 +1,15 @@
 """What a reader sees at an address that shows nothing: one sentence and where to go instead."""
 
-import functools
-import html
-
 from starlette.datastructures import Headers
 from starlette.responses import HTMLResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ui.header import TITLE, header_html
-from ui.route_answers import NO_STORE
-from ui.theme import ASSETS
+from ui.access import SCOPE_KEY, Viewer
+from ui.plain_pages import plain_page
 
 NO_PAGE = "There is no page at this address."
 FOR_PROGRAMS = ("/api/", "/gradio_api/")
 _HTML = "text/html"
-_PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Not found - {title}</title>
-<link rel="icon" href="/favicon.ico">
-<link rel="stylesheet" href="/theme.css">
-<style>{style}</style>
-<script>
-const theme = new URLSearchParams(location.search).get("__theme");
-const prefersDark = matchMedia("(prefers-color-scheme: dark)").matches;
-if (theme ? theme === "dark" : prefersDark) document.documentElement.classList.add("dark");
-</script>
-</head>
-<body>
-{header}
-<main>
-<h2>Not found</h2>
-<p>{sentence} Go to the <a href="/runs">list of saved runs</a>, or <a href="/">compare methods</a>
-on a prompt.</p>
-</main>
-</body>
-</html>
-"""
 
 
 class MissingPages:
@@ -68,16 +39,14 @@ class MissingPages:
             if not message.get("more_body"):
                 is_ours = Headers(raw=start["headers"]).get("content-type", "")
                 text = sentence.decode() if is_ours.startswith("text/plain") else NO_PAGE
-                await missing_page(text)(scope, receive, send)
+                await missing_page(text, scope.get(SCOPE_KEY))(scope, receive, send)
 
         await self._app(scope, receive, send_page)
 
 
-def missing_page(sentence: str) -> HTMLResponse:
+def missing_page(sentence: str, viewer: Viewer | None) -> HTMLResponse:
     """The page, in the look of the app."""
-    text = html.escape(sentence)
-    page = _PAGE.format(title=TITLE, style=_style(), header=header_html(""), sentence=text)
-    return HTMLResponse(page, 404, NO_STORE)
+    return plain_page("missing", "Not found", viewer, status=404, sentence=sentence)
 
 
 def _navigates(scope: Scope) -> bool:
@@ -85,8 +54,3 @@ def _navigates(scope: Scope) -> bool:
         return False
     accepted = Headers(scope=scope).get("accept", "")
     return _HTML in accepted and not str(scope["path"]).startswith(FOR_PROGRAMS)
-
-
-@functools.cache
-def _style() -> str:
-    return "".join((ASSETS / f"{name}.css").read_text("utf-8") for name in ("app", "missing"))

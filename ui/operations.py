@@ -21,13 +21,14 @@ def operation_routes(services: Services) -> list[Route]:
     registry.register(RunCollector(services))
 
     def readyz(_: Request) -> Response:
-        """200 if runs can be read and executed, else 503 with the reason."""
+        """200 if runs can be read and a new one would start, else 503 with the reason."""
         try:
             services.count_by_state()
         except CkvError as error:
             return PlainTextResponse(f"{error}\n", 503, headers=NO_STORE)
-        if not services.worker_alive:
-            return PlainTextResponse("The model worker is starting.\n", 503, headers=NO_STORE)
+        if not services.worker_ready():
+            told = "The model worker is starting, or does not answer.\n"
+            return PlainTextResponse(told, 503, headers=NO_STORE)
         return PlainTextResponse("ready\n", headers=NO_STORE)
 
     def metrics(_: Request) -> Response:

@@ -63,7 +63,7 @@ class ReportPage(ScriptedHtml):
     """The page around the components; only its script is used."""
 
     NAME = "report"
-    SCRIPTS = ("report.js",)
+    SCRIPTS = ("sections.js", "report.js")
 
 
 def build_report(

@@ -15,6 +15,8 @@ from ui.components.generations import FollowUpAnswers, Generations
 from ui.components.kept_tokens import KeptTokens
 from ui.components.run_charts import RunCharts
 from ui.components.summary_table import SummaryTable
+from ui.components.verdict import VerdictStrip
+from ui.glossary import without_marks
 from ui.live_runs import RunSnapshot
 from ui.pages import results, sweep_results
 from ui.pages.parts import Facts
@@ -72,11 +74,13 @@ def read_groups(text: str) -> list[Group]:
 def contents_of(run: RunSnapshot, notes: RunNotes, without: Collection[Group]) -> Contents:
     """Everything of a run that is over, but the groups to leave out."""
     contents = Contents()
+    if (verdict := views.verdict_value(run)) is not None:
+        contents.sections.append(Section("verdict", "What came out", "", [(VerdictStrip, verdict)]))
     if run.request.kind == "sweep":
         _add_sweep(contents, run, without)
     else:
         heading, text = _headed(results.RECEIPT_TEXT)
-        shown: Shown = [(SummaryTable, views.summary_value(run.result))]
+        shown: Shown = [(SummaryTable, views.summary_value(run.result, ended=True))]
         contents.sections.append(Section("summary", heading, text, shown))
         _add_generations(contents, run, without)
         _add_kept(contents, run, without)
@@ -178,7 +182,7 @@ def _facts(run: RunSnapshot, notes: RunNotes, without: Collection[Group]) -> Val
 
 def _headed(markdown: str) -> tuple[str, str]:
     """Heading and words of a section's text on the pages."""
-    heading, _, words = markdown.removeprefix("### ").partition("\n")
+    heading, _, words = without_marks(markdown).removeprefix("### ").partition("\n")
     return heading, words
 
 

@@ -58,9 +58,11 @@ def report_routes(services: Services, find: Callable[[Request], RunSnapshot | No
             if run is None or not run.is_final:
                 return missing(NOT_YET if run else NO_RUN)
             try:
-                return answer(request, run)
+                response = answer(request, run)
+                services.note_export([run.slug])
             except CkvError as error:
                 return PlainTextResponse(str(error), 422, headers=NO_STORE)
+            return response
 
         return handle
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
@@ -22,6 +23,7 @@ from ui.charts.tables import (
     layers_csv,
 )
 from ui.figure_routes import figure_routes
+from ui.kvpress_code import kvpress_code
 from ui.operations import operation_routes
 from ui.report_routes import report_routes
 from ui.route_answers import IMMUTABLE, NO_RUN, NO_STORE, missing
@@ -62,6 +64,7 @@ def build_routes(services: Services) -> list[Route]:
         Route("/data/{slug}/{index}/retained", routes.retained),
         Route("/data/{slug}/result.json", routes.result_json),
         Route("/data/{slug}/bundle.zip", routes.bundle),
+        Route("/data/{slug}/kvpress.py", routes.kvpress),
         *(Route(f"/data/{{slug}}/{name}.csv", routes.csv_of(name)) for name in TABLES),
     ]
 
@@ -81,8 +84,10 @@ class RunRoutes:
             slug = None
         if slug is None:
             return missing(NO_SHARE)
-        response = RedirectResponse(f"/run?id={slug}", 303, NO_STORE)
-        if self._services.with_logins:
+        # The page takes the link from the fragment, which browsers send nowhere, and shows it.
+        link = f"#link={quote(token)}" if self._services.with_logins else ""
+        response = RedirectResponse(f"/run?id={slug}{link}", 303, NO_STORE)
+        if link:
             given = [name.removeprefix(COOKIE_PREFIX) for name in request.cookies]
             others = [each for each in given if is_slug(each) and each != slug]
             for oldest in others[: 1 - COOKIES]:
@@ -129,6 +134,7 @@ class RunRoutes:
             return missing(NO_RUN)
         if not snapshot.result.variants:
             return missing(NOT_YET)
+        self._services.note_export([snapshot.slug])
         text = json.dumps(to_json(snapshot.result, (snapshot.request.answer,)))
         return Response(
             text,
@@ -153,6 +159,19 @@ class RunRoutes:
         }
         return Response(data, media_type="application/zip", headers=headers)
 
+    def kvpress(self, request: Request) -> Response:
+        """The variants as code for kvpress, without the run's text."""
+        snapshot = self.find(request)
+        if snapshot is None:
+            return missing(NO_RUN)
+        if not snapshot.is_final or snapshot.result.prompt is None:
+            return missing(NOT_YET)
+        return Response(
+            kvpress_code(snapshot.result, snapshot.request.max_new_tokens),
+            media_type="text/x-python; charset=utf-8",
+            headers=_download(snapshot, "kvpress.py"),
+        )
+
     def csv_of(self, name: str) -> Callable[[Request], Response]:
         """The handler of one table."""
 
@@ -160,6 +179,7 @@ class RunRoutes:
             snapshot = self.find(request)
             if snapshot is None:
                 return missing(NO_RUN)
+            self._services.note_export([snapshot.slug])
             return Response(
                 TABLES[name](snapshot.result),
                 media_type="text/csv; charset=utf-8",

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckv_core.events import RunResult
-from ckv_core.identity import Identity, identify, told_apart
 from ckv_core.records import RetainedSet, VariantResult
 from ui.live_runs import RunSnapshot
+from ui.run_pairs import Pair, pair_up
 from ui.summary_columns import four_digits
 
 LISTED_POSITIONS = 100
@@ -20,6 +20,8 @@ NONE = "none"
 ABSENT = "not in this run"
 UNMEASURED = "not measured"
 REFERENCE = "the reference"
+# Outcome first, then mechanism and cost.
+FIGURES = ("Answer found", "Agreement", "KL (nats)", "Final hidden L1", "Kept entries")
 
 
 def differences_value(runs: Sequence[RunSnapshot]) -> dict[str, Any]:
@@ -34,16 +36,29 @@ def differences_value(runs: Sequence[RunSnapshot]) -> dict[str, Any]:
     same = None
     if all(run.result.prompt is not None for run in runs):
         same = all(_same_prompt(first.result, run.result) for run in runs[1:])
-    rows = _rows(runs)
+    pairs = pair_up([run.result for run in runs])
+    shared = [pair for pair in pairs if len(pair.runs) > 1]
+    alone = [pair for pair in pairs if len(pair.runs) == 1]
+    is_judged = any(v.answer_found is not None for run in runs for v in run.result.variants)
+    first_figure = 0 if is_judged else 1
     return {
         "runs": [{"slug": run.slug, "title": run.title, "state": run.state} for run in runs],
         "settings": _differing_settings(runs),
         "same_prompt": same,
+        "figure_names": FIGURES[first_figure:],
         "figures": [
-            {"spec": spec, "cells": [_figures(variant) for variant in row]}
-            for spec, row in rows.items()
+            {
+                "spec": pair.spec,
+                "differs": pair.differs,
+                "cells": [_figures(variant)[first_figure:] for variant in pair.variants],
+            }
+            for pair in shared
         ],
-        "variants": [_pairs(runs, *row) for row in rows.items()] if same else [],
+        "variants": [_tokens(runs, pair) for pair in shared] if same else [],
+        "alone": [
+            {"run": at, "specs": [pair.spec for pair in alone if pair.runs == [at]]}
+            for at in sorted({pair.runs[0] for pair in alone})
+        ],
     }
 
 
@@ -110,53 +125,33 @@ def _cut(text: str) -> str:
     return f"{text[:TEXT_CHARS]}… ({len(text):,} characters)"
 
 
-def _rows(runs: Sequence[RunSnapshot]) -> dict[str, list[VariantResult | None]]:
-    """By SPEC, told apart, the same variant of every run; None in a run that has it not."""
-    known: dict[str, set[Identity]] = {}
-    for variant in (variant for run in runs for variant in run.result.variants):
-        if not (found := identify(variant)).settings.unknown:
-            known.setdefault(variant.spec, set()).add(found)
-
-    def row_of(variant: VariantResult) -> Identity:
-        own, same = identify(variant), known.get(variant.spec, set())
-        waits = bool(own.settings.unknown) and variant.receipt is None  # not selected, so no knobs
-        return next(iter(same)) if waits and len(same) == 1 else own
-
-    in_runs = [{row_of(variant): variant for variant in run.result.variants} for run in runs]
-    firsts: dict[Identity, str] = {}
-    for found_in in in_runs:
-        for row, variant in found_in.items():
-            firsts.setdefault(row, variant.spec)
-    specs = told_apart(firsts)
-    return {specs[row]: [found_in.get(row) for found_in in in_runs] for row in firsts}
-
-
 def _figures(variant: VariantResult | None) -> list[str]:
-    """Kept entries, agreement, KL and final hidden L1, as the head of the table names them."""
+    """In the order of FIGURES."""
     if variant is None:
-        return [ABSENT] * 4
+        return [ABSENT] * len(FIGURES)
     receipt, moved = variant.receipt, variant.perturbation
+    answer = {True: "yes", False: "no", None: UNMEASURED}[variant.answer_found]
     kept = f"{receipt.retained_entries:,}" if receipt else UNMEASURED
     if variant.method == "full":
-        return [kept, *[REFERENCE] * 3]
+        return [answer, *[REFERENCE] * 3, kept]
     return [
-        kept,
+        answer,
         UNMEASURED if variant.agreement is None else f"{variant.agreement:.0%}",
         four_digits(moved.kl) if moved else UNMEASURED,
         four_digits(moved.final_hidden_l1) if moved else UNMEASURED,
+        kept,
     ]
 
 
-def _pairs(
-    runs: Sequence[RunSnapshot], spec: str, row: Sequence[VariantResult | None]
-) -> dict[str, Any]:
+def _tokens(runs: Sequence[RunSnapshot], pair: Pair) -> dict[str, Any]:
     """One variant in every run that has it, set against the first such run."""
-    found = [(i, variant) for i, variant in enumerate(row) if variant is not None]
+    found = [(i, variant) for i, variant in enumerate(pair.variants) if variant is not None]
     base_index, base = found[0]
     prompt = runs[0].result.prompt
     pieces = prompt.pieces if prompt else ()
     return {
-        "spec": spec,
+        "spec": pair.spec,
+        "differs": pair.differs,
         "label": base.label,
         "base": base_index,
         "tokens": list(base.token_texts),

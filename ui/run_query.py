@@ -10,7 +10,7 @@ from ckv_core.methods import METHODS
 from ckv_core.variants import written_knobs
 from storage.library import SORTS
 from storage.models import ACTIVE_STATES, END_STATES
-from storage.records import RunFilter, RunSort, RunSummary
+from storage.records import Outcome, RunFilter, RunSort, RunSummary
 from ui.slugs import is_slug
 
 TEXT_CHARS = 400
@@ -18,7 +18,7 @@ MOST_CHOSEN = 100
 MOST_BUDGETS = 5  # that are named
 FULL = "full"
 _LABELS = {method.name: method.label for method in METHODS}
-_TEXTS = ("text", "model", "method", "tag", "state", "kind")
+_TEXTS = ("text", "model", "method", "tag", "state", "kind", "answer")
 NAMES = (*_TEXTS, "min_budget", "max_budget", "since", "until", "pinned", "sort", "page")
 STATES = (*ACTIVE_STATES, *END_STATES)
 
@@ -107,7 +107,7 @@ def run_row(run: RunSummary) -> dict[str, Any]:
         "note": run.note,
         "tags": list(run.tags),
         "pinned": run.pinned,
-        "thumbnail": _thumbnail(run),
+        "outcome": outcome_text(run.outcome, run.kind),
     }
 
 
@@ -137,19 +137,19 @@ def _method_text(name: str, with_critical: set[bool]) -> str:
     return f"{label} {'±' if len(with_critical) == 2 else '+'} CriticalKV"
 
 
-def _thumbnail(run: RunSummary) -> dict[str, Any] | None:
-    """Final hidden L1 of each variant as a share of the largest; None if none was measured."""
-    moved = [bar.final_hidden_l1 for bar in run.bars if bar.final_hidden_l1 is not None]
-    most = max(moved, default=0.0)
-    if most <= 0:
-        return None
-    bars = [
-        None if bar.final_hidden_l1 is None else round(bar.final_hidden_l1 / most, 3)
-        for bar in run.bars
-    ]
-    named = [
-        f"{bar.label} {bar.final_hidden_l1:.4g}"
-        for bar in run.bars
-        if bar.final_hidden_l1 is not None
-    ]
-    return {"bars": bars, "text": f"Final hidden L1: {', '.join(named)}"}
+def outcome_text(outcome: Outcome, kind: str = "compare") -> str:
+    """What came out, in a few words: who keeps the answer, else who agrees; empty if unknown."""
+    points = "points" if kind == "sweep" else "variants"
+    if outcome.judged:
+        said = _counted(outcome.answered, outcome.judged, points, ("keeps", "keep"), "the answer")
+        return f"{said}; the full cache misses it" if outcome.full_answers is False else said
+    if outcome.compared:
+        verbs = ("agrees", "agree")
+        return _counted(outcome.agreeing, outcome.compared, points, verbs, "with the full cache")
+    return ""
+
+
+def _counted(some: int, of: int, what: str, verbs: tuple[str, str], then: str) -> str:
+    if of == 1:
+        return f"{'The' if some else 'No'} {what[:-1]} {verbs[0]} {then}"
+    return f"{some} of {of} {what} {verbs[some != 1]} {then}"

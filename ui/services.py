@@ -1,12 +1,13 @@
 """What pages may call: start, watch, cancel and find runs. Joins the worker and storage."""
 
 import asyncio
+import logging
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 
 from ckv_core.config import CompareRequest, check_text
-from ckv_core.errors import CkvError
+from ckv_core.errors import CkvError, StorageError
 from ckv_core.events import RunPrepared
 from ckv_core.records import RetainedSet
 from ckv_core.worker.client import WorkerClient
@@ -20,22 +21,26 @@ from ckv_core.worker.messages import (
     Reply,
     TokensCounted,
 )
-from storage import repository, shares
+from storage import audit, repository, shares
 from storage.bundle import write_bundle
 from storage.bundle_import import ImportReport, import_bundle
 from storage.database import Database
 from storage.recorder import Recorder
 from storage.records import Lineage
 from ui.access import Access
+from ui.accounts import Accounts
+from ui.administration import Administration
 from ui.library import Library
 from ui.limits import Limits
 from ui.live_runs import RunSnapshot
 from ui.shares import Shares
 from ui.stored_runs import StoredRuns
 from ui.unfinished import UnfinishedRuns
+from ui.users import User
 
 __all__ = ["RunSnapshot", "Services"]
 
+LOGGER = logging.getLogger(__name__)
 KEPT_STATUSES = 16  # models whose last word from the worker is remembered
 WATCH_INTERVAL_S = 0.08
 CLOSED = "The app was closed before this run ended."
@@ -56,7 +61,7 @@ class Services:
         self,
         database: Database,
         *,
-        make_client: Callable[[Callable[[Reply], None]], WorkerClient] = WorkerClient,
+        make_client: Callable[..., WorkerClient] = WorkerClient,
         access: Access | None = None,
         limits: Limits | None = None,
     ) -> None:
@@ -64,7 +69,8 @@ class Services:
 
         Args:
             database: open; the caller closes it after `close`.
-            make_client: builds the client around the function that takes its replies.
+            make_client: builds the client around the function that takes its replies; a run's
+                time limit comes as `run_limit_s`.
             access: what viewers may do; by default everything, as without logins.
             limits: what is taken at most.
 
@@ -76,10 +82,13 @@ class Services:
         self._access = access or Access(database)
         self._limits = limits or Limits()
         self.shares = Shares(database, self._access)
+        self.accounts = Accounts(database, self._access)
+        self.administration = Administration(database, self._access, self._stop)
         self._starting = threading.Lock()  # around slow steps; the other one never waits for I/O
-        self._client = make_client(self._take)
-        self._unfinished = UnfinishedRuns(self._recorder, self._client.cancel)
+        self._client = make_client(self._take, run_limit_s=self._limits.run_seconds)
+        self._unfinished = UnfinishedRuns(self._recorder, self._client.cancel, self._client.order)
         self._model_statuses: dict[str, ModelStatus] = {}
+        self._statuses_lock = threading.Lock()
         self._closing = False
         self._stored = StoredRuns(database, self._recorder)
         self._stored.recover()
@@ -94,7 +103,7 @@ class Services:
         Raises:
             CkvError: the request is wrong or over a limit, or the run cannot be recorded.
         """
-        owner = self._access.user()
+        owner = self._access.user(change=True)
         request.validate()
         self._limits.check(request)
         with self._starting:
@@ -104,7 +113,8 @@ class Services:
             slug = self._recorder.create(request, owner=owner, lineage=lineage)
             with self._database.read() as session:
                 self._unfinished.add(repository.load_run(session, slug))
-            self._client.submit(Job(slug, request))
+            self._client.submit(Job(slug, request, owner))
+        self._unfinished.places_changed()
         return slug
 
     def cancel_run(self, slug: str) -> None:
@@ -113,11 +123,8 @@ class Services:
         Raises:
             StorageError: there is no such run.
         """
-        self._access.check_run(slug, change=True)
-        if slug in self._unfinished.slugs():
-            self._client.cancel(slug)
-        elif not self.snapshot(slug).is_final:
-            self._stored.cancel(slug, CANCELLED)
+        self._access.check_run(slug, "change")
+        self._stop(slug)
 
     def snapshot(self, slug: str) -> RunSnapshot:
         """A run as it is now.
@@ -172,6 +179,10 @@ class Services:
         """Whether the worker process runs."""
         return self._client.worker_pid is not None
 
+    def worker_ready(self) -> bool:
+        """Whether a run would start: the worker answers. Waits for it up to 2 s."""
+        return self._client.is_ready()
+
     def retained(self, slug: str, index: int) -> RetainedSet | None:
         """What one variant kept; None for `full` and before it is known."""
         self._access.check_run(slug)
@@ -192,9 +203,26 @@ class Services:
         """
         for slug in slugs:
             self._access.check_run(slug)
-        only_read = [slug for slug in slugs if not self._access.may_change(slug)]
+        only_read = [slug for slug in slugs if not self._access.may(slug, "own")]
         with self._database.read() as session:
-            return write_bundle(session, slugs, only_read)
+            data = write_bundle(session, slugs, only_read)
+        self.note_export(slugs)
+        return data
+
+    def note_export(self, slugs: Sequence[str]) -> None:
+        """Tell the audit log that runs left the app as files; a full disk keeps none from it.
+
+        Raises:
+            StorageError: a run is not there.
+        """
+        for slug in slugs:
+            self._access.check_run(slug)
+        try:
+            with self._database.write() as session:
+                for slug in slugs:
+                    audit.record(session, self._access.viewer().user, "exported", slug)
+        except StorageError:
+            LOGGER.exception("An export is missing in the audit log.")
 
     def import_bundle(self, data: bytes) -> ImportReport:
         """Store the runs of a bundle or a result file as the viewer's own, all or none.
@@ -202,8 +230,8 @@ class Services:
         Raises:
             StorageError: the file is wrong or the runs are too many; nothing was stored.
         """
-        owner = self._access.user()
-        return import_bundle(self._database, data, owner, self._limits.runs)
+        owner = self._access.user(change=True)
+        return import_bundle(self._database, data, owner, self._limits.runs, actor=owner)
 
     # --- viewers ------------------------------------------------------------------------------
 
@@ -213,19 +241,24 @@ class Services:
         return self._access.with_logins
 
     @property
+    def users(self) -> Mapping[str, User]:
+        """Who may log in, by name."""
+        return self._access.users
+
+    @property
     def is_guest(self) -> bool:
         """Whether the viewer can only read what share links open."""
         return self._access.is_guest
 
     def may_change(self, slug: str) -> bool:
         """Whether the viewer may do more with a run than read it."""
-        return self._access.may_change(slug)
+        return self._access.may(slug, "change")
 
     # --- models -------------------------------------------------------------------------------
 
     def count_tokens(self, request: CompareRequest, timeout_s: float = 30.0) -> TokensCounted:
         """Tokens of the prompt and the model's limit; waits. Failure is in its `error`."""
-        self._access.user()
+        self._access.user(change=True)
         try:
             check_text("context", request.context)
             check_text("question", request.question)
@@ -245,8 +278,14 @@ class Services:
 
     def warm(self, model: str) -> None:
         """Load a model ahead of its first run."""
-        self._access.user()
+        self._access.user(change=True)
+        self._keep_status(ModelStatus(model, False, f"{model} waits to be loaded.", loading=True))
         self._client.warm(model)
+
+    def cancel_load(self, model: str) -> None:
+        """Stop loading or downloading a model ahead; a run that loads it goes on."""
+        self._access.user(change=True)
+        self._client.cancel_warm(model)
 
     def close(self, timeout_s: float = 5.0) -> None:
         """End the worker; unfinished runs end as cancelled, with what they have."""
@@ -261,10 +300,7 @@ class Services:
     def _take(self, reply: Reply) -> None:
         match reply:
             case ModelStatus():
-                self._model_statuses.pop(reply.model, None)
-                self._model_statuses[reply.model] = reply
-                while len(self._model_statuses) > KEPT_STATUSES:
-                    del self._model_statuses[next(iter(self._model_statuses))]
+                self._keep_status(reply)
             case JobEvent():
                 self._unfinished.apply(reply.job_id, reply.event)
                 if isinstance(reply.event, RunPrepared):
@@ -277,8 +313,21 @@ class Services:
                 self._unfinished.end(
                     reply.job_id, "cancelled", CLOSED if self._closing else CANCELLED
                 )
-            case TokensCounted():
-                pass  # the client hands these to whoever asked
+            case _:
+                pass  # the client keeps the others to itself
+
+    def _keep_status(self, status: ModelStatus) -> None:
+        with self._statuses_lock:
+            self._model_statuses.pop(status.model, None)
+            self._model_statuses[status.model] = status
+            while len(self._model_statuses) > KEPT_STATUSES:
+                del self._model_statuses[next(iter(self._model_statuses))]
+
+    def _stop(self, slug: str) -> None:
+        if slug in self._unfinished.slugs():
+            self._client.cancel(slug)
+        elif self._unfinished.find(slug) is None and not self._stored.snapshot(slug).is_final:
+            self._stored.cancel(slug, CANCELLED)
 
     def _let_go(self, slug: str) -> None:
         self._stored.check_over(slug)

@@ -13,6 +13,8 @@ import gradio as gr
 from gradio.routes import App
 from gradio.state_holder import SessionState, StateHolder
 
+from ui.streams import Streams
+
 
 class Session(SessionState):
     """Which components a session has changed, and nothing of what they hold."""
@@ -39,6 +41,7 @@ async def lifespan(app: App) -> AsyncIterator[None]:
     """Give an app these sessions; for the `app_kwargs` of `gr.Blocks.launch`."""
     app.state_holder = Sessions()  # type: ignore[no-untyped-call]
     app.state_holder.set_blocks(app.get_blocks())
+    app.state.streams = Streams(app.get_blocks()._queue)
     yield
 
 

@@ -1,5 +1,6 @@
 """What the environment asks of the app, read once at start. No Gradio, no torch."""
 
+import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,7 +9,7 @@ from ckv_core.config import DEFAULT_MODEL, DEVICES
 from ckv_core.errors import ConfigError
 from ckv_core.logs import STYLES, Style
 from ui.limits import Limits
-from ui.logins import read_users
+from ui.users import Users, read_users
 
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
 DEFAULT_PORT = 7860
@@ -24,10 +25,12 @@ class Settings:
         model: loaded in the background at start and preselected on the page.
         device: preselected on the page: auto, cpu or cuda.
         database_url: SQLAlchemy URL; None for SQLite in the data folder.
-        users: argon2 hashes by name; every request must log in as one. Empty for no logins.
+        users: who may log in; every request must come from one. Empty for no logins.
         allow_anonymous: others may reach the app though it has no logins.
-        allowed_hosts: names under which the app may be addressed; empty for any, which on
-            loopback means this machine's own names.
+        allowed_hosts: names under which the app may be addressed; empty for any. Where it listens
+            on loopback, or names are given, this machine's own are among them.
+        proxies: whose forwarded headers count: addresses and networks with commas between, or *;
+            empty for none.
         space_host: public host name on Hugging Face Spaces; None elsewhere.
         limits: what the app takes at most.
         mcp: offer the endpoints of ui/api.py to MCP clients too.
@@ -39,9 +42,10 @@ class Settings:
     model: str
     device: str
     database_url: str | None
-    users: Mapping[str, str] = field(repr=False)
+    users: Users = field(repr=False)
     allow_anonymous: bool
     allowed_hosts: frozenset[str]
+    proxies: str
     space_host: str | None
     limits: Limits
     mcp: bool
@@ -57,8 +61,9 @@ class Settings:
         given = {key: value.strip() for key, value in environ.items() if value.strip()}
         on_spaces = "SPACE_ID" in given
         default_host = "0.0.0.0" if on_spaces else "127.0.0.1"  # noqa: S104 - a Space is a container
+        host = given.get("CKV_HOST") or given.get("GRADIO_SERVER_NAME") or default_host
         return cls(
-            host=given.get("CKV_HOST") or given.get("GRADIO_SERVER_NAME") or default_host,
+            host=host,
             port=_port(given.get("CKV_PORT") or given.get("GRADIO_SERVER_PORT")),
             model=given.get("CKV_MODEL", DEFAULT_MODEL),
             device=_device(given.get("CKV_DEVICE", "auto")),
@@ -66,7 +71,9 @@ class Settings:
             users=read_users(given.get("CKV_AUTH"), given.get("CKV_AUTH_FILE")),
             # A Space is guarded by its platform, or public on purpose.
             allow_anonymous=on_spaces or _flag(given, "CKV_ALLOW_ANONYMOUS"),
-            allowed_hosts=_hosts(given.get("CKV_ALLOWED_HOSTS", "")),
+            allowed_hosts=_hosts(given.get("CKV_ALLOWED_HOSTS", ""), host),
+            # Only the platform's proxy reaches a Space.
+            proxies=_proxies(given.get("FORWARDED_ALLOW_IPS", "*" if on_spaces else "")),
             space_host=given.get("SPACE_HOST") if on_spaces else None,
             limits=Limits.from_environ(given),
             mcp=_flag(given, "CKV_MCP"),
@@ -76,7 +83,7 @@ class Settings:
     @property
     def is_loopback(self) -> bool:
         """Whether only this machine can reach the app."""
-        return self.host.strip("[]") in LOOPBACK_HOSTS
+        return _is_loopback(self.host)
 
     def check_exposure(self) -> None:
         """Refuse to serve other machines without logins, unless told to.
@@ -119,11 +126,29 @@ def _flag(given: Mapping[str, str], name: str) -> bool:
     return text == "1"
 
 
-def _hosts(text: str) -> frozenset[str]:
+def _is_loopback(host: str) -> bool:
+    return host.strip("[]") in LOOPBACK_HOSTS
+
+
+def _hosts(text: str, host: str) -> frozenset[str]:
     names = frozenset(name.strip().lower() for name in text.split(",") if name.strip())
     if wrong := sorted(name for name in names if not HOST_NAME.fullmatch(name)):
         raise ConfigError(
             f"CKV_ALLOWED_HOSTS lists names without scheme or port, separated by commas; "
             f"{wrong[0]!r} is none."
         )
-    return names
+    return names | LOOPBACK_HOSTS if names or _is_loopback(host) else names
+
+
+def _proxies(text: str) -> str:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        try:
+            if names != ["*"]:
+                ipaddress.ip_network(name)
+        except ValueError:
+            raise ConfigError(
+                "FORWARDED_ALLOW_IPS lists addresses or networks, separated by commas, or is *; "
+                f"{name!r} is none."
+            ) from None
+    return ",".join(names)

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
 from ckv_core.errors import ConfigError
-from storage import shares
+from storage import audit, shares
 from storage.database import Database
 from storage.shares import ShareRecord
 from ui.access import Access
@@ -14,7 +14,7 @@ EXPIRIES_DAYS: dict[str, int | None] = {
     "1 day": 1,
     "7 days": 7,
     "30 days": 30,
-    "Never": None,
+    "never": None,
 }
 OPEN_LINKS = 32  # of one run at a time
 COOKIE_PREFIX = "ckv_share_"
@@ -34,16 +34,18 @@ class Shares:
         Raises:
             CkvError: the run is not the viewer's, the expiry is unknown or there are too many.
         """
-        self._access.check_run(slug, change=True)
+        self._access.check_run(slug, "change")
         if expiry not in EXPIRIES_DAYS:
-            raise ConfigError("Choose how long the link should work.")
+            raise ConfigError("Choose when the link expires.")
         days = EXPIRIES_DAYS[expiry]
         now = datetime.now(UTC)
         with self._database.write() as session:
             if shares.count_open_shares(session, slug, now) >= OPEN_LINKS:
                 raise LimitError(f"This run has {OPEN_LINKS} open links; revoke one first.")
             ends = None if days is None else now + timedelta(days=days)
-            return shares.create_share(session, slug, self._access.user(), now, ends)
+            token = shares.create_share(session, slug, self._access.user(), now, ends)
+            audit.record(session, self._access.user(), "shared", slug)
+        return token
 
     def of_run(self, slug: str) -> list[ShareRecord]:
         """All links of a run, newest first.
@@ -51,7 +53,7 @@ class Shares:
         Raises:
             RunMissingError: the run is not the viewer's.
         """
-        self._access.check_run(slug, change=True)
+        self._access.check_run(slug, "own")
         with self._database.read() as session:
             return shares.list_shares(session, slug)
 
@@ -61,9 +63,12 @@ class Shares:
         Raises:
             RunMissingError: the run is not the viewer's.
         """
-        self._access.check_run(slug, change=True)
+        self._access.check_run(slug, "change")
         with self._database.write() as session:
-            return shares.revoke_share(session, slug, share_id, datetime.now(UTC))
+            was_open = shares.revoke_share(session, slug, share_id, datetime.now(UTC))
+            if was_open:
+                audit.record(session, self._access.user(), "revoked share", slug)
+        return was_open
 
     def opened(self, token: str) -> str | None:
         """The run behind a token; None for a wrong, expired or revoked one."""

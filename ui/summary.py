@@ -2,24 +2,33 @@
 
 from typing import Any
 
-import numpy as np
-
 from ckv_core.events import RunResult
+from ckv_core.outcomes import answer_outcome, kl_where_it_fails
 from ckv_core.records import ModelInfo, VariantResult
+from ckv_core.rounding import floor_by_figure, floor_sentence, short
 from ckv_core.sweep_reading import mean_head_l1
 from ui.charts.layout import display_names
+from ui.method_classes import mixed_regimes, regime_named
+from ui.palette import looks_of
 from ui.summary_columns import FIDELITY_COLUMNS, NOT_YET, Cell, Column, cell_of, four_digits
 
 MIB = 2**20
 _DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
-def summary_value(result: RunResult) -> dict[str, Any] | None:
-    """Value of the SummaryTable component; None until the variants are known."""
-    if not result.variants:
+def summary_value(result: RunResult, *, ended: bool = False) -> dict[str, Any] | None:
+    """Value of the SummaryTable component; None until the variants are known.
+
+    Args:
+        result: of the run.
+        ended: nothing will come any more: what no variant has is left out.
+    """
+    shown = [c for c in COLUMNS if not (ended or c.key in _OPTIONAL) or _has_cell(result, c)]
+    if not result.variants or not shown:
         return None
-    shown = [c for c in COLUMNS if c.key not in _OPTIONAL or _has_cell(result, c)]
+    told = mixed_regimes(result)
     return {
+        "head": told,
         "columns": [
             {
                 "key": c.key,
@@ -33,14 +42,15 @@ def summary_value(result: RunResult) -> dict[str, Any] | None:
         ],
         "rows": [
             {
-                "index": index,
+                "look": look.value,
                 "label": variant.label,
                 "spec": variant.spec,
+                "regime": regime_named(variant.method) if told else "",
                 "cells": {c.key: c.cell(result, variant) for c in shown},
             }
-            for index, variant in enumerate(result.variants)
+            for look, variant in zip(looks_of(result.variants), result.variants, strict=True)
         ],
-        "notes": _warnings(result),
+        "notes": [*filter(None, [floor_sentence(result)]), *_warnings(result)],
     }
 
 
@@ -69,19 +79,23 @@ def _kept(_: RunResult, variant: VariantResult) -> Cell:
     receipt = variant.receipt
     if receipt is None:
         return NOT_YET
-    got, asked = receipt.retained_entries, receipt.requested_entries
-    title = f"Asked for {asked:,} entries, counted {got:,} in the kept sets."
-    return cell_of(f"{asked:,} / {got:,}", title, "" if got == asked else "warn")
+    used, requested = receipt.retained_entries, receipt.requested_entries
+    title = f"Requested {requested:,} entries, counted {used:,} in the kept sets."
+    return cell_of(f"{requested:,} / {used:,}", title, "" if used == requested else "warn")
 
 
 def _bytes(result: RunResult, variant: VariantResult) -> Cell:
-    asked, receipt = requested_bytes(result, variant), variant.receipt
-    if receipt is None or asked is None:
+    requested, receipt = requested_bytes(result, variant), variant.receipt
+    if receipt is None or requested is None:
         return NOT_YET
-    got = receipt.cache_bytes
-    title = f"Asked for {asked:,} bytes, measured {got:,} bytes in the tensors."
-    tone = "warn" if abs(got - asked) > 0.05 * asked else ""
-    return cell_of(f"{asked / MIB:.2f} / {got / MIB:.2f}", title, tone)
+    used = receipt.cache_bytes
+    title = f"Requested {requested:,} bytes, measured {used:,} bytes in the tensors."
+    store = variant.params.get("store")
+    if store is not None:
+        title += f" What is kept is held as {store}, and was requested in the model's own type."
+    off = used - requested if store is not None else abs(used - requested)
+    tone = "warn" if off > 0.05 * requested else ""
+    return cell_of(f"{requested / MIB:.2f} / {used / MIB:.2f}", title, tone)
 
 
 def _share(_: RunResult, variant: VariantResult) -> Cell:
@@ -105,16 +119,27 @@ def _first_difference(_: RunResult, variant: VariantResult) -> Cell:
     return NOT_YET if variant.agreement is None else cell_of("none", tone="good")
 
 
-def _kl(_: RunResult, variant: VariantResult) -> Cell:
-    found = variant.perturbation
-    return NOT_YET if found is None else cell_of(f"{found.kl:z#.3g}", f"{found.kl:z.6g} nats")
-
-
-def _final_l1(_: RunResult, variant: VariantResult) -> Cell:
+def _kl(result: RunResult, variant: VariantResult) -> Cell:
     found = variant.perturbation
     if found is None:
         return NOT_YET
-    return cell_of(four_digits(found.final_hidden_l1), f"{found.final_hidden_l1:.6g}")
+    return _above_floor(result, "kl", found.kl, f"{found.kl:z#.3g}", f"{found.kl:z.6g} nats")
+
+
+def _final_l1(result: RunResult, variant: VariantResult) -> Cell:
+    found = variant.perturbation
+    if found is None:
+        return NOT_YET
+    final = found.final_hidden_l1
+    return _above_floor(result, "final", final, four_digits(final), f"{final:.6g}")
+
+
+def _above_floor(result: RunResult, figure: str, value: float, text: str, title: str) -> Cell:
+    """A cell that says so where rounding alone moves as far."""
+    floor = floor_by_figure(result.floor).get(figure)
+    if floor is None or value > floor:
+        return cell_of(text, title)
+    return cell_of(f"{text} ≤ floor", f"{title}; this run's rounding floor is {short(floor)}.")
 
 
 def _head_l1(_: RunResult, variant: VariantResult) -> Cell:
@@ -127,48 +152,38 @@ def _improved(_: RunResult, variant: VariantResult) -> Cell:
     share = None if found is None else found.improved_head_share
     if found is None or share is None:
         return NOT_YET
-    count = int(np.isfinite(found.head_l1).sum())
+    count = found.compared_heads
     text = f"{share:.0%} of {count:,}"
     title = f"{round(share * count):,} of {count:,} query heads moved less than in the base."
-    return cell_of(text, title, "good" if share > 0.5 else "")
+    return cell_of(text, title)
 
 
-def _speed(_: RunResult, variant: VariantResult) -> Cell:
-    if variant.tokens_per_second is None:
-        return NOT_YET
-    return cell_of(f"{variant.tokens_per_second:.1f}")
+_ANSWERS = {
+    "found": cell_of("yes", tone="good"),
+    "missing": cell_of("no", tone="warn"),
+    "cut": cell_of("cut", "Cut at the limit of new tokens before an answer.", "warn"),
+}
 
 
 def _answer(_: RunResult, variant: VariantResult) -> Cell:
-    if variant.answer_found is None:
-        return NOT_YET
-    return cell_of("yes", tone="good") if variant.answer_found else cell_of("no", tone="warn")
+    outcome = answer_outcome(variant)
+    return NOT_YET if outcome is None else _ANSWERS[outcome]
 
 
+def _kl_at_difference(_: RunResult, variant: VariantResult) -> Cell:
+    found = kl_where_it_fails(variant)
+    return NOT_YET if found is None else cell_of(f"{found:z#.3g}", f"{found:z.6g} nats")
+
+
+# What came out and what it cost comes first, the mechanism after.
 COLUMNS: tuple[Column, ...] = (
     Column(
-        key="kept",
-        label="Kept entries",
-        unit="asked / got",
-        help="Key-value entries of the prompt over all evictable layers and KV heads: the budget, "
-        "and what the kept sets really hold.",
-        cell=_kept,
-    ),
-    Column(
-        key="bytes",
-        label="Cache",
-        unit="MiB, asked / got",
-        help="Memory of the prompt's keys and values: for the entries asked for, and measured in "
-        "the tensors that this variant decodes from.",
-        cell=_bytes,
-    ),
-    Column(
-        key="share",
-        label="Of full",
-        unit="bytes",
-        help="Measured cache bytes as a share of the full cache's.",
-        cell=_share,
-        is_extra=True,
+        key="answer",
+        label="Answer found",
+        unit="",
+        help="Whether the reference answer occurs in the generated text. Cut: the limit of new "
+        "tokens ended it before, which is no wrong answer.",
+        cell=_answer,
     ),
     Column(
         key="agreement",
@@ -187,8 +202,40 @@ COLUMNS: tuple[Column, ...] = (
         is_extra=True,
     ),
     Column(
+        key="kl_at_difference",
+        label="KL where it differs",
+        unit="nats",
+        help="KL divergence of the next-token distribution from the full cache's at the first "
+        "token that differs; known where teacher-forced fidelity was measured.",
+        cell=_kl_at_difference,
+    ),
+    Column(
+        key="share",
+        label="Of full",
+        unit="bytes",
+        help="Measured cache bytes as a share of the full cache's.",
+        cell=_share,
+    ),
+    *FIDELITY_COLUMNS,
+    Column(
+        key="kept",
+        label="Kept entries",
+        unit="requested / used",
+        help="Key-value entries of the prompt over all evictable layers and KV heads: the budget, "
+        "and what the kept sets really hold.",
+        cell=_kept,
+    ),
+    Column(
+        key="bytes",
+        label="Cache",
+        unit="MiB, requested / used",
+        help="Memory of the prompt's keys and values: for the requested entries, and measured in "
+        "the tensors that this variant decodes from.",
+        cell=_bytes,
+    ),
+    Column(
         key="kl",
-        label="KL",
+        label="KL, first step",
         unit="nats",
         help="KL divergence of the next-token distribution from the full cache's at the first "
         "decoding step; 0 is equal.",
@@ -212,42 +259,24 @@ COLUMNS: tuple[Column, ...] = (
     ),
     Column(
         key="improved",
-        label="Better heads",
-        unit="vs own base",
+        label="Heads closer to the full cache",
+        unit="than without CriticalKV",
         help="CriticalKV only: share of query heads whose output moves less than with the same "
-        "method and settings without CriticalKV.",
+        "method and settings without CriticalKV, at the first decoding step. It does not say who "
+        "answers.",
         cell=_improved,
-    ),
-    Column(
-        key="speed",
-        label="Speed",
-        unit="tokens/s",
-        help="Generated tokens per second of this variant while all variants decode together.",
-        cell=_speed,
-    ),
-    *FIDELITY_COLUMNS,
-    Column(
-        key="answer",
-        label="Answer found",
-        unit="",
-        help="Whether the reference answer occurs in the generated text.",
-        cell=_answer,
     ),
 )
 
 
 # Left out where no variant has the figure: not asked for, or no reference answer.
-_OPTIONAL = {"answer", *(column.key for column in FIDELITY_COLUMNS)}
+_OPTIONAL = {"answer", "kl_at_difference", *(column.key for column in FIDELITY_COLUMNS)}
 
 
 def _is_extra(result: RunResult, column: Column) -> bool:
-    """Whether the column waits until it is asked for: of no weight, or empty in the end.
-
-    A warning is never hidden.
-    """
-    if any(column.cell(result, variant)["tone"] == "warn" for variant in result.variants):
-        return False
-    return column.is_extra or (result.finished and not _has_cell(result, column))
+    """Whether the column waits until it is asked for; a warning is never hidden."""
+    warned = any(column.cell(result, variant)["tone"] == "warn" for variant in result.variants)
+    return column.is_extra and not warned
 
 
 def _has_cell(result: RunResult, column: Column) -> bool:

@@ -7,6 +7,7 @@ import numpy as np
 
 from ckv_core.events import RunResult
 from ckv_core.metrics.known import mean_of_known
+from ckv_core.outcomes import has_exact_match
 from ckv_core.records import VariantResult
 
 Cell = dict[str, str]
@@ -62,14 +63,36 @@ def _forced_mean(name: str, *, as_share: bool) -> Callable[[RunResult, VariantRe
 
 
 def _answer_score(key: str) -> Callable[[RunResult, VariantResult], Cell]:
-    def cell(_: RunResult, variant: VariantResult) -> Cell:
+    def cell(result: RunResult, variant: VariantResult) -> Cell:
+        if key == "exact_match" and not has_exact_match(result.variants):
+            return NOT_YET
         score = variant.answer_scores.get(key)
         return NOT_YET if score is None else cell_of(f"{score:.0%}", f"{score:.6g}; n = 1 answer.")
 
     return cell
 
 
+def _held(_: RunResult, variant: VariantResult) -> Cell:
+    if variant.held is None:
+        return NOT_YET
+    entries, used = variant.held.entries, variant.held.cache_bytes
+    title = (
+        f"From {entries[0]:,} at the first generated token to {entries[-1]:,} at the last of "
+        f"{len(entries):,}; then {used[-1]:,} bytes."
+    )
+    return cell_of(f"{entries[-1]:,}", title)
+
+
 FIDELITY_COLUMNS: tuple[Column, ...] = (
+    Column(
+        key="held",
+        label="Held at the end",
+        unit="entries",
+        help="Of methods that evict while they generate: entries of prompt, question and generated "
+        "text in the evictable layers when the last token was chosen.",
+        cell=_held,
+        is_extra=True,
+    ),
     Column(
         key="forced_top1",
         label="Forced agreement",
@@ -92,7 +115,8 @@ FIDELITY_COLUMNS: tuple[Column, ...] = (
         key="exact_match",
         label="Exact match",
         unit="with answer",
-        help="Whether the generated text is the reference answer, but for case and punctuation.",
+        help="Whether the generated text is the reference answer, but for case and punctuation; "
+        "shown where the full cache's own text is.",
         cell=_answer_score("exact_match"),
         is_extra=True,
     ),

@@ -1,11 +1,10 @@
 """The summary table's figures as CSV, unrounded."""
 
-import csv
-import io
-
 from ckv_core.events import RunResult
+from ckv_core.outcomes import kl_where_it_fails
 from ckv_core.sweep_reading import mean_head_l1
-from ui.charts.tables import safe_text
+from ui.charts.tables import Cell, csv_text
+from ui.method_classes import regime_named
 from ui.summary import requested_bytes
 from ui.summary_columns import forced_mean
 
@@ -13,51 +12,52 @@ CSV_FIELDS = (
     "index",
     "spec",
     "label",
+    "regime",
+    "answer_found",
+    "stopped",
+    "agreement",
+    "first_difference",
+    "kl_at_difference_nats",
+    "exact_match",
+    "token_f1",
+    "edit_similarity",
+    "forced_top1_mean",
+    "forced_kl_mean_nats",
+    "forced_rank_mean",
     "budget_tokens",
     "requested_entries",
     "retained_entries",
     "requested_bytes",
     "cache_bytes",
     "full_cache_bytes",
-    "agreement",
-    "first_difference",
+    "held_entries_at_end",
     "kl_nats",
     "final_hidden_l1",
     "mean_head_l1",
     "improved_head_share",
-    "tokens_per_second",
-    "answer_found",
-    "forced_top1_mean",
-    "forced_kl_mean_nats",
-    "forced_rank_mean",
-    "exact_match",
-    "token_f1",
-    "edit_similarity",
+    "kl_floor_nats",
+    "final_hidden_l1_floor",
 )
 _FORCED = {
     "forced_top1_mean": "forced_top1",
     "forced_kl_mean_nats": "forced_kl",
     "forced_rank_mean": "forced_rank",
 }
-Value = float | int | str | None
 
 
 def summary_csv(result: RunResult) -> str:
     """One line per variant, unrounded; no generated text, which a spreadsheet could run."""
-    out = io.StringIO()
-    writer = csv.DictWriter(out, fieldnames=CSV_FIELDS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(_figures(result, index) for index in range(len(result.variants)))
-    return out.getvalue()
+    rows = (_figures(result, index) for index in range(len(result.variants)))
+    return csv_text(CSV_FIELDS, (tuple(map(row.get, CSV_FIELDS)) for row in rows))
 
 
-def _figures(result: RunResult, index: int) -> dict[str, Value]:
+def _figures(result: RunResult, index: int) -> dict[str, Cell]:
     variant = result.variants[index]
-    row: dict[str, Value] = {
+    row: dict[str, Cell] = {
         "index": index,
-        # Of an imported run these may be anything.
-        "spec": safe_text(variant.spec),
-        "label": safe_text(variant.label),
+        "spec": variant.spec,
+        "label": variant.label,
+        "regime": regime_named(variant.method),
     }
     if receipt := variant.receipt:
         row |= {
@@ -68,6 +68,8 @@ def _figures(result: RunResult, index: int) -> dict[str, Value]:
             "cache_bytes": receipt.cache_bytes,
             "full_cache_bytes": receipt.full_cache_bytes,
         }
+    if variant.held is not None:
+        row["held_entries_at_end"] = variant.held.entries[-1]
     if moved := variant.perturbation:
         row |= {
             "kl_nats": moved.kl,
@@ -75,11 +77,17 @@ def _figures(result: RunResult, index: int) -> dict[str, Value]:
             "mean_head_l1": mean_head_l1(variant),
             "improved_head_share": moved.improved_head_share,
         }
+    if result.floor is not None:
+        row |= {
+            "kl_floor_nats": result.floor.kl,
+            "final_hidden_l1_floor": result.floor.final_hidden_l1,
+        }
     row |= {field: forced_mean(variant, name) for field, name in _FORCED.items()}
     row |= {key: score for key, score in variant.answer_scores.items() if key in CSV_FIELDS}
     return row | {
         "agreement": variant.agreement,
         "first_difference": variant.first_difference,
-        "tokens_per_second": variant.tokens_per_second,
         "answer_found": variant.answer_found,
+        "stopped": variant.stopped,
+        "kl_at_difference_nats": kl_where_it_fails(variant),
     }

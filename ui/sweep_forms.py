@@ -8,9 +8,11 @@ from ckv_core.errors import ConfigError, PromptError
 from ckv_core.sweep import Cost, SweepGrid, sweep_cost
 from ckv_core.worker.messages import TokensCounted
 from ui import views
-from ui.forms import read_new_tokens, read_text, variant_choices
+from ui.forms import read_new_tokens, read_text
+from ui.offers import offered, variant_choices
 
 CHARS_PER_TOKEN = 4
+DEFAULT_METHODS = ("snapkv", "snapkv+critical:stage2=raw", "snapkv+critical:stage2=pooled")
 
 
 def method_choices() -> list[tuple[str, str]]:
@@ -36,12 +38,12 @@ class SweepForm:
     scenario: str = "regular"
     model: str = DEFAULT_MODEL
     device: str = "auto"
-    methods: tuple[str, ...] = ("snapkv", "snapkv+critical", "adakv+critical")
+    methods: tuple[str, ...] = DEFAULT_METHODS
     more_methods: str = ""
     budgets: str = "64, 128, 256, 512"
     alphas: str = "0, 0.25, 0.5"
     bounds: bool = False
-    generate: bool = False
+    generate: bool = True
     max_new_tokens: int = 32
 
     @classmethod
@@ -85,11 +87,11 @@ class SweepForm:
         if request.kind != "sweep":
             return prompt
         grid = SweepGrid.around(request.variants)
-        offered = {spec for _, spec in method_choices()}
+        ticked = {spec: offered(spec) for spec in grid.methods}
         return replace(
             prompt,
-            methods=tuple(spec for spec in grid.methods if spec in offered),
-            more_methods="\n".join(spec for spec in grid.methods if spec not in offered),
+            methods=tuple(filter(None, ticked.values())),
+            more_methods="\n".join(spec for spec, choice in ticked.items() if not choice),
             budgets=", ".join(grid.budgets),
             alphas=", ".join(grid.alphas) or prompt.alphas,
             bounds="bounds" in request.analysis,

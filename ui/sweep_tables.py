@@ -1,30 +1,39 @@
 """Tables of a sweep: all points, and the budgets at which methods are equally good."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
+from ckv_core import names
 from ckv_core.events import RunResult
 from ckv_core.metrics.against_budget import BudgetCurve
 from ckv_core.metrics.evidence import spans_of
+from ckv_core.outcomes import answer_outcome
+from ckv_core.records import VariantResult
+from ckv_core.rounding import floor_sentence
 from ckv_core.sweep_oracles import OracleSet, known_oracles, mean_oracle
 from ckv_core.sweep_reading import (
     AlphaOptimum,
     Curve,
+    Figure,
     alpha_optima,
     curves,
-    known_figures,
     matched_figures,
+    shown_figures,
 )
-from ckv_core.sweep_savings import savings
-from ckv_core.variants import VariantSpec, spec_without
+from ckv_core.sweep_savings import nobody_answers, savings
+from ckv_core.variants import VariantSpec
+from ckv_core.verdict import alpha_outcome
 from ui.charts.measured import unit_name
+from ui.palette import Look, looks_of
 
 Cell = dict[str, Any]
 SAVINGS_NOTE = (
     "Read off by interpolation, linear in the logarithm of the budget and never beyond the budgets "
     "tried. One prompt."
 )
+MOOT_NOTE = "No point gives the answer, so an equal figure saves no budget."
 POINTS_NOTE = "One prompt; L1 and KL at the first decoding step, 0 for the full cache."
 MISSING_ANSWER = "The reference answer does not occur in the compressed prompt."
 
@@ -37,7 +46,11 @@ def points_table(result: RunResult, answer: str) -> dict[str, Any]:
         answer: the reference answer; one that the compressed prompt lacks is said.
     """
     missing = bool(answer.strip() and result.prompt and not spans_of(result.prompt, answer))
-    metrics = known_figures(result)
+    notes = (POINTS_NOTE, floor_sentence(result), MISSING_ANSWER if missing else "")
+    # What came out first, the mechanism after.
+    metrics = sorted(
+        shown_figures(result), key=lambda figure: figure.lower or not figure.is_quality
+    )
     oracles = known_oracles(result)
     columns = [
         _column("method", "Method and alpha", align="left"),
@@ -47,7 +60,7 @@ def points_table(result: RunResult, answer: str) -> dict[str, Any]:
         _column("spec", "SPEC", align="left"),
     ]
     rows = []
-    for at, curve in enumerate(curves(result)):
+    for look, curve in zip(curve_looks(result), curves(result), strict=True):
         for budget, index in curve.points:
             variant = result.variants[index]
             cells = {
@@ -56,18 +69,19 @@ def points_table(result: RunResult, answer: str) -> dict[str, Any]:
                 "spec": _text(variant.spec),
             }
             for metric in metrics:
-                cells[metric.key] = _value(metric.read(variant))
+                cells[metric.key] = _metric_cell(metric, variant)
             for oracle in oracles:
                 cells[oracle.name] = _value(mean_oracle(variant, oracle.name))
-            rows.append({"marker": at, "cells": cells})
-    return {
+            rows.append({"look": look.value, "cells": cells})
+    table = {
         "caption": "All points of the sweep",
         "columns": columns,
         "rows": rows,
-        "note": POINTS_NOTE + (" " + MISSING_ANSWER if missing else ""),
+        "note": " ".join(note for note in notes if note),
         "file": "sweep-points.csv",
         "empty": "The points appear here as they are measured.",
     }
+    return _folded(table, (metric.key for metric in metrics)) if result.finished else table
 
 
 def savings_table(result: RunResult, reference: object) -> dict[str, Any]:
@@ -80,7 +94,7 @@ def savings_table(result: RunResult, reference: object) -> dict[str, Any]:
     lines = curves(result)
     known = isinstance(reference, int) and 0 <= reference < len(lines)
     rows = _savings_rows(result, lines, lines[reference]) if known else []  # type: ignore[call-overload]
-    return {
+    table = {
         "caption": "Budget needed for equal quality",
         "columns": [
             _column("method", "Method and alpha", align="left"),
@@ -88,21 +102,26 @@ def savings_table(result: RunResult, reference: object) -> dict[str, Any]:
             *(_column(m.key, f"Needs, by {m.label}", "entries") for m in matched_figures(result)),
         ],
         "rows": rows,
-        "note": SAVINGS_NOTE,
+        "note": " ".join([SAVINGS_NOTE, *([MOOT_NOTE] if nobody_answers(result) else [])]),
         "file": "sweep-budgets.csv",
         "empty": "One more method or alpha is needed to compare budgets.",
     }
+    return _folded(table, (metric.key for metric in matched_figures(result)))
 
 
 def curve_name(curve: Curve | BudgetCurve) -> str:
     """The method with whatever its SPEC says beside the budget."""
-    alpha = [] if curve.alpha is None else [f"alpha {curve.alpha:g}"]
-    return ", ".join([curve.label, *alpha, *_settings(curve.spec)])
+    return names.curve_name(curve.label, curve.alpha, curve.spec)
+
+
+def curve_looks(result: RunResult) -> list[Look]:
+    """One look per curve, in their order."""
+    return looks_of(result.variants[curve.points[0][1]] for curve in curves(result))
 
 
 def optimum_name(optimum: AlphaOptimum) -> str:
     """Method and budget over whose alphas the best was sought."""
-    method = ", ".join([VariantSpec.parse(optimum.spec).label, *_settings(optimum.spec)])
+    method = names.curve_name(VariantSpec.parse(optimum.spec).label, None, optimum.spec)
     return f"{method}, budget {optimum.budget:,}"
 
 
@@ -128,6 +147,7 @@ def alphas_table(result: RunResult) -> dict[str, Any]:
             "fixed": _figure(optimum.best_fixed, f"{optimum.best_fixed:g}"),
             **{key: _figure(gain, f"{gain:z.1%}") for key, gain in gains.items()},
             "n": _figure(float(heads), f"{heads:,}"),
+            "outcome": _text(alpha_outcome(result, optimum)),
         }
         rows.append({"cells": cells})
     return {
@@ -135,27 +155,24 @@ def alphas_table(result: RunResult) -> dict[str, Any]:
         "columns": [
             _column("method", "Method and budget", align="left"),
             _column("tried", "Alphas tried", align="left"),
-            _column("fixed", "Best fixed alpha"),
+            _column("fixed", "Alpha of least head L1"),
+            _column("outcome", "Outcome at it", align="left"),
             _column("layers", "Gain, an alpha per layer", "head L1 saved"),
             _column("heads", "Gain, an alpha per KV head", "head L1 saved"),
             _column("n", "n", "KV heads"),
         ],
         "rows": rows,
-        "note": "One prompt, summed isolated head L1 at the first decoding step. An alpha per "
+        "note": "One prompt. Least by the summed isolated head L1 at the first decoding step, not "
+        "by the answer. An alpha per "
         "layer or KV head is chosen by looking at the outcome.",
         "file": "sweep-alphas.csv",
         "empty": "Two alphas at one budget are needed to compare them.",
     }
 
 
-def _settings(spec: str) -> list[str]:
-    pairs = spec_without(spec, "budget", "alpha").partition(":")[2]
-    return [pair.replace("=", " ") for pair in pairs.split(",") if pair]
-
-
 def _savings_rows(result: RunResult, lines: list[Curve], target: Curve) -> list[dict[str, Any]]:
     """One row per other curve and point of the target, a cell per figure."""
-    at = {curve: index for index, curve in enumerate(lines)}
+    looks = dict(zip(lines, curve_looks(result), strict=True))
     rows: dict[tuple[Curve, int], dict[str, Any]] = {}
     metrics = matched_figures(result)
     for metric in metrics:
@@ -164,7 +181,7 @@ def _savings_rows(result: RunResult, lines: list[Curve], target: Curve) -> list[
             row = rows.setdefault(
                 (saving.curve, budget),
                 {
-                    "marker": at[saving.curve],
+                    "look": looks[saving.curve].value,
                     "cells": {
                         "method": _text(curve_name(saving.curve)),
                         "matches": {"text": f"{curve_name(target)} at {budget:,}", "value": budget},
@@ -186,6 +203,32 @@ def _text(text: str) -> Cell:
 
 def _value(value: float | None) -> Cell:
     return _text("") if value is None else _figure(value, f"{value:z,.4g}")
+
+
+def _metric_cell(metric: Figure, variant: VariantResult) -> Cell:
+    """A figure of a point; of an answer in a word."""
+    if not metric.is_binary:
+        return _value(metric.read(variant))
+    if metric.key == "answer" and answer_outcome(variant) == "cut":
+        return _text("cut")
+    value = metric.read(variant)
+    return _text("") if value is None else _figure(value, "yes" if value else "no")
+
+
+def _folded(table: dict[str, Any], keys: Iterable[str]) -> dict[str, Any]:
+    """Without those columns that say the same in every row; the note says it once."""
+    rows = table["rows"]
+    if len(rows) < 2:
+        return table
+    same = {
+        key: rows[0]["cells"][key]["text"]
+        for key in keys
+        if len({row["cells"][key]["text"] for row in rows}) == 1
+    }
+    labels = {column["key"]: column["label"] for column in table["columns"]}
+    told = [f"{labels[key]}: {text or 'not known'} in every row." for key, text in same.items()]
+    kept = [column for column in table["columns"] if column["key"] not in same]
+    return {**table, "columns": kept, "note": " ".join([table["note"], *told])}
 
 
 def _figure(value: float, text: str) -> Cell:

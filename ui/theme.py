@@ -7,7 +7,16 @@ import gradio as gr
 ASSETS = Path(__file__).resolve().parent.parent / "assets"
 CSS_PATHS: tuple[Path, ...] = tuple(
     ASSETS / f"{name}.css"
-    for name in ("app", "components", "results", "kept_tokens", "kept_text", "laboratory")
+    for name in (
+        "app",
+        "components",
+        "verdict",
+        "results",
+        "run",
+        "kept_tokens",
+        "kept_text",
+        "laboratory",
+    )
 )
 LOGO_PATH = ASSETS / "logo.svg"
 FAVICON_PATH = ASSETS / "favicon.svg"

@@ -3,7 +3,7 @@
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ckv_core.errors import CkvError, StorageError
 from ckv_core.events import RunEvent
@@ -19,15 +19,22 @@ UNSAVED_LIMIT = 8
 class UnfinishedRuns:
     """Thread-safe; a run is here from its start until its end is recorded."""
 
-    def __init__(self, recorder: Recorder, stop: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        recorder: Recorder,
+        stop: Callable[[str], None],
+        order: Callable[[], Sequence[str]],
+    ) -> None:
         """Empty.
 
         Args:
             recorder: writes every event.
             stop: told the slug of a run that can no longer be recorded.
+            order: slugs of the run that runs and of those that wait, as they will run.
         """
         self._recorder = recorder
         self._stop = stop
+        self._order = order
         self._lock = threading.Lock()
         self._live: dict[str, LiveRun] = {}
         self._unsaved: dict[str, LiveRun] = {}
@@ -68,9 +75,33 @@ class UnfinishedRuns:
 
     def view(self, run: LiveRun) -> RunSnapshot:
         """The run as it is now."""
+        order = self._order() if run.state == "queued" else ()
         with self._lock:
-            ahead = list(self._live).index(run.slug) if run.state == "queued" else 0
-            return run.snapshot(ahead)
+            return run.snapshot(self._ahead(run, order))
+
+    def in_order(self) -> list[RunSnapshot]:
+        """All that are not over, as they run and will run; users take turns.
+
+        The first runs, or runs next; `queue_ahead` counts from it. For whoever may see the runs of
+        all: `owners` tells whose they are.
+        """
+        order = self._order()
+        with self._lock:
+            runs = [self._live[slug] for slug in order if slug in self._live]
+            return [run.snapshot(self._ahead(run, order)) for run in runs]
+
+    def places_changed(self) -> None:
+        """Those who watch waiting runs look again: one came before or between them."""
+        with self._lock:
+            for run in self._live.values():
+                if run.state == "queued":
+                    run.version += 1
+
+    def _ahead(self, run: LiveRun, order: Sequence[str]) -> int:
+        """How many unfinished runs come before one that waits."""
+        if run.state != "queued" or run.slug not in order:
+            return 0
+        return sum(slug in self._live for slug in order[: order.index(run.slug)])
 
     def let_go(self, slug: str) -> None:
         """Forget a run that is to be deleted.
@@ -125,7 +156,7 @@ class UnfinishedRuns:
                 return
             run.end(state, reason)
             for waiting in self._live.values():
-                waiting.version += 1  # one run fewer is ahead of it
+                waiting.version += 1  # one run fewer may be ahead of it
             if not was_saved:
                 self._keep_unsaved(run)
         LOGGER.info("run ended", extra=_ended(run))

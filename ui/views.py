@@ -6,12 +6,16 @@ from typing import Any
 from ckv_core.config import CompareRequest
 from ckv_core.events import STAGES, RunResult, Stage
 from ckv_core.records import PromptInfo
+from ckv_core.sweep_reading import curves
+from ckv_core.verdict import verdict_of
 from ckv_core.worker.messages import TokensCounted
 from ui.cards import follow_ups_value, generations_value
 from ui.charts.layout import display_names
 from ui.llm_comparator import comparable_pairs
+from ui.palette import Look, looks_of
 from ui.services import RunSnapshot
 from ui.summary import summary_value
+from ui.sweep_tables import curve_looks
 
 __all__ = [
     "count_value",
@@ -23,6 +27,7 @@ __all__ = [
     "prompt_value",
     "status_value",
     "summary_value",
+    "verdict_value",
 ]
 
 STAGE_LABELS: dict[Stage, str] = {
@@ -43,7 +48,7 @@ def status_value(snapshot: RunSnapshot, now: datetime) -> dict[str, Any]:
     return {
         "state": snapshot.state,
         "stage": active,
-        "stages": [_stage(snapshot, stage, active) for stage in _stages(snapshot)],
+        "stages": _shown_stages(snapshot, active),
         "fraction": progress.fraction if progress and active else None,
         "detail": progress.detail if progress and active else _whereabouts(snapshot),
         "reason": snapshot.reason or "",
@@ -51,6 +56,26 @@ def status_value(snapshot: RunSnapshot, now: datetime) -> dict[str, Any]:
         "elapsed_s": _elapsed(snapshot, now),
         "chips": _run_chips(snapshot),
     }
+
+
+def verdict_value(snapshot: RunSnapshot) -> dict[str, Any] | None:
+    """Value of the VerdictStrip; None until the run is over, and where nothing came out."""
+    verdict = verdict_of(snapshot.result) if snapshot.is_final else None
+    if verdict is None:
+        return None
+    value, looks = verdict.to_json(), _looks(snapshot.result)
+    for group in value["groups"]:
+        for member in group["variants"]:
+            member["look"] = looks[member["index"]].value
+    return value
+
+
+def _looks(result: RunResult) -> list[Look] | dict[int, Look]:
+    """By index of the variant, of a sweep by that of each curve's first point."""
+    if result.kind != "sweep":
+        return looks_of(result.variants)
+    pairs = zip(curves(result), curve_looks(result), strict=True)
+    return {curve.points[0][1]: look for curve, look in pairs}
 
 
 def links_value(snapshot: RunSnapshot) -> dict[str, Any]:
@@ -75,7 +100,7 @@ def kept_value(snapshot: RunSnapshot) -> dict[str, Any] | None:
     A run that ended early shows what it had.
     """
     result = snapshot.result
-    names = display_names(result.variants, escaped=False)
+    names, looks = display_names(result.variants, escaped=False), looks_of(result.variants)
     kept = [(i, v) for i, v in enumerate(result.variants) if v.retained is not None]
     waiting = any(v.receipt is None for v in result.variants)
     if result.model is None or result.prompt is None or not kept:
@@ -92,6 +117,7 @@ def kept_value(snapshot: RunSnapshot) -> dict[str, Any] | None:
         "variants": [
             {
                 "index": index,
+                "look": looks[index].value,
                 "label": names[index],
                 "spec": variant.spec,
                 "window": variant.params.get("window", 0),
@@ -139,7 +165,7 @@ def details_value(snapshot: RunSnapshot) -> dict[str, Any]:
     return {"rows": [{"label": label, "text": text} for label, text in rows]}
 
 
-def count_value(counted: TokensCounted, request: CompareRequest) -> dict[str, str]:
+def count_value(counted: TokensCounted, request: CompareRequest) -> dict[str, Any]:
     """The prompt's length against the model's limit, for the line under the context."""
     if counted.error:
         return {"text": counted.error, "tone": "error"}
@@ -149,8 +175,10 @@ def count_value(counted: TokensCounted, request: CompareRequest) -> dict[str, st
             "text": f"{counted.tokens:,} tokens and {request.max_new_tokens:,} new ones: {over:,} "
             f"over the model's limit of {counted.limit:,}. Shorten the context by {over:,} tokens.",
             "tone": "error",
+            "tokens": counted.tokens,
         }
-    return {"text": f"{counted.tokens:,} of {counted.limit:,} tokens", "tone": ""}
+    text = f"{counted.tokens:,} of {counted.limit:,} tokens"
+    return {"text": text, "tone": "", "tokens": counted.tokens}
 
 
 def _whereabouts(snapshot: RunSnapshot) -> str:
@@ -163,6 +191,13 @@ def _stages(snapshot: RunSnapshot) -> list[Stage]:
     request = snapshot.request
     wanted = bool(request.analysis or request.follow_ups)
     return [stage for stage in STAGES if wanted or stage != "analyse"]
+
+
+def _shown_stages(snapshot: RunSnapshot, active: Stage | None) -> list[dict[str, Any]]:
+    """Each with how far it is; of a run that ended early only those that it came through."""
+    stages = [_stage(snapshot, stage, active) for stage in _stages(snapshot)]
+    is_cut = snapshot.is_final and snapshot.state != "done"
+    return [stage for stage in stages if not is_cut or stage["state"] == "done"]
 
 
 def _stage(snapshot: RunSnapshot, stage: Stage, active: Stage | None) -> dict[str, Any]:
@@ -218,6 +253,7 @@ _MEMORY_LABELS = {
     "total": "estimate in all",
     "available": "available before the run",
     "measured_peak": "measured peak",
+    "held": "held while decoding",
 }
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from ckv_core.cli import analyse, compare, lists, sweep
 from ckv_core.cli.options import Parser
 from ckv_core.errors import CkvError
+from ckv_core.terminal import say
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -23,11 +24,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return command(options)
     except CkvError as error:
-        print(f"error: {error}", file=sys.stderr)
+        say(f"error: {error}", to_error=True)
         return error.exit_code
     except KeyboardInterrupt:
-        print("error: stopped by Ctrl-C.", file=sys.stderr)
+        say("error: stopped by Ctrl-C.", to_error=True)
         return 1
     except BrokenPipeError:
-        sys.stderr.close()
+        sys.stderr.close()  # noqa: TID251 - nothing is printed
         return 1

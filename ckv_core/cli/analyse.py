@@ -2,7 +2,9 @@
 
 import argparse
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from ckv_core.cli import running
@@ -13,18 +15,22 @@ from ckv_core.cli.options import (
     add_variant_options,
     check_json_path,
     chosen_variants,
+    comma_list,
     given_defaults,
     model_settings,
     read_text,
 )
-from ckv_core.config import MAX_NEW_TOKENS, CompareRequest
+from ckv_core.config import ANALYSES, MAX_NEW_TOKENS, CompareRequest
 from ckv_core.errors import CkvError, ConfigError, PromptError
+from ckv_core.events import RunResult
+from ckv_core.terminal import say
 
 _EPILOG = f"""\
 --prompts is JSON Lines: one object a line with "context" and, optionally, "question" and
-"answer"; other keys are passed over. --json writes one run a line, in the format of `compare`.
---means writes the means, intervals, heads won, layers, ladder and budget curves as one JSON object.
-Intervals are 95 % bootstrap intervals over prompts.
+"answer"; other keys are passed over. --json writes one run a line as each prompt ends, in the
+format of `compare`; the app imports such a file. A prompt that fails is told, and left out.
+--means writes the means, intervals, pairs, heads won, layers, ladder and budget curves as one JSON
+object. Intervals are of 95 %, over prompts.
 
 {EXAMPLES}"""
 
@@ -52,7 +58,13 @@ def register(commands: Commands) -> None:
     add("--question", default="", metavar="TEXT", help="for every --context")
     add("--answer", default="", metavar="TEXT", help="reference answer for every --context")
     add_variant_options(parser)
-    add("--greedy", action="store_true", help="also the greedy oracle, which is slow")
+    add(
+        "--analyse",
+        default="bounds,forced",
+        metavar="LIST",
+        help=f"parts of the laboratory, of {','.join(ANALYSES)}; none leaves them out, which is "
+        "faster (default bounds,forced; greedy is slow)",
+    )
     add("--max-new-tokens", type=int, default=32, metavar="T", help=f"1 to {MAX_NEW_TOKENS}")
     add("--means", metavar="FILE", help="write means and intervals over the prompts as JSON")
     add_model_options(parser)
@@ -66,7 +78,7 @@ def _analyse(options: argparse.Namespace) -> int:
         variants=chosen_variants(options, defaults),
         defaults=defaults,
         max_new_tokens=options.max_new_tokens,
-        analysis=("bounds", "forced", *(("greedy",) if options.greedy else ())),
+        analysis=_parts(options.analyse),
         **model_settings(options),
     )
     requests = [_checked(shared, prompt) for prompt in prompts]
@@ -74,32 +86,60 @@ def _analyse(options: argparse.Namespace) -> int:
     if options.means == "-":
         raise ConfigError("--means takes a file; stdout is for the tables, or for --json -.")
     check_json_path(options.means, "--means")
+    lines = running.JsonLines(options.json)
     loaded, load_ms = running.load(shared)
-    results = []
+    results, answers, failed = [], [], []
     for prompt, request in zip(prompts, requests, strict=True):
         try:
-            results.append(running.run(request, loaded, load_ms))
+            result = running.run(request, loaded, load_ms)
         except CkvError as error:
-            raise _named(error, prompt) from None
-    answers = [prompt.answer for prompt in prompts]
+            if len(prompts) == 1:
+                raise _named(error, prompt) from None
+            running.clear_progress()
+            failed.append(f"{prompt.name}: {error}")
+            say(f"failed: {failed[-1]}", to_error=True)
+            continue
+        results.append(result)
+        answers.append(prompt.answer)
+        lines.write(partial(_document, result, prompt.answer))
+    try:
+        if results:
+            _deliver(options, results, answers)
+    finally:
+        lines.close()
+    if failed:
+        raise CkvError(f"{len(failed)} of {len(prompts)} prompts failed, the first: {failed[0]}")
+    return 0
 
-    def documents() -> list[Any]:
-        from ckv_core.result_json import to_json
 
-        return [to_json(run, (answer,)) for run, answer in zip(results, answers, strict=True)]
+def _document(result: RunResult, answer: str) -> Any:
+    from ckv_core.result_json import to_json
+
+    return to_json(result, (answer,))
+
+
+def _deliver(
+    options: argparse.Namespace, results: Sequence[RunResult], answers: Sequence[str]
+) -> None:
+    """The file of means, then the tables, unless stdout is for the runs."""
 
     def show() -> None:
-        from ckv_core.cli.averages import print_results
+        if options.json != "-":
+            from ckv_core.cli.averages import print_results
 
-        print_results(results, answers)
+            print_results(results, answers)
 
     def means() -> list[Any]:
         from ckv_core.means_json import means_json
 
         return [means_json(results)]
 
-    running.deliver(options.means, means, lambda: running.deliver(options.json, documents, show))
-    return 0
+    running.deliver(options.means, means, show)
+
+
+def _parts(text: str) -> tuple[str, ...]:
+    """Parts of the laboratory by name; none for `none`."""
+    return () if text.strip() == "none" else comma_list(text)
 
 
 def _checked(shared: CompareRequest, prompt: _Prompt) -> CompareRequest:

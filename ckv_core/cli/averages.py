@@ -6,19 +6,17 @@ from ckv_core.cli.tables import GENERATION_TITLE, SCORES, interval, print_table
 from ckv_core.events import RunResult
 from ckv_core.knobs import Budget
 from ckv_core.metrics.against_budget import BUDGET_UNITS, budget_curves, varied_units
+from ckv_core.metrics.aggregate import Aggregate, aggregate_joined
 from ckv_core.metrics.chain import COVERED
 from ckv_core.metrics.evidence import held, spans_of
-from ckv_core.metrics.intervals import (
-    Aggregate,
-    Interval,
-    aggregate_joined,
-    interval_note,
-    mean_interval,
-)
+from ckv_core.metrics.intervals import Interval, interval_note, mean_interval
 from ckv_core.metrics.joining import JoinedVariant, join, newest_of_each
 from ckv_core.metrics.ladder_means import ladder_means
 from ckv_core.metrics.layer_means import hidden_by_layer, reduction_by_layer
+from ckv_core.metrics.pairs import COMPARED, Difference, compare_pairs
 from ckv_core.quantities import QUANTITIES
+from ckv_core.sweep_reading import FIGURES, cut_note
+from ckv_core.terminal import say
 
 
 def print_results(results: Sequence[RunResult], answers: Sequence[str]) -> None:
@@ -34,14 +32,15 @@ def print_results(results: Sequence[RunResult], answers: Sequence[str]) -> None:
     model = joined.model
     tokens = [result.prompt.tokens for result in results if result.prompt]
     if model is not None:
-        print(
+        say(
             f"{model.name} ({model.dtype}, {model.device}); {_counted(joined.n)} of "
             f"{min(tokens):,} to {max(tokens):,} tokens"
         )
-    told = interval_note(joined.n, joined.fewest)
-    print(told or "mean [95 % bootstrap interval over prompts]")
+    say("mean [95 % interval over prompts: BCa bootstrap, exact for yes-or-no shares]")
+    if told := interval_note(joined.n, joined.fewest):
+        say(f"note: {told}")
     for note in joined.notes:
-        print(f"note: {note}")
+        say(f"note: {note}")
     found = aggregate_joined(joined)
     _print_distances(found)
     _print_budgets(found)
@@ -50,15 +49,19 @@ def print_results(results: Sequence[RunResult], answers: Sequence[str]) -> None:
     print_bounds(found)
     _print_forced(found)
     _print_generation(found)
+    _print_pairs(joined.variants)
     _print_quantities(found)
     if any(answer.strip() for answer in answers):
         _print_evidence(results, answers)
+    if cut := cut_note([v for each in found for v in each.joined.variants]):
+        say(f"warning: {cut}")
     for note in dict.fromkeys(f"{each.spec}: {note}" for each in found for note in each.notes):
-        print(f"note: {note}")
+        say(f"note: {note}")
 
 
 def _print_distances(found: Sequence[Aggregate]) -> None:
-    print("\nfirst decoding step; heads won: mean head L1 over the prompts below the base's")
+    say("\nfirst decoding step; heads closer to the full cache than without CriticalKV")
+    say("heads won: those whose mean head L1 over the prompts is below the base's")
     rows = []
     for each in found:
         wins = each.head_wins
@@ -66,7 +69,7 @@ def _print_distances(found: Sequence[Aggregate]) -> None:
         figures = [interval(each.figures.get(key)) for key in ("head", "final", "kl")]
         better = interval(each.figures.get("improved_heads"), percent=True)
         rows.append((each.spec, *figures, better, won))
-    print_table(("variant", "head L1", "final L1", "KL", "heads better", "heads won"), rows)
+    print_table(("variant", "head L1", "final L1", "KL", "heads closer", "heads won"), rows)
 
 
 def _print_budgets(found: Sequence[Aggregate]) -> None:
@@ -75,7 +78,7 @@ def _print_budgets(found: Sequence[Aggregate]) -> None:
     for unit in varied_units(curves, "final"):
         rows = [(curve.spec, curve.values("final")) for curve in curves if curve.unit == unit]
         budgets = sorted({budget for _, points in rows for budget, _ in points}, key=_amount)
-        print(f"\nfinal layer against the budget, {BUDGET_UNITS[unit]}; final hidden L1")
+        say(f"\nfinal layer against the budget, {BUDGET_UNITS[unit]}; final hidden L1")
         print_table(
             ("variant", *(f"at {budget}" for budget in budgets), "n"),
             [
@@ -101,7 +104,7 @@ def _print_layers(found: Sequence[Aggregate]) -> None:
             continue
         last = len(next(iter(known.values()))) - 1
         shown = sorted({round(last * quarter / 4) for quarter in range(5)})
-        print(f"\nhidden L1 after a layer{what}; of {last + 1} layers, from 0 on")
+        say(f"\nhidden L1 after a layer{what}; of {last + 1} layers, from 0 on")
         print_table(
             ("variant", *(f"layer {at}" for at in shown), "n"),
             [
@@ -130,7 +133,7 @@ def _print_ladders(variants: Sequence[JoinedVariant]) -> None:
     rungs = ladder_means(variants)
     if not rungs:
         return
-    print(f"\nladder over {rungs[0].rung.spec}; heads below the base's L1")
+    say(f"\nladder over {rungs[0].rung.spec}; heads below the base's L1")
     print_table(
         ("rung", "head L1", "heads below base", "final L1 / base's", "n"),
         [
@@ -151,8 +154,8 @@ def print_bounds(found: Sequence[Aggregate]) -> None:
     bounded = [each for each in found if each.violations is not None]
     if not bounded:
         return
-    print("\nbounds; the chain L1 <= theta <= theta-hat <= relaxed, means over the covered heads")
-    print("covered: sigma > 0.5, as the theorems ask; not the same heads for every variant")
+    say("\nbounds; the chain L1 <= theta <= theta-hat <= relaxed, means over the covered heads")
+    say("covered: sigma > 0.5, as the theorems ask; not the same heads for every variant")
     print_table(
         ("variant", "covered heads", "L1", "theta", "theta-hat", "relaxed", "n", "chain broken"),
         [
@@ -170,10 +173,10 @@ def print_bounds(found: Sequence[Aggregate]) -> None:
     # Of a model whose query heads each have a KV head it would be the same number.
     if any("group_tightness" in each.figures for each in bounded):
         columns["group L1 / theta"] = "group_tightness"
-    print("\nattention mass of stage 1 and tightness, means over all heads")
-    print("oracle: the most attention that as many entries as stage 1 takes could hold")
+    say("\nattention mass of stage 1 and tightness, means over all heads")
+    say("oracle: the most attention that as many entries as stage 1 takes could hold")
     if "group L1 / theta" in columns:
-        print("group: both summed over the query heads that share a KV head's kept set")
+        say("group: both summed over the query heads that share a KV head's kept set")
     print_table(
         ("variant", *columns, "sigma > 0.5", "oracle > 0.5"),
         [
@@ -196,7 +199,7 @@ def _print_forced(found: Sequence[Aggregate]) -> None:
         if "forced_kl" in each.figures
     ]
     if rows:
-        print("\non the full cache's own continuation")
+        say("\non the full cache's own continuation")
         print_table(("variant", "same first choice", "KL", "rank"), rows)
 
 
@@ -205,8 +208,9 @@ def _print_generation(found: Sequence[Aggregate]) -> None:
     scores = {k: label for k, label in SCORES.items() if any(k in each.figures for each in found)}
     if not scores and not any("agreement" in each.figures for each in found):
         return
-    print(GENERATION_TITLE)
+    say(GENERATION_TITLE)
     rows = []
+    any_cut = any(each.cut for each in found)
     for each in found:
         variants = each.joined.variants
         compared = sum(variant.agreement is not None for variant in variants)
@@ -217,11 +221,42 @@ def _print_generation(found: Sequence[Aggregate]) -> None:
                 interval(each.figures.get("agreement"), percent=True),
                 f"{len(first)} of {compared}" if compared else "-",
                 interval(mean_interval(first)) if first else "-",
+                *([f"{each.cut} of {len(variants)}"] if any_cut else []),
                 *(interval(each.figures.get(key), percent=True) for key in scores),
             )
         )
-    head = ("variant", "agreement", "texts that differ", "at token", *scores.values())
+    cut = ["cut before it"] if any_cut else []
+    head = ("variant", "agreement", "texts that differ", "at token", *cut, *scores.values())
     print_table(head, rows)
+
+
+def _print_pairs(variants: Sequence[JoinedVariant]) -> None:
+    """Each variant minus its base, and minus the full cache, on the same prompts."""
+    pairs = compare_pairs(variants)
+    keys = [key for key in COMPARED if any(key in pair.figures for pair in pairs)]
+    if not keys:
+        return
+    say("\npairs: variant minus the other on the same prompts, mean [95 % bootstrap interval]")
+    say("yes or no: prompts gained and lost, and p of the exact McNemar test, of this pair alone")
+    print_table(
+        ("variant", "minus", *(COMPARED[key] for key in keys)),
+        [
+            (
+                pair.variant.spec,
+                pair.other.spec,
+                *(_difference(key, pair.figures.get(key)) for key in keys),
+            )
+            for pair in pairs
+        ],
+    )
+
+
+def _difference(key: str, found: Difference | None) -> str:
+    if found is None:
+        return "-"
+    if found.p is None:
+        return interval(found.mean, percent=FIGURES[key].unit == "1") + found.level_note
+    return f"+{found.higher} -{found.lower}, p = {found.p:.2g}"
 
 
 def _print_quantities(found: Sequence[Aggregate]) -> None:
@@ -235,12 +270,12 @@ def _print_quantities(found: Sequence[Aggregate]) -> None:
         if name in each.figures
     ]
     if rows:
-        print("\nall measured quantities: mean over heads or layers, then over n prompts")
+        say("\nall measured quantities: mean over heads or layers, then over n prompts")
         print_table(("quantity", "variant", "mean", "n"), rows)
 
 
 def _print_evidence(results: Sequence[RunResult], answers: Sequence[str]) -> None:
-    """Slots that hold the reference answer's occurrences, against chance."""
+    """Slots that keep the reference answer's occurrences, against random places."""
     kept: dict[str, list[tuple[float, float]]] = {}
     missing = 0
     for result, answer in zip(results, answers, strict=True):
@@ -252,13 +287,13 @@ def _print_evidence(results: Sequence[RunResult], answers: Sequence[str]) -> Non
             found = held(variant, spans, result.model.evictable_layers)
             if found is not None:
                 kept.setdefault(variant.spec, []).append((found.mean, found.chance))
-    print("\nslots that hold the reference answer's occurrences")
+    say("\nslots that keep the reference answer's occurrences")
     if missing:
-        print(f"the answer does not occur in {missing} of {len(results)} compressed prompts")
+        say(f"the answer does not occur in {missing} of {len(results)} compressed prompts")
     if kept:
         columns = {spec: tuple(zip(*pairs, strict=True)) for spec, pairs in kept.items()}
         print_table(
-            ("variant", "held", "by chance", "n"),
+            ("variant", "kept", "expected at random", "n"),
             [
                 (spec, *(interval(mean_interval(c), percent=True) for c in two), str(len(two[0])))
                 for spec, two in columns.items()

@@ -21,12 +21,21 @@ from ckv_core.cli.options import (
     own_indices,
     read_text,
 )
-from ckv_core.cli.tables import number, print_generation, print_head, print_ladder, share
+from ckv_core.cli.tables import (
+    number,
+    print_floor,
+    print_generation,
+    print_head,
+    print_ladder,
+    print_verdict,
+    share,
+)
 from ckv_core.config import ANALYSES, MAX_NEW_TOKENS, CompareRequest
 from ckv_core.events import RunResult
 from ckv_core.metrics.chain import COVERED, check_chain, covered_means
 from ckv_core.quantities import QUANTITIES
 from ckv_core.records import VariantResult
+from ckv_core.terminal import say
 
 
 def register(commands: Commands) -> None:
@@ -53,7 +62,8 @@ def register(commands: Commands) -> None:
         "--evidence",
         action="append",
         metavar="TEXT",
-        help="words of the context: how many slots still hold them, and by chance; repeatable",
+        help="words of the context: share of slots that keep them, and expected at random; "
+        "repeatable",
     )
     add("--analyse", metavar="LIST", help=f"also measure, of {','.join(ANALYSES)}")
     add(
@@ -103,20 +113,22 @@ def _compare(options: argparse.Namespace) -> int:
 
 def _print_result(result: RunResult, answer: str) -> None:
     print_head(result, answer)
+    print_verdict(result)
+    print_generation(result)
+    print_floor(result)
     for variant in result.variants:
-        print(f"\n== {variant.spec}")
+        say(f"\n== {variant.spec}")
         _print_measured(variant)
         _print_analysis(variant)
-        print("   " + variant.text.strip().replace("\n", "\n   "))
+        say("   " + variant.text.strip().replace("\n", "\n   "))
         for follow_up in variant.follow_ups:
             same = follow_up.agreement
             told = "" if same is None else f" ({same:.0%} as the full cache before a difference)"
-            print(f"   > {follow_up.question}{told}")
-            print("   " + follow_up.text.strip().replace("\n", "\n   "))
-    print_generation(result)
+            say(f"   > {follow_up.question}{told}")
+            say("   " + follow_up.text.strip().replace("\n", "\n   "))
     if any("theta" in variant.analysis for variant in result.variants):
         from ckv_core.cli.averages import print_bounds  # scipy takes a second
-        from ckv_core.metrics.intervals import aggregate
+        from ckv_core.metrics.aggregate import aggregate
 
         print_bounds(aggregate([result]))
     print_ladder(result)
@@ -127,27 +139,31 @@ def _print_analysis(variant: VariantResult) -> None:
     for name, array in variant.analysis.items():
         measured = array[~np.isnan(array)]
         if measured.size and QUANTITIES[name].group != "distance" and name not in COVERED:
-            print(f"   {QUANTITIES[name].label}: {number(float(measured.mean()))}")
+            say(f"   {QUANTITIES[name].label}: {number(float(measured.mean()))}")
     if (chain := check_chain(variant)) is not None:
         means = covered_means(variant)
         for key, label in COVERED.items():
-            print(f"   {label}: {number(means.get(key))}")
-        print(f"   covered, sigma > 0.5: {chain.covered:,} of {chain.heads:,} heads")
+            say(f"   {label}: {number(means.get(key))}")
+        say(f"   covered, sigma > 0.5: {chain.covered:,} of {chain.heads:,} heads")
 
 
 def _print_measured(variant: VariantResult) -> None:
     receipt, perturbation = variant.receipt, variant.perturbation
     if receipt is not None:
-        print(
-            f"   kept {receipt.retained_entries:,} of {receipt.requested_entries:,} entries "
-            f"asked for; {receipt.cache_bytes:,} of {receipt.full_cache_bytes:,} bytes"
+        say(
+            f"   kept {receipt.retained_entries:,} of {receipt.requested_entries:,} requested "
+            f"entries; {receipt.cache_bytes:,} of {receipt.full_cache_bytes:,} bytes"
         )
+        if variant.held is not None:
+            entries = variant.held.entries
+            first, last = entries[0], entries[-1]
+            say(f"   held {first:,} entries at the first new token, {last:,} at the last")
         for warning in receipt.warnings:
-            print(f"   note: {warning}")
+            say(f"   note: {warning}")
     if perturbation is not None:
         better = perturbation.improved_head_share
         heads = "" if better is None else f"; head L1 below its base's in {share(better)} of heads"
-        print(
+        say(
             f"   final hidden L1 {perturbation.final_hidden_l1:.1f}, "
-            f"KL {perturbation.kl:.4f} nats (first decoding step){heads}"
+            f"KL {number(perturbation.kl)} nats (first decoding step){heads}"
         )

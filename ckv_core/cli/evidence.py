@@ -7,6 +7,7 @@ from ckv_core.errors import PromptError
 from ckv_core.events import RunResult
 from ckv_core.metrics.evidence import held, spans_of
 from ckv_core.records import PromptInfo
+from ckv_core.terminal import say
 
 
 def check_evidence(prompt: PromptInfo, texts: Sequence[str]) -> None:
@@ -40,7 +41,7 @@ def print_evidence(result: RunResult, texts: Sequence[str], answer: str) -> None
         tokens = sum(end - first for first, end in spans)
         times = "once" if len(spans) == 1 else f"{len(spans)} times"
         kind = "evidence" if text in texts else "reference answer"
-        print(f"\n{kind} {text!r}: {times} in the compressed prompt, {tokens} tokens")
+        say(f"\n{kind} {text!r}: {times} in the compressed prompt, {tokens} tokens")
         rows = []
         for variant in result.variants:
             found = held(variant, spans, result.model.evictable_layers)
@@ -55,5 +56,5 @@ def print_evidence(result: RunResult, texts: Sequence[str], answer: str) -> None
                     )
                 )
         if rows:
-            head = ("variant", "slots held", "share", "by chance", "heads that hold it whole")
+            head = ("variant", "slots kept", "share", "expected at random", "heads keeping all")
             print_table(head, rows)

@@ -3,8 +3,8 @@
 import argparse
 
 from ckv_core.cli.options import Commands
-from ckv_core.knobs import KNOBS
-from ckv_core.methods import METHODS
+from ckv_core.methods import KNOBS, METHODS
+from ckv_core.terminal import say
 
 
 def register(commands: Commands) -> None:
@@ -17,15 +17,18 @@ def register(commands: Commands) -> None:
 
 def _methods(_options: argparse.Namespace) -> int:
     for method in METHODS:
-        words = [f"+{selector}" for selector in method.selectors if selector != "top_k"]
-        print(method.name + (f" [{' | '.join(words)}]" if words else ""))
-        print(f"    {method.summary} {method.source}")
-        keys = method.knobs_with("critical" if method.supports_critical else "top_k")
-        print(f"    keys: {', '.join(keys) or '-'}")
-    print("\nkeys")
+        others = method.selectors[1:]
+        words = [f"+{selector.name}" for selector in others]
+        say(method.name + (f" [{' | '.join(words)}]" if words else ""))
+        say(f"    {method.summary} {method.source}")
+        say(f"    regime: {method.regime or '-'}")
+        keys = {key for selector in method.selectors for key in method.knobs(selector)}
+        shown = [key for key in KNOBS if key in keys] + list(method.options())
+        say(f"    keys: {', '.join(shown) or '-'}")
+    say("\nkeys")
     for knob in KNOBS.values():
         other = "" if knob.kvpress is None else f" (preset kvpress: {knob.kvpress})"
-        print(f"    {knob.name}={knob.default}{other}\n        {knob.help}")
+        say(f"    {knob.name}={knob.default}{other}\n        {knob.help}")
     return 0
 
 
@@ -33,5 +36,5 @@ def _models(_options: argparse.Namespace) -> int:
     from ckv_core.modeling.catalog import list_models
 
     for model in list_models():
-        print(f"{model.name}\n    {model.note}")
+        say(f"{model.name}\n    {model.note}")
     return 0

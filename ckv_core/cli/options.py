@@ -9,10 +9,11 @@ from typing import Any, NoReturn, TypeAlias
 
 from ckv_core.config import DEFAULT_MODEL, DTYPES, SCENARIOS
 from ckv_core.errors import CkvError, ConfigError, PromptError
-from ckv_core.knobs import KNOBS
 from ckv_core.ladder import ladder
+from ckv_core.methods import KNOBS
 from ckv_core.own_indices import OwnIndices
 from ckv_core.own_indices_json import read_own_indices
+from ckv_core.terminal import say
 from ckv_core.variants import VariantSpec
 
 EXAMPLES = """\
@@ -31,7 +32,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """One line instead of the usage block."""
-        self.exit(2, f"error: {message}\n")
+        say(f"error: {message}", to_error=True)
+        raise SystemExit(2)
 
 
 # What add_subparsers gives has no public name, and is generic for the type checker only.
@@ -95,11 +97,9 @@ def chosen_variants(options: argparse.Namespace, defaults: Mapping[str, str]) ->
     written = tuple(options.variant or ("full",))
     if not options.ladder:
         return written
-    there = [VariantSpec.parse(text, defaults) for text in written]
-    alike = {(spec.name, *sorted(spec.params.items())) for spec in there}
+    there = {VariantSpec.parse(text, defaults).settings() for text in written}
     rungs = [VariantSpec.parse(rung.spec) for rung in ladder(options.ladder, defaults)]
-    new = [r.spec for r in rungs if (r.name, *sorted(r.params.items())) not in alike]
-    return (*written, *new)
+    return (*written, *(rung.spec for rung in rungs if rung.settings() not in there))
 
 
 def own_indices(paths: Sequence[str]) -> tuple[OwnIndices, ...]:

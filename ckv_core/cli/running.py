@@ -2,7 +2,6 @@
 
 import json
 import logging
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,9 +11,11 @@ from ckv_core.config import CompareRequest
 from ckv_core.errors import OUT_OF_MEMORY, CkvError, is_out_of_memory
 from ckv_core.events import Progress, RunFinished, RunResult
 from ckv_core.records import PromptInfo
+from ckv_core.terminal import say, show_line
 
 if TYPE_CHECKING:  # `methods` must not load torch
     from ckv_core.modeling.loaded import LoadedModel
+    from ckv_core.modeling.steps import Step
 
 
 def load(request: CompareRequest) -> tuple["LoadedModel", float]:
@@ -24,8 +25,8 @@ def load(request: CompareRequest) -> tuple["LoadedModel", float]:
 
     start = time.perf_counter()
 
-    def report(sentence: str) -> None:
-        show_progress(Progress("load", None, sentence))
+    def report(step: "Step") -> None:
+        show_progress(Progress("load", step.fraction, step.sentence))
 
     loaded = load_model(request.model, request.device, request.dtype, report=report)
     return loaded, (time.perf_counter() - start) * 1000
@@ -64,15 +65,13 @@ def run(request: CompareRequest, loaded: "LoadedModel", load_ms: float) -> RunRe
 
 def show_progress(event: Progress) -> None:
     """One line that is overwritten; only on a terminal."""
-    if sys.stderr.isatty():
-        share = "" if event.fraction is None else f" {event.fraction:4.0%}"
-        print(f"\r\033[K{event.stage}{share} {event.detail}"[:200], end="", file=sys.stderr)
+    share = "" if event.fraction is None else f" {event.fraction:4.0%}"
+    show_line(f"{event.stage}{share} {event.detail}")
 
 
 def clear_progress() -> None:
     """Remove the progress line."""
-    if sys.stderr.isatty():
-        print("\r\033[K", end="", file=sys.stderr)
+    show_line("")
 
 
 def deliver(
@@ -102,9 +101,54 @@ def _write_json(documents: Sequence[Any], path: str) -> None:
     """
     text = "\n".join(json.dumps(document, allow_nan=False) for document in documents)
     if path == "-":
-        print(text)
+        say(text)
         return
     try:
         Path(path).write_text(text + "\n", encoding="utf-8")
     except OSError as error:
-        raise CkvError(f"{path!r} cannot be written: {error.strerror or error}.") from None
+        raise _unwritable(path, error) from None
+
+
+class JsonLines:
+    """Documents to a file or stdout, each on its own line as soon as it is there."""
+
+    def __init__(self, path: str | None) -> None:
+        """Begin a new file; `-` is stdout, None nothing.
+
+        Raises:
+            CkvError: the file cannot be written.
+        """
+        self._path = path
+        self._failed: OSError | None = None
+        if path not in (None, "-"):
+            try:
+                Path(str(path)).open("w").close()
+            except OSError as error:
+                raise _unwritable(str(path), error) from None
+
+    def write(self, document: Callable[[], Any]) -> None:
+        """One more line; a failure waits for `close`, for the runs go on without the file."""
+        if self._path is None or self._failed:
+            return
+        text = json.dumps(document(), allow_nan=False)
+        if self._path == "-":
+            say(text)
+            return
+        try:
+            with Path(self._path).open("a", encoding="utf-8") as file:
+                file.write(text + "\n")
+        except OSError as error:
+            self._failed = error
+
+    def close(self) -> None:
+        """Tell what could not be written.
+
+        Raises:
+            CkvError: a line.
+        """
+        if self._failed:
+            raise _unwritable(str(self._path), self._failed)
+
+
+def _unwritable(path: str, error: OSError) -> CkvError:
+    return CkvError(f"{path!r} cannot be written: {error.strerror or error}.")

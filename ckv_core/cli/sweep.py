@@ -13,10 +13,20 @@ from ckv_core.cli.options import (
     model_settings,
     read_text,
 )
-from ckv_core.cli.tables import number, print_head, print_table, share
+from ckv_core.cli.tables import (
+    ANSWERS,
+    number,
+    print_cut,
+    print_floor,
+    print_head,
+    print_table,
+    print_verdict,
+    share,
+)
 from ckv_core.config import MAX_NEW_TOKENS, CompareRequest
 from ckv_core.errors import ConfigError
 from ckv_core.events import RunResult
+from ckv_core.outcomes import answer_outcome
 from ckv_core.quantities import QUANTITIES
 from ckv_core.sweep import ASK_ABOVE_S, SweepGrid, sweep_cost
 from ckv_core.sweep_oracles import oracle_sets
@@ -25,16 +35,23 @@ from ckv_core.sweep_reading import (
     Curve,
     alpha_optima,
     curves,
-    known_figures,
     matched_figures,
+    shown_figures,
 )
-from ckv_core.sweep_savings import MEANINGS, NOTHING, Outcome, Saving, savings
+from ckv_core.sweep_savings import MEANINGS, NOTHING, ROUNDING, Outcome, Saving, savings
+from ckv_core.terminal import say
+from ckv_core.verdict import alpha_outcome
 
 if TYPE_CHECKING:  # `methods` must not load torch
     from ckv_core.modeling.loaded import LoadedModel
 
-_METHODS = ("snapkv", "snapkv+critical", "adakv", "adakv+critical")
-_WORDS: dict[Outcome, str] = {"better": "N or less", "worse": "over N", "nothing": NOTHING}
+_METHODS = ("snapkv", "snapkv+critical:stage2=raw", "snapkv+critical:stage2=pooled", "adakv")
+_WORDS: dict[Outcome, str] = {
+    "better": "N or less",
+    "worse": "over N",
+    "nothing": NOTHING,
+    "rounding": ROUNDING,
+}
 _ORACLES_SEE = "they see the true attention, which no method does"
 _ALWAYS = ("head", "final", "kl", "agreement", "answer")  # columns, known or not
 
@@ -122,8 +139,9 @@ def _check_cost(request: CompareRequest, loaded: "LoadedModel") -> None:
 
 def _print_result(result: RunResult, answer: str) -> None:
     print_head(result, answer)
-    print(f"{len(result.variants)} points, the full cache among them\n")
-    known = {figure.key for figure in known_figures(result)}
+    print_verdict(result)
+    say(f"\n{len(result.variants)} points, the full cache among them\n")
+    known = {figure.key for figure in shown_figures(result)}
     more = [key for key in FIGURES if key in known and key not in _ALWAYS]
     rows = []
     for curve in curves(result):
@@ -132,12 +150,14 @@ def _print_result(result: RunResult, answer: str) -> None:
             figures = {key: figure.read(variant) for key, figure in FIGURES.items()}
             perturbation = variant.perturbation
             better = perturbation.improved_head_share if perturbation else None
-            shown = [number(figures[key]) for key in ("head", "final", "kl")]
-            shown += [share(better), *(share(figures[key]) for key in ("agreement", "answer"))]
+            shown = [ANSWERS.get(answer_outcome(variant) or "", "-"), share(figures["agreement"])]
             shown += [share(figures[key]) for key in more]
+            shown += [*(number(figures[key]) for key in ("head", "final", "kl")), share(better)]
             rows.append((_name(curve.spec), f"{budget:,}", *shown))
-    head = ("method", "budget", "head L1", "final L1", "KL", "heads better", "agreement", "answer")
-    print_table((*head, *(FIGURES[key].label for key in more)), rows)
+    outcome = ("answer", "agreement", *(FIGURES[key].label for key in more))
+    print_table(("method", "budget", *outcome, "head L1", "final L1", "KL", "heads closer"), rows)
+    print_cut(result)
+    print_floor(result)
     _print_oracles(result)
     _print_savings(result)
     _print_alphas(result)
@@ -147,7 +167,7 @@ def _print_oracles(result: RunResult) -> None:
     for oracles in oracle_sets(result):
         first, *others = (_name(curve.spec) for curve in oracles.curves)
         more = f" and {len(others)} more" if others else ""
-        print(f"\nmean head L1 of oracles with the head budgets of {first}{more}; {_ORACLES_SEE}")
+        say(f"\nmean head L1 of oracles with the head budgets of {first}{more}; {_ORACLES_SEE}")
         budgets = [budget for budget, _ in oracles.curves[0].points]
         print_table(
             ("oracle", *(f"at {budget:,}" for budget in budgets)),
@@ -171,14 +191,14 @@ def _print_savings(result: RunResult) -> None:
             title = f"\nbudget of equal {figure.label} as {target.spec}"
             outcomes = {saving.match.outcome for saving in found}
             if outcomes == {"nothing"}:
-                print(f"{title}: {NOTHING}, {target.spec} is at 0 itself")
+                say(f"{title}: {NOTHING}, {target.spec} is at 0 itself")
                 continue
-            print(title)
+            say(title)
             _print_saved(found)
             said |= outcomes
     legend = [f"{word}: {MEANINGS[key]}" for key, word in _WORDS.items() if key in said]
     if legend:
-        print("\n" + "; ".join(legend))
+        say("\n" + "; ".join(legend))
 
 
 def _print_saved(found: list[Saving]) -> None:
@@ -195,14 +215,18 @@ def _print_saved(found: list[Saving]) -> None:
 def _print_alphas(result: RunResult) -> None:
     optima = alpha_optima(result)
     if optima:
-        print("\nbest alpha by head L1; gain over it: hindsight, a limit for the alphas tried")
+        say(
+            "\nbest alpha by head L1, which is not by the answer; gain over it: hindsight, a limit "
+            "for the alphas tried"
+        )
         print_table(
-            ("method", "budget", "best alpha", "gain by layer", "gain by head"),
+            ("method", "budget", "best alpha", "outcome at it", "gain by layer", "gain by head"),
             [
                 (
                     _name(each.spec),
                     f"{each.budget:,}",
                     f"{each.best_fixed:g}",
+                    alpha_outcome(result, each) or "-",
                     share(each.layer_gain),
                     share(each.head_gain),
                 )

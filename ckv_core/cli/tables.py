@@ -7,8 +7,12 @@ from ckv_core.events import RunResult
 from ckv_core.ladder import ladder_of
 from ckv_core.memory_line import memory_line
 from ckv_core.metrics.evidence import occurrences
+from ckv_core.outcomes import answer_outcome, kl_where_it_fails
 from ckv_core.records import VariantResult
-from ckv_core.sweep_reading import FIGURES
+from ckv_core.rounding import floor_sentence
+from ckv_core.sweep_reading import FIGURES, cut_note, shown_figures
+from ckv_core.terminal import plain, say
+from ckv_core.verdict import verdict_of
 
 if TYPE_CHECKING:  # it loads scipy, which takes a second
     from ckv_core.metrics.intervals import Interval
@@ -16,6 +20,7 @@ if TYPE_CHECKING:  # it loads scipy, which takes a second
 GENERATION_TITLE = (
     "\nown generation; agreement: share of the full cache's tokens before the first difference"
 )
+ANSWERS = {"found": "yes", "missing": "no", "cut": "cut"}
 SCORES = {  # figures of a generated text against the reference answer
     "answer": "answer found",
     "exact_match": "exact match",
@@ -26,12 +31,12 @@ SCORES = {  # figures of a generated text against the reference answer
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Columns as wide as their widest cell; the first to the left, figures to the right."""
-    table = [head, *rows]
+    table = [[plain(cell) for cell in row] for row in (head, *rows)]
     widths = [max(len(row[column]) for row in table) for column in range(len(head))]
     for row in table:
         first, *figures = row
         cells = [f"{cell:>{width}}" for cell, width in zip(figures, widths[1:], strict=True)]
-        print("  ".join([f"{first:<{widths[0]}}", *cells]).rstrip())
+        say("  ".join([f"{first:<{widths[0]}}", *cells]).rstrip())
 
 
 def number(value: float | None) -> str:
@@ -59,38 +64,70 @@ def print_head(result: RunResult, answer: str = "") -> None:
     if result.model is None or result.prompt is None:
         return
     prompt, model = result.prompt, result.model
-    print(
+    say(
         f"{model.name} ({model.dtype}, {model.device}); {prompt.tokens:,} prompt tokens, "
         f"{prompt.compressed_tokens:,} of them compressed ({prompt.scenario})"
     )
     if result.memory:
-        print(memory_line(result.memory))
+        say(memory_line(result.memory))
     if answer.strip() and not occurrences(prompt.pieces[: prompt.compressed_tokens], answer):
-        print("note: the reference answer does not occur in the compressed prompt")
+        say("note: the reference answer does not occur in the compressed prompt")
+
+
+def print_cut(result: RunResult) -> None:
+    """A warning where texts were cut before the reference answer."""
+    if cut := cut_note(result.variants):
+        say(f"warning: {cut}")
+
+
+def print_verdict(result: RunResult) -> None:
+    """What came out, before any figure."""
+    verdict = verdict_of(result)
+    if verdict is None:
+        return
+    say(f"\n{verdict.headline}")
+    for sentence in (*(group.sentence for group in verdict.groups), *verdict.findings):
+        say(f"  {sentence}")
+    for caution in verdict.cautions:
+        say(f"  note: {caution}")
+
+
+def print_floor(result: RunResult) -> None:
+    """What rounding alone does to final hidden L1 and KL."""
+    if floor := floor_sentence(result):
+        say(f"\n{floor}")
 
 
 def print_generation(result: RunResult) -> None:
     """How each variant's own text compares with the full cache's and the reference answer."""
-    scores = {
-        key: label
-        for key, label in SCORES.items()
-        if any(FIGURES[key].read(variant) is not None for variant in result.variants)
-    }
-    if not scores and all(variant.agreement is None for variant in result.variants):
+    known = {figure.key for figure in shown_figures(result)}
+    scores = {key: label for key, label in SCORES.items() if key in known - {"answer"}}
+    answers = [answer_outcome(variant) for variant in result.variants]
+    print_cut(result)
+    if not any(answers) and all(variant.agreement is None for variant in result.variants):
         return
-    print(GENERATION_TITLE)
+    say(GENERATION_TITLE)
+    head = ("answer", "agreement", "first difference", "KL there", *scores.values(), "bytes")
     print_table(
-        ("variant", "agreement", "first difference", *scores.values()),
+        ("variant", *head),
         [
             (
                 variant.spec,
+                ANSWERS.get(answer or "", "-"),
                 share(variant.agreement),
                 _first_difference(variant),
+                number(kl_where_it_fails(variant)),
                 *(share(FIGURES[key].read(variant)) for key in scores),
+                share(_kept_share(variant)),
             )
-            for variant in result.variants
+            for variant, answer in zip(result.variants, answers, strict=True)
         ],
     )
+
+
+def _kept_share(variant: VariantResult) -> float | None:
+    receipt = variant.receipt
+    return receipt.cache_bytes / receipt.full_cache_bytes if receipt else None
 
 
 def _first_difference(variant: VariantResult) -> str:
@@ -104,7 +141,7 @@ def print_ladder(result: RunResult) -> None:
     rungs = ladder_of(result)
     if not rungs:
         return
-    print(f"\nladder over {rungs[0].rung.spec} (first decoding step, {rungs[0].heads} heads)")
+    say(f"\nladder over {rungs[0].rung.spec} (first decoding step, {rungs[0].heads} heads)")
     print_table(
         ("rung", "head L1", "heads below base", "final L1", "KL"),
         [

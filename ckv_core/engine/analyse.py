@@ -1,25 +1,27 @@
 """The laboratory's quantities at the measured step: distances, bounds and oracles per variant."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ckv_core.engine.candidates import protected_mask
 from ckv_core.engine.decode import Decoder
+from ckv_core.engine.layer_view import PromptLayer
 from ckv_core.engine.measure import MeasuredStep
 from ckv_core.engine.prefill import Prefill
 from ckv_core.engine.run import Run
 from ckv_core.engine.select import Selection, stage_one
 from ckv_core.errors import RunCancelledError
 from ckv_core.events import Progress, RunEvent, VariantAnalysed
-from ckv_core.knobs import KNOBS
+from ckv_core.methods.parts.critical import ALPHA, CRITICAL
 from ckv_core.metrics.bounds import bounds, sigma_oracle
 from ckv_core.metrics.distances import METRICS, distances, head_weights, project_heads
 from ckv_core.metrics.oracles import greedy_mask, oracle_mask
-from ckv_core.metrics.perturbation import decode_attention, moved_heads
+from ckv_core.metrics.perturbation import log_attention, moved_heads
 from ckv_core.quantities import QUANTITIES
 from ckv_core.records import Float32Array
 from ckv_core.scoring.value_norm import value_norm
@@ -33,13 +35,15 @@ class _LayerStep:
     """One layer of the full run at the measured step; entries are prompt and tail.
 
     Attributes:
-        attention: [kv_heads, group_size, entries].
+        log_attention: [kv_heads, group_size, entries].
+        attention: the same, not as logarithms.
         norms: [kv_heads, group_size, entries] value norms.
         values: [kv_heads, entries, value_dim] float32.
         weights: [query_heads, value_dim, hidden], W_O by head.
         tail: entries after the compressed prompt.
     """
 
+    log_attention: Tensor
     attention: Tensor
     norms: Tensor
     values: Tensor
@@ -56,7 +60,7 @@ class _LayerStep:
 
     def head_l1(self, keep_mask: Tensor) -> Tensor:
         """Isolated head L1 of a kept set, [query_heads]."""
-        moved = moved_heads(self.attention, self.values, keep_mask)
+        moved = moved_heads(self.log_attention, self.values, keep_mask)
         return project_heads(moved[None], self.weights)[0].abs().sum(-1)
 
 
@@ -68,14 +72,14 @@ class _Kept:
         row: of the variant.
         mask, stage_one: [kv_heads, entries] bool.
         protected: [entries] bool.
-        key: sinks and window; variants that share it protect the same entries.
+        key: variants that share it protect the same entries.
     """
 
     row: int
     mask: Tensor
     stage_one: Tensor
     protected: Tensor
-    key: tuple[int, int]
+    key: Hashable
 
     @property
     def counts(self) -> Tensor:
@@ -149,37 +153,40 @@ def _check(run: Run) -> None:
 
 def _with_stage_one(run: Run, spec: VariantSpec) -> VariantSpec:
     """The variant, or with the run's alpha where it has a score and no stage 1 of its own."""
-    if spec.critical or spec.method.scorer == "none":
+    if spec.critical or spec.method.scorer is None:
         return spec
-    alpha = KNOBS["alpha"].parse(run.request.defaults.get("alpha", str(KNOBS["alpha"].default)))
-    return replace(spec, selector="critical", params={**spec.params, "alpha": alpha})
+    alpha = ALPHA.parse(run.request.defaults.get("alpha", str(ALPHA.default)))
+    return spec.with_selector(CRITICAL, alpha=alpha)
 
 
 def _layer_step(decoder: Decoder, prefilled: Prefill, layer: int, reference: int) -> _LayerStep:
     context, states = decoder.context, prefilled.layers[layer]
     info = prefilled.loaded.info
-    tail_keys, tail_values = context.tail(layer, reference, context.recorded_tail)
+    tail_keys, tail_values = context.tail(layer, reference)
     output_weight = cast(nn.Linear, prefilled.loaded.attentions[layer].o_proj).weight
     keys = torch.cat([states.keys, tail_keys], dim=1)
-    attention = decode_attention(cast(Tensor, context.recorded[layer]), keys, states.scaling)
-    norms = torch.cat([prefilled.value_norms(layer), value_norm(tail_values, output_weight)], dim=1)
+    logarithms = log_attention(cast(Tensor, context.recorded[layer]), keys, states.scaling)
+    norms = torch.cat(
+        [PromptLayer(prefilled, layer).value_norms(), value_norm(tail_values, output_weight)], dim=1
+    )
     shape = (info.kv_heads, -1, keys.shape[1])
     return _LayerStep(
-        attention=attention.view(shape),
+        log_attention=logarithms.view(shape),
+        attention=logarithms.exp().view(shape),
         norms=norms.view(shape),
         values=torch.cat([states.values, tail_values], dim=1).float(),
         weights=head_weights(output_weight, info.query_heads),
-        tail=context.recorded_tail,
+        tail=tail_keys.shape[1],
     )
 
 
 def _kept(
     state: _LayerStep, row: int, spec: VariantSpec, mask: Tensor | None, stage: Tensor | None
 ) -> _Kept:
-    sinks, window = spec.protected["sinks"], spec.protected["window"]
     protected = state.extend(None)[0]
-    protected[sinks : max(sinks, len(protected) - state.tail - window)] = False
-    return _Kept(row, state.extend(mask), state.extend(stage), protected, (sinks, window))
+    protected[: len(protected) - state.tail] = protected_mask(spec, len(protected) - state.tail)
+    key = tuple((part.start, part.stop) for part in spec.protected.values())
+    return _Kept(row, state.extend(mask), state.extend(stage), protected, key)
 
 
 def _measure(state: _LayerStep, variant: _Kept, cascaded: Tensor) -> dict[str, Tensor]:
@@ -198,7 +205,7 @@ def _measure(state: _LayerStep, variant: _Kept, cascaded: Tensor) -> dict[str, T
         best = oracle_mask(score.mean(1), variant.protected, variant.counts)
         found[f"oracle_{name}_l1"] = state.head_l1(best)
     full = project_heads((state.attention @ state.values).flatten(0, 1)[None], state.weights)[0]
-    isolated = moved_heads(state.attention, state.values, variant.mask)
+    isolated = moved_heads(state.log_attention, state.values, variant.mask)
     both = project_heads(torch.stack([isolated, cascaded]), state.weights)
     for suffix, moved in zip(("", "_cascaded"), both, strict=True):
         heads, summed = distances(full, moved), distances(full.sum(0), moved.sum(0))
@@ -216,7 +223,7 @@ def _greedy(run: Run, state: _LayerStep, kept: list[_Kept]) -> list[Tensor]:
     """
     kv_heads, _, entries = state.attention.shape
     scores = [state.attention.mean(1), (state.attention * state.norms).mean(1)]
-    searched: dict[tuple[tuple[int, int], int, int], Tensor] = {}
+    searched: dict[tuple[Hashable, int, int], Tensor] = {}
     best_losses = []
     for variant in kept:
         most = (variant.counts * _SEARCH_FACTOR).clamp_max(entries)

@@ -5,10 +5,14 @@ from collections.abc import Generator, Iterator
 import numpy as np
 from torch import Tensor
 
-from ckv_core.cache.ragged import RaggedLayer, compact
+from ckv_core.cache.prompt_slots import Keep
+from ckv_core.engine.generated_layer import Chooser
+from ckv_core.engine.layer_view import PromptLayer
 from ckv_core.engine.own import own_selection
+from ckv_core.engine.policy_row import Acting
 from ckv_core.engine.prefill import Prefill
 from ckv_core.engine.receipt import receipt, retained_set
+from ckv_core.engine.rows import PromptRows, RowPlan, prompt_rows
 from ckv_core.engine.run import Run
 from ckv_core.engine.select import Selection, select_all
 from ckv_core.events import Progress, RunEvent, VariantAnalysed, VariantSelected
@@ -19,20 +23,21 @@ VariantKey = tuple[object, ...]
 
 
 def score(run: Run, prefilled: Prefill) -> Iterator[RunEvent]:
-    """Have the scores that the variants share, so that their time is counted as such."""
+    """Have the statistics that the variants share, so that their time is counted as such."""
     evicting = [
         spec
         for spec, budget in zip(run.specs, run.budgets, strict=True)
-        if spec.method.scorer == "window" and budget < prefilled.prompt_len
+        if spec.method.scorer is not None and budget < prefilled.prompt_len
     ]
-    windows = sorted({spec.protected["window"] for spec in evicting})
+    windows = sorted({spec.queries for spec in evicting if spec.scorer.needs_window})
     evictable = run.loaded.info.evictable_layers
     for count, layer in enumerate(evictable):
         with run.stopwatch.measure("score"):
+            view = PromptLayer(prefilled, layer)
             for window in windows:
-                prefilled.window_attention(layer, window)
-            if any(spec.critical for spec in evicting):
-                prefilled.value_norms(layer)
+                view.window_attention(window)
+            if any(spec.needs_norms for spec in evicting):
+                view.value_norms()
         yield Progress("score", (count + 1) / len(evictable), f"layer {layer + 1}")
 
 
@@ -74,18 +79,16 @@ def variant_key(spec: VariantSpec) -> VariantKey:
 
 def compact_rows(
     run: Run, prefilled: Prefill, selections: list[Selection]
-) -> Generator[RunEvent, None, list[RaggedLayer]]:
+) -> Generator[RunEvent, None, PromptRows]:
     """The caches of all rows, and a receipt for each; the kept sets of a sweep stay here."""
     with run.stopwatch.measure("select"):
-        layers = []
-        for index, states in enumerate(prefilled.layers):
-            masks = [selection.keep_masks[index] for selection in selections]
-            masks += [None] * (run.rows - len(masks))
-            layers.append(compact(states.keys, states.values, masks))
-    evictable = [layers[index] for index in run.loaded.info.evictable_layers]
+        chosen = zip(run.specs, selections, strict=True)
+        plans = [_plan(spec, selection, prefilled) for spec, selection in chosen]
+        everything = RowPlan([Keep(None)] * len(prefilled.layers))
+        rows = prompt_rows(prefilled, plans + [everything] * (run.rows - len(plans)))
     for row, spec in enumerate(run.specs):
         selection = selections[row]
-        budget = {} if spec.method.budget_rule == "all" else {"budget": selection.budget}
+        budget = {} if spec.method.name == "full" else {"budget": selection.budget}
         shown = spec.method.name != "full" and run.request.kind != "sweep"
         yield VariantSelected(
             index=row,
@@ -93,17 +96,30 @@ def compact_rows(
             retained=retained_set(selection, run.loaded.info, prefilled.prompt_len)
             if shown
             else None,
-            receipt=receipt(selection, run.loaded.info, evictable, row),
+            receipt=receipt(selection, run.loaded.info, rows, row),
             timings_ms={"select": run.select_ms[row]},
         )
-        if selection.head_alphas is not None:
-            alphas = _by_layer(selection.head_alphas, run.loaded.info)
-            yield VariantAnalysed(row, {"head_alpha": alphas})
-    return layers
+        if selection.arrays:
+            arrays = selection.arrays.items()
+            yield VariantAnalysed(row, {k: _by_layer(v, run.loaded.info) for k, v in arrays})
+    return rows
 
 
-def _by_layer(head_alphas: Tensor, model: ModelInfo) -> Float32Array:
+def _plan(spec: VariantSpec, selection: Selection, prefilled: Prefill) -> RowPlan:
+    """How one variant's row is held, and what goes on evicting from it."""
+    parameters, policy = {**spec.params, "budget": selection.budget}, spec.policy
+    keeps = [Keep(mask, spec.store, parameters) for mask in selection.keep_masks]
+    if policy is None:
+        return RowPlan(keeps)
+    carried = {
+        layer: policy.begins_with(PromptLayer(prefilled, layer), parameters)
+        for layer in prefilled.loaded.info.evictable_layers
+    }
+    return RowPlan(keeps, Acting(policy, parameters, carried, Chooser(spec, prefilled.loaded)))
+
+
+def _by_layer(array: Tensor, model: ModelInfo) -> Float32Array:
     """[layers, kv_heads]; NaN in layers that are left whole."""
     values = np.full((model.layers, model.kv_heads), np.nan, np.float32)
-    values[list(model.evictable_layers)] = head_alphas.cpu().numpy()
+    values[list(model.evictable_layers)] = array.cpu().numpy()
     return values

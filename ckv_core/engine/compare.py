@@ -1,5 +1,6 @@
 """One comparison: prefill once, select per variant, measure, decode all variants together."""
 
+import math
 import platform
 from collections.abc import Callable, Generator, Iterator
 
@@ -78,10 +79,11 @@ def compare(
         if prefills is not None:
             prefills.trim()
     growth = peak.growth()
-    measured = {} if growth is None else {"measured_peak": growth}
+    measured = run.memory if growth is None else {**run.memory, "measured_peak": growth}
     if run.prefix_tokens:
-        measured["prefill_reused"] = (
-            memory["cache"] // run.prompt.compressed_tokens * run.prefix_tokens
+        # Rounded up, so that the tokens can be told from it.
+        measured["prefill_reused"] = math.ceil(
+            memory["cache"] * run.prefix_tokens / run.prompt.compressed_tokens
         )
     yield RunFinished(dict(run.stopwatch.timings_ms), measured)
 
@@ -94,8 +96,10 @@ def _stages(run: Run, prefills: PrefillCache | None) -> Iterator[RunEvent]:
         return
     yield Progress("select", None, f"{len(run.specs)} variants")
     selections, bases = choose(run, prefilled)
-    layers = yield from compact_rows(run, prefilled, selections)
-    yield from generate(run, prefilled, layers, selections, bases)
+    rows = yield from compact_rows(run, prefilled, selections)
+    if prefills is None and not run.request.analysis:
+        prefilled.memo.clear()  # nobody asks for a score again
+    yield from generate(run, prefilled, rows, selections, bases)
 
 
 def environment() -> dict[str, str]:
@@ -150,18 +154,18 @@ def check_length(prompt_tokens: int, max_new_tokens: int, limit: int) -> None:
 
 def _prefill(run: Run, prefills: PrefillCache | None) -> Generator[RunEvent, None, Prefill]:
     token_ids = run.prompt.token_ids[: run.prompt.compressed_tokens]
-    known = None if prefills is None else prefills.get(token_ids, run.window)
+    known = None if prefills is None else prefills.get(token_ids, run.needs)
     if known is not None:
         run.stopwatch.timings_ms["prefill"] = 0.0
         yield Progress("prefill", 1.0, f"{len(token_ids):,} tokens reused")
         return known
-    prefix = None if prefills is None else prefills.prefix(token_ids, run.window)
+    prefix = None if prefills is None else prefills.prefix(token_ids, run.needs)
     run.prefix_tokens = 0 if prefix is None else prefix.tokens
     done = f"{run.prefix_tokens:,} of {len(token_ids):,} tokens"
     yield Progress("prefill", run.prefix_tokens / len(token_ids), done)
     with run.stopwatch.measure("prefill"):
         prefilled = yield from prefill(
-            run.loaded, list(token_ids), run.window, run.should_stop, prefix
+            run.loaded, list(token_ids), run.needs, run.should_stop, prefix
         )
     if prefills is not None:
         prefills.put(token_ids, prefilled)

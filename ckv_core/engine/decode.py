@@ -1,73 +1,83 @@
-"""Batched decode: several rows, one per variant, in one forward pass with a cache for each.
+"""Batched decode: rows of one prompt or of several in one forward pass, each with its own cache."""
 
-Attention over a row's frozen prompt part and over its growing tail is computed apart and
-joined exactly through the log-sum-exp of both parts.
-"""
-
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
-from ckv_core.cache.ragged import RaggedLayer
-from ckv_core.engine.partial import join, partial
-from ckv_core.engine.prefill import visible
+from ckv_core.engine.policy_row import PolicyRow
+from ckv_core.engine.rows import Rows
 from ckv_core.errors import RunCancelledError
 from ckv_core.modeling.loaded import LoadedModel
 from ckv_core.modeling.rope import length_dependent, read_as_whole
 
 READ_CHUNK = 256  # tokens per pass over a question; every row pays for its own
 
+Part = Rows | PolicyRow
+
 
 class DecodeContext:
-    """Attention of `rows` sequences over their own prompt entries and tails.
+    """Attention of a batch of rows over what each of them holds.
 
     Attributes:
-        tail_len: tokens in every row's tail; a pass writes after it, `commit` moves it.
+        parts: rows that are decoded in step, of any prompts; those in the next pass.
         record_row: row whose queries to keep; None for none.
         recorded: per layer, that row's last queries, [query_heads, head_dim].
-        recorded_tail: tail entries that the recorded queries saw, their own included.
     """
 
     def __init__(
-        self,
-        loaded: LoadedModel,
-        layers: Sequence[RaggedLayer],
-        rows: int,
-        tail_capacity: int,
-        should_stop: Callable[[], bool],
+        self, loaded: LoadedModel, parts: Sequence[Part], should_stop: Callable[[], bool]
     ) -> None:
-        self._windows = loaded.sliding_windows
-        self._layers = list(layers)
+        """Between them `parts` have all places of the batch, from 0 on."""
+        self.parts = list(parts)
         self._should_stop = should_stop
-        self.tail_len = 0
         self.record_row: int | None = None
-        self.recorded: list[Tensor | None] = [None] * len(layers)
-        self.recorded_tail = 0
-        self._tails = [
-            (
-                layer.keys.new_empty(rows, layer.keys.shape[0], tail_capacity, layer.keys.shape[2]),
-                layer.values.new_empty(
-                    rows, layer.values.shape[0], tail_capacity, layer.values.shape[2]
-                ),
-            )
-            for layer in layers
-        ]
+        self.recorded: list[Tensor | None] = [None] * loaded.info.layers
 
-    def commit(self, tokens: int) -> None:
-        """Keep the last pass's new entries."""
-        self.tail_len += tokens
+    @property
+    def places(self) -> list[int]:
+        """Of the rows in the pass, one part after another."""
+        return [place for part in self.parts for place in part.places]
+
+    @contextmanager
+    def only(self, parts: Sequence[Part]) -> Iterator[list[int]]:
+        """Have the rows of these parts alone in a pass; they are told in order of place."""
+        before, self.parts = self.parts, list(parts)
+        try:
+            yield sorted(self.places)
+        finally:
+            self.parts = before
+
+    def commit(self, tokens: int, *, generated: bool) -> None:
+        """Keep the last pass's new entries; after a generated token policies act."""
+        for part in self.parts:
+            part.commit(tokens, generated=generated)
 
     def keep_rows(self, rows: Sequence[int]) -> None:
         """Go on with these rows only, in this order; the others cost nothing from now on."""
-        for index, (keys, values) in enumerate(self._tails):
-            self._layers[index] = self._layers[index].rows(rows)
-            self._tails[index] = (keys[list(rows)], values[list(rows)])
+        new_place = {place: index for index, place in enumerate(rows)}
+        for part in self.parts:
+            moved = [
+                (new_place[place], at) for at, place in enumerate(part.places) if place in new_place
+            ]
+            moved.sort()
+            part.keep([at for _, at in moved], [place for place, _ in moved])
+        self.parts = [part for part in self.parts if part.places]
 
-    def tail(self, layer: int, row: int, length: int) -> tuple[Tensor, Tensor]:
-        """First `length` tail keys and values of one row, each [kv_heads, length, dim]."""
-        keys, values = self._tails[layer]
-        return keys[row, :, :length], values[row, :, :length]
+    def drop(self, parts: Sequence[Rows]) -> None:
+        """Go on without these parts, whose places are the last ones; nothing is copied."""
+        gone = {id(part) for part in parts}
+        self.parts = [part for part in self.parts if id(part) not in gone]
+
+    def tail(self, layer: int, row: int) -> tuple[Tensor, Tensor]:
+        """What a row without a policy had in the last pass after its prompt.
+
+        Returns:
+            Keys and values, each [kv_heads, entries, dim].
+        """
+        part = next(each for each in self.parts if isinstance(each, Rows) and row in each.places)
+        return part.layers[layer].tail(part.places.index(row))
 
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float
@@ -75,128 +85,119 @@ class DecodeContext:
         """Attention of the new tokens; see AttentionContext."""
         if self._should_stop():
             raise RunCancelledError
-        rows, query_heads, tokens, head_dim = query.shape
-        end = self.tail_len + tokens
         if self.record_row is not None:
             self.recorded[layer] = query[self.record_row, :, -1]
-            self.recorded_tail = end
-        tail_keys, tail_values = self._tails[layer]
-        tail_keys[:, :, self.tail_len : end] = key
-        tail_values[:, :, self.tail_len : end] = value
-        ragged, window = self._layers[layer], self._windows[layer]
-        kv_heads = key.shape[1]
-        # [slots, group * tokens, head_dim]: the queries of a KV head attend to the same entries.
-        slots = query.reshape(rows * kv_heads, -1, head_dim)
-        own = partial(
-            slots,
-            tail_keys[:, :, :end].flatten(0, 1),
-            tail_values[:, :, :end].flatten(0, 1),
-            scaling,
-            self._tail_mask(tokens, window, query),
-        )
-        out, total = torch.zeros_like(own[0]), torch.full_like(own[1], -torch.inf)
-        if ragged.packed is not None:
-            at = ragged.packed.slots
-            out[at], total[at] = ragged.packed.attention(slots[at], scaling)
-        else:
-            for stack in ragged.stacks:
-                part = partial(slots[stack.index], stack.keys, stack.values, scaling)
-                out[stack.index], total[stack.index] = part
-        if ragged.whole_rows:
-            self._attend_whole(layer, query, scaling, out, total)
-        joined = join(own, (out, total))
-        return joined.view(rows, query_heads, tokens, -1).to(query.dtype)
-
-    def _attend_whole(
-        self, layer: int, query: Tensor, scaling: float, out: Tensor, total: Tensor
-    ) -> None:
-        """Rows that keep everything: one product per KV head for all of them together.
-
-        Writes their parts of `out` [rows * kv_heads, group * tokens, value_dim] and of `total`
-        [rows * kv_heads, group * tokens]; the other arguments are as in `attend`.
-        """
-        ragged, window = self._layers[layer], self._windows[layer]
-        kv_heads, prompt_len, head_dim = ragged.keys.shape
-        rows = ragged.whole_index
-        tokens = query.shape[2]
-        queries = query[rows].reshape(len(rows), kv_heads, -1, head_dim).transpose(0, 1)
-        mask, first = None, 0
-        if window is not None:
-            start = prompt_len + self.tail_len
-            first = max(0, min(start - window + 1, prompt_len - 1))  # earlier ones are not seen
-            mask = visible(start, start + tokens, first, prompt_len, window, query.device)
-            mask = mask.repeat(len(rows) * queries.shape[2] // tokens, 1)
-        whole_out, whole_total = partial(
-            queries.flatten(1, 2), ragged.keys[:, first:], ragged.values[:, first:], scaling, mask
-        )
-        shape = queries.shape[:3]
-        out.view(-1, kv_heads, *out.shape[1:])[rows] = whole_out.view(*shape, -1).transpose(0, 1)
-        total.view(-1, kv_heads, total.shape[1])[rows] = whole_total.view(shape).transpose(0, 1)
-
-    def _tail_mask(self, tokens: int, window: int | None, query: Tensor) -> Tensor | None:
-        """[group * tokens, tail] bool, None where every new token sees the whole tail."""
-        if tokens == 1 and window is None:
-            return None
-        end = self.tail_len + tokens
-        mask = visible(self.tail_len, end, 0, end, window, query.device)
-        group_size = query.shape[1] // self._layers[0].keys.shape[0]
-        return mask.repeat(group_size, 1)
+        if len(self.parts) == 1:
+            return self.parts[0].layers[layer].attend(query, key, value, scaling)
+        # Rows of a pass lie in order of place; each part takes its own out and puts them back.
+        row_of = {place: row for row, place in enumerate(sorted(self.places))}
+        out = query.new_empty(*query.shape[:3], value.shape[3])
+        for part in self.parts:
+            at = torch.tensor([row_of[place] for place in part.places], device=query.device)
+            out[at] = part.layers[layer].attend(query[at], key[at], value[at], scaling)
+        return out
 
 
 class Decoder:
     """Feeds tokens to all rows at once and hands back the next-token logits."""
 
-    def __init__(self, loaded: LoadedModel, context: DecodeContext, first_position: int) -> None:
+    def __init__(self, loaded: LoadedModel, context: DecodeContext) -> None:
         self.loaded = loaded
         self.context = context
-        self._first_position = first_position
 
     def feed(self, token_ids: Tensor, *, commit: bool = True) -> Tensor:
-        """Process the next tokens of every row.
+        """Process the next generated tokens of every row.
 
         Args:
-            token_ids: [rows, new_tokens].
+            token_ids: [rows, new_tokens]; one new token where a row has a policy.
             commit: False to look at the outputs without keeping the entries.
 
         Returns:
             [rows, vocabulary] float32 logits after the last new token.
         """
-        logits = self._forward(token_ids, 1)[:, -1].float()
-        if commit:
-            self.context.commit(token_ids.shape[1])
-        return logits
+
+        def one_pass(some: Tensor) -> Tensor:
+            logits = self._forward(some, 1)[:, -1].float()
+            if commit:
+                self.context.commit(some.shape[1], generated=True)
+            return logits
+
+        return self._in_turn(self._groups(by_pace=False), token_ids, one_pass)
 
     def feed_all(self, token_ids: Tensor) -> Tensor:
-        """As `feed`, with the logits after every new token, [rows, new_tokens, vocabulary]."""
-        if token_ids.shape[1] > 1 and length_dependent(self.loaded.model):
-            # Each was generated with the factors of a pass of its own.
-            return torch.cat([self.feed_all(part) for part in torch.split(token_ids, 1, dim=1)], 1)
-        logits = self._forward(token_ids, token_ids.shape[1])
-        self.context.commit(token_ids.shape[1])
-        return logits.float()
+        """As `feed`, with the logits after every new token, [rows, new_tokens, vocabulary].
 
-    def read(self, token_ids: Sequence[int], rows: int) -> Tensor:
-        """Let every row read the same tokens, in chunks.
+        A policy acts after each of them, so its row takes one at a time; so do all where the
+        factors of RoPE depend on the length: each was generated with those of its own pass.
+        """
+        one_by_one = bool(length_dependent(self.loaded.model))
+
+        def passes(some: Tensor) -> Tensor:
+            acting = any(isinstance(part, PolicyRow) for part in self.context.parts)
+            parts = torch.split(some, 1 if one_by_one or acting else some.shape[1], dim=1)
+            logits = [self._pass(part) for part in parts]
+            return logits[0] if len(logits) == 1 else torch.cat(logits, 1)
+
+        return self._in_turn(self._groups(by_pace=token_ids.shape[1] > 1), token_ids, passes)
+
+    def _pass(self, token_ids: Tensor) -> Tensor:
+        logits = self._forward(token_ids, token_ids.shape[1]).float()
+        self.context.commit(token_ids.shape[1], generated=True)
+        return logits
+
+    def _groups(self, *, by_pace: bool) -> list[list[Part]]:
+        """Parts that can share a pass: by whether a policy acts, and by length where RoPE asks."""
+        parts = self.context.parts
+        apart = len({part.position for part in parts}) > 1 and length_dependent(self.loaded.model)
+        groups: dict[tuple[bool, int], list[Part]] = {}
+        for part in parts:
+            key = (by_pace and isinstance(part, PolicyRow), part.position if apart else 0)
+            groups.setdefault(key, []).append(part)
+        return list(groups.values())
+
+    def _in_turn(
+        self, groups: list[list[Part]], token_ids: Tensor, work: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        """What `work` makes of each group's tokens [rows, tokens], with the rows in order again."""
+        if len(groups) == 1:
+            return work(token_ids)
+        row_of = {place: row for row, place in enumerate(sorted(self.context.places))}
+        rows, found = [], []
+        for parts in groups:
+            with self.context.only(parts) as places:
+                rows += [row_of[place] for place in places]
+                found.append(work(token_ids[rows[-len(places) :]]))
+        return torch.cat(found)[sorted(range(len(rows)), key=rows.__getitem__)]
+
+    def read(self, token_ids: Sequence[int]) -> Tensor:
+        """Let every row read the same tokens, in chunks; nothing is evicted meanwhile.
 
         Args:
             token_ids: at least one.
-            rows: rows in the batch.
 
         Returns:
             [rows, vocabulary] float32 logits after the last one.
         """
+        rows = len(self.context.places)
         tokens = torch.tensor([token_ids], device=self.loaded.device)
-        parts = torch.split(tokens, READ_CHUNK, dim=1)
-        end = self._first_position + self.context.tail_len + len(token_ids)
-        with read_as_whole(self.loaded.model, end):
-            return [self.feed(part.expand(rows, -1)) for part in parts][-1]
+        logits = tokens.new_empty(0)
+        with read_as_whole(self.loaded.model, self.context.parts[0].position + len(token_ids)):
+            for part in torch.split(tokens, READ_CHUNK, dim=1):
+                logits = self._forward(part.expand(rows, -1), 1)[:, -1].float()
+                self.context.commit(part.shape[1], generated=False)
+        return logits
 
     def _forward(self, token_ids: Tensor, logits_to_keep: int) -> Tensor:
-        start = self._first_position + self.context.tail_len
-        positions = torch.arange(start, start + token_ids.shape[1], device=token_ids.device)
+        steps = torch.arange(token_ids.shape[1], device=token_ids.device)
+        start_of = {place: part.position for part in self.context.parts for place in part.places}
+        starts = [start_of[place] for place in sorted(start_of)]
+        if len(set(starts)) > 1:
+            positions = torch.tensor(starts, device=token_ids.device)[:, None] + steps
+        else:  # no list to copy to the device in every step
+            positions = (steps + starts[0]).expand_as(token_ids)
         output = self.loaded.model(
             input_ids=token_ids,
-            position_ids=positions.expand_as(token_ids),
+            position_ids=positions,
             use_cache=False,
             logits_to_keep=logits_to_keep,
             ckv_context=self.context,

@@ -4,14 +4,13 @@ from collections.abc import Iterator, Sequence
 
 from transformers import PreTrainedTokenizerBase
 
-from ckv_core.cache.ragged import RaggedLayer
 from ckv_core.config import CompareRequest
 from ckv_core.engine.decode import DecodeContext, Decoder
 from ckv_core.engine.generation import Generation
-from ckv_core.engine.prefill import Prefill
 from ckv_core.engine.prompt import build_prompt
+from ckv_core.engine.rows import PromptRows
 from ckv_core.engine.run import Run
-from ckv_core.engine.running_rows import RunningRows
+from ckv_core.engine.running_rows import RunningRows, next_tokens
 from ckv_core.errors import PromptError
 from ckv_core.events import FollowUpsAnswered, Progress, RunEvent
 from ckv_core.metrics.agreement import agreement, first_difference
@@ -41,13 +40,12 @@ def follow_up_prompts(
     return prompts
 
 
-def follow_ups(run: Run, prefilled: Prefill, layers: Sequence[RaggedLayer]) -> Iterator[RunEvent]:
+def follow_ups(run: Run, rows: PromptRows) -> Iterator[RunEvent]:
     """Answer every follow-up question with every variant.
 
     Args:
         run: the comparison.
-        prefilled: the compressed prompt.
-        layers: the caches of all rows, as they were after selection.
+        rows: as they were after selection.
 
     Yields:
         Progress, and after each question one FollowUpsAnswered per variant.
@@ -61,25 +59,23 @@ def follow_ups(run: Run, prefilled: Prefill, layers: Sequence[RaggedLayer]) -> I
         yield Progress("analyse", done / len(prompts), f"follow-up {done + 1} of {len(prompts)}")
         with run.stopwatch.measure("follow_ups"):
             tail = prompt.token_ids[prompt.compressed_tokens :]
-            generation = _answer(run, prefilled, layers, tail)
+            generation = _answer(run, rows, tail)
         for row, found in enumerate(answers):
             found.append(_follow_up(question, generation, row, run.reference))
             yield FollowUpsAnswered(row, tuple(found))
 
 
-def _answer(
-    run: Run, prefilled: Prefill, layers: Sequence[RaggedLayer], tail: Sequence[int]
-) -> Generation:
+def _answer(run: Run, rows: PromptRows, tail: Sequence[int]) -> Generation:
     loaded, limit = run.loaded, run.request.max_new_tokens
-    context = DecodeContext(loaded, layers, run.rows, len(tail) + limit, run.should_stop)
-    decoder = Decoder(loaded, context, prefilled.prompt_len)
+    context = DecodeContext(loaded, rows.start(len(tail) + limit), run.should_stop)
+    decoder = Decoder(loaded, context)
     end_tokens = frozenset() if run.request.ignore_eos else loaded.eos_token_ids
     generation = Generation(loaded.tokenizer, run.rows, limit, end_tokens)
-    rows = RunningRows(decoder, generation, decoder.read(tail, run.rows).argmax(-1).tolist())
-    generation.append(rows.tokens, 0.0)
+    running = RunningRows(decoder, generation, next_tokens(decoder.read(tail)))
+    generation.append(running.tokens)
     while generation.running:
-        rows.step()
-        generation.append(rows.tokens, 0.0)
+        running.step()
+        generation.append(running.tokens)
     return generation
 
 

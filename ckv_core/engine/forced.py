@@ -6,10 +6,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from ckv_core.cache.ragged import RaggedLayer
 from ckv_core.engine.decode import DecodeContext, Decoder
 from ckv_core.engine.prefill import Prefill
+from ckv_core.engine.rows import PromptRows
 from ckv_core.engine.run import Run
+from ckv_core.engine.running_rows import check_finite
 from ckv_core.events import Progress, RunEvent, VariantAnalysed
 from ckv_core.metrics.agreement import token_rank
 from ckv_core.metrics.perturbation import kl_divergence
@@ -41,14 +42,14 @@ class _Candidates:
 
 
 def forced(
-    run: Run, prefilled: Prefill, layers: Sequence[RaggedLayer], continuation: Sequence[int]
+    run: Run, prefilled: Prefill, rows: PromptRows, continuation: Sequence[int]
 ) -> Iterator[RunEvent]:
     """Agreement, KL and rank at every position of the full cache's continuation.
 
     Args:
         run: the comparison.
         prefilled: the compressed prompt.
-        layers: the caches of all rows, as they were after selection.
+        rows: as they were after selection.
         continuation: the tokens that the full cache generated, at least one.
 
     Yields:
@@ -56,11 +57,12 @@ def forced(
 
     Raises:
         RunCancelledError: the run was stopped.
+        EngineError: logits are not finite.
     """
     rest = run.prompt.token_ids[run.prompt.compressed_tokens :]
     capacity = len(rest) + len(continuation)
-    context = DecodeContext(run.loaded, layers, run.rows, capacity, run.should_stop)
-    decoder = Decoder(run.loaded, context, prefilled.prompt_len)
+    context = DecodeContext(run.loaded, rows.start(capacity), run.should_stop)
+    decoder = Decoder(run.loaded, context)
     tokens = torch.tensor(continuation, device=run.loaded.device)
     describe = _Candidates(run.loaded.tokenizer)
     figures: list[Tensor] = []
@@ -68,7 +70,7 @@ def forced(
     with_candidates = run.request.kind == "compare"  # a sweep's points show no text
     yield Progress("analyse", 0.0, "the full cache's own text")
     with run.stopwatch.measure("forced"):
-        logits = decoder.read(rest, run.rows) if rest else prefilled.logits.expand(run.rows, -1)
+        logits = decoder.read(rest) if rest else prefilled.logits.expand(run.rows, -1)
     logits = logits[:, None]
     # Logits predict the tokens from `done` on; those are read next, but for the very last one.
     chunk = forced_chunk(run.rows, logits.shape[-1])
@@ -88,6 +90,7 @@ def forced(
         done = end
         yield Progress("analyse", done / len(tokens), f"token {done:,} of {len(tokens):,}")
     top1, kl, rank = torch.cat(figures, dim=-1).cpu().numpy()
+    check_finite(kl.ravel().tolist())
     for index in range(len(run.specs)):
         yield VariantAnalysed(
             index,

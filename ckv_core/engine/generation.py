@@ -18,7 +18,6 @@ class Generation:
     Attributes:
         token_ids: per row, the end token included.
         stopped: per row; None while it runs.
-        decode_ms: per row, decoding time until it stopped.
     """
 
     def __init__(
@@ -34,21 +33,17 @@ class Generation:
         self._sent = time.perf_counter()
         self.token_ids: list[list[int]] = [[] for _ in range(rows)]
         self.stopped: list[Literal["eos", "length"] | None] = [None] * rows
-        self.decode_ms: list[float] = [0.0] * rows
         self._texts: list[list[str]] = [[] for _ in range(rows)]
+        # Per row, the tokens that the newest stable text came from: (first, end).
+        self._stable: list[tuple[int, int]] = [(0, 0)] * rows
 
     @property
     def running(self) -> bool:
         """Whether any row goes on."""
         return None in self.stopped
 
-    def append(self, tokens: Sequence[int], elapsed_ms: float) -> None:
-        """Take one token per row; rows that have stopped ignore theirs.
-
-        Args:
-            tokens: [rows].
-            elapsed_ms: decoding time so far.
-        """
+    def append(self, tokens: Sequence[int]) -> None:
+        """Take one token per row, [rows]; rows that have stopped ignore theirs."""
         for row, token in enumerate(tokens):
             if self.stopped[row] is not None:
                 continue
@@ -59,16 +54,25 @@ class Generation:
                 self.stopped[row] = "eos"
             elif len(ids) == self._max_new_tokens:
                 self.stopped[row] = "length"
-            self.decode_ms[row] = elapsed_ms
 
     def _new_text(self, row: int) -> str:
-        """What the newest token adds; nothing while a character is incomplete."""
-        before = "".join(self._texts[row])
-        text = str(self._tokenizer.decode(self.token_ids[row], skip_special_tokens=True))
-        last = len(self.token_ids[row]) == self._max_new_tokens
-        if text.endswith(_INCOMPLETE) and not last:
+        """What the newest token adds; nothing while a character is incomplete.
+
+        Decodes from the last stable piece of text on, for all of it would cost more with every
+        token; that piece itself is decoded too, since some tokenizers drop the blank before a
+        text's first word.
+        """
+        ids, (first, end) = self.token_ids[row], self._stable[row]
+        text = self._decode(ids[first:])
+        if text.endswith(_INCOMPLETE) and len(ids) != self._max_new_tokens:
             return ""
-        return text[len(before) :]
+        new = text[len(self._decode(ids[first:end])) :]
+        if new:  # a special token shows nothing, so that no piece may begin with it
+            self._stable[row] = (end, len(ids))
+        return new
+
+    def _decode(self, token_ids: list[int]) -> str:
+        return str(self._tokenizer.decode(token_ids, skip_special_tokens=True))
 
     def text(self, row: int) -> str:
         """All text of one row."""

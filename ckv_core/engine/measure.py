@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ckv_core.engine.decode import Decoder
 from ckv_core.engine.prefill import Prefill
+from ckv_core.engine.running_rows import check_finite
 from ckv_core.engine.select import Selection
 from ckv_core.metrics.perturbation import head_l1, hidden_l1, kl_divergence
 from ckv_core.records import Float32Array, Perturbation
@@ -32,20 +33,27 @@ class MeasuredStep:
     heads: tuple[Tensor, ...]
     normed: Tensor
 
+    def first(self, rows: int) -> "MeasuredStep":
+        """Of the first rows only."""
+        return MeasuredStep(
+            self.logits[:rows],
+            tuple(hidden[:rows] for hidden in self.hidden),
+            tuple(heads[:rows] for heads in self.heads),
+            self.normed[:rows],
+        )
 
-def measured_step(
-    decoder: Decoder, token: int, rows: int, reference: int, *, commit: bool
-) -> MeasuredStep:
+
+def measured_step(decoder: Decoder, token: int, reference: int, *, commit: bool) -> MeasuredStep:
     """Feed the full run's first token to every row and record what it does.
 
     Args:
         decoder: at the first decoding step.
         token: the full run's first generated token.
-        rows: rows in the batch.
         reference: the row that holds the full cache.
         commit: whether this is also every row's own next step.
     """
     loaded, context = decoder.loaded, decoder.context
+    rows = len(context.places)
     context.record_row = reference
     projections = [cast(nn.Module, attention.o_proj) for attention in loaded.attentions]
     vocabulary: nn.Module = loaded.model.get_output_embeddings()  # type: ignore[no-untyped-call]
@@ -79,6 +87,9 @@ def perturbations(
 
     Yields:
         (row, Perturbation).
+
+    Raises:
+        EngineError: the step's logits are not finite.
     """
     # A base that is itself a variant is the same object, and measured once.
     wanted = {id(kept): kept for _, *pair in selections for kept in pair if kept is not None}
@@ -87,6 +98,7 @@ def perturbations(
     layers = [hidden_l1(hidden, hidden[reference]).cpu() for hidden in step.hidden]
     cascaded = torch.stack(layers, dim=1).numpy()
     kl = kl_divergence(step.logits, step.logits[reference]).tolist()
+    check_finite(kl)
     for row, chosen, base in selections:
         yield (
             row,
@@ -107,11 +119,10 @@ def _head_l1(
     info = loaded.info
     shape = (len(selections), info.layers, info.query_heads)
     result = np.full(shape, np.nan, dtype=np.float32)
-    tail_len = context.recorded_tail
     for layer in info.evictable_layers:
         states, query = prefill.layers[layer], context.recorded[layer]
-        tail_keys, tail_values = context.tail(layer, reference, tail_len)
-        own = torch.ones(info.kv_heads, tail_len, dtype=torch.bool, device=tail_keys.device)
+        tail_keys, tail_values = context.tail(layer, reference)
+        own = torch.ones_like(tail_keys[..., 0], dtype=torch.bool)
         everything = torch.ones_like(states.keys[..., 0], dtype=torch.bool)
         masks = [
             torch.cat([everything if mask is None else mask, own], dim=1)

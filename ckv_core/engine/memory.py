@@ -31,7 +31,7 @@ def check_memory(run: Run, prefills: PrefillCache | None) -> dict[str, int]:
     if sizes.total > free + droppable:
         raise PromptError(_refusal(sizes, free + droppable, run.loaded.info.device))
     if prefills is not None and sizes.total > free:
-        prefills.keep_only(run.prompt.token_ids[: sizes.tokens], run.window)
+        prefills.keep_only(run.prompt.token_ids[: sizes.tokens], run.needs)
         give_back()
     return {
         "prefill_peak": sizes.prefill_peak,
@@ -44,7 +44,7 @@ def check_memory(run: Run, prefills: PrefillCache | None) -> dict[str, int]:
 
 def _droppable(run: Run, prefills: PrefillCache, sizes: Sizes) -> int:
     """Bytes of kept prefills, of this prompt's own only what the estimate counts once more."""
-    own = prefills.get(run.prompt.token_ids[: sizes.tokens], run.window)
+    own = prefills.get(run.prompt.token_ids[: sizes.tokens], run.needs)
     if own is None:
         return prefills.nbytes
     return prefills.nbytes - own.nbytes + min(own.nbytes, sizes.states + sizes.scores)

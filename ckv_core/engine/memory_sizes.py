@@ -8,24 +8,26 @@ from typing import Self
 
 import torch
 
+from ckv_core.engine.candidates import order_keys
 from ckv_core.engine.causal import has_cuda_flash
 from ckv_core.engine.decode import READ_CHUNK
+from ckv_core.engine.floor import CUTS
 from ckv_core.engine.forced import forced_chunk
-from ckv_core.engine.orders import order_keys
+from ckv_core.engine.memo import KEPT_ORDERS
 from ckv_core.engine.partial import MAX_LOGITS
-from ckv_core.engine.prefill import CHUNK, KEPT_ORDERS, KEPT_QUERIES
+from ckv_core.engine.prefill import CHUNK, KEPT_QUERIES, sliding_room
 from ckv_core.engine.run import Run
 from ckv_core.engine.select import SLOTS_AT_ONCE
 from ckv_core.engine.sweep import GROUP_ROWS
+from ckv_core.methods.parts.views import PromptShape
 from ckv_core.modeling.loaded import LoadedModel
-from ckv_core.selection.head_alpha import ALPHA_GRID
+from ckv_core.scoring.value_norm import block_rows
 
 FLOAT, INDEX, ORDER = 4, 8, 4  # bytes
 # What kernels keep for themselves. On CUDA it was never measured: workspaces have 32 MiB each.
 CUDA_OVERHEAD_BYTES = 64 * 2**20
 THREAD_OVERHEAD_BYTES = 8 * 2**20
 _HELD_SHARE = 8  # of this much freed memory the C library holds on to one part
-_NORM_BLOCK = 4096  # positions of which V W_O exists at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,10 @@ class Sizes:
         windows: distinct observation windows that are scored.
         widest: tokens of the widest of them.
         orders: of the entries by score, that the prefill keeps.
-        norms, auto: whether value norms are needed, and an alpha per head.
+        norms, full_window: whether value norms are needed, and the window's attention to itself.
+        tries: kept sets that a selector compares at a time.
+        observed, observing: bytes of what is gathered while the prompt is read, and of gathering.
+        work: bytes that the parts of one variant ask for while they work.
         analysed: whether the laboratory's quantities are measured.
         forced: whether all rows read the full cache's text.
     """
@@ -76,7 +81,11 @@ class Sizes:
     widest: int
     orders: int
     norms: bool
-    auto: bool
+    full_window: bool
+    tries: int
+    observed: int
+    observing: int
+    work: int
     analysed: bool
     forced: bool
 
@@ -84,8 +93,18 @@ class Sizes:
     def of(cls, run: Run) -> Self:
         """Sizes of a run."""
         loaded, info, prompt = run.loaded, run.loaded.info, run.prompt
-        scored = [spec for spec in run.specs if spec.method.scorer == "window"]
+        needs = run.needs
+        scored = [spec for spec in run.specs if spec.queries]
+        orders = {key for spec in run.specs for key in order_keys(spec)}
         critical = sum(spec.critical for spec in run.specs)
+        shape = PromptShape(
+            len(info.evictable_layers),
+            info.query_heads,
+            info.kv_heads,
+            info.head_dim,
+            prompt.compressed_tokens,
+        )
+        chunk = min(CHUNK, shape.prompt_len)
         rows, budgets, masks = (
             run.rows,
             sorted(run.budgets, reverse=True),
@@ -112,12 +131,16 @@ class Sizes:
             count=len(run.specs),
             budgets=tuple(budgets),
             masks=masks,
-            window=max([KEPT_QUERIES, *(spec.protected["window"] for spec in run.specs)]),
-            windows=len({spec.protected["window"] for spec in scored}),
-            widest=max((spec.protected["window"] for spec in scored), default=0),
-            orders=min(KEPT_ORDERS, len({key for spec in scored for key in order_keys(spec)})),
-            norms=critical > 0,
-            auto=any(spec.name.endswith("_auto") for spec in run.specs),
+            window=max(KEPT_QUERIES, needs.window),
+            windows=len({spec.queries for spec in scored}),
+            widest=max((spec.queries for spec in scored), default=0),
+            orders=min(KEPT_ORDERS, len(orders)),
+            norms=any(spec.needs_norms for spec in run.specs),
+            full_window=any(spec.selector.needs_full_window for spec in run.specs),
+            tries=max(spec.selector.tries for spec in run.specs),
+            observed=sum(each.nbytes(shape) for each in needs.observers) * shape.layers,
+            observing=max((o.work_bytes(shape, chunk) for o in needs.observers), default=0),
+            work=max((spec.work_bytes(shape) for spec in run.specs), default=0),
             analysed=bool({"bounds", "greedy"} & set(run.request.analysis)),
             forced="forced" in run.request.analysis and run.request.max_new_tokens > 0,
         )
@@ -129,14 +152,16 @@ class Sizes:
 
     @property
     def cache(self) -> int:
-        """Keys and values of the whole compressed prompt."""
-        return self.layers * self.kv_heads * self.tokens * self.entry
+        """Keys and values of the compressed prompt; sliding layers hold its end."""
+        held = min(self.tokens, sliding_room(self.sliding)) if self.sliding else 0
+        entries = self.evictable * self.tokens + (self.layers - self.evictable) * held
+        return entries * self.kv_heads * self.entry
 
     @property
     def states(self) -> int:
         """What prefill leaves: the cache and the last queries of each layer."""
         queries = self.query_heads * min(self.window, self.tokens) * self.head_dim * self.itemsize
-        return self.cache + self.layers * queries
+        return self.cache + self.layers * queries + self.observed
 
     @property
     def variants(self) -> int:
@@ -152,13 +177,16 @@ class Sizes:
     @property
     def prefill_peak(self) -> int:
         """While the prompt is read."""
-        return self.states + self._activations(min(CHUNK, self.tokens), 1) + self._chunk_attention()
+        reading = self._activations(min(CHUNK, self.tokens), 1) + self._chunk_attention()
+        return self.states + reading + self.observing
 
     def _chunk_attention(self) -> int:
         """Parts joined by log-sum-exp; the mask of sliding layers, also as floats."""
         chunk = min(CHUNK, self.tokens)
         parts = 8 * chunk * self.query_heads * self.head_dim * FLOAT
-        parts += chunk * min(self.tokens, chunk + self.sliding) * (1 + FLOAT) if self.sliding else 0
+        if self.sliding:
+            parts += chunk * min(self.tokens, chunk + self.sliding) * (1 + FLOAT)
+            parts += (sliding_room(self.sliding) + chunk) * self.kv_heads * self.entry
         if self.on_cuda and not (self.flash and not self.sliding):
             # The first chunk's logits, which PyTorch writes out, or blocks of later ones.
             logits = self.query_heads * chunk * min(self.tokens, chunk + self.sliding)
@@ -173,7 +201,7 @@ class Sizes:
     @property
     def scores(self) -> int:
         """Window attention, value norms and orders of all layers, which the prefill keeps."""
-        kinds = self.windows * (2 if self.auto else 1) + (1 if self.norms else 0)
+        kinds = self.windows * (2 if self.full_window else 1) + (1 if self.norms else 0)
         scores = kinds * self.layers * self.query_heads * self.tokens * FLOAT
         return scores + self.orders * self.evictable * self.kv_heads * self.tokens * ORDER
 
@@ -187,12 +215,16 @@ class Sizes:
         """While entries are scored and sorted, one layer at a time, and chosen in some layers."""
         heads, positions = self.kv_heads * self.tokens, self.query_heads * self.tokens
         scoring = 3 * self.widest * self.tokens * FLOAT + self.tokens * self.head_dim * FLOAT
-        scoring += 2 * min(_NORM_BLOCK, self.tokens) * self.hidden * FLOAT if self.norms else 0
+        if self.norms:
+            # The weights of W_O by head, and rows of V W_O.
+            rows = min(block_rows(on_cuda=self.on_cuda), self.query_heads * self.tokens)
+            scoring += (rows + self.query_heads * self.head_dim) * self.hidden * FLOAT
         sorting = 5 * positions * FLOAT + heads * (3 * INDEX + 2 * FLOAT)
         choosing = 4 * min(self.evictable * heads, max(heads, SLOTS_AT_ONCE)) * INDEX
-        if self.auto:
-            choosing += len(ALPHA_GRID) * heads * (2 + FLOAT) + 3 * positions * FLOAT
-        return self.states + self.scores + self.kept_sets + max(scoring, sorting, choosing)
+        if self.tries > 1:
+            choosing += self.tries * heads * (2 + FLOAT) + 3 * positions * FLOAT
+        held = self.states + self.scores + self.kept_sets
+        return held + self.work + max(scoring, sorting, choosing)
 
     def decode_peak(self) -> int:
         """While all rows decode and the first step is measured."""
@@ -202,21 +234,23 @@ class Sizes:
         measured += 5 * self.query_heads * self.tokens * FLOAT
         packing = heads * len(self.budgets) * 3 * INDEX  # positions of one layer's kept entries
         packing += self.variants // self.layers  # of one layer they lie in two places at once
-        step = self._activations(fed, self.rows) + self._attention(fed)
+        rows = self.rows + len(CUTS)  # the controls of the rounding floor are in the measured step
+        step = self._activations(fed, rows) + self._attention(fed, rows)
         # The step's outputs stay; where a row has stopped, the others' caches are copied.
         width = self.hidden + self.query_heads * self.head_dim
-        outputs = self.rows * self.layers * width * FLOAT
-        held = self.states + self.scores + self.kept_sets + self.variants + outputs
+        outputs = rows * self.layers * width * FLOAT
+        tails = len(CUTS) * self.layers * (self.rest + 1) * self.kv_heads * self.entry
+        held = self.states + self.scores + self.kept_sets + self.variants + tails + outputs
         return held + max(
             step + self._kept, measured + self._analysis(), packing, self._forced_step()
         )
 
-    def _attention(self, fed: int) -> int:
-        """Attention of all rows' `fed` new tokens."""
-        logits = self.rows * self.query_heads * fed * (self.rest + self.new_tokens + 1)
+    def _attention(self, fed: int, rows: int) -> int:
+        """Attention of `fed` new tokens of so many rows."""
+        logits = rows * self.query_heads * fed * (self.rest + self.new_tokens + 1)
         if self.on_cuda or self.evictable < self.layers:  # elsewhere no logits of the prompt
             logits = max(logits, self.query_heads * fed * max(self.tokens, sum(self.budgets)))
-        parts = 4 * FLOAT * self.rows * self.query_heads * fed * self.head_dim
+        parts = 4 * FLOAT * rows * self.query_heads * fed * self.head_dim
         return 3 * FLOAT * min(logits, 2 * MAX_LOGITS) + parts
 
     def _forced_step(self) -> int:
@@ -229,7 +263,7 @@ class Sizes:
         chunk = min(forced_chunk(self.rows, self.vocabulary), self.new_tokens)
         copies = FLOAT if self.itemsize == FLOAT else FLOAT + self.itemsize
         logits = chunk * self.vocabulary * (self.rows * (copies + 2 * FLOAT) + 5 * FLOAT)
-        return logits + self._activations(chunk, self.rows) + self._attention(chunk)
+        return logits + self._activations(chunk, self.rows) + self._attention(chunk, self.rows)
 
     def _analysis(self) -> int:
         """Sets of stage 1, and of one layer the weights, norms and sets of all variants."""

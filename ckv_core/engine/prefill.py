@@ -1,28 +1,26 @@
 """One forward pass over the compressed prompt; every variant is selected from what it yields."""
 
-from collections import OrderedDict
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Hashable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ckv_core.engine.causal import causal_attention, sliding_attention
+from ckv_core.engine.memo import Memo
 from ckv_core.errors import RunCancelledError
 from ckv_core.events import Progress
-from ckv_core.knobs import KnobValue
+from ckv_core.methods.parts.views import Chunk, Observer
 from ckv_core.metrics.memory import trim
 from ckv_core.modeling.loaded import LoadedModel
 from ckv_core.modeling.rope import read_as_whole
-from ckv_core.scoring.value_norm import value_norm
-from ckv_core.scoring.window import full_window_attention, window_attention
+from ckv_core.modeling.rotary import LayerRotary
+from ckv_core.variants import VariantSpec
 
 KEPT_QUERIES = 128  # last queries kept in any case, so that a wider window can be scored later
 CHUNK = 1024  # tokens per forward pass: bounds activations and lets progress and cancel through
-KEPT_ORDERS = 8  # of entries by score; eight variants of one window and one pooling need three
-
-OrderKey = tuple[KnobValue, ...]
 
 
 @dataclass(slots=True)
@@ -30,7 +28,8 @@ class LayerStates:
     """What prefill leaves of one layer.
 
     Attributes:
-        keys, values: [kv_heads, prompt_len, head_dim or value_dim], keys after RoPE.
+        keys, values: [kv_heads, held, head_dim or value_dim], keys after RoPE: all entries of
+            the prompt, or of a sliding layer the last ones.
         queries: [query_heads, window, head_dim], the last queries after RoPE.
         scaling: factor of the logits.
     """
@@ -41,87 +40,84 @@ class LayerStates:
     scaling: float
 
 
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What variants ask of a prefill.
+
+    Attributes:
+        window: last queries.
+        observers: of different keys.
+    """
+
+    window: int = 0
+    observers: tuple[Observer, ...] = ()
+
+    @classmethod
+    def of(cls, specs: Iterable[VariantSpec]) -> "Needs":
+        """Of these variants together."""
+        specs = list(specs)
+        observers = {o.key: o for spec in specs for o in spec.observers}
+        return cls(max((spec.queries for spec in specs), default=0), tuple(observers.values()))
+
+
 @dataclass(slots=True)
 class Prefill:
-    """The processed prompt, and the scores and orders of its entries that variants share.
+    """The processed prompt: plain data, and a memo of what was computed from it.
 
     Attributes:
         layers: one per decoder layer.
         logits: [vocabulary] of the last token, float32.
+        observed: what each observer gathered, by its key; of evictable layers, by layer.
+        memo: statistics and orders that variants share.
     """
 
     loaded: LoadedModel
     layers: list[LayerStates]
     logits: Tensor
-    _scores: dict[tuple[str, int], Tensor] = field(default_factory=dict)  # by kind and layer
-    _rooms: dict[str, Tensor] = field(default_factory=dict)
-    _orders: OrderedDict[OrderKey, Tensor] = field(default_factory=OrderedDict)
+    observed: dict[Hashable, dict[int, Tensor]] = field(default_factory=dict)
+    memo: Memo = field(default_factory=Memo)
 
     @property
     def prompt_len(self) -> int:
         """Tokens processed."""
-        return self.layers[0].keys.shape[1]
+        return self._entries.shape[1]
 
     @property
-    def window(self) -> int:
-        """Last queries kept: the widest observation window that can be scored."""
-        return self.layers[0].queries.shape[1]
+    def device(self) -> torch.device:
+        """Where scores of all layers meet."""
+        return self._entries.device
+
+    @property
+    def _entries(self) -> Tensor:
+        return self.layers[self.loaded.info.evictable_layers[0]].keys
+
+    def lends(self, tokens: int) -> bool:
+        """Whether another prompt can go on after the first `tokens` of this one."""
+        return all(
+            window is None or tokens - (window - 1) >= self.prompt_len - states.keys.shape[1]
+            for window, states in zip(self.loaded.sliding_windows, self.layers, strict=True)
+        )
+
+    def serves(self, needs: Needs) -> bool:
+        """Whether it has the last queries and statistics that variants ask for."""
+        has_queries = self.layers[0].queries.shape[1] >= min(needs.window, self.prompt_len)
+        return has_queries and all(each.key in self.observed for each in needs.observers)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all tensors held; of scores also the room of layers that have none."""
+        """Bytes of all tensors held."""
         states = [t for layer in self.layers for t in (layer.keys, layer.values, layer.queries)]
-        scores = (self._rooms or self._scores).values()
-        tensors = (*states, *scores, *self._orders.values(), self.logits)
-        return sum(tensor.nbytes for tensor in tensors)
+        observed = [tensor for layers in self.observed.values() for tensor in layers.values()]
+        return sum(t.nbytes for t in (*states, *observed, self.logits)) + self.memo.nbytes
 
-    def window_attention(self, layer: int, window: int) -> Tensor:
-        """Mean attention of the last `window` queries, [query_heads, prompt_len - window]."""
-        kind = f"window {window}"
-        if (kind, layer) not in self._scores:
-            states = self.layers[layer]
-            attention = window_attention(states.queries[:, -window:], states.keys, states.scaling)
-            self._keep(kind, layer, attention)
-        return self._scores[kind, layer]
 
-    def full_window_attention(self, layer: int, window: int) -> Tensor:
-        """As `window_attention`, the window's own columns too, [query_heads, prompt_len]."""
-        kind = f"full window {window}"
-        if (kind, layer) not in self._scores:
-            states = self.layers[layer]
-            queries = states.queries[:, -window:]
-            attention = full_window_attention(queries, states.keys, states.scaling)
-            self._keep(kind, layer, attention)
-        return self._scores[kind, layer]
+def sliding_room(window: int) -> int:
+    """Entries that a sliding layer holds of a long prompt.
 
-    def value_norms(self, layer: int) -> Tensor:
-        """L1 norm of V W_O, [query_heads, prompt_len] float32."""
-        if ("norms", layer) not in self._scores:
-            projection = cast(nn.Linear, self.loaded.attentions[layer].o_proj)
-            norms = value_norm(self.layers[layer].values, projection.weight)
-            self._keep("norms", layer, norms)
-        return self._scores["norms", layer]
-
-    def order(self, key: OrderKey, sort: Callable[[], Tensor]) -> Tensor:
-        """The order of that key; `sort` makes it where it is not among the last KEPT_ORDERS."""
-        if key not in self._orders:
-            while len(self._orders) >= KEPT_ORDERS:
-                self._orders.popitem(last=False)
-            self._orders[key] = sort()
-        self._orders.move_to_end(key)
-        return self._orders[key]
-
-    def _keep(self, kind: str, layer: int, scores: Tensor) -> None:
-        """Keep one layer's scores; on the CPU those of all layers lie in one tensor.
-
-        A small tensor left behind by each layer, between large ones that come and go, would split
-        the C library's free memory until it has to ask for more.
-        """
-        if scores.device.type == "cpu":
-            if kind not in self._rooms:
-                self._rooms[kind] = scores.new_empty(len(self.layers), *scores.shape)
-            scores = self._rooms[kind][layer].copy_(scores)
-        self._scores[kind, layer] = scores
+    Decoding looks at the last window - 1. The others let a prompt that differs near its end, as
+    by another question, begin at the last border of chunks.
+    """
+    return window - 1 + CHUNK + 2 * KEPT_QUERIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +132,10 @@ class Prefix:
     source: Prefill
     tokens: int
 
+    def held(self, layer: int) -> int:
+        """Entries that the source holds of a layer."""
+        return self.source.layers[layer].keys.shape[1]
+
 
 class _PrefillContext:
     """Causal attention over all chunks so far; keeps keys, values and the last queries."""
@@ -144,15 +144,19 @@ class _PrefillContext:
         self,
         loaded: LoadedModel,
         prompt_len: int,
-        window: int,
+        needs: Needs,
         should_stop: Callable[[], bool],
         prefix: Prefix | None,
     ) -> None:
+        self._loaded = loaded
         self._windows = loaded.sliding_windows
         self._prompt_len = prompt_len
-        self._window = min(window, prompt_len)
+        self._window = min(max(needs.window, KEPT_QUERIES), prompt_len)
         self._should_stop = should_stop
         self._prefix = prefix
+        self._observers = needs.observers
+        self.observed: dict[Hashable, dict[int, Tensor]] = {o.key: {} for o in needs.observers}
+        self._first_held = [0] * loaded.info.layers  # position of the first entry ever held
         self.layers: list[LayerStates | None] = [None] * loaded.info.layers
         self.first = 0 if prefix is None else prefix.tokens
         self.start = self.first
@@ -165,24 +169,66 @@ class _PrefillContext:
         states = self.layers[layer] or self._allocate(layer, query, key, value)
         states.scaling = scaling
         end = self.start + query.shape[2]
+        held = min(self.start - self.first, self._window)
+        newest = query[0, :, -self._window :]  # of a long chunk all would be copied
+        recent = torch.cat([states.queries[:, :held], newest], dim=1)[:, -self._window :]
+        states.queries[:, : recent.shape[1]] = recent
+        if self._windows[layer] is not None:
+            return self._slide(layer, states, query, key[0], value[0])
         states.keys[:, self.start : end] = key[0]
         states.values[:, self.start : end] = value[0]
-        held = min(self.start - self.first, self._window)
-        recent = torch.cat([states.queries[:, :held], query[0]], dim=1)[:, -self._window :]
-        states.queries[:, : recent.shape[1]] = recent
-        window = self._windows[layer]
-        if window is None:
-            keys, values = states.keys[None, :, :end], states.values[None, :, :end]
-            return causal_attention(query, keys, values, scaling)
-        first = max(0, self.start - window + 1)  # earlier entries are seen by no new token
-        keys, values = states.keys[None, :, first:end], states.values[None, :, first:end]
-        mask = visible(self.start, end, first, end, window, query.device)
-        return sliding_attention(query, keys, values, mask, scaling)
+        seen = Chunk(
+            self.start,
+            query[0],
+            states.keys[:, :end],
+            states.values[:, :end],
+            scaling,
+            partial(LayerRotary, self._loaded, layer),
+        )
+        self._observe(layer, seen)
+        return causal_attention(query, seen.keys[None], seen.values[None], scaling)
+
+    def _observe(self, layer: int, seen: Chunk) -> None:
+        """Let the observers take in one chunk of an evictable layer."""
+        for observer in self._observers:
+            statistics = self.observed[observer.key]
+            if layer not in statistics:
+                heads = (seen.queries.shape[0], seen.keys.shape[0])
+                statistics[layer] = observer.begin(*heads, self._prompt_len, seen.keys)
+            observer.see(statistics[layer], seen)
+
+    def _slide(
+        self, layer: int, states: LayerStates, query: Tensor, key: Tensor, value: Tensor
+    ) -> Tensor:
+        """Attention of a sliding layer, which then holds the newest entries only."""
+        window, room = cast(int, self._windows[layer]), states.keys.shape[1]
+        held = min(self.start - self._first_held[layer], room)
+        keys = torch.cat([states.keys[:, :held], key], dim=1)
+        values = torch.cat([states.values[:, :held], value], dim=1)
+        seen = min(held, window - 1)  # earlier entries are seen by no new token
+        start, end = self.start, self.start + query.shape[2]
+        mask = visible(start, end, start - seen, end, window, query.device)
+        first = held - seen
+        out = sliding_attention(
+            query, keys[None, :, first:], values[None, :, first:], mask, states.scaling
+        )
+        newest = keys[:, -room:]
+        states.keys[:, : newest.shape[1]] = newest
+        states.values[:, : newest.shape[1]] = values[:, -room:]
+        return out
 
     def _allocate(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> LayerStates:
-        """Room for a layer; on the CPU for all layers, before activations come and go around it."""
-        made = range(len(self.layers)) if key.device.type == "cpu" else [layer]
-        heads, length = (len(made), key.shape[1]), self._prompt_len
+        """Room for a layer; on the CPU for all like it, before activations come and go around."""
+        window = self._windows[layer]
+        alike = [index for index, other in enumerate(self._windows) if other == window]
+        made = alike if key.device.type == "cpu" else [layer]
+        lent = 0  # position of the first entry that the prefix holds
+        if self._prefix is not None:
+            lent = self._prefix.source.prompt_len - self._prefix.held(layer)
+        room = self._prompt_len
+        if window is not None:
+            room -= max(lent, self._prompt_len - sliding_room(window), 0)
+        heads, length = (len(made), key.shape[1]), room
         keys = key.new_empty(*heads, length, key.shape[3])
         values = value.new_empty(*heads, length, value.shape[3])
         queries = query.new_empty(len(made), query.shape[1], self._window, query.shape[3])
@@ -190,8 +236,11 @@ class _PrefillContext:
             states = LayerStates(keys[at], values[at], queries[at], scaling=1.0)
             if self._prefix is not None:  # copied, so that either prefill may be dropped alone
                 source = self._prefix.source.layers[index]
-                states.keys[:, : self.first] = source.keys[:, : self.first]
-                states.values[:, : self.first] = source.values[:, : self.first]
+                taken = min(self.first - lent, room)
+                held = slice(self.first - lent - taken, self.first - lent)
+                states.keys[:, :taken] = source.keys[:, held]
+                states.values[:, :taken] = source.values[:, held]
+                self._first_held[index] = self.first - taken
             self.layers[index] = states
         return cast(LayerStates, self.layers[layer])
 
@@ -214,7 +263,7 @@ def visible(
 def prefill(
     loaded: LoadedModel,
     token_ids: list[int],
-    window: int,
+    needs: Needs,
     should_stop: Callable[[], bool],
     prefix: Prefix | None = None,
 ) -> Generator[Progress, None, Prefill]:
@@ -223,9 +272,10 @@ def prefill(
     Args:
         loaded: the model.
         token_ids: [prompt_len], at least one.
-        window: how many of the last queries to keep, at least.
+        needs: what to keep and to observe.
         should_stop: asked at every layer.
-        prefix: taken over instead of read; at least `window` tokens (and KEPT_QUERIES) follow it.
+        prefix: taken over instead of read; at least the needed window (and KEPT_QUERIES) follows
+            it. None with observers, which would not see it.
 
     Returns:
         The states that variants are selected from (the generator's return value).
@@ -233,8 +283,7 @@ def prefill(
     Raises:
         RunCancelledError: should_stop said so.
     """
-    window = max(window, KEPT_QUERIES)
-    context = _PrefillContext(loaded, len(token_ids), window, should_stop, prefix)
+    context = _PrefillContext(loaded, len(token_ids), needs, should_stop, prefix)
     ids = torch.tensor([token_ids], device=loaded.device)
     logits = ids.new_empty(0)
     for start in range(context.first, len(token_ids), CHUNK):
@@ -252,4 +301,4 @@ def prefill(
         yield Progress("prefill", end / len(token_ids), f"{end:,} of {len(token_ids):,} tokens")
     trim()
     layers = [states for states in context.layers if states is not None]
-    return Prefill(loaded, layers, logits)
+    return Prefill(loaded, layers, logits, context.observed)

@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from ckv_core.engine.prefill import CHUNK, KEPT_QUERIES, Prefill, Prefix
+from ckv_core.engine.prefill import CHUNK, KEPT_QUERIES, Needs, Prefill, Prefix
 from ckv_core.modeling.rope import length_dependent
 
 
@@ -14,24 +14,30 @@ class PrefillCache:
         self._max_bytes = max_bytes
         self._prefills: OrderedDict[tuple[int, ...], Prefill] = OrderedDict()
 
-    def get(self, token_ids: Sequence[int], window: int) -> Prefill | None:
-        """The prefill of exactly these tokens, if it is here with that many last queries."""
+    def get(self, token_ids: Sequence[int], needs: Needs) -> Prefill | None:
+        """The prefill of exactly these tokens, if it is here with all that is needed."""
         key = tuple(token_ids)
         found = self._prefills.get(key)
-        if found is None or found.window < min(window, len(key)):
+        if found is None or not found.serves(needs):
             return None
         self._prefills.move_to_end(key)
         return found
 
-    def prefix(self, token_ids: Sequence[int], window: int) -> Prefix | None:
+    def prefix(self, token_ids: Sequence[int], needs: Needs) -> Prefix | None:
         """The longest start of these tokens that is here, in whole chunks; None if there is none.
 
-        At least the last `window` tokens are left to be read, for of a prompt only the last
-        queries are kept. Nor is there one where the factors of RoPE depend on the whole length.
+        At least the needed window is left to be read, for of a prompt only the last queries are
+        kept. There is none for observers, which have to see all, where the factors of RoPE depend
+        on the whole length, nor one whose sliding layers have let go of what comes before its end.
         """
+        if needs.observers:
+            return None
         wanted = tuple(token_ids)
-        most = (len(wanted) - max(window, KEPT_QUERIES)) // CHUNK * CHUNK
-        found = {key: _shared(key, wanted[: max(most, 0)]) for key in self._prefills}
+        most = (len(wanted) - max(needs.window, KEPT_QUERIES)) // CHUNK * CHUNK
+        found = {
+            key: _lent(kept, _shared(key, wanted[: max(most, 0)]))
+            for key, kept in self._prefills.items()
+        }
         key = max(found, key=lambda each: found[each], default=())
         if not found.get(key) or length_dependent(self._prefills[key].loaded.model):
             return None
@@ -51,17 +57,25 @@ class PrefillCache:
         while self._prefills and self.nbytes > self._max_bytes:
             self._prefills.popitem(last=False)
 
-    def keep_only(self, token_ids: Sequence[int], window: int) -> None:
+    def keep_only(self, token_ids: Sequence[int], needs: Needs) -> None:
         """Drop all but what `get` has for these tokens."""
-        kept = self.get(token_ids, window)
+        kept = self.get(token_ids, needs)
         self._prefills.clear()
         if kept is not None:
             self._prefills[tuple(token_ids)] = kept
+
+    def clear(self) -> None:
+        """Drop all."""
+        self._prefills.clear()
 
     @property
     def nbytes(self) -> int:
         """Bytes that the kept prefills hold."""
         return sum(prefill.nbytes for prefill in self._prefills.values())
+
+
+def _lent(prefill: Prefill, tokens: int) -> int:
+    return tokens if tokens and prefill.lends(tokens) else 0
 
 
 def _shared(one: tuple[int, ...], other: tuple[int, ...]) -> int:

@@ -64,11 +64,17 @@ def _render(tokenizer: PreTrainedTokenizerBase, body: str) -> _Rendered:
         return _Rendered(body + "\n", 0, len(body), from_template=False)
 
     def fill(content: str) -> str:
-        return str(
-            tokenizer.apply_chat_template(
-                [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True
+        chat = [{"role": "user", "content": content}]
+        try:
+            return str(
+                tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
             )
-        )
+        except Exception as error:  # a template is a program of the model's, and may raise at will
+            said = (str(error).strip().splitlines() or [""])[0][:200]
+            raise ModelError(
+                f"The model's chat template failed ({type(error).__name__}: {said}); choose "
+                "another model."
+            ) from error
 
     prefix, _, suffix = fill(_PROBE).partition(_PROBE)
     text = fill(body)

@@ -4,25 +4,30 @@ from collections.abc import Sequence
 
 import torch
 
-from ckv_core.cache.ragged import RaggedLayer, retained_bytes
+from ckv_core.engine.decode import Part
+from ckv_core.engine.prefill import Prefill
+from ckv_core.engine.rows import PromptRows
 from ckv_core.engine.select import Selection
+from ckv_core.errors import EngineError
 from ckv_core.records import ModelInfo, Receipt, RetainedSet
 
 
-def receipt(
-    selection: Selection, model: ModelInfo, evictable: Sequence[RaggedLayer], row: int
-) -> Receipt:
+def receipt(selection: Selection, model: ModelInfo, rows: PromptRows, row: int) -> Receipt:
     """Entries and bytes of one variant.
 
     Args:
         selection: what it keeps.
         model: whose layers these are.
-        evictable: the caches of the evictable layers.
-        row: the variant's row in them.
+        rows: what all variants hold.
+        row: the variant's among them.
+
+    Raises:
+        EngineError: it keeps another number of entries than was asked for.
     """
-    prompt_len = evictable[0].keys.shape[1]
+    evictable = [rows.layers[layer] for layer in model.evictable_layers]
+    prompt_len = rows.prompt_len
     masks = [selection.keep_masks[layer] for layer in model.evictable_layers]
-    device = evictable[0].keys.device  # a layer may lie on another one
+    device = evictable[0].like[0].device  # a layer may lie on another one
     evicting = [mask.to(device) for mask in masks if mask is not None]
     whole = (len(masks) - len(evicting)) * model.kv_heads * prompt_len
     retained = whole + (int(torch.stack(evicting).sum()) if evicting else 0)
@@ -35,12 +40,17 @@ def receipt(
     requested = selection.requested_entries
     if requested is None:
         requested = len(evictable) * model.kv_heads * min(selection.budget, prompt_len)
+    if retained != requested:
+        raise EngineError(
+            f"A method kept {retained:,} entries where {requested:,} were asked for. This is a "
+            "fault of the app: please report it with the run's settings."
+        )
     return Receipt(
         budget_tokens=selection.budget,
         requested_entries=requested,
         retained_entries=retained,
-        cache_bytes=retained_bytes(evictable, row),
-        full_cache_bytes=sum(layer.keys.nbytes + layer.values.nbytes for layer in evictable),
+        cache_bytes=sum(rows.row_bytes(layer, row) for layer in model.evictable_layers),
+        full_cache_bytes=sum(layer.whole_bytes for layer in evictable),
         warnings=tuple(warnings),
     )
 
@@ -50,3 +60,20 @@ def retained_set(selection: Selection, model: ModelInfo, prompt_len: int) -> Ret
     everything = torch.ones(model.kv_heads, prompt_len, dtype=torch.bool)
     masks = [everything if mask is None else mask.cpu() for mask in selection.keep_masks]
     return RetainedSet.from_mask(torch.stack(masks).numpy())
+
+
+def held_bytes(
+    prefilled: Prefill, rows: PromptRows, parts: Sequence[Part], selections: Sequence[Selection]
+) -> int:
+    """Bytes of the tensors that a run holds when decoding begins.
+
+    Args:
+        prefilled: keys, values, last queries, and the scores and orders that are still there.
+        rows: what the rows keep of it.
+        parts: the same rows, with the room for what they generate where that is set aside.
+        selections: whose kept sets are there, bases included; some may be the same object.
+    """
+    masks = {id(mask): mask for each in selections for mask in each.keep_masks if mask is not None}
+    kept_sets = sum(mask.nbytes for mask in masks.values())
+    grown = sum(part.grown_bytes for part in parts)
+    return prefilled.nbytes + rows.own_bytes + grown + kept_sets

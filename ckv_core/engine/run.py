@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckv_core.config import CompareRequest
+from ckv_core.engine.prefill import Needs
 from ckv_core.metrics.timing import Stopwatch
 from ckv_core.modeling.loaded import LoadedModel
 from ckv_core.records import PromptInfo
@@ -23,7 +24,9 @@ class Run:
         follow_up_prompts: one per follow-up question, with the same compressed prompt.
         own_masks: what the last variants keep whose positions were given, each
             [layers, kv_heads, compressed_tokens].
+        measures_floor: whether to measure how far rounding alone moves its figures.
         prefix_tokens: first tokens of the prompt that were taken over from another's prefill.
+        memory: bytes that were found to be held, as of RunFinished; shared by the parts of a sweep.
     """
 
     request: CompareRequest
@@ -36,7 +39,9 @@ class Run:
     select_ms: list[float] = field(default_factory=list)
     follow_up_prompts: list[PromptInfo] = field(default_factory=list)
     own_masks: list[NDArray[np.bool_]] = field(default_factory=list)
+    measures_floor: bool = True
     prefix_tokens: int = 0
+    memory: dict[str, int] = field(default_factory=dict)
 
     @property
     def reference(self) -> int:
@@ -45,9 +50,9 @@ class Run:
         return names.index("full") if "full" in names else len(names)
 
     @property
-    def window(self) -> int:
-        """Last queries of the prompt that the prefill must have: the widest window."""
-        return max((spec.protected["window"] for spec in self.specs), default=0)
+    def needs(self) -> Needs:
+        """What the variants ask of the prefill."""
+        return Needs.of(self.specs)
 
     @property
     def rows(self) -> int:

@@ -1,10 +1,43 @@
-"""One step after another of a batch whose rows stop at different times."""
+"""Greedy choice of tokens, and a batch whose rows stop at different times."""
+
+import math
 
 import torch
 from torch import Tensor
 
 from ckv_core.engine.decode import Decoder
 from ckv_core.engine.generation import Generation
+from ckv_core.errors import EngineError
+
+
+def next_tokens(logits: Tensor) -> list[int]:
+    """The most likely token of every row, fetched together with the check that there is one.
+
+    Args:
+        logits: [rows, vocabulary].
+
+    Raises:
+        EngineError: a row's logits hold NaN or infinity, as after an overflow of half precision.
+    """
+    best, tokens = logits.max(-1)  # NaN wins over every number
+    # One tensor, so that the device is waited for once; float64 holds every token exactly.
+    values, ids = torch.stack([best.double(), tokens.double()]).tolist()
+    check_finite(values)
+    return [int(token) for token in ids]
+
+
+def check_finite(values: list[float]) -> None:
+    """Refuse numbers that can be no result.
+
+    Raises:
+        EngineError: one is NaN or infinite.
+    """
+    if not all(map(math.isfinite, values)):
+        raise EngineError(
+            "The model's output is not finite (NaN or infinity), so nothing of this run can be "
+            "right. With float16 choose bfloat16 or float32; with those, fetch the model's "
+            "weights anew."
+        )
 
 
 class RunningRows:
@@ -35,5 +68,5 @@ class RunningRows:
             device = self._decoder.loaded.device
             fed = torch.tensor([[self.tokens[row]] for row in self._rows], device=device)
             logits = self._decoder.feed(fed)
-        for row, token in zip(self._rows, logits.argmax(-1).tolist(), strict=True):
+        for row, token in zip(self._rows, next_tokens(logits), strict=True):
             self.tokens[row] = token

@@ -1,22 +1,16 @@
 """From one prefill to what each variant keeps: scores, budgets, selection."""
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from ckv_core.budgets.adaptive import adaptive_budgets
-from ckv_core.budgets.pyramid import pyramid_budgets
-from ckv_core.budgets.uniform import uniform_budgets
-from ckv_core.engine.orders import first_order, joint_order, order_keys, second_order
+from ckv_core.engine.candidates import PromptCandidates, order_keys
 from ckv_core.engine.prefill import Prefill
 from ckv_core.errors import RunCancelledError
 from ckv_core.records import ModelInfo
-from ckv_core.selection.critical import Ranking, first_stage
-from ckv_core.selection.head_alpha import critical_auto
-from ckv_core.selection.top_k import keep_first
 from ckv_core.variants import VariantSpec
 
 SLOTS_AT_ONCE = 2**18  # (layer, head, position) slots that are chosen from at a time
@@ -30,7 +24,7 @@ class Selection:
         budget: entries per KV head asked for, on average.
         keep_masks: per layer [kv_heads, prompt_len] bool; None where everything is kept.
         warnings: sentences for the receipt.
-        head_alphas: [evictable layers, kv_heads] float32 where each head has its own; else None.
+        arrays: what the selector chose besides, [evictable layers, kv_heads] float32, by name.
         elapsed_ms: what choosing took.
         requested_entries: of positions that were given; else budget x KV heads x layers.
     """
@@ -38,7 +32,7 @@ class Selection:
     budget: int
     keep_masks: tuple[Tensor | None, ...]
     warnings: tuple[str, ...]
-    head_alphas: Tensor | None = None
+    arrays: Mapping[str, Tensor] = field(default_factory=dict)
     elapsed_ms: float = 0.0
     requested_entries: int | None = None
 
@@ -55,7 +49,7 @@ def resolve_budget(spec: VariantSpec, model: ModelInfo, prompt_len: int, entry_b
     Raises:
         ConfigError: the budget is below the protected tokens.
     """
-    if spec.method.budget_rule == "all":
+    if not spec.method.evicts:
         return prompt_len
     bytes_per_token = entry_bytes * len(model.evictable_layers) * model.kv_heads
     budget = spec.budget.resolve(prompt_len, bytes_per_token)
@@ -105,70 +99,53 @@ def stage_one(spec: VariantSpec, prefill: Prefill, selection: Selection) -> list
     """What stage 1 alone keeps, always-kept entries included: N' of the paper.
 
     Args:
-        spec: any variant; of one without CriticalKV, or without a score, it is all that it keeps.
+        spec: any variant; of one whose selector has a single stage it is all that it keeps.
         prefill: the compressed prompt.
         selection: of this variant.
 
     Returns:
         Per layer [kv_heads, prompt_len] bool; None where everything is kept.
     """
-    if not spec.critical or spec.method.scorer == "none":
-        return list(selection.keep_masks)
-    sinks, window = spec.protected["sinks"], spec.protected["window"]
-    alphas = selection.head_alphas
     masks = list(selection.keep_masks)
+    if spec.method.scorer is None or all(mask is None for mask in masks):
+        return masks
+    candidates = PromptCandidates(spec, prefill, selection.budget)
     for place, layer in enumerate(prefill.loaded.info.evictable_layers):
         mask = masks[layer]
         if mask is None:
             continue
-        budgets = mask.sum(-1) - sinks - window
-        quotas = (
-            first_stage(budgets, float(spec.params["alpha"]))
-            if alphas is None
-            # 0.05 steps, told apart from what float32 makes of them
-            else budgets * (alphas[place].to(mask.device) * 20).round().long() // 20
-        )
-        stage = torch.ones_like(mask)
-        end = prefill.prompt_len - window
-        first = first_order(spec, prefill)[place].to(mask.device)
-        stage[:, sinks:end] = keep_first(first, quotas)
-        masks[layer] = stage
+        budgets = mask[:, candidates.columns].sum(-1)
+        first = spec.selector.stage_one(candidates, place, budgets, selection.arrays)
+        if first is not None:
+            stage = torch.ones_like(mask)
+            stage[:, candidates.columns] = first.to(mask.device)
+            masks[layer] = stage
     return masks
 
 
 def _choose(spec: VariantSpec, prefill: Prefill, budget: int) -> Selection:
+    """Captured -> scores -> head budgets -> what each head keeps."""
     info, prompt_len = prefill.loaded.info, prefill.prompt_len
     masks: list[Tensor | None] = [None] * info.layers
-    if budget >= prompt_len:
+    rule = spec.method.budget_rule
+    if rule is None or budget >= prompt_len:
         warnings = (
             f"The budget of {budget} tokens covers the whole compressed prompt of "
             f"{prompt_len} tokens: nothing was evicted.",
         )
-        return Selection(budget, tuple(masks), () if spec.method.budget_rule == "all" else warnings)
-    head_budgets = _head_budgets(spec, prefill, budget)
-    layers = len(info.evictable_layers)
-    shape, device = (layers, info.kv_heads, prompt_len), prefill.layers[0].keys.device
-    kept = torch.ones(shape, dtype=torch.bool, device=device)
-    scored = kept[..., spec.protected["sinks"] : prompt_len - spec.protected["window"]]
-    head_alphas = torch.empty(layers, info.kv_heads, device=device)
-    is_auto = spec.selector == "critical_auto"
-    at_once = 1 if is_auto else max(1, SLOTS_AT_ONCE // (info.kv_heads * prompt_len))
-    for start in range(0, layers, at_once):
-        part = slice(start, start + at_once)
-        if is_auto:
-            scored[start], head_alphas[start] = _keep_auto(spec, prefill, start, head_budgets)
-        else:
-            scored[part] = _keep(spec, prefill, part, head_budgets[part])
+        return Selection(budget, tuple(masks), warnings if spec.method.evicts else ())
+    candidates = PromptCandidates(spec, prefill, budget)
+    spare = candidates.spare
+    head_budgets = rule.head_budgets(candidates, spare, spec.params)
+    kept, arrays = _keep(spec, candidates, head_budgets, prefill)
     for place, layer in enumerate(info.evictable_layers):
         masks[layer] = kept[place].to(prefill.layers[layer].keys.device)
-    return Selection(
-        budget, tuple(masks), _nothing_chosen(spec, budget), head_alphas if is_auto else None
-    )
+    return Selection(budget, tuple(masks), _nothing_chosen(spec, budget, spare), arrays)
 
 
-def _nothing_chosen(spec: VariantSpec, budget: int) -> tuple[str, ...]:
+def _nothing_chosen(spec: VariantSpec, budget: int, spare: int) -> tuple[str, ...]:
     """A warning where the always-kept tokens use up the budget."""
-    if budget > sum(spec.protected.values()):
+    if spare > 0:
         return ()
     return (
         f"The budget of {budget} tokens holds only what is always kept ({spec.protected_text}): "
@@ -176,36 +153,19 @@ def _nothing_chosen(spec: VariantSpec, budget: int) -> tuple[str, ...]:
     )
 
 
-def _head_budgets(spec: VariantSpec, prefill: Prefill, budget: int) -> Tensor:
-    """Entries beyond the protected ones, [evictable layers, kv_heads] int64 on the CPU."""
-    layers, kv_heads = len(prefill.loaded.info.evictable_layers), prefill.loaded.info.kv_heads
-    protected = sum(spec.protected.values())
-    spare = budget - protected
-    if spec.method.budget_rule == "adaptive":
-        joint, safeguard = joint_order(spec, prefill), float(spec.params["safeguard"])
-        return adaptive_budgets(joint, kv_heads, spare, safeguard)
-    if spec.method.budget_rule == "pyramid":
-        evictable, beta = prefill.prompt_len - protected, float(spec.params["beta"])
-        return pyramid_budgets(layers, kv_heads, spare, evictable, beta)
-    return uniform_budgets(layers, kv_heads, spare)
-
-
-def _keep(spec: VariantSpec, prefill: Prefill, part: slice, head_budgets: Tensor) -> Tensor:
-    """What some evictable layers keep, [layers, kv_heads, evictable] bool."""
-    first = first_order(spec, prefill)[part]
-    if not spec.critical:
-        return keep_first(first, head_budgets)
-    quotas = first_stage(head_budgets, float(spec.params["alpha"]))
-    return Ranking(first, second_order(spec, prefill)[part]).keep(head_budgets, quotas)
-
-
-def _keep_auto(
-    spec: VariantSpec, prefill: Prefill, place: int, head_budgets: Tensor
-) -> tuple[Tensor, Tensor]:
-    """What one layer keeps under an alpha per head, and those alphas; see `critical_auto`."""
-    layer = prefill.loaded.info.evictable_layers[place]
-    attention = prefill.full_window_attention(layer, int(spec.params["window"]))
-    orders = (first_order(spec, prefill)[place], second_order(spec, prefill)[place])
-    ranking = Ranking(*(each.to(attention.device) for each in orders))
-    norms, sinks = prefill.value_norms(layer), spec.protected["sinks"]
-    return critical_auto(ranking, head_budgets[place], attention, norms, sinks)
+def _keep(
+    spec: VariantSpec, candidates: PromptCandidates, head_budgets: Tensor, prefill: Prefill
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """What is kept in the evictable layers, [layers, kv_heads, prompt_len] bool, and the arrays."""
+    layers, heads, prompt_len = candidates.layers, candidates.kv_heads, prefill.prompt_len
+    kept = torch.ones((layers, heads, prompt_len), dtype=torch.bool, device=prefill.device)
+    at_once = max(1, SLOTS_AT_ONCE // (heads * prompt_len))
+    at_once = 1 if spec.selector.one_layer else at_once
+    arrays: dict[str, list[Tensor]] = {}
+    for start in range(0, layers, at_once):
+        part = slice(start, min(start + at_once, layers))
+        chosen = spec.selector.keep(candidates, part, head_budgets[part])
+        kept[part, :, candidates.columns] = chosen.mask.to(kept.device)
+        for name, array in chosen.arrays.items():
+            arrays.setdefault(name, []).append(array.to(kept.device))
+    return kept, {name: torch.cat(parts) for name, parts in arrays.items()}

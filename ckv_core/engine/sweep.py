@@ -13,7 +13,7 @@ from ckv_core.engine.choose import VariantKey, choose, compact_rows, variant_key
 from ckv_core.engine.generate import generate
 from ckv_core.engine.prefill import Prefill
 from ckv_core.engine.run import Run
-from ckv_core.events import Generated, Progress, RunEvent, VariantMeasured
+from ckv_core.events import FloorMeasured, Generated, Progress, RunEvent, VariantMeasured
 from ckv_core.records import Float32Array
 
 GROUP_ROWS = 32
@@ -32,7 +32,8 @@ def sweep(run: Run, prefilled: Prefill) -> Iterator[RunEvent]:
     groups = [points[start : start + size] for start in range(0, len(points), size)]
     merged = _Merged(run)
     for number, group in enumerate(groups):
-        for event in _one_group(run, prefilled, group, measured):
+        part = replace(run, measures_floor=number == 0)
+        for event in _one_group(part, prefilled, group, measured):
             if isinstance(event, Progress):
                 share = (number + (event.fraction or 0.0)) / len(groups)
                 detail = f"group {number + 1} of {len(groups)}, {event.detail}"
@@ -53,8 +54,8 @@ def _one_group(
     )
     yield Progress("select", 0.0, f"{len(group)} points")
     selections, bases = choose(part, prefilled, measured)
-    layers = yield from compact_rows(part, prefilled, selections)
-    yield from generate(part, prefilled, layers, selections, bases)
+    rows = yield from compact_rows(part, prefilled, selections)
+    yield from generate(part, prefilled, rows, selections, bases)
 
 
 class _Merged:
@@ -72,6 +73,8 @@ class _Merged:
 
     def event(self, event: RunEvent, group: list[int]) -> RunEvent:
         """The same event with the sweep's own numbering of variants."""
+        if isinstance(event, FloorMeasured):
+            return event
         if isinstance(event, Generated):
             return self._generated(event, group)
         index = group[event.index]  # type: ignore[union-attr]  # all others are of a variant

@@ -1,6 +1,40 @@
 """All methods; importing this package registers them. Order here is the order on screen."""
+# ruff: noqa: I001 - in that order
 
-from ckv_core.methods import full, streaming_llm, snapkv, pyramidkv, adakv  # noqa: F401, I001 - display order
-from ckv_core.methods.base import METHODS, SELECTORS, Method, Selector
+import logging
+from importlib.metadata import entry_points
 
-__all__ = ["METHODS", "SELECTORS", "Method", "Selector"]
+from ckv_core.knobs import Knob
+import ckv_core.methods.full
+import ckv_core.methods.streaming_llm
+import ckv_core.methods.snapkv
+import ckv_core.methods.pyramidkv
+import ckv_core.methods.adakv
+import ckv_core.methods.cake
+import ckv_core.methods.defensivekv
+import ckv_core.methods.chunkkv
+import ckv_core.methods.observed_attention
+import ckv_core.methods.random
+import ckv_core.methods.knorm
+import ckv_core.methods.keydiff
+import ckv_core.methods.lagkv
+import ckv_core.methods.expected_attention
+import ckv_core.methods.tova
+import ckv_core.methods.h2o
+import ckv_core.methods.parts.compaction
+import ckv_core.methods.parts.int8  # noqa: F401 - each registers its own
+from ckv_core.methods.base import METHODS, POLICIES, SELECTORS, STORES, Method, all_knobs
+
+__all__ = ["KNOBS", "METHODS", "POLICIES", "SELECTORS", "SELECTOR_KNOBS", "STORES", "Method"]
+
+ENTRY_POINTS = "criticalkv.parts"  # what other packages register theirs under
+
+for point in entry_points(group=ENTRY_POINTS):
+    try:
+        point.load()
+    except Exception:  # another package's code; its methods are then unknown, ours go on
+        logging.getLogger(__name__).exception("The parts of %r cannot be loaded.", point.value)
+
+KNOBS: dict[str, Knob] = all_knobs()
+# Those that only a selector after a SPEC's '+' reads.
+SELECTOR_KNOBS = frozenset(knob.name for part in SELECTORS.values() for knob in part.knobs)

@@ -1,6 +1,8 @@
 """AdaKV: SnapKV's scores with budgets shared out among the KV heads of a layer by need."""
 
-from ckv_core.methods.base import METHODS, WINDOW_KNOBS, Method
+from ckv_core.methods.base import METHODS, Method
+from ckv_core.methods.parts.adaptive import ADAPTIVE
+from ckv_core.methods.parts.window import WINDOW_SCORER
 
 METHODS.register(
     Method(
@@ -8,8 +10,7 @@ METHODS.register(
         label="AdaKV",
         summary="SnapKV's scores; heads with spread-out attention get more of the layer's budget.",
         source="Feng et al. 2024, arXiv:2407.11550",
-        scorer="window",
-        budget_rule="adaptive",
-        knobs=(*WINDOW_KNOBS, "safeguard"),
+        scorer=WINDOW_SCORER,
+        budget_rule=ADAPTIVE,
     )
 )

@@ -1,6 +1,8 @@
 """PyramidKV: SnapKV's scores with budgets that fall from the lowest layer to the highest."""
 
-from ckv_core.methods.base import METHODS, WINDOW_KNOBS, Method
+from ckv_core.methods.base import METHODS, Method
+from ckv_core.methods.parts.pyramid import PYRAMID
+from ckv_core.methods.parts.window import WINDOW_SCORER
 
 METHODS.register(
     Method(
@@ -8,8 +10,7 @@ METHODS.register(
         label="PyramidKV",
         summary="SnapKV's scores; lower layers get more of the budget than higher ones.",
         source="Zhang et al. 2024, arXiv:2406.02069",
-        scorer="window",
-        budget_rule="pyramid",
-        knobs=(*WINDOW_KNOBS, "beta"),
+        scorer=WINDOW_SCORER,
+        budget_rule=PYRAMID,
     )
 )

@@ -1,6 +1,8 @@
 """SnapKV: entries that the last `window` prompt tokens attend to, the same count in every head."""
 
-from ckv_core.methods.base import METHODS, WINDOW_KNOBS, Method
+from ckv_core.methods.base import METHODS, Method
+from ckv_core.methods.parts.uniform import UNIFORM
+from ckv_core.methods.parts.window import WINDOW_SCORER
 
 METHODS.register(
     Method(
@@ -8,8 +10,7 @@ METHODS.register(
         label="SnapKV",
         summary="Keeps what the observation window attends to, smoothed; equal budget per head.",
         source="Li et al. 2024, arXiv:2404.14469",
-        scorer="window",
-        budget_rule="uniform",
-        knobs=WINDOW_KNOBS,
+        scorer=WINDOW_SCORER,
+        budget_rule=UNIFORM,
     )
 )

@@ -1,6 +1,8 @@
 """StreamingLLM: the first tokens (sinks) and the newest ones, the same set in every head."""
 
 from ckv_core.methods.base import METHODS, Method
+from ckv_core.methods.parts.position import POSITION
+from ckv_core.methods.parts.uniform import UNIFORM
 
 METHODS.register(
     Method(
@@ -8,8 +10,7 @@ METHODS.register(
         label="StreamingLLM",
         summary="Keeps the first `sinks` tokens and the newest ones; looks at positions only.",
         source="Xiao et al. 2023, arXiv:2309.17453",
-        scorer="position",
-        budget_rule="uniform",
-        knobs=("budget", "sinks"),
+        scorer=POSITION,
+        budget_rule=UNIFORM,
     )
 )

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from ckv_core.identity import Settings
 from ckv_core.knobs import Budget
-from ckv_core.metrics.intervals import Aggregate, Interval
+from ckv_core.metrics.aggregate import Aggregate
+from ckv_core.metrics.intervals import Interval
 
 # Budgets of different units share no axis. Unit of `Budget` -> what an axis says.
 BUDGET_UNITS = {

@@ -1,8 +1,8 @@
-"""Bootstrap intervals of means, one row or many at once. No torch."""
+"""Intervals: bootstrap of means, one row or many at once, and exact ones of shares. No torch."""
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import bootstrap
+from scipy.stats import binomtest, bootstrap
 
 CONFIDENCE = 0.95
 _RESAMPLES = 4999
@@ -37,3 +37,9 @@ def mean_ends(samples: Values) -> tuple[Values, Values]:
         ).confidence_interval
         low[varied], high[varied] = found.low, found.high
     return low, high
+
+
+def share_ends(count: int, n: int) -> tuple[float, float]:
+    """Ends of Clopper and Pearson's exact interval of a share: `count` of `n` said yes."""
+    found = binomtest(count, n).proportion_ci(CONFIDENCE, method="exact")
+    return float(found.low), float(found.high)

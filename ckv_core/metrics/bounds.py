@@ -28,7 +28,7 @@ def bounds(attention: Tensor, norms: Tensor, kept: Tensor, stage_one: Tensor) ->
 
     Returns:
         sigma_stage1, sigma_kept, value_mass, theta, theta_hat and theta_relaxed, each
-        [query_heads].
+        [query_heads]; theta is NaN where the kept mass underflows.
     """
     check_shape("attention", attention, "query_heads entries", {})
     kv_heads = kept.shape[0]
@@ -43,6 +43,8 @@ def bounds(attention: Tensor, norms: Tensor, kept: Tensor, stage_one: Tensor) ->
     sigma_kept, dropped, sigma, outside, _ = mass.unbind(-1)
     kept_value, dropped_value = valued[:, 0], valued[:, 1]
     theta = dropped_value + dropped / sigma_kept.clamp_min(tiny) * kept_value
+    # Attention too small for its type says nothing of what the kept entries would be weighted by.
+    theta = theta.masked_fill(sigma_kept < tiny, torch.nan)
     theta_hat = dropped_value + outside / sigma.clamp_min(tiny) * kept_value
     slack = (sigma - outside) / sigma.clamp_min(tiny) * above[:, 4]
     return {

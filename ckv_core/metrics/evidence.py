@@ -22,7 +22,7 @@ class Held:
         slots: all of them, in layers that may lose entries.
         whole: (layer, KV head) pairs that hold an occurrence without a gap.
         heads: all such pairs.
-        per_layer: [layers] share of the layer's slots held, averaged over the occurrences; NaN
+        per_layer: [layers] share of the layer's slots kept, averaged over the occurrences; NaN
             in layers that are not evictable.
         mean: of that over the evictable layers.
         chance_per_layer: [layers] what the layer's budget would hold of it by chance.

@@ -10,7 +10,7 @@ from ckv_core.errors import ConfigError
 from ckv_core.events import RunResult
 from ckv_core.identity import Identity, identify, told_apart
 from ckv_core.knobs import Budget
-from ckv_core.records import ModelInfo, VariantResult
+from ckv_core.records import ModelInfo, RoundingFloor, VariantResult
 from ckv_core.variants import spec_without
 
 _NAMED = 4  # SPECs in a sentence; of more it says how many
@@ -27,6 +27,7 @@ class JoinedVariant:
         place: of these settings among all, from 1 on; the full cache's is 0.
         prompts: numbers that tell them apart, the same for all variants.
         variants: one per prompt.
+        floors: of the run that each is from; None where it measured none.
     """
 
     identity: Identity
@@ -35,6 +36,7 @@ class JoinedVariant:
     place: int
     prompts: tuple[int, ...]
     variants: tuple[VariantResult, ...]
+    floors: tuple[RoundingFloor | None, ...]
 
     @property
     def budget(self) -> Budget | None:
@@ -82,14 +84,17 @@ def join(results: Sequence[RunResult]) -> Joined:
     _check_models(results)
     mixed = len({scenario for run in results if (scenario := _scenario(run))}) > 1
     found: dict[Identity, dict[int, VariantResult]] = {}
+    floors: dict[Identity, dict[int, RoundingFloor | None]] = {}
     prompts, repeats = _prompts(results), 0
     for run, prompt in zip(results, prompts, strict=True):
         # Means over both scenarios would be of neither.
         more = {"scenario": _scenario(run)} if mixed else {}
         for variant in run.variants:
-            on = found.setdefault(identify(variant, **more), {})
+            identity = identify(variant, **more)
+            on = found.setdefault(identity, {})
             repeats += prompt in on and variant.method != "full"
             on[prompt] = variant
+            floors.setdefault(identity, {})[prompt] = run.floor
     n = len(set(prompts))
     shared = [len(on) > 1 for on in found.values() if not _is_full([*on.values()])]
     if n > 1 and shared and not any(shared):
@@ -97,7 +102,7 @@ def join(results: Sequence[RunResult]) -> Joined:
             "The runs have no variant in common; run the same methods with the same budget, alpha "
             "and knobs on each prompt, in the same scenario."
         )
-    variants = _named(found)
+    variants = _named(found, floors)
     notes = [_repeats_note(repeats)] if repeats else []
     if mixed:
         notes.append("The runs mix the scenarios regular and context-only: a row each.")
@@ -141,7 +146,10 @@ def _check_models(results: Sequence[RunResult]) -> None:
         )
 
 
-def _named(found: dict[Identity, dict[int, VariantResult]]) -> list[JoinedVariant]:
+def _named(
+    found: dict[Identity, dict[int, VariantResult]],
+    floors: dict[Identity, dict[int, RoundingFloor | None]],
+) -> list[JoinedVariant]:
     specs = told_apart({each: next(iter(on.values())).spec for each, on in found.items()})
     full = {each.settings for each, on in found.items() if _is_full([*on.values()])}
     settings = dict.fromkeys(each.settings for each in found if each.settings not in full)
@@ -157,6 +165,7 @@ def _named(found: dict[Identity, dict[int, VariantResult]]) -> list[JoinedVarian
             place=places[each.settings],
             prompts=tuple(on),
             variants=tuple(on.values()),
+            floors=tuple(floors[each].values()),
         )
         for each, on in found.items()
     ]

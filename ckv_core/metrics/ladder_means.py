@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from ckv_core.errors import ConfigError
 from ckv_core.events import RunResult
 from ckv_core.ladder import Rung, RungResult, ladder_of
-from ckv_core.metrics.intervals import Interval, mean_interval
+from ckv_core.metrics.intervals import Interval, mean_interval, share_interval
 from ckv_core.metrics.joining import JoinedVariant
 from ckv_core.records import VariantResult
 from ckv_core.sweep_reading import mean_head_l1
@@ -79,6 +79,7 @@ def _ladders(variants: Sequence[JoinedVariant]) -> Iterator[tuple[RungResult, ..
 
 
 def _means(rung: Rung, pairs: Sequence[Pair]) -> RungMeans:
+    better = [own.better_heads for own, _ in pairs if own.better_heads is not None]
     return RungMeans(
         rung=rung,
         head_l1=mean_interval([own.head_l1 for own, _ in pairs]),
@@ -87,7 +88,7 @@ def _means(rung: Rung, pairs: Sequence[Pair]) -> RungMeans:
         final_of_base=_mean(
             [o.final_hidden_l1 / b.final_hidden_l1 for o, b in pairs if b.final_hidden_l1]
         ),
-        better_heads=_mean([o.better_heads for o, _ in pairs if o.better_heads is not None]),
+        better_heads=share_interval(better) if better else None,
         n=len(pairs),
     )
 

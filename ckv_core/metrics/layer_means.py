@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from ckv_core.identity import Identity
-from ckv_core.methods.base import CRITICAL_KNOBS
+from ckv_core.methods import SELECTOR_KNOBS
 from ckv_core.metrics.bootstrap import mean_ends
 from ckv_core.metrics.intervals import MIN_PROMPTS, Interval
 from ckv_core.metrics.joining import JoinedVariant
@@ -42,7 +42,7 @@ def base_identity(identity: Identity) -> Identity | None:
     settings = identity.settings
     if not settings.critical:
         return None
-    knobs = tuple(pair for pair in settings.knobs if pair[0] not in CRITICAL_KNOBS)
+    knobs = tuple(pair for pair in settings.knobs if pair[0] not in SELECTOR_KNOBS)
     name = settings.name.partition("+")[0].strip()
     return replace(identity, settings=replace(settings, name=name, critical=False, knobs=knobs))
 

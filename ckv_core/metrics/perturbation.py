@@ -34,7 +34,7 @@ def head_l1(
     """
     kv_heads, _, value_dim = values.shape
     query_heads = query.shape[0]
-    attention = decode_attention(query, keys, scaling).view(kv_heads, -1, keys.shape[1])
+    attention = log_attention(query, keys, scaling).view(kv_heads, -1, keys.shape[1])
     # A head moves by sum_i (A_i - A'_i) V_i: one product per variant, no [entries, hidden] tensor.
     weight = output_weight.float().view(-1, query_heads, value_dim)
     result = []
@@ -44,8 +44,8 @@ def head_l1(
     return torch.stack(result) if result else query.new_empty(0, query_heads, dtype=torch.float32)
 
 
-def decode_attention(query: Tensor, keys: Tensor, scaling: float) -> Tensor:
-    """Attention probabilities of one decoding query.
+def log_attention(query: Tensor, keys: Tensor, scaling: float) -> Tensor:
+    """Logarithm of one decoding query's attention, which has no smallest number to fall below.
 
     Args:
         query: [query_heads, head_dim], after RoPE.
@@ -57,22 +57,24 @@ def decode_attention(query: Tensor, keys: Tensor, scaling: float) -> Tensor:
     """
     check_shape("query", query, "query_heads head_dim", {})
     grouped = query.float().view(keys.shape[0], -1, query.shape[1])
-    return ((grouped @ keys.float().transpose(1, 2)) * scaling).softmax(-1).flatten(0, 1)
+    return ((grouped @ keys.float().transpose(1, 2)) * scaling).log_softmax(-1).flatten(0, 1)
 
 
-def moved_heads(attention: Tensor, values: Tensor, keep_mask: Tensor) -> Tensor:
+def moved_heads(log_attention: Tensor, values: Tensor, keep_mask: Tensor) -> Tensor:
     """How eviction moves each head's output before W_O: sum_i (A_i - A'_i) V_i.
 
+    A' is the softmax over the kept entries, defined however little attention they have.
+
     Args:
-        attention: [kv_heads, group_size, entries] float32.
+        log_attention: [kv_heads, group_size, entries] float32.
         values: [kv_heads, entries, value_dim].
-        keep_mask: [kv_heads, entries] bool.
+        keep_mask: [kv_heads, entries] bool, no row empty.
 
     Returns:
         [query_heads, value_dim] float32.
     """
-    kept = attention * keep_mask[:, None]
-    difference = attention - kept / kept.sum(-1, keepdim=True)
+    kept = log_attention.masked_fill(~keep_mask[:, None], -torch.inf).softmax(-1)
+    difference = log_attention.exp() - kept
     return (difference @ values.float()).flatten(0, 1)
 
 

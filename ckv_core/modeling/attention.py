@@ -8,7 +8,6 @@ from typing import Any, Protocol, cast
 
 from torch import Tensor, nn
 from transformers import AttentionInterface
-from transformers.masking_utils import AttentionMaskInterface
 
 from ckv_core.errors import ModelError
 
@@ -75,9 +74,6 @@ def context_attention(
     return output.transpose(1, 2).contiguous(), None
 
 
-def _no_mask(*_args: object, **_keywords: object) -> None:
-    """The context owns causality and row lengths, so transformers builds no mask."""
-
-
+# No mask function goes with it: under a name without one transformers builds no mask at all. With
+# one, even one that returns nothing, it first looks for packed sequences, and waits for the device.
 AttentionInterface.register(ATTENTION_NAME, context_attention)
-AttentionMaskInterface.register(ATTENTION_NAME, _no_mask)

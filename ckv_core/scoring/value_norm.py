@@ -5,8 +5,6 @@ from torch import Tensor
 
 from ckv_core.shapes import check_shape
 
-_BLOCK = 4096
-
 
 def value_norm(values: Tensor, output_weight: Tensor) -> Tensor:
     """L1 norm of each value row through its query head's slice of W_O (CriticalKV, eq. 8).
@@ -22,15 +20,22 @@ def value_norm(values: Tensor, output_weight: Tensor) -> Tensor:
     """
     check_shape("values", values, "kv_heads prompt_len value_dim", {})
     kv_heads, prompt_len, value_dim = values.shape
-    query_heads = output_weight.shape[1] // value_dim
-    group_size = query_heads // kv_heads
-    per_head = output_weight.view(-1, query_heads, value_dim)
-    norms = torch.empty(query_heads, prompt_len, dtype=torch.float32, device=values.device)
-    for head in range(query_heads):
-        weight = per_head[:, head].T.to(values.dtype)
-        for start in range(0, prompt_len, _BLOCK):
-            block = values[head // group_size, start : start + _BLOCK]
-            norms[head, start : start + _BLOCK] = torch.linalg.vector_norm(
-                block @ weight, ord=1, dim=-1, dtype=torch.float32
+    hidden, width = output_weight.shape
+    group_size = width // value_dim // kv_heads
+    # [kv_heads, value_dim, group_size * hidden]: one product for all query heads of a KV head.
+    weight = output_weight.view(hidden, kv_heads, group_size, value_dim).permute(1, 3, 2, 0)
+    weight = weight.flatten(2).to(values.dtype)
+    norms = torch.empty(kv_heads, prompt_len, group_size, dtype=torch.float32, device=values.device)
+    positions = max(1, block_rows(on_cuda=values.is_cuda) // group_size)
+    for head in range(kv_heads):
+        for start in range(0, prompt_len, positions):
+            block = values[head, start : start + positions] @ weight[head]
+            norms[head, start : start + positions] = torch.linalg.vector_norm(
+                block.view(-1, group_size, hidden), ord=1, dim=-1, dtype=torch.float32
             )
-    return norms
+    return norms.transpose(1, 2).flatten(0, 1)
+
+
+def block_rows(*, on_cuda: bool) -> int:
+    """Rows of V W_O that exist at a time: few for a CPU's cache, many for a GPU's launches."""
+    return 16_384 if on_cuda else 1_024

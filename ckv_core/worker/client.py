@@ -1,45 +1,48 @@
-"""The app's side of the worker: a queue, cancel, restart after a crash. Imports no torch."""
+"""The app's side of the worker: one task at a time, deadlines, restart after a loss. No torch."""
 
 import logging
 import queue
 import threading
 import time
-import uuid
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 
 from ckv_core.config import CompareRequest
+from ckv_core.worker.counting import COUNT_RUNNER, TokenCounter
+from ckv_core.worker.fair_queue import FairQueue
 from ckv_core.worker.messages import (
     Cancel,
-    CountTokens,
     Job,
     JobCancelled,
     JobDone,
     JobEvent,
     JobFailed,
     ModelStatus,
+    Ping,
+    Pong,
     Reply,
     TokensCounted,
     Warm,
+    Within,
+    WorkerReady,
 )
-from ckv_core.worker.process import ENGINE_RUNNER, WorkerProcess
+from ckv_core.worker.process import ENGINE_RUNNER, WorkerProcess, worker_main
+from ckv_core.worker.task import RESTARTS, Task
+from ckv_core.worker.warms import Warms
 
 LOGGER = logging.getLogger(__name__)
 FIRST_BACKOFF_S = 0.25
 MAX_BACKOFF_S = 30.0
-RESTARTS = "A new worker starts by itself."
-AGAIN = "Run it again; if that repeats, with a shorter context."
-DID_NOT_STOP = "the worker process was ended because its run did not stop on request"
+START_S = 300.0  # importing the engine, on a slow disk
 
 
 class WorkerClient:
-    """Keeps one worker alive and hands it one job at a time.
+    """Keeps one worker alive and hands it one task at a time: a job, else a model to warm up.
 
-    The queue is here, so a crash loses the running job only. All state belongs to one thread,
-    which takes steps from an inbox; public methods only post such steps and never block,
-    but for `count_tokens` and `close`.
+    The queue is here, so a lost worker loses the running task only. All state but the queue
+    belongs to one thread, which takes steps from an inbox; public methods only post such steps
+    and never block, but for `count_tokens`, `is_ready` and `close`.
     """
 
     def __init__(
@@ -47,7 +50,9 @@ class WorkerClient:
         on_reply: Callable[[Reply], None],
         *,
         runner: str = ENGINE_RUNNER,
+        counter: str = COUNT_RUNNER,
         cancel_grace_s: float = 10.0,
+        run_limit_s: float | None = None,
     ) -> None:
         """Prepare; `start` starts.
 
@@ -56,24 +61,28 @@ class WorkerClient:
                 time, in the client's thread. Every submitted job ends with exactly one of
                 Done, Failed and Cancelled.
             runner: `module:attribute` of the engine, imported in the worker only.
-            cancel_grace_s: a running job that has not stopped by then costs the worker its life.
+            counter: the same of what counts tokens, in a process of its own.
+            cancel_grace_s: a task that has not stopped by then costs the worker its life.
+            run_limit_s: from a job's first event on; None for no limit.
         """
         self._on_reply = on_reply
         self._runner = runner
         self._cancel_grace_s = cancel_grace_s
+        self._run_limit_s = run_limit_s
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="worker-client", daemon=True)
-        self._queue: deque[Job] = deque()
-        self._running: Job | None = None
-        self._kill_at: float | None = None
-        self._cancelling = False
+        self._queue = FairQueue()
+        self._warms = Warms()
+        self._task: Task | None = None
         self._worker: WorkerProcess | None = None
+        self._is_ready = False
         self._start_at = 0.0
+        self._started_by = 0.0
         self._failed_starts = 0
-        self._warm: Warm | None = None
-        self._status: ModelStatus | None = None
-        self._counts: dict[str, tuple[CountTokens, Future[TokensCounted]]] = {}
+        self._loaded: dict[str, ModelStatus] = {}
+        self._pings: list[Future[bool]] = []
         self._closed = False
+        self._counter = TokenCounter(counter)
 
     # --- public, any thread -------------------------------------------------------------------
 
@@ -87,40 +96,54 @@ class WorkerClient:
         worker = self._worker
         return worker.pid if worker else None
 
+    def is_ready(self, timeout_s: float = 2.0) -> bool:
+        """Whether a job would start, once those ahead of it are over: the worker answers."""
+        answer: Future[bool] = Future()
+        self._inbox.put(partial(self._ping, answer))
+        try:
+            return answer.result(timeout_s)
+        except TimeoutError:
+            return False
+
     def submit(self, job: Job) -> None:
-        """Queue a job."""
-        self._inbox.put(partial(self._enqueue, job))
+        """Queue a job; users take turns."""
+        self._queue.put(job)
+        self._inbox.put(self._dispatch)
+
+    def order(self) -> tuple[str, ...]:
+        """Ids of the job that runs, if one does, and of the waiting ones as they will run."""
+        return self._queue.order()
 
     def cancel(self, job_id: str) -> None:
         """Remove a queued job, stop a running one; nothing if it is over."""
         self._inbox.put(partial(self._cancel, job_id))
 
     def warm(self, model: str, device: str = "auto", dtype: str = "auto") -> None:
-        """Load a model ahead of its first run; ModelStatus replies tell how it goes."""
-        self._inbox.put(partial(self._send_warm, Warm(model, device, dtype)))
+        """Load a model ahead of its first run; ModelStatus replies tell how it goes.
+
+        Runs come first: a warm-up waits for them, and stops for one of another model.
+        """
+        self._inbox.put(partial(self._add_warm, Warm(model, device, dtype)))
+
+    def cancel_warm(self, model: str) -> None:
+        """Stop loading a model ahead; a run that loads it goes on."""
+        self._inbox.put(partial(self._cancel_warm, model))
 
     def count_tokens(self, request: CompareRequest, timeout_s: float = 30.0) -> TokensCounted:
-        """Tokenise in the worker; waits for the answer. Failure is in the answer's `error`."""
-        query = CountTokens(uuid.uuid4().hex, request)
-        answer: Future[TokensCounted] = Future()
-        self._inbox.put(partial(self._ask, query, answer))
-        try:
-            return answer.result(timeout_s)
-        except TimeoutError:
-            self._inbox.put(partial(self._forget, query.query_id))
-            sentence = f"Counting took longer than {timeout_s:g} s; the run will count again."
-            return TokensCounted(query.query_id, 0, 0, 0, sentence)
+        """Tokenise in a process of its own; waits. Failure is in the answer's `error`."""
+        return self._counter.count(request, timeout_s)
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Cancel all jobs and end the worker; returns within the time, leaves no process."""
         deadline = time.monotonic() + timeout_s
+        self._counter.close()
         self._inbox.put(partial(self._shut_down, timeout_s / 2))
         if self._thread.ident is not None:
             self._thread.join(max(0.1, deadline - time.monotonic()))
         if self._worker is not None:  # the thread is stuck in on_reply
             self._worker.kill()
 
-    # --- the client's own thread ------------------------------------------------------------------
+    # --- the client's own thread --------------------------------------------------------------
 
     def _run(self) -> None:
         while not self._closed:
@@ -135,145 +158,191 @@ class WorkerClient:
                 LOGGER.exception("A step of the worker client failed.")
 
     def _until_deadline(self) -> float | None:
-        times = [] if self._kill_at is None else [self._kill_at]
         if self._worker is None:
-            times.append(self._start_at)
-        return max(0.0, min(times) - time.monotonic()) if times else None
+            at: float | None = self._start_at
+        elif not self._is_ready:
+            at = self._started_by
+        else:
+            at = self._task.next_deadline() if self._task else None
+        return None if at is None else max(0.0, at - time.monotonic())
 
     def _meet_deadlines(self) -> None:
         now = time.monotonic()
         if self._worker is None:
             if now >= self._start_at:
                 self._start_worker()
-        elif self._kill_at is not None and now >= self._kill_at:
-            LOGGER.warning("The job did not stop on request; ending its worker.")
-            self._kill_at = None
-            self._worker.kill()
+        elif not self._is_ready:
+            if now >= self._started_by:
+                LOGGER.warning("The worker did not start in time; ending it.")
+                self._started_by = now + START_S
+                self._worker.kill()
+        elif self._task is not None:
+            if self._task.must_die(now):
+                LOGGER.warning("A task neither went on nor stopped; ending its worker.")
+                self._worker.kill()
+            elif self._task.is_over_limit(now):
+                self._stop(self._task.over_limit())
 
     def _start_worker(self) -> None:
+        self._started_by = time.monotonic() + START_S
         try:
             self._worker = WorkerProcess(
-                self._runner,
+                partial(worker_main, runner=self._runner),
                 lambda worker, reply: self._inbox.put(partial(self._take, worker, reply)),
                 lambda worker: self._inbox.put(partial(self._replace, worker)),
             )
         except Exception as error:  # no process, no thread, no memory: try again later
             LOGGER.exception("The worker process could not be started.")
-            self._running = self._queue.popleft() if self._queue else None
             self._after_loss(f"the worker process could not be started ({error})", worked=False)
-            return
-        if self._warm is not None:
-            self._worker.send(self._warm)
-        for query, _ in self._counts.values():
-            self._worker.send(query)
-        self._dispatch()
 
     def _dispatch(self) -> None:
-        if self._worker is not None and self._running is None and self._queue:
-            self._running = self._queue.popleft()
-            self._worker.send(self._running)
+        """Hand over what comes next; a warm-up makes room for another model's run."""
+        if self._worker is None or not self._is_ready:
+            return
+        if self._task is None:
+            command = self._queue.take() or self._warms.take()
+            if command is not None:
+                self._task = Task(command, self._run_limit_s)
+                self._worker.send(command)
+        elif isinstance(self._task.command, Warm):
+            first = self._queue.first()
+            if first is not None and not self._task.loads_for(first.request):
+                self._stop("")
 
-    def _enqueue(self, job: Job) -> None:
-        self._queue.append(job)
-        self._dispatch()
+    def _stop(self, reason: str) -> None:
+        """Ask the running task to stop; it ends with this reason, or as cancelled without one."""
+        if self._task is not None and self._worker is not None and not self._task.is_stopping:
+            self._task.stop(reason, self._cancel_grace_s)
+            self._worker.send(Cancel(self._task.command.job_id))
 
     def _cancel(self, job_id: str) -> None:
-        if self._running is not None and self._running.job_id == job_id:
-            if not self._cancelling and self._worker is not None:
-                self._cancelling = True
-                self._kill_at = time.monotonic() + self._cancel_grace_s
-                self._worker.send(Cancel(job_id))
+        if self._queue.remove(job_id):
+            self._report(JobCancelled(job_id))
+            self._dispatch()
+        elif self._task is not None and self._task.command.job_id == job_id:
+            self._stop("")
+
+    def _add_warm(self, warm: Warm) -> None:
+        told = self._warms.add(warm)
+        if told is not None:
+            self._report(told)
+        self._dispatch()
+
+    def _cancel_warm(self, model: str) -> None:
+        if self._warms.remove(model):
+            self._report(ModelStatus(model, False, f"Loading {model} was cancelled."))
+        command = self._task.command if self._task else None
+        if isinstance(command, Warm) and command.model == model:
+            self._stop("")
+
+    def _ping(self, answer: Future[bool]) -> None:
+        if self._worker is None or not self._is_ready:
+            answer.set_result(False)
             return
-        for job in self._queue:
-            if job.job_id == job_id:
-                self._queue.remove(job)
-                self._report(JobCancelled(job_id))
-                return
+        self._pings.append(answer)
+        self._worker.send(Ping())
 
-    def _send_warm(self, warm: Warm) -> None:
-        self._warm = warm
-        if self._worker is not None:
-            self._worker.send(warm)
-
-    def _ask(self, query: CountTokens, answer: Future[TokensCounted]) -> None:
-        self._counts[query.query_id] = (query, answer)
-        if self._worker is not None:
-            self._worker.send(query)
-
-    def _forget(self, query_id: str) -> None:
-        self._counts.pop(query_id, None)
+    def _answer_pings(self, *, alive: bool) -> None:
+        for answer in self._pings:
+            answer.set_result(alive)
+        self._pings.clear()
 
     def _take(self, worker: WorkerProcess, reply: Reply) -> None:
-        """One reply of the worker; what a replaced worker or an ended job still says is dropped."""
+        """One reply of the worker; what a replaced one or an ended task still says is dropped."""
         if worker is not self._worker:
             return
         self._failed_starts = 0
         match reply:
-            case TokensCounted():
-                _, answer = self._counts.pop(reply.query_id, (None, None))
-                if answer is not None:
-                    answer.set_result(reply)
+            case WorkerReady():
+                self._is_ready = True
+                self._dispatch()
+            case Pong():
+                self._answer_pings(alive=True)
             case ModelStatus():
-                self._warm, self._status = None, reply
-                self._report(reply)
-            case JobEvent():
-                if self._running is not None and self._running.job_id == reply.job_id:
-                    self._report(reply)
-            case JobDone() | JobFailed() | JobCancelled():
-                if self._running is not None and self._running.job_id == reply.job_id:
-                    self._end_job(reply)
+                self._take_status(reply)
+            case Within() | JobEvent() | JobDone() | JobFailed() | JobCancelled():
+                if self._task is not None and self._task.command.job_id == reply.job_id:
+                    self._take_of_task(self._task, reply)
 
-    def _end_job(self, reply: Reply) -> None:
-        self._running, self._kill_at, self._cancelling = None, None, False
-        self._report(reply)
-        self._dispatch()
+    def _take_status(self, status: ModelStatus) -> None:
+        self._loaded.pop(status.model, None)
+        if status.ready:
+            self._loaded[status.model] = status
+        self._report(status)
+
+    def _take_of_task(
+        self, task: Task, reply: Within | JobEvent | JobDone | JobFailed | JobCancelled
+    ) -> None:
+        if isinstance(reply, Within):
+            task.goes_on(reply)
+        elif isinstance(reply, JobEvent):
+            task.has_begun()
+            self._report(reply)
+        else:
+            self._end_task(task.end(reply))
+            self._dispatch()
+
+    def _end_task(self, end: JobDone | JobFailed | JobCancelled) -> None:
+        task, self._task = self._task, None
+        if task is not None and isinstance(task.command, Job):
+            self._queue.done()
+            self._report(end)
 
     def _replace(self, worker: WorkerProcess) -> None:
-        """The worker is gone: end its job, start the next one."""
-        if worker is not self._worker:
-            return
-        self._worker = None
-        reason = DID_NOT_STOP if self._cancelling else worker.exit_reason()
-        self._after_loss(reason, worked=worker.has_replied)
+        """The worker is gone: end its task, start the next one."""
+        if worker is self._worker:
+            self._worker = None
+            LOGGER.warning("Worker lost: %s.", worker.exit_reason())
+            self._after_loss(worker.exit_reason(), worked=worker.has_replied)
 
     def _after_loss(self, reason: str, *, worked: bool) -> None:
-        LOGGER.warning("Worker lost: %s.", reason)
+        self._is_ready = False
+        self._answer_pings(alive=False)
         self._failed_starts = 0 if worked else self._failed_starts + 1
         wait_s = 0.0
         if self._failed_starts:
             wait_s = min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2 ** (self._failed_starts - 1))
+            self._take_what_cannot_start()
         self._start_at = time.monotonic() + wait_s
-        sentence = f"{reason[0].upper()}{reason[1:]}. {RESTARTS}"
-        self._fail_counts(sentence)
-        if self._status is not None and not self._status.failed:
-            self._status = ModelStatus(
-                self._status.model, False, sentence, failed=not self._status.ready
-            )
-            self._report(self._status)
-        if self._running is not None:
-            job_id = self._running.job_id
-            cancelled = JobCancelled(job_id) if self._cancelling else None
-            self._end_job(cancelled or JobFailed(job_id, f"{sentence} {AGAIN}"))
+        for status in list(self._loaded.values()):
+            self._report(ModelStatus(status.model, False, _sentence(reason)))
+        self._loaded.clear()
+        if self._task is not None:
+            # Of this nothing goes to others: it may name what somebody else wanted to load.
+            self._end_lost(self._task, _sentence(self._task.reason_of_loss(reason)))
 
-    def _fail_counts(self, sentence: str) -> None:
-        for query, answer in self._counts.values():
-            answer.set_result(TokensCounted(query.query_id, 0, 0, 0, sentence))
-        self._counts.clear()
+    def _take_what_cannot_start(self) -> None:
+        """A worker that cannot start fails the first job; else it would wait for ever."""
+        if self._task is None and (job := self._queue.take()) is not None:
+            self._task = Task(job, None)
+
+    def _end_lost(self, task: Task, sentence: str) -> None:
+        command = task.command
+        if isinstance(command, Warm) or not task.has_loaded:
+            failed = not task.is_cancelled
+            model = command.model if isinstance(command, Warm) else command.request.model
+            self._report(ModelStatus(model, False, sentence, failed=failed))
+            if task.is_hung:
+                self._warms.refuse(model, sentence)
+        self._end_task(task.lost(sentence))
 
     def _shut_down(self, timeout_s: float) -> None:
         self._closed = True
         worker, self._worker = self._worker, None
         if worker is not None:
             worker.stop(timeout_s)
-        self._fail_counts("The app is closing.")
-        for job in [self._running, *self._queue]:
-            if job is not None:
-                self._report(JobCancelled(job.job_id))
-        self._queue.clear()
-        self._running = None
+        self._answer_pings(alive=False)
+        if self._task is not None:
+            self._end_task(JobCancelled(self._task.command.job_id))
+        while (job := self._queue.take()) is not None:
+            self._report(JobCancelled(job.job_id))
 
     def _report(self, reply: Reply) -> None:
         try:
             self._on_reply(reply)
         except Exception:
             LOGGER.exception("A reply of the worker could not be taken in.")
+
+
+def _sentence(reason: str) -> str:
+    return f"{reason[0].upper()}{reason[1:]}. {RESTARTS}"

@@ -10,31 +10,43 @@ from ckv_core.events import RunEvent
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Run this comparison; `job_id` marks every event that comes back."""
+    """Run this comparison.
+
+    Attributes:
+        job_id: marks every event that comes back.
+        owner: the user whose turn it takes; None where nobody logs in.
+    """
 
     job_id: str
     request: CompareRequest
+    owner: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Stop that job at its next step."""
+    """Stop that job, or that warm-up, at its next step."""
 
     job_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Warm:
-    """Load this model now, so that the first run need not wait."""
+    """Load this model now, so that the first run need not wait; it ends as a job does."""
 
     model: str
     device: str = "auto"
     dtype: str = "auto"
+    job_id: str = "warm"
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """Answer with Pong, whatever runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class CountTokens:
-    """Tokenise without running; answered even while a job runs."""
+    """Tokenise without running; for the process that counts."""
 
     query_id: str
     request: CompareRequest
@@ -45,9 +57,34 @@ class Shutdown:
     """Cancel what runs and exit."""
 
 
-Command = Job | Cancel | Warm | CountTokens | Shutdown
+Command = Job | Cancel | Warm | Ping | CountTokens | Shutdown
 
 # --- from the worker --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReady:
+    """The engine is imported; jobs are taken from now on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pong:
+    """Answer to Ping."""
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """What a job, a warm-up or a count is at. Over its time it hangs, and its process is ended.
+
+    Attributes:
+        job_id: of the job or warm-up, or the query.
+        what: as a sentence's beginning, e.g. `Reading the config of X`.
+        limit_s: until the next message of this kind; None for no limit.
+    """
+
+    job_id: str
+    what: str
+    limit_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +119,21 @@ class JobCancelled:
 
 @dataclass(frozen=True, slots=True)
 class ModelStatus:
-    """What the worker is doing about a model outside of a job.
+    """What the worker is doing about a model.
 
     Attributes:
         ready: True once the model can run.
         message: one line for the reader; an error sentence if `failed`.
+        loading: more will come; `WorkerClient.cancel_warm` stops a load that no run asked for.
+        fraction: how much of a download or of the weights there is, 0 to 1; None where unknown.
     """
 
     model: str
     ready: bool
     message: str
     failed: bool = False
+    loading: bool = False
+    fraction: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,4 +147,14 @@ class TokensCounted:
     error: str = ""
 
 
-Reply = JobEvent | JobDone | JobFailed | JobCancelled | ModelStatus | TokensCounted
+Reply = (
+    WorkerReady
+    | Pong
+    | Within
+    | JobEvent
+    | JobDone
+    | JobFailed
+    | JobCancelled
+    | ModelStatus
+    | TokensCounted
+)

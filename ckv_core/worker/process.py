@@ -11,10 +11,11 @@ import threading
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
+from typing import Any
 
 from ckv_core import logs
 from ckv_core.worker.messages import Command, Reply, Shutdown
-from ckv_core.worker.serve import Runner, WorkerLoop
+from ckv_core.worker.serve import WorkerLoop
 
 LOGGER = logging.getLogger(__name__)
 ENGINE_RUNNER = "ckv_core.worker.runner:EngineRunner"
@@ -34,14 +35,14 @@ class WorkerProcess:
 
     def __init__(
         self,
-        runner: str,
+        entry: Callable[[Connection], None],
         on_reply: Callable[["WorkerProcess", Reply], None],
         on_lost: Callable[["WorkerProcess"], None],
     ) -> None:
         """Start it.
 
         Args:
-            runner: `module:attribute` of the Runner class, imported in the child only.
+            entry: what the child runs; has to be picklable.
             on_reply: gets every reply, in the reading thread.
             on_lost: called once, in the reading thread, when the process has ended.
 
@@ -51,7 +52,7 @@ class WorkerProcess:
         context = multiprocessing.get_context("spawn")
         self._connection, child_end = context.Pipe()
         self._process = context.Process(
-            target=worker_main, args=(child_end, runner), name="ckv-worker", daemon=True
+            target=entry, args=(child_end,), name="ckv-worker", daemon=True
         )
         self._on_reply, self._on_lost = on_reply, on_lost
         self._outbox: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
@@ -128,31 +129,42 @@ class WorkerProcess:
 
 
 def worker_main(connection: Connection, runner: str) -> None:
-    """Entry of the child; returns never.
+    """Entry of the child that runs jobs; returns never.
 
     `spawn` re-imports the parent's main module before this, so that module must import the
     dashboard inside its `main()` only.
     """
+    serve_until_the_end(
+        "worker", lambda: WorkerLoop(connection, lambda: make_runner(runner), _leave).run()
+    )
+
+
+def serve_until_the_end(process: str, serve: Callable[[], None]) -> None:
+    """Set a child up, serve, and end it; it never outlives its parent, and this returns never."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches both; the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # ends at once, even inside a long operation
-    logs.configure("json" if os.environ.get("CKV_LOG", "").strip() == "json" else "text", "worker")
+    logs.configure("json" if os.environ.get("CKV_LOG", "").strip() == "json" else "text", process)
     threading.Thread(target=_exit_with_parent, name="parent-watch", daemon=True).start()
     for name, value in CHILD_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     code = 0
     try:
-        WorkerLoop(connection, lambda: _make_runner(runner), lambda: os._exit(1)).run()
+        serve()
     except BaseException:
-        LOGGER.exception("The worker stopped.")
+        LOGGER.exception("The %s stopped.", process)
         code = 1
     # Not sys.exit: threads of native libraries must not hold up or crash the end.
     os._exit(code)
 
 
-def _make_runner(path: str) -> Runner:
+def _leave() -> None:
+    os._exit(1)
+
+
+def make_runner(path: str) -> Any:
+    """What `module:attribute` names, called."""
     module, _, attribute = path.partition(":")
-    runner: Runner = getattr(importlib.import_module(module), attribute)()
-    return runner
+    return getattr(importlib.import_module(module), attribute)()
 
 
 def _exit_with_parent() -> None:

@@ -9,26 +9,40 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from ckv_core.config import CompareRequest
-from ckv_core.errors import OUT_OF_MEMORY, CkvError, RunCancelledError, is_out_of_memory
+from ckv_core.errors import (
+    OUT_OF_MEMORY,
+    CkvError,
+    RunCancelledError,
+    is_device_lost,
+    is_out_of_memory,
+)
 from ckv_core.events import Progress, RunEvent, RunFinished
+from ckv_core.modeling.steps import STALL_S, Report, Step
 from ckv_core.records import ModelInfo
 from ckv_core.worker.messages import (
     Cancel,
     Command,
-    CountTokens,
     Job,
     JobCancelled,
     JobDone,
     JobEvent,
     JobFailed,
     ModelStatus,
+    Ping,
+    Pong,
     Reply,
     Shutdown,
-    TokensCounted,
     Warm,
+    Within,
+    WorkerReady,
 )
 
 LOGGER = logging.getLogger(__name__)
+PROMPT_S = 120.0  # template and tokenizer; 4 million characters take about 15 s
+DEVICE_LOST = (
+    "The GPU reported an error after which it computes nothing more in this process, so a new "
+    "worker starts; run it again. If that repeats, choose device cpu."
+)
 
 
 class Channel(Protocol):
@@ -52,8 +66,8 @@ class Channel(Protocol):
 class Runner(Protocol):
     """What the loop needs of an engine; `runner.EngineRunner` is the real one."""
 
-    def load(self, model: str, device: str, dtype: str, report: Callable[[str], None]) -> ModelInfo:
-        """Have this model in memory; `report` gets one sentence per step and may raise.
+    def load(self, model: str, device: str, dtype: str, report: Report) -> ModelInfo:
+        """Have this model in memory; `report` gets each step and may raise.
 
         Raises:
             ModelError: it cannot be loaded.
@@ -69,22 +83,16 @@ class Runner(Protocol):
             CkvError: the request cannot be served.
         """
 
-    def count_tokens(self, request: CompareRequest) -> tuple[int, int, int]:
-        """Prompt tokens, compressed tokens, context limit; called from a second thread.
-
-        Raises:
-            CkvError: the text or the model cannot be used.
-        """
-
     def release(self) -> None:
         """Drop all models, after memory ran out."""
 
 
 class WorkerLoop:
-    """Serves one channel until `Shutdown` or its end.
+    """Serves one channel until `Shutdown` or its end: one job or warm-up after another.
 
-    Three threads: one reads commands (so that a cancel arrives while a job runs), one counts
-    tokens (so that a slow count delays no cancel), the caller's runs jobs one after another.
+    One thread reads commands, so that a cancel arrives while a job runs; the caller's does the
+    work. Each task ends with one JobDone, JobFailed or JobCancelled; before what may hang it sends
+    a `Within`, and the other end keeps the time.
     """
 
     def __init__(
@@ -105,27 +113,18 @@ class WorkerLoop:
         self._on_lost = on_lost or self._stop_all
         self._send_lock = threading.Lock()
         self._work: queue.SimpleQueue[Job | Warm | Shutdown] = queue.SimpleQueue()
-        self._counts: queue.SimpleQueue[CountTokens] = queue.SimpleQueue()
         self._stops_lock = threading.Lock()
-        self._waiting: set[str] = set()
-        self._running: tuple[str, threading.Event] | None = None
+        self._stops: dict[str, threading.Event] = {}
 
     def run(self) -> None:
-        """Serve until told to stop."""
+        """Serve until told to stop, or until the device is lost."""
         threading.Thread(target=self._read, name="commands", daemon=True).start()
         runner = self._make_runner()
-        threading.Thread(
-            target=self._answer_counts, args=(runner,), name="counts", daemon=True
-        ).start()
+        self._send(WorkerReady())
         while True:
             command = self._work.get()
-            match command:
-                case Job():
-                    self._run_job(runner, command)
-                case Warm():
-                    self._warm(runner, command)
-                case Shutdown():
-                    return
+            if isinstance(command, Shutdown) or not self._perform(runner, command):
+                return
 
     # --- commands ---------------------------------------------------------------------------
 
@@ -141,112 +140,97 @@ class WorkerLoop:
 
     def _route(self, command: Command) -> None:
         match command:
-            case Job():
+            case Job() | Warm():
                 with self._stops_lock:
-                    self._waiting.add(command.job_id)
+                    self._stops[command.job_id] = threading.Event()
                 self._work.put(command)
             case Cancel():
-                self._cancel(command.job_id)
-            case CountTokens():
-                self._counts.put(command)
-            case Warm():
-                self._work.put(command)
+                with self._stops_lock:
+                    if command.job_id in self._stops:
+                        self._stops[command.job_id].set()
+            case Ping():
+                self._send(Pong())
             case Shutdown():
                 self._stop_all()
 
-    def _cancel(self, job_id: str) -> None:
-        """Stop a running job at its next step; one that waits behind a load at once."""
-        with self._stops_lock:
-            if self._running is not None and self._running[0] == job_id:
-                self._running[1].set()
-            waits = job_id in self._waiting
-            self._waiting.discard(job_id)
-        if waits:
-            self._send(JobCancelled(job_id))
-
     def _stop_all(self) -> None:
         with self._stops_lock:
-            self._waiting.clear()
-            if self._running is not None:
-                self._running[1].set()
+            for stop in self._stops.values():
+                stop.set()
         self._work.put(Shutdown())
 
     # --- jobs and models ----------------------------------------------------------------------
 
-    def _run_job(self, runner: Runner, job: Job) -> None:
-        stop = threading.Event()
+    def _perform(self, runner: Runner, task: Job | Warm) -> bool:
+        """Do one task; False if nothing can be done in this process any more."""
         with self._stops_lock:
-            if job.job_id not in self._waiting:
-                return
-            self._waiting.discard(job.job_id)
-            self._running = (job.job_id, stop)
-        reply = self._outcome(runner, job, stop)
+            stop = self._stops[task.job_id]
+        reply = self._outcome(runner, task, stop)
         with self._stops_lock:
-            self._running = None
-        if isinstance(reply, JobFailed) and reply.message == OUT_OF_MEMORY:
+            del self._stops[task.job_id]
+        message = reply.message if isinstance(reply, JobFailed) else ""
+        if message == OUT_OF_MEMORY:
             runner.release()
         self._send(reply)
+        return message != DEVICE_LOST
 
-    def _outcome(self, runner: Runner, job: Job, stop: threading.Event) -> Reply:
+    def _outcome(
+        self, runner: Runner, task: Job | Warm, stop: threading.Event
+    ) -> JobDone | JobFailed | JobCancelled:
         try:
-            self._stream(runner, job, stop)
+            if isinstance(task, Job):
+                self._stream(runner, task, stop)
+            else:
+                self._load(runner, task, stop)
         except RunCancelledError:
-            return JobCancelled(job.job_id)
+            return JobCancelled(task.job_id)
         except Exception as error:
-            return JobFailed(job.job_id, _sentence(error, "The run"))
-        return JobDone(job.job_id)
+            return JobFailed(task.job_id, sentence_of(error, "The run"))
+        return JobDone(task.job_id)
 
     def _stream(self, runner: Runner, job: Job, stop: threading.Event) -> None:
         """Load the model, then forward the engine's events with the time the load took."""
         request = job.request
-
-        def report(step: str) -> None:
-            if stop.is_set():
-                raise RunCancelledError
-            self._send(JobEvent(job.job_id, Progress("load", None, step)))
-
-        report(f"Loading {request.model}.")
         started = time.perf_counter()
-        self._load(runner, Warm(request.model, request.device, request.dtype), report)
+        self._load(runner, job, stop)
         load_ms = (time.perf_counter() - started) * 1000
+        self._send(Within(job.job_id, "Reading the prompt with the model's tokenizer", PROMPT_S))
+        is_first = True
         for event in runner.compare(request, stop.is_set):
             if stop.is_set():  # not every stage of an engine asks by itself
                 raise RunCancelledError
+            if is_first:
+                self._send(Within(job.job_id, "The run", None))
+                is_first = False
             timed = _with_load(event, load_ms) if isinstance(event, RunFinished) else event
             self._send(JobEvent(job.job_id, timed))
 
-    def _warm(self, runner: Runner, command: Warm) -> None:
-        try:
-            self._load(runner, command, lambda _: None)
-        except Exception as error:
-            LOGGER.info("Not loaded: %s", error)
+    def _load(self, runner: Runner, task: Job | Warm, stop: threading.Event) -> None:
+        wanted = task.request if isinstance(task, Job) else task
+        model = wanted.model
 
-    def _load(self, runner: Runner, wanted: Warm, report: Callable[[str], None]) -> None:
-        def report_step(step: str) -> None:
-            report(step)
-            self._send(ModelStatus(wanted.model, False, step))
+        def report(step: Step) -> None:
+            if stop.is_set():
+                raise RunCancelledError
+            what = step.sentence.partition(":")[0].rstrip(".")
+            self._send(Within(task.job_id, what, step.limit_s))
+            if isinstance(task, Job):
+                self._send(JobEvent(job_id=task.job_id, event=_progress(step)))
+            self._send(
+                ModelStatus(model, False, step.sentence, loading=True, fraction=step.fraction)
+            )
 
         try:
-            info = runner.load(wanted.model, wanted.device, wanted.dtype, report_step)
+            report(Step(f"Loading {model}.", limit_s=STALL_S))  # what is prepared may be hashed
+            info = runner.load(model, wanted.device, wanted.dtype, report)
         except RunCancelledError:
-            self._send(ModelStatus(wanted.model, False, f"Loading {wanted.model} was cancelled."))
+            self._send(ModelStatus(model, False, f"Loading {model} was cancelled."))
             raise
         except Exception as error:
-            sentence = _sentence(error, f"Loading {wanted.model}")
-            self._send(ModelStatus(wanted.model, False, sentence, failed=True))
+            sentence = sentence_of(error, f"Loading {model}")
+            self._send(ModelStatus(model, False, sentence, failed=True))
             raise
-        ready = f"{wanted.model} is ready on {info.device} in {info.dtype}."
-        self._send(ModelStatus(wanted.model, True, ready))
-
-    def _answer_counts(self, runner: Runner) -> None:
-        while True:
-            query = self._counts.get()
-            try:
-                counted = TokensCounted(query.query_id, *runner.count_tokens(query.request))
-            except Exception as error:
-                sentence = _sentence(error, "Counting tokens")
-                counted = TokensCounted(query.query_id, 0, 0, 0, sentence)
-            self._send(counted)
+        self._send(ModelStatus(model, True, f"{model} is ready on {info.device} in {info.dtype}."))
 
     def _send(self, reply: Reply) -> None:
         try:
@@ -256,16 +240,22 @@ class WorkerLoop:
             self._on_lost()
 
 
+def _progress(step: Step) -> Progress:
+    return Progress("load", step.fraction, step.sentence)
+
+
 def _with_load(event: RunFinished, load_ms: float) -> RunFinished:
     return replace(event, timings_ms={**event.timings_ms, "load": load_ms})
 
 
-def _sentence(error: Exception, what: str) -> str:
+def sentence_of(error: Exception, what: str) -> str:
     """What the user reads; the traceback of an unexpected error goes to the log."""
     if isinstance(error, CkvError):
         return str(error)
     LOGGER.error("%s failed.", what, exc_info=error)
     if is_out_of_memory(error):
         return OUT_OF_MEMORY
+    if is_device_lost(error):
+        return DEVICE_LOST
     first_line = (str(error).splitlines() or [""])[0][:200]
     return f"{what} failed ({type(error).__name__}: {first_line}); the log has the details."

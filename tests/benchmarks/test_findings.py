@@ -4,7 +4,16 @@ import numpy as np
 import pytest
 
 from benchmarks import findings
-from benchmarks.findings import Measured, Text, alpha_rows, report, rung_rows, rung_specs, step_rows
+from benchmarks.findings import (
+    Measured,
+    Text,
+    alpha_rows,
+    layer_rows,
+    report,
+    rung_rows,
+    rung_specs,
+    step_rows,
+)
 from ckv_core.ladder import ladder
 from ckv_core.sweep_reading import AlphaOptimum
 from ckv_core.variants import VariantSpec
@@ -30,6 +39,7 @@ def made_up(scale: float = 1.0, **by_rung: np.ndarray) -> Measured:
             spec="snapkv+critical",
             budget=64,
             alphas=(0.0, 0.25, 0.5, 1.0),
+            indices=(0, 1, 2, 3),
             best_fixed=0.25,
             layer_alpha=empty[:, 0],
             head_alpha=empty,
@@ -94,8 +104,15 @@ def test_tables_say_how_many_texts_and_when_they_are_too_few(capsys) -> None:
     printed = capsys.readouterr().out
     assert printed.startswith("7 texts (2 code, 5 news), 900 to 906 prompt tokens.")
     assert "### snapkv, budget 64, n = 7 texts: the ladder" in printed
-    assert printed.count("an interval needs at least 5") == 1
-    assert "(" in findings.interval([1.0, 2.0, 3.0, 4.0, 5.0])
+    assert printed.count("an interval of a mean needs at least 10") == 2
+    assert "(" in findings.interval([float(at) for at in range(10)])
+
+
+def test_the_value_norm_is_told_by_layer_for_it_is_a_mean_of_opposites() -> None:
+    norm = np.array([[2.0] * QUERY_HEADS, [0.5] * QUERY_HEADS], np.float32)
+    rows = layer_rows([made_up(CriticalKV=norm), made_up(3.0, CriticalKV=3 * norm)])
+    assert rows[0] == ("value norm, un-pooled, two stages", "0", "-1", "2 of 2")
+    assert rows[1][1:] == ("1 to 1", "1", "0 of 2")
 
 
 def test_a_text_is_measured_at_every_base_budget_and_rung() -> None:

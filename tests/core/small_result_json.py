@@ -18,7 +18,13 @@ def small_run() -> dict:
     }
     data["variants"][1]["retained"][7][2] = [1, 5]
     data["memory"] = {"total": 5}
+    data["floor"] = {"layer_hidden_l1": [0.5] * 30, "final_hidden_l1": 0.5, "kl": 0.25}
     data["variants"][1] |= {
+        "held": {
+            "entries": [9, 8],
+            "cache_bytes": [90, 80],
+            "evicted": [[1, 0, 0, 3], [1, 0, 2, 3]],
+        },
         "answer_scores": {"token_f1": 0.5},
         "analysis": {
             "theta": [[1.0] * 9 for _ in range(30)],

@@ -89,6 +89,7 @@ def test_tiny_models_agree_with_the_reference(arch: str, scenario: Scenario) -> 
     check_all(arch, request)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", SCENARIOS)
 @pytest.mark.parametrize("arch", ["llama", "qwen3", "gemma3", "mha"])
 def test_every_knob_agrees_with_the_reference(arch: str, scenario: Scenario) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from ckv_core.events import RunResult
+from ckv_core.metrics.aggregate import aggregate
 from ckv_core.metrics.chain import (
     ChainCheck,
     chain_of,
@@ -19,7 +20,6 @@ from ckv_core.metrics.chain import (
     shared_kv_heads,
     tightness_of,
 )
-from ckv_core.metrics.intervals import aggregate
 from ckv_core.records import ModelInfo, Perturbation, VariantResult
 from tests.made_up_models import model_info
 

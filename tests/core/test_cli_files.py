@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 
 from ckv_core import cli
+from ckv_core.cli import running
 from tests.core.tiny_models import tiny_model
+
+pytestmark = pytest.mark.slow
 
 TEXT = "The ferry left at nine. Nobody waved. "
 
@@ -44,6 +47,8 @@ def test_only_a_line_feed_ends_a_line_of_the_prompts(capsys, context, tmp_path, 
 class ClosedPipe:
     """A stdout whose reader has gone, as after `| head -1`."""
 
+    encoding = "utf-8"
+
     def write(self, _text: str) -> int:
         raise BrokenPipeError
 
@@ -53,6 +58,8 @@ class ClosedPipe:
 
 class Stderr:
     """What `main` closes so that the interpreter says nothing more."""
+
+    encoding = "utf-8"
 
     def isatty(self) -> bool:
         return False
@@ -79,14 +86,8 @@ def test_the_json_is_written_though_nobody_reads_the_tables(
 
 
 @pytest.mark.parametrize("name", ["compare", "sweep", "analyse"])
-def test_the_tables_are_printed_though_the_json_cannot_be_written(
-    capsys, context, monkeypatch, tmp_path, name
-) -> None:
-    def full(*_args: object, **_keywords: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_text", full)
-    assert cli.main(command(name, context, "--json", str(tmp_path / "out.json"))) == 1
+def test_the_tables_are_printed_though_the_json_cannot_be_written(capsys, context, name) -> None:
+    assert cli.main(command(name, context, "--json", "/dev/full")) == 1
     printed = capsys.readouterr()
     assert "snapkv" in printed.out
     assert "cannot be written: No space left on device." in printed.err
@@ -96,6 +97,50 @@ def test_the_tables_are_printed_though_the_json_cannot_be_written(
 def test_json_on_stdout_comes_alone(capsys, context, name) -> None:
     assert cli.main(command(name, context, "--json", "-")) == 0
     assert json.loads(capsys.readouterr().out)["schema"] == 1
+
+
+@pytest.fixture
+def three(context, tmp_path: Path) -> tuple[list[str], Path]:
+    """`analyse` of three prompts, of which the second is too long for the model."""
+    path, out = tmp_path / "prompts.jsonl", tmp_path / "out.jsonl"
+    texts = [TEXT * 4, "x " * 3_000, TEXT * 5]
+    path.write_text("\n".join(json.dumps({"context": text}) for text in texts), encoding="utf-8")
+    arguments = ["analyse", "--prompts", str(path), "--max-new-tokens", "1", "--json", str(out)]
+    return arguments, out
+
+
+def test_a_prompt_that_fails_does_not_lose_the_others(capsys, three) -> None:
+    arguments, out = three
+    assert cli.main(arguments) == 1
+    printed = capsys.readouterr()
+    assert "; 2 prompts of " in printed.out
+    assert "prompts.jsonl line 2: " in printed.err
+    assert printed.err.splitlines()[-1].startswith("error: 1 of 3 prompts failed, the first: ")
+    assert len(out.read_text(encoding="utf-8").splitlines()) == 2
+
+
+def test_a_run_is_in_the_file_as_soon_as_its_prompt_ends(three, monkeypatch) -> None:
+    arguments, out = three
+    real, lines = running.run, []
+
+    def run(request, *more):
+        lines.append(len(out.read_text(encoding="utf-8").splitlines()))
+        if len(lines) == 3:
+            raise KeyboardInterrupt
+        return real(request, *more)
+
+    monkeypatch.setattr(running, "run", run)
+    assert cli.main(arguments) == 1
+    assert lines == [0, 1, 1]
+    assert json.loads(out.read_text(encoding="utf-8"))["schema"] == 1
+
+
+@pytest.mark.parametrize(("parts", "measured"), [("none", set()), ("forced", {"forced"})])
+def test_what_is_expensive_can_be_left_out(context, tmp_path, parts, measured) -> None:
+    out = tmp_path / "out.json"
+    assert cli.main(command("analyse", context, "--json", str(out), "--analyse", parts)) == 0
+    (variant,) = json.loads(out.read_text(encoding="utf-8"))["variants"]
+    assert {name.partition("_")[0] for name in variant["analysis"]} == measured
 
 
 def test_only_a_prompts_own_error_names_its_file(capsys, context, tmp_path) -> None:

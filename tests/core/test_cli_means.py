@@ -37,7 +37,7 @@ def test_the_first_decoding_step(show) -> None:
         "head L1": "2.25",
         "final L1": "11.5",
         "KL": "0.375",
-        "heads better": "62.5%",
+        "heads closer": "62.5%",
         "heads won": "4/8 50.0%",
     }
     assert set(found["full"].values()) == {"-"}
@@ -140,13 +140,37 @@ def test_the_own_generation(show) -> None:
         "agreement": "75.0%",
         "texts that differ": "1 of 2",
         "at token": "2",
-        "answer found": "50.0%",
-        "exact match": "0.0%",
+        "answer found": "50.0% [1.3%, 98.7%]",
+        "exact match": "0.0% [0.0%, 84.2%]",
         "token F1": "37.5%",
         "edit similarity": "62.5%",
     }
     assert [*found["adakv"].values()] == ["37.5%", "2 of 2", "5.5", "-", "-", "-", "-"]
-    assert [*found["full"].values()] == ["-", "-", "-", "100.0%", "-", "-", "-"]
+    assert [*found["full"].values()] == ["-", "-", "-", "100.0% [15.8%, 100.0%]", "-", "-", "-"]
+
+
+def test_a_cut_text_is_counted_apart_and_in_pairs_answers_are_told_by_who_changed(show) -> None:
+    def texts(found: bool, cut: bool) -> list[VariantResult]:
+        stopped = "length" if cut else "eos"
+        plain = variant("snapkv", answer_found=True, stopped="eos")
+        moved = variant("snapkv+critical", answer_found=found, stopped=stopped)
+        return [variant("full", answer_found=True, stopped="eos"), plain, moved]
+
+    out = show(texts(False, True), texts(False, False), "blue")
+    found = table(out, "own generation")
+    assert {spec: cells["cut before it"] for spec, cells in found.items()} == {
+        "full": "0 of 2",
+        "snapkv": "0 of 2",
+        "snapkv+critical": "1 of 2",
+    }
+    assert found["snapkv+critical"]["answer found"] == "0.0% [0.0%, 97.5%]"  # of one text
+    assert "warning: 1 of 6 generated texts were cut at the limit of new tokens before" in out
+    lines = re.findall(r"^(snapkv\S*) +(full|snapkv) +(\+.*)$", out, re.M)
+    assert lines == [
+        ("snapkv+critical", "snapkv", "+0 -1, p = 1"),
+        ("snapkv", "full", "+0 -0, p = 1"),
+        ("snapkv+critical", "full", "+0 -1, p = 1"),
+    ]
 
 
 def test_an_own_generation_has_no_scores_without_a_reference_answer(show) -> None:
@@ -186,5 +210,5 @@ def test_the_slots_that_hold_the_answer(show) -> None:
     full = variant("full")
     one = [full, keeping("snapkv:budget=64", [3, 7], [0, 7])]
     two = [full, keeping("snapkv:budget=64", [1, 3, 7], [3, 7])]
-    found = table(show(one, two, "blue"), "slots that hold the reference answer's occurrences")
-    assert found == {"snapkv:budget=64": {"held": "75.0%", "by chance": "17.9%", "n": "2"}}
+    found = table(show(one, two, "blue"), "slots that keep the reference answer's occurrences")
+    assert found == {"snapkv:budget=64": {"kept": "75.0%", "expected at random": "17.9%", "n": "2"}}

@@ -57,25 +57,36 @@ def test_compare_prints_how_the_own_generations_differ(show) -> None:
         "compare",
         variant("full", answer_found=True),
         variant(
-            "snapkv", agreement=0.5, first_difference=1, answer_found=True, answer_scores=scores
+            "snapkv",
+            agreement=0.5,
+            first_difference=1,
+            answer_found=True,
+            answer_scores=scores,
+            analysis={"forced_kl": np.array([0, 0.5], np.float32)},
         ),
         variant("adakv", agreement=1.0, answer_found=False),
+        variant("pyramidkv", agreement=1.0, answer_found=False, stopped="length"),
     )
     found = table(out, "own generation")
     assert found["snapkv"] == {
+        "answer": "yes",
         "agreement": "50.0%",
         "first difference": "token 2",
-        "answer found": "100.0%",
-        "exact match": "0.0%",
+        "KL there": "0.5",
         "token F1": "25.0%",
         "edit similarity": "75.0%",
+        "bytes": "100.0%",
     }
-    assert [*found["adakv"].values()] == ["100.0%", "none", "0.0%", "-", "-", "-"]
-    assert [*found["full"].values()] == ["-", "-", "100.0%", "-", "-", "-"]
+    assert [*found["adakv"].values()] == ["no", "100.0%", "none", "-", "-", "-", "100.0%"]
+    assert [*found["pyramidkv"].values()] == ["cut", "100.0%", "none", "-", "-", "-", "100.0%"]
+    assert [*found["full"].values()] == ["yes", "-", "-", "-", "-", "-", "100.0%"]
     plain = show("compare", variant("full"), variant("snapkv", agreement=0.25, first_difference=0))
     assert table(plain, "own generation")["snapkv"] == {
+        "answer": "-",
         "agreement": "25.0%",
         "first difference": "token 1",
+        "KL there": "-",
+        "bytes": "100.0%",
     }
     assert "own generation" not in show("compare", variant("full"))
 
@@ -140,10 +151,10 @@ def test_compare_prints_who_holds_a_passage(show) -> None:
     found = table(out, "evidence 'blue door'")
     assert found == {
         "snapkv:budget=64": {
-            "slots held": "6 of 8",
+            "slots kept": "6 of 8",
             "share": "75.0%",
-            "by chance": "21.4%",
-            "heads that hold it whole": "2 of 4",
+            "expected at random": "21.4%",
+            "heads keeping all": "2 of 4",
         }
     }
 
@@ -153,12 +164,12 @@ def test_compare_prints_who_holds_the_reference_answer(show) -> None:
     out = show("compare", *variants, more=("--answer", "Blue  door"))
     assert "reference answer 'Blue  door': once in the compressed prompt, 2 tokens" in out
     found = table(out, "reference answer")["snapkv:budget=64"]
-    assert (found["slots held"], found["by chance"]) == ("6 of 8", "21.4%")
+    assert (found["slots kept"], found["expected at random"]) == ("6 of 8", "21.4%")
     same = show("compare", *variants, more=("--answer", "door", "--evidence", "door"))
     assert same.count("in the compressed prompt, ") == 1
     missed = show("compare", *variants, more=("--answer", "Zanzibar"))
     assert missed.count("does not occur in the compressed prompt") == 1
-    assert "slots held" not in missed + show("compare", *variants)
+    assert "slots kept" not in missed + show("compare", *variants)
 
 
 def point(text: str, head: float, **more) -> VariantResult:
@@ -199,11 +210,10 @@ def test_sweep_prints_every_figure_of_a_point(show) -> None:
         "head L1": "3",
         "final L1": "30",
         "KL": "0.03",
-        "heads better": "25.0%",
+        "heads closer": "25.0%",
         "agreement": "30.0%",
-        "answer": "100.0%",
+        "answer": "yes",
         "Sigma over 0.5": "75.0%",
-        "Exact match": "0.0%",
         "Token F1": "20.0%",
         "Edit similarity": "50.0%",
     }
@@ -221,15 +231,10 @@ def test_sweep_prints_the_budget_of_equal_quality_and_the_saving(show) -> None:
 
 def test_a_target_that_no_setting_reaches_has_no_saving(show) -> None:
     out = show("sweep", *swept(), more=("--yes",))
-    said = "budget of equal Exact match as snapkv: nothing to match, snapkv is at 0 itself"
-    assert f"\n{said}\n" in out
     found = table(out, "budget of equal Agreement as snapkv")
     assert found["adakv"] == {"at 64": "nothing to match", "at 256": "over 256"}
     assert "; nothing to match: the point to be matched is at 0 itself\n" in out
-    reached = show("sweep", *swept(exact=1.0), more=("--yes",))
-    found = table(reached, "budget of equal Exact match as snapkv")
-    nothing = {"at 64": "nothing to match"}
-    assert found["snapkv+critical:alpha=0.5"] == nothing | {"at 256": "256, the same"}
+    assert "budget of equal Answer" not in out  # nothing lies between yes and no
 
 
 def test_sweep_prints_what_oracles_reach_at_each_budget(show) -> None:
@@ -270,6 +275,7 @@ def test_sweep_prints_the_gain_of_an_alpha_per_layer_and_per_head(show) -> None:
         "snapkv+critical": {
             "budget": "64",
             "best alpha": "0.5",
+            "outcome at it": "-",
             "gain by layer": "9.1%",
             "gain by head": "27.3%",
         }

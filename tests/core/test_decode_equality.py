@@ -7,20 +7,21 @@ import pytest
 import torch
 from transformers import DynamicCache
 
-from ckv_core.cache.ragged import compact
+from ckv_core.cache.prompt_slots import Keep
 from ckv_core.config import SCENARIOS, CompareRequest, Scenario
 from ckv_core.engine import partial
 from ckv_core.engine.compare import compare
 from ckv_core.engine.decode import READ_CHUNK, DecodeContext, Decoder
-from ckv_core.engine.prefill import CHUNK, Prefill, prefill
+from ckv_core.engine.prefill import CHUNK, Needs, Prefill, prefill
+from ckv_core.engine.rows import RowPlan, prompt_rows
 from ckv_core.engine.select import select
 from ckv_core.events import RunResult
 from ckv_core.modeling.loaded import LoadedModel
 from ckv_core.variants import VariantSpec
+from tests.core.registered import SPECS as METHODS
 from tests.core.tiny_models import ARCHITECTURES, LONGROPE_ORIGINAL, plain_model, tiny_model
 from tests.reference.checks import kept_from_mask
 from tests.reference.forward import Kept, forward
-from tests.reference.keep import METHODS
 from tests.reference.report import report
 
 PROMPT_LEN = 150
@@ -29,6 +30,10 @@ BUDGET = 40
 # products of order one in another order.
 CLOSE = {"rtol": 1e-4, "atol": 2e-3}
 
+NEEDS = Needs.of(map(VariantSpec.parse, METHODS))
+# A run takes 16 variants at most.
+GROUPS = (METHODS[::2], METHODS[1::2])
+
 
 def prompt_ids(length: int, vocabulary: int, seed: int = 5) -> list[int]:
     generator = torch.Generator().manual_seed(seed)
@@ -36,7 +41,7 @@ def prompt_ids(length: int, vocabulary: int, seed: int = 5) -> list[int]:
 
 
 def prefilled(loaded: LoadedModel, token_ids: list[int]) -> Prefill:
-    steps = prefill(loaded, token_ids, 32, lambda: False)
+    steps = prefill(loaded, token_ids, NEEDS, lambda: False)
     with torch.inference_mode():
         while True:
             try:
@@ -53,12 +58,10 @@ def decoder_for(result: Prefill, names: tuple[str, ...], capacity: int) -> tuple
         spec = VariantSpec.parse(name)
         budget = result.prompt_len if name == "full" else BUDGET
         selections.append(select(spec, result, budget))
-    layers = [
-        compact(states.keys, states.values, [s.keep_masks[index] for s in selections])
-        for index, states in enumerate(result.layers)
-    ]
-    context = DecodeContext(result.loaded, layers, len(names), capacity, lambda: False)
-    return Decoder(result.loaded, context, result.prompt_len), selections
+    plans = [RowPlan([Keep(mask) for mask in each.keep_masks]) for each in selections]
+    rows = prompt_rows(result, plans)
+    context = DecodeContext(result.loaded, rows.start(capacity), lambda: False)
+    return Decoder(result.loaded, context), selections
 
 
 def masked(selection: Any, loaded: LoadedModel, prompt_len: int) -> Kept:
@@ -120,7 +123,7 @@ def test_longrope_decodes_as_plain_transformers(length: int, question: int) -> N
     expected = [forward(plain, part, cache) for part in (token_ids[:length], *parts)][1:]
     with torch.inference_mode():
         decoder, _ = decoder_for(prefilled(loaded, token_ids[:length]), ("full",), question + 3)
-        actual = [decoder.read(part, 1)[0] for part in parts]
+        actual = [decoder.read(part)[0] for part in parts]
     torch.testing.assert_close(torch.stack(actual), torch.stack(expected), **CLOSE)
 
 
@@ -217,11 +220,15 @@ def outcome(result: RunResult) -> list[tuple[Any, ...]]:
     return rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", SCENARIOS)
 @pytest.mark.parametrize("arch", ["llama", "gemma3"])
-def test_a_batch_gives_each_variant_what_it_gets_alone(arch: str, scenario: Scenario) -> None:
-    together = run(request(scenario, METHODS), tiny_model(arch))
-    for index, name in enumerate(METHODS):
+@pytest.mark.parametrize("methods", GROUPS)
+def test_a_batch_gives_each_variant_what_it_gets_alone(
+    methods: tuple[str, ...], arch: str, scenario: Scenario
+) -> None:
+    together = run(request(scenario, methods), tiny_model(arch))
+    for index, name in enumerate(methods):
         (alone,) = run(request(scenario, (name,)), tiny_model(arch)).variants
         in_batch = together.variants[index]
         assert alone.retained == in_batch.retained
@@ -236,25 +243,30 @@ def test_a_batch_gives_each_variant_what_it_gets_alone(arch: str, scenario: Scen
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_the_order_of_variants_changes_nothing(scenario: Scenario) -> None:
-    forwards = run(request(scenario, METHODS), tiny_model("qwen3"))
-    backwards = run(request(scenario, METHODS[::-1]), tiny_model("qwen3"))
+@pytest.mark.parametrize("methods", GROUPS)
+def test_the_order_of_variants_changes_nothing(
+    methods: tuple[str, ...], scenario: Scenario
+) -> None:
+    forwards = run(request(scenario, methods), tiny_model("qwen3"))
+    backwards = run(request(scenario, methods[::-1]), tiny_model("qwen3"))
     for one, other in zip(forwards.variants, backwards.variants[::-1], strict=True):
         assert one.retained == other.retained
         assert one.token_ids == other.token_ids
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arch", ["llama", "gemma3"])
 def test_a_sequence_of_runs_equals_fresh_models(arch: str) -> None:
     """Other texts, scenarios and knobs in between must not be seen in a later run."""
     used = tiny_model.__wrapped__(arch)
     asked = [
-        request("regular", METHODS),
+        *(request("regular", methods) for methods in GROUPS),
         request("context-only", ("adakv:safeguard=0", "full"), start=700),
-        request("context-only", METHODS, start=300),
+        *(request("context-only", methods, start=300) for methods in GROUPS),
         request("regular", ("pyramidkv+critical:sinks=3,beta=2",), start=1200),
-        request("regular", METHODS),
+        request("regular", GROUPS[0]),
     ]
     in_sequence = [outcome(run(one, used)) for one in asked]
     fresh = [outcome(run(one, tiny_model.__wrapped__(arch))) for one in asked]
@@ -262,9 +274,11 @@ def test_a_sequence_of_runs_equals_fresh_models(arch: str) -> None:
     assert in_sequence[0] == in_sequence[-1]
 
 
-def test_a_cancelled_run_leaves_nothing_behind() -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("methods", GROUPS)
+def test_a_cancelled_run_leaves_nothing_behind(methods: tuple[str, ...]) -> None:
     loaded = tiny_model.__wrapped__("llama")
-    asked = request("regular", METHODS)
+    asked = request("regular", methods)
     before = outcome(run(asked, loaded))
     events = compare(asked, loaded)
     for _ in range(6):
@@ -273,9 +287,13 @@ def test_a_cancelled_run_leaves_nothing_behind() -> None:
     assert outcome(run(asked, loaded)) == before
 
 
-def test_a_row_that_meets_its_end_token_stops_and_the_others_go_on() -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("methods", GROUPS)
+def test_a_row_that_meets_its_end_token_stops_and_the_others_go_on(
+    methods: tuple[str, ...],
+) -> None:
     loaded = tiny_model("llama")
-    asked = request("context-only", METHODS)
+    asked = request("context-only", methods)
     free = run(asked, loaded).variants
     end = next(
         token

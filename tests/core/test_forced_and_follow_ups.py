@@ -28,6 +28,8 @@ from tests.core.tiny_models import tiny_model
 from tests.reference.comparison import Reference
 from tests.reference.forward import Kept, forward
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 @pytest.mark.parametrize("arch", ["llama", "gemma3"])
@@ -139,9 +141,8 @@ def test_rows_that_have_stopped_leave_the_batch_of_a_follow_up(
             fed.clear()  # what follows is the follow-up's
     lengths = [len(variant.follow_ups[0].token_ids) for variant in result.variants]
     assert min(lengths) < max(lengths)
-    # the question by all; then each row once per token after its first
-    assert fed[0] == len(VARIANTS)
-    assert sum(fed[1:]) == sum(length - 1 for length in lengths)
+    # each row once per token after its first
+    assert sum(fed) == sum(length - 1 for length in lengths)
 
 
 def test_follow_ups_come_one_question_at_a_time() -> None:

@@ -5,11 +5,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.coverage import mean_coverage, share_coverage
 from ckv_core.errors import ConfigError
 from ckv_core.events import RunResult
 from ckv_core.metrics import intervals
+from ckv_core.metrics.aggregate import aggregate
 from ckv_core.metrics.chain import COVERED, ChainCheck, check_chain
-from ckv_core.metrics.intervals import MIN_PROMPTS, aggregate, interval_note, mean_interval
+from ckv_core.metrics.intervals import (
+    GOOD_PROMPTS,
+    MIN_PROMPTS,
+    interval_note,
+    mean_interval,
+    share_interval,
+)
 from ckv_core.records import Perturbation, VariantResult
 
 
@@ -17,7 +25,6 @@ def test_too_few_prompts_get_a_mean_and_a_sentence_but_no_interval() -> None:
     found = mean_interval([1.0, 2.0, 6.0])
     assert (found.mean, found.low, found.high, found.n) == (3.0, None, None, 3)
     assert f"at least {MIN_PROMPTS}" in str(interval_note(3))
-    assert interval_note(MIN_PROMPTS) is None
     with pytest.raises(ConfigError, match="at least one prompt"):
         mean_interval([])
 
@@ -30,18 +37,38 @@ def test_the_interval_holds_the_mean_is_the_same_twice_and_narrows_with_n() -> N
     assert many.high - many.low < few.high - few.low
 
 
-def test_the_interval_covers_the_truth_about_as_often_as_it_says() -> None:
-    random = np.random.default_rng(11)
-    hits = 0
-    for _ in range(60):
-        found = mean_interval(random.normal(0, 1, 25).tolist())
-        hits += found.low <= 0 <= found.high
-    assert 50 <= hits <= 60
+def test_intervals_cover_the_truth_as_often_as_the_notes_say() -> None:
+    assert 0.90 <= mean_coverage("normal", GOOD_PROMPTS, 300) <= 0.97
+    assert 0.85 <= mean_coverage("normal", MIN_PROMPTS, 300) <= 0.95
+    assert mean_coverage("normal", 5, 300) < 0.9  # why there is none below
+    for rate in (0.03, 0.5):
+        assert share_coverage(rate, 30, 1000) > 0.94  # exact: 95 % or more but for the draws
+
+
+def test_few_prompts_are_told_from_too_few() -> None:
+    assert f"fewer than {GOOD_PROMPTS} prompts are too narrow" in str(interval_note(MIN_PROMPTS))
+    assert "too narrow" in str(interval_note(GOOD_PROMPTS, GOOD_PROMPTS - 1))
+    assert "where n is less" in str(interval_note(GOOD_PROMPTS, MIN_PROMPTS - 1))
+    assert interval_note(GOOD_PROMPTS) is None
 
 
 def test_equal_values_have_an_interval_of_no_width() -> None:
-    found = mean_interval([2.0] * 6)
+    found = mean_interval([2.0] * MIN_PROMPTS)
     assert (found.low, found.high) == (2.0, 2.0)
+
+
+def test_a_share_of_yes_and_no_has_an_exact_interval_with_a_width_also_at_its_ends() -> None:
+    none, every = share_interval([0.0] * 30), share_interval([1.0] * 30)
+    assert (none.low, none.high) == (0, pytest.approx(0.116, abs=5e-4))  # not 0 to 0 %
+    assert (every.low, every.high) == (pytest.approx(0.884, abs=5e-4), 1)
+    assert share_interval([1.0] * 5).low is None  # of a share that could lie between
+    few = share_interval([1.0, 0.0, 1.0], fewest=1)
+    assert few.low < few.mean < few.high
+    assert few.mean == pytest.approx(2 / 3)
+    parts = np.linspace(0.2, 0.9, 12).tolist()
+    assert share_interval(parts) == mean_interval(parts)
+    read = intervals.Intervals({"answer": [0.0] * 30, "kl": [0.0] * 30})
+    assert (read["answer"].high, read["kl"].high) == (none.high, 0)
 
 
 def run(heads: list[float], base: list[float], **arrays: list[float]) -> RunResult:
@@ -118,7 +145,7 @@ def test_rounding_of_a_millionth_of_c_is_not_a_broken_chain() -> None:
 
 
 def test_a_prompt_whose_figure_is_nan_counts_as_one_where_it_is_not_known() -> None:
-    runs = [run([at, at], [2, 2]) for at in range(1, 7)]
+    runs = [run([at, at], [2, 2]) for at in range(1, 12)]
     measured = runs[0].variants[0].perturbation
     assert measured is not None
     broken = replace(measured, kl=float("nan"), head_l1=measured.head_l1 * np.float32(np.nan))
@@ -126,10 +153,10 @@ def test_a_prompt_whose_figure_is_nan_counts_as_one_where_it_is_not_known() -> N
     (found,) = aggregate(runs)
     assert (found.figures["kl"].mean, found.figures["kl"].low, found.figures["kl"].n) == (
         0.5,
-    ) * 2 + (5,)
+    ) * 2 + (10,)
     assert found.figures["head"].low is not None
-    assert 2 < found.figures["head"].low < found.figures["head"].mean == 4
-    assert "kl: known in 5 of 6 prompts." in found.notes
+    assert 2 < found.figures["head"].low < found.figures["head"].mean == 6.5
+    assert "kl: known in 10 of 11 prompts." in found.notes
 
 
 def test_oracle_sigma_over_a_half_is_averaged_over_the_prompts() -> None:

@@ -9,7 +9,8 @@ from ckv_core.errors import ConfigError
 from ckv_core.events import RunResult
 from ckv_core.means_json import means_json
 from ckv_core.metrics.against_budget import budget_curves
-from ckv_core.metrics.intervals import MIN_PROMPTS, aggregate
+from ckv_core.metrics.aggregate import aggregate
+from ckv_core.metrics.intervals import MIN_PROMPTS
 from ckv_core.metrics.joining import join
 from ckv_core.records import VariantResult
 from tests.core.made_up_runs import MODEL, PROMPT, array, measured, variant
@@ -93,8 +94,8 @@ def test_the_same_variant_on_the_same_prompt_counts_once_by_its_newest_run() -> 
     (twice,) = [m.figures["final"] for m in aggregate(fresh + again) if "final" in m.figures]
     assert twice == once
     assert join(fresh + again).notes == [
-        "5 results are left out: a newer run has the same variant on the same prompt, and that "
-        "counts once."
+        "10 results are left out: a newer run has the same variant on the same prompt, and "
+        "that counts once."
     ]
     assert join(fresh).notes == []
 
@@ -152,21 +153,21 @@ def test_of_too_few_prompts_the_file_has_no_interval_and_says_why() -> None:
     found = means_json(results)
     by_spec = {each["spec"]: each for each in found["variants"]}
     full, few = by_spec["snapkv:budget=64"], by_spec["snapkv:budget=32"]
-    assert (found["n"], full["n"], few["n"]) == (5, 5, 4)
+    assert (found["n"], full["n"], few["n"]) == (10, 10, 9)
     assert full["figures"]["final"]["low"] is not None
-    assert (few["figures"]["final"]["low"], few["figures"]["final"]["n"]) == (None, 4)
-    assert found["note"].startswith("An interval needs at least 5 prompts")
+    assert (few["figures"]["final"]["low"], few["figures"]["final"]["n"]) == (None, 9)
+    assert found["note"].startswith("An interval of a mean needs at least 10 prompts")
     assert found["notes"] == [
-        "1 of 2 variants were run on fewer than all 5 prompts (snapkv:budget=32); only figures of "
-        "the same prompts compare."
+        "1 of 2 variants were run on fewer than all 10 prompts (snapkv:budget=32); only figures "
+        "of the same prompts compare."
     ]
-    assert means_json(results[:4])["note"].startswith("4 prompts: an interval needs at least 5")
+    assert means_json(results[:4])["note"].startswith("4 prompts: an interval of a mean")
 
 
 def test_a_figure_that_too_few_prompts_have_says_so() -> None:
     results = [run(at, point(SPEC, at)) for at in range(MIN_PROMPTS)]
     results[0].variants[1] = replace(results[0].variants[1], agreement=0.5)
     (member,) = [each for each in aggregate(results) if each.spec == SPEC]
-    assert "agreement: known in 1 of 5 prompts, too few for an interval." in member.notes
+    assert "agreement: known in 1 of 10 prompts, too few for an interval." in member.notes
     assert member.figures["agreement"].low is None
     assert member.figures["final"].high < inf

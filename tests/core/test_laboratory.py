@@ -16,6 +16,8 @@ from tests.core.laboratory_runs import BASE, analysed, kept_of, reference, run
 from tests.core.literal_laboratory import Literal
 from tests.core.tiny_models import tiny_model
 
+pytestmark = pytest.mark.slow
+
 # Float32 in the engine, on float32 activations, against float64; relative and absolute. The
 # absolute parts are far below a head's own size, of the order of 10.
 TOLERANCES = {

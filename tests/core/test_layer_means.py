@@ -10,7 +10,7 @@ import pytest
 from ckv_core.events import RunResult
 from ckv_core.means_json import means_json
 from ckv_core.metrics.bootstrap import mean_ends
-from ckv_core.metrics.intervals import mean_interval
+from ckv_core.metrics.intervals import MIN_PROMPTS, mean_interval
 from ckv_core.metrics.joining import join
 from ckv_core.metrics.layer_means import hidden_by_layer, reduction_by_layer
 from tests.core.made_up_runs import PROMPT, array, measured, printed, run_of, variant
@@ -39,7 +39,7 @@ def by_spec(results: list[RunResult]):
 
 
 def test_rows_that_are_drawn_together_have_the_ends_that_each_has_alone() -> None:
-    rows = np.random.default_rng(5).normal(10, 3, (7, 9))
+    rows = np.random.default_rng(5).normal(10, 3, (7, MIN_PROMPTS))
     rows[2] = 4.0  # nothing varies
     low, high = mean_ends(rows)
     for at, row in enumerate(rows):
@@ -49,13 +49,13 @@ def test_rows_that_are_drawn_together_have_the_ends_that_each_has_alone() -> Non
 
 
 def test_each_layer_has_its_own_mean_over_the_prompts_and_its_interval() -> None:
-    lines = np.random.default_rng(2).uniform(1, 9, (6, 3)).astype(np.float32)
+    lines = np.random.default_rng(2).uniform(1, 9, (MIN_PROMPTS, 3)).astype(np.float32)
     found, _ = by_spec([run(at, plain=line.tolist()) for at, line in enumerate(lines)])
     layers = hidden_by_layer(found[PLAIN])
     assert layers is not None
     for at, each in enumerate(layers):
         alone = mean_interval(lines[:, at].tolist())
-        assert (each.mean, each.n) == (pytest.approx(alone.mean), 6)
+        assert (each.mean, each.n) == (pytest.approx(alone.mean), MIN_PROMPTS)
         assert (each.low, each.high) == pytest.approx((alone.low, alone.high), rel=1e-3)
     assert hidden_by_layer(found["full"]) is None
 
@@ -98,9 +98,9 @@ def test_the_file_of_means_has_an_array_per_layer() -> None:
     }
     assert plain["layer_reduction"] is None
     assert critical["layer_reduction"]["mean"] == [1.5, 2]
-    many = [run(at, plain=[5 + at, 9]) for at in range(6)]
+    many = [run(at, plain=[5 + at, 9]) for at in range(MIN_PROMPTS)]
     layers = means_json(many)["variants"][1]["layer_hidden_l1"]
-    alone = mean_interval([5.0 + at for at in range(6)])
+    alone = mean_interval([5.0 + at for at in range(MIN_PROMPTS)])
     assert (layers["low"], layers["high"]) == ([alone.low, 9], [alone.high, 9])
 
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from ckv_core.logs import LineFormatter, fields
+from ckv_core.logs import ALIKE, ALIKE_S, FewAlike, LineFormatter, fields
 
 MARK = "SECRET-MARK"
 FAILING = f"""
@@ -46,6 +46,21 @@ def raised():
             raise ValueError(MARK) from error
     except ValueError as error:
         return error
+
+
+def test_of_many_warnings_from_one_place_a_few_are_written():
+    few = FewAlike()
+    flood = [record("refused") for _ in range(1000)]
+    assert [few.filter(each) for each in flood].count(True) == ALIKE
+    elsewhere = record("refused", name="ui.other")
+    assert few.filter(elsewhere), "another place has a count of its own"
+    assert few.filter(record("refused", error=raised())), "and so has an error"
+    later = record("refused", run="abc")
+    later.created = flood[0].created + ALIKE_S
+    assert few.filter(later)
+    assert later.fields == {"run": "abc", "left_out": 1000 - ALIKE}
+    told = logging.LogRecord("ui.services", logging.INFO, "/a/b/c.py", 7, "run ended", (), None)
+    assert all(few.filter(told) for _ in range(100))
 
 
 def test_a_json_line_has_time_level_event_and_fields():

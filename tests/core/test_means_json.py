@@ -11,7 +11,8 @@ from ckv_core.cli import running
 from ckv_core.events import RunResult
 from ckv_core.means_json import means_json
 from ckv_core.metrics.against_budget import budget_curves
-from ckv_core.metrics.intervals import aggregate
+from ckv_core.metrics.aggregate import aggregate
+from ckv_core.metrics.intervals import interval_note
 from tests.core.test_averages import FINALS, runs
 from tests.core.test_intervals import run
 from tests.core.test_ladder_means import run as ladder_run
@@ -28,7 +29,7 @@ def written(results: list[RunResult]) -> dict:
 def test_every_mean_stands_with_its_interval_and_n() -> None:
     results = runs(FINALS)
     found, members = written(results), aggregate(results)
-    assert (found["model"], found["n"], found["note"]) == ("m", 5, None)
+    assert (found["model"], found["n"], found["note"]) == ("m", 10, interval_note(10))
     assert [each["spec"] for each in found["variants"]] == list(FINALS)
     for each, member in zip(found["variants"], members, strict=True):
         assert each["label"] == member.label
@@ -37,7 +38,7 @@ def test_every_mean_stands_with_its_interval_and_n() -> None:
             mean = member.figures[key]
             assert value == {"mean": mean.mean, "low": mean.low, "high": mean.high, "n": mean.n}
         assert (each["violations"], each["checked"]) == (member.violations, member.checked)
-    assert found["variants"][1]["figures"]["final"]["mean"] == 12
+    assert found["variants"][1]["figures"]["final"]["mean"] == 14.5
 
 
 def test_of_too_few_prompts_there_is_no_interval_and_a_sentence() -> None:
@@ -73,11 +74,28 @@ def test_heads_won_are_those_of_the_means() -> None:
     assert (wins["own"], wins["base"]) == ([[2.5, 7], None], [[2, 8], None])
 
 
+def test_pairs_name_their_variants_and_hold_the_differences() -> None:
+    finals = {"full": None, "snapkv:budget=32": 30.0, "snapkv+critical:budget=32": 20.0}
+    (pair,) = written(runs(finals))["pairs"]
+    assert (pair["variant"], pair["other"]) == (2, 1)
+    assert pair["figures"]["final"] == {
+        "mean": -10,
+        "low": -10,
+        "high": -10,
+        "n": 10,
+        "lower": 10,
+        "higher": 0,
+        "level": 0,
+        "p": None,
+    }
+
+
 def test_every_member_is_documented_and_nothing_else_is() -> None:
-    found = written(runs(FINALS))
+    found = written(runs(FINALS | {"snapkv+critical:budget=64": 5.0}))
     keys = set(found)
     keys |= {f"variants.{key}" for key in found["variants"][0]}
     keys |= {f"curves.{key}" for key in found["curves"][0]}
+    keys |= {f"pairs.{key}" for key in found["pairs"][0]}
     keys |= {f"ladder.{key}" for key in written([ladder_run(0, *rungs_of(4))])["ladder"][0]}
     text = (ROOT / "docs" / "result_json.md").read_text(encoding="utf-8")
     section = text.partition("## Means over several prompts")[2].partition("\n## ")[0]

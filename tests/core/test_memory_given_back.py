@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 EVICT = """
 import torch
 from pathlib import Path
-from ckv_core.cache.ragged import compact
+from ckv_core.cache.prompt_slots import Keep, compact
 from ckv_core.metrics.memory import give_back
 
 def resident():
@@ -27,16 +27,15 @@ def resident():
 def layer():
     return torch.ones(2, 16_384, 64), torch.ones(2, 16_384, 64)
 
-compact(*layer(), [torch.ones(2, 16_384, dtype=torch.bool)])
+compact(*layer(), [Keep(torch.ones(2, 16_384, dtype=torch.bool))])
 give_back()
 empty = resident()
 full = [layer() for _ in range(25)]
 whole = resident()
 keep = torch.zeros(2, 16_384, dtype=torch.bool)
 keep[:, ::20] = True
-caches = [compact(*states, [keep]) for states in full]
-held = sum(stack.keys.nbytes + stack.values.nbytes for c in caches for stack in c.stacks)
-caches = [cache.stacks for cache in caches]
+caches = [compact(*states, [Keep(keep)]) for states in full]
+held = sum(cache.own_bytes for cache in caches)
 del full
 give_back()
 print(whole - empty, held, resident() - empty)
@@ -52,6 +51,7 @@ def child(*arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the resident size from /proc")
 def test_what_eviction_frees_leaves_the_process() -> None:
     full, held, left = map(int, child("-c", EVICT).split())
@@ -63,16 +63,16 @@ def test_what_eviction_frees_leaves_the_process() -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="asks the CUDA allocator")
 def test_what_eviction_frees_leaves_the_device() -> None:
-    from ckv_core.cache.ragged import compact
+    from ckv_core.cache.prompt_slots import Keep, compact
 
     before = torch.cuda.memory_allocated()
     keys, values = torch.ones(2, 2, 2**18, 64, device="cuda")
     keep = torch.zeros(2, 2**18, dtype=torch.bool, device="cuda")
     keep[:, ::20] = True
-    cache = compact(keys, values, [keep]).stacks
+    cache = compact(keys, values, [Keep(keep)])
     full = keys.nbytes + values.nbytes
     del keys, values, keep
-    held = sum(stack.keys.nbytes + stack.values.nbytes for stack in cache)
+    held = cache.own_bytes
     assert held < 0.055 * full
     assert torch.cuda.memory_allocated() - before < 1.1 * held
 

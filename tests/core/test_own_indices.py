@@ -22,6 +22,8 @@ from tests.reference.checks import L1_TOLERANCE, assert_heads_close
 from tests.reference.forward import Kept
 from tests.reference.perturbation import head_l1, hidden_l1, kl_divergence, output_sizes
 
+pytestmark = pytest.mark.slow
+
 DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "own_indices.md").read_text("utf-8")
 EXAMPLES = dict(re.findall(r"<!-- example: (\S+) -->\n```json\n(.*?)```", DOCUMENT, re.DOTALL))
 SHORT = replace(BASE, variants=("full",), max_new_tokens=3)

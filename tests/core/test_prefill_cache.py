@@ -5,13 +5,17 @@ from types import SimpleNamespace
 import pytest
 
 from ckv_core.config import CompareRequest
-from ckv_core.engine import orders, prefill
+from ckv_core.engine import candidates, layer_view, memo
 from ckv_core.engine.compare import compare
+from ckv_core.engine.generate import generate
+from ckv_core.engine.prefill import Needs
 from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.events import RunResult
 from ckv_core.modeling.loaded import LoadedModel
 from ckv_core.result_json import to_json
 from tests.core.tiny_models import tiny_model
+
+pytestmark = pytest.mark.slow
 
 TEXT = "The ferry left at nine. Nobody waved, for nobody had been told. " * 4
 VARIANTS = ("full", "snapkv+critical:budget=48", "adakv:budget=60,window=16")
@@ -31,7 +35,6 @@ def _without_times(result: RunResult) -> dict[str, object]:
     data.pop("memory")
     for part in (data, *data["variants"]):
         part.pop("timings_ms")
-        part.pop("tokens_per_second", None)
     return data
 
 
@@ -78,8 +81,9 @@ def test_a_prefill_over_the_bound_is_not_kept() -> None:
 def test_a_prefill_over_the_bound_drives_no_other_out() -> None:
     prefills = PrefillCache(100)
     for name, size in enumerate((30, 30, 120, 30)):
-        prefills.put((name,), SimpleNamespace(nbytes=size, window=0))
-    assert [prefills.get((name,), 0) is not None for name in range(4)] == [True, True, False, True]
+        prefills.put((name,), SimpleNamespace(nbytes=size, serves=lambda _: True))
+    kept = [prefills.get((name,), Needs()) is not None for name in range(4)]
+    assert kept == [True, True, False, True]
 
 
 def test_scores_added_after_a_prefill_was_kept_count_too() -> None:
@@ -108,9 +112,9 @@ def test_attention_that_each_heads_alpha_asks_for_is_computed_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     loaded, prefills, calls = tiny_model("llama"), PrefillCache(2**30), []
-    real = prefill.full_window_attention
+    real = layer_view.full_window_attention
     monkeypatch.setattr(
-        prefill, "full_window_attention", lambda *given: calls.append(1) or real(*given)
+        layer_view, "full_window_attention", lambda *given: calls.append(1) or real(*given)
     )
     for budget in (48, 60):
         _run(loaded, prefills, variants=(f"snapkv+critical_auto:budget={budget}",))
@@ -121,8 +125,8 @@ def test_a_changed_budget_alpha_or_rule_sorts_nothing_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     loaded, prefills, calls = tiny_model("llama"), PrefillCache(2**30), []
-    real = orders.order
-    monkeypatch.setattr(orders, "order", lambda score: calls.append(1) or real(score))
+    real = candidates.order
+    monkeypatch.setattr(candidates, "order", lambda score: calls.append(1) or real(score))
     _run(loaded, prefills, variants=("snapkv+critical:budget=48", "adakv:budget=48"))
     assert len(calls) == 3 * loaded.info.layers, "by both scores, and of all heads together"
     changed = ("pyramidkv+critical:budget=60,alpha=0.7", "adakv+critical:budget=50,safeguard=0.5")
@@ -134,9 +138,27 @@ def test_a_changed_budget_alpha_or_rule_sorts_nothing_again(
 def test_orders_of_many_poolings_are_bounded() -> None:
     loaded, prefills = tiny_model("llama"), PrefillCache(2**30)
     many = tuple(f"snapkv:budget=48,kernel={kernel}" for kernel in range(1, 21, 2))
-    assert len(many) > prefill.KEPT_ORDERS
+    assert len(many) > memo.KEPT_ORDERS
     result = _run(loaded, prefills, variants=many)
     (kept,) = prefills._prefills.values()
-    assert len(kept._orders) == prefill.KEPT_ORDERS
+    assert len(kept.memo._orders) == memo.KEPT_ORDERS
     alone = [_run(loaded, None, variants=(spec,)).variants[0].retained for spec in many]
     assert [variant.retained for variant in result.variants] == alone
+
+
+@pytest.mark.parametrize("analysis", [(), ("bounds",)])
+def test_scores_are_let_go_after_selection_where_nobody_asks_for_them_again(
+    monkeypatch: pytest.MonkeyPatch, analysis: tuple[str, ...]
+) -> None:
+    held, sizes = [], []
+
+    def keep(run, prefilled, *rest):
+        held.append(prefilled)
+        return generate(run, prefilled, *rest)
+
+    monkeypatch.setattr("ckv_core.engine.compare.generate", keep)
+    asked = {"variants": ("snapkv+critical:budget=48",), "analysis": analysis}
+    for prefills in (None, PrefillCache(2**30)):
+        _run(tiny_model("llama"), prefills, **asked)
+        sizes.append(held.pop().memo.nbytes > 0)
+    assert sizes == [bool(analysis), True]

@@ -8,13 +8,24 @@ import pytest
 import torch
 
 from ckv_core.config import CompareRequest
-from ckv_core.engine.prefill import CHUNK, KEPT_QUERIES, Prefill, Prefix, prefill
+from ckv_core.engine.layer_view import PromptLayer
+from ckv_core.engine.prefill import (
+    CHUNK,
+    KEPT_QUERIES,
+    Needs,
+    Prefill,
+    Prefix,
+    prefill,
+    sliding_room,
+)
 from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.events import RunResult
 from ckv_core.modeling.loaded import LoadedModel
 from ckv_core.result_json import to_json
 from ckv_core.worker.runner import EngineRunner
-from tests.core.tiny_models import plain_model, tiny_model, tiny_tokenizer
+from tests.core.tiny_models import SLIDING_WINDOW, plain_model, tiny_model, tiny_tokenizer
+
+pytestmark = pytest.mark.slow
 
 LENGTH = 2 * CHUNK + 300
 TEXT = "The ferry left at nine. Nobody waved, for nobody had been told. "
@@ -31,7 +42,7 @@ def read(
     loaded: LoadedModel, token_ids: list[int], window: int = 32, prefix: Prefix | None = None
 ) -> tuple[Prefill, int]:
     """The prefill, and in how many chunks it was read."""
-    steps, chunks = prefill(loaded, token_ids, window, lambda: False, prefix), 0
+    steps, chunks = prefill(loaded, token_ids, Needs(window), lambda: False, prefix), 0
     while True:
         try:
             next(steps)
@@ -41,12 +52,18 @@ def read(
 
 
 def tensors(result: Prefill) -> list[torch.Tensor]:
-    """All that is kept, and the statistics that methods score with."""
+    """All that is kept, and the statistics that methods score with.
+
+    Of sliding layers the end, which every prefill has.
+    """
     with torch.inference_mode():
-        layers = range(len(result.layers))
-        scores = [result.full_window_attention(layer, 32) for layer in layers]
-        norms = [result.value_norms(layer) for layer in layers]
-    states = [t for layer in result.layers for t in (layer.keys, layer.values, layer.queries)]
+        layers = result.loaded.info.evictable_layers
+        scores = [PromptLayer(result, layer).full_window_attention(32) for layer in layers]
+        norms = [PromptLayer(result, layer).value_norms() for layer in layers]
+    states = [layer.queries for layer in result.layers]
+    for window, layer in zip(result.loaded.sliding_windows, result.layers, strict=True):
+        first = 0 if window is None else layer.keys.shape[1] - window
+        states += [layer.keys[:, first:], layer.values[:, first:]]
     return [*states, *scores, *norms, result.logits]
 
 
@@ -67,7 +84,7 @@ def test_a_shared_start_gives_the_bits_of_a_prompt_read_anew(
     source, _ = read(loaded, source_ids)
     before = [tensor.clone() for tensor in tensors(source)]
     prefills.put(source_ids, source)
-    prefix = prefills.prefix(token_ids, window)
+    prefix = prefills.prefix(token_ids, Needs(window))
     assert prefix is not None
     taken, read_now = read(loaded, token_ids, window, prefix)
     anew, _ = read(loaded, token_ids, window)
@@ -80,6 +97,24 @@ def test_a_shared_start_gives_the_bits_of_a_prompt_read_anew(
     assert prefills.nbytes == source.nbytes + taken.nbytes
 
 
+def test_a_sliding_layer_holds_its_window_and_lends_its_end() -> None:
+    loaded = tiny_model("gemma3")
+    room = sliding_room(SLIDING_WINDOW)
+    long = ids(4 * CHUNK, seed=1)
+    source, _ = read(loaded, long)
+    for window, states in zip(loaded.sliding_windows, source.layers, strict=True):
+        assert states.keys.shape[1] == (len(long) if window is None else room)
+    assert source.prompt_len == len(long)
+    prefills = PrefillCache(2**30)
+    prefills.put(long, source)
+    near, far = long[: 4 * CHUNK - 50] + ids(300, 2), long[: 2 * CHUNK] + ids(300, 3)
+    assert prefix_tokens(prefills, near) == 3 * CHUNK
+    assert prefix_tokens(prefills, far) == 0, "its sliding layers need what is held no more"
+    again, chunks = read(loaded, near, prefix=prefills.prefix(near, Needs(32)))
+    assert chunks == 2
+    assert same(tensors(again), tensors(read(loaded, near)[0]))
+
+
 class Kept:
     """A prefill without tensors, as the cache sees it."""
 
@@ -87,9 +122,12 @@ class Kept:
         self.loaded = tiny_model(arch)
         self.nbytes = 1
 
+    def lends(self, tokens: int) -> bool:
+        return True
+
 
 def prefix_tokens(prefills: PrefillCache, token_ids: list[int], window: int = 0) -> int:
-    found = prefills.prefix(token_ids, window)
+    found = prefills.prefix(token_ids, Needs(window))
     return 0 if found is None else found.tokens
 
 
@@ -124,7 +162,7 @@ def test_the_longest_start_is_taken_and_its_prefill_counts_as_used() -> None:
 def test_a_start_read_with_factors_of_another_length_is_not_taken() -> None:
     known, prefills = ids(2 * CHUNK, seed=1), PrefillCache(1000)
     prefills.put(known, Kept("longrope"))
-    assert prefills.prefix(known + known, 0) is None
+    assert prefills.prefix(known + known, Needs()) is None
 
 
 @pytest.fixture(scope="module")
@@ -187,7 +225,6 @@ def test_another_question_on_the_same_text_gives_the_run_of_a_fresh_runner(folde
     other.pop("memory")
     for part in (one, other, *one["variants"], *other["variants"]):
         part.pop("timings_ms")
-        part.pop("tokens_per_second", None)
     assert one == other
     assert again.prompt is not None
     shared = again.prompt.compressed_tokens * memory["prefill_reused"] // memory["cache"]

@@ -6,9 +6,10 @@ from fractions import Fraction
 import pytest
 import torch
 
-from ckv_core.engine.prefill import LayerStates, Prefill, prefill
+from ckv_core.engine.prefill import LayerStates, Needs, Prefill, prefill
 from ckv_core.engine.select import select, select_all, stage_one
 from ckv_core.errors import RunCancelledError
+from ckv_core.methods.parts.critical_auto import CRITICAL_AUTO
 from ckv_core.variants import VariantSpec
 from tests.core.tiny_models import tiny_model
 
@@ -30,7 +31,7 @@ SPECS = (
 def processed() -> Prefill:
     ids = torch.randint(4, 200, (TOKENS,), generator=torch.Generator().manual_seed(5)).tolist()
     with torch.inference_mode():
-        work = prefill(tiny_model("llama"), ids, 16, lambda: False)
+        work = prefill(tiny_model("llama"), ids, Needs(16), lambda: False)
         while True:
             try:
                 next(work)
@@ -52,7 +53,7 @@ def test_variants_selected_together_keep_what_each_keeps_alone(processed: Prefil
     for spec, budget, found in zip(specs(), budgets, together, strict=True):
         alone = select(spec, processed, budget)
         assert same(found.keep_masks, alone.keep_masks), spec.spec
-        assert (found.head_alphas is None) == (spec.selector != "critical_auto")
+        assert ("head_alpha" in found.arrays) == (spec.selector is CRITICAL_AUTO)
         if spec.name != "full":
             kept = sum(int(mask.sum()) for mask in found.keep_masks)
             assert kept == len(found.keep_masks) * found.keep_masks[0].shape[0] * BUDGET
@@ -62,15 +63,15 @@ def test_variants_selected_together_keep_what_each_keeps_alone(processed: Prefil
 def test_stage_one_is_the_quota_and_part_of_what_is_kept(processed: Prefill, text: str) -> None:
     spec = VariantSpec.parse(text, {"budget": str(BUDGET)})
     selection = select(spec, processed, BUDGET)
-    protected = sum(spec.protected.values())
+    protected = spec.protected_tokens
     for place, (stage, mask) in enumerate(
         zip(stage_one(spec, processed, selection), selection.keep_masks, strict=True)
     ):
         assert not bool((stage & ~mask).any())
         for head in range(mask.shape[0]):
             alpha = Fraction(str(spec.params.get("alpha", 0)))
-            if selection.head_alphas is not None:
-                alpha = Fraction(round(float(selection.head_alphas[place, head]) * 20), 20)
+            if selection.arrays:
+                alpha = Fraction(round(float(selection.arrays["head_alpha"][place, head]) * 20), 20)
             quota = math.floor(alpha * (int(mask[head].sum()) - protected))
             assert int(stage[head].sum()) == protected + quota
 
@@ -85,9 +86,9 @@ def test_each_head_keeps_what_its_own_alpha_would_keep(processed: Prefill) -> No
     knobs = "window=8,stage2=pooled,pool=avg,budget=40"  # raw scores would give alpha 0 everywhere
     auto = VariantSpec.parse(f"snapkv+critical_auto:{knobs}")
     found = select(auto, processed, BUDGET)
-    assert found.head_alphas is not None
-    assert found.head_alphas.unique().numel() > 1
-    for place, row in enumerate(found.head_alphas):
+    alphas = found.arrays["head_alpha"]
+    assert alphas.unique().numel() > 1
+    for place, row in enumerate(alphas):
         for head, alpha in enumerate(row.tolist()):
             fixed = f"snapkv+critical:{knobs},alpha={round(alpha * 20) / 20}"
             alone = select(VariantSpec.parse(fixed), processed, BUDGET)

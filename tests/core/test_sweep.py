@@ -14,6 +14,8 @@ from ckv_core.sweep import SweepGrid
 from ckv_core.sweep_reading import FIGURES
 from tests.core.tiny_models import tiny_model
 
+pytestmark = pytest.mark.slow
+
 TEXT = "The ferry left at nine. Nobody waved, for it was raining. " * 4
 GRID = SweepGrid(
     methods=("snapkv+critical", "snapkv", "adakv+critical", "pyramidkv+critical_auto"),

@@ -17,6 +17,8 @@ from ckv_core.sweep_reading import curves, mean_head_l1
 from tests.core.test_sweep_reading import model, point
 from tests.core.tiny_models import tiny_model
 
+pytestmark = pytest.mark.slow
+
 TEXT = "The ferry left at nine. Nobody waved, for it was raining. " * 4
 GRID = SweepGrid(
     methods=("snapkv", "snapkv+critical", "adakv", "adakv+critical", "streaming_llm"),

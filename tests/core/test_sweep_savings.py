@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckv_core.events import RunResult
-from ckv_core.records import VariantResult
+from ckv_core.records import RoundingFloor, VariantResult
 from ckv_core.sweep_reading import FIGURES, curves
 from ckv_core.sweep_savings import MEANINGS, Match, matching_budget, savings
 from tests.core.test_sweep_reading import model, point
@@ -123,6 +123,18 @@ def test_what_no_setting_reaches_is_nothing_to_match_and_no_budget() -> None:
     assert found[2].full_text == "over 256 (not reached with the budgets tried)"
     back = savings(result, adakv, FIGURES["agreement"])
     assert [each.text for each in back] == ["nothing to match", "181, 41 % more", "181, 29 % less"]
+
+
+def test_no_budget_matches_a_point_that_only_rounding_moves() -> None:
+    heads = {"snapkv:budget=64": 9.0, "snapkv:budget=256": 1.0, "adakv:budget=64": 5.0}
+    result = RunResult(model=model(2), variants=[point(s, [v] * 4) for s, v in heads.items()])
+    snapkv, _ = curves(result)
+    result.floor = RoundingFloor(layer_hidden_l1=np.array([0, 4], np.float32), kl=0.0)
+    found = savings(result, snapkv, FIGURES["final"])
+    assert [each.match.outcome for each in found] == ["better", "rounding"]
+    assert found[1].full_text == f"only rounding ({MEANINGS['rounding']})"
+    heads_only = savings(result, snapkv, FIGURES["head"])
+    assert "rounding" not in [each.match.outcome for each in heads_only]
 
 
 def test_what_the_smallest_budget_reaches_is_said_to_be_an_upper_limit() -> None:

@@ -5,13 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckv_core.errors import ConfigError
-from ckv_core.knobs import KNOBS, Budget
-from ckv_core.methods import METHODS
+from ckv_core.knobs import Budget
+from ckv_core.methods import KNOBS, METHODS
+from ckv_core.methods.parts.critical_auto import CRITICAL_AUTO
 from ckv_core.variants import VariantSpec
 
 VALUES = {
     "budget": st.sampled_from(["4500", "12.5%", "100%", "3MiB"]),
-    "alpha": st.floats(0, 1).map(str),
+    "alpha": st.integers(0, 10**6).map(lambda millionths: str(millionths / 10**6)),
     "window": st.integers(1, 64).map(str),
     "kernel": st.sampled_from(["1", "5", "255"]),
     "pool": st.sampled_from(["max", "avg", "none"]),
@@ -24,6 +25,17 @@ VALUES = {
     "product": st.sampled_from(["head", "group"]),
     "epsilon": st.floats(0, 1).map(str),
     "preset": st.sampled_from(["paper", "kvpress"]),
+    "gamma": st.floats(0, 1e6).map(str),
+    "tau1": st.floats(0.01, 100).map(str),
+    "tau2": st.floats(0.01, 100).map(str),
+    "mass": st.floats(0, 1).map(str),
+    "chunk": st.integers(1, 4096).map(str),
+    "chunks_of": st.sampled_from(["head", "layer"]),
+    "seed": st.integers(0, 999_999_999).map(str),
+    "lag": st.integers(2, 65536).map(str),
+    "future": st.integers(1, 65536).map(str),
+    "value_size": st.sampled_from(["on", "off"]),
+    "offset": st.floats(0, 1).map(str),
 }
 CHOICES = [(method, selector) for method in METHODS for selector in method.selectors]
 
@@ -32,13 +44,13 @@ CHOICES = [(method, selector) for method in METHODS for selector in method.selec
 def test_a_spec_parses_back_to_an_equal_variant(data: st.DataObject) -> None:
     method, selector = data.draw(st.sampled_from(CHOICES))
     keys = data.draw(st.sets(st.sampled_from(sorted(KNOBS))))
-    allowed = [key for key in method.knobs_with(selector) if key in keys | {"budget"}]
+    allowed = [key for key in method.knobs(selector) if key in keys | {"budget"}]
     written = {key: data.draw(VALUES[key]) for key in allowed}
-    head = method.name + ("" if selector == "top_k" else f"+{selector}")
+    head = method.name + ("" if selector is method.selector else f"+{selector.name}")
     spec = VariantSpec.parse(f"{head}:{','.join(f'{k}={v}' for k, v in written.items())}")
     again = VariantSpec.parse(spec.spec)
     assert again == spec
-    assert set(spec.params) == set(method.knobs_with(selector))
+    assert set(spec.params) == set(method.knobs(selector))
 
 
 def test_a_preset_sets_what_is_not_written_and_nothing_else() -> None:
@@ -76,7 +88,8 @@ def test_a_budget_that_is_none_is_refused(text: str) -> None:
 
 def test_alpha_per_head_takes_every_critical_knob_but_alpha() -> None:
     spec = VariantSpec.parse("snapkv+critical_auto:stage2=pooled,budget=96", {"alpha": "0.5"})
-    assert (spec.selector, spec.critical, "alpha" in spec.params) == ("critical_auto", True, False)
+    assert (spec.selector, spec.critical) == (CRITICAL_AUTO, True)
+    assert "alpha" not in spec.params
     assert spec.label == "SnapKV + CriticalKV, alpha per head (ours)"
     assert spec.base() == VariantSpec.parse("snapkv:budget=96")
     with pytest.raises(ConfigError, match="does not take 'alpha'"):

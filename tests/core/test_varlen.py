@@ -12,9 +12,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from ckv_core.cache import ragged, varlen
-from ckv_core.cache.ragged import RaggedLayer, compact
-from ckv_core.engine.decode import DecodeContext, Decoder
+from ckv_core.cache import prompt_slots, varlen
+from ckv_core.cache.prompt_slots import Keep, PromptSlots, compact
+from ckv_core.cache.slots import SlotCache
+from ckv_core.engine.decode import Decoder
 from tests.core.test_decode_equality import (
     CLOSE,
     METHODS,
@@ -65,7 +66,9 @@ def literal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def use_literal_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ragged, "usable_kernel", lambda device, dtype, head_dim: literal_kernel)
+    monkeypatch.setattr(
+        prompt_slots, "usable_kernel", lambda device, dtype, head_dim: literal_kernel
+    )
 
 
 def decoders(arch: str, patch: Callable[[], None]) -> tuple[Decoder, Decoder]:
@@ -76,10 +79,13 @@ def decoders(arch: str, patch: Callable[[], None]) -> tuple[Decoder, Decoder]:
     patch()
     by_kernel, _ = decoder_for(result, METHODS, 24)
     for stacked, packed, window in zip(
-        by_stacks.context._layers, by_kernel.context._layers, loaded.sliding_windows, strict=True
+        by_stacks.context.parts[0].layers,
+        by_kernel.context.parts[0].layers,
+        loaded.sliding_windows,
+        strict=True,
     ):
-        assert stacked.packed is None
-        assert (packed.packed is not None) == (window is None), "sliding layers evict nothing"
+        assert stacked.prompt.packed is None
+        assert (packed.prompt.packed is not None) == (window is None), "sliding: nothing evicted"
     return by_stacks, by_kernel
 
 
@@ -107,24 +113,23 @@ def test_heads_that_keep_nothing_are_left_out_and_add_nothing() -> None:
     masks = [torch.zeros(2, 30, dtype=torch.bool) for _ in range(3)]
     masks[0][1, ::3] = True
     masks[2][:, 4:9] = True
-    layer = compact(keys, values, masks)
+    layer = compact(keys, values, [Keep(mask) for mask in masks])
     assert layer.packed is not None
     assert sorted(layer.packed.slots.tolist()) == [1, 4, 5]
-    nothing = compact(keys, values, [masks[1]])
+    nothing = compact(keys, values, [Keep(masks[1])])
     assert nothing.packed is None
-    loaded = tiny_model("llama")
     queries, own = torch.randn(2, 3, 4, 1, 16, generator=torch.Generator().manual_seed(2))
     outputs = []
-    for layers in ([layer], [_without_kernel(layer)]):
-        context = DecodeContext(loaded, layers, 3, 2, lambda: False)
-        outputs.append(context.attend(0, queries, own[:, :2], own[:, 2:], 0.25))
+    for each in (layer, _without_kernel(layer)):
+        cache = SlotCache(each, 3, 2, None)
+        outputs.append(cache.attend(queries, own[:, :2], own[:, 2:], 0.25))
     torch.testing.assert_close(*outputs, rtol=1e-5, atol=1e-5)
     # Row 1 keeps nothing: all its weight goes to its own token.
     torch.testing.assert_close(outputs[0][1, :2], own[1, 2].expand(2, 1, 16))
 
 
-def _without_kernel(layer: RaggedLayer) -> RaggedLayer:
-    return replace(layer, packed=None)
+def _without_kernel(layer: PromptSlots) -> PromptSlots:
+    return replace(layer, packed=None, apart=layer.stacks)
 
 
 @pytest.mark.usefixtures("literal")
@@ -132,12 +137,13 @@ def test_packed_entries_exist_once() -> None:
     """The stacks are views of the packed tensors, also after rows have left."""
     keys, values = torch.randn(2, 2, 300, 16)
     masks: list[Tensor | None] = [torch.rand(2, 300) < share for share in (0.1, 0.3, 0.3)]
-    before = compact(keys, values, [*masks, None])
+    before = compact(keys, values, [Keep(mask) for mask in (*masks, None)])
     for layer, rows in ((before, (0, 1, 2)), (before.rows([2, 3, 0]), (0, 2))):
         assert layer.packed is not None
         held = layer.packed.keys.nbytes + layer.packed.values.nbytes
         assert held == sum(layer.row_bytes(row) for row in rows)
-        storages = {stack.keys.untyped_storage().data_ptr() for stack in layer.stacks}
+        held_keys = [stack.segment.decoded()[0] for stack in layer.stacks]
+        storages = {keys.untyped_storage().data_ptr() for keys in held_keys}
         assert storages == {layer.packed.keys.untyped_storage().data_ptr()}
 
 
@@ -201,7 +207,6 @@ def test_the_packed_path_of_half_precision_gives_what_the_stacks_give(
 
 def _compare_paths(device: torch.device, dtype: torch.dtype, head_dim: int, atol: float) -> None:
     """Four rows of unequal lengths, the full cache among them, and three new tokens each."""
-    loaded = tiny_model("llama")
     generator = torch.Generator().manual_seed(head_dim)
 
     def drawn(*shape: int) -> Tensor:
@@ -211,11 +216,11 @@ def _compare_paths(device: torch.device, dtype: torch.dtype, head_dim: int, atol
         (torch.rand(2, 1_500, generator=generator) < share).to(device)
         for share in (0.05, 0.3, 0.01)
     ]
-    layer = compact(drawn(2, 1_500), drawn(2, 1_500), [*masks, None])
+    layer = compact(drawn(2, 1_500), drawn(2, 1_500), [Keep(mask) for mask in (*masks, None)])
     assert layer.packed is not None
     queries, new_keys, new_values = drawn(4, 4, 3), drawn(4, 2, 3), drawn(4, 2, 3)
     outputs = []
     for each in (layer, _without_kernel(layer)):
-        context = DecodeContext(loaded, [each], 4, 4, lambda: False)
-        outputs.append(context.attend(0, queries, new_keys, new_values, head_dim**-0.5))
+        cache = SlotCache(each, 4, 4, None)
+        outputs.append(cache.attend(queries, new_keys, new_values, head_dim**-0.5))
     torch.testing.assert_close(*outputs, rtol=atol, atol=atol)

@@ -15,6 +15,7 @@ from transformers import (
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen3Config,
+    SmolLM3Config,
 )
 
 from ckv_core.modeling.loaded import LoadedModel, wrap_model
@@ -23,6 +24,7 @@ ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3", "phi3", "gemma3")
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|pad|>")
 CONTEXT_LIMIT = 2048
 LONGROPE_ORIGINAL = 1024  # tokens; a longer text is read with the long factors
+ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 SLIDING_WINDOW = 16
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}"
@@ -34,6 +36,13 @@ CHAT_TEMPLATE = (
 def tiny_model(arch: str) -> LoadedModel:
     """The same random weights at every call; shared by the whole session, so never change it."""
     return wrap_model(_build(arch, "sdpa"), tiny_tokenizer(), name=f"tiny-{arch}", sha256="0" * 64)
+
+
+@cache
+def half_model(arch: str) -> LoadedModel:
+    """The weights of `tiny_model(arch)` rounded to bfloat16."""
+    model = _build(arch, "sdpa").to(torch.bfloat16)  # type: ignore[arg-type]
+    return wrap_model(model, tiny_tokenizer(), name=f"tiny-{arch}", sha256="0" * 64)
 
 
 @cache
@@ -109,6 +118,9 @@ def tiny_config(arch: str, **changes: object) -> PreTrainedConfig:
                 },
             },
         ),
+        # Only half of a head's numbers are turned by position; and a layer that turns none.
+        "partial": (Phi3Config, {"rope_parameters": {**ROPE, "partial_rotary_factor": 0.5}}),
+        "nope": (SmolLM3Config, {"no_rope_layers": [1, 0, 1]}),
         "gemma3": (
             Gemma3TextConfig,
             {

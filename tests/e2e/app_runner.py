@@ -60,7 +60,7 @@ def wait_until_ready(process: subprocess.Popen[bytes], log: Path) -> str:
 
 def note_request(watched: Watched, app: App, url: str) -> None:
     """Keep requests that leave the app."""
-    if not url.startswith((app.url, "data:", "blob:")):
+    if not url.startswith((app.url, "data:", "blob:", "about:")):
         watched.external.append(url)
 
 

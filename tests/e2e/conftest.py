@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page
+from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize
 
 from ckv_core.config import DEFAULT_MODEL
 from ckv_core.home import home_folder
@@ -21,12 +21,7 @@ from tests.e2e.app_runner import (
 )
 from tests.ports import free_port
 
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything in this folder is an end-to-end test."""
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.e2e)
+DESK: ViewportSize = {"width": 1440, "height": 900}
 
 
 @pytest.fixture(scope="session")
@@ -73,25 +68,41 @@ def app(start_app: Callable[..., App]) -> App:
     return start_app()
 
 
-@pytest.fixture
-def context(browser: Browser, app: App) -> Iterator[BrowserContext]:
-    """A visitor; no page of theirs may leave the app's origin or fail in its console."""
-    context = browser.new_context(viewport={"width": 1440, "height": 900})
+@pytest.fixture(scope="module")
+def visitor(browser: Browser, app: App) -> Iterator[tuple[BrowserContext, Watched]]:
+    """Somebody whose browser keeps what it loaded from one test to the next."""
+    context = browser.new_context(viewport=DESK)
     context.set_default_timeout(30_000)
     watched = Watched()
     context.on("request", lambda request: note_request(watched, app, request.url))
     context.on("console", lambda message: note_message(watched, message.type, message.text))
     context.on("weberror", lambda error: watched.errors.append(str(error.error)))
-    yield context
+    context.new_page()
+    yield context, watched
     context.close()
-    assert watched.external == []
-    assert watched.errors == []
+
+
+@pytest.fixture
+def context(visitor: tuple[BrowserContext, Watched]) -> Iterator[BrowserContext]:
+    """A visitor's one blank page; none of theirs may leave the app's origin or log errors."""
+    context, watched = visitor
+    page, *others = context.pages
+    for each in others:
+        each.close()
+    page.set_viewport_size(DESK)
+    page.goto("about:blank")
+    yield context
+    external, errors = watched.external.copy(), watched.errors.copy()
+    watched.external.clear()
+    watched.errors.clear()
+    assert external == []
+    assert errors == []
 
 
 @pytest.fixture
 def page(context: BrowserContext, app: App) -> Page:
     """The Compare page, ready to type into."""
-    page = context.new_page()
+    (page,) = context.pages
     page.goto(app.url)
     page.locator("#context textarea").wait_for()
     page.locator("#context-bar [data-ready]").wait_for()

@@ -1,5 +1,6 @@
 """What a reader does on the pages, by role and label."""
 
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, Page, expect
 
 TEXT = "The harbour report. " + "Ships came and went, and the weather was fair. " * 12
@@ -12,6 +13,15 @@ SCROLL = """top => new Promise((done) => {
   window.scrollTo(0, top);
   requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done)));
 })"""
+
+
+def log_in(page: Page, url: str, user: str) -> None:
+    """On the login page; `user` has the password of tests/ui/served_app.py."""
+    page.goto(f"{url}/login")
+    page.get_by_label("User name").fill(user)
+    page.get_by_label("Password").fill(f"{user}-secret")
+    page.get_by_role("button", name="Log in").click()
+    expect(page.get_by_role("button", name="Log out")).to_be_visible()
 
 
 def fill(
@@ -32,10 +42,11 @@ def fill(
 
 
 def tick(page: Page, group: str, labels: tuple[str, ...]) -> None:
-    """Tick exactly these boxes of a group."""
-    for box in page.locator(f"{group} input[type=checkbox]").all():
-        label = box.locator("xpath=ancestor::label").inner_text().strip()
-        box.set_checked(label in labels)
+    """Choose exactly these in a picker."""
+    picker = page.locator(group)
+    picker.get_by_role("button", name="None").click()
+    for label in labels:
+        picker.get_by_role("checkbox", name=label, exact=True).check()
 
 
 def set_new_tokens(page: Page, count: int) -> None:
@@ -93,3 +104,12 @@ def see_everything(page: Page) -> None:
     height = int(page.evaluate("document.documentElement.scrollHeight"))
     for top in (*range(0, height, 500), 0):
         page.evaluate(SCROLL, top)
+
+
+def expect_well_made(page: Page) -> None:
+    """axe finds nothing, and nothing is wider than the page."""
+    # Colours fade from one theme to the other.
+    page.wait_for_function("document.getAnimations().every((each) => each.playState !== 'running')")
+    found = Axe().run(page).response["violations"]
+    assert [(v["id"], [n["target"] for n in v["nodes"]][:5]) for v in found] == [], page.url
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), page.url

@@ -17,7 +17,7 @@ CONTEXT = "#context textarea"
 REFUSED_AT_ONCE = [
     (CONTEXT, "   ", "The context is empty"),
     (BUDGET, "many", "Budget 'many' is not a number"),
-    (BUDGET, "0", "Budget must be above 0"),
+    (BUDGET, "0", "Budget '0' must be above 0"),
     (BUDGET, "8", "raise the budget to at least 32"),
     (BUDGET, "", "Budget '' is not a number"),
     (ALPHA, "7", "alpha must be a number from 0 to 1"),
@@ -109,7 +109,7 @@ def test_only_utf8_text_files_are_opened(page: Page, tmp_path: Path):
     expect(page.locator("#context-bar")).to_contain_text(" of 8,192 tokens")
 
 
-@pytest.mark.parametrize("address", ["/run?id=nope", "/run", "/run?id=zzz999zzz999", "/?id=nope"])
-def test_an_unknown_run_is_one_sentence(page: Page, app: App, address):
+@pytest.mark.parametrize(("address", "where"), [("/run?id=nope", "main"), ("/?id=nope", "#notice")])
+def test_an_unknown_run_is_one_sentence(page: Page, app: App, address, where):
     page.goto(app.url + address)
-    expect(page.locator("#notice [role=alert]")).to_contain_text("There is no run of this name")
+    expect(page.locator(where)).to_contain_text("There is no run of this name")

@@ -1,4 +1,4 @@
-"""The list of runs: open, delete and undo."""
+"""The list of runs: open, delete and undo; a run made again."""
 
 from playwright.sync_api import Page, expect
 
@@ -32,7 +32,7 @@ def test_a_run_is_listed_opened_and_deleted(page: Page, app: App):
     expect(row).to_have_count(0)
     expect(page.locator("#runs")).to_contain_text("1 run deleted")
     page.goto(f"{app.url}/run?id={slug}")
-    expect(page.locator("#notice")).to_contain_text("There is no run of this name")
+    expect(page.get_by_role("main")).to_contain_text("There is no run of this name")
 
 
 def test_a_running_run_is_not_deleted(page: Page, app: App):
@@ -44,3 +44,23 @@ def test_a_running_run_is_not_deleted(page: Page, app: App):
     expect(row).to_have_count(1)
     page.goto(f"{app.url}/run?id={slug}")
     steps.cancel(page)
+
+
+def test_a_reproduced_run_has_the_same_tokens_and_kept_sets(page: Page):
+    steps.fill(page)
+    steps.run(page)
+    slug = steps.wait_for_slug(page)
+    steps.expect_state(page, "done")
+    page.goto(page.url)
+    lineage = page.locator("#lineage")
+    lineage.get_by_role("button", name="Reproduce").click()
+    page.wait_for_url(lambda url: "/run?id=" in url and slug not in url)
+    steps.expect_state(page, "done")
+    expect(lineage).to_contain_text("This is a rerun of")
+    lineage.get_by_role("link", name="what differs").click()
+    found = page.locator("#differences")
+    expect(found).to_contain_text("None: these runs were asked the same")
+    for label in ("Full cache", "SnapKV"):
+        expect(found.locator("summary", has_text=label)).to_contain_text("equal")
+    expect(found).to_contain_text("B against A: generated tokens equal, one by one.")
+    expect(found).to_contain_text("Kept sets: equal, entry by entry.")

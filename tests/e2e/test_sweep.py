@@ -16,12 +16,12 @@ WAIT_MS = 30_000
 @pytest.fixture
 def sweep_page(context, app: App) -> Page:
     """The Sweep page, filled in for a small sweep."""
-    page = context.new_page()
+    (page,) = context.pages
     page.goto(f"{app.url}/sweep")
     page.locator("#context-bar [data-ready]").wait_for()
     page.locator("#context textarea").fill(steps.TEXT)
     page.locator("#question textarea, #question input").first.fill(steps.QUESTION)
-    steps.tick(page, "#methods", ("SnapKV", "SnapKV + CriticalKV"))
+    steps.tick(page, "#methods", ("SnapKV", "SnapKV + CriticalKV, as printed"))
     page.locator("#budgets input, #budgets textarea").first.fill(BUDGETS)
     page.locator("#alphas input, #alphas textarea").first.fill(ALPHAS)
     return page

@@ -6,26 +6,21 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from tests.e2e import steps
-from tests.ui.served_app import Served, served
+from tests.ui.served_app import Served
 
 WORDS = {"ann": "ann-apricot ann-acorn ann-alder", "bob": "bob-barley bob-birch bob-bramble"}
 STEPS = {"ann": 40, "bob": 60}
 
 
 @pytest.fixture(scope="module")
-def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with served(tmp_path_factory.mktemp("two")) as app:
-        yield app
+def app(team_app: Served) -> Served:
+    return team_app
 
 
 @pytest.fixture
 def visitors(browser: Browser) -> Iterator[dict[str, BrowserContext]]:
     contexts = {
-        user: browser.new_context(
-            http_credentials={"username": user, "password": f"{user}-secret"},
-            viewport={"width": 1440, "height": 900},
-        )
-        for user in WORDS
+        user: browser.new_context(viewport={"width": 1440, "height": 900}) for user in WORDS
     }
     for context in contexts.values():
         context.set_default_timeout(20_000)
@@ -38,7 +33,7 @@ def test_two_runs_at_once_do_not_mix(app: Served, visitors: dict[str, BrowserCon
     pages: dict[str, Page] = {}
     for user, visitor in visitors.items():
         page = pages[user] = visitor.new_page()
-        page.goto(app.url)
+        steps.log_in(page, app.url, user)
         page.locator("#context-bar [data-ready]").wait_for()
         steps.fill(page, context=WORDS[user], question=f"steps {STEPS[user]}")
     for page in pages.values():
@@ -55,7 +50,7 @@ def test_two_runs_at_once_do_not_mix(app: Served, visitors: dict[str, BrowserCon
         expect(page.locator(f"a[href*='{slugs[user]}']").first).to_be_visible()
         assert_nothing_of(page, other, slugs[other])
         page.goto(f"{app.url}/run?id={slugs[other]}")
-        expect(page.locator("#notice")).to_contain_text("There is no run")
+        expect(page.locator("main")).to_contain_text("There is no run")
         assert WORDS[other].split()[0] not in page.content()
 
 

@@ -15,7 +15,7 @@ from ckv_core.records import Candidate, FollowUp, ForcedStep, VariantResult
 from ckv_core.result_json import to_json
 from tests.e2e.steps import see_everything
 from tests.ui.page_fakes import done_result
-from tests.ui.served_app import Served, served
+from tests.ui.served_app import Served
 from tests.ui.sweep_fakes import sweep_result
 from ui import routes, several_routes
 
@@ -50,9 +50,8 @@ Slugs = dict[str, str]
 
 
 @pytest.fixture(scope="module")
-def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with served(tmp_path_factory.mktemp("xss"), with_logins=False) as app:
-        yield app
+def app(open_app: Served) -> Served:
+    return open_app
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """A server on a small disk that fills up during a run and is freed again.
 
-Says what happened, one line each: how the run ended, how the next one did, what SQLite finds.
+Says what happened, one line each: how the run ended, what of a backup there is, how the next run
+ended, what SQLite finds.
 """
 
 import contextlib
@@ -8,6 +9,8 @@ import sqlite3
 import sys
 from pathlib import Path
 
+from ckv_core.errors import StorageError
+from storage.backup import copy_database
 from storage.database import default_url, open_database
 from tests.ui.scripted_services import (
     ENDLESS,
@@ -35,6 +38,11 @@ def main(disk: Path) -> None:
     end = end_of(services, slug)
     print(end.state, end.reason)
     print(services.snapshot(kept).state)  # still readable
+    try:
+        copy_database(disk / "ckv.sqlite3", disk / "backup")
+    except StorageError as error:
+        print(error)
+    print(sorted(path.name for path in disk.iterdir() if "backup" in path.name))
     filler.unlink()
     print(end_of(services, services.start_run(request("steps 2"))).state)
     services.close()

@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from ckv_core.events import (
+    FloorMeasured,
     FollowUpsAnswered,
     Generated,
     RunEvent,
@@ -21,11 +22,13 @@ from ckv_core.records import (
     Candidate,
     FollowUp,
     ForcedStep,
+    HeldSeries,
     ModelInfo,
     Perturbation,
     PromptInfo,
     Receipt,
     RetainedSet,
+    RoundingFloor,
     VariantResult,
 )
 
@@ -157,6 +160,13 @@ def analysed(draw: st.DrawFn, index: int, model: ModelInfo) -> VariantAnalysed:
     return VariantAnalysed(index, analysis, forced)
 
 
+def floors(model: ModelInfo) -> st.SearchStrategy[FloorMeasured]:
+    size = st.floats(0, 1e6, width=32)
+    layers = st.lists(size, min_size=model.layers, max_size=model.layers)
+    hidden = layers.map(lambda values: np.array(values, np.float32))
+    return st.builds(RoundingFloor, layer_hidden_l1=hidden, kl=FIGURES).map(FloorMeasured)
+
+
 @st.composite
 def follow_ups(draw: st.DrawFn) -> FollowUp:
     ids = tuple(draw(st.lists(TOKEN_IDS, max_size=2)))
@@ -194,6 +204,7 @@ def events(draw: st.DrawFn) -> list[RunEvent]:
         stream.append(
             VariantSelected(index, draw(PARAMS), draw(kept), draw(receipts()), draw(MILLISECONDS))
         )
+    stream += draw(st.lists(floors(model), max_size=1))
     measured = draw(st.lists(st.integers(0, count - 1), max_size=4))
     stream += [VariantMeasured(index, draw(perturbations(model))) for index in measured]
     more = draw(st.lists(st.integers(0, count - 1), max_size=4))
@@ -208,15 +219,29 @@ def events(draw: st.DrawFn) -> list[RunEvent]:
             agreement=draw(st.none() | st.floats(0, 1)),
             first_difference=draw(st.none() | st.integers(0, 1024)),
             answer_found=draw(st.none() | st.booleans()),
-            tokens_per_second=draw(st.none() | FIGURES),
-            timings_ms=draw(MILLISECONDS),
             answer_scores=draw(SCORES),
+            held=draw(st.none() | held_series(model)),
         )
         for index in range(count)
     ]
     stream.append(RunFinished(draw(MILLISECONDS), draw(MEMORY)))
     whole = len(stream)  # half of them, for what only the last events tell
     return stream[: draw(st.just(whole) | st.integers(0, whole))]
+
+
+@st.composite
+def held_series(draw: st.DrawFn, model: ModelInfo) -> HeldSeries:
+    tokens = draw(st.integers(1, 5))
+    rows = st.tuples(
+        st.integers(0, tokens - 1),
+        st.integers(0, model.layers - 1),
+        st.integers(0, model.kv_heads - 1),
+        st.integers(0, tokens - 1),
+    )
+    evicted = sorted(draw(st.lists(rows, max_size=6, unique_by=lambda row: row[1:])))
+    counts = st.lists(st.integers(0, 2**40), min_size=tokens, max_size=tokens).map(tuple)
+    data = np.array(evicted, "<u4").tobytes()
+    return HeldSeries(entries=draw(counts), cache_bytes=draw(counts), evicted=data)
 
 
 @st.composite

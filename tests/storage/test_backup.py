@@ -1,8 +1,14 @@
 """Backups equal the database; a restore keeps the old one and refuses a running server."""
 
+import os
+import shutil
+import signal
 import sqlite3
+import sys
+from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -132,6 +138,108 @@ def test_a_full_disk_leaves_no_part_of_a_backup(home, tmp_path, monkeypatch):
     with pytest.raises(StorageError, match="No space left"):
         backup.copy_database(home / "ckv.sqlite3", tmp_path / "b")
     assert [path.name for path in tmp_path.iterdir()] == ["home"]
+
+
+def test_what_a_killed_backup_left_is_removed_by_the_next(home, tmp_path):
+    make_run(home)
+    for left in (".b.sqlite3.0a1b2c3d.part", ".b.sqlite3.0a1b2c3d.part-journal"):
+        (tmp_path / left).write_bytes(b"half")
+    (tmp_path / ".c.sqlite3.0a1b2c3d.part").write_bytes(b"of another")
+    assert main(["backup", str(tmp_path / "b.sqlite3")]) == 0
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"home", "b.sqlite3", ".c.sqlite3.0a1b2c3d.part"}
+
+
+def killed(step: int, work: Callable[[], object]) -> bool:
+    """Do the work in a process that kills itself before its n-th change of a file or folder."""
+    process = os.fork()
+    if process == 0:
+        left = step
+
+        def count(event: str, arguments: tuple[object, ...]) -> None:
+            nonlocal left
+            writes = event == "open" and isinstance(arguments[2], int) and arguments[2] & 3
+            if writes or event in ("os.rename", "os.link", "os.remove", "os.mkdir"):
+                left -= 1
+                if left == 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(count)
+        try:
+            work()
+        finally:
+            os._exit(0)
+    return os.waitpid(process, 0)[1] != 0
+
+
+@pytest.mark.slow
+def test_a_restore_killed_at_any_step_never_leaves_an_empty_library(home, tmp_path):
+    restored, first = tmp_path / "b", make_run(home)
+    assert main(["backup", str(restored)]) == 0
+    second = make_run(home)
+    (tmp_path / "saved").mkdir()
+    # A log that was not played back, as after a crash: it belongs to the old file.
+    with closing(sqlite3.connect(home / "ckv.sqlite3")) as crashed, crashed:
+        crashed.execute("UPDATE runs SET title = 'in the log'")
+        crashed.commit()
+        for path in home.iterdir():
+            shutil.copy(path, tmp_path / "saved")
+    seen = set()
+    for step in count(1):
+        shutil.rmtree(home)
+        shutil.copytree(tmp_path / "saved", home)
+        over = not killed(step, lambda: main(["restore", str(restored)]))
+        try:
+            open_database(default_url(home)).close()
+        except StorageError as refused:
+            assert "A restore of" in str(refused)  # noqa: PT017
+            seen.add("refused")
+        else:
+            is_old = whole(home / "ckv.sqlite3") == {first, second}
+            assert is_old is not over
+            assert is_old or dump(home / "ckv.sqlite3") == dump(restored)
+            seen.add("old" if is_old else "new")
+        old = [path for path in home.glob("ckv.sqlite3*") if whole(path) == {first, second}]
+        assert old, "what was there before the restore is gone"
+        assert main(["restore", str(restored)]) == 0
+        assert slugs(home) == {first}
+        assert not list(home.glob(".*.part*"))
+        if over:
+            break
+    assert seen == {"refused", "old", "new"}
+
+
+def whole(path: Path) -> set[str]:
+    """Runs of a database with the log beside it; none if it is no database, or without its log."""
+    try:
+        with closing(sqlite3.connect(path)) as found:
+            rows = found.execute("SELECT slug, title FROM runs").fetchall()
+    except sqlite3.Error:
+        return set()
+    return {slug for slug, title in rows if title == "in the log"}
+
+
+def test_an_empty_file_is_no_new_library(home):
+    make_run(home)
+    (home / "ckv.sqlite3").write_bytes(b"")
+    for command in (["export", "--all", "--out", str(home / "x.zip")], ["backup", str(home / "b")]):
+        assert main(command) == 1
+    with pytest.raises(StorageError, match=r"is empty \(0 bytes\); restore a backup"):
+        open_database(default_url(home))
+    assert (home / "ckv.sqlite3").read_bytes() == b""
+
+
+@pytest.mark.slow
+def test_a_new_library_killed_at_any_step_is_whole_or_not_there(home):
+    for step in count(1):
+        over = not killed(step, lambda: open_database(default_url(home)).close())
+        if (home / "ckv.sqlite3").exists():
+            assert slugs(home) == set()
+        open_database(default_url(home)).close()
+        shutil.rmtree(home)
+        if over:
+            break
+    assert step > 3
 
 
 def test_an_old_database_is_kept_before_it_is_migrated(home):

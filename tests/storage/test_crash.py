@@ -7,6 +7,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pytest
 from sqlalchemy import text
 
 from storage import library, repository
@@ -36,6 +37,7 @@ SERVER = """
     """
 
 
+@pytest.mark.slow
 def test_a_killed_recorder_leaves_a_sound_database_with_all_that_returned(new_url):
     stream = big_events(tokens=2000, variants=4)
     # Killed after so many lines: while creating, in the middle of a run, in the second run.

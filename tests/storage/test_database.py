@@ -200,6 +200,7 @@ def delete_and_fail(database: Database, slug: str) -> None:
             session.execute(text("INSERT INTO alembic_version VALUES ('9999')"))
 
 
+@pytest.mark.slow
 def test_processes_that_open_a_blank_database_at_once_all_succeed(new_url):
     source = """
         import sys

@@ -1,17 +1,20 @@
 """The library: what a filter finds, in which order, and what annotations and deletion do."""
 
+import dataclasses
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import event
 
 from ckv_core.config import CompareRequest
 from ckv_core.errors import StorageError
+from ckv_core.events import VariantFinished
+from ckv_core.records import VariantResult
 from storage import library, repository
 from storage.recorder import Recorder
-from storage.records import Lineage, RunFilter, RunNotes
+from storage.records import Lineage, Outcome, RunFilter, RunNotes
 from storage.repository import RunMissingError
 from tests.storage.whole_runs import big_events
 
@@ -60,7 +63,6 @@ def test_a_text_that_grows_when_it_is_folded_is_indexed_as_far_as_there_is_room(
     assert found(database, text="13999") == []
 
 
-@settings(max_examples=200, deadline=None)
 @given(asked=st.text(max_size=30) | st.text("\"*()^:-+ ANDORTNE'\\&|!<>\x00", max_size=20))
 def test_no_query_text_can_raise(opened, asked):
     with opened.read() as session:
@@ -93,6 +95,40 @@ def test_every_filter_keeps_its_runs_only(database):
     assert found(database, since=START + timedelta(minutes=6)) == [other]
     for wanted in ({"min_budget": 2}, {"tag": "goo"}, {"kind": "sweep"}, {"method": "adakv"}):
         assert found(database, **wanted) == []
+
+
+def end_with(database, slug: str, *ends: tuple[str, float | None, bool | None]) -> None:
+    """Variants of these methods, with how much of the full cache's text and which answer."""
+    recorder = Recorder(database)
+    recorder.start(slug)
+    rows = tuple(VariantResult(spec=m, label=m, method=m, critical=False) for m, *_ in ends)
+    prepared = big_events(tokens=16, variants=1)[0]
+    recorder.apply(slug, dataclasses.replace(prepared, variants=rows))
+    for index, (_, agreement, answer) in enumerate(ends):
+        differs = None if agreement in (None, 1) else 0
+        recorder.apply(slug, VariantFinished(index, agreement, differs, answer))
+    recorder.finish(slug)
+
+
+def test_the_outcome_of_a_run_counts_its_variants_without_the_full_cache(database):
+    asked = make(database, minutes=1)
+    end_with(database, asked, ("full", 1, True), ("snapkv", 0.5, True), ("adakv", 1, False))
+    without = make(database, minutes=2)
+    end_with(database, without, ("full", 1, None), ("snapkv", 1, None), ("adakv", 0.5, None))
+    cut = make(database, minutes=3)
+    kept = make(database, minutes=4)
+    end_with(database, kept, ("full", 1, False), ("snapkv", 0.5, True))
+    with database.read() as session:
+        runs, _ = library.list_runs(session)
+    assert {run.slug: run.outcome for run in runs} == {
+        asked: Outcome(answered=1, judged=2, full_answers=True, agreeing=1, compared=2),
+        without: Outcome(agreeing=1, compared=2),
+        cut: Outcome(),
+        kept: Outcome(answered=1, judged=1, full_answers=False, compared=1),
+    }
+    assert found(database, answer="lost") == [asked]
+    assert found(database, answer="kept") == [kept]
+    assert len(found(database, answer="else")) == 4
 
 
 def test_pinned_runs_come_first_in_every_sort(database):
@@ -157,8 +193,8 @@ def test_a_deleted_run_is_gone_everywhere_until_it_is_restored(database):
         parent, _ = library.relatives(session, child)
     assert (parent.slug, parent.title) == (slug, None)
     with database.write() as session:
-        assert library.restore_runs(session, [slug], START) == 0
-        assert library.restore_runs(session, [slug], START - timedelta(seconds=1)) == 1
+        assert library.restore_runs(session, [slug], START) == []
+        assert library.restore_runs(session, [slug], START - timedelta(seconds=1)) == [slug]
     assert found(database, text="harbour") == [slug]
     with database.read() as session:
         parent, children = library.relatives(session, slug)
@@ -172,7 +208,7 @@ def test_only_what_was_deleted_long_enough_ago_is_purged(database):
         library.delete_runs(session, slugs[:1], START)
         library.delete_runs(session, slugs[1:], START + timedelta(minutes=1))
         assert library.purge_deleted(session, START) == 1
-        assert library.restore_runs(session, slugs, START - timedelta(days=1)) == 1
+        assert library.restore_runs(session, slugs, START - timedelta(days=1)) == slugs[1:]
     assert found(database, text="harbour") == slugs[1:]
 
 

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import select, text
 
@@ -23,7 +23,6 @@ OWN = read_own_indices(document([[[0, 2], []], None], "<b>Mine</b>"))
 REQUEST = CompareRequest(context="The long text.", variants=("full",), own_indices=OWN)
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.lists(own_variants(), max_size=2).map(tuple))
 def test_a_request_comes_back_with_its_own_indices(opened, variants):
     asked = CompareRequest(context="c", own_indices=variants)

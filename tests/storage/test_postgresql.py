@@ -172,7 +172,7 @@ def test_of_two_servers_that_end_a_run_at_once_one_does(databases):
 def test_a_run_that_is_being_restored_is_not_purged_by_another_server(databases, postgresql):
     slug = deleted_run(databases[0])
     with databases[0].write() as session:
-        assert library.restore_runs(session, [slug], DELETED_AT - MOMENT) == 1
+        assert library.restore_runs(session, [slug], DELETED_AT - MOMENT) == [slug]
         purging = started(lambda: purged(databases[1]))
         wait_until_over_or_waiting(postgresql, purging)
     purging.join(60)
@@ -193,7 +193,7 @@ def test_a_run_that_is_being_purged_is_not_said_to_be_restored(databases, postgr
         restoring = started(restore)
         wait_until_over_or_waiting(postgresql, restoring)
     restoring.join(60)
-    assert told == [0]
+    assert told == [[]]
 
 
 def test_what_is_purged_by_two_servers_at_once_is_gone_once(databases):

@@ -1,16 +1,20 @@
-"""Laws of the server lock: one holder at a time, free again however the holder ends."""
+"""Laws of the server lock: one holder per file however named, free again however it ends."""
 
+import os
+import sqlite3
 import subprocess
 import sys
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
 from ckv_core.errors import StorageError
 from storage.database import default_url, open_database
-from storage.server_lock import only_server
+from storage.server_lock import hold, only_server
 
+ROOT = Path(__file__).resolve().parents[2]
 HOLDER = """
 import sys
 from storage.database import open_database
@@ -20,26 +24,96 @@ with only_server(open_database(sys.argv[1])):
     sys.stdin.read()
 """
 
+READER = """
+import sqlite3, sys
+sqlite3.connect(sys.argv[1], timeout=0).execute("SELECT * FROM t")
+"""
 
-def test_a_second_server_is_refused_until_the_first_is_gone(tmp_path: Path) -> None:
-    url = default_url(tmp_path)
-    root = Path(__file__).resolve().parents[2]
+
+@contextmanager
+def held(url: str) -> Iterator[subprocess.Popen[str]]:
+    """Another process that serves the database."""
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, url],
-        cwd=root,
+        cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     ) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        with closing(open_database(url)) as database:
-            with (
-                pytest.raises(StorageError, match="Another CriticalKV Lab serves"),
-                only_server(database),
-            ):
-                pass
-            holder.kill()
-            holder.wait()
-            with only_server(database):
-                pass
+        yield holder
+        holder.kill()
+
+
+def serve(url: str) -> None:
+    with closing(open_database(url)) as database, only_server(database):
+        pass
+
+
+def link(file: Path, elsewhere: Path) -> str:
+    elsewhere.mkdir()
+    (elsewhere / "other.sqlite3").symlink_to(file)
+    return f"sqlite:///{elsewhere}/other.sqlite3"
+
+
+def linked_folder(file: Path, elsewhere: Path) -> str:
+    elsewhere.symlink_to(file.parent)
+    return default_url(elsewhere)
+
+
+def uri(file: Path, elsewhere: Path) -> str:
+    return f"sqlite:///file:{file.parent}/%63kv.sqlite3?uri=true"
+
+
+def second_name(file: Path, elsewhere: Path) -> str:
+    elsewhere.mkdir()
+    os.link(file, elsewhere / "ckv.sqlite3")
+    return default_url(elsewhere)
+
+
+def moved(file: Path, elsewhere: Path) -> str:
+    elsewhere.mkdir()
+    file.replace(elsewhere / "ckv.sqlite3")
+    return default_url(elsewhere)
+
+
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has locks of open files")
+NAMES = [link, linked_folder, uri, second_name, pytest.param(moved, marks=on_linux)]
+
+
+def test_a_second_server_is_refused_until_the_first_is_gone(tmp_path: Path) -> None:
+    url = default_url(tmp_path / "home")
+    with held(url) as holder:
+        with pytest.raises(StorageError, match="Another CriticalKV Lab serves"):
+            serve(url)
+        holder.kill()
+        holder.wait()
+        serve(url)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_second_server_is_refused_by_any_other_name(
+    tmp_path: Path, name: Callable[[Path, Path], str]
+) -> None:
+    with held(default_url(tmp_path / "home")):
+        other = name(tmp_path / "home" / "ckv.sqlite3", tmp_path / "elsewhere")
+        with pytest.raises(StorageError, match=r"Another CriticalKV Lab serves|a second name"):
+            serve(other)
+
+
+def test_the_lock_leaves_the_locks_of_sqlite_alone(tmp_path: Path) -> None:
+    file = tmp_path / "ckv.sqlite3"
+    with (
+        closing(sqlite3.connect(file, isolation_level=None)) as ours,
+        closing(sqlite3.connect(file, timeout=0)),
+    ):
+        ours.execute("CREATE TABLE t (a)")
+        ours.execute("BEGIN EXCLUSIVE")
+        with hold(file, "it"):
+            pass
+        with hold(file, "it"):
+            other = subprocess.run(
+                [sys.executable, "-c", READER, file], stderr=subprocess.PIPE, check=False
+            )
+        assert b"database is locked" in other.stderr

@@ -51,6 +51,7 @@ def _plain(result: RunResult) -> list[object]:
         result.finished,
         result.kind,
         dict(result.memory),
+        result.floor and (array_key(result.floor.layer_hidden_l1), repr(result.floor.kl)),
         [_plain_variant(variant) for variant in result.variants],
     ]
 
@@ -134,7 +135,5 @@ def big_events(tokens: int = 8000, variants: int = 8) -> list[RunEvent]:
             ("length",) * variants,
         )
     )
-    stream += [
-        VariantFinished(index, 1.0, None, True, 12.5, {"decode": 9.0}) for index in range(variants)
-    ]
+    stream += [VariantFinished(index, 1.0, None, True) for index in range(variants)]
     return [*stream, RunFinished({"prefill": 21_000.0})]

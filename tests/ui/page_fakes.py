@@ -1,7 +1,7 @@
 """Made-up runs, and a Services that only remembers what it was asked."""
 
 import dataclasses
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -19,9 +19,10 @@ from ckv_core.records import (
 )
 from ckv_core.variants import VariantSpec
 from ckv_core.worker.messages import ModelStatus, TokensCounted
-from storage.records import Lineage, RunNotes, RunSummary, VariantBar
+from storage.records import Lineage, Outcome, RunNotes, RunSummary
 from storage.repository import RunMissingError
 from tests import made_up_models
+from ui.access import Viewer
 from ui.services import RunSnapshot
 
 SLUG = "abc123def456"
@@ -113,7 +114,6 @@ def kept_variant(*, critical: bool = False, kept: int = 4) -> VariantResult:
         agreement=0.5,
         first_difference=1,
         answer_found=False,
-        tokens_per_second=12.34,
     )
 
 
@@ -170,6 +170,24 @@ def running(**changes) -> RunSnapshot:
     return snapshot(**(base | changes))
 
 
+class FakeAccounts:
+    """Everybody with a password comes in; there is no session and no token."""
+
+    def viewer(self, kind: str, token: str) -> None: ...
+
+    def viewer_by_password(self, name: str) -> Viewer:
+        return Viewer(user=name)
+
+    def note_password(self, user: str | None, is_right: bool) -> None: ...
+
+
+class FakeShares:
+    """There is no share link."""
+
+    def slugs(self, cookies) -> frozenset[str]:
+        return frozenset()
+
+
 class FakeServices:
     """The methods that pages call."""
 
@@ -179,6 +197,8 @@ class FakeServices:
     def __init__(self, *runs: RunSnapshot) -> None:
         self.runs = {run.slug: run for run in runs or (snapshot(),)}
         self.library = FakeLibrary(self.runs)
+        self.accounts = FakeAccounts()
+        self.shares = FakeShares()
         self.started: list[CompareRequest] = []
         self.lineages: list[Lineage | None] = []
         self.cancelled: list[str] = []
@@ -221,6 +241,8 @@ class FakeServices:
     def may_change(self, slug: str) -> bool:
         return True
 
+    def note_export(self, slugs: Sequence[str]) -> None: ...
+
 
 class FakeLibrary:
     """The part of the services that keeps the list of runs."""
@@ -242,7 +264,7 @@ class FakeLibrary:
                 variant_specs=run.request.variants,
                 prompt_tokens=None,
                 created_at=run.created_at,
-                bars=(VariantBar("Full cache", None), VariantBar("SnapKV", 3.5)),
+                outcome=Outcome(agreeing=1, compared=2),
             )
             for run in self.runs.values()
         ]

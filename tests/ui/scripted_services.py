@@ -13,6 +13,7 @@ ENDLESS = "steps 1000000"
 make_client = partial(
     WorkerClient,
     runner="tests.core.worker.scripted_runner:ScriptedRunner",
+    counter="tests.core.worker.scripted_runner:ScriptedRunner",
     cancel_grace_s=0.5,
 )
 

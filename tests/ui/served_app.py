@@ -1,6 +1,7 @@
 """The whole app on a free port, with a worker that plays scripts, and users' ways to ask it."""
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -9,17 +10,23 @@ from typing import Any
 
 import gradio as gr
 import httpx
+from sqlalchemy import delete
 
 from storage.database import default_url, open_database
+from storage.models import Base
 from tests.ports import free_port
 from tests.ui.scripted_services import make_client
 from ui.access import EVERYBODY, Access, Viewer, acting_as
-from ui.build import build_app, launch_options
-from ui.logins import _HASHER
+from ui.build import build_site
+from ui.http_server import HttpServer
 from ui.services import Services
 from ui.settings import Settings
+from ui.users import HASHER, User, Users
 
-USERS = {name: _HASHER.hash(f"{name}-secret") for name in ("ann", "bob")}
+USERS = {
+    name: User(HASHER.hash(f"{name}-secret"), is_admin=name == "root")
+    for name in ("ann", "bob", "root")
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +68,16 @@ class Served:
                         break
         return messages
 
+    def empty(self) -> None:
+        """End what runs, and delete all rows."""
+        for slug in self.services._unfinished.slugs():
+            self.services._client.cancel(slug)
+        while self.services._unfinished.slugs():
+            time.sleep(0.01)
+        with self.services._database.write() as session:
+            for table in reversed(Base.metadata.sorted_tables):
+                session.execute(delete(table))
+
     def handler(self, name: str) -> int:
         """Number of the handler with this qualified name, e.g. RunPage.tail."""
         for number, fn in self.blocks.fns.items():
@@ -73,22 +90,24 @@ class Served:
 @contextmanager
 def served(folder: Path, *, with_logins: bool = True, **changes: Any) -> Iterator[Served]:
     """Serve until the end of the block, with changed settings."""
-    users = USERS if with_logins else {}
+    users = Users(USERS if with_logins else {})
     settings = replace(Settings.from_environ({}), port=free_port(), users=users, **changes)
     database = open_database(default_url(folder))
-    access = Access(database, with_logins=with_logins)
+    access = Access(database, users)
     services = Services(database, make_client=make_client, access=access, limits=settings.limits)
     with acting_as(EVERYBODY):
-        blocks = build_app(services, settings)
-    app, url, _ = blocks.launch(**launch_options(services, settings))
+        site = build_site(services, settings)
+    server = HttpServer(settings.host, settings.port)
+    server.start(site.app)
     try:
-        yield Served(url.rstrip("/"), services, blocks, app.routes)
+        yield Served(server.address.rstrip("/"), services, site.blocks, site.gradio.routes)
     finally:
         services.close()
-        blocks.close()
+        site.close()
+        server.close()
         database.close()
 
 
-def by(user: str) -> Any:
+def by(user: str, **more: Any) -> Any:
     """Within it, this user is the one who asks the services."""
-    return acting_as(Viewer(user=user))
+    return acting_as(Viewer(user=user, **more))

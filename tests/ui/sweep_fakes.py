@@ -6,6 +6,7 @@ import numpy as np
 
 from ckv_core.config import CompareRequest
 from ckv_core.events import (
+    Generated,
     RunEvent,
     RunFinished,
     RunPrepared,
@@ -156,7 +157,9 @@ def _events(result: RunResult) -> list[RunEvent]:
             events.append(VariantAnalysed(at, found.analysis, found.forced_steps))
         judged = (found.agreement, found.first_difference, found.answer_found)
         if found.agreement is not None:
-            events.append(VariantFinished(at, *judged, found.tokens_per_second, {}))
+            events.append(VariantFinished(at, *judged))
+    written = ("text", "token_ids", "token_texts", "stopped")
+    events.append(Generated(*(tuple(getattr(v, n) for v in result.variants) for n in written)))
     return [*events, RunFinished(result.timings_ms)]
 
 
@@ -169,4 +172,4 @@ def run_of(prompt: int, better: float = 0.5, **changes: object):
 
 
 def runs_of(count: int):
-    return [run_of(at, 0.5 + 0.1 * at) for at in range(count)]
+    return [run_of(at, 0.5 + 0.04 * at) for at in range(count)]

@@ -9,7 +9,7 @@ import pytest
 from ckv_core.errors import ConfigError
 from ckv_core.metrics.against_budget import budget_curves
 from ckv_core.metrics.chain import COVERED
-from ckv_core.metrics.intervals import MIN_PROMPTS
+from ckv_core.metrics.intervals import MIN_PROMPTS, interval_note
 from tests.ui.page_fakes import START, model_info
 from tests.ui.sweep_fakes import (
     LAYERS,
@@ -21,6 +21,7 @@ from ui.aggregate import LABORATORY_FIGURES, read_slugs, take_together
 from ui.chart_views import several_value
 from ui.charts.aggregate import AGGREGATE_CHARTS, means_csv, win_figure, wins_csv
 from ui.pages.aggregate import means_table
+from ui.pair_tables import pairs_table
 
 CRITICAL = "snapkv+critical:budget=64,alpha=0.25"
 
@@ -31,7 +32,7 @@ def member_of(found, spec: str):
 
 def test_the_mean_is_over_prompts_and_the_interval_holds_it():
     found = member_of(take_together(runs_of(MIN_PROMPTS)), CRITICAL).figures["final"]
-    assert found.mean == pytest.approx(100 * 0.7)
+    assert found.mean == pytest.approx(100 * 0.68)
     assert found.low < found.mean < found.high
     assert found.n == MIN_PROMPTS
 
@@ -40,7 +41,7 @@ def test_too_few_prompts_give_means_and_say_so():
     found = take_together(runs_of(MIN_PROMPTS - 1))
     interval = member_of(found, CRITICAL).figures["final"]
     assert (interval.low, interval.high) == (None, None)
-    assert found.notes == ["4 prompts: an interval needs at least 5, so only means are shown."]
+    assert found.notes == [interval_note(MIN_PROMPTS - 1)]
 
 
 def test_a_variant_that_was_run_twice_on_a_prompt_counts_once_by_its_newest_run():
@@ -69,7 +70,8 @@ def test_two_budgets_of_each_prompt_in_runs_of_their_own_are_one_curve():
     for curve in curves:
         points = curve.values("final")
         assert [(budget.amount, mean.n) for budget, mean in points] == [(64, 2), (256, 2)]
-    assert [row["cells"]["budget"]["value"] for row in means_table(found)["rows"]] == [
+    assert [row["cells"]["budget"].get("value") for row in means_table(found)["rows"]] == [
+        None,
         *[64] * 4,
         *[256] * 4,
     ]
@@ -78,7 +80,7 @@ def test_two_budgets_of_each_prompt_in_runs_of_their_own_are_one_curve():
     assert title.subtitle.text == "mean; too few prompts for an interval, n = 1 prompt"
     assert one.n == 1
     assert [len(curve.points) for curve in budget_curves(one.members)] == [2] * 4
-    assert one.notes == ["1 prompt: an interval needs at least 5, so only means are shown."]
+    assert one.notes == [interval_note(1)]
 
 
 def test_rows_of_fewer_prompts_say_their_own_n():
@@ -86,12 +88,48 @@ def test_rows_of_fewer_prompts_say_their_own_n():
     runs[0].result.variants = [v for v in runs[0].result.variants if v.spec != CRITICAL]
     found = take_together(runs)
     rows = {row["cells"]["spec"]["text"]: row["cells"] for row in means_table(found)["rows"]}
-    assert {row["n"]["value"] for spec, row in rows.items() if spec != CRITICAL} == {5}
-    assert rows[CRITICAL]["n"]["value"] == 4
+    assert {row["n"]["value"] for spec, row in rows.items() if spec != CRITICAL} == {MIN_PROMPTS}
+    assert rows[CRITICAL]["n"]["value"] == MIN_PROMPTS - 1
     assert rows[CRITICAL]["final_low"]["value"] is None
     fewer, few = found.notes
-    assert fewer.startswith("1 of 16 variants were run on fewer than all 5 prompts (snapkv+crit")
-    assert few.startswith("An interval needs at least 5 prompts")
+    assert fewer.startswith("1 of 16 variants were run on fewer than all 10 prompts (snapkv+crit")
+    assert few.startswith("An interval of a mean needs at least 10 prompts")
+
+
+def test_the_full_cache_is_shown_with_what_it_was_judged_by_and_as_a_pair():
+    runs = runs_of(3)
+    for run, found in zip(runs, (True, True, False), strict=True):
+        judged = [
+            dataclasses.replace(v, answer_found=found and v.spec != CRITICAL, stopped="eos")
+            for v in run.result.variants
+            if v.spec in ("full", CRITICAL)
+        ]
+        run.result.variants = judged
+    found = take_together(runs)
+    full, critical = means_table(found)["rows"]
+    assert full["cells"]["variant"]["text"] == "Full cache"
+    assert full["cells"]["answer"]["text"].startswith("66.7% (9.4% to 99.2%)")
+    assert critical["cells"]["answer"]["text"] == "0.0% (0.0% to 70.8%)"
+    (pair,) = pairs_table(found)["rows"]
+    assert pair["cells"]["other"]["text"] == "Full cache"
+    assert pair["cells"]["answer"]["text"] == "+0 -2, p = 0.5"
+
+
+def test_answers_that_were_cut_are_counted_apart_with_a_warning():
+    runs = runs_of(2)
+    for run in runs:
+        run.result.variants = [
+            dataclasses.replace(v, answer_found=False, stopped="length")
+            for v in run.result.variants
+            if v.spec in ("full", CRITICAL)
+        ]
+    runs[0].result.variants[1] = dataclasses.replace(runs[0].result.variants[1], answer_found=True)
+    found = take_together(runs)
+    assert any("3 of 4 generated texts were cut at the limit" in note for note in found.notes)
+    full, critical = means_table(found)["rows"]
+    assert (full["cells"]["cut"]["text"], critical["cells"]["cut"]["text"]) == ("2 of 2", "1 of 2")
+    assert "answer" not in full["cells"]  # nothing is known, rather than 0 %
+    assert critical["cells"]["answer"]["text"].endswith(", n = 1")
 
 
 def test_the_full_cache_alone_is_refused():
@@ -133,7 +171,7 @@ def test_the_share_of_sigma_over_a_half_leaves_out_what_is_not_defined():
         run.result.variants[1] = dataclasses.replace(
             run.result.variants[1], analysis={"sigma_stage1": sigma}
         )
-    found = take_together(runs).members[0].figures["sigma_over_half"]
+    found = take_together(runs).members[1].figures["sigma_over_half"]
     assert found.mean == pytest.approx(2 / 3)
 
 
@@ -148,11 +186,11 @@ def test_runs_whose_bounds_took_different_alphas_say_so_once():
         run.result.variants = [dataclasses.replace(v, analysis=arrays) for v in run.result.variants]
     found = take_together(runs)
     (note,) = [note for note in found.notes if "alphas of stage 1 differ (0, 1)" in note]
-    plain = [member for member in found.members if "+" not in member.spec]
+    plain = [m for m in found.members if "+" not in m.spec and m.spec != "full"]
     assert len(plain) > 1
     assert {member.alpha_note for member in plain} == {note}
     assert "Oracle sigma over 0.5" in [figure.label for figure in found.known(LABORATORY_FIGURES)]
-    assert found.members[0].figures["oracle_over_half"].mean == 0.5
+    assert found.members[1].figures["oracle_over_half"].mean == 0.5
 
 
 def test_runs_of_different_models_are_refused():
@@ -215,7 +253,7 @@ def test_a_quantity_of_the_laboratory_is_averaged_over_prompts_and_in_the_file()
     found = take_together(runs)
     figure = AGGREGATE_CHARTS["laboratory"].figure(found, {"quantity": "value_mass"})
     assert list(figure.data[0].x) == [1.5]
-    spec = found.members[0].spec
+    spec = found.members[1].spec
     label = "C: all attention times value norm"
     lines = [line for line in means_csv(found).splitlines() if label in line]
     assert lines == [f'"{spec}","{label}","L1",1.5,"","",2,"",""']
@@ -251,7 +289,8 @@ def test_the_file_has_the_ends_of_the_intervals():
     table = means_table(take_together(runs_of(MIN_PROMPTS)))
     hidden = {column["key"] for column in table["columns"] if column.get("hidden")}
     assert {"final_low", "final_high"} <= hidden
-    assert all(row["cells"]["final_low"]["value"] is not None for row in table["rows"])
+    _full, *rows = table["rows"]
+    assert all(row["cells"]["final_low"]["value"] is not None for row in rows)
 
 
 def test_the_chain_of_bounds_is_counted_over_all_prompts():
@@ -266,7 +305,7 @@ def test_the_chain_of_bounds_is_counted_over_all_prompts():
         run.result.variants[1] = dataclasses.replace(variant, perturbation=moved, analysis=analysis)
     table = means_table(take_together(runs))
     broken = [row["cells"].get("broken", {}).get("text") for row in table["rows"]]
-    assert broken == [f"{2 * LAYERS} of {2 * 2 * LAYERS}"] + [None] * 15
+    assert broken == [None, f"{2 * LAYERS} of {2 * 2 * LAYERS}"] + [None] * 15
     assert "Bounds broken" in [column["label"] for column in table["columns"]]
 
 

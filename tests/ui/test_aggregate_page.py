@@ -9,12 +9,12 @@ import pytest
 from ckv_core.metrics.against_budget import budget_curves
 from ckv_core.metrics.intervals import Intervals
 from tests.ui.page_fakes import FakeServices
-from tests.ui.served_app import by, served
+from tests.ui.served_app import by
 from tests.ui.sweep_fakes import runs_of, store_run
 from ui.aggregate import take_together
 from ui.charts.aggregate import AGGREGATE_CHARTS
 from ui.pages.aggregate import AggregatePage, means_table
-from ui.palette import color_of
+from ui.palette import looks_of
 
 
 def page_with(*runs) -> AggregatePage:
@@ -27,8 +27,8 @@ def test_the_address_opens_the_runs_together():
     asked = SimpleNamespace(query_params={"ids": "runabc0,runabc1, runabc2"})
     text, area, notice, table, *_ = page.open(asked)
     assert (text, area["visible"]) == ("runabc0,runabc1, runabc2", True)
-    assert notice["text"].startswith("3 prompts, 16 variants, tiny.")
-    assert len(table["rows"]) == 16
+    assert notice["text"].startswith("3 prompts, 17 variants, tiny.")
+    assert len(table["rows"]) == 17
 
 
 @pytest.mark.parametrize("text", ["nosuchrun", "runabc0", "", "x" * 5_000])
@@ -40,14 +40,13 @@ def test_what_cannot_be_shown_is_said(text):
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory):
+def guarded(team_app):
     """An app with logins: its client maker, two runs of Ann's and one of Bob's."""
-    with served(tmp_path_factory.mktemp("several")) as app:
-        slugs = [
-            store_run(app.services, run.request, run.result, owner)
-            for run, owner in zip(runs_of(3), ("ann", "ann", "bob"), strict=True)
-        ]
-        yield app, slugs
+    slugs = [
+        store_run(team_app.services, run.request, run.result, owner)
+        for run, owner in zip(runs_of(3), ("ann", "ann", "bob"), strict=True)
+    ]
+    return team_app, slugs
 
 
 PATHS = ("figure/final", "figure/budget", "figure/wins", "budgets.csv", "means.csv", "wins.csv")
@@ -86,39 +85,38 @@ def test_a_hostile_address_is_answered_plainly(guarded, name):
             assert not answer.headers["content-type"].startswith("text/html")
 
 
-def test_a_method_with_its_settings_has_one_colour_within_the_page():
+def test_a_method_with_its_settings_has_one_look_within_the_page():
     found = take_together(runs_of(2))
-    colours: dict[str, set[str]] = {}
+    looks: dict[str, set[tuple[str, str]]] = {}
     for row, member in zip(means_table(found)["rows"], found.members, strict=True):
-        colours.setdefault(member.joined.curve_spec, set()).add(color_of(row["marker"]))
+        look = (row["look"]["color"], row["look"]["symbol"])
+        looks.setdefault(member.joined.curve_spec, set()).add(look)
     figure = AGGREGATE_CHARTS["final"].figure(found, {})
-    for trace, member in zip(figure.data, found.members, strict=True):
-        colours[member.joined.curve_spec].add(trace.marker.color)
+    for trace, member in zip(figure.data, found.members[1:], strict=True):  # of full: no L1
+        looks[member.joined.curve_spec].add((trace.marker.color, trace.marker.symbol))
     curves = [t for t in AGGREGATE_CHARTS["budget"].figure(found, {}).data if t.showlegend is None]
     for trace, curve in zip(curves, budget_curves(found.members), strict=True):
-        colours[curve.spec] |= {trace.marker.color, trace.line.color}
-    assert len(colours) == 4
-    assert all(len(used) == 1 for used in colours.values())
-    assert len(set.union(*colours.values())) == 4
+        looks[curve.spec].add((trace.line.color, trace.marker.symbol))
+    assert len(looks) == 5  # the full cache and four methods
+    assert all(len(used) == 1 for used in looks.values())
+    assert len(set.union(*looks.values())) == 5
 
 
-def test_of_one_budget_every_variant_keeps_the_colour_of_its_run():
+def test_of_one_budget_every_variant_keeps_the_look_of_its_run():
     runs = runs_of(2)
     for run in runs:
         kept = [v for v in run.result.variants if v.spec == "full" or "budget=64" in v.spec]
         run.result.variants = kept
     rows = means_table(take_together(runs))["rows"]
-    specs = [variant.spec for variant in runs[0].result.variants]
-    assert [row["marker"] for row in rows] == [
-        specs.index(row["cells"]["spec"]["text"]) for row in rows
-    ]
+    variants = runs[0].result.variants
+    of_spec = {v.spec: look.value for v, look in zip(variants, looks_of(variants), strict=True)}
+    assert [row["look"] for row in rows] == [of_spec[row["cells"]["spec"]["text"]] for row in rows]
 
 
-@pytest.mark.parametrize("mean", [0.0, 0.5, 1.0])
-def test_shares_that_are_all_the_same_stand_on_an_axis_from_0_to_100_percent(mean):
+def test_shares_that_are_all_the_same_stand_on_an_axis_from_0_to_100_percent():
     found = take_together(runs_of(2))
-    figures = Intervals({"exact_match": [mean, mean]})
+    figures = Intervals({"token_f1": [0.5, 0.5]})
     found.members[:] = [dataclasses.replace(m, figures=figures) for m in found.members]
-    low, high = AGGREGATE_CHARTS["exact_match"].figure(found, {}).layout.xaxis.range
+    low, high = AGGREGATE_CHARTS["token_f1"].figure(found, {}).layout.xaxis.range
     assert -0.1 < low <= 0
     assert 1 <= high < 1.1

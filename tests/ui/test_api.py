@@ -10,7 +10,7 @@ from ckv_core.errors import ConfigError
 from ckv_core.result_json import from_json
 from tests.ui import page_fakes
 from tests.ui.scripted_services import ENDLESS, end_of
-from tests.ui.served_app import by, served
+from tests.ui.served_app import Served, by
 from tests.ui.test_security import every_route
 from ui import api as api_module
 from ui.access import LOGIN_NEEDED
@@ -18,15 +18,13 @@ from ui.api import BROKEN, Api
 from ui.limits import Limits
 from ui.settings import Settings
 
-NAMES = ["compare", "get_run", "cancel", "list_runs", "export_run"]
+NAMES = ["compare", "sweep", "get_run", "cancel", "list_runs", "export_run"]
 EMPTY = "The context is empty; paste or upload a text first."
 
 
 @pytest.fixture(scope="module")
-def app(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("api")
-    with served(folder, mcp=True, model="tiny", limits=Limits(queue_per_user=2)) as app:
-        yield app
+def app(team_app: Served) -> Served:
+    return team_app
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +54,7 @@ def slug(app, ann) -> str:
 # --- what is offered ------------------------------------------------------------------------
 
 
-def test_the_five_endpoints_and_nothing_else_are_documented(app):
+def test_the_six_endpoints_and_nothing_else_are_documented(app):
     with app.client("ann") as client:
         info = client.get("/gradio_api/info").json()
     assert list(info["named_endpoints"]) == [f"/{name}" for name in NAMES]
@@ -87,6 +85,57 @@ def test_a_run_is_started_followed_found_and_exported(ann):
     assert started["slug"] in [row["slug"] for row in found["runs"]]
     result = from_json(ann.predict(started["slug"], api_name="/export_run"))
     assert result.variants[0].text == "w0 w1 w2 w3 "
+
+
+def test_a_sweep_is_a_grid_of_points_on_one_prompt(app, ann):
+    arguments = {
+        "methods": ["snapkv", "snapkv+critical"],
+        "budgets": ["64", "10%"],
+        "alphas": [0.5],
+    }
+    started = ann.predict("a long text", question="steps 2", **arguments, api_name="/sweep")
+    with app.client("ann") as client:
+        body = {"context": "a long text", **arguments, "max_new_tokens": 3, "bounds": True}
+        other = client.post("/api/sweeps", json=body)
+    assert other.status_code == 202
+    with by("ann"):
+        one, two = (
+            app.services.snapshot(slug).request for slug in (started["slug"], other.json()["slug"])
+        )
+        for slug in (started["slug"], other.json()["slug"]):
+            end_of(app.services, slug)
+    assert (one.kind, one.max_new_tokens, one.analysis) == ("sweep", 0, ())
+    assert (
+        one.variants
+        == two.variants
+        == (
+            "full",
+            "snapkv:budget=64",
+            "snapkv:budget=10%",
+            "snapkv+critical:budget=64,alpha=0.5",
+            "snapkv+critical:budget=10%,alpha=0.5",
+        )
+    )
+    assert (two.max_new_tokens, two.analysis) == (3, ("bounds",))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"methods": []}, "Choose at least one method to sweep."),
+        ({"methods": ["full"]}, "full"),
+        ({"methods": "snapkv"}, "wrong at methods: an array is expected"),
+        ({"budgets": [64]}, "budgets[0]: text is expected"),
+        ({"budgets": [str(at) for at in range(64, 264)]}, "the limit is 256"),
+        ({"alphas": [2]}, "alphas[0]: a finite number from 0 to 1"),
+        ({"max_new_tokens": -1}, "wrong at max_new_tokens"),
+    ],
+)
+def test_a_sweep_that_cannot_be_is_one_sentence(app, arguments, sentence):
+    with app.client("ann") as client:
+        answer = client.post("/api/sweeps", json={"context": "x", **arguments})
+    assert answer.status_code == 400
+    assert sentence in answer.json()["error"]
 
 
 def test_kept_positions_of_other_code_are_taken(app, ann):
@@ -179,7 +228,8 @@ def test_the_same_by_plain_http(app):
 def test_a_body_that_is_no_call_is_refused(app, body):
     with app.client("ann") as client:
         answer = client.post("/api/runs", content=body)
-    assert answer.status_code == 400
+    too_deep = 413  # refused before it is parsed
+    assert answer.status_code == (too_deep if body.startswith(b"[[") else 400)
     assert answer.json()["error"].endswith(".")
 
 
@@ -244,7 +294,8 @@ def test_a_share_link_opens_its_run_and_no_library(app, slug):
         assert slug in app.call(guest, "Api.get_run", slug, 0).text
 
 
-def test_limits_hold_for_programs_too(app):
+def test_limits_hold_for_programs_too(app, monkeypatch):
+    monkeypatch.setattr(app.services, "_limits", Limits(queue_per_user=2))
     with app.client("bob") as client:
         slugs = []
         for _ in range(2):

@@ -4,16 +4,15 @@ import pytest
 
 from ckv_core.result_json import from_json
 from tests.ui.scripted_services import ENDLESS, end_of, generating, wait_until
-from tests.ui.served_app import by, served
+from tests.ui.served_app import Served, by
 from tests.ui.test_api import gradio_client
 from ui.api import STOPPING
 from ui.services import CANCELLED
 
 
 @pytest.fixture(scope="module")
-def app(tmp_path_factory):
-    with served(tmp_path_factory.mktemp("api"), model="tiny") as app:
-        yield app
+def app(team_app: Served) -> Served:
+    return team_app
 
 
 @pytest.fixture(scope="module")

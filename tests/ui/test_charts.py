@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from ckv_core.events import RunResult
-from ckv_core.records import RetainedSet
+from ckv_core.records import RetainedSet, RoundingFloor
 from tests.ui.chart_runs import KV_HEADS, LAYERS, POSITIONS, QUERY_HEADS, WHOLE, make_result
+from ui.charts.analysis_table import analysis_csv
 from ui.charts.cache import budgets_figure, entry_counts
 from ui.charts.heads import head_grid_figure, log2_ratio
 from ui.charts.layers import final_figure, head_layer_figure, layer_figure, layer_means, ratio
-from ui.palette import color_of, dash_of, marker_of
+from ui.palette import looks_of
 
 ALL_FIGURES = [
     layer_figure,
@@ -39,12 +40,34 @@ def test_layer_lines_are_the_hidden_l1_of_each_measured_variant():
         np.testing.assert_array_equal(line.y, variant.perturbation.layer_hidden_l1)
 
 
+def test_the_rounding_floor_is_a_line_of_its_own_and_hides_ratios_below_it():
+    result = make_result()
+    result.floor = RoundingFloor(layer_hidden_l1=10 * np.arange(LAYERS, dtype=np.float32), kl=0.1)
+    *variants, floor = layer_figure(result).data
+    assert len(variants) == 3
+    assert (floor.name, floor.mode) == ("rounding floor (float32)", "lines")
+    np.testing.assert_array_equal(floor.y, result.floor.layer_hidden_l1)
+    above, below = layer_figure(result, against="reduction").data[-2:]
+    np.testing.assert_array_equal(above.y, -below.y)
+    (ratios,) = layer_figure(result, against="ratio").data
+    base, own = (result.variants[at].perturbation.layer_hidden_l1 for at in (1, 2))
+    level = np.abs(own - base) <= result.floor.layer_hidden_l1
+    assert 0 < level.sum() < LAYERS
+    np.testing.assert_array_equal(np.isnan(ratios.y), level)
+    bars = final_figure(result).layout
+    assert f"rounding floor, {10 * (LAYERS - 1)}" in bars.title.subtitle.text
+    assert [line.x0 for line in bars.shapes] == [10 * (LAYERS - 1)]
+    rows = [line for line in analysis_csv(result).splitlines() if "hidden_l1_floor" in line]
+    assert rows[2] == '"","","hidden_l1_floor","L1",2,"","","",20.0'
+
+
 def test_a_variant_looks_the_same_in_every_line_chart():
     result = make_result()
     for build in (layer_figure, head_layer_figure, budgets_figure):
         lines = [trace for trace in build(result).data if trace.name]
         looks = [(t.line.color, t.line.dash, t.marker.symbol) for t in lines]
-        assert looks == [(color_of(i), dash_of(i), marker_of(i)) for i in (1, 2, 3)]
+        wanted = looks_of(result.variants)[1:]
+        assert looks == [(look.color, look.dash, look.symbol) for look in wanted]
 
 
 def test_a_ratio_to_zero_is_a_gap():
@@ -87,10 +110,21 @@ def test_head_grid_without_a_base_is_the_plain_head_l1():
     assert grid.zmin == 0
 
 
-def test_head_grid_marks_whole_layers_grey():
-    bands = head_grid_figure(make_result(), 2).layout.shapes
-    assert [(band.y0 + band.y1) / 2 for band in bands] == list(WHOLE)
-    assert not head_grid_figure(make_result(whole=()), 2).layout.shapes
+def test_head_grid_hatches_whole_layers():
+    bands = head_grid_figure(make_result(), 2).data[-1]
+    assert bands.fillpattern.shape == "/"
+    np.testing.assert_array_equal(bands.y.reshape(-1, 5)[:, :4].mean(axis=1), WHOLE)
+    assert len(head_grid_figure(make_result(whole=()), 2).data) == 2
+
+
+def test_a_line_in_the_cell_tells_the_heads_that_are_lower_without_colour():
+    grid, lines = head_grid_figure(make_result(whole=()), 2).data
+    below = {(int(y), int(x)) for y, x in zip(lines.y, lines.x, strict=True)}
+    assert below == {(int(y), int(x)) for y, x in zip(*np.nonzero(grid.z < 0), strict=True)}
+    assert lines.marker.symbol == "line-ew"
+    # Dark on light cells, light on dark ones.
+    strong = np.abs(grid.z[lines.y, lines.x]) > grid.zmax / 2
+    np.testing.assert_array_equal(lines.marker.line.color, strong)
 
 
 def test_log_ratio_of_heads_that_did_not_move_is_zero_and_infinite_ones_are_drawn():
@@ -182,6 +216,7 @@ def test_axes_write_thousands_as_the_tables_do(build):
     assert layout.xaxis.separatethousands is layout.yaxis.separatethousands is True
 
 
+@pytest.mark.slow
 def test_charts_load_neither_gradio_nor_torch():
     code = (
         "import sys, ui.charts.catalog, ui.charts.tables\n"

@@ -50,6 +50,14 @@ def at_home(home, monkeypatch):
     monkeypatch.setattr(report_charts, "FIGURES_PER_CHART", 2)
 
 
+def test_the_variants_are_written_as_code_for_kvpress(slug, tmp_path, capsys):
+    path = tmp_path / "presses.py"
+    assert main(["export", slug, "--kvpress", str(path)]) == 0
+    assert "from kvpress import" in path.read_text(encoding="utf-8")
+    compile(path.read_bytes(), str(path), "exec")
+    assert f"variants of {slug} for kvpress." in capsys.readouterr().out
+
+
 def test_a_report_and_a_bundle_are_written_at_once(slug, tmp_path, capsys):
     report, bundle = tmp_path / "r.html", tmp_path / "b.zip"
     assert main(["export", slug, "--html", str(report), "--out", str(bundle)]) == 0
@@ -82,6 +90,7 @@ def test_one_comparison_file_for_each_pair_or_the_one_that_is_asked_for(slug, tm
         (["--all", "--html", "x.html"], "take one run"),
         (["abc123def456", "--html", "x.html"], "There is no run"),
         (["SLUG", "--html", "/nowhere/x.html"], "cannot be written"),
+        (["--all", "--kvpress", "x.py"], "take one run"),
         (["SLUG", "--html", "x.html", "--without", "all"], "kept, charts, strips"),
         (["SLUG", "--comparator", "x.json", "--pair", "0", "7"], "Name two of the variants"),
         (["SLUG"], "--out FILE"),

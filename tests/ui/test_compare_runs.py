@@ -7,19 +7,20 @@ import gradio as gr
 import numpy as np
 import pytest
 
-from ckv_core.records import RetainedSet
+from ckv_core.records import RetainedSet, VariantResult
 from tests.ui.page_fakes import (
     BAD_SLUGS,
     SLUG,
     FakeServices,
     done_result,
+    full_variant,
+    kept_variant,
     request,
     running,
     snapshot,
 )
 from ui.pages.compare_runs import CompareRunsPage
 from ui.run_differences import (
-    ABSENT,
     REFERENCE,
     UNMEASURED,
     differences_value,
@@ -87,14 +88,76 @@ def test_variants_are_matched_by_their_settings_and_not_by_what_their_spec_write
     assert all(len(row["others"]) == 1 for row in value["variants"])
 
 
-def test_one_spec_that_stands_for_two_alphas_is_two_variants():
-    spec = "snapkv+critical:budget=4"
-    older = snapshot(slug=OTHER, result=knobs_of_critical(spec, alpha=0.5))
-    value = differences_value([snapshot(), older])
-    figures = {row["spec"]: row["cells"] for row in value["figures"]}
-    assert figures[f"{spec},alpha=0.25"][1] == [ABSENT] * 4
-    assert figures[f"{spec},alpha=0.5"][0] == [ABSENT] * 4
-    assert [row["base"] for row in value["variants"]] == [0, 0, 0, 1]
+def with_budget(budget: int, *, critical: bool = False, **changes) -> VariantResult:
+    variant = kept_variant(critical=critical, kept=budget)
+    return dataclasses.replace(variant, params={**variant.params, "budget": budget}, **changes)
+
+
+def pairs(*runs) -> list[tuple[str, tuple[str, ...]]]:
+    value = differences_value(
+        [
+            snapshot(slug=str(at), result=dataclasses.replace(done_result(), variants=list(run)))
+            for at, run in enumerate(runs)
+        ]
+    )
+    return [(row["spec"], tuple(row["differs"])) for row in value["figures"]]
+
+
+def test_the_same_method_is_paired_though_a_knob_differs_which_is_told():
+    older = knobs_of_critical("snapkv+critical:budget=4", alpha=0.5)
+    value = differences_value([snapshot(), snapshot(slug=OTHER, result=older)])
+    row = value["figures"][2]
+    assert (row["spec"], row["differs"]) == (
+        "snapkv+critical:budget=4",
+        ("alpha=0.25", "alpha=0.5"),
+    )
+    assert all(len(row["others"]) == 1 for row in value["variants"])
+    assert value["alone"] == []
+
+
+def test_a_method_is_paired_with_itself_at_another_budget_and_with_no_other_method():
+    one = (full_variant(), with_budget(3), with_budget(3, critical=True))
+    two = (with_budget(4, critical=True), full_variant(), with_budget(5))
+    assert pairs(one, two) == [
+        ("full", ("", "")),
+        ("snapkv", ("budget=3", "budget=5")),
+        ("snapkv+critical", ("budget=3", "budget=4")),
+    ]
+
+
+def test_equal_settings_are_paired_first_and_then_the_nearest_budget():
+    one = (with_budget(3), with_budget(4), with_budget(8))
+    two = (with_budget(9), with_budget(4))
+    assert pairs(one, two) == [("snapkv:budget=4", ("", "")), ("snapkv", ("budget=8", "budget=9"))]
+
+
+def test_a_knob_more_in_common_counts_more_than_a_near_budget():
+    other_kernel = with_budget(4)
+    other_kernel = dataclasses.replace(
+        other_kernel, spec="snapkv:budget=4,kernel=3", params={**other_kernel.params, "kernel": 3}
+    )
+    found = pairs((with_budget(3),), (other_kernel, with_budget(8)))
+    assert found == [("snapkv", ("budget=3", "budget=8"))]
+
+
+def test_of_three_runs_each_has_one_place_in_a_pair():
+    found = pairs((with_budget(3),), (with_budget(4), with_budget(6)), (with_budget(5),))
+    assert found == [("snapkv", ("budget=3", "budget=4", "budget=5"))]
+
+
+def test_what_only_one_run_has_is_a_footnote():
+    one = snapshot(result=dataclasses.replace(done_result(), variants=[full_variant()]))
+    value = differences_value([one, snapshot(slug=OTHER)])
+    assert [row["spec"] for row in value["figures"]] == ["full"]
+    assert value["alone"] == [{"run": 1, "specs": ["snapkv:budget=4", "snapkv+critical:budget=4"]}]
+
+
+def test_whether_the_answer_was_found_comes_first():
+    found = [changed_variant(answer_found=at) for at in (True, False, None)]
+    value = differences_value([snapshot(slug=str(at), result=r) for at, r in enumerate(found)])
+    assert value["figure_names"][0] == "Answer found"
+    cells = value["figures"][1]["cells"]
+    assert [each[0] for each in cells] == ["yes", "no", UNMEASURED]
 
 
 def test_a_variant_that_is_not_selected_yet_is_matched_by_its_spec():
@@ -103,13 +166,21 @@ def test_a_variant_that_is_not_selected_yet_is_matched_by_its_spec():
     result.variants = [dataclasses.replace(v, **blank) for v in result.variants]
     value = differences_value([snapshot(), snapshot(slug=OTHER, result=result, state="failed")])
     assert len(value["figures"]) == 3
-    assert value["figures"][1]["cells"][1] == [UNMEASURED] * 4
+    assert value["figures"][1]["cells"][1][1:] == [UNMEASURED] * 4
 
 
 def test_versions_that_differ_are_listed():
     result = dataclasses.replace(done_result(), environment={"python": "3.12"})
     (row,) = differences_value([snapshot(), snapshot(slug=OTHER, result=result)])["settings"]
     assert (row["name"], row["values"]) == ("version of python", ["3.11", "3.12"])
+
+
+def test_without_a_reference_answer_none_is_listed():
+    result = done_result()
+    result.variants = [dataclasses.replace(v, answer_found=None) for v in result.variants]
+    value = differences_value([snapshot(result=result), snapshot(slug=OTHER, result=result)])
+    assert value["figure_names"][0] == "Agreement"
+    assert value["figures"][1]["cells"][0] == ["50%", "0.2500", "3.500", "24"]
 
 
 def test_differing_tokens_and_positions_are_named():
@@ -133,15 +204,16 @@ def test_other_prompts_are_compared_by_their_figures_alone():
         value = differences_value([snapshot(), run])
         assert value["same_prompt"] is same
         assert value["variants"] == []
-    assert value["figures"][1]["cells"] == [["24", "50%", "0.2500", "3.500"], [ABSENT] * 4]
+    assert value["figures"] == []
+    assert [each["run"] for each in value["alone"]] == [0]
 
 
 def test_a_figure_that_is_not_there_says_why():
     result = changed_variant(agreement=None, perturbation=None)
     value = differences_value([snapshot(result=result), snapshot(slug=OTHER)])
     full, bare, *_ = value["figures"]
-    assert full["cells"][0][1:] == [REFERENCE] * 3
-    assert bare["cells"][0][1:] == [UNMEASURED] * 3
+    assert full["cells"][0][1:4] == [REFERENCE] * 3
+    assert bare["cells"][0][1:4] == [UNMEASURED] * 3
 
 
 def test_large_figures_have_one_format():

@@ -18,7 +18,7 @@ WRITTEN = {
     "Requested entries": "requested_entries",
     "Retained entries": "retained_entries",
     "Full cache bytes": "full_cache_bytes",
-    "Tokens/s": "tokens_per_second",
+    "Below the rounding floor": "within_floor",
     "`prefill`": '"prefill"',
     "`score`": '"score"',
     "`select`": '"select"',

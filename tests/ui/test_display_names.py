@@ -32,6 +32,18 @@ CASES = {
         ["Full cache", "snapkv:budget=64,pool=none", "AdaKV"],
     ),
     "two of a method": (("snapkv:pool=none", "snapkv"), ["snapkv:pool=none", "snapkv"]),
+    "two readings": (
+        ("snapkv", "snapkv+critical:stage2=raw", "snapkv+critical:stage2=pooled"),
+        [
+            "SnapKV",
+            "SnapKV + CriticalKV, as printed",
+            "SnapKV + CriticalKV, as the authors' code",
+        ],
+    ),
+    "a reading and a knob": (
+        ("snapkv+critical:stage2=pooled,alpha=0.5", "snapkv+critical_auto:stage2=pooled"),
+        ["snapkv+critical:alpha=0.5,stage2=pooled", "snapkv+critical_auto:stage2=pooled"],
+    ),
     "given positions": (("snapkv:budget=64", OWN), ["SnapKV", "Mine, k=3"]),
 }
 

@@ -5,7 +5,6 @@ import re
 
 import pytest
 
-from ckv_core.config import CompareRequest
 from ckv_core.errors import ConfigError
 from ui.examples import Example, load_examples
 
@@ -16,6 +15,9 @@ GOOD = {
     "question": "What?",
     "answer": "",
     "scenario": "regular",
+    "budget": "40%",
+    "max_new_tokens": 32,
+    "variants": ["full", "snapkv"],
 }
 
 
@@ -29,9 +31,7 @@ def test_built_in_examples_are_valid_requests():
     examples = load_examples()
     assert len(examples) >= 5
     for example in examples:
-        CompareRequest(
-            context=example.context, question=example.question, scenario=example.scenario
-        ).validate()
+        assert len(example.request().validate()) > 1
         assert "\n" not in example.title
 
 
@@ -60,6 +60,9 @@ def test_a_folder_of_ones_own_is_read(tmp_path):
             question="What?",
             answer="",
             scenario="regular",
+            budget="40%",
+            variants=("full", "snapkv"),
+            max_new_tokens=32,
         )
     ]
 
@@ -73,6 +76,10 @@ def test_a_folder_of_ones_own_is_read(tmp_path):
         ({"file": "../a.txt"}, "beside index.json"),
         ({"answer": 7}, "must be text"),
         ({"extra": "x"}, "needs exactly"),
+        ({"budget": "many"}, "'many' is not a number"),
+        ({"variants": "snapkv"}, "must be text"),
+        ({"variants": ["snap"]}, "Unknown method"),
+        ({"max_new_tokens": "9"}, "whole number"),
     ],
 )
 def test_a_broken_entry_is_refused_in_one_sentence(tmp_path, changes, said):

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from ckv_core.identity import base_index
 from ckv_core.metrics.chain import check_chain
 from tests.ui.analysed_run import analysed
 from tests.ui.page_fakes import QUERY_HEADS, done_result, snapshot
@@ -14,7 +15,6 @@ from ui.charts.bounds import bounds_figure, sigma_figure, tightness_figure
 from ui.charts.catalog import CHARTS, LABORATORY, PERTURBATION, figure_of
 from ui.charts.heads import head_grid_figure
 from ui.charts.layers import final_figure, head_layer_figure, layer_figure
-from ui.charts.measured import base_index
 
 
 def test_the_laboratory_shows_only_where_there_is_data():
@@ -146,12 +146,12 @@ def test_wins_count_the_heads_below_the_base():
 
 def test_another_quantity_takes_its_base_from_the_run():
     result = analysed()
-    assert base_index(result, 2) == 1
-    assert base_index(result, 1) is None
+    assert base_index(result.variants, 2) == 1
+    assert base_index(result.variants, 1) is None
     assert np.all(head_grid_figure(result, 2, "theta", "difference").data[0].z == 0)
     params = {**result.variants[1].params, "window": 9}
     result.variants[1] = dataclasses.replace(result.variants[1], params=params)
-    assert base_index(result, 2) is None
+    assert base_index(result.variants, 2) is None
 
 
 def test_relative_hidden_l1_has_a_gap_where_the_size_is_zero():
@@ -192,5 +192,6 @@ def test_alphas_of_heads_are_drawn_only_where_a_variant_chose_them():
     figure = figure_of(result, "alphas", {"variant": "1"})  # which has none: the other is taken
     np.testing.assert_array_equal(figure.data[0].z, alphas)
     assert figure.layout.title.subtitle.text == "n = 4 KV heads, 50% of them at 0"
-    assert [(band.y0, band.y1) for band in figure.layout.shapes] == [(0.5, 1.5)]
+    band = figure.data[-1]
+    assert (np.nanmin(band.y), np.nanmax(band.y), band.fillpattern.shape) == (0.5, 1.5, "/")
     assert '2,"snapkv+critical:budget=4","head_alpha","1",0,"",1,"",0.35\n' in analysis_csv(result)

@@ -14,7 +14,8 @@ from tests.ui.page_fakes import LAYERS, QUERY_HEADS, done_result, kept_variant
 from ui.charts.catalog import figure_of
 from ui.charts.ladder import ladder_csv
 from ui.charts.layout import GRID_COLOR
-from ui.forms import DEFAULT_VARIANTS, FormValues, ladder_bases, with_ladder
+from ui.forms import FormValues, ladder_bases, with_ladder
+from ui.offers import DEFAULT_VARIANTS
 from ui.pages.compare import add_ladder
 
 
@@ -52,6 +53,12 @@ def test_what_was_typed_stays_before_the_rungs():
     typed, *rungs = lines.splitlines()
     assert typed == "snapkv:budget=256"
     assert rungs == [each.spec for each in ladder("adakv") if each.spec not in DEFAULT_VARIANTS]
+
+
+def test_a_rung_that_the_list_has_ticked_in_its_own_words_is_not_added_again():
+    rungs = with_ladder("snapkv", DEFAULT_VARIANTS, "").splitlines()
+    assert {spec.partition(":")[2] for spec in rungs} & {"", "stage2=pooled"} == set()
+    assert "snapkv+critical:alpha=0.5" in rungs
 
 
 def test_adding_a_ladder_twice_changes_nothing():

@@ -38,9 +38,9 @@ def taken(count: int, *, rungs: int | None = None):
 
 
 def test_each_bar_is_the_mean_over_the_prompts_with_its_interval():
-    found, results = taken(5)
+    found, results = taken(10)
     figure, each = CHART.figure(found, {}), [ladder_figure(result) for result in results]
-    assert figure.layout.title.subtitle.text.endswith("n = 5 prompts")
+    assert figure.layout.title.subtitle.text.endswith("n = 10 prompts")
     for at, bar in enumerate(figure.data):
         shares = np.stack([one.data[at].x for one in each])
         np.testing.assert_allclose(bar.x, shares.mean(axis=0), rtol=1e-5)
@@ -58,7 +58,7 @@ def test_of_too_few_prompts_there_are_bars_with_their_numbers_alone():
 
 
 def test_the_file_holds_what_the_chart_draws():
-    found, _ = taken(5)
+    found, _ = taken(10)
     figure = CHART.figure(found, {})
     rows = list(csv.DictReader(io.StringIO(TABLES["ladder"](found))))
     names = ("heads_below_base", "head_l1_of_base", "final_hidden_l1_of_base")
@@ -68,7 +68,7 @@ def test_the_file_holds_what_the_chart_draws():
         assert skipped == (name == "heads_below_base")
         written = [100 * float(row["mean"]) for row in own]
         np.testing.assert_allclose(written, bar.x[skipped:], rtol=1e-5)
-        assert {row["prompts"] for row in own} == {"5"}
+        assert {row["prompts"] for row in own} == {"10"}
 
 
 def test_runs_without_a_ladder_have_no_such_chart():

@@ -13,7 +13,6 @@ from tests.ui.test_aggregate import CRITICAL, runs_of
 from ui.aggregate import take_together
 from ui.chart_views import several_value
 from ui.charts.aggregate import AGGREGATE_CHARTS
-from ui.palette import color_of
 from ui.several_routes import TABLES
 
 CHART = AGGREGATE_CHARTS["layers"]
@@ -34,7 +33,7 @@ def hidden(found, spec: str):
 def test_a_line_is_the_mean_of_each_layer_and_its_band_the_interval():
     found = take_together(runs_of(MIN_PROMPTS))
     figure = CHART.figure(found, {"budget": "64"})
-    assert figure.layout.title.subtitle.text == "mean and 95 % interval, n = 5 prompts"
+    assert figure.layout.title.subtitle.text == "mean and 95 % interval, n = 10 prompts"
     assert list(lines_of(figure)) == [
         "SnapKV",
         *(f"SnapKV + CriticalKV, alpha {alpha}" for alpha in ("0", "0.25", "0.5")),
@@ -47,7 +46,7 @@ def test_a_line_is_the_mean_of_each_layer_and_its_band_the_interval():
         assert (low.y[at], high.y[at]) == pytest.approx((alone.low, alone.high), rel=1e-3)
     assert high.fill == "tonexty"
     (member,) = [each for each in found.members if each.spec == CRITICAL]
-    assert line.line.color == color_of(member.joined.place)
+    assert line.line.color == found.looks[member.joined.place].color
 
 
 def test_of_too_few_prompts_there_are_lines_without_bands():
@@ -91,7 +90,7 @@ def test_the_file_holds_what_the_chart_draws():
         np.testing.assert_allclose(
             [float(row["mean"]) for row in own], lines_of(figure)[NAME].y, rtol=1e-6
         )
-        assert {row["prompts"] for row in own} == {"5"}
+        assert {row["prompts"] for row in own} == {"10"}
         assert all(row["low"] and row["high"] for row in own)
 
 

@@ -9,16 +9,15 @@ import pytest
 from ckv_core.result_json import to_json
 from storage.bundle import entry_name
 from tests.ui.scripted_services import end_of, finished, request
-from tests.ui.served_app import by, served
+from tests.ui.served_app import Served, by
 from ui.library_routes import IMPORT_TYPE
 
 TYPE = {"content-type": IMPORT_TYPE}
 
 
 @pytest.fixture(scope="module")
-def app(tmp_path_factory):
-    with served(tmp_path_factory.mktemp("library")) as app:
-        yield app
+def app(team_app: Served) -> Served:
+    return team_app
 
 
 def made(app, user: str) -> str:

@@ -18,6 +18,7 @@ from storage.database import default_url, open_database
 from storage.models import Run
 from tests.ui.page_fakes import SLUG, FakeServices
 from tests.ui.scripted_services import ENDLESS, end_of, make_client, request
+from tests.ui.served_app import USERS
 from tests.ui.test_routes import client
 from ui.access import Access, Viewer, acting_as
 from ui.limits import Limits
@@ -110,7 +111,7 @@ def test_services_hold_users_to_their_limits(tmp_path):
     services = Services(
         database,
         make_client=make_client,
-        access=Access(database, with_logins=True),
+        access=Access(database, USERS),
         limits=Limits(queue=3, queue_per_user=1, runs=2, new_tokens=64),
     )
     with acting_as(Viewer(user="ann")):

@@ -7,11 +7,13 @@ import re
 import pytest
 
 from ckv_core.errors import ConfigError
-from ui import logins
-from ui.logins import FREE_GUESSES, LONGEST_WAIT_S, REMEMBERED_S, WATCHED, Logins, read_users
+from ui import logins, users
+from ui.logins import FREE_GUESSES, LONGEST_WAIT_S, REMEMBERED_S, WATCHED, Logins
 from ui.settings import Settings
+from ui.users import HASHER, LOOKED_AT_EVERY_S, User, Users, read_users
 
-USERS = {"ann": logins._HASHER.hash("right")}
+HASH = HASHER.hash("right")
+USERS = {"ann": User(HASH)}
 OTHER = "10.0.0.2"
 
 
@@ -34,7 +36,7 @@ def checked(monkeypatch) -> list[str]:
 
     def is_password(hashed: str, password: str) -> bool:
         seen.append(password)
-        return hashed == USERS["ann"] and password == "right"
+        return hashed == HASH and password == "right"
 
     monkeypatch.setattr(logins, "_is_password", is_password)
     return seen
@@ -135,6 +137,7 @@ def test_a_logged_in_user_stays_in_while_others_guess(checked):
     assert ask(door, "ann", "right").user == "ann"
 
 
+@pytest.mark.slow
 def test_what_guessers_leave_behind_is_bounded(checked):
     door = Logins(USERS)
     for number in range(WATCHED + 10):
@@ -147,21 +150,71 @@ def test_what_guessers_leave_behind_is_bounded(checked):
 
 def test_users_come_from_the_environment_or_a_file(tmp_path):
     file = tmp_path / "users"
-    file.write_text(f"# people\nann:{USERS['ann']}\n\nbob:{USERS['ann']}\n")
+    file.write_text(f"# people\nann:{HASH}\n\nbob:{HASH}\n")
     assert read_users(f"@{file}", None).keys() == {"ann", "bob"}
     both = read_users("eve:pass:word", str(file))
     assert both.keys() == {"ann", "bob", "eve"}
-    assert both["eve"].startswith("$argon2id$")
-    assert logins._is_password(both["eve"], "pass:word")
-    assert read_users(None, None) == {}
+    assert both["eve"].hashed.startswith("$argon2id$")
+    assert logins._is_password(both["eve"].hashed, "pass:word")
+    assert dict(read_users(None, None)) == {}
+
+
+def test_a_changed_users_file_counts_without_a_restart(tmp_path, clock, caplog, checked):
+    file = tmp_path / "users"
+    file.write_text(f"ann:{HASH}\nbob:{HASH}:admin\n")
+    found = Users({}, file, clock)
+    door = Logins(found, clock)
+    assert (found["ann"].is_admin, found["bob"].is_admin) == (False, True)
+    assert ask(door, "ann", "right").user == "ann"
+
+    file.write_text(f"bob:{HASH}\n")
+    clock.now += LOOKED_AT_EVERY_S
+    assert ask(door, "ann", "right").user is None, "remembered, but gone"
+    assert not found["bob"].is_admin
+
+    for broken in (f"ann:{HASH}\nbob", "", f"ann:{HASH}:king\n"):
+        file.write_text(broken)
+        clock.now += LOOKED_AT_EVERY_S
+        assert list(found) == ["bob"]
+    file.unlink()
+    clock.now += LOOKED_AT_EVERY_S
+    assert list(found) == ["bob"]
+    told = [record.getMessage() for record in caplog.records if "cannot be used" in record.msg]
+    assert len(told) == 4
+    assert HASH not in str(told)
+
+
+def test_a_changed_password_counts_at_once(clock, checked):
+    users = {"ann": User(HASH)}
+    door = Logins(users, clock)
+    assert ask(door, "ann", "right").user == "ann"
+    users["ann"] = User(HASHER.hash("new"))
+    assert ask(door, "ann", "right").user is None
+
+
+def test_wrong_passwords_are_told_by_known_names_only(checked):
+    told = []
+    door = Logins(USERS, told=lambda user, is_right: told.append((user, is_right)))
+    for user, password in (("ann", "x"), ("hunter2", "ann"), ("ann", "right"), ("ann", "right")):
+        ask(door, user, password)
+    assert told == [("ann", False), (None, False), ("ann", True)]
 
 
 @pytest.mark.parametrize(
-    "text", ["", "# nobody\n", "ann:plain\n", "ann\n", ":{hash}\n", "ann:{hash}\nann:{hash}\n"]
+    "text",
+    [
+        "",
+        "# nobody\n",
+        "ann:plain\n",
+        "ann\n",
+        ":{hash}\n",
+        "ann:{hash}\nann:{hash}\n",
+        "ann:{hash}:king\n",
+    ],
 )
 def test_a_users_file_that_cannot_be_meant_is_refused(tmp_path, text):
     file = tmp_path / "users"
-    file.write_text(text.replace("{hash}", USERS["ann"]))
+    file.write_text(text.replace("{hash}", HASH))
     with pytest.raises(ConfigError):
         read_users(None, str(file))
     with pytest.raises(ConfigError, match="cannot be read"):
@@ -169,15 +222,16 @@ def test_a_users_file_that_cannot_be_meant_is_refused(tmp_path, text):
 
 
 def test_the_command_makes_a_line_for_the_file(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(logins.getpass, "getpass", lambda _: "secret")
-    assert logins.main(["ann"]) == 0
+    monkeypatch.setattr(users.getpass, "getpass", lambda _: "secret")
+    assert users.main(["ann"]) == 0
     line = capsys.readouterr().out
     assert re.fullmatch(r"ann:\$argon2id\$\S+\n", line)
     file = tmp_path / "users"
     file.write_text(line)
-    assert logins._is_password(read_users(None, str(file))["ann"], "secret")
-    for wrong in ([], ["a:b"], ["a", "b"], [" "]):
-        assert logins.main(wrong) == 2
+    assert logins._is_password(read_users(None, str(file))["ann"].hashed, "secret")
+    for wrong in ([], ["a:b"], ["a", "b"], [" "], ["#a"]):
+        with pytest.raises(SystemExit):
+            users.main(wrong)
 
 
 def test_a_password_does_not_show_in_the_settings():

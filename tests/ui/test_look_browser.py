@@ -8,10 +8,8 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
 from tests.ui.page_fakes import done_result, request
-from tests.ui.served_app import served
+from tests.ui.served_app import Served
 from tests.ui.sweep_fakes import store_run
-
-pytestmark = pytest.mark.e2e
 
 LONG = "SnapKV + CriticalKV, alpha per head (ours)"
 PHONE, DESK = {"width": 430, "height": 900}, {"width": 1440, "height": 900}
@@ -27,15 +25,14 @@ class Site:
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with served(tmp_path_factory.mktemp("look"), with_logins=False) as app:
-        result = done_result()
-        result.variants[-1] = dataclasses.replace(result.variants[-1], label=LONG)
-        done = store_run(app.services, request(), result)
-        recorder = app.services._recorder
-        cancelled = recorder.create(request(question="Never read?"))
-        recorder.cancel(cancelled, "Cancelled on request.")
-        yield Site(app.url, done, cancelled)
+def site(open_app: Served) -> Site:
+    result = done_result()
+    result.variants[-1] = dataclasses.replace(result.variants[-1], label=LONG)
+    done = store_run(open_app.services, request(), result)
+    recorder = open_app.services._recorder
+    cancelled = recorder.create(request(question="Never read?"))
+    recorder.cancel(cancelled, "Cancelled on request.")
+    return Site(open_app.url, done, cancelled)
 
 
 @pytest.fixture(scope="module")
@@ -64,8 +61,15 @@ def outside(page: Page, what: str) -> list[str]:
 def test_a_phone_shows_every_cell_of_the_methods(page: Page, site: Site):
     show(page, f"{site.url}/methods", PHONE)
     expect(page.locator("#methods td").last).to_be_visible()
-    assert outside(page, "#methods td") == []
+    assert outside(page, "#methods td, #methods .ckv-method *, #methods nav *") == []
     assert Axe().run(page).response["violations"] == []
+    page.get_by_role("link", name="KeyDiff", exact=True).click()
+    expect(page.locator("#method-keydiff")).to_be_focused()
+    expect(page.locator("#method-keydiff h4")).to_be_in_viewport()
+    assert page.url == f"{site.url}/methods#method-keydiff"
+    page.reload()
+    expect(page.locator("#method-keydiff")).to_be_focused()
+    expect(page.locator("#method-keydiff h4")).to_be_in_viewport()
 
 
 def test_a_phone_shows_what_can_be_done_with_a_run(page: Page, site: Site):
@@ -96,6 +100,65 @@ def test_a_run_without_results_does_not_promise_them(page: Page, site: Site):
     expect(page.locator("#status")).to_contain_text("Cancelled on request.")
     expect(page.locator("#results .ckv-empty:visible")).to_have_count(0)
     expect(page.locator("#results h3:visible")).to_have_count(0)
+
+
+@pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
+def test_the_sections_stay_in_reach_and_the_current_one_is_marked(page: Page, site: Site, size):
+    show(page, f"{site.url}/run?id={site.done}", size)
+    links = page.locator("#results .ckv-sections a")
+    expect(links.first).to_have_attribute("aria-current", "true")
+    heads = page.locator("#results :is(.section h3, .ckv-section-name):visible")
+    assert links.all_inner_texts() == heads.all_inner_texts()
+    kept = links.filter(has_text="Kept tokens")
+    kept.focus()
+    page.keyboard.press("Enter")
+    head = heads.filter(has_text="Kept tokens")
+    expect(head).to_be_focused()
+    expect(head).to_be_in_viewport()
+    expect(kept).to_have_attribute("aria-current", "true")
+    expect(page.locator("#results .ckv-sections [aria-current]")).to_have_count(1)
+    expect(kept).to_be_in_viewport(ratio=1)
+    bar, top = page.locator("#results .ckv-sections").bounding_box(), head.bounding_box()
+    assert bar is not None
+    assert top is not None
+    assert 0 <= bar["y"] < bar["y"] + bar["height"] <= top["y"] < 160
+    assert page.url.endswith(site.done)
+
+
+def test_a_phone_shows_the_outcome_beside_the_names_and_speaks_of_touch(
+    browser: Browser, site: Site
+):
+    context = browser.new_context(
+        viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True
+    )
+    page = context.new_page()
+    page.goto(f"{site.url}/run?id={site.done}")
+    expect(page.locator("#summary thead th").nth(1)).to_contain_text("Answer found")
+    for row in page.locator("#summary tbody tr").all():
+        for cell in row.locator("th, td").all()[:3]:
+            box = cell.bounding_box()
+            assert box is not None
+            assert box["x"] + box["width"] <= 390
+    page.locator("#kept").scroll_into_view_if_needed()
+    expect(page.locator("#kept .ckv-hint", has_text="a tap picks a token")).to_be_visible()
+    expect(page.locator("#kept", has_text="Click")).to_have_count(0)
+    context.close()
+
+
+@pytest.mark.parametrize("size", [PHONE, DESK], ids=["phone", "desk"])
+def test_what_came_out_is_on_the_first_screen(page: Page, site: Site, size):
+    show(page, f"{site.url}/run?id={site.done}", size)
+    strip = page.get_by_role("region", name="What came out")
+    expect(strip.get_by_role("status")).to_contain_text("variant")
+    for part in (strip.get_by_role("status"), strip.locator(".ckv-verdict-group").last):
+        expect(part).to_be_in_viewport(ratio=1)
+    names = strip.locator(".ckv-verdict-group li").all_inner_texts()
+    assert len(names) == len(done_result().variants) - 1, "each but the full cache"
+    # Before the timings.
+    tops = [part.bounding_box() for part in (strip, page.locator("#status"))]
+    assert tops[0] is not None
+    assert tops[1] is not None
+    assert tops[0]["y"] + tops[0]["height"] <= tops[1]["y"]
 
 
 def test_a_run_without_a_button_has_no_empty_bar(page: Page, site: Site):

@@ -13,30 +13,25 @@ from mcp import ClientSession
 from mcp.client.streamable_http import streamable_http_client
 
 from ckv_core.errors import ConfigError
-from tests.ports import free_port
 from tests.ui.scripted_services import (
     ENDLESS,
     end_of,
     generating,
-    make_client,
     request,
     wait_until,
 )
-from tests.ui.served_app import by, served
-from ui import serve as serve_module
+from tests.ui.served_app import Served, by
 from ui.api import STOPPING
-from ui.build import launch_options
-from ui.services import Services
+from ui.build import build_site
 from ui.settings import Settings
 
-NAMES = ["compare", "get_run", "cancel", "list_runs", "export_run"]
+NAMES = ["compare", "sweep", "get_run", "cancel", "list_runs", "export_run"]
 EMPTY = "The context is empty; paste or upload a text first."
 
 
 @pytest.fixture(scope="module")
-def app(tmp_path_factory):
-    with served(tmp_path_factory.mktemp("mcp"), mcp=True, model="tiny") as app:
-        yield app
+def app(team_app: Served) -> Served:
+    return team_app
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +67,7 @@ def call_tool(app, user, name, arguments):
     return answer.isError, answer.content[0].text
 
 
-def test_mcp_has_the_five_tools_with_descriptions(app):
+def test_mcp_has_the_six_tools_with_descriptions(app):
     tools = by_mcp(app, "ann", lambda session: session.list_tools()).tools
     assert [tool.name for tool in tools] == NAMES
     for tool in tools:
@@ -113,20 +108,17 @@ def test_mcp_refuses_strangers(app):
     assert "401" in repr(caught.value.exceptions)
 
 
-def test_mcp_is_off_unless_wanted(app):
-    for environ, wanted in (({}, False), ({"CKV_MCP": "1"}, True)):
-        assert launch_options(app.services, Settings.from_environ(environ))["mcp_server"] is wanted
+def test_mcp_is_off_unless_wanted(app, open_app):
+    assert app.blocks.mcp_server is True
+    assert open_app.blocks.mcp_server is False
+    assert not Settings.from_environ({}).mcp
+    assert Settings.from_environ({"CKV_MCP": "1"}).mcp
 
 
-def test_a_missing_mcp_package_is_one_sentence(tmp_path, monkeypatch):
+def test_a_missing_mcp_package_is_one_sentence(app, monkeypatch):
     def missing(*_: object) -> None:
         raise ImportError("no mcp")
 
     monkeypatch.setattr(GradioMCPServer, "__init__", missing)
-    monkeypatch.setenv("CKV_HOME", str(tmp_path))
-    monkeypatch.setattr(serve_module.logs, "configure", lambda *_: None)
-    monkeypatch.setattr(serve_module.logs, "adopt_loggers", lambda: None)
-    monkeypatch.setattr(serve_module, "Services", partial(Services, make_client=make_client))
-    settings = replace(Settings.from_environ({}), mcp=True, port=free_port())
     with pytest.raises(ConfigError, match=r"requirements-mcp\.txt"):
-        serve_module.serve(settings)
+        build_site(app.services, replace(Settings.from_environ({}), mcp=True))

@@ -28,6 +28,7 @@ from ui.settings import Settings
 def services(**changes):
     settings = {
         "worker_alive": True,
+        "worker_ready": lambda: True,
         "count_by_state": lambda: {"done": 2, "failed": 1},
         "live_states": lambda: {"running": 1},
     }
@@ -43,7 +44,8 @@ def test_ready_needs_the_database_and_the_worker():
         raise StorageError("The disk is full; free some space.")
 
     assert get("/readyz").status_code == 200
-    assert get("/readyz", worker_alive=False).status_code == 503
+    hangs = get("/readyz", worker_ready=lambda: False)
+    assert (hangs.status_code, "does not answer" in hangs.text) == (503, True)
     failed = get("/readyz", count_by_state=broken)
     assert (failed.status_code, failed.text) == (503, "The disk is full; free some space.\n")
     scraped = get("/metrics", count_by_state=broken)

@@ -4,10 +4,13 @@ import asyncio
 import inspect
 
 import pytest
+from sqlalchemy import select
 
+from storage.audit import AuditFilter
+from storage.models import Base
 from storage.repository import RunMissingError
 from tests.ui.scripted_services import finished, request
-from tests.ui.served_app import Served, by, served
+from tests.ui.served_app import Served, by
 from ui.access import AccessError, Viewer, acting_as
 from ui.library import Library
 from ui.services import Services
@@ -15,9 +18,8 @@ from ui.shares import Shares
 
 
 @pytest.fixture(scope="module")
-def app(tmp_path_factory):
-    with served(tmp_path_factory.mktemp("owners")) as app:
-        yield app
+def app(team_app: Served) -> Served:
+    return team_app
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +30,15 @@ def slug(app: Served) -> str:
 
 @pytest.mark.parametrize(
     "tail",
-    ["prompt", "result.json", "table.csv", "0/retained", "report.html", "llm_comparator.json"],
+    [
+        "prompt",
+        "result.json",
+        "table.csv",
+        "0/retained",
+        "report.html",
+        "llm_comparator.json",
+        "kvpress.py",
+    ],
 )
 def test_another_users_run_answers_like_a_missing_one(app, slug, tail):
     with app.client("bob") as bob:
@@ -100,7 +110,9 @@ def test_every_service_method_of_a_run_refuses_strangers(app, slug, name, viewer
         assert app.services.snapshot(slug).title == "steps 2"
 
 
-OPEN_TO_ALL = {"close", "count_by_state", "live_states", "opened", "purge", "slugs"}
+OPEN_TO_ALL = {
+    "close", "count_by_state", "live_states", "opened", "purge", "slugs", "worker_ready",
+}  # fmt: skip
 
 
 def test_every_other_service_method_needs_a_login(app):
@@ -117,6 +129,54 @@ def test_every_other_service_method_needs_a_login(app):
                 method(**needed)
             checked.append(name)
     assert {"start_run", "list_runs", "warm", "count_tokens", "model_status"} <= set(checked)
+
+
+# What identifies a viewer, and what the server does by itself.
+OF_THE_SERVER = {
+    "close", "opened", "purge", "slugs", "viewer", "viewer_by_password", "note_password", "sign_in",
+}  # fmt: skip
+READING = {
+    "choices", "count_by_state", "export_bundle", "list_runs", "live_states", "may_change",
+    "model_status", "note_export", "notes", "of_run", "relatives", "retained", "snapshot",
+    "sign_out", "summary", "watch", "worker_ready",
+}  # fmt: skip
+GIVEN = {
+    "request": request("steps 1"), "model": "tiny", "data": b"", "kind": "token", "name": "bob",
+    "scope": "Read", "credential_id": 1, "wanted": AuditFilter(), "limit": 1, "disabled": True,
+}  # fmt: skip
+
+
+def stored(app: Served) -> dict[str, list]:
+    with app.services._database.read() as session:
+        return {
+            table.name: sorted(map(str, session.execute(select(table)).all()))
+            for table in Base.metadata.sorted_tables
+            if table.name != "audit_entries"  # an export is noted there
+        }
+
+
+def test_a_token_that_may_only_read_changes_nothing(app, slug):
+    services, allowed, refused = app.services, set(), set()
+    reader = Viewer(user="ann", scope="read", credential=1)
+    parts = (services, services.shares, services.library, services.accounts)
+    before = stored(app)
+    for part in (*parts, services.administration):
+        for name, method in inspect.getmembers(part, inspect.ismethod):
+            if name.startswith("_") or name in OF_THE_SERVER:
+                continue
+            wanted = inspect.signature(method).parameters.values()
+            values = GIVEN | {"slug": slug, "slugs": [slug], "index": 0, "expiry": "7 days"}
+            values |= {"share_id": 1, "title": "t", "note": "n", "tags": [], "tag": "t"}
+            values |= {"pinned": True}
+            with acting_as(reader):
+                try:
+                    method(**{p.name: values[p.name] for p in wanted if p.default is p.empty})
+                    allowed.add(name)
+                except AccessError:
+                    refused.add(name)
+    assert allowed == READING
+    assert {"start_run", "delete", "create", "make_token", "set_disabled", "warm"} <= refused
+    assert stored(app) == before
 
 
 def test_a_bundle_of_another_users_run_becomes_the_importers_own(app, slug):

@@ -10,16 +10,17 @@ import pytest
 
 from ckv_core.config import MAX_TEXT_CHARS
 from ckv_core.errors import ConfigError
-from ckv_core.knobs import KNOBS
-from ckv_core.methods import METHODS
+from ckv_core.methods import KNOBS, METHODS, POLICIES
 from ckv_core.worker.messages import ModelStatus, TokensCounted
 from storage.records import Lineage
 from tests.ui.page_fakes import BAD_SLUGS, SLUG, FakeServices, request, running, snapshot
 from ui.build import build_app
 from ui.forms import CONTROL_NAMES, FormValues, check_lines, describe_variants
+from ui.method_cards import methods_list
 from ui.pages.compare import ComparePage
+from ui.pages.knob_controls import knob_control, placeholder
 from ui.pages.live import Feed, cancel_run
-from ui.pages.methods import knobs_table, methods_table
+from ui.pages.methods import knobs_table
 from ui.pages.results import build_results
 from ui.pages.run import RunPage
 from ui.settings import Settings
@@ -70,7 +71,7 @@ def test_a_request_survives_the_way_through_the_form():
         ignore_eos=True,
     )
     back = FormValues.from_controls(FormValues.from_request(asked).controls()).request()
-    assert sorted(back.variants) == sorted(asked.variants)
+    assert {s.settings() for s in back.specs()} == {s.settings() for s in asked.specs()}
     assert dataclasses.replace(back, variants=()) == dataclasses.replace(asked, variants=())
 
 
@@ -96,6 +97,15 @@ def test_the_line_of_variants_tells_twins_apart_by_their_specs():
     assert "pool=avg" in told
 
 
+def test_too_many_variants_are_told_with_the_limit():
+    lines = "\n".join(f"snapkv:budget={64 + step}" for step in range(20))
+    form = dataclasses.replace(TYPED, variants=(), more_variants=lines)
+    with pytest.raises(ConfigError, match=r"20 variants are too many.* up to 16: take out 4"):
+        describe_variants(form)
+    with pytest.raises(ConfigError, match=r"up to 12: take out 8"):
+        describe_variants(form, 12)
+
+
 def test_a_wrong_line_is_named_by_its_number():
     with pytest.raises(ConfigError, match=r"line 3: Unknown method 'snapkw'. Did you mean"):
         check_lines("snapkv:budget=64\n\nsnapkw")
@@ -106,7 +116,8 @@ BAD_FORMS = {
     "lone surrogate": ({"context": "a\ud800b"}, "lone surrogate"),
     "huge context": ({"context": "x" * (MAX_TEXT_CHARS + 1)}, "the limit is 4,000,000"),
     "budget is a word": ({"budget": "many"}, "Budget 'many' is not a number"),
-    "budget is zero": ({"budget": "0"}, "Budget must be above 0"),
+    "budget is zero": ({"budget": "0"}, "Budget '0' must be above 0"),
+    "budget below zero": ({"budget": "-5"}, "Budget '-5' must be above 0"),
     "budget over 100 %": ({"budget": "120%"}, "over 100%"),
     "alpha out of range": ({"alpha": 1.5}, "alpha must be a number from 0 to 1"),
     "alpha is a word": ({"alpha": "half"}, "alpha must be a number from 0 to 1"),
@@ -123,16 +134,15 @@ BAD_FORMS = {
 }
 
 
-@pytest.mark.parametrize("name", BAD_FORMS)
-def test_bad_input_gets_one_sentence_and_changes_nothing(name):
-    changes, sentence = BAD_FORMS[name]
+def test_bad_input_gets_one_sentence_and_changes_nothing():
     services = FakeServices()
-    values = dict(zip(CONTROL_NAMES, TYPED.controls(), strict=True)) | changes
-    slug, notice, *rest = compare_page(services).start(*values.values(), "")
-    assert sentence in notice["text"]
-    assert notice["tone"] == "error"
-    assert slug == ""
-    assert all(map(is_skip, rest))
+    page = compare_page(services)
+    for name, (changes, sentence) in BAD_FORMS.items():
+        values = dict(zip(CONTROL_NAMES, TYPED.controls(), strict=True)) | changes
+        slug, notice, *rest = page.start(*values.values(), "")
+        assert sentence in notice["text"], name
+        assert (notice["tone"], slug) == ("error", ""), name
+        assert all(map(is_skip, rest)), name
     assert services.started == []
 
 
@@ -177,16 +187,18 @@ def test_id_on_the_home_page_shows_the_run():
     assert values[len(CONTROL_NAMES)] == SLUG
 
 
-@pytest.mark.parametrize("slug", BAD_SLUGS)
-def test_an_unknown_run_is_one_sentence_on_every_page(slug):
+def test_an_unknown_run_is_one_sentence_on_every_page():
     services = FakeServices()
+    home = compare_page(services)
     with gr.Blocks(analytics_enabled=False):
-        run = RunPage(services).open(open_request(id=slug))
-    assert "There is no run of this name" in run[2]["text"]
-    assert all(value is None or is_skip(value) for value in run[4:])
-    if slug:
-        home = compare_page(services).open(open_request(id=slug))
-        assert "There is no run of this name" in home[len(CONTROL_NAMES) + 1]["text"]
+        run = RunPage(services)
+    for slug in BAD_SLUGS:
+        shown = run.open(open_request(id=slug))
+        assert "There is no run of this name" in shown[2]["text"], slug
+        assert all(value is None or is_skip(value) for value in shown[4:]), slug
+        if slug:
+            filled = home.open(open_request(id=slug))
+            assert "There is no run of this name" in filled[len(CONTROL_NAMES) + 1]["text"], slug
 
 
 def test_a_run_that_is_over_is_shown_at_once_and_only_another_is_followed():
@@ -266,13 +278,39 @@ def test_the_tail_of_no_run_changes_nothing():
 
 
 def test_the_methods_page_names_every_method_and_knob():
-    assert all(f"<code>{method.name}</code>" in methods_table() for method in METHODS)
+    page = methods_list()
+    assert all(f'id="method-{each.name}"' in page for each in METHODS)
+    assert all(f'href="methods#method-{each.name}"' in page for each in METHODS)
     assert all(f"<code>{name}</code>" in knobs_table() for name in KNOBS)
+
+
+def test_a_card_says_what_is_protected_needed_and_fit_as_the_parts_declare_it():
+    cards = {card.partition('"')[0]: card for card in methods_list().split('id="method-')[1:]}
+    assert "<dd>window 32</dd>" in cards["snapkv"]
+    assert "<code>window=32</code> (kvpress 64)" in cards["snapkv"]
+    assert "attention of the last 32 queries" in cards["snapkv"]
+    assert "<code>snapkv+critical</code>" in cards["snapkv"]
+    assert "no: it has no attention score" in cards["keydiff"]
+    assert "<dd>the cache alone</dd>" in cards["keydiff"]
+    assert "accumulated attention, gathered while the prompt is read" in cards["h2o"]
+    assert "work after every step" in cards["h2o"]
+    assert not any("(&#x27;" in card for card in cards.values())
+
+
+def test_an_empty_field_of_an_optional_part_says_that_it_is_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    store = knob_control(KNOBS["store"])
+    assert store.choices[0] == ("default (plain)", "")
+    assert store.info == KNOBS["store"].help
+    monkeypatch.setitem(POLICIES, "window", None)
+    assert placeholder(KNOBS["window"], "paper") == "off"
 
 
 # --- the whole app --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_no_handler_keeps_state_in_the_browser_session():
     app = build_app(FakeServices(), SETTINGS)
     kinds = {type(component) for component in app.blocks.values()}

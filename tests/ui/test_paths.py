@@ -2,12 +2,11 @@
 
 import base64
 import http.client
-from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import pytest
 
-from tests.ui.served_app import Served, served
+from tests.ui.served_app import Served
 
 # What /etc/passwd and app.py hold.
 OF_FILES = ("root:", "import os", "from ui.")
@@ -42,9 +41,8 @@ PATHS = [
 
 
 @pytest.fixture(scope="module")
-def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with served(tmp_path_factory.mktemp("paths")) as app:
-        yield app
+def app(team_app: Served) -> Served:
+    return team_app
 
 
 def fetched(app: Served, path: str, redirects: int = 2) -> tuple[int, str]:

@@ -96,7 +96,7 @@ def test_the_strips_of_the_cards_are_inside(report):
 def test_a_sweep_has_its_curves_and_points():
     report = opened(build_report(sweep_snapshot()))
     names = [section["name"] for section in report.page["sections"]]
-    assert names == ["curves", "savings", "alphas", "points", "run"]
+    assert names == ["verdict", "curves", "savings", "alphas", "points", "run"]
     assert len(report.value("points")["rows"]) > 10
     curves = [name for name in report.files if name.startswith(f"/data/{SWEEP_SLUG}/figure/")]
     assert len(curves) >= 4
@@ -131,6 +131,7 @@ def test_the_policy_lets_two_scripts_run_and_nothing_be_fetched(report):
 # --- its size ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_one_byte_over_the_limit_is_refused_by_name():
     data = build_report(run())
     assert build_report(run(), limit_bytes=len(data)) == data

@@ -14,7 +14,6 @@ from tests.ui.sweep_fakes import sweep_snapshot
 from ui import report_charts
 from ui.report import build_report
 
-pytestmark = pytest.mark.e2e
 INJECTED = (
     "img, svg[onload], iframe, a[href^='javascript'], body > script:not([data-file]) ~ script"
 )
@@ -107,10 +106,10 @@ def test_maps_text_strips_and_charts_work_without_a_network(visit: Callable[...,
 
 
 def test_the_keyboard_reaches_tokens_and_definitions(visit: Callable[..., Visit]) -> None:
-    page = visit("plain", 430, "dark").page
+    page = visit("plain", 390, "dark").page
     page.locator("[data-component=kept-tokens]").scroll_into_view_if_needed()
     page.locator(".ckv-map-top").first.wait_for()
-    assert page.evaluate("document.documentElement.scrollWidth") <= 430
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
     assert page.evaluate("document.body.classList.contains('dark')")
     page.locator(".ckv-map-top").first.focus()
     page.keyboard.press("ArrowRight")

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import gradio as gr
 import pytest
 
-from storage.records import RunFilter
+from storage.records import Outcome, RunFilter
 from tests.ui.page_fakes import SLUG, FakeServices
 from ui.pages.runs import RunsPage
-from ui.run_query import asked_text, read_query
+from ui.run_query import asked_text, outcome_text, read_query
 
 
 def runs_page(services: FakeServices) -> RunsPage:
@@ -132,6 +132,29 @@ def test_a_row_says_what_kind_the_run_is():
     assert (row["kind"], row["asked"]) == ("compare", "SnapKV ± CriticalKV")
 
 
-def test_the_thumbnail_has_a_text_and_leaves_out_what_was_not_measured():
+def test_a_row_says_what_came_out():
     (row,) = runs_page(FakeServices()).open(SimpleNamespace(query_params={}))["rows"]
-    assert row["thumbnail"] == {"bars": [None, 1.0], "text": "Final hidden L1: SnapKV 3.5"}
+    assert row["outcome"] == "1 of 2 variants agrees with the full cache"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "kind", "text"),
+    [
+        ({}, "compare", ""),
+        (
+            {"answered": 4, "judged": 7, "agreeing": 7, "compared": 7},
+            "compare",
+            "4 of 7 variants keep the answer",
+        ),
+        ({"judged": 12, "full_answers": True}, "sweep", "0 of 12 points keep the answer"),
+        (
+            {"answered": 1, "judged": 2, "full_answers": False},
+            "compare",
+            "1 of 2 variants keeps the answer; the full cache misses it",
+        ),
+        ({"judged": 1}, "compare", "No variant keeps the answer"),
+        ({"agreeing": 1, "compared": 1}, "compare", "The variant agrees with the full cache"),
+    ],
+)
+def test_an_outcome_is_of_the_answer_and_without_one_of_the_agreement(outcome, kind, text):
+    assert outcome_text(Outcome(**outcome), kind) == text

@@ -9,16 +9,21 @@ import pytest
 
 from ckv_core.config import CompareRequest
 from ckv_core.errors import CkvError, ConfigError, PromptError, StorageError
+from storage.database import Database
 from tests.ui.scripted_services import (
     ENDLESS,
     TIMEOUT_S,
     collect,
     end_of,
     generating,
+    make_client,
     request,
     wait_until,
 )
+from ui.access import Access, Viewer, acting_as
+from ui.limits import Limits
 from ui.services import RunSnapshot, Services
+from ui.users import User
 
 
 def test_a_run_ends_done_and_is_read_from_storage_as_it_was_in_memory(services: Services) -> None:
@@ -126,6 +131,48 @@ def test_a_queued_run_hears_when_one_ahead_of_it_leaves(services: Services) -> N
     assert asyncio.run(watch_last([services.start_run(request("hang")) for _ in range(3)])) == 1
 
 
+def test_users_take_turns_and_each_is_told_its_true_place(file_database: Database) -> None:
+    services = Services(
+        file_database,
+        make_client=make_client,
+        access=Access(file_database, {"ann": User(""), "ben": User("")}),
+    )
+    with acting_as(Viewer(user="ann")):
+        first, second, third = (services.start_run(request(ENDLESS)) for _ in range(3))
+        wait_until(services, first, lambda view: view.state == "running")
+        assert [services.snapshot(slug).queue_ahead for slug in (second, third)] == [1, 2]
+        seen = services.snapshot(third).version
+    with acting_as(Viewer(user="ben")):
+        fourth = services.start_run(request("steps 1"))
+        assert services.snapshot(fourth).queue_ahead == 1
+    with acting_as(Viewer(user="ann")):
+        assert [services.snapshot(slug).queue_ahead for slug in (second, third)] == [2, 3]
+        assert services.snapshot(third).version > seen
+        places = services._unfinished.in_order()
+        assert [view.slug for view in places] == [first, fourth, second, third]
+        assert [view.queue_ahead for view in places] == [0, 1, 2, 3]
+        services.cancel_run(first)
+    with acting_as(Viewer(user="ben")):
+        assert end_of(services, fourth).state == "done"
+    with acting_as(Viewer(user="ann")):
+        assert services.snapshot(third).state == "queued"
+    services.close()
+
+
+def test_a_run_over_the_apps_time_fails_and_keeps_what_it_had(file_database: Database) -> None:
+    limits = Limits(run_minutes=1)
+    services = Services(
+        file_database,
+        make_client=lambda take, run_limit_s: make_client(take, run_limit_s=run_limit_s / 60),
+        limits=limits,
+    )
+    end = end_of(services, services.start_run(request(ENDLESS)))
+    services.close()
+    assert end.state == "failed"
+    assert "this app's limit; what it had is kept" in end.reason
+    assert end.result.variants[0].text.startswith("w0 ")
+
+
 def test_a_full_queue_is_one_sentence_and_takes_runs_again_later(services: Services) -> None:
     slugs = [services.start_run(request(ENDLESS)) for _ in range(3)]
     with pytest.raises(CkvError, match=r"queue is full \(3 runs\)"):
@@ -227,6 +274,19 @@ def test_a_warm_model_is_seen_in_the_status(services: Services) -> None:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert status.message == "tiny is ready on cpu in float32."
+
+
+def test_loading_ahead_is_told_as_such_and_can_be_cancelled(services: Services) -> None:
+    services.warm("slow")
+    first = services.model_status("slow")
+    assert first is not None
+    assert first.loading
+    services.cancel_load("slow")
+    deadline = time.monotonic() + TIMEOUT_S
+    while (status := services.model_status("slow")) is None or status.loading:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert (status.message, status.failed) == ("Loading slow was cancelled.", False)
 
 
 def test_the_status_of_one_model_does_not_hide_that_of_another(services: Services) -> None:

@@ -8,11 +8,12 @@ from sqlalchemy import select, update
 
 from ckv_core.errors import CkvError
 from storage import shares
+from storage.credentials import hash_token
 from storage.models import ShareLink
 from storage.repository import RunMissingError
 from tests.ui.report_reading import opened
 from tests.ui.scripted_services import finished, request
-from tests.ui.served_app import Served, by, served
+from tests.ui.served_app import Served, by
 from ui.access import AccessError, Viewer, acting_as
 from ui.shares import EXPIRIES_DAYS, OPEN_LINKS
 
@@ -20,9 +21,8 @@ LATER = timedelta(days=400)
 
 
 @pytest.fixture(scope="module")
-def app(tmp_path_factory):
-    with served(tmp_path_factory.mktemp("shares")) as app:
-        yield app
+def app(team_app: Served) -> Served:
+    return team_app
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def holder(app: Served, token: str) -> httpx.Client:
 
 
 def change_link(app: Served, token: str, **values) -> None:
-    statement = update(ShareLink).where(ShareLink.token_hash == shares._hash(token))
+    statement = update(ShareLink).where(ShareLink.token_hash == hash_token(token))
     with app.services._database.write() as session:
         session.execute(statement.values(**values))
 
@@ -83,7 +83,7 @@ def test_a_share_link_starts_changes_and_lists_nothing(app, slug):
         for name in ("RunsPage.open", "ComparePage.warm"):
             assert slug not in app.call(client, name, "tiny").text
         app.call(client, "cancel_run", slug)
-        app.call(client, "ShareSection.issue", slug, event_data={"expiry": "Never"})
+        app.call(client, "ShareSection.issue", slug, event_data={"expiry": "never"})
         viewer = Viewer(shared=frozenset({slug}))
     with acting_as(viewer):
         assert app.services.snapshot(slug).slug == slug
@@ -137,7 +137,7 @@ def test_only_the_hash_of_a_token_is_stored(app, slug):
         rows = [dict(row) for row in session.execute(select(ShareLink.__table__)).mappings()]
     assert len(token) == 43  # 32 bytes
     assert token not in str(rows)
-    assert shares._hash(token) in str(rows)
+    assert hash_token(token) in str(rows)
 
 
 def test_the_cookie_is_out_of_reach_of_scripts_and_other_sites(app, slug):
@@ -167,14 +167,14 @@ def test_a_run_takes_so_many_open_links_and_no_more(app):
             app.services.shares.create(slug, "1 day")
         with pytest.raises(CkvError, match="revoke one"):
             app.services.shares.create(slug, "1 day")
-        with pytest.raises(CkvError, match="how long"):
+        with pytest.raises(CkvError, match="when the link expires"):
             app.services.shares.create(slug, "forever")
 
 
 def test_a_deleted_run_takes_its_links_along(app):
     with by("ann"):
         slug = finished(app.services, "steps 1")
-        token = app.services.shares.create(slug, "Never")
+        token = app.services.shares.create(slug, "never")
         app.services.library.delete([slug])
     with app.client() as client:
         assert client.get(f"/s/{token}").status_code == 404

@@ -40,21 +40,19 @@ def test_half_the_perturbation_means_half_the_budget_and_the_ends_are_said():
     assert at_512["cells"]["final"]["text"] == "over 512 (not reached with the budgets tried)"
 
 
-def test_an_answer_that_nobody_gives_is_nothing_to_match():
-    table = savings_table(sweep_result(generated=True), 0)
-    said = {row["cells"]["exact_match"]["text"] for row in table["rows"]}
-    assert said == {"nothing to match (the point to be matched is at 0 itself)"}
-
-
 def test_every_figure_of_the_sweep_has_its_budget_of_equal_quality():
     table = savings_table(sweep_result(generated=True), 0)
-    qualities = [key for key, figure in FIGURES.items() if figure.is_quality]
+    matched = [f.key for f in FIGURES.values() if f.is_quality and not f.is_binary]
+    # These say the same in every row: the note says it once.
+    folded = ["token_f1", "edit_similarity"]
+    qualities = [key for key in matched if key not in folded]
     assert [column["key"] for column in table["columns"]] == ["method", "matches", *qualities]
     # SnapKV agrees by budget / 600, CriticalKV by budget / 512: where 128 / 600 lies is log-linear.
     at_128 = next(row for row in table["rows"] if row["cells"]["matches"]["value"] == 128)
     needed = 64 * 2 ** ((128 / 600 - 64 / 512) / (64 / 512))
     assert at_128["cells"]["agreement"]["value"] == pytest.approx(needed)
-    assert all(set(row["cells"]) == {"method", "matches", *qualities} for row in table["rows"])
+    assert all(set(row["cells"]) == {"method", "matches", *matched} for row in table["rows"])
+    assert "Needs, by Token F1: " in table["note"]
     plain = savings_table(sweep_result(), 0)
     assert [column["key"] for column in plain["columns"][2:]] == ["head", "final", "kl"]
 
@@ -73,7 +71,7 @@ def test_the_best_alpha_per_head_and_its_gain_over_the_best_fixed_one():
     # Fixed at 0.25 two of three heads miss by a quarter: 3 against 3.5.
     assert found.head_gain == pytest.approx(1 - 3 / 3.5, abs=1e-5)
     row = alphas_table(sweep_result())["rows"][0]["cells"]
-    assert row["method"]["text"] == "SnapKV + CriticalKV, budget 64"
+    assert row["method"]["text"] == "SnapKV + CriticalKV, as printed, budget 64"
     assert row["n"]["value"] == len(evicted) * KV_HEADS
     assert row["heads"]["text"] == "14.3%"
 
@@ -100,6 +98,17 @@ def test_the_full_caches_name_is_inside_the_chart_wherever_its_line_lies():
     for key, side in (("kl", "bottom"), ("agreement", "top"), ("exact_match", "bottom")):
         (name,) = curve_figure(nobody, FIGURES[key]).layout.annotations
         assert name.yanchor == side, key  # the side of the words that touches the line
+
+
+def test_yes_and_no_are_marks_and_nothing_lies_between_them():
+    result = sweep_result(generated=True)
+    cut = {"answer_found": False, "stopped": "length"}
+    result.variants[-1] = dataclasses.replace(result.variants[-1], **cut)
+    figure = figure_of(result, "sweep-answer", {})
+    assert {trace.mode for trace in figure.data} == {"markers"}
+    assert figure.data[-1].customdata[-1] == "cut"
+    pairs = [p for t in figure.data for p in zip(t.customdata, t.marker.symbol, strict=True)]
+    assert len({symbol for _, symbol in pairs}) == len(set(pairs)) >= 2
 
 
 def test_hostile_labels_are_escaped_in_charts():
@@ -184,7 +193,7 @@ def swept_with_oracles():
     return result
 
 
-def test_oracles_are_dashed_grey_lines_of_the_head_l1_alone():
+def test_oracles_are_broken_lines_of_the_head_l1_alone():
     result = swept_with_oracles()
     figure = figure_of(result, "sweep-head", {})
     *methods, attention, critical = figure.data

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from ckv_core.events import Progress, RunResult
+from ckv_core.records import RoundingFloor
 from ckv_core.worker.messages import TokensCounted
 from tests.ui.page_fakes import (
     FULL_BYTES,
@@ -59,6 +60,22 @@ def test_a_failed_run_shows_its_reason_and_no_active_stage():
     assert all(stage["state"] != "active" for stage in value["stages"])
 
 
+def test_a_run_that_was_cut_shows_what_there_is_and_nothing_else():
+    result = done_result()
+    unborn = {"text": "", "token_ids": (), "token_texts": (), "stopped": None}
+    for at in (1, 2):
+        result.variants[at] = dataclasses.replace(
+            result.variants[at], **unborn, perturbation=None, agreement=None, answer_found=None
+        )
+    run = snapshot(state="cancelled", result=dataclasses.replace(result, finished=False))
+    stages = views.status_value(run, START)["stages"]
+    assert {stage["state"] for stage in stages} <= {"done"}
+    assert [card["index"] for card in views.generations_value(run)["cards"]] == [0]
+    keys = {column["key"] for column in summary_value(run.result, ended=True)["columns"]}
+    assert {"kept", "bytes"} <= keys
+    assert not {"agreement", "kl", "final_l1", "improved"} & keys
+
+
 def test_a_queued_run_says_how_many_are_ahead():
     value = views.status_value(running(state="queued", queue_ahead=2, progress=None), START)
     assert (value["state"], value["queue_ahead"]) == ("queued", 2)
@@ -107,7 +124,7 @@ def test_the_receipt_shows_asked_and_got():
     result = done_result()
     assert cell(result, 1, "kept") == {
         "text": "24 / 24",
-        "title": "Asked for 24 entries, counted 24 in the kept sets.",
+        "title": "Requested 24 entries, counted 24 in the kept sets.",
         "tone": "",
     }
     assert cell(result, 1, "share")["text"] == "40.0%"
@@ -121,6 +138,21 @@ def test_a_cache_that_did_not_shrink_is_marked():
     result.variants[1] = dataclasses.replace(result.variants[1], receipt=receipt)
     assert cell(result, 1, "kept")["tone"] == "warn"
     assert cell(result, 1, "bytes")["tone"] == "warn"
+
+
+def test_an_encoding_store_is_no_fault_for_taking_fewer_bytes_than_requested():
+    result = done_result()
+    variant = result.variants[1]
+    small = dataclasses.replace(variant.receipt, cache_bytes=variant.receipt.cache_bytes // 4)
+    for store, size, tone in (
+        (None, small, "warn"),
+        ("int8", small, ""),
+        ("int8", dataclasses.replace(small, cache_bytes=FULL_BYTES), "warn"),
+    ):
+        params = variant.params if store is None else {**variant.params, "store": store}
+        result.variants[1] = dataclasses.replace(variant, receipt=size, params=params)
+        assert cell(result, 1, "bytes")["tone"] == tone
+    assert "held as int8" in cell(result, 1, "bytes")["title"]
 
 
 def test_layers_left_whole_count_among_the_bytes_asked_for():
@@ -170,10 +202,25 @@ def test_distances_are_written_out_with_four_digits():
         assert shown["rows"][0]["cells"]["final_l1"]["text"] == text
 
 
+def test_figures_no_further_than_rounding_say_so_and_the_floor_stands_below():
+    result = done_result()
+    for kl in (0.24, 0.25):
+        hidden = np.array([0.1, 0.2, 4], np.float32)
+        result.floor = RoundingFloor(layer_hidden_l1=hidden, kl=kl)
+        shown = summary_value(result)
+        cells = shown["rows"][1]["cells"]
+        assert cells["final_l1"]["text"] == "3.500 ≤ floor"
+        assert "floor is 4." in cells["final_l1"]["title"]
+        assert cells["kl"]["text"] == ("0.250" if kl < 0.25 else "0.250 ≤ floor")
+        assert shown["notes"][0].startswith("Rounding floor of this run (float32): final hidden")
+    row = list(csv.DictReader(io.StringIO(summary_csv(result))))[1]
+    assert (row["final_hidden_l1_floor"], row["kl_floor_nats"]) == ("4.0", "0.25")
+
+
 def test_the_csv_is_unrounded_and_leaves_unknown_cells_empty():
     rows = list(csv.DictReader(io.StringIO(summary_csv(done_result()))))
     assert [row["spec"] for row in rows] == ["full", "snapkv:budget=4", "snapkv+critical:budget=4"]
-    assert rows[1]["tokens_per_second"] == "12.34"
+    assert rows[1]["final_hidden_l1"] == "3.5"
     assert rows[0]["kl_nats"] == ""
     assert summary_csv(RunResult()).count("\n") == 1
 
@@ -225,3 +272,19 @@ def test_a_start_taken_over_from_another_prompt_is_said_in_tokens():
     run = snapshot(result=RunResult(timings_ms={"prefill": 12.5}, memory=memory, prompt=prompt))
     chips = views.status_value(run, datetime.now(tz=UTC))["chips"]
     assert "prefill reused: 1,024 of 2,000 tokens" in chips
+
+
+def test_a_table_of_both_regimes_says_so_and_marks_its_rows_but_no_unknown_method():
+    result = done_result()
+    assert (summary_value(result)["head"], summary_value(result)["rows"][1]["regime"]) == ("", "")
+    rows = [
+        dataclasses.replace(variant, method=method)
+        for variant, method in zip(result.variants, ("gone", "snapkv", "keydiff"), strict=True)
+    ]
+    mixed = dataclasses.replace(result, variants=rows)
+    shown = summary_value(mixed)
+    assert shown["head"].startswith("Two regimes: ")
+    regimes = ["", "query-aware", "query-agnostic"]
+    assert [row["regime"] for row in shown["rows"]] == regimes
+    table = csv.DictReader(io.StringIO(summary_csv(mixed)))
+    assert [row["regime"] for row in table] == regimes

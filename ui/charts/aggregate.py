@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import plotly.graph_objects as go
 
-from ckv_core.metrics.intervals import Aggregate, HeadWins
+from ckv_core.metrics.aggregate import Aggregate, HeadWins
 from ui.aggregate import LABORATORY_FIGURES, MAIN_FIGURES, Figure, SeveralRuns, settings_text
 from ui.charts.budget_means import BUDGET_CHART
 from ui.charts.chart import Chart, Choices, Control, no_controls
@@ -16,7 +16,6 @@ from ui.charts.ladder_means import LADDER_CHART
 from ui.charts.layer_bands import LAYER_CHART
 from ui.charts.layout import BAR_PX, LEGEND_ROW_PX, new_figure
 from ui.charts.tables import csv_text, number
-from ui.palette import color_of, marker_of
 
 
 def mean_figure(found: SeveralRuns, figure: Figure) -> go.Figure:
@@ -25,18 +24,20 @@ def mean_figure(found: SeveralRuns, figure: Figure) -> go.Figure:
     Definition: BCa bootstrap of the mean over prompts, 95 %; no bar where n is too small.
     """
     rows = [
-        (m.joined.place, m, m.figures[figure.key]) for m in found.members if figure.key in m.figures
+        (found.looks[m.joined.place], m, m.figures[figure.key])
+        for m in found.members
+        if figure.key in m.figures
     ]
     subtitle = interval_subtitle([each for _, _, each in rows])
     shown = new_figure(html.escape(figure.label, quote=False), subtitle)
-    for place, (at, _, each) in enumerate(rows):
+    for place, (look, _, each) in enumerate(rows):
         shown.add_trace(
             go.Scatter(
                 x=[each.mean],
                 y=[place],
                 mode="markers",
-                error_x=interval_bars([each], color_of(at)),
-                marker={"color": color_of(at), "symbol": marker_of(at), "size": 10},
+                error_x=interval_bars([each], look.color),
+                marker=look.marker(10),
                 hovertemplate=f"%{{x:.4g}} {figure.unit}, n = {each.n}<extra></extra>",
             )
         )
@@ -61,7 +62,7 @@ def mean_figure(found: SeveralRuns, figure: Figure) -> go.Figure:
 def win_figure(name: str, wins: HeadWins) -> go.Figure:
     """Head win map over prompts (the paper's Fig. 2).
 
-    Definition: log2(mean L1 / mean base L1) per query head, means over prompts; below 0 (orange)
+    Definition: log2(mean L1 / mean base L1) per query head, means over prompts; below 0 (blue)
     the head wins. Layers left whole are grey.
     """
     title = (

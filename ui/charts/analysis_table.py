@@ -7,7 +7,7 @@ import numpy as np
 from ckv_core.events import RunResult
 from ckv_core.quantities import QUANTITIES
 from ckv_core.records import Float32Array
-from ui.charts.measured import OWN, values_of
+from ui.charts.measured import OWN, floor_values, values_of
 from ui.charts.tables import Cell, csv_text, short
 
 _PLACES = {
@@ -27,6 +27,11 @@ def analysis_csv(result: RunResult) -> str:
 
 
 def _rows(result: RunResult) -> Iterator[tuple[Cell, ...]]:
+    for name in ("hidden_l1", "hidden_relative"):
+        floor = floor_values(result, name)
+        for layer, value in enumerate(() if floor is None else floor):
+            unit = OWN[name][1]
+            yield (None, "", f"{name}_floor", unit, layer, None, None, None, short(value))
     for index, variant in enumerate(result.variants):
         for name, unit, axes, values in _arrays(result, index):
             for at, value in np.ndenumerate(values):

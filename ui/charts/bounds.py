@@ -5,6 +5,7 @@ its kept set.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import plotly.graph_objects as go
@@ -21,16 +22,16 @@ from ckv_core.metrics.chain import (
     tightness_of,
 )
 from ckv_core.records import Float32Array
+from ui.charts.layers import ORACLE_LOOKS
 from ui.charts.layout import TEXT_COLOR, display_names, empty_figure, new_figure, variant_line
 from ui.charts.measured import holders, values_of
 from ui.charts.tables import Cell, csv_text, number
-from ui.palette import color_of
+from ui.palette import SPARE, WARN_COLOR, Look, looks_of
 
+_BOUNDS = ("theta", "theta-hat", "relaxed theta")
 _CHAIN_LOOKS = (
-    ("L, measured", "lines", "circle"),
-    ("theta", "markers", "square"),
-    ("theta-hat", "markers", "triangle-up"),
-    ("relaxed theta", "markers", "diamond-open"),
+    ("L, measured", "lines", None),  # in the variant's own
+    *((name, "markers", Look(*look)) for name, look in zip(_BOUNDS, SPARE, strict=False)),
 )
 _SUMMED = ("head_l1", "theta", "theta_hat", "theta_relaxed")
 NO_BOUNDS = "Run with “Bounds and oracles” to measure this."
@@ -60,9 +61,10 @@ def bounds_figure(result: RunResult, index: int, kv_heads: int | None = None) ->
     figure = new_figure(title, f"{subtitle}; n = {found.heads:,}", legend_rows=5)
     where = head_names(chain[0], order, kind)
     shown = np.where(flat > 0, flat, np.float32(np.nan))[:, order]
-    for at, (name, mode, symbol) in enumerate(_CHAIN_LOOKS):
-        trace = variant_line(at + 1, name, shown[at], "L1")
-        trace.update(mode=mode, line={"dash": "solid"}, marker={"symbol": symbol, "size": 4})
+    measured = replace(looks_of(result.variants)[index], dash="solid")
+    for (name, mode, look), values in zip(_CHAIN_LOOKS, shown, strict=True):
+        trace = variant_line(look or measured, name, values, "L1")
+        trace.update(mode=mode, marker={"size": 4})
         trace.update(customdata=where, hovertemplate="%{customdata}: %{y:.4g} L1")
         figure.add_trace(trace)
     positive = shown[np.isfinite(shown)]
@@ -101,16 +103,16 @@ def sigma_figure(result: RunResult, index: int) -> go.Figure:
     figure = new_figure(title, subtitle, legend_rows=4)
     where = head_names(sigma, order)
     marks = (
-        ("oracle", oracle, TEXT_COLOR, "circle-open"),
-        ("kept in all", values_of(result, index, "sigma_kept"), color_of(3), "diamond-open"),
+        ("oracle", oracle, ORACLE_LOOKS[0]),
+        ("kept in all", values_of(result, index, "sigma_kept"), Look(*SPARE[1])),
     )
-    for name, values, color, symbol in marks:
+    for name, values, look in marks:
         if values is not None:
-            points = variant_line(0, name, values.reshape(-1)[order], "")
-            marker = {"color": color, "symbol": symbol, "size": 5}
-            points.update(mode="markers", marker=marker, customdata=where)
+            points = variant_line(look, name, values.reshape(-1)[order], "")
+            points.update(mode="markers", marker={"size": 5}, customdata=where)
             figure.add_trace(points.update(hovertemplate="%{customdata}: %{y:.3f}"))
-    line = variant_line(index, "sigma, measured", flat[order], "")
+    own = looks_of(result.variants)[index]
+    line = variant_line(own, "sigma, measured", flat[order], "")
     figure.add_trace(line.update(customdata=where, hovertemplate="%{customdata}: %{y:.3f}"))
     _mark_uncovered(figure, flat[order], where, flat[order])
     figure.add_hline(y=ASSUMED_MASS, line={"color": TEXT_COLOR, "dash": "dot", "width": 2})
@@ -131,12 +133,12 @@ def tightness_figure(result: RunResult, kv_heads: int | None = None) -> go.Figur
     curves = {i: np.sort(each[~np.isnan(each)]) for i, each in found.items() if each is not None}
     if not curves:
         return empty_figure(title, NO_BOUNDS)
-    names = display_names(result.variants)
+    names, looks = display_names(result.variants), looks_of(result.variants)
     n, kind = max(len(curve) for curve in curves.values()), _kind(kv_heads)
     figure = new_figure(title, f"Share of n = {n:,} {kind}s at or below x", legend_rows=len(curves))
     for index, curve in curves.items():
         share = (np.arange(1, len(curve) + 1) / max(len(curve), 1)).astype(np.float32)
-        line = variant_line(index, names[index], share, "")
+        line = variant_line(looks[index], names[index], share, "")
         line.update(x=curve, mode="lines", hovertemplate="L / theta up to %{x:.3f}: %{y:.0%}")
         figure.add_trace(line)
     figure.update_xaxes(title_text="L / theta", rangemode="tozero")
@@ -197,7 +199,7 @@ def _mark_uncovered(
             y=heights[at],
             name=f"sigma at most 0.5: {len(at):,} {kind}s",
             mode="markers",
-            marker={"symbol": "x", "size": 8, "color": color_of(2)},
+            marker={"symbol": "x", "size": 8, "color": WARN_COLOR},
             customdata=[where[i] for i in at],
             hovertemplate="%{customdata}: not covered by the theorem<extra></extra>",
         )

@@ -16,7 +16,6 @@ from ui.charts.interval_bars import SHARE_TICKS, interval_bars, interval_subtitl
 from ui.charts.layout import empty_figure, new_figure
 from ui.charts.lines import budget_axis, budget_line
 from ui.charts.tables import csv_text
-from ui.palette import color_of
 
 _FINAL_FIRST = sorted(MAIN_FIGURES, key=lambda figure: figure.key != "final")
 
@@ -37,11 +36,13 @@ def budget_figure(found: SeveralRuns, figure: Figure, unit: str) -> go.Figure:
     means = [mean for _, points in drawn for _, mean in points]
     shown = new_figure(title, interval_subtitle(means), legend_rows=len(drawn))
     ticks = [budget.amount for _, points in drawn for budget, _ in points]
-    bars_of = [interval_bars([m for _, m in ps], color_of(curve.place)) for curve, ps in drawn]
+    bars_of = [
+        interval_bars([m for _, m in ps], found.looks[curve.place].color) for curve, ps in drawn
+    ]
     factors = iter(_factors(sum(bars is not None for bars in bars_of), ticks))
     for (curve, points), bars in zip(drawn, bars_of, strict=True):
         budgets, values = [b.amount for b, _ in points], [mean.mean for _, mean in points]
-        line = budget_line(curve.place, _name(curve), budgets, values, figure.unit)
+        line = budget_line(found.looks[curve.place], _name(curve), budgets, values, figure.unit)
         line.update(
             legendgroup=str(curve.place),
             customdata=[mean.n for _, mean in points],
@@ -87,7 +88,7 @@ def _bar_trace(line: go.Scatter, bars: dict[str, Any], factor: float) -> go.Scat
         y=line.y,
         error_y=bars,
         mode="markers",
-        marker={"color": line.marker.color, "symbol": line.marker.symbol, "size": 5},
+        marker={**line.marker.to_plotly_json(), "size": 5},
         legendgroup=line.legendgroup,
         showlegend=False,
         hoverinfo="skip",

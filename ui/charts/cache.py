@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from ckv_core.events import RunResult
 from ckv_core.records import ModelInfo, RetainedSet
 from ui.charts.layout import display_names, empty_figure, new_figure, rgba, variant_line
-from ui.palette import color_of
+from ui.palette import Look, looks_of
 
 Counts = NDArray[np.int64]
 
@@ -24,15 +24,15 @@ def budgets_figure(result: RunResult) -> go.Figure:
     kept = {i: v.retained for i, v in enumerate(result.variants) if v.retained is not None}
     if not kept or result.model is None:
         return empty_figure(title, "No variant has evicted anything yet.")
-    names = display_names(result.variants)
+    names, looks = display_names(result.variants), looks_of(result.variants)
     subtitle = f"Line: mean of n = {result.model.kv_heads} KV heads; band: least to most"
     figure = new_figure(title, subtitle, legend_rows=len(kept))
     for index, retained in kept.items():
         counts = entry_counts(retained)
         whole = _whole_layers(result.model)
-        _add_band(figure, index, counts, whole)
+        figure.add_traces(_band(looks[index], str(index), counts, whole))
         mean = np.where(whole, np.nan, counts.mean(axis=1)).astype(np.float32)
-        line = variant_line(index, names[index], mean, "entries per head")
+        line = variant_line(looks[index], names[index], mean, "entries per head")
         figure.add_trace(line.update(legendgroup=str(index)))
     figure.update_xaxes(title_text="layer")
     figure.update_yaxes(title_text="entries per KV head", rangemode="tozero")
@@ -55,21 +55,21 @@ def _whole_layers(model: ModelInfo) -> NDArray[np.bool_]:
     return whole
 
 
-def _add_band(figure: go.Figure, index: int, counts: Counts, whole: NDArray[np.bool_]) -> None:
+def _band(look: Look, group: str, counts: Counts, whole: NDArray[np.bool_]) -> list[go.Scatter]:
     low, high = counts.min(axis=1), counts.max(axis=1)
     evicted = ~whole
     if np.array_equal(low[evicted], high[evicted]):
-        return
+        return []
     layers = np.flatnonzero(evicted).astype(np.int16)
-    figure.add_trace(
+    return [
         go.Scatter(
             x=np.concatenate([layers, layers[::-1]]),
             y=np.concatenate([high[evicted], low[evicted][::-1]]).astype(np.int32),
             fill="toself",
-            fillcolor=rgba(color_of(index), 0.18),
+            fillcolor=rgba(look.color, 0.18),
             mode="none",
             hoverinfo="skip",
             showlegend=False,
-            legendgroup=str(index),
+            legendgroup=group,
         )
-    )
+    ]

@@ -6,6 +6,7 @@ from typing import cast
 import plotly.graph_objects as go
 
 from ckv_core.events import RunResult
+from ckv_core.identity import base_index
 from ckv_core.metrics.chain import shared_kv_heads
 from ui.charts.alphas import chosen_alphas_figure
 from ui.charts.bounds import bounds_figure, sigma_figure, tightness_figure
@@ -17,7 +18,7 @@ from ui.charts.ladder import ladder_figure, rungs_of
 from ui.charts.layers import ORACLES, final_figure, head_layer_figure, layer_figure
 from ui.charts.layers import Against as LayerAgainst
 from ui.charts.layout import display_names
-from ui.charts.measured import base_index, base_values, holders, named, names_with
+from ui.charts.measured import base_values, holders, named, names_with
 from ui.charts.sweep import SWEEP_ALPHAS, SWEEP_CURVES
 
 _AGAINST = [
@@ -59,7 +60,8 @@ def _layer_names(result: RunResult) -> list[str]:
 
 
 def _layer_controls(result: RunResult) -> list[Control]:
-    with_base = any(base_index(result, index) is not None for index in holders(result, "hidden_l1"))
+    found = holders(result, "hidden_l1")
+    with_base = any(base_index(result.variants, index) is not None for index in found)
     against = [Control("against", "Show", _LAYER_AGAINST)] if with_base else []
     return [*_quantities(_layer_names(result)), *against]
 

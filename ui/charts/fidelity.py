@@ -6,7 +6,7 @@ import plotly.graph_objects as go
 from ckv_core.events import RunResult
 from ui.charts.layout import display_names, new_figure
 from ui.charts.measured import holders, named
-from ui.palette import color_of, dash_of
+from ui.palette import looks_of
 
 
 def fidelity_figure(result: RunResult) -> go.Figure:
@@ -17,6 +17,7 @@ def fidelity_figure(result: RunResult) -> go.Figure:
     """
     names, indices = display_names(result.variants), holders(result, "forced_kl")
     positions = len(result.variants[indices[0]].analysis["forced_kl"])
+    looks = looks_of(result.variants)
     unit = named("forced_kl").unit
     figure = new_figure(
         "Fidelity on the full cache's text",
@@ -24,7 +25,7 @@ def fidelity_figure(result: RunResult) -> go.Figure:
         legend_rows=len(indices),
     )
     for index in indices:
-        found, color = result.variants[index].analysis, color_of(index)
+        found, look = result.variants[index].analysis, looks[index]
         kl = found["forced_kl"].astype(np.float32)
         tokens = np.arange(1, len(kl) + 1, dtype=np.int16)
         other = found.get("forced_top1", np.ones_like(kl)) == 0
@@ -34,7 +35,7 @@ def fidelity_figure(result: RunResult) -> go.Figure:
             name=names[index],
             legendgroup=str(index),
             mode="lines",
-            line={"color": color, "dash": dash_of(index), "width": 2},
+            line=look.line(),
             hovertemplate=f"token %{{x}}: %{{y:.4g}} {unit}",
         )
         crosses = go.Scatter(
@@ -43,7 +44,7 @@ def fidelity_figure(result: RunResult) -> go.Figure:
             legendgroup=str(index),
             showlegend=False,
             mode="markers",
-            marker={"color": color, "symbol": "x", "size": 8},
+            marker={"color": look.color, "symbol": "x", "size": 8},
             hoverinfo="skip",
         )
         figure.add_traces([line, crosses])

@@ -10,14 +10,14 @@ from ckv_core.events import RunResult
 from ckv_core.records import Float32Array
 from ui.charts.layout import MISSING_COLOR, display_names, empty_figure, new_figure
 from ui.charts.measured import base_values, named, values_of
-from ui.palette import DENSITY_SCALE, DIVERGING_SCALE, DIVERGING_STOPS
+from ui.palette import DENSITY_SCALE, DIVERGING_STOPS
 
 Against = Literal["value", "difference", "ratio", "wins"]
 CELL_PX = 12
 MAX_HEIGHT = 720
-# Three steps: not so dark that the two outer ones look alike.
-_WIN_STEPS = (DIVERGING_STOPS[2], DIVERGING_STOPS[5], DIVERGING_STOPS[9])
-_WIN_SCALE = [[(at + end) / 3, color] for at, color in enumerate(_WIN_STEPS) for end in (0, 1)]
+_DIVERGING_SCALE = [[at / (len(DIVERGING_STOPS) - 1), c] for at, c in enumerate(DIVERGING_STOPS)]
+_SIGN_SCALE = [[0, "#111827"], [1, "#ffffff"]]  # on light cells, on dark ones
+_HATCH = {"shape": "/", "fgcolor": MISSING_COLOR, "bgcolor": "rgba(0, 0, 0, 0)", "size": 6}
 
 
 def head_grid_figure(
@@ -28,10 +28,10 @@ def head_grid_figure(
     Definition: `value` is the quantity Q itself (see `ckv_core.quantities`); with the base being
     the variant's own settings without CriticalKV, `ratio` is log2(Q / Q_base), `difference` is
     Q - Q_base and `wins` is whether Q < Q_base, the paper's Fig. 2 for one prompt. Without a
-    base it is the value. Below 0 (orange) the variant's value is the lower one.
+    base it is the value. Below 0 (blue, a line in the cell) the variant's value is the lower one.
     Unit: powers of two, or the quantity's. n = 1 step of one prompt; the title gives the count
     of heads. Colours end at the 98th percentile of the size; the hover text tells true values
-    (an infinite ratio reads as twice that end). Layers left whole are grey.
+    (an infinite ratio reads as twice that end). Layers left whole are hatched.
 
     Args:
         result: the run.
@@ -52,7 +52,7 @@ def head_grid_figure(
 
 
 def as_head_grid(figure: go.Figure, values: Float32Array, heads: str = "query head") -> go.Figure:
-    """Axes, height and grey bands of a grid.
+    """Axes, height and hatched bands of a grid.
 
     Args:
         figure: holds the grid.
@@ -100,14 +100,14 @@ def _difference_grid(
 
 
 def _win_grid(variant: str, name: str, values: Float32Array, base: Float32Array) -> go.Figure:
-    # -1 is a win, so that orange means lower here as in the other two.
+    # -1 is a win, so that blue means lower here as in the other two.
     shown = np.where(np.isnan(values - base), np.nan, np.sign(values - base)).astype(np.float32)
     figure = _diverging(_won_title(variant, name, values, base), shown, 1.0, "")
-    ticks = {"tickvals": [-2 / 3, 0, 2 / 3], "ticktext": ["lower", "same", "higher"]}
+    ticks = {"tickvals": [-1, 0, 1], "ticktext": ["lower", "same", "higher"]}
     figure.update_traces(
-        colorscale=_WIN_SCALE,
         colorbar={**ticks, "lenmode": "pixels", "len": 120},
         hovertemplate="layer %{y}, head %{x}: %{z} (-1 lower, 1 higher)<extra></extra>",
+        selector={"type": "heatmap"},
     )
     return figure
 
@@ -133,15 +133,31 @@ def _won_title(
 def _diverging(
     title: tuple[str, str], shown: Float32Array, limit: float, colorbar: str
 ) -> go.Figure:
+    """A grid around 0; run_charts.js puts in the dark page's colours by the traces' `meta`."""
     figure = new_figure(*title)
     figure.add_trace(
         go.Heatmap(
             z=shown.astype(np.float32),
             zmin=-limit,
             zmax=limit,
-            colorscale=DIVERGING_SCALE,
-            colorbar=colorbar_of(colorbar),
+            colorscale=_DIVERGING_SCALE,
+            colorbar=colorbar_of(f"{colorbar}; line: lower" if colorbar else "line: lower"),
             hovertemplate="layer %{y}, head %{x}: %{z:.3g}<extra></extra>",
+            meta="diverging",
+        )
+    )
+    layers, heads = np.nonzero(shown < 0)
+    strong = np.abs(shown[layers, heads]) > limit / 2
+    edge = {"color": strong.astype(np.int8), "cmin": 0, "cmax": 1, "colorscale": _SIGN_SCALE}
+    figure.add_trace(
+        go.Scatter(
+            x=heads.astype(np.int16),
+            y=layers.astype(np.int16),
+            mode="markers",
+            marker={"symbol": "line-ew", "size": 4, "line": {**edge, "width": 1}},
+            hoverinfo="skip",
+            showlegend=False,
+            meta="sign",
         )
     )
     return figure
@@ -164,20 +180,22 @@ def _plain_grid(variant: str, name: str, values: Float32Array) -> go.Figure:
 
 
 def _add_missing_layers(figure: go.Figure, head_l1: Float32Array) -> None:
-    """Grey bands; a second grid would double the figure's size."""
-    shapes = [
-        {
-            "type": "rect",
-            "x0": -0.5,
-            "x1": head_l1.shape[1] - 0.5,
-            "y0": float(layer) - 0.5,
-            "y1": float(layer) + 0.5,
-            "fillcolor": MISSING_COLOR,
-            "line": {"width": 0},
-        }
-        for layer in np.flatnonzero(np.isnan(head_l1).all(axis=1))
-    ]
-    figure.update_layout(shapes=shapes)
+    """Hatched bands, one polygon a layer."""
+    missing = np.flatnonzero(np.isnan(head_l1).all(axis=1)).astype(np.float32)
+    if not missing.size:
+        return
+    right = head_l1.shape[1] - 0.5
+    figure.add_trace(
+        go.Scatter(
+            x=np.tile(np.array([-0.5, right, right, -0.5, np.nan], np.float32), len(missing)),
+            y=(missing[:, None] + np.array([-0.5, -0.5, 0.5, 0.5, np.nan], np.float32)).ravel(),
+            mode="none",
+            fill="toself",
+            fillpattern=_HATCH,
+            hoverinfo="skip",
+            showlegend=False,
+        )
+    )
 
 
 def colorbar_of(title: str) -> dict[str, object]:

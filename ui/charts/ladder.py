@@ -11,7 +11,7 @@ from ckv_core.ladder import Rung, RungResult, ladder_of
 from ckv_core.records import Float32Array
 from ui.charts.layout import LEGEND_ROW_PX, name_bars, new_figure
 from ui.charts.tables import csv_text, number
-from ui.palette import color_of
+from ui.palette import SPARE, bar_marker
 
 RUNG_PX = 52  # three bars and a gap
 # What each bar of a rung is, and its pattern: colour alone would not tell them apart.
@@ -20,13 +20,6 @@ _BARS = (
     ("Mean head L1, of base", "/"),
     ("Final hidden L1, of base", "x"),
 )
-_PATTERN = {
-    "fillmode": "overlay",
-    "fgcolor": "#ffffff",
-    "fgopacity": 0.7,
-    "size": 6,
-    "solidity": 0.2,
-}
 
 
 def rungs_of(result: RunResult) -> tuple[RungResult, ...]:
@@ -61,14 +54,14 @@ def ladder_bars(rungs: Sequence[Rung], shares: Float32Array, subtitle: str) -> g
         subtitle: what they are of.
     """
     figure = new_figure("Ablation ladder", subtitle, legend_rows=len(_BARS))
-    for at, ((name, pattern), values) in enumerate(zip(_BARS, shares.T, strict=True), start=1):
+    for (name, pattern), (color, _), values in zip(_BARS, SPARE, shares.T, strict=False):
         figure.add_trace(
             go.Bar(
                 x=values,
                 y=np.arange(len(rungs), dtype=np.int16),
                 orientation="h",
                 name=name,
-                marker={"color": color_of(at), "pattern": {"shape": pattern, **_PATTERN}},
+                marker=bar_marker(color, pattern),
                 text=["" if np.isnan(value) else f"{value:z.0f}" for value in values],
                 customdata=[rung.change for rung in rungs],
                 hovertemplate=f"%{{customdata}}<br>{name}: %{{x:.1f}} %<extra></extra>",

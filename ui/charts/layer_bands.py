@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 import plotly.graph_objects as go
 
-from ckv_core.metrics.intervals import Aggregate
+from ckv_core.metrics.aggregate import Aggregate
 from ckv_core.metrics.layer_means import (
     LayerMeans,
     base_identity,
@@ -17,9 +17,8 @@ from ckv_core.metrics.layer_means import (
 from ui.aggregate import SeveralRuns, settings_text
 from ui.charts.chart import Chart, Choices, Control
 from ui.charts.interval_bars import interval_subtitle
-from ui.charts.layout import empty_figure, new_figure, rgba, variant_line
+from ui.charts.layout import TEXT_COLOR, empty_figure, new_figure, rgba, variant_line
 from ui.charts.tables import Cell, csv_text
-from ui.palette import color_of
 
 Kind = Literal["hidden", "reduction"]
 UNIT = "L1"
@@ -27,7 +26,7 @@ _TITLES: dict[Kind, str] = {
     "hidden": "Hidden L1 after each layer",
     "reduction": "Hidden L1, base minus CriticalKV",
 }
-_NO_BUDGET = "none asked for"
+_NO_BUDGET = "none requested"
 _INK = 1.0  # of all bands together: many over one another would hide the lines
 _BAND_OPACITY = 0.2
 
@@ -55,15 +54,16 @@ def layers_figure(found: SeveralRuns, kind: Kind, budget: str) -> go.Figure:
     opacity = min(_BAND_OPACITY, _INK / len(lines))
     for at, (member, means) in enumerate(lines):
         values = np.array([each.mean for each in means], np.float32)
-        line = variant_line(member.joined.place, _name(member), values, UNIT)
+        look = found.looks[member.joined.place]
+        line = variant_line(look, _name(member), values, UNIT)
         line.update(
             legendgroup=str(at),
             hovertemplate=f"{line.hovertemplate}, n = {means[0].n}",
         )
-        fill = rgba(color_of(member.joined.place), opacity)
+        fill = rgba(look.color, opacity)
         figure.add_traces([*_band(means, fill, str(at)), line])
     if kind == "reduction":
-        figure.add_hline(y=0, line={"color": color_of(0), "width": 1})
+        figure.add_hline(y=0, line={"color": TEXT_COLOR, "width": 1})
     figure.update_xaxes(title_text="layer")
     axis = {"hidden": UNIT, "reduction": f"{UNIT}, above 0 CriticalKV is closer"}[kind]
     figure.update_yaxes(title_text=axis, rangemode="tozero")

@@ -8,6 +8,7 @@ import plotly.graph_objects as go
 from ckv_core.events import RunResult
 from ckv_core.quantities import QUANTITIES
 from ckv_core.records import Float32Array
+from ckv_core.rounding import in_type, short
 from ui.charts.layout import (
     TEXT_COLOR,
     display_names,
@@ -16,8 +17,8 @@ from ui.charts.layout import (
     new_figure,
     variant_line,
 )
-from ui.charts.measured import base_values, holders, named, values_of
-from ui.palette import color_of
+from ui.charts.measured import base_values, floor_values, holders, named, values_of
+from ui.palette import SPARE, Look, bar_marker, looks_of
 from ui.summary_columns import four_digits
 
 NOT_MEASURED = "No perturbation has been measured yet."
@@ -25,7 +26,12 @@ NO_BASE = "No variant has its base, the same settings without CriticalKV, in thi
 ONE_STEP = "n = 1 decoding step; lower is closer to full"
 Against = Literal["value", "reduction", "ratio"]
 ORACLES = tuple(q for q in QUANTITIES.values() if q.group == "oracle")
-ORACLE_LOOKS = (("dash", "circle-open"), ("longdash", "square-open"), ("dashdot", "diamond-open"))
+FLOOR_LOOK = Look(TEXT_COLOR, "line-ew", "2px,2px")
+# One colour, as the three are of one kind.
+ORACLE_LOOKS = tuple(
+    Look(SPARE[0][0], f"{shape}-open", dash)
+    for shape, dash in (("pentagon", "longdash"), ("hexagram", "longdashdot"), ("star", "dot"))
+)
 
 
 def layer_figure(
@@ -36,7 +42,9 @@ def layer_figure(
     Definition: see `ckv_core.quantities`; hidden L1 is ||x_l - x^_l||_1 of the residual stream
     after block l, the variant's own run against the full cache's, before the final norm. Against
     the base, which is the variant's own settings without CriticalKV: `reduction` is Q_base - Q and
-    `ratio` is Q / Q_base, a gap where Q_base is 0; variants without a base have no line.
+    `ratio` is Q / Q_base, a gap where Q_base is 0 or where the two differ by no more than the
+    rounding floor; variants without a base have no line. The floor of hidden L1 is a line of its
+    own, on both sides of 0 for a reduction.
     Unit: the quantity's, or times, in the axis title. n = 1 decoding step of one prompt.
 
     Args:
@@ -55,16 +63,30 @@ def layer_figure(
             "Base minus CriticalKV; n = 1 decoding step; higher is closer",
             f"base - CriticalKV, {unit}",
         ),
-        "ratio": ("CriticalKV / base; n = 1 decoding step; lower is closer", "times the base"),
+        "ratio": (
+            "CriticalKV / base; n = 1 step; lower is closer; gap: below the floor",
+            "times the base",
+        ),
     }[against]
-    names = display_names(result.variants)
+    names, looks = display_names(result.variants), looks_of(result.variants)
     figure = new_figure(label, subtitle, legend_rows=len(lines))
     for index, values in lines.items():
         hover = "times" if against == "ratio" else unit
-        figure.add_trace(variant_line(index, names[index], values, hover))
+        figure.add_trace(variant_line(looks[index], names[index], values, hover))
+    floor = floor_values(result, name)
+    if floor is not None and against != "ratio":
+        for sign in (1, -1) if against == "reduction" else (1,):
+            figure.add_trace(_floor_line(result, sign * floor, unit))
     figure.update_xaxes(title_text="layer")
     figure.update_yaxes(title_text=axis, rangemode="tozero")
     return figure
+
+
+def _floor_line(result: RunResult, values: Float32Array, unit: str) -> go.Scatter:
+    """Below it, or between two of them, a difference may be nothing but rounding."""
+    name = f"rounding floor{in_type(result)}"
+    line = variant_line(FLOOR_LOOK, name, values, unit)
+    return line.update(mode="lines", legendgroup="floor", showlegend=bool((values >= 0).all()))
 
 
 def head_layer_figure(result: RunResult, *, oracles_of: int | None = None) -> go.Figure:
@@ -80,7 +102,7 @@ def head_layer_figure(result: RunResult, *, oracles_of: int | None = None) -> go
     indices = holders(result, "head_l1")
     if not indices:
         return empty_figure(title, NOT_MEASURED)
-    names = display_names(result.variants)
+    names, looks = display_names(result.variants), looks_of(result.variants)
     oracles = [] if oracles_of is None else _oracles(result, oracles_of)
     measured = [(i, values_of(result, i, "head_l1")) for i in indices]
     heads = next(values.shape[1] for _, values in measured if values is not None)
@@ -90,11 +112,10 @@ def head_layer_figure(result: RunResult, *, oracles_of: int | None = None) -> go
     figure = new_figure(title, subtitle, legend_rows=len(indices) + len(oracles))
     for index, values in measured:
         if values is not None:
-            figure.add_trace(variant_line(index, names[index], layer_means(values), "L1"))
-    for (label, values), (dash, symbol) in zip(oracles, ORACLE_LOOKS, strict=False):
-        line = variant_line(0, label, layer_means(values), "L1")
-        line.update(line={"color": TEXT_COLOR, "dash": dash, "width": 2})
-        figure.add_trace(line.update(marker={"color": TEXT_COLOR, "symbol": symbol, "size": 5}))
+            line = variant_line(looks[index], names[index], layer_means(values), "L1")
+            figure.add_trace(line)
+    for (label, values), look in zip(oracles, ORACLE_LOOKS, strict=False):
+        figure.add_trace(variant_line(look, label, layer_means(values), "L1"))
     figure.update_xaxes(title_text="layer")
     figure.update_yaxes(title_text="mean head L1", rangemode="tozero")
     return figure
@@ -112,21 +133,27 @@ def final_figure(result: RunResult, name: str = "hidden_l1") -> go.Figure:
     bars = {i: float(values[-1]) for i, values in found if values is not None}
     if not bars:
         return empty_figure(title, NOT_MEASURED)
-    names = display_names(result.variants)
-    figure = new_figure(title, f"Cascaded; {ONE_STEP}")
+    names, looks = display_names(result.variants), looks_of(result.variants)
+    floor = floor_values(result, name)
+    dotted = "" if floor is None else f"; dotted: rounding floor, {short(float(floor[-1]))}"
+    figure = new_figure(title, f"Cascaded; lower is closer; n = 1 step{dotted}")
     figure.add_trace(
         go.Bar(
             x=np.array(list(bars.values()), np.float32),
             y=np.arange(len(bars), dtype=np.int16),
             orientation="h",
             customdata=[names[index] for index in bars],
-            marker={"color": [color_of(index) for index in bars]},
+            marker=bar_marker(
+                [looks[index].color for index in bars], [looks[index].pattern for index in bars]
+            ),
             text=[four_digits(value) for value in bars.values()],
             hovertemplate=f"%{{customdata}}: %{{x:.6g}} {named(name).unit}<extra></extra>",
         )
     )
     figure.update_xaxes(title_text=named(name).unit)
     name_bars(figure, [names[index] for index in bars])
+    if floor is not None:
+        figure.add_vline(x=float(floor[-1]), line=FLOOR_LOOK.line())
     return figure
 
 
@@ -153,7 +180,11 @@ def _against(result: RunResult, index: int, name: str, against: Against) -> Floa
         return None
     if base is None:
         return values
-    return base - values if against == "reduction" else ratio(values, base)
+    if against == "reduction":
+        return base - values
+    floor = floor_values(result, name)
+    level = False if floor is None else np.abs(values - base) <= floor
+    return np.where(level, np.float32(np.nan), ratio(values, base))
 
 
 def _oracles(result: RunResult, index: int) -> list[tuple[str, Float32Array]]:

@@ -4,17 +4,16 @@ Data goes in as numpy arrays, which Plotly sends as compact typed arrays.
 """
 
 import html
-from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from ckv_core.own_indices import OWN
+from ckv_core import names
 from ckv_core.records import VariantResult
-from ckv_core.variants import VariantSpec, written_knobs
-from ui.palette import color_of, dash_of, marker_of
+from ckv_core.variants import VariantSpec
+from ui.palette import Look
 
 # About 4.1:1 on the light and on the dark card alike; pages give the words a colour of their own.
 TEXT_COLOR = "#777d87"
@@ -84,32 +83,16 @@ def empty_figure(title: str, reason: str) -> go.Figure:
 def display_names(
     variants: Sequence[VariantResult | VariantSpec], *, escaped: bool = True
 ) -> list[str]:
-    """One name per variant: its label, or its SPEC where that says more; escaped for Plotly.
-
-    A SPEC says more where it sets a knob, or a budget that not all have; and of two that share a
-    label. Positions that were given are named by their label.
-    """
-    counts = Counter(variant.label for variant in variants)
-    written = [{} if _is_own(v) else written_knobs(v.spec) for v in variants]
-    pairs = zip(variants, written, strict=True)
-    budgets = {str(v.params.get("budget", knobs.get("budget", ""))) for v, knobs in pairs} - {""}
-    silent = {"budget"} if len(budgets) == 1 else set()
-    names = [
-        v.label if counts[v.label] == 1 and knobs.keys() <= silent else v.spec
-        for v, knobs in zip(variants, written, strict=True)
-    ]
-    return [html.escape(name, quote=False) for name in names] if escaped else names
+    """One name per variant, as everywhere; escaped for Plotly."""
+    found = names.display_names(variants)
+    return [html.escape(name, quote=False) for name in found] if escaped else found
 
 
-def _is_own(variant: VariantResult | VariantSpec) -> bool:
-    return variant.spec.partition(":")[0] == OWN
-
-
-def variant_line(index: int, name: str, y: NDArray[np.float32], unit: str) -> go.Scatter:
-    """One variant over the layers: colour, dash and marker are those of its index.
+def variant_line(look: Look, name: str, y: NDArray[np.float32], unit: str) -> go.Scatter:
+    """One variant over the layers.
 
     Args:
-        index: of the variant in its run.
+        look: of the variant, or of what is drawn beside one.
         name: shown in the legend.
         y: [layers]; NaN leaves a gap.
         unit: of y, for the hover text.
@@ -119,25 +102,25 @@ def variant_line(index: int, name: str, y: NDArray[np.float32], unit: str) -> go
         y=y.astype(np.float32),
         name=name,
         mode="lines+markers",
-        line={"color": color_of(index), "dash": dash_of(index), "width": 2},
-        marker={"color": color_of(index), "symbol": marker_of(index), "size": 6},
+        line=look.line(),
+        marker=look.marker(7),
         hovertemplate=f"layer %{{x}}: %{{y:.4g}} {unit}",
     )
 
 
-def name_bars(figure: go.Figure, names: Sequence[str]) -> None:
-    """Write the names at bars 0, 1, ... of a horizontal bar chart, the first on top.
+def name_bars(figure: go.Figure, labels: Sequence[str]) -> None:
+    """Write the labels at bars 0, 1, ... of a horizontal bar chart, the first on top.
 
     By number, not as categories: bars of one category would be stacked on one another. The value
     stands beside its bar, where the page's ground and not the bar's colour is behind it.
     """
     longest = max((float(np.nanmax(bar.x, initial=0)) for bar in figure.data), default=0.0)
-    figure.update_layout(height=max(figure.layout.height, AROUND_BARS_PX + BAR_PX * len(names)))
+    figure.update_layout(height=max(figure.layout.height, AROUND_BARS_PX + BAR_PX * len(labels)))
     figure.update_traces(textposition="outside", cliponaxis=False)
     figure.update_xaxes(range=[0, longest * 1.3 or 1], nticks=4)
     figure.update_yaxes(
-        tickvals=np.arange(len(names), dtype=np.int16),
-        ticktext=[name.replace(":", ":<br>").replace(", ", ",<br>") for name in names],
+        tickvals=np.arange(len(labels), dtype=np.int16),
+        ticktext=[name.replace(":", ":<br>").replace(", ", ",<br>") for name in labels],
         autorange="reversed",
         showgrid=False,
     )

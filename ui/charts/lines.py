@@ -6,20 +6,20 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import plotly.graph_objects as go
 
-from ui.palette import color_of, dash_of, marker_of
+from ui.palette import Look
 
 
 def budget_line(
-    at: int, name: str, budgets: Sequence[float], values: Sequence[float], unit: str
+    look: Look, name: str, budgets: Sequence[float], values: Sequence[float], unit: str
 ) -> go.Scatter:
-    """One curve: colour, dash and marker are those of its place among all curves."""
+    """One curve."""
     return go.Scatter(
         x=np.array(budgets, np.float64),
         y=np.array(values, np.float64),
         name=html.escape(name, quote=False),
         mode="lines+markers",
-        line={"color": color_of(at), "dash": dash_of(at), "width": 2},
-        marker={"color": color_of(at), "symbol": marker_of(at), "size": 7},
+        line=look.line(),
+        marker=look.marker(8),
         hovertemplate=f"budget %{{x}}: %{{y:.4g}} {unit}",
     )
 

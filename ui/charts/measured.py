@@ -1,13 +1,13 @@
-"""Arrays of a variant by name, and its base in the same run: what all laboratory charts read."""
+"""Arrays of a variant and of its base by name: what all laboratory charts read."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
 from ckv_core.events import RunResult
-from ckv_core.methods.base import CRITICAL_KNOBS
+from ckv_core.identity import base_index
 from ckv_core.quantities import QUANTITIES
-from ckv_core.records import Float32Array, VariantResult
+from ckv_core.records import Float32Array
 
 # Figures of `Perturbation`, and one that is made of two arrays; all others are in QUANTITIES.
 OWN = {
@@ -69,29 +69,21 @@ def names_with(result: RunResult, axes: str, *groups: str) -> list[str]:
     return [name for name in (*own, *more) if holders(result, name)]
 
 
-def base_index(result: RunResult, index: int) -> int | None:
-    """The variant of the same method and knobs without CriticalKV, if the run has it."""
-    variant = result.variants[index]
-    if not variant.critical:
-        return None
-    for at, other in enumerate(result.variants):
-        if other.method == variant.method and not other.critical and _same_knobs(variant, other):
-            return at
-    return None
-
-
 def base_values(result: RunResult, index: int, name: str) -> Float32Array | None:
     """The array of the variant's base; the isolated head L1 is known without such a variant."""
     found = result.variants[index].perturbation
     if name == "head_l1" and found is not None and found.base_head_l1 is not None:
         return found.base_head_l1
-    base = base_index(result, index)
+    base = base_index(result.variants, index)
     return None if base is None else values_of(result, base, name)
 
 
-def _same_knobs(variant: VariantResult, base: VariantResult) -> bool:
-    keys = (set(variant.params) | set(base.params)) - set(CRITICAL_KNOBS)
-    return all(variant.params.get(key) == base.params.get(key) for key in keys)
+def floor_values(result: RunResult, name: str) -> Float32Array | None:
+    """How far rounding alone moves this run's hidden state, [layers]; None of other arrays."""
+    if result.floor is None or name not in ("hidden_l1", "hidden_relative"):
+        return None
+    size = _hidden_size(result) if name == "hidden_relative" else np.float32(1)
+    return None if size is None else result.floor.layer_hidden_l1 / size
 
 
 def _hidden_size(result: RunResult) -> Float32Array | None:

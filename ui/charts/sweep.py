@@ -7,6 +7,7 @@ import plotly.graph_objects as go
 
 from ckv_core.events import RunResult
 from ckv_core.metrics.against_budget import BUDGET_UNITS
+from ckv_core.rounding import floor_by_figure, short
 from ckv_core.sweep_oracles import ORACLES, OracleSet, oracle_sets
 from ckv_core.sweep_reading import (
     FIGURES,
@@ -14,16 +15,17 @@ from ckv_core.sweep_reading import (
     Figure,
     alpha_optima,
     curves,
-    known_figures,
+    shown_figures,
 )
 from ui.charts.alphas import alpha_grid
 from ui.charts.chart import Chart, Choices, Control, no_controls
-from ui.charts.layers import ORACLE_LOOKS
+from ui.charts.layers import FLOOR_LOOK, ORACLE_LOOKS
 from ui.charts.layout import TEXT_COLOR, new_figure
 from ui.charts.lines import budget_axis, budget_line
 from ui.charts.measured import unit_name
-from ui.palette import color_of
-from ui.sweep_tables import curve_name, optimum_name, oracle_name
+from ui.charts.outcomes import outcome_figure
+from ui.palette import FULL_LOOK, look_of
+from ui.sweep_tables import curve_looks, curve_name, optimum_name, oracle_name
 
 
 def curve_figure(result: RunResult, metric: Figure, oracles: OracleSet | None = None) -> go.Figure:
@@ -38,10 +40,14 @@ def curve_figure(result: RunResult, metric: Figure, oracles: OracleSet | None = 
         metric: what is drawn.
         oracles: of the mean head L1; None draws none.
     """
-    drawn = [(at, curve, curve.values(result, metric)) for at, curve in enumerate(curves(result))]
+    looked = zip(curve_looks(result), curves(result), strict=True)
+    drawn = [(look, curve, curve.values(result, metric)) for look, curve in looked]
     drawn = [each for each in drawn if each[2]]
     closer = "lower" if metric.lower else "higher"
     subtitle = f"One prompt; {closer} is closer to the full cache"
+    floor = floor_by_figure(result.floor).get(metric.key)
+    if floor is not None:
+        subtitle = f"One prompt; {closer} is closer; dashed grey: rounding floor, {short(floor)}"
     if not metric.is_quality:
         subtitle = "One prompt; heads that meet assumption 1. It says nothing of quality"
     if oracles is not None:
@@ -51,14 +57,16 @@ def curve_figure(result: RunResult, metric: Figure, oracles: OracleSet | None = 
         html.escape(subtitle, quote=False),
         legend_rows=len(drawn) + (len(oracles.values) if oracles else 0),
     )
-    for at, curve, points in drawn:
+    for look, curve, points in drawn:
         budgets, values = zip(*points, strict=True)
         figure.add_trace(
-            budget_line(at, curve_name(curve), budgets, values, unit_name(metric.unit))
+            budget_line(look, curve_name(curve), budgets, values, unit_name(metric.unit))
         )
     if oracles is not None:
         _add_oracles(figure, oracles)
     _add_reference(figure, result, metric)
+    if floor is not None:  # below it a point, or a difference, may be nothing but rounding
+        figure.add_hline(y=floor, line={**FLOOR_LOOK.line(), "dash": "dash"})
     ticks = [budget for _, _, points in drawn for budget, _ in points]
     budget_axis(figure, ticks, BUDGET_UNITS["tokens"])
     figure.update_yaxes(title_text=unit_name(metric.unit), rangemode="tozero")
@@ -72,7 +80,7 @@ def alpha_layer_figure(optimum: AlphaOptimum) -> go.Figure:
     prompt; a layer left whole has none.
     """
     layers = len(optimum.layer_alpha)
-    known = int((~np.isnan(optimum.layer_alpha)).sum())
+    known, look = int((~np.isnan(optimum.layer_alpha)).sum()), look_of(optimum.spec)
     figure = new_figure(
         "Best alpha of each layer",
         f"Of {len(optimum.alphas)} alphas; n = {known} layers; dotted: best fixed, "
@@ -83,8 +91,8 @@ def alpha_layer_figure(optimum: AlphaOptimum) -> go.Figure:
             x=np.arange(layers, dtype=np.int16),
             y=optimum.layer_alpha,
             mode="lines+markers",
-            line={"color": color_of(1), "width": 2, "shape": "hvh"},
-            marker={"color": color_of(1), "size": 6},
+            line={**look.line(), "dash": "solid", "shape": "hvh"},
+            marker=look.marker(7),
             hovertemplate="layer %{x}: alpha %{y:g}<extra></extra>",
         )
     )
@@ -125,7 +133,7 @@ def _add_reference(figure: go.Figure, result: RunResult, metric: Figure) -> None
     highest = max((np.max(trace.y) for trace in figure.data), default=0.0)
     figure.add_hline(
         y=value,
-        line={"color": TEXT_COLOR, "dash": "dot", "width": 2},
+        line={"color": FULL_LOOK.color, "dash": "dot", "width": 2},
         annotation_text="full cache",
         # On the side where the curves have room for it.
         annotation_position="top left" if value <= highest / 2 else "bottom left",
@@ -133,13 +141,11 @@ def _add_reference(figure: go.Figure, result: RunResult, metric: Figure) -> None
 
 
 def _add_oracles(figure: go.Figure, oracles: OracleSet) -> None:
-    """Grey lines with open markers: the looks that the oracles have in a run's charts."""
-    for quantity, (dash, symbol) in zip(ORACLES, ORACLE_LOOKS, strict=True):
+    """The looks that the oracles have in a run's charts."""
+    for quantity, look in zip(ORACLES, ORACLE_LOOKS, strict=True):
         if points := oracles.values.get(quantity.name):
             budgets, values = zip(*points, strict=True)
-            line = budget_line(0, quantity.label, budgets, values, quantity.unit)
-            line.update(line={"color": TEXT_COLOR, "dash": dash, "width": 2})
-            figure.add_trace(line.update(marker={"color": TEXT_COLOR, "symbol": symbol}))
+            figure.add_trace(budget_line(look, quantity.label, budgets, values, quantity.unit))
 
 
 def _curve_chart(metric: Figure) -> Chart[RunResult]:
@@ -148,8 +154,12 @@ def _curve_chart(metric: Figure) -> Chart[RunResult]:
         title=f"{metric.label} against the budget",
         csv="sweep",
         controls=_oracle_controls if metric.key == "head" else no_controls,
-        has_data=lambda result: result.kind == "sweep" and metric in known_figures(result),
-        draw=lambda result, chosen: curve_figure(result, metric, _chosen_set(result, chosen)),
+        has_data=lambda result: result.kind == "sweep" and metric in shown_figures(result),
+        draw=lambda result, chosen: (
+            outcome_figure(result, metric)
+            if metric.is_binary
+            else curve_figure(result, metric, _chosen_set(result, chosen))
+        ),
     )
 
 
@@ -171,7 +181,9 @@ def _has_optima(result: RunResult) -> bool:
     return result.kind == "sweep" and bool(alpha_optima(result))
 
 
-SWEEP_CURVES: tuple[Chart[RunResult], ...] = tuple(map(_curve_chart, FIGURES.values()))
+# What came out first, the mechanism after.
+_ORDERED = sorted(FIGURES.values(), key=lambda figure: (not figure.is_binary, figure.lower))
+SWEEP_CURVES: tuple[Chart[RunResult], ...] = tuple(map(_curve_chart, _ORDERED))
 SWEEP_ALPHAS: tuple[Chart[RunResult], ...] = (
     Chart(
         name="alpha-layers",

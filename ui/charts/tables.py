@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+import re
 from collections.abc import Iterable, Sequence
 from typing import SupportsFloat
 
@@ -16,8 +17,13 @@ from ui.charts.layers import layer_means
 
 Cell = str | int | float | None
 _FORCED = ("forced_kl", "forced_rank", "forced_top1")  # of each step of the full cache's text
-# A spreadsheet runs a cell that starts with one of these, full-width forms included.
-_RISKY_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+# What some reader takes for the end of a line, drops, or cannot encode. `csvField` of
+# assets/common.js has the same three rules.
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+# A spreadsheet runs a cell that starts like this, full-width forms included; where its language
+# has the comma in numbers, a semicolon starts a cell too.
+_FORMULA = re.compile(r"(^|;)(?=[\s\u200b-\u200f\u2060\ufeff]*[-=+@\uff0d\uff1d\uff0b\uff20])")
+_NUMBER = re.compile(r"-[0-9.,]+\s*%?")
 
 
 def layers_csv(result: RunResult) -> str:
@@ -110,9 +116,10 @@ def follow_ups_csv(result: RunResult) -> str:
     )
 
 
-def safe_text(text: str) -> str:
-    """The text with an apostrophe before it where a spreadsheet would run it as a formula."""
-    return f"'{text}" if text.lstrip(" ").startswith(_RISKY_STARTS) else text
+def _safe_text(text: str) -> str:
+    """The text on one line, control characters escaped, an apostrophe before what may run."""
+    line = _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return line if _NUMBER.fullmatch(line) else _FORMULA.sub(r"\1'", line)
 
 
 def _forced_steps(variant: VariantResult) -> Iterable[tuple[ForcedStep, list[float | None]]]:
@@ -152,9 +159,9 @@ def short(value: np.float32) -> float | None:
 
 
 def csv_text(head: Sequence[str], rows: Iterable[tuple[Cell, ...]]) -> str:
-    """CSV text whose texts no spreadsheet runs as a formula."""
+    """CSV text, one line per row whatever the texts hold; no spreadsheet runs them as formulas."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
     writer.writerow(head)
-    writer.writerows([safe_text(c) if isinstance(c, str) else c for c in row] for row in rows)
+    writer.writerows([_safe_text(c) if isinstance(c, str) else c for c in row] for row in rows)
     return out.getvalue()

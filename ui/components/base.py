@@ -9,7 +9,8 @@ from typing import Any
 import gradio as gr
 from gradio.component_meta import ComponentMeta, updateable
 
-from ui.palette import DENSITY_STOPS, DIVERGING_STOPS, MARKERS, VARIANT_COLORS
+from ui.glossary import with_terms
+from ui.palette import DENSITY_STOPS, DIVERGING_STOPS, DIVERGING_STOPS_DARK
 from ui.theme import ASSETS
 
 # Fills the template's only element; the value never passes through a template, because
@@ -18,10 +19,9 @@ _TEMPLATE = '<div class="ckv" data-component="{name}"></div>'
 
 _PALETTE = json.dumps(
     {
-        "colors": VARIANT_COLORS,
-        "markers": MARKERS,
         "density": DENSITY_STOPS,
         "diverging": DIVERGING_STOPS,
+        "divergingDark": DIVERGING_STOPS_DARK,
     }
 )
 
@@ -49,7 +49,7 @@ class ScriptedHtml(gr.HTML, metaclass=_NoStubs):
 
     def __init__(
         self,
-        value: dict[str, Any] | None = None,
+        value: dict[str, Any] | list[str] | None = None,
         *,
         section: str = "",
         elem_classes: Sequence[str] = (),
@@ -90,6 +90,7 @@ def section_html(text: str) -> str:
     if not text:
         return ""
     heading, _, words = map(html.escape, text.removeprefix("### ").partition("\n"))
+    words = with_terms(words)
     return f'<div class="section prose"><h3>{heading}</h3><p>{words}</p></div>'
 
 

@@ -6,9 +6,9 @@ from ui.components.base import ScriptedHtml
 class DataTable(ScriptedHtml):
     """Shows {"caption", "columns", "rows", "note", "file", "empty"}; `empty` while there is no row.
 
-    `columns` is a list of {"key", "label", "unit", "align"}; `rows` a list of {"marker", "cells"}
-    with cells {key: {"text", "value"}}: `text` is read, `value` sorted by and saved. `marker` is
-    the index of the line that the row belongs to, or null. `file` names the CSV file, which also
+    `columns` is a list of {"key", "label", "unit", "align"}; `rows` a list of {"look", "cells"}
+    with cells {key: {"text", "value"}}: `text` is read, `value` sorted by and saved. `look` is
+    that of the line that the row belongs to, or null. `file` names the CSV file, which also
     has the columns that are `hidden`.
     """
 

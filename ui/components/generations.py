@@ -6,7 +6,7 @@ from ui.components.base import ScriptedHtml
 class Generations(ScriptedHtml):
     """Shows {"cards", "answer"}; a friendly line while the value is None.
 
-    `cards` is a list of {"index", "label", "spec", "status", "chips", "token_texts",
+    `cards` is a list of {"index", "look", "label", "spec", "status", "chips", "token_texts",
     "first_difference", "reference", "stopped", "answer", "forced"}: `first_difference` is the
     index of the first token that differs from the reference card's, `answer` is "found",
     "missing" or None, `forced` the address of the card's fidelity strip or None. A card with

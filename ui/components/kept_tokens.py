@@ -7,8 +7,8 @@ class KeptTokens(ScriptedHtml):
     """Fetches and shows the retained sets of a run; a friendly line while the value is None.
 
     The value is {"slug", "base", "layers", "kv_heads", "positions", "evictable", "variants",
-    "context", "key"}. `variants` is a list of {"index", "label", "spec"} of the variants that
-    have a retained set, each optionally with "window" and "sinks" (protected tokens, drawn as
+    "context", "key"}. `variants` is a list of {"index", "look", "label", "spec"} of the variants
+    that have a retained set, each optionally with "window" and "sinks" (protected tokens, drawn as
     brackets) and how its generation went, "first_difference" and "finished"; "answer" is the
     reference answer to look for. A changed `key` fetches again. `BASE/SLUG/prompt` answers JSON
     {"pieces", "compressed", "tokens", "context"}, `BASE/SLUG/INDEX/retained` the bytes of

@@ -6,7 +6,8 @@ import gradio as gr
 from gradio.components import Component
 
 from ckv_core.errors import CkvError
-from ckv_core.metrics.intervals import MIN_PROMPTS, Aggregate, Interval
+from ckv_core.metrics.aggregate import Aggregate
+from ckv_core.metrics.intervals import MIN_PROMPTS
 from ui.aggregate import (
     MAIN_FIGURES,
     MAX_RUNS,
@@ -18,14 +19,22 @@ from ui.aggregate import (
 from ui.chart_views import several_value
 from ui.components.data_table import DataTable
 from ui.components.run_charts import RunCharts
-from ui.pages.parts import PRIVATE, TO_RUNS, Notice, said
+from ui.pages.parts import PRIVATE, TO_RUNS, Notice, SectionLinks, said
+from ui.pages.results import RESULTS
+from ui.pair_tables import pairs_table, shown_interval
 from ui.services import Services
 
 INTRO = (
-    "## Several runs together\n"
-    "Means over prompts with 95 % bootstrap intervals, for variants of the same settings. Runs of "
+    "## Aggregate\n"
+    "Means over prompts with 95 % intervals, for variants of the same settings. Runs of "
     "one prompt are one sample: a variant that is in several of them counts once, by the newest."
 )
+PAIRS_TEXT = (
+    "### Compared prompt by prompt\n"
+    "Each variant minus its base, and minus the full cache, on the same prompts."
+)
+MEANS_TEXT = "### Means over the prompts\nOne row per variant; a column's name sorts by it."
+CHARTS_TEXT = "### Charts of the means\nBars are the intervals."
 SHOW_ADDRESS = """(text) => {
   const ids = text.split(/[\\s,]+/).filter(Boolean).join(",");
   const url = new URL(location.href);
@@ -45,7 +54,7 @@ class AggregatePage:
         with gr.Row(equal_height=False, elem_id="aggregate-chosen"):
             self.ids = gr.Textbox(
                 label="Runs",
-                info=f"Their names, with commas; up to {MAX_RUNS}.",
+                info=f"Run IDs, comma-separated; up to {MAX_RUNS}.",
                 elem_id="aggregate-ids",
                 scale=4,
                 min_width=280,
@@ -54,13 +63,17 @@ class AggregatePage:
             )
             self.show = gr.Button("Show", variant="primary", elem_id="aggregate-show", scale=0)
         self.notice = Notice(elem_id="aggregate-notice")
-        with gr.Column(visible=False, elem_id="aggregate-results") as self.area:
-            self.table = DataTable(elem_id="aggregate-table")
-            self.charts = RunCharts(elem_id="aggregate-charts")
+        with gr.Column(
+            visible=False, elem_id="aggregate-results", elem_classes=RESULTS
+        ) as self.area:
+            SectionLinks(elem_classes=["ckv-sections-bar"])
+            self.table = DataTable(elem_id="aggregate-table", section=MEANS_TEXT)
+            self.pairs = DataTable(elem_id="aggregate-pairs", section=PAIRS_TEXT)
+            self.charts = RunCharts(elem_id="aggregate-charts", section=CHARTS_TEXT)
 
     @property
     def _outputs(self) -> list[Component]:
-        return [self.notice, self.table, self.charts]
+        return [self.notice, self.table, self.pairs, self.charts]
 
     def wire(self, page: gr.Blocks) -> None:
         """Connect the address, the button and the choice."""
@@ -80,7 +93,7 @@ class AggregatePage:
         """What the address asks for: /aggregate?ids=a,b,c."""
         text = request.query_params.get("ids", "") if request else ""
         if not text.strip():
-            told = said("Tick runs in the list of runs, or type their names here.", "", (TO_RUNS,))
+            told = said("Tick runs in the list of runs, or type their IDs here.", "", (TO_RUNS,))
             return ["", gr.update(visible=False), told, *[gr.skip()] * (len(self._outputs) - 1)]
         return [text, *self.present(text)]
 
@@ -97,6 +110,7 @@ class AggregatePage:
             gr.update(visible=True),
             said("\n".join([summary, *found.notes]), "warn" if found.notes else ""),
             means_table(found),
+            pairs_table(found),
             several_value(read_slugs(text), found),
         ]
 
@@ -106,7 +120,7 @@ def means_table(found: SeveralRuns) -> dict[str, Any]:
     known = found.known(MAIN_FIGURES)
     columns: list[dict[str, Any]] = [
         {"key": "variant", "label": "Variant", "align": "left"},
-        {"key": "budget", "label": "Budget", "unit": "asked for"},
+        {"key": "budget", "label": "Budget", "unit": "requested"},
         {"key": "n", "label": "n", "unit": "prompts"},
     ]
     for figure in known:
@@ -115,6 +129,8 @@ def means_table(found: SeveralRuns) -> dict[str, Any]:
             {"key": f"{figure.key}_{end}", "label": f"{figure.label} {end}", "hidden": True}
             for end in ("low", "high")
         ]
+    if any(member.cut for member in found.members):
+        columns.append({"key": "cut", "label": "Cut", "unit": "before the answer"})
     columns.append({"key": "wins", "label": "Heads won", "unit": "of the means"})
     if any(member.violations is not None for member in found.members):
         columns.append({"key": "broken", "label": "Bounds broken", "unit": "of sigma over 0.5"})
@@ -123,10 +139,12 @@ def means_table(found: SeveralRuns) -> dict[str, Any]:
         "caption": "Means over the prompts",
         "columns": columns,
         "rows": [
-            {"marker": member.joined.place, "cells": _cells(member)} for member in found.members
+            {"look": found.looks[member.joined.place].value, "cells": _cells(member)}
+            for member in found.members
         ],
-        "note": f"Mean, and 95 % bootstrap interval (BCa) over prompts where n is {MIN_PROMPTS} or "
-        "more. Heads won: query heads "
+        "note": f"Mean, and 95 % interval: BCa bootstrap over prompts where n is {MIN_PROMPTS} or "
+        "more; exact (Clopper-Pearson) for shares of yes-or-no prompts. Intervals beside one "
+        "another are no comparison: see the pairs below. Heads won: query heads "
         "whose mean L1 over the prompts is below that of the same variant without CriticalKV. "
         "Bounds broken: heads with sigma over 0.5 where L1 <= theta <= theta-hat <= relaxed fails.",
         "file": "aggregate.csv",
@@ -147,11 +165,12 @@ def _cells(member: Aggregate) -> dict[str, Any]:
         found = member.figures.get(figure.key)
         if found is None:
             continue
-        text = _shown(found, is_share=figure.is_share)
+        text = shown_interval(found, is_share=figure.is_share)
         text += "" if found.n == n else f", n = {found.n}"
         cells[figure.key] = {"text": text, "value": found.mean}
         ends = {"low": found.low, "high": found.high}
         cells |= {f"{figure.key}_{end}": {"value": value} for end, value in ends.items()}
+    cells["cut"] = {"text": f"{member.cut} of {n}", "value": member.cut}
     if (wins := member.head_wins) and wins.heads:
         text = f"{wins.count:,} of {wins.heads:,} ({wins.share:.1%})"
         cells["wins"] = {"text": text, "value": wins.count}
@@ -163,12 +182,3 @@ def _cells(member: Aggregate) -> dict[str, Any]:
 
 def _counted(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
-
-
-def _shown(found: Interval, *, is_share: bool) -> str:
-    def text(value: float) -> str:
-        return f"{value:z.1%}" if is_share else f"{value:z,.4g}"
-
-    if found.low is None or found.high is None:
-        return text(found.mean)
-    return f"{text(found.mean)} ({text(found.low)} to {text(found.high)})"

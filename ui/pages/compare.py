@@ -10,6 +10,7 @@ from gradio.components import Component
 
 from ckv_core.config import CompareRequest
 from ckv_core.errors import CkvError, PromptError
+from ckv_core.worker.messages import ModelStatus
 from ui import views
 from ui.examples import Example
 from ui.forms import (
@@ -21,6 +22,7 @@ from ui.forms import (
     read_new_tokens,
     with_ladder,
 )
+from ui.model_list import suggested_name
 from ui.pages.form import Form, build_form, form_updates
 from ui.pages.knob_controls import preset_updates
 from ui.pages.lineage import made_from
@@ -35,11 +37,12 @@ from ui.pages.live import (
     run_buttons,
 )
 from ui.pages.parts import PRIVATE, SHARED, SILENT, Tone, said
-from ui.pages.prompt_controls import show_example
+from ui.pages.prompt_controls import EXAMPLE_TEXTS, show_example
 from ui.pages.results import ResultsBlock, build_results
 from ui.services import Services
 from ui.settings import Settings
 
+EXAMPLE_SETTINGS = ("variants", "budget", "max_new_tokens")
 MODEL_POLL_S = 0.5
 MODEL_POLLS = 1_200
 
@@ -92,13 +95,15 @@ class ComparePage:
     def _wire_form(self) -> None:
         form = self.form
         for example, button in form.examples:
-            button.click(
-                partial(show_example, example),
+            filled = button.click(
+                partial(fill_example, example),
                 None,
-                form.pick("context", "question", "answer", "scenario"),
+                form.pick(*EXAMPLE_TEXTS, *EXAMPLE_SETTINGS),
                 queue=False,
                 **PRIVATE,
-            ).then(self.count, self._counted, [form.context_bar], **SHARED)
+            )
+            filled.then(self.count, self._counted, [form.context_bar], **SHARED)
+            filled.then(self.describe, form.inputs(), [form.variants_line], queue=False, **PRIVATE)
         form.context_bar.count(
             self.count, self._counted, [form.context_bar], trigger_mode="always_last", **SHARED
         )
@@ -115,6 +120,11 @@ class ComparePage:
         )
         model = form.controls["model"]
         model.input(self.warm, [model], None, queue=False, **PRIVATE).then(
+            self.watch_model, [model], [form.model_line], **SHARED
+        )
+        form.model_line.stop(self.stop_loading, None, None, queue=False, **PRIVATE)
+        picked = form.model_list.pick(pick_model, None, [model], queue=False, **PRIVATE)
+        picked.then(self.warm, [model], None, queue=False, **PRIVATE).then(
             self.watch_model, [model], [form.model_line], **SHARED
         )
         self._wire_variants()
@@ -203,7 +213,7 @@ class ComparePage:
         try:
             form = FormValues.from_controls(values)
             check_lines(form.more_variants)
-            return said(describe_variants(form))
+            return said(describe_variants(form, self._settings.limits.variants))
         except CkvError as error:
             return said(str(error), "error")
 
@@ -240,6 +250,12 @@ class ComparePage:
         if model and model.strip():
             self._services.warm(model.strip())
 
+    def stop_loading(self, event: gr.EventData) -> None:
+        """Stop loading or downloading the model ahead; a run that needs it goes on."""
+        data = getattr(event, "_data", None)
+        if isinstance(data, dict) and data.get("name"):
+            self._services.cancel_load(str(data["name"]))
+
     async def watch_model(self, model: str) -> AsyncIterator[dict[str, Any]]:
         """Say how far the worker is with the model, until it is ready or has failed."""
         # Gradio empties the outputs of a generator that yields nothing.
@@ -250,11 +266,30 @@ class ComparePage:
             if status is not None:
                 if status != shown:
                     shown = status
-                    tone: Tone = "error" if status.failed else "good" if status.ready else ""
-                    yield said(status.message, tone)
-                if status.ready or status.failed:
+                    yield status_value(status)
+                if not status.loading:
                     return
             await asyncio.sleep(MODEL_POLL_S)
+
+
+def status_value(status: ModelStatus) -> dict[str, Any]:
+    """Value of the ModelLine component."""
+    tone: Tone = "error" if status.failed else "good" if status.ready else ""
+    loading = status.model if status.loading else ""
+    return said(status.message, tone) | {"loading": loading, "fraction": status.fraction}
+
+
+def pick_model(event: gr.EventData) -> Any:
+    """The model that was chosen in the list of suggestions."""
+    data = getattr(event, "_data", None)
+    name = suggested_name(data.get("name")) if isinstance(data, dict) else None
+    return gr.skip() if name is None else name
+
+
+def fill_example(example: Example) -> list[object]:
+    """Values of `EXAMPLE_TEXTS` and `EXAMPLE_SETTINGS`."""
+    settings = [list(example.variants), example.budget, example.max_new_tokens]
+    return [*show_example(example), *settings]
 
 
 def add_ladder(base: object, ticked: object, lines: object) -> list[Any]:

@@ -20,8 +20,8 @@ class CompareRunsPage:
         """Lay out the page; call inside its route."""
         self._services = services
         gr.Markdown(
-            "## Compare saved runs\nEvery run is set against the first. Variants are matched by "
-            "their settings as resolved, however their SPECs write them.",
+            "## Compare runs\nEvery run is set against the first. Variants of the same method are "
+            "paired, those of equal settings first; what differs stands with them.",
             elem_classes=["section"],
         )
         self.notice = Notice(elem_id="notice")

@@ -13,13 +13,13 @@ from ui.forms import (
     ADVANCED_KNOBS,
     CONTROL_NAMES,
     DEFAULT_ANALYSIS,
-    DEFAULT_VARIANTS,
     FormValues,
     ladder_bases,
-    variant_choices,
 )
+from ui.model_list import models_value
+from ui.offers import DEFAULT_VARIANTS, picker_offer
 from ui.pages.knob_controls import knob_control
-from ui.pages.parts import Notice, OwnBar
+from ui.pages.parts import ModelLine, ModelList, Notice, OwnBar, VariantPicker
 from ui.pages.prompt_controls import (
     Controls,
     build_prompt,
@@ -49,7 +49,8 @@ class Form(Controls):
         ladder_base, ladder_button: add the ablation ladder of a method to the variants.
     """
 
-    model_line: Notice
+    model_line: ModelLine
+    model_list: ModelList
     variants_line: Notice
     ladder_base: Any
     ladder_button: gr.Button
@@ -72,7 +73,7 @@ def build_form(
             controls, examples, answer_info="Optional: looked for in every generated text."
         )
         with gr.Column(scale=4, min_width=320):
-            model_line = _build_run_controls(controls, models, model)
+            model_line, model_list = _build_run_controls(controls, models, model)
     variants_line = Notice(elem_id="variants-line")
     base, button = _build_more(controls, device)
     return Form(
@@ -80,6 +81,7 @@ def build_form(
         examples=buttons,
         context_bar=context_bar,
         model_line=model_line,
+        model_list=model_list,
         variants_line=variants_line,
         ladder_base=base,
         ladder_button=button,
@@ -91,14 +93,19 @@ def form_updates(form: FormValues) -> list[Any]:
     return form.controls()
 
 
-def _build_run_controls(controls: dict[str, Any], models: Sequence[str], model: str) -> Notice:
+def _build_run_controls(
+    controls: dict[str, Any], models: Sequence[str], model: str
+) -> tuple[ModelLine, ModelList]:
     controls["model"] = model_control(models, model)
-    model_line = Notice(elem_id="model-line")
-    controls["variants"] = gr.CheckboxGroup(
-        variant_choices(),
-        value=list(DEFAULT_VARIANTS),
-        label="Variants",
-        info="All share one prompt, one prefill and one total budget.",
+    model_line = ModelLine(elem_id="model-line")
+    model_list = ModelList(models_value(models), elem_id="model-list")
+    controls["variants"] = VariantPicker(
+        list(DEFAULT_VARIANTS),
+        offer=picker_offer(
+            "Variants",
+            "All share one prompt, one prefill and one total budget.",
+            DEFAULT_VARIANTS,
+        ),
         elem_id="variants",
     )
     with gr.Row():
@@ -127,7 +134,7 @@ def _build_run_controls(controls: dict[str, Any], models: Sequence[str], model: 
             elem_id="max-new-tokens",
             min_width=120,
         )
-    return model_line
+    return model_line, model_list
 
 
 def _build_more(controls: dict[str, Any], device: str) -> tuple[Component, gr.Button]:
@@ -170,8 +177,8 @@ def _build_more(controls: dict[str, Any], device: str) -> tuple[Component, gr.Bu
     with gr.Accordion("More variants", open=False, elem_id="more"):
         controls["more_variants"] = gr.Textbox(
             label="One variant per line",
-            info="METHOD[+critical|+critical_auto][:key=value,...], with its own budget, alpha and "
-            f"knobs; up to {MAX_VARIANTS} variants in all.",
+            info="A SPEC: METHOD[+critical|+critical_auto][:key=value,...], with its own "
+            f"budget, alpha and knobs; up to {MAX_VARIANTS} variants in all.",
             placeholder="snapkv:budget=256\nadakv+critical:budget=10%,alpha=0.5\n"
             "snapkv+critical:preset=kvpress",
             lines=3,

@@ -5,9 +5,11 @@ from typing import Any
 import gradio as gr
 from gradio.components import Component
 
-from ckv_core.knobs import KNOBS, METHOD_DEFAULTS, Knob
-from ckv_core.methods import METHODS
-from ui.forms import ADVANCED_KNOBS, shown_default
+from ckv_core.knobs import Knob
+from ckv_core.methods import KNOBS, METHODS, POLICIES
+from ckv_core.methods.base import own_defaults
+from ui.forms import ADVANCED_KNOBS
+from ui.offers import shown_default
 
 
 def preset_updates(preset: str, alpha: float) -> list[Any]:
@@ -50,11 +52,12 @@ def knob_control(knob: Knob) -> Component:
 
 
 def placeholder(knob: Knob, preset: str) -> str:
-    """The default, and those of methods that have their own."""
+    """The default, and those of methods that have their own; of a part only on request, off."""
+    if knob.name in POLICIES:
+        return "off"
     own = [
-        f"{METHODS.get(method).label}: {defaults[knob.name]}"
-        for method, defaults in METHOD_DEFAULTS.items()
-        if knob.name in defaults
+        f"{METHODS.get(method).label}: {default}"
+        for method, default in own_defaults(knob.name).items()
     ]
     return ", ".join([str(shown_default(knob, preset)), *own])
 

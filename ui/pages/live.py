@@ -12,22 +12,15 @@ from ckv_core.errors import CkvError, StorageError
 from ckv_core.worker.messages import TokensCounted
 from storage.repository import RunMissingError
 from ui import chart_views, views
-from ui.pages.parts import SILENT, Notice, said
+from ui.pages.parts import SILENT, Notice, RunNotice, said
 from ui.pages.results import ResultsBlock
 from ui.services import RunSnapshot, Services
 from ui.slugs import is_slug
+from ui.theme import ASSETS
 
 LOGGER = logging.getLogger(__name__)
 # Reload then opens the Run page, which follows the same run.
-SHOW_ADDRESS = """(slug) => {
-  if (!slug) return [];
-  const url = new URL("/run", location.origin);
-  url.searchParams.set("id", slug);
-  const theme = new URLSearchParams(location.search).get("__theme");
-  if (theme) url.searchParams.set("__theme", theme);
-  history.replaceState(null, "", url);
-  return [];
-}"""
+SHOW_ADDRESS = (ASSETS / "address.js").read_text("utf-8")
 COUNT_TIMEOUT_S = 5.0
 UNKNOWN_RUN = "There is no run of this name; see the list of runs for those that are saved."
 
@@ -47,9 +40,10 @@ class Feed:
     def updates(self, snapshot: RunSnapshot, now: datetime) -> list[Any]:
         """One update per output of the block, in its order."""
         values: dict[str, Any] = {
+            "verdict": views.verdict_value(snapshot),
             "status": views.status_value(snapshot, now),
             "links": views.links_value(snapshot),
-            "summary": views.summary_value(snapshot.result),
+            "summary": views.summary_value(snapshot.result, ended=snapshot.is_final),
             "generations": views.generations_value(snapshot),
             "follow_ups": views.follow_ups_value(snapshot),
             "kept": views.kept_value(snapshot),
@@ -105,8 +99,9 @@ def build_run_row() -> tuple[gr.Button, gr.Button, Notice]:
     """Run, Cancel and the line beside them; call inside a Blocks context."""
     with gr.Row(elem_id="actions"):
         run = gr.Button("Run", variant="primary", elem_id="run", min_width=140, scale=0)
+        gr.HTML("<kbd>Ctrl</kbd>+<kbd>Enter</kbd>", elem_classes=["bare", "run-keys"])
         cancel = gr.Button("Cancel", interactive=False, elem_id="cancel", min_width=110, scale=0)
-        notice = Notice(elem_id="notice")
+        notice = RunNotice(elem_id="notice")
     return run, cancel, notice
 
 

@@ -1,24 +1,22 @@
 """The Methods page: generated from the registered methods and knobs."""
 
-import html
-import re
 from collections.abc import Iterable, Sequence
 
 import gradio as gr
 
-from ckv_core.knobs import KNOBS, Knob
-from ckv_core.methods import METHODS
+from ckv_core.knobs import Knob
+from ckv_core.methods import KNOBS, METHODS, SELECTOR_KNOBS
+from ui.method_cards import marked, methods_list
 from ui.pages.knob_controls import placeholder
-
-ARXIV = re.compile(r"arXiv:([\d.]+)")
-CODE = re.compile(r"`([^`]+)`")
+from ui.theme import ASSETS
 
 INTRO = (
     "## Methods\n"
     "A method is a scorer, a budget rule and a selector. CriticalKV is a selector: it gives "
     "part of each head's budget to attention alone (stage 1) and the rest to attention times "
     "the size of the value that would be lost (stage 2). It combines with every method that "
-    "scores by attention."
+    "scores by attention. Methods that are query-aware and such that are not are compared fairly "
+    "where the context alone is compressed: then neither sees the question."
 )
 KNOBS_TEXT = (
     "## Knobs\n"
@@ -38,26 +36,15 @@ def build_methods() -> None:
     """Lay out the page; call inside its route."""
     with gr.Column(elem_id="methods"):
         gr.Markdown(INTRO, elem_classes=["section"])
-        gr.HTML(methods_table(), elem_classes=["bare"], apply_default_css=False)
+        gr.HTML(
+            methods_list(),
+            elem_classes=["bare"],
+            apply_default_css=False,
+            js_on_load=(ASSETS / "method_links.js").read_text("utf-8"),
+        )
         gr.Markdown(SPEC_TEXT, elem_classes=["section"])
         gr.Markdown(KNOBS_TEXT, elem_classes=["section"])
         gr.HTML(knobs_table(), elem_classes=["bare"], apply_default_css=False)
-
-
-def methods_table() -> str:
-    """HTML table, one row per method."""
-    heads = ("Method", "In a SPEC", "What it keeps", "With CriticalKV", "Source")
-    rows = (
-        (
-            method.label,
-            f"`{method.name}`",
-            method.summary,
-            f"`{method.name}+critical`" if method.supports_critical else "no",
-            method.source,
-        )
-        for method in METHODS
-    )
-    return _table("Methods", heads, rows)
 
 
 def knobs_table() -> str:
@@ -80,7 +67,7 @@ def _table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) ->
     """A table that a phone shows as cards, where each cell has its head's name before it."""
     lines = (
         "".join(
-            f'<td data-label="{head}">{_marked(cell)}</td>'
+            f'<td data-label="{head}">{marked(cell)}</td>'
             for head, cell in zip(heads, row, strict=True)
         )
         for row in rows
@@ -93,21 +80,14 @@ def _table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) ->
     )
 
 
-def _marked(text: str) -> str:
-    """Words in backquotes as code, papers as links."""
-    coded = CODE.sub(r"<code>\1</code>", html.escape(text))
-    link = r'<a class="ckv-link" href="https://arxiv.org/abs/\1">\g<0></a>'
-    return ARXIV.sub(link, coded)
-
-
 def _default(knob: Knob, preset: str) -> str:
     """What the knob is under a preset, and for methods that have their own default."""
     return preset if knob.name == "preset" else placeholder(knob, preset)
 
 
 def _users(knob: str) -> str:
-    plain = [method.label for method in METHODS if knob in method.knobs]
-    selecting = any(
-        knob in m.knobs_with("critical") for m in METHODS if m.supports_critical
-    ) and all(knob not in m.knobs for m in METHODS)
-    return ", ".join([*plain, *(["CriticalKV"] if selecting else [])])
+    evicting = [method for method in METHODS if method.evicts]
+    readers = [method for method in evicting if knob in method.knobs() | method.options()]
+    names = [method.label for method in readers]
+    plain = names if len(names) < len(evicting) else ["every method that evicts"]
+    return ", ".join([*plain, *(["CriticalKV"] if knob in SELECTOR_KNOBS else [])])

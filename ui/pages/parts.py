@@ -15,7 +15,13 @@ class Notice(ScriptedHtml):
     """Shows {"text", "tone", "links"}: one sentence; nothing while the text is empty."""
 
     NAME = "notice"
-    SCRIPTS = ("notice.js",)
+    SCRIPTS: tuple[str, ...] = ("notice.js",)
+
+
+class RunNotice(Notice):
+    """The line beside Run: what Run refuses; and the keys that run."""
+
+    SCRIPTS = ("notice.js", "run_key.js")
 
 
 class ContextBar(ScriptedHtml):
@@ -28,11 +34,42 @@ class ContextBar(ScriptedHtml):
     SCRIPTS = ("text_file.js", "context_bar.js")
 
 
+class ModelLine(Notice):
+    """What the worker does with a model: a Notice with {"loading", "fraction"}.
+
+    Triggers `stop` with {name} while `loading` names a model; `fraction` is None where it is not
+    known how much there is.
+    """
+
+    SCRIPTS = ("notice.js", "model_line.js")
+
+
+class ModelList(ScriptedHtml):
+    """Shows what `ui.model_list.models_value` gives; triggers `pick` with {name}."""
+
+    NAME = "model-list"
+    SCRIPTS = ("model_list.js",)
+
+
 class OwnBar(ScriptedHtml):
     """Reads files of kept positions in the browser into #own."""
 
     NAME = "own-bar"
     SCRIPTS = ("text_file.js", "own_bar.js")
+
+
+class VariantPicker(ScriptedHtml):
+    """Chooses among what `ui.offers.picker_offer` gives, its `offer`; the value is a list of SPECs.
+
+    Triggers `input` when the reader changes it.
+    """
+
+    NAME = "variant-picker"
+    SCRIPTS = ("variant_picker.js",)
+
+    def api_info(self) -> dict[str, Any]:
+        """Schema of the value: SPECs."""
+        return {"type": "array", "items": {"type": "string"}}
 
 
 class RunLinks(ScriptedHtml):
@@ -46,6 +83,13 @@ class RunLinks(ScriptedHtml):
 
     NAME = "run-links"
     SCRIPTS = ("run_links.js",)
+
+
+class SectionLinks(ScriptedHtml):
+    """Links to the headed sections of the `ckv-results` around it; has no value."""
+
+    NAME = "section-links"
+    SCRIPTS = ("sections.js", "section_links.js")
 
 
 class Facts(ScriptedHtml):

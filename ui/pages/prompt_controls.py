@@ -38,8 +38,11 @@ class Controls:
         return [self.controls[name] for name in names]
 
 
+EXAMPLE_TEXTS = ("context", "question", "answer", "scenario")
+
+
 def show_example(example: Example) -> list[str]:
-    """Fill the form's texts."""
+    """Values of `EXAMPLE_TEXTS`."""
     return [example.context, example.question, example.answer, example.scenario]
 
 

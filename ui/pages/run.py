@@ -15,7 +15,7 @@ from ui.pages.live import Feed, cancel_run, find_run, follow
 from ui.pages.parts import PRIVATE, SILENT, TO_COMPARE, TO_RUNS, Facts, Notice, said
 from ui.pages.results import build_results
 from ui.pages.share import ShareSection
-from ui.pages.sweep_results import EitherFeed, SweepFeed, build_sweep_results
+from ui.pages.sweep_results import SHARED_TOP, EitherFeed, SweepFeed, build_sweep_results
 from ui.services import RunSnapshot, Services
 
 
@@ -35,7 +35,7 @@ class RunPage:
             self.notice = Notice(elem_id="notice")
         self._lineage = LineageSection(services)
         self.block = build_results(visible=False)
-        self.sweep = build_sweep_results(visible=False, status=self.block.outputs[0])
+        self.sweep = build_sweep_results(visible=False, top=self.block.outputs[:SHARED_TOP])
         with gr.Accordion("What was asked", open=False, visible=False, elem_id="asked") as area:
             self.facts = Facts(elem_id="facts")
         self._asked = area
@@ -62,7 +62,7 @@ class RunPage:
 
     @property
     def _tailed(self) -> list[Component]:
-        return [*self.block.outputs, *self.sweep.outputs[1:], self.cancel, self.facts]
+        return [*self.block.outputs, *self.sweep.outputs[SHARED_TOP:], self.cancel, self.facts]
 
     def open(self, request: gr.Request) -> list[Any]:
         """Show the run that the address names as it is now, or say that there is none."""

@@ -22,7 +22,7 @@ from ui.pages.live import (
     run_buttons,
 )
 from ui.pages.parts import PRIVATE, SHARED, SILENT, Notice, said
-from ui.pages.prompt_controls import show_example
+from ui.pages.prompt_controls import EXAMPLE_TEXTS, show_example
 from ui.pages.sweep_form import build_sweep_form
 from ui.pages.sweep_results import SweepFeed, build_sweep_results
 from ui.services import Services
@@ -110,7 +110,7 @@ class SweepPage:
 
     def _wire_form(self) -> None:
         form = self.form
-        texts = form.pick("context", "question", "answer", "scenario")
+        texts = form.pick(*EXAMPLE_TEXTS)
         for example, button in form.examples:
             button.click(partial(show_example, example), None, texts, queue=False, **PRIVATE).then(
                 self.describe, form.inputs(), [form.cost_line], **SHARED

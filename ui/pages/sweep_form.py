@@ -8,14 +8,15 @@ import gradio as gr
 
 from ckv_core.config import MAX_NEW_TOKENS, MAX_SWEEP_POINTS
 from ui.examples import Example
-from ui.pages.parts import Notice
+from ui.offers import picker_offer
+from ui.pages.parts import Notice, VariantPicker
 from ui.pages.prompt_controls import (
     Controls,
     build_prompt,
     device_control,
     model_control,
 )
-from ui.sweep_forms import SWEEP_CONTROLS, SweepForm, method_choices
+from ui.sweep_forms import SWEEP_CONTROLS, SweepForm
 
 DEFAULTS = SweepForm()
 
@@ -51,17 +52,20 @@ def build_sweep_form(
 
 
 def _build_grid(controls: dict[str, Any]) -> None:
-    controls["methods"] = gr.CheckboxGroup(
-        method_choices(),
-        value=list(DEFAULTS.methods),
-        label="Methods",
-        info="Each at every budget, with CriticalKV also at every alpha.",
+    controls["methods"] = VariantPicker(
+        list(DEFAULTS.methods),
+        offer=picker_offer(
+            "Methods",
+            "Each at every budget, with CriticalKV also at every alpha.",
+            DEFAULTS.methods,
+            with_full=False,
+        ),
         elem_id="methods",
     )
     controls["more_methods"] = gr.Textbox(
         label="More methods, one SPEC per line",
         info="Without budget and alpha: these come from the lists below.",
-        placeholder="snapkv+critical:stage2=pooled",
+        placeholder="snapkv:pool=none",
         lines=1,
         max_lines=4,
         elem_id="more-methods",
@@ -92,7 +96,7 @@ def _build_grid(controls: dict[str, Any]) -> None:
     )
     with gr.Row():
         controls["generate"] = gr.Checkbox(
-            value=False,
+            value=DEFAULTS.generate,
             label="Generate text",
             info=f"Adds agreement and answers; up to {MAX_SWEEP_POINTS} points decode.",
             elem_id="generate",

@@ -1,5 +1,6 @@
 """The results block of a sweep, and what feeds it; the Sweep and the Run page share it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -13,27 +14,30 @@ from ui import chart_views, views
 from ui.components.base import section_html
 from ui.components.data_table import DataTable
 from ui.components.run_charts import RunCharts
-from ui.components.status_bar import StatusBar
 from ui.pages.live import Feed, find_run
-from ui.pages.parts import RunLinks
+from ui.pages.parts import RunLinks, SectionLinks
+from ui.pages.results import RESULTS, build_top
 from ui.services import RunSnapshot, Services
 from ui.sweep_tables import alphas_table, curve_name, points_table, savings_table
 
+SHARED_TOP = 2  # outputs that both kinds of results share: verdict and status bar
 CURVES_TEXT = (
     "### Quality against the budget\n"
-    "Each line is a method with one alpha. The dotted line is the full cache. Dashed grey lines "
-    "with open markers are oracles: they see the true attention, which no method does."
+    "Each line or row of marks is a method with one [[alpha]]. The dotted line is the "
+    "[[full cache]]. Pink lines with open markers are [[oracle|oracles]]: they see the true "
+    "attention, which no method does."
 )
 SAVINGS_TEXT = (
     "### Budget savings\n"
-    "How many entries a method needs to be as close to the full cache as another one."
+    "How many [[entry|entries]] a method needs to be as close to the full cache as another one."
 )
 ALPHA_TEXT = (
     "### Which alpha\n"
-    "The alpha, of those tried, that moves the attention outputs least. It is chosen by looking at "
-    "the outcome, so the gain is an upper limit for any rule that picks one of them per head."
+    "The alpha, of those tried, that moves the attention outputs least; it need not be the one "
+    "that answers best. It is chosen afterwards, so the gain is an upper limit for any rule that "
+    "picks one of them per head."
 )
-POINTS_TEXT = "### All points\nClick a column's name to sort."
+POINTS_TEXT = "### All points\nA column's name sorts by it."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +45,8 @@ class SweepBlock:
     """The built components.
 
     Attributes:
-        area: holds everything but the status bar; hidden until there is a run.
-        outputs: all that a feed writes, in its order; the status bar is the first.
+        area: holds everything but the verdict and the status bar; hidden until there is a run.
+        outputs: all that a feed writes, in its order; those two come first.
         reference: whose quality is matched in the table of savings.
         savings: that table.
     """
@@ -71,19 +75,20 @@ class SweepBlock:
         )
 
 
-def build_sweep_results(*, visible: bool, status: Component | None = None) -> SweepBlock:
+def build_sweep_results(*, visible: bool, top: Sequence[Component] = ()) -> SweepBlock:
     """Lay out an empty block; call inside a Blocks context.
 
     Args:
         visible: whether it shows.
-        status: the page's status bar; None makes one.
+        top: the page's verdict and status bar; empty makes them.
     """
-    bar = status or StatusBar(elem_id="status")
-    with gr.Column(visible=visible, elem_id="sweep-results") as area:
+    verdict, status = top or build_top()
+    with gr.Column(visible=visible, elem_id="sweep-results", elem_classes=RESULTS) as area:
         gr.HTML("<h2>Results of the sweep</h2>", elem_classes=["bare", "offscreen"])
         links = RunLinks(elem_id="sweep-links")
+        SectionLinks(elem_classes=["ckv-sections-bar"])
         lines = RunCharts(elem_id="sweep-curves", section=CURVES_TEXT)
-        gr.HTML(section_html(SAVINGS_TEXT), elem_classes=["bare"])
+        gr.HTML(section_html(SAVINGS_TEXT), elem_id="sweep-savings-head", elem_classes=["bare"])
         reference = gr.Dropdown(
             [], label="Match the quality of", visible=False, elem_id="sweep-reference"
         )
@@ -93,7 +98,7 @@ def build_sweep_results(*, visible: bool, status: Component | None = None) -> Sw
         points = DataTable(elem_id="sweep-points", section=POINTS_TEXT)
     return SweepBlock(
         area=area,
-        outputs=[bar, links, lines, reference, savings, alphas, alpha_charts, points],
+        outputs=[verdict, status, links, lines, reference, savings, alphas, alpha_charts, points],
         reference=reference,
         savings=savings,
     )
@@ -118,6 +123,7 @@ class SweepFeed(Feed):
         names = [(curve_name(c), at) for at, c in enumerate(curves(result))] if ready else []
         first = names[0][1] if names else None
         values = {
+            "verdict": views.verdict_value(snapshot),
             "status": views.status_value(snapshot, now),
             "links": views.links_value(snapshot),
             "curves": chart_views.curves_value(snapshot),
@@ -134,8 +140,8 @@ class SweepFeed(Feed):
 class EitherFeed(Feed):
     """Feeds the block of comparisons or that of sweeps on a page that has both.
 
-    The blocks share one status bar, so the sweep's first output is the other block's. The block
-    that is not fed stays empty; for a skipped output Gradio would build the component anew.
+    The blocks share verdict and status bar, so the sweep's first outputs are the other block's. The
+    block that is not fed stays empty; for a skipped output Gradio would build the component anew.
     """
 
     def __init__(self, compare: Feed, sweep: SweepFeed) -> None:
@@ -145,11 +151,12 @@ class EitherFeed(Feed):
     @property
     def width(self) -> int:
         """How many updates there are at a time."""
-        return self._compare.width + self._sweeps.width - 1
+        return self._compare.width + self._sweeps.width - SHARED_TOP
 
     def updates(self, snapshot: RunSnapshot, now: datetime) -> list[Any]:
-        """Updates of the comparison's block, then of the sweep's without its status."""
+        """Updates of the comparison's block, then of the sweep's without what they share."""
         if snapshot.request.kind == "sweep":
-            status, *rest = self._sweeps.updates(snapshot, now)
-            return [status, *[None] * (self._compare.width - 1), *rest]
-        return [*self._compare.updates(snapshot, now), *[None] * (self._sweeps.width - 1)]
+            found = self._sweeps.updates(snapshot, now)
+            top, rest = found[:SHARED_TOP], found[SHARED_TOP:]
+            return [*top, *[None] * (self._compare.width - SHARED_TOP), *rest]
+        return [*self._compare.updates(snapshot, now), *[None] * (self._sweeps.width - SHARED_TOP)]

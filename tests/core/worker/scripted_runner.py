@@ -10,7 +10,9 @@ from pathlib import Path
 from ckv_core.config import CompareRequest
 from ckv_core.errors import ConfigError, ModelError, PromptError, RunCancelledError
 from ckv_core.events import Generated, Progress, RunEvent, RunFinished, RunPrepared
+from ckv_core.modeling.steps import Report, Step
 from ckv_core.records import ModelInfo, PromptInfo, VariantResult
+from ckv_core.worker.counting import Steps
 from tests.made_up_models import model_info
 
 STEP_S = 0.02
@@ -21,26 +23,32 @@ class OutOfMemoryError(RuntimeError):
     """Named like torch's."""
 
 
+class AcceleratorError(RuntimeError):
+    """Named like torch's."""
+
+
 class ScriptedRunner:
     """Scripts: `steps N`, `long N`, `deaf N`, `hang [FILE]`, `spin`, `kill`, `exit N`, `refuse`,
     `bug`, `oom`. `hang` makes the file once it hangs; so does a count whose question is that.
 
     Tokens of `long` have 100 characters each; `deaf` never asks whether to stop; `modules` fails
-    with the names of what is imported, `quote` with an error that holds the context.
+    with the names of what is imported, `quote` with an error that holds the context. Models:
+    `missing`, `slow`, `stuck` (after a step of 0.3 s); others are there at once.
     """
 
     def __init__(self) -> None:
         self.info: ModelInfo | None = None
 
-    def load(self, model: str, device: str, dtype: str, report: Callable[[str], None]) -> ModelInfo:
-        report(f"Reading {model}.")
+    def load(self, model: str, device: str, dtype: str, report: Report) -> ModelInfo:
+        report(Step(f"Reading {model}."))
         if model == "missing":
             raise ModelError("No model 'missing' was found; check the name.")
         if model == "slow":
             for step in range(100):
                 time.sleep(STEP_S)
-                report(f"Part {step} of 100.")
+                report(Step(f"Part {step} of 100.", step / 100))
         if model == "stuck":
+            report(Step("Reading the config of stuck.", limit_s=0.3))
             time.sleep(3600)
         self.info = _model_info(model)
         return self.info
@@ -66,7 +74,11 @@ class ScriptedRunner:
             yield _generated(step, LONG if word == "long" else 0, last=step == steps)
         yield RunFinished({"prefill": 1.0, "decode": 2.0})
 
-    def count_tokens(self, request: CompareRequest) -> tuple[int, int, int]:
+    def count_tokens(self, request: CompareRequest, step: Steps) -> tuple[int, int, int]:
+        if request.model == "looping":
+            step("Counting the prompt's tokens", 0.3)
+            while True:
+                pass
         if request.question.startswith("hang"):
             _hang(request.question.partition(" ")[2])
         if not request.context.strip():
@@ -84,6 +96,12 @@ FAILURES = {
     "oom": OutOfMemoryError("CUDA out of memory"),
     "oom-allocator": RuntimeError("DefaultCPUAllocator: can't allocate memory"),
     "oom-onednn": RuntimeError("could not create a memory object"),
+    "oom-cublas": RuntimeError(
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
+    ),
+    "oom-below": RuntimeError("CUDA driver error: out of memory"),
+    "oom-driver": AcceleratorError("CUDA error: out of memory"),
+    "device-lost": AcceleratorError("CUDA error: an illegal memory access was encountered"),
 }
 
 
@@ -110,7 +128,7 @@ def _interrupt(word: str, number: int) -> None:
 
 
 def _model_info(name: str) -> ModelInfo:
-    return model_info(name=name, sha256="0" * 64, head_dim=8, context_limit=100)
+    return model_info(name=name, sha256="0" * 64, head_dim=8, context_limit=8_192)
 
 
 def _prompt_info(request: CompareRequest) -> PromptInfo:

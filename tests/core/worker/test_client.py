@@ -1,12 +1,14 @@
 """The client against real worker processes that play scripts."""
 
+import operator
 import os
 import random
 import signal
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -46,8 +48,16 @@ def hasty(log: Log) -> Iterator[WorkerClient]:
     yield from started_client(log, 0.2)
 
 
-def started_client(log: Log, cancel_grace_s: float) -> Iterator[WorkerClient]:
-    client = WorkerClient(log, runner=RUNNER, cancel_grace_s=cancel_grace_s)
+def started_client(
+    log: Log, cancel_grace_s: float, run_limit_s: float | None = None
+) -> Iterator[WorkerClient]:
+    client = WorkerClient(
+        log,
+        runner=RUNNER,
+        counter=RUNNER,
+        cancel_grace_s=cancel_grace_s,
+        run_limit_s=run_limit_s,
+    )
     client.start()
     yield client
     client.close()
@@ -199,23 +209,6 @@ def test_tokens_are_counted_during_a_job(client: WorkerClient, log: Log) -> None
     assert not any(isinstance(r, ENDS) for r in log.replies)
 
 
-def test_a_count_that_takes_too_long_says_so(client: WorkerClient) -> None:
-    request = CompareRequest(context="a", question="hang")
-    counted = client.count_tokens(request, timeout_s=0.2)
-    assert "longer than 0.2 s" in counted.error
-
-
-def test_a_count_in_a_dying_worker_is_answered(client: WorkerClient, tmp_path: Path) -> None:
-    hangs = tmp_path / "hangs"
-    request = CompareRequest(context="a", question=f"hang {hangs}")
-    with ThreadPoolExecutor(1) as pool:
-        counted = pool.submit(client.count_tokens, request, TIMEOUT_S)
-        wait_for_file(hangs)
-        os.kill(wait_for_worker(client), signal.SIGKILL)
-        assert "SIGKILL" in counted.result().error
-    assert client.count_tokens(CompareRequest(context="a b"), TIMEOUT_S).tokens == 2
-
-
 def test_a_warm_model_is_reported_and_its_loss_too(client: WorkerClient, log: Log) -> None:
     client.warm("tiny")
     log.wait(lambda r: isinstance(r, ModelStatus) and r.ready)
@@ -224,6 +217,122 @@ def test_a_warm_model_is_reported_and_its_loss_too(client: WorkerClient, log: Lo
     assert isinstance(lost, ModelStatus)
     assert not lost.ready
     assert not lost.failed
+
+
+def test_a_model_that_hangs_costs_its_worker_and_is_not_tried_again(
+    client: WorkerClient, log: Log
+) -> None:
+    pid = wait_for_worker(client)
+    client.warm("stuck")
+    failed = log.wait(lambda r: isinstance(r, ModelStatus) and r.model == "stuck" and r.failed)
+    assert isinstance(failed, ModelStatus)
+    assert "Reading the config of stuck took longer than 0 s" in failed.message
+    assert not failed.loading
+    client.submit(job("steps 1", "a"))
+    assert log.end_of("a") == JobDone("a")
+    assert client.worker_pid != pid
+    stuck = [r for r in log.replies if isinstance(r, ModelStatus) and r.model == "stuck"]
+    assert stuck[-1] == failed
+    pid = client.worker_pid
+    client.warm("stuck")
+    log.wait(lambda r: isinstance(r, ModelStatus) and r == failed and r is not failed)
+    assert client.worker_pid == pid
+
+
+def test_a_run_whose_model_hangs_fails_with_the_step_and_the_next_one_runs(
+    client: WorkerClient, log: Log
+) -> None:
+    client.submit(job("steps 1", "a", model="stuck"))
+    client.submit(job("steps 1", "b"))
+    end = log.end_of("a")
+    assert isinstance(end, JobFailed)
+    assert end.message.startswith("Reading the config of stuck took longer than")
+    assert log.end_of("b") == JobDone("b")
+
+
+def test_a_run_does_not_wait_for_another_model_that_is_loaded_ahead(
+    client: WorkerClient, log: Log
+) -> None:
+    client.warm("slow")
+    log.wait(lambda r: isinstance(r, ModelStatus) and r.model == "slow")
+    client.submit(job("steps 1", "a"))
+    assert log.end_of("a") == JobDone("a")
+    slow = [r for r in log.replies if isinstance(r, ModelStatus) and r.model == "slow"]
+    assert slow[-1] == ModelStatus("slow", False, "Loading slow was cancelled.")
+
+
+def test_a_run_of_the_model_that_is_loaded_ahead_waits_for_it(
+    client: WorkerClient, log: Log
+) -> None:
+    client.warm("slow")
+    log.wait(lambda r: isinstance(r, ModelStatus) and r.model == "slow")
+    client.submit(job("steps 1", "a", model="slow"))
+    assert log.end_of("a") == JobDone("a")
+    assert not any(isinstance(r, ModelStatus) and "cancelled" in r.message for r in log.replies)
+
+
+def test_loading_ahead_can_be_cancelled_also_before_it_starts(
+    client: WorkerClient, log: Log
+) -> None:
+    for model in ("slow", "later"):
+        client.warm(model)
+    log.wait(lambda r: isinstance(r, ModelStatus) and r.model == "slow")
+    for model in ("later", "slow"):
+        client.cancel_warm(model)
+        cancelled = ModelStatus(model, False, f"Loading {model} was cancelled.")
+        log.wait(partial(operator.eq, cancelled))
+
+
+def test_a_run_is_cancelled_while_its_model_loads(client: WorkerClient, log: Log) -> None:
+    client.submit(job("steps 1", "a", model="slow"))
+    log.start_of("a")
+    pid = client.worker_pid
+    client.cancel("a")
+    assert log.end_of("a") == JobCancelled("a")
+    assert client.worker_pid == pid
+
+
+def test_a_run_over_its_time_ends_with_a_sentence_and_waiting_does_not_count(log: Log) -> None:
+    for client in started_client(log, TIMEOUT_S, run_limit_s=0.6):
+        client.submit(job("steps 100000", "a"))
+        client.submit(job("steps 1", "b"))
+        end = log.end_of("a")
+        assert isinstance(end, JobFailed)
+        assert "ended after 0.01 minutes, this app's limit; what it had is kept" in end.message
+        assert log.end_of("b") == JobDone("b")
+
+
+def test_a_run_that_is_over_its_time_and_deaf_ends_with_the_same_sentence(log: Log) -> None:
+    for client in started_client(log, 0.2, run_limit_s=0.3):
+        client.submit(job("hang", "a"))
+        end = log.end_of("a")
+        assert isinstance(end, JobFailed)
+        assert "this app's limit" in end.message
+
+
+def test_ready_is_a_worker_that_answers(client: WorkerClient) -> None:
+    pid = wait_for_worker(client)
+    deadline = time.monotonic() + TIMEOUT_S
+    while not client.is_ready(TIMEOUT_S):
+        assert time.monotonic() < deadline
+    stopped = psutil.Process(pid)
+    stopped.suspend()
+    while stopped.status() != psutil.STATUS_STOPPED:  # the signal may take its time
+        time.sleep(0.01)
+    assert not client.is_ready(0.2)
+    os.kill(pid, signal.SIGKILL)
+    wait_for_worker(client, other_than=pid)
+
+
+def test_users_take_turns(client: WorkerClient, log: Log) -> None:
+    for name in ("a1", "a2", "a3"):
+        client.submit(replace(job("steps 5", name), owner="ann"))
+    log.start_of("a1")
+    client.submit(replace(job("steps 1", "b1"), owner="ben"))
+    assert client.order() == ("a1", "b1", "a2", "a3")
+    log.end_of("a3")
+    ends = [r.job_id for r in log.replies if isinstance(r, ENDS)]
+    assert ends == ["a1", "b1", "a2", "a3"]
 
 
 def test_a_worker_that_cannot_start_fails_each_job_and_is_tried_ever_more_rarely(
@@ -243,7 +352,7 @@ def test_a_worker_that_cannot_start_fails_each_job_and_is_tried_ever_more_rarely
 
 
 def test_close_ends_a_hanging_worker_and_cancels_every_job(log: Log) -> None:
-    client = WorkerClient(log, runner=RUNNER)
+    client = WorkerClient(log, runner=RUNNER, counter=RUNNER)
     client.start()
     client.submit(job("hang", "a"))
     client.submit(job("steps 1", "b"))
@@ -258,7 +367,7 @@ def test_close_ends_a_hanging_worker_and_cancels_every_job(log: Log) -> None:
 
 
 def test_close_during_start_up_leaves_no_process(log: Log) -> None:
-    client = WorkerClient(log, runner=RUNNER)
+    client = WorkerClient(log, runner=RUNNER, counter=RUNNER)
     client.start()
     pid = wait_for_worker(client)
     client.close(CLOSE_S)

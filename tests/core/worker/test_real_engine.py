@@ -13,6 +13,7 @@ import pytest
 
 from ckv_core.config import DEFAULT_MODEL, CompareRequest
 from ckv_core.events import RunResult
+from ckv_core.modeling.steps import silent
 from ckv_core.worker.client import WorkerClient
 from ckv_core.worker.messages import Job, JobCancelled, JobDone, JobEvent, JobFailed, ModelStatus
 from ckv_core.worker.runner import EngineRunner
@@ -189,3 +190,28 @@ def test_a_collection_between_runs_does_not_look_at_what_was_imported() -> None:
         assert len(gc.get_objects()) < before / 10
     finally:
         gc.unfreeze()
+
+
+def test_another_models_run_finds_the_room_of_the_first_ones_prefills(
+    folder: str, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    plain_model("llama").save_pretrained(other)
+    tiny_tokenizer().save_pretrained(other)
+    runner = EngineRunner()
+    gc.unfreeze()
+
+    def run(model: str) -> None:
+        runner.load(model, "auto", "auto", silent)
+        request = CompareRequest(context=TEXT, model=model, variants=("full",), max_new_tokens=1)
+        assert list(runner.compare(request, lambda: False))
+
+    def held() -> list[bool]:
+        return [bool(served.prefills.nbytes) for served in runner._models.values()]
+
+    run(folder)
+    assert held() == [True]
+    run(str(other))
+    assert held() == [False, True]
+    run(folder)
+    assert held() == [False, True]

@@ -10,21 +10,24 @@ import pytest
 from ckv_core.config import CompareRequest
 from ckv_core.errors import OUT_OF_MEMORY
 from ckv_core.events import Progress, RunFinished, RunPrepared
+from ckv_core.modeling.steps import STALL_S, STEP_S
 from ckv_core.worker.messages import (
     Cancel,
-    CountTokens,
     Job,
     JobCancelled,
     JobDone,
     JobEvent,
     JobFailed,
     ModelStatus,
+    Ping,
+    Pong,
     Reply,
     Shutdown,
-    TokensCounted,
     Warm,
+    Within,
+    WorkerReady,
 )
-from ckv_core.worker.serve import WorkerLoop
+from ckv_core.worker.serve import DEVICE_LOST, PROMPT_S, WorkerLoop
 from tests.core.worker.reply_log import TIMEOUT_S
 from tests.core.worker.scripted_runner import ScriptedRunner
 
@@ -56,9 +59,12 @@ def job(script: str, job_id: str = "a", model: str = "tiny") -> Job:
 
 
 def receive(channel: Connection) -> Reply:
-    assert channel.poll(TIMEOUT_S), "no reply in time"
-    reply: Reply = channel.recv()
-    return reply
+    """The next reply but those that only say how long something may take."""
+    while True:
+        assert channel.poll(TIMEOUT_S), "no reply in time"
+        reply: Reply = channel.recv()
+        if not isinstance(reply, Within | WorkerReady):
+            return reply
 
 
 def receive_until(channel: Connection, *kinds: type) -> list[Reply]:
@@ -82,10 +88,51 @@ def test_a_job_streams_its_events_in_order_and_ends_with_done(channel: Connectio
     assert last.timings_ms["decode"] == 2.0
 
 
-def test_loading_reports_each_step_and_then_ready(channel: Connection) -> None:
+def test_a_warm_up_reports_each_step_then_ready_and_ends_like_a_job(channel: Connection) -> None:
     channel.send(Warm("tiny"))
-    assert receive(channel) == ModelStatus("tiny", False, "Reading tiny.")
-    assert receive(channel) == ModelStatus("tiny", True, "tiny is ready on cpu in float32.")
+    assert receive_until(channel, JobDone) == [
+        ModelStatus("tiny", False, "Loading tiny.", loading=True),
+        ModelStatus("tiny", False, "Reading tiny.", loading=True),
+        ModelStatus("tiny", True, "tiny is ready on cpu in float32."),
+        JobDone("warm"),
+    ]
+
+
+def test_what_may_hang_says_first_how_long_it_may_take(channel: Connection) -> None:
+    channel.send(job("steps 1"))
+    said = []
+    while not isinstance(reply := channel.recv(), JobDone):
+        if isinstance(reply, Within):
+            said.append((reply.what, reply.limit_s))
+        if isinstance(reply, JobEvent) and isinstance(reply.event, RunPrepared):
+            assert said[-1] == ("The run", None)
+    assert said == [
+        ("Loading tiny", STALL_S),
+        ("Reading tiny", STEP_S),
+        ("Reading the prompt with the model's tokenizer", PROMPT_S),
+        ("The run", None),
+    ]
+
+
+def test_a_ping_is_answered_while_a_job_runs(channel: Connection) -> None:
+    channel.send(job("steps 100000"))
+    receive_until(channel, JobEvent)
+    channel.send(Ping())
+    assert receive_until(channel, Pong, JobDone)[-1] == Pong()
+    channel.send(Cancel("a"))
+    receive_until(channel, JobCancelled)
+
+
+def test_a_lost_gpu_fails_the_job_and_ends_the_worker() -> None:
+    ours, theirs = Pipe()
+    loop = threading.Thread(target=WorkerLoop(theirs, ScriptedRunner).run)
+    loop.start()
+    ours.send(job("device-lost"))
+    assert receive_until(ours, JobDone, JobFailed)[-1] == JobFailed("a", DEVICE_LOST)
+    loop.join(TIMEOUT_S)
+    assert not loop.is_alive()
+    ours.close()
+    close_when_unread(theirs)
 
 
 def test_a_model_that_cannot_be_loaded_fails_the_job_with_its_sentence(
@@ -105,6 +152,9 @@ def test_a_model_that_cannot_be_loaded_fails_the_job_with_its_sentence(
         ("oom", OUT_OF_MEMORY),
         ("oom-allocator", OUT_OF_MEMORY),
         ("oom-onednn", OUT_OF_MEMORY),
+        ("oom-cublas", OUT_OF_MEMORY),
+        ("oom-below", OUT_OF_MEMORY),
+        ("oom-driver", OUT_OF_MEMORY),
         ("bug", "The run failed (ValueError: first line); the log has the details."),
     ],
 )
@@ -132,46 +182,13 @@ def test_cancel_stops_a_load(channel: Connection) -> None:
     assert receive_until(channel, JobDone, JobCancelled)[-1] == JobCancelled("a")
 
 
-def test_a_job_behind_a_load_is_cancelled_at_once_and_never_runs(channel: Connection) -> None:
+def test_cancel_stops_a_warm_up(channel: Connection) -> None:
     channel.send(Warm("slow"))
-    receive(channel)
-    channel.send(job("steps 1"))
-    channel.send(Cancel("a"))
-    replies = receive_until(channel, JobCancelled, JobEvent)
-    assert replies[-1] == JobCancelled("a")
-    assert not any(isinstance(reply, ModelStatus) and reply.ready for reply in replies)
-    replies = receive_until(channel, ModelStatus)
-    while not (isinstance(replies[-1], ModelStatus) and replies[-1].ready):
-        replies += receive_until(channel, ModelStatus)
-    channel.send(job("steps 1", "b"))
-    replies = receive_until(channel, JobDone)
-    assert {r.job_id for r in replies if isinstance(r, JobEvent)} == {"b"}
-
-
-def test_tokens_are_counted_while_a_job_runs(channel: Connection) -> None:
-    channel.send(job("steps 100000"))
-    receive_until(channel, JobEvent)
-    channel.send(CountTokens("q", CompareRequest(context="a b c d")))
-    replies = receive_until(channel, TokensCounted, JobDone)
-    assert replies[-1] == TokensCounted("q", 4, 4, 100)
-    channel.send(Cancel("a"))
-    receive_until(channel, JobCancelled)
-
-
-def test_a_slow_count_delays_no_cancel(channel: Connection) -> None:
-    channel.send(job("steps 100000"))
-    receive_until(channel, JobEvent)
-    channel.send(CountTokens("q", CompareRequest(context="a b", question="hang")))
-    channel.send(Cancel("a"))
-    assert receive_until(channel, JobCancelled, JobDone)[-1] == JobCancelled("a")
-
-
-def test_a_count_that_fails_answers_with_its_sentence(channel: Connection) -> None:
-    channel.send(CountTokens("q", CompareRequest(context=" ")))
-    answer = receive(channel)
-    assert isinstance(answer, TokensCounted)
-    assert answer.error == "The context is empty; paste or upload a text first."
-    assert (answer.tokens, answer.limit) == (0, 0)
+    receive_until(channel, ModelStatus)
+    channel.send(Cancel("warm"))
+    replies = receive_until(channel, JobDone, JobCancelled)
+    assert replies[-1] == JobCancelled("warm")
+    assert replies[-2] == ModelStatus("slow", False, "Loading slow was cancelled.")
 
 
 def test_the_loop_ends_when_the_other_end_is_gone() -> None:

@@ -12,7 +12,7 @@ os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 import gradio as gr
 import numpy as np
 from numpy.typing import NDArray
-from playwright.sync_api import Page
+from playwright.sync_api import BrowserContext, Page
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -27,6 +27,7 @@ from ui.pages.parts import RunLinks
 
 HOSTILE = '<img src=x onerror="window.__hit=1"> ${7*7} `${window.__hit=1}` {{value}} </script>'
 WORDS = ["the ", "report ", "notes ", "that ", "rare ", "names ", "are ", "evicted ", "early.\n"]
+LOOK = {"color": "#1068de", "symbol": "square-open", "dash": "dash"}
 VARIANT_NAMES = [
     ("SnapKV", "snapkv:budget=128"),
     ("SnapKV + CriticalKV", "snapkv+critical:budget=128"),
@@ -49,7 +50,12 @@ class InventedRun:
         """What a page gives to KeptTokens."""
         layers, kv_heads, positions = self.masks[0].shape
         variants = [
-            {"index": i + 1, "label": VARIANT_NAMES[i][0], "spec": VARIANT_NAMES[i][1]}
+            {
+                "index": i + 1,
+                "look": LOOK,
+                "label": VARIANT_NAMES[i][0],
+                "spec": VARIANT_NAMES[i][1],
+            }
             for i in range(len(self.masks))
         ]
         for variant in variants:
@@ -182,6 +188,7 @@ def card(index: int, label: str, tokens: list[str], **changes: Any) -> dict[str,
     """One generation card with defaults."""
     return {
         "index": index,
+        "look": LOOK,
         "label": label,
         "spec": "full",
         "status": "done",
@@ -221,14 +228,30 @@ def build_page() -> gr.Blocks:
     return demo
 
 
+class Visitor:
+    """One page in a context of its own, and what goes wrong on it."""
+
+    def __init__(self, context: BrowserContext, url: str) -> None:
+        self.page = context.new_page()
+        self.faults: list[str] = []
+
+        def note(is_fault: bool, text: str) -> None:
+            if is_fault:
+                self.faults.append(text)
+
+        context.on("console", lambda message: note(message.type == "error", message.text))
+        context.on("weberror", lambda error: note(True, str(error.error)))
+        allowed = (url, "data:", "blob:", "about:")
+        context.on("request", lambda each: note(not each.url.startswith(allowed), each.url))
+
+
 @dataclass
 class View:
-    """One open page, and what went wrong on it."""
+    """The page as one test opened it, and what went wrong on it."""
 
     page: Page
     lab: Lab
-    console: list[str] = field(default_factory=list)
-    foreign: list[str] = field(default_factory=list)
+    faults: list[str]
 
     def send(self, **values: Any) -> None:
         """Set components by name, as an event handler of a page would."""

@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from tests.ports import free_port
-from tests.ui.components.components_lab import Lab, View, build_page, data_routes
+from tests.ui.components.components_lab import Lab, View, Visitor, build_page, data_routes
 from ui.theme import CSS_PATHS, build_theme
 
 
@@ -30,38 +30,30 @@ def lab() -> Iterator[Lab]:
     demo.close()
 
 
+@pytest.fixture(scope="module")
+def visitor(lab: Lab, browser: Browser) -> Iterator[Visitor]:
+    """Their one page is loaded anew for each test, from what the browser has kept already."""
+    context = browser.new_context()
+    context.grant_permissions(["clipboard-read", "clipboard-write"])
+    yield Visitor(context, lab.url)
+    context.close()
+
+
 @pytest.fixture
-def open_view(lab: Lab, browser: Browser) -> Iterator[Callable[..., View]]:
+def open_view(lab: Lab, visitor: Visitor) -> Iterator[Callable[..., View]]:
     """Open the page; afterwards nothing may have failed, left the origin, or run hostile text."""
-    views: list[View] = []
+    page = visitor.page
 
     def opener(width: int = 1600, theme: str = "light", fragment: str = "") -> View:
-        context = browser.new_context(viewport={"width": width, "height": 1000})
-        context.grant_permissions(["clipboard-read", "clipboard-write"])
-        page = context.new_page()
-        view = View(page, lab)
-        page.on(
-            "console",
-            lambda message: message.type == "error" and view.console.append(message.text),
-        )
-        page.on("pageerror", lambda error: view.console.append(str(error)))
-        page.on(
-            "request",
-            lambda request: (
-                request.url.startswith(("http", "ws"))
-                and not request.url.startswith(lab.url)
-                and view.foreign.append(request.url)
-            ),
-        )
+        page.set_viewport_size({"width": width, "height": 1000})
+        page.goto("about:blank")  # or another fragment alone would load nothing
         page.goto(f"{lab.url}?__theme={theme}{fragment}")
         page.wait_for_selector("#kept [data-ready]", state="attached")
-        views.append(view)
-        return view
+        return View(page, lab, visitor.faults)
 
     yield opener
-    for view in views:
-        hit = view.page.evaluate("window.__hit")
-        view.page.context.close()
-        assert hit is None
-        assert view.console == []
-        assert view.foreign == []
+    page.unroute_all()
+    faults = visitor.faults.copy()
+    visitor.faults.clear()
+    assert page.evaluate("window.__hit") is None
+    assert faults == []

@@ -8,8 +8,6 @@ from axe_playwright_python.sync_playwright import Axe
 from tests.ui.components.components_lab import View, card, medium_run, small_run
 from tests.ui.components.test_components_results import status, summary
 
-pytestmark = pytest.mark.e2e
-
 
 @pytest.mark.parametrize("width", [430, 1600])
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -12,8 +12,6 @@ from ckv_core.records import RetainedSet
 from tests.ui.components.components_lab import View, evidence, expected_evidence, small_run
 from ui.palette import DENSITY_STOPS
 
-pytestmark = pytest.mark.e2e
-
 ASSETS = Path(__file__).parents[3] / "assets"
 DATA_SCRIPT = (
     "const list = (v) => Array.isArray(v) ? v : [], str = (v) => String(v ?? '');\n"
@@ -160,6 +158,11 @@ def test_a_click_in_a_map_picks_token_layer_and_variant(open_view: Callable[...,
     canvas.click(position={"x": x, "y": y})
     page.locator("#kept .ckv-token-panel", has_text="token 123, layer 4 framed").wait_for()
     assert page.url.endswith("#token=123&variant=2&layer=4")
+    off_centre = """node => {
+      const [at, box] = [node, node.closest(".ckv-tokens")].map((e) => e.getBoundingClientRect());
+      return Math.abs((at.top + at.bottom - box.top - box.bottom) / 2);
+    }"""
+    assert page.locator("#kept .ckv-tokens [data-t='123']").evaluate(off_centre) < 30
     slots = [int(mask[list(run.evictable)][:, :, 123].sum()) for mask in run.masks]
     captions = page.locator("#kept .ckv-slots figcaption .ckv-num").all_inner_texts()
     assert captions == [f"{count} / 15" for count in slots]
@@ -188,6 +191,39 @@ def test_difference_and_share_table_agree_with_numpy(open_view: Callable[..., Vi
     shares = [mask[5].mean() * 100 for mask in run.masks]
     expected = [f"{s:.1f}%" if s < 9.95 else f"{s:.0f}%" for s in shares]
     assert rows[5].split("\t") == ["5", *expected]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_sign_of_a_difference_survives_a_grey_print(
+    open_view: Callable[..., View], theme: str
+) -> None:
+    """Cells where the second variant keeps more have a line through their middle, others none."""
+    view, run = open_view(theme=theme), small_run()
+    view.show_kept(run)
+    gaps = run.masks[1].sum(1).astype(int) - run.masks[0].sum(1)
+    cells = [[int(layer), int(at)] for layer in run.evictable for at in range(0, 260, 7)]
+    contrast = view.page.evaluate(
+        """(cells) => {
+          const canvas = document.querySelector('#kept .ckv-difference .ckv-map-base');
+          const pen = canvas.getContext('2d');
+          const ratio = devicePixelRatio, box = canvas.getBoundingClientRect();
+          const w = box.width - 36, h = box.height - 31;
+          const grey = (x, y) => {
+            const [r, g, b] = pen.getImageData(x * ratio, y * ratio, 1, 1).data;
+            return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+          };
+          return cells.map(([layer, position]) => {
+            const x = 30 + (position + 0.5) / 300 * w;
+            const [middle, off] = [0.5, 0.25].map((part) => Math.round(9 + (layer + part) / 6 * h));
+            return Math.abs(grey(x, middle) - grey(x, off));
+          });
+        }""",
+        cells,
+    )
+    signs = np.array([gaps[layer, at] for layer, at in cells])
+    assert (signs < 0).sum() > 5
+    assert np.all(np.array(contrast)[signs < 0] > 30)
+    assert np.all(np.array(contrast)[signs >= 0] == 0)
 
 
 def test_views_begin_with_the_first_critical_variant_against_its_base(

@@ -20,8 +20,6 @@ from tests.ui.components.components_lab import (
     small_run,
 )
 
-pytestmark = pytest.mark.e2e
-
 
 def test_two_clicks_and_dragging_select_a_span(open_view: Callable[..., View]) -> None:
     view = open_view()
@@ -54,6 +52,23 @@ def test_an_answer_is_found_in_the_prompt_or_said_to_be_missing(
     view.page.locator("#kept .ckv-evidence", has_text=missing).wait_for()
     assert view.page.get_by_role("button", name="Find the reference answer").count() == 0
     assert evidence(view) == {}
+
+
+def test_the_answers_evidence_is_selected_by_itself_unless_the_address_says_otherwise(
+    open_view: Callable[..., View],
+) -> None:
+    view, run = open_view(), small_run()
+    view.show_kept(run, answer="Needle is 7421")
+    page = view.page
+    page.locator("#kept .ckv-evidence", has_text="tokens 61\u201363").wait_for()
+    assert evidence(view)["2"] == expected_evidence(run, 2, 61, 64)
+    assert "span=" not in page.url
+    page.get_by_role("button", name="Clear").click()
+    page.locator("#kept .ckv-evidence", has_text="Search, drag").wait_for()
+    elsewhere = open_view(fragment="#token=12&layer=1")
+    elsewhere.show_kept(run, answer="Needle is 7421")
+    elsewhere.page.locator("#kept .ckv-token-panel", has_text="token 12, layer 1").wait_for()
+    assert evidence(elsewhere) == {}
 
 
 def test_the_evidence_of_a_span_is_saved_by_layer(open_view: Callable[..., View]) -> None:
@@ -260,7 +275,7 @@ def test_a_failed_fetch_says_so_and_can_be_tried_again(open_view: Callable[..., 
     view.lab.failing.clear()
     again.click()
     page.wait_for_selector("#kept .ckv-maps")
-    view.console[:] = [line for line in view.console if "503" not in line]
+    view.faults[:] = [line for line in view.faults if "503" not in line]
 
 
 def test_wrong_length_of_bits_is_refused(open_view: Callable[..., View]) -> None:

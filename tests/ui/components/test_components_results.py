@@ -4,9 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.ui.components.components_lab import HOSTILE, View, card
-
-pytestmark = pytest.mark.e2e
+from tests.ui.components.components_lab import HOSTILE, LOOK, View, card
 
 STAGES = [
     {"name": "load", "label": "Load", "state": "done", "ms": 920},
@@ -41,7 +39,7 @@ def summary(label: str = "SnapKV", kept: str = "11,520") -> dict[str, object]:
         "kept": {"text": kept, "title": "asked 11,520", "tone": ""},
         "answer": {"text": "missing", "title": "", "tone": "warn"},
     }
-    row = {"index": 1, "label": label, "spec": "snapkv", "cells": cells}
+    row = {"look": LOOK, "label": label, "spec": "snapkv", "cells": cells}
     return {"columns": COLUMNS, "rows": [row], "notes": ["One note."]}
 
 
@@ -228,15 +226,54 @@ def test_a_wide_table_scrolls_and_its_first_column_stays(open_view: Callable[...
     assert head.bounding_box() == before
 
 
-def test_files_are_linked_where_the_run_has_such_data(open_view: Callable[..., View]) -> None:
+def test_one_menu_has_the_files_that_the_run_has(open_view: Callable[..., View]) -> None:
     view = open_view()
-    bar = view.page.locator("#links nav")
+    page, bar = view.page, view.page.locator("#links nav")
     value = {"slug": "ab", "kind": "compare", "files": True, "report": True, "pairs": []}
     view.send(links={**value, "forced": False, "follow_ups": True})
+    files = bar.locator("summary", has_text="Files")
+    files.wait_for()
+    assert bar.get_by_role("link", name="Follow-ups (CSV)").count() == 0
+    files.focus()
+    page.keyboard.press("Enter")
     bar.get_by_role("link", name="Follow-ups (CSV)").wait_for()
     assert bar.get_by_role("link", name="Fidelity by token (CSV)").count() == 0
-    view.send(links={**value, "forced": True, "follow_ups": False})
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Report (HTML)"
+    page.keyboard.press("Escape")
+    assert files.evaluate("e => e === document.activeElement && !e.parentElement.open")
+    pairs = [{"a": 0, "b": 1, "text": HOSTILE}]
+    view.send(links={**value, "forced": True, "follow_ups": False, "pairs": pairs})
+    files.click()
     bar.get_by_role("link", name="Fidelity by token (CSV)").wait_for()
     assert bar.get_by_role("link", name="Follow-ups (CSV)").count() == 0
+    bar.get_by_role("link", name=HOSTILE).wait_for()
     hrefs = bar.locator("a[download]").evaluate_all("es => es.map(e => e.getAttribute('href'))")
-    assert {"/data/ab/forced.csv", "/data/ab/follow_ups.csv"} <= set(hrefs)
+    assert {"/data/ab/forced.csv", "/data/ab/result.json"} <= set(hrefs)
+    page.locator("h1").click()
+    assert bar.get_by_role("link", name="Result (JSON)").count() == 0
+
+
+def test_cards_are_as_high_as_their_text_and_captions_stand_once(
+    open_view: Callable[..., View],
+) -> None:
+    view = open_view()
+    long = [f"word{i} " for i in range(90)]
+    cards = [
+        card(0, "Full cache", ["Short."], reference=True, stopped="eos"),
+        card(1, "SnapKV", long, stopped="eos", first_difference=0),
+    ]
+    view.send(generations={"cards": cards, "answer": ""})
+    grid, texts = view.page.locator("#generations"), view.page.locator("#generations .ckv-text")
+    texts.nth(1).wait_for()
+    heights = texts.evaluate_all("es => es.map(e => [e.clientHeight, e.scrollHeight])")
+    assert [shown for shown, _ in heights] == [whole for _, whole in heights]
+    assert heights[0][0] < 40
+    assert heights[1][0] > 80
+    boxes = [box.bounding_box() for box in view.page.locator("#generations .ckv-card").all()]
+    assert boxes[0]["height"] < boxes[1]["height"] - 40
+    assert grid.inner_text().count("stopped at end-of-text") == 1
+    cards[1]["stopped"] = "length"
+    view.send(generations={"cards": cards, "answer": ""})
+    grid.get_by_text("90 tokens, reached the token limit.").wait_for()
+    assert grid.inner_text().count("stopped at end-of-text") == 1

@@ -8,7 +8,7 @@ import pytest
 from tests.ui.components.components_lab import View, large_run
 
 LOGGER = logging.getLogger(__name__)
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 ZOOM_AND_HOVER = """async () => {
   const canvas = document.querySelector('#kept .ckv-map-top');

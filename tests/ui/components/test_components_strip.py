@@ -2,12 +2,9 @@
 
 from collections.abc import Callable
 
-import pytest
 from playwright.sync_api import expect
 
 from tests.ui.components.components_lab import HOSTILE, View, card
-
-pytestmark = pytest.mark.e2e
 
 ADDRESS = "/data/strip/1/forced"
 STRIP = {
@@ -63,4 +60,4 @@ def test_a_strip_that_cannot_be_fetched_says_so(open_view: Callable[..., View]) 
     view = shown(open_view, status=503)
     told = view.page.locator(".ckv-strip-told:visible")
     expect(told).to_have_text("The strip could not be fetched: the server answered 503.")
-    view.console[:] = [line for line in view.console if "503" not in line]
+    view.faults[:] = [line for line in view.faults if "503" not in line]

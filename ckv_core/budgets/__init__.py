@@ -1,1 +1,0 @@
-"""Budget rules: how the total is divided over layers and KV heads."""

@@ -1,0 +1,104 @@
+"""Entries of some heads of one row, of equal count, with their positions; never changed."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from ckv_core.methods.parts.plain import PlainSegment
+from ckv_core.methods.parts.store import Segment
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Piece:
+    """Entries of some heads, of equal count.
+
+    Attributes:
+        heads: KV heads, ascending.
+        index: the same on the device.
+        positions: [heads, length] int64, ascending.
+        carried: [heads, length] by name.
+    """
+
+    heads: tuple[int, ...]
+    index: Tensor
+    segment: Segment
+    positions: Tensor
+    carried: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def length(self) -> int:
+        """Entries of each head."""
+        return self.positions.shape[1]
+
+    def take(self, members: Sequence[int]) -> "Piece":
+        """Only these of the heads, by place."""
+        if list(members) == list(range(len(self.heads))):
+            return self
+        at = torch.tensor(members, device=self.index.device)
+        return Piece(
+            heads=tuple(self.heads[each] for each in members),
+            index=self.index[at],
+            segment=self.segment.take(at),
+            positions=self.positions[at],
+            carried={name: each[at] for name, each in self.carried.items()},
+        )
+
+    def followed_by(self, key: Tensor, value: Tensor, positions: Tensor) -> "Piece":
+        """With new entries of the same heads, [heads, tokens, dim] and [heads, tokens]."""
+        keys, values = self.segment.decoded()
+        zeros = {name: each.new_zeros(positions.shape) for name, each in self.carried.items()}
+        return replace(
+            self,
+            segment=PlainSegment(torch.cat([keys, key], 1), torch.cat([values, value], 1)),
+            positions=torch.cat([self.positions, positions], 1),
+            carried={name: torch.cat([self.carried[name], zeros[name]], 1) for name in zeros},
+        )
+
+    def cut(self, mask: Tensor) -> "list[Piece]":
+        """What is kept, by count; mask is [heads, length] bool."""
+        by_count: dict[int, list[int]] = {}
+        for at, count in enumerate(mask.sum(1).tolist()):
+            by_count.setdefault(count, []).append(at)
+        found = []
+        for count, members in by_count.items():
+            of_count = mask[members] if len(by_count) > 1 else mask
+            places = of_count.nonzero()[:, 1].view(len(members), count)
+            found.append(self.take(members)._at(places))
+        return found
+
+    def _at(self, places: Tensor) -> "Piece":
+        if places.shape[1] == self.length:
+            return self
+        return replace(
+            self,
+            segment=self.segment.keep(places),
+            positions=self.positions.gather(1, places),
+            carried={name: each.gather(1, places) for name, each in self.carried.items()},
+        )
+
+
+def merged(pieces: Sequence[Piece]) -> list[Piece]:
+    """Plain pieces of equal length as one, heads ascending."""
+    by_length: dict[int, list[Piece]] = {}
+    for piece in pieces:
+        by_length.setdefault(piece.length, []).append(piece)
+    found = []
+    for same in by_length.values():
+        if len(same) == 1:
+            found.append(same[0])
+            continue
+        heads = [head for piece in same for head in piece.heads]
+        keys, values = zip(*(piece.segment.decoded() for piece in same), strict=True)
+        joined = Piece(
+            heads=tuple(heads),
+            index=torch.cat([piece.index for piece in same]),
+            segment=PlainSegment(torch.cat(keys), torch.cat(values)),
+            positions=torch.cat([piece.positions for piece in same]),
+            carried={
+                name: torch.cat([piece.carried[name] for piece in same]) for name in same[0].carried
+            },
+        )
+        found.append(joined.take(sorted(range(len(heads)), key=heads.__getitem__)))
+    return found

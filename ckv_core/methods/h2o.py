@@ -1,0 +1,103 @@
+"""H2O: half of the budget for the newest entries, half for those attended to most so far."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ckv_core.lazy_torch import torch
+from ckv_core.methods.base import METHODS, Method
+from ckv_core.methods.parts.accumulated import ACCUMULATED
+from ckv_core.methods.parts.base import Candidates, Kept, Parameters, Scorer, Selector
+from ckv_core.methods.parts.steps import StepPolicy, StepView
+from ckv_core.methods.parts.top_k import order
+from ckv_core.methods.parts.uniform import UNIFORM
+from ckv_core.methods.parts.views import LayerView, Observer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_TOTAL = "attention"
+
+
+class Accumulated(Scorer):
+    """The attention that all of the prompt's queries gave an entry, summed."""
+
+    name = "accumulated"
+    non_negative = True
+
+    def observes(self, parameters: Parameters) -> tuple[Observer, ...]:
+        return (ACCUMULATED,)
+
+    def scores(self, view: LayerView, parameters: Parameters) -> Tensor:
+        return _grouped(view)
+
+
+class HalfRecent(Selector):
+    """The newest entries for half of each head's budget, the rest by the order of the others."""
+
+    name = "half_recent"
+
+    def keep(self, candidates: Candidates, layers: slice, head_budgets: Tensor) -> Kept:
+        return Kept(_half_recent(candidates.first()[layers].long(), head_budgets))
+
+
+class HeavyHitters(StepPolicy):
+    """The same after every step, with the attention of the new queries added up."""
+
+    name = "heavy_hitters"
+    needs_probabilities = True
+
+    def begins_with(self, view: LayerView, parameters: Parameters) -> Mapping[str, Tensor]:
+        return {_TOTAL: _grouped(view)}
+
+    def after_step(self, view: StepView, parameters: Parameters) -> Tensor | None:
+        kv_heads, entries = view.positions.shape
+        if view.probabilities is None:
+            return None
+        total = view.carried[_TOTAL] + view.probabilities.view(kv_heads, -1, entries).mean(1)
+        view.carried[_TOTAL] = total
+        budget = int(parameters["budget"])
+        if entries <= budget:
+            return None
+        budgets = torch.full((kv_heads,), budget, device=total.device)
+        return _half_recent(order(total).long(), budgets)
+
+
+def _grouped(view: LayerView) -> Tensor:
+    """Accumulated attention, mean over the query heads that share a KV head."""
+    seen = view.observed(ACCUMULATED)
+    return seen.view(view.kv_heads, -1, seen.shape[-1]).mean(1)
+
+
+def _half_recent(ranked: Tensor, budgets: Tensor) -> Tensor:
+    """Mark the newest entries for half of each budget, and the first of the others in an order.
+
+    Args:
+        ranked: [..., heads, entries] int64, best first.
+        budgets: [..., heads] int64, each from 0 to entries; of an odd one the newest have less.
+
+    Returns:
+        [..., heads, entries] bool; each head has its budget of True.
+    """
+    budgets = budgets.to(ranked.device)[..., None]
+    entries = ranked.shape[-1]
+    recent = torch.arange(entries, device=ranked.device) >= entries - budgets // 2
+    is_recent = recent.gather(-1, ranked)
+    place = (~is_recent).cumsum(-1)  # among the others, from 1 on
+    chosen = is_recent | (place <= budgets - budgets // 2)
+    return torch.zeros_like(chosen).scatter(-1, ranked, chosen)
+
+
+METHODS.register(
+    Method(
+        name="h2o",
+        label="H2O",
+        summary="At every step keeps the newest half, and what was attended to most so far.",
+        source="Zhang et al. 2023, arXiv:2306.14048",
+        scorer=Accumulated(),
+        budget_rule=UNIFORM,
+        selector=HalfRecent(),
+        policy=HeavyHitters(),
+    )
+)

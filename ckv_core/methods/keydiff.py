@@ -1,0 +1,41 @@
+"""KeyDiff: entries whose keys differ most from the head's mean key; it needs no query."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ckv_core.lazy_torch import torch
+from ckv_core.methods.base import METHODS, Method
+from ckv_core.methods.parts.base import Parameters, Scorer
+from ckv_core.methods.parts.uniform import UNIFORM
+from ckv_core.methods.parts.views import LayerView, PromptShape
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class KeyDifference(Scorer):
+    """Minus the cosine of a key, after RoPE, to the mean of all keys at unit length."""
+
+    name = "key_difference"
+    query_aware = False
+
+    def scores(self, view: LayerView, parameters: Parameters) -> Tensor:
+        keys = view.keys.float()
+        anchor = torch.nn.functional.normalize(keys, dim=-1).mean(1, keepdim=True)
+        return -torch.nn.functional.cosine_similarity(keys, anchor, dim=-1)
+
+    def work_bytes(self, shape: PromptShape, parameters: Parameters) -> int:
+        return 4 * 4 * shape.kv_heads * shape.head_dim * shape.prompt_len
+
+
+METHODS.register(
+    Method(
+        name="keydiff",
+        label="KeyDiff",
+        summary="Keeps the keys that differ most from a head's mean key; looks at no query.",
+        source="Park et al. 2025, arXiv:2504.15364",
+        scorer=KeyDifference(),
+        budget_rule=UNIFORM,
+    )
+)

@@ -1,0 +1,41 @@
+"""Knorm: entries with small keys; it needs no query.
+
+The authors leave the first layers whole and evict again at each step; kvpress and this do neither.
+On models that normalise keys (Qwen3, Gemma3) the norms hardly differ.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ckv_core.lazy_torch import torch
+from ckv_core.methods.base import METHODS, Method
+from ckv_core.methods.parts.base import Parameters, Scorer
+from ckv_core.methods.parts.uniform import UNIFORM
+from ckv_core.methods.parts.views import LayerView
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class KeyNorm(Scorer):
+    """Minus the L2 norm of the key, in float32: bfloat16 would tie most of them."""
+
+    name = "key_norm"
+    query_aware = False
+
+    def scores(self, view: LayerView, parameters: Parameters) -> Tensor:
+        norms: Tensor = torch.linalg.vector_norm(view.keys, dim=-1, dtype=torch.float32)
+        return -norms
+
+
+METHODS.register(
+    Method(
+        name="knorm",
+        label="Knorm",
+        summary="Keeps the keys of smallest L2 norm; looks at no query.",
+        source="Devoto et al. 2024, arXiv:2406.11430",
+        scorer=KeyNorm(),
+        budget_rule=UNIFORM,
+    )
+)

@@ -1,0 +1,48 @@
+"""Observed attention: the mean attention that an entry got from the queries that can see it.
+
+H2O's evidence divided by the number of those queries, as kvpress has it, with no recent half: the
+newest entries have few queries, their own among them, and so rank high.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ckv_core.lazy_torch import torch
+from ckv_core.methods.base import METHODS, Method
+from ckv_core.methods.parts.accumulated import ACCUMULATED
+from ckv_core.methods.parts.base import Parameters, Scorer
+from ckv_core.methods.parts.uniform import UNIFORM
+from ckv_core.methods.parts.views import LayerView, Observer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class MeanAttention(Scorer):
+    """Accumulated attention over the count of queries from the entry's own on."""
+
+    name = "mean_attention"
+    non_negative = True
+
+    def observes(self, parameters: Parameters) -> tuple[Observer, ...]:
+        return (ACCUMULATED,)
+
+    def scores(self, view: LayerView, parameters: Parameters) -> Tensor:
+        return self.group(self.evidence(view, parameters), view.kv_heads, parameters)
+
+    def evidence(self, view: LayerView, parameters: Parameters) -> Tensor:
+        seen = view.observed(ACCUMULATED)
+        return seen / torch.arange(seen.shape[-1], 0, -1, device=seen.device)
+
+
+METHODS.register(
+    Method(
+        name="observed_attention",
+        label="Observed attention",
+        summary="Keeps what all queries that could see an entry attended to most, on average.",
+        source="after Zhang et al. 2023, arXiv:2306.14048",
+        scorer=MeanAttention(),
+        budget_rule=UNIFORM,
+    )
+)

@@ -1,0 +1,66 @@
+"""AdaKV: heads of a layer share its budget by how many top entries each one has."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from ckv_core.knobs import Knob, number
+from ckv_core.lazy_torch import torch
+from ckv_core.methods.parts.base import BudgetRule, Candidates, Parameters
+from ckv_core.methods.parts.shares import integer_shares
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SAFEGUARD = Knob(
+    name="safeguard",
+    help="AdaKV: share of each head's budget that stays uniform.",
+    default=0.2,
+    parse=number("safeguard", 0.0, 1.0),
+)
+
+
+class Adaptive(BudgetRule):
+    """The heads of a layer compete for its budget (arXiv:2407.11550)."""
+
+    name = "adaptive"
+    knobs = (SAFEGUARD,)
+    compares_heads = True
+    looks_at = "layer"
+
+    def head_budgets(self, candidates: Candidates, spare: int, parameters: Parameters) -> Tensor:
+        safeguard = float(parameters["safeguard"])
+        return adaptive_budgets(candidates.joint(), candidates.kv_heads, spare, safeguard)
+
+
+ADAPTIVE = Adaptive()
+
+
+def adaptive_budgets(order: Tensor, kv_heads: int, spare: int, safeguard: float) -> Tensor:
+    """Head budgets beyond the protected entries (arXiv:2407.11550, Algorithm 1).
+
+    c_h of a layer's top kv_heads * spare scores lie in head h; the head gets
+    c_h * (1 - safeguard) + safeguard * spare, rounded by largest remainder.
+
+    Args:
+        order: [layers, kv_heads * evictable] int32, the entries of all heads of a layer, one head
+            after the other, by falling pooled window attention.
+        kv_heads: KV heads per layer.
+        spare: mean entries per head.
+        safeguard: share that stays uniform, 0 to 1.
+
+    Returns:
+        [layers, kv_heads] int64 on the CPU, each layer summing to kv_heads * spare.
+    """
+    total, evictable = kv_heads * spare, order.shape[-1] // kv_heads
+    heads = order[:, :total] // max(evictable, 1)
+    counts = torch.stack([(heads == head).sum(-1) for head in range(kv_heads)], dim=-1)
+    uniform = Fraction(str(safeguard))
+    budgets = [
+        integer_shares(
+            [count * (1 - uniform) + uniform * spare for count in layer], total, evictable
+        )
+        for layer in counts.tolist()
+    ]
+    return torch.tensor(budgets, dtype=torch.int64)

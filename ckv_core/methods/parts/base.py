@@ -1,0 +1,243 @@
+"""What a part is: its declaration and its code in one class, in one file. No torch is imported.
+
+A method composes a scorer (what an entry is worth), a budget rule (how many entries each head
+keeps), a selector (which ones) and, where it also evicts while generating, a policy; a store says
+how what is kept is held.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
+
+from ckv_core.knobs import Knob, KnobValue, integer
+from ckv_core.methods.parts.views import LayerView, Observer, PromptShape
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Parameters = Mapping[str, KnobValue]
+
+SINKS = Knob(
+    name="sinks",
+    help="First tokens of the prompt that are always kept.",
+    default=0,
+    parse=integer("sinks", 0, 4096),
+)
+
+
+class Part(ABC):
+    """One of the things that a method is composed of; stateless, one object serves all runs.
+
+    Attributes:
+        name: the word for it in cache keys and lists.
+        knobs: SPEC keys that it reads, with defaults, ranges and a sentence each.
+    """
+
+    name: ClassVar[str]
+    knobs: ClassVar[tuple[Knob, ...]] = ()
+
+    def protects(self, parameters: Parameters) -> dict[str, slice]:
+        """Positions of the prompt that are never evicted, by what the reader calls them."""
+        return {}
+
+    def check(self, parameters: Parameters) -> str:
+        """A sentence on values that do not go together; empty if all do."""
+        return ""
+
+    def observes(self, parameters: Parameters) -> tuple[Observer, ...]:
+        """What must be gathered while the prompt is read."""
+        return ()
+
+    def work_bytes(self, shape: PromptShape, parameters: Parameters) -> int:
+        """Upper bound of what it needs while it works, beyond some numbers per entry of a layer."""
+        return 0
+
+
+class Scorer(Part):
+    """What an entry is worth.
+
+    Attributes:
+        non_negative: whether its scores are weights to which CriticalKV's product with the value
+            norm can be applied; of a negative score a larger norm would make less.
+        by_position: whether it looks at positions alone, so that all heads share one order.
+        needs_window: whether it asks for the observation window's attention.
+        needs_norms: whether it asks for value norms.
+        query_aware: whether it looks at the queries of the prompt's end, with them at a question
+            that stands there; what else a method knows of the prompt is no different.
+    """
+
+    query_aware: ClassVar[bool] = True
+    non_negative: ClassVar[bool] = False
+    by_position: ClassVar[bool] = False
+    needs_window: ClassVar[bool] = False
+    needs_norms: ClassVar[bool] = False
+
+    def queries(self, parameters: Parameters) -> int:
+        """Last queries of the prompt that it asks for."""
+        return 0
+
+    @abstractmethod
+    def scores(self, view: LayerView, parameters: Parameters) -> Tensor:
+        """What ranks entries and divides budgets: higher is kept first.
+
+        Returns:
+            [kv_heads, entries] float32; columns after the last that may be evicted may be missing.
+        """
+
+    def evidence(self, view: LayerView, parameters: Parameters) -> Tensor:
+        """The same per query head and before any smoothing, [query_heads, entries] float32."""
+        group_size = view.query_heads // view.kv_heads
+        return self.scores(view, parameters).repeat_interleave(group_size, dim=0)
+
+    def smooth(self, evidence: Tensor, parameters: Parameters) -> Tensor:
+        """Smooth along the prompt; shapes as they are."""
+        return evidence
+
+    def group(self, evidence: Tensor, kv_heads: int, parameters: Parameters) -> Tensor:
+        """Combine the query heads that share a KV head, [kv_heads, entries]."""
+        return evidence.view(kv_heads, -1, evidence.shape[-1]).mean(1)
+
+
+class Candidates(Protocol):
+    """The entries of one prompt that one variant may evict, ordered by score.
+
+    Attributes:
+        scorer: of the variant.
+        parameters: of the variant, by SPEC key.
+        layers: evictable layers.
+        kv_heads: KV heads of each.
+        entries: of each head that may be evicted.
+        columns: their positions, in order.
+        spare: of them, what a head keeps on average.
+    """
+
+    scorer: Scorer
+    parameters: Parameters
+    layers: int
+    kv_heads: int
+    entries: int
+    columns: slice | Tensor
+    spare: int
+
+    def scores(self, place: int) -> Tensor:
+        """The scorer's scores in one layer, [kv_heads, entries] float32."""
+        ...
+
+    def first(self) -> Tensor:
+        """By the scorer's scores, [layers, kv_heads, entries] int32."""
+        ...
+
+    def joint(self) -> Tensor:
+        """The same, the heads of a layer together: [layers, kv_heads * entries] int32.
+
+        One head's entries lie after the other's.
+        """
+        ...
+
+    def by(self, key: tuple[KnobValue, ...], score: Callable[[LayerView], Tensor]) -> Tensor:
+        """By another score of all entries, [layers, kv_heads, entries] int32; kept under `key`."""
+        ...
+
+    def view(self, place: int) -> LayerView:
+        """The evictable layer in that place."""
+        ...
+
+
+class BudgetRule(Part):
+    """How many entries each head keeps.
+
+    Attributes:
+        compares_heads: whether it asks for the joint order of a layer's heads.
+        looks_at: what must be known before one layer's budgets are: nothing of the prompt, this
+            layer, or all layers.
+    """
+
+    compares_heads: ClassVar[bool] = False
+    looks_at: ClassVar[Literal["nothing", "layer", "all layers"]] = "nothing"
+
+    @abstractmethod
+    def head_budgets(self, candidates: Candidates, spare: int, parameters: Parameters) -> Tensor:
+        """Entries beyond those that are always kept.
+
+        Args:
+            candidates: what may be kept.
+            spare: mean entries per head.
+            parameters: by SPEC key.
+
+        Returns:
+            [layers, kv_heads] int64 on the CPU, summing to layers * kv_heads * spare.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a selector keeps of some layers.
+
+    Attributes:
+        mask: [layers, kv_heads, entries] bool, of the candidates; a head has its budget of True.
+        arrays: what it chose besides, [layers, kv_heads] by its name in `quantities.QUANTITIES`.
+    """
+
+    mask: Tensor
+    arrays: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+class Selector(Part):
+    """Which entries a head keeps.
+
+    Attributes:
+        label: what a reader sees after the method's name; empty for none.
+        offers: endings of a SPEC under which a list of variants offers it.
+        needs_norms: whether it asks for value norms.
+        needs_full_window: whether it asks for the window's attention to itself too.
+        one_layer: whether it chooses in one layer at a time; else in as many as fit.
+        tries: kept sets that it compares at a time.
+    """
+
+    label: ClassVar[str] = ""
+    offers: ClassVar[tuple[str, ...]] = ("",)
+    needs_norms: ClassVar[bool] = False
+    needs_full_window: ClassVar[bool] = False
+    one_layer: ClassVar[bool] = False
+    tries: ClassVar[int] = 1
+
+    def unfit(self, scorer: Scorer) -> str:
+        """Why it cannot follow this scorer, to come after the method's name; empty if it can."""
+        return ""
+
+    def label_of(self, parameters: Mapping[str, object]) -> str:
+        """The label with what readers must be told of its parameters."""
+        return self.label
+
+    def orders(self, parameters: Parameters) -> tuple[tuple[KnobValue, ...], ...]:
+        """Keys of the orders that it asks for beside the first."""
+        return ()
+
+    @abstractmethod
+    def keep(self, candidates: Candidates, layers: slice, head_budgets: Tensor) -> Kept:
+        """Choose in some layers.
+
+        Args:
+            candidates: what may be kept.
+            layers: places of the evictable layers to choose in.
+            head_budgets: [layers, kv_heads] int64, of those layers, each from 0 to entries.
+        """
+
+    def stage_one(
+        self, candidates: Candidates, place: int, head_budgets: Tensor, arrays: Mapping[str, Tensor]
+    ) -> Tensor | None:
+        """What its first stage alone keeps in one layer, [kv_heads, entries] bool.
+
+        Args:
+            candidates: as for `keep`.
+            place: of the evictable layer.
+            head_budgets: [kv_heads] int64, of that layer.
+            arrays: of `Kept`, all layers.
+
+        Returns:
+            None of a selector of one stage.
+        """
+        return None

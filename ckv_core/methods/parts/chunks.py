@@ -1,0 +1,62 @@
+"""Whole chunks of consecutive entries, by the mean of their scores (arXiv:2502.00299)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ckv_core.knobs import Choice, Knob, KnobValue, integer
+from ckv_core.lazy_torch import torch
+from ckv_core.methods.parts.base import Candidates, Kept, Parameters, Selector
+from ckv_core.methods.parts.top_k import keep_first
+from ckv_core.methods.parts.views import PromptShape
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+CHUNK = Knob(
+    name="chunk",
+    help="ChunkKV: tokens of a chunk.",
+    default=10,
+    kvpress=20,
+    parse=integer("chunk", 1, 4096),
+)
+CHUNKS_OF = Knob(
+    name="chunks_of",
+    help="ChunkKV: each KV head keeps chunks of its own, or all heads of a layer the same.",
+    default="head",
+    kvpress="layer",
+    parse=Choice("chunks_of", "head", "layer"),
+)
+
+
+class Chunks(Selector):
+    """Chunks by falling mean score; the last one of a head is cut where its budget ends."""
+
+    name = "chunks"
+    knobs = (CHUNK, CHUNKS_OF)
+
+    def orders(self, parameters: Parameters) -> tuple[tuple[KnobValue, ...], ...]:
+        return (("chunks", *(parameters[knob.name] for knob in self.knobs)),)
+
+    def keep(self, candidates: Candidates, layers: slice, head_budgets: Tensor) -> Kept:
+        scorer, parameters = candidates.scorer, candidates.parameters
+        (key,) = self.orders(parameters)
+        size, whole_layer = int(parameters["chunk"]), parameters["chunks_of"] == "layer"
+        order = candidates.by(
+            key, lambda view: chunk_means(scorer.scores(view, parameters), size, whole_layer)
+        )
+        return Kept(keep_first(order[layers], head_budgets))
+
+    def work_bytes(self, shape: PromptShape, parameters: Parameters) -> int:
+        return 12 * shape.kv_heads * shape.prompt_len
+
+
+CHUNKS = Chunks()
+
+
+def chunk_means(scores: Tensor, size: int, whole_layer: bool) -> Tensor:
+    """Each entry's chunk's mean score, shapes as they are; chunks are counted from position 0."""
+    if whole_layer:
+        scores = scores.mean(0, keepdim=True).expand_as(scores)
+    chunks = torch.split(scores, size, dim=-1)
+    return torch.cat([each.mean(-1, keepdim=True).expand_as(each) for each in chunks], dim=-1)

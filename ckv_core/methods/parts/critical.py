@@ -1,0 +1,176 @@
+"""Perturbation-constrained selection: Algorithm 1 of CriticalKV (arXiv:2502.03805).
+
+Symbols of the paper: A attention_score, ||V W_O||_1 value norm, b head_budgets,
+alpha first_stage_ratio. As its Algorithm 2 prints it, stage 1 ranks by the pooled score and
+stage 2 by the raw attention times the norm; which is which is decided by the scores given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, ClassVar
+
+from ckv_core.errors import ConfigError
+from ckv_core.knobs import Choice, Knob, KnobValue, number
+from ckv_core.methods.parts.base import Candidates, Kept, Parameters, Scorer, Selector
+from ckv_core.methods.parts.top_k import keep_first
+from ckv_core.methods.parts.views import LayerView
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# Two readings of one paper, by the knob stage2; answers differ between them.
+READINGS: dict[str, str] = {"raw": "as printed", "pooled": "as the authors' code"}
+
+ALPHA = Knob(
+    name="alpha",
+    help="CriticalKV: share of each head's budget that stage 1 gives to attention alone; "
+    "+critical_auto finds it per KV head.",
+    default=0.25,
+    kvpress=0.5,
+    parse=number("alpha", 0.0, 1.0, decimals=6),
+)
+STAGE_2 = Knob(
+    name="stage2",
+    help="CriticalKV stage 2 uses the raw window attention (paper) or the smoothed score "
+    "(kvpress).",
+    default="raw",
+    kvpress="pooled",
+    parse=Choice("stage2", *READINGS),
+)
+NORM = Knob(
+    name="norm",
+    help="CriticalKV stage 2 multiplies by the value norm; off is a control without it.",
+    default="on",
+    parse=Choice("norm", "on", "off"),
+)
+PRODUCT = Knob(
+    name="product",
+    help="Attention times value norm per query head, then combined (head); or the product "
+    "of the two group values (group, kvpress).",
+    default="head",
+    kvpress="group",
+    parse=Choice("product", "head", "group"),
+)
+EPSILON = Knob(
+    name="epsilon",
+    help="Added to the attention before the product in stage 2 (kvpress: 1e-4).",
+    default=0.0,
+    kvpress=1e-4,
+    parse=number("epsilon", 0.0, 1.0),
+)
+_RANKING = (STAGE_2, NORM, PRODUCT, EPSILON)  # alpha moves the border of the stages, not an order
+
+
+class TwoStages(Selector):
+    """What both forms of CriticalKV share: the scores of stage 2."""
+
+    label = "CriticalKV"
+    knobs: ClassVar[tuple[Knob, ...]] = _RANKING
+    needs_norms = True
+
+    def unfit(self, scorer: Scorer) -> str:
+        return "" if scorer.non_negative else "has no attention score"
+
+    def orders(self, parameters: Parameters) -> tuple[tuple[KnobValue, ...], ...]:
+        return (("second", *(parameters[knob.name] for knob in _RANKING)),)
+
+    def ranking(self, candidates: Candidates, layers: slice) -> Ranking:
+        """Both orders of some layers."""
+        scorer, parameters = candidates.scorer, candidates.parameters
+        (key,) = self.orders(parameters)
+        second = candidates.by(key, lambda view: second_score(scorer, view, parameters))
+        return Ranking(candidates.first()[layers], second[layers])
+
+
+class Critical(TwoStages):
+    """One alpha for all heads."""
+
+    name = "critical"
+    knobs = (ALPHA, *_RANKING)
+    offers = tuple(f"stage2={reading}" for reading in READINGS)
+
+    def label_of(self, parameters: Mapping[str, object]) -> str:
+        reading = READINGS.get(str(parameters.get("stage2")))
+        return f"{self.label}, {reading}" if reading else self.label
+
+    def keep(self, candidates: Candidates, layers: slice, head_budgets: Tensor) -> Kept:
+        quotas = first_stage(head_budgets, float(candidates.parameters["alpha"]))
+        return Kept(self.ranking(candidates, layers).keep(head_budgets, quotas))
+
+    def stage_one(
+        self, candidates: Candidates, place: int, head_budgets: Tensor, arrays: Mapping[str, Tensor]
+    ) -> Tensor:
+        quotas = first_stage(head_budgets, float(candidates.parameters["alpha"]))
+        return keep_first(candidates.first()[place], quotas)
+
+
+CRITICAL = Critical()
+
+
+def second_score(scorer: Scorer, view: LayerView, parameters: Parameters) -> Tensor:
+    """Attention times value norm of one layer, [kv_heads, entries] float32."""
+    evidence = scorer.evidence(view, parameters)
+    if parameters["stage2"] == "pooled":
+        evidence = scorer.smooth(evidence, parameters)
+    source = evidence + float(parameters["epsilon"])
+    if parameters["norm"] == "off":
+        return scorer.group(source, view.kv_heads, parameters)
+    norms = view.value_norms()[:, : source.shape[-1]]
+    if parameters["product"] == "head":
+        return scorer.group(source * norms, view.kv_heads, parameters)
+    mean_norms = norms.view(view.kv_heads, -1, norms.shape[-1]).mean(1)
+    return scorer.group(source, view.kv_heads, parameters) * mean_norms
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Entries sorted by both scores, once for every budget and alpha.
+
+    Attributes:
+        first: [..., kv_heads, evictable] int32, entries by falling attention score.
+        second: the same by falling stage-2 score.
+    """
+
+    first: Tensor
+    second: Tensor
+
+    def keep(self, head_budgets: Tensor, quotas: Tensor) -> Tensor:
+        """Give each head's quota to A, the rest of its budget to A * ||V W_O||_1.
+
+        Args:
+            head_budgets: [..., kv_heads] int64, entries, each from 0 to evictable.
+            quotas: [..., kv_heads] int64, entries of stage 1, each from 0 to the head's budget.
+
+        Returns:
+            keep_mask [..., kv_heads, evictable] bool; a head has its budget of True.
+        """
+        kept = keep_first(self.first, quotas)
+        # Stage 2 stays within the first `budget` entries of its order: stage 1 took no more
+        # than the quota of them, so the rest of the budget is left among them.
+        best = self.second[..., : int(head_budgets.max())].long()
+        taken = kept.gather(-1, best)
+        place = (~taken).cumsum(-1)
+        spare = (head_budgets - quotas)[..., None].to(place.device)
+        return kept.scatter_(-1, best, taken | (place <= spare))
+
+
+def first_stage(head_budgets: Tensor, first_stage_ratio: float) -> Tensor:
+    """Floor of alpha * b per head, exact for the decimal alpha that the user wrote.
+
+    Args:
+        head_budgets: [..., kv_heads] int64, up to 2**43 each.
+        first_stage_ratio: alpha, 0 to 1, of at most 6 decimals: more would not fit into int64.
+
+    Returns:
+        [..., kv_heads] int64.
+
+    Raises:
+        ConfigError: alpha has more decimals.
+    """
+    alpha = Fraction(str(first_stage_ratio))
+    if alpha.denominator > 10**6:
+        raise ConfigError(f"alpha takes at most 6 decimals, got {first_stage_ratio!r}.")
+    return head_budgets * alpha.numerator // alpha.denominator

@@ -1,0 +1,106 @@
+"""DefensiveKV's first stage: a head keeps the entries that hold most of the window's attention.
+
+Mended against the authors' code: the window's own share is what its columns hold, masses are
+absolute, sums run in float64, and counts lie between 0 and the mean budget. Taken entries are
+marked, where the code gives them the layer's largest score and so ties them with the best.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ckv_core.knobs import Knob, KnobValue, number
+from ckv_core.lazy_torch import torch
+from ckv_core.methods.parts.base import Candidates, Kept, Parameters, Scorer, Selector
+from ckv_core.methods.parts.critical import Ranking
+from ckv_core.methods.parts.top_k import keep_first
+from ckv_core.methods.parts.top_scores import TopScores
+from ckv_core.methods.parts.views import LayerView, PromptShape
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+MASS = Knob(
+    name="mass",
+    help="DefensiveKV: share of the window's attention whose entries a head keeps in any case.",
+    default=0.9,
+    parse=number("mass", 0.0, 1.0),
+)
+_ORDER = ("mass",)
+
+
+class Mass(Selector):
+    """First the largest attention up to a share of it all, then by the scorer's scores."""
+
+    name = "mass"
+    knobs = (MASS,)
+
+    def unfit(self, scorer: Scorer) -> str:
+        return "" if scorer.needs_window else "has no observation window"
+
+    def orders(self, parameters: Parameters) -> tuple[tuple[KnobValue, ...], ...]:
+        return (_ORDER,)
+
+    def keep(self, candidates: Candidates, layers: slice, head_budgets: Tensor) -> Kept:
+        places = range(layers.start, layers.stop)
+        counts = torch.stack([first_counts(candidates, place) for place in places])
+        ranking = Ranking(by_attention(candidates)[layers], candidates.first()[layers])
+        return Kept(ranking.keep(head_budgets, torch.minimum(counts, head_budgets)))
+
+    def stage_one(
+        self, candidates: Candidates, place: int, head_budgets: Tensor, arrays: Mapping[str, Tensor]
+    ) -> Tensor:
+        return first_mask(candidates, place)
+
+    def work_bytes(self, shape: PromptShape, parameters: Parameters) -> int:
+        return 24 * shape.kv_heads * shape.prompt_len
+
+
+MASS_SELECTOR = Mass()
+
+
+class MassThenScores(TopScores):
+    """What the first stage keeps is granted, for the rest the heads of a layer compete."""
+
+    name = "mass_then_scores"
+
+    def taken(self, candidates: Candidates, place: int) -> Tensor:
+        return first_mask(candidates, place)
+
+
+class MassThenScoresOfAll(MassThenScores):
+    """The same of all layers together."""
+
+    name = "mass_then_scores_of_all"
+    looks_at = "all layers"
+
+
+def first_mask(candidates: Candidates, place: int) -> Tensor:
+    """What the first stage keeps in one layer, [kv_heads, entries] bool."""
+    return keep_first(by_attention(candidates)[place], first_counts(candidates, place))
+
+
+def by_attention(candidates: Candidates) -> Tensor:
+    """Entries by falling window attention, [layers, kv_heads, entries] int32."""
+    parameters = candidates.parameters
+    return candidates.by(_ORDER, lambda view: _attention(view, candidates.scorer, parameters))
+
+
+def first_counts(candidates: Candidates, place: int) -> Tensor:
+    """Entries of the first stage in one layer, [kv_heads] int64 on the CPU.
+
+    As many as stay, with all that is protected, below the share: the next one would reach it.
+    """
+    view, parameters = candidates.view(place), candidates.parameters
+    mass = _attention(view, candidates.scorer, parameters)[:, candidates.columns].double()
+    falling = mass.gather(-1, by_attention(candidates)[place].long())
+    held = 1 - mass.sum(-1, keepdim=True) + falling.cumsum(-1)
+    counts = (held < float(parameters["mass"])).sum(-1)
+    return counts.clamp(max=candidates.spare).cpu()
+
+
+def _attention(view: LayerView, scorer: Scorer, parameters: Parameters) -> Tensor:
+    """Mean over window and query group, not smoothed, [kv_heads, entries - window]."""
+    attention = view.window_attention(scorer.queries(parameters))
+    return attention.view(view.kv_heads, -1, attention.shape[-1]).mean(1)

@@ -1,0 +1,78 @@
+"""What a policy is: it evicts while a row generates. No torch is imported."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+from ckv_core.methods.parts.base import Parameters, Part, Scorer
+from ckv_core.methods.parts.views import LayerView
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(slots=True)
+class StepView:
+    """One row's entries in one layer after a decoding step, for a policy to choose from.
+
+    Heads that hold fewer entries than the longest are padded at the end: position -1.
+
+    Attributes:
+        step: generated tokens that have been fed, 1 for the first.
+        layer: index of the decoder layer.
+        prompt_len: positions below it are of the prompt.
+        positions: [kv_heads, entries] int64, prompt and generated ones, oldest first.
+        probabilities: [query_heads, entries] float32, the newest query's attention over them, its
+            own entry included; rows sum to 1, padding has 0. None where the policy does not ask.
+        first_generated: position of the first generated token; before it lie prompt and question.
+        choose: what the variant's own scorer and selector keep of the generated entries, so many in
+            each head: [kv_heads, entries] bool, with all earlier entries; the policy's `queries`
+            are the window.
+        carried: what the policy wrote about each entry, [kv_heads, entries] by name; it is kept in
+            step with the entries: evicted with them, 0 for a new one.
+    """
+
+    step: int
+    layer: int
+    prompt_len: int
+    positions: Tensor
+    probabilities: Tensor | None
+    first_generated: int
+    choose: Callable[[int], Tensor]
+    carried: dict[str, Tensor] = field(default_factory=dict)
+
+
+class StepPolicy(Part):
+    """When and what a row evicts while it generates.
+
+    Attributes:
+        needs_probabilities: whether `StepView.probabilities` must be there.
+    """
+
+    needs_probabilities: ClassVar[bool] = False
+
+    def unfit(self, scorer: Scorer) -> str:
+        """Why it cannot follow this scorer, to come after the method's name; empty if it can."""
+        return ""
+
+    def queries(self, parameters: Parameters) -> int:
+        """How many of the newest queries it needs."""
+        return 0
+
+    def acts(self, step: int, parameters: Parameters) -> bool:
+        """Whether it looks at anything after this step."""
+        return True
+
+    def begins_with(self, view: LayerView, parameters: Parameters) -> Mapping[str, Tensor]:
+        """What is carried of the prompt's entries at first, [kv_heads, entries] by name."""
+        return {}
+
+    @abstractmethod
+    def after_step(self, view: StepView, parameters: Parameters) -> Tensor | None:
+        """What to go on with, [kv_heads, entries] bool; None keeps everything.
+
+        What it says of padding is passed over. `budget` of the parameters is in tokens.
+        """

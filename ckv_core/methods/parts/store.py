@@ -1,0 +1,63 @@
+"""What a store is: how kept entries are held. No torch is imported."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ClassVar
+
+from ckv_core.methods.parts.base import Parameters, Part
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Segment(ABC):
+    """Entries of several heads of equal count, held in some form; never changed, only replaced."""
+
+    @property
+    @abstractmethod
+    def heads(self) -> int:
+        """KV heads, of any rows."""
+
+    @property
+    @abstractmethod
+    def length(self) -> int:
+        """Entries of each head."""
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """Bytes really held: scales and remainders included."""
+
+    @abstractmethod
+    def decoded(self) -> tuple[Tensor, Tensor]:
+        """Keys and values [heads, length, dim] in the model's own type."""
+
+    @abstractmethod
+    def take(self, heads: Tensor) -> Segment:
+        """Only these heads, in this order; [heads] int64."""
+
+    @abstractmethod
+    def keep(self, places: Tensor) -> Segment:
+        """Only these entries of each head, [heads, kept] int64, and no memory of the others."""
+
+    def attend(self, queries: Tensor, scaling: float) -> tuple[Tensor, Tensor]:
+        """Attention of queries [heads, queries, head_dim]: see `engine.partial.partial`."""
+        from ckv_core.engine.partial import partial  # noqa: PLC0415 - it loads torch
+
+        return partial(queries, *self.decoded(), scaling)
+
+
+class Store(Part):
+    """How the kept entries of the prompt are held; what is generated stays in full precision.
+
+    Attributes:
+        is_plain: entries are held as they come, so that rows that keep all of them can share
+            the prefill's own tensors.
+    """
+
+    is_plain: ClassVar[bool] = False
+
+    @abstractmethod
+    def encode(self, keys: Tensor, values: Tensor, parameters: Parameters) -> Segment:
+        """Hold keys and values [heads, length, dim]; the tensors given may be kept as they are."""

@@ -1,0 +1,51 @@
+"""Order of a row by its score: a method keeps the first entries of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ckv_core.lazy_torch import torch
+from ckv_core.methods.parts.base import Candidates, Kept, Selector
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class TopK(Selector):
+    """Each head keeps the first entries of its order."""
+
+    name = "top_k"
+
+    def keep(self, candidates: Candidates, layers: slice, head_budgets: Tensor) -> Kept:
+        return Kept(keep_first(candidates.first()[layers], head_budgets))
+
+
+TOP_K = TopK()
+
+
+def order(score: Tensor) -> Tensor:
+    """Entries of each row by falling score; equal scores go to the earlier token.
+
+    Args:
+        score: [..., entries].
+
+    Returns:
+        [..., entries] int32.
+    """
+    return score.argsort(dim=-1, descending=True, stable=True).int()
+
+
+def keep_first(order: Tensor, head_budgets: Tensor) -> Tensor:
+    """Mark the first entries of each row's order.
+
+    Args:
+        order: [..., kv_heads, evictable] int32.
+        head_budgets: [..., kv_heads] int64, entries, each from 0 to evictable.
+
+    Returns:
+        keep_mask [..., kv_heads, evictable] bool; each row has its budget of True.
+    """
+    first = order[..., : int(head_budgets.max())].long()
+    places = torch.arange(first.shape[-1], device=order.device)
+    chosen = places < head_budgets[..., None].to(order.device)
+    return order.new_zeros(order.shape, dtype=torch.bool).scatter_(-1, first, chosen)

@@ -1,0 +1,23 @@
+"""Every head of every layer gets the same number of entries."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ckv_core.lazy_torch import torch
+from ckv_core.methods.parts.base import BudgetRule, Candidates, Parameters
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Uniform(BudgetRule):
+    """The mean budget for everyone."""
+
+    name = "uniform"
+
+    def head_budgets(self, candidates: Candidates, spare: int, parameters: Parameters) -> Tensor:
+        return torch.full((candidates.layers, candidates.kv_heads), spare, dtype=torch.int64)
+
+
+UNIFORM = Uniform()

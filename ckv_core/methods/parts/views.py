@@ -1,0 +1,156 @@
+"""What parts see of a prompt: its shape, its chunks while it is read, its layers afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class PromptShape:
+    """What the memory of a part depends on.
+
+    Attributes:
+        layers: evictable layers.
+        query_heads, kv_heads: of each.
+        head_dim: numbers of one key.
+        prompt_len: compressed tokens.
+    """
+
+    layers: int
+    query_heads: int
+    kv_heads: int
+    head_dim: int
+    prompt_len: int
+
+
+class Observer(Protocol):
+    """A statistic that is gathered while the prompt is read; equal keys share it."""
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for observers that gather the same."""
+        ...
+
+    def begin(self, query_heads: int, kv_heads: int, prompt_len: int, like: Tensor) -> Tensor:
+        """The statistic of one layer before anything is seen, on `like`'s device."""
+        ...
+
+    def see(self, statistic: Tensor, chunk: Chunk) -> None:
+        """Take in one chunk of one layer; writes into `statistic`."""
+        ...
+
+    def nbytes(self, shape: PromptShape) -> int:
+        """Bytes of one layer's statistic."""
+        ...
+
+    def work_bytes(self, shape: PromptShape, chunk: int) -> int:
+        """Upper bound of what taking in `chunk` tokens needs for a moment."""
+        ...
+
+
+class Rotary(Protocol):
+    """How a layer's own RoPE turns queries and keys."""
+
+    def turn(self, states: Tensor, start: int) -> Tensor:
+        """[heads, tokens, head_dim] float32 at positions from `start` on, as the model does."""
+        ...
+
+    def undo(self, states: Tensor, start: int) -> Tensor:
+        """What `turn` made these of."""
+        ...
+
+    def mean_turn(self, states: Tensor, start: int, tokens: int) -> Tensor:
+        """The mean of each state turned to every one of these positions; shapes as they are."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """What one layer sees of some consecutive prompt tokens.
+
+    Attributes:
+        start: position of the first of them.
+        queries: [query_heads, tokens, head_dim], after RoPE.
+        keys: [kv_heads, entries, head_dim], of all positions so far, the chunk's own included.
+        values: [kv_heads, entries, value_dim].
+        scaling: factor of the logits.
+        rotary: makes the layer's RoPE.
+    """
+
+    start: int
+    queries: Tensor
+    keys: Tensor
+    values: Tensor
+    scaling: float
+    rotary: Callable[[], Rotary]
+
+
+class LayerView(Protocol):
+    """One evictable layer of a processed prompt, as scorers and selectors see it."""
+
+    @property
+    def layer(self) -> int:
+        """Index of the decoder layer."""
+        ...
+
+    @property
+    def keys(self) -> Tensor:
+        """[kv_heads, entries, head_dim], after RoPE."""
+        ...
+
+    @property
+    def values(self) -> Tensor:
+        """[kv_heads, entries, value_dim]."""
+        ...
+
+    @property
+    def kv_heads(self) -> int:
+        """KV heads."""
+        ...
+
+    @property
+    def query_heads(self) -> int:
+        """Query heads; head h reads KV head h // (query_heads / kv_heads)."""
+        ...
+
+    def window_attention(self, window: int) -> Tensor:
+        """Mean attention of the last `window` queries, [query_heads, entries - window]."""
+        ...
+
+    def full_window_attention(self, window: int) -> Tensor:
+        """As `window_attention`, the window's own columns too, [query_heads, entries]."""
+        ...
+
+    def window_rows(self, window: int) -> Iterator[Tensor]:
+        """The attention of each of the last `window` queries, of one query head after the other.
+
+        Yields:
+            [window, entries] float32; rows sum to 1.
+        """
+        ...
+
+    def value_norms(self) -> Tensor:
+        """L1 norm of V W_O, [query_heads, entries] float32."""
+        ...
+
+    def observed(self, observer: Observer) -> Tensor:
+        """What that observer gathered in this layer."""
+        ...
+
+    def statistic(self, kind: str, compute: Callable[[], Tensor]) -> Tensor:
+        """A few numbers, computed once for all variants; equal kinds share them."""
+        ...
+
+    @property
+    def scaling(self) -> float:
+        """Factor of the logits."""
+        ...
+
+    def rotary(self) -> Rotary:
+        """The layer's RoPE."""
+        ...

@@ -1,0 +1,118 @@
+"""SnapKV's score: the attention of the last `window` prompt tokens, smoothed along the prompt."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
+
+from ckv_core.knobs import Choice, Knob, integer
+from ckv_core.lazy_torch import torch
+from ckv_core.methods.parts.base import SINKS, Parameters, Scorer
+from ckv_core.methods.parts.views import LayerView
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+WINDOW = Knob(
+    name="window",
+    help="Observation window: the last tokens of the prompt, whose queries give the "
+    "scores. Always kept.",
+    default=32,
+    kvpress=64,
+    parse=integer("window", 1, 1024),
+)
+KERNEL = Knob(
+    name="kernel",
+    help="Width in tokens of the smoothing of scores along the prompt (odd).",
+    default=7,
+    kvpress=5,
+    parse=integer("kernel", 1, 255, odd=True),
+)
+POOL = Knob(
+    name="pool",
+    help="Smoothing of scores along the prompt: maximum, average or none.",
+    default="max",
+    kvpress="avg",
+    parse=Choice("pool", "max", "avg", "none"),
+)
+GROUP = Knob(
+    name="group",
+    help="How the scores of the query heads that share a KV head are combined.",
+    default="mean",
+    parse=Choice("group", "mean", "max"),
+)
+# Of methods that kvpress does not have, as their authors' codes ship them.
+AUTHORS_WINDOW = replace(WINDOW, kvpress=None)
+AUTHORS_KERNEL = replace(KERNEL, default=5, kvpress=None)
+AUTHORS_POOL = replace(POOL, default="avg", kvpress=None)
+
+
+class Window(Scorer):
+    """Mean window attention, pooled, then combined over the heads of a group (arXiv:2404.14469)."""
+
+    name = "window"
+    knobs: ClassVar[tuple[Knob, ...]] = (WINDOW, KERNEL, POOL, GROUP, SINKS)
+    non_negative = True
+    needs_window = True
+
+    def protects(self, parameters: Parameters) -> dict[str, slice]:
+        return {
+            "sinks": slice(0, int(parameters["sinks"])),
+            "window": slice(-int(parameters["window"]), None),
+        }
+
+    def queries(self, parameters: Parameters) -> int:
+        return int(parameters["window"])
+
+    def scores(self, view: LayerView, parameters: Parameters) -> Tensor:
+        pooled = self.smooth(self.evidence(view, parameters), parameters)
+        return self.group(pooled, view.kv_heads, parameters)
+
+    def evidence(self, view: LayerView, parameters: Parameters) -> Tensor:
+        return view.window_attention(int(parameters["window"]))
+
+    def smooth(self, evidence: Tensor, parameters: Parameters) -> Tensor:
+        return smooth(evidence, int(parameters["kernel"]), str(parameters["pool"]))
+
+    def group(self, evidence: Tensor, kv_heads: int, parameters: Parameters) -> Tensor:
+        return group_reduce(evidence, kv_heads, str(parameters["group"]))
+
+
+WINDOW_SCORER = Window()
+
+
+def smooth(score: Tensor, kernel: int, pool: str) -> Tensor:
+    """Pool a score along the prompt, stride 1, centred.
+
+    `avg` divides by the kernel at the edges too (torch's default, as kvpress ships it), which
+    damps the first entries; `max` does not.
+
+    Args:
+        score: [heads, entries].
+        kernel: odd width in tokens.
+        pool: max, avg or none.
+
+    Returns:
+        [heads, entries].
+    """
+    if pool == "none" or kernel == 1 or score.shape[-1] == 0:
+        return score
+    functional = torch.nn.functional
+    pooling = functional.max_pool1d if pool == "max" else functional.avg_pool1d
+    pooled: Tensor = pooling(score[None], kernel, stride=1, padding=kernel // 2)[0]
+    return pooled
+
+
+def group_reduce(score: Tensor, kv_heads: int, how: str) -> Tensor:
+    """Combine the query heads that share a KV head.
+
+    Args:
+        score: [query_heads, entries].
+        kv_heads: number of groups; query head h belongs to KV head h // group_size.
+        how: mean or max.
+
+    Returns:
+        [kv_heads, entries].
+    """
+    grouped = score.view(kv_heads, -1, score.shape[-1])
+    return grouped.mean(1) if how == "mean" else grouped.amax(1)

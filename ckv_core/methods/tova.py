@@ -1,0 +1,62 @@
+"""TOVA: at every step the entries go that the newest token attends to least."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ckv_core.lazy_torch import torch
+from ckv_core.methods.base import METHODS, Method
+from ckv_core.methods.parts.base import Parameters, Scorer
+from ckv_core.methods.parts.steps import StepPolicy, StepView
+from ckv_core.methods.parts.uniform import UNIFORM
+from ckv_core.methods.parts.views import LayerView
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class NewestQuery(Scorer):
+    """Attention of the prompt's last token, one score for all heads of a layer."""
+
+    name = "newest_query"
+    non_negative = True
+
+    def queries(self, parameters: Parameters) -> int:
+        return 1
+
+    def scores(self, view: LayerView, parameters: Parameters) -> Tensor:
+        return self.evidence(view, parameters).mean(0).expand(view.kv_heads, -1)
+
+    def evidence(self, view: LayerView, parameters: Parameters) -> Tensor:
+        return view.full_window_attention(1)
+
+
+class KeepAttended(StepPolicy):
+    """As many entries as the budget says, by the newest query's attention; one set per layer."""
+
+    name = "keep_attended"
+    needs_probabilities = True
+
+    def after_step(self, view: StepView, parameters: Parameters) -> Tensor | None:
+        kv_heads, entries = view.positions.shape
+        excess = entries - int(parameters["budget"])
+        if excess <= 0 or view.probabilities is None:
+            return None
+        # Of equal ones the earlier is kept, so that the last in a falling order go.
+        order = view.probabilities.mean(0).argsort(descending=True, stable=True)
+        keep = torch.ones(entries, dtype=torch.bool, device=order.device)
+        keep[order[entries - excess :]] = False
+        return keep.expand(kv_heads, -1)
+
+
+METHODS.register(
+    Method(
+        name="tova",
+        label="TOVA",
+        summary="At every step drops what the newest token attends to least, in all heads alike.",
+        source="Oren et al. 2024, arXiv:2401.06104",
+        scorer=NewestQuery(),
+        budget_rule=UNIFORM,
+        policy=KeepAttended(),
+    )
+)

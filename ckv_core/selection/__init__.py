@@ -1,1 +1,0 @@
-"""Selectors: which entries a head keeps, given scores and a budget."""

@@ -1,0 +1,36 @@
+"""What the commands print: no text of a model, file or user reaches the terminal as a command."""
+
+import re
+import sys
+from typing import TextIO
+
+# C0 but line feed and tab, DEL and C1; line separators, and what turns the direction of text.
+_COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def plain(text: str) -> str:
+    r"""The text with each control character as its code, e.g. `\x1b`."""
+    return _COMMANDS.sub(_code, text)
+
+
+def say(text: str = "", *, to_error: bool = False) -> None:
+    """Print lines; what the terminal's encoding lacks appears as its code."""
+    stream = sys.stderr if to_error else sys.stdout
+    _write(stream, f"{plain(text)}\n")
+
+
+def show_line(text: str) -> None:
+    """Put one line in the place of the last one, for progress; only on a terminal."""
+    if sys.stderr.isatty():
+        _write(sys.stderr, "\r\033[K" + plain(text).replace("\n", " ")[:200])
+
+
+def _write(stream: TextIO, text: str) -> None:
+    encoding = stream.encoding or "utf-8"
+    stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    stream.flush()
+
+
+def _code(match: re.Match[str]) -> str:
+    number = ord(match[0])
+    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}"

@@ -1,0 +1,21 @@
+"""What a run came to, in sentences made from its figures. No torch."""
+
+from ckv_core.events import RunResult
+from ckv_core.verdict.base import Group, Member, Verdict
+from ckv_core.verdict.run import run_verdict
+from ckv_core.verdict.sweep import alpha_outcome, sweep_verdict
+
+__all__ = [
+    "Group",
+    "Member",
+    "Verdict",
+    "alpha_outcome",
+    "run_verdict",
+    "sweep_verdict",
+    "verdict_of",
+]
+
+
+def verdict_of(result: RunResult) -> Verdict | None:
+    """Of a comparison or a sweep that is over."""
+    return sweep_verdict(result) if result.kind == "sweep" else run_verdict(result)

@@ -1,0 +1,105 @@
+"""The parts of a verdict, and the words that its sentences share."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+# kept: still the full cache's answer or text; cut: ended by the limit, neither right nor wrong.
+State = Literal["kept", "lost", "cut"]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One variant or curve.
+
+    Attributes:
+        index: of the variant in its run, or of the curve's first point.
+        note: a few words beside the name; may be empty.
+    """
+
+    index: int
+    name: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Those of one outcome."""
+
+    state: State
+    label: str
+    members: tuple[Member, ...]
+
+    @property
+    def sentence(self) -> str:
+        """As text: `Answer lost: SnapKV (from token 13 on); AdaKV.`."""
+        told = (f"{m.name} ({m.note})" if m.note else m.name for m in self.members)
+        return f"{self.label}: {'; '.join(told)}."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What came out.
+
+    Attributes:
+        headline: the outcome in one sentence.
+        groups: who, by outcome; the best first.
+        findings: whether lower perturbation went with it, and what contradicts itself.
+        cautions: what cannot be concluded.
+    """
+
+    headline: str
+    groups: tuple[Group, ...] = ()
+    findings: tuple[str, ...] = ()
+    cautions: tuple[str, ...] = field(default=())
+
+    def to_json(self) -> dict[str, Any]:
+        """For programs and pages."""
+        return {
+            "headline": self.headline,
+            "groups": [
+                {
+                    "state": group.state,
+                    "label": group.label,
+                    "variants": [
+                        {"index": m.index, "name": m.name, "note": m.note} for m in group.members
+                    ],
+                }
+                for group in self.groups
+            ],
+            "findings": list(self.findings),
+            "cautions": list(self.cautions),
+        }
+
+
+def groups_of(*wanted: tuple[State, str, Iterable[Member]]) -> tuple[Group, ...]:
+    """The groups that have members."""
+    found = (Group(state, label, tuple(members)) for state, label, members in wanted)
+    return tuple(group for group in found if group.members)
+
+
+def listed(names: Sequence[str], most: int = 3) -> str:
+    """`A`, `A and B`, `A, B and C`; of more than `most` the first ones and how many are left."""
+    if len(names) > most:
+        names = [*names[: most - 1], f"{len(names) - most + 1} more"]
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def counted(count: int, one: str, many: str = "") -> str:
+    """`1 token`, `2 tokens`."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def percent(share: float) -> str:
+    """Without decimals, but not 0 or 100 of what is neither."""
+    value = 100 * share
+    is_near = 0 < value < 1 or 99 < value < 100
+    return f"{value:.1f} %" if is_near else f"{value:.0f} %"
+
+
+def spread(low: str, high: str) -> str:
+    """`40 %` where both are the same, else `38 to 41 %`."""
+    if low == high:
+        return low
+    return f"{low.removesuffix(' %')} to {high}"

@@ -1,0 +1,99 @@
+"""The jobs that wait for the worker, in the order in which they will run: users take turns."""
+
+import threading
+from collections import deque
+from dataclasses import dataclass, field
+from itertools import count
+
+from ckv_core.worker.messages import Job
+
+
+@dataclass(slots=True)
+class _Line:
+    """What one user has waiting.
+
+    Attributes:
+        turn: of the first job; each further one is a turn later.
+        jobs: each with its number in the order of arrival.
+    """
+
+    turn: int
+    jobs: deque[tuple[int, Job]] = field(default_factory=deque)
+
+
+class FairQueue:
+    """Round after round each user has one turn, whoever came first within a round; thread-safe.
+
+    A user who comes new, or again with nothing waiting, joins the present round: however many jobs
+    another has waiting, at most one of them is still ahead, beside the one that runs. All jobs of
+    `owner` None are one user's, so without logins the order is that of arrival.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lines: dict[str | None, _Line] = {}
+        self._arrivals = count()
+        self._turn = 0
+        self._running: str | None = None
+
+    def put(self, job: Job) -> None:
+        """Add a job behind the others of its owner."""
+        with self._lock:
+            line = self._lines.setdefault(job.owner, _Line(self._turn))
+            if not line.jobs:
+                line.turn = max(line.turn, self._turn)
+            line.jobs.append((next(self._arrivals), job))
+
+    def take(self) -> Job | None:
+        """Hand out whose turn it is; counts as running until `done`."""
+        with self._lock:
+            jobs = self._in_order()
+            if not jobs:
+                return None
+            line = self._lines[jobs[0].owner]
+            self._turn = line.turn
+            line.turn += 1
+            line.jobs.popleft()
+            self._running = jobs[0].job_id
+            for owner in [o for o, each in self._lines.items() if _is_past(each, self._turn)]:
+                del self._lines[owner]
+            return jobs[0]
+
+    def done(self) -> None:
+        """What was taken is over."""
+        with self._lock:
+            self._running = None
+
+    def remove(self, job_id: str) -> bool:
+        """Take a job out; False if it does not wait here. Its owner's others move up."""
+        with self._lock:
+            for line in self._lines.values():
+                for entry in line.jobs:
+                    if entry[1].job_id == job_id:
+                        line.jobs.remove(entry)
+                        return True
+        return False
+
+    def first(self) -> Job | None:
+        """Whose turn is next, if anybody waits."""
+        with self._lock:
+            return next(iter(self._in_order()), None)
+
+    def order(self) -> tuple[str, ...]:
+        """Ids of the running job, if there is one, and of the waiting ones as they will run."""
+        with self._lock:
+            running = () if self._running is None else (self._running,)
+            return (*running, *(job.job_id for job in self._in_order()))
+
+    def _in_order(self) -> list[Job]:
+        places = [
+            (line.turn + later, arrival, job)
+            for line in self._lines.values()
+            for later, (arrival, job) in enumerate(line.jobs)
+        ]
+        return [job for *_, job in sorted(places, key=lambda place: place[:2])]
+
+
+def _is_past(line: _Line, turn: int) -> bool:
+    """Whether a line is as good as none: empty, and its next job would join the present round."""
+    return not line.jobs and line.turn <= turn

@@ -1,0 +1,217 @@
+"""Sessions and API tokens of users, and who is disabled. Takes a Session, never commits.
+
+Only a token's hash is stored: who reads the database cannot log in with what it holds.
+"""
+
+import hashlib
+import secrets
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal, cast
+
+from sqlalchemy import CursorResult, delete, or_, select, update
+from sqlalchemy.orm import Session
+
+from storage.models import Account, Credential
+
+Kind = Literal["session", "token"]
+Scope = Literal["read", "write", "all"]
+TOKEN_BYTES = 32
+TOKEN_PREFIX = "ckv_"  # noqa: S105 - so that people and scanners know what they see
+TOUCHED_EVERY = timedelta(minutes=1)
+KEPT_CLOSED = timedelta(days=30)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CredentialRecord:
+    """One session or token; the token itself is shown once and then known to nobody here.
+
+    Attributes:
+        created_at, expires_at, last_used_at, revoked_at: UTC; None for never.
+    """
+
+    id: int
+    kind: Kind
+    owner: str
+    scope: Scope
+    name: str
+    password_mark: str | None
+    created_at: datetime
+    expires_at: datetime | None
+    last_used_at: datetime | None
+    revoked_at: datetime | None
+
+    def is_open(self, now: datetime) -> bool:
+        """Whether one can log in with it."""
+        return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountRecord:
+    """What is known of a user beside the users' file; UTC, None for never."""
+
+    disabled_at: datetime | None = None
+    last_login_at: datetime | None = None
+
+
+def new_token(prefix: str = "") -> str:
+    """256 random bits as text."""
+    return prefix + secrets.token_urlsafe(TOKEN_BYTES)
+
+
+def hash_token(token: str) -> str:
+    """What is stored of a token."""
+    # A random token of this length needs no slow hash: there is nothing to guess.
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def create_session(
+    session: Session, owner: str, password_mark: str, *, now: datetime, lasts: timedelta
+) -> str:
+    """Start a browser's session; returns its token."""
+    token = new_token()
+    session.add(
+        Credential(
+            token_hash=hash_token(token),
+            kind="session",
+            owner=owner,
+            scope="all",
+            name="",
+            password_mark=password_mark,
+            created_at=now,
+            expires_at=now + lasts,
+        )
+    )
+    return token
+
+
+def create_token(
+    session: Session, owner: str, scope: Scope, name: str, *, now: datetime, days: int | None
+) -> tuple[int, str]:
+    """Make an API token; returns its number and the token."""
+    token = new_token(TOKEN_PREFIX)
+    row = Credential(
+        token_hash=hash_token(token),
+        kind="token",
+        owner=owner,
+        scope=scope,
+        name=name,
+        created_at=now,
+        expires_at=None if days is None else now + timedelta(days=days),
+    )
+    session.add(row)
+    session.flush()
+    return row.id, token
+
+
+def find(session: Session, token: str, kind: Kind, now: datetime) -> CredentialRecord | None:
+    """What this token is; None for an unknown, expired or revoked one, or a disabled owner."""
+    row = session.execute(
+        select(Credential, Account.disabled_at)
+        .outerjoin(Account, Account.name == Credential.owner)
+        .where(Credential.token_hash == hash_token(token), Credential.kind == kind)
+    ).one_or_none()
+    if row is None or row.disabled_at is not None:
+        return None
+    found = _record(row.Credential)
+    return found if found.is_open(now) else None
+
+
+def touch(session: Session, credential_id: int, now: datetime) -> None:
+    """Note that it was used."""
+    session.execute(
+        update(Credential).where(Credential.id == credential_id).values(last_used_at=now)
+    )
+
+
+def list_credentials(session: Session, kind: Kind, owner: str | None) -> list[CredentialRecord]:
+    """All of one user, or of everybody for None, newest first."""
+    wanted = select(Credential).where(Credential.kind == kind).order_by(Credential.id.desc())
+    if owner is not None:
+        wanted = wanted.where(Credential.owner == owner)
+    return [_record(row) for row in session.scalars(wanted)]
+
+
+def revoke(
+    session: Session, credential_id: int, now: datetime, owner: str | None = None
+) -> CredentialRecord | None:
+    """Close one, of this owner if one is given; what it was, or None if nothing was open."""
+    wanted = select(Credential).where(Credential.id == credential_id)
+    if owner is not None:
+        wanted = wanted.where(Credential.owner == owner)
+    row = session.scalar(wanted.where(Credential.revoked_at.is_(None)).with_for_update())
+    if row is None:
+        return None
+    row.revoked_at = now
+    return _record(row)
+
+
+def revoke_all(session: Session, owner: str, now: datetime, kind: Kind | None = None) -> int:
+    """Close all of a user, of one kind if one is given; returns how many were open."""
+    statement = update(Credential).where(Credential.owner == owner, Credential.revoked_at.is_(None))
+    if kind is not None:
+        statement = statement.where(Credential.kind == kind)
+    done = session.execute(statement.values(revoked_at=now))
+    return cast("CursorResult[object]", done).rowcount
+
+
+def purge(session: Session, now: datetime) -> None:
+    """Forget what has been closed for a month."""
+    before = now - KEPT_CLOSED
+    session.execute(
+        delete(Credential).where(
+            or_(Credential.revoked_at < before, Credential.expires_at < before)
+        )
+    )
+
+
+def is_disabled(session: Session, user: str) -> bool:
+    """Whether an administrator shut this user out."""
+    row = session.scalar(select(Account.disabled_at).where(Account.name == user))
+    return row is not None
+
+
+def set_disabled(session: Session, user: str, at: datetime | None) -> bool:
+    """Shut a user out, or in again for None; False if nothing changed."""
+    account = _account(session, user)
+    if (account.disabled_at is None) == (at is None):
+        return False
+    account.disabled_at = at
+    return True
+
+
+def note_login(session: Session, user: str, now: datetime) -> None:
+    """Remember when a user gave the password."""
+    _account(session, user).last_login_at = now
+
+
+def accounts(session: Session) -> dict[str, AccountRecord]:
+    """What is known of users, by name."""
+    return {
+        row.name: AccountRecord(disabled_at=row.disabled_at, last_login_at=row.last_login_at)
+        for row in session.scalars(select(Account))
+    }
+
+
+def _account(session: Session, user: str) -> Account:
+    found = session.get(Account, user, with_for_update=True)
+    if found is None:
+        found = Account(name=user)
+        session.add(found)
+        session.flush()
+    return found
+
+
+def _record(row: Credential) -> CredentialRecord:
+    return CredentialRecord(
+        id=row.id,
+        kind=cast("Kind", row.kind),
+        owner=row.owner,
+        scope=cast("Scope", row.scope),
+        name=row.name,
+        password_mark=row.password_mark,
+        created_at=row.created_at,
+        expires_at=row.expires_at,
+        last_used_at=row.last_used_at,
+        revoked_at=row.revoked_at,
+    )

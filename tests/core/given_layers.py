@@ -1,0 +1,133 @@
+"""Layers whose attention, norms and states are given, as the parts of a method see them."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ckv_core.methods.parts.base import Parameters, Scorer
+from ckv_core.methods.parts.critical import second_score
+from ckv_core.methods.parts.top_k import order
+from ckv_core.methods.parts.views import Observer, Rotary
+from ckv_core.methods.parts.window import WINDOW_SCORER
+
+
+class Scores(NamedTuple):
+    """[kv_heads, evictable] of both stages."""
+
+    first: Tensor
+    second: Tensor
+
+
+@dataclass
+class GivenLayer:
+    attention: Tensor
+    norms: Tensor
+    kv_heads: int
+
+    @property
+    def query_heads(self) -> int:
+        return len(self.attention)
+
+    def window_attention(self, window: int) -> Tensor:
+        return self.attention
+
+    def value_norms(self) -> Tensor:
+        return self.norms
+
+
+def window_scores(attention: Tensor, norms: Tensor, kv_heads: int, knobs: Parameters) -> Scores:
+    """Of entries that are no sinks."""
+    layer, knobs = GivenLayer(attention, norms, kv_heads), {"window": 1, **knobs}
+    first = WINDOW_SCORER.scores(layer, knobs)
+    second = second_score(WINDOW_SCORER, layer, knobs)
+    sinks = int(knobs["sinks"])
+    return Scores(first[:, sinks:], second[:, sinks:])
+
+
+@dataclass
+class GivenStates:
+    """A layer of given states and the window's attention, [query_heads, window, entries]."""
+
+    keys: Tensor
+    values: Tensor
+    rows: Tensor
+    norms: Tensor
+    layer: int = 0
+    gathered: Tensor | None = None
+    turning: Rotary | None = None
+    scaling: float = 1.0
+
+    @property
+    def kv_heads(self) -> int:
+        return len(self.keys)
+
+    @property
+    def query_heads(self) -> int:
+        return len(self.rows)
+
+    def window_rows(self, window: int) -> Iterator[Tensor]:
+        assert window == self.rows.shape[1]
+        return iter(self.rows)
+
+    def window_attention(self, window: int) -> Tensor:
+        return self.rows[..., : self.rows.shape[2] - window].mean(1)
+
+    def value_norms(self) -> Tensor:
+        return self.norms
+
+    def observed(self, observer: Observer) -> Tensor:
+        assert self.gathered is not None
+        return self.gathered
+
+    def rotary(self) -> Rotary:
+        assert self.turning is not None
+        return self.turning
+
+    def statistic(self, kind: str, compute: Callable[[], Tensor]) -> Tensor:
+        return compute()
+
+
+@dataclass
+class GivenCandidates:
+    """Entries of given layers; `columns` are those that may be evicted."""
+
+    scorer: Scorer
+    parameters: Parameters
+    given: list[GivenStates]
+    columns: slice
+    spare: int
+
+    def __post_init__(self) -> None:
+        self.layers, self.kv_heads = len(self.given), self.given[0].kv_heads
+        self.entries = self.columns.stop - self.columns.start
+
+    def view(self, place: int) -> GivenStates:
+        return self.given[place]
+
+    def scores(self, place: int) -> Tensor:
+        return self.scorer.scores(self.view(place), self.parameters)[:, self.columns]
+
+    def first(self) -> Tensor:
+        return order(torch.stack([self.scores(place) for place in range(self.layers)]))
+
+    def by(self, key: object, score: Callable[[GivenStates], Tensor]) -> Tensor:
+        return order(torch.stack([score(each)[:, self.columns] for each in self.given]))
+
+
+def random_layer(
+    seed: int, kv_heads: int, group_size: int, entries: int, window: int = 1, dim: int = 4
+) -> GivenStates:
+    """Causal attention that is peaked enough for choices to differ."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    heads = kv_heads * group_size
+    future = torch.ones(window, entries, dtype=torch.bool).triu(entries - window + 1)
+    rows = (3 * normal(heads, window, entries)).masked_fill(future, -torch.inf).softmax(-1)
+    states = normal(2, kv_heads, entries, dim)
+    return GivenStates(states[0], states[1], rows, normal(heads, entries).exp())

@@ -1,0 +1,143 @@
+"""Random, Knorm, LagKV and Expected Attention against literal loops; RoPE undone and averaged."""
+
+import math
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from ckv_core.errors import ModelError
+from ckv_core.methods import METHODS
+from ckv_core.methods.parts.query_statistics import QueryStatistics
+from ckv_core.methods.parts.views import Chunk
+from ckv_core.modeling.rotary import LayerRotary
+from tests.core.given_layers import GivenCandidates, random_layer
+from tests.core.tiny_models import tiny_model
+from tests.reference import agnostic_scores as literal
+
+SEEDS = st.integers(0, 2**31)
+CLOSE = {"rtol": 1e-4, "atol": 1e-5}
+
+
+def scorer(method: str):
+    found = METHODS.get(method).scorer
+    assert found is not None
+    return found
+
+
+@given(st.integers(1, 3), st.integers(1, 30), SEEDS)
+def test_knorm_is_the_literal_norm_also_of_halves(heads: int, entries: int, seed: int) -> None:
+    keys = random_layer(seed, heads, 1, entries).keys.half()
+    expected = torch.tensor([literal.key_norms(head.tolist()) for head in keys])
+    torch.testing.assert_close(scorer("knorm").scores(SimpleNamespace(keys=keys), {}), expected)
+
+
+def test_random_is_its_own_in_each_seed_layer_and_head_and_the_same_again() -> None:
+    def drawn(seed: int, layer: int) -> Tensor:
+        view = SimpleNamespace(keys=torch.empty(2, 500, 1), layer=layer)
+        return scorer("random").scores(view, {"seed": seed})
+
+    heads = torch.cat([drawn(*place) for place in ((0, 0), (0, 1), (1, 0))])
+    assert torch.equal(heads[:2], drawn(0, 0))
+    assert heads.corrcoef().fill_diagonal_(0).abs().max() < 0.2
+    assert 0 <= heads.min() < heads.max() < 1
+    assert heads.mean(1).sub(0.5).abs().max() < 0.05
+
+
+@given(
+    st.integers(1, 2), st.integers(0, 3), st.integers(2, 5), st.integers(1, 30), SEEDS, st.data()
+)
+def test_lagkv_keeps_what_the_literal_loop_does(
+    heads: int, sinks: int, lag: int, entries: int, seed: int, data: st.DataObject
+) -> None:
+    layer = random_layer(seed, heads, 1, sinks + entries)
+    layer.keys[..., 0] = 1.0  # a channel that does not vary must not divide by zero
+    budget = data.draw(st.integers(0, entries))
+    method, knobs = METHODS.get("lagkv"), {"sinks": sinks, "lag": lag}
+    candidates = GivenCandidates(
+        scorer("lagkv"), knobs, [layer], slice(sinks, sinks + entries), budget
+    )
+    kept = method.selector.keep(candidates, slice(0, 1), torch.full((1, heads), budget)).mask
+    scores = candidates.scores(0)
+    for head in range(heads):
+        states = (part[head, sinks:].tolist() for part in (layer.keys, layer.values))
+        expected = literal.lag_relative(*states, lag)
+        scored = len(expected) * lag
+        found = scores[head, :scored]
+        torch.testing.assert_close(found, torch.tensor(expected).flatten(), **CLOSE)
+        own = found.view(len(expected), lag).tolist()
+        members = kept[0, head].nonzero().flatten().tolist()
+        assert set(members) == literal.lagkv(own, entries - scored, budget)
+
+
+@dataclass
+class LiteralRotary:
+    """Turns by the reference's matrices."""
+
+    dim: int
+
+    def _each(self, states: Tensor, start: int, sign: int) -> Tensor:
+        turned = [
+            states[:, t].double() @ literal.rotation(sign * (start + t), self.dim).T
+            for t in range(states.shape[1])
+        ]
+        return torch.stack(turned, dim=1).float()
+
+    def turn(self, states: Tensor, start: int) -> Tensor:
+        return self._each(states, start, 1)
+
+    def undo(self, states: Tensor, start: int) -> Tensor:
+        return self._each(states, start, -1)
+
+    def mean_turn(self, states: Tensor, start: int, tokens: int) -> Tensor:
+        turns = [literal.rotation(start + t, self.dim) for t in range(tokens)]
+        return (states.double() @ (sum(turns) / tokens).T).float()
+
+
+@given(st.integers(1, 2), st.integers(1, 2), st.integers(0, 4), st.integers(5, 14), SEEDS)
+def test_expected_attention_is_the_literal_one(
+    kv_heads: int, group_size: int, sinks: int, entries: int, seed: int
+) -> None:
+    """Statistics gathered in chunks whose first border lies anywhere."""
+    dim, knobs = 4, {"sinks": sinks, "future": 3, "offset": 0.01}
+    layer = random_layer(seed, kv_heads, group_size, entries, dim=dim)
+    rotary, heads = LiteralRotary(dim), kv_heads * group_size
+    plain = torch.randn(heads, entries, dim, generator=torch.Generator().manual_seed(seed)) + 2
+    queries, observer = rotary.turn(plain, 0), QueryStatistics(sinks)
+    layer.gathered = observer.begin(heads, kv_heads, entries, layer.keys)
+    border = 1 + seed % (entries - 1)
+    for start, end in ((0, border), (border, entries)):
+        part = (queries[:, start:end], layer.keys[:, :end], layer.values[:, :end])
+        observer.see(layer.gathered, Chunk(start, *part, 0.7, lambda: rotary))
+    layer.turning, layer.scaling = rotary, 0.7
+    found = scorer("expected_attention").scores(layer, {**knobs, "value_size": "on"})
+    for head in range(kv_heads):
+        own = plain[head * group_size : (head + 1) * group_size]
+        states = (layer.keys[head], layer.values[head])
+        expected = literal.expected_attention(own, *states, 0.7, knobs)
+        torch.testing.assert_close(found[head, sinks:], torch.tensor(expected), **CLOSE)
+
+
+@pytest.mark.parametrize("arch", ["llama", "qwen3", "phi3", "gemma3", "longrope", "partial"])
+def test_a_layers_rope_is_undone_and_averaged_as_the_model_turns(arch: str) -> None:
+    loaded = tiny_model(arch)
+    rotary = LayerRotary(loaded, loaded.info.evictable_layers[0])
+    plain = torch.randn(2, 5, loaded.info.head_dim, generator=torch.Generator().manual_seed(3))
+    turned = rotary.turn(plain, 40)
+    assert not torch.allclose(turned, plain, atol=0.1)
+    torch.testing.assert_close(rotary.undo(turned, 40), plain, **CLOSE)
+    places = [rotary.turn(plain[:, :1], 40 + t) for t in range(7)]
+    torch.testing.assert_close(
+        rotary.mean_turn(plain[:, :1], 40, 7), torch.stack(places).mean(0), **CLOSE
+    )
+
+
+def test_a_layer_that_does_not_turn_by_position_is_refused() -> None:
+    loaded = tiny_model("nope")
+    with pytest.raises(ModelError, match="choose another method"):
+        LayerRotary(loaded, 1)
+    assert math.isfinite(LayerRotary(loaded, 0).turn(torch.ones(1, 1, 16), 5).sum())

@@ -1,0 +1,38 @@
+"""Every method on every example keeps and writes what it did when this was recorded."""
+
+import pytest
+import torch
+
+from ckv_core.config import DEFAULT_MODEL
+from ckv_core.modeling.loaded import LoadedModel
+from ckv_core.modeling.loading import load_model
+from tests.golden.record import measure, read, runs
+
+SAME_ELSEWHERE = 0.9  # of the layers' sets: another kind of CPU rounds otherwise, near a cut
+
+
+@pytest.fixture(scope="module")
+def loaded() -> LoadedModel:
+    return load_model(DEFAULT_MODEL, "cpu", "float32")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "example", "scenario"), [pytest.param(*r, id=r[0]) for r in runs()]
+)
+def test_kept_sets_and_tokens_are_those_recorded(loaded, name, example, scenario) -> None:
+    recorded = read()
+    expected, found = recorded["runs"][name], measure(loaded, example, scenario)
+    assert found.keys() == expected.keys()
+    assert {spec: one["kept"] for spec, one in found.items()} == {
+        spec: one["kept"] for spec, one in expected.items()
+    }
+    if recorded["cpu"] == torch.backends.cpu.get_cpu_capability():
+        differing = [spec for spec in expected if found[spec] != expected[spec]]
+        assert not differing
+    same = [
+        here == there
+        for spec in expected
+        for here, there in zip(found[spec]["layers"], expected[spec]["layers"], strict=True)
+    ]
+    assert sum(same) >= SAME_ELSEWHERE * len(same)

@@ -1,0 +1,103 @@
+"""Knorm, LagKV and Expected Attention as literal loops over one KV head."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from tests.reference.scores import Row
+
+
+def key_norms(keys: list[Row]) -> Row:
+    """Method sheet 2.12: s = -||k||_2."""
+    return [-math.sqrt(sum(x * x for x in key)) for key in keys]
+
+
+def lag_relative(keys: list[Row], values: list[Row], lag: int) -> list[Row]:
+    """Method sheet 2.13: the score of each partition but the last full one, sinks cut off before.
+
+    Args:
+        keys: [entries][head_dim] after the sinks.
+        values: the same.
+        lag: tokens of a partition.
+    """
+    found = []
+    for p in range(len(keys) // lag - 1):
+        total = [0.0] * lag
+        for states in (keys, values):
+            own, following = (states[q * lag : (q + 1) * lag] for q in (p, p + 1))
+            deviations = []
+            for row in own:
+                scaled = []
+                for channel, x in enumerate(row):
+                    reference = [other[channel] for other in following]
+                    width = max(reference) - min(reference)
+                    scaled.append((x - min(reference)) / (width or 1.0))
+                mean = sum(scaled) / len(scaled)
+                spread = sum((x - mean) ** 2 for x in scaled) / (len(scaled) - 1)
+                deviations.append(math.sqrt(spread))
+            weights = [math.exp(each - max(deviations)) for each in deviations]
+            total = [t + w / sum(weights) for t, w in zip(total, weights, strict=True)]
+        found.append(total)
+    return found
+
+
+def lagkv(scores: list[Row], tail: int, budget: int) -> set[int]:
+    """What is kept after the sinks: the tail, newest first, then a turn of all partitions each.
+
+    Args:
+        scores: of `lag_relative`.
+        tail: entries after the scored partitions.
+        budget: entries beyond the sinks.
+    """
+    lag = len(scores[0]) if scores else 0
+    first_of_tail = len(scores) * lag
+    queue = [first_of_tail + i for i in reversed(range(tail))]
+    best = [sorted(range(lag), key=lambda i, row=row: (-row[i], i)) for row in scores]
+    queue += [p * lag + best[p][turn] for turn in range(lag) for p in range(len(scores))]
+    return set(queue[:budget])
+
+
+def rotation(position: int, dim: int) -> Tensor:
+    """RoPE's matrix at a position: halves turned against one another, base 100."""
+    matrix = torch.zeros(dim, dim, dtype=torch.float64)
+    for pair in range(dim // 2):
+        angle = position * 100.0 ** (-2 * pair / dim)
+        here, there = pair, pair + dim // 2
+        matrix[here, here] = matrix[there, there] = math.cos(angle)
+        matrix[here, there], matrix[there, here] = -math.sin(angle), math.sin(angle)
+    return matrix
+
+
+def expected_attention(
+    queries: Tensor, keys: Tensor, values: Tensor, scaling: float, knobs: dict[str, float]
+) -> Row:
+    """Method sheet 2.10, of one KV head; columns of entries after the sinks.
+
+    Args:
+        queries: [group_size, n, head_dim] before RoPE.
+        keys: [n, head_dim] after RoPE.
+        values: [n, value_dim].
+        scaling: of the logits.
+        knobs: sinks, future, offset.
+    """
+    n, dim = keys.shape
+    sinks, future = int(knobs["sinks"]), int(knobs["future"])
+    turn = torch.zeros(dim, dim, dtype=torch.float64)
+    for position in range(n, n + future):
+        turn += rotation(position, dim) / future
+    mean_attention = torch.zeros(n - sinks, dtype=torch.float64)
+    for own in queries.double():
+        seen = own[sinks:]
+        mean = seen.mean(0)
+        covariance = torch.zeros(dim, dim, dtype=torch.float64)
+        for query in seen:
+            covariance += torch.outer(query - mean, query - mean) / len(seen)
+        mean, covariance = turn @ mean, turn @ covariance @ turn.T
+        logits = [
+            scaling * float(mean @ key) + scaling**2 * float(key @ covariance @ key) / 2
+            for key in keys[sinks:].double()
+        ]
+        mean_attention += torch.tensor(logits, dtype=torch.float64).softmax(0) / len(queries)
+    sizes = [float(value.double().norm()) for value in values[sinks:]]
+    return [(float(a) + knobs["offset"]) * s for a, s in zip(mean_attention, sizes, strict=True)]

@@ -1,0 +1,108 @@
+"""CAKE, DefensiveKV and ChunkKV as literal loops over the attention of a window's queries.
+
+`rows` is [query_heads][window][entries], each row a softmax over all entries.
+"""
+
+import math
+from fractions import Fraction
+
+from tests.reference.scores import Row, group_reduced, pooled
+
+
+def cake_scores(rows: list[list[Row]], group_size: int, gamma: float, kernel: int) -> list[Row]:
+    """Method sheet 2.14: mean + gamma var over the window, average pooled, group mean."""
+    window, past = len(rows[0]), len(rows[0][0]) - len(rows[0])
+    per_head = []
+    for head in rows:
+        row = []
+        for i in range(past):
+            column = [query[i] for query in head]
+            mean = sum(column) / window
+            spread = sum((x - mean) ** 2 for x in column) / (window - 1) if window > 1 else 0.0
+            row.append(mean + gamma * spread)
+        per_head.append(pooled(row, "avg", kernel))
+    return group_reduced(per_head, group_size, "mean")
+
+
+def cake_preferences(layers: list[list[list[Row]]], tau1: float, tau2: float) -> list[float]:
+    """P of each layer over the sum of all: dispersion^(1/tau1) x variance^(1/tau2)."""
+    found = []
+    for rows in layers:
+        window, past = len(rows[0]), len(rows[0][0]) - len(rows[0])
+        dispersion = variance = 0.0
+        for head in rows:
+            for query in head:
+                dispersion -= sum(x * math.log(x + 1e-10) for x in query[:past])
+            for i in range(past):
+                mean = sum(query[i] for query in head) / window
+                variance += sum((query[i] - mean) ** 2 for query in head) / (window - 1)
+        found.append(dispersion ** (1 / tau1) * variance ** (1 / tau2))
+    return [each / sum(found) for each in found]
+
+
+def whole_shares(shares: list[float], total: int, cap: int) -> list[int]:
+    """Largest remainder under a cap; the excess goes round in the same order."""
+    wished = [Fraction(share) * total for share in shares]
+    found = [min(math.floor(wish), cap) for wish in wished]
+    turns = sorted(range(len(wished)), key=lambda i: (math.floor(wished[i]) - wished[i], i))
+    while sum(found) < total:
+        for i in turns:
+            if found[i] < cap and sum(found) < total:
+                found[i] += 1
+    return found
+
+
+def worst_case(rows: list[list[Row]], norms: list[Row], kv_heads: int, kernel: int) -> list[Row]:
+    """Method sheet 2.15: R = max(M, mean M) x share of the value norm."""
+    window, past = len(rows[0]), len(rows[0][0]) - len(rows[0])
+    group_size = len(rows) // kv_heads
+    mean_norms = group_reduced(norms, group_size, "mean")
+    found = []
+    for head in range(kv_heads):
+        largest = [0.0] * past
+        for member in rows[head * group_size : (head + 1) * group_size]:
+            for query in member:
+                smoothed = pooled(query[:past], "avg", kernel)
+                factor = sum(query[:past]) / sum(smoothed)
+                largest = [max(a, b * factor) for a, b in zip(largest, smoothed, strict=True)]
+        floor = sum(largest) / past
+        shares = [mean_norms[head][i] / sum(other[i] for other in mean_norms) for i in range(past)]
+        found.append([max(a, floor) * share for a, share in zip(largest, shares, strict=True)])
+    assert all(len(head) == window for head in rows)
+    return found
+
+
+def mass_stage(attention: Row, mass: float, most: int) -> list[int]:
+    """Entries by falling attention, as long as they and what is protected stay below `mass`."""
+    held = 1 - sum(attention)
+    taken: list[int] = []
+    for entry in sorted(range(len(attention)), key=lambda i: (-attention[i], i)):
+        held += attention[entry]
+        if held >= mass or len(taken) == most:
+            break
+        taken.append(entry)
+    return taken
+
+
+def defensive_kept(
+    attention: list[Row], scores: list[Row], mass: float, spare: int
+) -> list[set[int]]:
+    """Heads that compete: the first stage of each, then the highest scores of all others."""
+    kept = [set(mass_stage(row, mass, spare)) for row in attention]
+    others = [
+        (-score, head, entry)
+        for head, row in enumerate(scores)
+        for entry, score in enumerate(row)
+        if entry not in kept[head]
+    ]
+    for _, head, entry in sorted(others)[: len(kept) * spare - sum(map(len, kept))]:
+        kept[head].add(entry)
+    return kept
+
+
+def chunks_kept(scores: Row, size: int, budget: int) -> set[int]:
+    """Whole chunks by falling mean; the last one is cut."""
+    chunks = [range(at, min(at + size, len(scores))) for at in range(0, len(scores), size)]
+    means = [sum(scores[i] for i in chunk) / len(chunk) for chunk in chunks]
+    best = sorted(range(len(chunks)), key=lambda c: (-means[c], c))
+    return set([i for c in best for i in chunks[c]][:budget])

@@ -1,0 +1,122 @@
+"""The browser's Back, Forward and Reload lose nothing: form, run and choice of runs."""
+
+import dataclasses
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+
+from tests.ui.page_fakes import done_result, request
+from tests.ui.scripted_services import ENDLESS, finished
+from tests.ui.scripted_services import request as scripted
+from tests.ui.served_app import Served
+from tests.ui.sweep_fakes import store_run
+
+pytestmark = pytest.mark.e2e
+
+TEXT = "Ships came and went, and the weather was fair."
+
+
+@pytest.fixture(scope="module")
+def app(open_app: Served) -> Served:
+    return open_app
+
+
+@pytest.fixture(scope="module")
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    with browser.new_context(viewport={"width": 1440, "height": 900}) as context:
+        yield context
+
+
+@pytest.fixture
+def page(context: BrowserContext) -> Iterator[Page]:
+    page = context.new_page()
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("console", lambda told: errors.append(told.text) if told.type == "error" else None)
+    yield page
+    page.close()
+    assert errors == []
+
+
+def test_back_after_a_run_shows_the_form_and_forward_the_run(
+    app: Served, page: Page, monkeypatch: pytest.MonkeyPatch
+):
+    slug = store_run(app.services, request(context=TEXT), done_result())
+    monkeypatch.setattr(app.services, "start_run", lambda *_: slug)
+    page.goto(f"{app.url}/?__theme=dark")
+    context = page.locator("#context textarea")
+    context.fill(TEXT)
+    page.get_by_role("button", name="Run", exact=True).click()
+    page.wait_for_url(f"**/run?id={slug}&__theme=dark")
+    expect(page).to_have_title(f"Run {slug} - CriticalKV Lab")
+    expect(context).to_be_hidden()
+    context.evaluate("node => { node.dataset.same = 'yes' }")
+
+    page.go_back()
+    expect(context).to_be_in_viewport()
+    expect(context).to_have_value(TEXT)
+    expect(context).to_have_attribute("data-same", "yes")  # nothing was loaded anew
+    expect(page).to_have_title("Compare - CriticalKV Lab")
+    page.go_forward()
+    expect(context).to_be_hidden()
+    expect(page.locator("#summary table")).to_be_visible()
+
+    page.reload()
+    expect(page.locator("#summary table")).to_be_visible()
+    page.go_back()
+    expect(context).to_have_value(TEXT)  # filled in from the run
+
+
+def test_back_after_a_second_run_shows_the_form_of_that_run(
+    app: Served, page: Page, monkeypatch: pytest.MonkeyPatch
+):
+    slugs = [store_run(app.services, request(context=word), done_result()) for word in "ab"]
+    starts = iter(slugs)
+    monkeypatch.setattr(app.services, "start_run", lambda *_: next(starts))
+    page.goto(app.url)
+    for word, slug in zip("ab", slugs, strict=True):
+        page.locator("#context textarea").fill(word)
+        page.get_by_role("button", name="Run", exact=True).click()
+        page.wait_for_url(f"**/run?id={slug}")
+        page.get_by_role("button", name="Settings:").click()
+    page.go_back()
+    assert page.url == f"{app.url}/?from={slugs[1]}"
+    expect(page.locator("#context textarea")).to_have_value("b")
+    page.go_back()
+    page.wait_for_url(f"**/?from={slugs[0]}")
+    expect(page.locator("#context textarea")).to_have_value("a")
+
+
+@pytest.mark.parametrize("link", ["Aggregate", "Compare runs"])
+def test_back_to_the_list_finds_the_same_runs_chosen(app: Served, page: Page, link: str):
+    for context in ("one", "two", "three"):
+        result = done_result()
+        tokens = tuple(ord(letter) for letter in context.ljust(10))
+        result.prompt = dataclasses.replace(result.prompt, token_ids=tokens)
+        store_run(app.services, request(context=context), result)
+    page.goto(f"{app.url}/runs")
+    boxes = page.locator("#runs input[data-slug]")
+    slugs = [boxes.nth(at).get_attribute("data-slug") for at in (0, 2)]
+    for slug in slugs:
+        page.locator(f"#runs input[data-slug='{slug}']").check()
+    page.get_by_role("group", name="Chosen runs").get_by_role("link", name=link, exact=True).click()
+    page.wait_for_url("**/*?ids=*")
+    page.go_back()
+    expect(page.get_by_role("group", name="Chosen runs")).to_contain_text("2 chosen")
+    for slug in slugs:
+        expect(page.locator(f"#runs input[data-slug='{slug}']")).to_be_checked()
+
+
+@pytest.mark.parametrize("is_running", [False, True])
+def test_a_reload_logs_no_errors(app: Served, page: Page, is_running: bool):
+    slug = (
+        app.services.start_run(scripted(ENDLESS)) if is_running else finished(app.services, "steps")
+    )
+    for _ in range(3):
+        page.goto(f"{app.url}/run?id={slug}", wait_until="commit")
+        page.locator("#status [data-state]").wait_for()
+        page.reload()
+    expect(page.locator("#status [data-state]")).to_be_visible()
+    if is_running:
+        app.services.cancel_run(slug)

@@ -1,0 +1,166 @@
+"""The code for kvpress runs, keeps as many entries as the run, and says where it differs."""
+
+import ast
+import sys
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+
+import pytest
+
+from ckv_core.records import Receipt
+from ckv_core.variants import VariantSpec
+from tests.core.made_up_runs import run_of, variant
+from ui.kvpress_code import kvpress_code
+
+TOKENS = 1_003
+
+
+@dataclass
+class _Scorer:
+    """The arguments of kvpress 0.5.5's presses, with its defaults."""
+
+    compression_ratio: float = 0.0
+    window_size: int = 64
+    kernel_size: int = 5
+
+
+@dataclass
+class _Pyramid(_Scorer):
+    beta: int = 20
+
+
+@dataclass
+class _Streaming:
+    compression_ratio: float = 0.0
+    n_sink: int = 4
+
+
+@dataclass
+class _Ada:
+    press: _Scorer
+    alpha_safeguard: float = 0.2
+
+
+@dataclass
+class _Critical:
+    press: _Scorer
+    epsilon: float = 1e-4
+    first_stage_ratio: float = 0.5
+
+
+@dataclass
+class _CriticalAda:
+    press: _Scorer
+    alpha_safeguard: float = 0.2
+    epsilon: float = 1e-4
+    first_stage_ratio: float = 0.5
+
+
+@pytest.fixture(autouse=True)
+def kvpress(monkeypatch):
+    presses = {
+        "SnapKVPress": _Scorer,
+        "PyramidKVPress": _Pyramid,
+        "StreamingLLMPress": _Streaming,
+        "AdaKVPress": _Ada,
+        "CriticalKVPress": _Critical,
+        "CriticalAdaKVPress": _CriticalAda,
+    }
+    monkeypatch.setitem(sys.modules, "kvpress", SimpleNamespace(**presses))
+
+
+def code_of(*specs: str, budget: int = 137, **changes) -> str:
+    made = []
+    for spec in specs:
+        found = variant("full") if spec == "full" else variant(f"{spec}")
+        receipt = Receipt(
+            budget_tokens=budget,
+            requested_entries=1,
+            retained_entries=1,
+            cache_bytes=1,
+            full_cache_bytes=1,
+        )
+        params = dict(VariantSpec.parse(spec).params)
+        made.append(replace(found, receipt=receipt, params=params, **changes))
+    run = run_of(*made)
+    run.prompt = replace(run.prompt, compressed_tokens=TOKENS)
+    return kvpress_code(run, 48)
+
+
+def presses_of(code: str) -> dict:
+    names: dict = {"__name__": "exported"}
+    exec(compile(code, "presses.py", "exec"), names)
+    assert (names["MODEL"], names["MAX_NEW_TOKENS"]) == ("m", 48)
+    return names["PRESSES"]
+
+
+def kept(press) -> int:
+    """As compute_n_kept has it."""
+    inner = getattr(press, "press", press)
+    return int(TOKENS * (1 - inner.compression_ratio))
+
+
+@pytest.mark.parametrize("budget", [33, 137, 500, 1_002])
+def test_every_press_keeps_the_runs_budget_with_its_own_settings(budget):
+    specs = ["streaming_llm", "snapkv:window=16,kernel=9", "pyramidkv:beta=10", "adakv"]
+    specs += ["snapkv+critical:alpha=0.5,epsilon=0.001", "adakv+critical:safeguard=0.3"]
+    found = presses_of(code_of("full", *specs, budget=budget))
+    assert found.pop("full") is None
+    assert {kept(press) for press in found.values()} == {budget}
+    assert found[specs[0]].n_sink == 4
+    assert (found[specs[1]].window_size, found[specs[1]].kernel_size) == (16, 9)
+    assert found[specs[2]].beta == 10
+    assert found[specs[3]].alpha_safeguard == 0.2
+    critical, adaptive = found[specs[4]], found[specs[5]]
+    assert (critical.epsilon, adaptive.alpha_safeguard, adaptive.epsilon) == (0.001, 0.3, 0)
+    # kvpress: int(budget * ratio) entries in stage 1, the window's 32 first.
+    stage1 = (1 - critical.press.compression_ratio) * TOKENS * critical.first_stage_ratio
+    assert int(stage1) == 32 + (budget - 32) // 2
+
+
+def test_without_pooling_the_kernel_is_one():
+    (press,) = presses_of(code_of("snapkv:pool=none")).values()
+    assert press.kernel_size == 1
+    assert "smooths" not in code_of("snapkv:pool=none")
+
+
+@pytest.mark.parametrize(
+    ("spec", "note"),
+    [
+        ("snapkv", "smooths by the average; the variant by the maximum"),
+        ("snapkv:sinks=4", "keeps no sinks; the variant kept the first 4"),
+        ("snapkv:group=max", "the variant the maximum"),
+        ("pyramidkv", "gives every layer the same (its pyramid's top is too low)"),
+        ("pyramidkv+critical", "whatever PyramidKVPress has"),
+        ("adakv", "guarantees the safeguard's share"),
+        ("snapkv+critical", "stage 2 uses the smoothed score; the variant the un-pooled"),
+        ("snapkv+critical", "which some models lack (Qwen2)"),
+        ("snapkv+critical_auto", "is left out: kvpress has one first_stage_ratio"),
+        ("snapkv+critical:norm=off", "is left out: CriticalKVPress always multiplies"),
+        ("snapkv:store=int8", "is left out: a press neither encodes"),
+        ("adakv:every=64,to=48", "is left out: a press neither encodes"),
+        ("keydiff", "is left out: this file writes StreamingLLM"),
+    ],
+)
+def test_what_differs_is_said_at_the_press(spec, note):
+    code = code_of(spec)
+    assert note in code
+    assert (spec in presses_of(code)) == ("left out" not in note)
+
+
+def test_the_preset_of_kvpress_differs_in_nothing_but_how_stage_one_is_counted():
+    code = code_of("snapkv+critical:preset=kvpress")
+    notes = [line for line in code.splitlines() if line.startswith("    # - ")]
+    assert [note.split()[2] for note in notes] == ["first_stage_ratio", "CriticalKV's"]
+
+
+def test_hostile_texts_of_an_imported_run_stay_text():
+    evil = 'x"\n}\nimport os\nos.abort()\n#\u2028'
+    code = code_of("snapkv", "full", spec=evil, label=evil)
+    run = run_of(replace(variant("snapkv"), spec=evil, label=evil, params={"window": evil}))
+    run.model = replace(run.model, name=evil)
+    for each in (code, kvpress_code(run, 1)):
+        tree = ast.parse(each)
+        imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+        assert len(imports) == 2
+        assert each.isascii()

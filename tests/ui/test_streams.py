@@ -1,0 +1,70 @@
+"""A Gradio session's id opens its stream to the login that opened it, and to nobody else."""
+
+import json
+
+import httpx
+import pytest
+
+from tests.ui.scripted_services import ENDLESS, finished, generating, request, wait_until
+from tests.ui.served_app import Served, by
+
+
+@pytest.fixture(scope="module")
+def app(team_app: Served) -> Served:
+    return team_app
+
+
+def join(app: Served, client: httpx.Client, slug: str, session: str) -> httpx.Response:
+    body = {"data": [slug], "fn_index": app.handler("RunPage.tail"), "session_hash": session}
+    return client.post("/gradio_api/queue/join", json=body)
+
+
+def test_another_users_stream_is_not_found(app):
+    with by("ann"):
+        slug = app.services.start_run(request(ENDLESS))
+        wait_until(app.services, slug, generating)
+    with app.client("ann") as ann, app.client("bob") as bob:
+        event = join(app, ann, slug, "anns").json()["event_id"]
+        data = "/gradio_api/queue/data?session_hash=anns"
+        named = {"session_hash": "anns", "fn_index": app.handler("RunPage.tail"), "event_id": event}
+        refused = {
+            "join": join(app, bob, slug, "anns"),
+            "data": bob.get(data),
+            "cancel": bob.post("/gradio_api/cancel", json=named),
+            "cancel by event": bob.post("/gradio_api/cancel", json={**named, "session_hash": "x"}),
+            "reset": bob.post("/gradio_api/reset", json={"event_id": event}),
+            "heartbeat": bob.get("/gradio_api/heartbeat/anns"),
+            "call": bob.get(f"/gradio_api/call/get_run/{event}"),
+        }
+        assert {name: answer.status_code for name, answer in refused.items()} == dict.fromkeys(
+            refused, 404
+        )
+        assert join(app, ann, slug, "anns").status_code == 200, "her own page joins again"
+        with ann.stream("GET", data) as stream:
+            told = "".join(line for line, _ in zip(stream.iter_lines(), range(8), strict=False))
+        assert "prompt tokens" in told
+    with by("ann"):
+        app.services.cancel_run(slug)
+
+
+def test_a_stream_opened_by_a_share_link_is_for_those_who_have_the_link(app):
+    with by("ann"):
+        slugs = [finished(app.services, "steps 1") for _ in range(2)]
+        tokens = [app.services.shares.create(slug, "1 day") for slug in slugs]
+    cookies = {f"ckv_share_{slug}": token for slug, token in zip(slugs, tokens, strict=True)}
+    first = dict(list(cookies.items())[:1])
+    with app.client(cookies=cookies) as both, app.client(cookies=first) as one:
+        assert join(app, both, slugs[1], "shared").status_code == 200
+        data = "/gradio_api/queue/data?session_hash=shared"
+        assert one.get(data).status_code == 404
+        assert join(app, one, slugs[0], "shared").status_code == 404
+        assert "process_completed" in both.get(data).text
+
+
+def test_what_names_no_session_is_answered_as_ever(app):
+    with app.client("ann") as ann:
+        for body in (b"", b"[]", b"{", b"x" * 10_000, json.dumps({"event_id": 1}).encode()):
+            sent = ann.post("/gradio_api/cancel", content=body)
+            assert sent.status_code == 422
+        unknown = ann.post("/gradio_api/reset", json={"event_id": "nobodys"})
+        assert unknown.status_code == 200

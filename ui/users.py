@@ -1,0 +1,178 @@
+"""Who may log in: users from CKV_AUTH and the users' file, which is read again when it changed.
+
+`python -m ui.users NAME [--admin]` asks for a password and prints the line for a CKV_AUTH_FILE.
+"""
+
+import argparse
+import getpass
+import hashlib
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from argon2 import PasswordHasher
+from argon2.exceptions import InvalidHashError
+
+from ckv_core.errors import ConfigError
+from ckv_core.terminal import say
+
+LOGGER = logging.getLogger(__name__)
+HASHER = PasswordHasher()
+ADMIN = "admin"
+LOOKED_AT_EVERY_S = 1.0
+HOW = "python -m ui.users NAME"
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """One line of the users' file.
+
+    Attributes:
+        hashed: argon2 hash of the password.
+        is_admin: sees the queue, storage, users and the audit log of all.
+    """
+
+    hashed: str = field(repr=False)
+    is_admin: bool = False
+
+    @property
+    def mark(self) -> str:
+        """Tells this password from the next; of CKV_AUTH, whose salt is new, each start's too."""
+        return hashlib.sha256(self.hashed.encode()).hexdigest()[:16]
+
+
+class Users(Mapping[str, User]):
+    """Users by name, as they are now; any thread may ask."""
+
+    def __init__(
+        self,
+        fixed: Mapping[str, User] | None = None,
+        file: Path | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Read the file, if there is one.
+
+        Args:
+            fixed: users that no file tells.
+            file: as docs/operations.md has it.
+            clock: seconds, for how often the file is looked at.
+
+        Raises:
+            ConfigError: the file cannot be used.
+        """
+        self._fixed = dict(fixed or {})
+        self._file = file
+        self._clock = clock
+        self._looked_at = clock()
+        self._seen = _identity(file)
+        self._users = self._fixed | (read_file(file) if file else {})
+
+    def __getitem__(self, name: str) -> User:
+        """The user of this name."""
+        return self._current()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """All names."""
+        return iter(self._current())
+
+    def __len__(self) -> int:
+        """How many there are; 0 means an app without logins."""
+        return len(self._current())
+
+    def _current(self) -> dict[str, User]:
+        now = self._clock()
+        if self._file is None or now - self._looked_at < LOOKED_AT_EVERY_S:
+            return self._users
+        self._looked_at = now
+        seen = _identity(self._file)
+        if seen != self._seen:
+            self._seen = seen
+            try:
+                self._users = self._fixed | read_file(self._file)
+            except ConfigError:
+                LOGGER.warning("The changed users' file cannot be used; the users stay as before.")
+            else:
+                LOGGER.info("The users' file was read again.")
+        return self._users
+
+
+def read_users(text: str | None, file: str | None) -> Users:
+    """Users from the value of CKV_AUTH, who is an administrator, and the path in CKV_AUTH_FILE.
+
+    Raises:
+        ConfigError: either cannot be used.
+    """
+    if text and text.startswith("@"):
+        text, file = "", file or text[1:]
+    fixed: dict[str, User] = {}
+    if text:
+        name, colon, password = text.partition(":")
+        if not (name and colon and password):
+            raise ConfigError("CKV_AUTH must read user:password, or @FILE.")
+        fixed[name] = User(HASHER.hash(password), is_admin=True)
+    return Users(fixed, Path(file).expanduser() if file else None)
+
+
+def read_file(file: Path) -> dict[str, User]:
+    """Users of a file: one NAME:HASH, or NAME:HASH:admin, a line.
+
+    Raises:
+        ConfigError: it cannot be read, a line cannot be meant, or it names nobody.
+    """
+    try:
+        lines = file.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"The users' file {file} cannot be read ({error}).") from None
+    users: dict[str, User] = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        name, _, rest = line.strip().partition(":")
+        hashed, colon, role = rest.partition(":")
+        try:
+            HASHER.check_needs_rehash(hashed)
+        except InvalidHashError:
+            raise ConfigError(
+                f"Line {number} of {file} must read user:argon2-hash; make it with {HOW}."
+            ) from None
+        if colon and role != ADMIN:
+            raise ConfigError(f"Line {number} of {file}: the only role is {ADMIN}.")
+        if not name or name in users:
+            raise ConfigError(f"Line {number} of {file} repeats a name or has none.")
+        users[name] = User(hashed, role == ADMIN)
+    if not users:
+        raise ConfigError(f"The users' file {file} names nobody; see {HOW}.")
+    return users
+
+
+def _identity(file: Path | None) -> tuple[int, ...]:
+    """What changes when a file is written or replaced; empty while there is none."""
+    try:
+        stat = file.stat() if file else None
+    except OSError:
+        stat = None
+    return (stat.st_ino, stat.st_size, stat.st_mtime_ns) if stat else ()
+
+
+def main(arguments: list[str]) -> int:
+    """Print the line of one user for a CKV_AUTH_FILE; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m ui.users", description=__doc__)
+    parser.add_argument("name", metavar="NAME", help="without a colon")
+    parser.add_argument("--admin", action="store_true", help="an administrator")
+    options = parser.parse_args(arguments)
+    if ":" in options.name or not options.name.strip() or options.name.startswith("#"):
+        parser.error("the name is empty, has a colon or starts with #")
+    password = getpass.getpass(f"Password of {options.name}: ")
+    if not password:
+        say("The password is empty; nothing was made.", to_error=True)
+        return 2
+    role = f":{ADMIN}" if options.admin else ""
+    say(f"{options.name}:{HASHER.hash(password)}{role}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
