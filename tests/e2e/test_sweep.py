@@ -43,6 +43,8 @@ def test_a_sweep_runs_is_saved_and_opens_again_by_its_link(sweep_page: Page, app
     expect(rows).to_have_count(POINTS, timeout=WAIT_MS)
     for key in ("head", "final", "kl"):
         see_chart(page, "#sweep-curves", f"sweep-{key}")
+    # The table follows the status bar: generated text adds a column to it.
+    expect(page.locator("#sweep-points thead")).to_contain_text("Agreement", timeout=WAIT_MS)
     points = [row.inner_text() for row in rows.all()]
     page.goto(f"{app.url}/r/{slug}")
     steps.expect_state(page, "done")

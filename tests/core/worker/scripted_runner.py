@@ -84,7 +84,7 @@ class ScriptedRunner:
         if not request.context.strip():
             raise PromptError("The context is empty; paste or upload a text first.")
         count = len(request.context.split())
-        return count, count, 100
+        return count, count, _model_info(request.model).context_limit
 
     def release(self) -> None:
         self.info = None

@@ -205,7 +205,7 @@ def test_tokens_are_counted_during_a_job(client: WorkerClient, log: Log) -> None
     client.submit(job("steps 100000", "a"))
     log.start_of("a")
     counted = client.count_tokens(CompareRequest(context="a b c"), TIMEOUT_S)
-    assert (counted.tokens, counted.limit, counted.error) == (3, 100, "")
+    assert (counted.tokens, counted.limit, counted.error) == (3, 8_192, "")
     assert not any(isinstance(r, ENDS) for r in log.replies)
 
 
