@@ -20,7 +20,6 @@ from ui.admin_routes import admin_routes
 from ui.api import Api
 from ui.api_routes import api_routes
 from ui.examples import load_examples
-from ui.frontend import Preloads, asset_routes
 from ui.header import TITLE, USER_SCRIPT, header_html
 from ui.identity import Identity
 from ui.library_routes import library_routes
@@ -134,7 +133,6 @@ def build_site(services: Services, settings: Settings) -> Site:
                     *(login_routes(services.accounts, identity) if identity else []),
                     *(account_routes(services.accounts) if identity else []),
                     *admin_routes(services.administration, with_logins=services.with_logins),
-                    *asset_routes(),
                     *build_routes(services),
                     *several_routes(services),
                     *library_routes(services),
@@ -144,7 +142,6 @@ def build_site(services: Services, settings: Settings) -> Site:
                     Middleware(OwnStreams),
                     Middleware(MissingPages),
                     Middleware(PageHeads, services=services),
-                    Middleware(Preloads),
                 ],
                 "lifespan": lifespan,
                 "docs_url": None,

@@ -1,22 +1,31 @@
-"""What the head of each page says of it: its title, and the og: tags that link previews show."""
+"""What we put in the head of each page of Gradio's: title, previews of links, scripts, the user."""
 
 import html
+import json
 import re
+from collections.abc import Callable
+from functools import cache
 from urllib.parse import parse_qs
 
 import anyio.to_thread
+from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ckv_core.errors import CkvError
 from storage.records import RunSummary
 from storage.repository import RunMissingError
-from ui.frontend import rewriting
-from ui.header import TITLE
+from ui.access import SCOPE_KEY
+from ui.glossary import words
+from ui.header import TITLE, USER_TEMPLATE, user_html
 from ui.pages.live import UNKNOWN_RUN
 from ui.route_answers import missing
 from ui.services import Services
 from ui.slugs import is_slug
+from ui.theme import ASSETS
+
+# What makes Gradio's updates cheaper, leaving a page quiet, and words explain themselves.
+SCRIPTS = ("clones.js", "leaving.js", "terms.js")
 
 # Page -> its own title, and what a preview says below it.
 PAGES = {
@@ -50,17 +59,21 @@ class PageHeads:
         if not is_page or (page not in PAGES and page != "run"):
             await self._app(scope, receive, send)
             return
-        words, query = PAGES.get(page), ""
-        if words is None:
+        said, query = PAGES.get(page), ""
+        if said is None:
             slug = parse_qs(str(scope["query_string"], "latin-1")).get("id", [""])[0]
             try:
-                words = await anyio.to_thread.run_sync(self._words_of, slug)
+                said = await anyio.to_thread.run_sync(self._words_of, slug)
             except RunMissingError:
                 await missing(UNKNOWN_RUN)(scope, receive, send)
                 return
             query = f"id={slug}"
         url = str(Request(scope).url.replace(query=query, fragment=""))
-        await self._app(scope, receive, rewriting(send, lambda body: with_head(body, *words, url)))
+        user = user_html(scope.get(SCOPE_KEY))
+        lines = (
+            f'{tags(*said, url)}{scripts_html()}<template id="{USER_TEMPLATE}">{user}</template>'
+        )
+        await self._app(scope, receive, rewriting(send, lambda body: with_head(body, lines)))
 
     def _words_of(self, slug: str) -> tuple[str, str]:
         """Title and description of a run's page.
@@ -90,13 +103,50 @@ def words_of(run: RunSummary, *, with_text: bool) -> tuple[str, str]:
     return title, f"{', '.join(methods)} on {run.model_name}, {run.created_at:%Y-%m-%d}."
 
 
-def with_head(body: bytes, title: str, description: str, url: str) -> bytes:
-    """A page of Gradio with this head in place of the previews that Gradio writes."""
+@cache
+def scripts_html() -> str:
+    """Our scripts that no component brings, and the glossary's words for them."""
+    scripts = "".join((ASSETS / name).read_text("utf-8") for name in SCRIPTS)
+    # No word can end the script early.
+    told = json.dumps(words()).replace("<", "\\u003c")
+    return f"<script>window.ckvWords = {told};{scripts}</script>"
+
+
+def rewriting(send: Send, rewrite: Callable[[bytes], bytes]) -> Send:
+    """Send the body that `rewrite` makes, where the answer is a page in one piece."""
+    start: Message | None = None
+
+    async def send_rewritten(message: Message) -> None:
+        nonlocal start
+        if message["type"] == "http.response.start":
+            start = message  # its length is not known yet
+            return
+        if start is not None:
+            headers = MutableHeaders(raw=start["headers"])
+            is_page = headers.get("content-type", "").startswith("text/html")
+            if is_page and not message.get("more_body"):
+                body = rewrite(message["body"])
+                headers["content-length"] = str(len(body))
+                message = {**message, "body": body}
+            await send(start)
+            start = None
+        await send(message)
+
+    return send_rewritten
+
+
+def with_head(body: bytes, lines: str) -> bytes:
+    """A page of Gradio with these lines at the end of its head in place of Gradio's previews."""
     page = _GRADIOS.sub("", body.decode())
     # Gradio's script would give every page the title of the app.
     page = page.replace('control_page_title="true"', 'control_page_title="false"', 1)
+    return page.replace("</head>", f"{lines}</head>", 1).encode()
+
+
+def tags(title: str, description: str, url: str) -> str:
+    """Title, description, and what a preview of a link to this address shows."""
     full = f"{title} - {TITLE}"
-    tags = {
+    values = {
         "og:site_name": TITLE,
         "og:type": "website",
         "og:title": full,
@@ -105,6 +155,6 @@ def with_head(body: bytes, title: str, description: str, url: str) -> bytes:
     }
     lines = [f"<title>{html.escape(full)}</title>"]
     lines.append(f'<meta name="description" content="{html.escape(description)}">')
-    lines += [f'<meta property="{k}" content="{html.escape(v)}">' for k, v in tags.items()]
+    lines += [f'<meta property="{k}" content="{html.escape(v)}">' for k, v in values.items()]
     lines.append('<meta name="twitter:card" content="summary">')
-    return page.replace("</head>", "".join(lines) + "</head>", 1).encode()
+    return "".join(lines)
