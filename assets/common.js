@@ -92,6 +92,19 @@ function marker(look) {
 /** Stops of differences, the lower side first: the middle is the page's ground, light or dark. */
 const divergingStops = () => (isDark() ? PALETTE.divergingDark : PALETTE.diverging);
 
+/** At the head of what ranks methods of both regimes; hidden where there is nothing to say. */
+const regimesHead = () => make("p", { class: "ckv-regimes", hidden: true });
+
+function setRegimes(node, told) {
+  setText(node, told ? str(told) : "");
+  node.hidden = !told;
+}
+
+/** Which regime a row is of. */
+function regimeMark(regime) {
+  return regime ? make("span", { class: "ckv-regime", "data-regime": str(regime), text: str(regime) }) : null;
+}
+
 function chip(text, tone = "") {
   return make("span", { class: `ckv-chip ${tone ? `ckv-${tone}` : ""}`, text: str(text) });
 }

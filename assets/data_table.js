@@ -1,12 +1,13 @@
 // Rows of figures: sorted by a click on a column's name, saved as CSV with unrounded values.
 
 const empty = make("p", { class: "ckv-empty" });
+const head = regimesHead();
 const table = make("table", { class: "ckv-table" });
 const scroller = make("div", { class: "ckv-scroll", tabindex: "0", role: "region" }, table);
 const note = make("p", { class: "ckv-notice" });
 const save = make("button", { type: "button", class: "ckv-button", text: "Download CSV", onclick: saveCsv });
 const foot = make("div", { class: "ckv-table-foot" }, note, save);
-root.append(empty, scroller, foot);
+root.append(empty, head, scroller, foot);
 let shown = null;
 let order = { key: "", down: false };
 
@@ -50,7 +51,9 @@ function bodyCell(row, column, first) {
   const side = column.align === "left" ? "left" : "right";
   const text = make("span", { text: str(cellOf(row, column)?.text) || "–" });
   const sign = first && row.look ? marker(row.look) : null;
-  const inner = sign ? make("span", { class: "ckv-name" }, sign, text) : text;
+  const mark = first ? regimeMark(row.regime) : null;
+  const named = mark ? make("span", {}, text, mark) : text;
+  const inner = sign ? make("span", { class: "ckv-name" }, sign, named) : named;
   return first
     ? make("th", { scope: "row", class: `ckv-${side}` }, inner)
     : make("td", { class: `ckv-num ckv-${side}` }, inner);
@@ -70,8 +73,9 @@ function draw(value) {
 function saveCsv() {
   if (!shown) return;
   const columns = list(shown.columns);
-  const head = columns.map((column) => str(column.label) + (column.unit ? ` (${column.unit})` : ""));
-  const lines = [head, ...sorted(shown).map((row) => columns.map((column) => valueOf(row, column)))];
+  const names = columns.map((column) => str(column.label) + (column.unit ? ` (${column.unit})` : ""));
+  const lines = [[...names, ...(shown.head ? ["Regime"] : [])], ...sorted(shown).map((row) =>
+    [...columns.map((column) => valueOf(row, column)), ...(shown.head ? [row.regime] : [])])];
   downloadCsv(lines, str(shown.file) || "table.csv");
 }
 
@@ -82,5 +86,6 @@ onValue((value) => {
   scroller.hidden = foot.hidden = !filled;
   shown = value;
   setText(note, str(value?.note));
+  setRegimes(head, filled && value.head);
   if (filled) draw(value);
 });

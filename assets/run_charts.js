@@ -3,8 +3,9 @@
 const heading = make("h3", { class: "ckv-section-name" });
 const words = make("p", { class: "ckv-subdued ckv-section-text" });
 const empty = make("p", { class: "ckv-empty" });
+const head = regimesHead();
 const grid = make("div", { class: "ckv-charts" });
-root.append(heading, words, empty, grid);
+root.append(heading, words, empty, head, grid);
 const panels = new Map();
 
 /** plotly.js, once per page. */
@@ -184,6 +185,7 @@ onValue((value) => {
   const told = withTerms(value?.heading ? value.text : "");
   if (words.textContent !== told.map((part) => part.textContent ?? part).join("")) words.replaceChildren(...told);
   setText(empty, str(value?.text));
+  setRegimes(head, charts.length > 0 && value.head);
   grid.hidden = charts.length === 0;
   const names = new Set(charts.map((chart) => chart.name));
   for (const [name, panel] of panels) {

@@ -11,7 +11,7 @@ function grid(label, head, rows) {
       make("tbody", {}, ...rows.map(([first, ...cells]) => (cells.length
         ? make("tr", {}, make("th", { scope: "row", text: first }), ...cells.map((text) => make("td", { class: "ckv-kept-apart", text: str(text) })))
         // A row of one cell is the name of those below it.
-        : make("tr", {}, make("th", { scope: "rowgroup", colspan: String(head.length) }, make("code", { class: "ckv-spec" }, ...specParts(first)))))))));
+        : make("tr", {}, make("th", { scope: "rowgroup", colspan: String(head.length) }, make("code", { class: "ckv-spec" }, ...specParts(first.spec)), regimeMark(first.regime))))))));
 }
 
 function generated(tokens, differs) {
@@ -71,13 +71,14 @@ onValue((value) => {
   const runs = list(value.runs);
   const names = runs.map((_, index) => name(index));
   const settings = list(value.settings);
-  const figures = list(value.figures).flatMap((row) => [[row.spec],
+  const figures = list(value.figures).flatMap((row) => [[row],
     ...(list(row.differs).some(Boolean) ? [["Differs in", ...row.differs.map((text) => text || "–")]] : []),
     ...list(value.figure_names).map((figure, at) => [figure, ...row.cells.map((cells) => cells[at])])]);
   root.replaceChildren(
     make("ul", { class: "ckv-compared" }, ...runs.map((run, index) => make("li", {}, `${name(index)}: `,
       make("a", { class: "ckv-link", href: `/run?id=${encodeURIComponent(run.slug)}`, text: str(run.title) || run.slug }), ` (${run.state})`))),
     heading("Figures"),
+    value.head ? make("p", { class: "ckv-regimes", text: str(value.head) }) : "",
     figures.length ? grid("Figures", ["Variant and figure", ...names], figures) : make("p", { text: "These runs have no method in common." }),
     ...list(value.alone).map(footnote),
     heading("Settings that differ"),

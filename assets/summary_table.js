@@ -9,7 +9,7 @@ const notes = make("ul", { class: "ckv-notes" });
 const download = make("button", { type: "button", class: "ckv-button", text: "Download CSV", onclick: saveCsv });
 const more = make("button", { type: "button", class: "ckv-button", "aria-controls": table.id, onclick: toggleExtra });
 const foot = make("div", { class: "ckv-table-foot" }, notes, make("div", { class: "ckv-table-actions" }, more, download));
-const head = make("p", { class: "ckv-regimes" });
+const head = regimesHead();
 root.append(empty, head, scroller, foot, tip);
 let shown = null;
 let withExtra = false;
@@ -56,10 +56,6 @@ function bodyCell(cell, column) {
   return make("td", { class: `ckv-num ckv-${alignOf(column)} ${tone ? `ckv-${tone}` : ""}`, title: title || null },
     tone ? make("span", { "aria-hidden": "true", text: `${TONE_SIGNS[tone]} ` }) : null,
     make("span", { text: str(cell?.text) || "–" }));
-}
-
-function regimeMark(regime) {
-  return regime ? make("span", { class: "ckv-regime", "data-regime": str(regime), text: str(regime) }) : null;
 }
 
 function bodyRow(row, columns) {
@@ -113,12 +109,11 @@ onValue((value) => {
   const filled = rows.length > 0;
   empty.hidden = filled;
   scroller.hidden = foot.hidden = !filled;
-  head.hidden = !filled || !value.head;
+  setRegimes(head, filled && value.head);
   shown = value;
   const shape = JSON.stringify(value);
   if (!filled || shape === drawn) return;
   drawn = shape;
   draw();
-  setText(head, str(value.head));
   notes.replaceChildren(...list(value.notes).map((text) => make("li", { text: str(text) })));
 });

@@ -2,16 +2,18 @@
 
 const SIGNS = { kept: "✓", lost: "✕", cut: "…" };
 const headline = make("p", { class: "ckv-verdict-headline" });
+const regimes = regimesHead();
 const groups = make("dl", { class: "ckv-verdict-groups" });
 const findings = make("div", { class: "ckv-verdict-findings" });
 const cautions = make("p", { class: "ckv-verdict-cautions ckv-subdued" });
 const strip = make("section", { class: "ckv-panel ckv-verdict-strip", "aria-label": "What came out", hidden: true },
-  make("div", { role: "status" }, headline), groups, findings, cautions);
+  make("div", { role: "status" }, headline), regimes, groups, findings, cautions);
 root.append(strip);
 
 function memberItem(member) {
   return make("li", {},
     make("span", { class: "ckv-name" }, member.look ? marker(member.look) : null, make("span", { text: str(member.name) })),
+    regimeMark(member.regime),
     member.note ? make("span", { class: "ckv-subdued", text: str(member.note) }) : null);
 }
 
@@ -31,6 +33,7 @@ onValue((value) => {
   if (strip.hidden || shape === drawn) return;
   drawn = shape;
   setText(headline, str(value.headline));
+  setRegimes(regimes, value.regimes);
   groups.replaceChildren(...list(value.groups).map(groupRow));
   groups.hidden = list(value.groups).length === 0;
   findings.replaceChildren(...list(value.findings).map((text) => make("p", { text: str(text) })));

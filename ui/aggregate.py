@@ -14,6 +14,7 @@ from ckv_core.metrics.intervals import interval_note
 from ckv_core.metrics.joining import join
 from ckv_core.metrics.pairs import Pair, compare_pairs
 from ckv_core.quantities import QUANTITIES
+from ckv_core.regimes import Regimes, regimes_of
 from ckv_core.variants import written_knobs
 from ui.charts.measured import unit_name
 from ui.live_runs import RunSnapshot
@@ -77,6 +78,7 @@ class SeveralRuns:
         members: one per variant, the full cache too.
         pairs: variants against their bases and against the full cache, prompt by prompt.
         notes: sentences on what limits the figures.
+        scenarios: of the prompts.
     """
 
     model: str
@@ -84,12 +86,24 @@ class SeveralRuns:
     members: list[Aggregate]
     pairs: list[Pair]
     notes: list[str]
+    scenarios: frozenset[str] = frozenset()
 
     @property
     def looks(self) -> dict[int, Look]:
         """By the place of the settings."""
         of_place = {each.joined.place: each.joined.variants[0] for each in self.members}
         return dict(zip(of_place, looks_of(of_place.values()), strict=True))
+
+    @property
+    def regimes(self) -> Regimes:
+        """Of the members, in their order."""
+        return regimes_of([m.joined.variants[0].method for m in self.members], self.scenarios)
+
+    @property
+    def marks(self) -> dict[int, str]:
+        """The regime by the place of the settings, where there are both."""
+        pairs = zip(self.members, self.regimes.marks, strict=True)
+        return {member.joined.place: mark for member, mark in pairs}
 
     def known(self, figures: Sequence[Figure]) -> list[Figure]:
         """Those that any variant has."""
@@ -163,4 +177,5 @@ def take_together(runs: Sequence[RunSnapshot]) -> SeveralRuns:
         members=members,
         pairs=compare_pairs(joined.variants),
         notes=notes,
+        scenarios=frozenset(run.result.prompt.scenario for run in runs if run.result.prompt),
     )

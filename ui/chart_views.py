@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ckv_core.events import RunResult
+from ckv_core.regimes import run_regimes
 from ui.aggregate import SeveralRuns
 from ui.charts.aggregate import AGGREGATE_CHARTS
 from ui.charts.catalog import CHARTS, LABORATORY, PERTURBATION
@@ -60,6 +61,7 @@ def several_value(slugs: Sequence[str], found: SeveralRuns) -> dict[str, Any]:
         "key": joined,
         "heading": "",
         "text": "",
+        "head": found.regimes.head,
         "charts": chart_values(AGGREGATE_CHARTS.values(), found),
     }
 
@@ -79,6 +81,7 @@ def _value(
         "key": f"{_is_measured(snapshot):d}{_has_bounds(snapshot):d}{snapshot.is_final:d}",
         "heading": heading,
         "text": text,
+        "head": run_regimes(snapshot.result).head,
         "charts": chart_values(charts, snapshot.result),
     }
 

@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from ckv_core.events import RunResult
-from ckv_core.methods import METHODS, Method
+from ckv_core.methods import Method
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +34,6 @@ BY_REGIME = {
         "Keep the same whatever is asked, so one cache serves many questions.",
     ),
 }
-_MIXED = (
-    "Two regimes: query-aware methods choose by the queries of the prompt's end, a question there "
-    "included, query-agnostic ones do not"
-)
 CLASSES = (FULL, *BY_REGIME.values(), GENERATING)
 
 
@@ -53,21 +48,3 @@ def by_class(methods: Iterable[Method]) -> Iterator[tuple[MethodClass, list[Meth
     for each in CLASSES:
         if members := [method for method in given if class_of(method) is each]:
             yield each, members
-
-
-def regime_named(name: str) -> str:
-    """`query-aware` or `query-agnostic`; empty of an unknown method, and of one without scores."""
-    return next((method.regime for method in METHODS if method.name == name), "")
-
-
-def mixed_regimes(result: RunResult) -> str:
-    """What stands above a table that ranks query-aware beside query-agnostic methods.
-
-    Empty where it ranks only one kind, or where it is not known yet what was compressed.
-    """
-    regimes = {regime_named(variant.method) for variant in result.variants} - {""}
-    if result.prompt is None or len(regimes) < 2:
-        return ""
-    if result.prompt.scenario == "context-only":
-        return f"{_MIXED}; here the context alone was compressed, before the question came."
-    return f"{_MIXED}. They are compared fairly where the context only is compressed."

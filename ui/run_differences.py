@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from ckv_core.events import RunResult
 from ckv_core.records import RetainedSet, VariantResult
+from ckv_core.regimes import regime_named, run_regimes
 from ui.live_runs import RunSnapshot
 from ui.run_pairs import Pair, pair_up
 from ui.summary_columns import four_digits
@@ -39,6 +40,7 @@ def differences_value(runs: Sequence[RunSnapshot]) -> dict[str, Any]:
     pairs = pair_up([run.result for run in runs])
     shared = [pair for pair in pairs if len(pair.runs) > 1]
     alone = [pair for pair in pairs if len(pair.runs) == 1]
+    head = run_regimes(*(run.result for run in runs)).head
     is_judged = any(v.answer_found is not None for run in runs for v in run.result.variants)
     first_figure = 0 if is_judged else 1
     return {
@@ -46,9 +48,11 @@ def differences_value(runs: Sequence[RunSnapshot]) -> dict[str, Any]:
         "settings": _differing_settings(runs),
         "same_prompt": same,
         "figure_names": FIGURES[first_figure:],
+        "head": head,
         "figures": [
             {
                 "spec": pair.spec,
+                "regime": regime_named(pair.method) if head else "",
                 "differs": pair.differs,
                 "cells": [_figures(variant)[first_figure:] for variant in pair.variants],
             }

@@ -26,6 +26,11 @@ class Pair:
     differs: tuple[str, ...]
 
     @property
+    def method(self) -> str:
+        """Of the first that has it."""
+        return next(variant.method for variant in self.variants if variant is not None)
+
+    @property
     def runs(self) -> list[int]:
         """Indices of the runs that have it."""
         return [at for at, variant in enumerate(self.variants) if variant is not None]

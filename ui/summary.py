@@ -5,10 +5,10 @@ from typing import Any
 from ckv_core.events import RunResult
 from ckv_core.outcomes import answer_outcome, kl_where_it_fails
 from ckv_core.records import ModelInfo, VariantResult
+from ckv_core.regimes import run_regimes
 from ckv_core.rounding import floor_by_figure, floor_sentence, short
 from ckv_core.sweep_reading import mean_head_l1
 from ui.charts.layout import display_names
-from ui.method_classes import mixed_regimes, regime_named
 from ui.palette import looks_of
 from ui.summary_columns import FIDELITY_COLUMNS, NOT_YET, Cell, Column, cell_of, four_digits
 
@@ -26,9 +26,9 @@ def summary_value(result: RunResult, *, ended: bool = False) -> dict[str, Any] |
     shown = [c for c in COLUMNS if not (ended or c.key in _OPTIONAL) or _has_cell(result, c)]
     if not result.variants or not shown:
         return None
-    told = mixed_regimes(result)
+    regimes = run_regimes(result)
     return {
-        "head": told,
+        "head": regimes.head,
         "columns": [
             {
                 "key": c.key,
@@ -45,10 +45,12 @@ def summary_value(result: RunResult, *, ended: bool = False) -> dict[str, Any] |
                 "look": look.value,
                 "label": variant.label,
                 "spec": variant.spec,
-                "regime": regime_named(variant.method) if told else "",
+                "regime": regime,
                 "cells": {c.key: c.cell(result, variant) for c in shown},
             }
-            for look, variant in zip(looks_of(result.variants), result.variants, strict=True)
+            for look, variant, regime in zip(
+                looks_of(result.variants), result.variants, regimes.marks, strict=True
+            )
         ],
         "notes": [*filter(None, [floor_sentence(result)]), *_warnings(result)],
     }

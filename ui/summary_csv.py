@@ -2,9 +2,9 @@
 
 from ckv_core.events import RunResult
 from ckv_core.outcomes import kl_where_it_fails
+from ckv_core.regimes import regime_named
 from ckv_core.sweep_reading import mean_head_l1
 from ui.charts.tables import Cell, csv_text
-from ui.method_classes import regime_named
 from ui.summary import requested_bytes
 from ui.summary_columns import forced_mean
 

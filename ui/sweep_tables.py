@@ -11,6 +11,7 @@ from ckv_core.metrics.against_budget import BudgetCurve
 from ckv_core.metrics.evidence import spans_of
 from ckv_core.outcomes import answer_outcome
 from ckv_core.records import VariantResult
+from ckv_core.regimes import marked_name, run_regimes
 from ckv_core.rounding import floor_sentence
 from ckv_core.sweep_oracles import OracleSet, known_oracles, mean_oracle
 from ckv_core.sweep_reading import (
@@ -60,7 +61,8 @@ def points_table(result: RunResult, answer: str) -> dict[str, Any]:
         _column("spec", "SPEC", align="left"),
     ]
     rows = []
-    for look, curve in zip(curve_looks(result), curves(result), strict=True):
+    looked = zip(curve_looks(result), curve_marks(result), curves(result), strict=True)
+    for look, regime, curve in looked:
         for budget, index in curve.points:
             variant = result.variants[index]
             cells = {
@@ -72,9 +74,10 @@ def points_table(result: RunResult, answer: str) -> dict[str, Any]:
                 cells[metric.key] = _metric_cell(metric, variant)
             for oracle in oracles:
                 cells[oracle.name] = _value(mean_oracle(variant, oracle.name))
-            rows.append({"look": look.value, "cells": cells})
+            rows.append({"look": look.value, "regime": regime, "cells": cells})
     table = {
         "caption": "All points of the sweep",
+        "head": run_regimes(result).head,
         "columns": columns,
         "rows": rows,
         "note": " ".join(note for note in notes if note),
@@ -96,6 +99,7 @@ def savings_table(result: RunResult, reference: object) -> dict[str, Any]:
     rows = _savings_rows(result, lines, lines[reference]) if known else []  # type: ignore[call-overload]
     table = {
         "caption": "Budget needed for equal quality",
+        "head": run_regimes(result).head,
         "columns": [
             _column("method", "Method and alpha", align="left"),
             _column("matches", "Matches", align="left"),
@@ -112,6 +116,18 @@ def savings_table(result: RunResult, reference: object) -> dict[str, Any]:
 def curve_name(curve: Curve | BudgetCurve) -> str:
     """The method with whatever its SPEC says beside the budget."""
     return names.curve_name(curve.label, curve.alpha, curve.spec)
+
+
+def curve_marks(result: RunResult) -> list[str]:
+    """The regime of each curve, in their order, where there are both."""
+    marks = run_regimes(result).marks
+    return [marks[curve.points[0][1]] for curve in curves(result)]
+
+
+def ranked_curves(result: RunResult) -> list[str]:
+    """Their names in a chart, with the same."""
+    pairs = zip(curves(result), curve_marks(result), strict=True)
+    return [marked_name(curve_name(curve), mark) for curve, mark in pairs]
 
 
 def curve_looks(result: RunResult) -> list[Look]:
@@ -173,6 +189,7 @@ def alphas_table(result: RunResult) -> dict[str, Any]:
 def _savings_rows(result: RunResult, lines: list[Curve], target: Curve) -> list[dict[str, Any]]:
     """One row per other curve and point of the target, a cell per figure."""
     looks = dict(zip(lines, curve_looks(result), strict=True))
+    marks = dict(zip(lines, curve_marks(result), strict=True))
     rows: dict[tuple[Curve, int], dict[str, Any]] = {}
     metrics = matched_figures(result)
     for metric in metrics:
@@ -182,6 +199,7 @@ def _savings_rows(result: RunResult, lines: list[Curve], target: Curve) -> list[
                 (saving.curve, budget),
                 {
                     "look": looks[saving.curve].value,
+                    "regime": marks[saving.curve],
                     "cells": {
                         "method": _text(curve_name(saving.curve)),
                         "matches": {"text": f"{curve_name(target)} at {budget:,}", "value": budget},

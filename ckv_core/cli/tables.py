@@ -86,7 +86,8 @@ def print_verdict(result: RunResult) -> None:
     if verdict is None:
         return
     say(f"\n{verdict.headline}")
-    for sentence in (*(group.sentence for group in verdict.groups), *verdict.findings):
+    groups = (group.sentence for group in verdict.groups)
+    for sentence in filter(None, (verdict.regimes, *groups, *verdict.findings)):
         say(f"  {sentence}")
     for caution in verdict.cautions:
         say(f"  note: {caution}")

@@ -1,6 +1,9 @@
 """What a run came to, in sentences made from its figures. No torch."""
 
+from dataclasses import replace
+
 from ckv_core.events import RunResult
+from ckv_core.regimes import run_regimes
 from ckv_core.verdict.base import Group, Member, Verdict
 from ckv_core.verdict.run import run_verdict
 from ckv_core.verdict.sweep import alpha_outcome, sweep_verdict
@@ -18,4 +21,13 @@ __all__ = [
 
 def verdict_of(result: RunResult) -> Verdict | None:
     """Of a comparison or a sweep that is over."""
-    return sweep_verdict(result) if result.kind == "sweep" else run_verdict(result)
+    found = sweep_verdict(result) if result.kind == "sweep" else run_verdict(result)
+    regimes = run_regimes(result)
+    if found is None or not regimes.head:
+        return found
+
+    def told(group: Group) -> Group:
+        members = (replace(m, regime=regimes.marks[m.index]) for m in group.members)
+        return replace(group, members=tuple(members))
+
+    return replace(found, regimes=regimes.head, groups=tuple(map(told, found.groups)))

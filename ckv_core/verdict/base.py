@@ -15,11 +15,13 @@ class Member:
     Attributes:
         index: of the variant in its run, or of the curve's first point.
         note: a few words beside the name; may be empty.
+        regime: of its method, where the verdict sets both beside one another.
     """
 
     index: int
     name: str
     note: str = ""
+    regime: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,8 @@ class Group:
     @property
     def sentence(self) -> str:
         """As text: `Answer lost: SnapKV (from token 13 on); AdaKV.`."""
-        told = (f"{m.name} ({m.note})" if m.note else m.name for m in self.members)
+        notes = ((m.name, [part for part in (m.regime, m.note) if part]) for m in self.members)
+        told = (f"{name} ({', '.join(parts)})" if parts else name for name, parts in notes)
         return f"{self.label}: {'; '.join(told)}."
 
 
@@ -43,12 +46,14 @@ class Verdict:
 
     Attributes:
         headline: the outcome in one sentence.
+        regimes: that query-aware and query-agnostic methods stand beside one another; or empty.
         groups: who, by outcome; the best first.
         findings: whether lower perturbation went with it, and what contradicts itself.
         cautions: what cannot be concluded.
     """
 
     headline: str
+    regimes: str = ""
     groups: tuple[Group, ...] = ()
     findings: tuple[str, ...] = ()
     cautions: tuple[str, ...] = field(default=())
@@ -57,12 +62,14 @@ class Verdict:
         """For programs and pages."""
         return {
             "headline": self.headline,
+            "regimes": self.regimes,
             "groups": [
                 {
                     "state": group.state,
                     "label": group.label,
                     "variants": [
-                        {"index": m.index, "name": m.name, "note": m.note} for m in group.members
+                        {"index": m.index, "name": m.name, "note": m.note, "regime": m.regime}
+                        for m in group.members
                     ],
                 }
                 for group in self.groups

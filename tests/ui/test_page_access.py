@@ -8,6 +8,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.e2e.steps import expect_well_made, see_everything
 from tests.ui.analysed_run import analysed
+from tests.ui.mixed_regimes import mixed
 from tests.ui.served_app import Served
 from tests.ui.sweep_fakes import store_run, sweep_result, sweep_snapshot
 
@@ -17,10 +18,10 @@ def pages(open_app: Served) -> Iterator[dict[str, str]]:
     """Addresses by name; clicking Run on the Sweep page shows a stored sweep."""
     slugs = []
     for at in range(5):
-        result = sweep_result(better=0.4 + 0.05 * at, generated=True)
+        result = mixed(sweep_result(better=0.4 + 0.05 * at, generated=True))
         result.prompt = dataclasses.replace(result.prompt, token_ids=tuple(range(at, at + 10)))
         slugs.append(store_run(open_app.services, sweep_snapshot().request, result))
-    laboratory = analysed()
+    laboratory = mixed(analysed())
     asked = dataclasses.replace(
         sweep_snapshot().request,
         kind="compare",
@@ -68,6 +69,14 @@ def test_axe_finds_nothing_and_nothing_scrolls_sideways(
     address = pages[name]
     page.goto(f"{address}{'&' if '?' in address else '?'}__theme=light")
     show(page, name)
+    # The runs hold both regimes, which no table and no chart passes over.
+    heads = page.locator(".ckv-regimes:visible").all_inner_texts()
+    assert heads
+    assert all(text.startswith("Two regimes: ") for text in heads)
+    assert {*page.locator(".ckv-regime:visible").all_inner_texts()} == {
+        "query-aware",
+        "query-agnostic",
+    }
     expect_well_made(page)
     page.set_viewport_size({"width": 1440, "height": 900})
     page.evaluate("document.body.classList.add('dark')")

@@ -7,6 +7,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from ckv_core.metrics.aggregate import Aggregate, HeadWins
+from ckv_core.regimes import marked_name
 from ui.aggregate import LABORATORY_FIGURES, MAIN_FIGURES, Figure, SeveralRuns, settings_text
 from ui.charts.budget_means import BUDGET_CHART
 from ui.charts.chart import Chart, Choices, Control, no_controls
@@ -41,7 +42,7 @@ def mean_figure(found: SeveralRuns, figure: Figure) -> go.Figure:
                 hovertemplate=f"%{{x:.4g}} {figure.unit}, n = {each.n}<extra></extra>",
             )
         )
-    names = _names([member for _, member, _ in rows], is_covered=figure.is_covered)
+    names = _names(found, [member for _, member, _ in rows], is_covered=figure.is_covered)
     shown.update_yaxes(
         tickvals=list(range(len(rows))), ticktext=names, autorange="reversed", showgrid=False
     )
@@ -127,11 +128,14 @@ def _heads(wins: HeadWins) -> list[tuple[tuple[int, int], float, float, float]]:
     ]
 
 
-def _names(members: Sequence[Aggregate], *, is_covered: bool = False) -> list[str]:
-    """The label, with the settings on a second line; on a third how many heads are covered."""
+def _names(
+    found: SeveralRuns, members: Sequence[Aggregate], *, is_covered: bool = False
+) -> list[str]:
+    """The label with the regime; below it the settings, and how many heads are covered."""
+    marks = found.marks
     lines = (
         [
-            m.label,
+            marked_name(m.label, marks[m.joined.place]),
             _settings(m),
             f"{m.checked:,} of {m.bounded:,} heads" if is_covered else "",
         ]

@@ -23,7 +23,14 @@ from ckv_core.metrics.chain import (
 )
 from ckv_core.records import Float32Array
 from ui.charts.layers import ORACLE_LOOKS
-from ui.charts.layout import TEXT_COLOR, display_names, empty_figure, new_figure, variant_line
+from ui.charts.layout import (
+    TEXT_COLOR,
+    display_names,
+    empty_figure,
+    new_figure,
+    ranked_names,
+    variant_line,
+)
 from ui.charts.measured import holders, values_of
 from ui.charts.tables import Cell, csv_text, number
 from ui.palette import SPARE, WARN_COLOR, Look, looks_of
@@ -133,7 +140,7 @@ def tightness_figure(result: RunResult, kv_heads: int | None = None) -> go.Figur
     curves = {i: np.sort(each[~np.isnan(each)]) for i, each in found.items() if each is not None}
     if not curves:
         return empty_figure(title, NO_BOUNDS)
-    names, looks = display_names(result.variants), looks_of(result.variants)
+    names, looks = ranked_names(result), looks_of(result.variants)
     n, kind = max(len(curve) for curve in curves.values()), _kind(kv_heads)
     figure = new_figure(title, f"Share of n = {n:,} {kind}s at or below x", legend_rows=len(curves))
     for index, curve in curves.items():

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ckv_core.knobs import Budget
 from ckv_core.metrics.against_budget import BUDGET_UNITS, BudgetCurve, budget_curves, varied_units
+from ckv_core.regimes import marked_name
 from ui.aggregate import MAIN_FIGURES, Figure, SeveralRuns, settings_text
 from ui.charts.chart import Chart, Choices, Control
 from ui.charts.interval_bars import SHARE_TICKS, interval_bars, interval_subtitle
@@ -42,7 +43,9 @@ def budget_figure(found: SeveralRuns, figure: Figure, unit: str) -> go.Figure:
     factors = iter(_factors(sum(bars is not None for bars in bars_of), ticks))
     for (curve, points), bars in zip(drawn, bars_of, strict=True):
         budgets, values = [b.amount for b, _ in points], [mean.mean for _, mean in points]
-        line = budget_line(found.looks[curve.place], _name(curve), budgets, values, figure.unit)
+        line = budget_line(
+            found.looks[curve.place], _name(found, curve), budgets, values, figure.unit
+        )
         line.update(
             legendgroup=str(curve.place),
             customdata=[mean.n for _, mean in points],
@@ -71,9 +74,10 @@ def budgets_csv(found: SeveralRuns) -> str:
     )
 
 
-def _name(curve: BudgetCurve) -> str:
+def _name(found: SeveralRuns, curve: BudgetCurve) -> str:
     settings = settings_text(curve.spec, curve.alpha)
-    return f"{curve.label}, {settings}" if settings else curve.label
+    name = f"{curve.label}, {settings}" if settings else curve.label
+    return marked_name(name, found.marks[curve.place])
 
 
 def _amount(budget: Budget) -> int | float:

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 
 from ckv_core.events import RunResult
 from ckv_core.records import ModelInfo, RetainedSet
-from ui.charts.layout import display_names, empty_figure, new_figure, rgba, variant_line
+from ui.charts.layout import empty_figure, new_figure, ranked_names, rgba, variant_line
 from ui.palette import Look, looks_of
 
 Counts = NDArray[np.int64]
@@ -24,7 +24,7 @@ def budgets_figure(result: RunResult) -> go.Figure:
     kept = {i: v.retained for i, v in enumerate(result.variants) if v.retained is not None}
     if not kept or result.model is None:
         return empty_figure(title, "No variant has evicted anything yet.")
-    names, looks = display_names(result.variants), looks_of(result.variants)
+    names, looks = ranked_names(result), looks_of(result.variants)
     subtitle = f"Line: mean of n = {result.model.kv_heads} KV heads; band: least to most"
     figure = new_figure(title, subtitle, legend_rows=len(kept))
     for index, retained in kept.items():

@@ -4,7 +4,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from ckv_core.events import RunResult
-from ui.charts.layout import display_names, new_figure
+from ui.charts.layout import new_figure, ranked_names
 from ui.charts.measured import holders, named
 from ui.palette import looks_of
 
@@ -15,7 +15,7 @@ def fidelity_figure(result: RunResult) -> go.Figure:
     Definition: sum p log(p/q) of the full cache's and the variant's next-token distributions, both
     after the same tokens; see docs/definitions.md. n = the tokens of one text.
     """
-    names, indices = display_names(result.variants), holders(result, "forced_kl")
+    names, indices = ranked_names(result), holders(result, "forced_kl")
     positions = len(result.variants[indices[0]].analysis["forced_kl"])
     looks = looks_of(result.variants)
     unit = named("forced_kl").unit

@@ -14,6 +14,7 @@ from ckv_core.metrics.layer_means import (
     hidden_by_layer,
     reduction_by_layer,
 )
+from ckv_core.regimes import marked_name
 from ui.aggregate import SeveralRuns, settings_text
 from ui.charts.chart import Chart, Choices, Control
 from ui.charts.interval_bars import interval_subtitle
@@ -55,7 +56,9 @@ def layers_figure(found: SeveralRuns, kind: Kind, budget: str) -> go.Figure:
     for at, (member, means) in enumerate(lines):
         values = np.array([each.mean for each in means], np.float32)
         look = found.looks[member.joined.place]
-        line = variant_line(look, _name(member), values, UNIT)
+        line = variant_line(
+            look, marked_name(_name(member), found.marks[member.joined.place]), values, UNIT
+        )
         line.update(
             legendgroup=str(at),
             hovertemplate=f"{line.hovertemplate}, n = {means[0].n}",

@@ -11,10 +11,10 @@ from ckv_core.records import Float32Array
 from ckv_core.rounding import in_type, short
 from ui.charts.layout import (
     TEXT_COLOR,
-    display_names,
     empty_figure,
     name_bars,
     new_figure,
+    ranked_names,
     variant_line,
 )
 from ui.charts.measured import base_values, floor_values, holders, named, values_of
@@ -68,7 +68,7 @@ def layer_figure(
             "times the base",
         ),
     }[against]
-    names, looks = display_names(result.variants), looks_of(result.variants)
+    names, looks = ranked_names(result), looks_of(result.variants)
     figure = new_figure(label, subtitle, legend_rows=len(lines))
     for index, values in lines.items():
         hover = "times" if against == "ratio" else unit
@@ -102,7 +102,7 @@ def head_layer_figure(result: RunResult, *, oracles_of: int | None = None) -> go
     indices = holders(result, "head_l1")
     if not indices:
         return empty_figure(title, NOT_MEASURED)
-    names, looks = display_names(result.variants), looks_of(result.variants)
+    names, looks = ranked_names(result), looks_of(result.variants)
     oracles = [] if oracles_of is None else _oracles(result, oracles_of)
     measured = [(i, values_of(result, i, "head_l1")) for i in indices]
     heads = next(values.shape[1] for _, values in measured if values is not None)
@@ -133,7 +133,7 @@ def final_figure(result: RunResult, name: str = "hidden_l1") -> go.Figure:
     bars = {i: float(values[-1]) for i, values in found if values is not None}
     if not bars:
         return empty_figure(title, NOT_MEASURED)
-    names, looks = display_names(result.variants), looks_of(result.variants)
+    names, looks = ranked_names(result), looks_of(result.variants)
     floor = floor_values(result, name)
     dotted = "" if floor is None else f"; dotted: rounding floor, {short(float(floor[-1]))}"
     figure = new_figure(title, f"Cascaded; lower is closer; n = 1 step{dotted}")

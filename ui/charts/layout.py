@@ -11,7 +11,9 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from ckv_core import names
+from ckv_core.events import RunResult
 from ckv_core.records import VariantResult
+from ckv_core.regimes import marked_name, run_regimes
 from ckv_core.variants import VariantSpec
 from ui.palette import Look
 
@@ -86,6 +88,12 @@ def display_names(
     """One name per variant, as everywhere; escaped for Plotly."""
     found = names.display_names(variants)
     return [html.escape(name, quote=False) for name in found] if escaped else found
+
+
+def ranked_names(result: RunResult) -> list[str]:
+    """The same for a chart that sets variants beside one another: with their regime, if it must."""
+    found = display_names(result.variants)
+    return [marked_name(*each) for each in zip(found, run_regimes(result).marks, strict=True)]
 
 
 def variant_line(look: Look, name: str, y: NDArray[np.float32], unit: str) -> go.Scatter:

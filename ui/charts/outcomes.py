@@ -13,7 +13,7 @@ from ckv_core.records import VariantResult
 from ckv_core.sweep_reading import Figure, curves
 from ui.charts.layout import BAR_PX, new_figure
 from ui.charts.lines import budget_axis
-from ui.sweep_tables import curve_looks, curve_name
+from ui.sweep_tables import curve_looks, ranked_curves
 
 # Told apart without colour: filled, a cross, a bar.
 _MARKS = {"yes": "circle", "no": "x-thin-open", "cut": "line-ew-open"}
@@ -34,7 +34,7 @@ def outcome_figure(result: RunResult, figure: Figure) -> go.Figure:
         f"● yes, ✕ no, – cut at the limit{told}",  # noqa: RUF001
     )
     lines = list(zip(curve_looks(result), curves(result), strict=True))
-    names = [html.escape(curve_name(curve), quote=False) for _, curve in lines]
+    names = [html.escape(name, quote=False) for name in ranked_curves(result)]
     for row, (look, curve) in enumerate(lines):
         points = [(b, w) for b, i in curve.points if (w := _word(figure, result.variants[i]))]
         if points:

@@ -25,7 +25,7 @@ from ui.charts.lines import budget_axis, budget_line
 from ui.charts.measured import unit_name
 from ui.charts.outcomes import outcome_figure
 from ui.palette import FULL_LOOK, look_of
-from ui.sweep_tables import curve_looks, curve_name, optimum_name, oracle_name
+from ui.sweep_tables import curve_looks, optimum_name, oracle_name, ranked_curves
 
 
 def curve_figure(result: RunResult, metric: Figure, oracles: OracleSet | None = None) -> go.Figure:
@@ -40,8 +40,8 @@ def curve_figure(result: RunResult, metric: Figure, oracles: OracleSet | None = 
         metric: what is drawn.
         oracles: of the mean head L1; None draws none.
     """
-    looked = zip(curve_looks(result), curves(result), strict=True)
-    drawn = [(look, curve, curve.values(result, metric)) for look, curve in looked]
+    named = zip(curve_looks(result), ranked_curves(result), curves(result), strict=True)
+    drawn = [(look, name, curve.values(result, metric)) for look, name, curve in named]
     drawn = [each for each in drawn if each[2]]
     closer = "lower" if metric.lower else "higher"
     subtitle = f"One prompt; {closer} is closer to the full cache"
@@ -57,11 +57,9 @@ def curve_figure(result: RunResult, metric: Figure, oracles: OracleSet | None = 
         html.escape(subtitle, quote=False),
         legend_rows=len(drawn) + (len(oracles.values) if oracles else 0),
     )
-    for look, curve, points in drawn:
+    for look, name, points in drawn:
         budgets, values = zip(*points, strict=True)
-        figure.add_trace(
-            budget_line(look, curve_name(curve), budgets, values, unit_name(metric.unit))
-        )
+        figure.add_trace(budget_line(look, name, budgets, values, unit_name(metric.unit)))
     if oracles is not None:
         _add_oracles(figure, oracles)
     _add_reference(figure, result, metric)

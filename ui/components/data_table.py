@@ -4,8 +4,10 @@ from ui.components.base import ScriptedHtml
 
 
 class DataTable(ScriptedHtml):
-    """Shows {"caption", "columns", "rows", "note", "file", "empty"}; `empty` while there is no row.
+    """Shows {"caption", "head", "columns", "rows", "note", "file", "empty"}.
 
+    `empty` is shown while there is no row.
+    `head` is a sentence above the rows, or empty; its rows have a "regime" that marks them.
     `columns` is a list of {"key", "label", "unit", "align"}; `rows` a list of {"look", "cells"}
     with cells {key: {"text", "value"}}: `text` is read, `value` sorted by and saved. `look` is
     that of the line that the row belongs to, or null. `file` names the CSV file, which also

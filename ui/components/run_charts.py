@@ -4,11 +4,12 @@ from ui.components.base import ScriptedHtml
 
 
 class RunCharts(ScriptedHtml):
-    """Shows {"slug", "base", "key", "heading", "text", "charts"}; hidden while the value is None.
+    """Shows {"slug", "base", "key", "heading", "text", "head", "charts"}; hidden for None.
 
-    `charts` is a list of {"name", "title", "csv", "controls"}, `controls` of {"name", "label",
-    "options"}, `options` of (value, label). `BASE/SLUG/figure/NAME?CONTROL=VALUE` answers a Plotly
-    figure, `BASE/SLUG/CSV.csv` its data; an empty CSV has no link. A changed `key` draws anew.
+    `head` is a sentence above the charts, or empty. `charts` is a list of {"name", "title", "csv",
+    "controls"}, `controls` of {"name", "label", "options"}, `options` of (value, label).
+    `BASE/SLUG/figure/NAME?CONTROL=VALUE` answers a Plotly figure, `BASE/SLUG/CSV.csv` its data; an
+    empty CSV has no link. A changed `key` draws anew.
     Without `charts`, `text` says why.
     """
 

@@ -4,10 +4,10 @@ from ui.components.base import ScriptedHtml
 
 
 class VerdictStrip(ScriptedHtml):
-    """Shows {"headline", "groups", "findings", "cautions"}; nothing while the value is None.
+    """Shows {"headline", "regimes", "groups", "findings", "cautions"}; nothing for None.
 
-    `groups` is a list of {"state", "label", "variants": [{"name", "note", "look"}]} with state
-    "kept", "lost" or "cut"; the rest are sentences.
+    `groups` is a list of {"state", "label", "variants": [{"name", "note", "regime", "look"}]} with
+    state "kept", "lost" or "cut"; the rest are sentences, empty where nothing is to be said.
     """
 
     NAME = "verdict"

@@ -137,10 +137,15 @@ def means_table(found: SeveralRuns) -> dict[str, Any]:
     columns.append({"key": "spec", "label": "SPEC", "align": "left"})
     return {
         "caption": "Means over the prompts",
+        "head": found.regimes.head,
         "columns": columns,
         "rows": [
-            {"look": found.looks[member.joined.place].value, "cells": _cells(member)}
-            for member in found.members
+            {
+                "look": found.looks[member.joined.place].value,
+                "regime": mark,
+                "cells": _cells(member),
+            }
+            for member, mark in zip(found.members, found.regimes.marks, strict=True)
         ],
         "note": f"Mean, and 95 % interval: BCa bootstrap over prompts where n is {MIN_PROMPTS} or "
         "more; exact (Clopper-Pearson) for shares of yes-or-no prompts. Intervals beside one "
