@@ -222,7 +222,10 @@ async function fetchKept(value, variant, shape, signal) {
   const bits = new Uint8Array(await (await fetchOk(url, signal)).arrayBuffer());
   const wanted = KeptSet.bytes(shape.layers, shape.heads, shape.positions);
   if (bits.length !== wanted) throw new Error(`${variant.label} came as ${bits.length} bytes instead of ${wanted}`);
-  return { ...variant, kept: new KeptSet(bits, shape) };
+  const kept = new KeptSet(bits, shape);
+  if (!variant.entries) return { ...variant, kept };
+  const more = await fetchOk(url.replace(/retained$/, "evicted"), signal);
+  return { ...variant, kept, evicted: new Uint32Array(await more.arrayBuffer()) };
 }
 
 /** Fetch the prompt and every variant's bits: {prompt, variants, shape}. */

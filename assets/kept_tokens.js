@@ -166,7 +166,7 @@ function build(app) {
   const hint = make("p", { class: "ckv-hint", text: byTouch("Two fingers zoom; one finger moves along the prompt; a tap picks a token and shows it in the text below.",
     "Ctrl + wheel zooms (the wheel alone once a map has the focus); drag pans; a click picks a token and shows it in the text below; arrow keys move a cursor.") });
   stage.replaceChildren(
-    toolbar(app), mapsGrid(app), hint,
+    ...[toolbar(app), mapsGrid(app), hint, stepsPanel(app)].filter(Boolean),
     make("div", { class: "ckv-pair" }, app.variants.length > 1 ? differencePanel(app) : null, headsPanel(app)),
     make("div", { class: "ckv-reading" }, textPanel(app, text), sidePanels(app)),
     make("details", { class: "ckv-panel ckv-share" }, make("summary", { text: "Kept share per layer, as a table" }), shareTable(app)));

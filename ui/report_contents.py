@@ -124,6 +124,11 @@ def _add_kept(contents: Contents, run: RunSnapshot, without: Collection[Group]) 
             for index, variant in enumerate(run.result.variants)
             if variant.retained is not None
         },
+        **{
+            f"{base}/{index}/evicted": variant.held.evicted
+            for index, variant in enumerate(run.result.variants)
+            if variant.held is not None
+        },
     }
 
 

@@ -62,6 +62,7 @@ def build_routes(services: Services) -> list[Route]:
         *report_routes(services, routes.find),
         Route("/data/{slug}/prompt", routes.prompt),
         Route("/data/{slug}/{index}/retained", routes.retained),
+        Route("/data/{slug}/{index}/evicted", routes.evicted),
         Route("/data/{slug}/result.json", routes.result_json),
         Route("/data/{slug}/bundle.zip", routes.bundle),
         Route("/data/{slug}/kvpress.py", routes.kvpress),
@@ -126,6 +127,17 @@ class RunRoutes:
         if kept is None:
             return missing(NOT_YET)
         return Response(kept.bits, media_type="application/octet-stream", headers=IMMUTABLE)
+
+    def evicted(self, request: Request) -> Response:
+        """What a variant evicted while it generated, as `HeldSeries.evicted` has it."""
+        snapshot = self.find(request)
+        if snapshot is None:
+            return missing(NO_RUN)
+        index, variants = read_index(request.path_params["index"]), snapshot.result.variants
+        held = variants[index].held if 0 <= index < len(variants) else None
+        if held is None:
+            return missing(NOT_YET)
+        return Response(held.evicted, media_type="application/octet-stream", headers=IMMUTABLE)
 
     def result_json(self, request: Request) -> Response:
         """The whole run in the documented schema."""

@@ -124,12 +124,13 @@ def kept_value(snapshot: RunSnapshot) -> dict[str, Any] | None:
                 "sinks": variant.params.get("sinks", 0),
                 "first_difference": variant.first_difference,
                 "finished": variant.stopped is not None,
+                **({"entries": list(variant.held.entries)} if variant.held else {}),
             }
             for index, variant in kept
         ],
         "context": list(result.prompt.context_tokens),
         "answer": snapshot.request.answer,
-        "key": f"{snapshot.slug}/{len(kept)}",
+        "key": f"{snapshot.slug}/{len(kept)}/{sum(v.held is not None for _, v in kept)}",
     }
 
 

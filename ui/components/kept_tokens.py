@@ -10,7 +10,9 @@ class KeptTokens(ScriptedHtml):
     "context", "key"}. `variants` is a list of {"index", "look", "label", "spec"} of the variants
     that have a retained set, each optionally with "window" and "sinks" (protected tokens, drawn as
     brackets) and how its generation went, "first_difference" and "finished"; "answer" is the
-    reference answer to look for. A changed `key` fetches again. `BASE/SLUG/prompt` answers JSON
+    reference answer to look for. A changed `key` fetches again. Those that evict while
+    generating have "entries", held at the choice of each token, and `BASE/SLUG/INDEX/evicted`
+    answers the rows of `HeldSeries.evicted`. `BASE/SLUG/prompt` answers JSON
     {"pieces", "compressed", "tokens", "context"}, `BASE/SLUG/INDEX/retained` the bytes of
     `RetainedSet.bits`.
 
@@ -27,5 +29,6 @@ class KeptTokens(ScriptedHtml):
         "kept_text.js",
         "kept_panels.js",
         "kept_app.js",
+        "kept_steps.js",
         "kept_tokens.js",
     )

@@ -1,5 +1,6 @@
 """A page that holds our components, and invented data to feed them."""
 
+import dataclasses
 import functools
 import json
 import os
@@ -18,7 +19,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from ckv_core.metrics.evidence import evidence as evidence_shares
-from ckv_core.records import RetainedSet
+from ckv_core.records import HeldSeries, RetainedSet
 from ui.components.generations import Generations
 from ui.components.kept_tokens import KeptTokens
 from ui.components.status_bar import StatusBar
@@ -45,6 +46,7 @@ class InventedRun:
     pieces: tuple[str, ...]
     context: tuple[int, int]
     evictable: tuple[int, ...]
+    held: HeldSeries | None = None  # of the last
 
     def value(self) -> dict[str, Any]:
         """What a page gives to KeptTokens."""
@@ -60,6 +62,8 @@ class InventedRun:
         ]
         for variant in variants:
             variant["window"] = 32
+        if self.held is not None:
+            variants[-1]["entries"] = list(self.held.entries)
         return {
             "slug": self.slug,
             "base": "/data",
@@ -110,6 +114,25 @@ def small_run() -> InventedRun:
 
 
 @functools.cache
+def generating_run() -> InventedRun:
+    """The small one, whose last variant lets one entry of each head go after each of 5 tokens."""
+    run = small_run()
+    kept, rows = run.masks[-1].copy(), []
+    kept = np.pad(kept, ((0, 0), (0, 0), (0, 20 + 5)), constant_values=True)
+    rng = np.random.default_rng(11)
+    for step in range(1, 6):
+        for layer in run.evictable:
+            for head in range(kept.shape[1]):
+                position = int(rng.choice(np.flatnonzero(kept[layer, head, : 320 + step])))
+                kept[layer, head, position] = False
+                rows.append((step, layer, head, position))
+    held = HeldSeries(
+        entries=(0,) * 6, cache_bytes=(0,) * 6, evicted=np.array(rows, "<u4").tobytes()
+    )
+    return dataclasses.replace(run, slug="generating", held=held)
+
+
+@functools.cache
 def medium_run() -> InventedRun:
     """2,064 tokens, 30 layers, 3 KV heads: the default model's size; for the looks."""
     evictable = tuple(range(30))
@@ -131,6 +154,7 @@ def large_run() -> InventedRun:
 
 RUNS: dict[str, Callable[[], InventedRun]] = {
     "small": small_run,
+    "generating": generating_run,
     "medium": medium_run,
     "large": large_run,
 }
@@ -167,8 +191,13 @@ def data_routes(lab: Lab) -> list[Route]:
             lab.served[name] = RetainedSet.from_mask(RUNS[slug]().masks[index - 1]).bits
         return Response(lab.served[name], media_type="application/octet-stream")
 
+    def evicted(request: Request) -> Response:
+        held = RUNS[request.path_params["slug"]]().held
+        return Response(held.evicted if held else b"", media_type="application/octet-stream")
+
     return [
         Route("/data/{slug}/prompt", prompt),
+        Route("/data/{slug}/{index:int}/evicted", evicted),
         Route("/data/{slug}/{index:int}/retained", retained),
     ]
 
