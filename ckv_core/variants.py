@@ -15,7 +15,7 @@ from ckv_core.methods.parts.critical import READINGS
 from ckv_core.methods.parts.plain import PLAIN
 from ckv_core.methods.parts.steps import StepPolicy
 from ckv_core.methods.parts.store import Store
-from ckv_core.methods.parts.views import Observer, PromptShape
+from ckv_core.methods.parts.views import FurtherPasses, Observer, PromptShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +172,11 @@ class VariantSpec:
     def observers(self) -> tuple[Observer, ...]:
         """What must be gathered for it while the prompt is read."""
         return tuple(each for part in self.parts for each in part.observes(self.params))
+
+    @property
+    def passes(self) -> tuple[FurtherPasses, ...]:
+        """What must be gathered for it in further passes, once the prompt is read."""
+        return tuple(each for part in self.parts for each in part.passes(self.params))
 
     def work_bytes(self, shape: PromptShape) -> int:
         """Upper bound of what its parts ask for while they work."""

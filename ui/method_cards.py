@@ -98,6 +98,9 @@ def _needs(variant: VariantSpec) -> Iterator[str]:
     for observer in variant.observers:
         words = observer.key[0] if isinstance(observer.key, tuple) else observer.key
         yield f"{words}, gathered while the prompt is read"
+    for passes in variant.passes:
+        words = passes.key[0] if isinstance(passes.key, tuple) else passes.key
+        yield f"{words}, in further passes over all of it"
     if variant.selector.needs_norms:
         yield "value norms"
     rule = variant.method.budget_rule

@@ -11,12 +11,13 @@ import ckv_core
 from ckv_core.config import CompareRequest
 from ckv_core.engine.choose import choose, compact_rows, score
 from ckv_core.engine.follow_ups import follow_up_prompts
+from ckv_core.engine.further_passes import Planned, further_passes
 from ckv_core.engine.generate import generate
 from ckv_core.engine.memory import check_memory
 from ckv_core.engine.own import mean_kept, own_mask
-from ckv_core.engine.prefill import Prefill, prefill
+from ckv_core.engine.prefill import Needs, Prefill, prefill
 from ckv_core.engine.prefill_cache import PrefillCache
-from ckv_core.engine.prompt import build_prompt
+from ckv_core.engine.prompt import build_prompt, prompt_tokens
 from ckv_core.engine.run import Run
 from ckv_core.engine.select import resolve_budget
 from ckv_core.engine.sweep import sweep
@@ -30,7 +31,7 @@ from ckv_core.events import (
 from ckv_core.metrics.memory import PeakMemory, give_back
 from ckv_core.metrics.timing import Stopwatch
 from ckv_core.modeling.loaded import LoadedModel
-from ckv_core.records import VariantResult
+from ckv_core.records import PromptInfo, VariantResult
 
 
 @torch.inference_mode()
@@ -90,6 +91,8 @@ def compare(
 
 def _stages(run: Run, prefills: PrefillCache | None) -> Iterator[RunEvent]:
     prefilled = yield from _prefill(run, prefills)
+    with run.stopwatch.measure("score"):
+        yield from further_passes(prefilled, run.further_passes, run.should_stop)
     yield from score(run, prefilled)
     if run.request.kind == "sweep":
         yield from sweep(run, prefilled)
@@ -120,6 +123,7 @@ def _prepare(request: CompareRequest, loaded: LoadedModel, should_stop: Callable
         check_length(rendered.tokens, request.max_new_tokens, loaded.info.context_limit)
     info = loaded.info
     entry_bytes = 2 * info.head_dim * loaded.model.dtype.itemsize
+    planned = _planned(loaded, prompt, Needs.of(specs))
     own_masks = [own_mask(own, info, prompt) for own in request.own_indices]
     budgets = [
         resolve_budget(spec, info, prompt.compressed_tokens, entry_bytes)
@@ -135,7 +139,31 @@ def _prepare(request: CompareRequest, loaded: LoadedModel, should_stop: Callable
         stopwatch=Stopwatch(loaded.device),
         follow_up_prompts=further,
         own_masks=own_masks,
+        further_passes=planned,
     )
+
+
+def _planned(loaded: LoadedModel, prompt: PromptInfo, needs: Needs) -> Planned:
+    """The passes that variants ask for.
+
+    Raises:
+        PromptError: behind the prompt they reach over the model's limit.
+    """
+    if not needs.passes:
+        return ()
+    given = prompt_tokens(loaded.tokenizer, prompt)
+    planned = [(each, each.passes(given)) for each in needs.passes]
+    for each, passes in planned:
+        longest = max(len(one.token_ids) for one in passes)
+        over = prompt.compressed_tokens + longest - loaded.info.context_limit
+        if over > 0:
+            raise PromptError(
+                f"A further pass reads {longest:,} tokens behind the prompt's "
+                f"{prompt.compressed_tokens:,}; that is {over:,} over the model's limit of "
+                f"{loaded.info.context_limit:,}. Lower {each.shorter_by!r} by as much, or shorten "
+                "the context."
+            )
+    return planned
 
 
 def check_length(prompt_tokens: int, max_new_tokens: int, limit: int) -> None:

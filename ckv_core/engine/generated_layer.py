@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ckv_core.errors import EngineError
 from ckv_core.knobs import KnobValue
 from ckv_core.methods.parts.top_k import order
-from ckv_core.methods.parts.views import LayerView, Observer, Rotary
+from ckv_core.methods.parts.views import LayerView, Rotary, Statistic
 from ckv_core.modeling.loaded import LoadedModel
 from ckv_core.scoring.value_norm import value_norm
 from ckv_core.scoring.window import full_window_attention, window_attention, window_rows
@@ -65,13 +65,13 @@ class GeneratedLayer:
         """[query_heads, entries] float32."""
         return value_norm(self.values, self.output_weight())
 
-    def observed(self, observer: Observer) -> Tensor:
+    def observed(self, gathered: Statistic) -> Tensor:
         """Nothing.
 
         Raises:
             EngineError: always.
         """
-        raise EngineError(f"Nothing observes {observer.key!r} while generating.")
+        raise EngineError(f"Nothing observes {gathered.key!r} while generating.")
 
     def statistic(self, kind: str, compute: Callable[[], Tensor]) -> Tensor:  # noqa: ARG002
         """Computed each time: the entries are new ones."""

@@ -7,7 +7,7 @@ from typing import cast
 from torch import Tensor, nn
 
 from ckv_core.engine.prefill import LayerStates, Prefill
-from ckv_core.methods.parts.views import Observer, Rotary
+from ckv_core.methods.parts.views import Rotary, Statistic
 from ckv_core.modeling.rotary import LayerRotary
 from ckv_core.scoring.value_norm import value_norm
 from ckv_core.scoring.window import full_window_attention, window_attention, window_rows
@@ -70,9 +70,9 @@ class PromptLayer:
         projection = cast(nn.Linear, self.prefill.loaded.attentions[self.layer].o_proj)
         return self.statistic("norms", lambda: value_norm(self._states.values, projection.weight))
 
-    def observed(self, observer: Observer) -> Tensor:
-        """What that observer gathered in this layer."""
-        return self.prefill.observed[observer.key][self.layer]
+    def observed(self, gathered: Statistic) -> Tensor:
+        """What was gathered in this layer, by an observer or in further passes."""
+        return self.prefill.observed[gathered.key][self.layer]
 
     @property
     def scaling(self) -> float:

@@ -3,7 +3,7 @@
 Tensors that live at different times within one stage are added up.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
@@ -51,6 +51,7 @@ class Sizes:
         norms, full_window: whether value norms are needed, and the window's attention to itself.
         tries: kept sets that a selector compares at a time.
         observed, observing: bytes of what is gathered while the prompt is read, and of gathering.
+        further, passing: tokens of the longest further pass, and bytes of gathering from it.
         work: bytes that the parts of one variant ask for while they work.
         analysed: whether the laboratory's quantities are measured.
         forced: whether all rows read the full cache's text.
@@ -85,6 +86,8 @@ class Sizes:
     tries: int
     observed: int
     observing: int
+    further: int
+    passing: int
     work: int
     analysed: bool
     forced: bool
@@ -105,6 +108,7 @@ class Sizes:
             prompt.compressed_tokens,
         )
         chunk = min(CHUNK, shape.prompt_len)
+        further = [one for _, passes in run.further_passes for one in passes]
         rows, budgets, masks = (
             run.rows,
             sorted(run.budgets, reverse=True),
@@ -138,8 +142,10 @@ class Sizes:
             norms=any(spec.needs_norms for spec in run.specs),
             full_window=any(spec.selector.needs_full_window for spec in run.specs),
             tries=max(spec.selector.tries for spec in run.specs),
-            observed=sum(each.nbytes(shape) for each in needs.observers) * shape.layers,
+            observed=sum(o.nbytes(shape) for o in (*needs.observers, *needs.passes)) * shape.layers,
             observing=max((o.work_bytes(shape, chunk) for o in needs.observers), default=0),
+            further=max((len(one.token_ids) for one in further), default=0),
+            passing=max((p.work_bytes(shape, chunk) for p in needs.passes), default=0),
             work=max((spec.work_bytes(shape) for spec in run.specs), default=0),
             analysed=bool({"bounds", "greedy"} & set(run.request.analysis)),
             forced="forced" in run.request.analysis and run.request.max_new_tokens > 0,
@@ -179,6 +185,17 @@ class Sizes:
         """While the prompt is read."""
         reading = self._activations(min(CHUNK, self.tokens), 1) + self._chunk_attention()
         return self.states + reading + self.observing
+
+    @property
+    def _passes_peak(self) -> int:
+        """While further passes are read: their own entries, and one layer's with the prompt's."""
+        if not self.further:
+            return 0
+        together = replace(self, tokens=self.tokens + self.further)
+        layer = 2 * (self.tokens + self.further) * self.kv_heads * self.entry
+        own = self.layers * self.further * self.kv_heads * self.entry
+        reading = self._activations(min(CHUNK, self.further), 1) + together._chunk_attention()
+        return self.states + own + layer + reading + self.passing
 
     def _chunk_attention(self) -> int:
         """Parts joined by log-sum-exp; the mask of sliding layers, also as floats."""
@@ -279,7 +296,7 @@ class Sizes:
     @property
     def total(self) -> int:
         """The highest stage, and what is held beyond tensors."""
-        stage = max(self.prefill_peak, self.select_peak(), self.decode_peak())
+        stage = max(self.prefill_peak, self._passes_peak, self.select_peak(), self.decode_peak())
         if self.on_cuda:
             return stage + CUDA_OVERHEAD_BYTES
         return stage + stage // _HELD_SHARE + torch.get_num_threads() * THREAD_OVERHEAD_BYTES

@@ -12,7 +12,7 @@ from ckv_core.engine.causal import causal_attention, sliding_attention
 from ckv_core.engine.memo import Memo
 from ckv_core.errors import RunCancelledError
 from ckv_core.events import Progress
-from ckv_core.methods.parts.views import Chunk, Observer
+from ckv_core.methods.parts.views import Chunk, FurtherPasses, Observer
 from ckv_core.metrics.memory import trim
 from ckv_core.modeling.loaded import LoadedModel
 from ckv_core.modeling.rope import read_as_whole
@@ -47,17 +47,21 @@ class Needs:
     Attributes:
         window: last queries.
         observers: of different keys.
+        passes: further ones, of different keys; they can be made up for later.
     """
 
     window: int = 0
     observers: tuple[Observer, ...] = ()
+    passes: tuple[FurtherPasses, ...] = ()
 
     @classmethod
     def of(cls, specs: Iterable[VariantSpec]) -> "Needs":
         """Of these variants together."""
         specs = list(specs)
         observers = {o.key: o for spec in specs for o in spec.observers}
-        return cls(max((spec.queries for spec in specs), default=0), tuple(observers.values()))
+        passes = {p.key: p for spec in specs for p in spec.passes}
+        window = max((spec.queries for spec in specs), default=0)
+        return cls(window, tuple(observers.values()), tuple(passes.values()))
 
 
 @dataclass(slots=True)
@@ -67,7 +71,8 @@ class Prefill:
     Attributes:
         layers: one per decoder layer.
         logits: [vocabulary] of the last token, float32.
-        observed: what each observer gathered, by its key; of evictable layers, by layer.
+        observed: what observers and further passes gathered, by key; of evictable layers, by
+            layer.
         memo: statistics and orders that variants share.
     """
 

@@ -7,6 +7,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ckv_core.config import Scenario, check_context, check_text
 from ckv_core.errors import ModelError
+from ckv_core.methods.parts.views import PromptTokens
 from ckv_core.records import PromptInfo
 
 _PROBE = "ckv-probe-7f3a"  # a word that no template contains or changes
@@ -59,25 +60,48 @@ def build_prompt(
     )
 
 
+def prompt_tokens(tokenizer: PreTrainedTokenizerBase, prompt: PromptInfo) -> PromptTokens:
+    """The compressed part of a prompt, and what further passes over it are made of.
+
+    Raises:
+        ModelError: the chat template failed.
+    """
+
+    def encode(text: str) -> list[int]:
+        return list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+
+    closing = _ends(tokenizer)[1] if tokenizer.chat_template else "\n"
+    return PromptTokens(
+        token_ids=prompt.token_ids[: prompt.compressed_tokens],
+        lead=min(prompt.context_tokens[0], prompt.compressed_tokens - 1),
+        closing=tuple(encode(closing)),
+        encode=encode,
+    )
+
+
+def _fill(tokenizer: PreTrainedTokenizerBase, content: str) -> str:
+    chat = [{"role": "user", "content": content}]
+    try:
+        return str(tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True))
+    except Exception as error:  # a template is a program of the model's, and may raise at will
+        said = (str(error).strip().splitlines() or [""])[0][:200]
+        raise ModelError(
+            f"The model's chat template failed ({type(error).__name__}: {said}); choose "
+            "another model."
+        ) from error
+
+
+def _ends(tokenizer: PreTrainedTokenizerBase) -> tuple[str, str]:
+    """What the chat template writes before and after a user's text."""
+    before, _, after = _fill(tokenizer, _PROBE).partition(_PROBE)
+    return before, after
+
+
 def _render(tokenizer: PreTrainedTokenizerBase, body: str) -> _Rendered:
     if not tokenizer.chat_template:
         return _Rendered(body + "\n", 0, len(body), from_template=False)
-
-    def fill(content: str) -> str:
-        chat = [{"role": "user", "content": content}]
-        try:
-            return str(
-                tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
-            )
-        except Exception as error:  # a template is a program of the model's, and may raise at will
-            said = (str(error).strip().splitlines() or [""])[0][:200]
-            raise ModelError(
-                f"The model's chat template failed ({type(error).__name__}: {said}); choose "
-                "another model."
-            ) from error
-
-    prefix, _, suffix = fill(_PROBE).partition(_PROBE)
-    text = fill(body)
+    prefix, suffix = _ends(tokenizer)
+    text = _fill(tokenizer, body)
     end = len(text) - len(suffix)
     if not text.startswith(prefix) or not text.endswith(suffix) or end < len(prefix):
         raise ModelError("The model's chat template rearranges the text; choose another model.")

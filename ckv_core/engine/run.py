@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckv_core.config import CompareRequest
+from ckv_core.engine.further_passes import Planned
 from ckv_core.engine.prefill import Needs
 from ckv_core.metrics.timing import Stopwatch
 from ckv_core.modeling.loaded import LoadedModel
@@ -24,6 +25,7 @@ class Run:
         follow_up_prompts: one per follow-up question, with the same compressed prompt.
         own_masks: what the last variants keep whose positions were given, each
             [layers, kv_heads, compressed_tokens].
+        further_passes: over the compressed prompt, that the variants ask for.
         measures_floor: whether to measure how far rounding alone moves its figures.
         prefix_tokens: first tokens of the prompt that were taken over from another's prefill.
         memory: bytes that were found to be held, as of RunFinished; shared by the parts of a sweep.
@@ -39,6 +41,7 @@ class Run:
     select_ms: list[float] = field(default_factory=list)
     follow_up_prompts: list[PromptInfo] = field(default_factory=list)
     own_masks: list[NDArray[np.bool_]] = field(default_factory=list)
+    further_passes: Planned = ()
     measures_floor: bool = True
     prefix_tokens: int = 0
     memory: dict[str, int] = field(default_factory=dict)

@@ -19,6 +19,7 @@ import ckv_core.methods.knorm
 import ckv_core.methods.keydiff
 import ckv_core.methods.lagkv
 import ckv_core.methods.expected_attention
+import ckv_core.methods.kvzip
 import ckv_core.methods.tova
 import ckv_core.methods.h2o
 import ckv_core.methods.parts.compaction

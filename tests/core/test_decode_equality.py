@@ -12,10 +12,12 @@ from ckv_core.config import SCENARIOS, CompareRequest, Scenario
 from ckv_core.engine import partial
 from ckv_core.engine.compare import compare
 from ckv_core.engine.decode import READ_CHUNK, DecodeContext, Decoder
+from ckv_core.engine.further_passes import further_passes
 from ckv_core.engine.prefill import CHUNK, Needs, Prefill, prefill
 from ckv_core.engine.rows import RowPlan, prompt_rows
 from ckv_core.engine.select import select
 from ckv_core.events import RunResult
+from ckv_core.methods.parts.views import PromptTokens
 from ckv_core.modeling.loaded import LoadedModel
 from ckv_core.variants import VariantSpec
 from tests.core.registered import SPECS as METHODS
@@ -48,7 +50,12 @@ def prefilled(loaded: LoadedModel, token_ids: list[int]) -> Prefill:
                 next(steps)
             except StopIteration as end:
                 result: Prefill = end.value
-                return result
+                break
+        given = PromptTokens(tuple(token_ids), 0, (5,), lambda _text: [6, 7])
+        planned = [(each, each.passes(given)) for each in NEEDS.passes]
+        for _ in further_passes(result, planned, lambda: False):
+            pass
+    return result
 
 
 def decoder_for(result: Prefill, names: tuple[str, ...], capacity: int) -> tuple[Decoder, Any]:

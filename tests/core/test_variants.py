@@ -36,6 +36,8 @@ VALUES = {
     "future": st.integers(1, 65536).map(str),
     "value_size": st.sampled_from(["on", "off"]),
     "offset": st.floats(0, 1).map(str),
+    "repeat": st.integers(64, 65536).map(str),
+    "lead": st.sampled_from(["first", "last"]),
 }
 CHOICES = [(method, selector) for method in METHODS for selector in method.selectors]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 from ckv_core.knobs import Knob, KnobValue, integer
-from ckv_core.methods.parts.views import LayerView, Observer, PromptShape
+from ckv_core.methods.parts.views import FurtherPasses, LayerView, Observer, PromptShape
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -49,6 +49,10 @@ class Part(ABC):
 
     def observes(self, parameters: Parameters) -> tuple[Observer, ...]:
         """What must be gathered while the prompt is read."""
+        return ()
+
+    def passes(self, parameters: Parameters) -> tuple[FurtherPasses, ...]:
+        """What must be gathered in further passes over given tokens, once the prompt is read."""
         return ()
 
     def work_bytes(self, shape: PromptShape, parameters: Parameters) -> int:

@@ -46,6 +46,13 @@ class TopScores(BudgetRule):
         return 24 * layers * shape.kv_heads * shape.prompt_len
 
 
+class TopScoresOfAll(TopScores):
+    """The heads of all layers compete."""
+
+    name = "top_scores_of_all"
+    looks_at = "all layers"
+
+
 def top_counts(scores: Tensor, total: int) -> Tensor:
     """How many of all rows' `total` highest scores lie in each row; ties to the earlier row.
 

@@ -1,8 +1,8 @@
-"""What parts see of a prompt: its shape, its chunks while it is read, its layers afterwards."""
+"""What parts see of a prompt: shape, chunks while it is read, further passes, its layers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -28,20 +28,16 @@ class PromptShape:
     prompt_len: int
 
 
-class Observer(Protocol):
-    """A statistic that is gathered while the prompt is read; equal keys share it."""
+class Statistic(Protocol):
+    """What is gathered in every evictable layer and kept with the prefill; equal keys share it."""
 
     @property
     def key(self) -> Hashable:
-        """Equal for observers that gather the same."""
+        """Equal where the same is gathered."""
         ...
 
     def begin(self, query_heads: int, kv_heads: int, prompt_len: int, like: Tensor) -> Tensor:
         """The statistic of one layer before anything is seen, on `like`'s device."""
-        ...
-
-    def see(self, statistic: Tensor, chunk: Chunk) -> None:
-        """Take in one chunk of one layer; writes into `statistic`."""
         ...
 
     def nbytes(self, shape: PromptShape) -> int:
@@ -50,6 +46,66 @@ class Observer(Protocol):
 
     def work_bytes(self, shape: PromptShape, chunk: int) -> int:
         """Upper bound of what taking in `chunk` tokens needs for a moment."""
+        ...
+
+
+class Observer(Statistic, Protocol):
+    """A statistic that is gathered while the prompt is read."""
+
+    def see(self, statistic: Tensor, chunk: Chunk) -> None:
+        """Take in one chunk of one layer; writes into `statistic`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PromptTokens:
+    """What further passes are made of.
+
+    Attributes:
+        token_ids: of the compressed prompt.
+        lead: how many of them the chat template writes before the user's text.
+        closing: what the template writes after it, up to where an answer begins.
+        encode: the tokens of a text, without special ones.
+    """
+
+    token_ids: tuple[int, ...]
+    lead: int
+    closing: tuple[int, ...]
+    encode: Callable[[str], Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class FurtherPass:
+    """Tokens that are read behind the whole prompt and then forgotten.
+
+    Attributes:
+        token_ids: at least one.
+        part: positions of the prompt that they are about.
+        lead: of the prompt's tokens.
+    """
+
+    token_ids: tuple[int, ...]
+    part: slice
+    lead: int
+
+
+class FurtherPasses(Statistic, Protocol):
+    """A statistic that is gathered in passes over given tokens, once the prompt has been read."""
+
+    @property
+    def shorter_by(self) -> str:
+        """The SPEC key whose lower values make the passes shorter."""
+        ...
+
+    def passes(self, prompt: PromptTokens) -> Sequence[FurtherPass]:
+        """All of them, in order."""
+        ...
+
+    def see(self, statistic: Tensor, chunk: Chunk, seen: FurtherPass) -> None:
+        """Take in one chunk of one pass in one layer; its keys are the prompt's, then the pass's.
+
+        Writes into `statistic`.
+        """
         ...
 
 
@@ -138,8 +194,8 @@ class LayerView(Protocol):
         """L1 norm of V W_O, [query_heads, entries] float32."""
         ...
 
-    def observed(self, observer: Observer) -> Tensor:
-        """What that observer gathered in this layer."""
+    def observed(self, gathered: Statistic) -> Tensor:
+        """What was gathered in this layer, by an observer or in further passes."""
         ...
 
     def statistic(self, kind: str, compute: Callable[[], Tensor]) -> Tensor:

@@ -1,0 +1,66 @@
+"""KVzip the slow way: plain transformers passes over copies of the cache, weights read off."""
+
+import copy
+from typing import Any
+
+from torch import Tensor
+from transformers import DynamicCache
+
+from tests.reference.forward import Tap, forward
+
+FIRST = "\n\nRepeat the previous context exactly."
+NEXT = "\n\nRepeat the part of the previous context exactly, starting with"
+
+
+def repeated(
+    model: Any,
+    encode: Any,
+    token_ids: list[int],
+    lead: int,
+    closing: list[int],
+    knobs: dict[str, Any],
+) -> list[Tensor]:
+    """Method sheet 2.17, per layer [query_heads, n]; layers that slide hold nothing meant.
+
+    The softmax over some columns is the model's own, over all of them, divided by their sum.
+    """
+    n, size = len(token_ids), knobs["repeat"]
+    cache = DynamicCache(config=model.config)
+    forward(model, token_ids, cache)
+    heads, layers = model.config.num_attention_heads, model.config.num_hidden_layers
+    found = [Tensor([[0.0] * n for _ in range(heads)]) for _ in range(layers)]
+    for start in range(lead, n, size):
+        part = token_ids[start : start + size]
+        asked = encode(FIRST) if start == lead else encode(NEXT) + token_ids[:start][lead:][-8:]
+        fed = [*asked, *closing, *part]
+        tap = Tap(rows=len(fed))
+        forward(model, fed, copy.deepcopy(cache), tap=tap)
+        sinks = lead if knobs["lead"] == "first" else min(knobs["sinks"], start)
+        for layer, weights in enumerate(tap.attention):
+            for head in range(heads):
+                if weights.shape[-1] < n + len(fed):  # of a sliding layer
+                    continue
+                rows = weights[head].double()
+                own = rows[:, start : start + len(part)]
+                shared = rows[:, :sinks].sum(-1) + own.sum(-1) + rows[:, n:].sum(-1)
+                found[layer][head, start : start + len(part)] = (own / shared[:, None]).amax(0)
+    if knobs["lead"] == "first":
+        for each in found:
+            each[:, :lead] = 2.0
+    return found
+
+
+def kept(scores: list[list[list[float]]], sinks: int, budget: int) -> set[tuple[int, int, int]]:
+    """(layer, KV head, position): the sinks of every head, then the best of all layers together."""
+    places = [
+        (-score, layer, head, i)
+        for layer, heads in enumerate(scores)
+        for head, row in enumerate(heads)
+        for i, score in enumerate(row)
+        if i >= sinks
+    ]
+    heads = len(scores) * len(scores[0])
+    first = {
+        (la, h, i) for la in range(len(scores)) for h in range(len(scores[0])) for i in range(sinks)
+    }
+    return first | {place[1:] for place in sorted(places)[: heads * (budget - sinks)]}
