@@ -190,16 +190,30 @@ class EvictingSlots:
         fixed = len(self._fixed)
         self._fixed, self._growing = pieces[:fixed], pieces[fixed:]
 
-    def evict(self, keep: Tensor) -> None:
+    @property
+    def lengths(self) -> list[int]:
+        """Entries of each head."""
+        return self._ends(len(self._pieces))
+
+    def evict(self, keep: Tensor, counts: Sequence[int]) -> None:
         """Go on with some entries only.
 
+        Where a store holds the prompt's entries apart, their own counts are fetched.
+
         Args:
-            keep: [kv_heads, entries] bool, laid out as `positions`; padding is passed over.
+            keep: [kv_heads, entries] bool, laid out as `positions`, False for padding.
+            counts: of True in each row.
         """
         if self._fixed and all(isinstance(piece.segment, PlainSegment) for piece in self._fixed):
             self._open()
         masks = self._split(keep)
-        cut = [piece.cut(mask) for piece, mask in zip(self._pieces, masks, strict=True)]
+        cut = [
+            piece.cut(
+                mask,
+                mask.sum(1).tolist() if self._fixed else [counts[head] for head in piece.heads],
+            )
+            for piece, mask in zip(self._pieces, masks, strict=True)
+        ]
         fixed = len(self._fixed)
         self._fixed = [piece for pieces in cut[:fixed] for piece in pieces if piece.length]
         self._growing = merged([piece for pieces in cut[fixed:] for piece in pieces])

@@ -56,16 +56,20 @@ class Piece:
             carried={name: torch.cat([self.carried[name], zeros[name]], 1) for name in zeros},
         )
 
-    def cut(self, mask: Tensor) -> "list[Piece]":
-        """What is kept, by count; mask is [heads, length] bool."""
+    def cut(self, mask: Tensor, counts: Sequence[int]) -> "list[Piece]":
+        """What is kept, by count.
+
+        Args:
+            mask: [heads, length] bool.
+            counts: of True in each row, known to the host.
+        """
         by_count: dict[int, list[int]] = {}
-        for at, count in enumerate(mask.sum(1).tolist()):
+        for at, count in enumerate(counts):
             by_count.setdefault(count, []).append(at)
         found = []
         for count, members in by_count.items():
             of_count = mask[members] if len(by_count) > 1 else mask
-            places = of_count.nonzero()[:, 1].view(len(members), count)
-            found.append(self.take(members)._at(places))
+            found.append(self.take(members)._at(places(of_count, count)))
         return found
 
     def _at(self, places: Tensor) -> "Piece":
@@ -77,6 +81,22 @@ class Piece:
             positions=self.positions.gather(1, places),
             carried={name: each.gather(1, places) for name, each in self.carried.items()},
         )
+
+
+def places(mask: Tensor, most: int) -> Tensor:
+    """Columns of each row's True, ascending; the device is not waited for.
+
+    Args:
+        mask: [rows, columns] bool.
+        most: True of any row.
+
+    Returns:
+        [rows, most] int64, -1 after the end of rows that have fewer.
+    """
+    ranks = mask.cumsum(1).sub_(1).masked_fill_(~mask, most)
+    columns = torch.arange(mask.shape[1], device=mask.device).expand_as(ranks)
+    found = torch.full((len(mask), most + 1), -1, device=mask.device)
+    return found.scatter_(1, ranks, columns)[:, :most]
 
 
 def merged(pieces: Sequence[Piece]) -> list[Piece]:

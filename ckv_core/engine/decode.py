@@ -32,6 +32,7 @@ class DecodeContext:
         """Between them `parts` have all places of the batch, from 0 on."""
         self.parts = list(parts)
         self._should_stop = should_stop
+        self._rows: dict[tuple[tuple[tuple[int, ...], ...], torch.device], list[Tensor]] = {}
         self.record_row: int | None = None
         self.recorded: list[Tensor | None] = [None] * loaded.info.layers
 
@@ -90,12 +91,19 @@ class DecodeContext:
         if len(self.parts) == 1:
             return self.parts[0].layers[layer].attend(query, key, value, scaling)
         # Rows of a pass lie in order of place; each part takes its own out and puts them back.
-        row_of = {place: row for row, place in enumerate(sorted(self.places))}
         out = query.new_empty(*query.shape[:3], value.shape[3])
-        for part in self.parts:
-            at = torch.tensor([row_of[place] for place in part.places], device=query.device)
+        for part, at in zip(self.parts, self._rows_of_parts(query.device), strict=True):
             out[at] = part.layers[layer].attend(query[at], key[at], value[at], scaling)
         return out
+
+    def _rows_of_parts(self, device: torch.device) -> list[Tensor]:
+        """Where each part's rows lie in the pass, copied to the device once, not in every layer."""
+        now = tuple(tuple(part.places) for part in self.parts)
+        if (now, device) not in self._rows:
+            row_of = {place: row for row, place in enumerate(sorted(self.places))}
+            lists = [[row_of[place] for place in places] for places in now]
+            self._rows = {(now, device): [torch.tensor(rows, device=device) for rows in lists]}
+        return self._rows[now, device]
 
 
 class Decoder:

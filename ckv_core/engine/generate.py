@@ -16,7 +16,7 @@ from ckv_core.engine.prefill import Prefill
 from ckv_core.engine.receipt import held_bytes
 from ckv_core.engine.rows import PromptRows
 from ckv_core.engine.run import Run
-from ckv_core.engine.running_rows import RunningRows, next_tokens
+from ckv_core.engine.running_rows import RunningRows, fetches_late, next_tokens
 from ckv_core.engine.select import Selection
 from ckv_core.events import FloorMeasured, Progress, RunEvent, VariantFinished, VariantMeasured
 from ckv_core.metrics.agreement import agreement, answer_found, first_difference
@@ -77,7 +77,11 @@ def generate(
         return
     yield generation.event(len(run.specs))
     yield from _decode(run, generation, decoder, tokens, step.logits if same else None)
-    series = {part.row: part.series() for part in parts if isinstance(part, PolicyRow)}
+    series = {
+        part.row: part.series(len(generation.token_ids[part.row]))
+        for part in parts
+        if isinstance(part, PolicyRow)
+    }
     del parts, context, decoder, step  # what follows has tails of its own
     yield from _finish(run, generation, series)
     continuation = generation.token_ids[run.reference]
@@ -105,8 +109,9 @@ def _decode(
     """
     max_new_tokens = run.request.max_new_tokens
     rows = RunningRows(decoder, generation, tokens)
+    waits = not fetches_late(run.loaded.device)
     while generation.running:
-        with run.stopwatch.measure("decode"):
+        with run.stopwatch.measure("decode", waits=waits):
             rows.step(next_logits)
             next_logits = None
         generation.append(rows.tokens)

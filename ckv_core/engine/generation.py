@@ -42,6 +42,14 @@ class Generation:
         """Whether any row goes on."""
         return None in self.stopped
 
+    @property
+    def left(self) -> int:
+        """Tokens that a row which goes on may still take."""
+        taken = [
+            len(ids) for ids, stop in zip(self.token_ids, self.stopped, strict=True) if not stop
+        ]
+        return self._max_new_tokens - min(taken, default=self._max_new_tokens)
+
     def append(self, tokens: Sequence[int]) -> None:
         """Take one token per row, [rows]; rows that have stopped ignore theirs."""
         for row, token in enumerate(tokens):

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ckv_core.cache.evicting import EvictingSlots
+from ckv_core.cache.pieces import places
 from ckv_core.cache.prompt_slots import PromptSlots
 from ckv_core.cache.slots import SlotCache
 from ckv_core.engine.generated_layer import Chooser
@@ -50,7 +51,7 @@ class PolicyRow:
         prompt_len: of the compressed prompt.
         step: generated tokens that have been fed.
         held: entries and bytes in evictable layers, at the choice of each generated token.
-        evicted: (step, layer, [entries, 2] int64: KV head and position).
+        evicted: (step, layer, [kv_heads, entries] int64 positions, -1 where a head has fewer).
     """
 
     places: list[int]
@@ -84,9 +85,7 @@ class PolicyRow:
         if generated:
             self.step += 1
             if self.acting.policy.acts(self.step, self.acting.parameters):
-                for index, layer in enumerate(self.layers):
-                    if isinstance(layer, EvictingSlots):
-                        self._act(index, layer)
+                self._act()
             self._count()
 
     def keep(self, rows: list[int], places: list[int]) -> None:
@@ -95,7 +94,28 @@ class PolicyRow:
         if not rows:
             self.layers = []
 
-    def _act(self, index: int, slots: EvictingSlots) -> None:
+    def _act(self) -> None:
+        """Ask the policy in every layer, then wait for the device once, then evict."""
+        answers = [
+            (index, layer, keep)
+            for index, layer in enumerate(self.layers)
+            if isinstance(layer, EvictingSlots) and (keep := self._answer(index, layer)) is not None
+        ]
+        if not answers:
+            return
+        meeting = answers[0][2].device
+        counts = torch.stack([keep.sum(1).to(meeting) for *_, keep in answers]).tolist()
+        for (index, slots, keep), kept in zip(answers, counts, strict=True):
+            gone = [held - own for held, own in zip(slots.lengths, kept, strict=True)]
+            if any(gone):
+                positions = slots.positions()
+                leaving = places(~keep & (positions >= 0), max(gone))
+                where = positions.gather(1, leaving.clamp(min=0))
+                self.evicted.append((self.step, index, where.masked_fill_(leaving < 0, -1)))
+                slots.evict(keep, kept)
+
+    def _answer(self, index: int, slots: EvictingSlots) -> Tensor | None:
+        """What to go on with in one layer, [kv_heads, entries] bool, False for padding."""
         policy, parameters = self.acting.policy, self.acting.parameters
         positions = slots.positions()
         first_generated = self.position - self.step
@@ -120,13 +140,7 @@ class PolicyRow:
             )
         if view.carried:
             slots.write(view.carried)
-        if keep is None:
-            return
-        gone = (~keep & (positions >= 0)).nonzero()
-        if len(gone):
-            where = positions[gone[:, 0], gone[:, 1]]
-            self.evicted.append((self.step, index, torch.stack([gone[:, 0], where], 1)))
-            slots.evict(keep)
+        return None if keep is None else keep & (positions >= 0)
 
     def _choose(self, layer: int, slots: EvictingSlots, first: int, count: int) -> Tensor:
         """Among the generated entries, as the variant does; all earlier ones stay."""
@@ -136,20 +150,21 @@ class PolicyRow:
         positions = slots.positions()
         keep = positions >= 0
         generated = positions >= first
-        keep[generated] = chosen.flatten()
-        return keep
+        return keep.masked_scatter_(generated, chosen)
 
-    def series(self) -> HeldSeries | None:
-        """The record of all steps; None before the first."""
+    def series(self, tokens: int) -> HeldSeries | None:
+        """The record of the steps to the choice of so many generated tokens; None without any."""
         if not self.held:
             return None
-        rows = [
-            torch.cat([entries.new_tensor([[step, layer]]).expand(len(entries), -1), entries], 1)
-            for step, layer, entries in self.evicted
-        ]
-        evicted = torch.cat([each.cpu() for each in rows]) if rows else torch.empty(0, 4)
-        entries, sizes = zip(*self.held, strict=True)
-        data = evicted.numpy().astype("<u4").tobytes()
+        rows = [torch.empty(0, 4, dtype=torch.int64)]
+        for step, layer, positions in self.evicted:
+            if step < tokens:
+                own = positions.cpu()
+                heads, at = (own >= 0).nonzero().unbind(1)
+                first = heads.new_tensor([[step, layer]]).expand(len(heads), -1)
+                rows.append(torch.cat([first, heads[:, None], own[heads, at][:, None]], 1))
+        entries, sizes = zip(*self.held[:tokens], strict=True)
+        data = torch.cat(rows).numpy().astype("<u4").tobytes()
         return HeldSeries(entries=entries, cache_bytes=sizes, evicted=data)
 
     def _count(self) -> None:

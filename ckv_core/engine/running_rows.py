@@ -10,20 +10,54 @@ from ckv_core.engine.generation import Generation
 from ckv_core.errors import EngineError
 
 
-def next_tokens(logits: Tensor) -> list[int]:
-    """The most likely token of every row, fetched together with the check that there is one.
+def fetches_late(device: torch.device) -> bool:
+    """Whether a step's tokens are fetched while the device computes the next step.
 
-    Args:
-        logits: [rows, vocabulary].
-
-    Raises:
-        EngineError: a row's logits hold NaN or infinity, as after an overflow of half precision.
+    On the CPU nothing is waited for, and a row that has stopped would take part in one step more.
     """
-    best, tokens = logits.max(-1)  # NaN wins over every number
-    # One tensor, so that the device is waited for once; float64 holds every token exactly.
-    values, ids = torch.stack([best.double(), tokens.double()]).tolist()
-    check_finite(values)
-    return [int(token) for token in ids]
+    return device.type == "cuda"
+
+
+class Chosen:
+    """The most likely token of every row, on its way to the host with the check that there is one.
+
+    Attributes:
+        tokens: [rows] int64, on the device.
+    """
+
+    def __init__(self, logits: Tensor) -> None:
+        """`logits` are [rows, vocabulary]; the device is not waited for."""
+        best, self.tokens = logits.max(-1)  # NaN wins over every number
+        # One tensor, so that the device is waited for once; float64 holds every token exactly.
+        self._found = torch.stack([best.double(), self.tokens.double()])
+        self._rows: list[int] | None = None
+        self._arrived: torch.cuda.Event | None = None
+        if self._found.is_cuda:
+            host = torch.empty_like(self._found, device="cpu", pin_memory=True)
+            self._arrived = torch.cuda.Event()
+            self._found = host.copy_(self._found, non_blocking=True)
+            self._arrived.record(torch.cuda.current_stream(logits.device))
+
+    def keep_rows(self, rows: list[int]) -> None:
+        """Forget the others; asked at most once."""
+        self.tokens, self._rows = self.tokens[rows], rows
+
+    def read(self) -> list[int]:
+        """The tokens, once they have arrived.
+
+        Raises:
+            EngineError: a row's logits hold NaN or infinity, as float16's overflow leaves them.
+        """
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        values, ids = self._found.tolist()
+        check_finite(values)
+        return [int(ids[row]) for row in self._rows or range(len(ids))]
+
+
+def next_tokens(logits: Tensor) -> list[int]:
+    """The most likely token of every row of [rows, vocabulary]; see `Chosen.read`."""
+    return Chosen(logits).read()
 
 
 def check_finite(values: list[float]) -> None:
@@ -51,9 +85,14 @@ class RunningRows:
         self.tokens = tokens
         self._decoder, self._generation = decoder, generation
         self._rows = list(range(len(tokens)))
+        self._late = fetches_late(decoder.loaded.device)
+        self._coming: Chosen | None = None  # of the rows that go on, fed but not yet read
 
     def step(self, logits: Tensor | None = None) -> None:
         """Choose the next token of every row that goes on.
+
+        Where tokens are fetched late, the device is given the next step before this one's are
+        read: what a row that has stopped gets there is thrown away.
 
         Args:
             logits: [rows, vocabulary] of all rows, if the last tokens have been fed already.
@@ -64,9 +103,18 @@ class RunningRows:
             self._decoder.context.keep_rows(running)
             self._rows = [self._rows[at] for at in running]
             logits = None if logits is None else logits[running]
-        if logits is None:
-            device = self._decoder.loaded.device
-            fed = torch.tensor([[self.tokens[row]] for row in self._rows], device=device)
-            logits = self._decoder.feed(fed)
-        for row, token in zip(self._rows, next_tokens(logits), strict=True):
+            if self._coming is not None:
+                self._coming.keep_rows(running)
+        chosen, self._coming = self._coming or Chosen(self._next(logits)), None
+        if self._late and self._generation.left > 1:
+            self._coming = Chosen(self._decoder.feed(chosen.tokens[:, None]))
+        for row, token in zip(self._rows, chosen.read(), strict=True):
             self.tokens[row] = token
+
+    def _next(self, logits: Tensor | None) -> Tensor:
+        if logits is not None:
+            return logits
+        device = self._decoder.loaded.device
+        return self._decoder.feed(
+            torch.tensor([[self.tokens[row]] for row in self._rows], device=device)
+        )

@@ -7,14 +7,23 @@ here where no GPU is needed.
 from collections import Counter
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ckv_core.cache.prompt_slots import Keep
+from ckv_core.engine import running_rows
+from ckv_core.engine.decode import DecodeContext, Decoder
 from ckv_core.engine.generation import Generation
-from ckv_core.engine.running_rows import RunningRows
-from tests.core.test_decode_equality import PROMPT_LEN, decoder_for, prefilled, prompt_ids
+from ckv_core.engine.layer_view import PromptLayer
+from ckv_core.engine.policy_row import Acting
+from ckv_core.engine.rows import RowPlan, Rows, prompt_rows
+from ckv_core.engine.running_rows import Chosen, RunningRows
+from ckv_core.engine.select import select
+from ckv_core.variants import VariantSpec
+from tests.core.test_decode_equality import BUDGET, PROMPT_LEN, prefilled, prompt_ids
 from tests.core.tiny_models import tiny_model
 
 VARIANTS = (
@@ -62,22 +71,44 @@ class Waits(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-@torch.inference_mode()
-def counted_step() -> tuple[Counter[str], Counter[str], int]:
-    """Operators and fetches of one step of eight rows, and the blocks of the model."""
+def running(variants: tuple[str, ...]) -> RunningRows:
     loaded = tiny_model("llama")
     result = prefilled(loaded, prompt_ids(PROMPT_LEN, loaded.model.config.vocab_size))
-    decoder, _ = decoder_for(result, VARIANTS, 24)
-    (part,) = decoder.context.parts
-    assert max(len(layer.prompt.stacks) for layer in part.layers) <= 6
-    tokens = [5] * len(VARIANTS)
+    plans = []
+    for name in variants:
+        spec = VariantSpec.parse(name)
+        budget = PROMPT_LEN if name == "full" else BUDGET
+        parameters = {**spec.params, "budget": budget}
+        acting = None
+        if spec.policy is not None:
+            layers = {at: PromptLayer(result, at) for at in loaded.info.evictable_layers}
+            carried = {
+                at: spec.policy.begins_with(layer, parameters) for at, layer in layers.items()
+            }
+            acting = Acting(spec.policy, parameters, carried)
+        masks = select(spec, result, budget).keep_masks
+        plans.append(RowPlan([Keep(mask) for mask in masks], acting))
+    parts = prompt_rows(result, plans).start(24)
+    tokens = [5] * len(variants)
     generation = Generation(loaded.tokenizer, len(tokens), 20, frozenset())
     generation.append(tokens)
+    decoder = Decoder(loaded, DecodeContext(loaded, parts, lambda: False))
     rows = RunningRows(decoder, generation, tokens)
     rows.step()  # what is made once is made
+    generation.append(rows.tokens)
+    return rows
+
+
+@torch.inference_mode()
+def counted_step(variants: tuple[str, ...] = VARIANTS) -> tuple[Counter[str], Counter[str], int]:
+    """Operators and fetches of one step of some rows, and the blocks of the model."""
+    rows = running(variants)
+    for part in rows._decoder.context.parts:
+        if isinstance(part, Rows):
+            assert max(len(layer.prompt.stacks) for layer in part.layers) <= 6
     with Operators() as operators, Waits() as waits:
         rows.step()
-    return operators.found, waits.found, loaded.info.layers
+    return operators.found, waits.found, tiny_model("llama").info.layers
 
 
 def test_a_step_of_eight_rows_asks_for_few_operators() -> None:
@@ -90,6 +121,34 @@ def test_a_step_of_eight_rows_asks_for_few_operators() -> None:
 def test_the_host_waits_once_a_step() -> None:
     _, waits, _ = counted_step()
     assert waits.total() == 1, waits
+
+
+def test_a_row_that_evicts_waits_once_a_step_whatever_the_layers() -> None:
+    _, waits, layers = counted_step(("snapkv", "tova", "h2o"))
+    assert layers > 1
+    assert waits.total() == 1 + 2, waits
+
+
+def test_a_late_fetch_comes_after_the_device_has_its_next_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(running_rows, "fetches_late", lambda _device: True)
+    order: list[str] = []
+    for owner, name in ((Decoder, "feed"), (Chosen, "read")):
+        work = getattr(owner, name)
+
+        def noted(*given: Any, work: Any = work, name: str = name) -> Any:
+            order.append(name)
+            return work(*given)
+
+        monkeypatch.setattr(owner, name, noted)
+    with torch.inference_mode():
+        rows = running(VARIANTS)
+        order.clear()
+        with Waits() as waits:
+            rows.step()
+    assert order == ["feed", "read"]
+    assert waits.found.total() == 1, waits.found
 
 
 def test_each_wait_is_seen() -> None:
