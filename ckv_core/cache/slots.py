@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from ckv_core.cache.prompt_slots import PromptSlots
+from ckv_core.engine.causal import visible
 from ckv_core.engine.partial import Part, join, partial
-from ckv_core.engine.prefill import visible
 
 
 class SlotCache:
@@ -69,10 +69,12 @@ class SlotCache:
         self._values[:, :, self.length : end] = value
         # [slots, group * tokens, head_dim]: the queries of a KV head attend to the same entries.
         slots = query.reshape(rows * key.shape[1], -1, head_dim)
+        # A single token sees all of its window: a slice will do, and no mask.
+        first = max(0, end - self._window) if self._window is not None and tokens == 1 else 0
         own = partial(
             slots,
-            self._keys[:, :, :end].flatten(0, 1),
-            self._values[:, :, :end].flatten(0, 1),
+            self._keys[:, :, first:end].flatten(0, 1),
+            self._values[:, :, first:end].flatten(0, 1),
             scaling,
             self._tail_mask(tokens, query_heads // key.shape[1]),
         )
@@ -114,9 +116,10 @@ class SlotCache:
         mask, first = None, 0
         if self._window is not None:
             start = prompt_len + self.length
-            first = max(0, min(start - self._window + 1, prompt_len - 1))  # earlier: not seen
-            mask = visible(start, start + tokens, first, prompt_len, self._window, slots.device)
-            mask = mask.repeat(queries.shape[1] * queries.shape[2] // tokens, 1)
+            first = max(0, min(start - self._window + 1, prompt_len))  # earlier: not seen
+            if tokens > 1:
+                mask = visible(start, start + tokens, first, prompt_len, self._window, slots.device)
+                mask = mask.repeat(queries.shape[1] * queries.shape[2] // tokens, 1)
         found = self._attend_prompt(
             queries.flatten(1, 2), keys[:, first:], values[:, first:], scaling, mask
         )
@@ -131,8 +134,8 @@ class SlotCache:
         return partial(queries, keys, values, scaling, mask)
 
     def _tail_mask(self, tokens: int, group_size: int) -> Tensor | None:
-        """[group * tokens, tail] bool, None where every new token sees the whole tail."""
-        if tokens == 1 and self._window is None:
+        """[group * tokens, tail] bool; None for a single token, which sees all it is given."""
+        if tokens == 1:
             return None
         end = self.length + tokens
         mask = visible(self.length, end, 0, end, self._window, self._keys.device)

@@ -63,6 +63,21 @@ def sliding_attention(
     return _in_blocks(query, keys, values, mask, scaling)
 
 
+def visible(
+    query_start: int,
+    query_end: int,
+    key_start: int,
+    key_end: int,
+    window: int | None,
+    device: torch.device,
+) -> Tensor:
+    """Causal (and sliding) visibility by position, [queries, keys] bool."""
+    query = torch.arange(query_start, query_end, device=device)[:, None]
+    key = torch.arange(key_start, key_end, device=device)
+    seen = key <= query
+    return seen if window is None else seen & (key > query - window)
+
+
 def has_cuda_flash(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether PyTorch's flash kernel serves there: half precision, from Ampere on."""
     is_half = dtype in (torch.float16, torch.bfloat16)

@@ -6,8 +6,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ckv_core.engine.causal import causal_attention, sliding_attention
-from ckv_core.engine.prefill import CHUNK, Prefill, visible
+from ckv_core.engine.causal import causal_attention, sliding_attention, visible
+from ckv_core.engine.prefill import Prefill, chunk_tokens
 from ckv_core.errors import RunCancelledError
 from ckv_core.events import Progress
 from ckv_core.methods.parts.views import Chunk, FurtherPass, FurtherPasses
@@ -80,30 +80,31 @@ def further_passes(
     """
     wanted = [each for each in planned if each[0].key not in prefill.observed]
     total = sum(len(one.token_ids) for _, passes in wanted for one in passes)
+    chunk = chunk_tokens(prefill.loaded.device)
     count, done, number = sum(len(passes) for _, passes in wanted), 0, 0
     for statistic, passes in wanted:
         context = _PassContext(prefill, statistic, should_stop)
         for one in passes:
             number += 1
             context.begin(one)
-            for _ in _read(prefill, one, context):
-                done += min(CHUNK, len(one.token_ids) - context.at)
+            for _ in _read(prefill, one, context, chunk):
+                done += min(chunk, len(one.token_ids) - context.at)
                 yield Progress("score", done / total, f"further pass {number} of {count}")
         prefill.observed[statistic.key] = context.statistics
 
 
-def _read(prefill: Prefill, one: FurtherPass, context: _PassContext) -> Iterator[None]:
-    """One pass in chunks."""
+def _read(prefill: Prefill, one: FurtherPass, context: _PassContext, chunk: int) -> Iterator[None]:
+    """One pass in chunks of so many tokens."""
     model, length = prefill.loaded.model, len(one.token_ids)
     ids = torch.tensor([one.token_ids], device=prefill.loaded.device)
     positions = torch.arange(length, device=ids.device)[None] + prefill.prompt_len
-    for start in range(0, length, CHUNK):
+    for start in range(0, length, chunk):
         context.at = start
-        chunk = slice(start, start + CHUNK)
+        part = slice(start, start + chunk)
         with read_as_whole(model, prefill.prompt_len + length):
             model(
-                input_ids=ids[:, chunk],
-                position_ids=positions[:, chunk],
+                input_ids=ids[:, part],
+                position_ids=positions[:, part],
                 use_cache=False,
                 logits_to_keep=1,
                 ckv_context=context,

@@ -15,7 +15,7 @@ from ckv_core.engine.floor import CUTS
 from ckv_core.engine.forced import forced_chunk
 from ckv_core.engine.memo import KEPT_ORDERS
 from ckv_core.engine.partial import MAX_LOGITS
-from ckv_core.engine.prefill import CHUNK, KEPT_QUERIES, sliding_room
+from ckv_core.engine.prefill import KEPT_QUERIES, chunk_tokens, sliding_room
 from ckv_core.engine.run import Run
 from ckv_core.engine.select import SLOTS_AT_ONCE
 from ckv_core.engine.sweep import GROUP_ROWS
@@ -44,7 +44,9 @@ class Sizes:
         masks: kept sets that exist at a time, bases included.
         window: last queries kept.
         flash: whether CUDA's flash kernel serves.
-        sliding: tokens of the widest sliding window; 0 where no layer slides.
+        chunk: tokens of a pass over the prompt.
+        sliding, room: tokens of the widest sliding window, 0 where no layer slides, and entries
+            that such a layer holds.
         windows: distinct observation windows that are scored.
         widest: tokens of the widest of them.
         orders: of the entries by score, that the prefill keeps.
@@ -68,7 +70,9 @@ class Sizes:
     itemsize: int
     on_cuda: bool
     flash: bool
+    chunk: int
     sliding: int
+    room: int
     tokens: int
     rest: int
     new_tokens: int
@@ -107,7 +111,9 @@ class Sizes:
             info.head_dim,
             prompt.compressed_tokens,
         )
-        chunk = min(CHUNK, shape.prompt_len)
+        chunk = chunk_tokens(loaded.device)
+        seen = min(chunk, shape.prompt_len)
+        sliding = max((each or 0 for each in loaded.sliding_windows), default=0)
         further = [one for _, passes in run.further_passes for one in passes]
         rows, budgets, masks = (
             run.rows,
@@ -126,7 +132,9 @@ class Sizes:
             itemsize=loaded.model.dtype.itemsize,
             on_cuda=loaded.device.type == "cuda",
             flash=has_cuda_flash(loaded.device, loaded.model.dtype),
-            sliding=max((each or 0 for each in loaded.sliding_windows), default=0),
+            chunk=chunk,
+            sliding=sliding,
+            room=sliding_room(sliding, loaded.device),
             tokens=prompt.compressed_tokens,
             rest=max(p.tokens for p in (prompt, *run.follow_up_prompts)) - prompt.compressed_tokens,
             new_tokens=run.request.max_new_tokens,
@@ -143,7 +151,7 @@ class Sizes:
             full_window=any(spec.selector.needs_full_window for spec in run.specs),
             tries=max(spec.selector.tries for spec in run.specs),
             observed=sum(o.nbytes(shape) for o in (*needs.observers, *needs.passes)) * shape.layers,
-            observing=max((o.work_bytes(shape, chunk) for o in needs.observers), default=0),
+            observing=max((o.work_bytes(shape, seen) for o in needs.observers), default=0),
             further=max((len(one.token_ids) for one in further), default=0),
             passing=max((p.work_bytes(shape, chunk) for p in needs.passes), default=0),
             work=max((spec.work_bytes(shape) for spec in run.specs), default=0),
@@ -159,7 +167,7 @@ class Sizes:
     @property
     def cache(self) -> int:
         """Keys and values of the compressed prompt; sliding layers hold its end."""
-        held = min(self.tokens, sliding_room(self.sliding)) if self.sliding else 0
+        held = min(self.tokens, self.room) if self.sliding else 0
         entries = self.evictable * self.tokens + (self.layers - self.evictable) * held
         return entries * self.kv_heads * self.entry
 
@@ -183,7 +191,7 @@ class Sizes:
     @property
     def prefill_peak(self) -> int:
         """While the prompt is read."""
-        reading = self._activations(min(CHUNK, self.tokens), 1) + self._chunk_attention()
+        reading = self._activations(min(self.chunk, self.tokens), 1) + self._chunk_attention()
         return self.states + reading + self.observing
 
     @property
@@ -194,16 +202,16 @@ class Sizes:
         together = replace(self, tokens=self.tokens + self.further)
         layer = 2 * (self.tokens + self.further) * self.kv_heads * self.entry
         own = self.layers * self.further * self.kv_heads * self.entry
-        reading = self._activations(min(CHUNK, self.further), 1) + together._chunk_attention()
+        reading = self._activations(min(self.chunk, self.further), 1) + together._chunk_attention()
         return self.states + own + layer + reading + self.passing
 
     def _chunk_attention(self) -> int:
         """Parts joined by log-sum-exp; the mask of sliding layers, also as floats."""
-        chunk = min(CHUNK, self.tokens)
+        chunk = min(self.chunk, self.tokens)
         parts = 8 * chunk * self.query_heads * self.head_dim * FLOAT
         if self.sliding:
             parts += chunk * min(self.tokens, chunk + self.sliding) * (1 + FLOAT)
-            parts += (sliding_room(self.sliding) + chunk) * self.kv_heads * self.entry
+            parts += (self.room + chunk) * self.kv_heads * self.entry
         if self.on_cuda and not (self.flash and not self.sliding):
             # The first chunk's logits, which PyTorch writes out, or blocks of later ones.
             logits = self.query_heads * chunk * min(self.tokens, chunk + self.sliding)
@@ -290,7 +298,7 @@ class Sizes:
         sets = variants * (self.layers + 4) * heads + 4 * heads * INDEX  # one order at a time
         layer = 12 * self.query_heads * self.tokens * FLOAT
         weights = self.query_heads * self.head_dim * self.hidden * FLOAT
-        search = 3 * self.query_heads // self.kv_heads * min(CHUNK, self.tokens) * self.hidden
+        search = 3 * self.query_heads // self.kv_heads * min(self.chunk, self.tokens) * self.hidden
         return sets + layer + 2 * weights + search * FLOAT
 
     @property

@@ -8,7 +8,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from ckv_core.engine.causal import causal_attention, sliding_attention
+from ckv_core.engine.causal import causal_attention, sliding_attention, visible
 from ckv_core.engine.memo import Memo
 from ckv_core.errors import RunCancelledError
 from ckv_core.events import Progress
@@ -21,6 +21,12 @@ from ckv_core.variants import VariantSpec
 
 KEPT_QUERIES = 128  # last queries kept in any case, so that a wider window can be scored later
 CHUNK = 1024  # tokens per forward pass: bounds activations and lets progress and cancel through
+CUDA_CHUNK = 4096  # there a pass of few tokens is launches more than arithmetic
+
+
+def chunk_tokens(device: torch.device) -> int:
+    """Tokens that a forward pass over a prompt reads on a device."""
+    return CUDA_CHUNK if device.type == "cuda" else CHUNK
 
 
 @dataclass(slots=True)
@@ -116,13 +122,13 @@ class Prefill:
         return sum(t.nbytes for t in (*states, *observed, self.logits)) + self.memo.nbytes
 
 
-def sliding_room(window: int) -> int:
+def sliding_room(window: int, device: torch.device) -> int:
     """Entries that a sliding layer holds of a long prompt.
 
     Decoding looks at the last window - 1. The others let a prompt that differs near its end, as
     by another question, begin at the last border of chunks.
     """
-    return window - 1 + CHUNK + 2 * KEPT_QUERIES
+    return window - 1 + chunk_tokens(device) + 2 * KEPT_QUERIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +136,8 @@ class Prefix:
     """The first tokens of a prompt, which an earlier prefill has read.
 
     Attributes:
-        tokens: a multiple of CHUNK, so that the borders of chunks, and with them all bits, are
-            those of a prompt read from the start.
+        tokens: a multiple of the device's chunk, so that the borders of chunks, and with them all
+            bits, are those of a prompt read from the start.
     """
 
     source: Prefill
@@ -232,7 +238,7 @@ class _PrefillContext:
             lent = self._prefix.source.prompt_len - self._prefix.held(layer)
         room = self._prompt_len
         if window is not None:
-            room -= max(lent, self._prompt_len - sliding_room(window), 0)
+            room -= max(lent, self._prompt_len - sliding_room(window, key.device), 0)
         heads, length = (len(made), key.shape[1]), room
         keys = key.new_empty(*heads, length, key.shape[3])
         values = value.new_empty(*heads, length, value.shape[3])
@@ -248,21 +254,6 @@ class _PrefillContext:
                 self._first_held[index] = self.first - taken
             self.layers[index] = states
         return cast(LayerStates, self.layers[layer])
-
-
-def visible(
-    query_start: int,
-    query_end: int,
-    key_start: int,
-    key_end: int,
-    window: int | None,
-    device: torch.device,
-) -> Tensor:
-    """Causal (and sliding) visibility by position, [queries, keys] bool."""
-    query = torch.arange(query_start, query_end, device=device)[:, None]
-    key = torch.arange(key_start, key_end, device=device)
-    seen = key <= query
-    return seen if window is None else seen & (key > query - window)
 
 
 def prefill(
@@ -291,8 +282,9 @@ def prefill(
     context = _PrefillContext(loaded, len(token_ids), needs, should_stop, prefix)
     ids = torch.tensor([token_ids], device=loaded.device)
     logits = ids.new_empty(0)
-    for start in range(context.first, len(token_ids), CHUNK):
-        end = min(start + CHUNK, len(token_ids))
+    chunk = chunk_tokens(loaded.device)
+    for start in range(context.first, len(token_ids), chunk):
+        end = min(start + chunk, len(token_ids))
         context.start = start
         with read_as_whole(loaded.model, len(token_ids)):
             output = loaded.model(

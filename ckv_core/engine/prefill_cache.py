@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from ckv_core.engine.prefill import CHUNK, KEPT_QUERIES, Needs, Prefill, Prefix
+from ckv_core.engine.prefill import KEPT_QUERIES, Needs, Prefill, Prefix, chunk_tokens
 from ckv_core.modeling.rope import length_dependent
 
 
@@ -30,12 +30,14 @@ class PrefillCache:
         kept. There is none for observers, which have to see all, where the factors of RoPE depend
         on the whole length, nor one whose sliding layers have let go of what comes before its end.
         """
-        if needs.observers:
+        if needs.observers or not self._prefills:
             return None
         wanted = tuple(token_ids)
-        most = (len(wanted) - max(needs.window, KEPT_QUERIES)) // CHUNK * CHUNK
+        device = next(iter(self._prefills.values())).loaded.device  # all are of one model
+        chunk = chunk_tokens(device)
+        most = (len(wanted) - max(needs.window, KEPT_QUERIES)) // chunk * chunk
         found = {
-            key: _lent(kept, _shared(key, wanted[: max(most, 0)]))
+            key: _lent(kept, _shared(key, wanted[: max(most, 0)], chunk))
             for key, kept in self._prefills.items()
         }
         key = max(found, key=lambda each: found[each], default=())
@@ -78,9 +80,9 @@ def _lent(prefill: Prefill, tokens: int) -> int:
     return tokens if tokens and prefill.lends(tokens) else 0
 
 
-def _shared(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+def _shared(one: tuple[int, ...], other: tuple[int, ...], chunk: int) -> int:
     """Tokens of the chunks that both start with; `other` has whole chunks only."""
     tokens = 0
-    while tokens < len(other) and one[tokens : tokens + CHUNK] == other[tokens : tokens + CHUNK]:
-        tokens += CHUNK
+    while tokens < len(other) and one[tokens : tokens + chunk] == other[tokens : tokens + chunk]:
+        tokens += chunk
     return tokens

@@ -34,7 +34,7 @@ class Chosen:
         self._arrived: torch.cuda.Event | None = None
         if self._found.is_cuda:
             host = torch.empty_like(self._found, device="cpu", pin_memory=True)
-            self._arrived = torch.cuda.Event()
+            self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._found = host.copy_(self._found, non_blocking=True)
             self._arrived.record(torch.cuda.current_stream(logits.device))
 

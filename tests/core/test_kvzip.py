@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ckv_core.config import SCENARIOS, CompareRequest, Scenario
-from ckv_core.engine import further_passes as engine_passes
+from ckv_core.engine import prefill as engine_prefill
 from ckv_core.engine.compare import compare
 from ckv_core.engine.further_passes import further_passes
 from ckv_core.engine.prefill import Needs, Prefill, prefill
@@ -65,7 +65,7 @@ def test_the_statistic_is_that_of_plain_passes(
         knobs,
     )
     for chunk in (1024, 48):
-        monkeypatch.setattr(engine_passes, "CHUNK", chunk)
+        monkeypatch.setattr(engine_prefill, "CHUNK", chunk)
         result, wanted = read(loaded, given, knobs)
         found = result.observed[wanted.key]
         assert tuple(found) == loaded.info.evictable_layers

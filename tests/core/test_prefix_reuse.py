@@ -8,13 +8,16 @@ import pytest
 import torch
 
 from ckv_core.config import CompareRequest
+from ckv_core.engine import prefill as engine_prefill
 from ckv_core.engine.layer_view import PromptLayer
 from ckv_core.engine.prefill import (
     CHUNK,
+    CUDA_CHUNK,
     KEPT_QUERIES,
     Needs,
     Prefill,
     Prefix,
+    chunk_tokens,
     prefill,
     sliding_room,
 )
@@ -97,9 +100,26 @@ def test_a_shared_start_gives_the_bits_of_a_prompt_read_anew(
     assert prefills.nbytes == source.nbytes + taken.nbytes
 
 
+def test_the_longer_chunks_of_cuda_are_lent_whole_and_bit_for_bit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert 4_096 <= chunk_tokens(torch.device("cuda")) <= 8_192
+    monkeypatch.setattr(engine_prefill, "CHUNK", CUDA_CHUNK)
+    loaded, prefills = tiny_model("gemma3"), PrefillCache(2**30)
+    start = ids(CUDA_CHUNK + 50, seed=1)
+    token_ids = start + ids(200, seed=3)
+    prefills.put(start + ids(150, seed=2), read(loaded, start + ids(150, seed=2))[0])
+    prefix = prefills.prefix(token_ids, Needs(32))
+    assert prefix is not None
+    assert prefix.tokens == CUDA_CHUNK
+    taken, chunks = read(loaded, token_ids, prefix=prefix)
+    assert chunks == 1
+    assert same(tensors(taken), tensors(read(loaded, token_ids)[0]))
+
+
 def test_a_sliding_layer_holds_its_window_and_lends_its_end() -> None:
     loaded = tiny_model("gemma3")
-    room = sliding_room(SLIDING_WINDOW)
+    room = sliding_room(SLIDING_WINDOW, loaded.device)
     long = ids(4 * CHUNK, seed=1)
     source, _ = read(loaded, long)
     for window, states in zip(loaded.sliding_windows, source.layers, strict=True):

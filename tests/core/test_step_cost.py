@@ -71,8 +71,8 @@ class Waits(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def running(variants: tuple[str, ...]) -> RunningRows:
-    loaded = tiny_model("llama")
+def running(variants: tuple[str, ...], arch: str = "llama") -> RunningRows:
+    loaded = tiny_model(arch)
     result = prefilled(loaded, prompt_ids(PROMPT_LEN, loaded.model.config.vocab_size))
     plans = []
     for name in variants:
@@ -100,15 +100,17 @@ def running(variants: tuple[str, ...]) -> RunningRows:
 
 
 @torch.inference_mode()
-def counted_step(variants: tuple[str, ...] = VARIANTS) -> tuple[Counter[str], Counter[str], int]:
+def counted_step(
+    variants: tuple[str, ...] = VARIANTS, arch: str = "llama"
+) -> tuple[Counter[str], Counter[str], int]:
     """Operators and fetches of one step of some rows, and the blocks of the model."""
-    rows = running(variants)
+    rows = running(variants, arch)
     for part in rows._decoder.context.parts:
         if isinstance(part, Rows):
             assert max(len(layer.prompt.stacks) for layer in part.layers) <= 6
     with Operators() as operators, Waits() as waits:
         rows.step()
-    return operators.found, waits.found, tiny_model("llama").info.layers
+    return operators.found, waits.found, tiny_model(arch).info.layers
 
 
 def test_a_step_of_eight_rows_asks_for_few_operators() -> None:
@@ -116,6 +118,12 @@ def test_a_step_of_eight_rows_asks_for_few_operators() -> None:
     computing = sum(count for name, count in found.items() if name not in VIEWS)
     assert computing <= COMPUTING * layers + ONCE, found
     assert found.total() <= DISPATCHED * layers + ONCE, found
+
+
+def test_a_step_makes_no_mask_for_sliding_layers() -> None:
+    found, waits, _ = counted_step(arch="gemma3")
+    assert not found["masked_fill_"] + found["masked_fill"] + found["bitwise_and"], found
+    assert waits.total() == 1
 
 
 def test_the_host_waits_once_a_step() -> None:
