@@ -163,10 +163,11 @@ class VariantSpec:
         return 0 if scorer is None else scorer.queries(self.params)
 
     @property
-    def needs_norms(self) -> bool:
-        """Whether it asks for value norms."""
+    def norm_orders(self) -> frozenset[int]:
+        """Of the value norms that it asks for: 1 for L1, 2 for L2."""
         scorer = self.method.scorer
-        return self.selector.needs_norms or (scorer is not None and scorer.needs_norms)
+        own = {scorer.norm_order} if scorer is not None and scorer.needs_norms else set()
+        return frozenset(own | ({1} if self.selector.needs_norms else set()))
 
     @property
     def observers(self) -> tuple[Observer, ...]:

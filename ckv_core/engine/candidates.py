@@ -32,7 +32,7 @@ def order_keys(spec: VariantSpec) -> tuple[Hashable, ...]:
     scorer, rule = spec.method.scorer, spec.method.budget_rule
     if scorer is None or rule is None or scorer.by_position:
         return ()
-    own = _scorer_key(spec)
+    own = scorer.key(spec.params)
     kinds = [
         "first",
         *(["joint"] if rule.compares_heads else []),
@@ -55,14 +55,14 @@ class PromptCandidates:
 
     def __init__(self, spec: VariantSpec, prefill: Prefill, budget: int) -> None:
         self.scorer: Scorer = spec.scorer
-        self.parameters: Parameters = spec.params
+        self.parameters: Parameters = {**spec.params, "budget": budget}
         self.kv_heads = prefill.loaded.info.kv_heads
         self.columns: Columns = _columns(protected_mask(spec, prefill.prompt_len))
         self._evictable = prefill.loaded.info.evictable_layers
         self.layers = len(self._evictable)
         self.entries = _count(self.columns)
         self.spare = budget - (prefill.prompt_len - self.entries)
-        self._key = _scorer_key(spec)
+        self._key = self.scorer.key(self.parameters)
         self._prefill = prefill
 
     def view(self, place: int) -> LayerView:
@@ -107,11 +107,6 @@ class PromptCandidates:
             score = scores(place)
             orders[place] = order(score.flatten() if joint else score).view(shape[1:])
         return orders
-
-
-def _scorer_key(spec: VariantSpec) -> tuple[KnobValue, ...]:
-    scorer = spec.scorer
-    return (scorer.name, *(spec.params[knob.name] for knob in scorer.knobs))
 
 
 def _columns(protected: Tensor) -> Columns:

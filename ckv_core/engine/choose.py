@@ -30,14 +30,15 @@ def score(run: Run, prefilled: Prefill) -> Iterator[RunEvent]:
         if spec.method.scorer is not None and budget < prefilled.prompt_len
     ]
     windows = sorted({spec.queries for spec in evicting if spec.scorer.needs_window})
+    norms = sorted({order for spec in evicting for order in spec.norm_orders})
     evictable = run.loaded.info.evictable_layers
     for count, layer in enumerate(evictable):
         with run.stopwatch.measure("score"):
             view = PromptLayer(prefilled, layer)
             for window in windows:
                 view.window_attention(window)
-            if any(spec.needs_norms for spec in evicting):
-                view.value_norms()
+            for order in norms:
+                view.value_norms(order)
         yield Progress("score", (count + 1) / len(evictable), f"layer {layer + 1}")
 
 

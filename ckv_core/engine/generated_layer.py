@@ -1,4 +1,4 @@
-"""What a row has generated, in one layer, ranked by its variant's parts as a prompt's layer is."""
+"""What a row holds while it generates, in one layer, ranked as a prompt's layer is."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ from ckv_core.variants import VariantSpec
 
 @dataclass(frozen=True, slots=True)
 class GeneratedLayer:
-    """The generated entries of one layer as scorers and selectors see them.
+    """Generated entries of one layer, or all, as scorers and selectors see them.
 
-    Attention is that among the generated entries: the newest queries' over them, which sums to 1.
+    Attention is that among these entries: the newest queries' over them, which sums to 1.
 
     Attributes:
         keys: [kv_heads, entries, head_dim], oldest first.
@@ -61,9 +61,13 @@ class GeneratedLayer:
         """Per query head [window, entries]."""
         return window_rows(self.queries[:, -window:], self.keys, self.scaling)
 
-    def value_norms(self) -> Tensor:
+    def window_queries(self, window: int) -> Tensor:
+        """[query_heads, window, head_dim]."""
+        return self.queries[:, -window:]
+
+    def value_norms(self, order: int = 1) -> Tensor:
         """[query_heads, entries] float32."""
-        return value_norm(self.values, self.output_weight())
+        return value_norm(self.values, self.output_weight(), order)
 
     def observed(self, gathered: Statistic) -> Tensor:
         """Nothing.
@@ -130,7 +134,7 @@ class GeneratedCandidates:
 
 @dataclass(frozen=True, slots=True)
 class Chooser:
-    """Chooses among a row's generated entries by its variant's scorer and selector."""
+    """Chooses among a row's entries by its variant's scorer and selector."""
 
     spec: VariantSpec
     loaded: LoadedModel
@@ -142,7 +146,7 @@ class Chooser:
 
         Args:
             layer: index of the decoder layer.
-            states: keys and values of the generated entries, [kv_heads, entries, dim].
+            states: keys and values of the entries, [kv_heads, entries, dim].
             queries: the newest, [query_heads, window, head_dim].
             scaling: factor of the logits.
             count: entries that each head keeps.

@@ -65,10 +65,15 @@ class PromptLayer:
         states = self._states
         return window_rows(states.queries[:, -window:], states.keys, states.scaling)
 
-    def value_norms(self) -> Tensor:
-        """L1 norm of V W_O, [query_heads, prompt_len] float32."""
-        projection = cast(nn.Linear, self.prefill.loaded.attentions[self.layer].o_proj)
-        return self.statistic("norms", lambda: value_norm(self._states.values, projection.weight))
+    def window_queries(self, window: int) -> Tensor:
+        """The last `window` queries after RoPE, [query_heads, window, head_dim]."""
+        return self._states.queries[:, -window:]
+
+    def value_norms(self, order: int = 1) -> Tensor:
+        """L1 or L2 norm of V W_O, [query_heads, prompt_len] float32."""
+        weight = cast(nn.Linear, self.prefill.loaded.attentions[self.layer].o_proj).weight
+        values = self._states.values
+        return self.statistic(f"norms {order}", lambda: value_norm(values, weight, order))
 
     def observed(self, gathered: Statistic) -> Tensor:
         """What was gathered in this layer, by an observer or in further passes."""

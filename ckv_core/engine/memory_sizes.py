@@ -50,7 +50,8 @@ class Sizes:
         windows: distinct observation windows that are scored.
         widest: tokens of the widest of them.
         orders: of the entries by score, that the prefill keeps.
-        norms, full_window: whether value norms are needed, and the window's attention to itself.
+        norms: kinds of value norms that are needed.
+        full_window: whether the window's attention to itself is needed.
         tries: kept sets that a selector compares at a time.
         observed, observing: bytes of what is gathered while the prompt is read, and of gathering.
         further, passing: tokens of the longest further pass, and bytes of gathering from it.
@@ -85,7 +86,7 @@ class Sizes:
     windows: int
     widest: int
     orders: int
-    norms: bool
+    norms: int
     full_window: bool
     tries: int
     observed: int
@@ -147,7 +148,7 @@ class Sizes:
             windows=len({spec.queries for spec in scored}),
             widest=max((spec.queries for spec in scored), default=0),
             orders=min(KEPT_ORDERS, len(orders)),
-            norms=any(spec.needs_norms for spec in run.specs),
+            norms=len({order for spec in run.specs for order in spec.norm_orders}),
             full_window=any(spec.selector.needs_full_window for spec in run.specs),
             tries=max(spec.selector.tries for spec in run.specs),
             observed=sum(o.nbytes(shape) for o in (*needs.observers, *needs.passes)) * shape.layers,
@@ -226,7 +227,7 @@ class Sizes:
     @property
     def scores(self) -> int:
         """Window attention, value norms and orders of all layers, which the prefill keeps."""
-        kinds = self.windows * (2 if self.full_window else 1) + (1 if self.norms else 0)
+        kinds = self.windows * (2 if self.full_window else 1) + self.norms
         scores = kinds * self.layers * self.query_heads * self.tokens * FLOAT
         return scores + self.orders * self.evictable * self.kv_heads * self.tokens * ORDER
 

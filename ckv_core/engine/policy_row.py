@@ -25,7 +25,7 @@ class Acting:
         parameters: of the variant; `budget` is in tokens.
         carried: by layer, what the policy knows of the prompt's entries at first; empty for
             nothing.
-        chooser: ranks generated entries for policies that ask.
+        chooser: ranks entries for policies that ask.
     """
 
     policy: StepPolicy
@@ -126,7 +126,7 @@ class PolicyRow:
             positions=positions,
             probabilities=slots.probabilities() if policy.needs_probabilities else None,
             first_generated=first_generated,
-            choose=lambda count: self._choose(index, slots, first_generated, count),
+            choose=lambda count, since: self._choose(index, slots, since, count),
             carried=slots.carried(),
         )
         keep = policy.after_step(view, parameters)
@@ -143,14 +143,13 @@ class PolicyRow:
         return None if keep is None else keep & (positions >= 0)
 
     def _choose(self, layer: int, slots: EvictingSlots, first: int, count: int) -> Tensor:
-        """Among the generated entries, as the variant does; all earlier ones stay."""
+        """Among the entries from `first` on, as the variant does; all earlier ones stay."""
         if self.acting.chooser is None:
             raise EngineError(f"{self.acting.policy.name!r} ranks nothing here.")
         chosen = self.acting.chooser.keep(layer, slots.since(first), *slots.queries(), count)
         positions = slots.positions()
         keep = positions >= 0
-        generated = positions >= first
-        return keep.masked_scatter_(generated, chosen)
+        return keep.masked_scatter_(positions >= first, chosen)
 
     def series(self, tokens: int) -> HeldSeries | None:
         """The record of the steps to the choice of so many generated tokens; None without any."""

@@ -13,6 +13,7 @@ import ckv_core.methods.adakv
 import ckv_core.methods.cake
 import ckv_core.methods.defensivekv
 import ckv_core.methods.chunkkv
+import ckv_core.methods.laprox
 import ckv_core.methods.observed_attention
 import ckv_core.methods.random
 import ckv_core.methods.knorm
@@ -20,8 +21,11 @@ import ckv_core.methods.keydiff
 import ckv_core.methods.lagkv
 import ckv_core.methods.expected_attention
 import ckv_core.methods.kvzip
+import ckv_core.methods.capkv
+import ckv_core.methods.compactor
 import ckv_core.methods.tova
 import ckv_core.methods.h2o
+import ckv_core.methods.r_kv
 import ckv_core.methods.parts.compaction
 import ckv_core.methods.parts.int8  # noqa: F401 - each registers its own
 from ckv_core.methods.base import METHODS, POLICIES, SELECTORS, STORES, Method, all_knobs

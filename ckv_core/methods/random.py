@@ -5,25 +5,17 @@ kvpress makes its generator anew in each layer: with a seed, all layers evict th
 
 from __future__ import annotations
 
-from hashlib import blake2b
 from typing import TYPE_CHECKING
 
-from ckv_core.knobs import Knob, integer
 from ckv_core.lazy_torch import torch
 from ckv_core.methods.base import METHODS, Method
 from ckv_core.methods.parts.base import Parameters, Scorer
+from ckv_core.methods.parts.lots import SEED, generator
 from ckv_core.methods.parts.uniform import UNIFORM
 from ckv_core.methods.parts.views import LayerView
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-SEED = Knob(
-    name="seed",
-    help="Of the random numbers; each layer and KV head has its own ones.",
-    default=0,
-    parse=integer("seed", 0, 999_999_999),
-)
 
 
 class Noise(Scorer):
@@ -36,15 +28,9 @@ class Noise(Scorer):
 
     def scores(self, view: LayerView, parameters: Parameters) -> Tensor:
         kv_heads, entries = view.keys.shape[:2]
-        generators = [_generator(parameters["seed"], view.layer, head) for head in range(kv_heads)]
+        generators = [generator(parameters["seed"], view.layer, head) for head in range(kv_heads)]
         drawn = [torch.rand(entries, generator=each) for each in generators]
         return torch.stack(drawn).to(view.keys.device)
-
-
-def _generator(*place: object) -> torch.Generator:
-    """One per seed, layer and head, unlike any other's."""
-    digest = blake2b(repr(place).encode(), digest_size=8).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest))
 
 
 METHODS.register(

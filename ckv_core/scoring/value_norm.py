@@ -1,4 +1,4 @@
-"""How large an entry's contribution to the output can be: the L1 norm of V W_O."""
+"""How large an entry's contribution to the output can be: the norm of V W_O."""
 
 import torch
 from torch import Tensor
@@ -6,14 +6,15 @@ from torch import Tensor
 from ckv_core.shapes import check_shape
 
 
-def value_norm(values: Tensor, output_weight: Tensor) -> Tensor:
-    """L1 norm of each value row through its query head's slice of W_O (CriticalKV, eq. 8).
+def value_norm(values: Tensor, output_weight: Tensor, order: int = 1) -> Tensor:
+    """Norm of each value row through its query head's slice of W_O (L1: CriticalKV, eq. 8).
 
     Computed in blocks of positions: the [query_heads, prompt_len, hidden] product never exists.
 
     Args:
         values: [kv_heads, prompt_len, value_dim].
         output_weight: [hidden, query_heads * value_dim], the weight of o_proj.
+        order: 1 for L1, 2 for L2.
 
     Returns:
         [query_heads, prompt_len] float32.
@@ -31,7 +32,7 @@ def value_norm(values: Tensor, output_weight: Tensor) -> Tensor:
         for start in range(0, prompt_len, positions):
             block = values[head, start : start + positions] @ weight[head]
             norms[head, start : start + positions] = torch.linalg.vector_norm(
-                block.view(-1, group_size, hidden), ord=1, dim=-1, dtype=torch.float32
+                block.view(-1, group_size, hidden), ord=order, dim=-1, dtype=torch.float32
             )
     return norms.transpose(1, 2).flatten(0, 1)
 

@@ -12,6 +12,7 @@ from ckv_core.methods.parts.critical import second_score
 from ckv_core.methods.parts.top_k import order
 from ckv_core.methods.parts.views import Observer, Rotary
 from ckv_core.methods.parts.window import WINDOW_SCORER
+from tests.reference.agnostic_scores import rotation
 
 
 class Scores(NamedTuple):
@@ -54,7 +55,7 @@ class GivenStates:
     keys: Tensor
     values: Tensor
     rows: Tensor
-    norms: Tensor
+    norms: Tensor  # of either order
     layer: int = 0
     gathered: Tensor | None = None
     turning: Rotary | None = None
@@ -75,8 +76,13 @@ class GivenStates:
     def window_attention(self, window: int) -> Tensor:
         return self.rows[..., : self.rows.shape[2] - window].mean(1)
 
-    def value_norms(self) -> Tensor:
-        return self.norms
+    def window_queries(self, window: int) -> Tensor:
+        """Made up of the rows."""
+        generator = torch.Generator().manual_seed(self.rows.numel())
+        return torch.randn(self.query_heads, window, self.keys.shape[2], generator=generator)
+
+    def value_norms(self, order: int = 1) -> Tensor:
+        return self.norms * order
 
     def observed(self, observer: Observer) -> Tensor:
         assert self.gathered is not None
@@ -131,3 +137,27 @@ def random_layer(
     rows = (3 * normal(heads, window, entries)).masked_fill(future, -torch.inf).softmax(-1)
     states = normal(2, kv_heads, entries, dim)
     return GivenStates(states[0], states[1], rows, normal(heads, entries).exp())
+
+
+@dataclass
+class LiteralRotary:
+    """Turns by the reference's matrices."""
+
+    dim: int
+
+    def _each(self, states: Tensor, start: int, sign: int) -> Tensor:
+        turned = [
+            states[:, t].double() @ rotation(sign * (start + t), self.dim).T
+            for t in range(states.shape[1])
+        ]
+        return torch.stack(turned, dim=1).float()
+
+    def turn(self, states: Tensor, start: int) -> Tensor:
+        return self._each(states, start, 1)
+
+    def undo(self, states: Tensor, start: int) -> Tensor:
+        return self._each(states, start, -1)
+
+    def mean_turn(self, states: Tensor, start: int, tokens: int) -> Tensor:
+        turns = [rotation(start + t, self.dim) for t in range(tokens)]
+        return (states.double() @ (sum(turns) / tokens).T).float()

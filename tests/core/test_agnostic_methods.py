@@ -1,7 +1,6 @@
 """Random, Knorm, LagKV and Expected Attention against literal loops; RoPE undone and averaged."""
 
 import math
-from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pytest
@@ -15,7 +14,7 @@ from ckv_core.methods import METHODS
 from ckv_core.methods.parts.query_statistics import QueryStatistics
 from ckv_core.methods.parts.views import Chunk
 from ckv_core.modeling.rotary import LayerRotary
-from tests.core.given_layers import GivenCandidates, random_layer
+from tests.core.given_layers import GivenCandidates, LiteralRotary, random_layer
 from tests.core.tiny_models import tiny_model
 from tests.reference import agnostic_scores as literal
 
@@ -72,30 +71,6 @@ def test_lagkv_keeps_what_the_literal_loop_does(
         own = found.view(len(expected), lag).tolist()
         members = kept[0, head].nonzero().flatten().tolist()
         assert set(members) == literal.lagkv(own, entries - scored, budget)
-
-
-@dataclass
-class LiteralRotary:
-    """Turns by the reference's matrices."""
-
-    dim: int
-
-    def _each(self, states: Tensor, start: int, sign: int) -> Tensor:
-        turned = [
-            states[:, t].double() @ literal.rotation(sign * (start + t), self.dim).T
-            for t in range(states.shape[1])
-        ]
-        return torch.stack(turned, dim=1).float()
-
-    def turn(self, states: Tensor, start: int) -> Tensor:
-        return self._each(states, start, 1)
-
-    def undo(self, states: Tensor, start: int) -> Tensor:
-        return self._each(states, start, -1)
-
-    def mean_turn(self, states: Tensor, start: int, tokens: int) -> Tensor:
-        turns = [literal.rotation(start + t, self.dim) for t in range(tokens)]
-        return (states.double() @ (sum(turns) / tokens).T).float()
 
 
 @given(st.integers(1, 2), st.integers(1, 2), st.integers(0, 4), st.integers(5, 14), SEEDS)

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 VARIANTS = ("full", "streaming_llm", "snapkv+critical", "adakv+critical", "snapkv+critical_auto")
 # Whose parts tell of work of their own.
-AT_WORK = ("cake", "layer_defensivekv", "lagkv:lag=16", "expected_attention")
+AT_WORK = ("cake", "layer_defensivekv", "lagkv:lag=16", "expected_attention", "laprox", "capkv")
 TEXT = "The ferry left at nine. Nobody waved, for nobody had been told. "
 CPU = torch.device("cpu")
 

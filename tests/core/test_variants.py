@@ -38,6 +38,17 @@ VALUES = {
     "offset": st.floats(0, 1).map(str),
     "repeat": st.integers(64, 65536).map(str),
     "lead": st.sampled_from(["first", "last"]),
+    "blend": st.floats(0, 100).map(str) | st.just("ratio"),
+    "sketch": st.integers(0, 1024).map(str),
+    "tile": st.integers(1, 1024).map(str),
+    "pad": st.sampled_from(["masked", "attended"]),
+    "recent": st.integers(0, 400).map(str),
+    "mix": st.floats(0, 1).map(str),
+    "alike": st.floats(-1, 1).map(str),
+    "buffer": st.integers(64, 4096).map(str),
+    "tau": st.floats(0, 100).map(str),
+    "align": st.sampled_from(["dot", "cosine"]),
+    "anchor": st.sampled_from(["seen", "future"]),
 }
 CHOICES = [(method, selector) for method in METHODS for selector in method.selectors]
 

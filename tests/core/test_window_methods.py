@@ -1,4 +1,4 @@
-"""CAKE, DefensiveKV, ChunkKV and observed attention against literal loops."""
+"""CAKE, DefensiveKV, ChunkKV, LaProx and observed attention against literal loops."""
 
 from types import SimpleNamespace
 
@@ -122,6 +122,27 @@ def test_chunkkv_keeps_whole_chunks_but_the_last(
     ranked = ranked.mean(0, keepdim=True).expand_as(ranked) if shared else ranked
     expected = [literal.chunks_kept(row, size, candidates.spare) for row in ranked.tolist()]
     assert kept("chunkkv", candidates) == [expected]
+
+
+@given(*SIZES, SEEDS)
+def test_laprox_keeps_the_highest_shares_of_all_layers(
+    kv_heads: int, group_size: int, past: int, window: int, seed: int
+) -> None:
+    shape = (kv_heads, group_size, past + window, window)
+    layers = [random_layer(seed + each, *shape) for each in range(3)]
+    layers[1].norms *= 7  # another layer's size must not matter
+    knobs = {"kernel": 3, "pool": "avg", "group": "mean"}
+    candidates = given_candidates("laprox", layers, seed % (past + 1), knobs)
+    expected = [
+        literal.laprox_scores(each.rows.tolist(), (each.norms * 2).tolist(), group_size, 3)
+        for each in layers
+    ]
+    found = [scores("laprox", each, knobs) for each in layers]
+    torch.testing.assert_close(torch.stack(found), torch.tensor(expected), **CLOSE)
+    total = 3 * kv_heads * candidates.spare
+    assert kept("laprox", candidates) == literal.highest_of_all(
+        [each.tolist() for each in found], total
+    )
 
 
 def test_observed_attention_is_the_mean_over_the_queries_that_see_an_entry() -> None:

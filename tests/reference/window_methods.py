@@ -1,4 +1,4 @@
-"""CAKE, DefensiveKV and ChunkKV as literal loops over the attention of a window's queries.
+"""CAKE, DefensiveKV, ChunkKV and LaProx as literal loops over the attention of a window's queries.
 
 `rows` is [query_heads][window][entries], each row a softmax over all entries.
 """
@@ -106,3 +106,38 @@ def chunks_kept(scores: Row, size: int, budget: int) -> set[int]:
     means = [sum(scores[i] for i in chunk) / len(chunk) for chunk in chunks]
     best = sorted(range(len(chunks)), key=lambda c: (-means[c], c))
     return set([i for c in best for i in chunks[c]][:budget])
+
+
+def laprox_scores(
+    rows: list[list[Row]], norms: list[Row], group_size: int, kernel: int
+) -> list[Row]:
+    """||A[:, i]|| ||v_i W_O|| per query head, smoothed, group mean, over the layer's sum.
+
+    Args:
+        rows: of one layer.
+        norms: L2 norms of V W_O, [query_heads][entries].
+        group_size: query heads of a KV head.
+        kernel: of the average.
+    """
+    past = len(rows[0][0]) - len(rows[0])
+    per_head = []
+    for head, own in zip(rows, norms, strict=True):
+        columns = [math.sqrt(sum(query[i] ** 2 for query in head)) for i in range(past)]
+        per_head.append(pooled([c * own[i] for i, c in enumerate(columns)], "avg", kernel))
+    grouped = group_reduced(per_head, group_size, "mean")
+    total = sum(map(sum, grouped))
+    return [[each / total for each in row] for row in grouped]
+
+
+def highest_of_all(layers: list[list[Row]], total: int) -> list[list[set[int]]]:
+    """What each head of each layer has of the `total` highest; ties to the earlier."""
+    every = [
+        (-score, layer, head, i)
+        for layer, rows in enumerate(layers)
+        for head, row in enumerate(rows)
+        for i, score in enumerate(row)
+    ]
+    kept = [[set() for _ in rows] for rows in layers]  # type: list[list[set[int]]]
+    for _, layer, head, i in sorted(every)[:total]:
+        kept[layer][head].add(i)
+    return kept

@@ -27,6 +27,13 @@ SINKS = Knob(
     parse=integer("sinks", 0, 4096),
 )
 
+RECENT = Knob(
+    name="recent",
+    help="Last tokens that are always kept.",
+    default=0,
+    parse=integer("recent", 0, 4096),
+)
+
 
 class Part(ABC):
     """One of the things that a method is composed of; stateless, one object serves all runs.
@@ -69,6 +76,7 @@ class Scorer(Part):
         by_position: whether it looks at positions alone, so that all heads share one order.
         needs_window: whether it asks for the observation window's attention.
         needs_norms: whether it asks for value norms.
+        norm_order: which ones, 1 for L1 and 2 for L2.
         query_aware: whether it looks at the queries of the prompt's end, with them at a question
             that stands there; what else a method knows of the prompt is no different.
     """
@@ -78,14 +86,21 @@ class Scorer(Part):
     by_position: ClassVar[bool] = False
     needs_window: ClassVar[bool] = False
     needs_norms: ClassVar[bool] = False
+    norm_order: ClassVar[int] = 1
 
     def queries(self, parameters: Parameters) -> int:
         """Last queries of the prompt that it asks for."""
         return 0
 
+    def key(self, parameters: Parameters) -> tuple[KnobValue, ...]:
+        """Equal for equal scores of one prompt."""
+        return (self.name, *(parameters[knob.name] for knob in self.knobs))
+
     @abstractmethod
     def scores(self, view: LayerView, parameters: Parameters) -> Tensor:
         """What ranks entries and divides budgets: higher is kept first.
+
+        `budget` of the parameters is in tokens; who reads it has it in its `key`.
 
         Returns:
             [kv_heads, entries] float32; columns after the last that may be evicted may be missing.
@@ -110,7 +125,7 @@ class Candidates(Protocol):
 
     Attributes:
         scorer: of the variant.
-        parameters: of the variant, by SPEC key.
+        parameters: of the variant, by SPEC key; `budget` is in tokens.
         layers: evictable layers.
         kv_heads: KV heads of each.
         entries: of each head that may be evicted.

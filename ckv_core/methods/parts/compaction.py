@@ -53,7 +53,7 @@ class Compaction(StepPolicy):
         return step % int(parameters["every"]) == 0
 
     def after_step(self, view: StepView, parameters: Parameters) -> Tensor | None:
-        return view.choose(int(parameters["to"]))
+        return view.choose(int(parameters["to"]), view.first_generated)
 
 
 POLICIES[EVERY.name] = Compaction()

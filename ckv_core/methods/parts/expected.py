@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 FUTURE = Knob(
     name="future",
-    help="Expected Attention: positions after the prompt over which RoPE is averaged.",
+    help="Expected Attention and CapKV: positions after the prompt over which RoPE is averaged.",
     default=512,
     parse=integer("future", 1, 65536),
 )

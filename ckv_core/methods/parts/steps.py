@@ -28,9 +28,9 @@ class StepView:
         probabilities: [query_heads, entries] float32, the newest query's attention over them, its
             own entry included; rows sum to 1, padding has 0. None where the policy does not ask.
         first_generated: position of the first generated token; before it lie prompt and question.
-        choose: what the variant's own scorer and selector keep of the generated entries, so many in
-            each head: [kv_heads, entries] bool, with all earlier entries; the policy's `queries`
-            are the window.
+        choose: what the variant's own scorer and selector keep, so many in each head, of the
+            entries from a position on: [kv_heads, entries] bool, with all earlier entries; the
+            policy's `queries` are the window.
         carried: what the policy wrote about each entry, [kv_heads, entries] by name; it is kept in
             step with the entries: evicted with them, 0 for a new one.
     """
@@ -41,7 +41,7 @@ class StepView:
     positions: Tensor
     probabilities: Tensor | None
     first_generated: int
-    choose: Callable[[int], Tensor]
+    choose: Callable[[int, int], Tensor]
     carried: dict[str, Tensor] = field(default_factory=dict)
 
 

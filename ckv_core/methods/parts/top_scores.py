@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class TopScores(BudgetRule):
-    """All heads of a layer compete; of all layers, where a subclass looks at them."""
+    """All heads of a layer compete."""
 
     name = "top_scores"
     looks_at: ClassVar[Literal["nothing", "layer", "all layers"]] = "layer"

@@ -190,8 +190,12 @@ class LayerView(Protocol):
         """
         ...
 
-    def value_norms(self) -> Tensor:
-        """L1 norm of V W_O, [query_heads, entries] float32."""
+    def window_queries(self, window: int) -> Tensor:
+        """The last `window` queries after RoPE, [query_heads, window, head_dim]."""
+        ...
+
+    def value_norms(self, order: int = 1) -> Tensor:
+        """L1 or L2 norm of V W_O, [query_heads, entries] float32."""
         ...
 
     def observed(self, gathered: Statistic) -> Tensor:

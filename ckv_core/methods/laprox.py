@@ -1,0 +1,59 @@
+"""LaProx: one choice over all layers and heads, by what an entry adds to its layer's output.
+
+No code of the authors is public. Re-implementations smooth or do not, and add up the query heads
+of a KV head or average them, which is the same order; here, as the paper's appendix says, windows
+of 32 and averages over 7. Costs the value norms and needs all layers before anything is evicted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ckv_core.lazy_torch import torch
+from ckv_core.methods.base import METHODS, Method
+from ckv_core.methods.parts.base import SINKS, Parameters
+from ckv_core.methods.parts.top_scores import TopScoresOfAll
+from ckv_core.methods.parts.views import LayerView, PromptShape
+from ckv_core.methods.parts.window import AUTHORS_POOL, AUTHORS_WINDOW, GROUP, KERNEL, Window
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class OutputShare(Window):
+    """L2 norm of an entry's column of window attention times that of V W_O, as layers' shares."""
+
+    name = "output_share"
+    knobs = (AUTHORS_WINDOW, replace(KERNEL, kvpress=None), AUTHORS_POOL, GROUP, SINKS)
+    needs_norms = True
+    norm_order = 2
+
+    def scores(self, view: LayerView, parameters: Parameters) -> Tensor:
+        columns = self.evidence(view, parameters)
+        products = columns * view.value_norms(2)[:, : columns.shape[1]]
+        scores = self.group(self.smooth(products, parameters), view.kv_heads, parameters)
+        return scores / scores.sum().clamp(min=torch.finfo(scores.dtype).tiny)
+
+    def evidence(self, view: LayerView, parameters: Parameters) -> Tensor:
+        window = int(parameters["window"])
+        columns = torch.empty(view.query_heads, view.keys.shape[1] - window)
+        columns = columns.to(view.keys.device)
+        for head, rows in enumerate(view.window_rows(window)):
+            columns[head] = torch.linalg.vector_norm(rows[:, : columns.shape[1]], dim=0)
+        return columns
+
+    def work_bytes(self, shape: PromptShape, parameters: Parameters) -> int:
+        return 4 * (2 * int(parameters["window"]) + 4 * shape.query_heads) * shape.prompt_len
+
+
+METHODS.register(
+    Method(
+        name="laprox",
+        label="LaProx",
+        summary="Window attention times projected values; all heads of all layers share a budget.",
+        source="Mai and Kim 2026, arXiv:2605.07234",
+        scorer=OutputShare(),
+        budget_rule=TopScoresOfAll(),
+    )
+)

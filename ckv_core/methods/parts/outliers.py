@@ -1,0 +1,141 @@
+"""Compactor's score: keys unlike the others, and what is attended to nearby (arXiv:2507.08143)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ckv_core.errors import ConfigError
+from ckv_core.knobs import Choice, Knob, KnobValue, integer, number
+from ckv_core.lazy_torch import torch
+from ckv_core.methods.parts.base import RECENT, SINKS, Parameters, Scorer
+from ckv_core.methods.parts.expected import VALUE_SIZE
+from ckv_core.methods.parts.lots import SEED, generator
+from ckv_core.methods.parts.non_causal import NonCausalAttention
+from ckv_core.methods.parts.views import LayerView, Observer, PromptShape
+from ckv_core.methods.parts.window import KERNEL, smooth
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_RATIO = "ratio"
+_RIDGE = 0.01
+
+
+def _blend(text: str) -> KnobValue:
+    try:
+        return _RATIO if text == _RATIO else number("blend", 0.0, 100.0)(text)
+    except ConfigError:
+        message = f"blend must be a number from 0 to 100, or {_RATIO!r}; got {text!r}."
+        raise ConfigError(message) from None
+
+
+BLEND = Knob(
+    name="blend",
+    help="Compactor: weight of the keys' leverage beside the attention; 'ratio' (kvpress) is the "
+    "share of the prompt that is evicted.",
+    default=0.5,
+    kvpress=_RATIO,
+    parse=_blend,
+)
+SKETCH = Knob(
+    name="sketch",
+    help="Compactor: dimensions that keys are mixed into by random numbers before their leverage "
+    "is computed; 0, or as many as a head has, computes it from the keys themselves.",
+    default=48,
+    parse=integer("sketch", 0, 1024),
+)
+TILE = Knob(
+    name="tile",
+    help="Compactor: tokens that attend to each other, to later ones too.",
+    default=128,
+    kvpress=256,
+    parse=integer("tile", 1, 1024),
+)
+PAD = Knob(
+    name="pad",
+    help="Compactor: what fills up the last tile is masked, or attended to with a logit of 0 "
+    "(kvpress).",
+    default="masked",
+    kvpress="attended",
+    parse=Choice("pad", "masked", "attended"),
+)
+
+
+class Outliers(Scorer):
+    """Attention within tiles plus `blend` times leverage, each standardised over the layer."""
+
+    name = "outliers"
+    knobs = (
+        BLEND,
+        SKETCH,
+        SEED,
+        TILE,
+        PAD,
+        replace(KERNEL, default=1, kvpress=3),
+        replace(VALUE_SIZE, default="off", kvpress="on"),
+        replace(SINKS, default=8),
+        replace(RECENT, default=4),
+    )
+    query_aware = False
+
+    def key(self, parameters: Parameters) -> tuple[KnobValue, ...]:
+        by_budget = (parameters["budget"],) if parameters["blend"] == _RATIO else ()
+        return (*super().key(parameters), *by_budget)
+
+    def protects(self, parameters: Parameters) -> dict[str, slice]:
+        last = int(parameters["recent"])
+        newest = {"recent": slice(-last, None)} if last else {}
+        return {"sinks": slice(0, int(parameters["sinks"])), **newest}
+
+    def observes(self, parameters: Parameters) -> tuple[Observer, ...]:
+        tile, sinks, recent = (int(parameters[key]) for key in ("tile", "sinks", "recent"))
+        return (NonCausalAttention(tile, sinks, recent, parameters["pad"] == "attended"),)
+
+    def scores(self, view: LayerView, parameters: Parameters) -> Tensor:
+        kv_heads, entries = view.keys.shape[:2]
+        inner = slice(int(parameters["sinks"]), entries - int(parameters["recent"]))
+        blend = parameters["blend"]
+        if blend == _RATIO:
+            blend = 1 - int(parameters["budget"]) / entries
+        (observer,) = self.observes(parameters)
+        attention = view.observed(observer)[:, inner]
+        attention = attention.view(kv_heads, -1, attention.shape[-1]).mean(1)
+        if parameters["value_size"] == "on":
+            values = view.values[:, inner]
+            attention *= torch.linalg.vector_norm(values, dim=-1, dtype=torch.float32)
+        attention = smooth(attention, int(parameters["kernel"]), "avg")
+        keys = view.rotary().undo(view.keys[:, inner].float(), inner.start)
+        leverages = [self._leverage(key, view.layer, at, parameters) for at, key in enumerate(keys)]
+        scores = attention.new_zeros(kv_heads, entries)
+        scores[:, inner] = _standard(attention) + float(blend) * _standard(torch.stack(leverages))
+        return scores
+
+    def _leverage(self, keys: Tensor, layer: int, head: int, parameters: Parameters) -> Tensor:
+        """x^T (X^T X + ridge)^-1 x of one head's centred and sketched keys, [entries] float32."""
+        width, sketch = keys.shape[1], int(parameters["sketch"])
+        rows = (keys - keys.mean(0)).double()
+        if 0 < sketch < width:
+            mixed = sketch_matrix((parameters["seed"], layer, head), width, sketch)
+            rows = rows @ mixed.to(rows)
+        matrix = rows.T @ rows
+        matrix.diagonal().add_(_RIDGE)
+        root = torch.linalg.cholesky(matrix)
+        solved: Tensor = torch.linalg.solve_triangular(root, rows.T, upper=False)
+        return solved.square().sum(0).float()
+
+    def work_bytes(self, shape: PromptShape, parameters: Parameters) -> int:
+        heads = 4 * 6 * shape.kv_heads * shape.head_dim
+        return (heads + 8 * 5 * shape.head_dim) * shape.prompt_len
+
+
+def sketch_matrix(place: tuple[object, ...], width: int, sketch: int) -> Tensor:
+    """[width, sketch] of normal numbers whose products keep lengths in the mean."""
+    drawn = torch.randn(width, sketch, generator=generator("sketch", *place))
+    return drawn / math.sqrt(sketch)
+
+
+def _standard(scores: Tensor) -> Tensor:
+    """Less their mean, over their standard deviation; all heads of the layer together."""
+    return (scores - scores.mean()) / scores.std().clamp(min=1e-6)
