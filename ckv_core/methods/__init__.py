@@ -25,6 +25,7 @@ import ckv_core.methods.capkv
 import ckv_core.methods.compactor
 import ckv_core.methods.tova
 import ckv_core.methods.h2o
+import ckv_core.methods.scissorhands
 import ckv_core.methods.r_kv
 import ckv_core.methods.parts.compaction
 import ckv_core.methods.parts.int8  # noqa: F401 - each registers its own

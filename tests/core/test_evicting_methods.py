@@ -1,4 +1,4 @@
-"""TOVA and H2O in whole runs: what they keep, drop and write is what the literal methods do."""
+"""TOVA, H2O and Scissorhands in whole runs: what they keep, drop and write is the literal methods'."""
 
 import json
 
@@ -23,7 +23,12 @@ from tests.reference.forward import Tap, evictable_layers, forward
 from tests.reference.report import report
 from tests.reference.stepwise import Held, decode
 
-METHODS = {"tova": evicting_methods.tova, "h2o": evicting_methods.h2o}
+METHODS = {
+    "tova": evicting_methods.tova,
+    "h2o": evicting_methods.h2o,
+    "scissorhands": evicting_methods.scissorhands,
+}
+KNOBS = {"scissorhands": ",history=70,recent=4,drop=0.3"}
 BUDGET = 25
 
 
@@ -37,7 +42,7 @@ def test_kept_sets_and_tokens_are_those_of_the_literal_method(
         context=report()[:150],
         question="What?",
         scenario=scenario,
-        variants=("full", *(f"{name}:budget={BUDGET}" for name in METHODS)),
+        variants=("full", *(f"{name}:budget={BUDGET}{KNOBS.get(name, '')}" for name in METHODS)),
         max_new_tokens=9,
         ignore_eos=True,
         analysis=("forced",),

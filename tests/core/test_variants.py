@@ -43,6 +43,8 @@ VALUES = {
     "tile": st.integers(1, 1024).map(str),
     "pad": st.sampled_from(["masked", "attended"]),
     "recent": st.integers(0, 400).map(str),
+    "history": st.integers(1, 1024).map(str),
+    "drop": st.floats(0, 0.9).map(str),
     "mix": st.floats(0, 1).map(str),
     "alike": st.floats(-1, 1).map(str),
     "buffer": st.integers(64, 4096).map(str),

@@ -1,4 +1,4 @@
-"""TOVA and H2O as their papers say, with lists: what is kept of the prompt and at every step."""
+"""TOVA, H2O and Scissorhands as their papers say, with lists: what is kept at every step."""
 
 from collections.abc import Callable
 from typing import Any
@@ -62,6 +62,45 @@ def h2o(budget: int) -> tuple[Beginning, LiteralPolicy]:
             for i in row:
                 add(layer, head, i, attention[head * group : (head + 1) * group, i].tolist())
         return [best(layer, head, row) for head, row in enumerate(held)]
+
+    return begin, policy
+
+
+def scissorhands(
+    budget: int, history: int = 70, recent: int = 4, drop: float = 0.3
+) -> tuple[Beginning, LiteralPolicy]:
+    """What the last queries gave less than the mean of what they saw, most often, goes first."""
+    seen: dict[tuple[int, int], list[dict[int, bool]]] = {}
+
+    def look(layer: int, head: int, positions: list[int], attention: Tensor) -> None:
+        means = {i: float(attention[:, i].double().mean()) for i in positions}
+        record = seen.setdefault((layer, head), [])
+        record.append({i: mean < 1 / len(positions) for i, mean in means.items()})
+        del record[:-history]
+
+    def best(layer: int, head: int, positions: list[int], count: int) -> list[int]:
+        older, newest = positions[: len(positions) - recent], positions[-recent:]
+        low = {i: sum(query.get(i, False) for query in seen[layer, head]) for i in older}
+        return sorted(sorted(older, key=lambda i: (low[i], i))[: count - recent]) + newest
+
+    def begin(layer: int, attention: Tensor, kv_heads: int) -> Held:
+        group, length = len(attention) // kv_heads, attention.shape[1]
+        kept = []
+        for head in range(kv_heads):
+            own = attention[head * group : (head + 1) * group]
+            for t in range(length):
+                look(layer, head, list(range(t + 1)), own[:, t])
+            kept.append(best(layer, head, list(range(length)), budget))
+        return kept
+
+    def policy(_step: int, layer: int, held: Held, attention: Tensor) -> Held:
+        group = len(attention) // len(held)
+        kept = []
+        for head, row in enumerate(held):
+            look(layer, head, row, attention[head * group : (head + 1) * group])
+            left = budget - int(budget * drop)
+            kept.append(row if len(row) <= budget else best(layer, head, row, left))
+        return kept
 
     return begin, policy
 
