@@ -28,7 +28,7 @@ END_STATES = ("done", "failed", "cancelled")
 JsonObject = dict[str, Any]
 
 # Only an INTEGER key gives SQLite its automatic row id.
-_ROW_ID = BigInteger().with_variant(Integer(), "sqlite")
+ROW_ID = BigInteger().with_variant(Integer(), "sqlite")
 
 
 class Base(DeclarativeBase):
@@ -64,7 +64,7 @@ class Run(Base):
         Index(None, "deleted_at", "pinned", "created_at", "id"),
     )
 
-    id: Mapped[int] = mapped_column(_ROW_ID, primary_key=True, doc="internal; links use the slug")
+    id: Mapped[int] = mapped_column(ROW_ID, primary_key=True, doc="internal; links use the slug")
     slug: Mapped[str] = mapped_column(
         String(SLUG_LENGTH), unique=True, doc="random name in links, 12 characters of a-z and 0-9"
     )
@@ -165,7 +165,7 @@ class Variant(Base):
         Index(None, "run_id", "method", "budget_tokens"),
     )
 
-    id: Mapped[int] = mapped_column(_ROW_ID, primary_key=True)
+    id: Mapped[int] = mapped_column(ROW_ID, primary_key=True)
     run_id: Mapped[int] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"))
     position: Mapped[int] = mapped_column(Integer, doc="0, 1, ... as shown")
     spec: Mapped[str] = mapped_column(doc="as in the SPEC grammar")
@@ -238,7 +238,7 @@ class ShareLink(Base):
 
     __tablename__ = "share_links"
 
-    id: Mapped[int] = mapped_column(_ROW_ID, primary_key=True)
+    id: Mapped[int] = mapped_column(ROW_ID, primary_key=True)
     run_id: Mapped[int] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), index=True)
     token_hash: Mapped[str] = mapped_column(
         String(64), unique=True, doc="SHA-256 of the token in hex; the token is not stored"
@@ -254,7 +254,7 @@ class Credential(Base):
 
     __tablename__ = "credentials"
 
-    id: Mapped[int] = mapped_column(_ROW_ID, primary_key=True)
+    id: Mapped[int] = mapped_column(ROW_ID, primary_key=True)
     token_hash: Mapped[str] = mapped_column(
         String(64), unique=True, doc="SHA-256 of the token in hex; the token is not stored"
     )
@@ -286,7 +286,7 @@ class AuditEntry(Base):
 
     __tablename__ = "audit_entries"
 
-    id: Mapped[int] = mapped_column(_ROW_ID, primary_key=True)
+    id: Mapped[int] = mapped_column(ROW_ID, primary_key=True)
     at: Mapped[datetime] = mapped_column(index=True, doc="UTC")
     actor: Mapped[str | None] = mapped_column(
         doc="the user; null for the one user without logins, a share link or the command line"

@@ -19,7 +19,7 @@ from storage.codecs import EncodedArray, decode_retained
 from storage.models import ACTIVE_STATES, ALIVE, SLUG_LENGTH, Array, Prompt, Run, Tag, Variant
 from storage.records import Lineage, RunNotes, RunState, StoredRun
 
-_SLUG_ALPHABET = string.ascii_lowercase + string.digits
+SLUG_ALPHABET = string.ascii_lowercase + string.digits
 _ARRAY_FIELDS = tuple(field.name for field in fields(EncodedArray))
 
 
@@ -143,7 +143,7 @@ def create_run(
 ) -> str:
     """Save a queued run; returns its slug."""
     run = Run(
-        slug="".join(secrets.choice(_SLUG_ALPHABET) for _ in range(SLUG_LENGTH)),
+        slug="".join(secrets.choice(SLUG_ALPHABET) for _ in range(SLUG_LENGTH)),
         title=title,
         state="queued",
         reason="",

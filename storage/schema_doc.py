@@ -7,7 +7,7 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.orm import Mapper
 
 from ckv_core.terminal import say
-from storage.models import Base
+from storage.study_models import Base
 
 INTRO = """\
 # Database schema

@@ -81,6 +81,17 @@ def test_no_module_imports_what_its_package_must_not_know(package):
     assert not wrong
 
 
+def test_the_core_names_storage_in_one_place():
+    """Studies are saved: `ckv_core/cli/study.py` loads `storage` by name when it needs it."""
+    named = [
+        str(path.relative_to(ROOT))
+        for path in sources("ckv_core")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Constant) and str(node.value).startswith("storage.")
+    ]
+    assert named == ["ckv_core/cli/study.py"]
+
+
 @pytest.mark.slow
 def test_the_apps_process_never_loads_torch():
     names = sorted({"app", *module_names("ui", "storage")})

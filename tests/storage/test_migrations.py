@@ -27,9 +27,9 @@ from sqlalchemy import (
 from ckv_core.config import CompareRequest
 from storage import library, repository
 from storage.database import MIGRATIONS, downgrade, open_database
-from storage.models import Base
 from storage.recorder import Recorder
 from storage.records import RunFilter
+from storage.study_models import Base
 from tests.storage.first_release import (
     CREATED,
     FINISHED,

@@ -1,0 +1,229 @@
+"""The command `study`: run, list, show and export studies of the app's database."""
+
+import argparse
+import os
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ckv_core.cli import running
+from ckv_core.cli.options import Commands, check_json_path, read_text
+from ckv_core.cli.tables import print_table, share
+from ckv_core.config import DEFAULT_MODEL
+from ckv_core.errors import ConfigError, StorageError
+from ckv_core.studies.data import read_file, read_samples
+from ckv_core.studies.records import Key, Sample, SampleResult, Study
+from ckv_core.studies.runner import PromptSize, cost, open_points, part_of, run_study
+from ckv_core.studies.spec import read_study
+from ckv_core.studies.tasks import make_samples
+from ckv_core.terminal import say, show_line
+
+if TYPE_CHECKING:
+    from ckv_core.cli.study_engine import LocalEngine
+
+# The one thing of storage that the core asks for, when a study is run, listed, shown or exported.
+# tests/test_import_graph.py holds it to this line.
+STORE = "storage.studies"
+
+
+class Store(Protocol):
+    """What the commands need of `storage.studies.Studies`."""
+
+    def save(self, study: Study, samples: Sequence[Sample], owner: str = "") -> str: ...
+    def slug(self, name: str, owner: str = "") -> str: ...
+    def every(self, owner: str | None = None) -> list[Any]: ...
+    def load(self, slug: str) -> Any: ...
+    def samples(self, slug: str) -> list[Sample]: ...
+    def results(self, slug: str) -> list[SampleResult]: ...
+    def standing(self, slug: str) -> set[Key]: ...
+    def commit(self, slug: str, results: Sequence[SampleResult]) -> None: ...
+    def served_by(self, slug: str, model: Any, environment: dict[str, str]) -> None: ...
+
+
+def register(commands: Commands) -> None:
+    """Add the command with its own commands."""
+    parser = commands.add_parser("study", help="many samples x methods x budgets, saved")
+    found = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    run = found.add_parser("run", help="run a study file, or what is left of it")
+    run.set_defaults(command=_run)
+    run.add_argument("file", metavar="FILE.yaml", help="docs/studies.md describes it")
+    run.add_argument(
+        "--shard",
+        metavar="I/N",
+        help="only every Nth sample, from the Ith on; several machines share a study so",
+    )
+    run.add_argument("--device", help="auto, cpu or cuda; default: $CKV_DEVICE or auto")
+    listed = found.add_parser("list", help="list all studies")
+    listed.set_defaults(command=_list)
+    show = found.add_parser("show", help="print what a study says")
+    show.set_defaults(command=_show)
+    export = found.add_parser("export", help="write a study with its results as JSON")
+    export.set_defaults(command=_export)
+    export.add_argument("--json", required=True, metavar="FILE|-", help="- for stdout")
+    for each in (show, export):
+        each.add_argument("name", metavar="NAME", help="as in the study file")
+    for each in (run, listed, show, export):
+        each.add_argument(
+            "--db", metavar="URL", help="database; default: $CKV_DATABASE_URL or that of CKV_HOME"
+        )
+
+
+def _store(url: str | None) -> AbstractContextManager[Store]:
+    try:
+        module = import_module(STORE)
+    except ImportError as error:
+        raise StorageError(
+            f"Studies are saved in a database, and {error.name or 'a package'} for it is not "
+            "installed; install requirements.txt."
+        ) from None
+    found: AbstractContextManager[Store] = module.open_studies(url)
+    return found
+
+
+# --- run --------------------------------------------------------------------------------
+
+
+def _run(options: argparse.Namespace) -> int:
+    study = read_study(
+        read_text(options.file, "study"), os.environ.get("CKV_MODEL") or DEFAULT_MODEL
+    )
+    number, of = _shard(options.shard)
+    samples = _samples_of_file(study, options.file)
+    device = options.device or os.environ.get("CKV_DEVICE") or "auto"
+    with _store(options.db) as store:
+        from ckv_core.cli.study_engine import LocalEngine
+
+        engine = LocalEngine(study.model, device)
+        if samples is None:
+            samples = make_samples(study.data, engine.counter(study))
+        slug = store.save(study, samples)
+        store.served_by(slug, engine.info, engine.environment)
+        part = part_of(samples, number, of)
+        standing = store.standing(slug)
+        _tell_cost(study, part, standing, engine)
+        for progress in run_study(
+            study, part, standing, engine, lambda found: store.commit(slug, found)
+        ):
+            left = progress.seconds_left
+            rest = "" if left is None else f", about {_duration(left)} left"
+            show_line(f"{progress.done:,} of {progress.total:,} samples{rest}")
+        running.clear_progress()
+        _print_study(store, slug)
+    return 0
+
+
+def _samples_of_file(study: Study, path: str) -> tuple[Sample, ...] | None:
+    """The samples of its data file, which lies beside the study file; None where it has a task."""
+    if "file" not in study.data:
+        return None
+    file = (Path() if path == "-" else Path(path).parent) / study.data["file"]
+    return read_samples(read_file(file), file.name, study.data.get("columns"))
+
+
+def _shard(text: str | None) -> tuple[int, int]:
+    if text is None:
+        return 1, 1
+    number, _, of = text.partition("/")
+    if not (number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of) <= 10_000):
+        raise ConfigError(f"--shard {text!r} must read I/N with I from 1 to N, for example 1/4.")
+    return int(number), int(of)
+
+
+def _tell_cost(
+    study: Study, samples: Sequence[Sample], standing: set[Key], engine: "LocalEngine"
+) -> None:
+    counts = {sample.id: len(open_points(study, sample, standing)) for sample in samples}
+    sizes: dict[str, PromptSize] = engine.sizes(study, [s for s in samples if counts[s.id]])
+    found = cost(study, sizes, counts, engine.parameters)
+    if not found.points:
+        say("Nothing is left to run.")
+        return
+    say(
+        f"{found.samples:,} samples, {found.points:,} results to come; {found.tokens:,} prompt "
+        f"tokens, the longest prompt {found.longest:,}; about {_duration(found.seconds)}, estimated "
+        "from the default model's times on two CPU cores. Ctrl-C stops; the same command goes on."
+    )
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{round(seconds / 60):,} minutes" if seconds < 5400 else f"{seconds / 3600:,.1f} hours"
+
+
+# --- list, show, export -----------------------------------------------------------------
+
+
+def _list(options: argparse.Namespace) -> int:
+    with _store(options.db) as store:
+        rows = [
+            (
+                each.study.name,
+                each.state,
+                f"{each.done:,} of {each.total:,}",
+                f"{each.failed:,}",
+                each.study.model,
+                f"{each.created_at:%Y-%m-%d %H:%M}",
+            )
+            for each in store.every()
+        ]
+    if rows:
+        print_table(("name", "state", "results", "failed", "model", "made (UTC)"), rows)
+    else:
+        say("There is no study yet.")
+    return 0
+
+
+def _show(options: argparse.Namespace) -> int:
+    with _store(options.db) as store:
+        _print_study(store, store.slug(options.name))
+    return 0
+
+
+def _export(options: argparse.Namespace) -> int:
+    from ckv_core.studies.export import export  # scipy takes a second
+
+    check_json_path(options.json)
+    with _store(options.db) as store:
+        slug = store.slug(options.name)
+        stored = store.load(slug)
+        document = export(stored.study, store.samples(slug), store.results(slug), stored.facts)
+    running.deliver(options.json, lambda: [document], lambda: None)
+    return 0
+
+
+def _print_study(store: Store, slug: str) -> None:
+    from ckv_core.studies.decision import decide
+    from ckv_core.studies.reading import read_results
+
+    stored = store.load(slug)
+    samples, results = store.samples(slug), store.results(slug)
+    decision = decide(stored.study, samples, results)
+    say(f"\n{stored.study.name}: {stored.done:,} of {stored.total:,} results, {stored.state}")
+    say(decision.sentence)
+    for method in decision.methods:
+        say(f"  {method.sentence}")
+    for caution in decision.cautions:
+        say(f"  note: {caution}")
+    say()
+    reading = read_results(stored.study, samples, results)
+    print_table(
+        ("variant", "budget", "n", "score", "95 % interval", "cache", "failed"),
+        [
+            (
+                row.point.variant,
+                row.point.budget or "-",
+                f"{row.n:,}",
+                "-" if row.score is None else f"{row.score:.3f}",
+                "-" if row.low is None else f"{row.low:.3f} to {row.high:.3f}",
+                share(row.cache_share),
+                f"{row.failed:,}",
+            )
+            for row in reading.rows
+        ],
+    )
+    for reason in dict.fromkeys(result.reason for result in results if result.reason):
+        count = sum(result.reason == reason for result in results)
+        say(f"\n{count:,} failed: {reason}")

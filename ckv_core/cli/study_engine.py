@@ -1,0 +1,93 @@
+"""The model of this process as a study's engine. Imports torch."""
+
+import logging
+from collections.abc import Sequence
+
+from ckv_core.cli.running import clear_progress, show_progress
+from ckv_core.config import CompareRequest
+from ckv_core.engine.compare import check_length, compare, environment
+from ckv_core.engine.prefill_cache import PrefillCache
+from ckv_core.engine.prompt import build_prompt
+from ckv_core.errors import OUT_OF_MEMORY, CkvError, is_out_of_memory
+from ckv_core.events import Progress, RunResult
+from ckv_core.modeling.loading import load_model
+from ckv_core.modeling.steps import Step
+from ckv_core.records import ModelInfo
+from ckv_core.studies.records import Sample, Study
+from ckv_core.studies.runner import PromptSize, request_of
+from ckv_core.studies.tasks import Count
+from ckv_core.worker.runner import KEPT_PREFILL_BYTES
+
+
+class LocalEngine:
+    """Loads one model and runs samples on it; prompts that begin alike share their prefill."""
+
+    def __init__(self, model: str, device: str) -> None:
+        """Load.
+
+        Raises:
+            ModelError: the model cannot be loaded.
+        """
+        logging.getLogger("transformers").setLevel(logging.ERROR)
+        self._loaded = load_model(model, device, "auto", report=_report)
+        self._prefills = PrefillCache(KEPT_PREFILL_BYTES)
+        self.info: ModelInfo = self._loaded.info
+        self.parameters: int = self._loaded.parameters
+        self.environment = environment()
+        clear_progress()
+
+    def counter(self, study: Study) -> Count:
+        """Counts the tokens of whole prompts."""
+
+        def count(context: str, question: str) -> int:
+            request = CompareRequest(
+                context=context, question=question, scenario=study.scenario, model=study.model
+            )
+            return self._size(request).tokens
+
+        return count
+
+    def sizes(self, study: Study, samples: Sequence[Sample]) -> dict[str, PromptSize]:
+        """Of the prompts that can be tokenised, by sample."""
+        found = {}
+        for sample in samples:
+            try:
+                found[sample.id] = self._size(request_of(study, sample, study.points()))
+            except CkvError:
+                continue  # it will be told as that sample's failure
+        return found
+
+    def size(self, request: CompareRequest) -> PromptSize:
+        """Of a prompt that is not too long.
+
+        Raises:
+            PromptError: it is, or cannot be tokenised.
+        """
+        found = self._size(request)
+        check_length(found.tokens, request.max_new_tokens, self.info.context_limit)
+        return found
+
+    def run(self, request: CompareRequest) -> RunResult:
+        """The whole result.
+
+        Raises:
+            CkvError: the request cannot be served; out of memory is one too.
+        """
+        result = RunResult()
+        try:
+            for event in compare(request, self._loaded, prefills=self._prefills):
+                result.apply(event)
+        except (MemoryError, RuntimeError) as error:
+            if is_out_of_memory(error):
+                raise CkvError(OUT_OF_MEMORY) from None
+            raise
+        return result
+
+    def _size(self, request: CompareRequest) -> PromptSize:
+        texts = (request.context, request.question)
+        prompt = build_prompt(self._loaded.tokenizer, *texts, request.scenario)
+        return PromptSize(prompt.tokens, prompt.compressed_tokens)
+
+
+def _report(step: Step) -> None:
+    show_progress(Progress("load", step.fraction, step.sentence))

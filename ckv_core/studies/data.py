@@ -1,0 +1,184 @@
+"""Samples from files: JSON Lines, CSV with its columns named, LongBench as published. No torch."""
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ckv_core.config import MAX_TEXT_CHARS, check_context
+from ckv_core.errors import CkvError, ConfigError
+from ckv_core.json_fields import JsonField
+from ckv_core.studies.records import Sample
+from ckv_core.studies.scores import METRICS
+from ckv_core.studies.spec import MAX_SAMPLES
+
+MAX_FILE_BYTES = 256 * 2**20
+MAX_ANSWERS = 64
+MAX_ANSWER_CHARS = 20_000
+MAX_ID = 200
+COLUMNS = ("id", "context", "question", "answers", "metric", "source")
+ANSWER_SEPARATOR = "|"  # between the answers in a cell of a CSV file
+# LongBench's published files: the metric of each data set is part of its definition.
+_LONGBENCH = {"input", "context", "answers", "all_classes", "dataset"}
+_LONGBENCH_COLUMNS = {"id": "_id", "question": "input"}
+_LONGBENCH_METRICS = {
+    **dict.fromkeys(("gov_report", "qmsum", "multi_news", "samsum"), "rouge_l"),
+    "trec": "classification",
+    "passage_retrieval_en": "retrieval",
+    "passage_count": "count",
+    **dict.fromkeys(("lcc", "repobench-p"), "code_similarity"),
+}
+_CHINESE = {"multifieldqa_zh", "dureader", "vcsum", "lsht", "passage_retrieval_zh"}
+
+
+def read_file(path: Path) -> str:
+    """The text of a data file.
+
+    Raises:
+        ConfigError: it cannot be read, is too big or not UTF-8.
+    """
+    try:
+        size = path.stat().st_size
+        if size > MAX_FILE_BYTES:
+            raise ConfigError(
+                f"The data file {str(path)!r} has {size:,} bytes; the limit is {MAX_FILE_BYTES:,}."
+            )
+        return path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise ConfigError(
+            f"The data file {str(path)!r} cannot be read: {error.strerror or error}."
+        ) from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"The data file {str(path)!r} is not UTF-8 text (byte {error.start:,}); convert it "
+            "first."
+        ) from None
+
+
+def read_samples(
+    text: str, name: str = "samples.jsonl", columns: Mapping[str, str] | None = None
+) -> tuple[Sample, ...]:
+    """The samples of a data file.
+
+    Args:
+        text: hostile.
+        name: of the file; one that ends in .csv is read as CSV.
+        columns: of ours (COLUMNS) -> of the file, where they differ. Files as LongBench
+            publishes them need none.
+
+    Raises:
+        ConfigError: the first thing that is wrong, with its line.
+    """
+    for column in columns or {}:
+        if column not in COLUMNS:
+            raise ConfigError(
+                f"data.columns has {column!r}; it maps {', '.join(COLUMNS)} to the file's names."
+            )
+    rows = _csv_rows(text) if name.lower().endswith(".csv") else _json_rows(text)
+    samples: list[Sample] = []
+    lines: dict[str, int] = {}
+    for line, values in rows:
+        try:
+            sample = _sample(values, columns or {}, f"line {line}")
+        except CkvError as error:
+            raise ConfigError(f"{name}, line {line}: {error}") from None
+        if sample.id in lines:
+            raise ConfigError(
+                f"{name}: lines {lines[sample.id]} and {line} have the same id "
+                f"{sample.id[:80]!r}; give each sample its own."
+            )
+        lines[sample.id] = line
+        samples.append(sample)
+        if len(samples) > MAX_SAMPLES:
+            raise ConfigError(f"{name} has over {MAX_SAMPLES:,} samples; take fewer.")
+    if not samples:
+        raise ConfigError(f"{name} has no samples; write one JSON object a line.")
+    return tuple(samples)
+
+
+def sample_values(sample: Sample) -> dict[str, Any]:
+    """A line of a data file."""
+    values: dict[str, Any] = {
+        "id": sample.id,
+        "context": sample.context,
+        "question": sample.question,
+        "answers": list(sample.answers),
+    }
+    more = {"metric": sample.metric, "source": sample.source, "choices": list(sample.choices)}
+    return values | {key: value for key, value in more.items() if value}
+
+
+def _json_rows(text: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    for line, content in enumerate(text.split("\n"), start=1):  # a line may hold U+2028
+        if not content.strip():
+            continue
+        try:
+            values = json.loads(content)
+        except (ValueError, RecursionError) as error:
+            reason = error.msg if isinstance(error, json.JSONDecodeError) else "too deep or long"
+            raise ConfigError(f"Line {line} is no JSON object: {reason}.") from None
+        if not isinstance(values, dict):
+            raise ConfigError(f"Line {line} is no JSON object with context, question and answers.")
+        yield line, values
+
+
+def _csv_rows(text: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    csv.field_size_limit(MAX_TEXT_CHARS)
+    reader = csv.DictReader(io.StringIO(text, newline=""))
+    try:
+        for row in reader:
+            yield reader.line_num, row
+    except csv.Error as error:
+        raise ConfigError(f"Line {reader.line_num} is no CSV: {error}.") from None
+
+
+def _sample(values: Mapping[str, Any], columns: Mapping[str, str], place: str) -> Sample:
+    dataset = ""
+    if not columns and values.keys() >= _LONGBENCH:
+        columns = _LONGBENCH_COLUMNS
+        dataset = str(values["dataset"]).removesuffix("_e")
+        if dataset in _CHINESE:
+            raise ConfigError(
+                f"the data set {dataset} needs Chinese word splitting, which is not built in; "
+                "take an English one."
+            )
+    field = {name: JsonField(values.get(columns.get(name, name)), name) for name in COLUMNS}
+    context = _text(field["context"], MAX_TEXT_CHARS)
+    check_context(context)
+    classes = JsonField(values.get("all_classes" if dataset else "choices"), "choices")
+    metric = _LONGBENCH_METRICS.get(dataset, "token_f1") if dataset else ""
+    return Sample(
+        id=_text(field["id"], MAX_ID).strip() or place,
+        context=context,
+        question=_text(field["question"], MAX_TEXT_CHARS),
+        answers=_answers(field["answers"]),
+        metric=metric or _metric(field["metric"]),
+        source=_text(field["source"], MAX_ID),
+        tags={"task": dataset} if dataset else {},
+        choices=classes.maybe(lambda at: tuple(each.text(1000) for each in at.items(256))) or (),
+    )
+
+
+def _text(field: JsonField, most: int) -> str:
+    """A text or a number; what is not there is empty."""
+    if isinstance(field.value, int | float) and not isinstance(field.value, bool):
+        return f"{field.value}"
+    return "" if field.absent else field.text(most)
+
+
+def _answers(field: JsonField) -> tuple[str, ...]:
+    found: Sequence[str]
+    if isinstance(field.value, list):
+        found = [_text(each, MAX_ANSWER_CHARS) for each in field.items(MAX_ANSWERS)]
+    else:
+        found = _text(field, MAX_ANSWER_CHARS).split(ANSWER_SEPARATOR)
+    answers = tuple(each.strip() for each in found if each.strip())
+    if not answers:
+        raise ConfigError("answers is empty; give at least one reference answer.")
+    return answers
+
+
+def _metric(field: JsonField) -> str:
+    return field.one_of("", *METRICS) if not field.absent else ""

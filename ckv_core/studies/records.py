@@ -1,0 +1,188 @@
+"""What a study is made of: its definition, samples, points and results. Plain values; no torch."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ckv_core.config import (
+    DEFAULT_MODEL,
+    MAX_NEW_TOKENS,
+    MAX_SWEEP_POINTS,
+    SCENARIOS,
+    Scenario,
+)
+from ckv_core.errors import ConfigError
+from ckv_core.knobs import Budget
+from ckv_core.variants import VariantSpec
+
+FULL = "full"
+MAX_TOLERANCE = 100.0  # points
+DEFAULT_TOLERANCE = 2.0
+MAX_NAME = 80
+ResultState = Literal["done", "failed"]
+Key = tuple[str, str, str | None]  # sample, variant and budget of a result
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One variant at one budget.
+
+    Attributes:
+        variant: SPEC without budget, as written in the study.
+        budget: `10%` or `128`; None for the full cache, which has one row per sample.
+    """
+
+    variant: str
+    budget: str | None
+
+    @property
+    def spec(self) -> str:
+        """As the engine reads it."""
+        if self.budget is None:
+            return self.variant
+        joint = "," if ":" in self.variant else ":"
+        return f"{self.variant}{joint}budget={self.budget}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One question to one context.
+
+    Attributes:
+        id: unique in its study.
+        answers: reference answers; which of them count is the metric's business.
+        metric: of `scores.METRICS`; empty for the study's own.
+        source: samples of one source are no independent ones; empty where each stands for itself.
+        tags: what a reader may group by, for example task, length (tokens) and depth (0 to 1).
+        choices: all classes, of a classification.
+    """
+
+    id: str
+    context: str
+    question: str
+    answers: tuple[str, ...]
+    metric: str = ""
+    source: str = ""
+    tags: Mapping[str, str | int | float] = field(default_factory=dict)
+    choices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """What a study is asked to do; one YAML file.
+
+    Attributes:
+        name: unique per owner.
+        data: where its samples come from: `file` and `columns`, or `task` and its settings.
+        variants: SPECs without budget; the full cache is part of every study, named or not.
+        budgets: all in tokens or all in percent.
+        metric: of `scores.METRICS`; a sample's own wins.
+        tolerance: points (hundredths) that a method may lose against the full cache.
+    """
+
+    name: str
+    data: Mapping[str, Any]
+    model: str = DEFAULT_MODEL
+    scenario: Scenario = "regular"
+    variants: tuple[str, ...] = ()
+    budgets: tuple[str, ...] = ()
+    max_new_tokens: int = 32
+    metric: str = "string_match"
+    tolerance: float = DEFAULT_TOLERANCE
+
+    def points(self) -> tuple[Point, ...]:
+        """The full cache, then each variant at each budget, by rising budget.
+
+        Raises:
+            ConfigError: no or a wrong variant or budget, or too many points.
+        """
+        budgets = self._budgets()
+        found: dict[tuple[object, ...], Point] = {}
+        for text in self.variants:
+            spec = VariantSpec.parse(text)
+            if not spec.method.evicts:
+                continue
+            if "budget" in spec.given:
+                raise ConfigError(
+                    f"{text!r} sets a budget; leave it out and list it under budgets."
+                )
+            if spec.settings() in found:
+                raise ConfigError(f"Variant {text!r} is listed twice; remove one.")
+            found[spec.settings()] = Point(text.strip(), None)
+        if not found:
+            raise ConfigError("List at least one variant that evicts, for example snapkv.")
+        count = 1 + len(found) * len(budgets)
+        if count > MAX_SWEEP_POINTS:
+            raise ConfigError(
+                f"The study has {count} points a sample; the limit is {MAX_SWEEP_POINTS}. Take "
+                "fewer variants or budgets."
+            )
+        points = [Point(each.variant, budget) for each in found.values() for budget in budgets]
+        for point in points:
+            VariantSpec.parse(point.spec)
+        return (Point(FULL, None), *points)
+
+    def _budgets(self) -> list[str]:
+        parsed = sorted({Budget.parse(text) for text in self.budgets}, key=lambda at: at.amount)
+        if not parsed:
+            raise ConfigError("List at least one budget, for example 10%.")
+        units = {budget.unit for budget in parsed}
+        if len(units) > 1 or "mib" in units:
+            raise ConfigError(
+                "The budgets of a study are all in percent (10%) or all in tokens (128), so that "
+                "the smallest is known."
+            )
+        return [str(budget) for budget in parsed]
+
+    def validate(self) -> tuple[Point, ...]:
+        """Check all that needs no samples and no model; returns the points.
+
+        Raises:
+            ConfigError: says what to change.
+        """
+        if self.scenario not in SCENARIOS:
+            known = ", ".join(SCENARIOS)
+            raise ConfigError(f"scenario must be one of {known}; got {self.scenario!r}.")
+        if not 1 <= self.max_new_tokens <= MAX_NEW_TOKENS:
+            raise ConfigError(f"max_new_tokens must be from 1 to {MAX_NEW_TOKENS}.")
+        if not 0 <= self.tolerance <= MAX_TOLERANCE:
+            raise ConfigError(f"tolerance must be from 0 to {MAX_TOLERANCE:g} points.")
+        return self.points()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleResult:
+    """What came of one sample at one point.
+
+    Attributes:
+        sample: its id.
+        state: `failed` where there is no generation; `reason` says why.
+        score: 0 to 1, by the sample's metric; None where it failed.
+        stopped: why generation ended.
+        prompt_tokens, budget_tokens: of the prompt; entries per KV head asked for.
+        cache_bytes, full_cache_bytes: of the compressed prompt's entries.
+        head_l1, final_l1, kl: perturbation of the first decoding step; None for the full cache.
+        agreement: share of the full cache's tokens before the first difference.
+    """
+
+    sample: str
+    variant: str
+    budget: str | None
+    state: ResultState
+    reason: str = ""
+    score: float | None = None
+    text: str = ""
+    stopped: str | None = None
+    prompt_tokens: int | None = None
+    budget_tokens: int | None = None
+    cache_bytes: int | None = None
+    full_cache_bytes: int | None = None
+    head_l1: float | None = None
+    final_l1: float | None = None
+    kl: float | None = None
+    agreement: float | None = None
+
+    @property
+    def key(self) -> Key:
+        """What no two results of a study share."""
+        return (self.sample, self.variant, self.budget)

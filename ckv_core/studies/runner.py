@@ -1,0 +1,239 @@
+"""Runs a study sample by sample: one prefill serves all its points. Knows no model; no torch.
+
+What is done is never done again, and each sample's results are handed on together, so whoever
+stores them can stop, be killed and go on at any moment.
+"""
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from ckv_core.config import CompareRequest
+from ckv_core.errors import CkvError, ConfigError, RunCancelledError
+from ckv_core.events import RunResult
+from ckv_core.knobs import Budget
+from ckv_core.records import VariantResult
+from ckv_core.studies.records import FULL, Key, Point, Sample, SampleResult, Study
+from ckv_core.studies.scores import score
+from ckv_core.sweep import estimate_seconds
+from ckv_core.sweep_reading import mean_head_l1
+from ckv_core.variants import VariantSpec
+
+
+@dataclass(frozen=True, slots=True)
+class PromptSize:
+    """Tokens of a prompt, and of it those from which methods evict."""
+
+    tokens: int
+    compressed: int
+
+
+class Engine(Protocol):
+    """What runs samples: the model of this process, or the app's worker."""
+
+    def size(self, request: CompareRequest) -> PromptSize:
+        """Of the request's prompt.
+
+        Raises:
+            CkvError: it cannot be tokenised.
+        """
+
+    def run(self, request: CompareRequest) -> RunResult:
+        """The whole result.
+
+        Raises:
+            RunCancelledError: it was stopped, and so is the study.
+            CkvError: the request cannot be served.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What is left of a study.
+
+    Attributes:
+        seconds: expected of two CPU cores like those that the rates were measured on.
+    """
+
+    samples: int
+    points: int
+    tokens: int
+    longest: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a study is.
+
+    Attributes:
+        done, total: samples, those that stood before included.
+        seconds_left: by the rate measured so far; None before the first sample.
+    """
+
+    done: int
+    total: int
+    sample: str
+    seconds_left: float | None
+
+
+def request_of(study: Study, sample: Sample, points: Sequence[Point]) -> CompareRequest:
+    """These points of a sample as one request to the engine."""
+    return CompareRequest(
+        context=sample.context,
+        question=sample.question,
+        scenario=study.scenario,
+        model=study.model,
+        variants=tuple(point.spec for point in points),
+        max_new_tokens=study.max_new_tokens,
+        kind="sweep",
+    )
+
+
+def part_of(samples: Sequence[Sample], number: int, of: int) -> list[Sample]:
+    """One of several equal parts; number is from 1."""
+    return [sample for at, sample in enumerate(samples) if at % of == number - 1]
+
+
+def open_points(study: Study, sample: Sample, standing: Collection[Key]) -> list[Point]:
+    """Points of a sample that have no result yet."""
+    return [
+        point
+        for point in study.points()
+        if (sample.id, point.variant, point.budget) not in standing
+    ]
+
+
+def cost(
+    study: Study,
+    sizes: Mapping[str, PromptSize],
+    counts: Mapping[str, int],
+    parameters: int | None = None,
+) -> Cost:
+    """What is to be computed, before it is.
+
+    Args:
+        study: for the number of new tokens.
+        sizes: of the prompts, by sample.
+        counts: open points, by sample.
+        parameters: of the model, where it is known.
+    """
+    open_sizes = {key: sizes[key] for key, count in counts.items() if count and key in sizes}
+    seconds = sum(
+        estimate_seconds(size.tokens, counts[key], study.max_new_tokens, parameters)
+        for key, size in open_sizes.items()
+    )
+    tokens = [size.tokens for size in open_sizes.values()]
+    return Cost(
+        samples=len(open_sizes),
+        points=sum(counts.values()),
+        tokens=sum(tokens),
+        longest=max(tokens, default=0),
+        seconds=seconds,
+    )
+
+
+def run_study(
+    study: Study,
+    samples: Sequence[Sample],
+    standing: Collection[Key],
+    engine: Engine,
+    commit: Callable[[Sequence[SampleResult]], None],
+) -> Iterator[Progress]:
+    """Run what is not there yet; yields before each sample and at the end.
+
+    Args:
+        study: the definition.
+        samples: all, or a part of them.
+        standing: results that stand; the others are computed, failed ones again.
+        engine: runs a sample.
+        commit: stores the results of one sample, all or none of them.
+
+    Raises:
+        RunCancelledError: the engine was stopped; what was committed stays.
+        StorageError: the results cannot be stored.
+    """
+    wanted = [(sample, open_points(study, sample, standing)) for sample in samples]
+    todo = [(sample, points) for sample, points in wanted if points]
+    done, started = len(wanted) - len(todo), time.monotonic()
+    for at, (sample, points) in enumerate(todo):
+        left = (time.monotonic() - started) / at * (len(todo) - at) if at else None
+        yield Progress(done=done + at, total=len(wanted), sample=sample.id, seconds_left=left)
+        commit(run_sample(study, sample, points, engine))
+    yield Progress(done=len(wanted), total=len(wanted), sample="", seconds_left=0.0)
+
+
+def run_sample(
+    study: Study, sample: Sample, points: Sequence[Point], engine: Engine
+) -> list[SampleResult]:
+    """A result of every point; what cannot run fails with its reason, alone where it can.
+
+    Raises:
+        RunCancelledError: the engine was stopped.
+    """
+    refused: dict[Point, str] = {}
+    try:
+        size = engine.size(request_of(study, sample, points))
+        refused = _unfit(points, size)
+        fit = [point for point in points if point not in refused]
+        result = engine.run(request_of(study, sample, fit)) if fit else RunResult()
+    except RunCancelledError:
+        raise
+    except CkvError as error:
+        return [_failed(sample, point, refused.get(point, str(error))) for point in points]
+    found = dict(zip(fit, result.variants, strict=True))
+    return [
+        _failed(sample, point, refused[point])
+        if point in refused
+        else _result(study, sample, point, found[point], result)
+        for point in points
+    ]
+
+
+def _unfit(points: Sequence[Point], size: PromptSize) -> dict[Point, str]:
+    """Why points cannot run on a prompt of this size: the budget holds not what is always kept."""
+    reasons = {}
+    for point in points:
+        if point.budget is None:
+            continue
+        tokens = Budget.parse(point.budget).resolve(size.compressed, 1)
+        try:
+            VariantSpec.parse(point.spec).check_budget(tokens)
+        except ConfigError as error:
+            reasons[point] = str(error)
+    return reasons
+
+
+def _failed(sample: Sample, point: Point, reason: str) -> SampleResult:
+    return SampleResult(
+        sample=sample.id,
+        variant=point.variant,
+        budget=point.budget,
+        state="failed",
+        reason=reason,
+    )
+
+
+def _result(
+    study: Study, sample: Sample, point: Point, variant: VariantResult, run: RunResult
+) -> SampleResult:
+    receipt, moved = variant.receipt, variant.perturbation
+    is_full = point.variant == FULL
+    return SampleResult(
+        sample=sample.id,
+        variant=point.variant,
+        budget=point.budget,
+        state="done",
+        score=score(variant.text, sample, study.metric),
+        text=variant.text,
+        stopped=variant.stopped,
+        prompt_tokens=run.prompt.tokens if run.prompt else None,
+        budget_tokens=None if is_full or receipt is None else receipt.budget_tokens,
+        cache_bytes=receipt.cache_bytes if receipt else None,
+        full_cache_bytes=receipt.full_cache_bytes if receipt else None,
+        head_l1=None if is_full else mean_head_l1(variant),
+        final_l1=None if is_full or moved is None else moved.final_hidden_l1,
+        kl=None if is_full or moved is None else moved.kl,
+        agreement=variant.agreement,
+    )

@@ -1,0 +1,135 @@
+"""How well a generated text answers: the metrics of LongBench and RULER, each 0 to 1. No torch."""
+
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from rapidfuzz import fuzz
+from rapidfuzz.distance import LCSseq, Levenshtein
+
+from ckv_core.studies.records import Sample
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_CODE_COMMENTS = ("`", "#", "//")
+
+
+def normalised(text: str) -> str:
+    """SQuAD's: lower case, without punctuation and articles, single spaces."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def string_match(text: str, answers: Sequence[str], _choices: Sequence[str] = ()) -> float:
+    """RULER: share of the answers that occur in the text, ignoring case."""
+    return sum(answer.lower() in text.lower() for answer in answers) / len(answers)
+
+
+def string_match_part(text: str, answers: Sequence[str], _choices: Sequence[str] = ()) -> float:
+    """RULER, of questions with several correct answers: whether one of them occurs."""
+    return float(any(answer.lower() in text.lower() for answer in answers))
+
+
+def exact_match(text: str, answers: Sequence[str], _choices: Sequence[str] = ()) -> float:
+    """SQuAD: whether the normalised text is one of the answers."""
+    return float(any(normalised(text) == normalised(answer) for answer in answers))
+
+
+def token_f1(text: str, answers: Sequence[str], _choices: Sequence[str] = ()) -> float:
+    """SQuAD and LongBench's QA: F1 of the normalised words, of the best answer."""
+    return max(_f1(normalised(text).split(), normalised(each).split()) for each in answers)
+
+
+def rouge_l(text: str, answers: Sequence[str], _choices: Sequence[str] = ()) -> float:
+    """ROUGE-L (Lin, 2004) over words of lower case: F1 of the longest common subsequence."""
+    return max(_rouge(_words(text), _words(each)) for each in answers)
+
+
+def classification(text: str, answers: Sequence[str], choices: Sequence[str] = ()) -> float:
+    """LongBench: 1 / number of classes that the text names, if the answer is among them.
+
+    A class that is part of the answer's own name does not count beside it.
+    """
+    return max(_classified(text, answer, choices or answers) for answer in answers)
+
+
+def retrieval(text: str, answers: Sequence[str], _choices: Sequence[str] = ()) -> float:
+    """LongBench: share of the numbers in the text that are the answer's, e.g. `Paragraph 7`."""
+    return max(_share_of_numbers(text, re.findall(r"\d+", each)[:1]) for each in answers)
+
+
+def count(text: str, answers: Sequence[str], _choices: Sequence[str] = ()) -> float:
+    """LongBench: share of the numbers in the text that equal the answer."""
+    return max(_share_of_numbers(text, [answer]) for answer in answers)
+
+
+def edit_similarity(text: str, answers: Sequence[str], _choices: Sequence[str] = ()) -> float:
+    """1 - Levenshtein distance / length of the longer text, ignoring case and spacing."""
+    own = _spaced(text)
+    return max(Levenshtein.normalized_similarity(own, _spaced(each)) for each in answers)
+
+
+def code_similarity(text: str, answers: Sequence[str], _choices: Sequence[str] = ()) -> float:
+    """LongBench's code completion: edit ratio of the first line that is no comment."""
+    lines = text.lstrip("\n").split("\n")
+    first = next((line for line in lines if not any(c in line for c in _CODE_COMMENTS)), "")
+    return max(round(fuzz.ratio(first, answer)) / 100 for answer in answers)
+
+
+Metric = Callable[[str, Sequence[str], Sequence[str]], float]
+METRICS: dict[str, Metric] = {
+    metric.__name__: metric
+    for metric in (
+        string_match,
+        string_match_part,
+        exact_match,
+        token_f1,
+        rouge_l,
+        classification,
+        retrieval,
+        count,
+        edit_similarity,
+        code_similarity,
+    )
+}
+
+
+def score(text: str, sample: Sample, metric: str) -> float:
+    """Of a generated text, 0 to 1.
+
+    Args:
+        text: as generated.
+        sample: with at least one answer; its own metric wins.
+        metric: the study's.
+    """
+    return METRICS[sample.metric or metric](text, sample.answers, sample.choices)
+
+
+def _f1(own: Sequence[str], wanted: Sequence[str]) -> float:
+    common = sum((Counter(own) & Counter(wanted)).values())
+    return 2 * common / (len(own) + len(wanted)) if common else 0.0
+
+
+def _rouge(own: Sequence[str], wanted: Sequence[str]) -> float:
+    common = LCSseq.similarity(own, wanted)
+    return 2 * common / (len(own) + len(wanted)) if common else 0.0
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"[a-z0-9]+", text.lower())
+
+
+def _spaced(text: str) -> str:
+    return " ".join(text.casefold().split())
+
+
+def _classified(text: str, answer: str, choices: Sequence[str]) -> float:
+    named = [each for each in choices if each in text]
+    named = [each for each in named if each == answer or each not in answer]
+    return named.count(answer) / len(named) if answer in named else 0.0
+
+
+def _share_of_numbers(text: str, wanted: Sequence[str]) -> float:
+    numbers = re.findall(r"\d+", text)
+    right = sum(each in map(str.strip, wanted) for each in numbers)
+    return right / len(numbers) if numbers else 0.0

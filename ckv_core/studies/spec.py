@@ -1,0 +1,181 @@
+"""A study as a YAML file: read with every value checked, and written. No torch."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+import yaml  # type: ignore[import-untyped]
+
+from ckv_core.config import DEFAULT_MODEL, MAX_NEW_TOKENS, SCENARIOS, Scenario
+from ckv_core.errors import ConfigError
+from ckv_core.json_fields import JsonField
+from ckv_core.studies.records import DEFAULT_TOLERANCE, MAX_NAME, MAX_TOLERANCE, Study
+from ckv_core.studies.scores import METRICS
+from ckv_core.studies.tasks import TASKS
+
+MAX_FILE_CHARS = 100_000
+MAX_SAMPLES = 5_000
+MAX_LENGTH = 1_000_000  # tokens
+_WHOLE = "study file"
+_KEYS = {
+    "name",
+    "model",
+    "data",
+    "scenario",
+    "variants",
+    "budgets",
+    "max_new_tokens",
+    "metric",
+    "tolerance",
+}
+_DATA_KEYS = {"file": {"file", "columns"}, "task": {"task", "length", "samples", "seed"}}
+
+
+class _Loader(yaml.SafeLoader):  # type: ignore[misc]
+    """Plain values only; a key that comes twice is refused instead of read once."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        twice = {str(key) for key in keys if keys.count(key) > 1}
+        if twice:
+            raise ConfigError(f"The {_WHOLE} has {sorted(twice)[0]!r} twice; remove one.")
+        return dict(super().construct_mapping(node, deep))
+
+
+def read_study(text: str, default_model: str = DEFAULT_MODEL) -> Study:
+    """The study that a YAML text describes.
+
+    Args:
+        text: hostile.
+        default_model: where the file names none.
+
+    Raises:
+        ConfigError: what is wrong, and where.
+    """
+    values = _load(text)
+    top = JsonField(values, whole=_WHOLE)
+    if not isinstance(values, dict):
+        top.fail("key: value lines are expected")
+    _refuse_unknown(values, _KEYS, "")
+    study = Study(
+        name=read_name(top["name"]),
+        model=default_model if top["model"].absent else _word(top["model"], 500),
+        data=_read_data(top["data"]),
+        scenario=cast("Scenario", _one_of(top["scenario"], SCENARIOS, "regular")),
+        variants=tuple(_word(each, 200) for each in top["variants"].items(64)),
+        budgets=tuple(_word(each, 20) for each in top["budgets"].items(32)),
+        max_new_tokens=top["max_new_tokens"].maybe(lambda at: at.integer(1, MAX_NEW_TOKENS)) or 32,
+        metric=_one_of(top["metric"], METRICS, "string_match"),
+        tolerance=DEFAULT_TOLERANCE
+        if top["tolerance"].absent
+        else top["tolerance"].number(0, MAX_TOLERANCE),
+    )
+    study.validate()
+    return study
+
+
+def write_study(study: Study) -> str:
+    """The YAML text that `read_study` reads back."""
+    return str(yaml.safe_dump(study_values(study), sort_keys=False, allow_unicode=True))
+
+
+def study_values(study: Study) -> dict[str, Any]:
+    """The definition as plain JSON values, by the keys of the file."""
+    return {
+        "name": study.name,
+        "model": study.model,
+        "data": dict(study.data),
+        "scenario": study.scenario,
+        "variants": list(study.variants),
+        "budgets": list(study.budgets),
+        "max_new_tokens": study.max_new_tokens,
+        "metric": study.metric,
+        "tolerance": study.tolerance,
+    }
+
+
+def read_values(values: Mapping[str, Any]) -> Study:
+    """What `study_values` gave; of a trusted place, such as our own database."""
+    lists = {key: tuple(values[key]) for key in ("variants", "budgets")}
+    return Study(**{**values, **lists})
+
+
+def read_name(field: JsonField) -> str:
+    """A study's name: one line that can be typed.
+
+    Raises:
+        ConfigError: empty, too long or with control characters.
+    """
+    name = _word(field, MAX_NAME)
+    if not name.isprintable():
+        field.fail("a name without control characters is expected")
+    return name
+
+
+def _load(text: str) -> object:
+    if len(text) > MAX_FILE_CHARS:
+        raise ConfigError(
+            f"The {_WHOLE} has {len(text):,} characters; the limit is {MAX_FILE_CHARS:,}."
+        )
+    try:
+        # An alias can make a few lines into gigabytes.
+        if any(isinstance(each, yaml.AliasEvent) for each in yaml.parse(text, _Loader)):
+            raise ConfigError(f"The {_WHOLE} uses a YAML alias (*name); write the value out.")
+        return yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader
+    except RecursionError:
+        raise ConfigError(f"The {_WHOLE} is nested too deeply.") from None
+    except (yaml.YAMLError, ValueError) as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f" at line {mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
+        raise ConfigError(f"The {_WHOLE} is no YAML{place}: {problem}.") from None
+
+
+def _read_data(field: JsonField) -> dict[str, Any]:
+    if not isinstance(field.value, dict):
+        field.fail("{file: NAME.jsonl} or {task: NAME, length: N, samples: N} is expected")
+    kinds = [kind for kind in _DATA_KEYS if kind in field.value]
+    if len(kinds) != 1:
+        field.fail("one of file and task is expected")
+    (kind,) = kinds
+    _refuse_unknown(field.value, _DATA_KEYS[kind], "data.")
+    if kind == "file":
+        data: dict[str, Any] = {"file": _word(field["file"], 4_000)}
+        if not field["columns"].absent:
+            columns = field["columns"].members(16)
+            data["columns"] = {key: _word(each, 200) for key, each in columns.items()}
+        return data
+    length = field["length"]
+    lengths = length.items(16) if isinstance(length.value, list) else [length]
+    found = [each.integer(64, MAX_LENGTH) for each in lengths]
+    if not found:
+        length.fail("a number of tokens is expected")
+    return {
+        "task": field["task"].one_of(*TASKS),
+        "length": found if isinstance(length.value, list) else found[0],
+        "samples": field["samples"].integer(1, MAX_SAMPLES),
+        "seed": field["seed"].maybe(lambda at: at.integer(0, 2**31)) or 0,
+    }
+
+
+def _refuse_unknown(values: Mapping[Any, Any], known: set[str], place: str) -> None:
+    unknown = sorted(str(key) for key in values if key not in known)
+    if unknown:
+        raise ConfigError(
+            f"The {_WHOLE} has the unknown key {(place + unknown[0])[:80]!r}; known are "
+            f"{', '.join(sorted(known))}."
+        )
+
+
+def _one_of(field: JsonField, words: Iterable[str], default: str) -> str:
+    return default if field.absent else field.one_of(*words)
+
+
+def _word(field: JsonField, most: int) -> str:
+    """A text, or a number that YAML read out of one; not empty."""
+    value = field.value
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return f"{value}"
+    text = field.text(most).strip()
+    if not text:
+        field.fail("text is expected")
+    return text

@@ -1,0 +1,117 @@
+"""The studies of a database: every method has committed when it returns; any thread may call."""
+
+from collections.abc import Collection, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from ckv_core.records import ModelInfo
+from ckv_core.studies.records import Key, Sample, SampleResult, Study
+from storage import study_rows
+from storage.commands import database_url
+from storage.database import Database, open_database
+from storage.study_records import StoredStudy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+
+@contextmanager
+def open_studies(url: str | None = None) -> "Iterator[Studies]":
+    """The studies of the app's database, or of another.
+
+    Raises:
+        StorageError: it cannot be opened.
+    """
+    with closing(open_database(url or database_url())) as database:
+        yield Studies(database)
+
+
+class Studies:
+    """All methods raise StorageError if the database fails."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def save(self, study: Study, samples: Sequence[Sample], owner: str = "") -> str:
+        """Make a study, or lead the one of that name on; returns its slug.
+
+        Raises:
+            ConfigError: something changed that decided the results which stand.
+        """
+        with self._database.write() as session:
+            return study_rows.save_study(session, study, samples, owner, datetime.now(UTC))
+
+    def slug(self, name: str, owner: str = "") -> str:
+        """Of the study of that name.
+
+        Raises:
+            StudyMissingError: the owner has none.
+        """
+        with self._database.read() as session:
+            return study_rows.find_slug(session, name, owner)
+
+    def every(self, owner: str | None = None) -> list[StoredStudy]:
+        """All studies, or those of one owner; newest first."""
+        with self._database.read() as session:
+            return study_rows.list_studies(session, owner)
+
+    def load(self, slug: str) -> StoredStudy:
+        """What was asked, and how far it is."""
+        with self._database.read() as session:
+            return study_rows.load_study(session, slug)
+
+    def samples(self, slug: str) -> list[Sample]:
+        """All, in order."""
+        with self._database.read() as session:
+            return study_rows.load_samples(session, slug)
+
+    def sample(self, slug: str, sample: str) -> Sample:
+        """One of them."""
+        with self._database.read() as session:
+            return study_rows.load_sample(session, slug, sample)
+
+    def results(self, slug: str) -> list[SampleResult]:
+        """Of the points that the study has now, in the order of samples and points."""
+        with self._database.read() as session:
+            return study_rows.load_results(session, slug)
+
+    def standing(self, slug: str) -> set[Key]:
+        """Keys of what is done."""
+        with self._database.read() as session:
+            return study_rows.standing(session, slug)
+
+    def commit(self, slug: str, results: Collection[SampleResult]) -> None:
+        """Store the results of one sample, all or none; what is done already stays as it is."""
+        with self._database.write() as session:
+            study_rows.save_results(session, slug, results, datetime.now(UTC))
+
+    def served_by(self, slug: str, model: ModelInfo, environment: "Mapping[str, str]") -> None:
+        """Note the model that serves it, and the versions.
+
+        Raises:
+            ConfigError: results stand that another model of that name gave.
+        """
+        with self._database.write() as session:
+            study_rows.set_facts(session, slug, asdict(model), dict(environment))
+
+    def want(self, slug: str) -> None:
+        """The app is to run it, also after a restart."""
+        with self._database.write() as session:
+            study_rows.set_wanted(session, slug, wanted=True)
+
+    def rest(self, slug: str, reason: str = "") -> None:
+        """The app runs it no more: it is whole, or was stopped for this reason."""
+        with self._database.write() as session:
+            study_rows.set_wanted(session, slug, wanted=False, reason=reason)
+
+    def wanted(self) -> list[str]:
+        """Slugs of the studies that the app is to run, oldest first."""
+        with self._database.read() as session:
+            return study_rows.wanted_slugs(session)
+
+    def delete(self, slug: str) -> bool:
+        """Delete one with its samples and results; False if there is none."""
+        with self._database.write() as session:
+            return study_rows.delete_study(session, slug)
