@@ -35,6 +35,7 @@ from ui.limits import Limits
 from ui.live_runs import RunSnapshot
 from ui.shares import Shares
 from ui.stored_runs import StoredRuns
+from ui.studies import Studies
 from ui.unfinished import UnfinishedRuns
 from ui.users import User
 
@@ -93,7 +94,9 @@ class Services:
         self._stored = StoredRuns(database, self._recorder)
         self._stored.recover()
         self.library = Library(database, self._access, self._let_go, self._limits)
+        self.studies = Studies(database, self._access, self._limits, self._client)
         self._client.start()
+        self.studies.begin()
 
     # --- runs ---------------------------------------------------------------------------------
 
@@ -291,6 +294,7 @@ class Services:
         """End the worker; unfinished runs end as cancelled, with what they have."""
         with self._starting:
             self._closing = True
+        self.studies.close()
         self._client.close(timeout_s)
         for slug in self._unfinished.slugs():
             self._unfinished.end(slug, "cancelled", CLOSED)
@@ -298,6 +302,8 @@ class Services:
     # --- replies, in the client's thread --------------------------------------------------------
 
     def _take(self, reply: Reply) -> None:
+        if self.studies.take(reply):
+            return
         match reply:
             case ModelStatus():
                 self._keep_status(reply)

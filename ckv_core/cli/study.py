@@ -142,8 +142,8 @@ def _tell_cost(
         return
     say(
         f"{found.samples:,} samples, {found.points:,} results to come; {found.tokens:,} prompt "
-        f"tokens, the longest prompt {found.longest:,}; about {_duration(found.seconds)}, estimated "
-        "from the default model's times on two CPU cores. Ctrl-C stops; the same command goes on."
+        f"tokens, at most {found.longest:,} each; about {_duration(found.seconds)}, going by the "
+        "default model on two CPU cores. Ctrl-C stops; the same command goes on."
     )
 
 

@@ -150,7 +150,7 @@ def _sample(values: Mapping[str, Any], columns: Mapping[str, str], place: str) -
     classes = JsonField(values.get("all_classes" if dataset else "choices"), "choices")
     metric = _LONGBENCH_METRICS.get(dataset, "token_f1") if dataset else ""
     return Sample(
-        id=_text(field["id"], MAX_ID).strip() or place,
+        id=_id(field["id"]) or place,
         context=context,
         question=_text(field["question"], MAX_TEXT_CHARS),
         answers=_answers(field["answers"]),
@@ -166,6 +166,13 @@ def _text(field: JsonField, most: int) -> str:
     if isinstance(field.value, int | float) and not isinstance(field.value, bool):
         return f"{field.value}"
     return "" if field.absent else field.text(most)
+
+
+def _id(field: JsonField) -> str:
+    text = _text(field, MAX_ID).strip()
+    if not text.isprintable():
+        field.fail("an id without control characters is expected")
+    return text
 
 
 def _answers(field: JsonField) -> tuple[str, ...]:

@@ -192,9 +192,8 @@ def _sentence(methods: Sequence[MethodDecision], full: Row, tolerance: float) ->
     kept = [each for each in methods if each.outcome == "kept"]
     if kept:
         more = [f"{each.variant} at {each.budget}" for each in kept[1:]]
-        then = (
-            f"; so do {_listed(more)}" if len(more) > 1 else "".join(f"; so does {m}" for m in more)
-        )
+        verb = "do" if len(more) > 1 else "does"
+        then = f"; so {verb} {_listed(more)}" if more else ""
         return (
             f"{kept[0].variant} at {kept[0].budget} keeps the score {within}, with 95 % "
             f"confidence on the half of the samples that confirmed it{then}."
@@ -228,9 +227,7 @@ def _cautions(rows: Sequence[Row], full: Row, tolerance: float, missing: int) ->
         )
     failed = sum(row.failed for row in rows)
     if failed:
-        found.append(
-            f"{failed} results failed and are left out; run the study again to retry them."
-        )
+        found.append(f"{failed} results failed and are left out; run the study again for them.")
     if missing > 0:
         found.append(f"{missing} results are not there yet; run the study on.")
     return found
@@ -243,7 +240,7 @@ def _points(value: float | None) -> str:
 
 
 def _listed(words: Sequence[str]) -> str:
-    return ", ".join(words[:-1]) + " and " + words[-1]
+    return " and ".join([", ".join(words[:-1]), words[-1]] if words[1:] else words)
 
 
 def _amount(budget: str | None) -> float:

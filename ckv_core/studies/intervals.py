@@ -76,7 +76,8 @@ def tango_ends(gained: float, lost: float, n: int, z: float = Z_TWO_SIDED) -> tu
     """Tango's score interval of a difference of two paired shares.
 
     Args:
-        gained, lost: samples that changed to yes, and to no.
+        gained: samples that changed to yes.
+        lost: samples that changed to no.
         n: samples.
         z: of the confidence.
     """

@@ -25,13 +25,13 @@ def upgrade() -> None:
         sa.Column("wanted", sa.Boolean(), server_default=sa.false(), nullable=False),
         sa.Column("reason", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_studies")),
-        sa.UniqueConstraint("owner", "name", name=op.f("uq_studies_owner")),
+        sa.UniqueConstraint("owner", "name", name=op.f("uq_studies_owner_name")),
         sa.UniqueConstraint("slug", name=op.f("uq_studies_slug")),
     )
     op.create_index(op.f("ix_studies_created_at"), "studies", ["created_at"], unique=False)
     op.create_table(
         "study_samples",
-        sa.Column("study_id", sa.BigInteger(), autoincrement=False, nullable=False),
+        sa.Column("study_id", ROW_ID, autoincrement=False, nullable=False),
         sa.Column("position", sa.Integer(), autoincrement=False, nullable=False),
         sa.Column("sample", sa.String(length=200), nullable=False),
         sa.Column("digest", sa.String(length=64), nullable=False),
@@ -44,12 +44,12 @@ def upgrade() -> None:
             ondelete="CASCADE",
         ),
         sa.PrimaryKeyConstraint("study_id", "position", name=op.f("pk_study_samples")),
-        sa.UniqueConstraint("study_id", "sample", name=op.f("uq_study_samples_study_id")),
+        sa.UniqueConstraint("study_id", "sample", name=op.f("uq_study_samples_study_id_sample")),
     )
     op.create_table(
         "study_results",
         sa.Column("id", ROW_ID, nullable=False),
-        sa.Column("study_id", sa.BigInteger(), nullable=False),
+        sa.Column("study_id", ROW_ID, nullable=False),
         sa.Column("sample", sa.String(length=200), nullable=False),
         sa.Column("variant", sa.String(length=400), nullable=False),
         sa.Column("budget", sa.String(length=32), nullable=False),
@@ -80,7 +80,7 @@ def upgrade() -> None:
             "sample",
             "variant",
             "budget",
-            name=op.f("uq_study_results_study_id"),
+            name=op.f("uq_study_results_study_id_sample_variant_budget"),
         ),
     )
 

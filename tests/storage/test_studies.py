@@ -1,0 +1,192 @@
+"""Studies in a database: one result per key whoever writes, and nothing of it lost or doubled."""
+
+import threading
+from dataclasses import replace
+
+import pytest
+from sqlalchemy import func, select, text
+
+from ckv_core.errors import ConfigError, StorageError
+from ckv_core.records import ModelInfo
+from ckv_core.studies.records import Sample, SampleResult, Study
+from storage.database import Database
+from storage.studies import Studies
+from storage.study_models import StudyResult, StudySample
+
+STUDY = Study(
+    name="needles",
+    data={"file": "samples.jsonl"},
+    variants=("snapkv", "adakv"),
+    budgets=("10%", "20%"),
+)
+SAMPLES = tuple(
+    Sample(
+        id=f"s{at}",
+        context=f"text \x00 {at}",
+        question="?",
+        answers=("a\x00", "b"),
+        tags={"depth": 0.5},
+    )
+    for at in range(4)
+)
+
+
+@pytest.fixture
+def studies(opened: Database) -> Studies:
+    with opened.write() as session:
+        session.execute(text("DELETE FROM studies"))
+    return Studies(opened)
+
+
+def results_of(sample: Sample, study: Study = STUDY, **changes: object) -> list[SampleResult]:
+    return [
+        SampleResult(
+            **{
+                "sample": sample.id,
+                "variant": point.variant,
+                "budget": point.budget,
+                "state": "done",
+                "score": 0.5,
+                "text": "said \x00",
+                **changes,
+            }
+        )
+        for point in study.points()
+    ]
+
+
+def test_what_was_saved_is_read_back(studies):
+    slug = studies.save(STUDY, SAMPLES)
+    assert studies.load(slug).study == STUDY
+    assert tuple(studies.samples(slug)) == SAMPLES
+    assert studies.sample(slug, "s2") == SAMPLES[2]
+    assert studies.slug("needles") == slug
+    for sample in SAMPLES[::-1]:
+        studies.commit(slug, results_of(sample))
+    assert studies.results(slug) == [r for sample in SAMPLES for r in results_of(sample)]
+    found = studies.load(slug)
+    assert (found.done, found.failed, found.total, found.state) == (20, 0, 20, "done")
+
+
+def test_a_result_that_is_done_stays_and_a_failed_one_is_written_over(studies):
+    slug = studies.save(STUDY, SAMPLES)
+    studies.commit(slug, results_of(SAMPLES[0], state="failed", reason="No.", score=None))
+    assert studies.load(slug).failed == 5
+    assert not studies.standing(slug)
+    studies.commit(slug, results_of(SAMPLES[0]))
+    studies.commit(slug, results_of(SAMPLES[0], score=1.0))
+    assert studies.results(slug) == results_of(SAMPLES[0])
+    assert studies.standing(slug) == {result.key for result in results_of(SAMPLES[0])}
+
+
+def test_many_writers_of_the_same_results_leave_each_once(studies, opened):
+    slug = studies.save(STUDY, SAMPLES)
+
+    def write() -> None:
+        for sample in SAMPLES:
+            studies.commit(slug, results_of(sample))
+
+    writers = [threading.Thread(target=write) for _ in range(4)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    with opened.read() as session:
+        assert session.scalar(select(func.count()).select_from(StudyResult)) == 20
+
+
+def test_several_that_begin_the_same_study_make_one(studies):
+    slugs: list[str] = []
+    writers = [
+        threading.Thread(target=lambda: slugs.append(studies.save(STUDY, SAMPLES)))
+        for _ in range(4)
+    ]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert len(slugs) == 4
+    assert len(set(slugs)) == 1
+    assert len(studies.samples(slugs[0])) == 4
+
+
+def test_other_variants_and_more_samples_reuse_what_stands(studies):
+    slug = studies.save(STUDY, SAMPLES[:2])
+    for sample in SAMPLES[:2]:
+        studies.commit(slug, results_of(sample))
+    wider = replace(STUDY, variants=("snapkv", "pyramidkv"), tolerance=5.0)
+    assert studies.save(wider, SAMPLES) == slug
+    found = studies.load(slug)
+    assert (found.done, found.total, found.state) == (6, 20, "unfinished")
+    assert {result.variant for result in studies.results(slug)} == {"full", "snapkv"}
+    studies.save(STUDY, SAMPLES)
+    assert studies.load(slug).done == 10
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"scenario": "context-only"}, "scenario"),
+        ({"max_new_tokens": 5}, "max_new_tokens"),
+        ({"metric": "token_f1"}, "metric"),
+        ({"model": "other"}, "model"),
+    ],
+)
+def test_what_decides_results_cannot_change(studies, changes, said):
+    slug = studies.save(STUDY, SAMPLES)
+    with pytest.raises(ConfigError, match=rf"with {said} .* another name"):
+        studies.save(replace(STUDY, **changes), SAMPLES)
+    assert studies.load(slug).study == STUDY
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [SAMPLES[1:], (replace(SAMPLES[0], answers=("c",)), *SAMPLES[1:])],
+    ids=["left out", "changed"],
+)
+def test_samples_that_were_run_cannot_change(studies, samples):
+    studies.save(STUDY, SAMPLES)
+    with pytest.raises(ConfigError, match=r"'s0' .* changed or removed"):
+        studies.save(STUDY, samples)
+
+
+def test_other_weights_under_the_same_name_are_refused(studies):
+    slug = studies.save(STUDY, SAMPLES)
+    model = ModelInfo(
+        **dict.fromkeys(ModelInfo.__slots__),
+    )  # type: ignore[arg-type]
+    studies.served_by(slug, replace(model, name="m", sha256="a"), {"torch": "1"})
+    studies.served_by(slug, replace(model, name="m", sha256="a"), {"torch": "1"})
+    with pytest.raises(ConfigError, match="weights"):
+        studies.served_by(slug, replace(model, name="m", sha256="b"), {})
+
+
+def test_owners_have_names_of_their_own(studies):
+    mine, theirs = studies.save(STUDY, SAMPLES, "ann"), studies.save(STUDY, SAMPLES, "bob")
+    assert mine != theirs
+    assert [each.slug for each in studies.every("ann")] == [mine]
+    assert {each.slug for each in studies.every()} == {mine, theirs}
+    with pytest.raises(StorageError, match="no study 'needles'"):
+        studies.slug("needles")
+
+
+def test_what_the_app_is_to_run_is_remembered(studies):
+    slug = studies.save(STUDY, SAMPLES)
+    studies.want(slug)
+    assert studies.wanted() == [slug]
+    assert studies.load(slug).state == "queued"
+    studies.rest(slug, "No room.")
+    assert studies.wanted() == []
+    assert studies.load(slug).reason == "No room."
+
+
+def test_a_deleted_study_takes_everything_with_it(studies, opened):
+    slug = studies.save(STUDY, SAMPLES)
+    studies.commit(slug, results_of(SAMPLES[0]))
+    assert studies.delete(slug)
+    assert not studies.delete(slug)
+    with opened.read() as session:
+        for table in (StudySample, StudyResult):
+            assert session.scalar(select(func.count()).select_from(table)) == 0
+    with pytest.raises(StorageError, match="no study"):
+        studies.commit(slug, results_of(SAMPLES[0]))
