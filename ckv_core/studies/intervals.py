@@ -38,7 +38,7 @@ def wilson_ends(share: float, n: int, z: float = Z_TWO_SIDED) -> tuple[float, fl
     """Wilson's interval of a share of n."""
     middle = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-    return max(0.0, middle - half), min(1.0, middle + half)
+    return max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half))
 
 
 def difference_ends(differences: Sequence[float], z: float = Z_TWO_SIDED) -> tuple[float, float]:

@@ -8,16 +8,8 @@ import pytest
 
 from ckv_core.config import CompareRequest
 from ckv_core.errors import CkvError, ConfigError, StorageError
-from ckv_core.events import Generated, RunEvent, RunFinished, RunPrepared
 from ckv_core.studies.records import Sample, Study
 from ckv_core.worker.client import WorkerClient
-from tests.core.worker.scripted_runner import (
-    STEP_S,
-    ScriptedRunner,
-    _interrupt,
-    _prompt_info,
-    _variant,
-)
 from ui.access import Access, Viewer, acting_as
 from ui.limits import Limits
 from ui.services import Services
@@ -34,25 +26,9 @@ STUDY = Study(
 )
 
 
-class StudyRunner(ScriptedRunner):
-    """Every variant says `nine`; a question `kill`, `refuse` or `bug` does what it says."""
-
-    def compare(
-        self, request: CompareRequest, should_stop: Callable[[], bool]
-    ) -> Iterator[RunEvent]:
-        assert self.info is not None
-        variants = tuple(_variant(spec) for spec in request.variants)
-        yield RunPrepared(self.info, _prompt_info(request), variants, {})
-        time.sleep(STEP_S)
-        _interrupt(request.question, 0)
-        count = len(variants)
-        yield Generated(("nine",) * count, ((1,),) * count, (("nine",),) * count, ("eos",) * count)
-        yield RunFinished({})
-
-
 make_client = partial(
     WorkerClient,
-    runner="tests.ui.test_studies:StudyRunner",
+    runner="tests.ui.study_runner:StudyRunner",
     counter="tests.core.worker.scripted_runner:ScriptedRunner",
     cancel_grace_s=0.5,
 )

@@ -102,6 +102,12 @@ def test_an_interval_of_scores_holds_their_mean(values):
     assert mean - 1e-9 <= high <= 1
 
 
+@given(n=st.integers(1, 60))
+def test_an_interval_at_the_edge_begins_there(n):
+    assert score_ends([0.0] * n)[0] == 0
+    assert score_ends([1.0] * n)[1] == 1
+
+
 def test_holm_by_hand():
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert holm([]) == []

@@ -88,7 +88,7 @@ def test_killed_in_the_middle_it_goes_on_where_it_was(folder, url, capsys):
     while not (found := stored(url)) and process.poll() is None and time.monotonic() < until:
         time.sleep(0.01)
     process.kill()
-    process.wait()
+    process.communicate()
     before = stored(url)
     assert found
     assert before % POINTS == 0
