@@ -7,8 +7,12 @@ from torch.nn.attention.bias import causal_lower_right
 
 from ckv_core.engine.partial import flash_on_cpu, join, partial, written_out
 
+_QUERIES = 128  # of one KV head's group whose logits exist at a time, where written out
 
-def causal_attention(query: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:
+
+def causal_attention(
+    query: Tensor, keys: Tensor, values: Tensor, scaling: float
+) -> tuple[Tensor, Tensor | None]:
     """Attention of the last positions; each sees all entries up to its own.
 
     A boolean mask would be turned into floats of chunk x n in every layer, and no kernel skips
@@ -22,14 +26,18 @@ def causal_attention(query: Tensor, keys: Tensor, values: Tensor, scaling: float
         scaling: factor of the logits.
 
     Returns:
-        [1, query_heads, tokens, value_dim].
+        [1, query_heads, tokens, value_dim], and the log-sum-exp of each query's logits
+        [1, query_heads, tokens] float32, where the kernel tells it.
     """
-    tokens, entries = query.shape[2], keys.shape[2]
+    tokens, entries, same = query.shape[2], keys.shape[2], keys.shape[3] == values.shape[3]
+    if tokens == entries and same and query.device.type == "cpu":
+        out, total = flash_on_cpu(query, keys, values, scaling, is_causal=True)
+        return out.to(query.dtype), total
     if tokens == entries:
         return functional.scaled_dot_product_attention(
             query, keys, values, is_causal=True, scale=scaling, enable_gqa=True
-        )
-    if has_cuda_flash(query.device, query.dtype) and keys.shape[3] == values.shape[3]:
+        ), None
+    if has_cuda_flash(query.device, query.dtype) and same:
         return functional.scaled_dot_product_attention(
             query,
             keys,
@@ -37,8 +45,33 @@ def causal_attention(query: Tensor, keys: Tensor, values: Tensor, scaling: float
             attn_mask=causal_lower_right(tokens, entries),
             scale=scaling,
             enable_gqa=True,
-        )
+        ), None
     return _joined(query, keys, values, scaling)
+
+
+def log_sum_exp(query: Tensor, keys: Tensor, scaling: float) -> Tensor:
+    """What `causal_attention` tells of a kernel that does not, in blocks of queries.
+
+    Args:
+        query: [query_heads, tokens, head_dim], of the last `tokens` entries.
+        keys: [kv_heads, entries, head_dim].
+        scaling: factor of the logits.
+
+    Returns:
+        [query_heads, tokens] float32.
+    """
+    grouped = query.reshape(len(keys), -1, *query.shape[1:])
+    start = keys.shape[1] - query.shape[1]
+    found = torch.empty(grouped.shape[:3], dtype=torch.float32, device=query.device)
+    for first in range(0, query.shape[1], _QUERIES):
+        block = grouped[:, :, first : first + _QUERIES].float()
+        seen = start + first + block.shape[2]
+        unseen = ~visible(start + first, seen, 0, seen, None, query.device)
+        for head, own in enumerate(block):
+            logits = (own @ keys[head, :seen].float().T).mul_(scaling)
+            part = logits.masked_fill_(unseen, -torch.inf).logsumexp(-1)
+            found[head, :, first : first + _QUERIES] = part
+    return found.flatten(0, 1)
 
 
 def sliding_attention(
@@ -84,26 +117,27 @@ def has_cuda_flash(device: torch.device, dtype: torch.dtype) -> bool:
     return device.type == "cuda" and is_half and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
-def _joined(query: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:
+def _joined(query: Tensor, keys: Tensor, values: Tensor, scaling: float) -> tuple[Tensor, Tensor]:
     """Earlier entries, which every query sees, and the chunk's own; joined exactly."""
     _, query_heads, tokens, _ = query.shape
     kv_heads, earlier = keys.shape[1], keys.shape[2] - tokens
     before, before_total = partial(
         _grouped(query, keys), keys[0, :, :earlier], values[0, :, :earlier], scaling
     )
-    own_keys, own_values = (
-        states[:, :, earlier:].repeat_interleave(query_heads // kv_heads, dim=1)
-        for states in (keys, values)
-    )
+    own_keys, own_values = keys[:, :, earlier:], values[:, :, earlier:]
     if query.device.type == "cpu" and keys.shape[3] == values.shape[3]:
         own = flash_on_cpu(query, own_keys, own_values, scaling, is_causal=True)
     else:
+        own_keys, own_values = (
+            states[0].repeat_interleave(query_heads // kv_heads, dim=0)
+            for states in (own_keys, own_values)
+        )
         mask = torch.ones(tokens, tokens, dtype=torch.bool, device=query.device).tril_()
-        out, total = written_out(query[0], own_keys[0], own_values[0], scaling, mask)
+        out, total = written_out(query[0], own_keys, own_values, scaling, mask)
         own = out[None], total[None]
     shape = (1, query_heads, tokens)
     before_part = (before.reshape(*shape, values.shape[3]), before_total.reshape(shape))
-    return join(own, before_part).to(query.dtype)
+    return join(own, before_part).to(query.dtype), torch.logaddexp(own[1], before_part[1])
 
 
 def _in_blocks(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scaling: float) -> Tensor:

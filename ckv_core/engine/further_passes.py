@@ -6,7 +6,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ckv_core.engine.causal import causal_attention, sliding_attention, visible
+from ckv_core.engine.causal import causal_attention, log_sum_exp, sliding_attention, visible
 from ckv_core.engine.prefill import Prefill, chunk_tokens
 from ckv_core.errors import RunCancelledError
 from ckv_core.events import Progress
@@ -58,11 +58,19 @@ class _PassContext:
         if layer not in self.statistics:
             heads = (query.shape[1], len(keys))
             self.statistics[layer] = self._passes.begin(*heads, self._prefill.prompt_len, keys)
-        rotary = partial(LayerRotary, loaded, layer)
-        seen = Chunk(start, query[0], keys, values, scaling, rotary)
+        out, total = causal_attention(query, keys[None], values[None], scaling)
+        seen = Chunk(
+            start,
+            query[0],
+            keys,
+            values,
+            scaling,
+            partial(LayerRotary, loaded, layer),
+            lambda: log_sum_exp(query[0], keys, scaling) if total is None else total[0],
+        )
         assert self.current is not None  # noqa: S101 - `begin` comes before
         self._passes.see(self.statistics[layer], seen, self.current)
-        return causal_attention(query, keys[None], values[None], scaling)
+        return out
 
 
 def further_passes(

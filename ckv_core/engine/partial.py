@@ -33,11 +33,12 @@ def partial(
 def flash_on_cpu(
     queries: Tensor, keys: Tensor, values: Tensor, scaling: float, *, is_causal: bool = False
 ) -> Part:
-    """PyTorch's fused kernel, which holds no logits; equal head counts and dimensions.
+    """PyTorch's fused kernel, which holds no logits; equal dimensions.
 
     Args:
         queries: [rows, heads, queries, head_dim].
-        keys: [rows, heads, entries, head_dim], at least one entry.
+        keys: [rows, heads or fewer, entries, head_dim], at least one entry; a group of query heads
+            may share one.
         values: as keys.
         scaling: factor of the logits.
         is_causal: query i sees entries up to i.

@@ -8,12 +8,13 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from ckv_core.engine.causal import causal_attention, sliding_attention, visible
+from ckv_core.engine.causal import causal_attention, log_sum_exp, sliding_attention, visible
 from ckv_core.engine.memo import Memo
 from ckv_core.errors import RunCancelledError
 from ckv_core.events import Progress
 from ckv_core.methods.parts.views import Chunk, FurtherPasses, Observer
 from ckv_core.metrics.memory import trim
+from ckv_core.modeling.attention import inputs_told
 from ckv_core.modeling.loaded import LoadedModel
 from ckv_core.modeling.rope import read_as_whole
 from ckv_core.modeling.rotary import LayerRotary
@@ -159,7 +160,7 @@ class _PrefillContext:
         should_stop: Callable[[], bool],
         prefix: Prefix | None,
     ) -> None:
-        self._loaded = loaded
+        self.loaded = loaded
         self._windows = loaded.sliding_windows
         self._prompt_len = prompt_len
         self._window = min(max(needs.window, KEPT_QUERIES), prompt_len)
@@ -171,6 +172,11 @@ class _PrefillContext:
         self.layers: list[LayerStates | None] = [None] * loaded.info.layers
         self.first = 0 if prefix is None else prefix.tokens
         self.start = self.first
+        self.hidden: Tensor | None = None  # what the attention under way was given, if asked for
+
+    def take_hidden(self, states: Tensor) -> None:
+        """Of the attention that comes next, [1, tokens, hidden_size]."""
+        self.hidden = states[0]
 
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float
@@ -188,16 +194,21 @@ class _PrefillContext:
             return self._slide(layer, states, query, key[0], value[0])
         states.keys[:, self.start : end] = key[0]
         states.values[:, self.start : end] = value[0]
-        seen = Chunk(
-            self.start,
-            query[0],
-            states.keys[:, :end],
-            states.values[:, :end],
-            scaling,
-            partial(LayerRotary, self._loaded, layer),
-        )
-        self._observe(layer, seen)
-        return causal_attention(query, seen.keys[None], seen.values[None], scaling)
+        keys, values = states.keys[:, :end], states.values[:, :end]
+        out, total = causal_attention(query, keys[None], values[None], scaling)
+        if self._observers:
+            seen = Chunk(
+                self.start,
+                query[0],
+                keys,
+                values,
+                scaling,
+                partial(LayerRotary, self.loaded, layer),
+                lambda: log_sum_exp(query[0], keys, scaling) if total is None else total[0],
+                self.hidden,
+            )
+            self._observe(layer, seen)
+        return out
 
     def _observe(self, layer: int, seen: Chunk) -> None:
         """Let the observers take in one chunk of an evictable layer."""
@@ -283,10 +294,11 @@ def prefill(
     ids = torch.tensor([token_ids], device=loaded.device)
     logits = ids.new_empty(0)
     chunk = chunk_tokens(loaded.device)
+    told = loaded.attentions if any(each.needs_hidden for each in needs.observers) else ()
     for start in range(context.first, len(token_ids), chunk):
         end = min(start + chunk, len(token_ids))
         context.start = start
-        with read_as_whole(loaded.model, len(token_ids)):
+        with read_as_whole(loaded.model, len(token_ids)), inputs_told(told, context.take_hidden):
             output = loaded.model(
                 input_ids=ids[:, start:end],
                 position_ids=torch.arange(start, end, device=ids.device)[None],

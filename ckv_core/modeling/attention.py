@@ -4,6 +4,8 @@ Registered under our own name in transformers, so no architecture needs code of 
 the function sees queries after q_norm and RoPE, and the true scaling.
 """
 
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol, cast
 
 from torch import Tensor, nn
@@ -72,6 +74,19 @@ def context_attention(
     factor = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
     output = ckv_context.attend(cast(int, module.layer_idx), query, key, value, factor)
     return output.transpose(1, 2).contiguous(), None
+
+
+@contextmanager
+def inputs_told(attentions: Iterable[nn.Module], tell: Callable[[Tensor], None]) -> Iterator[None]:
+    """Within, tell the hidden states [rows, tokens, hidden_size] that each module is given."""
+
+    def hook(_module: nn.Module, args: tuple[Tensor, ...], keywords: dict[str, Tensor]) -> None:
+        tell(args[0] if args else keywords["hidden_states"])
+
+    with ExitStack() as hooks:
+        for each in attentions:
+            hooks.enter_context(each.register_forward_pre_hook(hook, with_kwargs=True))
+        yield
 
 
 # No mask function goes with it: under a name without one transformers builds no mask at all. With

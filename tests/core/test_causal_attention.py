@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from ckv_core.engine import causal
-from ckv_core.engine.prefill import visible
+from ckv_core.engine.causal import visible
 
 
 @pytest.mark.parametrize(
@@ -16,13 +16,13 @@ from ckv_core.engine.prefill import visible
     ],
 )
 def test_a_chunk_sees_all_entries_up_to_its_own(path: str, value_dim: int, entries: int) -> None:
-    tokens, scaling = 7, 0.3
+    tokens, scaling, told = 7, 0.3, None
     generator = torch.Generator().manual_seed(entries)
     query = torch.randn(1, 6, tokens, 16, generator=generator)
     keys = torch.randn(1, 2, entries, 16, generator=generator)
     values = torch.randn(1, 2, entries, value_dim, generator=generator)
     if path == "joined":
-        actual = causal._joined(query, keys, values, scaling)
+        actual, told = causal._joined(query, keys, values, scaling)
     elif path == "bias":
         actual = torch.nn.functional.scaled_dot_product_attention(
             query,
@@ -33,12 +33,20 @@ def test_a_chunk_sees_all_entries_up_to_its_own(path: str, value_dim: int, entri
             enable_gqa=True,
         )
     else:
-        actual = causal.causal_attention(query, keys, values, scaling)
+        actual, told = causal.causal_attention(query, keys, values, scaling)
     for head in range(6):
         logits = query[0, head] @ keys[0, head // 3].T * scaling
         future = torch.arange(entries) > torch.arange(entries - tokens, entries)[:, None]
-        expected = logits.masked_fill(future, -torch.inf).softmax(-1) @ values[0, head // 3]
+        logits = logits.masked_fill(future, -torch.inf)
+        expected = logits.softmax(-1) @ values[0, head // 3]
         torch.testing.assert_close(actual[0, head], expected, rtol=1e-5, atol=1e-5)
+        total = logits.logsumexp(-1)
+        written = causal.log_sum_exp(query[0], keys[0], scaling)[head]
+        torch.testing.assert_close(written, total, rtol=1e-5, atol=1e-5)
+        if told is not None:
+            torch.testing.assert_close(told[0, head], total, rtol=1e-5, atol=1e-5)
+    if path == "chosen" and (value_dim == 16 or entries > tokens):
+        assert told is not None, "on a CPU its kernel tells"
 
 
 @pytest.mark.parametrize("tokens", [1, 7])

@@ -1,13 +1,19 @@
 """Observers: what they gather chunk by chunk, against the whole matrix of attention at once."""
 
+from dataclasses import dataclass, replace
+from functools import partial
+
 import pytest
 import torch
+from torch import Tensor
 
 from ckv_core.engine import prefill as engine_prefill
+from ckv_core.engine.causal import log_sum_exp
 from ckv_core.engine.prefill import Needs, Prefill, prefill
 from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.methods.parts.accumulated import ACCUMULATED
-from ckv_core.methods.parts.views import Chunk
+from ckv_core.methods.parts.views import Chunk, PromptShape
+from ckv_core.modeling.loaded import LoadedModel
 from tests.core.tiny_models import tiny_model
 
 NEEDS = Needs(8, (ACCUMULATED,))
@@ -35,8 +41,9 @@ def test_accumulated_attention_is_the_column_sum_of_the_matrix(kv_heads: int) ->
     keys = torch.randn(kv_heads, 9, 6, generator=generator)
     found = ACCUMULATED.begin(4, kv_heads, 9, keys)
     for start, end in ((0, 4), (4, 9)):
-        seen = Chunk(start, queries[:, start:end], keys[:, :end], keys, 0.3, lambda: None)
-        ACCUMULATED.see(found, seen)
+        part = (queries[:, start:end], keys[:, :end])
+        totals = partial(log_sum_exp, *part, 0.3)
+        ACCUMULATED.see(found, Chunk(start, *part, keys, 0.3, lambda: None, totals))
     for head in range(4):
         columns = [0.0] * 9
         for t in range(9):
@@ -57,6 +64,45 @@ def test_a_prompt_in_chunks_gathers_what_one_pass_does(arch: str, monkeypatch) -
     for layer in evictable:
         torch.testing.assert_close(parts[layer], whole[layer], rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(whole[layer].sum(-1), torch.full((4,), 150.0))
+
+
+@dataclass(frozen=True)
+class Projected:
+    """Largest difference of the queries from what the hidden states give, for each query."""
+
+    loaded: LoadedModel
+    key: str = "projected"
+    needs_hidden: bool = True
+
+    def begin(self, query_heads: int, kv_heads: int, prompt_len: int, like: Tensor) -> Tensor:
+        return torch.full((prompt_len,), torch.inf)
+
+    def see(self, statistic: Tensor, chunk: Chunk) -> None:
+        assert chunk.hidden is not None
+        first = self.loaded.attentions[0]
+        heads = first.qkv_proj(chunk.hidden)[:, : chunk.queries.shape[0] * 16].unflatten(
+            1, (-1, 16)
+        )
+        turned = chunk.rotary().turn(heads.transpose(0, 1), chunk.start)
+        end = chunk.start + chunk.queries.shape[1]
+        statistic[chunk.start : end] = (turned - chunk.queries).abs().amax((0, 2))
+
+    def nbytes(self, shape: PromptShape) -> int:
+        return 4 * shape.prompt_len
+
+    def work_bytes(self, shape: PromptShape, chunk: int) -> int:
+        return 0
+
+
+def test_an_observer_that_asks_sees_the_hidden_states(monkeypatch) -> None:
+    """Through layer 0's own projection and RoPE they are its queries, chunk by chunk."""
+    monkeypatch.setattr(engine_prefill, "CHUNK", 64)
+    asking = Projected(tiny_model("llama"))
+    found = read("llama", 150, Needs(8, (asking, ACCUMULATED))).observed[asking.key]
+    assert found[0].amax() < 1e-4
+    assert found[1].amin() > 1e-2, "another layer is given other states"
+    with pytest.raises(AssertionError):
+        read("llama", 150, Needs(8, (replace(asking, needs_hidden=False),)))
 
 
 def test_a_kept_prefill_serves_only_what_it_has_observed() -> None:

@@ -52,6 +52,11 @@ class Statistic(Protocol):
 class Observer(Statistic, Protocol):
     """A statistic that is gathered while the prompt is read."""
 
+    @property
+    def needs_hidden(self) -> bool:
+        """Whether it asks for `Chunk.hidden`."""
+        ...
+
     def see(self, statistic: Tensor, chunk: Chunk) -> None:
         """Take in one chunk of one layer; writes into `statistic`."""
         ...
@@ -136,6 +141,10 @@ class Chunk:
         values: [kv_heads, entries, value_dim].
         scaling: factor of the logits.
         rotary: makes the layer's RoPE.
+        log_sum_exp: gives, [query_heads, tokens] float32, that of each query's logits over all
+            that it sees.
+        hidden: [tokens, hidden_size], what the layer's attention was given; None where nothing
+            that is gathered asks for it.
     """
 
     start: int
@@ -144,6 +153,8 @@ class Chunk:
     values: Tensor
     scaling: float
     rotary: Callable[[], Rotary]
+    log_sum_exp: Callable[[], Tensor]
+    hidden: Tensor | None = None
 
 
 class LayerView(Protocol):
