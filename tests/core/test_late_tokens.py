@@ -106,3 +106,12 @@ def test_an_overflow_is_told_when_the_token_arrives() -> None:
     chosen = running_rows.Chosen(torch.tensor([[0.0, 1.0], [float("nan"), 0.0]]))
     with pytest.raises(EngineError, match="not finite"):
         chosen.read()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_tokens_arrive_from_a_device() -> None:
+    logits = torch.randn(4, 50, generator=torch.Generator().manual_seed(1))
+    chosen = running_rows.Chosen(logits.cuda())
+    chosen.keep_rows([3, 1])
+    assert chosen.tokens.tolist() == chosen.read() == logits.argmax(-1)[[3, 1]].tolist()
