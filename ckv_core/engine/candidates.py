@@ -3,12 +3,13 @@
 Budget, alpha and budget rule do not change an order, so a run that changes them sorts nothing.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 
 import torch
 from torch import Tensor
 
 from ckv_core.engine.layer_view import PromptLayer
+from ckv_core.engine.needle import table_of
 from ckv_core.engine.prefill import Prefill
 from ckv_core.knobs import KnobValue
 from ckv_core.methods.parts.base import Parameters, Scorer
@@ -68,6 +69,11 @@ class PromptCandidates:
     def view(self, place: int) -> LayerView:
         """The evictable layer in that place."""
         return PromptLayer(self._prefill, self._evictable[place])
+
+    def head_table(self, name: str) -> Sequence[Sequence[float]]:
+        """How much each KV head of the evictable layers matters, by that table."""
+        table = table_of(self._prefill.loaded, name)
+        return [table[layer] for layer in self._evictable]
 
     def first(self) -> Tensor:
         """By the scorer's scores, [layers, kv_heads, entries] int32."""

@@ -1,6 +1,6 @@
 """What a row holds while it generates, in one layer, ranked as a prompt's layer is."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -122,6 +122,14 @@ class GeneratedCandidates:
     ) -> Tensor:
         """By another score, [1, kv_heads, entries] int32."""
         return order(score(self._layer)[:, self.columns])[None]
+
+    def head_table(self, name: str) -> Sequence[Sequence[float]]:
+        """Of no budget rule: every head keeps the same number.
+
+        Raises:
+            EngineError: always.
+        """
+        raise EngineError(f"Table {name!r} is for the prompt's entries.")
 
     def joint(self) -> Tensor:
         """Of no budget rule: every head keeps the same number.

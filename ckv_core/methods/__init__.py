@@ -10,6 +10,7 @@ import ckv_core.methods.streaming_llm
 import ckv_core.methods.snapkv
 import ckv_core.methods.pyramidkv
 import ckv_core.methods.adakv
+import ckv_core.methods.headkv
 import ckv_core.methods.cake
 import ckv_core.methods.defensivekv
 import ckv_core.methods.chunkkv

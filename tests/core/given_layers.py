@@ -105,10 +105,15 @@ class GivenCandidates:
     given: list[GivenStates]
     columns: slice
     spare: int
+    table: list[list[float]] | None = None
 
     def __post_init__(self) -> None:
         self.layers, self.kv_heads = len(self.given), self.given[0].kv_heads
         self.entries = self.columns.stop - self.columns.start
+
+    def head_table(self, name: str) -> list[list[float]]:
+        assert self.table is not None
+        return self.table
 
     def view(self, place: int) -> GivenStates:
         return self.given[place]

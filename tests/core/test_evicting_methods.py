@@ -1,4 +1,4 @@
-"""TOVA, H2O and Scissorhands in whole runs: what they keep, drop and write is the literal methods'."""
+"""TOVA, H2O and Scissorhands in whole runs: kept sets and texts are the literal methods'."""
 
 import json
 

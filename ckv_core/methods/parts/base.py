@@ -8,7 +8,7 @@ how what is kept is held.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
@@ -162,6 +162,10 @@ class Candidates(Protocol):
 
     def view(self, place: int) -> LayerView:
         """The evictable layer in that place."""
+        ...
+
+    def head_table(self, name: str) -> Sequence[Sequence[float]]:
+        """How much each KV head of the evictable layers matters, by that table: from 0 to 1."""
         ...
 
 

@@ -1,0 +1,75 @@
+"""HeadKV's budgets: a part of every head's goes into a pool that heads share by a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from ckv_core.head_tables import NEEDLE, table_name
+from ckv_core.knobs import Choice, Knob
+from ckv_core.lazy_torch import torch
+from ckv_core.methods.parts.base import BudgetRule, Candidates, Parameters
+from ckv_core.methods.parts.pyramid import BETA
+from ckv_core.methods.parts.shares import integer_shares
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+HEAD_BETA = replace(
+    BETA, default=1.5, help="PyramidKV: the last layer gets 1/beta of the mean; HeadKV: the pool."
+)
+BETA_SIGN = Knob(
+    name="beta_sign",
+    help="HeadKV: the pool is 1/beta of the budget (code, the authors' formula), or all but 1/beta "
+    "of it, so that a higher beta means a bigger pool (text, their words).",
+    default="code",
+    parse=Choice("beta_sign", "code", "text"),
+)
+TABLE = Knob(
+    name="table",
+    help="HeadKV: which table says how much each head matters; 'needle' is made by a probe when a "
+    "model first needs it, others come from files (`python -m ckv_core heads`).",
+    default=NEEDLE,
+    parse=table_name,
+)
+
+
+class HeadShares(BudgetRule):
+    """Every head keeps what is not in the pool, and its share of the pool (arXiv:2410.19258)."""
+
+    name = "head_shares"
+    knobs = (HEAD_BETA, BETA_SIGN, TABLE)
+
+    def head_budgets(self, candidates: Candidates, spare: int, parameters: Parameters) -> Tensor:
+        pooled = 1 / Fraction(str(parameters["beta"]))
+        if parameters["beta_sign"] == "text":
+            pooled = 1 - pooled
+        rows = candidates.head_table(str(parameters["table"]))
+        shape = (candidates.layers, candidates.kv_heads)
+        return shared_budgets(rows, spare, candidates.entries, pooled).view(shape)
+
+
+def shared_budgets(
+    rows: Sequence[Sequence[float]], spare: int, evictable: int, pooled: Fraction
+) -> Tensor:
+    """Head budgets beyond the protected entries, all layers' heads in a row.
+
+    A head gets (1 - pooled) * spare, and pooled * spare * heads times its part of the table's sum;
+    equal parts where the table has none for these layers.
+
+    Args:
+        rows: [layers][kv_heads], none below 0.
+        spare: mean entries per head.
+        evictable: entries that a head has to choose from.
+        pooled: share of the budget in the pool.
+
+    Returns:
+        [layers * kv_heads] int64, summing to layers * kv_heads * spare.
+    """
+    parts = [Fraction(part) for row in rows for part in row]
+    parts = parts if any(parts) else [Fraction(1)] * len(parts)
+    total, whole = len(parts) * spare, sum(parts)
+    shares = [(1 - pooled) * spare + pooled * total * part / whole for part in parts]
+    return torch.tensor(integer_shares(shares, total, evictable), dtype=torch.int64)
