@@ -49,7 +49,11 @@ function headCell(column) {
 
 function bodyCell(row, column, first) {
   const side = column.align === "left" ? "left" : "right";
-  const text = make("span", { text: str(cellOf(row, column)?.text) || "–" });
+  const { text: words, href } = cellOf(row, column) ?? {};
+  // Only pages of ours are led to.
+  const text = str(href).startsWith("/") && !str(href).startsWith("//")
+    ? make("a", { class: "ckv-link", href: str(href), text: str(words) })
+    : make("span", { text: str(words) || "–" });
   const sign = first && row.look ? marker(row.look) : null;
   const mark = first ? regimeMark(row.regime) : null;
   const named = mark ? make("span", {}, text, mark) : text;

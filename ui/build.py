@@ -34,6 +34,8 @@ from ui.pages.limits import build_limits
 from ui.pages.methods import build_methods
 from ui.pages.run import RunPage
 from ui.pages.runs import RunsPage
+from ui.pages.studies import StudiesPage
+from ui.pages.study import StudyPage
 from ui.pages.sweep import SweepPage
 from ui.proxies import NamedProxies
 from ui.routes import build_routes
@@ -42,9 +44,10 @@ from ui.sessions import lifespan
 from ui.settings import Settings
 from ui.several_routes import several_routes
 from ui.streams import OwnStreams
+from ui.study_routes import study_routes
 from ui.theme import ASSETS, CSS_PATHS, FAVICON_PATH, build_theme
 
-PAGE_CSS = [ASSETS / f"{name}.css" for name in ("pages", "methods", "sweep", "library")]
+PAGE_CSS = [ASSETS / f"{name}.css" for name in ("pages", "methods", "sweep", "library", "study")]
 # 12 KiB each. A page whose session was dropped loses the choices that its menus have got since.
 SESSIONS = 1000
 WAITING_EVENTS = 256
@@ -85,6 +88,12 @@ def build_app(services: Services, settings: Settings) -> gr.Blocks:
     with app.route("Aggregate", "/aggregate", show_in_navbar=False) as aggregate_route:
         _header("/runs", current="true")
         AggregatePage(services).wire(aggregate_route)
+    with app.route("Studies", "/studies", show_in_navbar=False) as studies_route:
+        _header("/studies")
+        StudiesPage(services, settings, models=_models(settings.model)).wire(studies_route)
+    with app.route("Study", "/study", show_in_navbar=False) as study_route:
+        _header("/studies", current="true")
+        StudyPage(services).wire(study_route)
     app.queue(api_open=False, max_size=WAITING_EVENTS)
     return app
 
@@ -135,6 +144,7 @@ def build_site(services: Services, settings: Settings) -> Site:
                     *admin_routes(services.administration, with_logins=services.with_logins),
                     *build_routes(services),
                     *several_routes(services),
+                    *study_routes(services),
                     *library_routes(services),
                     *api_routes(Api(services, settings)),
                 ],

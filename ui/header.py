@@ -9,8 +9,14 @@ from ui.theme import ASSETS, LOGO_PATH
 USER_TEMPLATE = "ckv-user"
 USER_SCRIPT = (ASSETS / "user.js").read_text("utf-8")
 TITLE = "CriticalKV Lab"
-PAGES = {"/": "Compare", "/sweep": "Sweep", "/runs": "Runs", "/methods": "Methods"}
-FORMS = {"/", "/sweep"}
+PAGES = {
+    "/": "Compare",
+    "/sweep": "Sweep",
+    "/studies": "Studies",
+    "/runs": "Runs",
+    "/methods": "Methods",
+}
+FORMS = {"/", "/sweep", "/studies"}
 _SKIP = '<a class="ckv-skip" href="#run">Skip to Run</a>'
 _HEADER = """<header class="ckv-header">{skip}{logo}<h1>{title}</h1>
 <p>What each KV-cache eviction method keeps of a prompt, and what that does to the model</p>

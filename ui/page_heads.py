@@ -36,6 +36,8 @@ PAGES = {
     ),
     "sweep": ("Sweep", "Budgets, alphas and methods of KV-cache eviction on one prompt."),
     "runs": ("Runs", "Saved runs: find, compare, aggregate, export."),
+    "studies": ("Studies", "Many samples: which method keeps the score at which budget."),
+    "study": ("Study", "The answer of a study, with intervals and everything it is read from."),
     "compare-runs": ("Compare runs", "Saved runs side by side, variant by variant."),
     "aggregate": ("Aggregate", "Means over the prompts of several runs, with intervals and n."),
     "methods": ("Methods", "The methods, their knobs and defaults, and the limits of this app."),

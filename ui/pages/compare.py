@@ -41,6 +41,8 @@ from ui.pages.prompt_controls import EXAMPLE_TEXTS, show_example
 from ui.pages.results import ResultsBlock, build_results
 from ui.services import Services
 from ui.settings import Settings
+from ui.study_routes import find_study
+from ui.study_views import sample_request
 
 EXAMPLE_SETTINGS = ("variants", "budget", "max_new_tokens")
 MODEL_POLL_S = 0.5
@@ -190,9 +192,14 @@ class ComparePage:
             yield updates
 
     def open(self, request: gr.Request) -> list[Any]:
-        """What the address asks for: /?from=SLUG fills the form, /?id=SLUG shows the run too."""
+        """What the address asks for: /?from=SLUG fills the form, /?id=SLUG shows the run too.
+
+        /?study=SLUG&sample=ID fills the form from a sample of a study.
+        """
         query = request.query_params if request else {}
         shown, source = query.get("id"), query.get("from")
+        if query.get("study"):
+            return self._of_sample(query.get("study"), query.get("sample", ""))
         untouched = [gr.skip() for _ in CONTROL_NAMES]
         rest = [gr.skip() for _ in range(4)]
         if not shown and not source:
@@ -207,6 +214,20 @@ class ComparePage:
             told = said(f"Settings of run {slug} are filled in; change them and run.")
             return [*controls, "", told, *rest, slug]
         return [*controls, slug, SILENT, gr.skip(), gr.update(visible=True), *rest[2:], slug]
+
+    def _of_sample(self, study: str | None, sample: str) -> list[Any]:
+        """A sample of a study with its methods in the form, nothing else."""
+        rest = [gr.skip() for _ in range(4)]
+        try:
+            found, studies = find_study(self._services, study), self._services.studies
+            request = sample_request(found.study, studies.samples(found.slug), sample)
+        except CkvError as error:
+            untouched = [gr.skip() for _ in CONTROL_NAMES]
+            return [*untouched, "", said(str(error), "error"), *rest, ""]
+        told = (
+            f"Sample {sample} of a study is filled in, at its smallest budget; change it and run."
+        )
+        return [*form_updates(FormValues.from_request(request)), "", said(told), *rest, ""]
 
     def describe(self, *values: object) -> dict[str, Any]:
         """The variants that would run, or what is wrong with them."""

@@ -58,6 +58,13 @@ class OwnBar(ScriptedHtml):
     SCRIPTS = ("text_file.js", "own_bar.js")
 
 
+class StudyFile(ScriptedHtml):
+    """Reads a file of samples in the browser into #study-data."""
+
+    NAME = "study-file"
+    SCRIPTS = ("text_file.js", "study_file.js")
+
+
 class VariantPicker(ScriptedHtml):
     """Chooses among what `ui.offers.picker_offer` gives, its `offer`; the value is a list of SPECs.
 

@@ -1,0 +1,245 @@
+"""Charts of a study: score against budget, bytes and perturbation, and the needle heat map."""
+
+import html
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import plotly.graph_objects as go
+
+from ckv_core.knobs import Budget
+from ckv_core.regimes import marked_name
+from ckv_core.studies.reading import Row
+from ckv_core.studies.records import FULL, Point
+from ui.charts.chart import Chart, Choices, Control, no_controls
+from ui.charts.layout import empty_figure, new_figure
+from ui.charts.lines import budget_axis
+from ui.palette import DENSITY_STOPS, FULL_LOOK
+from ui.study_views import StudyReading
+
+_UNITS = {"percent": "percent of the prompt", "tokens": "entries per KV head"}
+_CANNOT = 0.5  # a cell where the full cache scores less is shown apart
+
+
+def score_figure(found: StudyReading) -> go.Figure:
+    """Mean score against the budget, one line per method; the full cache dotted.
+
+    Definition: mean of the samples' metric over independent sources, points of 100; bars are 95 %
+    intervals (Wilson where every score is 0 or 1, else bootstrap). n = sources.
+    """
+    first = Budget.parse(found.study.points()[1].budget or "1")
+    figure = _lines(
+        found,
+        "Score against the budget",
+        lambda row: Budget.parse(row.point.budget).amount if row.point.budget else None,
+    )
+    ticks = [Budget.parse(point.budget).amount for point in found.study.points() if point.budget]
+    budget_axis(figure, ticks, _UNITS.get(first.unit, first.unit))
+    return figure
+
+
+def bytes_figure(found: StudyReading) -> go.Figure:
+    """The same against measured bytes of the cache, as a share of the full cache's."""
+    figure = _lines(found, "Score against bytes", lambda row: row.cache_share)
+    figure.update_xaxes(title_text="cache bytes, share of the full cache's", tickformat=".0%")
+    return figure
+
+
+def moved_figure(found: StudyReading) -> go.Figure:
+    """The same against the mean head L1 of the first step: does lower go with better here?"""
+    figure = _lines(found, "Score against perturbation", lambda row: row.head_l1)
+    figure.update_xaxes(title_text="mean head L1, first decoding step", rangemode="tozero")
+    return figure
+
+
+def needle_figure(found: StudyReading, point: Point) -> go.Figure:
+    """Mean score by length and depth of the needle, of one method at one budget.
+
+    Definition: mean over the samples of a cell, in points; a cell where the full cache itself
+    scores below 50 is crossed out. n = samples of a cell, in the hover text.
+    """
+    own, full = _cells(found, point), _cells(found, Point(FULL, None))
+    lengths = sorted({length for length, _ in own | full})
+    depths = sorted({depth for _, depth in own | full})
+    name = f"{found.names[point.variant]}{f' at {point.budget}' if point.budget else ''}"
+    if not own:
+        return empty_figure(f"{name}: needles", "There is no result yet.")
+    shape = (len(depths), len(lengths))
+    score, counts = np.full(shape, np.nan, np.float32), np.zeros(shape, np.int32)
+    figure = new_figure(
+        f"{html.escape(name, quote=False)}: needles",
+        f"Mean score; n = {min(map(len, own.values()))} to {max(map(len, own.values()))} samples "
+        "a cell; x: the full cache is below 50",
+    )
+    for (length, depth), scores in own.items():
+        at = depths.index(depth), lengths.index(length)
+        score[at], counts[at] = 100 * sum(scores) / len(scores), len(scores)
+    scale = [[at / (len(DENSITY_STOPS) - 1), color] for at, color in enumerate(DENSITY_STOPS)]
+    figure.add_trace(
+        go.Heatmap(
+            z=score,
+            x=[f"{length:,.0f}" for length in lengths],
+            y=[f"{depth:.0%}" for depth in depths],
+            customdata=counts,
+            zmin=0,
+            zmax=100,
+            colorscale=scale,
+            xgap=1,
+            ygap=1,
+            colorbar={"title": {"text": "score"}, "thickness": 12},
+            hovertemplate="%{x} tokens, depth %{y}: %{z:.0f}, n = %{customdata}<extra></extra>",
+        )
+    )
+    cannot = [at for at, scores in full.items() if sum(scores) / len(scores) < _CANNOT]
+    figure.add_trace(
+        go.Scatter(
+            x=[f"{length:,.0f}" for length, _ in cannot],
+            y=[f"{depth:.0%}" for _, depth in cannot],
+            mode="markers",
+            marker={
+                "symbol": "x",
+                "size": 10,
+                "color": "#ffffff",
+                "line": {"color": "#111827", "width": 1},
+            },
+            hoverinfo="skip",
+        )
+    )
+    figure.update_xaxes(title_text="prompt, tokens", type="category", showgrid=False)
+    figure.update_yaxes(title_text="depth", type="category", autorange="reversed", showgrid=False)
+    figure.update_layout(showlegend=False)
+    return figure
+
+
+def _lines(found: StudyReading, title: str, place: Callable[[Row], float | None]) -> go.Figure:
+    """Scores of all points, joined by rising budget."""
+    rows = [row for row in found.reading.rows if row.score is not None]
+    counts = sorted({row.n for row in rows})
+    if not counts:
+        return empty_figure(title, "There is no result yet.")
+    n = f"n = {counts[0]}" + (f" to {counts[-1]}" if len(counts) > 1 else "")
+    figure = new_figure(
+        title, f"Mean and 95 % interval, {n} sources", legend_rows=len(found.variants)
+    )
+    for variant in found.variants:
+        look = found.looks[variant]
+        points = [
+            (x, row)
+            for row in rows
+            if row.point.variant == variant and (x := place(row)) is not None
+        ]
+        if not points:
+            continue
+        low, high = _ends(row for _, row in points)
+        score = np.array([100 * (row.score or 0) for _, row in points], np.float64)
+        figure.add_trace(
+            go.Scatter(
+                x=np.array([x for x, _ in points], np.float64),
+                y=score,
+                name=html.escape(
+                    marked_name(found.names[variant], found.marks[variant]), quote=False
+                ),
+                mode="lines+markers",
+                line=look.line(),
+                marker=look.marker(8),
+                error_y={
+                    "type": "data",
+                    "symmetric": False,
+                    "array": high - score,
+                    "arrayminus": score - low,
+                    "color": look.color,
+                    "thickness": 1.5,
+                },
+                customdata=[[row.point.budget, row.n] for _, row in points],
+                hovertemplate="%{customdata[0]}: %{y:.1f}, n = %{customdata[1]}",
+            )
+        )
+    full = next((row for row in rows if row.point.variant == FULL), None)
+    if full is not None and full.score is not None:
+        figure.add_hline(
+            y=100 * full.score,
+            line={"color": FULL_LOOK.color, "dash": "dot", "width": 2},
+            annotation_text="full cache",
+        )
+    figure.update_yaxes(title_text="score, points of 100", range=[-3, 103])
+    return figure
+
+
+def _ends(rows: Iterable[Row]) -> np.ndarray:
+    """[2, points] low and high ends in points; the score itself where there is none."""
+    ends = [
+        (row.score if row.low is None else row.low, row.score if row.high is None else row.high)
+        for row in rows
+    ]
+    return 100 * np.array(ends, np.float64).T
+
+
+def _cells(found: StudyReading, point: Point) -> dict[tuple[float, float], list[float]]:
+    """Scores by (length, depth) of samples that have both."""
+    tags = {sample.id: sample.tags for sample in found.samples}
+    cells: dict[tuple[float, float], list[float]] = {}
+    for result in found.results:
+        own = tags.get(result.sample, {})
+        if (result.variant, result.budget) != (point.variant, point.budget) or result.score is None:
+            continue
+        if "length" in own and "depth" in own:
+            place = (float(own["length"]), float(own["depth"]))
+            cells.setdefault(place, []).append(result.score)
+    return cells
+
+
+def _has_grid(found: StudyReading) -> bool:
+    return bool(_cells(found, Point(FULL, None)))
+
+
+def _point_controls(found: StudyReading) -> list[Control]:
+    points = found.study.points()
+    options = [
+        (str(at), f"{found.names[p.variant]}{f' at {p.budget}' if p.budget else ''}")
+        for at, p in enumerate(points)
+    ]
+    return [Control("point", "Method and budget", [*options[1:], options[0]])]
+
+
+def _draw_needles(found: StudyReading, chosen: Choices) -> go.Figure:
+    return needle_figure(found, found.study.points()[int(chosen["point"])])
+
+
+def _scored(found: StudyReading) -> bool:
+    return any(row.score is not None for row in found.reading.rows)
+
+
+_ALL: tuple[Chart[StudyReading], ...] = (
+    Chart(
+        name="budget",
+        title="Score against the budget",
+        csv="scores",
+        controls=no_controls,
+        has_data=_scored,
+        draw=lambda found, _: score_figure(found),
+    ),
+    Chart(
+        name="bytes",
+        title="Score against bytes",
+        csv="scores",
+        controls=no_controls,
+        has_data=_scored,
+        draw=lambda found, _: bytes_figure(found),
+    ),
+    Chart(
+        name="needles",
+        title="Needle heat map",
+        csv="results",
+        controls=_point_controls,
+        has_data=_has_grid,
+        draw=_draw_needles,
+    ),
+    Chart(
+        name="moved",
+        title="Score against perturbation",
+        csv="scores",
+        controls=no_controls,
+        has_data=lambda found: any(row.head_l1 is not None for row in found.reading.rows),
+        draw=lambda found, _: moved_figure(found),
+    ),
+)
+STUDY_CHARTS = {chart.name: chart for chart in _ALL}
