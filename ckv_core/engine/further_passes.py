@@ -11,6 +11,7 @@ from ckv_core.engine.prefill import Prefill, chunk_tokens
 from ckv_core.errors import RunCancelledError
 from ckv_core.events import Progress
 from ckv_core.methods.parts.views import Chunk, FurtherPass, FurtherPasses
+from ckv_core.modeling.attention import inputs_told
 from ckv_core.modeling.rope import read_as_whole
 from ckv_core.modeling.rotary import LayerRotary
 
@@ -25,6 +26,7 @@ class _PassContext:
     ) -> None:
         self._prefill, self._passes, self._should_stop = prefill, passes, should_stop
         self._own: dict[int, tuple[Tensor, Tensor]] = {}
+        self._hidden = torch.empty(0)  # what the attention under way was given
         self.statistics: dict[int, Tensor] = {}
         self.current: FurtherPass | None = None
         self.at = 0  # tokens of the pass that were read before this chunk
@@ -33,6 +35,10 @@ class _PassContext:
         """Forget the last pass."""
         self.current = current
         self._own.clear()
+
+    def take_hidden(self, states: Tensor) -> None:
+        """Of the attention that comes next, [1, tokens, hidden_size]."""
+        self._hidden = states[0]
 
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float
@@ -67,6 +73,7 @@ class _PassContext:
             scaling,
             partial(LayerRotary, loaded, layer),
             lambda: log_sum_exp(query[0], keys, scaling) if total is None else total[0],
+            lambda: self._hidden,
         )
         assert self.current is not None  # noqa: S101 - `begin` comes before
         self._passes.see(self.statistics[layer], seen, self.current)
@@ -109,7 +116,10 @@ def _read(prefill: Prefill, one: FurtherPass, context: _PassContext, chunk: int)
     for start in range(0, length, chunk):
         context.at = start
         part = slice(start, start + chunk)
-        with read_as_whole(model, prefill.prompt_len + length):
+        with (
+            read_as_whole(model, prefill.prompt_len + length),
+            inputs_told(prefill.loaded.attentions, context.take_hidden),
+        ):
             model(
                 input_ids=ids[:, part],
                 position_ids=positions[:, part],

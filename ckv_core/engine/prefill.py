@@ -172,11 +172,11 @@ class _PrefillContext:
         self.layers: list[LayerStates | None] = [None] * loaded.info.layers
         self.first = 0 if prefix is None else prefix.tokens
         self.start = self.first
-        self.hidden: Tensor | None = None  # what the attention under way was given, if asked for
+        self._hidden = torch.empty(0)  # what the attention under way was given
 
     def take_hidden(self, states: Tensor) -> None:
         """Of the attention that comes next, [1, tokens, hidden_size]."""
-        self.hidden = states[0]
+        self._hidden = states[0]
 
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float
@@ -205,7 +205,7 @@ class _PrefillContext:
                 scaling,
                 partial(LayerRotary, self.loaded, layer),
                 lambda: log_sum_exp(query[0], keys, scaling) if total is None else total[0],
-                self.hidden,
+                lambda: self._hidden,
             )
             self._observe(layer, seen)
         return out
@@ -294,7 +294,7 @@ def prefill(
     ids = torch.tensor([token_ids], device=loaded.device)
     logits = ids.new_empty(0)
     chunk = chunk_tokens(loaded.device)
-    told = loaded.attentions if any(each.needs_hidden for each in needs.observers) else ()
+    told = loaded.attentions if needs.observers else ()
     for start in range(context.first, len(token_ids), chunk):
         end = min(start + chunk, len(token_ids))
         context.start = start

@@ -87,7 +87,9 @@ def test_expected_attention_is_the_literal_one(
     border = 1 + seed % (entries - 1)
     for start, end in ((0, border), (border, entries)):
         part = (queries[:, start:end], layer.keys[:, :end], layer.values[:, :end])
-        observer.see(layer.gathered, Chunk(start, *part, 0.7, lambda: rotary, torch.empty))
+        observer.see(
+            layer.gathered, Chunk(start, *part, 0.7, lambda: rotary, torch.empty, torch.empty)
+        )
     layer.turning, layer.scaling = rotary, 0.7
     found = scorer("expected_attention").scores(layer, {**knobs, "value_size": "on"})
     for head in range(kv_heads):

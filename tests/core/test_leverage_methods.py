@@ -34,7 +34,9 @@ def gathered(layer: GivenStates, observer: Observer, queries: Tensor, seed: int)
     border = 1 + seed % (entries - 1)
     for start, end in ((0, border), (border, entries)):
         part = (queries[:, start:end], layer.keys[:, :end], layer.values[:, :end])
-        observer.see(layer.gathered, Chunk(start, *part, SCALING, lambda: ROTARY, torch.empty))
+        observer.see(
+            layer.gathered, Chunk(start, *part, SCALING, lambda: ROTARY, torch.empty, torch.empty)
+        )
     layer.turning, layer.scaling = ROTARY, SCALING
     return layer
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from ckv_core.lazy_torch import torch
 from ckv_core.methods.parts.views import Chunk, PromptShape
@@ -24,7 +24,6 @@ class AccumulatedAttention:
     """
 
     key: str = "accumulated attention"
-    needs_hidden: ClassVar[bool] = False
 
     def begin(self, query_heads: int, kv_heads: int, prompt_len: int, like: Tensor) -> Tensor:
         """[query_heads, prompt_len] float32."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from ckv_core.knobs import Choice, Knob, number
 from ckv_core.lazy_torch import torch
@@ -49,7 +49,6 @@ class QuerySum:
     [query_heads, head_dim] float32.
     """
 
-    needs_hidden: ClassVar[bool] = False
     sinks: int
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from ckv_core.lazy_torch import torch
 from ckv_core.methods.parts.views import Chunk, PromptShape
@@ -27,7 +27,6 @@ class NonCausalAttention:
     last entries are not read yet.
     """
 
-    needs_hidden: ClassVar[bool] = False
     tile: int
     sinks: int
     recent: int

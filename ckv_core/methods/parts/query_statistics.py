@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from ckv_core.lazy_torch import torch
 from ckv_core.methods.parts.views import Chunk, PromptShape
@@ -21,7 +21,6 @@ class QueryStatistics:
     """
 
     sinks: int
-    needs_hidden: ClassVar[bool] = False
 
     @property
     def key(self) -> tuple[str, int]:

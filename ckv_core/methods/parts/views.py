@@ -52,11 +52,6 @@ class Statistic(Protocol):
 class Observer(Statistic, Protocol):
     """A statistic that is gathered while the prompt is read."""
 
-    @property
-    def needs_hidden(self) -> bool:
-        """Whether it asks for `Chunk.hidden`."""
-        ...
-
     def see(self, statistic: Tensor, chunk: Chunk) -> None:
         """Take in one chunk of one layer; writes into `statistic`."""
         ...
@@ -143,8 +138,7 @@ class Chunk:
         rotary: makes the layer's RoPE.
         log_sum_exp: gives, [query_heads, tokens] float32, that of each query's logits over all
             that it sees.
-        hidden: [tokens, hidden_size], what the layer's attention was given; None where nothing
-            that is gathered asks for it.
+        hidden: gives what the layer's attention was given, [tokens, hidden_size].
     """
 
     start: int
@@ -154,7 +148,7 @@ class Chunk:
     scaling: float
     rotary: Callable[[], Rotary]
     log_sum_exp: Callable[[], Tensor]
-    hidden: Tensor | None = None
+    hidden: Callable[[], Tensor]
 
 
 class LayerView(Protocol):
