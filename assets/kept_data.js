@@ -21,6 +21,19 @@ const LANES = (() => {
   return new Uint32Array(bytes.buffer);
 })();
 
+/** [first, end) of the positions that a variant never evicts, ascending and apart. */
+function alwaysKept(positions, { sinks = 0, window = 0, protected: spans = [] }) {
+  const found = [];
+  const places = [[0, sinks], [positions - window, positions], ...spans];
+  for (const [from, to] of places.map(([a, b]) => [Math.max(a, 0), Math.min(b, positions)]).sort((a, b) => a[0] - b[0])) {
+    const last = found.at(-1);
+    if (to <= from) continue;
+    if (last && from <= last[1]) last[1] = Math.max(last[1], to);
+    else found.push([from, to]);
+  }
+  return found;
+}
+
 class KeptSet {
   constructor(bits, { layers, heads, positions, evictable }) {
     Object.assign(this, { bits, layers, heads, positions, evictable });
@@ -133,12 +146,12 @@ class KeptSet {
    * ones: entries of the span that its heads keep, of how many.
    * By chance a layer's entries beyond the protected ones lie anywhere else with equal odds.
    */
-  evidence(first, end, { sinks = 0, window = 0 } = {}) {
+  evidence(first, end, marks = {}) {
     const { heads, positions } = this;
-    const late = Math.max(positions - window, 0);
-    const inside = (from, to) => Math.max(0, Math.min(to, end) - Math.max(from, first));
-    const fixed = Math.min(positions, Math.min(sinks, late) + (positions - late));
-    const inSpan = (inside(0, Math.min(sinks, late)) + inside(late, positions)) / (end - first);
+    const places = alwaysKept(positions, marks);
+    const sum = (from, to) => places.reduce((all, each) => all + Math.max(0, Math.min(to, each[1]) - Math.max(from, each[0])), 0);
+    const fixed = sum(0, positions);
+    const inSpan = sum(first, end) / (end - first);
     let whole = 0;
     const layers = this.evictable.map((layer) => {
       let kept = 0;

@@ -15,7 +15,7 @@ function niceStep(span, ticks) {
  *
  * `options`: rows, label(), sample(row, first, end) -> ramp step, ramp() -> pixels, rowName,
  * hatched(row), describe(row, position, first, end) -> text, layerOf(row), pick(row, position),
- * marks() -> {window, sinks}, signed: whether cells below 0 get a line, which no grey print loses.
+ * marks() -> {window, sinks, protected}, signed: whether cells below 0 get a line, which no grey print loses.
  * `app` is the shared state of all views.
  */
 class HeatMap {
@@ -145,17 +145,14 @@ class HeatMap {
     this.regions(pen);
   }
 
-  /** Under the plot the user's context and what follows it; above it sinks and window. */
+  /** Under the plot the user's context and what follows it; above it what is always kept. */
   regions(pen) {
     const { plot, app } = this;
     const [first, end] = app.prompt.context;
     const under = plot.y + plot.h + 1;
     this.strip(pen, first, end, under, app.ink.context);
     this.strip(pen, end, app.positions, under, app.ink.question);
-    const { window: kept = 0, sinks = 0 } = this.marks();
-    for (const [from, to] of [[0, sinks], [app.positions - kept, app.positions]]) {
-      if (to > from) this.strip(pen, from, to, plot.y - 4, app.ink.text);
-    }
+    for (const [from, to] of alwaysKept(app.positions, this.marks())) this.strip(pen, from, to, plot.y - 4, app.ink.text);
   }
 
   strip(pen, first, end, y, color) {

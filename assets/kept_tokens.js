@@ -36,7 +36,7 @@ function toolbar(app) {
     scale.paint(PALETTE.density);
   });
   const keys = make("div", { class: "ckv-keys" },
-    ...[["window", "sinks and window, always kept"], ["context", "context"], ["question", "after the context"]].map(([name, text]) =>
+    ...[["window", "always kept"], ["context", "context"], ["question", "after the context"]].map(([name, text]) =>
       make("span", { class: "ckv-key" }, make("i", { class: `ckv-key-${name}`, "aria-hidden": "true" }), text)));
   return make("div", { class: "ckv-toolbar" },
     make("div", { class: "ckv-buttons", role: "group", "aria-label": "Zoom of all maps" },

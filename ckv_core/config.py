@@ -24,6 +24,7 @@ MAX_VARIANTS = 16
 MAX_SWEEP_POINTS = 256
 MAX_NEW_TOKENS = 1024
 MAX_FOLLOW_UPS = 8
+MAX_PROTECTED = 12  # places of a prompt: their positions fit into one parameter of a record
 MAX_TEXT_CHARS = 4_000_000
 
 
@@ -47,6 +48,7 @@ class CompareRequest:
         analysis: parts of the laboratory to run, of ANALYSES.
         follow_ups: further questions to the same evicted caches; context-only.
         own_indices: variants whose kept positions are given; they come after `variants`.
+        protect: passages that no method may evict; see `protection.protected_ranges`.
     """
 
     context: str
@@ -64,6 +66,7 @@ class CompareRequest:
     analysis: tuple[str, ...] = ()
     follow_ups: tuple[str, ...] = ()
     own_indices: tuple[OwnIndices, ...] = ()
+    protect: tuple[str, ...] = ()
 
     def specs(self) -> list[VariantSpec]:
         """The parsed variants, those of given positions last.
@@ -92,6 +95,7 @@ class CompareRequest:
             ("question", self.question),
             ("reference answer", self.answer),
             *(("follow-up question", text) for text in self.follow_ups),
+            *(("protected text", text) for text in self.protect),
         ):
             check_text(name, text)
         check_context(self.context)
@@ -106,6 +110,7 @@ class CompareRequest:
                 raise ConfigError(f"{name} must be one of {', '.join(known)}; got {value!r}.")
         self._check_counts()
         self._check_laboratory()
+        self._check_protect()
         return self.specs()
 
     def _check_counts(self) -> None:
@@ -140,6 +145,14 @@ class CompareRequest:
             raise ConfigError(f"A run takes up to {MAX_FOLLOW_UPS} follow-up questions.")
         if not all(text.strip() for text in self.follow_ups):
             raise ConfigError("A follow-up question is empty; write it or remove it.")
+
+    def _check_protect(self) -> None:
+        if len(self.protect) > MAX_PROTECTED:
+            raise ConfigError(
+                f"{len(self.protect)} protected texts are too many; a run takes {MAX_PROTECTED}."
+            )
+        if not all(text.strip() for text in self.protect):
+            raise ConfigError("A protected text is empty; write it or remove it.")
 
 
 def check_context(text: str) -> None:

@@ -16,7 +16,7 @@ from ckv_core.variants import selector_of, spec_without, written_knobs
 
 NOT_RECORDED = "?"  # in the place of a knob's value that a run does not say
 # Every other knob is recorded with its value, so what a preset stands for is known without it.
-_APART = frozenset({"budget", "preset"})
+_APART = frozenset({"budget", "preset", "protected"})  # of the last, `protect` names the texts
 _POOLING = frozenset({"kernel", "stage2"})  # without pooling these decide nothing
 
 Knobs = Mapping[str, KnobValue | None]

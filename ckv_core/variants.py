@@ -3,8 +3,8 @@
 SPEC = METHOD[+critical|+critical_auto][:key=value,...]
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 
 from ckv_core.errors import ConfigError
@@ -12,10 +12,12 @@ from ckv_core.knobs import Budget, Knob, KnobValue
 from ckv_core.methods import METHODS, POLICIES, SELECTORS, STORES, Method
 from ckv_core.methods.parts.base import Part, Scorer, Selector
 from ckv_core.methods.parts.critical import READINGS
+from ckv_core.methods.parts.layout import LAYOUT, is_shared, page_size
 from ckv_core.methods.parts.plain import PLAIN
 from ckv_core.methods.parts.steps import StepPolicy
 from ckv_core.methods.parts.store import Store
 from ckv_core.methods.parts.views import FurtherPasses, Observer, PromptShape
+from ckv_core.spans import merged, without
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +29,14 @@ class VariantSpec:
         selector: plain top-k, CriticalKV's two stages, or those with an alpha per KV head.
         params: every knob that this variant uses, by SPEC key.
         given: the keys that the user wrote, so that the SPEC can be shown short.
+        passages: positions that the request protects, beyond those that its parts do.
     """
 
     method: Method
     selector: Selector
     params: Mapping[str, KnobValue]
     given: tuple[str, ...] = field(default=())
+    passages: tuple[range, ...] = ()
 
     @classmethod
     def parse(cls, text: str, defaults: Mapping[str, str] | None = None) -> "VariantSpec":
@@ -57,10 +61,11 @@ class VariantSpec:
         preset = str(chosen.get("preset", "paper"))
         params = {key: _default(knob, preset) for key, knob in knobs.items()}
         params |= {key: _default(knob, preset) for key, knob in _asked_for(options, chosen).items()}
+        if not is_shared(chosen):
+            chosen.pop(LAYOUT.name, None)  # what is so anyway
         given = tuple(key for key in known if key in chosen)
         variant = cls(method, selector, params | chosen, given)
-        for part in variant.parts:
-            reason = part.check(variant.params)
+        for reason in (*(part.check(variant.params) for part in variant.parts), variant._unfit()):
             if reason:
                 raise ConfigError(f"{variant.spec!r}: {reason}")
         if "budget" in params and variant.budget.unit == "tokens":
@@ -135,15 +140,28 @@ class VariantSpec:
 
     @property
     def protected(self) -> dict[str, slice]:
-        """Positions of the prompt that this variant never evicts, by reason: sinks and window."""
+        """Positions at a prompt's ends that its parts never evict, by reason: sinks, window."""
         if not self.method.evicts:
             return {}
         return {k: v for part in self.parts for k, v in part.protects(self.params).items()}
 
+    def protecting(self, passages: Sequence[range], prompt_len: int) -> "VariantSpec":
+        """The same variant, which never evicts these positions of a prompt either."""
+        own = [range(*part.indices(prompt_len)) for part in self.protected.values()]
+        return (
+            replace(self, passages=without(merged(passages), own)) if self.method.evicts else self
+        )
+
+    def always_kept(self, prompt_len: int) -> tuple[range, ...]:
+        """Positions of a prompt that it never evicts, for whatever reason."""
+        own = (range(*part.indices(prompt_len)) for part in self.protected.values())
+        return merged((*own, *self.passages))
+
     @property
     def protected_counts(self) -> dict[str, int]:
-        """How many tokens those are, by reason."""
-        return {name: _length(part) for name, part in self.protected.items()}
+        """How many tokens it never evicts, by reason."""
+        own = {name: _length(part) for name, part in self.protected.items()}
+        return own | ({"protected text": sum(map(len, self.passages))} if self.passages else {})
 
     @property
     def protected_tokens(self) -> int:
@@ -200,6 +218,17 @@ class VariantSpec:
                 f"{needed}."
             )
 
+    def _unfit(self) -> str:
+        """Why it cannot have its layout; empty if it can."""
+        if is_shared(self.params) and self.policy:
+            return (
+                "heads evict by themselves while they generate, so that no layout would last; "
+                f"leave out {LAYOUT.name}."
+            )
+        if page_size(self.params) and self.selector.needs_entries:
+            return f"it chooses entry by entry, not whole pages; take {LAYOUT.name}=layer."
+        return ""
+
     def base(self) -> "VariantSpec":
         """The same variant without CriticalKV: what its improvement is measured against."""
         return self.with_selector(self.method.selector)
@@ -210,7 +239,8 @@ class VariantSpec:
         kept = {k: v for k, v in self.params.items() if k in knobs}
         defaults = {k: knob.default for k, knob in self.method.knobs(selector).items()}
         given = tuple(k for k in self.given if k in kept)
-        return VariantSpec(self.method, selector, {**defaults, **kept, **params}, given)
+        params = {**defaults, **kept, **params}
+        return replace(self, selector=selector, params=params, given=given)
 
 
 def written_knobs(spec: str) -> dict[str, str]:

@@ -16,6 +16,7 @@ from ckv_core.config import (
     KINDS,
     MAX_FOLLOW_UPS,
     MAX_NEW_TOKENS,
+    MAX_PROTECTED,
     MAX_SWEEP_POINTS,
     MAX_TEXT_CHARS,
     MAX_VARIANTS,
@@ -205,10 +206,15 @@ def _request(field: JsonField) -> CompareRequest:
         follow_ups=tuple(
             item.text(MAX_TEXT_CHARS) for item in field["follow_ups"].items(MAX_FOLLOW_UPS)
         ),
+        protect=field["protect"].maybe(_protect) or (),
         own_indices=own_from_json(
             field["own_indices"].maybe(lambda item: item.items(MAX_VARIANTS)) or []
         ),
     )
+
+
+def _protect(field: JsonField) -> tuple[str, ...]:
+    return tuple(item.text(MAX_TEXT_CHARS) for item in field.items(MAX_PROTECTED))
 
 
 def _refuse(reason: str) -> NoReturn:

@@ -48,7 +48,7 @@ Columns = dict[str, Any]
 TEXT_FIELDS = ("context", "question", "answer")
 # So do kept positions of the user's own, for the same reason.
 _ELSEWHERE = (*TEXT_FIELDS, "own_indices")
-_LIST_FIELDS = ("variants", "analysis", "follow_ups")
+_LIST_FIELDS = ("variants", "analysis", "follow_ups", "protect")
 
 
 def request_json(request: CompareRequest) -> JsonObject:

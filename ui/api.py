@@ -79,6 +79,7 @@ class Api:
         analysis: list[str] | None = None,
         follow_ups: list[str] | None = None,
         own_indices: list[dict[str, Any]] | None = None,
+        protect: list[str] | None = None,
     ) -> Result:
         """Start comparing KV-cache eviction methods on one prompt; returns at once.
 
@@ -98,6 +99,7 @@ class Api:
             analysis: Parts of the laboratory to run: bounds, forced, greedy.
             follow_ups: More questions to the same evicted caches; context-only.
             own_indices: Kept positions of other code as more variants; docs/own_indices.md.
+            protect: Texts of the prompt that no method may evict, or positions (tokens:12-39).
         """
         return self._start(compare_request(JsonField(locals(), whole="request"), self._settings))
 
@@ -113,6 +115,7 @@ class Api:
         max_new_tokens: int = 0,
         answer: str = "",
         bounds: bool = False,
+        protect: list[str] | None = None,
     ) -> Result:
         """Start a sweep: methods at budgets and alphas on one prompt, read once; returns at once.
 
@@ -129,6 +132,7 @@ class Api:
             max_new_tokens: Tokens to generate per point; 0 measures the first step alone.
             answer: Reference answer to look for in what is generated.
             bounds: Also measure the bounds, for the curve of sigma.
+            protect: Texts of the prompt that no method may evict, or positions (tokens:12-39).
         """
         return self._start(sweep_request(JsonField(locals(), whole="request"), self._settings))
 

@@ -6,6 +6,7 @@ from ckv_core.config import (
     ANALYSES,
     MAX_FOLLOW_UPS,
     MAX_NEW_TOKENS,
+    MAX_PROTECTED,
     MAX_SWEEP_POINTS,
     MAX_TEXT_CHARS,
     MAX_VARIANTS,
@@ -74,6 +75,7 @@ def _prompt(given: JsonField, settings: Settings) -> CompareRequest:
         scenario=given["scenario"].text(TEXT_CHARS),  # type: ignore[arg-type]  # validated
         model=given["model"].text(TEXT_CHARS).strip() or settings.model,
         answer=given["answer"].text(MAX_TEXT_CHARS),
+        protect=given["protect"].maybe(lambda field: _texts(field, MAX_PROTECTED)) or (),
         device=settings.device,
     )
 

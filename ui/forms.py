@@ -35,6 +35,7 @@ class FormValues:
         more_variants: one SPEC per line.
         analysis: parts of the laboratory to run, of ANALYSES.
         follow_ups: one question per line.
+        protect: passages that no method may evict, one per line.
         own: kept positions of other code, JSON documents one after the other.
         knobs: text of each advanced knob; empty for its default.
     """
@@ -51,6 +52,7 @@ class FormValues:
     more_variants: str = ""
     analysis: tuple[str, ...] = DEFAULT_ANALYSIS
     follow_ups: str = ""
+    protect: str = ""
     own: str = ""
     device: str = "auto"
     dtype: str = "auto"
@@ -100,6 +102,7 @@ class FormValues:
             more_variants="\n".join(spec for spec, choice in ticked.items() if not choice),
             analysis=request.analysis,
             follow_ups="\n".join(request.follow_ups),
+            protect="\n".join(request.protect),
             own=own_to_text(request.own_indices),
             device=request.device,
             dtype=request.dtype,
@@ -126,7 +129,7 @@ class FormValues:
             question=self.question,
             scenario=self.scenario,  # type: ignore[arg-type]  # validate() refuses other words
             model=self.model.strip(),
-            variants=(*self.variants, *_lines(self.more_variants)),
+            variants=(*self.variants, *read_lines(self.more_variants)),
             defaults=self._defaults(),
             answer=self.answer,
             max_new_tokens=self.max_new_tokens,
@@ -134,7 +137,8 @@ class FormValues:
             device=self.device,
             dtype=self.dtype,
             analysis=self.analysis,
-            follow_ups=_lines(self.follow_ups),
+            follow_ups=read_lines(self.follow_ups),
+            protect=read_lines(self.protect),
             own_indices=read_own_indices(self.own),
         )
 
@@ -155,6 +159,7 @@ _TEXT_NAMES = (
     "budget",
     "more_variants",
     "follow_ups",
+    "protect",
     "own",
     "device",
     "dtype",
@@ -227,7 +232,7 @@ def check_lines(text: str) -> None:
             raise ConfigError(f"More variants, line {number}: {error}") from error
 
 
-def _lines(text: str) -> tuple[str, ...]:
+def read_lines(text: str) -> tuple[str, ...]:
     """The lines that are not blank."""
     return tuple(filter(None, map(str.strip, text.splitlines())))
 

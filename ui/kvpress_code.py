@@ -107,6 +107,8 @@ def _left_out(variant: VariantResult) -> str:
         return "this file writes StreamingLLM, SnapKV, PyramidKV and AdaKV presses only"
     if "store" in variant.params or "every" in variant.params:
         return "a press neither encodes what it keeps nor cuts down what is generated"
+    if "protected" in variant.params or "layout" in variant.params:
+        return "these presses protect no passages and have no layouts"
     if variant.critical and "alpha" not in variant.params:
         return "kvpress has one first_stage_ratio for all heads"
     if variant.params.get("norm") == "off":

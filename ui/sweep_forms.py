@@ -8,7 +8,7 @@ from ckv_core.errors import ConfigError, PromptError
 from ckv_core.sweep import Cost, SweepGrid, sweep_cost
 from ckv_core.worker.messages import TokensCounted
 from ui import views
-from ui.forms import read_new_tokens, read_text
+from ui.forms import read_lines, read_new_tokens, read_text
 from ui.offers import offered, variant_choices
 
 CHARS_PER_TOKEN = 4
@@ -26,6 +26,7 @@ class SweepForm:
 
     Attributes:
         methods: SPECs ticked in the list.
+        protect: passages that no method may evict, one per line.
         more_methods: one SPEC per line, without budget and alpha.
         budgets, alphas: lists with commas.
         bounds: whether the bounds are measured, for the curve of sigma.
@@ -36,6 +37,7 @@ class SweepForm:
     question: str = ""
     answer: str = ""
     scenario: str = "regular"
+    protect: str = ""
     model: str = DEFAULT_MODEL
     device: str = "auto"
     methods: tuple[str, ...] = DEFAULT_METHODS
@@ -81,6 +83,7 @@ class SweepForm:
             question=request.question,
             answer=request.answer,
             scenario=request.scenario,
+            protect="\n".join(request.protect),
             model=request.model,
             device=request.device,
         )
@@ -110,9 +113,8 @@ class SweepForm:
         Raises:
             ConfigError: a list or a method is wrong.
         """
-        lines = (line.strip() for line in self.more_methods.splitlines())
         grid = SweepGrid(
-            methods=(*self.methods, *filter(None, lines)),
+            methods=(*self.methods, *read_lines(self.more_methods)),
             budgets=read_list(self.budgets),
             alphas=read_list(self.alphas),
         )
@@ -121,6 +123,7 @@ class SweepForm:
             question=self.question,
             answer=self.answer,
             scenario=self.scenario,  # type: ignore[arg-type]  # validate() refuses other words
+            protect=read_lines(self.protect),
             model=self.model.strip(),
             device=self.device,
             max_new_tokens=self.max_new_tokens if self.generate else 0,

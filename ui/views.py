@@ -5,7 +5,8 @@ from typing import Any
 
 from ckv_core.config import CompareRequest
 from ckv_core.events import STAGES, RunResult, Stage
-from ckv_core.records import PromptInfo
+from ckv_core.records import PromptInfo, VariantResult
+from ckv_core.spans import read_ranges
 from ckv_core.sweep_reading import curves
 from ckv_core.verdict import verdict_of
 from ckv_core.worker.messages import TokensCounted
@@ -122,6 +123,7 @@ def kept_value(snapshot: RunSnapshot) -> dict[str, Any] | None:
                 "spec": variant.spec,
                 "window": variant.params.get("window", 0),
                 "sinks": variant.params.get("sinks", 0),
+                "protected": protected_spans(variant, result.prompt),
                 "first_difference": variant.first_difference,
                 "finished": variant.stopped is not None,
                 **({"entries": list(variant.held.entries)} if variant.held else {}),
@@ -132,6 +134,12 @@ def kept_value(snapshot: RunSnapshot) -> dict[str, Any] | None:
         "answer": snapshot.request.answer,
         "key": f"{snapshot.slug}/{len(kept)}/{sum(v.held is not None for _, v in kept)}",
     }
+
+
+def protected_spans(variant: VariantResult, prompt: PromptInfo) -> list[list[int]]:
+    """[first, end) of each passage that a run protected."""
+    places = read_ranges(variant.params.get("protected"), prompt.compressed_tokens)
+    return [[place.start, place.stop] for place in places]
 
 
 def prompt_value(prompt: PromptInfo) -> dict[str, Any]:
@@ -151,6 +159,7 @@ def details_value(snapshot: RunSnapshot) -> dict[str, Any]:
         ("Question", request.question or "none"),
         ("Reference answer", request.answer or "none"),
         ("Scenario", request.scenario),
+        ("Protected text", "\n".join(request.protect) or "none"),
         ("Variants", "\n".join([*request.variants, *map(str, request.own_indices)])),
         ("Settings for all", _defaults_text(request)),
         ("New tokens", _new_tokens_text(request)),

@@ -81,6 +81,7 @@ def _compare(options: argparse.Namespace) -> int:
         context=read_text(options.context),
         question=options.question,
         answer=options.answer,
+        protect=tuple(options.protect),
         variants=chosen_variants(options, defaults),
         own_indices=own_indices(options.own or ()),
         defaults=defaults,

@@ -46,6 +46,14 @@ def add_prompt_options(parser: argparse.ArgumentParser) -> None:
     add("--context", required=True, metavar="FILE|-", help="UTF-8 text file, or - for stdin")
     add("--question", default="", metavar="TEXT", help="asked about the context")
     add("--answer", default="", metavar="TEXT", help="reference answer to look for in the output")
+    add(
+        "--protect",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="text of the prompt that no method may evict, or positions as tokens:12-39; counted "
+        "in the budget; repeat for several",
+    )
 
 
 def add_variant_options(parser: argparse.ArgumentParser) -> None:

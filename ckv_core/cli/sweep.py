@@ -102,6 +102,7 @@ def _sweep(options: argparse.Namespace) -> int:
             context=read_text(options.context),
             question=options.question,
             answer=options.answer,
+            protect=tuple(options.protect),
             max_new_tokens=options.max_new_tokens,
             analysis=(options.analyse,) if options.analyse else (),
             **model_settings(options),

@@ -185,7 +185,7 @@ def _kept(
 ) -> _Kept:
     protected = state.extend(None)[0]
     protected[: len(protected) - state.tail] = protected_mask(spec, len(protected) - state.tail)
-    key = tuple((part.start, part.stop) for part in spec.protected.values())
+    key = (*spec.protected_counts.items(), spec.passages)
     return _Kept(row, state.extend(mask), state.extend(stage), protected, key)
 
 

@@ -13,6 +13,7 @@ from ckv_core.engine.needle import table_of
 from ckv_core.engine.prefill import Prefill
 from ckv_core.knobs import KnobValue
 from ckv_core.methods.parts.base import Parameters, Scorer
+from ckv_core.methods.parts.layout import LAYOUT
 from ckv_core.methods.parts.top_k import order
 from ckv_core.methods.parts.views import LayerView
 from ckv_core.variants import VariantSpec
@@ -23,8 +24,8 @@ Columns = slice | Tensor
 def protected_mask(spec: VariantSpec, prompt_len: int) -> Tensor:
     """Positions that a variant never evicts, [prompt_len] bool on the CPU."""
     mask = torch.zeros(prompt_len, dtype=torch.bool)
-    for part in spec.protected.values():
-        mask[part] = True
+    for part in spec.always_kept(prompt_len):
+        mask[part.start : part.stop] = True
     return mask
 
 
@@ -33,7 +34,7 @@ def order_keys(spec: VariantSpec) -> tuple[Hashable, ...]:
     scorer, rule = spec.method.scorer, spec.method.budget_rule
     if scorer is None or rule is None or scorer.by_position:
         return ()
-    own = scorer.key(spec.params)
+    own = _score_key(spec, spec.params)
     kinds = [
         "first",
         *(["joint"] if rule.compares_heads else []),
@@ -63,7 +64,7 @@ class PromptCandidates:
         self.layers = len(self._evictable)
         self.entries = _count(self.columns)
         self.spare = budget - (prefill.prompt_len - self.entries)
-        self._key = self.scorer.key(self.parameters)
+        self._key = _score_key(spec, self.parameters)
         self._prefill = prefill
 
     def view(self, place: int) -> LayerView:
@@ -113,6 +114,11 @@ class PromptCandidates:
             score = scores(place)
             orders[place] = order(score.flatten() if joint else score).view(shape[1:])
         return orders
+
+
+def _score_key(spec: VariantSpec, parameters: Parameters) -> tuple[Hashable, ...]:
+    """Equal for equal scores of the same candidates."""
+    return (spec.scorer.key(parameters), spec.passages, spec.params.get(LAYOUT.name))
 
 
 def _columns(protected: Tensor) -> Columns:

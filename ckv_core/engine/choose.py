@@ -16,7 +16,9 @@ from ckv_core.engine.rows import PromptRows, RowPlan, prompt_rows
 from ckv_core.engine.run import Run
 from ckv_core.engine.select import Selection, select_all
 from ckv_core.events import Progress, RunEvent, VariantAnalysed, VariantSelected
+from ckv_core.protection import short_name
 from ckv_core.records import Float32Array, ModelInfo
+from ckv_core.spans import ranges_text
 from ckv_core.variants import VariantSpec
 
 VariantKey = tuple[object, ...]
@@ -93,7 +95,7 @@ def compact_rows(
         shown = spec.method.name != "full" and run.request.kind != "sweep"
         yield VariantSelected(
             index=row,
-            params={**spec.params, **budget},
+            params={**spec.params, **budget, **_protection(run, spec)},
             retained=retained_set(selection, run.loaded.info, prefilled.prompt_len)
             if shown
             else None,
@@ -106,6 +108,14 @@ def compact_rows(
     return rows
 
 
+def _protection(run: Run, spec: VariantSpec) -> dict[str, str]:
+    """What was protected: a word for the texts, and their positions."""
+    if not run.passages or not spec.method.evicts:
+        return {}
+    name, places = short_name(run.request.protect), ranges_text(run.passages)
+    return {"protect": name, "protected": places}
+
+
 def _plan(spec: VariantSpec, selection: Selection, prefilled: Prefill) -> RowPlan:
     """How one variant's row is held, and what goes on evicting from it."""
     parameters, policy = {**spec.params, "budget": selection.budget}, spec.policy
@@ -116,7 +126,8 @@ def _plan(spec: VariantSpec, selection: Selection, prefilled: Prefill) -> RowPla
         layer: policy.begins_with(PromptLayer(prefilled, layer), parameters)
         for layer in prefilled.loaded.info.evictable_layers
     }
-    return RowPlan(keeps, Acting(policy, parameters, carried, Chooser(spec, prefilled.loaded)))
+    chooser = Chooser(spec, prefilled.loaded)
+    return RowPlan(keeps, Acting(policy, parameters, carried, chooser, spec.passages))
 
 
 def _by_layer(array: Tensor, model: ModelInfo) -> Float32Array:

@@ -31,6 +31,7 @@ from ckv_core.events import (
 from ckv_core.metrics.memory import PeakMemory, give_back
 from ckv_core.metrics.timing import Stopwatch
 from ckv_core.modeling.loaded import LoadedModel
+from ckv_core.protection import protected_ranges
 from ckv_core.records import PromptInfo, VariantResult
 
 
@@ -121,6 +122,8 @@ def _prepare(request: CompareRequest, loaded: LoadedModel, should_stop: Callable
     further = follow_up_prompts(loaded.tokenizer, request, prompt)
     for rendered in (prompt, *further):
         check_length(rendered.tokens, request.max_new_tokens, loaded.info.context_limit)
+    passages = protected_ranges(prompt, request.protect)
+    specs = [spec.protecting(passages, prompt.compressed_tokens) for spec in specs]
     info = loaded.info
     entry_bytes = 2 * info.head_dim * loaded.model.dtype.itemsize
     planned = _planned(loaded, prompt, Needs.of(specs))
@@ -140,6 +143,7 @@ def _prepare(request: CompareRequest, loaded: LoadedModel, should_stop: Callable
         follow_up_prompts=further,
         own_masks=own_masks,
         further_passes=planned,
+        passages=passages,
     )
 
 

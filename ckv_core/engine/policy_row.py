@@ -26,17 +26,39 @@ class Acting:
         carried: by layer, what the policy knows of the prompt's entries at first; empty for
             nothing.
         chooser: ranks entries for policies that ask.
+        passages: positions of the prompt that every head has kept and none may evict.
     """
 
     policy: StepPolicy
     parameters: Parameters
     carried: Mapping[int, Mapping[str, Tensor]] = field(default_factory=dict)
     chooser: Chooser | None = None
+    passages: tuple[range, ...] = ()
 
     def slots(self, kept: PromptSlots, mask: Tensor | None, layer: int) -> EvictingSlots:
         """One layer's entries at the end of the prompt."""
         queries = self.policy.queries(self.parameters)
         return EvictingSlots(kept, mask, self.carried.get(layer, {}), queries)
+
+    def free(self, positions: Tensor) -> Tensor | None:
+        """Entries that the policy may see, by their positions; as many in every head.
+
+        None for all: picking them by a mask would wait for the device.
+        """
+        if not self.passages:
+            return None
+        free = torch.ones_like(positions, dtype=torch.bool)
+        for place in self.passages:
+            free &= (positions < place.start) | (positions >= place.stop)
+        return free
+
+    @property
+    def own_parameters(self) -> Parameters:
+        """Those of the policy: what it may not see is not in its budget."""
+        if not self.passages:
+            return self.parameters
+        held = sum(map(len, self.passages))
+        return {**self.parameters, "budget": int(self.parameters["budget"]) - held}
 
 
 @dataclass(slots=True)
@@ -116,20 +138,33 @@ class PolicyRow:
 
     def _answer(self, index: int, slots: EvictingSlots) -> Tensor | None:
         """What to go on with in one layer, [kv_heads, entries] bool, False for padding."""
-        policy, parameters = self.acting.policy, self.acting.parameters
-        positions = slots.positions()
+        policy, everything = self.acting.policy, slots.positions()
+        free = self.acting.free(everything)
+
+        def shown(states: Tensor) -> Tensor:
+            if free is None:
+                return states
+            mask = free.repeat_interleave(len(states) // len(free), 0)
+            return states[mask].view(len(states), -1)
+
+        def whole(answer: Tensor, fill: int) -> Tensor:
+            if free is None:
+                return answer
+            return torch.full_like(free, fill, dtype=answer.dtype).masked_scatter(free, answer)
+
+        positions = shown(everything)
         first_generated = self.position - self.step
         view = StepView(
             step=self.step,
             layer=index,
             prompt_len=self.prompt_len,
             positions=positions,
-            probabilities=slots.probabilities() if policy.needs_probabilities else None,
+            probabilities=shown(slots.probabilities()) if policy.needs_probabilities else None,
             first_generated=first_generated,
-            choose=lambda count, since: self._choose(index, slots, since, count),
-            carried=slots.carried(),
+            choose=lambda count, since: shown(self._choose(index, slots, since, count)),
+            carried={name: shown(each) for name, each in slots.carried().items()},
         )
-        keep = policy.after_step(view, parameters)
+        keep = policy.after_step(view, self.acting.own_parameters)
         written = view.carried.values()
         answers = [*written, keep] if keep is not None else list(written)
         wrong = any(answer.shape != positions.shape for answer in answers)
@@ -139,17 +174,21 @@ class PolicyRow:
                 f"{list(positions.shape)} are expected. This is a fault of the method's code."
             )
         if view.carried:
-            slots.write(view.carried)
-        return None if keep is None else keep & (positions >= 0)
+            slots.write({name: whole(each, 0) for name, each in view.carried.items()})
+        return None if keep is None else whole(keep & (positions >= 0), 1)
 
     def _choose(self, layer: int, slots: EvictingSlots, first: int, count: int) -> Tensor:
         """Among the entries from `first` on, as the variant does; all earlier ones stay."""
         if self.acting.chooser is None:
             raise EngineError(f"{self.acting.policy.name!r} ranks nothing here.")
-        chosen = self.acting.chooser.keep(layer, slots.since(first), *slots.queries(), count)
-        positions = slots.positions()
-        keep = positions >= 0
-        return keep.masked_scatter_(positions >= first, chosen)
+        positions, states = slots.positions(), slots.since(first)
+        late, free = positions >= first, self.acting.free(positions)
+        if free is not None:
+            shown = free[late].view(len(positions), -1)
+            keys, values = (each[shown].view(len(each), -1, each.shape[2]) for each in states)
+            late, states = late & free, (keys, values)
+        chosen = self.acting.chooser.keep(layer, states, *slots.queries(), count)
+        return (positions >= 0).masked_scatter_(late, chosen)
 
     def series(self, tokens: int) -> HeldSeries | None:
         """The record of the steps to the choice of so many generated tokens; None without any."""

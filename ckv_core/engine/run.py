@@ -26,6 +26,7 @@ class Run:
         own_masks: what the last variants keep whose positions were given, each
             [layers, kv_heads, compressed_tokens].
         further_passes: over the compressed prompt, that the variants ask for.
+        passages: positions of the compressed prompt that no method may evict.
         measures_floor: whether to measure how far rounding alone moves its figures.
         prefix_tokens: first tokens of the prompt that were taken over from another's prefill.
         memory: bytes that were found to be held, as of RunFinished; shared by the parts of a sweep.
@@ -42,6 +43,7 @@ class Run:
     follow_up_prompts: list[PromptInfo] = field(default_factory=list)
     own_masks: list[NDArray[np.bool_]] = field(default_factory=list)
     further_passes: Planned = ()
+    passages: tuple[range, ...] = ()
     measures_floor: bool = True
     prefix_tokens: int = 0
     memory: dict[str, int] = field(default_factory=dict)

@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 from ckv_core.engine.candidates import PromptCandidates, order_keys
+from ckv_core.engine.layouts import PageCandidates, candidates_of, keep, page_note, selectable
 from ckv_core.engine.prefill import Prefill
 from ckv_core.errors import RunCancelledError
+from ckv_core.methods.parts.layout import page_size
 from ckv_core.records import ModelInfo
 from ckv_core.variants import VariantSpec
 
@@ -109,13 +111,18 @@ def stage_one(spec: VariantSpec, prefill: Prefill, selection: Selection) -> list
     masks = list(selection.keep_masks)
     if spec.method.scorer is None or all(mask is None for mask in masks):
         return masks
-    candidates = PromptCandidates(spec, prefill, selection.budget)
+    entries = candidates_of(spec, prefill, selection.budget)
+    candidates = selectable(spec, prefill, selection.budget, entries)
+    arrays = {name: array[:, : candidates.kv_heads] for name, array in selection.arrays.items()}
     for place, layer in enumerate(prefill.loaded.info.evictable_layers):
         mask = masks[layer]
         if mask is None:
             continue
-        budgets = mask[:, candidates.columns].sum(-1)
-        first = spec.selector.stage_one(candidates, place, budgets, selection.arrays)
+        budgets = mask[: candidates.kv_heads, candidates.columns].sum(-1)
+        if isinstance(candidates, PageCandidates):
+            first = candidates.stage_one(spec.selector, place, budgets)
+        else:
+            first = spec.selector.stage_one(candidates, place, budgets, arrays)
         if first is not None:
             stage = torch.ones_like(mask)
             stage[:, candidates.columns] = first.to(mask.device)
@@ -134,13 +141,16 @@ def _choose(spec: VariantSpec, prefill: Prefill, budget: int) -> Selection:
             f"{prompt_len} tokens: nothing was evicted.",
         )
         return Selection(budget, tuple(masks), warnings if spec.method.evicts else ())
-    candidates = PromptCandidates(spec, prefill, budget)
-    spare = candidates.spare
-    head_budgets = rule.head_budgets(candidates, spare, spec.params)
+    entries = candidates_of(spec, prefill, budget)
+    head_budgets = rule.head_budgets(entries, entries.spare, spec.params)
+    candidates = selectable(spec, prefill, budget, entries)
     kept, arrays = _keep(spec, candidates, head_budgets, prefill)
     for place, layer in enumerate(info.evictable_layers):
         masks[layer] = kept[place].to(prefill.layers[layer].keys.device)
-    return Selection(budget, tuple(masks), _nothing_chosen(spec, budget, spare), arrays)
+    size = page_size(spec.params)
+    notes = (page_note(kept, size),) if size else ()
+    warnings = (*_nothing_chosen(spec, budget, entries.spare), *notes)
+    return Selection(budget, tuple(masks), warnings, arrays)
 
 
 def _nothing_chosen(spec: VariantSpec, budget: int, spare: int) -> tuple[str, ...]:
@@ -157,15 +167,16 @@ def _keep(
     spec: VariantSpec, candidates: PromptCandidates, head_budgets: Tensor, prefill: Prefill
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """What is kept in the evictable layers, [layers, kv_heads, prompt_len] bool, and the arrays."""
-    layers, heads, prompt_len = candidates.layers, candidates.kv_heads, prefill.prompt_len
+    layers, heads = candidates.layers, prefill.loaded.info.kv_heads
+    prompt_len = prefill.prompt_len
     kept = torch.ones((layers, heads, prompt_len), dtype=torch.bool, device=prefill.device)
     at_once = max(1, SLOTS_AT_ONCE // (heads * prompt_len))
     at_once = 1 if spec.selector.one_layer else at_once
     arrays: dict[str, list[Tensor]] = {}
     for start in range(0, layers, at_once):
         part = slice(start, min(start + at_once, layers))
-        chosen = spec.selector.keep(candidates, part, head_budgets[part])
+        chosen = keep(spec, candidates, part, head_budgets[part])
         kept[part, :, candidates.columns] = chosen.mask.to(kept.device)
         for name, array in chosen.arrays.items():
-            arrays.setdefault(name, []).append(array.to(kept.device))
+            arrays.setdefault(name, []).append(array.to(kept.device).expand(-1, heads))
     return kept, {name: torch.cat(parts) for name, parts in arrays.items()}

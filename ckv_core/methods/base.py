@@ -13,6 +13,7 @@ from ckv_core.knobs import DEFAULT_BUDGET, Budget, Choice, Knob, KnobValue
 from ckv_core.methods.parts.base import BudgetRule, Part, Scorer, Selector
 from ckv_core.methods.parts.critical import CRITICAL
 from ckv_core.methods.parts.critical_auto import CRITICAL_AUTO
+from ckv_core.methods.parts.layout import LAYOUT
 from ckv_core.methods.parts.steps import StepPolicy
 from ckv_core.methods.parts.store import Store
 from ckv_core.methods.parts.top_k import TOP_K
@@ -122,7 +123,8 @@ class Method:
         fit = [part for part in POLICIES.values() if not (self.policy or part.unfit(self.scorer))]
         knobs = [knob for part in (*fit, *STORES.values()) for knob in part.knobs]
         stores = [store_knob()] if STORES else []
-        return {knob.name: knob for knob in (*stores, *knobs)}
+        layouts = [] if self.policy else [LAYOUT]  # a policy evicts from each head by itself
+        return {knob.name: knob for knob in (*layouts, *stores, *knobs)}
 
 
 def _knobs(part: Part | None) -> tuple[Knob, ...]:

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckv_core.errors import PromptError
+from ckv_core.knobs import KnobValue
 from ckv_core.records import Float32Array, PromptInfo, RetainedSet, VariantResult
-
-PROTECTED = ("sinks", "window")  # knobs: first and last tokens that are always kept
+from ckv_core.spans import read_ranges
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -82,17 +82,14 @@ def held(
     """
     if variant.retained is None or not spans or not layers:
         return None
-    params = {name: variant.params.get(name) for name in PROTECTED}
-    # An imported run may say anything here.
-    protected = {name: n for name, n in params.items() if isinstance(n, int) and n > 0}
-    return _over(variant.retained, spans, layers, protected)
+    return _over(variant.retained, spans, layers, variant.params)
 
 
 def evidence(
     retained: RetainedSet,
     span: tuple[int, int],
     evictable_layers: Sequence[int],
-    protected: Mapping[str, int],
+    protected: Mapping[str, KnobValue],
 ) -> Held:
     """What one variant holds of one span, and what chance would hold.
 
@@ -105,7 +102,8 @@ def evidence(
         retained: what the variant kept.
         span: (first, end) positions, inside the compressed prompt.
         evictable_layers: layers that may lose entries; at least one.
-        protected: first tokens (`sinks`) and last tokens (`window`) that are always kept.
+        protected: first tokens (`sinks`) and last tokens (`window`) that are always kept, and
+            positions besides (`protected`, as `ranges_text` writes them).
 
     Raises:
         PromptError: the span is empty or not inside the compressed prompt.
@@ -117,7 +115,7 @@ def _over(
     retained: RetainedSet,
     spans: Sequence[tuple[int, int]],
     layers: Sequence[int],
-    protected: Mapping[str, int],
+    protected: Mapping[str, KnobValue],
 ) -> Held:
     positions, kv_heads = retained.positions, retained.kv_heads
     for first, end in spans:
@@ -128,9 +126,7 @@ def _over(
             )
     mask, borders = retained.mask(), np.array(spans)
     tokens = borders[:, 1] - borders[:, 0]
-    fixed = np.zeros(positions, dtype=np.bool_)
-    fixed[: protected.get("sinks", 0)] = True
-    fixed[max(positions - protected.get("window", 0), 0) :] = True
+    fixed = _fixed(protected, positions)
     in_span = _counts(fixed, borders) / tokens
     free = kv_heads * int((~fixed).sum())
     per_layer = np.full(retained.layers, np.nan)
@@ -154,6 +150,18 @@ def _over(
         chance_per_layer=chance_per_layer.astype(np.float32),
         chance=float(np.nanmean(chance_per_layer)),
     )
+
+
+def _fixed(params: Mapping[str, KnobValue], positions: int) -> NDArray[np.bool_]:
+    """What is always kept, [positions]; an imported run may say anything of it."""
+    ends = {name: params.get(name) for name in ("sinks", "window")}
+    sinks, window = (n if isinstance(n, int) and n > 0 else 0 for n in ends.values())
+    fixed = np.zeros(positions, dtype=np.bool_)
+    fixed[:sinks] = True
+    fixed[max(positions - window, 0) :] = True
+    for place in read_ranges(params.get("protected"), positions):
+        fixed[place.start : place.stop] = True
+    return fixed
 
 
 def _counts(mask: NDArray[np.bool_], borders: NDArray[np.int64]) -> NDArray[np.int32]:

@@ -19,7 +19,9 @@ from storage.recorder import Recorder
 from tests.storage.run_strategies import events
 from tests.storage.whole_runs import assert_same_result, big_events, folded, load
 
-REQUEST = CompareRequest(context="The long text.", question="What?", answer="This.")
+REQUEST = CompareRequest(
+    context="The long text.", question="What?", answer="This.", protect=("long", "tokens:0-1")
+)
 
 
 def made(database: Database, stream=None, title: str = "") -> str:
@@ -248,6 +250,7 @@ def test_what_is_no_bundle_is_refused(here, data):
         ("request.max_new_tokens", 10**9),
         ("request.analysis", ["other"]),
         ("request.follow_ups", ["q"] * 9),
+        ("request.protect", ["q"] * 13),
         ("result", None),
         ("result.schema", 2),
         ("result.variants", None),

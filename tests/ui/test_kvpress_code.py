@@ -137,6 +137,7 @@ def test_without_pooling_the_kernel_is_one():
         ("snapkv+critical", "which some models lack (Qwen2)"),
         ("snapkv+critical_auto", "is left out: kvpress has one first_stage_ratio"),
         ("snapkv+critical:norm=off", "is left out: CriticalKVPress always multiplies"),
+        ("snapkv:layout=layer", "is left out: these presses protect no passages"),
         ("snapkv:store=int8", "is left out: a press neither encodes"),
         ("adakv:every=64,to=48", "is left out: a press neither encodes"),
         ("keydiff", "is left out: this file writes StreamingLLM"),

@@ -38,18 +38,18 @@ class Controls:
         return [self.controls[name] for name in names]
 
 
-EXAMPLE_TEXTS = ("context", "question", "answer", "scenario")
+EXAMPLE_TEXTS = ("context", "question", "answer", "scenario", "protect")
 
 
 def show_example(example: Example) -> list[str]:
     """Values of `EXAMPLE_TEXTS`."""
-    return [example.context, example.question, example.answer, example.scenario]
+    return [example.context, example.question, example.answer, example.scenario, ""]
 
 
 def build_prompt(
     controls: dict[str, Any], examples: Sequence[Example], *, answer_info: str
 ) -> tuple[list[tuple[Example, gr.Button]], ContextBar]:
-    """Add `context`, `question`, `answer` and `scenario`, in a column; call inside a Row.
+    """Add `context`, `question`, `answer`, `scenario` and `protect` in a column, inside a Row.
 
     Args:
         controls: by name; filled in.
@@ -94,6 +94,14 @@ def build_prompt(
             label="Scenario",
             info="What the methods may evict from.",
             elem_id="scenario",
+        )
+        controls["protect"] = gr.Textbox(
+            label="Protected text",
+            info="Passages that no method may evict, one per line: words copied from the prompt, "
+            "or positions (tokens:12-39). They count inside the budget.",
+            elem_id="protect",
+            lines=1,
+            max_lines=6,
         )
     return buttons, bar
 

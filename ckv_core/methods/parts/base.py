@@ -216,6 +216,8 @@ class Selector(Part):
         offers: endings of a SPEC under which a list of variants offers it.
         needs_norms: whether it asks for value norms.
         needs_full_window: whether it asks for the window's attention to itself too.
+        needs_entries: whether it looks at single entries, so that whole pages cannot stand in
+            their place.
         one_layer: whether it chooses in one layer at a time; else in as many as fit.
         tries: kept sets that it compares at a time.
     """
@@ -224,6 +226,7 @@ class Selector(Part):
     offers: ClassVar[tuple[str, ...]] = ("",)
     needs_norms: ClassVar[bool] = False
     needs_full_window: ClassVar[bool] = False
+    needs_entries: ClassVar[bool] = False
     one_layer: ClassVar[bool] = False
     tries: ClassVar[int] = 1
 

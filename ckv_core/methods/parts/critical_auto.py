@@ -46,6 +46,7 @@ class CriticalAuto(TwoStages):
     name = "critical_auto"
     label = "CriticalKV, alpha per head (ours)"
     needs_full_window = True
+    needs_entries = True
     one_layer = True
     tries = len(ALPHA_GRID)
 

@@ -35,6 +35,7 @@ class Mass(Selector):
 
     name = "mass"
     knobs = (MASS,)
+    needs_entries = True
 
     def unfit(self, scorer: Scorer) -> str:
         return "" if scorer.needs_window else "has no observation window"
@@ -84,7 +85,8 @@ def first_mask(candidates: Candidates, place: int) -> Tensor:
 def by_attention(candidates: Candidates) -> Tensor:
     """Entries by falling window attention, [layers, kv_heads, entries] int32."""
     parameters = candidates.parameters
-    return candidates.by(_ORDER, lambda view: _attention(view, candidates.scorer, parameters))
+    heads = candidates.kv_heads
+    return candidates.by(_ORDER, lambda v: _attention(v, candidates.scorer, parameters, heads))
 
 
 def first_counts(candidates: Candidates, place: int) -> Tensor:
@@ -93,14 +95,15 @@ def first_counts(candidates: Candidates, place: int) -> Tensor:
     As many as stay, with all that is protected, below the share: the next one would reach it.
     """
     view, parameters = candidates.view(place), candidates.parameters
-    mass = _attention(view, candidates.scorer, parameters)[:, candidates.columns].double()
+    attention = _attention(view, candidates.scorer, parameters, candidates.kv_heads)
+    mass = attention[:, candidates.columns].double()
     falling = mass.gather(-1, by_attention(candidates)[place].long())
     held = 1 - mass.sum(-1, keepdim=True) + falling.cumsum(-1)
     counts = (held < float(parameters["mass"])).sum(-1)
     return counts.clamp(max=candidates.spare).cpu()
 
 
-def _attention(view: LayerView, scorer: Scorer, parameters: Parameters) -> Tensor:
+def _attention(view: LayerView, scorer: Scorer, parameters: Parameters, kv_heads: int) -> Tensor:
     """Mean over window and query group, not smoothed, [kv_heads, entries - window]."""
     attention = view.window_attention(scorer.queries(parameters))
-    return attention.view(view.kv_heads, -1, attention.shape[-1]).mean(1)
+    return attention.view(kv_heads, -1, attention.shape[-1]).mean(1)

@@ -37,19 +37,26 @@ class Partitions(Selector):
     """
 
     name = "partitions"
+    needs_entries = True
 
     def keep(self, candidates: Candidates, layers: slice, head_budgets: Tensor) -> Kept:
         order = candidates.first()[layers]
+        prompt_len = candidates.view(0).keys.shape[1]
         sinks, lag = (int(candidates.parameters[key]) for key in ("sinks", "lag"))
-        scored, count = scored_partitions(sinks + candidates.entries, candidates.parameters)
-        length = scored.stop - scored.start  # they come first among the candidates
+        scored, count = scored_partitions(prompt_len, candidates.parameters)
+        position = torch.arange(prompt_len, device=order.device)[candidates.columns]
+        length = int((position < scored.stop).sum())  # they come first among the candidates
         places = torch.arange(candidates.entries, device=order.device).expand(order.shape)
         turn = torch.empty_like(places).scatter(-1, order.long(), places)  # right for the tail
-        if count:
-            rank = turn[..., :length].reshape(*turn.shape[:-1], count, lag).argsort(-1).argsort(-1)
-            partition = torch.arange(count, device=order.device)[:, None]
+        if length:
+            # Of which some entries may be protected: partitions are not all of one size then.
+            partition = (position[:length] - sinks) // lag
+            sizes = partition.bincount(minlength=count)
+            in_partition = places[..., :length] - (sizes.cumsum(0) - sizes)[partition]
+            by_turn = (partition * candidates.entries + turn[..., :length]).argsort(-1)
+            rank = torch.empty_like(in_partition).scatter(-1, by_turn, in_partition)
             after_tail = candidates.entries - length
-            turn[..., :length] = after_tail + (rank * count + partition).flatten(-2)
+            turn[..., :length] = after_tail + (rank * count + partition).argsort(-1).argsort(-1)
         return Kept(turn < head_budgets[..., None].to(turn.device))
 
     def work_bytes(self, shape: PromptShape, parameters: Parameters) -> int:

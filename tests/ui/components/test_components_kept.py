@@ -16,7 +16,7 @@ ASSETS = Path(__file__).parents[3] / "assets"
 DATA_SCRIPT = (
     "const list = (v) => Array.isArray(v) ? v : [], str = (v) => String(v ?? '');\n"
     + (ASSETS / "kept_data.js").read_text("utf-8")
-    + "\nreturn {KeptSet, Prompt};"
+    + "\nreturn {KeptSet, Prompt, alwaysKept};"
 )
 
 
@@ -114,6 +114,23 @@ def test_text_shades_count_evictable_slots(open_view: Callable[..., View]) -> No
         assert f"kept by {slots[token]} of 15 slots" in title
         assert ("t0" in name.split()) == (slots[token] == 0)
     assert slots[151] == 0
+
+
+def test_what_is_always_kept_is_joined_and_stays_inside(browser: Browser) -> None:
+    page = browser.new_page()
+    found = page.evaluate(
+        """(script) => {
+          const {alwaysKept} = new Function(script)();
+          return [
+            alwaysKept(20, {}),
+            alwaysKept(20, {sinks: 4, window: 5, protected: [[9, 12], [3, 6], [14, 18]]}),
+            alwaysKept(20, {sinks: 30, window: 99}),
+          ];
+        }""",
+        DATA_SCRIPT,
+    )
+    page.close()
+    assert found == [[], [[0, 6], [9, 12], [14, 20]], [[0, 20]]]
 
 
 def test_search_selects_the_span_and_shows_its_evidence(open_view: Callable[..., View]) -> None:
