@@ -75,8 +75,8 @@ class Limits:
             PromptError: a text is too long.
             LimitError: too many variants or new tokens.
         """
-        texts = (request.context, request.question, request.answer)
-        texts += (*request.follow_ups, *request.protect)
+        more = (*request.follow_ups, *request.protect)
+        texts = (request.context, request.question, request.answer, *more)
         longest = max(len(text) for text in texts)
         if longest > self.context_chars:
             raise PromptError(

@@ -36,7 +36,8 @@ class PageCandidates(SharedCandidates):
         page = torch.arange(prefill.prompt_len) // self._size
         of_entry = page[self.columns]
         free = ~torch.isin(of_entry, page[protected])
-        pages, of_free = of_entry[free].unique(return_inverse=True)
+        pages = sorted(set(of_entry[free].tolist()))
+        of_free = torch.searchsorted(torch.tensor(pages, dtype=torch.int64), of_entry[free])
         self._all = len(of_entry)
         self._free = free.nonzero()[:, 0].to(prefill.device)  # among the entries
         self._of_free = of_free.to(prefill.device)
@@ -47,7 +48,8 @@ class PageCandidates(SharedCandidates):
         shared = super()._evictable_part(scores)[:, self._free.to(scores.device)]
         place = self._of_free.to(scores.device)
         totals = shared.new_zeros(1, self.entries).index_add(1, place, shared)
-        return totals / place.bincount(minlength=self.entries)
+        sizes: Tensor = place.bincount(minlength=self.entries)
+        return totals / sizes
 
     def keep(self, selector: Selector, layers: slice, head_budgets: Tensor) -> Kept:
         """What the selector keeps as pages, cut where the budget of entries ends.
