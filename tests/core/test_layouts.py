@@ -6,12 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ckv_core.engine.layer_view import PromptLayer
-from ckv_core.engine.prefill import Needs, Prefill, prefill
+from ckv_core.engine.prefill import Prefill
 from ckv_core.engine.select import select, stage_one
 from ckv_core.errors import ConfigError
 from ckv_core.methods.parts.critical import CRITICAL, second_score
 from ckv_core.variants import VariantSpec
 from tests.core.registered import SPECS
+from tests.core.test_decode_equality import prefilled, prompt_ids
 from tests.core.tiny_models import tiny_model
 from tests.reference.layouts import keep_layer, keep_pages
 
@@ -39,19 +40,7 @@ def small(text: str, *pairs: str) -> str:
 
 @pytest.fixture(scope="module")
 def processed() -> Prefill:
-    return process(known_specs("layer"))
-
-
-def process(texts: list[str]) -> Prefill:
-    ids = torch.randint(4, 200, (TOKENS,), generator=torch.Generator().manual_seed(7)).tolist()
-    needs = Needs.of([VariantSpec.parse(small(text)) for text in texts])
-    with torch.inference_mode():
-        work = prefill(tiny_model("llama"), ids, needs, lambda: False)
-        while True:
-            try:
-                next(work)
-            except StopIteration as done:
-                return done.value
+    return prefilled(tiny_model("llama"), prompt_ids(TOKENS, 200, seed=7))
 
 
 @pytest.mark.parametrize("layout", ["layer", "page:16"])
