@@ -1,5 +1,7 @@
 """Candidates of a variant whose KV heads share one set, or keep whole pages: `layout=`."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -17,6 +19,10 @@ class SharedCandidates(PromptCandidates):
     def __init__(self, spec: VariantSpec, prefill: Prefill, budget: int) -> None:
         super().__init__(spec, prefill, budget)
         self.kv_heads = 1
+
+    def head_table(self, name: str) -> Sequence[Sequence[float]]:
+        """A layer's part is what its heads have together."""
+        return [[sum(row)] for row in super().head_table(name)]
 
     def _evictable_part(self, scores: Tensor) -> Tensor:
         return super()._evictable_part(scores.mean(0, keepdim=True))
