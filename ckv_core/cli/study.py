@@ -111,7 +111,7 @@ def _run(options: argparse.Namespace) -> int:
             show_line(f"{progress.done:,} of {progress.total:,} samples{rest}")
         running.clear_progress()
         _print_study(store, slug)
-    return 0
+        return 0 if store.load(slug).done else 1
 
 
 def _samples_of_file(study: Study, path: str) -> tuple[Sample, ...] | None:

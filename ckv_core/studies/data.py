@@ -3,7 +3,7 @@
 import csv
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +76,7 @@ def read_samples(
             raise ConfigError(
                 f"data.columns has {column!r}; it maps {', '.join(COLUMNS)} to the file's names."
             )
-    rows = _csv_rows(text) if name.lower().endswith(".csv") else _json_rows(text)
+    rows = _csv_rows(text, columns or {}) if _is_csv(name) else _json_rows(text)
     samples: list[Sample] = []
     lines: dict[str, int] = {}
     for line, values in rows:
@@ -124,12 +124,18 @@ def _json_rows(text: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
         yield line, values
 
 
-def _csv_rows(text: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _is_csv(name: str) -> bool:
+    return name.lower().endswith(".csv")
+
+
+def _csv_rows(text: str, columns: Mapping[str, str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
     csv.field_size_limit(MAX_TEXT_CHARS)
+    answers = columns.get("answers", "answers")
     reader = csv.DictReader(io.StringIO(text, newline=""))
     try:
         for row in reader:
-            yield reader.line_num, row
+            cell = str(row.get(answers) or "")
+            yield reader.line_num, row | {answers: cell.split(ANSWER_SEPARATOR)}
     except csv.Error as error:
         raise ConfigError(f"Line {reader.line_num} is no CSV: {error}.") from None
 
@@ -176,12 +182,9 @@ def _id(field: JsonField) -> str:
 
 
 def _answers(field: JsonField) -> tuple[str, ...]:
-    found: Sequence[str]
-    if isinstance(field.value, list):
-        found = [_text(each, MAX_ANSWER_CHARS) for each in field.items(MAX_ANSWERS)]
-    else:
-        found = _text(field, MAX_ANSWER_CHARS).split(ANSWER_SEPARATOR)
-    answers = tuple(each.strip() for each in found if each.strip())
+    given = field.items(MAX_ANSWERS) if isinstance(field.value, list) else [field]
+    found = [_text(each, MAX_ANSWER_CHARS).strip() for each in given]
+    answers = tuple(each for each in found if each)
     if not answers:
         raise ConfigError("answers is empty; give at least one reference answer.")
     return answers

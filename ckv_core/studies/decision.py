@@ -11,7 +11,15 @@ from typing import Literal
 
 from ckv_core.knobs import Budget
 from ckv_core.studies.intervals import Z_ONE_SIDED, difference_ends, needed_without_loss
-from ckv_core.studies.reading import FULL_POINT, Row, Scores, differences, read_results
+from ckv_core.studies.reading import (
+    FULL_POINT,
+    Row,
+    Scores,
+    differences,
+    full_row,
+    scores_of,
+    source,
+)
 from ckv_core.studies.records import Point, Sample, SampleResult, Study
 
 # kept: the other half confirms it with 95 % confidence; undecided: it does not contradict; lost:
@@ -79,37 +87,37 @@ def decide(study: Study, samples: Sequence[Sample], results: Collection[SampleRe
         results: all or some.
     """
     tolerance = study.tolerance / 100
-    whole = read_results(study, samples, results)
     first, second = halves(samples)
-    chosen = read_results(study, first, results).scores
-    confirmed = read_results(study, second, results).scores
+    chosen = scores_of(study, first, results)
+    confirmed = scores_of(study, second, results)
     methods = [
         _method(variant, points, chosen, confirmed, tolerance)
         for variant, points in _by_variant(study).items()
     ]
     rank: dict[Outcome, int] = {"kept": 0, "undecided": 1, "lost": 2, "none": 3}
     methods.sort(key=lambda each: (rank[each.outcome], _amount(each.budget)))
-    missing = len(samples) * len(whole.rows) - len(results)
-    full = next(row for row in whole.rows if row.point == FULL_POINT)
+    full = full_row(study, samples, results)
+    failed = sum(result.state == "failed" for result in results)
+    missing = len(samples) * len(study.points()) - len(results)
     return Decision(
         sentence=_sentence(methods, full, study.tolerance),
         tolerance=tolerance,
         full=full if full.n else None,
         methods=tuple(methods),
-        cautions=tuple(_cautions(whole.rows, full, tolerance, missing)),
+        cautions=tuple(_cautions(full, tolerance, failed, missing)),
     )
 
 
 def halves(samples: Sequence[Sample]) -> tuple[list[Sample], list[Sample]]:
     """Two halves that do not depend on the order; samples of one source stay together."""
 
-    def mark(source: str) -> str:
-        return hashlib.sha256(source.encode()).hexdigest()
+    def mark(name: str) -> str:
+        return hashlib.sha256(name.encode()).hexdigest()
 
-    sources = sorted({sample.source or sample.id for sample in samples}, key=mark)
+    sources = sorted({source(sample) for sample in samples}, key=mark)
     in_first = set(sources[::2])
-    first = [sample for sample in samples if (sample.source or sample.id) in in_first]
-    return first, [sample for sample in samples if (sample.source or sample.id) not in in_first]
+    first = [sample for sample in samples if source(sample) in in_first]
+    return first, [sample for sample in samples if source(sample) not in in_first]
 
 
 def _by_variant(study: Study) -> dict[str, list[Point]]:
@@ -209,7 +217,7 @@ def _sentence(methods: Sequence[MethodDecision], full: Row, tolerance: float) ->
     return f"No method at the budgets tried keeps the score {within}."
 
 
-def _cautions(rows: Sequence[Row], full: Row, tolerance: float, missing: int) -> list[str]:
+def _cautions(full: Row, tolerance: float, failed: int, missing: int) -> list[str]:
     found = []
     needed = 2 * needed_without_loss(tolerance)
     if needed and full.n < needed:
@@ -225,7 +233,6 @@ def _cautions(rows: Sequence[Row], full: Row, tolerance: float, missing: int) ->
             f"The full cache itself scores {100 * (full.score or 0):.0f} of 100, below "
             f"{100 * LEAST_FULL:.0f}: what it cannot answer says little about eviction."
         )
-    failed = sum(row.failed for row in rows)
     if failed:
         found.append(f"{failed} results failed and are left out; run the study again for them.")
     if missing > 0:

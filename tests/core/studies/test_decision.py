@@ -1,13 +1,15 @@
 """Intervals cover, and a study recommends only what its samples can carry."""
 
 import random
+from dataclasses import replace
 from math import log, sqrt
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
-from scipy.stats import binomtest
+from scipy.stats import binomtest, spearmanr
 
 from ckv_core.studies.decision import decide, halves
 from ckv_core.studies.intervals import (
@@ -20,7 +22,7 @@ from ckv_core.studies.intervals import (
     tango_ends,
     wilson_ends,
 )
-from ckv_core.studies.reading import FULL_POINT, read_results
+from ckv_core.studies.reading import FULL_POINT, _rank_correlation, read_results
 from ckv_core.studies.records import Point, Sample, SampleResult, Study
 
 STUDY = Study(
@@ -157,7 +159,7 @@ def test_the_same_on_few_samples_is_not_claimed():
     assert decision.recommended is None
     assert decision.sentence.startswith("Undecided: the smallest budget that looks within 2 points")
     assert "266" in decision.cautions[0]
-    wide = Study(**{name: getattr(STUDY, name) for name in STUDY.__slots__} | {"tolerance": 15.0})
+    wide = replace(STUDY, tolerance=15.0)
     found = decide(wide, samples, results).recommended
     assert found is not None
     assert found.budget == "10%"
@@ -195,6 +197,40 @@ def test_samples_of_one_source_count_once_and_stay_together():
     assert (row.n, row.score) == (2, 0.5)
     first, second = halves(samples)
     assert not {s.source for s in first} & {s.source for s in second}
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=3, max_size=12).filter(
+        lambda pairs: all(len(set(side)) > 1 for side in zip(*pairs, strict=True))
+    )
+)
+def test_the_rank_correlation_is_spearmans(pairs):
+    left, right = np.array(pairs, float).T
+    wanted = spearmanr(left, right).statistic
+    assert _rank_correlation(left, right) == pytest.approx(wanted, abs=1e-9)
+
+
+def test_lower_l1_with_better_answers_is_told_within_a_budget():
+    variants = ("snapkv", "adakv", "knorm")
+    study = replace(STUDY, variants=variants)
+    samples, _ = made(12, {})
+    results = [
+        SampleResult(
+            sample=sample.id,
+            variant=variant,
+            budget=budget,
+            state="done",
+            score=float(place == 0),
+            head_l1=place + (100.0 if budget == "10%" else 0.0),
+        )
+        for sample in samples
+        for budget in STUDY.budgets
+        for place, variant in enumerate(variants)
+    ]
+    found = read_results(study, samples, results).l1_answers
+    assert found is not None
+    assert found.n == 12
+    assert found.mean == pytest.approx(spearmanr([2, 1, 0], [1, 0, 0]).statistic)
 
 
 def test_pairs_are_told_with_mcnemar_and_holm():
