@@ -32,6 +32,7 @@ from ui.limits import Limits
 from ui.study_jobs import PREFIX, StudyJobs, Worker
 
 LOGGER = logging.getLogger(__name__)
+CANCELLED = "Stopped on request."
 MAX_STUDIES = 1_000  # of one user
 MOST_FAILED = 3  # samples in a row that failed as a whole for one reason: it is not theirs
 COUNTED = 5  # prompts that are tokenised for an estimate
@@ -151,7 +152,7 @@ class Studies:
     def cancel(self, slug: str) -> None:
         """Stop a study; what it has stays."""
         self._check(slug, change=True)
-        self._store.rest(slug, "Stopped on request.")
+        self._store.rest(slug, CANCELLED)
         self._stop_current(slug)
 
     def delete(self, slug: str) -> None:
@@ -227,9 +228,7 @@ class Studies:
         try:
             self._run_samples(slug, stored.study, jobs)
         except RunCancelledError:
-            if self._closing:
-                return  # still wanted
-            reason = "Stopped on request."
+            return  # who cancelled has noted it; of an app that closes the study is still wanted
         except CkvError as error:
             reason = str(error)
         except Exception:

@@ -123,6 +123,11 @@ def test_samples_are_read_with_their_own_metric_and_id():
     assert read_samples(lines(sample_values(first), sample_values(second))) == (first, second)
 
 
+def test_a_bar_parts_answers_in_csv_alone():
+    (sample,) = read_samples(lines(LINE | {"answers": "a|b"}))
+    assert sample.answers == ("a|b",)
+
+
 def test_columns_and_csv():
     text = "passage,ask,gold\nLong text.,Why?,because|so\n"
     columns = {"context": "passage", "question": "ask", "answers": "gold"}
