@@ -1,15 +1,21 @@
 """Each method as a card, by class, with links to them: HTML out of the declarations. No Gradio."""
 
 import html
+import json
 import re
+import sys
 from collections.abc import Iterator
 
 from ckv_core.knobs import Knob
 from ckv_core.methods import METHODS, SELECTORS, Method
 from ckv_core.variants import VariantSpec
 from ui.method_classes import MethodClass, by_class
+from ui.theme import ASSETS
 
+METHODS_PACKAGE = "ckv_core.methods"
 ARXIV = re.compile(r"arXiv:([\d.]+\d)")
+# MathML by scripts/render_formulas.mjs, which browsers draw without a script.
+FORMULAS: dict[str, str] = json.loads((ASSETS / "formulas.json").read_text("utf-8"))
 CODE = re.compile(r"`([^`]+)`")
 
 
@@ -52,8 +58,24 @@ def _card(method: Method) -> str:
     return (
         f'<article class="ckv-method" id="method-{method.name}" tabindex="-1">'
         f"<h4>{html.escape(method.label)} <code>{method.name}</code></h4>"
-        f"<p>{marked(method.summary)}</p><dl>{facts}</dl></article>"
+        f"<p>{marked(method.summary)}</p>{_formula(method)}<dl>{facts}</dl></article>"
     )
+
+
+def _formula(method: Method) -> str:
+    """Its score or its budgets; empty where none is written down."""
+    drawn = FORMULAS.get(method.name)
+    if drawn is None:
+        return ""
+    label = html.escape(f"Formula of {method.label}")
+    return f'<div class="ckv-formula" role="group" aria-label="{label}" tabindex="0">{drawn}</div>'
+
+
+def _notes(method: Method) -> str:
+    """What its file says after the first line: where codes disagree, and what it costs."""
+    module = sys.modules.get(f"{METHODS_PACKAGE}.{method.name}")
+    _, _, notes = (module.__doc__ or "" if module else "").partition("\n\n")
+    return " ".join(notes.split())
 
 
 def _facts(method: Method) -> Iterator[tuple[str, str]]:
@@ -66,6 +88,7 @@ def _facts(method: Method) -> Iterator[tuple[str, str]]:
         yield "Also takes", ", ".join(f"`{key}`" for key in method.options())
         yield "CriticalKV", _critical_text(method)
         yield "Needs", ", ".join(_needs(variant)) or "the cache alone"
+        yield "Codes and cost", _notes(method)
     yield "Source", method.source
 
 

@@ -10,12 +10,20 @@ from ui.method_cards import marked, methods_list
 from ui.pages.knob_controls import placeholder
 from ui.theme import ASSETS
 
+FORMULA_TEXT = (
+    "In the formulas a head keeps the entries *i* of largest *s*, as many as its budget *b*; "
+    "*a* is the attention of query *q* of head *h* to entry *i* of *n*, *W* the observation "
+    "window, *k* and *v* are key and value of *d* channels, *group* is the mean or the "
+    "maximum over the query heads of a KV head, and *pool* smooths along the prompt. "
+)
 INTRO = (
     "## Methods\n"
     "A method is a scorer, a budget rule and a selector. CriticalKV is a selector: it gives "
     "part of each head's budget to attention alone (stage 1) and the rest to attention times "
     "the size of the value that would be lost (stage 2). It combines with every method that "
-    "scores by attention. Methods that are query-aware and such that are not are compared fairly "
+    "scores by attention. "
+    + FORMULA_TEXT
+    + "Methods that are query-aware and such that are not are compared fairly "
     "where the context alone is compressed: then neither sees the question."
 )
 KNOBS_TEXT = (
