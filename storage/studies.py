@@ -43,11 +43,12 @@ class Studies:
         with self._database.write() as session:
             return study_rows.save_study(session, study, samples, owner, datetime.now(UTC))
 
-    def slug(self, name: str, owner: str = "") -> str:
-        """Of the study of that name.
+    def slug(self, name: str, owner: str | None = None) -> str:
+        """Of the study of that name, of one owner or of anybody.
 
         Raises:
-            StudyMissingError: the owner has none.
+            StudyMissingError: there is none.
+            ConfigError: several users have one of that name.
         """
         with self._database.read() as session:
             return study_rows.find_slug(session, name, owner)

@@ -65,17 +65,27 @@ def save_study(
     return row.slug
 
 
-def find_slug(session: Session, name: str, owner: str = "") -> str:
+def find_slug(session: Session, name: str, owner: str | None = None) -> str:
     """Slug of the study of that name.
 
+    Args:
+        session: of the database.
+        name: as in the study file.
+        owner: whose; None for anybody's.
+
     Raises:
-        StudyMissingError: the owner has none.
+        StudyMissingError: there is none.
+        ConfigError: several users have one of that name.
     """
-    statement = select(StudyRow.slug).where(StudyRow.owner == owner, StudyRow.name == name)
-    slug = session.scalar(statement)
-    if slug is None:
+    statement = select(StudyRow.slug).where(StudyRow.name == name).order_by(StudyRow.owner)
+    if owner is not None:
+        statement = statement.where(StudyRow.owner == owner)
+    slugs = session.scalars(statement).all()
+    if not slugs:
         raise missing_study(name)
-    return slug
+    if len(slugs) > 1:
+        raise ConfigError(f"{len(slugs)} users have a study {name!r}; export it from its own page.")
+    return slugs[0]
 
 
 def list_studies(session: Session, owner: str | None = None) -> list[StoredStudy]:

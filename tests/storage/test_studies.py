@@ -166,8 +166,13 @@ def test_owners_have_names_of_their_own(studies):
     assert mine != theirs
     assert [each.slug for each in studies.every("ann")] == [mine]
     assert {each.slug for each in studies.every()} == {mine, theirs}
+    assert studies.slug("needles", "ann") == mine
     with pytest.raises(StorageError, match="no study 'needles'"):
+        studies.slug("needles", "eve")
+    with pytest.raises(ConfigError, match="2 users have a study 'needles'"):
         studies.slug("needles")
+    studies.delete(theirs)
+    assert studies.slug("needles") == mine
 
 
 def test_what_the_app_is_to_run_is_remembered(studies):
