@@ -107,7 +107,8 @@ class RunningRows:
                 self._coming.keep_rows(running)
         chosen, self._coming = self._coming or Chosen(self._next(logits)), None
         if self._late and self._generation.left > 1:
-            self._coming = Chosen(self._decoder.feed(chosen.tokens[:, None]))
+            fed = chosen.tokens[:, None].to(self._decoder.loaded.device)  # of a model on several
+            self._coming = Chosen(self._decoder.feed(fed))
         for row, token in zip(self._rows, chosen.read(), strict=True):
             self.tokens[row] = token
 
