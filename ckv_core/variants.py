@@ -90,7 +90,8 @@ class VariantSpec:
     def policy(self) -> StepPolicy | None:
         """What evicts while it generates."""
         asked = (part for key, part in POLICIES.items() if key in self.params)
-        return next(asked, self.method.policy)
+        own = self.method.policy
+        return next(asked, own if own is not None and own.wanted(self.params) else None)
 
     @property
     def store(self) -> Store:

@@ -39,7 +39,7 @@ CLASSES = (FULL, *BY_REGIME.values(), GENERATING)
 
 def class_of(method: Method) -> MethodClass:
     """The one class under which a method is listed."""
-    return GENERATING if method.policy else BY_REGIME.get(method.regime, FULL)
+    return GENERATING if method.goes_on else BY_REGIME.get(method.regime, FULL)
 
 
 def by_class(methods: Iterable[Method]) -> Iterator[tuple[MethodClass, list[Method]]]:

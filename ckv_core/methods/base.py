@@ -86,6 +86,12 @@ class Method:
         return "query-aware" if self.scorer.query_aware else "query-agnostic"
 
     @property
+    def goes_on(self) -> bool:
+        """Whether it goes on evicting while it generates, at its defaults."""
+        defaults = {knob.name: knob.default for knob in self.knobs().values()}
+        return self.policy is not None and self.policy.wanted(defaults)
+
+    @property
     def selectors(self) -> tuple[Selector, ...]:
         """Selectors that it combines with, its own first."""
         fit = (part for part in SELECTORS.values() if not self.unfit(part))
@@ -95,6 +101,18 @@ class Method:
     def supports_critical(self) -> bool:
         """Whether CriticalKV's selectors can follow it."""
         return len(self.selectors) > 1
+
+    def misfit(self) -> str:
+        """Why its parts do not go together; empty if they do."""
+        if self.scorer is None:
+            return ""
+        for part in (self.budget_rule, self.selector, self.policy):
+            if part is not None and (reason := part.unfit(self.scorer)):
+                return f"{part.name!r} does not fit, for it {reason}"
+        rule, policy = self.budget_rule, self.policy
+        if rule is not None and policy is not None and policy.needs_equal and not rule.equal:
+            return f"{policy.name!r} does not fit, for {rule.name!r} gives heads different budgets"
+        return ""
 
     def unfit(self, selector: Selector) -> str:
         """Why a selector cannot follow it, to come after its name; empty if it can."""
@@ -141,10 +159,12 @@ class MethodRegistry:
         """Add one method.
 
         Raises:
-            ConfigError: the name is taken.
+            ConfigError: the name is taken, or its parts do not go together.
         """
         if method.name in self._methods:
             raise ConfigError(f"Method {method.name!r} is registered twice.")
+        if reason := method.misfit():
+            raise ConfigError(f"{method.name!r} cannot be composed so: {reason}.")
         self._methods[method.name] = method
 
     def get(self, name: str) -> Method:

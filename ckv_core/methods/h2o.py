@@ -46,7 +46,11 @@ class HeavyHitters(StepPolicy):
     """The same after every step, with the attention of the new queries added up."""
 
     name = "heavy_hitters"
+    needs_equal = True
     needs_probabilities = True
+
+    def observes(self, parameters: Parameters) -> tuple[Observer, ...]:
+        return (ACCUMULATED,)
 
     def begins_with(self, view: LayerView, parameters: Parameters) -> Mapping[str, Tensor]:
         return {_TOTAL: _grouped(view)}

@@ -19,6 +19,7 @@ class KeyDifference(Scorer):
 
     name = "key_difference"
     query_aware = False
+    across_heads = False
 
     def scores(self, view: LayerView, parameters: Parameters) -> Tensor:
         keys = view.keys.float()

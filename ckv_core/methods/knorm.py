@@ -23,6 +23,7 @@ class KeyNorm(Scorer):
 
     name = "key_norm"
     query_aware = False
+    across_heads = False
 
     def scores(self, view: LayerView, parameters: Parameters) -> Tensor:
         norms: Tensor = torch.linalg.vector_norm(view.keys, dim=-1, dtype=torch.float32)

@@ -32,7 +32,9 @@ class CutBuffer(StepPolicy):
     """After each full buffer, prompt and generated entries together are cut to the budget."""
 
     name = "cut_buffer"
+    needs_equal = True
     knobs = (BUFFER,)
+    reads = ("window",)
 
     def check(self, parameters: Parameters) -> str:
         window, buffer = int(parameters["window"]), int(parameters["buffer"])

@@ -35,6 +35,7 @@ class KeepAttended(StepPolicy):
     """As many entries as the budget says, by the newest query's attention; one set per layer."""
 
     name = "keep_attended"
+    needs_equal = True
     needs_probabilities = True
 
     def after_step(self, view: StepView, parameters: Parameters) -> Tensor | None:

@@ -124,6 +124,9 @@ class GivenCandidates:
     def first(self) -> Tensor:
         return order(torch.stack([self.scores(place) for place in range(self.layers)]))
 
+    def joint(self) -> Tensor:
+        return order(torch.stack([self.scores(place).flatten() for place in range(self.layers)]))
+
     def by(self, key: object, score: Callable[[GivenStates], Tensor]) -> Tensor:
         return order(torch.stack([score(each)[:, self.columns] for each in self.given]))
 

@@ -1,6 +1,7 @@
 """Random, Knorm, LagKV and Expected Attention against literal loops; RoPE undone and averaged."""
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -17,6 +18,8 @@ from ckv_core.modeling.rotary import LayerRotary
 from tests.core.given_layers import GivenCandidates, LiteralRotary, random_layer
 from tests.core.tiny_models import tiny_model
 from tests.reference import agnostic_scores as literal
+from tests.reference.budgets import adaptive_heads
+from tests.reference.selection import top_k
 
 SEEDS = st.integers(0, 2**31)
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
@@ -45,6 +48,54 @@ def test_random_is_its_own_in_each_seed_layer_and_head_and_the_same_again() -> N
     assert heads.corrcoef().fill_diagonal_(0).abs().max() < 0.2
     assert 0 <= heads.min() < heads.max() < 1
     assert heads.mean(1).sub(0.5).abs().max() < 0.05
+
+
+@given(st.integers(0, 99), st.integers(0, 5), st.integers(1, 30), st.data())
+def test_random_keeps_what_the_literal_lots_say(
+    seed: int, number: int, entries: int, data: st.DataObject
+) -> None:
+    budget = data.draw(st.integers(0, entries))
+    layer = replace(random_layer(1, 2, 1, entries), layer=number)
+    candidates = GivenCandidates(
+        scorer("random"), {"seed": seed}, [layer], slice(0, entries), budget
+    )
+    method = METHODS.get("random")
+    kept = method.selector.keep(candidates, slice(0, 1), torch.full((1, 2), budget)).mask[0]
+    for head in range(2):
+        expected = top_k(literal.lots(seed, number, head, entries), budget)
+        assert set(kept[head].nonzero().flatten().tolist()) == set(expected)
+
+
+@given(st.integers(1, 3), st.integers(4, 20), SEEDS, st.sampled_from([0.0, 0.2, 1.0]))
+def test_ada_expected_attention_shares_budgets_by_the_literal_rule(
+    kv_heads: int, entries: int, seed: int, safeguard: float
+) -> None:
+    """Scores are those of Expected Attention with its offset; heads compete by them."""
+    method, sinks = METHODS.get("ada_expected_attention"), 2
+    generator = torch.Generator().manual_seed(seed)
+    plain = torch.randn(kv_heads, entries, 4, generator=generator) + 1
+    layer, rotary, observer = (
+        random_layer(seed, kv_heads, 1, entries),
+        LiteralRotary(4),
+        QueryStatistics(sinks),
+    )
+    layer.gathered = observer.begin(kv_heads, kv_heads, entries, layer.keys)
+    queries = rotary.turn(plain, 0)
+    chunk = Chunk(0, queries, layer.keys, layer.values, 0.7, lambda: rotary, torch.empty)
+    observer.see(layer.gathered, chunk)
+    layer.turning, layer.scaling, spare = rotary, 0.7, seed % (entries - sinks + 1)
+    knobs = {"sinks": sinks, "future": 3, "offset": 0.01, "value_size": "on"}
+    knobs |= {"safeguard": safeguard}
+    assert method.knobs()["offset"].default == 0.01
+    found = scorer("ada_expected_attention")
+    candidates = GivenCandidates(found, knobs, [layer], slice(sinks, entries), spare)
+    scores = candidates.scores(0)
+    for head in range(kv_heads):
+        states = (layer.keys[head], layer.values[head])
+        expected = literal.expected_attention(plain[head : head + 1], *states, 0.7, knobs)
+        torch.testing.assert_close(scores[head], torch.tensor(expected), **CLOSE)
+    budgets = method.budget_rule.head_budgets(candidates, spare, knobs)
+    assert budgets.tolist() == [adaptive_heads(scores.tolist(), spare, safeguard)]
 
 
 @given(

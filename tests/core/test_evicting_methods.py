@@ -27,8 +27,9 @@ METHODS = {
     "tova": evicting_methods.tova,
     "h2o": evicting_methods.h2o,
     "scissorhands": evicting_methods.scissorhands,
+    "streaming_llm": evicting_methods.streaming_llm,
 }
-KNOBS = {"scissorhands": ",history=70,recent=4,drop=0.3"}
+KNOBS = {"scissorhands": ",history=70,recent=4,drop=0.3", "streaming_llm": ",rolling=on"}
 BUDGET = 25
 
 

@@ -45,6 +45,7 @@ VALUES = {
     "recent": st.integers(0, 400).map(str),
     "beta_sign": st.sampled_from(["code", "text"]),
     "table": st.sampled_from(["needle", "duo", "8b_long-1"]),
+    "rolling": st.sampled_from(["off", "on"]),
     "history": st.integers(1, 1024).map(str),
     "drop": st.floats(0, 0.9).map(str),
     "mix": st.floats(0, 1).map(str),

@@ -1,5 +1,6 @@
 """Knorm, LagKV and Expected Attention as literal loops over one KV head."""
 
+import hashlib
 import math
 
 import torch
@@ -11,6 +12,13 @@ from tests.reference.scores import Row
 def key_norms(keys: list[Row]) -> Row:
     """Method sheet 2.12: s = -||k||_2."""
     return [-math.sqrt(sum(x * x for x in key)) for key in keys]
+
+
+def lots(seed: int, layer: int, head: int, entries: int) -> Row:
+    """Uniform numbers from a generator of that place alone."""
+    digest = hashlib.blake2b(f"({seed}, {layer}, {head})".encode(), digest_size=8).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest, "big"))
+    return [float(x) for x in torch.rand(entries, generator=generator)]
 
 
 def lag_relative(keys: list[Row], values: list[Row], lag: int) -> list[Row]:

@@ -1,4 +1,4 @@
-"""TOVA, H2O and Scissorhands as their papers say, with lists: what is kept at every step."""
+"""StreamingLLM, TOVA, H2O and Scissorhands as their papers say, with lists, at every step."""
 
 from collections.abc import Callable
 from typing import Any
@@ -28,6 +28,22 @@ def tova(budget: int) -> tuple[Beginning, LiteralPolicy]:
     def policy(_step: int, _layer: int, held: Held, attention: Tensor) -> Held:
         assert all(row == held[0] for row in held), "one set for the whole layer"
         return [best(held[0], attention)] * len(held)
+
+    return begin, policy
+
+
+def streaming_llm(budget: int, sinks: int = 4) -> tuple[Beginning, LiteralPolicy]:
+    """The first tokens and the newest ones, at their places in the text."""
+
+    def rolled(positions: list[int]) -> list[int]:
+        excess = max(len(positions) - budget, 0)
+        return positions[:sinks] + positions[sinks + excess :]
+
+    def begin(_layer: int, attention: Tensor, kv_heads: int) -> Held:
+        return [rolled(list(range(attention.shape[1])))] * kv_heads
+
+    def policy(_step: int, _layer: int, held: Held, _attention: Tensor) -> Held:
+        return [rolled(row) for row in held]
 
     return begin, policy
 

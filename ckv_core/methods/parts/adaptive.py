@@ -27,6 +27,7 @@ class Adaptive(BudgetRule):
     name = "adaptive"
     knobs = (SAFEGUARD,)
     compares_heads = True
+    ranks_heads = True
     looks_at = "layer"
 
     def head_budgets(self, candidates: Candidates, spare: int, parameters: Parameters) -> Tensor:

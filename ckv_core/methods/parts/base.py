@@ -41,10 +41,18 @@ class Part(ABC):
     Attributes:
         name: the word for it in cache keys and lists.
         knobs: SPEC keys that it reads, with defaults, ranges and a sentence each.
+        reads: names of keys of its scorer that it reads besides.
     """
 
     name: ClassVar[str]
     knobs: ClassVar[tuple[Knob, ...]] = ()
+    reads: ClassVar[tuple[str, ...]] = ()
+
+    def unfit(self, scorer: Scorer) -> str:
+        """Why it cannot follow this scorer, to come after the method's name; empty if it can."""
+        taken = {knob.name for knob in scorer.knobs}
+        missing = [f"{name!r}" for name in self.reads if name not in taken]
+        return f"has a scorer that does not take {' and '.join(missing)}" if missing else ""
 
     def protects(self, parameters: Parameters) -> dict[str, slice]:
         """Positions of the prompt that are never evicted, by what the reader calls them."""
@@ -71,6 +79,7 @@ class Scorer(Part):
     """What an entry is worth.
 
     Attributes:
+        across_heads: whether scores of different heads can be compared.
         non_negative: whether its scores are weights to which CriticalKV's product with the value
             norm can be applied; of a negative score a larger norm would make less.
         by_position: whether it looks at positions alone, so that all heads share one order.
@@ -82,6 +91,7 @@ class Scorer(Part):
     """
 
     query_aware: ClassVar[bool] = True
+    across_heads: ClassVar[bool] = True
     non_negative: ClassVar[bool] = False
     by_position: ClassVar[bool] = False
     needs_window: ClassVar[bool] = False
@@ -176,10 +186,20 @@ class BudgetRule(Part):
         compares_heads: whether it asks for the joint order of a layer's heads.
         looks_at: what must be known before one layer's budgets are: nothing of the prompt, this
             layer, or all layers.
+        ranks_heads: whether heads compete by their scores.
+        equal: whether all heads of all layers get as many.
     """
 
     compares_heads: ClassVar[bool] = False
     looks_at: ClassVar[Literal["nothing", "layer", "all layers"]] = "nothing"
+    ranks_heads: ClassVar[bool] = False
+    equal: ClassVar[bool] = False
+
+    def unfit(self, scorer: Scorer) -> str:
+        """As of all parts; heads that compete need scores that can be compared."""
+        if self.ranks_heads and not scorer.across_heads:
+            return "has scores that cannot be compared between heads"
+        return super().unfit(scorer)
 
     @abstractmethod
     def head_budgets(self, candidates: Candidates, spare: int, parameters: Parameters) -> Tensor:
@@ -229,10 +249,6 @@ class Selector(Part):
     needs_entries: ClassVar[bool] = False
     one_layer: ClassVar[bool] = False
     tries: ClassVar[int] = 1
-
-    def unfit(self, scorer: Scorer) -> str:
-        """Why it cannot follow this scorer, to come after the method's name; empty if it can."""
-        return ""
 
     def label_of(self, parameters: Mapping[str, object]) -> str:
         """The label with what readers must be told of its parameters."""

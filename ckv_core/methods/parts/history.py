@@ -112,7 +112,9 @@ class DropLow(StepPolicy):
     """Goes on recording; above the budget the entries that were low most often are dropped."""
 
     name = "drop_low"
+    needs_equal = True
     knobs = (DROP,)
+    reads = ("history", "recent")
     needs_probabilities = True
 
     def begins_with(self, view: LayerView, parameters: Parameters) -> Mapping[str, Tensor]:

@@ -19,6 +19,7 @@ class LagRelative(Scorer):
     name = "lag_relative"
     knobs = (LAG, LAG_SINKS)
     query_aware = False
+    across_heads = False
     non_negative = True
 
     def protects(self, parameters: Parameters) -> dict[str, slice]:

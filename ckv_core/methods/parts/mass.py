@@ -65,6 +65,8 @@ class MassThenScores(TopScores):
     """What the first stage keeps is granted, for the rest the heads of a layer compete."""
 
     name = "mass_then_scores"
+    knobs = (MASS,)
+    reads = ("window",)
 
     def taken(self, candidates: Candidates, place: int) -> Tensor:
         return first_mask(candidates, place)

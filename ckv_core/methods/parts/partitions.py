@@ -38,6 +38,7 @@ class Partitions(Selector):
 
     name = "partitions"
     needs_entries = True
+    reads = ("lag", "sinks")
 
     def keep(self, candidates: Candidates, layers: slice, head_budgets: Tensor) -> Kept:
         order = candidates.first()[layers]

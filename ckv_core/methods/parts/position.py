@@ -5,12 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ckv_core.knobs import Choice, Knob
 from ckv_core.lazy_torch import torch
 from ckv_core.methods.parts.base import SINKS, Parameters, Scorer
+from ckv_core.methods.parts.steps import StepPolicy, StepView
 from ckv_core.methods.parts.views import LayerView
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+ROLLING = Knob(
+    name="rolling",
+    help="StreamingLLM: on goes on dropping the oldest entries but the sinks while it generates.",
+    default="off",
+    parse=Choice("rolling", "off", "on"),
+)
 
 
 class Position(Scorer):
@@ -20,6 +29,7 @@ class Position(Scorer):
     knobs = (replace(SINKS, default=4),)
     query_aware = False
     by_position = True
+    across_heads = False
 
     def protects(self, parameters: Parameters) -> dict[str, slice]:
         return {"sinks": slice(0, int(parameters["sinks"]))}
@@ -32,3 +42,27 @@ class Position(Scorer):
 
 
 POSITION = Position()
+
+
+class Roll(StepPolicy):
+    """As many entries as the budget says: the sinks and the newest."""
+
+    name = "roll"
+    needs_equal = True
+    knobs = (ROLLING,)
+    reads = ("sinks",)
+
+    def wanted(self, parameters: Parameters) -> bool:
+        return parameters["rolling"] == "on"
+
+    def after_step(self, view: StepView, parameters: Parameters) -> Tensor | None:
+        excess = view.positions.shape[1] - int(parameters["budget"])
+        if excess <= 0:
+            return None
+        sinks = int(parameters["sinks"])
+        keep = torch.ones_like(view.positions, dtype=torch.bool)
+        keep[:, sinks : sinks + excess] = False
+        return keep
+
+
+ROLL = Roll()

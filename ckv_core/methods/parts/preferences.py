@@ -35,6 +35,7 @@ class Preferences(BudgetRule):
     name = "preferences"
     knobs = (TAU_1, TAU_2)
     looks_at = "all layers"
+    reads = ("window",)
 
     def head_budgets(self, candidates: Candidates, spare: int, parameters: Parameters) -> Tensor:
         total, window = candidates.layers * spare, candidates.scorer.queries(candidates.parameters)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from ckv_core.methods.parts.base import Parameters, Part, Scorer
+from ckv_core.methods.parts.base import Parameters, Part
 from ckv_core.methods.parts.views import LayerView
 
 if TYPE_CHECKING:
@@ -49,14 +49,16 @@ class StepPolicy(Part):
     """When and what a row evicts while it generates.
 
     Attributes:
+        needs_equal: whether all heads must begin with as many entries.
         needs_probabilities: whether `StepView.probabilities` must be there.
     """
 
+    needs_equal: ClassVar[bool] = False
     needs_probabilities: ClassVar[bool] = False
 
-    def unfit(self, scorer: Scorer) -> str:
-        """Why it cannot follow this scorer, to come after the method's name; empty if it can."""
-        return ""
+    def wanted(self, parameters: Parameters) -> bool:
+        """Whether a variant has it; without it, what is generated stays."""
+        return True
 
     def queries(self, parameters: Parameters) -> int:
         """How many of the newest queries it needs."""

@@ -16,6 +16,7 @@ class TopScores(BudgetRule):
     """All heads of a layer compete."""
 
     name = "top_scores"
+    ranks_heads = True
     looks_at: ClassVar[Literal["nothing", "layer", "all layers"]] = "layer"
 
     def taken(self, candidates: Candidates, place: int) -> Tensor | None:

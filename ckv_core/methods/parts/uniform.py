@@ -15,6 +15,7 @@ class Uniform(BudgetRule):
     """The mean budget for everyone."""
 
     name = "uniform"
+    equal = True
 
     def head_budgets(self, candidates: Candidates, spare: int, parameters: Parameters) -> Tensor:
         return torch.full((candidates.layers, candidates.kv_heads), spare, dtype=torch.int64)
