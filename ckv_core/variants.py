@@ -292,12 +292,11 @@ def _asked_for(options: Mapping[str, Knob], chosen: Mapping[str, KnobValue]) -> 
     parts: dict[str, tuple[bool, Part]]
     parts = {key: (key in chosen, part) for key, part in POLICIES.items() if key in options}
     parts |= {f"store={each}": (each == word, part) for each, part in STORES.items()}
-    asked: dict[str, Knob] = {}
-    for key, (is_asked, part) in parts.items():
+    wanted = (part for is_asked, part in parts.values() if is_asked)
+    asked = {knob.name: knob for part in wanted for knob in part.knobs}
+    for key, (_, part) in parts.items():
         for knob in part.knobs:
-            if is_asked:
-                asked[knob.name] = knob
-            elif knob.name in chosen:
+            if knob.name in chosen and knob.name not in asked:
                 raise ConfigError(f"{knob.name!r} needs {key!r} beside it; give both or neither.")
     return asked
 

@@ -2,9 +2,10 @@
 
 from typing import Any
 
+from ckv_core.byte_budget import requested_bytes
 from ckv_core.events import RunResult
 from ckv_core.outcomes import answer_outcome, kl_where_it_fails
-from ckv_core.records import ModelInfo, VariantResult
+from ckv_core.records import VariantResult
 from ckv_core.regimes import run_regimes
 from ckv_core.rounding import floor_by_figure, floor_sentence, short
 from ckv_core.sweep_reading import mean_head_l1
@@ -13,7 +14,6 @@ from ui.palette import looks_of
 from ui.summary_columns import FIDELITY_COLUMNS, NOT_YET, Cell, Column, cell_of, four_digits
 
 MIB = 2**20
-_DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 def summary_value(result: RunResult, *, ended: bool = False) -> dict[str, Any] | None:
@@ -62,21 +62,6 @@ def kept_share(variant: VariantResult) -> float | None:
     return receipt.cache_bytes / receipt.full_cache_bytes if receipt else None
 
 
-def requested_bytes(result: RunResult, variant: VariantResult) -> int | None:
-    """Bytes that the requested entries take; layers left whole are counted in full."""
-    if variant.receipt is None or result.model is None or result.prompt is None:
-        return None
-    model, receipt = result.model, variant.receipt
-    evictable = len(model.evictable_layers) * model.kv_heads * result.prompt.compressed_tokens
-    dropped = evictable - receipt.requested_entries
-    return receipt.full_cache_bytes - dropped * entry_bytes(model)
-
-
-def entry_bytes(model: ModelInfo) -> int:
-    """Bytes of one key and its value at one (layer, KV head, position)."""
-    return 2 * model.head_dim * _DTYPE_BYTES.get(model.dtype, 4)
-
-
 def _kept(_: RunResult, variant: VariantResult) -> Cell:
     receipt = variant.receipt
     if receipt is None:
@@ -92,11 +77,9 @@ def _bytes(result: RunResult, variant: VariantResult) -> Cell:
         return NOT_YET
     used = receipt.cache_bytes
     title = f"Requested {requested:,} bytes, measured {used:,} bytes in the tensors."
-    store = variant.params.get("store")
-    if store is not None:
-        title += f" What is kept is held as {store}, and was requested in the model's own type."
-    off = used - requested if store is not None else abs(used - requested)
-    tone = "warn" if off > 0.05 * requested else ""
+    if "store" in variant.params:
+        title += f" What is kept is held as {variant.params['store']}."
+    tone = "warn" if abs(used - requested) > 0.05 * requested else ""
     return cell_of(f"{requested / MIB:.2f} / {used / MIB:.2f}", title, tone)
 
 

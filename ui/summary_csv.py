@@ -1,11 +1,11 @@
 """The summary table's figures as CSV, unrounded."""
 
+from ckv_core.byte_budget import requested_bytes
 from ckv_core.events import RunResult
 from ckv_core.outcomes import kl_where_it_fails
 from ckv_core.regimes import regime_named
 from ckv_core.sweep_reading import mean_head_l1
 from ui.charts.tables import Cell, csv_text
-from ui.summary import requested_bytes
 from ui.summary_columns import forced_mean
 
 CSV_FIELDS = (

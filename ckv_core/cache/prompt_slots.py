@@ -27,11 +27,13 @@ class Keep:
     Attributes:
         mask: [kv_heads, prompt_len] bool, or None for everything.
         parameters: of the row's variant, for the store.
+        weights: [kv_heads, head_dim] of the store; None where it asks for none.
     """
 
     mask: Tensor | None
     store: Store = PLAIN
     parameters: Parameters = field(default_factory=dict)
+    weights: Tensor | None = None
 
     @property
     def shares(self) -> bool:
@@ -159,6 +161,9 @@ def compact(keys: Tensor, values: Tensor, rows: Sequence[Keep]) -> PromptSlots:
     stacks = []
     for members in alike.values():
         _, keep, of_one = members[0]
+        weights = [
+            each.weights[slot % kv_heads] for slot, each, _ in members if each.weights is not None
+        ]
         kept = torch.cat([entries for *_, entries in members])
         # Whole rows of one table are copied in one go; an index per head and position is not.
         shape = (len(members), len(of_one))
@@ -166,6 +171,7 @@ def compact(keys: Tensor, values: Tensor, rows: Sequence[Keep]) -> PromptSlots:
             keys.flatten(0, 1).index_select(0, kept).view(*shape, keys.shape[2]),
             values.flatten(0, 1).index_select(0, kept).view(*shape, values.shape[2]),
             keep.parameters,
+            torch.stack(weights) if weights else None,
         )
         stacks.append(_stack(segment, [slot for slot, *_ in members], keys.device))
     return _prompt_slots(prompt_len, like, (keys, values), whole, stacks)

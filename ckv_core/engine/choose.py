@@ -119,13 +119,15 @@ def _protection(run: Run, spec: VariantSpec) -> dict[str, str]:
 def _plan(spec: VariantSpec, selection: Selection, prefilled: Prefill) -> RowPlan:
     """How one variant's row is held, and what goes on evicting from it."""
     parameters, policy = {**spec.params, "budget": selection.budget}, spec.policy
-    keeps = [Keep(mask, spec.store, parameters) for mask in selection.keep_masks]
+    views = [PromptLayer(prefilled, layer) for layer in range(len(prefilled.layers))]
+    keeps = [
+        Keep(mask, spec.store, parameters, spec.store.weights(view, parameters))
+        for mask, view in zip(selection.keep_masks, views, strict=True)
+    ]
     if policy is None:
         return RowPlan(keeps)
-    carried = {
-        layer: policy.begins_with(PromptLayer(prefilled, layer), parameters)
-        for layer in prefilled.loaded.info.evictable_layers
-    }
+    evictable = prefilled.loaded.info.evictable_layers
+    carried = {layer: policy.begins_with(views[layer], parameters) for layer in evictable}
     chooser = Chooser(spec, prefilled.loaded)
     return RowPlan(keeps, Acting(policy, parameters, carried, chooser, spec.passages))
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from ckv_core.byte_budget import entries_within
 from ckv_core.engine.candidates import PromptCandidates, order_keys
 from ckv_core.engine.layouts import PageCandidates, candidates_of, keep, page_note, selectable
 from ckv_core.engine.prefill import Prefill
@@ -53,8 +54,13 @@ def resolve_budget(spec: VariantSpec, model: ModelInfo, prompt_len: int, entry_b
     """
     if not spec.method.evicts:
         return prompt_len
-    bytes_per_token = entry_bytes * len(model.evictable_layers) * model.kv_heads
-    budget = spec.budget.resolve(prompt_len, bytes_per_token)
+    heads = len(model.evictable_layers) * model.kv_heads
+    if spec.budget.unit == "mib":
+        itemsize = entry_bytes // (2 * model.head_dim)
+        asked = int(spec.budget.amount * 2**20)
+        budget = entries_within(spec, asked // heads, model.head_dim, itemsize)
+    else:
+        budget = spec.budget.resolve(prompt_len, entry_bytes * heads)
     spec.check_budget(budget)
     return budget
 

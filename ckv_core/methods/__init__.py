@@ -29,7 +29,9 @@ import ckv_core.methods.h2o
 import ckv_core.methods.scissorhands
 import ckv_core.methods.r_kv
 import ckv_core.methods.parts.compaction
-import ckv_core.methods.parts.int8  # noqa: F401 - each registers its own
+import ckv_core.methods.parts.int8
+import ckv_core.methods.parts.int4
+import ckv_core.methods.parts.think  # noqa: F401 - each registers its own
 from ckv_core.methods.base import METHODS, POLICIES, SELECTORS, STORES, Method, all_knobs
 
 __all__ = ["KNOBS", "METHODS", "POLICIES", "SELECTORS", "SELECTOR_KNOBS", "STORES", "Method"]

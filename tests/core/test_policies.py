@@ -117,7 +117,9 @@ class _Turned(Segment):
 class Turned(Store):
     name = "turned"
 
-    def encode(self, keys: Tensor, values: Tensor, parameters: Parameters) -> Segment:
+    def encode(
+        self, keys: Tensor, values: Tensor, parameters: Parameters, weights: Tensor | None = None
+    ) -> Segment:
         return _Turned(PLAIN.encode(-keys, -values, parameters))
 
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
+from ckv_core.byte_budget import requested_bytes
 from ckv_core.events import Progress, RunResult
 from ckv_core.records import RoundingFloor
 from ckv_core.worker.messages import TokensCounted
@@ -25,7 +26,7 @@ from tests.ui.page_fakes import (
     snapshot,
 )
 from ui import views
-from ui.summary import COLUMNS, requested_bytes, summary_value
+from ui.summary import COLUMNS, summary_value
 from ui.summary_csv import summary_csv
 
 
@@ -140,19 +141,27 @@ def test_a_cache_that_did_not_shrink_is_marked():
     assert cell(result, 1, "bytes")["tone"] == "warn"
 
 
-def test_an_encoding_store_is_no_fault_for_taking_fewer_bytes_than_requested():
+def test_bytes_are_requested_as_the_store_holds_them():
     result = done_result()
-    variant = result.variants[1]
-    small = dataclasses.replace(variant.receipt, cache_bytes=variant.receipt.cache_bytes // 4)
-    for store, size, tone in (
-        (None, small, "warn"),
-        ("int8", small, ""),
-        ("int8", dataclasses.replace(small, cache_bytes=FULL_BYTES), "warn"),
-    ):
-        params = variant.params if store is None else {**variant.params, "store": store}
-        result.variants[1] = dataclasses.replace(variant, receipt=size, params=params)
+    variant, heads = result.variants[1], LAYERS * KV_HEADS
+    entries = variant.receipt.requested_entries // heads
+    width = result.model.head_dim
+    held = heads * (entries * (2 * width + 4) + width * 4)
+    for used, tone in ((held, ""), (held + held // 10, "warn"), (held - held // 10, "warn")):
+        receipt = dataclasses.replace(variant.receipt, cache_bytes=used)
+        params = {**variant.params, "store": "int8"}
+        result.variants[1] = dataclasses.replace(variant, receipt=receipt, params=params)
         assert cell(result, 1, "bytes")["tone"] == tone
+        assert requested_bytes(result, result.variants[1]) == held
     assert "held as int8" in cell(result, 1, "bytes")["title"]
+
+
+def test_a_budget_in_bytes_is_what_was_requested():
+    result = done_result()
+    for spec, asked in (("snapkv:budget=0.5MiB", 2**19), ("snapkv:budget=9%", None), ("?", None)):
+        variant = dataclasses.replace(result.variants[1], spec=spec)
+        plain = requested_bytes(result, dataclasses.replace(variant, spec="snapkv"))
+        assert requested_bytes(result, variant) == (plain if asked is None else asked)
 
 
 def test_layers_left_whole_count_among_the_bytes_asked_for():

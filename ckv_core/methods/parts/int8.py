@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _MOST = 127
+_SCALE_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +78,13 @@ class Int8(Store):
 
     name = "int8"
 
-    def encode(self, keys: Tensor, values: Tensor, parameters: Parameters) -> Segment:
+    def encode(
+        self, keys: Tensor, values: Tensor, parameters: Parameters, weights: Tensor | None = None
+    ) -> Segment:
         return _Int8Segment(*_rounded(keys, 1), *_rounded(values, 2), dtype=keys.dtype)
+
+    def head_bytes(self, entries: int, head_dim: int, itemsize: int, parameters: Parameters) -> int:
+        return entries * (2 * head_dim + _SCALE_BYTES) + head_dim * _SCALE_BYTES
 
 
 def _rounded(states: Tensor, over: int) -> tuple[Tensor, Tensor]:

@@ -56,6 +56,7 @@ class PlainStore(Store):
         keys: Tensor,
         values: Tensor,
         parameters: Parameters,
+        weights: Tensor | None = None,
     ) -> PlainSegment:
         """Hold the tensors themselves."""
         return PlainSegment(keys, values)

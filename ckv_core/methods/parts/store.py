@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
 from ckv_core.methods.parts.base import Parameters, Part
+from ckv_core.methods.parts.views import LayerView
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -58,6 +59,30 @@ class Store(Part):
 
     is_plain: ClassVar[bool] = False
 
+    def weights(self, view: LayerView, parameters: Parameters) -> Tensor | None:
+        """What the prompt's queries say of each channel of keys, [kv_heads, head_dim]."""
+        return None
+
     @abstractmethod
-    def encode(self, keys: Tensor, values: Tensor, parameters: Parameters) -> Segment:
-        """Hold keys and values [heads, length, dim]; the tensors given may be kept as they are."""
+    def encode(
+        self, keys: Tensor, values: Tensor, parameters: Parameters, weights: Tensor | None = None
+    ) -> Segment:
+        """Hold keys and values [heads, length, dim]; the tensors given may be kept as they are.
+
+        Args:
+            keys: of heads that keep equally many entries, oldest first.
+            values: of the same entries.
+            parameters: of the variant.
+            weights: [heads, head_dim], where `weights` of the store gives any.
+        """
+
+    def head_bytes(self, entries: int, head_dim: int, itemsize: int, parameters: Parameters) -> int:
+        """Bytes of so many entries of one head; never fewer for more.
+
+        Args:
+            entries: of the prompt.
+            head_dim: numbers of a key, and of a value.
+            itemsize: bytes of a number in the model's own type.
+            parameters: of the variant.
+        """
+        return 2 * entries * head_dim * itemsize

@@ -1,0 +1,185 @@
+"""Kept entries in four bits, in KIVI's layout (Liu et al. 2024, arXiv:2402.02750).
+
+A smallest value and a step for each group of 32: of keys along the entries, a channel by itself; of
+values along the channels, an entry by itself. The newest entries stay as they are. KIVI keeps the
+entries that do not fill a group in full precision; here the last group may be shorter, so that
+bytes follow the budget.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ckv_core.lazy_torch import torch
+from ckv_core.methods.base import STORES
+from ckv_core.methods.parts.base import Parameters
+from ckv_core.methods.parts.plain import PlainSegment
+from ckv_core.methods.parts.residual import RESIDUAL, ResidualSegment, older
+from ckv_core.methods.parts.store import Segment, Store
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+GROUP = 32
+_MOST = 15
+_SCALE_BYTES = 4  # of a smallest value and a step, float16 both
+_LARGEST = 65504.0  # of float16
+
+
+@dataclass(frozen=True, slots=True)
+class _Int4Segment(Segment):
+    """A number is the smallest of its group and so many steps.
+
+    Attributes:
+        keys, values: [heads, length, bytes] uint8, two numbers in each.
+        key_scales: [2, heads, groups, head_dim] float16: smallest, step.
+        key_group: [heads, length] int16, the group of each entry.
+        value_scales: [2, heads, length, groups] float16.
+        like: keys and values [0, 0, dim] in the model's type.
+    """
+
+    keys: Tensor
+    key_scales: Tensor
+    key_group: Tensor | None
+    values: Tensor
+    value_scales: Tensor
+    like: tuple[Tensor, Tensor]
+
+    @property
+    def heads(self) -> int:
+        return self.keys.shape[0]
+
+    @property
+    def length(self) -> int:
+        return self.keys.shape[1]
+
+    @property
+    def nbytes(self) -> int:
+        held = (self.keys, self.key_scales, self.values, self.value_scales)
+        index = 0 if self.key_group is None else self.key_group.nbytes
+        return sum(tensor.nbytes for tensor in held) + index
+
+    def decoded(self) -> tuple[Tensor, Tensor]:
+        key_like, value_like = self.like
+        low, step = self.key_scales.float().gather(2, self._rows())
+        keys = low + step * _unpacked(self.keys, key_like.shape[-1])
+        width = value_like.shape[-1]
+        scales = self.value_scales.float().repeat_interleave(_group_of(width), -1)
+        values = scales[0] + scales[1] * _unpacked(self.values, width)
+        return keys.to(key_like.dtype), values.to(value_like.dtype)
+
+    def take(self, heads: Tensor) -> Segment:
+        return replace(
+            self,
+            keys=self.keys[heads],
+            key_scales=self.key_scales[:, heads],
+            key_group=None if self.key_group is None else self.key_group[heads],
+            values=self.values[heads],
+            value_scales=self.value_scales[:, heads],
+        )
+
+    def keep(self, places: Tensor) -> Segment:
+        def kept(states: Tensor) -> Tensor:
+            return torch.take_along_dim(states, places[..., None], -2)
+
+        return replace(
+            self,
+            keys=kept(self.keys),
+            key_group=self._groups().gather(1, places),
+            values=kept(self.values),
+            value_scales=torch.stack([kept(each) for each in self.value_scales]),
+        )
+
+    def _groups(self) -> Tensor:
+        """The group of each entry, [heads, length]; in order until some are evicted."""
+        if self.key_group is not None:
+            return self.key_group
+        groups = torch.arange(self.length, device=self.keys.device) // GROUP
+        return groups.to(torch.int16).expand(self.heads, -1)
+
+    def _rows(self) -> Tensor:
+        """Which scales are each entry's, [2, heads, length, head_dim] int64."""
+        shape = (2, self.heads, self.length, self.key_scales.shape[-1])
+        return self._groups().long()[None, ..., None].expand(shape)
+
+
+class Int4(Store):
+    """Half a byte a number, and the scales."""
+
+    name = "int4"
+    knobs = (RESIDUAL,)
+
+    def encode(
+        self, keys: Tensor, values: Tensor, parameters: Parameters, weights: Tensor | None = None
+    ) -> Segment:
+        split = older(keys.shape[1], parameters)
+        newest = PlainSegment(keys[:, split:].clone(), values[:, split:].clone())
+        if not split:
+            return newest
+        key_codes, key_scales = _coded_keys(keys[:, :split].float())
+        value_codes, value_scales = _coded_values(values[:, :split].float())
+        coded = _Int4Segment(
+            keys=_packed(key_codes),
+            key_scales=key_scales,
+            key_group=None,
+            values=_packed(value_codes),
+            value_scales=value_scales,
+            like=(keys[:0, :0].clone(), values[:0, :0].clone()),
+        )
+        return ResidualSegment(coded, newest)
+
+    def head_bytes(self, entries: int, head_dim: int, itemsize: int, parameters: Parameters) -> int:
+        coded, packed = older(entries, parameters), -(-head_dim // 2)
+        scales = -(-coded // GROUP) * head_dim + coded * (head_dim // _group_of(head_dim))
+        plain = 2 * (entries - coded) * head_dim * itemsize
+        return 2 * coded * packed + scales * _SCALE_BYTES + plain
+
+
+STORES["int4"] = Int4()
+
+
+def _group_of(width: int) -> int:
+    """Channels that share a scale."""
+    return GROUP if width % GROUP == 0 else width
+
+
+def _coded_keys(states: Tensor) -> tuple[Tensor, Tensor]:
+    """Numbers 0 to 15 and [2, heads, groups, head_dim] of [heads, entries, head_dim] float32."""
+    low = torch.stack([part.amin(1) for part in states.split(GROUP, 1)], 1)
+    high = torch.stack([part.amax(1) for part in states.split(GROUP, 1)], 1)
+    scales = _scales(low, high)
+    lows, steps = scales.float().repeat_interleave(GROUP, 2)[:, :, : states.shape[1]]
+    return _codes(states, lows, steps), scales
+
+
+def _coded_values(states: Tensor) -> tuple[Tensor, Tensor]:
+    """The same by entry, [2, heads, entries, groups]."""
+    group = _group_of(states.shape[-1])
+    grouped = states.unflatten(-1, (-1, group))
+    scales = _scales(grouped.amin(-1), grouped.amax(-1))
+    lows, steps = scales.float().repeat_interleave(group, -1)
+    return _codes(states, lows, steps), scales
+
+
+def _scales(low: Tensor, high: Tensor) -> Tensor:
+    """Smallest values and steps as they are held."""
+    pair = torch.stack([low, (high - low) / _MOST])
+    return pair.clamp(-_LARGEST, _LARGEST).half()
+
+
+def _codes(states: Tensor, low: Tensor, step: Tensor) -> Tensor:
+    """By the scales as they are held, so that decoding undoes no other rounding."""
+    steps = torch.where(step > 0, (states - low) / step.clamp_min(1e-8), 0)
+    return steps.round().clamp(0, _MOST).to(torch.uint8)
+
+
+def _packed(codes: Tensor) -> Tensor:
+    """Two numbers a byte, along the channels; an odd last one is alone."""
+    even = torch.nn.functional.pad(codes, (0, codes.shape[-1] % 2))
+    return even[..., ::2] | even[..., 1::2] << 4
+
+
+def _unpacked(packed: Tensor, width: int) -> Tensor:
+    """Undo `_packed`, as float32."""
+    return torch.stack([packed & 15, packed >> 4], -1).flatten(-2)[..., :width].float()

@@ -1,0 +1,117 @@
+"""Kept keys without the channels that the last queries weigh least (Xu et al. 2024, ThinK).
+
+A channel's score is the size of what it adds to the logits: the norm of the queries' channel times
+that of the keys' (arXiv:2407.21018), with the mean over the query heads that share a KV head. Keys
+shrink, values do not; the newest entries keep all channels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ckv_core.knobs import Knob, number
+from ckv_core.lazy_torch import torch
+from ckv_core.methods.base import STORES
+from ckv_core.methods.parts.base import Parameters
+from ckv_core.methods.parts.plain import PlainSegment
+from ckv_core.methods.parts.residual import RESIDUAL, ResidualSegment, older
+from ckv_core.methods.parts.store import Segment, Store
+from ckv_core.methods.parts.views import LayerView
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+PRUNED = Knob(
+    name="pruned",
+    help="With store=think: share of the key channels of each KV head that are dropped.",
+    default=0.4,
+    parse=number("pruned", 0.0, 0.95),
+)
+QUERIES = 32  # last ones of the prompt
+_INDEX_BYTES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _ThinSegment(Segment):
+    """Keys of some channels; of the others they are 0.
+
+    Attributes:
+        keys: [heads, length, kept channels].
+        channels: [heads, kept channels] int16, ascending.
+        values: [heads, length, value_dim].
+        head_dim: all channels.
+    """
+
+    keys: Tensor
+    channels: Tensor
+    values: Tensor
+    head_dim: int
+
+    @property
+    def heads(self) -> int:
+        return self.keys.shape[0]
+
+    @property
+    def length(self) -> int:
+        return self.keys.shape[1]
+
+    @property
+    def nbytes(self) -> int:
+        return self.keys.nbytes + self.channels.nbytes + self.values.nbytes
+
+    def decoded(self) -> tuple[Tensor, Tensor]:
+        whole = self.keys.new_zeros(*self.keys.shape[:2], self.head_dim)
+        index = self.channels.long()[:, None].expand(self.keys.shape)
+        return whole.scatter(-1, index, self.keys), self.values
+
+    def take(self, heads: Tensor) -> Segment:
+        keys, channels, values = (x[heads] for x in (self.keys, self.channels, self.values))
+        return replace(self, keys=keys, channels=channels, values=values)
+
+    def keep(self, places: Tensor) -> Segment:
+        index = places[..., None]
+        keys, values = (torch.take_along_dim(x, index, 1) for x in (self.keys, self.values))
+        return replace(self, keys=keys, values=values)
+
+
+class Think(Store):
+    """Fewer channels of keys."""
+
+    name = "think"
+    knobs = (PRUNED, RESIDUAL)
+
+    def weights(self, view: LayerView, parameters: Parameters) -> Tensor:
+        """Mean square of the last queries by channel, [kv_heads, head_dim]."""
+        squares = view.window_queries(QUERIES).float().square().mean(1)
+        return squares.view(view.kv_heads, -1, squares.shape[-1]).mean(1)
+
+    def encode(
+        self, keys: Tensor, values: Tensor, parameters: Parameters, weights: Tensor | None = None
+    ) -> Segment:
+        split = older(keys.shape[1], parameters)
+        newest = PlainSegment(keys[:, split:].clone(), values[:, split:].clone())
+        if not split:
+            return newest
+        early, width = keys[:, :split], keys.shape[-1]
+        scores = early.float().square().mean(1)
+        scores = scores if weights is None else scores * weights.to(scores.device)
+        best = scores.argsort(dim=-1, descending=True, stable=True)
+        channels = best[:, : channels_kept(width, parameters)].sort(-1).values
+        index = channels[:, None].expand(-1, split, -1)
+        kept = early.gather(-1, index)
+        thin = _ThinSegment(kept, channels.to(torch.int16), values[:, :split].clone(), width)
+        return ResidualSegment(thin, newest)
+
+    def head_bytes(self, entries: int, head_dim: int, itemsize: int, parameters: Parameters) -> int:
+        thin, kept = older(entries, parameters), channels_kept(head_dim, parameters)
+        numbers = 2 * entries * head_dim - thin * (head_dim - kept)
+        return numbers * itemsize + (kept * _INDEX_BYTES if thin else 0)
+
+
+STORES["think"] = Think()
+
+
+def channels_kept(head_dim: int, parameters: Parameters) -> int:
+    """Channels of a key that stay."""
+    return head_dim - int(head_dim * float(parameters[PRUNED.name]) + 1e-9)
