@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ckv_core.byte_budget import asked_bytes
 from ckv_core.events import RunResult
 from ckv_core.identity import Settings, identify
 from ckv_core.metrics.chain import over_half
@@ -14,6 +15,8 @@ from ckv_core.metrics.known import mean_of_known
 from ckv_core.outcomes import answer_outcome, has_exact_match
 from ckv_core.records import Float32Array, VariantResult
 from ckv_core.variants import spec_without
+
+AXES = {"tokens": "entries per KV head", "kib": "KiB of the evicted cache"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +51,7 @@ class Curve:
         spec: the first one's SPEC without the budget.
         label: of the method; alpha is in `alpha`.
         alpha: as resolved; None where the method takes none.
-        points: (budget in tokens, index of the variant), by rising budget.
+        points: (budget, index of the variant), by rising budget; in which unit says `budget_unit`.
     """
 
     spec: str
@@ -187,18 +190,27 @@ def matched_figures(result: RunResult) -> list[Figure]:
     return [f for f in known_figures(result) if f.is_quality and not f.is_binary]
 
 
+def budget_unit(result: RunResult) -> str:
+    """Of the curves' budgets, a key of `AXES`."""
+    asked = [asked_bytes(variant) for variant in result.variants if variant.method != "full"]
+    return "kib" if asked and all(asked) else "tokens"
+
+
 def curves(result: RunResult) -> list[Curve]:
     """The curves of a sweep, in the order of its variants; where budgets coincide, the first.
 
     Points belong together by their resolved settings, however much of these a SPEC writes out.
+    Budgets are tokens, or KiB where all were asked in MiB, so that stores share the axis.
     """
+    in_bytes = budget_unit(result) == "kib"
     found: dict[Settings, dict[int, int]] = {}
     for index, variant in enumerate(result.variants):
         receipt = variant.receipt
         if receipt is None or receipt.budget_tokens < 1 or variant.method == "full":  # 0: imported
             continue
         points = found.setdefault(identify(variant).settings, {})
-        points.setdefault(receipt.budget_tokens, index)
+        asked = asked_bytes(variant) or 0
+        points.setdefault(asked // 1024 if in_bytes else receipt.budget_tokens, index)
     return [_curve(result, points) for points in found.values()]
 
 

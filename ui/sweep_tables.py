@@ -15,10 +15,12 @@ from ckv_core.regimes import marked_name, run_regimes
 from ckv_core.rounding import floor_sentence
 from ckv_core.sweep_oracles import OracleSet, known_oracles, mean_oracle
 from ckv_core.sweep_reading import (
+    AXES,
     AlphaOptimum,
     Curve,
     Figure,
     alpha_optima,
+    budget_unit,
     curves,
     matched_figures,
     shown_figures,
@@ -55,7 +57,7 @@ def points_table(result: RunResult, answer: str) -> dict[str, Any]:
     oracles = known_oracles(result)
     columns = [
         _column("method", "Method and alpha", align="left"),
-        _column("budget", "Budget", "entries per KV head"),
+        _column("budget", "Budget", AXES[budget_unit(result)]),
         *(_column(m.key, m.label, unit_name(m.unit)) for m in metrics),
         *(_column(oracle.name, oracle.label, "mean head L1") for oracle in oracles),
         _column("spec", "SPEC", align="left"),

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from ckv_core.byte_budget import asked_bytes
 from ckv_core.cli import running
 from ckv_core.cli.evidence import check_evidence, print_evidence
 from ckv_core.cli.options import (
@@ -148,12 +149,19 @@ def _print_analysis(variant: VariantResult) -> None:
         say(f"   covered, sigma > 0.5: {chain.covered:,} of {chain.heads:,} heads")
 
 
+def _asked(variant: VariantResult) -> str:
+    """What a budget in bytes asked for."""
+    asked = asked_bytes(variant)
+    return "" if asked is None else f" ({asked:,} asked for)"
+
+
 def _print_measured(variant: VariantResult) -> None:
     receipt, perturbation = variant.receipt, variant.perturbation
     if receipt is not None:
         say(
             f"   kept {receipt.retained_entries:,} of {receipt.requested_entries:,} requested "
             f"entries; {receipt.cache_bytes:,} of {receipt.full_cache_bytes:,} bytes"
+            f"{_asked(variant)}"
         )
         if variant.held is not None:
             entries = variant.held.entries

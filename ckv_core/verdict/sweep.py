@@ -7,7 +7,14 @@ from ckv_core.events import RunResult
 from ckv_core.names import curve_name
 from ckv_core.outcomes import answer_outcome, writes_same_text
 from ckv_core.records import VariantResult
-from ckv_core.sweep_reading import AlphaOptimum, Curve, curves, mean_head_l1
+from ckv_core.sweep_reading import (
+    AXES,
+    AlphaOptimum,
+    Curve,
+    budget_unit,
+    curves,
+    mean_head_l1,
+)
 from ckv_core.verdict.base import Group, Member, State, Verdict, counted, listed, percent
 from ckv_core.verdict.rounding import rounding_cautions
 from ckv_core.verdict.run import full_of
@@ -145,11 +152,14 @@ def _member(reach: Reach) -> Member:
     return Member(reach.curve.points[0][1], reach.name, note)
 
 
-def _budget(result: RunResult, tokens: int) -> str:
-    """`256 entries per KV head (17 %)`."""
+def _budget(result: RunResult, budget: int) -> str:
+    """`256 entries per KV head (17 %)`, or KiB where budgets were asked in bytes."""
+    unit = budget_unit(result)
+    if unit != "tokens":
+        return f"{budget:,} {AXES[unit]}"
     whole = result.prompt.compressed_tokens if result.prompt else 0
-    share = f" ({percent(min(1.0, tokens / whole))} of the prompt)" if whole else ""
-    return f"{tokens:,} entries per KV head{share}"
+    share = f" ({percent(min(1.0, budget / whole))} of the prompt)" if whole else ""
+    return f"{budget:,} {AXES[unit]}{share}"
 
 
 def _exceptions(reaches: Sequence[Reach], by_answer: bool) -> Iterable[str]:

@@ -1,6 +1,7 @@
 """`store=int4|think`: as if a full cache's entries had gone through them; bytes as receipted."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,6 +18,8 @@ from ckv_core.engine.prefill import Needs, prefill
 from ckv_core.errors import ConfigError
 from ckv_core.events import RunResult
 from ckv_core.methods import STORES
+from ckv_core.sweep import SweepGrid
+from ckv_core.sweep_reading import budget_unit, curves
 from ckv_core.variants import VariantSpec
 from tests.core.tiny_models import plain_model, tiny_model
 from tests.reference.checks import kept_from_mask
@@ -221,3 +224,15 @@ def test_heads_that_keep_nothing_hold_nothing() -> None:
         empty = STORES[store].encode(torch.zeros(2, 0, 8), torch.zeros(2, 0, 8), DEFAULTS)
         assert empty.nbytes == 0
         assert all(np.array_equal(states.shape, (2, 0, 8)) for states in empty.decoded())
+
+
+def test_a_sweep_over_bytes_has_one_axis_for_all_stores() -> None:
+    methods = ("snapkv:window=8", "snapkv:window=8,store=int4,residual=8")
+    grid = SweepGrid(methods=methods, budgets=("0.02MiB", "0.04MiB"), alphas=())
+    result = RunResult()
+    for event in compare(grid.request(CompareRequest(context=report()[:400])), tiny_model("llama")):
+        result.apply(event)
+    assert budget_unit(result) == "kib"
+    assert [[budget for budget, _ in curve.points] for curve in curves(result)] == [[20, 40]] * 2
+    mixed = RunResult(variants=[*result.variants, replace(result.variants[1], spec="snapkv")])
+    assert budget_unit(mixed) == "tokens"

@@ -7,10 +7,9 @@ import numpy as np
 import plotly.graph_objects as go
 
 from ckv_core.events import RunResult
-from ckv_core.metrics.against_budget import BUDGET_UNITS
 from ckv_core.outcomes import answer_outcome
 from ckv_core.records import VariantResult
-from ckv_core.sweep_reading import Figure, curves
+from ckv_core.sweep_reading import AXES, Figure, budget_unit, curves
 from ui.charts.layout import BAR_PX, new_figure
 from ui.charts.lines import budget_axis
 from ui.sweep_tables import curve_looks, ranked_curves
@@ -55,7 +54,7 @@ def outcome_figure(result: RunResult, figure: Figure) -> go.Figure:
                     hovertemplate="budget %{x}: %{customdata}",
                 )
             )
-    budget_axis(drawn, _budgets(result), BUDGET_UNITS["tokens"])
+    budget_axis(drawn, _budgets(result), AXES[budget_unit(result)])
     drawn.update_yaxes(
         tickvals=np.arange(len(names), dtype=np.int16),
         ticktext=[name.replace(", ", ",<br>", 1) for name in names],

@@ -6,14 +6,15 @@ import numpy as np
 import plotly.graph_objects as go
 
 from ckv_core.events import RunResult
-from ckv_core.metrics.against_budget import BUDGET_UNITS
 from ckv_core.rounding import floor_by_figure, short
 from ckv_core.sweep_oracles import ORACLES, OracleSet, oracle_sets
 from ckv_core.sweep_reading import (
+    AXES,
     FIGURES,
     AlphaOptimum,
     Figure,
     alpha_optima,
+    budget_unit,
     curves,
     shown_figures,
 )
@@ -31,9 +32,10 @@ from ui.sweep_tables import curve_looks, optimum_name, oracle_name, ranked_curve
 def curve_figure(result: RunResult, metric: Figure, oracles: OracleSet | None = None) -> go.Figure:
     """One quantity against the budget, one line per method and alpha; the full cache dotted.
 
-    Definition: see docs/definitions.md for each quantity; budgets are resolved tokens, the axis
-    is logarithmic. n = one prompt; L1 and KL at the first decoding step. Oracles, dashed, choose
-    by the true decode attention, which no method sees: they are limits, not rivals.
+    Definition: see docs/definitions.md for each quantity; budgets are resolved tokens, or KiB where
+    all were asked in MiB; the axis is logarithmic. n = one prompt; L1 and KL at the first decoding
+    step. Oracles, dashed, choose by the true decode attention, which no method sees: they are
+    limits, not rivals.
 
     Args:
         result: the sweep.
@@ -66,7 +68,7 @@ def curve_figure(result: RunResult, metric: Figure, oracles: OracleSet | None = 
     if floor is not None:  # below it a point, or a difference, may be nothing but rounding
         figure.add_hline(y=floor, line={**FLOOR_LOOK.line(), "dash": "dash"})
     ticks = [budget for _, _, points in drawn for budget, _ in points]
-    budget_axis(figure, ticks, BUDGET_UNITS["tokens"])
+    budget_axis(figure, ticks, AXES[budget_unit(result)])
     figure.update_yaxes(title_text=unit_name(metric.unit), rangemode="tozero")
     return figure
 

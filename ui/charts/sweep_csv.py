@@ -4,14 +4,14 @@ import numpy as np
 
 from ckv_core.events import RunResult
 from ckv_core.sweep_oracles import ORACLES, mean_oracle
-from ckv_core.sweep_reading import FIGURES, alpha_optima, curves
+from ckv_core.sweep_reading import FIGURES, alpha_optima, budget_unit, curves
 from ui.charts.tables import csv_text, number
 
 
 def sweep_csv(result: RunResult) -> str:
     """Data of `curve_figure`: one line per point, all figures and oracles; an unknown is empty."""
     oracles = [quantity.name for quantity in ORACLES]
-    head = ("variant", "spec", "alpha", "budget_tokens", *FIGURES, *oracles)
+    head = ("variant", "spec", "alpha", f"budget_{budget_unit(result)}", *FIGURES, *oracles)
     return csv_text(
         head,
         (
@@ -32,7 +32,7 @@ def sweep_csv(result: RunResult) -> str:
 def alphas_csv(result: RunResult) -> str:
     """Data of the alpha charts: one line per layer, KV head empty, and one per KV head."""
     return csv_text(
-        ("spec", "budget_tokens", "layer", "kv_head", "best_alpha"),
+        ("spec", f"budget_{budget_unit(result)}", "layer", "kv_head", "best_alpha"),
         (
             (each.spec, each.budget, place[0], place[1] if len(place) > 1 else None, number(alpha))
             for each in alpha_optima(result)
