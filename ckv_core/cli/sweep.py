@@ -157,8 +157,8 @@ def _print_result(result: RunResult, answer: str) -> None:
             shown += [*(number(figures[key]) for key in ("head", "final", "kl")), share(better)]
             rows.append((_name(curve.spec), f"{budget:,}", *shown))
     outcome = ("answer", "agreement", *(FIGURES[key].label for key in more))
-    budget = "budget" if budget_unit(result) == "tokens" else "KiB"
-    print_table(("method", budget, *outcome, "head L1", "final L1", "KL", "heads closer"), rows)
+    unit = "budget" if budget_unit(result) == "tokens" else "KiB"
+    print_table(("method", unit, *outcome, "head L1", "final L1", "KL", "heads closer"), rows)
     print_cut(result)
     print_floor(result)
     _print_oracles(result)

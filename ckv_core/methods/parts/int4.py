@@ -146,8 +146,9 @@ def _group_of(width: int) -> int:
 
 def _coded_keys(states: Tensor) -> tuple[Tensor, Tensor]:
     """Numbers 0 to 15 and [2, heads, groups, head_dim] of [heads, entries, head_dim] float32."""
-    low = torch.stack([part.amin(1) for part in states.split(GROUP, 1)], 1)
-    high = torch.stack([part.amax(1) for part in states.split(GROUP, 1)], 1)
+    groups = torch.split(states, GROUP, dim=1)
+    low = torch.stack([part.amin(1) for part in groups], 1)
+    high = torch.stack([part.amax(1) for part in groups], 1)
     scales = _scales(low, high)
     lows, steps = scales.float().repeat_interleave(GROUP, 2)[:, :, : states.shape[1]]
     return _codes(states, lows, steps), scales
@@ -156,7 +157,7 @@ def _coded_keys(states: Tensor) -> tuple[Tensor, Tensor]:
 def _coded_values(states: Tensor) -> tuple[Tensor, Tensor]:
     """The same by entry, [2, heads, entries, groups]."""
     group = _group_of(states.shape[-1])
-    grouped = states.unflatten(-1, (-1, group))
+    grouped = states.reshape(*states.shape[:-1], -1, group)
     scales = _scales(grouped.amin(-1), grouped.amax(-1))
     lows, steps = scales.float().repeat_interleave(group, -1)
     return _codes(states, lows, steps), scales
