@@ -17,6 +17,7 @@ from ckv_core.methods.parts.base import Parameters
 from ckv_core.methods.parts.plain import PlainSegment
 from ckv_core.methods.parts.residual import RESIDUAL, ResidualSegment, older
 from ckv_core.methods.parts.store import Segment, Store
+from ckv_core.methods.parts.views import PromptShape
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -128,6 +129,9 @@ class Int4(Store):
             like=(keys[:0, :0].clone(), values[:0, :0].clone()),
         )
         return ResidualSegment(coded, newest)
+
+    def work_bytes(self, shape: PromptShape, parameters: Parameters) -> int:
+        return 32 * shape.kv_heads * shape.prompt_len * shape.head_dim
 
     def head_bytes(self, entries: int, head_dim: int, itemsize: int, parameters: Parameters) -> int:
         coded, packed = older(entries, parameters), -(-head_dim // 2)

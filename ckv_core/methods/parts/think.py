@@ -17,7 +17,7 @@ from ckv_core.methods.parts.base import Parameters
 from ckv_core.methods.parts.plain import PlainSegment
 from ckv_core.methods.parts.residual import RESIDUAL, ResidualSegment, older
 from ckv_core.methods.parts.store import Segment, Store
-from ckv_core.methods.parts.views import LayerView
+from ckv_core.methods.parts.views import LayerView, PromptShape
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -102,6 +102,9 @@ class Think(Store):
         kept = early.gather(-1, index)
         thin = _ThinSegment(kept, channels.to(torch.int16), values[:, :split].clone(), width)
         return ResidualSegment(thin, newest)
+
+    def work_bytes(self, shape: PromptShape, parameters: Parameters) -> int:
+        return 12 * shape.kv_heads * shape.prompt_len * shape.head_dim
 
     def head_bytes(self, entries: int, head_dim: int, itemsize: int, parameters: Parameters) -> int:
         thin, kept = older(entries, parameters), channels_kept(head_dim, parameters)
