@@ -4,7 +4,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast soak check format bench gpu lock audit model browser postgresql
+.PHONY: help run test test-fast soak check format bench kvpress parity gpu lock audit model browser \
+  postgresql
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -45,6 +46,11 @@ format: $(VENV)/.dev ## Format the code and fix what ruff can fix
 bench: $(VENV)/.dev model browser $(KVPRESS)/.ready ## Measure this machine, side by side with kvpress
 	@PYTHONPATH=. $(PY) benchmarks/bench.py --kvpress-python $(KVPRESS)/bin/python
 	@PYTHONPATH=. $(PY) benchmarks/app_bench.py
+
+kvpress: $(KVPRESS)/.ready ## Set up kvpress, in an environment of its own
+
+parity: $(VENV)/.runtime model $(KVPRESS)/.ready ## What preset=kvpress keeps beside kvpress: docs/parity.md
+	@PYTHONPATH=. $(PY) benchmarks/parity.py
 
 gpu: ## CUDA tests and figures into docs/performance_gpu.md; GPU_PYTHON names a Python with torch
 	@PYTHONPATH=. $(GPU_PYTHON) benchmarks/gpu.py $(GPU_ARGS)

@@ -87,8 +87,8 @@ _RUNGS: tuple[tuple[str, str, dict[str, str], str], ...] = (
         "preset kvpress",
         "+critical",
         {"preset": "kvpress"},
-        "CriticalKV with kvpress's defaults: pooled second stage, group product, and window 64 "
-        "where the budget holds more",
+        "CriticalKV as kvpress has it: pooled second stage, group product, its count of stage 1, "
+        "and window 64 where the budget holds more",
     ),
 )
 

@@ -4,14 +4,14 @@ Written against the sources of kvpress 0.5.5. Everything that comes from a run i
 imported SPEC may hold anything.
 """
 
-from collections.abc import Iterator, Mapping
-from math import isfinite
+from collections.abc import Iterator
 
 from ckv_core.events import RunResult
-from ckv_core.knobs import KnobValue
+from ckv_core.knobs import Knob, KnobValue
+from ckv_core.methods import METHODS, SELECTORS
+from ckv_core.methods.parts.press import VERSION, Chain, Press, press_code
 from ckv_core.records import VariantResult
 
-VERSION = "0.5.5"
 NOTHING = "This run has no variant yet."
 _HEAD = '''"""The variants of a CriticalKV Lab run as kvpress presses.
 
@@ -28,16 +28,10 @@ Usage: python THIS_FILE CONTEXT_FILE "QUESTION"
 
 import sys
 
-from kvpress import (
-    AdaKVPress,
-    CriticalAdaKVPress,
-    CriticalKVPress,
-    PyramidKVPress,
-    SnapKVPress,
-    StreamingLLMPress,
-)
+{imported}
 
 MODEL = {model}
+MAX_NEW_TOKENS = {new_tokens}
 PRESSES = {{
 '''
 _FOOT = """}
@@ -62,138 +56,115 @@ _SCENARIOS = {
     "question in\n  the observation window. Pass both as the context to come near it.",
     "context-only": "This run did the same.",
 }
-_CRITICAL = (
-    "first_stage_ratio counts the window, which alpha does not: it is set so that stage 1 takes "
-    "as many entries beyond it"
-)
-
-Params = Mapping[str, KnobValue]
+_MOST = 1e9  # no knob goes so far
+_PRESSES = {method.name: method.press for method in METHODS if method.press}
 
 
 def kvpress_code(result: RunResult, max_new_tokens: int) -> str:
     """Python source; empty of presses where a run has nothing that kvpress knows."""
     prompt, model = result.prompt, result.model
     tokens = prompt.compressed_tokens if prompt else 0
-    scenario = _SCENARIOS.get(prompt.scenario if prompt else "", "")
+    imported: set[str] = set()
+    rows = [line for each in result.variants for line in _entry(each, tokens, imported)]
     head = _HEAD.format(
         version=VERSION,
         tokens=tokens,
-        scenario=scenario,
+        scenario=_SCENARIOS.get(prompt.scenario if prompt else "", ""),
+        imported=f"from kvpress import {', '.join(sorted(imported))}" if imported else "",
         model=ascii(model.name if model else ""),
+        new_tokens=int(max_new_tokens),
     )
-    rows = [line for variant in result.variants for line in _entry(variant, tokens)]
-    limit = f"MAX_NEW_TOKENS = {int(max_new_tokens)}\n"
-    return head.replace("PRESSES = {\n", limit + "PRESSES = {\n") + "".join(rows) + _FOOT
+    return head + "".join(rows) + _FOOT
 
 
-def _entry(variant: VariantResult, tokens: int) -> Iterator[str]:
+def _entry(variant: VariantResult, tokens: int, imported: set[str]) -> Iterator[str]:
     """Lines of the dictionary: comments, then the press under its SPEC."""
     yield f"    # {ascii(variant.label)[1:-1]}\n"
+    press = _PRESSES.get(variant.method)
     if variant.method == "full":
         yield f"    {variant.spec!a}: None,\n"
         return
     reason = _left_out(variant)
-    if reason:
+    if reason or press is None:
+        reason = reason or "kvpress has no press for it"
         yield f"    # {variant.spec!a} is left out: {reason}.\n"
         return
     budget = variant.receipt.budget_tokens if variant.receipt else 0
-    for note in _notes(variant, budget, tokens):
+    # Half an entry more, so that int() in kvpress does not round one away.
+    removed = 0.0 if budget >= tokens else 1 - (budget + 0.5) / tokens
+    chain = _chain(variant, press, budget)
+    imported |= {name for name, _ in chain}
+    for note in _notes(variant, press):
         yield f"    # - {note}.\n"
-    yield f"    {variant.spec!a}: {_press(variant, budget, tokens)},\n"
+    code = press_code(chain, f"compression_ratio={removed:.6f}")
+    yield f"    {variant.spec!a}: {code},\n"
 
 
 def _left_out(variant: VariantResult) -> str:
-    if variant.method not in ("streaming_llm", "snapkv", "pyramidkv", "adakv"):
-        return "this file writes StreamingLLM, SnapKV, PyramidKV and AdaKV presses only"
     if "store" in variant.params or "every" in variant.params:
-        return "a press neither encodes what it keeps nor cuts down what is generated"
+        return "a press has no store and no compaction of what is generated"
     if "protected" in variant.params or "layout" in variant.params:
         return "these presses protect no passages and have no layouts"
     if variant.critical and "alpha" not in variant.params:
         return "kvpress has one first_stage_ratio for all heads"
+    press = _PRESSES.get(variant.method)
+    if variant.critical and press is not None and not press.scores:
+        return f"CriticalKVPress takes no {press.name}"
     if variant.params.get("norm") == "off":
         return "CriticalKVPress always multiplies by the value norm"
     return ""
 
 
-def _press(variant: VariantResult, budget: int, tokens: int) -> str:
-    params = variant.params
-    # Half an entry more, so that int() in kvpress does not round one away.
-    ratio = 0.0 if budget >= tokens else 1 - (budget + 0.5) / tokens
-    share = f"compression_ratio={ratio:.6f}"
-    if variant.method == "streaming_llm":
-        return f"StreamingLLMPress({share}, n_sink={_number(params, 'sinks'):g})"
-    kernel = 1 if params.get("pool") == "none" else _number(params, "kernel")
-    window = _number(params, "window")
-    inner = f"{share}, window_size={window:g}, kernel_size={kernel:g}"
-    if variant.method == "pyramidkv":
-        base = f"PyramidKVPress({inner}, beta={int(_number(params, 'beta'))})"
-    else:
-        base = f"SnapKVPress({inner})"
-    safeguard = f"alpha_safeguard={_number(params, 'safeguard'):g}"
-    if not variant.critical:
-        return f"AdaKVPress({base}, {safeguard})" if variant.method == "adakv" else base
-    chosen = max(budget - window, 0)
-    first = (window + _number(params, "alpha") * chosen) / budget if budget else 0.0
-    stages = f"epsilon={_number(params, 'epsilon'):g}, first_stage_ratio={first:.6f}"
-    if variant.method == "adakv":
-        return f"CriticalAdaKVPress({base}, {safeguard}, {stages})"
-    return f"CriticalKVPress({base}, {stages})"
+def _chain(variant: VariantResult, press: Press, budget: int) -> Chain:
+    params = _parameters(variant)
+    if params.get("pool") == "none":
+        params["kernel"] = 1
+    if params.get("stage1_counts_window") == "off" and budget:
+        window = int(params.get("window", 0))
+        first = (window + float(params["alpha"]) * max(budget - window, 0)) / budget
+        params["alpha"] = round(first, 6)
+    return press.chain(params, critical=variant.critical)
 
 
-def _notes(variant: VariantResult, budget: int, tokens: int) -> Iterator[str]:
+def _notes(variant: VariantResult, press: Press) -> Iterator[str]:
     """Where kvpress keeps other entries."""
-    params = variant.params
-    if variant.method != "streaming_llm":
-        yield from _window_notes(params)
-    if variant.method == "pyramidkv":
-        yield from _pyramid_notes(variant, budget, tokens)
-    if variant.method == "adakv":
-        yield (
-            "kvpress guarantees the safeguard's share, window included, to every head; the variant "
-            "mixes equal and adaptive shares beyond the window"
-        )
-    if variant.critical and variant.method == "adakv":
-        yield (
-            "CriticalAdaKVPress raises safeguarded entries to the type's largest number before "
-            "stage 2, which then multiplies these"
-        )
+    params, given = _parameters(variant), press.knobs | {"alpha", "epsilon"}
+    not_pooled = params.get("pool") == "none"
+    for name, knob in _knobs(variant).items():
+        passed = name in given or (not_pooled and name in ("pool", "stage2"))
+        if passed or knob.kvpress in (None, params[name]):
+            continue
+        if name == "stage1_counts_window":
+            yield "first_stage_ratio is set so that stage 1 takes as many entries beyond the window"
+        else:
+            yield f"{name} is {params[name]} here and {knob.kvpress} in kvpress. {knob.help}"[:-1]
+    if params.get("group") == "max":
+        yield "kvpress takes the mean over a query group; the variant the maximum"
+    if params.get("sinks") and "sinks" not in given:
+        yield f"kvpress keeps no sinks; the variant kept the first {params['sinks']}"
+    if variant.method == "chunkkv":
+        yield "kvpress rounds its count down to whole chunks; the variant cut the last one"
+    if variant.critical and variant.method == "pyramidkv":
+        yield "CriticalKVPress gives every layer the same budget, whatever PyramidKVPress has"
     if variant.critical:
-        yield _CRITICAL
-        if params.get("stage2") == "raw" and params.get("pool") != "none":
-            yield "kvpress' stage 2 uses the smoothed score; the variant the un-pooled attention"
-        if params.get("product") == "head":
-            yield "kvpress multiplies the means of a query group; the variant each query head's"
         yield "CriticalKV's presses read config.head_dim, which some models lack (Qwen2)"
 
 
-def _window_notes(params: Params) -> Iterator[str]:
-    if params.get("pool") == "max":
-        yield "kvpress smooths by the average; the variant by the maximum"
-    if params.get("group") == "max":
-        yield "kvpress takes the mean over a query group; the variant the maximum"
-    if sinks := _number(params, "sinks"):
-        yield f"kvpress keeps no sinks; the variant kept the first {sinks:g}"
+def _knobs(variant: VariantResult) -> dict[str, Knob]:
+    selector = SELECTORS["critical"] if variant.critical else None
+    return METHODS.get(variant.method).knobs(selector)
 
 
-def _pyramid_notes(variant: VariantResult, budget: int, tokens: int) -> Iterator[str]:
-    if variant.critical:
-        yield "CriticalKVPress gives every layer the same budget, whatever PyramidKVPress has"
-        return
-    window, beta = _number(variant.params, "window"), max(_number(variant.params, "beta"), 1.0)
-    least, most = budget / beta, 2 * budget - budget / beta
-    if most >= tokens - window:
-        most = tokens - window
-        least = 2 * budget - most
-    if tokens >= most >= least >= window:
-        yield "kvpress' layer budgets count the window in; the variant's pyramid is beyond it"
-    else:
-        yield "with this budget kvpress gives every layer the same (its pyramid's top is too low)"
+def _parameters(variant: VariantResult) -> dict[str, KnobValue]:
+    """Every knob as recorded; what an imported run leaves out or spoils is at its default."""
+    return {
+        name: _recorded(knob, variant.params.get(name)) for name, knob in _knobs(variant).items()
+    }
 
 
-def _number(params: Params, key: str) -> float:
-    """A recorded knob; an imported run may say anything or nothing, which is 0 here."""
-    value = params.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
-        return 0
+def _recorded(knob: Knob, value: object) -> KnobValue:
+    if knob.choices:
+        return str(value) if value in knob.choices else knob.default
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -_MOST < value < _MOST:
+        return knob.default
     return value

@@ -89,6 +89,7 @@ def _facts(method: Method) -> Iterator[tuple[str, str]]:
         yield "CriticalKV", _critical_text(method)
         yield "Needs", ", ".join(_needs(variant)) or "the cache alone"
         yield "Codes and cost", _notes(method)
+        yield "kvpress", f"`{method.press.written}`" if method.press else ""
     yield "Source", method.source
 
 

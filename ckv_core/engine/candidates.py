@@ -53,6 +53,7 @@ class PromptCandidates:
         entries: of each head that may be evicted.
         columns: their positions, in order.
         spare: of them, what a head keeps on average.
+        protected: entries of each head that are always kept.
     """
 
     def __init__(self, spec: VariantSpec, prefill: Prefill, budget: int) -> None:
@@ -63,7 +64,8 @@ class PromptCandidates:
         self._evictable = prefill.loaded.info.evictable_layers
         self.layers = len(self._evictable)
         self.entries = _count(self.columns)
-        self.spare = budget - (prefill.prompt_len - self.entries)
+        self.protected = prefill.prompt_len - self.entries
+        self.spare = budget - self.protected
         self._key = _score_key(spec, self.parameters)
         self._prefill = prefill
 

@@ -101,6 +101,7 @@ class GeneratedCandidates:
         self.entries = layer.keys.shape[1] - spec.queries
         self.columns: slice | Tensor = slice(0, self.entries)
         self.spare = spare
+        self.protected = spec.queries
         self._layer = layer
 
     def view(self, place: int) -> LayerView:  # noqa: ARG002 - there is one

@@ -2,6 +2,7 @@
 
 from ckv_core.methods.base import METHODS, Method
 from ckv_core.methods.parts.adaptive import ADAPTIVE
+from ckv_core.methods.parts.press import SNAPKV, adaptive
 from ckv_core.methods.parts.window import WINDOW_SCORER
 
 METHODS.register(
@@ -12,5 +13,6 @@ METHODS.register(
         source="Feng et al. 2024, arXiv:2407.11550",
         scorer=WINDOW_SCORER,
         budget_rule=ADAPTIVE,
+        press=adaptive(SNAPKV),
     )
 )

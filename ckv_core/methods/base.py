@@ -14,6 +14,7 @@ from ckv_core.methods.parts.base import BudgetRule, Part, Scorer, Selector
 from ckv_core.methods.parts.critical import CRITICAL
 from ckv_core.methods.parts.critical_auto import CRITICAL_AUTO
 from ckv_core.methods.parts.layout import LAYOUT
+from ckv_core.methods.parts.press import Press
 from ckv_core.methods.parts.steps import StepPolicy
 from ckv_core.methods.parts.store import Store
 from ckv_core.methods.parts.top_k import TOP_K
@@ -62,6 +63,7 @@ class Method:
         budget_rule: how the budget is divided over layers and KV heads; None where there is none.
         selector: which entries a head keeps, without a '+'.
         policy: what evicts while generating; None where nothing does.
+        press: its counterpart in kvpress; None where that has none.
     """
 
     name: str
@@ -72,6 +74,7 @@ class Method:
     budget_rule: BudgetRule | None = None
     selector: Selector = TOP_K
     policy: StepPolicy | None = None
+    press: Press | None = None
 
     @property
     def evicts(self) -> bool:
@@ -131,7 +134,8 @@ class Method:
         rest = [
             knob for part in (self.budget_rule, self.policy, *selectors) for knob in _knobs(part)
         ]
-        preset = [PRESET] if any(knob.kvpress is not None for knob in (*first, *rest)) else []
+        differs = any(knob.kvpress is not None for knob in (*first, *rest))
+        preset = [PRESET] if self.press or differs else []
         return {knob.name: knob for knob in (*first, *preset, *rest)}
 
     def options(self) -> dict[str, Knob]:

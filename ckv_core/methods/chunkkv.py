@@ -6,6 +6,7 @@ window's among them; here totals are exact, so the last chunk may be cut.
 
 from ckv_core.methods.base import METHODS, Method
 from ckv_core.methods.parts.chunks import CHUNKS
+from ckv_core.methods.parts.press import SNAPKV, Press
 from ckv_core.methods.parts.uniform import UNIFORM
 from ckv_core.methods.parts.window import WINDOW_SCORER
 
@@ -18,5 +19,6 @@ METHODS.register(
         scorer=WINDOW_SCORER,
         budget_rule=UNIFORM,
         selector=CHUNKS,
+        press=Press("ChunkKVPress", {"chunk_length": "chunk"}, SNAPKV),
     )
 )

@@ -3,6 +3,7 @@
 from ckv_core.methods.base import METHODS, Method
 from ckv_core.methods.parts.adaptive import ADAPTIVE
 from ckv_core.methods.parts.expected import ExpectedAttention, OffsetExpectedAttention
+from ckv_core.methods.parts.press import EXPECTED_ATTENTION, adaptive
 from ckv_core.methods.parts.uniform import UNIFORM
 
 METHODS.register(
@@ -13,6 +14,7 @@ METHODS.register(
         source="Devoto et al. 2025, arXiv:2510.00636",
         scorer=ExpectedAttention(),
         budget_rule=UNIFORM,
+        press=EXPECTED_ATTENTION,
     )
 )
 METHODS.register(
@@ -23,5 +25,6 @@ METHODS.register(
         source="Devoto et al. 2025, arXiv:2510.00636",
         scorer=OffsetExpectedAttention(),
         budget_rule=ADAPTIVE,
+        press=adaptive(EXPECTED_ATTENTION),
     )
 )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ckv_core.lazy_torch import torch
 from ckv_core.methods.base import METHODS, Method
 from ckv_core.methods.parts.base import Parameters, Scorer
+from ckv_core.methods.parts.press import Press
 from ckv_core.methods.parts.uniform import UNIFORM
 from ckv_core.methods.parts.views import LayerView, PromptShape
 
@@ -38,5 +39,6 @@ METHODS.register(
         source="Park et al. 2025, arXiv:2504.15364",
         scorer=KeyDifference(),
         budget_rule=UNIFORM,
+        press=Press("KeyDiffPress"),
     )
 )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ckv_core.lazy_torch import torch
 from ckv_core.methods.base import METHODS, Method
 from ckv_core.methods.parts.base import Parameters, Scorer
+from ckv_core.methods.parts.press import Press
 from ckv_core.methods.parts.uniform import UNIFORM
 from ckv_core.methods.parts.views import LayerView
 
@@ -38,5 +39,6 @@ METHODS.register(
         source="Devoto et al. 2024, arXiv:2406.11430",
         scorer=KeyNorm(),
         budget_rule=UNIFORM,
+        press=Press("KnormPress"),
     )
 )

@@ -8,6 +8,7 @@ budget, so a budget below the tail keeps the newest tokens only.
 from ckv_core.methods.base import METHODS, Method
 from ckv_core.methods.parts.lag_relative import LAG_RELATIVE
 from ckv_core.methods.parts.partitions import PARTITIONS
+from ckv_core.methods.parts.press import Press
 from ckv_core.methods.parts.uniform import UNIFORM
 
 METHODS.register(
@@ -19,5 +20,6 @@ METHODS.register(
         scorer=LAG_RELATIVE,
         budget_rule=UNIFORM,
         selector=PARTITIONS,
+        press=Press("LagKVPress", {"n_sink": "sinks", "lag_size": "lag"}),
     )
 )

@@ -12,6 +12,7 @@ from ckv_core.lazy_torch import torch
 from ckv_core.methods.base import METHODS, Method
 from ckv_core.methods.parts.accumulated import ACCUMULATED
 from ckv_core.methods.parts.base import Parameters, Scorer
+from ckv_core.methods.parts.press import Press
 from ckv_core.methods.parts.uniform import UNIFORM
 from ckv_core.methods.parts.views import LayerView, Observer
 
@@ -44,5 +45,6 @@ METHODS.register(
         source="after Zhang et al. 2023, arXiv:2306.14048",
         scorer=MeanAttention(),
         budget_rule=UNIFORM,
+        press=Press("ObservedAttentionPress"),
     )
 )

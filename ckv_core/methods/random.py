@@ -1,33 +1,48 @@
 """Random: entries by lot; the floor that any method has to beat.
 
-kvpress makes its generator anew in each layer: with a seed, all layers evict the same positions.
+kvpress makes its generator anew in each layer: with a seed, all layers evict the same positions
+(`lots=alike`).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ckv_core.knobs import Choice, Knob
 from ckv_core.lazy_torch import torch
 from ckv_core.methods.base import METHODS, Method
 from ckv_core.methods.parts.base import Parameters, Scorer
 from ckv_core.methods.parts.lots import SEED, generator
+from ckv_core.methods.parts.press import Press
 from ckv_core.methods.parts.uniform import UNIFORM
 from ckv_core.methods.parts.views import LayerView
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+LOTS = Knob(
+    name="lots",
+    help="Random: each layer draws numbers of its own, or all layers the same (kvpress with a "
+    "seed).",
+    default="own",
+    kvpress="alike",
+    parse=Choice("lots", "own", "alike"),
+)
+
 
 class Noise(Scorer):
     """Uniform numbers, on the CPU whatever the device: the same everywhere."""
 
     name = "noise"
-    knobs = (SEED,)
+    knobs = (SEED, LOTS)
     query_aware = False
     non_negative = True
 
     def scores(self, view: LayerView, parameters: Parameters) -> Tensor:
         kv_heads, entries = view.keys.shape[:2]
+        if parameters["lots"] == "alike":
+            alike = torch.Generator().manual_seed(int(parameters["seed"]))
+            return torch.rand(kv_heads, entries, generator=alike).to(view.keys.device)
         generators = [generator(parameters["seed"], view.layer, head) for head in range(kv_heads)]
         drawn = [torch.rand(entries, generator=each) for each in generators]
         return torch.stack(drawn).to(view.keys.device)
@@ -41,5 +56,6 @@ METHODS.register(
         source="a control",
         scorer=Noise(),
         budget_rule=UNIFORM,
+        press=Press("RandomPress", {"seed": "seed"}),
     )
 )

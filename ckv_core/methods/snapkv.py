@@ -1,6 +1,7 @@
 """SnapKV: entries that the last `window` prompt tokens attend to, the same count in every head."""
 
 from ckv_core.methods.base import METHODS, Method
+from ckv_core.methods.parts.press import SNAPKV
 from ckv_core.methods.parts.uniform import UNIFORM
 from ckv_core.methods.parts.window import WINDOW_SCORER
 
@@ -12,5 +13,6 @@ METHODS.register(
         source="Li et al. 2024, arXiv:2404.14469",
         scorer=WINDOW_SCORER,
         budget_rule=UNIFORM,
+        press=SNAPKV,
     )
 )

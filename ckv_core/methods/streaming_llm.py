@@ -6,6 +6,7 @@ on, and keys keep the positions that they have in the text. kvpress evicts at th
 
 from ckv_core.methods.base import METHODS, Method
 from ckv_core.methods.parts.position import POSITION, ROLL
+from ckv_core.methods.parts.press import Press
 from ckv_core.methods.parts.uniform import UNIFORM
 
 METHODS.register(
@@ -17,5 +18,6 @@ METHODS.register(
         scorer=POSITION,
         budget_rule=UNIFORM,
         policy=ROLL,
+        press=Press("StreamingLLMPress", {"n_sink": "sinks"}),
     )
 )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ckv_core.knobs import Choice, Knob
 from ckv_core.lazy_torch import torch
 from ckv_core.methods.base import METHODS, Method
 from ckv_core.methods.parts.base import Parameters, Scorer
+from ckv_core.methods.parts.press import Press
 from ckv_core.methods.parts.steps import StepPolicy, StepView
 from ckv_core.methods.parts.uniform import UNIFORM
 from ckv_core.methods.parts.views import LayerView
@@ -15,11 +17,31 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+NEWEST = Knob(
+    name="newest",
+    help="TOVA: whether the prompt's last token is always kept (kvpress).",
+    default="free",
+    kvpress="kept",
+    parse=Choice("newest", "free", "kept"),
+)
+WHILE_GENERATING = Knob(
+    name="while_generating",
+    help="TOVA: evicts at every step, or lets the cache grow by what is generated (kvpress).",
+    default="evict",
+    kvpress="grow",
+    parse=Choice("while_generating", "evict", "grow"),
+)
+
+
 class NewestQuery(Scorer):
     """Attention of the prompt's last token, one score for all heads of a layer."""
 
     name = "newest_query"
+    knobs = (NEWEST,)
     non_negative = True
+
+    def protects(self, parameters: Parameters) -> dict[str, slice]:
+        return {"newest": slice(-1, None)} if parameters["newest"] == "kept" else {}
 
     def queries(self, parameters: Parameters) -> int:
         return 1
@@ -35,8 +57,12 @@ class KeepAttended(StepPolicy):
     """As many entries as the budget says, by the newest query's attention; one set per layer."""
 
     name = "keep_attended"
+    knobs = (WHILE_GENERATING,)
     needs_equal = True
     needs_probabilities = True
+
+    def acts(self, step: int, parameters: Parameters) -> bool:
+        return parameters["while_generating"] == "evict"
 
     def after_step(self, view: StepView, parameters: Parameters) -> Tensor | None:
         kv_heads, entries = view.positions.shape
@@ -59,5 +85,6 @@ METHODS.register(
         scorer=NewestQuery(),
         budget_rule=UNIFORM,
         policy=KeepAttended(),
+        press=Press("TOVAPress"),
     )
 )

@@ -110,6 +110,7 @@ class GivenCandidates:
     def __post_init__(self) -> None:
         self.layers, self.kv_heads = len(self.given), self.given[0].kv_heads
         self.entries = self.columns.stop - self.columns.start
+        self.protected = self.given[0].keys.shape[1] - self.entries
 
     def head_table(self, name: str) -> list[list[float]]:
         assert self.table is not None

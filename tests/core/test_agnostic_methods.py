@@ -41,7 +41,7 @@ def test_knorm_is_the_literal_norm_also_of_halves(heads: int, entries: int, seed
 def test_random_is_its_own_in_each_seed_layer_and_head_and_the_same_again() -> None:
     def drawn(seed: int, layer: int) -> Tensor:
         view = SimpleNamespace(keys=torch.empty(2, 500, 1), layer=layer)
-        return scorer("random").scores(view, {"seed": seed})
+        return scorer("random").scores(view, {"seed": seed, "lots": "own"})
 
     heads = torch.cat([drawn(*place) for place in ((0, 0), (0, 1), (1, 0))])
     assert torch.equal(heads[:2], drawn(0, 0))

@@ -14,8 +14,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckv_core.methods.parts.adaptive import adaptive_budgets
-from ckv_core.methods.parts.critical import Ranking, first_stage
+from ckv_core.methods.parts.adaptive import adaptive_budgets, floored_budgets, safeguarded
+from ckv_core.methods.parts.critical import Ranking, first_quotas, first_stage
 from ckv_core.methods.parts.position import POSITION
 from ckv_core.methods.parts.pyramid import pyramid_budgets
 from ckv_core.methods.parts.shares import integer_shares
@@ -207,7 +207,7 @@ def test_pyramid_budgets_equal_exact_arithmetic(
 ) -> None:
     beta = data.draw(st.sampled_from([1.0, 1.5, 3.0, 20.0, 1000.0]))
     capacity = spare + slack
-    budgets = pyramid_budgets(layers, kv_heads, spare, capacity, beta)
+    budgets = pyramid_budgets((layers, kv_heads), spare, capacity, beta)
     per_layer = literal_budgets.pyramid_layers(spare, layers, beta, capacity)
     assert budgets.tolist() == [[count] * kv_heads for count in per_layer]
     assert int(budgets.sum()) == layers * kv_heads * spare
@@ -216,12 +216,56 @@ def test_pyramid_budgets_equal_exact_arithmetic(
     assert all(later <= earlier + 1 for earlier, later in pairwise(per_layer))
 
 
+@given(st.integers(1, 9), st.integers(0, 60), st.integers(0, 60), st.integers(0, 9), st.data())
+def test_kvpress_pyramid_budgets_equal_its_own_rule(
+    layers: int, spare: int, slack: int, inside: int, data: st.DataObject
+) -> None:
+    beta, capacity = data.draw(st.sampled_from([1.0, 1.5, 3.0, 20.0])), spare + slack
+    budgets = pyramid_budgets((layers, 2), spare, capacity, beta, inside)
+    per_layer = literal_budgets.kvpress_pyramid(spare, layers, beta, capacity, inside)
+    assert budgets.tolist() == [[count] * 2 for count in per_layer]
+    assert int(budgets.sum()) == layers * 2 * spare
+
+
+@given(rows(), RATIOS, st.integers(0, 9), st.data())
+def test_kvpress_head_budgets_equal_its_own_rule(
+    first: Rows, safeguard: float, protected: int, data: st.DataObject
+) -> None:
+    spare = data.draw(st.integers(0, len(first[0])))
+    parameters = {"safeguard": safeguard, "safeguard_rule": "floor"}
+    candidates = SimpleNamespace(spare=spare, protected=protected, parameters=parameters)
+    joint = order(torch.tensor(first).flatten())[None]
+    budgets = floored_budgets(joint, len(first), spare, safeguarded(candidates))[0].tolist()
+    assert budgets == literal_budgets.kvpress_heads(first, spare, safeguard, protected)
+    assert sum(budgets) == len(first) * spare
+
+
+@given(scored_budgets(), RATIOS, st.integers(0, 9), st.sampled_from([0.0, 0.2, 0.7]))
+def test_stage_one_may_count_what_a_head_is_sure_of(
+    case: tuple[Rows, Rows, list[int]], alpha: float, protected: int, safeguard: float
+) -> None:
+    first, second, counts = case
+    spare = min(counts)
+    parameters = {"alpha": alpha, "safeguard": safeguard, "safeguard_rule": "floor"}
+    parameters["stage1_counts_window"] = "on"
+    candidates = SimpleNamespace(spare=spare, protected=protected, parameters=parameters)
+    budgets = torch.tensor(counts)
+    ranking = Ranking(*(order(torch.tensor(score)) for score in (first, second)))
+    found = kept(ranking.keep(budgets, first_quotas(candidates, budgets)))
+    floor = math.floor((spare + protected) * Fraction(str(safeguard)))
+    safe = min(max(floor, 1) if safeguard else 0, spare + protected)
+    assert found == [
+        set(literal.two_stage(a, b, count, alpha, (protected, safe)))
+        for a, b, count in zip(first, second, counts, strict=True)
+    ]
+
+
 def test_pyramid_beta_one_is_uniform() -> None:
-    assert pyramid_budgets(7, 3, 10, 50, 1.0).tolist() == [[10] * 3] * 7
+    assert pyramid_budgets((7, 3), 10, 50, 1.0).tolist() == [[10] * 3] * 7
 
 
 def test_pyramid_falls_from_first_to_last_layer_with_the_asked_steepness() -> None:
-    budgets = pyramid_budgets(30, 3, 96, 2000, 20.0)[:, 0].tolist()
+    budgets = pyramid_budgets((30, 3), 96, 2000, 20.0)[:, 0].tolist()
     assert budgets == sorted(budgets, reverse=True)
     assert budgets[-1] in (math.floor(96 / 20), math.ceil(96 / 20))
     assert budgets[0] in (math.floor(192 - 96 / 20), math.ceil(192 - 96 / 20))

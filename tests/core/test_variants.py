@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from ckv_core.errors import ConfigError
 from ckv_core.knobs import Budget
-from ckv_core.methods import KNOBS, METHODS
+from ckv_core.methods import KNOBS, METHODS, Method
 from ckv_core.methods.parts.critical_auto import CRITICAL_AUTO
 from ckv_core.variants import VariantSpec
 
@@ -24,6 +24,12 @@ VALUES = {
     "norm": st.sampled_from(["on", "off"]),
     "product": st.sampled_from(["head", "group"]),
     "epsilon": st.floats(0, 1).map(str),
+    "safeguard_rule": st.sampled_from(["blend", "floor"]),
+    "pyramid_window": st.sampled_from(["beyond", "inside"]),
+    "stage1_counts_window": st.sampled_from(["off", "on"]),
+    "lots": st.sampled_from(["own", "alike"]),
+    "newest": st.sampled_from(["free", "kept"]),
+    "while_generating": st.sampled_from(["evict", "grow"]),
     "preset": st.sampled_from(["paper", "kvpress"]),
     "gamma": st.floats(0, 1e6).map(str),
     "tau1": st.floats(0.01, 100).map(str),
@@ -69,6 +75,15 @@ def test_a_spec_parses_back_to_an_equal_variant(data: st.DataObject) -> None:
     again = VariantSpec.parse(spec.spec)
     assert again == spec
     assert set(spec.params) == set(method.knobs(selector))
+
+
+@pytest.mark.parametrize("method", [*METHODS], ids=lambda method: method.name)
+def test_a_method_takes_the_preset_where_kvpress_has_it_or_a_knob_differs(method: Method) -> None:
+    differs = any(knob.kvpress is not None for knob in method.knobs().values())
+    assert ("preset" in method.knobs()) == bool(method.press or differs)
+    if method.press:
+        press = VariantSpec.parse(f"{method.name}:preset=kvpress")
+        assert method.press.knobs <= press.params.keys()
 
 
 def test_a_preset_sets_what_is_not_written_and_nothing_else() -> None:

@@ -119,8 +119,11 @@ def test_chunkkv_keeps_whole_chunks_but_the_last(
     knobs |= {"group": "mean", "kernel": 1}
     candidates = given_candidates("chunkkv", [layer], seed % (past + 1), knobs)
     ranked = candidates.scores(0).double()
-    ranked = ranked.mean(0, keepdim=True).expand_as(ranked) if shared else ranked
-    expected = [literal.chunks_kept(row, size, candidates.spare) for row in ranked.tolist()]
+    if shared:
+        window = torch.full((kv_heads, 3), float(ranked.max()) + 1)
+        ranked = torch.cat([ranked, window], 1).mean(0).expand(kv_heads, -1)
+    spare = candidates.spare
+    expected = [literal.chunks_kept(row, size, spare, past) for row in ranked.tolist()]
     assert kept("chunkkv", candidates) == [expected]
 
 

@@ -27,7 +27,7 @@ VARIANTS = (
     "full",
     "streaming_llm",
     *(method + selector for method in SCORED for selector in SELECTORS),
-    "adakv+critical:preset=kvpress",
+    "adakv+critical:preset=kvpress,safeguard_rule=blend,stage1_counts_window=off",
     "snapkv+critical:sinks=4,pool=avg,group=max,norm=off,window=16",
 )
 

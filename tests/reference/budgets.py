@@ -3,6 +3,7 @@
 `p` is the mean budget beyond the protected entries, `capacity` the number of candidates.
 """
 
+import math
 from fractions import Fraction
 
 from tests.reference.scores import Row
@@ -27,6 +28,39 @@ def largest_remainder(shares: list[Fraction], total: int, capacity: int) -> list
             if sum(counts) < total and counts[i] < capacity:
                 counts[i] += 1
     return counts
+
+
+def kvpress_pyramid(p: int, layers: int, beta: float, capacity: int, window: int) -> list[int]:
+    """PyramidKVPress.get_layer_budget, the window inside, but for its rounding of each layer."""
+    kept, length = p + window, capacity + window
+    least = kept / exact(beta)
+    most = 2 * kept - least
+    if most >= length - window:
+        most = Fraction(length - window)
+        least = 2 * kept - most
+    if not length >= most >= least >= window or layers == 1:
+        return [p] * layers
+    shares = [most - layer * (most - least) / (layers - 1) for layer in range(layers)]
+    return largest_remainder([share - window for share in shares], layers * p, capacity)
+
+
+def kvpress_heads(scores: list[Row], p: int, safeguard: float, protected: int) -> list[int]:
+    """AdaKVPress.compress: a head's best count first, then all entries of the layer by score.
+
+    Args:
+        scores: [kv_heads][candidates] first-stage scores.
+        p: mean entries per head beyond the protected ones.
+        safeguard: share of the whole budget that each head is sure of.
+        protected: entries that stand before all others in every head.
+    """
+    floor = math.floor((p + protected) * exact(safeguard))
+    safe = max(floor, 1) if safeguard > 0 else 0
+    ranked = []
+    for head, row in enumerate(scores):
+        best = top_k(row, min(max(safe - protected, 0), p))
+        ranked += [(i not in best, -value, head, i) for i, value in enumerate(row)]
+    chosen = [head for _, _, head, _ in sorted(ranked)[: len(scores) * p]]
+    return [chosen.count(head) for head in range(len(scores))]
 
 
 def pyramid_layers(p: int, layers: int, beta: float, capacity: int) -> list[int]:

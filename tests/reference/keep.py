@@ -1,11 +1,18 @@
 """Which prompt entries each method keeps: scores, budget and selection put together."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 from transformers import DynamicCache
 
-from tests.reference.budgets import adaptive_heads, pyramid_layers
+from tests.reference.budgets import (
+    adaptive_heads,
+    exact,
+    kvpress_heads,
+    kvpress_pyramid,
+    pyramid_layers,
+)
 from tests.reference.forward import Kept, Tap, evictable_layers
 from tests.reference.scores import (
     Row,
@@ -74,7 +81,9 @@ def kept_sets(prefilled: Prefilled, method: str, critical: bool, params: dict[st
         raise ValueError("the budget or the prompt is below the protected entries")
     layer_p = [p] * len(layers)
     if method == "pyramidkv":
-        layer_p = pyramid_layers(p, len(layers), params["beta"], capacity)
+        shape = (p, len(layers), params["beta"], capacity)
+        inside = params["pyramid_window"] == "inside"
+        layer_p = kvpress_pyramid(*shape, window + sinks) if inside else pyramid_layers(*shape)
     protected = [*range(sinks), *range(n - window, n)]
     for layer, share in zip(layers, layer_p, strict=True):
         chosen = _layer_selection(prefilled, layer, (method, critical, share), params)
@@ -91,15 +100,19 @@ def _layer_selection(
     attention = window_mean(prefilled.tap.attention[layer], params["window"])
     # smoothing sees the sinks' columns; only then are the sinks left out of the candidates
     first = [row[sinks:] for row in first_stage_score(attention, group_size, params)]
-    counts = [share] * len(first)
-    if method == "adakv":
+    counts, protected, safe = [share] * len(first), sinks + params["window"], 0
+    if method == "adakv" and params["safeguard_rule"] == "floor":
+        counts = kvpress_heads(first, share, params["safeguard"], protected)
+        safe = math.floor((share + protected) * exact(params["safeguard"]))
+    elif method == "adakv":
         counts = adaptive_heads(first, share, params["safeguard"])
     if not critical:
         return [top_k(row, count) for row, count in zip(first, counts, strict=True)]
     norms = [row[: len(attention[0])] for row in prefilled.value_norms(layer)]
     second = [row[sinks:] for row in second_stage_score(attention, norms, group_size, params)]
+    counted = (protected, safe) if params["stage1_counts_window"] == "on" else (0, 0)
     return [
-        two_stage(a, b, count, params["alpha"])
+        two_stage(a, b, count, params["alpha"], counted)
         for a, b, count in zip(first, second, counts, strict=True)
     ]
 

@@ -13,10 +13,18 @@ def top_k(row: Row, k: int) -> list[int]:
     return sorted(range(len(row)), key=lambda i: (-row[i], i))[:k]
 
 
-def two_stage(first: Row, second: Row, budget: int, alpha: float) -> list[int]:
-    """Algorithm 1 with the quota rule of design 2, b' = floor(alpha * b)."""
+def two_stage(
+    first: Row, second: Row, budget: int, alpha: float, counted: tuple[int, int] = (0, 0)
+) -> list[int]:
+    """Algorithm 1 with the quota rule of design 2, b' = floor(alpha * b).
+
+    As kvpress counts, protected entries take their part of b' first, and b' is no less than what
+    AdaKV's safeguard grants: `counted` is both.
+    """
     # alpha as the decimal that the user wrote, so that 0.29 of 100 is 29
-    first_quota = math.floor(Fraction(str(alpha)) * budget)
+    protected, safe = counted
+    first_quota = max(math.floor(Fraction(str(alpha)) * (budget + protected)), safe) - protected
+    first_quota = min(max(first_quota, 0), budget)
     second_quota = budget - first_quota
     kept = top_k(first, first_quota)
     rest = [i for i in range(len(second)) if i not in kept]

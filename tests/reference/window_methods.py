@@ -100,12 +100,12 @@ def defensive_kept(
     return kept
 
 
-def chunks_kept(scores: Row, size: int, budget: int) -> set[int]:
-    """Whole chunks by falling mean; the last one is cut."""
+def chunks_kept(scores: Row, size: int, budget: int, past: int) -> set[int]:
+    """Whole chunks by falling mean, of each what lies in the past; the last one is cut."""
     chunks = [range(at, min(at + size, len(scores))) for at in range(0, len(scores), size)]
     means = [sum(scores[i] for i in chunk) / len(chunk) for chunk in chunks]
     best = sorted(range(len(chunks)), key=lambda c: (-means[c], c))
-    return set([i for c in best for i in chunks[c]][:budget])
+    return set([i for c in best for i in chunks[c] if i < past][:budget])
 
 
 def laprox_scores(

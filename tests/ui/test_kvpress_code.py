@@ -7,12 +7,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from ckv_core.methods import METHODS
 from ckv_core.records import Receipt
 from ckv_core.variants import VariantSpec
 from tests.core.made_up_runs import run_of, variant
 from ui.kvpress_code import kvpress_code
 
 TOKENS = 1_003
+OTHERS = {method.press.name for method in METHODS if method.press}
 
 
 @dataclass
@@ -56,9 +58,16 @@ class _CriticalAda:
     first_stage_ratio: float = 0.5
 
 
+class _Any:
+    """A press whose arguments are looked at by docs/parity.md alone."""
+
+    def __init__(self, *args, **arguments):
+        vars(self).update(arguments)
+
+
 @pytest.fixture(autouse=True)
 def kvpress(monkeypatch):
-    presses = {
+    presses = dict.fromkeys(OTHERS, _Any) | {
         "SnapKVPress": _Scorer,
         "PyramidKVPress": _Pyramid,
         "StreamingLLMPress": _Streaming,
@@ -121,26 +130,28 @@ def test_every_press_keeps_the_runs_budget_with_its_own_settings(budget):
 def test_without_pooling_the_kernel_is_one():
     (press,) = presses_of(code_of("snapkv:pool=none")).values()
     assert press.kernel_size == 1
-    assert "smooths" not in code_of("snapkv:pool=none")
+    assert "pool is" not in code_of("snapkv:pool=none")
 
 
 @pytest.mark.parametrize(
     ("spec", "note"),
     [
-        ("snapkv", "smooths by the average; the variant by the maximum"),
+        ("snapkv", "pool is max here and avg in kvpress"),
         ("snapkv:sinks=4", "keeps no sinks; the variant kept the first 4"),
         ("snapkv:group=max", "the variant the maximum"),
-        ("pyramidkv", "gives every layer the same (its pyramid's top is too low)"),
+        ("pyramidkv", "pyramid_window is beyond here and inside in kvpress"),
         ("pyramidkv+critical", "whatever PyramidKVPress has"),
-        ("adakv", "guarantees the safeguard's share"),
-        ("snapkv+critical", "stage 2 uses the smoothed score; the variant the un-pooled"),
+        ("adakv", "safeguard_rule is blend here and floor in kvpress"),
+        ("chunkkv", "rounds its count down to whole chunks"),
+        ("snapkv+critical", "stage2 is raw here and pooled in kvpress"),
+        ("snapkv+critical", "so that stage 1 takes as many entries beyond the window"),
         ("snapkv+critical", "which some models lack (Qwen2)"),
         ("snapkv+critical_auto", "is left out: kvpress has one first_stage_ratio"),
         ("snapkv+critical:norm=off", "is left out: CriticalKVPress always multiplies"),
         ("snapkv:layout=layer", "is left out: these presses protect no passages"),
-        ("snapkv:store=int8", "is left out: a press neither encodes"),
-        ("adakv:every=64,to=48", "is left out: a press neither encodes"),
-        ("keydiff", "is left out: this file writes StreamingLLM"),
+        ("snapkv:store=int8", "is left out: a press has no store"),
+        ("adakv:every=64,to=48", "is left out: a press has no store"),
+        ("cake", "is left out: kvpress has no press for it"),
     ],
 )
 def test_what_differs_is_said_at_the_press(spec, note):
@@ -149,10 +160,14 @@ def test_what_differs_is_said_at_the_press(spec, note):
     assert (spec in presses_of(code)) == ("left out" not in note)
 
 
-def test_the_preset_of_kvpress_differs_in_nothing_but_how_stage_one_is_counted():
-    code = code_of("snapkv+critical:preset=kvpress")
+@pytest.mark.parametrize("method", [each for each in METHODS if each.press], ids=lambda m: m.name)
+def test_under_the_preset_of_kvpress_no_knob_differs(method):
+    both = method.supports_critical and method.press.scores
+    names = [method.name, *([f"{method.name}+critical"] if both else [])]
+    code = code_of(*(f"{name}:preset=kvpress" for name in names))
     notes = [line for line in code.splitlines() if line.startswith("    # - ")]
-    assert [note.split()[2] for note in notes] == ["first_stage_ratio", "CriticalKV's"]
+    assert not [note for note in notes if " in kvpress. " in note or "first_stage" in note]
+    assert len(presses_of(code)) == len(names)
 
 
 def test_hostile_texts_of_an_imported_run_stay_text():

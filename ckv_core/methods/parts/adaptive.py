@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from ckv_core.knobs import Knob, number
+from ckv_core.knobs import Choice, Knob, number
 from ckv_core.lazy_torch import torch
 from ckv_core.methods.parts.base import BudgetRule, Candidates, Parameters
 from ckv_core.methods.parts.shares import integer_shares
+from ckv_core.methods.parts.views import PromptShape
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,20 +21,34 @@ SAFEGUARD = Knob(
     default=0.2,
     parse=number("safeguard", 0.0, 1.0),
 )
+SAFEGUARD_RULE = Knob(
+    name="safeguard_rule",
+    help="AdaKV: that share is mixed into all budgets beyond what is always kept (blend), or is "
+    "a floor of the whole budget, above which heads compete (kvpress).",
+    default="blend",
+    kvpress="floor",
+    parse=Choice("safeguard_rule", "blend", "floor"),
+)
 
 
 class Adaptive(BudgetRule):
     """The heads of a layer compete for its budget (arXiv:2407.11550)."""
 
     name = "adaptive"
-    knobs = (SAFEGUARD,)
+    knobs = (SAFEGUARD, SAFEGUARD_RULE)
     compares_heads = True
     ranks_heads = True
     looks_at = "layer"
 
     def head_budgets(self, candidates: Candidates, spare: int, parameters: Parameters) -> Tensor:
         safeguard = float(parameters["safeguard"])
+        if parameters["safeguard_rule"] == "floor":
+            least = safeguarded(candidates)
+            return floored_budgets(candidates.joint(), candidates.kv_heads, spare, least)
         return adaptive_budgets(candidates.joint(), candidates.kv_heads, spare, safeguard)
+
+    def work_bytes(self, shape: PromptShape, parameters: Parameters) -> int:
+        return 24 * shape.kv_heads * shape.prompt_len
 
 
 ADAPTIVE = Adaptive()
@@ -65,3 +81,39 @@ def adaptive_budgets(order: Tensor, kv_heads: int, spare: int, safeguard: float)
         for layer in counts.tolist()
     ]
     return torch.tensor(budgets, dtype=torch.int64)
+
+
+def safeguarded(candidates: Candidates) -> int:
+    """Entries beyond the protected ones that every head is sure of; 0 without such a rule."""
+    parameters = candidates.parameters
+    if parameters.get("safeguard_rule") != "floor":
+        return 0
+    share = Fraction(str(parameters["safeguard"]))
+    floor = math.floor((candidates.spare + candidates.protected) * share)
+    floor = max(floor, 1) if share else 0
+    return min(max(floor - candidates.protected, 0), candidates.spare)
+
+
+def floored_budgets(order: Tensor, kv_heads: int, spare: int, least: int) -> Tensor:
+    """Head budgets beyond the protected entries, as kvpress shares them out.
+
+    The first `least` entries of every head are granted; all others of the layer compete.
+
+    Args:
+        order: as for `adaptive_budgets`.
+        kv_heads: KV heads per layer.
+        spare: mean entries per head.
+        least: from 0 to `spare`.
+
+    Returns:
+        [layers, kv_heads] int64 on the CPU, each layer summing to kv_heads * spare.
+    """
+    budgets = []
+    for heads in order // max(order.shape[-1] // kv_heads, 1):
+        granted = torch.zeros_like(heads, dtype=torch.bool)
+        for head in range(kv_heads):
+            own = heads == head
+            granted |= own & (own.cumsum(-1) <= least)
+        competing = heads[~granted][: kv_heads * (spare - least)]
+        budgets.append(least + torch.bincount(competing, minlength=kv_heads).cpu())
+    return torch.stack(budgets)

@@ -141,6 +141,7 @@ class Candidates(Protocol):
         entries: of each head that may be evicted.
         columns: their positions, in order.
         spare: of them, what a head keeps on average.
+        protected: entries of each head that are always kept.
     """
 
     scorer: Scorer
@@ -150,6 +151,7 @@ class Candidates(Protocol):
     entries: int
     columns: slice | Tensor
     spare: int
+    protected: int
 
     def scores(self, place: int) -> Tensor:
         """The scorer's scores in one layer, [kv_heads, entries] float32."""

@@ -8,7 +8,7 @@ from ckv_core.knobs import Choice, Knob, KnobValue, integer
 from ckv_core.lazy_torch import torch
 from ckv_core.methods.parts.base import Candidates, Kept, Parameters, Selector
 from ckv_core.methods.parts.top_k import keep_first
-from ckv_core.methods.parts.views import PromptShape
+from ckv_core.methods.parts.views import LayerView, PromptShape
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,7 +22,8 @@ CHUNK = Knob(
 )
 CHUNKS_OF = Knob(
     name="chunks_of",
-    help="ChunkKV: each KV head keeps chunks of its own, or all heads of a layer the same.",
+    help="ChunkKV: each KV head keeps chunks of its own; or all heads of a layer the same, those "
+    "that reach into the window first (kvpress).",
     default="head",
     kvpress="layer",
     parse=Choice("chunks_of", "head", "layer"),
@@ -42,9 +43,15 @@ class Chunks(Selector):
         scorer, parameters = candidates.scorer, candidates.parameters
         (key,) = self.orders(parameters)
         size, whole_layer = int(parameters["chunk"]), parameters["chunks_of"] == "layer"
-        order = candidates.by(
-            key, lambda view: chunk_means(scorer.scores(view, parameters), size, whole_layer)
-        )
+
+        def means(view: LayerView) -> Tensor:
+            scores = scorer.scores(view, parameters)
+            if whole_layer:
+                window = view.keys.shape[1] - scores.shape[1]
+                scores = torch.nn.functional.pad(scores, (0, window), value=float(scores.max()) + 1)
+            return chunk_means(scores, size, whole_layer)
+
+        order = candidates.by(key, means)
         return Kept(keep_first(order[layers], head_budgets))
 
     def work_bytes(self, shape: PromptShape, parameters: Parameters) -> int:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ckv_core.errors import ConfigError
 from ckv_core.knobs import Choice, Knob, KnobValue, number
+from ckv_core.methods.parts.adaptive import safeguarded
 from ckv_core.methods.parts.base import Candidates, Kept, Parameters, Scorer, Selector
 from ckv_core.methods.parts.top_k import keep_first
 from ckv_core.methods.parts.views import LayerView
@@ -39,6 +40,14 @@ STAGE_2 = Knob(
     default="raw",
     kvpress="pooled",
     parse=Choice("stage2", *READINGS),
+)
+STAGE_1 = Knob(
+    name="stage1_counts_window",
+    help="CriticalKV: whether stage 1's share of a budget holds what the head is sure of: window, "
+    "sinks, and the floor of AdaKV's safeguard (kvpress).",
+    default="off",
+    kvpress="on",
+    parse=Choice("stage1_counts_window", "off", "on"),
 )
 NORM = Knob(
     name="norm",
@@ -89,7 +98,7 @@ class Critical(TwoStages):
     """One alpha for all heads."""
 
     name = "critical"
-    knobs = (ALPHA, *_RANKING)
+    knobs = (ALPHA, STAGE_1, *_RANKING)
     offers = tuple(f"stage2={reading}" for reading in READINGS)
 
     def label_of(self, parameters: Mapping[str, object]) -> str:
@@ -97,14 +106,13 @@ class Critical(TwoStages):
         return f"{self.label}, {reading}" if reading else self.label
 
     def keep(self, candidates: Candidates, layers: slice, head_budgets: Tensor) -> Kept:
-        quotas = first_stage(head_budgets, float(candidates.parameters["alpha"]))
+        quotas = first_quotas(candidates, head_budgets)
         return Kept(self.ranking(candidates, layers).keep(head_budgets, quotas))
 
     def stage_one(
         self, candidates: Candidates, place: int, head_budgets: Tensor, arrays: Mapping[str, Tensor]
     ) -> Tensor:
-        quotas = first_stage(head_budgets, float(candidates.parameters["alpha"]))
-        return keep_first(candidates.first()[place], quotas)
+        return keep_first(candidates.first()[place], first_quotas(candidates, head_budgets))
 
 
 CRITICAL = Critical()
@@ -112,6 +120,8 @@ CRITICAL = Critical()
 
 def second_score(scorer: Scorer, view: LayerView, parameters: Parameters) -> Tensor:
     """Attention times value norm of one layer, [kv_heads, entries] float32."""
+    if parameters["stage2"] == "pooled" and parameters["product"] == "group":
+        return _of_groups(scorer.scores(view, parameters), view, parameters)
     evidence = scorer.evidence(view, parameters)
     if parameters["stage2"] == "pooled":
         evidence = scorer.smooth(evidence, parameters)
@@ -121,8 +131,17 @@ def second_score(scorer: Scorer, view: LayerView, parameters: Parameters) -> Ten
     norms = view.value_norms()[:, : source.shape[-1]]
     if parameters["product"] == "head":
         return scorer.group(source * norms, view.kv_heads, parameters)
-    mean_norms = norms.view(view.kv_heads, -1, norms.shape[-1]).mean(1)
-    return scorer.group(source, view.kv_heads, parameters) * mean_norms
+    grouped = scorer.group(evidence, view.kv_heads, parameters)
+    return _of_groups(grouped, view, parameters)
+
+
+def _of_groups(scores: Tensor, view: LayerView, parameters: Parameters) -> Tensor:
+    """The product of two values per KV head, as kvpress has it."""
+    source = scores + float(parameters["epsilon"])
+    if parameters["norm"] == "off":
+        return source
+    norms = view.value_norms()[:, : source.shape[-1]]
+    return source * norms.view(view.kv_heads, -1, norms.shape[-1]).mean(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +174,15 @@ class Ranking:
         place = (~taken).cumsum(-1)
         spare = (head_budgets - quotas)[..., None].to(place.device)
         return kept.scatter_(-1, best, taken | (place <= spare))
+
+
+def first_quotas(candidates: Candidates, head_budgets: Tensor) -> Tensor:
+    """Entries of stage 1 beyond the protected ones, [..., kv_heads] int64 as the budgets."""
+    alpha, protected = float(candidates.parameters["alpha"]), candidates.protected
+    if candidates.parameters["stage1_counts_window"] == "off":
+        return first_stage(head_budgets, alpha)
+    beyond = first_stage(head_budgets + protected, alpha) - protected
+    return beyond.clamp(min=safeguarded(candidates)).minimum(head_budgets)
 
 
 def first_stage(head_budgets: Tensor, first_stage_ratio: float) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from ckv_core.knobs import Knob, number
+from ckv_core.knobs import Choice, Knob, number
 from ckv_core.lazy_torch import torch
 from ckv_core.methods.parts.base import BudgetRule, Candidates, Parameters
 from ckv_core.methods.parts.shares import integer_shares
@@ -19,42 +19,58 @@ BETA = Knob(
     default=20.0,
     parse=number("beta", 1.0, 1000.0),
 )
+PYRAMID_WINDOW = Knob(
+    name="pyramid_window",
+    help="PyramidKV: layers share what is left beyond the window; or the whole budget, equally "
+    "where the last layer's share would not hold the window (kvpress).",
+    default="beyond",
+    kvpress="inside",
+    parse=Choice("pyramid_window", "beyond", "inside"),
+)
 
 
 class Pyramid(BudgetRule):
     """Layer budgets by place alone (arXiv:2406.02069)."""
 
     name = "pyramid"
-    knobs = (BETA,)
+    knobs = (BETA, PYRAMID_WINDOW)
 
     def head_budgets(self, candidates: Candidates, spare: int, parameters: Parameters) -> Tensor:
-        shape = (candidates.layers, candidates.kv_heads)
-        return pyramid_budgets(*shape, spare, candidates.entries, float(parameters["beta"]))
+        shape, beta = (candidates.layers, candidates.kv_heads), float(parameters["beta"])
+        inside = candidates.protected if parameters["pyramid_window"] == "inside" else 0
+        return pyramid_budgets(shape, spare, candidates.entries, beta, inside)
 
 
 PYRAMID = Pyramid()
 
 
-def pyramid_budgets(layers: int, kv_heads: int, spare: int, evictable: int, beta: float) -> Tensor:
+def pyramid_budgets(
+    shape: tuple[int, int], spare: int, evictable: int, beta: float, inside: int = 0
+) -> Tensor:
     """Head budgets beyond the protected entries (arXiv:2406.02069, as its code computes them).
 
-    The last layer gets lo = spare / beta, the first hi = 2 * spare - lo; hi is clipped to
-    `evictable`, then lo = 2 * spare - hi, so the mean stays `spare`.
+    With mean = spare + inside, the last layer gets lo = mean / beta, the first
+    hi = 2 * mean - lo; hi is clipped to `evictable`, then lo = 2 * mean - hi, so the mean stays.
+    Where lo is then below `inside`, all layers get the same.
 
     Args:
-        layers: evictable layers.
-        kv_heads: KV heads per layer; all heads of a layer get the same.
+        shape: evictable layers, and KV heads of each; all heads of a layer get the same.
         spare: mean entries per head.
         evictable: entries that a head has to choose from.
         beta: steepness, >= 1; 1 is uniform.
+        inside: protected entries that count into the shares, as kvpress has it.
 
     Returns:
         [layers, kv_heads] int64, summing to layers * kv_heads * spare.
     """
-    low = Fraction(spare) / Fraction(str(beta))
-    high = min(2 * spare - low, Fraction(evictable))
-    low = 2 * spare - high
+    (layers, kv_heads), mean = shape, spare + inside
+    low = Fraction(mean) / Fraction(str(beta))
+    high = min(2 * mean - low, Fraction(evictable))
+    low = 2 * mean - high
+    if low < inside or high < low:
+        high = low = Fraction(mean)
     step = (high - low) / max(layers - 1, 1)
-    shares = [high - layer * step for layer in range(layers)] if layers > 1 else [Fraction(spare)]
+    high = high if layers > 1 else Fraction(mean)
+    shares = [high - layer * step - inside for layer in range(layers)]
     per_layer = integer_shares(shares, layers * spare, evictable)
     return torch.tensor(per_layer, dtype=torch.int64)[:, None].expand(layers, kv_heads)

@@ -1,0 +1,111 @@
+"""The command `import-kvpress`: what a press keeps, as kept positions for `compare --own`."""
+
+import argparse
+import os
+from pathlib import Path
+
+from ckv_core.cli import running
+from ckv_core.cli.options import Commands, check_json_path, read_text
+from ckv_core.config import DEFAULT_MODEL, SCENARIOS, CompareRequest
+from ckv_core.errors import CkvError
+from ckv_core.knobs import DEFAULT_BUDGET, Budget
+from ckv_core.kvpress.asked import asked_presses
+from ckv_core.kvpress.sets import VARIABLE, Job, KeepMask, kept_by_presses, kvpress_python
+from ckv_core.methods import KNOBS
+from ckv_core.methods.parts.press import VERSION, Chain, press_code
+from ckv_core.own_indices import OwnIndices, pack
+from ckv_core.own_indices_json import MAX_LABEL, own_to_json
+from ckv_core.records import ModelInfo, PromptInfo
+from ckv_core.terminal import say
+
+EPILOG = """\
+PRESS is a SPEC, read under preset=kvpress, or presses in Python:
+  adakv+critical:window=32
+  AdaKVPress(CURPress(num_sinks=4), alpha_safeguard=0.1)
+"""
+
+
+def register(commands: Commands) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "import-kvpress",
+        help="run a press of kvpress and write what it keeps, for compare --own",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(command=_import)
+    add = parser.add_argument
+    add("press", metavar="PRESS", help="what to run; see below")
+    add("--context", required=True, metavar="FILE|-", help="UTF-8 text file, or - for stdin")
+    add("--question", default="", metavar="TEXT", help="asked about the context")
+    budget = KNOBS["budget"].help.replace("%", "%%")
+    add("--budget", default=DEFAULT_BUDGET, metavar="N|N%", help=budget)
+    add("--scenario", default="regular", choices=SCENARIOS, help="what is compressed")
+    add("--model", metavar="NAME|PATH", help=f"default: $CKV_MODEL or {DEFAULT_MODEL}")
+    add("--python", metavar="FILE", help=f"that has kvpress; default: ${VARIABLE}, or make's")
+    add("--json", required=True, metavar="FILE|-", help="for the kept positions; - for stdout")
+
+
+def _import(options: argparse.Namespace) -> int:
+    chain, budget = asked_presses(options.press), Budget.parse(options.budget)
+    python = kvpress_python(options.python)
+    check_json_path(options.json)
+    request = CompareRequest(
+        context=read_text(options.context),
+        question=options.question,
+        scenario=options.scenario,
+        model=options.model or os.environ.get("CKV_MODEL") or DEFAULT_MODEL,
+        device="cpu",
+    )
+    request.validate()
+    own, kept = _run(request, chain, budget, python)
+    shown = f"{own.label}: {kept:,} entries. Next: compare --own {options.json}"
+    running.deliver(options.json, lambda: own_to_json([own]), lambda: say(shown))
+    return 0
+
+
+def _run(
+    request: CompareRequest, chain: Chain, budget: Budget, python: str
+) -> tuple[OwnIndices, int]:
+    """The kept positions, and how many they are."""
+    loaded, _ = running.load(request)
+    info, prompt = loaded.info, running.tokenised(request, loaded)
+    del loaded  # kvpress's process loads the weights anew
+    tokens = prompt.token_ids[: prompt.compressed_tokens]
+    per_token = 2 * info.head_dim * 4 * len(info.evictable_layers) * info.kv_heads
+    entries = min(budget.resolve(len(tokens), per_token), len(tokens))
+    jobs = [Job(0, chain, entries)]
+    (found,) = kept_by_presses(python, checkpoint_folder(request.model), [tokens], jobs)
+    running.clear_progress()
+    if isinstance(found, CkvError):
+        raise found
+    label = f"kvpress {VERSION}, {budget}: {press_code(chain)}"
+    return _positions(label[:MAX_LABEL], found, info, prompt), int(found.sum())
+
+
+def checkpoint_folder(name: str) -> Path:
+    """Where a model lies that has been loaded."""
+    from ckv_core.modeling.checkpoint import find_checkpoint
+    from ckv_core.modeling.gguf_store import converted
+    from ckv_core.modeling.steps import silent
+
+    return converted(find_checkpoint(name, silent, with_weights=True), silent).folder
+
+
+def _positions(label: str, kept: KeepMask, info: ModelInfo, prompt: PromptInfo) -> OwnIndices:
+    """What `compare` takes; layers with a sliding window are left whole there."""
+    rows = [
+        tuple(pack(tuple(head.nonzero()[0].tolist())) for head in layer)
+        if place in info.evictable_layers
+        else None
+        for place, layer in enumerate(kept)
+    ]
+    return OwnIndices(
+        label=label,
+        rows=tuple(rows),
+        layers=info.layers,
+        kv_heads=info.kv_heads,
+        sha256=info.sha256,
+        compressed_tokens=prompt.compressed_tokens,
+        token_ids=pack(prompt.token_ids[: prompt.compressed_tokens]),
+    )

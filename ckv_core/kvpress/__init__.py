@@ -1,0 +1,1 @@
+"""Presses of kvpress, run in an environment and a process of their own."""

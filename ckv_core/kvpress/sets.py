@@ -1,0 +1,144 @@
+"""What presses keep, as kvpress in its own environment says. No torch."""
+
+import base64
+import json
+import os
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ckv_core.errors import CkvError, ConfigError
+from ckv_core.methods.parts.press import VERSION, Chain
+
+VARIABLE = "CKV_KVPRESS_PYTHON"
+_OURS = Path(__file__).parents[2] / ".venv-kvpress" / "bin" / "python"
+_SIDE = Path(__file__).with_name("side.py")
+
+KeepMask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One press on one text.
+
+    Attributes:
+        text: its index.
+        press: from the outermost in.
+        budget: entries per KV head, on average.
+    """
+
+    text: int
+    press: Chain
+    budget: int
+
+
+def kvpress_python(given: str | None = None) -> str:
+    """The Python that has kvpress: as given, of the variable, or as make sets it up.
+
+    Raises:
+        ConfigError: it is not there; says how to get it.
+    """
+    named = given or os.environ.get(VARIABLE)
+    path = Path(named) if named else _OURS
+    if not path.is_file():
+        raise ConfigError(
+            f"There is no Python with kvpress at {str(path)!r}; set one up with 'make kvpress', "
+            f"or name it with --python or {VARIABLE}."
+        )
+    return str(path)
+
+
+def kept_by_presses(
+    python: str, model: Path, texts: Sequence[Sequence[int]], jobs: Sequence[Job]
+) -> Iterator[KeepMask | CkvError]:
+    """What each job keeps, as it comes.
+
+    Args:
+        python: as `kvpress_python` gives it.
+        model: folder of the checkpoint.
+        texts: tokens of each compressed prompt.
+        jobs: what to run, in the order of their texts.
+
+    Yields:
+        Per job [layers, kv_heads, tokens], or why that press cannot run.
+
+    Raises:
+        CkvError: the process cannot be started, has another kvpress, or stops.
+    """
+    document = {
+        "model": str(model),
+        "texts": [list(tokens) for tokens in texts],
+        "jobs": [_document(job, len(texts[job.text])) for job in jobs],
+    }
+    with TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
+        try:
+            process = subprocess.Popen(  # noqa: S603 - our own file, the user's own Python
+                [python, "-I", str(_SIDE)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        except OSError as error:
+            raise ConfigError(f"{python!r} cannot be run: {error.strerror or error}.") from None
+        with process:
+            try:
+                said = _answers(process, document)
+                _check_version(next(said, {}), log)
+                for job in jobs:
+                    yield _kept(next(said, None), len(texts[job.text]), log)
+            finally:
+                process.kill()
+
+
+def _document(job: Job, tokens: int) -> dict[str, Any]:
+    # A hundredth of an entry more, so that int() there does not round one away.
+    removed = max(1 - (job.budget + 0.01) / tokens, 0.0)
+    return {"text": job.text, "removed": removed, "press": job.press}
+
+
+def _answers(process: "subprocess.Popen[str]", document: dict[str, Any]) -> Iterator[Any]:
+    """One value a line; ends where the process does."""
+    with suppress(BrokenPipeError), process.stdin:  # type: ignore[union-attr]  # a pipe, as asked
+        json.dump(document, process.stdin)  # type: ignore[arg-type]
+    for line in process.stdout or ():
+        yield json.loads(line)
+
+
+def _check_version(answer: dict[str, Any], log: IO[str]) -> None:
+    if "version" not in answer:
+        raise CkvError(answer.get("error") or _stopped(log))
+    if answer["version"] != VERSION:
+        raise ConfigError(
+            f"kvpress {answer['version']} is there, and {VERSION} is what is known here; set that "
+            "up with 'make kvpress'."
+        )
+
+
+def _kept(answer: dict[str, Any] | None, tokens: int, log: IO[str]) -> KeepMask | CkvError:
+    if answer is None:
+        raise CkvError(_stopped(log))
+    if "error" in answer:
+        return CkvError(answer["error"])
+    return np.stack([unpacked(layer, tokens) for layer in answer["kept"]])
+
+
+def unpacked(text: str, tokens: int) -> KeepMask:
+    """[kv_heads, tokens] of one layer's bits."""
+    bits = np.unpackbits(np.frombuffer(base64.b64decode(text), np.uint8))
+    heads = len(bits) // tokens
+    return bits[: heads * tokens].reshape(heads, tokens).astype(np.bool_)
+
+
+def _stopped(log: IO[str]) -> str:
+    """What stands last in the log of a process that ended early."""
+    log.seek(0)
+    last = (log.read().strip().splitlines() or ["it said nothing"])[-1][:200]
+    return f"kvpress's process stopped: {last}"
