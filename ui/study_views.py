@@ -183,13 +183,13 @@ def pairs_table(found: StudyReading) -> dict[str, Any]:
     return table | {"head": ""}  # each row stands against its own base or the full cache
 
 
-def tasks_table(found: StudyReading) -> dict[str, Any] | None:
-    """Value of the DataTable method x task; None where all samples are of one task."""
+def tasks_table(found: StudyReading) -> dict[str, Any]:
+    """Value of the DataTable method x task; a sentence where all samples are of one task."""
     by_task: dict[str, list[Sample]] = {}
     for sample in found.samples:
         by_task.setdefault(str(sample.tags.get("task", "")), []).append(sample)
     if len(by_task) < 2:
-        return None
+        return {"rows": [], "empty": "All samples are of one task."}
     scores = {
         (r.sample, Point(r.variant, r.budget)): r.score
         for r in found.results
@@ -330,6 +330,7 @@ def _sample_cells(
     scored = sorted(evicting, key=lambda r: r.score or 0.0)
     full = next((r.score for r in results if r.variant == FULL), None)
     spread = (scored[-1].score or 0.0) - (scored[0].score or 0.0) if scored else None
+    ends = [_point_text(found, scored[at]) for at in (-1, 0)] if spread else ["", ""]
     reasons = list(dict.fromkeys(r.reason for r in results if r.state == "failed"))
     failed = sum(r.state == "failed" for r in results)
     words = " ".join(sample.question.split())
@@ -339,8 +340,8 @@ def _sample_cells(
         "id": {"text": sample.id, "href": address},
         "question": {"text": question},
         "full": _points(full),
-        "best": {"text": _point_text(found, scored[-1]) if scored else ""},
-        "worst": {"text": _point_text(found, scored[0]) if scored else ""},
+        "best": {"text": ends[0]},
+        "worst": {"text": ends[1]},
         "spread": _points(spread),
         "failed": {"text": f"{failed}: {' '.join(reasons)}" if failed else "", "value": failed},
     }
