@@ -96,6 +96,12 @@ def test_an_interval_of_differences_holds_their_mean_and_is_never_a_point(values
     assert high - low > 0
 
 
+def test_samples_that_all_lose_alike_are_no_narrower_than_those_that_lose_nothing():
+    low, high = difference_ends([-0.25] * 20)
+    none_low, none_high = difference_ends([0.0] * 20)
+    assert high - low >= none_high - none_low - 1e-9
+
+
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=40))
 def test_an_interval_of_scores_holds_their_mean(values):
     low, high = score_ends(values)
