@@ -6,7 +6,7 @@ best of several cannot make it look better than it is. No torch.
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from ckv_core.knobs import Budget
@@ -25,6 +25,7 @@ from ckv_core.studies.records import Point, Sample, SampleResult, Study
 # kept: the other half confirms it with 95 % confidence; undecided: it does not contradict; lost:
 # it shows a larger loss; none: no budget stayed within the tolerance on the first half.
 Outcome = Literal["kept", "undecided", "lost", "none"]
+NOTHING_TO_LOSE = "the full cache itself answers nothing here, so eviction has nothing to lose."
 LEAST_FULL = 0.6  # a task that the full cache cannot do tells little about eviction
 
 
@@ -94,9 +95,14 @@ def decide(study: Study, samples: Sequence[Sample], results: Collection[SampleRe
         _method(variant, points, chosen, confirmed, tolerance)
         for variant, points in _by_variant(study).items()
     ]
+    full = full_row(study, samples, results)
+    if full.score == 0:  # whatever is evicted, nothing is lost
+        methods = [
+            replace(each, outcome="undecided", sentence=f"{each.variant}: {NOTHING_TO_LOSE}")
+            for each in methods
+        ]
     rank: dict[Outcome, int] = {"kept": 0, "undecided": 1, "lost": 2, "none": 3}
     methods.sort(key=lambda each: (rank[each.outcome], _amount(each.budget)))
-    full = full_row(study, samples, results)
     failed = sum(result.state == "failed" for result in results)
     missing = len(samples) * len(study.points()) - len(results)
     return Decision(
@@ -196,6 +202,8 @@ def _of_method(outcome: Outcome, point: Point, mean: float, low: float, toleranc
 def _sentence(methods: Sequence[MethodDecision], full: Row, tolerance: float) -> str:
     if not full.n:
         return "There is no result yet."
+    if not full.score:
+        return f"Undecided: {NOTHING_TO_LOSE}"
     within = f"within {tolerance:g} points of the full cache's {100 * (full.score or 0):.0f}"
     kept = [each for each in methods if each.outcome == "kept"]
     if kept:

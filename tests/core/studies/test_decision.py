@@ -171,6 +171,13 @@ def test_the_same_on_few_samples_is_not_claimed():
     assert found.budget == "10%"
 
 
+def test_where_the_full_cache_answers_nothing_no_method_is_said_to_keep_it():
+    decision = decide(STUDY, *made(300, {}))
+    assert decision.recommended is None
+    assert {each.outcome for each in decision.methods} == {"undecided"}
+    assert "the full cache itself answers nothing" in decision.sentence
+
+
 def test_a_lossy_method_is_hardly_ever_recommended():
     rng = random.Random(1)
     wrong = 0
