@@ -8,6 +8,7 @@ one matrix of head size squared per query head, and a triangular solve for each 
 
 from ckv_core.methods.base import METHODS, Method
 from ckv_core.methods.parts.capacity import Capacity
+from ckv_core.methods.parts.press import Press
 from ckv_core.methods.parts.uniform import UNIFORM
 
 METHODS.register(
@@ -18,5 +19,6 @@ METHODS.register(
         source="Tang et al. 2026, arXiv:2604.25975",
         scorer=Capacity(),
         budget_rule=UNIFORM,
+        press=Press("CapPress", {"tau": "tau", "n_future_positions": "future", "n_sink": "sinks"}),
     )
 )

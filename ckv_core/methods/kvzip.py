@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from ckv_core.knobs import Choice, Knob, integer
 from ckv_core.methods.base import METHODS, Method
 from ckv_core.methods.parts.base import SINKS, Parameters, Scorer
+from ckv_core.methods.parts.press import Press
 from ckv_core.methods.parts.reconstruction import Reconstruction
 from ckv_core.methods.parts.top_scores import TopScoresOfAll
 from ckv_core.methods.parts.views import FurtherPasses, LayerView
@@ -69,5 +70,6 @@ METHODS.register(
         source="Kim et al. 2025, arXiv:2505.23416",
         scorer=Repeated(),
         budget_rule=TopScoresOfAll(),
+        press=Press("KVzipPress", {"n_sink": "sinks", "chunk_size": "repeat"}, scores=False),
     )
 )

@@ -151,6 +151,7 @@ def test_without_pooling_the_kernel_is_one():
         ("snapkv:layout=layer", "is left out: these presses protect no passages"),
         ("snapkv:store=int8", "is left out: a press has no store"),
         ("adakv:every=64,to=48", "is left out: a press has no store"),
+        ("kvzip+critical", "is left out: CriticalKVPress takes no KVzipPress"),
         ("cake", "is left out: kvpress has no press for it"),
     ],
 )
