@@ -145,7 +145,7 @@ class Method:
         fit = [part for part in POLICIES.values() if not (self.policy or part.unfit(self.scorer))]
         knobs = [knob for part in (*fit, *STORES.values()) for knob in part.knobs]
         stores = [store_knob()] if STORES else []
-        layouts = [] if self.policy else [LAYOUT]  # a policy evicts from each head by itself
+        layouts = [] if self.goes_on else [LAYOUT]  # a policy evicts from each head by itself
         return {knob.name: knob for knob in (*layouts, *stores, *knobs)}
 
 

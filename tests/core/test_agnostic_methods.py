@@ -57,7 +57,7 @@ def test_random_keeps_what_the_literal_lots_say(
     budget = data.draw(st.integers(0, entries))
     layer = replace(random_layer(1, 2, 1, entries), layer=number)
     candidates = GivenCandidates(
-        scorer("random"), {"seed": seed}, [layer], slice(0, entries), budget
+        scorer("random"), {"seed": seed, "lots": "own"}, [layer], slice(0, entries), budget
     )
     method = METHODS.get("random")
     kept = method.selector.keep(candidates, slice(0, 1), torch.full((1, 2), budget)).mask[0]
@@ -81,11 +81,13 @@ def test_ada_expected_attention_shares_budgets_by_the_literal_rule(
     )
     layer.gathered = observer.begin(kv_heads, kv_heads, entries, layer.keys)
     queries = rotary.turn(plain, 0)
-    chunk = Chunk(0, queries, layer.keys, layer.values, 0.7, lambda: rotary, torch.empty)
+    chunk = Chunk(
+        0, queries, layer.keys, layer.values, 0.7, lambda: rotary, torch.empty, torch.empty
+    )
     observer.see(layer.gathered, chunk)
     layer.turning, layer.scaling, spare = rotary, 0.7, seed % (entries - sinks + 1)
     knobs = {"sinks": sinks, "future": 3, "offset": 0.01, "value_size": "on"}
-    knobs |= {"safeguard": safeguard}
+    knobs |= {"safeguard": safeguard, "safeguard_rule": "blend"}
     assert method.knobs()["offset"].default == 0.01
     found = scorer("ada_expected_attention")
     candidates = GivenCandidates(found, knobs, [layer], slice(sinks, entries), spare)

@@ -25,7 +25,7 @@ from tests.reference.forward import forward
 COUNT, STEPS = 40, 13
 # Small enough for a short prompt; no observer's.
 SMALL = {"window": 8, "lag": 16, "history": 20, "buffer": 8, "every": 12, "to": 9, "chunk": 5}
-SMALL |= {"rolling": "on", "budget": str(BUDGET)}
+SMALL |= {"rolling": "on", "budget": str(BUDGET), "residual": 8}
 
 
 def _parts(kind: str) -> list:
@@ -48,7 +48,8 @@ def combinations() -> list[VariantSpec]:
             model, name="sampled", scorer=scorer, budget_rule=rule, selector=selector, policy=policy
         )
         if not method.misfit() and len(found) < COUNT:
-            knobs = {knob.name: knob.default for knob in method.knobs().values()}
+            of_store = STORES[store].knobs if store != "plain" else ()
+            knobs = {knob.name: knob.default for knob in (*method.knobs().values(), *of_store)}
             params = {key: SMALL.get(key, value) for key, value in knobs.items()} | {"store": store}
             found.append(VariantSpec(method, selector, params))
     return found
