@@ -61,7 +61,9 @@ def outside(page: Page, what: str) -> list[str]:
 def test_a_phone_shows_every_cell_of_the_methods(page: Page, site: Site):
     show(page, f"{site.url}/methods", PHONE)
     expect(page.locator("#methods td").last).to_be_visible()
-    assert outside(page, "#methods td, #methods .ckv-method *, #methods nav *") == []
+    # A long formula scrolls in its own box.
+    cells = "#methods td, #methods .ckv-method *:not(.ckv-formula *), #methods nav *"
+    assert outside(page, cells) == []
     assert Axe().run(page).response["violations"] == []
     page.get_by_role("link", name="KeyDiff", exact=True).click()
     expect(page.locator("#method-keydiff")).to_be_focused()
