@@ -96,10 +96,12 @@ def where(result: RunResult, indices: Iterable[int]) -> str:
     receipts = [each for each in found if each is not None and each.full_cache_bytes]
     if not receipts:
         return ""
-    budgets = [each.budget_tokens for each in receipts]
+    prompt = result.prompt.compressed_tokens if result.prompt else None
+    # No head keeps more than there is, whatever budget the receipt asked for.
+    budgets = [min(each.budget_tokens, prompt or each.budget_tokens) for each in receipts]
     shares = [each.cache_bytes / each.full_cache_bytes for each in receipts]
     entries = spread(f"{min(budgets):,}", f"{max(budgets):,}")
-    whole = f" of {result.prompt.compressed_tokens:,}" if result.prompt else ""
+    whole = f" of {prompt:,}" if prompt is not None else ""
     bytes_ = spread(percent(min(shares)), percent(max(shares)))
     return f" with {entries}{whole} entries per KV head ({bytes_} of the bytes)"
 

@@ -184,7 +184,7 @@ CASES = {
     "nothing evicted": (
         (FULL, ran("snapkv", "found", budget=10)),
         [
-            "SnapKV still gives the full cache's answer with 10 of 8 entries per KV head "
+            "SnapKV still gives the full cache's answer with 8 of 8 entries per KV head "
             "(100 % of the bytes).",
             "Answer kept: SnapKV (same text).",
             "Nothing was evicted: the budget holds the whole prompt.",
@@ -290,7 +290,7 @@ def test_sixteen_variants_stay_short():
     verdict = run_verdict(run_of(FULL, *variants))
     assert verdict is not None
     assert verdict.headline == (
-        "7 of 15 variants still give the full cache's answer with 1 to 15 of 8 entries per KV head "
+        "7 of 15 variants still give the full cache's answer with 1 to 8 of 8 entries per KV head "
         "(10 to 150 % of the bytes)."
     )
     assert len(" ".join([verdict.headline, *verdict.findings, *verdict.cautions])) < 400
