@@ -13,7 +13,7 @@ def main() -> int:
 
         return commands.main(sys.argv[1:])
     from ckv_core.errors import CkvError
-    from ckv_core.terminal import say
+    from ckv_core.runtime.terminal import say
     from ui.serve import serve
     from ui.settings import Settings
 

@@ -135,7 +135,7 @@ async function copyText(text) {
   }
 }
 
-/** One CSV field on one line, which no spreadsheet runs as a formula; as ui/charts/tables.py does. */
+/** One CSV field on one line, which no spreadsheet runs as a formula; as ui/tables/csv_text.py does. */
 function csvField(value) {
   const escaped = { "\t": "\\t", "\n": "\\n", "\r": "\\r" };
   const hex = (code) => (code < 256 ? `\\x${code.toString(16).padStart(2, "0")}` : `\\u${code.toString(16)}`);

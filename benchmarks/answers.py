@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.tables import table
-from ckv_core.metrics.intervals import Interval, mean_interval, share_interval
-from ckv_core.metrics.pairs import mcnemar
+from ckv_core.analysis.intervals import Interval, mean_interval, share_interval
+from ckv_core.analysis.pairs import mcnemar
 
 UNPOOLED = "snapkv:pool=none"
 FIGURES = ("agreement", "kl", "head_l1", "heads_closer", "final_l1")

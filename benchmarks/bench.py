@@ -22,20 +22,20 @@ import transformers
 from benchmarks.limit import against_limit
 from benchmarks.setting import BUDGET, EXAMPLE, NEW_TOKENS, QUESTION, VARIANTS, request, run
 from benchmarks.tables import memory_cells, ratios, selection_share, spread, table
-from ckv_core.cache.prompt_slots import Keep
-from ckv_core.config import DEFAULT_MODEL
-from ckv_core.engine.compare import compare
+from ckv_core.compare.compare import compare
+from ckv_core.engine.cache.prompt_slots import Keep
 from ckv_core.engine.decode import DecodeContext, Decoder
 from ckv_core.engine.prefill import Needs, Prefill, prefill
 from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.engine.prompt import build_prompt
 from ckv_core.engine.rows import RowPlan, prompt_rows
 from ckv_core.engine.select import select
-from ckv_core.events import VariantSelected
-from ckv_core.modeling.loaded import LoadedModel
-from ckv_core.modeling.loading import load_model
-from ckv_core.modeling.store import models_folder
-from ckv_core.variants import VariantSpec
+from ckv_core.models.loaded import LoadedModel
+from ckv_core.models.loading import load_model
+from ckv_core.models.store import models_folder
+from ckv_core.request.compare_request import DEFAULT_MODEL
+from ckv_core.request.variants import VariantSpec
+from ckv_core.results.events import VariantSelected
 
 
 def against_kvpress(loaded: LoadedModel, python: str, rounds: int) -> None:

@@ -35,14 +35,14 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks.setting import NEW_TOKENS, VARIANTS
-from ckv_core.cache import prompt_slots
-from ckv_core.cache.varlen import usable_kernel
-from ckv_core.config import CompareRequest
-from ckv_core.engine.compare import compare
+from ckv_core.compare.compare import compare
+from ckv_core.engine.cache import prompt_slots
+from ckv_core.engine.cache.varlen import usable_kernel
 from ckv_core.engine.running_rows import RunningRows
-from ckv_core.events import RunResult
-from ckv_core.modeling.loaded import LoadedModel, wrap_model
-from tests.core.tiny_models import tiny_tokenizer
+from ckv_core.models.loaded import LoadedModel, wrap_model
+from ckv_core.request.compare_request import CompareRequest
+from ckv_core.results.events import RunResult
+from tests.ckv_core.tiny_models import tiny_tokenizer
 
 LENGTHS = (4_096, 32_768, 131_072)
 SHAPE = {

@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.needle_prompts import TASKS, Needle, needles, read_texts
-from ckv_core.config import DEFAULT_MODEL, SCENARIOS, CompareRequest
-from ckv_core.engine.compare import compare
-from ckv_core.events import RunResult
-from ckv_core.modeling.loaded import LoadedModel
-from ckv_core.modeling.loading import load_model
-from ckv_core.records import VariantResult
-from ckv_core.variants import VariantSpec
+from ckv_core.compare.compare import compare
+from ckv_core.models.loaded import LoadedModel
+from ckv_core.models.loading import load_model
+from ckv_core.request.compare_request import DEFAULT_MODEL, SCENARIOS, CompareRequest
+from ckv_core.request.variants import VariantSpec
+from ckv_core.results.events import RunResult
+from ckv_core.results.records import VariantResult
 
 # Variant -> the base that its heads are compared with; none for what has no heads to compare.
 VARIANTS = {

@@ -19,7 +19,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ckv_core.config import DEFAULT_MODEL
 from ckv_core.engine.further_passes import further_passes
 from ckv_core.engine.prefill import Needs, Prefill, prefill
 from ckv_core.engine.prompt import build_prompt, prompt_tokens
@@ -28,12 +27,13 @@ from ckv_core.errors import CkvError
 from ckv_core.kvpress.sets import Job, KeepMask, kept_by_presses, kvpress_python, unpacked
 from ckv_core.methods import METHODS, SELECTORS
 from ckv_core.methods.parts.press import VERSION, press_code
-from ckv_core.modeling.default_model import prepare_default_model
-from ckv_core.modeling.loaded import LoadedModel
-from ckv_core.modeling.loading import load_model
-from ckv_core.modeling.steps import silent
-from ckv_core.records import PromptInfo
-from ckv_core.variants import VariantSpec
+from ckv_core.models.default_model import prepare_default_model
+from ckv_core.models.loaded import LoadedModel
+from ckv_core.models.loading import load_model
+from ckv_core.models.steps import silent
+from ckv_core.request.compare_request import DEFAULT_MODEL
+from ckv_core.request.variants import VariantSpec
+from ckv_core.results.records import PromptInfo
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "assets" / "examples"

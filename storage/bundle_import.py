@@ -7,7 +7,7 @@ from sqlalchemy import insert, select, update
 from sqlalchemy.orm import Session
 
 from ckv_core.errors import StorageError
-from ckv_core.events import FloorMeasured, RunFinished, RunPrepared
+from ckv_core.results.events import FloorMeasured, RunFinished, RunPrepared
 from storage import audit, event_rows, repository
 from storage.bundle import FROM_RESULT, IMPORTED, BundledRun, is_same_content
 from storage.database import Database

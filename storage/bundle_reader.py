@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import NoReturn, cast
 
-from ckv_core.config import (
+from ckv_core.analysis.result_json import from_json
+from ckv_core.errors import ConfigError, StorageError
+from ckv_core.request.compare_request import (
     ANALYSES,
     KINDS,
     MAX_FOLLOW_UPS,
@@ -25,11 +27,9 @@ from ckv_core.config import (
     Kind,
     Scenario,
 )
-from ckv_core.errors import ConfigError, StorageError
-from ckv_core.json_fields import JsonField
-from ckv_core.json_text import JsonBounds
-from ckv_core.own_indices_json import own_from_json
-from ckv_core.result_json import from_json
+from ckv_core.results.external_selection_json import own_from_json
+from ckv_core.runtime.json_fields import JsonField
+from ckv_core.runtime.json_text import JsonBounds
 from storage.bundle import (
     FORMAT,
     MANIFEST,

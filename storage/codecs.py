@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ckv_core.errors import StorageError
-from ckv_core.records import Float32Array, HeldSeries, RetainedSet
+from ckv_core.results.records import Float32Array, HeldSeries, RetainedSet
 
 FLOAT_CODEC = "zlib"
 BITS_CODEC = "bits+zlib"

@@ -11,8 +11,8 @@ from typing import Any
 from sqlalchemy import select
 
 from ckv_core.errors import CkvError, ConfigError, StorageError
-from ckv_core.home import home_folder
-from ckv_core.terminal import say
+from ckv_core.runtime.home import home_folder
+from ckv_core.runtime.terminal import say
 from storage.backup import copy_database, database_file, restore
 from storage.bundle import MAX_TOTAL_BYTES, write_bundle, write_bundles
 from storage.bundle_import import import_bundle

@@ -6,7 +6,7 @@ from sqlalchemy import delete, insert, select, update
 from sqlalchemy.orm import Session
 
 from ckv_core.errors import StorageError
-from ckv_core.events import (
+from ckv_core.results.events import (
     FloorMeasured,
     FollowUpsAnswered,
     Generated,

@@ -7,12 +7,11 @@ from typing import Any, Literal, cast
 
 import numpy as np
 
-from ckv_core.config import CompareRequest, Scenario
-from ckv_core.json_fields import JsonField
-from ckv_core.own_indices import OwnIndices
-from ckv_core.own_indices_json import own_from_json, own_to_json
-from ckv_core.quantities import QUANTITIES
-from ckv_core.records import (
+from ckv_core.request.compare_request import CompareRequest, Scenario
+from ckv_core.request.external_selection import OwnIndices
+from ckv_core.results.external_selection_json import own_from_json, own_to_json
+from ckv_core.results.quantities import QUANTITIES
+from ckv_core.results.records import (
     Candidate,
     Float32Array,
     FollowUp,
@@ -26,6 +25,7 @@ from ckv_core.records import (
     RoundingFloor,
     VariantResult,
 )
+from ckv_core.runtime.json_fields import JsonField
 from storage.codecs import (
     EncodedArray,
     decode_floats,

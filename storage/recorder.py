@@ -9,8 +9,8 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from ckv_core.config import CompareRequest
-from ckv_core.events import (
+from ckv_core.request.compare_request import CompareRequest
+from ckv_core.results.events import (
     FloorMeasured,
     FollowUpsAnswered,
     Generated,

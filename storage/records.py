@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from ckv_core.config import CompareRequest
-from ckv_core.events import RunResult
+from ckv_core.request.compare_request import CompareRequest
+from ckv_core.results.events import RunResult
 
 RunState = Literal["queued", "running", "done", "failed", "cancelled"]
 LineageKind = Literal["rerun", "fork"]

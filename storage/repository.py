@@ -10,10 +10,10 @@ from typing import cast
 from sqlalchemy import CursorResult, func, or_, select, update
 from sqlalchemy.orm import Session
 
-from ckv_core.config import CompareRequest, Kind
 from ckv_core.errors import StorageError
-from ckv_core.events import RunResult
-from ckv_core.records import RetainedSet
+from ckv_core.request.compare_request import CompareRequest, Kind
+from ckv_core.results.events import RunResult
+from ckv_core.results.records import RetainedSet
 from storage import mapping, search, servers
 from storage.codecs import EncodedArray, decode_retained
 from storage.models import ACTIVE_STATES, ALIVE, SLUG_LENGTH, Array, Prompt, Run, Tag, Variant

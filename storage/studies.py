@@ -6,7 +6,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from ckv_core.records import ModelInfo
+from ckv_core.results.records import ModelInfo
 from ckv_core.studies.records import Key, Sample, SampleResult, Study
 from storage import study_rows
 from storage.commands import database_url

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ckv_core.records import ModelInfo
+from ckv_core.results.records import ModelInfo
 
 
 def model_info(layers: int = 2, **changes: Any) -> ModelInfo:

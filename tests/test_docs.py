@@ -113,7 +113,7 @@ def test_the_readme_names_run_and_test():
 
 
 def test_specs_in_the_readme_parse():
-    from ckv_core.variants import VariantSpec
+    from ckv_core.request.variants import VariantSpec
 
     specs = re.findall(r"--variant (\S+)", README)
     assert len(specs) >= 4

@@ -14,38 +14,38 @@ from starlette.routing import Mount
 from starlette.types import ASGIApp
 
 from ckv_core.errors import ConfigError
-from ckv_core.modeling.catalog import list_models
-from ui.account_routes import account_routes
-from ui.admin_routes import admin_routes
-from ui.api import Api
-from ui.api_routes import api_routes
-from ui.examples import load_examples
-from ui.header import TITLE, USER_SCRIPT, header_html
-from ui.identity import Identity
-from ui.library_routes import library_routes
-from ui.login_routes import login_routes
-from ui.middleware import Guard
-from ui.missing import MissingPages
-from ui.page_heads import PageHeads
-from ui.pages.aggregate import AggregatePage
-from ui.pages.compare import ComparePage
-from ui.pages.compare_runs import CompareRunsPage
-from ui.pages.limits import build_limits
-from ui.pages.methods import build_methods
-from ui.pages.run import RunPage
-from ui.pages.runs import RunsPage
-from ui.pages.studies import StudiesPage
-from ui.pages.study import StudyPage
-from ui.pages.sweep import SweepPage
-from ui.proxies import NamedProxies
-from ui.routes import build_routes
-from ui.services import Services
-from ui.sessions import lifespan
+from ckv_core.models.catalog import list_models
+from ui.aggregate.page import AggregatePage
+from ui.aggregate.routes import several_routes
+from ui.api.api import Api
+from ui.api.routes import api_routes
+from ui.compare.examples import load_examples
+from ui.compare.page import ComparePage
+from ui.compare_runs.page import CompareRunsPage
+from ui.looks.theme import ASSETS, CSS_PATHS, FAVICON_PATH, build_theme
+from ui.methods.limits import build_limits
+from ui.methods.page import build_methods
+from ui.run.page import RunPage
+from ui.run.routes import build_routes
+from ui.runs.page import RunsPage
+from ui.runs.routes import library_routes
+from ui.server.identity import Identity
+from ui.server.middleware import Guard
+from ui.server.proxies import NamedProxies
+from ui.server.sessions import lifespan
+from ui.server.streams import OwnStreams
+from ui.services.services import Services
 from ui.settings import Settings
-from ui.several_routes import several_routes
-from ui.streams import OwnStreams
-from ui.study_routes import study_routes
-from ui.theme import ASSETS, CSS_PATHS, FAVICON_PATH, build_theme
+from ui.shell.account_routes import account_routes
+from ui.shell.admin_routes import admin_routes
+from ui.shell.header import TITLE, USER_SCRIPT, header_html
+from ui.shell.login_routes import login_routes
+from ui.shell.missing import MissingPages
+from ui.shell.page_heads import PageHeads
+from ui.studies.list_page import StudiesPage
+from ui.studies.page import StudyPage
+from ui.studies.routes import study_routes
+from ui.sweep.page import SweepPage
 
 PAGE_CSS = [ASSETS / f"{name}.css" for name in ("pages", "methods", "sweep", "library", "study")]
 # 12 KiB each. A page whose session was dropped loses the choices that its menus have got since.

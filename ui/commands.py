@@ -15,7 +15,7 @@ from storage.database import open_database
 from storage.models import END_STATES
 from storage.records import RunNotes, StoredRun
 from storage.sqlite_file import write_whole
-from ui.account_commands import add_commands
+from ui.accounts.commands import add_commands
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -76,9 +76,9 @@ def _load(options: argparse.Namespace) -> tuple[StoredRun, RunNotes]:
 
 
 def _write_report(options: argparse.Namespace, run: StoredRun, notes: RunNotes) -> str:
-    from ui.live_runs import stored_snapshot
-    from ui.report import build_report
-    from ui.report_contents import read_groups
+    from ui.report.contents import read_groups
+    from ui.report.report import build_report
+    from ui.services.live_runs import stored_snapshot
 
     data = build_report(stored_snapshot(run), notes, read_groups(options.without))
     write_whole(options.html, data)
@@ -86,7 +86,7 @@ def _write_report(options: argparse.Namespace, run: StoredRun, notes: RunNotes) 
 
 
 def _write_kvpress(path: Path, run: StoredRun) -> str:
-    from ui.kvpress_code import NOTHING, kvpress_code
+    from ui.report.kvpress_code import NOTHING, kvpress_code
 
     if run.result.prompt is None:
         raise CkvError(NOTHING)
@@ -95,8 +95,8 @@ def _write_kvpress(path: Path, run: StoredRun) -> str:
 
 
 def _write_comparisons(options: argparse.Namespace, run: StoredRun, notes: RunNotes) -> list[str]:
-    from ui.live_runs import stored_snapshot
-    from ui.llm_comparator import NO_PAIR, comparable_pairs, comparator_json
+    from ui.results.llm_comparator import NO_PAIR, comparable_pairs, comparator_json
+    from ui.services.live_runs import stored_snapshot
 
     pairs = [tuple(options.pair)] if options.pair else comparable_pairs(run.result)
     if not pairs:

@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from ckv_core.config import (
+from ckv_core.errors import CkvError, ConfigError, PromptError
+from ckv_core.request.compare_request import (
     MAX_NEW_TOKENS,
     MAX_SWEEP_POINTS,
     MAX_TEXT_CHARS,
     MAX_VARIANTS,
     CompareRequest,
 )
-from ckv_core.errors import CkvError, ConfigError, PromptError
 
 
 class LimitError(CkvError):

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from types import FrameType
 
-from ckv_core import logs
-from ckv_core.home import home_folder
-from ckv_core.terminal import say
+from ckv_core.runtime import logs
+from ckv_core.runtime.home import home_folder
+from ckv_core.runtime.terminal import say
 from storage.database import default_url, open_database
 from storage.server_lock import only_server
-from ui.access import EVERYBODY, Access, acting_as
+from ui.accounts.access import EVERYBODY, Access, acting_as
 from ui.build import Site, build_site
-from ui.http_server import HttpServer
-from ui.services import Services
+from ui.server.http_server import HttpServer
+from ui.services.services import Services
 from ui.settings import Settings
 
 

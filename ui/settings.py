@@ -5,9 +5,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ckv_core.config import DEFAULT_MODEL, DEVICES
 from ckv_core.errors import ConfigError
-from ckv_core.logs import STYLES, Style
+from ckv_core.request.compare_request import DEFAULT_MODEL, DEVICES
+from ckv_core.runtime.logs import STYLES, Style
 from ui.limits import Limits
 from ui.users import Users, read_users
 
@@ -33,7 +33,7 @@ class Settings:
             empty for none.
         space_host: public host name on Hugging Face Spaces; None elsewhere.
         limits: what the app takes at most.
-        mcp: offer the endpoints of ui/api.py to MCP clients too.
+        mcp: offer the endpoints of ui/api/api.py to MCP clients too.
         log_style: of the lines on standard error.
     """
 

@@ -17,7 +17,7 @@ from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError
 
 from ckv_core.errors import ConfigError
-from ckv_core.terminal import say
+from ckv_core.runtime.terminal import say
 
 LOGGER = logging.getLogger(__name__)
 HASHER = PasswordHasher()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from ckv_core.cli import analyse, compare, heads, import_kvpress, lists, study, sweep
 from ckv_core.cli.options import Parser
 from ckv_core.errors import CkvError
-from ckv_core.terminal import say
+from ckv_core.runtime.terminal import say
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -20,10 +20,10 @@ from ckv_core.cli.options import (
     model_settings,
     read_text,
 )
-from ckv_core.config import ANALYSES, MAX_NEW_TOKENS, CompareRequest
 from ckv_core.errors import CkvError, ConfigError, PromptError
-from ckv_core.events import RunResult
-from ckv_core.terminal import say
+from ckv_core.request.compare_request import ANALYSES, MAX_NEW_TOKENS, CompareRequest
+from ckv_core.results.events import RunResult
+from ckv_core.runtime.terminal import say
 
 _EPILOG = f"""\
 --prompts is JSON Lines: one object a line with "context" and, optionally, "question" and
@@ -113,7 +113,7 @@ def _analyse(options: argparse.Namespace) -> int:
 
 
 def _document(result: RunResult, answer: str) -> Any:
-    from ckv_core.result_json import to_json
+    from ckv_core.analysis.result_json import to_json
 
     return to_json(result, (answer,))
 
@@ -130,7 +130,7 @@ def _deliver(
             print_results(results, answers)
 
     def means() -> list[Any]:
-        from ckv_core.means_json import means_json
+        from ckv_core.analysis.means_json import means_json
 
         return [means_json(results)]
 

@@ -2,21 +2,22 @@
 
 from collections.abc import Sequence
 
+from ckv_core.analysis.ablation_means import ladder_means
+from ckv_core.analysis.against_budget import BUDGET_UNITS, budget_curves, varied_units
+from ckv_core.analysis.aggregate import Aggregate, aggregate_joined
+from ckv_core.analysis.aggregate_runs import JoinedVariant, join, newest_of_each
+from ckv_core.analysis.chain import COVERED
+from ckv_core.analysis.evidence import held
+from ckv_core.analysis.intervals import Interval, interval_note, mean_interval
+from ckv_core.analysis.layer_means import hidden_by_layer, reduction_by_layer
+from ckv_core.analysis.pairs import COMPARED, Difference, compare_pairs
+from ckv_core.analysis.sweep import FIGURES, cut_note
 from ckv_core.cli.tables import GENERATION_TITLE, SCORES, interval, print_table
-from ckv_core.events import RunResult
-from ckv_core.knobs import Budget
-from ckv_core.metrics.against_budget import BUDGET_UNITS, budget_curves, varied_units
-from ckv_core.metrics.aggregate import Aggregate, aggregate_joined
-from ckv_core.metrics.chain import COVERED
-from ckv_core.metrics.evidence import held, spans_of
-from ckv_core.metrics.intervals import Interval, interval_note, mean_interval
-from ckv_core.metrics.joining import JoinedVariant, join, newest_of_each
-from ckv_core.metrics.ladder_means import ladder_means
-from ckv_core.metrics.layer_means import hidden_by_layer, reduction_by_layer
-from ckv_core.metrics.pairs import COMPARED, Difference, compare_pairs
-from ckv_core.quantities import QUANTITIES
-from ckv_core.sweep_reading import FIGURES, cut_note
-from ckv_core.terminal import say
+from ckv_core.methods.parameters import Budget
+from ckv_core.results.events import RunResult
+from ckv_core.results.passages import spans_of
+from ckv_core.results.quantities import QUANTITIES
+from ckv_core.runtime.terminal import say
 
 
 def print_results(results: Sequence[RunResult], answers: Sequence[str]) -> None:

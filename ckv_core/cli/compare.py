@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ckv_core.byte_budget import asked_bytes
+from ckv_core.analysis.chain import COVERED, check_chain, covered_means
 from ckv_core.cli import running
 from ckv_core.cli.evidence import check_evidence, print_evidence
 from ckv_core.cli.options import (
@@ -31,12 +31,12 @@ from ckv_core.cli.tables import (
     print_verdict,
     share,
 )
-from ckv_core.config import ANALYSES, MAX_NEW_TOKENS, CompareRequest
-from ckv_core.events import RunResult
-from ckv_core.metrics.chain import COVERED, check_chain, covered_means
-from ckv_core.quantities import QUANTITIES
-from ckv_core.records import VariantResult
-from ckv_core.terminal import say
+from ckv_core.request.compare_request import ANALYSES, MAX_NEW_TOKENS, CompareRequest
+from ckv_core.results.byte_budget import asked_bytes
+from ckv_core.results.events import RunResult
+from ckv_core.results.quantities import QUANTITIES
+from ckv_core.results.records import VariantResult
+from ckv_core.runtime.terminal import say
 
 
 def register(commands: Commands) -> None:
@@ -101,7 +101,7 @@ def _compare(options: argparse.Namespace) -> int:
     result = running.run(request, loaded, load_ms)
 
     def documents() -> list[Any]:
-        from ckv_core.result_json import to_json
+        from ckv_core.analysis.result_json import to_json
 
         return [to_json(result, (*sought, options.answer))]
 
@@ -129,8 +129,8 @@ def _print_result(result: RunResult, answer: str) -> None:
             say(f"   > {follow_up.question}{told}")
             say("   " + follow_up.text.strip().replace("\n", "\n   "))
     if any("theta" in variant.analysis for variant in result.variants):
+        from ckv_core.analysis.aggregate import aggregate
         from ckv_core.cli.averages import print_bounds  # scipy takes a second
-        from ckv_core.metrics.aggregate import aggregate
 
         print_bounds(aggregate([result]))
     print_ladder(result)

@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 
+from ckv_core.analysis.evidence import held
 from ckv_core.cli.tables import print_table, share
 from ckv_core.errors import PromptError
-from ckv_core.events import RunResult
-from ckv_core.metrics.evidence import held, spans_of
-from ckv_core.records import PromptInfo
-from ckv_core.terminal import say
+from ckv_core.results.events import RunResult
+from ckv_core.results.passages import spans_of
+from ckv_core.results.records import PromptInfo
+from ckv_core.runtime.terminal import say
 
 
 def check_evidence(prompt: PromptInfo, texts: Sequence[str]) -> None:

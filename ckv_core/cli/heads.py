@@ -6,10 +6,11 @@ from pathlib import Path
 
 from ckv_core.cli.options import Commands
 from ckv_core.cli.running import clear_progress, load
-from ckv_core.config import DEFAULT_MODEL, CompareRequest
+from ckv_core.engine.head_tables import MAX_BYTES, keep_table
 from ckv_core.errors import ConfigError
-from ckv_core.head_tables import MAX_BYTES, NEEDLE, keep_table, table_name
-from ckv_core.terminal import say
+from ckv_core.methods.parts.head_shares import NEEDLE, table_name
+from ckv_core.request.compare_request import DEFAULT_MODEL, CompareRequest
+from ckv_core.runtime.terminal import say
 
 
 def register(commands: Commands) -> None:
@@ -31,7 +32,7 @@ def _heads(options: argparse.Namespace) -> int:
     loaded, _ = load(CompareRequest(context="-", model=model, device=device))
     clear_progress()
     if options.file is None:
-        from ckv_core.engine.needle import probe
+        from ckv_core.engine.needle_probe import probe
 
         table = probe(loaded)
     else:

@@ -6,17 +6,17 @@ from pathlib import Path
 
 from ckv_core.cli import running
 from ckv_core.cli.options import Commands, check_json_path, read_text
-from ckv_core.config import DEFAULT_MODEL, SCENARIOS, CompareRequest
 from ckv_core.errors import CkvError
-from ckv_core.knobs import DEFAULT_BUDGET, Budget
 from ckv_core.kvpress.asked import asked_presses
 from ckv_core.kvpress.sets import VARIABLE, Job, KeepMask, kept_by_presses, kvpress_python
 from ckv_core.methods import KNOBS
+from ckv_core.methods.parameters import DEFAULT_BUDGET, Budget
 from ckv_core.methods.parts.press import VERSION, Chain, press_code
-from ckv_core.own_indices import OwnIndices, pack
-from ckv_core.own_indices_json import MAX_LABEL, own_to_json
-from ckv_core.records import ModelInfo, PromptInfo
-from ckv_core.terminal import say
+from ckv_core.request.compare_request import DEFAULT_MODEL, SCENARIOS, CompareRequest
+from ckv_core.request.external_selection import OwnIndices, pack
+from ckv_core.results.external_selection_json import MAX_LABEL, own_to_json
+from ckv_core.results.records import ModelInfo, PromptInfo
+from ckv_core.runtime.terminal import say
 
 EPILOG = """\
 PRESS is a SPEC, read under preset=kvpress, or presses in Python:
@@ -85,9 +85,9 @@ def _run(
 
 def checkpoint_folder(name: str) -> Path:
     """Where a model lies that has been loaded."""
-    from ckv_core.modeling.checkpoint import find_checkpoint
-    from ckv_core.modeling.gguf_store import converted
-    from ckv_core.modeling.steps import silent
+    from ckv_core.models.checkpoint import find_checkpoint
+    from ckv_core.models.gguf_store import converted
+    from ckv_core.models.steps import silent
 
     return converted(find_checkpoint(name, silent, with_weights=True), silent).folder
 

@@ -4,7 +4,7 @@ import argparse
 
 from ckv_core.cli.options import Commands
 from ckv_core.methods import KNOBS, METHODS
-from ckv_core.terminal import say
+from ckv_core.runtime.terminal import say
 
 
 def register(commands: Commands) -> None:
@@ -33,7 +33,7 @@ def _methods(_options: argparse.Namespace) -> int:
 
 
 def _models(_options: argparse.Namespace) -> int:
-    from ckv_core.modeling.catalog import list_models
+    from ckv_core.models.catalog import list_models
 
     for model in list_models():
         say(f"{model.name}\n    {model.note}")

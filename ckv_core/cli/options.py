@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
-from ckv_core.config import DEFAULT_MODEL, DTYPES, SCENARIOS
+from ckv_core.analysis.ablation import ladder
 from ckv_core.errors import CkvError, ConfigError, PromptError
-from ckv_core.ladder import ladder
 from ckv_core.methods import KNOBS
-from ckv_core.own_indices import OwnIndices
-from ckv_core.own_indices_json import read_own_indices
-from ckv_core.terminal import say
-from ckv_core.variants import VariantSpec
+from ckv_core.request.compare_request import DEFAULT_MODEL, DTYPES, SCENARIOS
+from ckv_core.request.external_selection import OwnIndices
+from ckv_core.request.variants import VariantSpec
+from ckv_core.results.external_selection_json import read_own_indices
+from ckv_core.runtime.terminal import say
 
 EXAMPLES = """\
 SPEC is METHOD[+critical|+critical_auto][:key=value,...], for example:

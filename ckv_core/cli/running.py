@@ -7,21 +7,21 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ckv_core.config import CompareRequest
 from ckv_core.errors import OUT_OF_MEMORY, CkvError, is_out_of_memory
-from ckv_core.events import Progress, RunFinished, RunResult
-from ckv_core.records import PromptInfo
-from ckv_core.terminal import say, show_line
+from ckv_core.request.compare_request import CompareRequest
+from ckv_core.results.events import Progress, RunFinished, RunResult
+from ckv_core.results.records import PromptInfo
+from ckv_core.runtime.terminal import say, show_line
 
 if TYPE_CHECKING:  # `methods` must not load torch
-    from ckv_core.modeling.loaded import LoadedModel
-    from ckv_core.modeling.steps import Step
+    from ckv_core.models.loaded import LoadedModel
+    from ckv_core.models.steps import Step
 
 
 def load(request: CompareRequest) -> tuple["LoadedModel", float]:
     """The model of a request, and the milliseconds that loading took."""
     logging.getLogger("transformers").setLevel(logging.ERROR)
-    from ckv_core.modeling.loading import load_model
+    from ckv_core.models.loading import load_model
 
     start = time.perf_counter()
 
@@ -45,7 +45,7 @@ def run(request: CompareRequest, loaded: "LoadedModel", load_ms: float) -> RunRe
     Raises:
         CkvError: the request cannot be served; out of memory is one too.
     """
-    from ckv_core.engine.compare import compare
+    from ckv_core.compare.compare import compare
 
     result = RunResult()
     try:

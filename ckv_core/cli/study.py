@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ckv_core.cli import running
 from ckv_core.cli.options import Commands, check_json_path, read_text
 from ckv_core.cli.tables import print_table, share
-from ckv_core.config import DEFAULT_MODEL
 from ckv_core.errors import ConfigError, StorageError
+from ckv_core.request.compare_request import DEFAULT_MODEL
+from ckv_core.runtime.terminal import say, show_line
 from ckv_core.studies.data import read_file, read_samples
 from ckv_core.studies.records import Key, Sample, SampleResult, Study
 from ckv_core.studies.runner import PromptSize, cost, open_points, part_of, run_study
 from ckv_core.studies.spec import read_study
 from ckv_core.studies.tasks import make_samples
-from ckv_core.terminal import say, show_line
 
 if TYPE_CHECKING:
     from ckv_core.cli.study_engine import LocalEngine

@@ -4,15 +4,15 @@ import logging
 from collections.abc import Sequence
 
 from ckv_core.cli.running import clear_progress, show_progress
-from ckv_core.config import CompareRequest
-from ckv_core.engine.compare import check_length, compare, environment
+from ckv_core.compare.compare import check_length, compare, environment
 from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.engine.prompt import build_prompt
 from ckv_core.errors import OUT_OF_MEMORY, CkvError, is_out_of_memory
-from ckv_core.events import Progress, RunResult
-from ckv_core.modeling.loading import load_model
-from ckv_core.modeling.steps import Step
-from ckv_core.records import ModelInfo
+from ckv_core.models.loading import load_model
+from ckv_core.models.steps import Step
+from ckv_core.request.compare_request import CompareRequest
+from ckv_core.results.events import Progress, RunResult
+from ckv_core.results.records import ModelInfo
 from ckv_core.studies.records import Sample, Study
 from ckv_core.studies.runner import PromptSize, request_of
 from ckv_core.studies.tasks import Count

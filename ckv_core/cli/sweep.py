@@ -3,6 +3,19 @@
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from ckv_core.analysis.outcomes import answer_outcome
+from ckv_core.analysis.sweep import (
+    FIGURES,
+    Curve,
+    alpha_optima,
+    budget_unit,
+    curves,
+    matched_figures,
+    shown_figures,
+)
+from ckv_core.analysis.sweep_oracles import oracle_sets
+from ckv_core.analysis.sweep_savings import MEANINGS, NOTHING, ROUNDING, Outcome, Saving, savings
+from ckv_core.analysis.verdict import alpha_outcome
 from ckv_core.cli import running
 from ckv_core.cli.options import (
     Commands,
@@ -23,28 +36,15 @@ from ckv_core.cli.tables import (
     print_verdict,
     share,
 )
-from ckv_core.config import MAX_NEW_TOKENS, CompareRequest
 from ckv_core.errors import ConfigError
-from ckv_core.events import RunResult
-from ckv_core.outcomes import answer_outcome
-from ckv_core.quantities import QUANTITIES
-from ckv_core.sweep import ASK_ABOVE_S, SweepGrid, sweep_cost
-from ckv_core.sweep_oracles import oracle_sets
-from ckv_core.sweep_reading import (
-    FIGURES,
-    Curve,
-    alpha_optima,
-    budget_unit,
-    curves,
-    matched_figures,
-    shown_figures,
-)
-from ckv_core.sweep_savings import MEANINGS, NOTHING, ROUNDING, Outcome, Saving, savings
-from ckv_core.terminal import say
-from ckv_core.verdict import alpha_outcome
+from ckv_core.request.compare_request import MAX_NEW_TOKENS, CompareRequest
+from ckv_core.request.grid import ASK_ABOVE_S, SweepGrid, sweep_cost
+from ckv_core.results.events import RunResult
+from ckv_core.results.quantities import QUANTITIES
+from ckv_core.runtime.terminal import say
 
 if TYPE_CHECKING:  # `methods` must not load torch
-    from ckv_core.modeling.loaded import LoadedModel
+    from ckv_core.models.loaded import LoadedModel
 
 _METHODS = ("snapkv", "snapkv+critical:stage2=raw", "snapkv+critical:stage2=pooled", "adakv")
 _WORDS: dict[Outcome, str] = {
@@ -117,7 +117,7 @@ def _sweep(options: argparse.Namespace) -> int:
     result = running.run(request, loaded, load_ms)
 
     def documents() -> list[Any]:
-        from ckv_core.result_json import to_json
+        from ckv_core.analysis.result_json import to_json
 
         return [to_json(result)]
 

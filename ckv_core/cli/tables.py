@@ -3,19 +3,19 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ckv_core.events import RunResult
-from ckv_core.ladder import ladder_of
-from ckv_core.memory_line import memory_line
-from ckv_core.metrics.evidence import occurrences
-from ckv_core.outcomes import answer_outcome, kl_where_it_fails
-from ckv_core.records import VariantResult
-from ckv_core.rounding import floor_sentence
-from ckv_core.sweep_reading import FIGURES, cut_note, shown_figures
-from ckv_core.terminal import plain, say
-from ckv_core.verdict import verdict_of
+from ckv_core.analysis.ablation import ladder_of
+from ckv_core.analysis.outcomes import answer_outcome, kl_where_it_fails
+from ckv_core.analysis.rounding import floor_sentence
+from ckv_core.analysis.sweep import FIGURES, cut_note, shown_figures
+from ckv_core.analysis.verdict import verdict_of
+from ckv_core.results.events import RunResult
+from ckv_core.results.passages import occurrences
+from ckv_core.results.records import VariantResult
+from ckv_core.runtime.memory_line import memory_line
+from ckv_core.runtime.terminal import plain, say
 
 if TYPE_CHECKING:  # it loads scipy, which takes a second
-    from ckv_core.metrics.intervals import Interval
+    from ckv_core.analysis.intervals import Interval
 
 GENERATION_TITLE = (
     "\nown generation; agreement: share of the full cache's tokens before the first difference"

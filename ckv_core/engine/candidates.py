@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from ckv_core.engine.layer_view import PromptLayer
-from ckv_core.engine.needle import table_of
+from ckv_core.engine.needle_probe import table_of
 from ckv_core.engine.prefill import Prefill
-from ckv_core.knobs import KnobValue
+from ckv_core.methods.parameters import KnobValue
 from ckv_core.methods.parts.base import Parameters, Scorer
 from ckv_core.methods.parts.layout import LAYOUT
 from ckv_core.methods.parts.top_k import order
 from ckv_core.methods.parts.views import LayerView
-from ckv_core.variants import VariantSpec
+from ckv_core.request.variants import VariantSpec
 
 Columns = slice | Tensor
 

@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.attention.bias import causal_lower_right
 
-from ckv_core.engine.partial import flash_on_cpu, join, partial, written_out
+from ckv_core.methods.partial_attention import flash_on_cpu, join, partial, written_out
 
 _QUERIES = 128  # of one KV head's group whose logits exist at a time, where written out
 

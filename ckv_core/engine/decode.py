@@ -9,8 +9,8 @@ from torch import Tensor
 from ckv_core.engine.policy_row import PolicyRow
 from ckv_core.engine.rows import Rows
 from ckv_core.errors import RunCancelledError
-from ckv_core.modeling.loaded import LoadedModel
-from ckv_core.modeling.rope import length_dependent, read_as_whole
+from ckv_core.models.loaded import LoadedModel
+from ckv_core.models.rope import length_dependent, read_as_whole
 
 READ_CHUNK = 256  # tokens per pass over a question; every row pays for its own
 

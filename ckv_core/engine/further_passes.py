@@ -9,11 +9,11 @@ from torch import Tensor
 from ckv_core.engine.causal import causal_attention, log_sum_exp, sliding_attention, visible
 from ckv_core.engine.prefill import Prefill, chunk_tokens
 from ckv_core.errors import RunCancelledError
-from ckv_core.events import Progress
 from ckv_core.methods.parts.views import Chunk, FurtherPass, FurtherPasses
-from ckv_core.modeling.attention import inputs_told
-from ckv_core.modeling.rope import read_as_whole
-from ckv_core.modeling.rotary import LayerRotary
+from ckv_core.models.attention import inputs_told
+from ckv_core.models.rope import read_as_whole
+from ckv_core.models.rotary import LayerRotary
+from ckv_core.results.events import Progress
 
 Planned = Sequence[tuple[FurtherPasses, Sequence[FurtherPass]]]
 

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from ckv_core.errors import EngineError
-from ckv_core.knobs import KnobValue
+from ckv_core.methods.parameters import KnobValue
 from ckv_core.methods.parts.top_k import order
 from ckv_core.methods.parts.views import LayerView, Rotary, Statistic
-from ckv_core.modeling.loaded import LoadedModel
-from ckv_core.scoring.value_norm import value_norm
-from ckv_core.scoring.window import full_window_attention, window_attention, window_rows
-from ckv_core.variants import VariantSpec
+from ckv_core.methods.scoring.value_norm import value_norm
+from ckv_core.methods.scoring.window import full_window_attention, window_attention, window_rows
+from ckv_core.models.loaded import LoadedModel
+from ckv_core.request.variants import VariantSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from typing import Literal
 
 from transformers import PreTrainedTokenizerBase
 
-from ckv_core.events import Generated
+from ckv_core.results.events import Generated
 
 _INTERVAL_S = 0.07  # coalesce: more updates a second than a page can show help nobody
 _INCOMPLETE = "\ufffd"  # what a tokenizer prints for a character whose bytes are not all there

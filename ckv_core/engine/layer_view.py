@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 from ckv_core.engine.prefill import LayerStates, Prefill
 from ckv_core.methods.parts.views import Rotary, Statistic
-from ckv_core.modeling.rotary import LayerRotary
-from ckv_core.scoring.value_norm import value_norm
-from ckv_core.scoring.window import full_window_attention, window_attention, window_rows
+from ckv_core.methods.scoring.value_norm import value_norm
+from ckv_core.methods.scoring.window import full_window_attention, window_attention, window_rows
+from ckv_core.models.rotary import LayerRotary
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from ckv_core.engine.prefill import Prefill
 from ckv_core.methods.parts.base import Kept, Selector
 from ckv_core.methods.parts.layout import is_shared, page_size
 from ckv_core.methods.parts.top_k import keep_first
-from ckv_core.variants import VariantSpec
+from ckv_core.request.variants import VariantSpec
 
 
 class SharedCandidates(PromptCandidates):

@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ckv_core.cache.evicting import EvictingSlots
-from ckv_core.cache.pieces import places
-from ckv_core.cache.prompt_slots import PromptSlots
-from ckv_core.cache.slots import SlotCache
+from ckv_core.engine.cache.evicting import EvictingSlots
+from ckv_core.engine.cache.pieces import places
+from ckv_core.engine.cache.prompt_slots import PromptSlots
+from ckv_core.engine.cache.slots import SlotCache
 from ckv_core.engine.generated_layer import Chooser
 from ckv_core.errors import EngineError
 from ckv_core.methods.parts.base import Parameters
 from ckv_core.methods.parts.steps import StepPolicy, StepView
-from ckv_core.records import HeldSeries
+from ckv_core.results.records import HeldSeries
 
 
 @dataclass(frozen=True, slots=True)

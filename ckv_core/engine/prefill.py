@@ -11,14 +11,14 @@ from torch import Tensor
 from ckv_core.engine.causal import causal_attention, log_sum_exp, sliding_attention, visible
 from ckv_core.engine.memo import Memo
 from ckv_core.errors import RunCancelledError
-from ckv_core.events import Progress
 from ckv_core.methods.parts.views import Chunk, FurtherPasses, Observer
-from ckv_core.metrics.memory import trim
-from ckv_core.modeling.attention import inputs_told
-from ckv_core.modeling.loaded import LoadedModel
-from ckv_core.modeling.rope import read_as_whole
-from ckv_core.modeling.rotary import LayerRotary
-from ckv_core.variants import VariantSpec
+from ckv_core.models.attention import inputs_told
+from ckv_core.models.loaded import LoadedModel
+from ckv_core.models.rope import read_as_whole
+from ckv_core.models.rotary import LayerRotary
+from ckv_core.request.variants import VariantSpec
+from ckv_core.results.events import Progress
+from ckv_core.runtime.device_memory import trim
 
 KEPT_QUERIES = 128  # last queries kept in any case, so that a wider window can be scored later
 CHUNK = 1024  # tokens per forward pass: bounds activations and lets progress and cancel through

@@ -4,7 +4,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from ckv_core.engine.prefill import KEPT_QUERIES, Needs, Prefill, Prefix, chunk_tokens
-from ckv_core.modeling.rope import length_dependent
+from ckv_core.models.rope import length_dependent
 
 
 class PrefillCache:

@@ -9,7 +9,7 @@ from ckv_core.engine.prefill import Prefill
 from ckv_core.engine.rows import PromptRows
 from ckv_core.engine.select import Selection
 from ckv_core.errors import EngineError
-from ckv_core.records import ModelInfo, Receipt, RetainedSet
+from ckv_core.results.records import ModelInfo, Receipt, RetainedSet
 
 
 def receipt(selection: Selection, model: ModelInfo, rows: PromptRows, row: int) -> Receipt:

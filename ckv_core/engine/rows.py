@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ckv_core.cache.prompt_slots import Keep, PromptSlots, compact
-from ckv_core.cache.slots import SlotCache
+from ckv_core.engine.cache.prompt_slots import Keep, PromptSlots, compact
+from ckv_core.engine.cache.slots import SlotCache
 from ckv_core.engine.policy_row import Acting, PolicyRow
 from ckv_core.engine.prefill import Prefill
 

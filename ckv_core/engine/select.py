@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from ckv_core.byte_budget import entries_within
 from ckv_core.engine.candidates import PromptCandidates, order_keys
 from ckv_core.engine.layouts import PageCandidates, candidates_of, keep, page_note, selectable
 from ckv_core.engine.prefill import Prefill
 from ckv_core.errors import RunCancelledError
 from ckv_core.methods.parts.layout import page_size
-from ckv_core.records import ModelInfo
-from ckv_core.variants import VariantSpec
+from ckv_core.request.variants import VariantSpec
+from ckv_core.results.byte_budget import entries_within
+from ckv_core.results.records import ModelInfo
 
 SLOTS_AT_ONCE = 2**18  # (layer, head, position) slots that are chosen from at a time
 

@@ -6,7 +6,7 @@ import re
 from ckv_core.errors import ConfigError
 from ckv_core.methods.parts.critical import CRITICAL
 from ckv_core.methods.parts.press import Argument, Chain
-from ckv_core.variants import VariantSpec
+from ckv_core.request.variants import VariantSpec
 
 _MAX_CHARS = 1_000
 

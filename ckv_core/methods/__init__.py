@@ -4,7 +4,7 @@
 import logging
 from importlib.metadata import entry_points
 
-from ckv_core.knobs import Knob
+from ckv_core.methods.parameters import Knob
 import ckv_core.methods.full
 import ckv_core.methods.streaming_llm
 import ckv_core.methods.snapkv

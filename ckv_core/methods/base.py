@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from ckv_core.errors import ConfigError
-from ckv_core.knobs import DEFAULT_BUDGET, Budget, Choice, Knob, KnobValue
+from ckv_core.methods.parameters import DEFAULT_BUDGET, Budget, Choice, Knob, KnobValue
 from ckv_core.methods.parts.base import BudgetRule, Part, Scorer, Selector
 from ckv_core.methods.parts.critical import CRITICAL
 from ckv_core.methods.parts.critical_auto import CRITICAL_AUTO

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckv_core.knobs import Knob, number
 from ckv_core.methods.base import METHODS, Method
+from ckv_core.methods.parameters import Knob, number
 from ckv_core.methods.parts.base import SINKS, Parameters
 from ckv_core.methods.parts.preferences import PREFERENCES
 from ckv_core.methods.parts.views import LayerView, PromptShape

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
-from ckv_core.knobs import Choice, Knob, integer
 from ckv_core.methods.base import METHODS, Method
+from ckv_core.methods.parameters import Choice, Knob, integer
 from ckv_core.methods.parts.base import SINKS, Parameters, Scorer
 from ckv_core.methods.parts.press import Press
 from ckv_core.methods.parts.reconstruction import Reconstruction

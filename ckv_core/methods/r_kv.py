@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckv_core.knobs import Knob, integer
 from ckv_core.methods.base import METHODS, Method
+from ckv_core.methods.parameters import Knob, integer
 from ckv_core.methods.parts.base import Parameters
 from ckv_core.methods.parts.redundancy import ImportanceMinusRedundancy
 from ckv_core.methods.parts.steps import StepPolicy, StepView

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ckv_core.config import MAX_TEXT_CHARS, check_context
 from ckv_core.errors import CkvError, ConfigError
-from ckv_core.json_fields import JsonField
+from ckv_core.request.compare_request import MAX_TEXT_CHARS, check_context
+from ckv_core.runtime.json_fields import JsonField
 from ckv_core.studies.records import Sample
 from ckv_core.studies.scores import METRICS
 from ckv_core.studies.spec import MAX_SAMPLES

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ckv_core.knobs import Budget
+from ckv_core.methods.parameters import Budget
 from ckv_core.studies.intervals import Z_ONE_SIDED, difference_ends, needed_without_loss
 from ckv_core.studies.reading import (
     FULL_POINT,

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from ckv_core.metrics.bootstrap import CONFIDENCE
+from ckv_core.analysis.bootstrap import CONFIDENCE
 from ckv_core.studies.decision import Decision, decide
 from ckv_core.studies.reading import PairedRow, Row, read_results
 from ckv_core.studies.records import Sample, SampleResult, Study

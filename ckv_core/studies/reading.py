@@ -6,12 +6,12 @@ from itertools import groupby
 
 import numpy as np
 
-from ckv_core.metrics.bootstrap import Values
-from ckv_core.metrics.intervals import Interval, mean_interval
-from ckv_core.metrics.pairs import mcnemar
+from ckv_core.analysis.bootstrap import Values
+from ckv_core.analysis.intervals import Interval, mean_interval
+from ckv_core.analysis.pairs import mcnemar
+from ckv_core.request.variants import VariantSpec
 from ckv_core.studies.intervals import difference_ends, holm, score_ends
 from ckv_core.studies.records import FULL, Point, Sample, SampleResult, Study
-from ckv_core.variants import VariantSpec
 
 FULL_POINT = Point(FULL, None)
 Scores = Mapping[str, float]  # of a point, by sample or by source

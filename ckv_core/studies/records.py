@@ -4,16 +4,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ckv_core.config import (
+from ckv_core.errors import ConfigError
+from ckv_core.methods.parameters import Budget
+from ckv_core.request.compare_request import (
     DEFAULT_MODEL,
     MAX_NEW_TOKENS,
     MAX_SWEEP_POINTS,
     SCENARIOS,
     Scenario,
 )
-from ckv_core.errors import ConfigError
-from ckv_core.knobs import Budget
-from ckv_core.variants import VariantSpec
+from ckv_core.request.variants import VariantSpec
 
 FULL = "full"
 MAX_TOLERANCE = 100.0  # points

@@ -5,9 +5,9 @@ from typing import Any, cast
 
 import yaml  # type: ignore[import-untyped]
 
-from ckv_core.config import DEFAULT_MODEL, MAX_NEW_TOKENS, SCENARIOS, Scenario
 from ckv_core.errors import ConfigError
-from ckv_core.json_fields import JsonField
+from ckv_core.request.compare_request import DEFAULT_MODEL, MAX_NEW_TOKENS, SCENARIOS, Scenario
+from ckv_core.runtime.json_fields import JsonField
 from ckv_core.studies.records import DEFAULT_TOLERANCE, MAX_NAME, MAX_TOLERANCE, Study
 from ckv_core.studies.scores import METRICS
 from ckv_core.studies.tasks import TASKS

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 
 from transformers import PreTrainedTokenizerBase
 
-from ckv_core.config import CompareRequest
 from ckv_core.engine.prompt import build_prompt
-from ckv_core.modeling.checkpoint import find_checkpoint
-from ckv_core.modeling.geometry import context_limit
-from ckv_core.modeling.gguf_store import header_limit_s, kept_conversion
-from ckv_core.modeling.loading import read_config, read_tokenizer
-from ckv_core.modeling.steps import silent
+from ckv_core.models.checkpoint import find_checkpoint
+from ckv_core.models.geometry import context_limit
+from ckv_core.models.gguf_store import header_limit_s, kept_conversion
+from ckv_core.models.loading import read_config, read_tokenizer
+from ckv_core.models.steps import silent
+from ckv_core.request.compare_request import CompareRequest
 from ckv_core.worker.counting import Steps
 
 KEPT_TOKENIZERS = 4

@@ -14,7 +14,7 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Protocol
 
-from ckv_core.config import CompareRequest
+from ckv_core.request.compare_request import CompareRequest
 from ckv_core.worker.messages import CountTokens, Reply, TokensCounted, Within
 from ckv_core.worker.process import WorkerProcess, make_runner, serve_until_the_end
 from ckv_core.worker.serve import Channel, sentence_of

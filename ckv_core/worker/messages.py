@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from ckv_core.config import CompareRequest
-from ckv_core.events import RunEvent
+from ckv_core.request.compare_request import CompareRequest
+from ckv_core.results.events import RunEvent
 
 # --- to the worker ----------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from ckv_core import logs
+from ckv_core.runtime import logs
 from ckv_core.worker.messages import Command, Reply, Shutdown
 from ckv_core.worker.serve import WorkerLoop
 

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 import torch
 
-from ckv_core.config import CompareRequest
-from ckv_core.engine.compare import compare
+from ckv_core.compare.compare import compare
 from ckv_core.engine.prefill_cache import PrefillCache
-from ckv_core.events import RunEvent
-from ckv_core.metrics.memory import available_bytes
-from ckv_core.modeling.loaded import LoadedModel
-from ckv_core.modeling.loading import load_model
-from ckv_core.modeling.steps import Report
-from ckv_core.records import ModelInfo
+from ckv_core.models.loaded import LoadedModel
+from ckv_core.models.loading import load_model
+from ckv_core.models.steps import Report
+from ckv_core.request.compare_request import CompareRequest
+from ckv_core.results.events import RunEvent
+from ckv_core.results.records import ModelInfo
+from ckv_core.runtime.device_memory import available_bytes
 
 KEPT_MODELS = 2
 KEPT_BYTES = 2 * 2**30  # a second model is kept only while both together stay below this

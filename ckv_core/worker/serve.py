@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Protocol
 
-from ckv_core.config import CompareRequest
 from ckv_core.errors import (
     OUT_OF_MEMORY,
     CkvError,
@@ -16,9 +15,10 @@ from ckv_core.errors import (
     is_device_lost,
     is_out_of_memory,
 )
-from ckv_core.events import Progress, RunEvent, RunFinished
-from ckv_core.modeling.steps import STALL_S, Report, Step
-from ckv_core.records import ModelInfo
+from ckv_core.models.steps import STALL_S, Report, Step
+from ckv_core.request.compare_request import CompareRequest
+from ckv_core.results.events import Progress, RunEvent, RunFinished
+from ckv_core.results.records import ModelInfo
 from ckv_core.worker.messages import (
     Cancel,
     Command,

@@ -2,7 +2,7 @@
 
 import time
 
-from ckv_core.config import CompareRequest
+from ckv_core.request.compare_request import CompareRequest
 from ckv_core.worker.messages import Job, JobCancelled, JobDone, JobFailed, Warm, Within
 
 RESTARTS = "A new worker starts by itself."

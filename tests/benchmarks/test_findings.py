@@ -14,11 +14,11 @@ from benchmarks.findings import (
     rung_specs,
     step_rows,
 )
-from ckv_core.ladder import ladder
-from ckv_core.sweep_reading import AlphaOptimum
-from ckv_core.variants import VariantSpec
-from tests.core.laboratory_runs import BASE
-from tests.core.tiny_models import tiny_model
+from ckv_core.analysis.ablation import ladder
+from ckv_core.analysis.sweep import AlphaOptimum
+from ckv_core.request.variants import VariantSpec
+from tests.ckv_core.diagnosed_runs import BASE
+from tests.ckv_core.tiny_models import tiny_model
 
 LAYERS, QUERY_HEADS, KV_HEADS = 2, 4, 2
 RUNGS = tuple(rung_specs("snapkv", "64"))

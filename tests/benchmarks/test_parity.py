@@ -3,9 +3,9 @@
 import pytest
 
 from benchmarks import parity
-from ckv_core.config import DEFAULT_MODEL
 from ckv_core.methods.parts.press import VERSION
-from ckv_core.modeling.loading import load_model
+from ckv_core.models.loading import load_model
+from ckv_core.request.compare_request import DEFAULT_MODEL
 
 ELSEWHERE = 0.005  # another kind of CPU rounds otherwise, near a cut
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize
 
-from ckv_core.config import DEFAULT_MODEL
-from ckv_core.home import home_folder
+from ckv_core.request.compare_request import DEFAULT_MODEL
+from ckv_core.runtime.home import home_folder
 from tests.e2e.app_runner import (
     ROOT,
     App,

@@ -19,8 +19,8 @@ from storage.database import default_url, open_database
 from tests.e2e.test_xss import HOSTILE, PAYLOADS, assert_nothing_ran
 from tests.storage.test_bundle import exported, made, rewritten, run_text, sealed, zipped
 from tests.ui.served_app import Served, served
-from ui.library_routes import IMPORT_TYPE
 from ui.limits import Limits
+from ui.runs.routes import IMPORT_TYPE
 
 BODY_MIB = 2
 NOBODY = "a" * 12

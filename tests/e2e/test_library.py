@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from ckv_core.config import CompareRequest
-from ckv_core.events import RunFinished, RunPrepared, RunResult
-from ckv_core.records import RetainedSet
-from ckv_core.result_json import to_json
+from ckv_core.analysis.result_json import to_json
+from ckv_core.request.compare_request import CompareRequest
+from ckv_core.results.events import RunFinished, RunPrepared, RunResult
+from ckv_core.results.records import RetainedSet
 from tests.e2e.steps import (
     run,
     set_new_tokens,

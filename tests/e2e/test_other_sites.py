@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, BrowserContext, Page
 from tests.e2e.steps import log_in
 from tests.ui.scripted_services import end_of, request
 from tests.ui.served_app import Served, by, served
-from ui.access import EVERYBODY, acting_as
+from ui.accounts.access import EVERYBODY, acting_as
 
 ATTACK = (Path(__file__).parent / "hostile_page.js").read_text()
 

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from app import main
-from ckv_core import logs
+from ckv_core.runtime import logs
 from tests.e2e import steps
 from tests.e2e.app_runner import STOP_LIMIT_S, App
 from tests.ports import free_port

@@ -9,15 +9,16 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from ckv_core.config import CompareRequest, Kind
-from ckv_core.events import RunFinished, RunPrepared
-from ckv_core.records import Candidate, FollowUp, ForcedStep, VariantResult
-from ckv_core.result_json import to_json
+from ckv_core.analysis.result_json import to_json
+from ckv_core.request.compare_request import CompareRequest, Kind
+from ckv_core.results.events import RunFinished, RunPrepared
+from ckv_core.results.records import Candidate, FollowUp, ForcedStep, VariantResult
 from tests.e2e.steps import see_everything
 from tests.ui.page_fakes import done_result
 from tests.ui.served_app import Served
 from tests.ui.sweep_fakes import sweep_result
-from ui import routes, several_routes
+from ui.run import routes
+from ui.tables.aggregate import routes as several_routes
 
 BUMP = "window.bumped=(window.bumped||0)+1"
 # HTML, attributes, template literals of Gradio's own templates, Markdown, and a formula.

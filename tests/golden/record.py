@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from ckv_core.config import DEFAULT_MODEL, SCENARIOS, CompareRequest
-from ckv_core.engine.compare import compare
-from ckv_core.events import RunResult
-from ckv_core.modeling.loaded import LoadedModel
-from ckv_core.modeling.loading import load_model
-from ckv_core.records import VariantResult
+from ckv_core.compare.compare import compare
+from ckv_core.models.loaded import LoadedModel
+from ckv_core.models.loading import load_model
+from ckv_core.request.compare_request import DEFAULT_MODEL, SCENARIOS, CompareRequest
+from ckv_core.results.events import RunResult
+from ckv_core.results.records import VariantResult
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "assets" / "examples"

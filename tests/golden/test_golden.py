@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from ckv_core.config import DEFAULT_MODEL
-from ckv_core.modeling.loaded import LoadedModel
-from ckv_core.modeling.loading import load_model
+from ckv_core.models.loaded import LoadedModel
+from ckv_core.models.loading import load_model
+from ckv_core.request.compare_request import DEFAULT_MODEL
 from tests.golden.record import measure, read, runs
 
 SAME_ELSEWHERE = 0.9  # of the layers' sets: another kind of CPU rounds otherwise, near a cut

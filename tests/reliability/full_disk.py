@@ -21,7 +21,7 @@ from tests.ui.scripted_services import (
     request,
     wait_until,
 )
-from ui.services import Services
+from ui.services.services import Services
 
 
 def main(disk: Path) -> None:

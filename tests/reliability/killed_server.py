@@ -5,7 +5,7 @@ from multiprocessing.connection import Connection
 from storage.database import open_database
 from storage.server_lock import only_server
 from tests.ui.scripted_services import make_client, request, wait_until, worker_pid
-from ui.services import RunSnapshot, Services
+from ui.services.services import RunSnapshot, Services
 
 STEPS = 6
 

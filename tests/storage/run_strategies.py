@@ -5,7 +5,7 @@ import math
 import numpy as np
 from hypothesis import strategies as st
 
-from ckv_core.events import (
+from ckv_core.results.events import (
     FloorMeasured,
     FollowUpsAnswered,
     Generated,
@@ -17,8 +17,8 @@ from ckv_core.events import (
     VariantMeasured,
     VariantSelected,
 )
-from ckv_core.quantities import QUANTITIES
-from ckv_core.records import (
+from ckv_core.results.quantities import QUANTITIES
+from ckv_core.results.records import (
     Candidate,
     FollowUp,
     ForcedStep,

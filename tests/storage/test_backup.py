@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url
 
-from ckv_core.config import CompareRequest
 from ckv_core.errors import StorageError
+from ckv_core.request.compare_request import CompareRequest
 from storage import backup, database, repository
 from storage.commands import main
 from storage.database import default_url, open_database

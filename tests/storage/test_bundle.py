@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from ckv_core.config import CompareRequest
 from ckv_core.errors import StorageError
+from ckv_core.request.compare_request import CompareRequest
 from storage import bundle_reader, repository
 from storage.bundle import FORMAT, VERSION, entry_name, is_same_content, run_json, write_bundle
 from storage.bundle_import import ImportReport, import_bundle

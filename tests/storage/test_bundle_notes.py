@@ -6,8 +6,8 @@ from io import BytesIO
 
 import pytest
 
+from ckv_core.analysis.result_json import to_json
 from ckv_core.errors import StorageError
-from ckv_core.result_json import to_json
 from storage import library
 from storage.bundle import entry_name, write_bundle
 from storage.bundle_import import ImportReport, import_bundle

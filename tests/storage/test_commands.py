@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from ckv_core.config import CompareRequest
+from ckv_core.request.compare_request import CompareRequest
 from storage import bundle
 from storage.commands import main
 from storage.database import default_url, open_database

@@ -18,7 +18,7 @@ from tests.storage.whole_runs import assert_same_result, big_events, folded
 REPOSITORY = Path(__file__).parents[2]
 SERVER = """
     import sys
-    from ckv_core.config import CompareRequest
+    from ckv_core.request.compare_request import CompareRequest
     from storage.database import open_database
     from storage.recorder import Recorder
     from tests.storage.whole_runs import big_events

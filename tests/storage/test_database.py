@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, text
 
-from ckv_core.config import CompareRequest
 from ckv_core.errors import StorageError
+from ckv_core.request.compare_request import CompareRequest
 from storage import library, repository
 from storage.database import Database, default_url, open_database
 from storage.recorder import Recorder
@@ -204,7 +204,7 @@ def delete_and_fail(database: Database, slug: str) -> None:
 def test_processes_that_open_a_blank_database_at_once_all_succeed(new_url):
     source = """
         import sys
-        from ckv_core.config import CompareRequest
+        from ckv_core.request.compare_request import CompareRequest
         from storage.database import open_database
         from storage.recorder import Recorder
         print("ready", flush=True)

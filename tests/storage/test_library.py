@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import event
 
-from ckv_core.config import CompareRequest
 from ckv_core.errors import StorageError
-from ckv_core.events import VariantFinished
-from ckv_core.records import VariantResult
+from ckv_core.request.compare_request import CompareRequest
+from ckv_core.results.events import VariantFinished
+from ckv_core.results.records import VariantResult
 from storage import library, repository
 from storage.recorder import Recorder
 from storage.records import Lineage, Outcome, RunFilter, RunNotes

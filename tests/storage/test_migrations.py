@@ -24,7 +24,7 @@ from sqlalchemy import (
     select,
 )
 
-from ckv_core.config import CompareRequest
+from ckv_core.request.compare_request import CompareRequest
 from storage import library, repository
 from storage.database import MIGRATIONS, downgrade, open_database
 from storage.recorder import Recorder
@@ -40,7 +40,7 @@ from tests.storage.first_release import (
     make_first_release,
     migration_config,
 )
-from ui.live_runs import stored_snapshot
+from ui.services.live_runs import stored_snapshot
 
 Rows = dict[str, list[dict[str, object]]]
 # Tables of the full-text search are no mapped classes; test_library.py has their laws.

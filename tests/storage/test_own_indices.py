@@ -7,15 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import select, text
 
-from ckv_core.config import CompareRequest
 from ckv_core.errors import StorageError
-from ckv_core.own_indices_json import read_own_indices
+from ckv_core.request.compare_request import CompareRequest
+from ckv_core.results.external_selection_json import read_own_indices
 from storage import library
 from storage.bundle import is_same_content, run_json, write_bundle
 from storage.bundle_import import import_bundle
 from storage.models import Run
 from storage.recorder import Recorder
-from tests.core.own_files import document, own_variants
+from tests.ckv_core.selection_files import document, own_variants
 from tests.storage.test_bundle import sealed
 from tests.storage.whole_runs import load
 

@@ -11,8 +11,8 @@ import psycopg
 import pytest
 from sqlalchemy import text
 
-from ckv_core.config import CompareRequest
 from ckv_core.errors import StorageError
+from ckv_core.request.compare_request import CompareRequest
 from storage import library, repository
 from storage.database import Database, open_database
 from storage.recorder import Recorder

@@ -12,8 +12,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from ckv_core.config import CompareRequest
 from ckv_core.errors import StorageError
+from ckv_core.request.compare_request import CompareRequest
 from storage import server_lock
 from storage.database import Database, open_database
 from storage.recorder import Recorder
@@ -22,9 +22,9 @@ from tests.postgresql_server import PostgresqlServer
 from tests.storage.whole_runs import load
 from tests.ui.scripted_services import ENDLESS, end_of, generating, make_client, wait_until
 from tests.ui.scripted_services import request as scripted
-from ui.live_runs import ELSEWHERE, RunSnapshot
-from ui.services import CANCELLED, Services
-from ui.stored_runs import LEFT_BEHIND
+from ui.services.live_runs import ELSEWHERE, RunSnapshot
+from ui.services.services import CANCELLED, Services
+from ui.services.stored_runs import LEFT_BEHIND
 
 REQUEST = CompareRequest(context="A long text.", question="What?")
 PATIENCE_S = 60
@@ -34,7 +34,7 @@ OTHER = """
     from storage.database import open_database
     from storage.server_lock import only_server
     from tests.ui.scripted_services import ENDLESS, generating, make_client, request, wait_until
-    from ui.services import Services
+    from ui.services.services import Services
     database = open_database(sys.argv[1])
     with only_server(database):
         services = Services(database, make_client=make_client)
@@ -109,7 +109,7 @@ def test_runs_of_a_living_server_are_left_alone_and_those_of_a_killed_one_failed
 
 
 def test_a_run_of_another_server_is_followed_to_its_end(services, url, monkeypatch):
-    monkeypatch.setattr("ui.stored_runs.POLL_INTERVAL_S", 0.02)
+    monkeypatch.setattr("ui.services.stored_runs.POLL_INTERVAL_S", 0.02)
     with closing(open_database(url)) as theirs, only_server(theirs):
         recorder = Recorder(theirs)
         first, slug = recorder.create(REQUEST), recorder.create(REQUEST)

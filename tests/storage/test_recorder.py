@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import text
 
-from ckv_core.config import CompareRequest
 from ckv_core.errors import StorageError
-from ckv_core.events import Generated, Progress, VariantFinished
+from ckv_core.request.compare_request import CompareRequest
+from ckv_core.results.events import Generated, Progress, VariantFinished
 from storage import library
 from storage.database import BUSY_TIMEOUT_S, Database
 from storage.recorder import Recorder

@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 from sqlalchemy import event
 
-from ckv_core.config import CompareRequest
 from ckv_core.errors import StorageError
-from ckv_core.records import RetainedSet
+from ckv_core.request.compare_request import CompareRequest
+from ckv_core.results.records import RetainedSet
 from storage import library, repository
 from storage.recorder import Recorder
 from storage.repository import RunMissingError

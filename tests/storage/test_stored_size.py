@@ -6,7 +6,7 @@ import time
 
 from sqlalchemy import text
 
-from ckv_core.config import CompareRequest
+from ckv_core.request.compare_request import CompareRequest
 from storage import repository
 from storage.database import Database
 from storage.recorder import Recorder

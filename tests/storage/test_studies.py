@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import func, select, text
 
 from ckv_core.errors import ConfigError, StorageError
-from ckv_core.records import ModelInfo
+from ckv_core.results.records import ModelInfo
 from ckv_core.studies.records import Sample, SampleResult, Study
 from storage.database import Database
 from storage.studies import Studies

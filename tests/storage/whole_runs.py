@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ckv_core.events import (
+from ckv_core.results.events import (
     Generated,
     RunEvent,
     RunFinished,
@@ -12,7 +12,7 @@ from ckv_core.events import (
     VariantMeasured,
     VariantSelected,
 )
-from ckv_core.records import (
+from ckv_core.results.records import (
     Perturbation,
     PromptInfo,
     Receipt,

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from ckv_core.records import Candidate, FollowUp, ForcedStep
+from ckv_core.results.records import Candidate, FollowUp, ForcedStep
 from tests.ui.page_fakes import LAYERS, QUERY_HEADS, done_result
 
 SHAPE = (LAYERS, QUERY_HEADS)

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from ckv_core.events import RunResult
-from ckv_core.records import Perturbation, Receipt, RetainedSet, VariantResult
+from ckv_core.results.events import RunResult
+from ckv_core.results.records import Perturbation, Receipt, RetainedSet, VariantResult
 from tests.made_up_models import model_info
 
 LAYERS, QUERY_HEADS, KV_HEADS, POSITIONS = 6, 8, 2, 100

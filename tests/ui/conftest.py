@@ -9,7 +9,7 @@ import pytest
 from storage.database import Database, default_url, open_database
 from tests.ui.scripted_services import make_client
 from ui.limits import Limits
-from ui.services import Services
+from ui.services.services import Services
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import threading
 
 from starlette.types import Receive, Scope, Send
 
-from ckv_core import logs
-from ui.http_server import HttpServer
+from ckv_core.runtime import logs
+from ui.server.http_server import HttpServer
 
 FILES = 1024
 

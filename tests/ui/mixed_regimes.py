@@ -2,8 +2,8 @@
 
 import dataclasses
 
-from ckv_core.events import RunResult
-from ckv_core.records import VariantResult
+from ckv_core.results.events import RunResult
+from ckv_core.results.records import VariantResult
 
 
 def mixed(result: RunResult, scenario: str = "regular") -> RunResult:

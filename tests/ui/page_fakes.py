@@ -6,10 +6,11 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 
-from ckv_core.config import CompareRequest
 from ckv_core.errors import StorageError
-from ckv_core.events import Progress, RunResult
-from ckv_core.records import (
+from ckv_core.request.compare_request import CompareRequest
+from ckv_core.request.variants import VariantSpec
+from ckv_core.results.events import Progress, RunResult
+from ckv_core.results.records import (
     ModelInfo,
     Perturbation,
     PromptInfo,
@@ -17,13 +18,12 @@ from ckv_core.records import (
     RetainedSet,
     VariantResult,
 )
-from ckv_core.variants import VariantSpec
 from ckv_core.worker.messages import ModelStatus, TokensCounted
 from storage.records import Lineage, Outcome, RunNotes, RunSummary
 from storage.repository import RunMissingError
 from tests import made_up_models
-from ui.access import Viewer
-from ui.services import RunSnapshot
+from ui.accounts.access import Viewer
+from ui.services.services import RunSnapshot
 
 SLUG = "abc123def456"
 # The last one could be a run, but is none.

@@ -8,10 +8,10 @@ import json
 import re
 from typing import Any
 
-from ckv_core.records import VariantResult
+from ckv_core.results.records import VariantResult
 from tests.ui.analysed_run import analysed
 from tests.ui.page_fakes import request, snapshot
-from ui.live_runs import RunSnapshot
+from ui.services.live_runs import RunSnapshot
 
 _FILE = re.compile(r'<script type="text/plain" data-file="([^"]*)">([A-Za-z0-9+/=]*)</script>')
 _SCRIPT = re.compile(r"<script>(.*?)</script>", re.DOTALL)

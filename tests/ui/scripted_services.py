@@ -4,16 +4,16 @@ import time
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 
-from ckv_core.config import CompareRequest
+from ckv_core.request.compare_request import CompareRequest
 from ckv_core.worker.client import WorkerClient
-from ui.services import RunSnapshot, Services
+from ui.services.services import RunSnapshot, Services
 
 TIMEOUT_S = 60.0  # for a busy machine; only a test that fails waits so long
 ENDLESS = "steps 1000000"
 make_client = partial(
     WorkerClient,
-    runner="tests.core.worker.scripted_runner:ScriptedRunner",
-    counter="tests.core.worker.scripted_runner:ScriptedRunner",
+    runner="tests.ckv_core.worker.scripted_runner:ScriptedRunner",
+    counter="tests.ckv_core.worker.scripted_runner:ScriptedRunner",
     cancel_grace_s=0.5,
 )
 

@@ -16,10 +16,10 @@ from storage.database import default_url, open_database
 from storage.models import Base
 from tests.ports import free_port
 from tests.ui.scripted_services import make_client
-from ui.access import EVERYBODY, Access, Viewer, acting_as
+from ui.accounts.access import EVERYBODY, Access, Viewer, acting_as
 from ui.build import build_site
-from ui.http_server import HttpServer
-from ui.services import Services
+from ui.server.http_server import HttpServer
+from ui.services.services import Services
 from ui.settings import Settings
 from ui.users import HASHER, User, Users
 

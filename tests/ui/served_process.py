@@ -11,7 +11,7 @@ def main() -> int:
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     from tests.ui.scripted_services import make_client
     from ui import serve
-    from ui.services import Services
+    from ui.services.services import Services
     from ui.settings import Settings
 
     serve.Services = partial(Services, make_client=make_client)

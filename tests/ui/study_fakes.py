@@ -1,7 +1,7 @@
 """A made-up study on needles: scores by rule, so that what the page says is known."""
 
 from ckv_core.studies.records import FULL, Sample, SampleResult, Study
-from ui.services import Services
+from ui.services.services import Services
 
 LENGTHS, DEPTHS, PER_CELL = (1024, 2048), (0.05, 0.35, 0.65, 0.95), 5
 STUDY = Study(

@@ -3,9 +3,9 @@
 import time
 from collections.abc import Callable, Iterator
 
-from ckv_core.config import CompareRequest
-from ckv_core.events import Generated, RunEvent, RunFinished, RunPrepared
-from tests.core.worker.scripted_runner import (
+from ckv_core.request.compare_request import CompareRequest
+from ckv_core.results.events import Generated, RunEvent, RunFinished, RunPrepared
+from tests.ckv_core.worker.scripted_runner import (
     STEP_S,
     ScriptedRunner,
     _interrupt,

@@ -4,8 +4,9 @@ import dataclasses
 
 import numpy as np
 
-from ckv_core.config import CompareRequest
-from ckv_core.events import (
+from ckv_core.request.compare_request import CompareRequest
+from ckv_core.request.variants import VariantSpec
+from ckv_core.results.events import (
     Generated,
     RunEvent,
     RunFinished,
@@ -16,10 +17,9 @@ from ckv_core.events import (
     VariantMeasured,
     VariantSelected,
 )
-from ckv_core.records import Perturbation, Receipt, VariantResult
-from ckv_core.variants import VariantSpec
+from ckv_core.results.records import Perturbation, Receipt, VariantResult
 from tests.ui.page_fakes import model_info, prompt_info, request, snapshot
-from ui.services import RunSnapshot, Services
+from ui.services.services import RunSnapshot, Services
 
 SWEEP_SLUG = "sweep0123456"
 LAYERS, QUERY_HEADS, KV_HEADS = 8, 6, 3

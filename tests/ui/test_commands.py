@@ -5,14 +5,14 @@ from contextlib import closing
 
 import pytest
 
-from ckv_core.events import Generated, RunFinished, RunPrepared
+from ckv_core.results.events import Generated, RunFinished, RunPrepared
 from storage import library
 from storage.database import default_url, open_database
 from storage.recorder import Recorder
 from tests.ui.page_fakes import done_result, request
 from tests.ui.report_reading import opened
-from ui import report_charts
 from ui.commands import main
+from ui.report.report import charts as report_charts
 
 
 def events():

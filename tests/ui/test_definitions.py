@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from ckv_core.quantities import QUANTITIES
-from tests.ui.test_ladder import ladder_run
+from ckv_core.results.quantities import QUANTITIES
+from tests.ui.charts.test_ablation import ladder_run
 from ui.charts.ladder import ladder_figure
-from ui.charts.measured import OWN, named
+from ui.tables.measured import OWN, named
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs" / "definitions.md").read_text(encoding="utf-8")

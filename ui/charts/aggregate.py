@@ -6,9 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 import plotly.graph_objects as go
 
-from ckv_core.metrics.aggregate import Aggregate, HeadWins
-from ckv_core.regimes import marked_name
-from ui.aggregate import LABORATORY_FIGURES, MAIN_FIGURES, Figure, SeveralRuns, settings_text
+from ckv_core.analysis.aggregate import Aggregate, HeadWins
+from ckv_core.analysis.regimes import marked_name
 from ui.charts.budget_means import BUDGET_CHART
 from ui.charts.chart import Chart, Choices, Control, no_controls
 from ui.charts.heads import as_head_grid, log2_ratio, ratio_grid
@@ -16,7 +15,8 @@ from ui.charts.interval_bars import SHARE_TICKS, interval_bars, interval_subtitl
 from ui.charts.ladder_means import LADDER_CHART
 from ui.charts.layer_bands import LAYER_CHART
 from ui.charts.layout import BAR_PX, LEGEND_ROW_PX, new_figure
-from ui.charts.tables import csv_text, number
+from ui.tables.aggregate import LABORATORY_FIGURES, MAIN_FIGURES, Figure, SeveralRuns, settings_text
+from ui.tables.csv_text import csv_text, number
 
 
 def mean_figure(found: SeveralRuns, figure: Figure) -> go.Figure:

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 import numpy as np
 import plotly.graph_objects as go
 
-from ckv_core.events import RunResult
-from ckv_core.records import Float32Array
+from ckv_core.results.events import RunResult
+from ckv_core.results.records import Float32Array
 from ui.charts.heads import as_head_grid, colorbar_of
 from ui.charts.layout import display_names, empty_figure, new_figure
-from ui.charts.measured import values_of
-from ui.palette import DENSITY_SCALE
+from ui.looks.palette import DENSITY_SCALE
+from ui.tables.measured import values_of
 
 
 def chosen_alphas_figure(result: RunResult, index: int) -> go.Figure:

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ckv_core.events import RunResult
-from ckv_core.quantities import QUANTITIES
-from ckv_core.records import Float32Array
-from ui.charts.measured import OWN, floor_values, values_of
-from ui.charts.tables import Cell, csv_text, short
+from ckv_core.results.events import RunResult
+from ckv_core.results.quantities import QUANTITIES
+from ckv_core.results.records import Float32Array
+from ui.tables.csv_text import Cell, csv_text, short
+from ui.tables.measured import OWN, floor_values, values_of
 
 _PLACES = {
     "head": ("layer", "query_head"),

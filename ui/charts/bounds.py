@@ -11,8 +11,7 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from ckv_core.events import RunResult
-from ckv_core.metrics.chain import (
+from ckv_core.analysis.chain import (
     ASSUMED_MASS,
     chain_of,
     check_chain,
@@ -21,7 +20,8 @@ from ckv_core.metrics.chain import (
     shared_kv_heads,
     tightness_of,
 )
-from ckv_core.records import Float32Array
+from ckv_core.results.events import RunResult
+from ckv_core.results.records import Float32Array
 from ui.charts.layers import ORACLE_LOOKS
 from ui.charts.layout import (
     TEXT_COLOR,
@@ -31,9 +31,9 @@ from ui.charts.layout import (
     ranked_names,
     variant_line,
 )
-from ui.charts.measured import holders, values_of
-from ui.charts.tables import Cell, csv_text, number
-from ui.palette import SPARE, WARN_COLOR, Look, looks_of
+from ui.looks.palette import SPARE, WARN_COLOR, Look, looks_of
+from ui.tables.csv_text import Cell, csv_text, number
+from ui.tables.measured import holders, values_of
 
 _BOUNDS = ("theta", "theta-hat", "relaxed theta")
 _CHAIN_LOOKS = (

@@ -8,15 +8,15 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from ckv_core.knobs import Budget
-from ckv_core.metrics.against_budget import BUDGET_UNITS, BudgetCurve, budget_curves, varied_units
-from ckv_core.regimes import marked_name
-from ui.aggregate import MAIN_FIGURES, Figure, SeveralRuns, settings_text
+from ckv_core.analysis.against_budget import BUDGET_UNITS, BudgetCurve, budget_curves, varied_units
+from ckv_core.analysis.regimes import marked_name
+from ckv_core.methods.parameters import Budget
 from ui.charts.chart import Chart, Choices, Control
 from ui.charts.interval_bars import SHARE_TICKS, interval_bars, interval_subtitle
 from ui.charts.layout import empty_figure, new_figure
 from ui.charts.lines import budget_axis, budget_line
-from ui.charts.tables import csv_text
+from ui.tables.aggregate import MAIN_FIGURES, Figure, SeveralRuns, settings_text
+from ui.tables.csv_text import csv_text
 
 _FINAL_FIRST = sorted(MAIN_FIGURES, key=lambda figure: figure.key != "final")
 

@@ -4,10 +4,10 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from ckv_core.events import RunResult
-from ckv_core.records import ModelInfo, RetainedSet
+from ckv_core.results.events import RunResult
+from ckv_core.results.records import ModelInfo, RetainedSet
 from ui.charts.layout import empty_figure, new_figure, ranked_names, rgba, variant_line
-from ui.palette import Look, looks_of
+from ui.looks.palette import Look, looks_of
 
 Counts = NDArray[np.int64]
 

@@ -5,9 +5,9 @@ from typing import cast
 
 import plotly.graph_objects as go
 
-from ckv_core.events import RunResult
-from ckv_core.identity import base_index
-from ckv_core.metrics.chain import shared_kv_heads
+from ckv_core.analysis.chain import shared_kv_heads
+from ckv_core.analysis.identity import base_index
+from ckv_core.results.events import RunResult
 from ui.charts.alphas import chosen_alphas_figure
 from ui.charts.bounds import bounds_figure, sigma_figure, tightness_figure
 from ui.charts.cache import budgets_figure
@@ -18,8 +18,8 @@ from ui.charts.ladder import ladder_figure, rungs_of
 from ui.charts.layers import ORACLES, final_figure, head_layer_figure, layer_figure
 from ui.charts.layers import Against as LayerAgainst
 from ui.charts.layout import display_names
-from ui.charts.measured import base_values, holders, named, names_with
 from ui.charts.sweep import SWEEP_ALPHAS, SWEEP_CURVES
+from ui.tables.measured import base_values, holders, named, names_with
 
 _AGAINST = [
     ("ratio", "log2 ratio to its base"),

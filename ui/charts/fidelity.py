@@ -3,10 +3,10 @@
 import numpy as np
 import plotly.graph_objects as go
 
-from ckv_core.events import RunResult
+from ckv_core.results.events import RunResult
 from ui.charts.layout import new_figure, ranked_names
-from ui.charts.measured import holders, named
-from ui.palette import looks_of
+from ui.looks.palette import looks_of
+from ui.tables.measured import holders, named
 
 
 def fidelity_figure(result: RunResult) -> go.Figure:

@@ -6,11 +6,11 @@ from typing import Literal
 import numpy as np
 import plotly.graph_objects as go
 
-from ckv_core.events import RunResult
-from ckv_core.records import Float32Array
+from ckv_core.results.events import RunResult
+from ckv_core.results.records import Float32Array
 from ui.charts.layout import MISSING_COLOR, display_names, empty_figure, new_figure
-from ui.charts.measured import base_values, named, values_of
-from ui.palette import DENSITY_SCALE, DIVERGING_STOPS
+from ui.looks.palette import DENSITY_SCALE, DIVERGING_STOPS
+from ui.tables.measured import base_values, named, values_of
 
 Against = Literal["value", "difference", "ratio", "wins"]
 CELL_PX = 12
@@ -25,8 +25,8 @@ def head_grid_figure(
 ) -> go.Figure:
     """A quantity of every query head of one variant, alone or against its base.
 
-    Definition: `value` is the quantity Q itself (see `ckv_core.quantities`); with the base being
-    the variant's own settings without CriticalKV, `ratio` is log2(Q / Q_base), `difference` is
+    Definition: `value` is the quantity Q itself (see ckv_core/results/quantities.py); with the base
+    being the variant's settings without CriticalKV, `ratio` is log2(Q / Q_base), `difference` is
     Q - Q_base and `wins` is whether Q < Q_base, the paper's Fig. 2 for one prompt. Without a
     base it is the value. Below 0 (blue, a line in the cell) the variant's value is the lower one.
     Unit: powers of two, or the quantity's. n = 1 step of one prompt; the title gives the count

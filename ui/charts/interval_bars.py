@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ckv_core.metrics.intervals import MIN_PROMPTS, Interval
+from ckv_core.analysis.intervals import MIN_PROMPTS, Interval
 
 SHARE_TICKS = ".3~%"  # as many digits as it takes to tell neighbours apart
 

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import numpy as np
 import plotly.graph_objects as go
 
+from ckv_core.analysis.ablation import Rung, RungResult, ladder_of
 from ckv_core.errors import ConfigError
-from ckv_core.events import RunResult
-from ckv_core.ladder import Rung, RungResult, ladder_of
-from ckv_core.records import Float32Array
+from ckv_core.results.events import RunResult
+from ckv_core.results.records import Float32Array
 from ui.charts.layout import LEGEND_ROW_PX, name_bars, new_figure
-from ui.charts.tables import csv_text, number
-from ui.palette import SPARE, bar_marker
+from ui.looks.palette import SPARE, bar_marker
+from ui.tables.csv_text import csv_text, number
 
 RUNG_PX = 52  # three bars and a gap
 # What each bar of a rung is, and its pattern: colour alone would not tell them apart.

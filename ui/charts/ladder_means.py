@@ -6,15 +6,15 @@ from dataclasses import astuple
 import numpy as np
 import plotly.graph_objects as go
 
-from ckv_core.metrics.intervals import Interval
-from ckv_core.metrics.joining import JoinedVariant
-from ckv_core.metrics.ladder_means import RungMeans, has_ladder, ladder_means
-from ui.aggregate import SeveralRuns
+from ckv_core.analysis.ablation_means import RungMeans, has_ladder, ladder_means
+from ckv_core.analysis.aggregate_runs import JoinedVariant
+from ckv_core.analysis.intervals import Interval
 from ui.charts.chart import Chart, no_controls
 from ui.charts.interval_bars import interval_bars, interval_subtitle
 from ui.charts.ladder import ladder_bars
 from ui.charts.layout import TEXT_COLOR
-from ui.charts.tables import Cell, csv_text
+from ui.tables.aggregate import SeveralRuns
+from ui.tables.csv_text import Cell, csv_text
 
 _UNKNOWN = Interval(float("nan"), None, None, 0)
 

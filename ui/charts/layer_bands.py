@@ -7,19 +7,19 @@ from typing import Literal
 import numpy as np
 import plotly.graph_objects as go
 
-from ckv_core.metrics.aggregate import Aggregate
-from ckv_core.metrics.layer_means import (
+from ckv_core.analysis.aggregate import Aggregate
+from ckv_core.analysis.layer_means import (
     LayerMeans,
     base_identity,
     hidden_by_layer,
     reduction_by_layer,
 )
-from ckv_core.regimes import marked_name
-from ui.aggregate import SeveralRuns, settings_text
+from ckv_core.analysis.regimes import marked_name
 from ui.charts.chart import Chart, Choices, Control
 from ui.charts.interval_bars import interval_subtitle
 from ui.charts.layout import TEXT_COLOR, empty_figure, new_figure, rgba, variant_line
-from ui.charts.tables import Cell, csv_text
+from ui.tables.aggregate import SeveralRuns, settings_text
+from ui.tables.csv_text import Cell, csv_text
 
 Kind = Literal["hidden", "reduction"]
 UNIT = "L1"

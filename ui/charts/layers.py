@@ -5,10 +5,10 @@ from typing import Literal
 import numpy as np
 import plotly.graph_objects as go
 
-from ckv_core.events import RunResult
-from ckv_core.quantities import QUANTITIES
-from ckv_core.records import Float32Array
-from ckv_core.rounding import in_type, short
+from ckv_core.analysis.rounding import in_type, short
+from ckv_core.results.events import RunResult
+from ckv_core.results.quantities import QUANTITIES
+from ckv_core.results.records import Float32Array
 from ui.charts.layout import (
     TEXT_COLOR,
     empty_figure,
@@ -17,9 +17,9 @@ from ui.charts.layout import (
     ranked_names,
     variant_line,
 )
-from ui.charts.measured import base_values, floor_values, holders, named, values_of
-from ui.palette import SPARE, Look, bar_marker, looks_of
-from ui.summary_columns import four_digits
+from ui.looks.palette import SPARE, Look, bar_marker, looks_of
+from ui.tables.measured import base_values, floor_values, holders, named, values_of
+from ui.tables.summary_columns import four_digits
 
 NOT_MEASURED = "No perturbation has been measured yet."
 NO_BASE = "No variant has its base, the same settings without CriticalKV, in this run."
@@ -39,8 +39,8 @@ def layer_figure(
 ) -> go.Figure:
     """A quantity of each layer, one line per variant; by default the cascaded hidden L1.
 
-    Definition: see `ckv_core.quantities`; hidden L1 is ||x_l - x^_l||_1 of the residual stream
-    after block l, the variant's own run against the full cache's, before the final norm. Against
+    Definition: see ckv_core/results/quantities.py; hidden L1 is ||x_l - x^_l||_1 of the residual
+    stream after block l, the variant's run against the full cache's, before the final norm. Against
     the base, which is the variant's own settings without CriticalKV: `reduction` is Q_base - Q and
     `ratio` is Q / Q_base, a gap where Q_base is 0 or where the two differ by no more than the
     rounding floor; variants without a base have no line. The floor of hidden L1 is a line of its

@@ -10,12 +10,12 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from ckv_core import names
-from ckv_core.events import RunResult
-from ckv_core.records import VariantResult
-from ckv_core.regimes import marked_name, run_regimes
-from ckv_core.variants import VariantSpec
-from ui.palette import Look
+from ckv_core.analysis import names
+from ckv_core.analysis.regimes import marked_name, run_regimes
+from ckv_core.request.variants import VariantSpec
+from ckv_core.results.events import RunResult
+from ckv_core.results.records import VariantResult
+from ui.looks.palette import Look
 
 # About 4.1:1 on the light and on the dark card alike; pages give the words a colour of their own.
 TEXT_COLOR = "#777d87"

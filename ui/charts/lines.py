@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import plotly.graph_objects as go
 
-from ui.palette import Look
+from ui.looks.palette import Look
 
 
 def budget_line(

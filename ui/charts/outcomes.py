@@ -6,13 +6,13 @@ from collections.abc import Iterable
 import numpy as np
 import plotly.graph_objects as go
 
-from ckv_core.events import RunResult
-from ckv_core.outcomes import answer_outcome
-from ckv_core.records import VariantResult
-from ckv_core.sweep_reading import AXES, Figure, budget_unit, curves
+from ckv_core.analysis.outcomes import answer_outcome
+from ckv_core.analysis.sweep import AXES, Figure, budget_unit, curves
+from ckv_core.results.events import RunResult
+from ckv_core.results.records import VariantResult
 from ui.charts.layout import BAR_PX, new_figure
 from ui.charts.lines import budget_axis
-from ui.sweep_tables import curve_looks, ranked_curves
+from ui.tables.sweep import curve_looks, ranked_curves
 
 # Told apart without colour: filled, a cross, a bar.
 _MARKS = {"yes": "circle", "no": "x-thin-open", "cut": "line-ew-open"}

@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import plotly.graph_objects as go
 
-from ckv_core.knobs import Budget
-from ckv_core.regimes import marked_name
+from ckv_core.analysis.regimes import marked_name
+from ckv_core.methods.parameters import Budget
 from ckv_core.studies.reading import Row
 from ckv_core.studies.records import FULL, Point
 from ui.charts.chart import Chart, Choices, Control, no_controls
 from ui.charts.layout import empty_figure, new_figure
 from ui.charts.lines import budget_axis
-from ui.palette import DENSITY_STOPS, FULL_LOOK
-from ui.study_views import StudyReading
+from ui.looks.palette import DENSITY_STOPS, FULL_LOOK
+from ui.tables.study import StudyReading
 
 _UNITS = {"percent": "percent of the prompt", "tokens": "entries per KV head"}
 _CANNOT = 0.5  # a cell where the full cache scores less is shown apart

@@ -5,10 +5,8 @@ import html
 import numpy as np
 import plotly.graph_objects as go
 
-from ckv_core.events import RunResult
-from ckv_core.rounding import floor_by_figure, short
-from ckv_core.sweep_oracles import ORACLES, OracleSet, oracle_sets
-from ckv_core.sweep_reading import (
+from ckv_core.analysis.rounding import floor_by_figure, short
+from ckv_core.analysis.sweep import (
     AXES,
     FIGURES,
     AlphaOptimum,
@@ -18,15 +16,17 @@ from ckv_core.sweep_reading import (
     curves,
     shown_figures,
 )
+from ckv_core.analysis.sweep_oracles import ORACLES, OracleSet, oracle_sets
+from ckv_core.results.events import RunResult
 from ui.charts.alphas import alpha_grid
 from ui.charts.chart import Chart, Choices, Control, no_controls
 from ui.charts.layers import FLOOR_LOOK, ORACLE_LOOKS
 from ui.charts.layout import TEXT_COLOR, new_figure
 from ui.charts.lines import budget_axis, budget_line
-from ui.charts.measured import unit_name
 from ui.charts.outcomes import outcome_figure
-from ui.palette import FULL_LOOK, look_of
-from ui.sweep_tables import curve_looks, optimum_name, oracle_name, ranked_curves
+from ui.looks.palette import FULL_LOOK, look_of
+from ui.tables.measured import unit_name
+from ui.tables.sweep import curve_looks, optimum_name, oracle_name, ranked_curves
 
 
 def curve_figure(result: RunResult, metric: Figure, oracles: OracleSet | None = None) -> go.Figure:

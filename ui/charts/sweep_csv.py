@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from ckv_core.events import RunResult
-from ckv_core.sweep_oracles import ORACLES, mean_oracle
-from ckv_core.sweep_reading import FIGURES, alpha_optima, budget_unit, curves
-from ui.charts.tables import csv_text, number
+from ckv_core.analysis.sweep import FIGURES, alpha_optima, budget_unit, curves
+from ckv_core.analysis.sweep_oracles import ORACLES, mean_oracle
+from ckv_core.results.events import RunResult
+from ui.tables.csv_text import csv_text, number
 
 
 def sweep_csv(result: RunResult) -> str:

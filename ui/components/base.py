@@ -9,9 +9,9 @@ from typing import Any
 import gradio as gr
 from gradio.component_meta import ComponentMeta, updateable
 
-from ui.glossary import with_terms
-from ui.palette import DENSITY_STOPS, DIVERGING_STOPS, DIVERGING_STOPS_DARK
-from ui.theme import ASSETS
+from ui.looks.glossary import with_terms
+from ui.looks.palette import DENSITY_STOPS, DIVERGING_STOPS, DIVERGING_STOPS_DARK
+from ui.looks.theme import ASSETS
 
 # Fills the template's only element; the value never passes through a template, because
 # Gradio evaluates templates and model output is untrusted.

@@ -6,11 +6,11 @@ import math
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from ckv_core.knobs import Choice, Knob, number
-from ckv_core.lazy_torch import torch
+from ckv_core.methods.parameters import Choice, Knob, number
 from ckv_core.methods.parts.base import BudgetRule, Candidates, Parameters
 from ckv_core.methods.parts.shares import integer_shares
 from ckv_core.methods.parts.views import PromptShape
+from ckv_core.runtime.lazy_torch import torch
 
 if TYPE_CHECKING:
     from torch import Tensor

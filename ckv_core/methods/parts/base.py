@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
-from ckv_core.knobs import Knob, KnobValue, integer
+from ckv_core.methods.parameters import Knob, KnobValue, integer
 from ckv_core.methods.parts.views import FurtherPasses, LayerView, Observer, PromptShape
 
 if TYPE_CHECKING:

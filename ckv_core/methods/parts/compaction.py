@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckv_core.knobs import Knob, integer
 from ckv_core.methods.base import POLICIES
+from ckv_core.methods.parameters import Knob, integer
 from ckv_core.methods.parts.base import Parameters, Scorer
 from ckv_core.methods.parts.steps import StepPolicy, StepView
 

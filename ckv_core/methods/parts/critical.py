@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, ClassVar
 
 from ckv_core.errors import ConfigError
-from ckv_core.knobs import Choice, Knob, KnobValue, number
+from ckv_core.methods.parameters import Choice, Knob, KnobValue, number
 from ckv_core.methods.parts.adaptive import safeguarded
 from ckv_core.methods.parts.base import Candidates, Kept, Parameters, Scorer, Selector
 from ckv_core.methods.parts.top_k import keep_first

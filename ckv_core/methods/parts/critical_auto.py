@@ -29,10 +29,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ckv_core.lazy_torch import torch
 from ckv_core.methods.parts.base import Candidates, Kept, Scorer
 from ckv_core.methods.parts.critical import Ranking, TwoStages, first_stage
 from ckv_core.methods.parts.top_k import keep_first
+from ckv_core.runtime.lazy_torch import torch
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from ckv_core.head_tables import NEEDLE, table_name
-from ckv_core.knobs import Choice, Knob
-from ckv_core.lazy_torch import torch
+from ckv_core.errors import ConfigError
+from ckv_core.methods.parameters import Choice, Knob, KnobValue
 from ckv_core.methods.parts.base import BudgetRule, Candidates, Parameters
 from ckv_core.methods.parts.pyramid import BETA
 from ckv_core.methods.parts.shares import integer_shares
+from ckv_core.runtime.lazy_torch import torch
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+NEEDLE = "needle"  # the table that the needle probe makes
+
+
+def table_name(text: str) -> KnobValue:
+    """Reads the name of a table, which is part of a path.
+
+    Raises:
+        ConfigError: it is no plain word.
+    """
+    if not re.fullmatch(r"[a-z0-9][a-z0-9_-]{0,39}", text, re.ASCII):
+        raise ConfigError(
+            "table must be a word of at most 40 lower-case letters, digits, - and _; "
+            f"got {text[:60]!r}."
+        )
+    return text
+
 
 HEAD_BETA = replace(
     BETA, default=1.5, help="PyramidKV: the last layer gets 1/beta of the mean; HeadKV: the pool."

@@ -11,13 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ckv_core.lazy_torch import torch
 from ckv_core.methods.base import STORES
 from ckv_core.methods.parts.base import Parameters
 from ckv_core.methods.parts.plain import PlainSegment
 from ckv_core.methods.parts.residual import RESIDUAL, ResidualSegment, older
 from ckv_core.methods.parts.store import Segment, Store
 from ckv_core.methods.parts.views import PromptShape
+from ckv_core.runtime.lazy_torch import torch
 
 if TYPE_CHECKING:
     from torch import Tensor

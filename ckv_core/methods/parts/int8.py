@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ckv_core.lazy_torch import torch
 from ckv_core.methods.base import STORES
 from ckv_core.methods.parts.base import Parameters
 from ckv_core.methods.parts.store import Segment, Store
+from ckv_core.runtime.lazy_torch import torch
 
 if TYPE_CHECKING:
     from torch import Tensor

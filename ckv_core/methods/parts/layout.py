@@ -7,7 +7,7 @@ for all heads of a layer.
 import re
 
 from ckv_core.errors import ConfigError
-from ckv_core.knobs import Knob, KnobValue
+from ckv_core.methods.parameters import Knob, KnobValue
 from ckv_core.methods.parts.base import Parameters
 
 _MOST = 1024

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
-from ckv_core.knobs import Knob, integer
-from ckv_core.lazy_torch import torch
+from ckv_core.methods.parameters import Knob, integer
+from ckv_core.runtime.lazy_torch import torch
 
 if TYPE_CHECKING:
     from torch import Generator

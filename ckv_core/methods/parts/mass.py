@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ckv_core.knobs import Knob, KnobValue, number
-from ckv_core.lazy_torch import torch
+from ckv_core.methods.parameters import Knob, KnobValue, number
 from ckv_core.methods.parts.base import Candidates, Kept, Parameters, Scorer, Selector
 from ckv_core.methods.parts.critical import Ranking
 from ckv_core.methods.parts.top_k import keep_first
 from ckv_core.methods.parts.top_scores import TopScores
 from ckv_core.methods.parts.views import LayerView, PromptShape
+from ckv_core.runtime.lazy_torch import torch
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -7,14 +7,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ckv_core.errors import ConfigError
-from ckv_core.knobs import Choice, Knob, KnobValue, integer, number
-from ckv_core.lazy_torch import torch
+from ckv_core.methods.parameters import Choice, Knob, KnobValue, integer, number
 from ckv_core.methods.parts.base import RECENT, SINKS, Parameters, Scorer
 from ckv_core.methods.parts.expected import VALUE_SIZE
 from ckv_core.methods.parts.lots import SEED, generator
 from ckv_core.methods.parts.non_causal import NonCausalAttention
 from ckv_core.methods.parts.views import LayerView, Observer, PromptShape
 from ckv_core.methods.parts.window import KERNEL, smooth
+from ckv_core.runtime.lazy_torch import torch
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ckv_core.knobs import Choice, Knob
-from ckv_core.lazy_torch import torch
+from ckv_core.methods.parameters import Choice, Knob
 from ckv_core.methods.parts.base import SINKS, Parameters, Scorer
 from ckv_core.methods.parts.steps import StepPolicy, StepView
 from ckv_core.methods.parts.views import LayerView
+from ckv_core.runtime.lazy_torch import torch
 
 if TYPE_CHECKING:
     from torch import Tensor

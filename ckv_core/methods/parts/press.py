@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ckv_core.knobs import KnobValue
+from ckv_core.methods.parameters import KnobValue
 
 VERSION = "0.5.5"
 Argument = int | float | bool

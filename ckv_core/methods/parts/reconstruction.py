@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ckv_core.lazy_torch import torch
 from ckv_core.methods.parts.views import Chunk, FurtherPass, PromptShape, PromptTokens
+from ckv_core.runtime.lazy_torch import torch
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ckv_core.knobs import Knob, number
-from ckv_core.lazy_torch import torch
+from ckv_core.methods.parameters import Knob, number
 from ckv_core.methods.parts.base import Parameters, Scorer
 from ckv_core.methods.parts.views import LayerView, PromptShape
 from ckv_core.methods.parts.window import AUTHORS_WINDOW, KERNEL, smooth
+from ckv_core.runtime.lazy_torch import torch
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ckv_core.knobs import Knob, integer
-from ckv_core.lazy_torch import torch
+from ckv_core.methods.parameters import Knob, integer
 from ckv_core.methods.parts.base import Parameters
 from ckv_core.methods.parts.plain import PlainSegment
 from ckv_core.methods.parts.store import Segment
+from ckv_core.runtime.lazy_torch import torch
 
 if TYPE_CHECKING:
     from torch import Tensor

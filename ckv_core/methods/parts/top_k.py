@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckv_core.lazy_torch import torch
 from ckv_core.methods.parts.base import Candidates, Kept, Selector
+from ckv_core.runtime.lazy_torch import torch
 
 if TYPE_CHECKING:
     from torch import Tensor

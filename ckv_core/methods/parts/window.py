@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
-from ckv_core.knobs import Choice, Knob, integer
-from ckv_core.lazy_torch import torch
+from ckv_core.methods.parameters import Choice, Knob, integer
 from ckv_core.methods.parts.base import SINKS, Parameters, Scorer
 from ckv_core.methods.parts.views import LayerView
+from ckv_core.runtime.lazy_torch import torch
 
 if TYPE_CHECKING:
     from torch import Tensor

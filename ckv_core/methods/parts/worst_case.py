@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckv_core.lazy_torch import torch
 from ckv_core.methods.parts.base import SINKS, Parameters
 from ckv_core.methods.parts.views import LayerView, PromptShape
 from ckv_core.methods.parts.window import (
@@ -14,6 +13,7 @@ from ckv_core.methods.parts.window import (
     group_reduce,
     smooth,
 )
+from ckv_core.runtime.lazy_torch import torch
 
 if TYPE_CHECKING:
     from torch import Tensor

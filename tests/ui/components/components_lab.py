@@ -18,13 +18,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from ckv_core.metrics.evidence import evidence as evidence_shares
-from ckv_core.records import HeldSeries, RetainedSet
+from ckv_core.analysis.evidence import evidence as evidence_shares
+from ckv_core.results.records import HeldSeries, RetainedSet
 from ui.components.generations import Generations
 from ui.components.kept_tokens import KeptTokens
 from ui.components.status_bar import StatusBar
 from ui.components.summary_table import SummaryTable
-from ui.pages.parts import RunLinks
+from ui.shell.parts import RunLinks
 
 HOSTILE = '<img src=x onerror="window.__hit=1"> ${7*7} `${window.__hit=1}` {{value}} </script>'
 WORDS = ["the ", "report ", "notes ", "that ", "rare ", "names ", "are ", "evicted ", "early.\n"]

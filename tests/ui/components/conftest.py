@@ -7,7 +7,7 @@ from playwright.sync_api import Browser
 
 from tests.ports import free_port
 from tests.ui.components.components_lab import Lab, View, Visitor, build_page, data_routes
-from ui.theme import CSS_PATHS, build_theme
+from ui.looks.theme import CSS_PATHS, build_theme
 
 
 @pytest.fixture(scope="module")

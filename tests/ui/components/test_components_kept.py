@@ -8,9 +8,9 @@ import pytest
 from numpy.typing import NDArray
 from playwright.sync_api import Browser
 
-from ckv_core.records import RetainedSet
+from ckv_core.results.records import RetainedSet
 from tests.ui.components.components_lab import View, evidence, expected_evidence, small_run
-from ui.palette import DENSITY_STOPS
+from ui.looks.palette import DENSITY_STOPS
 
 ASSETS = Path(__file__).parents[3] / "assets"
 DATA_SCRIPT = (

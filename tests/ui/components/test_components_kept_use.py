@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from ckv_core.metrics.evidence import evidence as evidence_shares
-from ckv_core.records import RetainedSet
+from ckv_core.analysis.evidence import evidence as evidence_shares
+from ckv_core.results.records import RetainedSet
 from tests.ui.components.components_lab import (
     HOSTILE,
     View,

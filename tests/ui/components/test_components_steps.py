@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 from playwright.sync_api import Locator, expect
 
-from ckv_core.records import RetainedSet
+from ckv_core.results.records import RetainedSet
 from tests.e2e.steps import expect_well_made
 from tests.ui.components.components_lab import View, generating_run, small_run
 

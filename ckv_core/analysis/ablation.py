@@ -1,0 +1,209 @@
+"""The ablation ladder: controls that tell un-pooling, value norm and alpha apart. No torch.
+
+Every rung changes one thing against another rung, so that a gain can be put down to it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ckv_core.analysis.sweep import mean_head_l1
+from ckv_core.errors import ConfigError
+from ckv_core.methods.parameters import Knob
+from ckv_core.methods.parts.critical import CRITICAL
+from ckv_core.request.external_selection import OWN
+from ckv_core.request.variants import VariantSpec
+from ckv_core.results.events import RunResult
+from ckv_core.results.records import Float32Array, VariantResult
+
+ALPHAS = ("0", "0.25", "0.5", "1")  # the one that CriticalKV's own rung has is left out
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """One variant of the ladder.
+
+    Attributes:
+        spec: its SPEC, complete.
+        label: two or three words.
+        change: what it changes, and against which rung.
+    """
+
+    spec: str
+    label: str
+    change: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RungResult:
+    """What one rung of a finished run measured.
+
+    Attributes:
+        index: of the variant.
+        head_l1: mean over heads.
+        better_heads: share of heads whose L1 is below the ladder's base; None for the base.
+        heads: heads counted.
+        final_hidden_l1: before the final norm.
+        kl: nats.
+    """
+
+    rung: Rung
+    index: int
+    head_l1: float
+    better_heads: float | None
+    heads: int
+    final_hidden_l1: float
+    kl: float
+
+
+_RUNGS: tuple[tuple[str, str, dict[str, str], str], ...] = (
+    ("base", "", {}, "the method itself"),
+    ("base, not pooled", "", {"pool": "none"}, "base without smoothing the scores"),
+    (
+        "stage 2, no norm",
+        "+critical",
+        {"norm": "off"},
+        "base with a second stage by un-pooled attention, without the value norm",
+    ),
+    ("CriticalKV", "+critical", {}, "as before, with the value norm in stage 2"),
+    (
+        "stage 2 pooled",
+        "+critical",
+        {"stage2": "pooled"},
+        "CriticalKV with the smoothed score in stage 2: the value norm without un-pooling",
+    ),
+    *(
+        (f"alpha {alpha}", "+critical", {"alpha": alpha}, f"CriticalKV with alpha {alpha}")
+        for alpha in ALPHAS
+    ),
+    (
+        "group max",
+        "+critical",
+        {"group": "max"},
+        "CriticalKV with the largest instead of the mean score of a query group",
+    ),
+    (
+        "preset kvpress",
+        "+critical",
+        {"preset": "kvpress"},
+        "CriticalKV as kvpress has it: pooled second stage, group product, its count of stage 1, "
+        "and window 64 where the budget holds more",
+    ),
+)
+
+
+def ladder(base: VariantSpec | str, defaults: Mapping[str, str] | None = None) -> tuple[Rung, ...]:
+    """The rungs over one base; its budget and other knobs are kept.
+
+    A rung that would be the same as an earlier one, because the base already has that setting,
+    is left out, and so is one that sets what the method does not read. The rung of the preset
+    keeps what the base sets by hand, and the base's window where the budget holds no more than the
+    preset's.
+
+    Args:
+        base: the plain method; a `+critical` one stands for its base, and its alpha and
+            second-stage knobs are kept.
+        defaults: run-wide knob values, where `base` is text.
+
+    Raises:
+        ConfigError: CriticalKV cannot be put on that method.
+    """
+    spec = VariantSpec.parse(base, defaults) if isinstance(base, str) else base
+    if not spec.method.supports_critical:
+        raise ConfigError(
+            f"{spec.method.label} has no attention score, so it has no ladder; take one of the "
+            "methods that '+critical' applies to."
+        )
+    rungs: dict[tuple[object, ...], Rung] = {}
+    for label, selector, changes, change in _RUNGS:
+        if not changes.keys() <= _allowed(spec, selector).keys():
+            continue
+        rung = _variant(spec, selector, changes)
+        rungs.setdefault(_key(rung), Rung(rung.spec, label, change))
+    return tuple(rungs.values())
+
+
+def ladder_of(result: RunResult) -> tuple[RungResult, ...]:
+    """The rungs among a run's variants, the base first; empty where they form no ladder.
+
+    A ladder is there if the base, its un-pooled form and CriticalKV with and without the norm
+    are. Of several, the first.
+    """
+    index_of = {
+        _key(VariantSpec.parse(variant.spec)): index
+        for index, variant in enumerate(result.variants)
+        if variant.method != OWN
+    }
+    with_critical = {variant.method for variant in result.variants if variant.critical}
+    for at in index_of.values():
+        variant = result.variants[at]
+        if variant.method not in with_critical:
+            continue  # reading its SPEC and building its rungs is what takes long
+        spec = VariantSpec.parse(variant.spec)
+        if spec.critical or not spec.method.supports_critical or variant.perturbation is None:
+            continue
+        rungs = ladder(spec)
+        keys = [_key(VariantSpec.parse(rung.spec)) for rung in rungs]
+        found = [
+            (rung, index_of[key]) for rung, key in zip(rungs, keys, strict=True) if key in index_of
+        ]
+        needed = {label for label, *_ in _RUNGS[:4]} & {rung.label for rung in rungs}
+        if needed <= {rung.label for rung, _ in found}:
+            base = variant.perturbation.head_l1
+            read = (_read(rung, i, result.variants[i], base) for rung, i in found)
+            return tuple(rung for rung in read if rung is not None)
+    return ()
+
+
+def _variant(spec: VariantSpec, selector: str, changes: dict[str, str]) -> VariantSpec:
+    name = f"{spec.method.name}{selector}"
+    allowed = _allowed(spec, selector)
+    kept = {key: str(spec.params[key]) for key in spec.given if key in allowed}
+    window = {key: str(spec.params[key]) for key in ("window",) if key in allowed}
+    try:
+        rung = _parse(name, {**kept, **changes})
+    except ConfigError:  # the preset's window is wider than the budget
+        return _parse(name, {**kept, **window, **changes})
+    if rung.protected == spec.protected or _can_choose(rung):
+        return rung
+    return _parse(name, {**kept, **window, **changes})
+
+
+def _allowed(spec: VariantSpec, selector: str) -> dict[str, Knob]:
+    return spec.method.knobs(CRITICAL if selector else None)
+
+
+def _can_choose(spec: VariantSpec) -> bool:
+    """Whether the budget holds more than what is always kept; one in shares or bytes may."""
+    budget = spec.budget
+    return budget.unit != "tokens" or budget.amount > spec.protected_tokens
+
+
+def _parse(name: str, pairs: dict[str, str]) -> VariantSpec:
+    text = ",".join(f"{key}={value}" for key, value in pairs.items())
+    return VariantSpec.parse(f"{name}:{text}" if text else name)
+
+
+def _key(spec: VariantSpec) -> tuple[object, ...]:
+    """Equal for variants that keep the same entries."""
+    unread = ("preset", "stage2") if spec.params.get("pool") == "none" else ("preset",)
+    return spec.settings(*unread)
+
+
+def _read(rung: Rung, index: int, variant: VariantResult, base: Float32Array) -> RungResult | None:
+    perturbation, mean = variant.perturbation, mean_head_l1(variant)
+    if perturbation is None or mean is None:
+        return None
+    heads = perturbation.head_l1
+    measured = ~(np.isnan(heads) | np.isnan(base))
+    is_base = heads is base
+    return RungResult(
+        rung=rung,
+        index=index,
+        head_l1=mean,
+        better_heads=None if is_base else float((heads < base)[measured].mean()),
+        heads=int(measured.sum()),
+        final_hidden_l1=perturbation.final_hidden_l1,
+        kl=perturbation.kl,
+    )

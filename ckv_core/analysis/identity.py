@@ -1,0 +1,195 @@
+"""Which variants are the same: by what decides their outcome, not by how a SPEC was written.
+
+No torch.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from ckv_core.errors import ConfigError
+from ckv_core.methods import KNOBS, METHODS, SELECTOR_KNOBS, Method
+from ckv_core.methods.parameters import Budget, KnobValue
+from ckv_core.request.variants import selector_of, spec_without, written_knobs
+from ckv_core.results.records import VariantResult
+
+NOT_RECORDED = "?"  # in the place of a knob's value that a run does not say
+# Every other knob is recorded with its value, so what a preset stands for is known without it.
+_APART = frozenset({"budget", "preset", "protected"})  # of the last, `protect` names the texts
+_POOLING = frozenset({"kernel", "stage2"})  # without pooling these decide nothing
+
+Knobs = Mapping[str, KnobValue | None]
+Pairs = tuple[tuple[str, KnobValue], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything but the budget that decides what a variant keeps of a prompt.
+
+    Attributes:
+        name: `snapkv+critical`.
+        critical: as recorded beside it.
+        knobs: (SPEC key, value) by key; None where the run does not say it.
+    """
+
+    name: str
+    critical: bool
+    knobs: tuple[tuple[str, KnobValue | None], ...]
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """Knobs that the method reads and the run does not say."""
+        return tuple(key for key, value in self.knobs if value is None)
+
+    @property
+    def alpha(self) -> float | None:
+        """None where the method takes none or the run does not say it."""
+        found = dict(self.knobs).get("alpha")
+        return float(found) if isinstance(found, int | float) else None
+
+    def without(self, key: str) -> "Settings":
+        """Equal for settings that differ in this knob alone."""
+        return replace(self, knobs=tuple(pair for pair in self.knobs if pair[0] != key))
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Equal for variants that keep the same of the same prompt.
+
+    Attributes:
+        budget: as asked for, so that 10 % is the same of any prompt; None where none is.
+    """
+
+    settings: Settings
+    budget: Budget | None
+
+
+def identify(variant: VariantResult, **more: KnobValue) -> Identity:
+    """What decides the outcome: the resolved knobs, and the SPEC only where they are silent.
+
+    Args:
+        variant: of this version, of an older one or of any file.
+        more: what else has to be the same, by name.
+    """
+    told = (variant.spec, variant.method, variant.critical)
+    return _identity(*told, tuple(variant.params.items()), tuple(more.items()))
+
+
+@lru_cache(maxsize=4096)  # the same variants come again with every run and every chart
+def _identity(spec: str, method: str, critical: bool, params: Pairs, more: Pairs) -> Identity:
+    known = next((each for each in METHODS if each.name == method), None)
+    name = spec.partition(":")[0].strip()
+    written = written_knobs(spec)
+    knobs: dict[str, KnobValue | None] = dict.fromkeys(_read_by(known, name))
+    knobs |= {key: _parsed(key, text) for key, text in written.items()}
+    knobs |= dict(params)
+    left_out = _APART | (_POOLING if knobs.get("pool") == "none" else frozenset())
+    kept = {key: value for key, value in knobs.items() if key not in left_out} | dict(more)
+    settings = Settings(name, critical, tuple(sorted(kept.items(), key=lambda at: at[0])))
+    budgeted = known is not None and known.evicts
+    budget = _asked(written.get("budget"), dict(params).get("budget")) if budgeted else None
+    return Identity(settings, budget)
+
+
+def base_index(variants: Sequence[VariantResult], index: int) -> int | None:
+    """The variant of the same method and knobs without CriticalKV, if it is among them."""
+    variant = variants[index]
+    if not variant.critical:
+        return None
+    own = _without_critical(variant)
+    same = (
+        at
+        for at, other in enumerate(variants)
+        if not other.critical and other.method == variant.method and _without_critical(other) == own
+    )
+    return next(same, None)
+
+
+def _without_critical(variant: VariantResult) -> dict[str, KnobValue]:
+    return {k: v for k, v in variant.params.items() if k not in SELECTOR_KNOBS}
+
+
+def told_apart(specs: Mapping[Identity, str]) -> dict[Identity, str]:
+    """A SPEC for each, unique among them: it also writes what tells it from its namesakes.
+
+    Args:
+        specs: of each identity, one SPEC that stands for it.
+    """
+    namesakes: dict[str, set[Settings]] = {}
+    for identity, spec in specs.items():
+        namesakes.setdefault(spec_without(spec, "budget"), set()).add(identity.settings)
+    named = {
+        identity: _with(spec, _telling(identity.settings, namesakes[spec_without(spec, "budget")]))
+        for identity, spec in specs.items()
+    }
+    for more in (_budget_of, _all_of):
+        counts = Counter(named.values())
+        named = {
+            identity: _with(spec, more(identity)) if counts[spec] > 1 else spec
+            for identity, spec in named.items()
+        }
+    return named
+
+
+def _read_by(method: Method | None, name: str) -> tuple[str, ...]:
+    """The knobs that must be known to know the outcome."""
+    if method is None:
+        return ()
+    return tuple(method.knobs(selector_of(name)))
+
+
+def _parsed(key: str, text: str) -> KnobValue:
+    """As the engine would record it; the text itself of what it could not read."""
+    try:
+        return KNOBS[key].parse(text) if key in KNOBS else text
+    except ConfigError:
+        return text
+
+
+def _asked(in_spec: str | None, recorded: KnobValue | None) -> Budget | None:
+    """The budget in its own unit; of tokens the resolved number counts, whatever was written."""
+    written, resolved = _budget(in_spec), _budget(recorded)
+    if written is None or (written.unit == "tokens" and resolved is not None):
+        return resolved
+    return written
+
+
+def _budget(value: KnobValue | None) -> Budget | None:
+    try:
+        return Budget.parse(str(value))
+    except ConfigError:
+        return None
+
+
+def _telling(settings: Settings, namesakes: Collection[Settings]) -> Knobs:
+    """What these settings say of the knobs in which they and their namesakes differ."""
+    own = dict(settings.knobs)
+    said = [dict(each.knobs) for each in namesakes]
+    told = {
+        key: value
+        for key, value in own.items()
+        if len({each.get(key, "") for each in said} - {None}) > 1
+    }
+    if told or len(namesakes) == 1:
+        return told
+    # They differ in what is recorded of them; alpha is what readers look for.
+    first = next(key for key in own if any(each.get(key, "") is None for each in said))
+    return {first: own[first]} if first == "alpha" or own[first] is None else {}
+
+
+def _budget_of(identity: Identity) -> Knobs:
+    return {"budget": str(identity.budget)} if identity.budget else {}
+
+
+def _all_of(identity: Identity) -> Knobs:
+    return dict(identity.settings.knobs)
+
+
+def _with(spec: str, knobs: Knobs) -> str:
+    """The SPEC with these knobs written at its end."""
+    if not knobs:
+        return spec
+    short = spec_without(spec, *knobs)
+    pairs = [f"{key}={NOT_RECORDED if v is None else v}" for key, v in knobs.items()]
+    return short + ("," if ":" in short else ":") + ",".join(pairs)

@@ -1,0 +1,126 @@
+"""Means over several prompts as plain JSON values: what `analyse --means` writes; no torch.
+
+docs/result_json.md describes the format. It is for whoever reads it elsewhere; nothing reads it
+back, for it follows from the runs.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ckv_core.analysis.ablation_means import RungMeans, ladder_means
+from ckv_core.analysis.against_budget import budget_curves
+from ckv_core.analysis.aggregate import Aggregate, HeadWins, aggregate_joined
+from ckv_core.analysis.aggregate_runs import JoinedVariant, join
+from ckv_core.analysis.intervals import Interval, interval_note
+from ckv_core.analysis.layer_means import LayerMeans, hidden_by_layer, reduction_by_layer
+from ckv_core.analysis.pairs import Pair, compare_pairs
+from ckv_core.results.diagnostics_json import array_json, number_json
+from ckv_core.results.events import RunResult
+
+SCHEMA = 1
+
+
+def means_json(results: Sequence[RunResult]) -> dict[str, Any]:
+    """Every mean and interval of several runs; draws all of them, which takes seconds.
+
+    Args:
+        results: oldest first; of a variant that is twice on one prompt the last counts.
+
+    Raises:
+        ConfigError: no run, other models, or no variant in common.
+    """
+    joined = join(results)
+    members = aggregate_joined(joined)
+    model = joined.model
+    return {
+        "schema": SCHEMA,
+        "kind": "means",
+        "model": model.name if model else None,
+        "n": joined.n,
+        "note": interval_note(joined.n, joined.fewest),
+        "notes": joined.notes,
+        "variants": [_member_json(member, joined.variants) for member in members],
+        "pairs": [_pair_json(pair, joined.variants) for pair in compare_pairs(joined.variants)],
+        "ladder": [_rung_json(rung) for rung in ladder_means(joined.variants)],
+        "curves": [
+            {
+                "spec": curve.spec,
+                "alpha": curve.alpha,
+                "unit": curve.unit,
+                "budgets": [budget.amount for budget, _ in curve.points],
+                "variants": [members.index(member) for _, member in curve.points],
+            }
+            for curve in budget_curves(members)
+        ],
+    }
+
+
+def _member_json(member: Aggregate, variants: Sequence[JoinedVariant]) -> dict[str, Any]:
+    return {
+        "spec": member.spec,
+        "label": member.label,
+        "n": member.joined.n,
+        "figures": {key: _interval_json(each) for key, each in member.figures.items()},
+        "head_wins": _wins_json(member.head_wins) if member.head_wins else None,
+        "layer_hidden_l1": _layers_json(hidden_by_layer(member.joined)),
+        "layer_reduction": _layers_json(reduction_by_layer(member.joined, variants)),
+        "violations": member.violations,
+        "checked": member.checked,
+        "bounded": member.bounded,
+        "cut": member.cut,
+        "notes": list(member.notes),
+    }
+
+
+def _interval_json(found: Interval) -> dict[str, Any]:
+    ends = {"low": found.low, "high": found.high}
+    known = {key: None if end is None else number_json(end) for key, end in ends.items()}
+    return {"mean": number_json(found.mean), **known, "n": found.n}
+
+
+def _pair_json(pair: Pair, variants: Sequence[JoinedVariant]) -> dict[str, Any]:
+    return {
+        "variant": variants.index(pair.variant),
+        "other": variants.index(pair.other),
+        "figures": {
+            key: _interval_json(each.mean)
+            | {"lower": each.lower, "higher": each.higher, "level": each.level, "p": each.p}
+            for key, each in pair.figures.items()
+        },
+    }
+
+
+def _rung_json(found: RungMeans) -> dict[str, Any]:
+    figures = {
+        "head_l1": found.head_l1,
+        "head_l1_of_base": found.head_of_base,
+        "better_heads": found.better_heads,
+        "final_hidden_l1": found.final_hidden_l1,
+        "final_hidden_l1_of_base": found.final_of_base,
+    }
+    known = {key: None if each is None else _interval_json(each) for key, each in figures.items()}
+    rung = found.rung
+    return {"spec": rung.spec, "label": rung.label, "change": rung.change, "n": found.n, **known}
+
+
+def _layers_json(found: LayerMeans | None) -> dict[str, Any] | None:
+    """One array per member of an interval, without n, which all layers share."""
+    if found is None:
+        return None
+    layers = [_interval_json(each) for each in found]
+    return {key: [each[key] for each in layers] for key in ("mean", "low", "high")} | {
+        "n": found[0].n
+    }
+
+
+def _wins_json(wins: HeadWins) -> dict[str, Any]:
+    return {
+        "count": wins.count,
+        "heads": wins.heads,
+        "share": number_json(wins.share),
+        "n": wins.n,
+        "own": array_json(wins.own.astype(np.float32)),
+        "base": array_json(wins.base.astype(np.float32)),
+    }

@@ -1,0 +1,133 @@
+"""Variants compared prompt by prompt: with their base, and with the full cache. No torch.
+
+Intervals of two means beside one another are no comparison: most of their width is how prompts
+differ, which is the same for both. Differences of the same prompts are free of it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import isnan
+
+from scipy.stats import binomtest
+
+from ckv_core.analysis.aggregate_runs import JoinedVariant
+from ckv_core.analysis.intervals import YES_NO, Interval, mean_interval
+from ckv_core.analysis.layer_means import base_identity
+from ckv_core.analysis.rounding import floor_by_figure
+from ckv_core.analysis.sweep import FIGURES
+
+# What a pair is compared in: outcomes first, then how far the outputs moved.
+COMPARED = {
+    key: figure.label
+    for key, figure in sorted(
+        FIGURES.items(), key=lambda at: (not at[1].has_own_full, at[0] != "agreement")
+    )
+    if figure.is_quality
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Variant minus other of one figure, over the prompts where both know it.
+
+    Attributes:
+        mean: with its bootstrap interval; of yes-or-no figures without.
+        lower, higher: prompts where the variant's value is below or above the other's by more
+            than rounding does.
+        level: prompts where they differ by no more than a rounding floor of their runs.
+        p: of the exact McNemar test, two-sided, of a yes-or-no figure; None of any other.
+    """
+
+    mean: Interval
+    lower: int
+    higher: int
+    level: int
+    p: float | None
+
+    @property
+    def level_note(self) -> str:
+        """Words behind the difference; empty where rounding parts no two of its values."""
+        if not self.level:
+            return ""
+        count = "" if self.level == self.mean.n else f" on {self.level}"
+        return f", below the rounding floor{count}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """One variant against another on the same prompts.
+
+    Attributes:
+        other: the base (the same settings and budget without CriticalKV) or the full cache.
+        figures: by key of COMPARED; only those that both know on some prompt.
+    """
+
+    variant: JoinedVariant
+    other: JoinedVariant
+    figures: Mapping[str, Difference]
+
+
+def compare_pairs(variants: Sequence[JoinedVariant]) -> list[Pair]:
+    """Each variant against its base, then each against the full cache."""
+    return [pair for pair in [*_with_bases(variants), *_with_full(variants)] if pair.figures]
+
+
+def mcnemar(lower: int, higher: int) -> float:
+    """Two-sided p of the exact test that a change to no is as likely as one to yes.
+
+    Args:
+        lower: prompts that went from yes to no.
+        higher: prompts that went from no to yes.
+    """
+    changed = lower + higher
+    return float(binomtest(lower, changed).pvalue) if changed else 1.0
+
+
+def _with_bases(variants: Sequence[JoinedVariant]) -> Iterator[Pair]:
+    by_identity = {each.identity: each for each in variants}
+    for variant in variants:
+        base = base_identity(variant.identity)
+        if base is not None and base in by_identity:
+            yield _pair(variant, by_identity[base])
+
+
+def _with_full(variants: Sequence[JoinedVariant]) -> Iterator[Pair]:
+    """Only in figures that the full cache has of its own; in others it is at 0 or 1."""
+    full = next((each for each in variants if not each.place), None)
+    own = [key for key in COMPARED if FIGURES[key].has_own_full]
+    for variant in variants if full else ():
+        if full is not None and variant.place:
+            yield _pair(variant, full, own)
+
+
+def _pair(variant: JoinedVariant, other: JoinedVariant, keys: Sequence[str] = ()) -> Pair:
+    found = {key: _difference(variant, other, key) for key in keys or COMPARED}
+    figures = {key: each for key, each in found.items() if each is not None}
+    return Pair(variant=variant, other=other, figures=figures)
+
+
+def _difference(variant: JoinedVariant, other: JoinedVariant, key: str) -> Difference | None:
+    own, theirs = _by_prompt(variant, key), _by_prompt(other, key)
+    found = {at: own[at] - theirs[at] for at in own if at in theirs}
+    if not found:
+        return None
+    floors = [_floors(variant, key), _floors(other, key)]
+    level = {at for at, d in found.items() if abs(d) <= max(f.get(at, -1.0) for f in floors)}
+    lower = sum(d < 0 for at, d in found.items() if at not in level)
+    higher = sum(d > 0 for at, d in found.items() if at not in level)
+    if key in YES_NO:
+        mean = Interval(sum(found.values()) / len(found), None, None, len(found))
+        return Difference(mean, lower, higher, len(level), mcnemar(lower, higher))
+    return Difference(mean_interval([*found.values()]), lower, higher, len(level), None)
+
+
+def _floors(variant: JoinedVariant, key: str) -> dict[int, float]:
+    """By prompt; nothing of figures that have no rounding floor."""
+    known = zip(variant.prompts, map(floor_by_figure, variant.floors), strict=True)
+    return {at: floor[key] for at, floor in known if key in floor}
+
+
+def _by_prompt(variant: JoinedVariant, key: str) -> dict[int, float]:
+    read = map(FIGURES[key].read, variant.variants)
+    known = zip(variant.prompts, read, strict=True)
+    return {at: value for at, value in known if value is not None and not isnan(value)}

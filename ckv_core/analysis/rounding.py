@@ -1,0 +1,66 @@
+"""Which of a run's figures are no more than rounding: within its rounding floor. No torch."""
+
+from collections.abc import Mapping
+
+from ckv_core.analysis.identity import base_index
+from ckv_core.analysis.sweep import FIGURES
+from ckv_core.results.events import RunResult
+from ckv_core.results.records import RoundingFloor, VariantResult
+
+
+def floor_by_figure(floor: RoundingFloor | None) -> dict[str, float]:
+    """The floor by key of `sweep_reading.FIGURES`; empty where none was measured.
+
+    Head L1 has none: it is computed in float32 from the full run's own tensors, whatever their
+    type, so two kept sets are compared free of what a pass in half precision adds.
+    """
+    return {} if floor is None else {"final": floor.final_hidden_l1, "kl": floor.kl}
+
+
+def floor_sentence(result: RunResult) -> str | None:
+    """The floor of a run in one sentence; None where it was not measured."""
+    if result.floor is None:
+        return None
+    final, kl = map(short, floor_by_figure(result.floor).values())
+    return (
+        f"Rounding floor of this run{in_type(result)}: final hidden L1 {final}, KL {kl} nats. The "
+        "full cache moves so far from itself where its attention is summed in another order, so a "
+        "smaller difference ranks nothing."
+    )
+
+
+def within_floor(result: RunResult, index: int) -> list[str]:
+    """Keys of the figures in which a variant is no further from the full cache than rounding."""
+    floor = floor_by_figure(result.floor)
+    own = _read(result.variants[index], floor)
+    return [key for key, value in own.items() if value <= floor[key]]
+
+
+def level_with_base(result: RunResult, index: int) -> tuple[int | None, list[str]]:
+    """The base's index and the figures in which rounding may be all that parts the two.
+
+    Figures in which both are within the floor are left out: that says more.
+    """
+    base = base_index(result.variants, index)
+    if base is None:
+        return None, []
+    floor = floor_by_figure(result.floor)
+    own, other = (_read(result.variants[at], floor) for at in (index, base))
+    alike = [key for key in own.keys() & other.keys() if abs(own[key] - other[key]) <= floor[key]]
+    both = {*within_floor(result, index)} & {*within_floor(result, base)}
+    return base, [key for key in floor if key in alike and key not in both]
+
+
+def short(value: float) -> str:
+    """Two digits that mean something, whole numbers from 100 on."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2g}"
+
+
+def in_type(result: RunResult) -> str:
+    """` (bfloat16)`: in what the run was computed."""
+    return f" ({result.model.dtype})" if result.model else ""
+
+
+def _read(variant: VariantResult, floor: Mapping[str, float]) -> dict[str, float]:
+    values = {key: FIGURES[key].read(variant) for key in floor if variant.method != "full"}
+    return {key: value for key, value in values.items() if value is not None}

@@ -1,0 +1,281 @@
+"""What a finished sweep says: its curves and its best alphas. No torch."""
+
+import math
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ckv_core.analysis.chain import over_half
+from ckv_core.analysis.identity import Settings, identify
+from ckv_core.analysis.known import mean_of_known
+from ckv_core.analysis.outcomes import answer_outcome, has_exact_match
+from ckv_core.request.variants import spec_without
+from ckv_core.results.byte_budget import asked_bytes
+from ckv_core.results.events import RunResult
+from ckv_core.results.records import Float32Array, VariantResult
+
+AXES = {"tokens": "entries per KV head", "kib": "KiB of the evicted cache"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One number of a point.
+
+    Attributes:
+        read: variant -> value; None where it is not known.
+        lower: whether lower is closer to the full cache.
+        has_own_full: whether the full cache is measured too, against the reference answer, and
+            not at 0 or 1 by definition.
+        is_quality: whether it says how close a point is to the full cache at all; only then do
+            points of equal value have a meaning.
+        is_binary: yes or no of one prompt, so that nothing lies between two points.
+    """
+
+    key: str
+    label: str
+    unit: str
+    lower: bool
+    read: Callable[[VariantResult], float | None]
+    has_own_full: bool = False
+    is_quality: bool = True
+    is_binary: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """The points of one method with the same settings but for the budget.
+
+    Attributes:
+        spec: the first one's SPEC without the budget.
+        label: of the method; alpha is in `alpha`.
+        alpha: as resolved; None where the method takes none.
+        points: (budget, index of the variant), by rising budget; in which unit says `budget_unit`.
+    """
+
+    spec: str
+    label: str
+    alpha: float | None
+    points: tuple[tuple[int, int], ...]
+
+    def values(self, result: RunResult, figure: Figure) -> list[tuple[int, float]]:
+        """(budget, value) of the points whose value is known."""
+        read = [(budget, figure.read(result.variants[index])) for budget, index in self.points]
+        return [(budget, v) for budget, v in read if v is not None and not math.isnan(v)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AlphaOptimum:
+    """Which of the tried alphas moves the head outputs least; one method at one budget.
+
+    Attributes:
+        spec: SPEC of the points without budget and alpha.
+        budget: tokens.
+        alphas: tried, rising.
+        indices: of their variants.
+        best_fixed: alpha with the least head L1 summed over all heads.
+        layer_alpha: [layers] the same per layer; NaN where the layer is not evictable.
+        head_alpha: [layers, kv_heads] the same per KV head, over the query heads that share it.
+        layer_gain, head_gain: share of the best fixed alpha's summed head L1 that the best alpha
+            per layer, or per KV head, would have saved: what hindsight could gain, not a method.
+    """
+
+    spec: str
+    budget: int
+    alphas: tuple[float, ...]
+    indices: tuple[int, ...]
+    best_fixed: float
+    layer_alpha: Float32Array
+    head_alpha: Float32Array
+    layer_gain: float
+    head_gain: float
+
+
+def mean_head_l1(variant: VariantResult) -> float | None:
+    """Mean isolated head L1 over the heads of evictable layers; None if there is none."""
+    return mean_of_known(variant.perturbation.head_l1 if variant.perturbation else None)
+
+
+def _final(variant: VariantResult) -> float | None:
+    return variant.perturbation.final_hidden_l1 if variant.perturbation else None
+
+
+def _kl(variant: VariantResult) -> float | None:
+    return variant.perturbation.kl if variant.perturbation else None
+
+
+def is_cut(variant: VariantResult) -> bool:
+    """Whether generation met the limit of new tokens before the reference answer."""
+    return answer_outcome(variant) == "cut"
+
+
+def cut_note(variants: Collection[VariantResult]) -> str | None:
+    """How many generated texts were cut before the answer; None where none was."""
+    cut = sum(map(is_cut, variants))
+    if not cut:
+        return None
+    return (
+        f"{cut:,} of {len(variants):,} generated texts were cut at the limit of new tokens before "
+        "the reference answer. They count neither as found nor as missing, so answer shares are "
+        "of the others; allow more new tokens."
+    )
+
+
+def _answer(variant: VariantResult) -> float | None:
+    if variant.answer_found is None or is_cut(variant):
+        return None
+    return float(variant.answer_found)
+
+
+def sigma_over_half(variant: VariantResult) -> float | None:
+    """Share of heads whose stage 1 holds over half of the attention; None if not measured."""
+    return over_half(variant, "sigma_stage1")
+
+
+def _score(key: str) -> Callable[[VariantResult], float | None]:
+    return lambda variant: None if is_cut(variant) else variant.answer_scores.get(key)
+
+
+def _figure(
+    key: str, label: str, unit: str, read: Callable[[VariantResult], float | None], lower: bool
+) -> Figure:
+    return Figure(key=key, label=label, unit=unit, lower=lower, read=read)
+
+
+def _assumption(key: str, label: str, read: Callable[[VariantResult], float | None]) -> Figure:
+    return Figure(key=key, label=label, unit="1", lower=False, read=read, is_quality=False)
+
+
+def _of_answer(key: str, label: str, read: Callable[[VariantResult], float | None]) -> Figure:
+    is_binary = key in ("answer", "exact_match")
+    of = {"unit": "1", "lower": False, "has_own_full": True, "is_binary": is_binary}
+    return Figure(key=key, label=label, read=read, **of)  # type: ignore[arg-type]
+
+
+FIGURES: dict[str, Figure] = {
+    figure.key: figure
+    for figure in (
+        _figure("head", "Mean head L1", "L1", mean_head_l1, lower=True),
+        _figure("final", "Final hidden L1", "L1", _final, lower=True),
+        _figure("kl", "KL", "nats", _kl, lower=True),
+        _figure("agreement", "Agreement", "1", lambda variant: variant.agreement, lower=False),
+        _assumption("sigma_over_half", "Sigma over 0.5", sigma_over_half),
+        _of_answer("answer", "Answer found", _answer),
+        _of_answer("exact_match", "Exact match", _score("exact_match")),
+        _of_answer("token_f1", "Token F1", _score("token_f1")),
+        _of_answer("edit_similarity", "Edit similarity", _score("edit_similarity")),
+    )
+}
+
+
+def known_figures(result: RunResult) -> list[Figure]:
+    """Those that any point but the full cache has."""
+    points = [variant for variant in result.variants if variant.method != "full"]
+    return [
+        figure
+        for figure in FIGURES.values()
+        if any(figure.read(variant) is not None for variant in points)
+    ]
+
+
+def shown_figures(result: RunResult) -> list[Figure]:
+    """The known ones without an exact match that even the full cache does not have."""
+    left_out = set() if has_exact_match(result.variants) else {"exact_match"}
+    return [figure for figure in known_figures(result) if figure.key not in left_out]
+
+
+def matched_figures(result: RunResult) -> list[Figure]:
+    """The known ones by which one curve can be said to match another, between points too."""
+    return [f for f in known_figures(result) if f.is_quality and not f.is_binary]
+
+
+def budget_unit(result: RunResult) -> str:
+    """Of the curves' budgets, a key of `AXES`."""
+    asked = [asked_bytes(variant) for variant in result.variants if variant.method != "full"]
+    return "kib" if asked and all(asked) else "tokens"
+
+
+def curves(result: RunResult) -> list[Curve]:
+    """The curves of a sweep, in the order of its variants; where budgets coincide, the first.
+
+    Points belong together by their resolved settings, however much of these a SPEC writes out.
+    Budgets are tokens, or KiB where all were asked in MiB, so that stores share the axis.
+    """
+    in_bytes = budget_unit(result) == "kib"
+    found: dict[Settings, dict[int, int]] = {}
+    for index, variant in enumerate(result.variants):
+        receipt = variant.receipt
+        if receipt is None or receipt.budget_tokens < 1 or variant.method == "full":  # 0: imported
+            continue
+        points = found.setdefault(identify(variant).settings, {})
+        asked = asked_bytes(variant) or 0
+        points.setdefault(asked // 1024 if in_bytes else receipt.budget_tokens, index)
+    return [_curve(result, points) for points in found.values()]
+
+
+def _curve(result: RunResult, points: dict[int, int]) -> Curve:
+    first = result.variants[min(points.values())]
+    alpha = first.params.get("alpha")
+    return Curve(
+        spec=spec_without(first.spec, "budget"),
+        label=first.label,
+        # An imported run may say anything here.
+        alpha=float(alpha) if isinstance(alpha, int | float) else None,
+        points=tuple(sorted(points.items())),
+    )
+
+
+def alpha_optima(result: RunResult) -> list[AlphaOptimum]:
+    """Per CriticalKV method and budget with at least two alphas, which alpha serves best."""
+    specs: dict[Settings, str] = {}
+    tried: dict[tuple[Settings, int], dict[float, int]] = {}
+    for curve in curves(result):
+        if curve.alpha is None:
+            continue
+        for budget, index in curve.points:
+            variant = result.variants[index]
+            settings = identify(variant).settings.without("alpha")
+            specs.setdefault(settings, spec_without(curve.spec, "alpha"))
+            tried.setdefault((settings, budget), {})[curve.alpha] = index
+    return [
+        _optimum(result, specs[settings], budget, by_alpha)
+        for (settings, budget), by_alpha in tried.items()
+        if len(by_alpha) > 1 and all(result.variants[at].perturbation for at in by_alpha.values())
+    ]
+
+
+def _optimum(result: RunResult, spec: str, budget: int, by_alpha: dict[float, int]) -> AlphaOptimum:
+    alphas, indices = zip(*sorted(by_alpha.items()), strict=True)
+    kv_heads = result.model.kv_heads if result.model else 1
+    measured = [result.variants[index].perturbation for index in indices]
+    heads = np.stack([each.head_l1 for each in measured if each]).astype(np.float64)
+    groups = heads.reshape(*heads.shape[:2], kv_heads, -1).sum(axis=-1)
+    evictable = ~np.isnan(groups).any(axis=(0, 2))
+    kept = groups[:, evictable]
+    totals = kept.sum(axis=(1, 2))
+    best = int(totals.argmin()) if kept.size else 0
+    fixed = float(totals[best])
+    per_layer = float(kept.sum(axis=2).min(axis=0).sum())
+    per_head = float(kept.min(axis=0).sum())
+    return AlphaOptimum(
+        spec=spec,
+        budget=budget,
+        alphas=alphas,
+        indices=indices,
+        best_fixed=alphas[best],
+        layer_alpha=_best_alpha(alphas, groups.sum(axis=2), evictable),
+        head_alpha=_best_alpha(alphas, groups, evictable),
+        layer_gain=1 - per_layer / fixed if fixed else 0.0,
+        head_gain=1 - per_head / fixed if fixed else 0.0,
+    )
+
+
+def _best_alpha(
+    alphas: tuple[float, ...], values: NDArray[np.float64], evictable: NDArray[np.bool_]
+) -> Float32Array:
+    """The alpha of the least value, the smaller one in a tie; NaN in layers left whole."""
+    chosen = np.full(values.shape[1:], np.nan, np.float32)
+    if evictable.any():
+        chosen[evictable] = np.asarray(alphas, np.float32)[values[:, evictable].argmin(axis=0)]
+    return chosen

@@ -1,0 +1,162 @@
+"""The budget that one curve of a sweep needs to be as good as a point of another. No torch."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from ckv_core.analysis.outcomes import answer_outcome
+from ckv_core.analysis.rounding import floor_by_figure
+from ckv_core.analysis.sweep import Curve, Figure, curves
+from ckv_core.results.events import RunResult
+
+Outcome = Literal["found", "better", "worse", "nothing", "rounding", "unknown"]
+Points = Sequence[tuple[int, float]]  # (budget, value) by rising budget
+
+# What a saving says where it names no budget.
+MEANINGS: dict[Outcome, str] = {
+    "better": "already reached at the smallest budget",
+    "worse": "not reached with the budgets tried",
+    "nothing": "the point to be matched is at 0 itself",
+    "rounding": "the point to be matched is below the rounding floor",
+}
+NOTHING = "nothing to match"
+ROUNDING = "only rounding"
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The budget at which a curve is as good as a target.
+
+    Attributes:
+        budget: tokens; None where the curve does not cross the target inside its own range.
+        outcome: `better` where even the smallest budget is at least as good (of a curve that
+            stays as good as the target, a smaller one may do too), `worse` where the largest is
+            not, `nothing` where the target is a share of 0, which any budget matches, `rounding`
+            where it is within the run's rounding floor, so that no value is known to match it.
+    """
+
+    budget: float | None
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """What one curve needs to match one point of another.
+
+    Attributes:
+        target_budget: of the point to be matched.
+        tried: budgets at which the curve's value is known, rising.
+        match: the budget of the other curve.
+        is_moot: whether no point answers, so that no budget is saved at all.
+    """
+
+    curve: Curve
+    target: Curve
+    target_budget: int
+    tried: tuple[int, ...]
+    match: Match
+    is_moot: bool = False
+
+    @property
+    def share(self) -> float | None:
+        """Budget saved: 1 - needed / target; negative where more is needed."""
+        found = self.match.budget
+        return None if found is None else 1 - found / self.target_budget
+
+    @property
+    def text(self) -> str:
+        """`171, 33 % less`; `64 or less` and `over 512` where `MEANINGS` says more."""
+        if not self.tried:
+            return ""
+        if self.match.budget is None or self.share is None:
+            words: dict[Outcome, str] = {
+                "better": f"{self.tried[0]:,} or less",
+                "worse": f"over {self.tried[-1]:,}",
+                "nothing": NOTHING,
+                "rounding": ROUNDING,
+            }
+            return words[self.match.outcome]
+        if self.is_moot:
+            return f"{self.match.budget:,.0f}"
+        percent = round(100 * self.share)
+        change = f"{abs(percent)} % {'less' if percent > 0 else 'more'}" if percent else "the same"
+        return f"{self.match.budget:,.0f}, {change}"
+
+    @property
+    def full_text(self) -> str:
+        """The same with what it means: `64 or less (already reached at the smallest budget)`."""
+        meaning = MEANINGS.get(self.match.outcome)
+        return f"{self.text} ({meaning})" if meaning else self.text
+
+
+def matching_budget(points: Points, target: float, *, lower: bool = True) -> Match:
+    """The budget from which on every measured point is at least as good as the target.
+
+    Between two points the value is taken as linear in the logarithm of the budget. Higher values
+    are better only of shares, and of those a target of 0 asks for nothing.
+
+    Args:
+        points: (budget, value) by rising budget.
+        target: value to match.
+        lower: whether lower values are better.
+    """
+    if not points:
+        return Match(None, "unknown")
+    if target == 0 and not lower:
+        return Match(None, "nothing")
+    sign = 1 if lower else -1
+    over = [sign * (value - target) for _, value in points]
+    missing = [at for at, value in enumerate(over) if value > 0]
+    if not missing:
+        exact = over[0] == 0 and (len(over) == 1 or over[1] < 0)
+        return Match(float(points[0][0]), "found") if exact else Match(None, "better")
+    last = missing[-1]
+    if last == len(points) - 1:
+        return Match(None, "worse")
+    share = over[last] / (over[last] - over[last + 1])
+    low, high = math.log(points[last][0]), math.log(points[last + 1][0])
+    return Match(math.exp(low + share * (high - low)), "found")
+
+
+def nobody_answers(result: RunResult) -> bool:
+    """Whether an answer was looked for and no point but the full cache gives it."""
+    outcomes = {answer_outcome(each) for each in result.variants if each.method != "full"}
+    return outcomes != {None} and "found" not in outcomes
+
+
+def savings(result: RunResult, target: Curve, figure: Figure) -> list[Saving]:
+    """For every other curve and every point of `target`: the budget of equal quality."""
+    wanted, is_moot = target.values(result, figure), nobody_answers(result)
+    floor = floor_by_figure(result.floor).get(figure.key)
+    rounded = {budget for budget, value in wanted if floor is not None and value <= floor}
+    found = [
+        replace(saving, is_moot=is_moot)
+        for curve in curves(result)
+        if curve != target
+        for saving in savings_of(curve, curve.values(result, figure), target, wanted, figure)
+    ]
+    unsure = Match(None, "rounding")
+    return [
+        replace(each, match=unsure) if each.tried and each.target_budget in rounded else each
+        for each in found
+    ]
+
+
+def savings_of(
+    curve: Curve, points: Points, target: Curve, wanted: Points, figure: Figure
+) -> list[Saving]:
+    """What one curve needs for every point of another, from values that have been read.
+
+    Args:
+        curve: whose budget is sought.
+        points: its values.
+        target: whose quality is matched.
+        wanted: its values.
+        figure: of all of them.
+    """
+    tried = tuple(budget for budget, _ in points)
+    return [
+        Saving(curve, target, budget, tried, matching_budget(points, value, lower=figure.lower))
+        for budget, value in wanted
+    ]

@@ -1,0 +1,33 @@
+"""What a run came to, in sentences made from its figures. No torch."""
+
+from dataclasses import replace
+
+from ckv_core.analysis.regimes import run_regimes
+from ckv_core.analysis.verdict.base import Group, Member, Verdict
+from ckv_core.analysis.verdict.run import run_verdict
+from ckv_core.analysis.verdict.sweep import alpha_outcome, sweep_verdict
+from ckv_core.results.events import RunResult
+
+__all__ = [
+    "Group",
+    "Member",
+    "Verdict",
+    "alpha_outcome",
+    "run_verdict",
+    "sweep_verdict",
+    "verdict_of",
+]
+
+
+def verdict_of(result: RunResult) -> Verdict | None:
+    """Of a comparison or a sweep that is over."""
+    found = sweep_verdict(result) if result.kind == "sweep" else run_verdict(result)
+    regimes = run_regimes(result)
+    if found is None or not regimes.head:
+        return found
+
+    def told(group: Group) -> Group:
+        members = (replace(m, regime=regimes.marks[m.index]) for m in group.members)
+        return replace(group, members=tuple(members))
+
+    return replace(found, regimes=regimes.head, groups=tuple(map(told, found.groups)))

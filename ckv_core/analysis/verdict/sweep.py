@@ -1,0 +1,216 @@
+"""The verdict on a sweep: the smallest budget of each method that still answers."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from ckv_core.analysis.names import curve_name
+from ckv_core.analysis.outcomes import answer_outcome, writes_same_text
+from ckv_core.analysis.sweep import (
+    AXES,
+    AlphaOptimum,
+    Curve,
+    budget_unit,
+    curves,
+    mean_head_l1,
+)
+from ckv_core.analysis.verdict.base import Group, Member, State, Verdict, counted, listed, percent
+from ckv_core.analysis.verdict.rounding import rounding_cautions
+from ckv_core.analysis.verdict.run import full_of
+from ckv_core.results.events import RunResult
+from ckv_core.results.records import VariantResult
+
+MOST_TOLD = 3
+_STATES: dict[str, State] = {"found": "kept", "missing": "lost", "cut": "cut"}
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """What one curve came to at each budget.
+
+    Attributes:
+        states: (budget, outcome) by rising budget.
+    """
+
+    curve: Curve
+    states: tuple[tuple[int, State], ...]
+
+    @property
+    def name(self) -> str:
+        """Of the curve."""
+        return curve_name(self.curve.label, self.curve.alpha, self.curve.spec)
+
+    @property
+    def smallest(self) -> int | None:
+        """The smallest budget that keeps the answer or text; None where none does."""
+        return next((budget for budget, state in self.states if state == "kept"), None)
+
+    @property
+    def lost_above(self) -> int | None:
+        """The smallest budget above it that does not; None where all do."""
+        low = self.smallest
+        found = (b for b, state in self.states if low is not None and b > low and state == "lost")
+        return next(found, None)
+
+
+def sweep_verdict(result: RunResult) -> Verdict | None:
+    """What came out of a sweep that is over; None where nothing was measured."""
+    full = full_of(result.variants)
+    found = curves(result)
+    if not found:
+        return None
+    if full is None or not any(v.stopped for v in result.variants if v.method != "full"):
+        return Verdict(
+            headline="This sweep generated no text: it says how far eviction moves the model, and "
+            "not who still answers.",
+            cautions=(
+                *rounding_cautions(result),
+                "Generate text to see the smallest budget that still answers.",
+            ),
+        )
+    by_answer = answer_outcome(full) == "found"
+    reaches = [reach for curve in found if (reach := _reach(result, curve, by_answer)).states]
+    if not reaches:
+        return None
+    return Verdict(
+        headline=_headline(result, reaches, by_answer),
+        groups=tuple(_groups(result, reaches)),
+        findings=(*_exceptions(reaches, by_answer), *_perturbation(result, reaches)),
+        cautions=(*rounding_cautions(result), *_cautions(full, reaches)),
+    )
+
+
+def alpha_outcome(result: RunResult, optimum: AlphaOptimum) -> str:
+    """What the best fixed alpha does to the outcome, and what the others do; empty if unknown."""
+    full = full_of(result.variants)
+    by_answer = full is not None and answer_outcome(full) == "found"
+    state = _by_answer if by_answer else _by_text
+    found = {
+        a: state(result.variants[i]) for a, i in zip(optimum.alphas, optimum.indices, strict=True)
+    }
+    own = found.pop(optimum.best_fixed)
+    if full is None or own is None:
+        return ""
+    words = {
+        "kept": "answers" if by_answer else "same text",
+        "lost": "does not answer" if by_answer else "another text",
+        "cut": "cut before an answer",
+    }
+    others = [f"{alpha:g}" for alpha, each in found.items() if each == "kept"]
+    does = "do" if len(others) != 1 else "does"
+    rest = f"{listed(others)} {does}" if others else "no other does"
+    if own == "kept":
+        rest = f"so {does} {listed(others)}" if others else "no other does"
+    return f"{words[own]}; {rest}"
+
+
+def _reach(result: RunResult, curve: Curve, by_answer: bool) -> Reach:
+    state: Callable[[VariantResult], State | None] = _by_answer if by_answer else _by_text
+    found = [(budget, state(result.variants[index])) for budget, index in curve.points]
+    return Reach(curve, tuple((budget, each) for budget, each in found if each is not None))
+
+
+def _by_answer(variant: VariantResult) -> State | None:
+    return _STATES.get(answer_outcome(variant) or "")
+
+
+def _by_text(variant: VariantResult) -> State | None:
+    same = writes_same_text(variant)
+    return None if same is None else "kept" if same else "lost"
+
+
+def _headline(result: RunResult, reaches: Sequence[Reach], by_answer: bool) -> str:
+    what = "gives the full cache's answer" if by_answer else "writes the full cache's text"
+    points = [state for reach in reaches for _, state in reach.states]
+    tried = sorted({budget for reach in reaches for budget, _ in reach.states})
+    if "kept" not in points:
+        return f"No point {what}, up to {_budget(result, tried[-1])}."
+    if set(points) == {"kept"}:
+        return f"Every point {what}, down to {_budget(result, tried[0])}."
+    smallest = [reach.smallest for reach in reaches]
+    least = min(budget for budget in smallest if budget is not None)
+    first = [reach.name for reach in reaches if reach.smallest == least]
+    who = "all" if 1 < len(first) == len(reaches) else listed(first)
+    return f"The smallest budget that still {what} is {_budget(result, least)}, by {who}."
+
+
+def _groups(result: RunResult, reaches: Sequence[Reach]) -> Iterable[Group]:
+    """One per smallest budget, rising; then those that no budget helps."""
+    budgets = sorted({r.smallest for r in reaches if r.smallest is not None})
+    for budget in budgets:
+        members = tuple(_member(r) for r in reaches if r.smallest == budget)
+        yield Group("kept", f"From {_budget(result, budget)}", members)
+    none = tuple(_member(reach) for reach in reaches if reach.smallest is None)
+    if none:
+        most = max(budget for reach in reaches for budget, _ in reach.states)
+        yield Group("lost", f"Not up to {_budget(result, most)}", none)
+
+
+def _member(reach: Reach) -> Member:
+    note = "" if reach.lost_above is None else f"not at {reach.lost_above:,}"
+    if reach.smallest is None and all(state == "cut" for _, state in reach.states):
+        note = "cut each time"
+    return Member(reach.curve.points[0][1], reach.name, note)
+
+
+def _budget(result: RunResult, budget: int) -> str:
+    """`256 entries per KV head (17 %)`, or KiB where budgets were asked in bytes."""
+    unit = budget_unit(result)
+    if unit != "tokens":
+        return f"{budget:,} {AXES[unit]}"
+    whole = result.prompt.compressed_tokens if result.prompt else 0
+    share = f" ({percent(min(1.0, budget / whole))} of the prompt)" if whole else ""
+    return f"{budget:,} {AXES[unit]}{share}"
+
+
+def _exceptions(reaches: Sequence[Reach], by_answer: bool) -> Iterable[str]:
+    """Where a lower budget does and a higher one does not."""
+    does = "answers" if by_answer else "writes the full cache's text"
+    odd = [reach for reach in reaches if reach.lost_above is not None]
+    for reach in odd[:MOST_TOLD]:
+        yield f"{reach.name} {does} at {reach.smallest:,} and not at {reach.lost_above:,}."
+    if len(odd) > MOST_TOLD:
+        yield f"So do {counted(len(odd) - MOST_TOLD, 'more line')}: there is no clear limit."
+
+
+def _perturbation(result: RunResult, reaches: Sequence[Reach]) -> Iterable[str]:
+    """Of two points at one budget with different outcomes, which one moves heads less."""
+    by_budget: dict[int, list[tuple[State, float]]] = {}
+    for reach in reaches:
+        index_of = dict(reach.curve.points)
+        for budget, state in reach.states:
+            moved = mean_head_l1(result.variants[index_of[budget]])
+            if moved is not None:
+                by_budget.setdefault(budget, []).append((state, moved))
+    pairs = [
+        (kept, lost)
+        for points in by_budget.values()
+        for one, kept in points
+        for other, lost in points
+        if (one, other) == ("kept", "lost")
+    ]
+    if pairs:
+        lower = sum(kept < lost for kept, lost in pairs)
+        yield (
+            f"Of {counted(len(pairs), 'pair')} of points at one budget where one keeps it and one "
+            f"loses it, the one that keeps it moves heads less in {lower:,}."
+        )
+
+
+def _cautions(full: VariantResult, reaches: Sequence[Reach]) -> Iterable[str]:
+    outcome = answer_outcome(full)
+    if outcome == "missing":
+        yield "The full cache itself misses the reference answer, so its text is what counts here."
+    elif outcome == "cut":
+        yield (
+            f"The full cache itself was cut at {len(full.token_ids):,} new tokens before the "
+            "reference answer: allow more, or nothing can be said of answers."
+        )
+    elif outcome is None:
+        yield "No reference answer was given, so another text is not known to be a worse one."
+    cut = sum(state == "cut" for reach in reaches for _, state in reach.states)
+    if cut:
+        yield (
+            f"{counted(cut, 'point was', 'points were')} cut at the limit of new tokens before an "
+            "answer: neither right nor wrong. Allow more new tokens."
+        )
+    yield "One prompt, and only the budgets tried: another prompt may turn this around."

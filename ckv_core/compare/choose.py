@@ -1,0 +1,139 @@
+"""The selection stages of a run: scores, what every variant and its base keep, their caches."""
+
+from collections.abc import Generator, Iterator
+
+import numpy as np
+from torch import Tensor
+
+from ckv_core.compare.protection import short_name
+from ckv_core.engine.cache.prompt_slots import Keep
+from ckv_core.engine.external_selection import own_selection
+from ckv_core.engine.generated_layer import Chooser
+from ckv_core.engine.layer_view import PromptLayer
+from ckv_core.engine.policy_row import Acting
+from ckv_core.engine.prefill import Prefill
+from ckv_core.engine.receipt import receipt, retained_set
+from ckv_core.engine.rows import PromptRows, RowPlan, prompt_rows
+from ckv_core.engine.run import Run
+from ckv_core.engine.select import Selection, select_all
+from ckv_core.request.variants import VariantSpec
+from ckv_core.results.events import Progress, RunEvent, VariantAnalysed, VariantSelected
+from ckv_core.results.records import Float32Array, ModelInfo
+from ckv_core.runtime.spans import ranges_text
+
+VariantKey = tuple[object, ...]
+
+
+def score(run: Run, prefilled: Prefill) -> Iterator[RunEvent]:
+    """Have the statistics that the variants share, so that their time is counted as such."""
+    evicting = [
+        spec
+        for spec, budget in zip(run.specs, run.budgets, strict=True)
+        if spec.method.scorer is not None and budget < prefilled.prompt_len
+    ]
+    windows = sorted({spec.queries for spec in evicting if spec.scorer.needs_window})
+    norms = sorted({order for spec in evicting for order in spec.norm_orders})
+    evictable = run.loaded.info.evictable_layers
+    for count, layer in enumerate(evictable):
+        with run.stopwatch.measure("score"):
+            view = PromptLayer(prefilled, layer)
+            for window in windows:
+                view.window_attention(window)
+            for order in norms:
+                view.value_norms(order)
+        yield Progress("score", (count + 1) / len(evictable), f"layer {layer + 1}")
+
+
+def choose(
+    run: Run, prefilled: Prefill, measured: frozenset[VariantKey] = frozenset()
+) -> tuple[list[Selection], dict[int, Selection]]:
+    """What every variant keeps, and what the base of every variant with CriticalKV would keep.
+
+    A base that is itself a variant is not chosen twice; one of `measured` is left out.
+    """
+    scored = len(run.specs) - len(run.own_masks)
+    specs, budgets = run.specs[:scored], run.budgets[:scored]
+    place = {variant_key(spec): row for row, spec in enumerate(specs)}
+    base_of: dict[int, int] = {}
+    for row, spec in enumerate(run.specs):
+        if not spec.critical:
+            continue
+        key = variant_key(spec.base())
+        if key in measured:
+            continue
+        if key not in place:
+            place[key] = len(specs)
+            specs.append(spec.base())
+            budgets.append(run.budgets[row])
+        base_of[row] = place[key]
+    chosen = select_all(specs, prefilled, budgets, run.stopwatch.now, run.should_stop)
+    wanted = chosen[:scored] + [own_selection(run, prefilled, mask) for mask in run.own_masks]
+    run.select_ms.extend(selection.elapsed_ms for selection in wanted)
+    for name, part in (("select", wanted), ("measure", chosen[scored:])):
+        spent = sum(selection.elapsed_ms for selection in part)
+        run.stopwatch.timings_ms[name] = run.stopwatch.timings_ms.get(name, 0.0) + spent
+    return wanted, {row: chosen[base] for row, base in base_of.items()}
+
+
+def variant_key(spec: VariantSpec) -> VariantKey:
+    """Equal for variants that keep the same entries of the same prompt."""
+    return (spec.name, *sorted(spec.params.items()))
+
+
+def compact_rows(
+    run: Run, prefilled: Prefill, selections: list[Selection]
+) -> Generator[RunEvent, None, PromptRows]:
+    """The caches of all rows, and a receipt for each; the kept sets of a sweep stay here."""
+    with run.stopwatch.measure("select"):
+        chosen = zip(run.specs, selections, strict=True)
+        plans = [_plan(spec, selection, prefilled) for spec, selection in chosen]
+        everything = RowPlan([Keep(None)] * len(prefilled.layers))
+        rows = prompt_rows(prefilled, plans + [everything] * (run.rows - len(plans)))
+    for row, spec in enumerate(run.specs):
+        selection = selections[row]
+        budget = {} if spec.method.name == "full" else {"budget": selection.budget}
+        shown = spec.method.name != "full" and run.request.kind != "sweep"
+        yield VariantSelected(
+            index=row,
+            params={**spec.params, **budget, **_protection(run, spec)},
+            retained=retained_set(selection, run.loaded.info, prefilled.prompt_len)
+            if shown
+            else None,
+            receipt=receipt(selection, run.loaded.info, rows, row),
+            timings_ms={"select": run.select_ms[row]},
+        )
+        if selection.arrays:
+            arrays = selection.arrays.items()
+            yield VariantAnalysed(row, {k: _by_layer(v, run.loaded.info) for k, v in arrays})
+    return rows
+
+
+def _protection(run: Run, spec: VariantSpec) -> dict[str, str]:
+    """What was protected: a word for the texts, and their positions."""
+    if not run.passages or not spec.method.evicts:
+        return {}
+    name, places = short_name(run.request.protect), ranges_text(run.passages)
+    return {"protect": name, "protected": places}
+
+
+def _plan(spec: VariantSpec, selection: Selection, prefilled: Prefill) -> RowPlan:
+    """How one variant's row is held, and what goes on evicting from it."""
+    parameters, policy = {**spec.params, "budget": selection.budget}, spec.policy
+    views = [PromptLayer(prefilled, layer) for layer in range(len(prefilled.layers))]
+    keeps = [
+        Keep(mask, spec.store, parameters, spec.store.weights(view, parameters))
+        for mask, view in zip(selection.keep_masks, views, strict=True)
+    ]
+    if policy is None:
+        return RowPlan(keeps)
+    evictable = prefilled.loaded.info.evictable_layers
+    carried = {layer: policy.begins_with(views[layer], parameters) for layer in evictable}
+    chooser = Chooser(spec, prefilled.loaded)
+    return RowPlan(keeps, Acting(policy, parameters, carried, chooser, spec.passages))
+
+
+def _by_layer(array: Tensor, model: ModelInfo) -> Float32Array:
+    """[layers, kv_heads]; NaN in layers that are left whole."""
+    values = np.full((model.layers, model.kv_heads), np.nan, np.float32)
+    values[list(model.evictable_layers)] = array.cpu().numpy()
+    return values

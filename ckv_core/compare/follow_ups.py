@@ -1,0 +1,93 @@
+"""Further questions to the same evicted caches, each answered on fresh tails."""
+
+from collections.abc import Iterator, Sequence
+
+from transformers import PreTrainedTokenizerBase
+
+from ckv_core.analysis.agreement import agreement, first_difference
+from ckv_core.engine.decode import DecodeContext, Decoder
+from ckv_core.engine.generation import Generation
+from ckv_core.engine.prompt import build_prompt
+from ckv_core.engine.rows import PromptRows
+from ckv_core.engine.run import Run
+from ckv_core.engine.running_rows import RunningRows, next_tokens
+from ckv_core.errors import PromptError
+from ckv_core.request.compare_request import CompareRequest
+from ckv_core.results.events import FollowUpsAnswered, Progress, RunEvent
+from ckv_core.results.records import FollowUp, PromptInfo
+
+
+def follow_up_prompts(
+    tokenizer: PreTrainedTokenizerBase, request: CompareRequest, prompt: PromptInfo
+) -> list[PromptInfo]:
+    """The prompt of each follow-up question, rendered as the first question's was.
+
+    Raises:
+        PromptError: with one of them the context would be tokenised otherwise, so the
+            compressed prompt would not be the same.
+    """
+    first = prompt.token_ids[: prompt.compressed_tokens]
+    prompts = []
+    for question in request.follow_ups:
+        other = build_prompt(tokenizer, request.context, question, request.scenario)
+        if other.token_ids[: other.compressed_tokens] != first:
+            raise PromptError(
+                f"The follow-up question {question[:60]!r} changes how the end of the context is "
+                "cut into tokens, so the same cache cannot serve it; end the context with a full "
+                "stop, or ask a first question too."
+            )
+        prompts.append(other)
+    return prompts
+
+
+def follow_ups(run: Run, rows: PromptRows) -> Iterator[RunEvent]:
+    """Answer every follow-up question with every variant.
+
+    Args:
+        run: the comparison.
+        rows: as they were after selection.
+
+    Yields:
+        Progress, and after each question one FollowUpsAnswered per variant.
+
+    Raises:
+        RunCancelledError: the run was stopped.
+    """
+    answers: list[list[FollowUp]] = [[] for _ in run.specs]
+    prompts = run.follow_up_prompts
+    for done, (question, prompt) in enumerate(zip(run.request.follow_ups, prompts, strict=True)):
+        yield Progress("analyse", done / len(prompts), f"follow-up {done + 1} of {len(prompts)}")
+        with run.stopwatch.measure("follow_ups"):
+            tail = prompt.token_ids[prompt.compressed_tokens :]
+            generation = _answer(run, rows, tail)
+        for row, found in enumerate(answers):
+            found.append(_follow_up(question, generation, row, run.reference))
+            yield FollowUpsAnswered(row, tuple(found))
+
+
+def _answer(run: Run, rows: PromptRows, tail: Sequence[int]) -> Generation:
+    loaded, limit = run.loaded, run.request.max_new_tokens
+    context = DecodeContext(loaded, rows.start(len(tail) + limit), run.should_stop)
+    decoder = Decoder(loaded, context)
+    end_tokens = frozenset() if run.request.ignore_eos else loaded.eos_token_ids
+    generation = Generation(loaded.tokenizer, run.rows, limit, end_tokens)
+    running = RunningRows(decoder, generation, next_tokens(decoder.read(tail)))
+    generation.append(running.tokens)
+    while generation.running:
+        running.step()
+        generation.append(running.tokens)
+    return generation
+
+
+def _follow_up(question: str, generation: Generation, row: int, reference: int) -> FollowUp:
+    ids, full = generation.token_ids[row], generation.token_ids[reference]
+    is_reference = row == reference
+    return FollowUp(
+        question=question,
+        text=generation.text(row),
+        token_ids=tuple(ids),
+        token_texts=generation.token_texts(row),
+        stopped=generation.stopped[row] or "length",
+        agreement=None if is_reference else agreement(ids, full),
+        first_difference=None if is_reference else first_difference(ids, full),
+    )

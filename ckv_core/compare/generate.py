@@ -1,0 +1,166 @@
+"""Decode all variants of a comparison together, measure the first step, tell how they compare."""
+
+from collections.abc import Iterator
+
+from torch import Tensor
+
+from ckv_core.analysis.agreement import agreement, answer_found, first_difference
+from ckv_core.analysis.answers import answer_scores
+from ckv_core.compare.follow_ups import follow_ups
+from ckv_core.engine.decode import DecodeContext, Decoder
+from ckv_core.engine.generation import Generation
+from ckv_core.engine.policy_row import PolicyRow
+from ckv_core.engine.prefill import Prefill
+from ckv_core.engine.receipt import held_bytes
+from ckv_core.engine.rows import PromptRows
+from ckv_core.engine.run import Run
+from ckv_core.engine.running_rows import RunningRows, fetches_late, next_tokens
+from ckv_core.engine.select import Selection
+from ckv_core.measure.diagnostics import analyse
+from ckv_core.measure.first_step import MeasuredStep, measured_step, perturbations
+from ckv_core.measure.rounding_floor import control_rows, rounding_floor
+from ckv_core.measure.teacher_forced import forced
+from ckv_core.results.events import (
+    FloorMeasured,
+    Progress,
+    RunEvent,
+    VariantFinished,
+    VariantMeasured,
+)
+from ckv_core.results.records import HeldSeries
+
+
+def generate(
+    run: Run,
+    prefilled: Prefill,
+    rows: PromptRows,
+    selections: list[Selection],
+    bases: dict[int, Selection],
+) -> Iterator[RunEvent]:
+    """Read what was not compressed, measure the first decoding step, decode to the end.
+
+    What the laboratory was asked for follows: quantities of the measured step at once, the full
+    cache's text read by all variants and the follow-up questions at the end.
+
+    Args:
+        run: the comparison.
+        prefilled: the compressed prompt.
+        rows: of all variants and the reference.
+        selections: what each variant keeps.
+        bases: per variant with CriticalKV, what it would keep without.
+    """
+    request, loaded = run.request, run.loaded
+    rest = list(run.prompt.token_ids[run.prompt.compressed_tokens :])
+    capacity = len(rest) + max(request.max_new_tokens, 1)  # the measured step needs one
+    controls = []
+    if run.measures_floor:
+        controls = control_rows(prefilled, run.rows, len(rest) + 1)
+    parts = rows.start(capacity)
+    context = DecodeContext(loaded, [*parts, *controls], run.should_stop)
+    decoder = Decoder(loaded, context)
+    yield Progress("decode", 0.0, "question" if rest else "first token")
+    with run.stopwatch.measure("question"):
+        logits = prefilled.logits.expand(run.rows, -1)
+        if rest:
+            logits = decoder.read(rest)[: run.rows]
+        tokens = next_tokens(logits)
+    end_tokens = frozenset() if request.ignore_eos else loaded.eos_token_ids
+    generation = Generation(loaded.tokenizer, run.rows, request.max_new_tokens, end_tokens)
+    generation.append(tokens)
+    # Where all rows agree on the first token, the measured step is also their own next step.
+    same = len(set(tokens)) == 1
+    with run.stopwatch.measure("decode" if same else "measure"):
+        step = measured_step(decoder, tokens[run.reference], run.reference, commit=same)
+    if controls:
+        with run.stopwatch.measure("measure"):
+            floor = rounding_floor(step, run.reference, run.rows)
+        yield FloorMeasured(floor)
+        context.drop(controls)
+        step = step.first(run.rows)
+    _note_held(run, held_bytes(prefilled, rows, context.parts, [*selections, *bases.values()]))
+    yield from _measured(run, step, decoder, prefilled, selections, bases)
+    if request.max_new_tokens == 0:  # a sweep that only measures
+        return
+    yield generation.event(len(run.specs))
+    yield from _decode(run, generation, decoder, tokens, step.logits if same else None)
+    series = {
+        part.row: part.series(len(generation.token_ids[part.row]))
+        for part in parts
+        if isinstance(part, PolicyRow)
+    }
+    del parts, context, decoder, step  # what follows has tails of its own
+    yield from _finish(run, generation, series)
+    continuation = generation.token_ids[run.reference]
+    if "forced" in request.analysis and continuation:
+        yield from forced(run, prefilled, rows, continuation)
+    yield from follow_ups(run, rows)
+
+
+def _note_held(run: Run, held: int) -> None:
+    """Of a sweep the largest group counts."""
+    run.memory["held"] = max(held, run.memory.get("held", 0))
+
+
+def _decode(
+    run: Run,
+    generation: Generation,
+    decoder: Decoder,
+    tokens: list[int],
+    next_logits: Tensor | None,
+) -> Iterator[RunEvent]:
+    """Feed each running row its own tokens until all have stopped.
+
+    `tokens` is the first of every row, `next_logits` [rows, vocabulary] what follows if those
+    have been fed already.
+    """
+    max_new_tokens = run.request.max_new_tokens
+    rows = RunningRows(decoder, generation, tokens)
+    waits = not fetches_late(run.loaded.device)
+    while generation.running:
+        with run.stopwatch.measure("decode", waits=waits):
+            rows.step(next_logits)
+            next_logits = None
+        generation.append(rows.tokens)
+        if generation.due():
+            yield generation.event(len(run.specs))
+            longest = max(len(ids) for ids in generation.token_ids)
+            detail = f"token {longest:,} of {max_new_tokens:,}"
+            yield Progress("decode", longest / max_new_tokens, detail)
+
+
+def _measured(
+    run: Run,
+    step: MeasuredStep,
+    decoder: Decoder,
+    prefilled: Prefill,
+    selections: list[Selection],
+    bases: dict[int, Selection],
+) -> Iterator[RunEvent]:
+    evicted = [
+        (row, selection, bases.get(row))
+        for row, selection in enumerate(selections)
+        if row != run.reference
+    ]
+    with run.stopwatch.measure("measure"):
+        measured = list(perturbations(step, decoder, prefilled, run.reference, evicted))
+    for row, perturbation in measured:
+        yield VariantMeasured(row, perturbation)
+    if {"bounds", "greedy"} & set(run.request.analysis):
+        yield from analyse(run, step, decoder, prefilled, selections)
+
+
+def _finish(
+    run: Run, generation: Generation, series: dict[int, HeldSeries | None]
+) -> Iterator[RunEvent]:
+    reference = generation.token_ids[run.reference]
+    for row in range(len(run.specs)):
+        ids = generation.token_ids[row]
+        is_reference = row == run.reference
+        yield VariantFinished(
+            index=row,
+            agreement=None if is_reference else agreement(ids, reference),
+            first_difference=None if is_reference else first_difference(ids, reference),
+            answer_found=answer_found(generation.text(row), run.request.answer),
+            answer_scores=answer_scores(generation.text(row), run.request.answer),
+            held=series.get(row),
+        )

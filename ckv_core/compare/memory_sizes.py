@@ -1,0 +1,318 @@
+"""What the memory of a run depends on, and how much each stage takes: upper bounds.
+
+Tensors that live at different times within one stage are added up.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+import torch
+
+from ckv_core.compare.sweep import GROUP_ROWS
+from ckv_core.engine.candidates import order_keys
+from ckv_core.engine.causal import has_cuda_flash
+from ckv_core.engine.decode import READ_CHUNK
+from ckv_core.engine.memo import KEPT_ORDERS
+from ckv_core.engine.prefill import KEPT_QUERIES, chunk_tokens, sliding_room
+from ckv_core.engine.run import Run
+from ckv_core.engine.select import SLOTS_AT_ONCE
+from ckv_core.measure.rounding_floor import CUTS
+from ckv_core.measure.teacher_forced import forced_chunk
+from ckv_core.methods.partial_attention import MAX_LOGITS
+from ckv_core.methods.parts.views import PromptShape
+from ckv_core.methods.scoring.value_norm import block_rows
+from ckv_core.models.loaded import LoadedModel
+
+FLOAT, INDEX, ORDER = 4, 8, 4  # bytes
+# What kernels keep for themselves. On CUDA it was never measured: workspaces have 32 MiB each.
+CUDA_OVERHEAD_BYTES = 64 * 2**20
+THREAD_OVERHEAD_BYTES = 8 * 2**20
+_HELD_SHARE = 8  # of this much freed memory the C library holds on to one part
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What the memory of a run depends on.
+
+    Attributes:
+        linear: output features of all linear maps of one decoder block.
+        rest: tokens read after the compressed prompt.
+        rows: rows decoded together, the full cache's included.
+        sweep: whether it runs group by group.
+        count: variants asked for.
+        budgets: entries per KV head of each variant that exists at a time.
+        masks: kept sets that exist at a time, bases included.
+        window: last queries kept.
+        flash: whether CUDA's flash kernel serves.
+        chunk: tokens of a pass over the prompt.
+        sliding, room: tokens of the widest sliding window, 0 where no layer slides, and entries
+            that such a layer holds.
+        windows: distinct observation windows that are scored.
+        widest: tokens of the widest of them.
+        orders: of the entries by score, that the prefill keeps.
+        norms: kinds of value norms that are needed.
+        full_window: whether the window's attention to itself is needed.
+        tries: kept sets that a selector compares at a time.
+        observed, observing: bytes of what is gathered while the prompt is read, and of gathering.
+        further, passing: tokens of the longest further pass, and bytes of gathering from it.
+        work: bytes that the parts of one variant ask for while they work.
+        analysed: whether the laboratory's quantities are measured.
+        forced: whether all rows read the full cache's text.
+    """
+
+    layers: int
+    evictable: int
+    query_heads: int
+    kv_heads: int
+    head_dim: int
+    hidden: int
+    linear: int
+    vocabulary: int
+    itemsize: int
+    on_cuda: bool
+    flash: bool
+    chunk: int
+    sliding: int
+    room: int
+    tokens: int
+    rest: int
+    new_tokens: int
+    rows: int
+    sweep: bool
+    count: int
+    budgets: tuple[int, ...]
+    masks: int
+    window: int
+    windows: int
+    widest: int
+    orders: int
+    norms: int
+    full_window: bool
+    tries: int
+    observed: int
+    observing: int
+    further: int
+    passing: int
+    work: int
+    analysed: bool
+    forced: bool
+
+    @classmethod
+    def of(cls, run: Run) -> Self:
+        """Sizes of a run."""
+        loaded, info, prompt = run.loaded, run.loaded.info, run.prompt
+        needs = run.needs
+        scored = [spec for spec in run.specs if spec.queries]
+        orders = {key for spec in run.specs for key in order_keys(spec)}
+        critical = sum(spec.critical for spec in run.specs)
+        shape = PromptShape(
+            len(info.evictable_layers),
+            info.query_heads,
+            info.kv_heads,
+            info.head_dim,
+            prompt.compressed_tokens,
+        )
+        chunk = chunk_tokens(loaded.device)
+        seen = min(chunk, shape.prompt_len)
+        sliding = max((each or 0 for each in loaded.sliding_windows), default=0)
+        further = [one for _, passes in run.further_passes for one in passes]
+        rows, budgets, masks = (
+            run.rows,
+            sorted(run.budgets, reverse=True),
+            len(run.specs) + critical,
+        )
+        if run.request.kind == "sweep":
+            rows, budgets, masks = min(rows, GROUP_ROWS), budgets[:GROUP_ROWS], min(masks, 64)
+        return cls(
+            layers=info.layers,
+            evictable=len(info.evictable_layers),
+            query_heads=info.query_heads,
+            kv_heads=info.kv_heads,
+            head_dim=info.head_dim,
+            **_model_sizes(loaded),
+            itemsize=loaded.model.dtype.itemsize,
+            on_cuda=loaded.device.type == "cuda",
+            flash=has_cuda_flash(loaded.device, loaded.model.dtype),
+            chunk=chunk,
+            sliding=sliding,
+            room=sliding_room(sliding, loaded.device),
+            tokens=prompt.compressed_tokens,
+            rest=max(p.tokens for p in (prompt, *run.follow_up_prompts)) - prompt.compressed_tokens,
+            new_tokens=run.request.max_new_tokens,
+            rows=rows,
+            sweep=run.request.kind == "sweep",
+            count=len(run.specs),
+            budgets=tuple(budgets),
+            masks=masks,
+            window=max(KEPT_QUERIES, needs.window),
+            windows=len({spec.queries for spec in scored}),
+            widest=max((spec.queries for spec in scored), default=0),
+            orders=min(KEPT_ORDERS, len(orders)),
+            norms=len({order for spec in run.specs for order in spec.norm_orders}),
+            full_window=any(spec.selector.needs_full_window for spec in run.specs),
+            tries=max(spec.selector.tries for spec in run.specs),
+            observed=sum(o.nbytes(shape) for o in (*needs.observers, *needs.passes)) * shape.layers,
+            observing=max((o.work_bytes(shape, seen) for o in needs.observers), default=0),
+            further=max((len(one.token_ids) for one in further), default=0),
+            passing=max((p.work_bytes(shape, chunk) for p in needs.passes), default=0),
+            work=max((spec.work_bytes(shape) for spec in run.specs), default=0),
+            analysed=bool({"bounds", "greedy"} & set(run.request.analysis)),
+            forced="forced" in run.request.analysis and run.request.max_new_tokens > 0,
+        )
+
+    @property
+    def entry(self) -> int:
+        """Bytes of one key and value of one head."""
+        return 2 * self.head_dim * self.itemsize
+
+    @property
+    def cache(self) -> int:
+        """Keys and values of the compressed prompt; sliding layers hold its end."""
+        held = min(self.tokens, self.room) if self.sliding else 0
+        entries = self.evictable * self.tokens + (self.layers - self.evictable) * held
+        return entries * self.kv_heads * self.entry
+
+    @property
+    def states(self) -> int:
+        """What prefill leaves: the cache and the last queries of each layer."""
+        queries = self.query_heads * min(self.window, self.tokens) * self.head_dim * self.itemsize
+        return self.cache + self.layers * queries + self.observed
+
+    @property
+    def variants(self) -> int:
+        """The variants' own caches, and the tails of all rows, which exist once at a time."""
+        tails = self.rows * self.layers * (self.rest + max(1, self.new_tokens))
+        return self._kept + tails * self.kv_heads * self.entry
+
+    @property
+    def _kept(self) -> int:
+        kept = sum(min(budget, self.tokens) for budget in self.budgets if budget < self.tokens)
+        return kept * self.evictable * self.kv_heads * self.entry
+
+    @property
+    def prefill_peak(self) -> int:
+        """While the prompt is read."""
+        reading = self._activations(min(self.chunk, self.tokens), 1) + self._chunk_attention()
+        return self.states + reading + self.observing
+
+    @property
+    def _passes_peak(self) -> int:
+        """While further passes are read: their own entries, and one layer's with the prompt's."""
+        if not self.further:
+            return 0
+        together = replace(self, tokens=self.tokens + self.further)
+        layer = 2 * (self.tokens + self.further) * self.kv_heads * self.entry
+        own = self.layers * self.further * self.kv_heads * self.entry
+        reading = self._activations(min(self.chunk, self.further), 1) + together._chunk_attention()
+        return self.states + own + layer + reading + self.passing
+
+    def _chunk_attention(self) -> int:
+        """Parts joined by log-sum-exp; the mask of sliding layers, also as floats."""
+        chunk = min(self.chunk, self.tokens)
+        parts = 8 * chunk * self.query_heads * self.head_dim * FLOAT
+        if self.sliding:
+            parts += chunk * min(self.tokens, chunk + self.sliding) * (1 + FLOAT)
+            parts += (self.room + chunk) * self.kv_heads * self.entry
+        if self.on_cuda and not (self.flash and not self.sliding):
+            # The first chunk's logits, which PyTorch writes out, or blocks of later ones.
+            logits = self.query_heads * chunk * min(self.tokens, chunk + self.sliding)
+            parts += 3 * FLOAT * max(logits, MAX_LOGITS)
+        return parts
+
+    def _activations(self, tokens: int, rows: int) -> int:
+        """One block's forward pass, twice each linear map's output and the norms in float32."""
+        block = 2 * self.linear * self.itemsize + 6 * self.hidden * FLOAT
+        return rows * (tokens * block + 6 * self.vocabulary * FLOAT)
+
+    @property
+    def scores(self) -> int:
+        """Window attention, value norms and orders of all layers, which the prefill keeps."""
+        kinds = self.windows * (2 if self.full_window else 1) + self.norms
+        scores = kinds * self.layers * self.query_heads * self.tokens * FLOAT
+        return scores + self.orders * self.evictable * self.kv_heads * self.tokens * ORDER
+
+    @property
+    def kept_sets(self) -> int:
+        """One byte per slot and kept set, two more sets while one is packed, the packed bits."""
+        slots = self.layers * self.kv_heads * self.tokens
+        return (self.masks + 2) * slots + len(self.budgets) * slots // 8
+
+    def select_peak(self) -> int:
+        """While entries are scored and sorted, one layer at a time, and chosen in some layers."""
+        heads, positions = self.kv_heads * self.tokens, self.query_heads * self.tokens
+        scoring = 3 * self.widest * self.tokens * FLOAT + self.tokens * self.head_dim * FLOAT
+        if self.norms:
+            # The weights of W_O by head, and rows of V W_O.
+            rows = min(block_rows(on_cuda=self.on_cuda), self.query_heads * self.tokens)
+            scoring += (rows + self.query_heads * self.head_dim) * self.hidden * FLOAT
+        sorting = 5 * positions * FLOAT + heads * (3 * INDEX + 2 * FLOAT)
+        choosing = 4 * min(self.evictable * heads, max(heads, SLOTS_AT_ONCE)) * INDEX
+        if self.tries > 1:
+            choosing += self.tries * heads * (2 + FLOAT) + 3 * positions * FLOAT
+        held = self.states + self.scores + self.kept_sets
+        return held + self.work + max(scoring, sorting, choosing)
+
+    def decode_peak(self) -> int:
+        """While all rows decode and the first step is measured."""
+        fed = min(READ_CHUNK, self.rest) if self.rest else 1
+        heads = self.kv_heads * (self.tokens + self.rest + 1)
+        measured = heads * (2 * self.entry + 4 * self.head_dim * FLOAT + self.masks)
+        measured += 5 * self.query_heads * self.tokens * FLOAT
+        packing = heads * len(self.budgets) * 3 * INDEX  # positions of one layer's kept entries
+        packing += self.variants // self.layers  # of one layer they lie in two places at once
+        rows = self.rows + len(CUTS)  # the controls of the rounding floor are in the measured step
+        step = self._activations(fed, rows) + self._attention(fed, rows)
+        # The step's outputs stay; where a row has stopped, the others' caches are copied.
+        width = self.hidden + self.query_heads * self.head_dim
+        outputs = rows * self.layers * width * FLOAT
+        tails = len(CUTS) * self.layers * (self.rest + 1) * self.kv_heads * self.entry
+        held = self.states + self.scores + self.kept_sets + self.variants + tails + outputs
+        return held + max(
+            step + self._kept, measured + self._analysis(), packing, self._forced_step()
+        )
+
+    def _attention(self, fed: int, rows: int) -> int:
+        """Attention of `fed` new tokens of so many rows."""
+        logits = rows * self.query_heads * fed * (self.rest + self.new_tokens + 1)
+        if self.on_cuda or self.evictable < self.layers:  # elsewhere no logits of the prompt
+            logits = max(logits, self.query_heads * fed * max(self.tokens, sum(self.budgets)))
+        parts = 4 * FLOAT * rows * self.query_heads * fed * self.head_dim
+        return 3 * FLOAT * min(logits, 2 * MAX_LOGITS) + parts
+
+    def _forced_step(self) -> int:
+        """All rows' logits of one chunk, and what comparing them with the reference takes.
+
+        Rows are compared one by one, but the C library may find another place for each.
+        """
+        if not self.forced:
+            return 0
+        chunk = min(forced_chunk(self.rows, self.vocabulary), self.new_tokens)
+        copies = FLOAT if self.itemsize == FLOAT else FLOAT + self.itemsize
+        logits = chunk * self.vocabulary * (self.rows * (copies + 2 * FLOAT) + 5 * FLOAT)
+        return logits + self._activations(chunk, self.rows) + self._attention(chunk, self.rows)
+
+    def _analysis(self) -> int:
+        """Sets of stage 1, and of one layer the weights, norms and sets of all variants."""
+        if not self.analysed:
+            return 0
+        heads, variants = self.kv_heads * self.tokens, len(self.budgets)
+        sets = variants * (self.layers + 4) * heads + 4 * heads * INDEX  # one order at a time
+        layer = 12 * self.query_heads * self.tokens * FLOAT
+        weights = self.query_heads * self.head_dim * self.hidden * FLOAT
+        search = 3 * self.query_heads // self.kv_heads * min(self.chunk, self.tokens) * self.hidden
+        return sets + layer + 2 * weights + search * FLOAT
+
+    @property
+    def total(self) -> int:
+        """The highest stage, and what is held beyond tensors."""
+        stage = max(self.prefill_peak, self._passes_peak, self.select_peak(), self.decode_peak())
+        if self.on_cuda:
+            return stage + CUDA_OVERHEAD_BYTES
+        return stage + stage // _HELD_SHARE + torch.get_num_threads() * THREAD_OVERHEAD_BYTES
+
+
+def _model_sizes(loaded: LoadedModel) -> dict[str, int]:
+    block = loaded.layers[0].modules()
+    linear = sum(getattr(part, "out_features", 0) for part in block)
+    vocabulary, hidden = next(loaded.model.get_input_embeddings().parameters()).shape
+    return {"linear": linear, "vocabulary": vocabulary, "hidden": hidden}

@@ -1,0 +1,64 @@
+"""Passages of a prompt that no method may evict: where the texts of a request lie in it. No torch.
+
+A method's own sinks and window are declared by its parts; these come with the request.
+"""
+
+import hashlib
+import re
+from collections.abc import Sequence
+
+from ckv_core.errors import PromptError
+from ckv_core.request.compare_request import MAX_PROTECTED
+from ckv_core.results.passages import spans_of
+from ckv_core.results.records import PromptInfo
+from ckv_core.runtime.spans import merged
+
+_RANGE = re.compile(r"tokens:(\d{1,9})-(\d{1,9})", re.ASCII)
+_NAME_CHARS = 24
+
+
+def protected_ranges(prompt: PromptInfo, protect: Sequence[str]) -> tuple[range, ...]:
+    """Positions of the compressed prompt that are protected: ascending, apart from one another.
+
+    Args:
+        prompt: the tokenised prompt.
+        protect: each a text, every occurrence of which counts (case and spacing ignored), or
+            `tokens:FIRST-LAST`, positions of the prompt with both ends.
+
+    Raises:
+        PromptError: a text does not occur, positions lie outside, or the places are too many.
+    """
+    found = merged(place for text in protect for place in _places(prompt, text.strip()))
+    if len(found) > MAX_PROTECTED:
+        raise PromptError(
+            f"The protected texts occur in {len(found):,} places of the prompt; up to "
+            f"{MAX_PROTECTED} can be protected: give longer texts, or positions (tokens:12-39)."
+        )
+    return found
+
+
+def short_name(protect: Sequence[str]) -> str:
+    """One word for the texts, to tell variants apart: the first letters, and a digest of all."""
+    digest = hashlib.sha256("\0".join(sorted(protect)).encode()).hexdigest()[:8]
+    letters = re.sub(r"\W+", "_", protect[0], flags=re.ASCII).strip("_")[:_NAME_CHARS]
+    return f"{letters}~{digest}"
+
+
+def _places(prompt: PromptInfo, text: str) -> list[range]:
+    match, compressed = _RANGE.fullmatch(text), prompt.compressed_tokens
+    if match is None:
+        found = [range(*span) for span in spans_of(prompt, text)]
+        if not found:
+            shown = text if len(text) <= 60 else f"{text[:57]}..."
+            raise PromptError(
+                f"The protected text {shown!r} does not occur in the compressed prompt; copy the "
+                "words from the context, or give positions (tokens:12-39)."
+            )
+        return found
+    first, last = int(match[1]), int(match[2])
+    if not first <= last < compressed:
+        raise PromptError(
+            f"{text!r} is no passage of the compressed prompt, whose positions are 0 to "
+            f"{compressed - 1:,}; give the first and the last position."
+        )
+    return [range(first, last + 1)]

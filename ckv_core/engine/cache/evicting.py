@@ -1,0 +1,267 @@
+"""EvictingSlots: one layer's entries of one row that goes on evicting while it generates.
+
+Prompt and generated entries lie at exactly the size of what is held. Until the first eviction
+those of the prompt stay in their store's segments, which other decodings share; then plain ones
+join the generated ones, so that heads of equal length are one tensor.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ckv_core.engine.cache.pieces import Piece, merged
+from ckv_core.engine.cache.prompt_slots import PromptSlots
+from ckv_core.methods.partial_attention import join, partial
+from ckv_core.methods.parts.plain import PlainSegment
+from ckv_core.methods.parts.store import Segment
+
+
+class EvictingSlots:
+    """Slots of one row: `attend` and `commit` as of SlotCache, and eviction between passes."""
+
+    def __init__(
+        self, prompt: PromptSlots, mask: Tensor | None, carried: Mapping[str, Tensor], queries: int
+    ) -> None:
+        """Begin with what a row keeps of its prompt.
+
+        Args:
+            prompt: of this row alone.
+            mask: [kv_heads, prompt_len] bool, what it keeps; None for everything.
+            carried: [kv_heads, prompt_len] by name.
+            queries: how many of the newest to keep.
+        """
+        keys, values = prompt.like
+        self._kv_heads = prompt.kv_heads
+        everyone = torch.arange(self._kv_heads, device=keys.device)
+        if mask is None:
+            mask = torch.ones_like(everyone, dtype=torch.bool)[:, None].expand(
+                -1, prompt.prompt_len
+            )
+        held: list[tuple[Segment, Sequence[int]]]
+        held = [(stack.segment, stack.slots) for stack in prompt.stacks]
+        if prompt.whole is not None:
+            held = [(PlainSegment(*prompt.whole), range(self._kv_heads))]
+        self._fixed: list[Piece] = []  # of the prompt: nothing is added to them
+        for segment, heads in held:
+            index = everyone[list(heads)]
+            positions = mask[index].nonzero()[:, 1].view(len(heads), segment.length)
+            own = {name: each[index].gather(1, positions) for name, each in carried.items()}
+            self._fixed.append(Piece(tuple(heads), index, segment, positions, own))
+        nothing = everyone.new_empty(self._kv_heads, 0)
+        none = {name: each[:, :0] for name, each in carried.items()}
+        heads = range(self._kv_heads)
+        self._growing = [Piece(tuple(heads), everyone, PlainSegment(keys, values), nothing, none)]
+        self._pending = self._growing  # with the entries of the last pass
+        self._next = prompt.prompt_len
+        self._most = max(queries, 1)
+        self._queries = self._newest = keys.new_empty(0)
+        self._scaling = 1.0
+
+    @property
+    def _pieces(self) -> list[Piece]:
+        """Each head is in at most one of those that are fixed, and in one of those that grow."""
+        return [*self._fixed, *self._growing]
+
+    @property
+    def entries(self) -> int:
+        """Entries held, of all heads."""
+        return sum(piece.positions.numel() for piece in self._pieces)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensors that hold them."""
+        return sum(piece.segment.nbytes for piece in self._pieces)
+
+    @property
+    def grown_bytes(self) -> int:
+        """Of these, what no other decoding shares."""
+        return sum(piece.segment.nbytes for piece in self._growing)
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+        """As of SlotCache, with one row."""
+        _, query_heads, tokens, head_dim = query.shape
+        self._newest, self._scaling = query[0, :, -self._most :], scaling
+        positions = torch.arange(self._next, self._next + tokens, device=key.device)
+        self._pending = [
+            piece.followed_by(
+                self._of(piece, key[0]),
+                self._of(piece, value[0]),
+                positions.expand(len(piece.heads), -1),
+            )
+            for piece in self._growing
+        ]
+        queries = query.reshape(self._kv_heads, -1, head_dim)
+        own = self._attended(self._pending, queries, tokens)
+        fixed = [piece for piece in self._fixed if piece.length]
+        out = join(own, self._attended(fixed, queries, 1)) if fixed else own[0]
+        return out.view(1, query_heads, tokens, -1).to(query.dtype)
+
+    def _attended(
+        self, pieces: Sequence[Piece], queries: Tensor, tokens: int
+    ) -> tuple[Tensor, Tensor]:
+        """Output [kv_heads, group * tokens, value_dim] and log-sum-exp over some entries.
+
+        The queries are of the last `tokens` entries of each piece, where those are more than one.
+        """
+        found = []
+        for piece in pieces:
+            own = self._of(piece, queries)
+            if tokens > 1:
+                mask = torch.ones(tokens, piece.length, dtype=torch.bool, device=own.device)
+                mask = mask.tril(piece.length - tokens).repeat(own.shape[1] // tokens, 1)
+                found.append(partial(own, *piece.segment.decoded(), self._scaling, mask))
+            else:
+                found.append(piece.segment.attend(own, self._scaling))
+        if len(pieces[0].heads) == self._kv_heads:
+            return found[0]
+        out = found[0][0].new_zeros(*queries.shape[:2], found[0][0].shape[2])
+        total = torch.full_like(out[..., 0], -torch.inf)
+        for piece, part in zip(pieces, found, strict=True):
+            out[piece.index], total[piece.index] = part
+        return out, total
+
+    def _of(self, piece: Piece, states: Tensor) -> Tensor:
+        """A piece's heads of a tensor [kv_heads, ...]."""
+        return states if len(piece.heads) == self._kv_heads else states[piece.index]
+
+    def commit(self, tokens: int) -> None:
+        """Keep the entries of the last pass."""
+        self._growing, self._pending = self._pending, []
+        self._next += tokens
+        earlier = [self._queries] if self._queries.numel() else []
+        self._queries = torch.cat([*earlier, self._newest], 1)[:, -self._most :]
+
+    # --- what a policy sees and does ------------------------------------------------------
+
+    def positions(self) -> Tensor:
+        """[kv_heads, entries] int64, oldest first; -1 after the end of shorter heads."""
+        return self._padded([piece.positions for piece in self._pieces], -1)
+
+    def carried(self) -> dict[str, Tensor]:
+        """What a policy wrote about each entry, [kv_heads, entries] by name; 0 for new ones."""
+        return {
+            name: self._padded([piece.carried[name] for piece in self._pieces], 0)
+            for name in self._growing[0].carried
+        }
+
+    def probabilities(self) -> Tensor:
+        """Attention of the last pass's newest query, [query_heads, entries] float32; padding 0."""
+        newest = self._queries[:, -1].float()
+        query = newest.view(self._kv_heads, -1, newest.shape[-1])
+        logits = [
+            torch.bmm(piece.segment.decoded()[0].float(), self._of(piece, query).transpose(1, 2))
+            for piece in self._pieces
+        ]
+        padded = self._padded(logits, -torch.inf) * self._scaling
+        return padded.softmax(1).transpose(1, 2).flatten(0, 1)
+
+    def since(self, position: int) -> tuple[Tensor, Tensor]:
+        """Keys and values [kv_heads, entries, dim] from a position on, as many in every head."""
+        heads = [self._head_since(head, position) for head in range(self._kv_heads)]
+        keys, values = zip(*heads, strict=True)
+        return torch.stack(keys), torch.stack(values)
+
+    def _head_since(self, head: int, position: int) -> tuple[Tensor, Tensor]:
+        found = []
+        for piece in self._pieces:
+            if head in piece.heads:
+                at = piece.heads.index(head)
+                late = piece.positions[at] >= position
+                found.append([states[at][late] for states in piece.segment.decoded()])
+        keys, values = zip(*found, strict=True)
+        return torch.cat(keys), torch.cat(values)
+
+    def queries(self) -> tuple[Tensor, float]:
+        """The newest committed, [query_heads, at most as many as were asked for, head_dim].
+
+        With the factor of their logits.
+        """
+        return self._queries, self._scaling
+
+    def write(self, carried: Mapping[str, Tensor]) -> None:
+        """Keep what a policy wrote about each entry, laid out as `positions`."""
+        parts = {name: self._split(each) for name, each in carried.items()}
+        pieces = [
+            replace(piece, carried={name: own[at] for name, own in parts.items()})
+            for at, piece in enumerate(self._pieces)
+        ]
+        fixed = len(self._fixed)
+        self._fixed, self._growing = pieces[:fixed], pieces[fixed:]
+
+    @property
+    def lengths(self) -> list[int]:
+        """Entries of each head."""
+        return self._ends(len(self._pieces))
+
+    def evict(self, keep: Tensor, counts: Sequence[int]) -> None:
+        """Go on with some entries only.
+
+        Where a store holds the prompt's entries apart, their own counts are fetched.
+
+        Args:
+            keep: [kv_heads, entries] bool, laid out as `positions`, False for padding.
+            counts: of True in each row.
+        """
+        if self._fixed and all(isinstance(piece.segment, PlainSegment) for piece in self._fixed):
+            self._open()
+        masks = self._split(keep)
+        cut = [
+            piece.cut(
+                mask,
+                mask.sum(1).tolist() if self._fixed else [counts[head] for head in piece.heads],
+            )
+            for piece, mask in zip(self._pieces, masks, strict=True)
+        ]
+        fixed = len(self._fixed)
+        self._fixed = [piece for pieces in cut[:fixed] for piece in pieces if piece.length]
+        self._growing = merged([piece for pieces in cut[fixed:] for piece in pieces])
+
+    def _open(self) -> None:
+        """Let the prompt's entries lie with the generated ones; every head's order stays."""
+        (grown,) = self._growing  # until the first eviction all heads grow alike
+        self._growing = []
+        for piece in self._fixed:
+            own = grown.take(piece.heads)
+            joined = piece.followed_by(*own.segment.decoded(), own.positions)
+            carried = {
+                name: torch.cat([each, own.carried[name]], 1)
+                for name, each in piece.carried.items()
+            }
+            self._growing.append(replace(joined, carried=carried))
+        self._fixed = []
+
+    def _padded(self, of_pieces: Sequence[Tensor], fill: float) -> Tensor:
+        """[kv_heads, entries, ...] from tensors [heads, length, ...] of all pieces."""
+        if len(of_pieces) == 1:
+            return of_pieces[0]
+        longest = max(self._ends(len(self._pieces)))
+        first = of_pieces[0]
+        padded = first.new_full((self._kv_heads, longest, *first.shape[2:]), fill)
+        for at, (piece, each) in enumerate(zip(self._pieces, of_pieces, strict=True)):
+            starts = self._ends(at)
+            for row, head in zip(each, piece.heads, strict=True):
+                padded[head, starts[head] : starts[head] + len(row)] = row
+        return padded
+
+    def _split(self, padded: Tensor) -> list[Tensor]:
+        """What `_padded` joined, [heads, length] for each piece."""
+        if len(self._pieces) == 1:
+            return [padded]
+        found = []
+        for at, piece in enumerate(self._pieces):
+            starts = self._ends(at)
+            rows = [
+                padded[head, starts[head] : starts[head] + piece.length] for head in piece.heads
+            ]
+            found.append(torch.stack(rows))
+        return found
+
+    def _ends(self, pieces: int) -> list[int]:
+        """Entries of each head in the first so many pieces."""
+        ends = [0] * self._kv_heads
+        for piece in self._pieces[:pieces]:
+            for head in piece.heads:
+                ends[head] += piece.length
+        return ends

@@ -1,0 +1,109 @@
+"""The needle probe: which heads look at a sentence in a long text while they repeat it.
+
+As HeadKV's detection (arXiv:2410.19258): of the strongest entries of each answer token's query, as
+many as the needle has, those inside the needle count with their attention. Here the answer is fed,
+where theirs is generated and only right ones count: so that small models have a table, too.
+"""
+
+from collections.abc import Iterator
+
+import torch
+
+from ckv_core.engine.head_tables import HeadTable, keep_table, kept_table
+from ckv_core.engine.layer_view import PromptLayer
+from ckv_core.engine.prefill import Needs, Prefill, prefill
+from ckv_core.engine.prompt import build_prompt
+from ckv_core.errors import ConfigError
+from ckv_core.methods.parts.head_shares import NEEDLE
+from ckv_core.models.loaded import LoadedModel
+from ckv_core.results.passages import spans_of
+
+_TOKENS = 1_024  # of a prompt at most
+_SENTENCES = 40
+_DEPTHS = (0.1, 0.5, 0.9)
+_NEEDLES = (
+    ("The archive key for the harbour office is kept in the blue tin on the third shelf.",
+     "Where is the archive key for the harbour office kept?"),
+    ("Marta always plants garlic in the second week of October, behind the old well.",
+     "When and where does Marta plant garlic?"),
+)  # fmt: skip
+_FILLER = (
+    "The train went through flat country for most of the morning.",
+    "A committee had been asked to look into the price of bread.",
+    "Rain fell on the roofs, and nobody on the square hurried.",
+    "The second volume of the report says much the same as the first.",
+    "Two carpenters argued about the grain of a plank.",
+    "In the evening the lamps were lit one after another.",
+    "The price of coal had risen again, the newspaper wrote.",
+    "A dog slept in front of the bakery and would not move.",
+)
+
+
+def table_of(loaded: LoadedModel, name: str) -> HeadTable:
+    """The model's table of that name; that of the probe is made where it is not there yet.
+
+    Raises:
+        ConfigError: there is none; says how to bring one.
+    """
+    found = kept_table(loaded.info, name)
+    if found is None and name == NEEDLE:
+        return probe(loaded)
+    if found is None:
+        raise ConfigError(
+            f"{loaded.info.name!r} has no head table {name!r}; bring one with `python -m ckv_core "
+            f"heads --model MODEL --file FILE --name {name}`, or leave table out."
+        )
+    return found
+
+
+def probe(loaded: LoadedModel) -> HeadTable:
+    """Read a few prompts with needles; keep and give the table."""
+    info = loaded.info
+    found = torch.zeros(info.layers, info.kv_heads, dtype=torch.float64)
+    with torch.inference_mode():
+        for result, needle, answer in _readings(loaded):
+            for layer in info.evictable_layers:
+                found[layer] += _looked_at(PromptLayer(result, layer), needle, answer)
+    found /= found.max().clamp(min=torch.finfo(found.dtype).tiny)
+    text = "\n".join("\t".join(f"{value:.6f}" for value in row) for row in found.tolist())
+    return keep_table(info, NEEDLE, text + "\n")
+
+
+def _readings(loaded: LoadedModel) -> Iterator[tuple[Prefill, slice, int]]:
+    """Each prompt with its answer but for the last token, where the needle is, answer tokens."""
+    for sentence, question in _NEEDLES:
+        for depth in _DEPTHS:
+            ids, needle = _prompt(loaded, sentence, question, depth)
+            answer = loaded.tokenizer(sentence, add_special_tokens=False)["input_ids"]
+            steps = prefill(loaded, ids + answer[:-1], Needs(len(answer)), lambda: False)
+            while True:
+                try:
+                    next(steps)
+                except StopIteration as end:
+                    yield end.value, needle, len(answer)
+                    break
+
+
+def _prompt(
+    loaded: LoadedModel, sentence: str, question: str, depth: float
+) -> tuple[list[int], slice]:
+    """Token ids of a text with the needle at a depth, as long as may be, and the needle's place."""
+    count = _SENTENCES
+    while True:
+        text = [_FILLER[at % len(_FILLER)] for at in range(count)]
+        text.insert(round(depth * count), sentence)
+        prompt = build_prompt(loaded.tokenizer, " ".join(text), question, "regular")
+        if len(prompt.token_ids) <= _TOKENS or count == 1:
+            ((first, end), *_) = spans_of(prompt, sentence)
+            return list(prompt.token_ids), slice(first, end)
+        count //= 2
+
+
+def _looked_at(view: PromptLayer, needle: slice, answer: int) -> torch.Tensor:
+    """Mean over the heads of a group and sum over the answer, [kv_heads] float64."""
+    length, found = needle.stop - needle.start, []
+    for rows in view.window_rows(answer):
+        weights, places = rows.topk(min(length, rows.shape[1]))
+        inside = (places >= needle.start) & (places < needle.stop)
+        found.append((weights * inside).sum().double().cpu() / length)
+    return torch.stack(found).view(view.kv_heads, -1).mean(1)

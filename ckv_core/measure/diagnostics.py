@@ -1,0 +1,276 @@
+"""The laboratory's quantities at the measured step: distances, bounds and oracles per variant."""
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ckv_core.engine.candidates import protected_mask
+from ckv_core.engine.decode import Decoder
+from ckv_core.engine.layer_view import PromptLayer
+from ckv_core.engine.prefill import Prefill
+from ckv_core.engine.run import Run
+from ckv_core.engine.select import Selection, stage_one
+from ckv_core.errors import RunCancelledError
+from ckv_core.measure.bounds import bounds, sigma_oracle
+from ckv_core.measure.distances import METRICS, distances, head_weights, project_heads
+from ckv_core.measure.first_step import MeasuredStep
+from ckv_core.measure.oracles import greedy_mask, oracle_mask
+from ckv_core.measure.perturbation import log_attention, moved_heads
+from ckv_core.methods.parts.critical import ALPHA, CRITICAL
+from ckv_core.methods.scoring.value_norm import value_norm
+from ckv_core.request.variants import VariantSpec
+from ckv_core.results.events import Progress, RunEvent, VariantAnalysed
+from ckv_core.results.quantities import QUANTITIES
+from ckv_core.results.records import Float32Array
+
+_SEARCH_FACTOR = 3  # the greedy oracle looks at so many times the entries that it keeps
+
+
+@dataclass(frozen=True, slots=True)
+class _LayerStep:
+    """One layer of the full run at the measured step; entries are prompt and tail.
+
+    Attributes:
+        log_attention: [kv_heads, group_size, entries].
+        attention: the same, not as logarithms.
+        norms: [kv_heads, group_size, entries] value norms.
+        values: [kv_heads, entries, value_dim] float32.
+        weights: [query_heads, value_dim, hidden], W_O by head.
+        tail: entries after the compressed prompt.
+    """
+
+    log_attention: Tensor
+    attention: Tensor
+    norms: Tensor
+    values: Tensor
+    weights: Tensor
+    tail: int
+
+    def extend(self, mask: Tensor | None) -> Tensor:
+        """A mask of the prompt with the tail, all of which is kept, [kv_heads, entries]."""
+        kv_heads, _, entries = self.attention.shape
+        everything = self.attention.new_ones(kv_heads, entries, dtype=torch.bool)
+        if mask is not None:
+            everything[:, : entries - self.tail] = mask
+        return everything
+
+    def head_l1(self, keep_mask: Tensor) -> Tensor:
+        """Isolated head L1 of a kept set, [query_heads]."""
+        moved = moved_heads(self.log_attention, self.values, keep_mask)
+        return project_heads(moved[None], self.weights)[0].abs().sum(-1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """One variant in one layer: N, N' and what it never drops, with the tail.
+
+    Attributes:
+        row: of the variant.
+        mask, stage_one: [kv_heads, entries] bool.
+        protected: [entries] bool.
+        key: variants that share it protect the same entries.
+    """
+
+    row: int
+    mask: Tensor
+    stage_one: Tensor
+    protected: Tensor
+    key: Hashable
+
+    @property
+    def counts(self) -> Tensor:
+        """Entries kept per head, [kv_heads]."""
+        return self.mask.sum(-1)
+
+
+def analyse(
+    run: Run,
+    step: MeasuredStep,
+    decoder: Decoder,
+    prefilled: Prefill,
+    selections: list[Selection],
+) -> Iterator[RunEvent]:
+    """Arrays of every variant but `full`; NaN in layers that are left whole.
+
+    N', the set that sigma and theta-hat speak of, holds what a variant never drops (sinks,
+    window, everything after the compressed prompt) and the first floor(alpha * B) of its other B
+    entries per KV head by its own stage-1 score. For variants without CriticalKV alpha is the
+    run's, so that theorem 4's bound of plain selection can be compared; `stage1_alpha` records
+    which it was. StreamingLLM's own score is recency. A variant that evicts nothing has
+    everything in N'.
+
+    Args:
+        run: asks for `bounds`, `greedy` or both.
+        step: the measured step.
+        decoder: holds the full run's queries and tail.
+        prefilled: holds the full run's prompt entries.
+        selections: what each variant keeps.
+
+    Raises:
+        RunCancelledError: the run was stopped.
+    """
+    rows = [row for row in range(len(run.specs)) if row != run.reference]
+    specs = [_with_stage_one(run, run.specs[row]) for row in rows]
+    stages = [
+        stage_one(spec, prefilled, selections[row]) for row, spec in zip(rows, specs, strict=True)
+    ]
+    info, wanted = run.loaded.info, run.request.analysis
+    arrays: list[dict[str, Float32Array]] = [{} for _ in rows]
+    if "bounds" in wanted:
+        for row, spec, found in zip(rows, specs, arrays, strict=True):
+            found.update(_hidden(step, run.reference, row))
+            if "alpha" in spec.params:
+                found["stage1_alpha"] = np.array([spec.params["alpha"]], np.float32)
+    for done, layer in enumerate(info.evictable_layers):
+        yield Progress("analyse", done / len(info.evictable_layers), f"layer {layer + 1}")
+        _check(run)
+        with run.stopwatch.measure("analyse"):
+            state = _layer_step(decoder, prefilled, layer, run.reference)
+            kept = [
+                _kept(state, row, run.specs[row], selections[row].keep_masks[layer], stage[layer])
+                for row, stage in zip(rows, stages, strict=True)
+            ]
+            if "bounds" in wanted:
+                outputs = step.heads[layer]
+                for found, variant in zip(arrays, kept, strict=True):
+                    moved = outputs[run.reference] - outputs[variant.row]
+                    _put(found, layer, info.layers, _measure(state, variant, moved))
+            if "greedy" in wanted:
+                for found, losses in zip(arrays, _greedy(run, state, kept), strict=True):
+                    _put(found, layer, info.layers, {"oracle_greedy_l1": losses})
+    for row, found in zip(rows, arrays, strict=True):
+        yield VariantAnalysed(row, found)
+
+
+def _check(run: Run) -> None:
+    if run.should_stop():
+        raise RunCancelledError
+
+
+def _with_stage_one(run: Run, spec: VariantSpec) -> VariantSpec:
+    """The variant, or with the run's alpha where it has a score and no stage 1 of its own."""
+    if spec.critical or spec.method.scorer is None:
+        return spec
+    alpha = ALPHA.parse(run.request.defaults.get("alpha", str(ALPHA.default)))
+    return spec.with_selector(CRITICAL, alpha=alpha)
+
+
+def _layer_step(decoder: Decoder, prefilled: Prefill, layer: int, reference: int) -> _LayerStep:
+    context, states = decoder.context, prefilled.layers[layer]
+    info = prefilled.loaded.info
+    tail_keys, tail_values = context.tail(layer, reference)
+    output_weight = cast(nn.Linear, prefilled.loaded.attentions[layer].o_proj).weight
+    keys = torch.cat([states.keys, tail_keys], dim=1)
+    logarithms = log_attention(cast(Tensor, context.recorded[layer]), keys, states.scaling)
+    norms = torch.cat(
+        [PromptLayer(prefilled, layer).value_norms(), value_norm(tail_values, output_weight)], dim=1
+    )
+    shape = (info.kv_heads, -1, keys.shape[1])
+    return _LayerStep(
+        log_attention=logarithms.view(shape),
+        attention=logarithms.exp().view(shape),
+        norms=norms.view(shape),
+        values=torch.cat([states.values, tail_values], dim=1).float(),
+        weights=head_weights(output_weight, info.query_heads),
+        tail=tail_keys.shape[1],
+    )
+
+
+def _kept(
+    state: _LayerStep, row: int, spec: VariantSpec, mask: Tensor | None, stage: Tensor | None
+) -> _Kept:
+    protected = state.extend(None)[0]
+    protected[: len(protected) - state.tail] = protected_mask(spec, len(protected) - state.tail)
+    key = (*spec.protected_counts.items(), spec.passages)
+    return _Kept(row, state.extend(mask), state.extend(stage), protected, key)
+
+
+def _measure(state: _LayerStep, variant: _Kept, cascaded: Tensor) -> dict[str, Tensor]:
+    """Distances, bounds and the two ranked oracles of one variant in one layer.
+
+    Args:
+        state: the layer.
+        variant: what it keeps.
+        cascaded: [query_heads, value_dim], full run's head outputs minus the variant's own.
+    """
+    attention, norms = state.attention.flatten(0, 1), state.norms.flatten(0, 1)
+    found = bounds(attention, norms, variant.mask, variant.stage_one)
+    found["sigma_oracle"] = sigma_oracle(attention, variant.stage_one.sum(-1))
+    scores = {"attention": state.attention, "critical": state.attention * state.norms}
+    for name, score in scores.items():
+        best = oracle_mask(score.mean(1), variant.protected, variant.counts)
+        found[f"oracle_{name}_l1"] = state.head_l1(best)
+    full = project_heads((state.attention @ state.values).flatten(0, 1)[None], state.weights)[0]
+    isolated = moved_heads(state.log_attention, state.values, variant.mask)
+    both = project_heads(torch.stack([isolated, cascaded]), state.weights)
+    for suffix, moved in zip(("", "_cascaded"), both, strict=True):
+        heads, summed = distances(full, moved), distances(full.sum(0), moved.sum(0))
+        found |= {f"head_{metric}{suffix}": heads[metric] for metric in METRICS}
+        found |= {f"attention_{metric}{suffix}": summed[metric] for metric in METRICS}
+    # The isolated head L1 is part of every run's perturbation.
+    return {name: value for name, value in found.items() if name in QUANTITIES}
+
+
+def _greedy(run: Run, state: _LayerStep, kept: list[_Kept]) -> list[Tensor]:
+    """Head L1 of each variant's greedy oracle, [query_heads].
+
+    The search of a KV head begins with the entries of largest A v, three times as many as the
+    variant keeps there. Where one of the two ranked oracles does better, its set is taken.
+    """
+    kv_heads, _, entries = state.attention.shape
+    scores = [state.attention.mean(1), (state.attention * state.norms).mean(1)]
+    searched: dict[tuple[Hashable, int, int], Tensor] = {}
+    best_losses = []
+    for variant in kept:
+        most = (variant.counts * _SEARCH_FACTOR).clamp_max(entries)
+        start = oracle_mask(scores[1], variant.protected, most)
+        keys = [(variant.key, head, count) for head, count in enumerate(variant.counts.tolist())]
+        for key in keys:
+            if key not in searched:
+                _check(run)
+                searched[key] = _search(state, variant, start, key[1])
+        masks = [oracle_mask(score, variant.protected, variant.counts) for score in scores]
+        masks.append(torch.stack([searched[key] for key in keys]))
+        losses = torch.stack([state.head_l1(mask) for mask in masks]).view(3, kv_heads, -1)
+        best = losses.sum(-1).argmin(0)
+        best_losses.append(losses[best, torch.arange(kv_heads, device=best.device)].flatten())
+    return best_losses
+
+
+def _search(state: _LayerStep, variant: _Kept, start: Tensor, head: int) -> Tensor:
+    """The greedy oracle's set in one KV head, [entries]."""
+    group_size = state.attention.shape[1]
+    return greedy_mask(
+        state.attention[head],
+        state.values[head],
+        state.weights[head * group_size : (head + 1) * group_size],
+        variant.protected,
+        start[head],
+        int(variant.counts[head]),
+    )
+
+
+def _put(
+    arrays: dict[str, Float32Array], layer: int, layers: int, found: dict[str, Tensor]
+) -> None:
+    """Write one layer's values into its place of arrays that begin as NaN."""
+    for name, value in found.items():
+        if name not in arrays:
+            arrays[name] = np.full((layers, *value.shape), np.nan, dtype=np.float32)
+        arrays[name][layer] = value.cpu().numpy()
+
+
+def _hidden(step: MeasuredStep, reference: int, row: int) -> dict[str, Float32Array]:
+    """Distances of the residual stream after each layer, and after the final norm."""
+    place = step.normed.device  # layers may lie on several GPUs
+    stream = torch.stack([hidden[[reference, row]].to(place) for hidden in step.hidden])
+    layers = distances(stream[:, 0], stream[:, 0] - stream[:, 1])
+    normed = distances(step.normed[reference], step.normed[reference] - step.normed[row])
+    found = {f"hidden_{metric}": layers[metric] for metric in ("l2", "cosine")}
+    found["hidden_norm_l1"] = stream[:, 0].abs().sum(-1)
+    found |= {f"normed_{metric}": normed[metric][None] for metric in METRICS}
+    return {name: value.float().cpu().numpy() for name, value in found.items()}

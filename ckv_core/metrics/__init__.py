@@ -1,1 +1,0 @@
-"""What eviction did: to the outputs, to the text, to the memory."""

@@ -1,0 +1,207 @@
+"""From a model name to files on disk: default model, local folder, GGUF file or Hub id."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from huggingface_hub import constants, snapshot_download
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    LocalEntryNotFoundError,
+    RepositoryNotFoundError,
+)
+from safetensors import SafetensorError, safe_open
+
+from ckv_core.errors import ModelError
+from ckv_core.models.default_model import prepare_default_model
+from ckv_core.models.download import progress_bar
+from ckv_core.models.sources import IGNORED_PATTERNS, SMALL_PATTERNS, WEIGHT_PATTERNS
+from ckv_core.models.steps import STALL_S, Meter, Report, Step
+from ckv_core.models.store import models_folder
+from ckv_core.request.compare_request import DEFAULT_MODEL
+
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+_WHAT_CAN_BE_GIVEN = (
+    f"Give {DEFAULT_MODEL}, a Hugging Face id such as Qwen/Qwen3-0.6B, or a local folder with "
+    "safetensors or a GGUF file."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Files of one model.
+
+    Attributes:
+        folder: holds config and tokenizer.
+        gguf: name of the GGUF file in it, or None where the weights are safetensors.
+        converted_from: SHA-256 of the GGUF file that the folder was made from.
+    """
+
+    name: str
+    folder: Path
+    gguf: str | None = None
+    converted_from: str | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the weights files."""
+        files = [self.folder / self.gguf] if self.gguf is not None else self.weights()
+        return sum(path.stat().st_size for path in files)
+
+    def weights(self) -> list[Path]:
+        """The safetensors files that transformers will read."""
+        return sorted(
+            path
+            for path in self.folder.glob("model*.safetensors")
+            if path.name == "model.safetensors" or re.search(r"-\d+-of-\d+\.", path.name)
+        )
+
+
+def find_checkpoint(name: str, report: Report, *, with_weights: bool) -> Checkpoint:
+    """Find a model's files, preparing or downloading what is not there yet.
+
+    Args:
+        name: the default name, a local path, a folder under CKV_HOME/models, or a Hub id.
+        report: told of each step.
+        with_weights: False fetches config and tokenizer only, where that is cheaper.
+
+    Raises:
+        ModelError: unknown name, missing files, or a Hub that does not hand them out.
+    """
+    given = name.strip()
+    if given == DEFAULT_MODEL:
+        return Checkpoint(given, prepare_default_model(report))
+    local = _local_path(given)
+    if local is not None:
+        return _local_checkpoint(given, local)
+    if re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", given, re.ASCII):
+        return _hub_checkpoint(given, report, with_weights=with_weights)
+    if given.startswith((".", "/", "~")) or given.endswith(".gguf"):
+        raise ModelError(f"There is no model at {given[:200]!r}. {_WHAT_CAN_BE_GIVEN}")
+    raise ModelError(f"The model {given[:100]!r} is unknown. {_WHAT_CAN_BE_GIVEN}")
+
+
+def check_folder(name: str, folder: Path, *, with_weights: bool = True) -> None:
+    """Name everything that a checkpoint folder lacks.
+
+    Raises:
+        ModelError: config.json, weights or tokenizer missing or damaged; only pickles given.
+    """
+    missing = [] if (folder / "config.json").is_file() else ["config.json"]
+    if not any((folder / file).is_file() for file in _TOKENIZER_FILES):
+        missing.append("the tokenizer (tokenizer.json)")
+    if with_weights:
+        weights = Checkpoint(name, folder).weights()
+        if not weights and any(next(folder.glob(pattern), None) for pattern in _PICKLES):
+            raise ModelError(
+                f"{name!r} has only pickled weights (.bin, .pt), which can run code when opened; "
+                "convert them to safetensors or choose another model."
+            )
+        missing += _missing_weights(folder, weights)
+    if missing:
+        raise ModelError(
+            f"{name!r} is incomplete: {', '.join(missing)} missing. Copy or download it again."
+        )
+    if with_weights:
+        _check_readable(name, weights)
+
+
+def _missing_weights(folder: Path, weights: Sequence[Path]) -> list[str]:
+    if not weights:
+        return ["the weights (model.safetensors)"]
+    there = {path.name for path in weights}
+    totals = {match[1] for match in (re.search(r"-of-(\d+)\.", file) for file in there) if match}
+    shards = [f"model-{n:05d}-of-{t}.safetensors" for t in totals for n in range(1, int(t) + 1)]
+    lacking = [shard for shard in shards if shard not in there]
+    if shards and not (folder / "model.safetensors.index.json").is_file():
+        lacking.append("model.safetensors.index.json")
+    return lacking
+
+
+def _check_readable(name: str, weights: Sequence[Path]) -> None:
+    """Read the headers: a file that was cut short shows there, before anything is loaded."""
+    for path in weights:
+        try:
+            with safe_open(path, framework="pt"):
+                pass
+        except (SafetensorError, OSError) as error:
+            raise ModelError(
+                f"{path.name} of {name!r} is damaged or cut short; copy or download it again."
+            ) from error
+
+
+def _local_path(given: str) -> Path | None:
+    """A path the user means: a model under CKV_HOME by its folder's name, or any path."""
+    if not given:
+        return None
+    try:
+        candidates = [Path(given).expanduser()]
+        if Path(given).name == given and not given.startswith("."):
+            candidates.insert(0, models_folder() / given)
+        return next((path for path in candidates if path.exists()), None)
+    except (OSError, RuntimeError, ValueError):  # too long for a path, or the home of nobody
+        return None
+
+
+def _local_checkpoint(given: str, path: Path) -> Checkpoint:
+    if path.is_file():
+        if path.suffix.lower() != ".gguf":
+            raise ModelError(f"{given!r} is neither a folder nor a GGUF file. {_WHAT_CAN_BE_GIVEN}")
+        return Checkpoint(given, path.parent.absolute(), path.name)
+    folder = path.absolute()
+    ggufs = sorted(file.name for file in folder.glob("*.gguf"))
+    if ggufs and not Checkpoint(given, folder).weights():
+        if len(ggufs) > 1:
+            raise ModelError(
+                f"{given!r} holds several GGUF files; give the path of one: {', '.join(ggufs)}."
+            )
+        return Checkpoint(given, folder, ggufs[0])
+    check_folder(given, folder)
+    return Checkpoint(given, folder)
+
+
+def _hub_checkpoint(hub_id: str, report: Report, *, with_weights: bool) -> Checkpoint:
+    patterns = [*SMALL_PATTERNS, *(WEIGHT_PATTERNS if with_weights else ())]
+    if with_weights:
+        sentence = f"Fetching {hub_id} from the Hugging Face Hub or its local cache."
+        report(Step(sentence, limit_s=STALL_S))
+    folder = _snapshot(hub_id, patterns, report)
+    check_folder(hub_id, folder, with_weights=with_weights)
+    return Checkpoint(hub_id, folder)
+
+
+def _snapshot(hub_id: str, patterns: list[str], report: Report) -> Path:
+    """Files of a model from the cache, downloaded where they are missing.
+
+    What the report raises stops the download; what there is of a file stays for the next one.
+    """
+    try:
+        # Looks into the local cache by itself where the Hub does not answer.
+        snapshot = snapshot_download(
+            hub_id,
+            allow_patterns=patterns,
+            ignore_patterns=list(IGNORED_PATTERNS),
+            local_files_only=constants.HF_HUB_OFFLINE,
+            tqdm_class=progress_bar(Meter(report, f"Downloading {hub_id}")),
+        )
+    except GatedRepoError as error:
+        raise ModelError(
+            f"{hub_id!r} is gated: accept its licence on huggingface.co and set HF_TOKEN."
+        ) from error
+    except RepositoryNotFoundError as error:
+        raise ModelError(
+            f"The Hugging Face Hub has no model {hub_id!r}, or it is private: check the spelling, "
+            "or set HF_TOKEN."
+        ) from error
+    except LocalEntryNotFoundError as error:
+        raise ModelError(
+            f"The Hugging Face Hub cannot be reached and {hub_id!r} is not in its local cache; "
+            f"connect to a network, or give {DEFAULT_MODEL} or a local folder."
+        ) from error
+    except (HfHubHTTPError, OSError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ModelError(f"{hub_id!r} could not be downloaded ({reason}); try again.") from error
+    return Path(snapshot)

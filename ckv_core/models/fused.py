@@ -1,0 +1,208 @@
+"""Parts of a model replaced by parts that do the same with fewer operators.
+
+In decoding, a few rows cost less to compute than to dispatch; in reading a prompt, every tensor
+more is memory to walk through. Each part is tried beside the one it replaces, on random numbers, so
+that no architecture needs a name here: what computes something else stays as it is.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from ckv_core.models.attention import AttentionContext
+
+_MAPS = ("q_proj", "k_proj", "v_proj")
+_NORMS = ("q_norm", "k_norm")  # of each head, before RoPE
+_GATED = ("gate_proj", "up_proj")
+# Of the largest output. Float32 on the CPU gives the same bits; half precision rounds elsewhere.
+_TOLERANCE = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2}
+
+# What a part gives for some input, to be compared.
+Trial = Callable[[nn.Module], list[Tensor]]
+
+
+class FusedAttention(nn.Module):
+    """Queries, keys and values in one product, RoPE on queries and keys together."""
+
+    sign: Tensor
+
+    def __init__(self, attention: Any) -> None:
+        super().__init__()
+        self.layer_idx, self.head_dim = int(attention.layer_idx), int(attention.head_dim)
+        self.scaling = float(attention.scaling)
+        maps = [getattr(attention, name) for name in _MAPS]
+        self.sizes = [part.out_features // self.head_dim for part in maps]
+        self.qkv_proj, self.o_proj = _merged(maps), attention.o_proj
+        self.q_norm, self.k_norm = (getattr(attention, name, None) for name in _NORMS)
+        sign = self.qkv_proj.weight.new_ones(self.head_dim)
+        sign[: self.head_dim // 2] = -1
+        self.register_buffer("sign", sign, persistent=False)
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        position_embeddings: tuple[Tensor, Tensor],
+        ckv_context: AttentionContext,
+        **_others: object,
+    ) -> tuple[Tensor, None]:
+        """As transformers calls its own: [rows, tokens, hidden] to the same, and no weights."""
+        query_heads, kv_heads, _ = self.sizes
+        heads = self.qkv_proj(hidden_states).unflatten(-1, (-1, self.head_dim))
+        turning, values = heads.split([query_heads + kv_heads, kv_heads], dim=2)
+        if self.q_norm is not None and self.k_norm is not None:
+            queries, keys = turning.split([query_heads, kv_heads], dim=2)
+            turning = torch.cat([self.q_norm(queries), self.k_norm(keys)], dim=2)
+        cos, sin = (each.unsqueeze(2) for each in position_embeddings)
+        # Each half times the other's sine; its sign stands for the half that RoPE negates.
+        across = turning.roll(self.head_dim // 2, -1).mul_(sin * self.sign)
+        turned = (turning * cos).add_(across)
+        queries, keys = turned.split([query_heads, kv_heads], dim=2)
+        output = ckv_context.attend(
+            self.layer_idx,
+            queries.transpose(1, 2),
+            keys.transpose(1, 2),
+            values.transpose(1, 2),
+            self.scaling,
+        )
+        return self.o_proj(output.transpose(1, 2).flatten(2)), None
+
+
+class FusedMlp(nn.Module):
+    """Two maps, one of which gates the other, in one product; the gating in place."""
+
+    def __init__(self, mlp: Any) -> None:
+        super().__init__()
+        self.gate_up_proj = _merged([getattr(mlp, name) for name in _GATED])
+        self.down_proj, self.act_fn = mlp.down_proj, mlp.act_fn
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """[..., hidden] to the same."""
+        gate, up = self.gate_up_proj(inputs).chunk(2, dim=-1)
+        return cast(Tensor, self.down_proj(self.act_fn(gate).mul_(up)))
+
+
+@torch.no_grad()
+def fuse(model: PreTrainedModel, attentions: Sequence[nn.Module]) -> None:
+    """Replace what can be replaced.
+
+    Args:
+        model: changed in place, without gradients. A part's old weights are given back before the
+            next part is looked at.
+        attentions: its attention modules, which call our attention function.
+    """
+    keywords = _keywords(model, attentions)
+    names = [name for name, _ in model.named_modules()]
+    for name in reversed(names):  # what lies inside a part comes before it
+        part = model.get_submodule(name)
+        if any(hasattr(inner, "_hf_hook") for inner in part.modules()):
+            continue  # it fetches its inputs from another device
+        found = _candidate(part, keywords.get(name))
+        if found is not None and _same(part, *found):
+            model.set_submodule(name, found[0])
+        del part, found
+
+
+def _candidate(part: Any, keywords: dict[str, Any] | None) -> tuple[nn.Module, Trial] | None:
+    """What may take a part's place, and what to try both with."""
+    if keywords and _are_linear(part, _MAPS) and hasattr(part, "scaling"):
+        return FusedAttention(part), lambda attention: _attended(attention, keywords)
+    if _are_linear(part, _GATED) and {"act_fn", "down_proj"} <= dict(part.named_children()).keys():
+        return FusedMlp(part), _on_random(part.gate_proj.weight)
+    eps = getattr(part, "variance_epsilon", getattr(part, "eps", None))
+    if [name for name, _ in part.named_parameters()] == ["weight"] and isinstance(eps, float):
+        made = nn.RMSNorm(part.weight.shape, eps=eps, device="meta")
+        made.weight = part.weight
+        return made, _on_random(part.weight)
+    return None
+
+
+def _are_linear(part: nn.Module, names: Sequence[str]) -> bool:
+    """Whether it has these maps, none of another kind and all with a bias or all without."""
+    maps = [getattr(part, name, None) for name in names]
+    if any(type(each) is not nn.Linear for each in maps):
+        return False
+    return len({cast(nn.Linear, each).bias is None for each in maps}) == 1
+
+
+def _keywords(model: PreTrainedModel, attentions: Sequence[nn.Module]) -> dict[str, dict[str, Any]]:
+    """By name, what each attention module that has all it needs by keyword is called with."""
+    names = {part: name for name, part in model.named_modules()}
+    found: dict[str, dict[str, Any]] = {}
+
+    def hook(part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not args and {"hidden_states", "position_embeddings"} <= kwargs.keys():
+            found[names[part]] = kwargs
+
+    hooks = [part.register_forward_pre_hook(hook, with_kwargs=True) for part in attentions]
+    device = next(model.get_input_embeddings().parameters()).device
+    try:
+        ids = torch.arange(3, device=device)[None]
+        model(input_ids=ids, use_cache=False, ckv_context=_Recorder())
+    finally:
+        for each in hooks:
+            each.remove()
+    return found
+
+
+class _Recorder:
+    """Answers with the queries and remembers what it was given."""
+
+    def __init__(self) -> None:
+        self.given: list[Tensor] = []
+
+    def attend(
+        self, _layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float
+    ) -> Tensor:
+        self.given = [query, key, value, query.new_tensor(scaling)]
+        return query
+
+
+def _attended(attention: nn.Module, keywords: dict[str, Any]) -> list[Tensor]:
+    """Queries, keys, values, scaling and output for random states and any angle."""
+    recorder, states = _Recorder(), keywords["hidden_states"]
+    cos_sin = tuple(_random(each) for each in keywords["position_embeddings"])
+    given = {"hidden_states": _random(states), "position_embeddings": cos_sin}
+    output, _ = attention(**(keywords | given | {"ckv_context": recorder}))
+    return [*recorder.given, output]
+
+
+def _on_random(weight: Tensor) -> Trial:
+    """A trial on random numbers for a part whose first weight is [..., inputs]."""
+    inputs = _random(weight.new_empty(2, 3, weight.shape[-1]))
+    return lambda part: [part(inputs)]
+
+
+def _random(like: Tensor) -> Tensor:
+    """The same at every call, whatever the device; no other random number is moved."""
+    generator = torch.Generator().manual_seed(like.numel())
+    return torch.randn(like.shape, generator=generator).to(like)
+
+
+def _same(part: nn.Module, made: nn.Module, trial: Trial) -> bool:
+    try:
+        pairs = list(zip(trial(part), trial(made), strict=True))
+    except (RuntimeError, TypeError, ValueError):
+        return False
+    return all(
+        one.shape == other.shape
+        and bool((one - other).abs().max() <= _TOLERANCE[one.dtype] * one.abs().max())
+        for one, other in pairs
+    )
+
+
+def _merged(maps: Sequence[nn.Linear]) -> nn.Linear:
+    """One map with the outputs of all, one after another."""
+    has_bias = maps[0].bias is not None
+    with torch.device("meta"):
+        made = nn.Linear(maps[0].in_features, sum(part.out_features for part in maps), has_bias)
+    made.weight = _frozen(torch.cat([part.weight for part in maps]))
+    if has_bias:
+        made.bias = _frozen(torch.cat([part.bias for part in maps]))
+    return made
+
+
+def _frozen(tensor: Tensor) -> nn.Parameter:
+    return nn.Parameter(tensor, requires_grad=False)

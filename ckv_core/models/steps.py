@@ -1,0 +1,70 @@
+"""Steps of finding and loading a model: told to whoever waits, and how long each may take."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ckv_core.runtime.memory_line import human_bytes
+
+STEP_S = 120.0  # what reads no weights: configs, headers, a skeleton without numbers
+STALL_S = 300.0  # a download or a read that gets nowhere for so long is stuck
+BYTES_PER_S = 5e6  # what the slowest disk that is worth waiting for reads, hashes or converts
+TELL_EVERY_S = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step.
+
+    Attributes:
+        sentence: for the reader.
+        fraction: of this step, 0 to 1; None where its size is unknown.
+        limit_s: until the next step is told; whoever loads in a process of its own may end that.
+    """
+
+    sentence: str
+    fraction: float | None = None
+    limit_s: float = STEP_S
+
+
+Report = Callable[[Step], None]
+
+
+def silent(_: Step) -> None:
+    """A report that nobody reads."""
+
+
+def read_limit_s(nbytes: int) -> float:
+    """How long reading so many bytes may take in one go."""
+    return STALL_S + nbytes / BYTES_PER_S
+
+
+class Meter:
+    """Tells how far a long step is, a few times a second; the report may raise to stop it."""
+
+    def __init__(self, report: Report, sentence: str, unit: str = "") -> None:
+        """Count from 0.
+
+        Args:
+            report: told.
+            sentence: what is done, without a full stop.
+            unit: of what is counted; empty for bytes.
+        """
+        self._report, self._sentence, self._unit = report, sentence, unit
+        self._told = 0.0
+
+    def at(self, done: float, total: float | None) -> None:
+        """Say how far it is; the first and the last time at once."""
+        now = time.monotonic()
+        is_last = total is not None and done >= total
+        if now - self._told < TELL_EVERY_S and not is_last:
+            return
+        self._told = now
+        fraction = min(1.0, done / total) if total else None
+        self._report(Step(f"{self._sentence}: {self._amount(done, total)}.", fraction, STALL_S))
+
+    def _amount(self, done: float, total: float | None) -> str:
+        def shown(value: float) -> str:
+            return f"{value:,.0f} {self._unit}" if self._unit else human_bytes(int(value))
+
+        return f"{shown(done)} of {shown(total)}" if total else shown(done)

@@ -1,0 +1,185 @@
+"""What a run is asked to do: the request, checked as far as it can be without a model. No torch."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from ckv_core.errors import ConfigError, PromptError
+from ckv_core.request.external_selection import OwnIndices
+from ckv_core.request.variants import VariantSpec
+
+Scenario = Literal["regular", "context-only"]
+SCENARIOS: tuple[Scenario, ...] = get_args(Scenario)
+# A sweep is a run of many variants that only measures: no kept sets, usually no generation.
+Kind = Literal["compare", "sweep"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+# bounds: quantities of heads and layers, with oracles; forced: every method on the full cache's
+# own continuation; greedy: the slow oracle. See quantities.py.
+Analysis = Literal["bounds", "forced", "greedy"]
+ANALYSES: tuple[Analysis, ...] = get_args(Analysis)
+DEVICES = ("auto", "cpu", "cuda")
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+DEFAULT_MODEL = "SmolLM2-135M-Instruct"
+MAX_VARIANTS = 16
+MAX_SWEEP_POINTS = 256
+MAX_NEW_TOKENS = 1024
+MAX_FOLLOW_UPS = 8
+MAX_PROTECTED = 12  # places of a prompt: their positions fit into one parameter of a record
+MAX_TEXT_CHARS = 4_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareRequest:
+    """One comparison as the user asked for it; plain values, safe to store and to send.
+
+    Attributes:
+        context: the long text.
+        question: asked about it; empty for none.
+        scenario: `regular` compresses context and question, `context-only` the context.
+        model: default name, Hugging Face id or local folder.
+        variants: SPECs, in the order shown.
+        defaults: run-wide knob values as text, for keys that a SPEC leaves out.
+        answer: reference answer, or empty.
+        max_new_tokens: tokens to generate per variant.
+        ignore_eos: go on after the end-of-sequence token.
+        device: auto, cpu or cuda.
+        dtype: auto, float32, bfloat16 or float16.
+        kind: compare, or sweep: many variants, no kept sets; max_new_tokens may be 0.
+        analysis: parts of the laboratory to run, of ANALYSES.
+        follow_ups: further questions to the same evicted caches; context-only.
+        own_indices: variants whose kept positions are given; they come after `variants`.
+        protect: passages that no method may evict; see `protection.protected_ranges`.
+    """
+
+    context: str
+    question: str = ""
+    scenario: Scenario = "regular"
+    model: str = DEFAULT_MODEL
+    variants: tuple[str, ...] = ("full",)
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    answer: str = ""
+    max_new_tokens: int = 64
+    ignore_eos: bool = False
+    device: str = "auto"
+    dtype: str = "auto"
+    kind: Kind = "compare"
+    analysis: tuple[str, ...] = ()
+    follow_ups: tuple[str, ...] = ()
+    own_indices: tuple[OwnIndices, ...] = ()
+    protect: tuple[str, ...] = ()
+
+    def specs(self) -> list[VariantSpec]:
+        """The parsed variants, those of given positions last.
+
+        Raises:
+            ConfigError: a SPEC is wrong, or two of them are the same.
+        """
+        specs = [VariantSpec.parse(text, self.defaults) for text in self.variants]
+        specs += [own.spec() for own in self.own_indices]
+        seen: dict[tuple[object, ...], str] = {}
+        for spec in specs:
+            key = spec.settings()
+            if key in seen:
+                raise ConfigError(f"Variant {spec.spec!r} is listed twice; change or remove one.")
+            seen[key] = spec.spec
+        return specs
+
+    def validate(self) -> list[VariantSpec]:
+        """Check everything that needs no model.
+
+        Raises:
+            PromptError: empty, too long or invalid text.
+            ConfigError: a setting out of range.
+        """
+        for name, text in (
+            ("question", self.question),
+            ("reference answer", self.answer),
+            *(("follow-up question", text) for text in self.follow_ups),
+            *(("protected text", text) for text in self.protect),
+        ):
+            check_text(name, text)
+        check_context(self.context)
+        checks = {
+            "scenario": (self.scenario, SCENARIOS),
+            "device": (self.device, DEVICES),
+            "dtype": (self.dtype, DTYPES),
+            "kind": (self.kind, KINDS),
+        }
+        for name, (value, known) in checks.items():
+            if value not in known:
+                raise ConfigError(f"{name} must be one of {', '.join(known)}; got {value!r}.")
+        self._check_counts()
+        self._check_laboratory()
+        self._check_protect()
+        return self.specs()
+
+    def _check_counts(self) -> None:
+        count = len(self.variants) + len(self.own_indices)
+        if not count:
+            raise ConfigError("Choose at least one variant.")
+        is_sweep = self.kind == "sweep"
+        if is_sweep and self.own_indices:
+            raise ConfigError("A sweep varies methods; compare your own kept positions instead.")
+        limit = MAX_SWEEP_POINTS if is_sweep else MAX_VARIANTS
+        if count > limit:
+            raise ConfigError(
+                f"{count} variants are too many; one {'sweep' if is_sweep else 'run'} "
+                f"takes up to {limit}."
+            )
+        least = 0 if is_sweep else 1
+        if not least <= self.max_new_tokens <= MAX_NEW_TOKENS:
+            raise ConfigError(f"New tokens must be from {least} to {MAX_NEW_TOKENS}.")
+
+    def _check_laboratory(self) -> None:
+        for name in self.analysis:
+            if name not in ANALYSES:
+                raise ConfigError(f"Analysis must be of {', '.join(ANALYSES)}; got {name!r}.")
+        if not self.follow_ups:
+            return
+        if self.scenario != "context-only":
+            raise ConfigError(
+                "Follow-up questions need the scenario context-only, where the cache does not "
+                "depend on the question; choose that or remove them."
+            )
+        if len(self.follow_ups) > MAX_FOLLOW_UPS:
+            raise ConfigError(f"A run takes up to {MAX_FOLLOW_UPS} follow-up questions.")
+        if not all(text.strip() for text in self.follow_ups):
+            raise ConfigError("A follow-up question is empty; write it or remove it.")
+
+    def _check_protect(self) -> None:
+        if len(self.protect) > MAX_PROTECTED:
+            raise ConfigError(
+                f"{len(self.protect)} protected texts are too many; a run takes {MAX_PROTECTED}."
+            )
+        if not all(text.strip() for text in self.protect):
+            raise ConfigError("A protected text is empty; write it or remove it.")
+
+
+def check_context(text: str) -> None:
+    """Refuse a context that is empty, or that `check_text` refuses.
+
+    Raises:
+        PromptError: says which.
+    """
+    check_text("context", text)
+    if not text.strip():
+        raise PromptError("The context is empty; paste or upload a text first.")
+
+
+def check_text(name: str, text: str) -> None:
+    """Refuse text that cannot be stored or tokenised.
+
+    Raises:
+        PromptError: too long, or not valid Unicode (a lone surrogate).
+    """
+    if len(text) > MAX_TEXT_CHARS:
+        raise PromptError(
+            f"The {name} has {len(text):,} characters; the limit is {MAX_TEXT_CHARS:,}. Shorten it."
+        )
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise PromptError(
+            f"The {name} has an invalid character (lone surrogate) at position {error.start:,}; "
+            "remove it and try again."
+        ) from None

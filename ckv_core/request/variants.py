@@ -1,0 +1,322 @@
+"""One variant of a comparison, and the grammar of its SPEC. No torch.
+
+SPEC = METHOD[+critical|+critical_auto][:key=value,...]
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+
+from ckv_core.errors import ConfigError
+from ckv_core.methods import METHODS, POLICIES, SELECTORS, STORES, Method
+from ckv_core.methods.parameters import Budget, Knob, KnobValue
+from ckv_core.methods.parts.base import Part, Scorer, Selector
+from ckv_core.methods.parts.critical import READINGS
+from ckv_core.methods.parts.layout import LAYOUT, is_shared, page_size
+from ckv_core.methods.parts.plain import PLAIN
+from ckv_core.methods.parts.steps import StepPolicy
+from ckv_core.methods.parts.store import Store
+from ckv_core.methods.parts.views import FurtherPasses, Observer, PromptShape
+from ckv_core.runtime.spans import merged, without
+
+
+@dataclass(frozen=True, slots=True)
+class VariantSpec:
+    """One variant with every knob resolved; only the budget still depends on the prompt.
+
+    Attributes:
+        method: composition of scorer and budget rule.
+        selector: plain top-k, CriticalKV's two stages, or those with an alpha per KV head.
+        params: every knob that this variant uses, by SPEC key.
+        given: the keys that the user wrote, so that the SPEC can be shown short.
+        passages: positions that the request protects, beyond those that its parts do.
+    """
+
+    method: Method
+    selector: Selector
+    params: Mapping[str, KnobValue]
+    given: tuple[str, ...] = field(default=())
+    passages: tuple[range, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str, defaults: Mapping[str, str] | None = None) -> "VariantSpec":
+        """Read `METHOD[+critical|+critical_auto][:key=value,...]`.
+
+        Args:
+            text: the SPEC.
+            defaults: run-wide values (budget, alpha, ...) for keys that the SPEC leaves out;
+                keys that the method does not use are passed over.
+
+        Raises:
+            ConfigError: unknown method or key, or a value out of range.
+        """
+        head, _, tail = text.strip().partition(":")
+        name, plus, word = (part.strip() for part in head.strip().partition("+"))
+        method = METHODS.get(name)
+        selector = _selector(method, word) if plus else method.selector
+        knobs, options = method.knobs(selector), method.options()
+        known = {**knobs, **options}
+        chosen = {k: known[k].parse(v) for k, v in (defaults or {}).items() if k in known}
+        chosen |= _parse_pairs(tail, head.strip(), known)
+        preset = str(chosen.get("preset", "paper"))
+        params = {key: _default(knob, preset) for key, knob in knobs.items()}
+        params |= {key: _default(knob, preset) for key, knob in _asked_for(options, chosen).items()}
+        if not is_shared(chosen):
+            chosen.pop(LAYOUT.name, None)  # what is so anyway
+        given = tuple(key for key in known if key in chosen)
+        variant = cls(method, selector, params | chosen, given)
+        for reason in (*(part.check(variant.params) for part in variant.parts), variant._unfit()):
+            if reason:
+                raise ConfigError(f"{variant.spec!r}: {reason}")
+        if "budget" in params and variant.budget.unit == "tokens":
+            variant.check_budget(int(variant.budget.amount))
+        return variant
+
+    @property
+    def name(self) -> str:
+        """`snapkv`, `snapkv+critical` or `snapkv+critical_auto`."""
+        return self.method.name + (f"+{self.selector.name}" if self.critical else "")
+
+    def settings(self, *without: str) -> tuple[object, ...]:
+        """Equal where two SPECs resolve to the same, but for these keys."""
+        return (self.name, *sorted((k, v) for k, v in self.params.items() if k not in without))
+
+    @property
+    def critical(self) -> bool:
+        """Whether CriticalKV's two stages select, with one alpha or with one per KV head."""
+        return self.selector is not self.method.selector
+
+    @property
+    def policy(self) -> StepPolicy | None:
+        """What evicts while it generates."""
+        asked = (part for key, part in POLICIES.items() if key in self.params)
+        own = self.method.policy
+        return next(asked, own if own is not None and own.wanted(self.params) else None)
+
+    @property
+    def store(self) -> Store:
+        """What holds the kept entries."""
+        return STORES.get(str(self.params.get("store")), PLAIN)
+
+    @property
+    def scorer(self) -> Scorer:
+        """Of a variant that evicts by rank.
+
+        Raises:
+            ConfigError: asked of another.
+        """
+        if self.method.scorer is None:
+            raise ConfigError(f"{self.method.label} ranks nothing.")
+        return self.method.scorer
+
+    @property
+    def spec(self) -> str:
+        """The SPEC with the keys that were given; parses back to an equal variant."""
+        pairs = ",".join(f"{k}={self.params[k]}" for k in self.given)
+        return f"{self.name}:{pairs}" if pairs else self.name
+
+    @property
+    def label(self) -> str:
+        """What a reader sees; of CriticalKV also in which of its two readings."""
+        label = self.selector.label_of(self.params)
+        return f"{self.method.label} + {label}" if self.critical else self.method.label
+
+    @property
+    def budget(self) -> Budget:
+        """The budget as given; `full` has none.
+
+        Raises:
+            ConfigError: asked of `full`.
+        """
+        if "budget" not in self.params:
+            raise ConfigError(f"{self.method.label} takes no budget.")
+        return Budget.parse(str(self.params["budget"]))
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What it is composed of."""
+        method = self.method
+        parts = (method.scorer, method.budget_rule, self.selector, self.policy, self.store)
+        return tuple(part for part in parts if part is not None)
+
+    @property
+    def protected(self) -> dict[str, slice]:
+        """Positions at a prompt's ends that its parts never evict, by reason: sinks, window."""
+        if not self.method.evicts:
+            return {}
+        return {k: v for part in self.parts for k, v in part.protects(self.params).items()}
+
+    def protecting(self, passages: Sequence[range], prompt_len: int) -> "VariantSpec":
+        """The same variant, which never evicts these positions of a prompt either."""
+        own = [range(*part.indices(prompt_len)) for part in self.protected.values()]
+        return (
+            replace(self, passages=without(merged(passages), own)) if self.method.evicts else self
+        )
+
+    def always_kept(self, prompt_len: int) -> tuple[range, ...]:
+        """Positions of a prompt that it never evicts, for whatever reason."""
+        own = (range(*part.indices(prompt_len)) for part in self.protected.values())
+        return merged((*own, *self.passages))
+
+    @property
+    def protected_counts(self) -> dict[str, int]:
+        """How many tokens it never evicts, by reason."""
+        own = {name: _length(part) for name, part in self.protected.items()}
+        return own | ({"protected text": sum(map(len, self.passages))} if self.passages else {})
+
+    @property
+    def protected_tokens(self) -> int:
+        """How many those are together."""
+        return sum(self.protected_counts.values())
+
+    @property
+    def protected_text(self) -> str:
+        """`protected` in words, e.g. "sinks 4 + window 32"; empty where nothing is."""
+        counts = self.protected_counts.items()
+        return " + ".join(f"{name} {count}" for name, count in counts if count)
+
+    @property
+    def queries(self) -> int:
+        """Last queries of the prompt that its scores ask for."""
+        scorer = self.method.scorer
+        return 0 if scorer is None else scorer.queries(self.params)
+
+    @property
+    def norm_orders(self) -> frozenset[int]:
+        """Of the value norms that it asks for: 1 for L1, 2 for L2."""
+        scorer = self.method.scorer
+        own = {scorer.norm_order} if scorer is not None and scorer.needs_norms else set()
+        return frozenset(own | ({1} if self.selector.needs_norms else set()))
+
+    @property
+    def observers(self) -> tuple[Observer, ...]:
+        """What must be gathered for it while the prompt is read."""
+        return tuple(each for part in self.parts for each in part.observes(self.params))
+
+    @property
+    def passes(self) -> tuple[FurtherPasses, ...]:
+        """What must be gathered for it in further passes, once the prompt is read."""
+        return tuple(each for part in self.parts for each in part.passes(self.params))
+
+    def work_bytes(self, shape: PromptShape) -> int:
+        """Upper bound of what its parts ask for while they work."""
+        return sum(part.work_bytes(shape, self.params) for part in self.parts)
+
+    def check_budget(self, tokens: int) -> None:
+        """Refuse a budget that does not hold what is always kept.
+
+        Args:
+            tokens: entries per KV head.
+
+        Raises:
+            ConfigError: says how much is needed.
+        """
+        needed = max(self.protected_tokens, 1)
+        if tokens < needed:
+            raise ConfigError(
+                f"{self.spec!r}: a budget of {tokens} tokens is below the {needed} that are always "
+                f"kept ({self.protected_text or 'one token'}); raise the budget to at least "
+                f"{needed}."
+            )
+
+    def _unfit(self) -> str:
+        """Why it cannot have its layout; empty if it can."""
+        if is_shared(self.params) and self.policy:
+            return (
+                "heads evict by themselves while they generate, so that no layout would last; "
+                f"leave out {LAYOUT.name}."
+            )
+        if page_size(self.params) and self.selector.needs_entries:
+            return f"it chooses entry by entry, not whole pages; take {LAYOUT.name}=layer."
+        return ""
+
+    def base(self) -> "VariantSpec":
+        """The same variant without CriticalKV: what its improvement is measured against."""
+        return self.with_selector(self.method.selector)
+
+    def with_selector(self, selector: Selector, **params: KnobValue) -> "VariantSpec":
+        """The same variant with another selector, whose knobs are as given or at their defaults."""
+        knobs = {**self.method.knobs(selector), **self.method.options()}
+        kept = {k: v for k, v in self.params.items() if k in knobs}
+        defaults = {k: knob.default for k, knob in self.method.knobs(selector).items()}
+        given = tuple(k for k in self.given if k in kept)
+        params = {**defaults, **kept, **params}
+        return replace(self, selector=selector, params=params, given=given)
+
+
+def written_knobs(spec: str) -> dict[str, str]:
+    """The pairs of a SPEC as they stand there, from any file and of any version; unchecked."""
+    pairs = (pair.partition("=") for pair in spec.partition(":")[2].split(",") if pair)
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def selector_of(spec: str) -> Selector | None:
+    """The selector that a SPEC names after its '+', of any file; None where it names none."""
+    return SELECTORS.get(spec.partition(":")[0].partition("+")[2].strip())
+
+
+def told_by(label: str) -> frozenset[str]:
+    """Knobs that a label says, so that a name need not say them again."""
+    return frozenset({"stage2"} if label.endswith(tuple(READINGS.values())) else ())
+
+
+def spec_without(spec: str, *keys: str) -> str:
+    """The SPEC without these keys."""
+    head, _, tail = spec.partition(":")
+    pairs = [pair for pair in tail.split(",") if pair and pair.partition("=")[0] not in keys]
+    return f"{head}:{','.join(pairs)}" if pairs else head
+
+
+def _length(part: slice) -> int:
+    """Positions of a slice at either end of a prompt."""
+    return int(part.stop) - int(part.start) if part.stop is not None else -int(part.start)
+
+
+def _selector(method: Method, word: str) -> Selector:
+    if word not in SELECTORS:
+        known = " and ".join(map(repr, SELECTORS))
+        raise ConfigError(f"After '+' only {known} are known, got {word!r}.")
+    reason = method.unfit(SELECTORS[word])
+    if reason:
+        raise ConfigError(f"{method.label} {reason}, so '+{word}' cannot apply to it.")
+    return SELECTORS[word]
+
+
+def _asked_for(options: Mapping[str, Knob], chosen: Mapping[str, KnobValue]) -> dict[str, Knob]:
+    """Knobs of the optional parts that a SPEC asks for.
+
+    Raises:
+        ConfigError: one is given without the key that asks for its part.
+    """
+    word = str(chosen.get("store"))
+    parts: dict[str, tuple[bool, Part]]
+    parts = {key: (key in chosen, part) for key, part in POLICIES.items() if key in options}
+    parts |= {f"store={each}": (each == word, part) for each, part in STORES.items()}
+    wanted = (part for is_asked, part in parts.values() if is_asked)
+    asked = {knob.name: knob for part in wanted for knob in part.knobs}
+    for key, (_, part) in parts.items():
+        for knob in part.knobs:
+            if knob.name in chosen and knob.name not in asked:
+                raise ConfigError(f"{knob.name!r} needs {key!r} beside it; give both or neither.")
+    return asked
+
+
+def _parse_pairs(text: str, name: str, known: Mapping[str, Knob]) -> dict[str, KnobValue]:
+    written: dict[str, KnobValue] = {}
+    for pair in filter(None, (part.strip() for part in text.split(","))):
+        key, equals, value = (part.strip() for part in pair.partition("="))
+        if not equals:
+            raise ConfigError(f"{pair!r} in {name!r} must read key=value.")
+        if key not in known:
+            close = get_close_matches(key, known, n=1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            keys = ", ".join(known) or "no keys"
+            raise ConfigError(f"{name!r} does not take {key!r}.{hint} It takes: {keys}.")
+        if key in written:
+            raise ConfigError(f"{key!r} is given twice in {name!r}.")
+        written[key] = known[key].parse(value)
+    return written
+
+
+def _default(knob: Knob, preset: str) -> KnobValue:
+    return knob.kvpress if preset == "kvpress" and knob.kvpress is not None else knob.default

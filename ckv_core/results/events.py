@@ -1,0 +1,216 @@
+"""Events of a run, and what they fold to: no tensor, no torch.
+
+The command line, the recorder and the pages all hold a `RunResult`, whole or still growing.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Literal, get_args
+
+from ckv_core.methods.parameters import KnobValue
+from ckv_core.request.compare_request import Kind
+from ckv_core.results.records import (
+    Float32Array,
+    FollowUp,
+    ForcedStep,
+    HeldSeries,
+    ModelInfo,
+    Perturbation,
+    PromptInfo,
+    Receipt,
+    RetainedSet,
+    RoundingFloor,
+    VariantResult,
+)
+
+Stage = Literal["load", "prefill", "score", "select", "decode", "analyse"]
+STAGES: tuple[Stage, ...] = get_args(Stage)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where the run is.
+
+    Attributes:
+        fraction: of this stage, 0 to 1; None where the size is unknown.
+        detail: one line, e.g. `layer 12 of 30`.
+    """
+
+    stage: Stage
+    fraction: float | None
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunPrepared:
+    """Model loaded, prompt tokenised, variants parsed; nothing computed yet.
+
+    Attributes:
+        memory: the estimate in bytes: prefill_peak, cache, variants, total, available.
+    """
+
+    model: ModelInfo
+    prompt: PromptInfo
+    variants: tuple[VariantResult, ...]
+    environment: Mapping[str, str]
+    kind: Kind = "compare"
+    memory: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class VariantSelected:
+    """One variant's kept set and receipt are known."""
+
+    index: int
+    params: Mapping[str, KnobValue]
+    retained: RetainedSet | None
+    receipt: Receipt
+    timings_ms: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class VariantMeasured:
+    """One variant's perturbation is known."""
+
+    index: int
+    perturbation: Perturbation
+
+
+@dataclass(frozen=True, slots=True)
+class FloorMeasured:
+    """How far rounding alone moves the run's figures is known."""
+
+    floor: RoundingFloor
+
+
+@dataclass(frozen=True, slots=True)
+class VariantAnalysed:
+    """More arrays of one variant, joined to those it has.
+
+    Attributes:
+        analysis: by the names of `quantities.QUANTITIES`.
+        forced_steps: None leaves those that are there.
+    """
+
+    index: int
+    analysis: Mapping[str, Float32Array]
+    forced_steps: tuple[ForcedStep, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FollowUpsAnswered:
+    """One variant's answers to the follow-up questions so far."""
+
+    index: int
+    follow_ups: tuple[FollowUp, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """All text so far of all variants; coalesced, so tokens may arrive several at a time.
+
+    Attributes:
+        texts, token_ids, token_texts: one per variant; token_texts joined give the text.
+        stopped: one per variant; None while it runs.
+    """
+
+    texts: tuple[str, ...]
+    token_ids: tuple[tuple[int, ...], ...]
+    token_texts: tuple[tuple[str, ...], ...]
+    stopped: tuple[Literal["eos", "length"] | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class VariantFinished:
+    """Figures of one variant that need its whole generation."""
+
+    index: int
+    agreement: float | None
+    first_difference: int | None
+    answer_found: bool | None
+    answer_scores: Mapping[str, float] = field(default_factory=dict)
+    held: HeldSeries | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunFinished:
+    """The run is complete; milliseconds per stage.
+
+    Attributes:
+        memory: bytes, joined to the estimate: measured_peak; held, in tensors when decoding began:
+            prefill, scores, kept sets, the entries of all rows; prefill_reused, of the cache
+            what was taken over from the prefill of a prompt that starts alike.
+    """
+
+    timings_ms: Mapping[str, float]
+    memory: Mapping[str, int] = field(default_factory=dict)
+
+
+RunEvent = (
+    Progress
+    | RunPrepared
+    | VariantSelected
+    | FloorMeasured
+    | VariantMeasured
+    | VariantAnalysed
+    | FollowUpsAnswered
+    | Generated
+    | VariantFinished
+    | RunFinished
+)
+
+
+@dataclass(slots=True)
+class RunResult:
+    """A run folded from its events; whole once `finished` is true.
+
+    Attributes:
+        floor: None until measured, and in runs of earlier versions.
+    """
+
+    model: ModelInfo | None = None
+    prompt: PromptInfo | None = None
+    variants: list[VariantResult] = field(default_factory=list)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    timings_ms: Mapping[str, float] = field(default_factory=dict)
+    finished: bool = False
+    kind: Kind = "compare"
+    memory: Mapping[str, int] = field(default_factory=dict)
+    floor: RoundingFloor | None = None
+
+    def apply(self, event: RunEvent) -> None:
+        """Take in one event; events of one run in the order in which they were sent."""
+        match event:
+            case RunPrepared():
+                self.model, self.prompt = event.model, event.prompt
+                self.variants = list(event.variants)
+                self.environment = event.environment
+                self.kind, self.memory = event.kind, event.memory
+            case FloorMeasured():
+                self.floor = event.floor
+            case VariantSelected() | VariantMeasured() | VariantFinished() | FollowUpsAnswered():
+                changes = {f.name: getattr(event, f.name) for f in fields(event)}
+                self._update(changes.pop("index"), **changes)
+            case VariantAnalysed():
+                variant = self.variants[event.index]
+                steps = variant.forced_steps if event.forced_steps is None else event.forced_steps
+                joined = {**variant.analysis, **event.analysis}
+                self._update(event.index, analysis=joined, forced_steps=steps)
+            case Generated():
+                for index, text in enumerate(event.texts):
+                    self._update(
+                        index,
+                        text=text,
+                        token_ids=event.token_ids[index],
+                        token_texts=event.token_texts[index],
+                        stopped=event.stopped[index],
+                    )
+            case RunFinished():
+                self.timings_ms = event.timings_ms
+                self.memory = {**self.memory, **event.memory}
+                self.finished = True
+            case Progress():
+                pass
+
+    def _update(self, index: int, **changes: object) -> None:
+        self.variants[index] = replace(self.variants[index], **changes)  # type: ignore[arg-type]

@@ -1,0 +1,129 @@
+"""Laws of the ablation ladder and of what it reads from a run."""
+
+import numpy as np
+import pytest
+
+from ckv_core.analysis.ablation import ladder, ladder_of
+from ckv_core.errors import ConfigError
+from ckv_core.request.compare_request import MAX_VARIANTS, CompareRequest
+from ckv_core.request.variants import VariantSpec
+from ckv_core.results.events import RunResult
+from ckv_core.results.records import Perturbation, VariantResult
+
+BASES = (
+    "snapkv",
+    "snapkv:budget=40",
+    "adakv:budget=10%,pool=avg,safeguard=0.5",
+    "pyramidkv:budget=4MiB,window=16,sinks=4",
+    "snapkv+critical:alpha=0.5",
+    "snapkv:pool=none,group=max",
+    "snapkv:preset=kvpress",
+)
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_every_rung_parses_all_differ_and_all_fit_a_run_with_the_full_cache(base: str) -> None:
+    rungs = ladder(base)
+    request = CompareRequest(context="x", variants=("full", *(rung.spec for rung in rungs)))
+    assert len(request.validate()) == len(rungs) + 1 <= MAX_VARIANTS
+    budget = VariantSpec.parse(base).params["budget"]
+    assert {VariantSpec.parse(rung.spec).params["budget"] for rung in rungs} == {budget}
+
+
+def test_each_rung_changes_one_thing() -> None:
+    by_label = {rung.label: VariantSpec.parse(rung.spec) for rung in ladder("snapkv:budget=96")}
+    critical = by_label["CriticalKV"].params
+    changed = {
+        label: {key for key in critical if spec.params.get(key) != critical[key]}
+        for label, spec in by_label.items()
+        if spec.critical and label != "preset kvpress"
+    }
+    assert changed == {
+        "stage 2, no norm": {"norm"},
+        "CriticalKV": set(),
+        "stage 2 pooled": {"stage2"},
+        "alpha 0": {"alpha"},
+        "alpha 0.5": {"alpha"},
+        "alpha 1": {"alpha"},
+        "group max": {"group"},
+    }
+    assert by_label["base, not pooled"] == VariantSpec.parse("snapkv:budget=96,pool=none")
+    assert by_label["preset kvpress"].params["window"] == 64
+
+
+@pytest.mark.parametrize(
+    ("base", "window"),
+    [
+        ("snapkv:budget=63", 32),
+        ("snapkv:budget=64", 32),
+        ("snapkv:budget=65", 64),
+        ("snapkv:budget=68,sinks=4", 32),
+        ("snapkv:budget=10%", 64),
+        ("snapkv:budget=64,window=64", 64),
+    ],
+)
+def test_the_rung_of_the_preset_takes_its_window_only_where_entries_can_be_chosen(
+    base: str, window: int
+) -> None:
+    (rung,) = [rung for rung in ladder(base) if rung.label == "preset kvpress"]
+    assert VariantSpec.parse(rung.spec).params["window"] == window
+
+
+def test_a_base_that_chooses_nothing_keeps_its_spec() -> None:
+    assert ladder("snapkv:budget=32")[0].spec == "snapkv:budget=32"
+
+
+def test_a_rung_that_would_keep_the_same_as_another_is_left_out() -> None:
+    labels = {rung.label for rung in ladder("snapkv:pool=none")}
+    assert not labels & {"base, not pooled", "stage 2 pooled", "alpha 0.25"}
+
+
+def test_run_wide_values_reach_every_rung() -> None:
+    specs = [VariantSpec.parse(rung.spec) for rung in ladder("snapkv", {"budget": "77"})]
+    assert {spec.params["budget"] for spec in specs} == {"77"}
+
+
+@pytest.mark.parametrize("base", ["full", "streaming_llm:budget=64"])
+def test_a_method_without_attention_scores_has_no_ladder(base: str) -> None:
+    with pytest.raises(ConfigError, match="has no ladder"):
+        ladder(base)
+
+
+def result_of(specs: list[str]) -> RunResult:
+    """Head L1 of variant i is i everywhere but in head 0, where it falls; layer 1 is whole."""
+    variants = []
+    for index, text in enumerate(specs):
+        spec = VariantSpec.parse(text)
+        heads = np.full((2, 2), float(index), np.float32)
+        heads[0, 0], heads[1] = -float(index), np.nan
+        perturbation = Perturbation(
+            head_l1=heads,
+            base_head_l1=None,
+            layer_hidden_l1=np.array([1.0, index], np.float32),
+            kl=index / 10,
+        )
+        variants.append(
+            VariantResult(
+                spec=text,
+                label=spec.label,
+                method=spec.method.name,
+                critical=spec.critical,
+                perturbation=None if text == "full" else perturbation,
+            )
+        )
+    return RunResult(variants=variants)
+
+
+def test_rungs_of_a_run_are_read_against_the_ladders_base() -> None:
+    rungs = ladder("snapkv:budget=96")
+    found = ladder_of(result_of(["full", *(rung.spec for rung in rungs)]))
+    assert [each.rung for each in found] == list(rungs)
+    assert [each.index for each in found] == list(range(1, len(rungs) + 1))
+    assert found[0].better_heads is None
+    assert {(each.better_heads, each.heads) for each in found[1:]} == {(0.5, 2)}
+    assert found[3].final_hidden_l1 == 4.0
+    assert found[3].kl == pytest.approx(0.4)
+
+
+def test_some_variants_of_a_ladder_are_no_ladder() -> None:
+    assert ladder_of(result_of(["full", "snapkv:budget=96", "snapkv+critical:budget=96"])) == ()

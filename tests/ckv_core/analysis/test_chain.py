@@ -1,0 +1,133 @@
+"""The bounds per KV head: sums over the query heads that share its kept set."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from ckv_core.analysis.aggregate import aggregate
+from ckv_core.analysis.chain import (
+    ChainCheck,
+    chain_of,
+    check_chain,
+    head_sums,
+    lowest_sigma,
+    shared_kv_heads,
+    tightness_of,
+)
+from ckv_core.results.events import RunResult
+from ckv_core.results.records import ModelInfo, Perturbation, VariantResult
+from tests.made_up_models import model_info
+
+LAYERS, KV_HEADS, GROUP_SIZE = 3, 2, 3
+SHAPE = (LAYERS, KV_HEADS * GROUP_SIZE)
+STEPS = ("theta", "theta_hat", "theta_relaxed")
+sizes = arrays(np.float32, SHAPE, elements=st.floats(0, 1e4, width=32))
+masses = arrays(np.float32, SHAPE, elements=st.floats(0, 1, width=32))
+
+
+def variant_of(l1: np.ndarray, sigma: np.ndarray, *bounds: np.ndarray) -> VariantResult:
+    """Bounds of every head; the last layer is left whole."""
+    named = dict(zip((*STEPS, "sigma_stage1"), (*bounds, sigma), strict=True))
+    every = {"head_l1": l1, "value_mass": l1 + 1, **named}
+    for name, values in every.items():
+        every[name] = values.astype(np.float32)
+        every[name][-1] = np.nan
+    moved = every.pop("head_l1")
+    return VariantResult(
+        spec="snapkv",
+        label="S",
+        method="snapkv",
+        critical=False,
+        perturbation=Perturbation(
+            head_l1=moved, base_head_l1=None, layer_hidden_l1=moved[:, 0], kl=0.0
+        ),
+        analysis=every,
+    )
+
+
+def literal(values: np.ndarray, join) -> list[list[float]]:
+    """One number per layer and KV head, from a loop over the query heads that it serves."""
+    found = [[[] for _ in range(KV_HEADS)] for _ in range(LAYERS)]
+    for layer in range(LAYERS):
+        for head in range(KV_HEADS * GROUP_SIZE):
+            found[layer][head // GROUP_SIZE].append(float(values[layer][head]))
+    return [[join(group) for group in row] for row in found]
+
+
+@given(sizes, masses, sizes)
+def test_a_kv_head_has_the_sums_of_its_query_heads_and_their_lowest_sigma(l1, sigma, extra) -> None:
+    variant = variant_of(l1, sigma, l1 + extra, l1 + 2 * extra, l1 + 3 * extra)
+    moved = variant.perturbation.head_l1
+    chain = chain_of(variant, KV_HEADS)
+    for found, values in zip(
+        chain, (moved, *(variant.analysis[name] for name in STEPS)), strict=True
+    ):
+        np.testing.assert_allclose(found, literal(values, math.fsum), rtol=1e-6)
+    lowest = literal([*variant.analysis["sigma_stage1"][:-1].tolist(), [math.nan] * 6], min)
+    np.testing.assert_array_equal(lowest_sigma(variant, KV_HEADS), np.float32(lowest))
+    tight = tightness_of(variant, KV_HEADS)
+    for layer, head in np.ndindex(LAYERS, KV_HEADS):
+        bound = literal(variant.analysis["theta"], math.fsum)[layer][head]
+        own = literal(moved, math.fsum)[layer][head]
+        if bound > 0:
+            assert tight[layer, head] == pytest.approx(own / bound, rel=1e-5)
+        else:
+            assert np.isnan(tight[layer, head])
+
+
+@given(sizes, masses, sizes)
+def test_the_group_bound_holds_where_the_bound_of_every_head_does(l1, sigma, extra) -> None:
+    variant = variant_of(l1, sigma, l1 + extra, l1 + 2 * extra, l1 + 3 * extra)
+    moved, bound, *_ = chain_of(variant, KV_HEADS)[:, :-1]
+    assert (moved <= bound * (1 + 1e-6)).all()
+    heads, groups = check_chain(variant), check_chain(variant, KV_HEADS)
+    assert (heads.violations, groups.violations) == (0, 0)
+    assert groups.heads == (LAYERS - 1) * KV_HEADS
+    covered = [all(s > 0.5 for s in g) for row in literal(sigma, list)[:-1] for g in row]
+    assert groups.covered == sum(covered)
+    assert heads.covered == int((sigma[:-1] > 0.5).sum())
+
+
+def test_one_query_head_at_a_half_leaves_its_kv_head_uncovered() -> None:
+    sigma = np.full(SHAPE, 0.9)
+    sigma[0, 1] = 0.5
+    ones = np.ones(SHAPE)
+    low = np.where(np.arange(SHAPE[1]) == 5, 0.1, 2.0) * ones
+    variant = variant_of(ones, sigma, low, low, low)
+    # The last head's L1 is over its theta, but the sum of its group is not.
+    assert check_chain(variant) == ChainCheck(heads=12, covered=11, violations=2)
+    assert check_chain(variant, KV_HEADS) == ChainCheck(heads=4, covered=3, violations=0)
+    broken = variant_of(ones, sigma, low, low, np.minimum(low, 0.2))
+    assert check_chain(broken, KV_HEADS).violations == 3
+
+
+def model(query_heads: int, kv_heads: int) -> ModelInfo:
+    return model_info(layers=LAYERS, query_heads=query_heads, kv_heads=kv_heads)
+
+
+@pytest.mark.parametrize(
+    ("query_heads", "kv_heads", "shared"), [(6, 2, 2), (6, 6, None), (6, 1, 1)]
+)
+def test_heads_are_taken_together_only_where_they_share(query_heads, kv_heads, shared) -> None:
+    assert shared_kv_heads(model(query_heads, kv_heads)) == shared
+    assert shared_kv_heads(None) is None
+    assert shared_kv_heads(model(7, 2)) is None
+
+
+def test_the_mean_over_prompts_knows_the_group_bound_of_models_that_share() -> None:
+    l1 = np.arange(18, dtype=np.float32).reshape(SHAPE) + 1
+    variant = variant_of(l1, np.full(SHAPE, 0.9), l1 * l1, l1 * l1 * 2, l1 * l1 * 3)
+    expected = np.nanmean(
+        head_sums(variant.perturbation.head_l1, 2) / head_sums(variant.analysis["theta"], 2)
+    )
+    runs = [RunResult(model=model(6, 2), variants=[replace(variant)]) for _ in range(2)]
+    (found,) = aggregate(runs)
+    assert found.figures["group_tightness"].mean == pytest.approx(expected)
+    assert found.figures["tightness"].mean == pytest.approx(np.mean(1 / l1[:-1]))
+    (found,) = aggregate([RunResult(model=model(6, 6), variants=[variant])])
+    assert "group_tightness" not in found.figures

@@ -1,0 +1,269 @@
+"""What the result JSON says beyond what was measured equals what pages and commands read."""
+
+import json
+import math
+import re
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ckv_core.analysis.ablation import ladder, ladder_of
+from ckv_core.analysis.chain import check_chain
+from ckv_core.analysis.derived_json import MAX_PAIRS, readings_json
+from ckv_core.analysis.evidence import held
+from ckv_core.analysis.result_json import from_json, measured_json, to_json
+from ckv_core.analysis.sweep import (
+    FIGURES,
+    alpha_optima,
+    curves,
+    known_figures,
+    matched_figures,
+    sigma_over_half,
+)
+from ckv_core.analysis.sweep_savings import savings
+from ckv_core.request.grid import SweepGrid
+from ckv_core.results.events import RunResult
+from ckv_core.results.passages import spans_of
+from tests.ckv_core.analysis.test_ablation import result_of
+from tests.ckv_core.diagnosed_runs import analysed
+from tests.ckv_core.made_up_sweeps import full, sweep, sweep_of
+from tests.ckv_core.small_result_json import small_run
+from tests.storage.run_strategies import TEXTS, events
+from tests.storage.whole_runs import assert_same_result, big_events, folded
+
+ROOT = Path(__file__).resolve().parents[3]
+NOTHING = {
+    name: [] for name in ("evidence", "bounds", "ladder", "curves", "savings", "alpha_optima")
+}
+HOSTILE = (None, 7, "x", [], [[[]]], {"evidence": {"text": "<img src=x onerror=alert(1)>"}})
+
+
+def read(result: RunResult, *passages: str) -> dict:
+    """Through real JSON, where NaN would fail."""
+    return json.loads(json.dumps(readings_json(result, passages), allow_nan=False))
+
+
+def plain(value: float | None) -> float | None:
+    return None if value is None or math.isnan(value) else value
+
+
+def test_evidence_is_what_the_commands_count() -> None:
+    result = folded(big_events(tokens=80, variants=2))
+    text = "Word3 WORD4"
+    spans = spans_of(result.prompt, text)
+    found, missing = read(result, text, "nowhere", text, " ")["evidence"]
+    assert missing == {"text": "nowhere", "spans": [], "variants": []}
+    assert (found["text"], found["spans"]) == (text, [[3, 5]]) == (text, [list(spans[0])])
+    assert [row["variant"] for row in found["variants"]] == [0, 1]
+    for row, variant in zip(found["variants"], result.variants, strict=True):
+        each = held(variant, spans, result.model.evictable_layers)
+        mask = variant.retained.mask()[:, :, 3:5]
+        assert row["layer_share"] == each.per_layer.tolist()
+        assert row["layer_share"] == pytest.approx(mask.mean(axis=(1, 2)).tolist())
+        assert row["layer_by_chance"] == each.chance_per_layer.tolist()
+        counts = [row[name] for name in ("entries", "slots", "whole", "heads")]
+        assert counts == [each.entries, each.slots, each.whole, each.heads]
+        assert counts == [mask.sum(), mask.size, mask.all(axis=2).sum(), 90]
+        assert (row["share"], row["by_chance"]) == (each.mean, each.chance)
+
+
+def test_layers_that_lose_nothing_have_no_evidence() -> None:
+    result = folded(big_events(tokens=40, variants=1))
+    model = replace(result.model, evictable_layers=(1, 2))
+    ((row,),) = [
+        each["variants"] for each in read(replace(result, model=model), "word7")["evidence"]
+    ]
+    assert [at for at, share in enumerate(row["layer_share"]) if share is not None] == [1, 2]
+    nothing = replace(result, model=replace(result.model, evictable_layers=()))
+    ((spans, variants),) = [(e["spans"], e["variants"]) for e in read(nothing, "word7")["evidence"]]
+    assert (spans, variants) == ([[7, 8]], [])
+
+
+def test_savings_are_those_of_the_sweep_page() -> None:
+    result = sweep()
+    lines = {line.spec: line for line in curves(result)}
+    rows = read(result)["savings"]
+    asked = [(figure.key, target) for figure in matched_figures(result) for target in lines]
+    assert sorted((row["figure"], row["target"]) for row in rows) == sorted(asked)
+    for row in rows:
+        found = [
+            (method["spec"], *needed)
+            for method in row["methods"]
+            for needed in zip(
+                row["target_budgets"],
+                method["budgets"],
+                method["outcomes"],
+                method["saved"],
+                strict=True,
+            )
+        ]
+        expected = [
+            (s.curve.spec, s.target_budget, s.match.budget, s.match.outcome, s.share)
+            for s in savings(result, lines[row["target"]], FIGURES[row["figure"]])
+        ]
+        assert found == expected
+    assert {outcome for row in rows for m in row["methods"] for outcome in m["outcomes"]} >= {
+        "found",
+        "worse",
+    }
+
+
+def test_curves_have_every_figure_of_every_point() -> None:
+    result = sweep()
+    rows = read(result)["curves"]
+    assert [(row["spec"], row["alpha"]) for row in rows] == [
+        (line.spec, line.alpha) for line in curves(result)
+    ]
+    for row, line in zip(rows, curves(result), strict=True):
+        assert list(zip(row["budgets"], row["variants"], strict=True)) == list(line.points)
+        assert set(row["figures"]) == {figure.key for figure in known_figures(result)} == {*FIGURES}
+        for key, values in row["figures"].items():
+            assert values == [FIGURES[key].read(result.variants[at]) for _, at in line.points]
+
+
+def test_best_alphas_are_those_of_the_sweep_page() -> None:
+    result = sweep()
+    rows = read(result)["alpha_optima"]
+    assert len(rows) == len(alpha_optima(result)) == 3
+    for row, each in zip(rows, alpha_optima(result), strict=True):
+        assert (row["spec"], row["budget"]) == (each.spec, each.budget)
+        assert tuple(row["alphas"]) == each.alphas
+        assert row["best_fixed"] == each.best_fixed
+        assert row["layer_alpha"] == [plain(alpha) for alpha in each.layer_alpha.tolist()]
+        heads = [[plain(alpha) for alpha in layer] for layer in each.head_alpha.tolist()]
+        assert row["head_alpha"] == [None if None in layer else layer for layer in heads]
+        assert row["head_alpha"] == [[0.0, 0.5], None]
+        assert (row["layer_gain"], row["head_gain"]) == (each.layer_gain, each.head_gain)
+
+
+def test_the_ladder_is_the_one_that_is_shown() -> None:
+    result = result_of(["full", *(rung.spec for rung in ladder("snapkv:budget=96"))])
+    rows, rungs = read(result)["ladder"], ladder_of(result)
+    assert len(rows) == len(rungs) > 4
+    for row, each in zip(rows, rungs, strict=True):
+        assert (row["variant"], row["heads"]) == (each.index, each.heads)
+        assert (row["label"], row["change"]) == (each.rung.label, each.rung.change)
+        for name in ("head_l1", "better_heads", "final_hidden_l1", "kl"):
+            assert row[name] == getattr(each, name)
+
+
+def test_bounds_of_a_real_run_are_counted_as_the_pages_count_them() -> None:
+    result = analysed("llama", "regular")
+    rows = read(result, "the")["bounds"]
+    assert [row["variant"] for row in rows] == list(range(1, len(result.variants)))
+    for row in rows:
+        variant = result.variants[row["variant"]]
+        check = check_chain(variant)
+        assert row["sigma_over_half"] == sigma_over_half(variant)
+        oracle = variant.analysis["sigma_oracle"]
+        assert row["oracle_over_half"] == np.mean(oracle > 0.5) >= row["sigma_over_half"]
+        moved, theta = variant.perturbation.head_l1, variant.analysis["theta"]
+        lossless = "5000" in variant.spec  # its theta is 0 but for rounding
+        # Two query heads share each KV head.
+        for key, size in () if lossless else (("tightness", 1), ("group_tightness", 2)):
+            sums = [array.reshape(3, -1, size).sum(-1) for array in (moved, theta)]
+            assert row[key] == pytest.approx(np.mean(sums[0] / sums[1]), rel=1e-3)
+        assert [row[k] for k in ("heads", "covered", "violations")] == [
+            check.heads,
+            check.covered,
+            check.violations,
+        ]
+
+
+def test_a_run_with_nothing_to_read_says_so() -> None:
+    plain_run = folded(big_events(tokens=16, variants=2))
+    full_only = replace(plain_run, variants=[full()])
+    for result in (RunResult(), plain_run, full_only, replace(full_only, kind="sweep")):
+        assert read(result) == NOTHING
+    (asked,) = read(full_only, "word3")["evidence"]
+    assert (asked["spans"], asked["variants"]) == ([[3, 4]], [])
+    assert read(RunResult(), "word3") == NOTHING
+
+
+@given(events(), st.lists(TEXTS, max_size=3), st.sampled_from(["compare", "sweep"]))
+def test_any_run_is_written_and_comes_back_the_same(stream, passages, kind) -> None:
+    result = replace(folded(stream), kind=kind)
+    written = json.loads(json.dumps(to_json(result, passages), allow_nan=False))
+    again = from_json(written)
+    assert_same_result(again, result)
+    assert to_json(again, passages) == written
+    assert measured_json(again) | {"readings": written["readings"]} == written
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_readings_are_never_trusted(hostile: object) -> None:
+    honest = small_run()
+    assert_same_result(from_json(honest | {"readings": hostile}), from_json(honest))
+    assert to_json(from_json(honest | {"readings": hostile}))["readings"] == NOTHING
+
+
+def test_an_imported_sweep_that_nobody_can_parse_is_exported() -> None:
+    data = json.loads(json.dumps(to_json(sweep())))
+    for at, variant in enumerate(data["variants"]):
+        variant["spec"] = f"no such: method,=,{at}"
+    result = from_json(data)
+    found = read(result, "w3")
+    assert found["ladder"] == []
+    assert len(found["curves"]) == len(curves(result))
+
+
+def test_forged_budgets_and_figures_break_no_export() -> None:
+    whole = sweep()
+    points = whole.variants[1:]
+    none_kept = [replace(v, receipt=replace(v.receipt, budget_tokens=0)) for v in points]
+    assert read(replace(whole, variants=none_kept))["savings"] == []
+    endless = [
+        replace(v, perturbation=replace(v.perturbation, kl=value))
+        for v, value in zip(points, [math.inf, -math.inf, math.nan] * 5, strict=True)
+    ]
+    found = read(replace(whole, variants=endless))
+    assert {"inf", "-inf", None} == {v for row in found["curves"] for v in row["figures"]["kl"]}
+
+
+@pytest.mark.parametrize(("alphas", "budgets"), [(15, 15), (126, 2), (254, 1), (3, 63)])
+def test_the_largest_sweeps_stay_small(alphas: int, budgets: int) -> None:
+    result = sweep_of(
+        SweepGrid(
+            methods=("snapkv+critical", "snapkv"),
+            budgets=tuple(str(64 + 8 * at) for at in range(budgets)),
+            alphas=tuple(str(at / 1000) for at in range(alphas)),
+        )
+    )
+    start = time.process_time()
+    found = readings_json(result)
+    assert time.process_time() - start < 5
+    pairs = {(row["target"], each["spec"]) for row in found["savings"] for each in row["methods"]}
+    assert len(pairs) == (alphas * (alphas + 1) if alphas < 16 else len(pairs)) <= MAX_PAIRS
+    assert found["savings"][0]["target"] == "snapkv"
+    assert len(json.dumps(found)) < 3 * 2**20
+
+
+def keys_of(value: object, path: str) -> set[str]:
+    if isinstance(value, list):
+        return set().union(*(keys_of(item, path) for item in value))
+    if not isinstance(value, dict) or path.endswith("figures"):
+        return set()
+    inner = (keys_of(item, f"{path}.{key}") for key, item in value.items())
+    return {f"{path}.{key}" for key in value}.union(*inner)
+
+
+def test_every_reading_is_documented_and_nothing_else_is() -> None:
+    lab = analysed("llama", "regular")
+    runs = [
+        read(sweep()),
+        read(lab, lab.prompt.pieces[40]),
+        read(result_of(["full", *(rung.spec for rung in ladder("snapkv:budget=96"))])),
+    ]
+    assert not [name for name in NOTHING if not any(each[name] for each in runs)]
+    written = set().union(*(keys_of(each, "readings") for each in runs))
+    text = (ROOT / "docs" / "result_json.md").read_text(encoding="utf-8")
+    told: set[str] = set()
+    for row in re.findall(r"^\| (`readings\..*?) \|", text, re.MULTILINE):
+        first, *others = re.findall(r"`([\w.]+)`", row)
+        told |= {first, *(first.rpartition(".")[0] + each for each in others)}
+    assert told == written

@@ -1,0 +1,301 @@
+"""Laws of the command line: a user's mistake is exit code 2 and one clear line."""
+
+import io
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ckv_core import cli
+from ckv_core.analysis.chain import COVERED
+from ckv_core.errors import ModelError
+from ckv_core.methods import KNOBS, METHODS
+from ckv_core.results.quantities import QUANTITIES
+from tests.ckv_core.tiny_models import tiny_model
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> str:
+    path = tmp_path / "context.txt"
+    path.write_text("The ferry left at nine. Nobody waved. " * 6, encoding="utf-8")
+    return str(path)
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    """Exit code and the one line of the error output."""
+    try:
+        code = cli.main(arguments)
+    except SystemExit as stop:
+        code = int(str(stop.code))
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) <= 1, lines
+    return code, lines[0] if lines else ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--variant", "snapkw"], "Did you mean 'snapkv'?"),
+        (["--variant", "full+critical"], "cannot apply to it"),
+        (["--variant", "snapkv:alpha=0.5"], "does not take 'alpha'"),
+        (["--variant", "snapkv", "--variant", "snapkv"], "listed twice"),
+        (["--variant", "snapkv", "--budget", "many"], "is not a number"),
+        (["--variant", "snapkv", "--budget", "8"], "raise the budget to at least 32"),
+        (["--variant", "snapkv:sinks=4,budget=35"], "sinks 4 + window 32"),
+        (["--variant", "snapkv+critical", "--alpha", "2"], "alpha must be a number from 0 to 1"),
+        (["--variant", "snapkv:kernel=4"], "kernel must be odd"),
+        (["--max-new-tokens", "0"], "New tokens must be from 1"),
+        (["--scenario", "other"], "invalid choice"),
+        (["--json", "no/such/folder/out.json"], "no file in an existing folder"),
+    ],
+)
+def test_a_wrong_argument_is_one_line(capsys, context, arguments, sentence) -> None:
+    code, line = run(capsys, "compare", "--context", context, *arguments)
+    assert code == 2
+    assert sentence in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["compare", "--ladder", "streaming_llm:budget=64"], "has no ladder"),
+        (["compare", "--analyse", "bounds,everything"], "Analysis must be of bounds, forced"),
+        (["compare", "--follow-up", "And then?"], "need the scenario context-only"),
+        (["compare", "--evidence"], "expected one argument"),
+        (["sweep", "--budgets", "64,many"], "is not a number"),
+        (["sweep", "--budgets", ","], "at least one budget"),
+        (["sweep", "--alphas", "2"], "alpha must be a number from 0 to 1"),
+        (["sweep", "--method", "snapkv:budget=64"], "leave that out"),
+        (["sweep", "--max-new-tokens", "-1"], "New tokens must be from 0"),
+        (["sweep", "--json", "no/such/folder/out.json"], "no file in an existing folder"),
+        (["analyse", "--variant", "snapkw"], "Did you mean 'snapkv'?"),
+        (["analyse", "--ladder", "full"], "has no ladder"),
+        (["analyse", "--prompts", "none.jsonl"], "The prompts file 'none.jsonl' cannot be read"),
+    ],
+)
+def test_a_wrong_argument_of_the_laboratory_is_one_line(
+    capsys, context, arguments, sentence
+) -> None:
+    command, *rest = arguments
+    code, line = run(capsys, command, "--context", context, *rest)
+    assert code == 2
+    assert sentence in line
+
+
+@pytest.mark.parametrize(
+    ("lines", "sentence"),
+    [
+        ("", "at least one prompt"),
+        ('{"context": "a"}\nno json', "line 2 is not a JSON object"),
+        ('["a"]', "line 1 must be an object whose context is text"),
+        ('{"context": 3}', "line 1 must be an object whose context is text"),
+        ('{"context": "a", "answer": null}', "line 1 must be an object whose answer is text"),
+        ('{"question": "a"}', "line 1: The context is empty"),
+        ("[" * 20_000, "line 1 is not a JSON object"),
+    ],
+)
+def test_a_wrong_prompts_file_is_one_line(capsys, tmp_path, lines, sentence) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(lines, encoding="utf-8")
+    code, line = run(capsys, "analyse", "--prompts", str(path))
+    assert code == 2
+    assert sentence in line
+
+
+def use_tiny_model(monkeypatch) -> None:
+    loading = "ckv_core.models.loading.load_model"
+    monkeypatch.setattr(loading, lambda *_args, **_keywords: tiny_model("llama"))
+
+
+def test_a_costly_sweep_asks_first_and_runs_when_told_to(capsys, context, monkeypatch) -> None:
+    use_tiny_model(monkeypatch)
+    monkeypatch.setattr("ckv_core.request.grid.ASK_ABOVE_S", 0.01)
+    arguments = ["--context", context, "--method", "snapkv", "--method", "snapkv+critical"]
+    arguments += ["--budgets", "40,80", "--alphas", "0,1"]
+    code, line = run(capsys, "sweep", *arguments)
+    assert code == 2
+    assert "This sweep has 7 points" in line
+    assert "add --yes to run it" in line
+    assert cli.main(["sweep", *arguments, "--yes"]) == 0
+    out = capsys.readouterr().out
+    assert "budget of equal Mean head L1 as snapkv" in out
+    assert "best alpha by head L1" in out
+    assert "Token F1" not in out
+    scored = [*arguments, "--yes", "--answer", "Nobody", "--max-new-tokens", "2"]
+    assert cli.main(["sweep", *scored]) == 0
+    out = capsys.readouterr().out
+    assert "warning: 7 of 7 generated texts were cut at the limit" in out  # so none is scored
+    assert "Token F1" not in out
+    assert "budget of equal Agreement as snapkv" in out
+    assert "Sigma" not in out
+    assert cli.main(["sweep", *arguments, "--yes", "--analyse", "bounds"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"answer +agreement +Sigma over 0.5 +head L1", out)
+    assert "budget of equal KL as snapkv" in out
+    assert "budget of equal Sigma" not in out  # it says nothing of quality
+
+
+def test_a_large_model_asks_where_the_default_one_would_not(capsys, context, monkeypatch) -> None:
+    use_tiny_model(monkeypatch)
+    arguments = ["--context", context, "--method", "snapkv", "--budgets", "40"]
+    assert cli.main(["sweep", *arguments]) == 0
+    capsys.readouterr()
+    large = replace(tiny_model("llama"), parameters=8_000_000_000_000)
+    monkeypatch.setattr("ckv_core.models.loading.load_model", lambda *_args, **_named: large)
+    code, line = run(capsys, "sweep", *arguments)
+    assert code == 2
+    assert "for this model's size); add --yes to run it" in line
+
+
+def test_several_prompts_are_averaged_with_their_bounds(capsys, tmp_path, monkeypatch) -> None:
+    use_tiny_model(monkeypatch)
+    path, out = tmp_path / "prompts.jsonl", tmp_path / "out.jsonl"
+    text = "The ferry left at nine. Nobody waved. "
+    lines = [{"context": f"{text * 4}{n}", "answer": "Nobody"} for n in range(2)]
+    path.write_text("\n".join(json.dumps(line) for line in lines), encoding="utf-8")
+    arguments = ["analyse", "--prompts", str(path), "--ladder", "snapkv:budget=40"]
+    assert cli.main([*arguments, "--max-new-tokens", "3", "--json", str(out)]) == 0
+    printed = capsys.readouterr().out
+    assert "2 prompts: an interval of a mean needs at least 10" in printed
+    assert "ladder over snapkv:budget=40" in printed
+    broken = re.findall(r"(\d+) of [\d,]+$", printed, re.MULTILINE)
+    assert broken
+    assert set(broken) == {"0"}
+    assert "slots that keep the reference answer's occurrences" in printed
+    for run_of_prompt in map(json.loads, out.read_text(encoding="utf-8").splitlines()):
+        readings = run_of_prompt["readings"]
+        assert [each["text"] for each in readings["evidence"]] == ["Nobody"]
+        assert {each["violations"] for each in readings["bounds"]} == {0}
+        assert readings["ladder"][0]["label"] == "base"
+
+
+def test_a_context_that_cannot_be_read_is_one_line(capsys, tmp_path: Path) -> None:
+    code, line = run(capsys, "compare", "--context", str(tmp_path / "none.txt"))
+    assert (code, "cannot be read" in line) == (2, True)
+    latin = tmp_path / "latin.txt"
+    latin.write_bytes("Größe".encode("latin-1"))
+    code, line = run(capsys, "compare", "--context", str(latin))
+    assert (code, "is not UTF-8" in line) == (2, True)
+
+
+def test_an_empty_context_on_stdin_is_one_line(capsys, monkeypatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b" \n"), encoding="utf-8"))
+    code, line = run(capsys, "compare", "--context", "-")
+    assert (code, "The context is empty" in line) == (2, True)
+
+
+def test_a_prompt_over_the_limit_says_by_how_many_tokens(capsys, context, monkeypatch) -> None:
+    loading = "ckv_core.models.loading.load_model"
+    monkeypatch.setattr(loading, lambda *_args, **_keywords: tiny_model("llama"))
+    Path(context).write_text("x " * 2_000, encoding="utf-8")
+    code, line = run(capsys, "compare", "--context", context)
+    assert code == 2
+    assert "over the model's limit of 2,048. Shorten the context by" in line
+
+
+def test_a_model_that_fails_is_one_line(capsys, context, monkeypatch) -> None:
+    def fail(*_args: object, **_keywords: object) -> None:
+        raise ModelError("There is no such model.")
+
+    monkeypatch.setattr("ckv_core.models.loading.load_model", fail)
+    assert run(capsys, "compare", "--context", context) == (2, "error: There is no such model.")
+
+
+def test_the_same_run_prints_text_and_writes_json(capsys, context, monkeypatch, tmp_path) -> None:
+    loading = "ckv_core.models.loading.load_model"
+    monkeypatch.setattr(loading, lambda *_args, **_keywords: tiny_model("llama"))
+    out = tmp_path / "out.json"
+    arguments = ["compare", "--context", context, "--variant", "full", "--variant", "snapkv"]
+    arguments += ["--budget", "40", "--max-new-tokens", "3", "--json"]
+    assert cli.main([*arguments, str(out)]) == 0
+    assert "== snapkv:budget=40" in capsys.readouterr().out
+    assert out.read_text(encoding="utf-8").startswith('{"schema": 1')
+    assert cli.main([*arguments, "-"]) == 0
+    assert capsys.readouterr().out.startswith('{"schema": 1')
+
+
+def test_an_answer_that_the_prompt_does_not_hold_is_said(capsys, context, monkeypatch) -> None:
+    use_tiny_model(monkeypatch)
+    said = "note: the reference answer does not occur in the compressed prompt"
+    arguments = ["--context", context, "--budgets", "40", "--method", "snapkv"]
+    compared = ["compare", *arguments[:2], "--budget", "40", "--max-new-tokens", "1"]
+    for command in (["sweep", *arguments], compared):
+        assert cli.main([*command, "--answer", "Zanzibar"]) == 0
+        assert said in capsys.readouterr().out
+        assert cli.main([*command, "--answer", "the  FERRY"]) == 0
+        assert said not in capsys.readouterr().out
+    several = ["analyse", *arguments[:2], "--max-new-tokens", "1", "--answer", "Zanzibar"]
+    assert cli.main(several) == 0
+    printed = capsys.readouterr().out
+    assert "the answer does not occur in 1 of 1 compressed prompts" in printed
+    assert "1 prompt: an interval of a mean needs at least 10" in printed
+
+
+def test_evidence_is_counted_per_variant_against_chance(
+    capsys, context, monkeypatch, tmp_path
+) -> None:
+    use_tiny_model(monkeypatch)
+    arguments = ["compare", "--context", context, "--budget", "40", "--max-new-tokens", "1"]
+    arguments += ["--variant", "full", "--variant", "snapkv", "--evidence", "nobody  WAVED"]
+    code, line = run(capsys, *arguments, "--evidence", "Zanzibar")
+    assert code == 2
+    assert "--evidence 'Zanzibar' does not occur in the compressed prompt" in line
+    out = tmp_path / "out.json"
+    assert cli.main([*arguments, "--answer", "the  FERRY", "--json", str(out)]) == 0
+    printed = capsys.readouterr().out
+    assert "evidence 'nobody  WAVED': 6 times in the compressed prompt" in printed
+    row = re.search(r"^snapkv:budget=40 +(\d+) of (\d+) +([\d.]+)% +([\d.]+)% ", printed, re.M)
+    kept, slots, share, chance = map(float, row.groups())
+    assert 0 < kept < slots
+    assert share == pytest.approx(100 * kept / slots, abs=0.06)
+    assert 0 < chance < 100
+    found, of_answer = json.loads(out.read_text(encoding="utf-8"))["readings"]["evidence"]
+    assert (len(found["spans"]), of_answer["text"]) == (6, "the  FERRY")
+    (counted,) = found["variants"]
+    assert [counted[name] for name in ("variant", "entries", "slots")] == [1, kept, slots]
+
+
+def test_follow_ups_are_printed_with_their_agreement(capsys, context, monkeypatch) -> None:
+    use_tiny_model(monkeypatch)
+    arguments = ["compare", "--context", context, "--scenario", "context-only"]
+    arguments += ["--question", "Who?", "--follow-up", "And then?", "--max-new-tokens", "2"]
+    assert cli.main([*arguments, "--variant", "full", "--variant", "snapkv:budget=40"]) == 0
+    told = r"> And then\? \(\d+% as the full cache before a difference\)"
+    assert re.search(told, capsys.readouterr().out)
+
+
+def test_analyse_prints_every_measured_quantity_with_n(capsys, context, monkeypatch) -> None:
+    use_tiny_model(monkeypatch)
+    arguments = ["analyse", "--context", context, "--variant", "full", "--max-new-tokens", "2"]
+    arguments += ["--variant", "snapkv+critical:budget=40"]
+    assert cli.main(arguments) == 0
+    plain = capsys.readouterr().out
+    assert cli.main([*arguments, "--analyse", "bounds,forced,greedy"]) == 0
+    slow = capsys.readouterr().out
+    for name, quantity in QUANTITIES.items():
+        measured = quantity.axes != "step" and name not in ("head_alpha", "oracle_greedy_l1")
+        rows = re.escape(COVERED.get(name, quantity.label)) + r" +snapkv\+critical:budget=40 .* 1$"
+        assert bool(re.search(rows, plain, re.MULTILINE)) == measured, name
+    assert re.search(r"^Oracle: greedy +snapkv", slow, re.MULTILINE)
+
+
+def test_methods_lists_every_method_and_key_without_torch() -> None:
+    code = "import sys; from ckv_core.cli import main; main(['methods']); assert 'torch' not in "
+    code += "sys.modules"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    for name in [*(method.name for method in METHODS), *KNOBS]:
+        assert name in done.stdout
+    agnostic = {method.name for method in METHODS if method.regime == "query-agnostic"}
+    assert {"streaming_llm", "keydiff"} <= agnostic
+    assert "snapkv" not in agnostic
+    assert done.stdout.count("regime: query-agnostic") == len(agnostic)

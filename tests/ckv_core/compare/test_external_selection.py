@@ -1,0 +1,258 @@
+"""Kept positions that were given: run as any variant, and refused where they do not fit."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ckv_core import cli
+from ckv_core.analysis.ablation import ladder, ladder_of
+from ckv_core.analysis.result_json import from_json, to_json
+from ckv_core.errors import ConfigError
+from ckv_core.request.compare_request import SCENARIOS, CompareRequest, Scenario
+from ckv_core.results.events import RunResult
+from ckv_core.results.external_selection_json import read_own_indices
+from tests.ckv_core.diagnosed_runs import BASE, kept_of, reference, run
+from tests.ckv_core.selection_files import document
+from tests.ckv_core.tiny_models import tiny_model
+from tests.reference.checks import L1_TOLERANCE, assert_heads_close
+from tests.reference.forward import Kept
+from tests.reference.perturbation import head_l1, hidden_l1, kl_divergence, output_sizes
+
+pytestmark = pytest.mark.slow
+
+DOCUMENT = (Path(__file__).resolve().parents[3] / "docs" / "own_indices.md").read_text("utf-8")
+EXAMPLES = dict(re.findall(r"<!-- example: (\S+) -->\n```json\n(.*?)```", DOCUMENT, re.DOTALL))
+SHORT = replace(BASE, variants=("full",), max_new_tokens=3)
+
+
+def own_run(text: str, base: CompareRequest = SHORT, arch: str = "llama") -> RunResult:
+    return run(replace(base, own_indices=read_own_indices(text)), arch)
+
+
+# --- the same as the method that chose them -----------------------------------------------
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize("arch", ["llama", "gemma3"])
+def test_positions_of_a_method_give_exactly_what_the_method_gave(arch: str, scenario: Scenario):
+    asked = replace(
+        BASE,
+        scenario=scenario,
+        variants=("full", "snapkv", "adakv"),
+        analysis=("bounds", "greedy", "forced"),
+        follow_ups=("And who did not?",) if scenario == "context-only" else (),
+    )
+    before = run(asked, arch)
+    exported = json.dumps(to_json(before))
+    after = own_run(exported, replace(asked, variants=("full",)), arch)
+    assert [variant.spec for variant in after.variants] == [
+        "full",
+        "own:label=SnapKV",
+        "own:label=AdaKV",
+    ]
+    for theirs, ours in zip(before.variants[1:], after.variants[1:], strict=True):
+        assert ours.label == theirs.label
+        assert (ours.method, ours.critical) == ("own", False)
+        assert ours.params == {"label": theirs.label, "budget": 48}
+        assert ours.retained == theirs.retained
+        assert ours.receipt == theirs.receipt
+        assert ours.token_ids == theirs.token_ids
+        assert ours.follow_ups == theirs.follow_ups
+        assert ours.perturbation is not None
+        assert theirs.perturbation is not None
+        same = np.testing.assert_array_equal
+        same(ours.perturbation.head_l1, theirs.perturbation.head_l1)
+        same(ours.perturbation.layer_hidden_l1, theirs.perturbation.layer_hidden_l1)
+        assert ours.perturbation.kl == theirs.perturbation.kl
+        assert theirs.analysis.keys() - ours.analysis.keys() == {"stage1_alpha"}
+        assert not ours.analysis.keys() - theirs.analysis.keys()
+        for name in ("sigma_kept", "theta", "head_l2_cascaded", "forced_kl"):
+            same(ours.analysis[name], theirs.analysis[name])
+        # Without a score all that is kept is stage 1.
+        close = np.testing.assert_allclose
+        close(ours.analysis["sigma_stage1"], ours.analysis["sigma_kept"], rtol=1e-5)
+        close(ours.analysis["theta_hat"], ours.analysis["theta"], rtol=1e-5)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize("arch", ["llama", "gemma3"])
+def test_any_positions_agree_with_the_slow_reference(arch: str, scenario: Scenario):
+    """Uneven heads, one of them empty, and a layer left whole."""
+    asked = replace(BASE, scenario=scenario, variants=("full",))
+    plain = run(asked, arch)
+    assert plain.model is not None
+    assert plain.prompt is not None
+    rng = np.random.default_rng(7)
+    mask = rng.random((plain.model.layers, 2, plain.prompt.compressed_tokens)) < 0.2
+    last = plain.model.evictable_layers[-1]
+    mask[last, 1] = False
+    retained = [
+        [np.flatnonzero(row).tolist() for row in heads]
+        if layer in plain.model.evictable_layers
+        else None
+        for layer, heads in enumerate(mask)
+    ]
+    if arch == "llama":
+        retained[0] = None
+    result = own_run(document(retained), asked, arch)
+    slow = reference(arch, scenario, replace_variants(result))
+    kept = kept_of(result, result.variants[1])
+    assert kept is not None
+    for layer, rows in enumerate(kept):
+        if rows is not None:
+            np.testing.assert_array_equal(rows, mask[layer] | (retained[layer] is None))
+    check(slow, kept, result)
+
+
+def replace_variants(result: RunResult) -> RunResult:
+    """The reference knows no method `own`; it needs the full cache only."""
+    return RunResult(model=result.model, prompt=result.prompt, variants=result.variants[:1])
+
+
+def check(slow, kept: Kept, result: RunResult) -> None:
+    variant = result.variants[1]
+    tokens, _ = slow.generate(kept, len(variant.token_ids))
+    assert list(variant.token_ids) == tokens
+    _, logits = slow.read_question(None)
+    token = int(logits.argmax())
+    full_tap, full_cache, full_logits = slow.first_step(None, token)
+    tap, _, step_logits = slow.first_step(kept, token)
+    found = variant.perturbation
+    assert found is not None
+    assert_heads_close(
+        found.head_l1.tolist(),
+        head_l1(slow.model, full_tap, full_cache, kept),
+        output_sizes(slow.model, full_tap, full_cache),
+        L1_TOLERANCE,
+    )
+    # Below a layer that evicts, rows differ by rounding only: where threads share a batch's
+    # rows out, equal rows need not come out equal to the last bit.
+    np.testing.assert_allclose(
+        found.layer_hidden_l1, hidden_l1(full_tap, tap), rtol=L1_TOLERANCE, atol=1e-4
+    )
+    np.testing.assert_allclose(found.kl, kl_divergence(full_logits, step_logits), rtol=0.05)
+
+
+# --- forms and budget ---------------------------------------------------------------------
+
+
+def test_short_forms_say_the_same_as_the_long_one():
+    head = [0, 5, 9]
+    long, layers, one = (
+        own_run(document(retained)).variants[1].retained
+        for retained in ([[head, head]] * 3, [head] * 3, head)
+    )
+    assert long == layers == one
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_documents_examples_run(name: str):
+    assert len(EXAMPLES) == 2
+    result = own_run(EXAMPLES[name])
+    variant = result.variants[1]
+    assert variant.receipt is not None
+    assert variant.receipt.retained_entries == variant.receipt.requested_entries
+    back = from_json(json.loads(json.dumps(to_json(result))))
+    assert back.variants[1].params == variant.params
+
+
+def test_the_receipt_asks_for_what_it_gets_and_warns_of_another_budget():
+    result = own_run(document([[list(range(9)), [3, 8]]] * 3))
+    receipt = result.variants[1].receipt
+    assert receipt is not None
+    assert (receipt.requested_entries, receipt.retained_entries) == (33, 33)
+    assert receipt.budget_tokens == 5
+    (warning,) = receipt.warnings
+    assert "Keeps 5.5 entries per KV head on average; the run's budget is 48" in warning
+    same = own_run(document(list(range(48)))).variants[1].receipt
+    assert same is not None
+    assert same.warnings == ()
+
+
+def test_keeping_everything_is_said():
+    prompt = run(SHORT).prompt
+    assert prompt is not None
+    result = own_run(document(list(range(prompt.compressed_tokens))))
+    receipt = result.variants[1].receipt
+    assert receipt is not None
+    assert "nothing was evicted" in receipt.warnings[0]
+    assert result.variants[1].token_ids == result.variants[0].token_ids
+
+
+def test_a_ladder_stands_beside_own_variants():
+    rungs = ladder("snapkv:budget=48")
+    asked = replace(SHORT, variants=tuple(rung.spec for rung in rungs))
+    assert [found.rung for found in ladder_of(own_run(document([0, 1]), asked))] == list(rungs)
+
+
+# --- what does not fit --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"retained": [[[0], [1]]] * 4}, "positions for 4 layers and 2 KV heads; tiny-llama has 3"),
+        ({"retained": [0], "model": {"kv_heads": 3}}, "and 3 KV heads"),
+        ({"retained": [0], "model": {"sha256": "12" * 32}}, "(sha256 121212121212)"),
+        ({"retained": [5000]}, "position 5,000 in layer 0, KV head 0; the compressed prompt has"),
+        ({"retained": [0], "prompt": {"compressed_tokens": 40}}, "on 40 compressed tokens; this"),
+        ({"retained": [0], "prompt": {"token_ids": [1, 2, 3]}}, "the token at position 1 is 2"),
+    ],
+)
+def test_positions_that_do_not_fit_are_refused(changes: dict[str, object], sentence: str):
+    with pytest.raises(ConfigError) as refused:
+        own_run(document(**changes))
+    assert sentence in str(refused.value)
+    assert str(refused.value).startswith("'Mine'")
+
+
+def test_a_prompt_that_ends_early_is_refused():
+    prompt = run(SHORT).prompt
+    assert prompt is not None
+    with pytest.raises(ConfigError, match="9 tokens, where this one compresses"):
+        own_run(document([0], prompt={"token_ids": prompt.token_ids[:9]}))
+
+
+def test_a_sliding_window_takes_no_positions():
+    with pytest.raises(ConfigError, match="layer 0 has a sliding window"):
+        own_run(document([[0]] * 4), arch="gemma3")
+
+
+# --- command line -------------------------------------------------------------------------
+
+
+def test_own_files_run_on_the_command_line(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr("ckv_core.models.loading.load_model", lambda *_, **__: tiny_model("llama"))
+    context, first, second = (tmp_path / name for name in ("c.txt", "first.json", "second.json"))
+    context.write_text(BASE.context, "utf-8")
+    first.write_text(document([0, 1], "One"), "utf-8")
+    second.write_text(document([2, 3], "Two"), "utf-8")
+    out = tmp_path / "out.json"
+    arguments = ["compare", "--context", str(context), "--own", str(first), "--own", str(second)]
+    assert cli.main([*arguments, "--max-new-tokens", "2", "--json", str(out)]) == 0
+    printed = capsys.readouterr().out
+    assert "== own:label=One" in printed
+    assert "note: Keeps 2.0 entries per KV head" in printed
+    specs = [variant["spec"] for variant in json.loads(out.read_text("utf-8"))["variants"]]
+    assert specs == ["full", "own:label=One", "own:label=Two"]
+    # What came out goes in again.
+    assert cli.main([*arguments[:3], "--own", str(out), "--max-new-tokens", "2"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [(None, "cannot be read"), ("{", "are not valid JSON"), ("[]", "an object is expected")],
+)
+def test_a_wrong_own_file_is_one_line_with_its_name(capsys, tmp_path, text, sentence):
+    (tmp_path / "c.txt").write_text("text", "utf-8")
+    path = tmp_path / "own.json"
+    if text is not None:
+        path.write_text(text, "utf-8")
+    assert cli.main(["compare", "--context", str(tmp_path / "c.txt"), "--own", str(path)]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert "own.json" in line
+    assert sentence in line

@@ -1,0 +1,287 @@
+"""Laws of the memory estimate: an upper bound, not a silly one; what does not fit is refused."""
+
+import gc
+import weakref
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from ckv_core.compare import memory_check as memory
+from ckv_core.compare import memory_sizes
+from ckv_core.compare.compare import compare
+from ckv_core.engine.cache.prompt_slots import Keep, compact
+from ckv_core.engine.layer_view import PromptLayer
+from ckv_core.engine.prefill_cache import PrefillCache
+from ckv_core.errors import PromptError
+from ckv_core.models.loaded import LoadedModel, wrap_model
+from ckv_core.request.compare_request import CompareRequest
+from ckv_core.results.events import RunPrepared, RunResult
+from ckv_core.runtime import device_memory
+from ckv_core.runtime.memory_line import human_bytes, memory_line
+from tests.ckv_core.tiny_models import tiny_config, tiny_model, tiny_tokenizer
+
+pytestmark = pytest.mark.slow
+
+VARIANTS = ("full", "streaming_llm", "snapkv+critical", "adakv+critical", "snapkv+critical_auto")
+# Whose parts tell of work of their own.
+AT_WORK = ("cake", "layer_defensivekv", "lagkv:lag=16", "expected_attention", "laprox", "capkv")
+TEXT = "The ferry left at nine. Nobody waved, for nobody had been told. "
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def long_model() -> LoadedModel:
+    config = tiny_config("llama", max_position_embeddings=65_536)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    return wrap_model(model.eval(), tiny_tokenizer(), name="tiny", sha256="0" * 64)
+
+
+def run(loaded: LoadedModel, prefills: PrefillCache | None = None, **changes: object) -> RunResult:
+    settings: dict[str, object] = {
+        "context": TEXT * 20,
+        "question": "Who waved?",
+        "variants": VARIANTS,
+        "defaults": {"budget": "10%"},
+        "max_new_tokens": 4,
+    }
+    result = RunResult()
+    for event in compare(CompareRequest(**(settings | changes)), loaded, prefills=prefills):  # type: ignore[arg-type]
+        result.apply(event)
+    return result
+
+
+@pytest.mark.parametrize("scenario", ["regular", "context-only"])
+@pytest.mark.parametrize("tokens", [2_000, 16_000])
+def test_the_measured_peak_stays_below_the_estimate(
+    long_model: LoadedModel, tokens: int, scenario: str
+) -> None:
+    asked = {"context": (TEXT * 300)[:tokens], "scenario": scenario}
+    result = run(long_model, variants=VARIANTS + AT_WORK, **asked)
+    if "measured_peak" not in result.memory:
+        pytest.skip("this system does not tell the peak resident size")
+    assert result.memory["cache"] <= result.memory["prefill_peak"] <= result.memory["total"]
+    assert 0 < result.memory["measured_peak"] <= result.memory["total"]
+
+
+@pytest.fixture(scope="module")
+def wide_model() -> LoadedModel:
+    """A vocabulary whose logits weigh more than the cache."""
+    config = tiny_config("llama", vocab_size=40_000, eos_token_id=39_999)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    return wrap_model(model.eval(), tiny_tokenizer(), name="wide", sha256="0" * 64)
+
+
+LONG_ANSWERS: dict[str, object] = {
+    "context": (TEXT * 20)[:900],
+    "scenario": "context-only",
+    "max_new_tokens": 80,
+    "ignore_eos": True,
+}
+
+
+@pytest.fixture(scope="module")
+def plain(wide_model: LoadedModel) -> RunResult:
+    """Without the laboratory; what kernels keep for themselves is then not a later run's."""
+    return run(wide_model, **LONG_ANSWERS)
+
+
+@pytest.mark.parametrize(
+    ("analysis", "follow_ups"),
+    [
+        (("forced",), ()),
+        (("bounds", "greedy", "forced"), ()),
+        (("bounds", "forced"), ("Who left?", "When did the ferry leave?")),
+    ],
+)
+def test_the_laboratory_on_a_wide_vocabulary_stays_below_the_estimate(
+    wide_model: LoadedModel,
+    plain: RunResult,
+    analysis: tuple[str, ...],
+    follow_ups: tuple[str, ...],
+) -> None:
+    result = run(wide_model, analysis=analysis, follow_ups=follow_ups, **LONG_ANSWERS)
+    if "measured_peak" not in result.memory:
+        pytest.skip("this system does not tell the peak resident size")
+    assert result.memory["measured_peak"] <= result.memory["total"]
+    assert plain.memory["total"] < result.memory["total"] < plain.memory["total"] + 100 * 2**20
+
+
+def test_what_a_prefill_keeps_lies_in_few_blocks_on_cpu() -> None:
+    """Small blocks among large ones made the peak of one run in two twice as high."""
+    prefills = PrefillCache(2**30)
+    run(tiny_model("llama"), prefills)
+    (kept,) = prefills._prefills.values()
+    states = [(layer.keys, layer.values, layer.queries) for layer in kept.layers]
+    views = [PromptLayer(kept, layer) for layer in range(len(states))]
+    scores = [(view.value_norms(), view.window_attention(32)) for view in views]
+    for per_layer in (*zip(*states, strict=True), *zip(*scores, strict=True)):
+        assert len({tensor.untyped_storage().data_ptr() for tensor in per_layer}) == 1
+
+
+def test_the_estimate_knows_the_cache_to_the_byte() -> None:
+    result = run(tiny_model("qwen3"))
+    receipt = result.variants[0].receipt
+    assert receipt is not None
+    assert result.memory["cache"] == receipt.full_cache_bytes
+
+
+@pytest.fixture
+def little_memory(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A device whose free bytes are the list's only element."""
+    free = [0]
+    monkeypatch.setattr(memory, "available_bytes", lambda device: free[0])
+    return free
+
+
+def test_a_run_that_does_not_fit_is_refused_before_anything_is_computed(
+    little_memory: list[int],
+) -> None:
+    asked = CompareRequest(context=TEXT * 24, variants=VARIANTS, defaults={"budget": "10%"})
+    little_memory[0] = torch.get_num_threads() * memory_sizes.THREAD_OVERHEAD_BYTES + 8_000_000
+    with pytest.raises(PromptError) as refused:
+        next(compare(asked, tiny_model("llama")))
+    sentence = str(refused.value)
+    assert "left" in sentence
+    assert "shorten the context by" in sentence
+    tokens = int(
+        sentence.partition(" tokens to ")[2].partition(" ")[0].replace(",", "").rstrip(".")
+    )
+    fitting = CompareRequest(
+        context=(TEXT * 24)[: tokens - 120], variants=VARIANTS, defaults={"budget": "10%"}
+    )
+    first = next(compare(fitting, tiny_model("llama")))
+    assert isinstance(first, RunPrepared)
+    assert first.memory["total"] <= little_memory[0]
+
+
+def test_a_sweep_that_does_not_fit_is_told_of_all_its_points(little_memory: list[int]) -> None:
+    points = tuple(f"snapkv:budget={budget}" for budget in range(400, 1_000, 10))
+    asked: dict[str, object] = {"variants": points, "kind": "sweep"}
+    little_memory[0] = 2**40
+    needed = run(tiny_model("llama"), **asked).memory["total"]
+    little_memory[0] = needed - 1
+    with pytest.raises(PromptError, match=r"choose (\d+) of the 60 points") as refused:
+        run(tiny_model("llama"), **asked)
+    count = int(str(refused.value).partition("choose ")[2].partition(" ")[0])
+    assert 0 < count < 32
+    assert run(tiny_model("llama"), **asked | {"variants": points[-count:]}).memory
+
+
+def test_nothing_fits_without_a_smaller_model(little_memory: list[int]) -> None:
+    little_memory[0] = 1000
+    with pytest.raises(PromptError, match="choose a smaller model"):
+        run(tiny_model("llama"))
+
+
+def test_old_prefills_count_as_room_and_make_it(little_memory: list[int]) -> None:
+    little_memory[0] = 2**40
+    prefills = PrefillCache(2**30)
+    run(tiny_model("llama"), prefills, context=TEXT * 12)
+    run(tiny_model("llama"), prefills)
+    held, needed = prefills.nbytes, run(tiny_model("llama"), prefills).memory["total"]
+    little_memory[0] = needed - 1
+    again = run(tiny_model("llama"), prefills)
+    assert again.memory["available"] == needed - 1 + held
+    assert again.timings_ms["prefill"] == 0.0, "the prompt's own prefill stays"
+    assert 0 < prefills.nbytes < held
+    little_memory[0] = needed - prefills.nbytes - 1
+    with pytest.raises(PromptError):
+        run(tiny_model("llama"), prefills)
+
+
+# --- the device ---------------------------------------------------------------------------
+
+
+def test_scores_of_other_windows_are_no_room_for_a_run_on_the_same_prompt(
+    little_memory: list[int],
+) -> None:
+    little_memory[0] = 2**40
+    loaded, prefills = tiny_model("llama"), PrefillCache(2**30)
+    context = TEXT * 10
+    first = run(loaded, prefills, context=context).memory["available"]
+    for window in range(8, 30):
+        spec = f"snapkv:budget=40,window={window}"
+        run(loaded, prefills, context=context, variants=(spec,), max_new_tokens=1)
+    again = run(loaded, prefills, context=context)
+    assert again.timings_ms["prefill"] == 0.0
+    assert again.memory["available"] - first < prefills.nbytes / 2
+
+
+def test_the_limit_of_a_container_counts(tmp_path: Path) -> None:
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("4:memory:/box\n0::/not/here\n")
+    second = tmp_path / "sys/fs/cgroup"
+    first = second / "memory/box"
+    first.mkdir(parents=True)
+    assert device_memory._group_limits(tmp_path) == []
+    (first / "memory.limit_in_bytes").write_text("1000\n")
+    (first / "memory.usage_in_bytes").write_text("700\n")
+    (first / "memory.stat").write_text("inactive_file 1\ntotal_inactive_file 50\n")
+    assert device_memory._group_limits(tmp_path) == [350]
+    (second / "memory.max").write_text("max\n")
+    (second / "memory.current").write_text("700\n")
+    (second / "memory.stat").write_text("inactive_file 100\n")
+    assert device_memory._group_limits(tmp_path) == [350]
+    (second / "memory.max").write_text("900\n")
+    assert device_memory._group_limits(tmp_path) == [350, 300]
+
+
+def test_the_receipts_bytes_are_those_of_the_storage() -> None:
+    """Of tensors of their own: a view would keep alive all that it was cut from."""
+    generator = torch.Generator().manual_seed(0)
+    keys, values = torch.randn(2, 3, 50, 8, generator=generator)
+    masks = [None, torch.rand(3, 50, generator=generator) < 0.4, torch.arange(50).expand(3, -1) < 9]
+    layer = compact(keys, values, [Keep(mask) for mask in masks])
+    tensors = [each for stack in layer.stacks for each in stack.segment.decoded()]
+    storages = {each.untyped_storage().data_ptr(): each.untyped_storage() for each in tensors}
+    entries = sum(int(mask.sum()) for mask in masks if mask is not None)
+    stated = layer.row_bytes(1) + layer.row_bytes(2)
+    assert stated == entries * 2 * 8 * 4
+    assert sum(storage.nbytes() for storage in storages.values()) == stated
+
+
+def test_rows_that_evict_do_not_keep_the_prefill_alive() -> None:
+    """Only rows that keep everything need its tensors, until the last of them leaves."""
+    keys, values = torch.randn(2, 2, 50, 8)
+    mask = torch.arange(50).expand(2, -1) < 9
+    alive = weakref.ref(keys)
+    evicted = compact(keys, values, [Keep(mask)])
+    both = compact(keys, values, [Keep(mask), Keep(None)])
+    del keys
+    assert alive() is not None
+    del both
+    assert alive() is None
+    assert evicted.row_bytes(0) == evicted.own_bytes == 2 * 9 * 2 * 8 * 4
+
+
+def test_the_peak_is_seen_after_it_is_over() -> None:
+    peak = device_memory.PeakMemory(CPU)
+    if peak.growth() is None:
+        pytest.skip("this system does not tell the peak resident size")
+    block = torch.ones(50 * 2**20, dtype=torch.uint8)
+    del block
+    gc.collect()
+    assert 45 * 2**20 < (peak.growth() or 0) < 90 * 2**20
+
+
+def test_pages_of_files_do_not_count(tmp_path: Path) -> None:
+    """Weights are mapped from their file: a run that reads them has not allocated them."""
+    (tmp_path / "weights").write_bytes(bytes(52 * 2**20))
+    weights = torch.from_file(str(tmp_path / "weights"), size=13 * 2**20)
+    peak = device_memory.PeakMemory(CPU)
+    if peak.growth() is None:
+        pytest.skip("this system does not tell the peak resident size")
+    weights.sum()
+    assert (peak.growth() or 0) < 20 * 2**20
+
+
+def test_one_line_tells_estimate_peak_and_cache() -> None:
+    stated = {"total": 2**31, "available": 2**33, "cache": 3 * 2**20, "variants": 2**20}
+    assert memory_line({}) == ""
+    assert "not measured" in memory_line(stated)
+    line = memory_line({**stated, "measured_peak": 2**30})
+    assert "peak 1.0 GiB, estimated at most 2.0 GiB of 8.0 GiB" in line
+    assert "full cache 3.0 MiB" in line
+    assert human_bytes(1023) == "1,023 B"

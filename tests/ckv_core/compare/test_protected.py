@@ -1,0 +1,163 @@
+"""Protected passages: never evicted, counted inside the budget, told in the record."""
+
+import json
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ckv_core.analysis.evidence import held
+from ckv_core.analysis.identity import identify
+from ckv_core.analysis.result_json import from_json, to_json
+from ckv_core.compare.compare import compare
+from ckv_core.engine.prefill_cache import PrefillCache
+from ckv_core.errors import CkvError
+from ckv_core.request.compare_request import MAX_PROTECTED, CompareRequest
+from ckv_core.request.variants import VariantSpec
+from ckv_core.results.events import RunResult
+from ckv_core.results.passages import spans_of
+from ckv_core.results.records import VariantResult
+from ckv_core.runtime.spans import merged, ranges_text, read_ranges, without
+from tests.ckv_core.registered import SPECS
+from tests.ckv_core.tiny_models import tiny_model
+from tests.reference.report import report
+
+BUDGET, WINDOW = 70, 8
+PLACES = st.lists(
+    st.builds(lambda first, more: range(first, first + more), st.integers(0, 40), st.integers(0, 9))
+)
+
+
+def run(protect: tuple[str, ...], *specs: str, **more: object) -> RunResult:
+    asked = CompareRequest(
+        **{"context": report()[:400], "question": "What?", "variants": ("full", *specs)}
+        | {"max_new_tokens": 4, "protect": protect, "ignore_eos": True}
+        | more
+    )
+    result = RunResult()
+    for event in compare(asked, tiny_model("llama")):
+        result.apply(event)
+    return result
+
+
+def passage() -> str:
+    """Words from the middle of the context."""
+    return " ".join(report()[:400].split()[20:24])
+
+
+@pytest.mark.parametrize("spec", [spec for spec in SPECS if spec != "full"])
+def test_every_method_keeps_them_in_every_head_and_its_total(spec: str) -> None:
+    known = VariantSpec.parse(spec).params
+    own = {"window": 3 if "buffer" in known else WINDOW, "sinks": 4, "lag": 12, "buffer": 3}
+    knobs = ",".join(f"{key}={n}" for key, n in own.items() if key in known)
+    result = run((passage(), "tokens:50-58"), f"{spec}:budget={BUDGET},{knobs}".rstrip(","))
+    variant, prompt = result.variants[1], result.prompt
+    assert prompt is not None
+    assert variant.retained is not None
+    assert variant.receipt is not None
+    mask = variant.retained.mask()
+    assert variant.receipt.retained_entries == mask.sum() == mask[..., 0].size * BUDGET
+    spans = spans_of(prompt, passage())
+    assert spans
+    for first, end in (*spans, (50, 59)):
+        assert mask[..., first:end].all()
+    if variant.held is not None:  # it went on evicting
+        _, _, _, positions = variant.held.evictions().T
+        assert positions.size or variant.method == "scissorhands"
+        for first, end in (*spans, (50, 59)):
+            assert not ((first <= positions) & (positions < end)).any()
+        if variant.method in {"tova", "h2o"}:  # others let go of several at a time
+            assert set(variant.held.entries) == {variant.receipt.retained_entries}
+
+
+@given(PLACES, PLACES)
+def test_ranges_join_and_cut_as_sets_do(places: list[range], others: list[range]) -> None:
+    joined = merged(places)
+    assert {i for each in joined for i in each} == {i for each in places for i in each}
+    assert all(one.stop < two.start for one, two in pairwise(joined))
+    left = without(joined, others)
+    assert {i for each in left for i in each} == {i for each in joined for i in each} - {
+        i for each in others for i in each
+    }
+    assert read_ranges(ranges_text(joined), 99) == joined
+
+
+@pytest.mark.parametrize("text", ["", "3", "3-", "9-3", "3-9,", "-3-9", 7, None, "1-2 " * 99])
+def test_what_is_no_list_of_ranges_protects_nothing(text: object) -> None:
+    assert read_ranges(text, 50) == ()
+
+
+def test_the_record_says_what_was_protected_and_the_evidence_counts_it() -> None:
+    result = run(("tokens:50-58",), f"snapkv:budget={BUDGET},window={WINDOW}")
+    plain = run((), f"snapkv:budget={BUDGET},window={WINDOW}")
+    variant, prompt, model = result.variants[1], result.prompt, result.model
+    assert prompt is not None
+    assert model is not None
+    assert variant.params["protected"] == "50-58"
+    assert "protected" not in result.variants[0].params
+    again = from_json(json.loads(json.dumps(to_json(result))))
+    assert again.variants[1].params == variant.params
+    found = held(variant, [(50, 59)], model.evictable_layers)
+    assert found is not None
+    assert found.mean == found.chance == 1
+    assert identify(variant) != identify(plain.variants[1])
+    assert identify(variant) == identify(moved(variant, "61-69"))
+
+
+def moved(variant: VariantResult, places: str) -> VariantResult:
+    """The same text in another prompt lies elsewhere."""
+    params = {**variant.params, "protected": places}
+    return VariantResult(
+        spec=variant.spec, label="", method=variant.method, critical=False, params=params
+    )
+
+
+def test_what_the_window_holds_anyway_is_not_counted_twice() -> None:
+    result = run((), "snapkv:budget=20,window=8")
+    prompt = result.prompt
+    assert prompt is not None
+    last = prompt.compressed_tokens - 1
+    inside = run((f"tokens:{last - 9}-{last}",), "snapkv:budget=10,window=8")
+    assert inside.variants[1].retained is not None
+    assert np.all(inside.variants[1].retained.mask()[..., last - 9 :])
+
+
+def test_a_changed_passage_is_chosen_anew_from_a_kept_prompt() -> None:
+    kept, masks = PrefillCache(2**30), []
+    for protect in ((), ("tokens:20-29",), ("tokens:60-69",)):
+        result = RunResult()
+        asked = CompareRequest(
+            context=report()[:400],
+            variants=("adakv+critical:budget=40,window=8",),
+            max_new_tokens=1,
+            protect=protect,
+        )
+        for event in compare(asked, tiny_model("llama"), prefills=kept):
+            result.apply(event)
+        assert result.variants[0].retained is not None
+        masks.append(result.variants[0].retained.mask())
+    assert masks[1][..., 20:30].all()
+    assert masks[2][..., 60:70].all()
+    assert not masks[0][..., 20:30].all()
+    assert not masks[1][..., 60:70].all()
+
+
+@pytest.mark.parametrize(
+    ("protect", "said"),
+    [
+        (("no such words",), "does not occur in the compressed prompt"),
+        (("tokens:5-4000",), "give the first and the last position"),
+        (("tokens:9-5",), "give the first and the last position"),
+        ((" ",), "A protected text is empty"),
+        (("e",), f"up to {MAX_PROTECTED} can be protected"),
+        (tuple(f"tokens:{i}-{i}" for i in range(99)), "are too many"),
+        (("tokens:0-69",), "a budget of 70 tokens is below the 78 that are always kept"),
+    ],
+)
+def test_what_cannot_be_protected_is_said_in_a_sentence(
+    protect: tuple[str, ...], said: str
+) -> None:
+    with pytest.raises(CkvError, match=said.replace("(", r"\(")):
+        run(protect, f"snapkv:budget={BUDGET},window={WINDOW}")

@@ -1,0 +1,238 @@
+"""`store=int4|think`: as if a full cache's entries had gone through them; bytes as receipted."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import DynamicCache
+
+from ckv_core.analysis.sweep import budget_unit, curves
+from ckv_core.compare.compare import compare
+from ckv_core.engine.prefill import Needs, prefill
+from ckv_core.errors import ConfigError
+from ckv_core.methods import STORES
+from ckv_core.methods.partial_attention import written_out
+from ckv_core.request.compare_request import CompareRequest
+from ckv_core.request.grid import SweepGrid
+from ckv_core.request.variants import VariantSpec
+from ckv_core.results.byte_budget import asked_bytes, requested_bytes
+from ckv_core.results.events import RunResult
+from tests.ckv_core.tiny_models import plain_model, tiny_model
+from tests.reference.checks import kept_from_mask
+from tests.reference.evicting_methods import h2o, tova
+from tests.reference.forward import Tap, evictable_layers, forward
+from tests.reference.report import report
+from tests.reference.stepwise import decode
+from tests.reference.stores import quarter_kept, thin_kept
+
+RESIDUAL, BUDGET = 8, 60
+ENCODED = ("int4", "think")
+METHODS = ("snapkv:window=8", "adakv:window=8", "tova", "h2o")
+DEFAULTS = {"residual": 32, "pruned": 0.4}
+
+
+def run(arch: str, *specs: str, context: int = 150) -> RunResult:
+    asked = CompareRequest(
+        context=report()[:context],
+        question="What?",
+        scenario="context-only",
+        variants=("full", *specs),
+        max_new_tokens=6,
+        ignore_eos=True,
+    )
+    result = RunResult()
+    for event in compare(asked, tiny_model(arch)):
+        result.apply(event)
+    return result
+
+
+def with_keys(spec: str, *pairs: str) -> str:
+    return f"{spec}{',' if ':' in spec else ':'}{','.join(pairs)}"
+
+
+@pytest.mark.parametrize("store", ENCODED)
+@pytest.mark.parametrize("arch", ["llama", "gemma3"])
+def test_runs_write_what_an_encoded_masked_full_cache_writes(arch: str, store: str) -> None:
+    own = (f"budget={BUDGET}", f"store={store}", f"residual={RESIDUAL}")
+    loaded, model = tiny_model(arch), plain_model(arch)
+    result = run(arch, *(with_keys(spec, *own) for spec in METHODS))
+    prompt = result.prompt
+    assert prompt is not None
+    first = list(prompt.token_ids[: prompt.compressed_tokens])
+    read = list(prompt.token_ids[len(first) :])
+    for variant in result.variants[1:]:
+        assert variant.retained is not None
+        assert variant.receipt is not None
+        mask = variant.retained.mask()
+        kept = kept_from_mask(mask, loaded.info.evictable_layers)
+        cache, tap = DynamicCache(config=model.config), Tap(rows=len(first))
+        forward(model, first, cache, tap=tap)
+        begin, policy = {"tova": tova, "h2o": h2o}.get(variant.method, lambda _: (None, None))(
+            BUDGET
+        )
+        for layer in evictable_layers(model) if begin else ():
+            begin(layer, tap.attention[layer], loaded.info.kv_heads)
+        if store == "int4":
+            quarter_kept(cache, kept, RESIDUAL)
+        else:
+            thin_kept(cache, kept, RESIDUAL, 0.4, last_queries(arch, first))
+        unchanged = policy or (lambda _step, _layer, held, _attention: held)
+        logits, _ = decode(model, cache, kept, read, list(variant.token_ids), unchanged)
+        assert [int(each.argmax()) for each in logits[:-1]] == list(variant.token_ids[1:])
+        counts = mask[list(loaded.info.evictable_layers)].sum(-1).flatten().tolist()
+        sizes = [
+            STORES[store].head_bytes(n, loaded.info.head_dim, 4, variant.params) for n in counts
+        ]
+        assert variant.receipt.cache_bytes == sum(sizes)
+
+
+def last_queries(arch: str, token_ids: list[int]) -> list[list[list[list[float]]]]:
+    """Of the prompt, after RoPE."""
+    with torch.inference_mode():
+        work = prefill(tiny_model(arch), token_ids, Needs(), lambda: False)
+        while True:
+            try:
+                next(work)
+            except StopIteration as done:
+                return [states.queries[:, -32:].tolist() for states in done.value.layers]
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    store=st.sampled_from(["int8", "int4", "think"]),
+    length=st.integers(1, 100),
+    dim=st.sampled_from([6, 7, 32, 64]),
+    spread=st.sampled_from([0.0, 0.1, 3.0]),
+    seed=st.integers(0, 99),
+)
+def test_attention_over_an_encoded_cache_stays_within_its_bound(
+    store: str, length: int, dim: int, spread: float, seed: int
+) -> None:
+    """|p' - p| sums to at most e^(2 d) - 1 where no logit moves by more than d."""
+    make = torch.Generator().manual_seed(seed)
+    keys, values, queries = (
+        torch.randn(2, n, dim, generator=make) * spread for n in (length, length, 3)
+    )
+    keys[..., 0] += 5  # channels of keys differ in size
+    weights = queries.square().mean(1)
+    segment = STORES[store].encode(keys, values, DEFAULTS | {"residual": 4}, weights)
+    own_keys, own_values = segment.decoded()
+    assert (segment.heads, segment.length) == (2, length)
+    assert segment.nbytes == 2 * STORES[store].head_bytes(
+        length, dim, 4, DEFAULTS | {"residual": 4}
+    )
+    most = moved_by(store, keys, values)
+    for moved, bound in zip((own_keys - keys, own_values - values), most, strict=True):
+        assert (moved.abs() <= bound * (1 + 1e-4) + 1e-6).all()
+    scaling = dim**-0.5
+    plain, _ = written_out(queries, keys, values, scaling, None)
+    found, _ = segment.attend(queries, scaling)
+    logit = float((queries.abs() @ (own_keys - keys).abs().transpose(1, 2)).max()) * scaling
+    allowed = float((own_values - values).abs().max()) + math.expm1(2 * logit) * float(
+        values.abs().max()
+    )
+    assert float((found - plain).abs().max()) <= allowed * (1 + 1e-4) + 1e-5
+
+
+def moved_by(store: str, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """How far one number may be from its own, for keys and values."""
+    if store == "think":
+        return keys.abs(), torch.zeros_like(values)
+    if store == "int8":  # half a step of 127 to the largest
+        return keys.abs().amax(1, True) / 254, values.abs().amax(2, True) / 254
+    rounding = 2**-10  # of the ends of a group, held as float16
+    found = []
+    for states, over in ((keys, 1), (values, 2)):
+        width = states.amax(over, True) - states.amin(over, True)
+        found.append(width / 30 + rounding * (states.abs().amax(over, True) + width))
+    return tuple(found)
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    store=st.sampled_from(["int4", "think"]),
+    length=st.integers(2, 80),
+    seed=st.integers(0, 99),
+)
+def test_what_is_evicted_later_leaves_the_others_as_they_were(
+    store: str, length: int, seed: int
+) -> None:
+    make = torch.Generator().manual_seed(seed)
+    keys, values = torch.randn(2, 3, length, 16, generator=make)
+    segment = STORES[store].encode(keys, values, DEFAULTS | {"residual": 5}, keys.square().mean(1))
+    for _ in range(2):  # again from what is left
+        decoded = segment.decoded()
+        count = int(torch.randint(1, segment.length + 1, (), generator=make))
+        order = torch.rand(3, segment.length, generator=make).argsort(1)
+        places = order[:, :count].sort(1).values
+        segment = segment.keep(places)
+        assert segment.length == count
+        for whole, left in zip(decoded, segment.decoded(), strict=True):
+            assert torch.equal(left, whole.gather(1, places[..., None].expand(-1, -1, 16)))
+    heads = torch.tensor([2, 0])
+    for whole, taken in zip(segment.decoded(), segment.take(heads).decoded(), strict=True):
+        assert torch.equal(taken, whole[heads])
+
+
+def test_the_perturbation_shows_what_a_store_changes() -> None:
+    stores = ("", ",store=int8", ",store=int4,residual=0", ",store=think,residual=0")
+    result = run("llama", *(f"snapkv:window=8,budget=100%{store}" for store in stores))
+    plain, eight, four, thin = (variant.perturbation for variant in result.variants[1:])
+    assert plain.final_hidden_l1 < eight.final_hidden_l1 < four.final_hidden_l1
+    assert plain.final_hidden_l1 < thin.final_hidden_l1
+    assert plain.kl < eight.kl < four.kl
+
+
+def test_a_budget_in_bytes_puts_stores_and_eviction_on_one_axis() -> None:
+    names = ("snapkv:window=8", "adakv:window=8", "keydiff")
+    stores = ("", "store=int8", "store=int4,residual=8", "store=think,residual=8")
+    specs = [
+        with_keys(name, *filter(None, ("budget=0.05MiB", s))) for name in names for s in stores
+    ]
+    result = run("llama", *specs, context=400)
+    kept: dict[str, list[int]] = {}
+    for variant in result.variants[1:]:
+        assert variant.receipt is not None
+        asked = requested_bytes(result, variant)
+        assert asked == asked_bytes(variant) == int(0.05 * 2**20)
+        assert 0.95 * asked <= variant.receipt.cache_bytes <= 1.05 * asked, variant.spec
+        kept.setdefault(variant.method, []).append(variant.receipt.retained_entries)
+    for plain, eight, four, thin in kept.values():
+        assert plain < thin < eight < four
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("snapkv:residual=8", "needs 'store=int4'"),
+        ("snapkv:store=int8,residual=8", "needs 'store=int4'"),
+        ("snapkv:store=int4,pruned=0.4", "needs 'store=think'"),
+        ("snapkv:store=think,pruned=1", "pruned must be a number from 0 to 0.95"),
+    ],
+)
+def test_a_key_of_another_store_is_refused(spec: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        VariantSpec.parse(spec)
+
+
+def test_heads_that_keep_nothing_hold_nothing() -> None:
+    for store in ENCODED:
+        empty = STORES[store].encode(torch.zeros(2, 0, 8), torch.zeros(2, 0, 8), DEFAULTS)
+        assert empty.nbytes == 0
+        assert all(np.array_equal(states.shape, (2, 0, 8)) for states in empty.decoded())
+
+
+def test_a_sweep_over_bytes_has_one_axis_for_all_stores() -> None:
+    methods = ("snapkv:window=8", "snapkv:window=8,store=int4,residual=8")
+    grid = SweepGrid(methods=methods, budgets=("0.02MiB", "0.04MiB"), alphas=())
+    result = RunResult()
+    for event in compare(grid.request(CompareRequest(context=report()[:400])), tiny_model("llama")):
+        result.apply(event)
+    assert budget_unit(result) == "kib"
+    assert [[budget for budget, _ in curve.points] for curve in curves(result)] == [[20, 40]] * 2
+    mixed = RunResult(variants=[*result.variants, replace(result.variants[1], spec="snapkv")])
+    assert budget_unit(mixed) == "tokens"

@@ -1,0 +1,112 @@
+"""Observers: what they gather chunk by chunk, against the whole matrix of attention at once."""
+
+from dataclasses import dataclass
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+
+from ckv_core.engine import prefill as engine_prefill
+from ckv_core.engine.causal import log_sum_exp
+from ckv_core.engine.prefill import Needs, Prefill, prefill
+from ckv_core.engine.prefill_cache import PrefillCache
+from ckv_core.methods.parts.accumulated import ACCUMULATED
+from ckv_core.methods.parts.views import Chunk, PromptShape
+from ckv_core.models.loaded import LoadedModel
+from tests.ckv_core.tiny_models import tiny_model
+
+NEEDS = Needs(8, (ACCUMULATED,))
+
+
+def ids(length: int) -> list[int]:
+    generator = torch.Generator().manual_seed(11)
+    return torch.randint(4, 200, (length,), generator=generator).tolist()
+
+
+@torch.inference_mode()
+def read(arch: str, length: int, needs: Needs = NEEDS) -> Prefill:
+    work = prefill(tiny_model(arch), ids(length), needs, lambda: False)
+    while True:
+        try:
+            next(work)
+        except StopIteration as done:
+            return done.value
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+def test_accumulated_attention_is_the_column_sum_of_the_matrix(kv_heads: int) -> None:
+    generator = torch.Generator().manual_seed(2)
+    queries = torch.randn(4, 9, 6, generator=generator)
+    keys = torch.randn(kv_heads, 9, 6, generator=generator)
+    found = ACCUMULATED.begin(4, kv_heads, 9, keys)
+    for start, end in ((0, 4), (4, 9)):
+        part = (queries[:, start:end], keys[:, :end])
+        totals = partial(log_sum_exp, *part, 0.3)
+        ACCUMULATED.see(found, Chunk(start, *part, keys, 0.3, lambda: None, totals, torch.empty))
+    for head in range(4):
+        columns = [0.0] * 9
+        for t in range(9):
+            own = keys[head // (4 // kv_heads), : t + 1].double() @ queries[head, t].double()
+            for place, weight in enumerate((own * 0.3).softmax(-1).tolist()):
+                columns[place] += weight
+        torch.testing.assert_close(found[head], torch.tensor(columns), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("arch", ["llama", "gemma3"])
+def test_a_prompt_in_chunks_gathers_what_one_pass_does(arch: str, monkeypatch) -> None:
+    """Of evictable layers only; every query gives 1 in all."""
+    whole = read(arch, 150).observed[ACCUMULATED.key]
+    monkeypatch.setattr(engine_prefill, "CHUNK", 64)
+    parts = read(arch, 150).observed[ACCUMULATED.key]
+    evictable = tiny_model(arch).info.evictable_layers
+    assert tuple(whole) == tuple(parts) == evictable
+    for layer in evictable:
+        torch.testing.assert_close(parts[layer], whole[layer], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(whole[layer].sum(-1), torch.full((4,), 150.0))
+
+
+@dataclass(frozen=True)
+class Projected:
+    """Largest difference of the queries from what the hidden states give, for each query."""
+
+    loaded: LoadedModel
+    key: str = "projected"
+
+    def begin(self, query_heads: int, kv_heads: int, prompt_len: int, like: Tensor) -> Tensor:
+        return torch.full((prompt_len,), torch.inf)
+
+    def see(self, statistic: Tensor, chunk: Chunk) -> None:
+        first = self.loaded.attentions[0]
+        heads = first.qkv_proj(chunk.hidden())[:, : chunk.queries.shape[0] * 16].unflatten(
+            1, (-1, 16)
+        )
+        turned = chunk.rotary().turn(heads.transpose(0, 1), chunk.start)
+        end = chunk.start + chunk.queries.shape[1]
+        statistic[chunk.start : end] = (turned - chunk.queries).abs().amax((0, 2))
+
+    def nbytes(self, shape: PromptShape) -> int:
+        return 4 * shape.prompt_len
+
+    def work_bytes(self, shape: PromptShape, chunk: int) -> int:
+        return 0
+
+
+def test_an_observer_that_asks_sees_the_hidden_states(monkeypatch) -> None:
+    """Through layer 0's own projection and RoPE they are its queries, chunk by chunk."""
+    monkeypatch.setattr(engine_prefill, "CHUNK", 64)
+    asking = Projected(tiny_model("llama"))
+    found = read("llama", 150, Needs(8, (asking, ACCUMULATED))).observed[asking.key]
+    assert found[0].amax() < 1e-4
+    assert found[1].amin() > 1e-2, "another layer is given other states"
+
+
+def test_a_kept_prefill_serves_only_what_it_has_observed() -> None:
+    kept, token_ids = PrefillCache(2**30), ids(2_200)
+    kept.put(token_ids, read("llama", 2_200, Needs(8)))
+    assert kept.get(token_ids, NEEDS) is None
+    assert kept.prefix([*token_ids, 5], Needs(8)) is not None
+    assert kept.prefix([*token_ids, 5], NEEDS) is None, "an observer has to see all"
+    kept.put(token_ids, read("llama", 2_200))
+    assert kept.get(token_ids, NEEDS) is not None
+    assert kept.get(token_ids, Needs(8)) is not None

@@ -1,0 +1,254 @@
+"""Laws of the shared start of two prompts: the same bits as read anew, and fewer tokens read."""
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from ckv_core.analysis.result_json import to_json
+from ckv_core.engine import prefill as engine_prefill
+from ckv_core.engine.layer_view import PromptLayer
+from ckv_core.engine.prefill import (
+    CHUNK,
+    CUDA_CHUNK,
+    KEPT_QUERIES,
+    Needs,
+    Prefill,
+    Prefix,
+    chunk_tokens,
+    prefill,
+    sliding_room,
+)
+from ckv_core.engine.prefill_cache import PrefillCache
+from ckv_core.models.loaded import LoadedModel
+from ckv_core.request.compare_request import CompareRequest
+from ckv_core.results.events import RunResult
+from ckv_core.worker.runner import EngineRunner
+from tests.ckv_core.tiny_models import SLIDING_WINDOW, plain_model, tiny_model, tiny_tokenizer
+
+pytestmark = pytest.mark.slow
+
+LENGTH = 2 * CHUNK + 300
+TEXT = "The ferry left at nine. Nobody waved, for nobody had been told. "
+VARIANTS = ("full", "snapkv+critical:budget=200", "adakv+critical_auto:budget=10%,window=16")
+
+
+def ids(length: int, seed: int) -> list[int]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(4, 200, (length,), generator=generator).tolist()
+
+
+@torch.inference_mode()
+def read(
+    loaded: LoadedModel, token_ids: list[int], window: int = 32, prefix: Prefix | None = None
+) -> tuple[Prefill, int]:
+    """The prefill, and in how many chunks it was read."""
+    steps, chunks = prefill(loaded, token_ids, Needs(window), lambda: False, prefix), 0
+    while True:
+        try:
+            next(steps)
+            chunks += 1
+        except StopIteration as end:
+            return end.value, chunks
+
+
+def tensors(result: Prefill) -> list[torch.Tensor]:
+    """All that is kept, and the statistics that methods score with.
+
+    Of sliding layers the end, which every prefill has.
+    """
+    with torch.inference_mode():
+        layers = result.loaded.info.evictable_layers
+        scores = [PromptLayer(result, layer).full_window_attention(32) for layer in layers]
+        norms = [PromptLayer(result, layer).value_norms() for layer in layers]
+    states = [layer.queries for layer in result.layers]
+    for window, layer in zip(result.loaded.sliding_windows, result.layers, strict=True):
+        first = 0 if window is None else layer.keys.shape[1] - window
+        states += [layer.keys[:, first:], layer.values[:, first:]]
+    return [*states, *scores, *norms, result.logits]
+
+
+def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("arch", "window", "chunks"), [("llama", 32, 1), ("gemma3", 32, 1), ("qwen3", CHUNK + 5, 2)]
+)
+def test_a_shared_start_gives_the_bits_of_a_prompt_read_anew(
+    arch: str, window: int, chunks: int
+) -> None:
+    """Another length and another window than the source had; sliding layers included."""
+    loaded, prefills = tiny_model(arch), PrefillCache(2**30)
+    start = ids(2 * CHUNK + 77, seed=1)
+    source_ids, token_ids = start + ids(501, seed=2), start + ids(LENGTH - len(start), seed=3)
+    source, _ = read(loaded, source_ids)
+    before = [tensor.clone() for tensor in tensors(source)]
+    prefills.put(source_ids, source)
+    prefix = prefills.prefix(token_ids, Needs(window))
+    assert prefix is not None
+    taken, read_now = read(loaded, token_ids, window, prefix)
+    anew, _ = read(loaded, token_ids, window)
+    assert read_now == chunks
+    assert same(tensors(taken), tensors(anew))
+    prefills.put(token_ids, taken)
+    assert same(tensors(source), before)
+    shared = {t.untyped_storage().data_ptr() for t in tensors(source)}
+    assert shared.isdisjoint(t.untyped_storage().data_ptr() for t in tensors(taken))
+    assert prefills.nbytes == source.nbytes + taken.nbytes
+
+
+def test_the_longer_chunks_of_cuda_are_lent_whole_and_bit_for_bit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert 4_096 <= chunk_tokens(torch.device("cuda")) <= 8_192
+    monkeypatch.setattr(engine_prefill, "CHUNK", CUDA_CHUNK)
+    loaded, prefills = tiny_model("gemma3"), PrefillCache(2**30)
+    start = ids(CUDA_CHUNK + 50, seed=1)
+    token_ids = start + ids(200, seed=3)
+    prefills.put(start + ids(150, seed=2), read(loaded, start + ids(150, seed=2))[0])
+    prefix = prefills.prefix(token_ids, Needs(32))
+    assert prefix is not None
+    assert prefix.tokens == CUDA_CHUNK
+    taken, chunks = read(loaded, token_ids, prefix=prefix)
+    assert chunks == 1
+    assert same(tensors(taken), tensors(read(loaded, token_ids)[0]))
+
+
+def test_a_sliding_layer_holds_its_window_and_lends_its_end() -> None:
+    loaded = tiny_model("gemma3")
+    room = sliding_room(SLIDING_WINDOW, loaded.device)
+    long = ids(4 * CHUNK, seed=1)
+    source, _ = read(loaded, long)
+    for window, states in zip(loaded.sliding_windows, source.layers, strict=True):
+        assert states.keys.shape[1] == (len(long) if window is None else room)
+    assert source.prompt_len == len(long)
+    prefills = PrefillCache(2**30)
+    prefills.put(long, source)
+    near, far = long[: 4 * CHUNK - 50] + ids(300, 2), long[: 2 * CHUNK] + ids(300, 3)
+    assert prefix_tokens(prefills, near) == 3 * CHUNK
+    assert prefix_tokens(prefills, far) == 0, "its sliding layers need what is held no more"
+    again, chunks = read(loaded, near, prefix=prefills.prefix(near, Needs(32)))
+    assert chunks == 2
+    assert same(tensors(again), tensors(read(loaded, near)[0]))
+
+
+class Kept:
+    """A prefill without tensors, as the cache sees it."""
+
+    def __init__(self, arch: str = "llama") -> None:
+        self.loaded = tiny_model(arch)
+        self.nbytes = 1
+
+    def lends(self, tokens: int) -> bool:
+        return True
+
+
+def prefix_tokens(prefills: PrefillCache, token_ids: list[int], window: int = 0) -> int:
+    found = prefills.prefix(token_ids, Needs(window))
+    return 0 if found is None else found.tokens
+
+
+def test_a_start_is_whole_chunks_and_leaves_the_window_to_be_read() -> None:
+    known, prefills = ids(3 * CHUNK + 10, seed=1), PrefillCache(1000)
+    prefills.put(known, Kept())
+    most = 3 * CHUNK + KEPT_QUERIES
+    for length, window, tokens in (
+        (most, 0, 3 * CHUNK),
+        (most - 1, 0, 2 * CHUNK),
+        (most, KEPT_QUERIES + 1, 2 * CHUNK),
+        (CHUNK + KEPT_QUERIES - 1, 0, 0),
+        (50, 4000, 0),
+    ):
+        assert prefix_tokens(prefills, (known + ids(500, seed=2))[:length], window) == tokens
+    other = [*known[: 2 * CHUNK - 1], 3]
+    assert prefix_tokens(prefills, other + known) == CHUNK
+    assert prefix_tokens(prefills, known[1:] + known) == 0
+    assert prefix_tokens(PrefillCache(1000), known) == 0
+
+
+def test_the_longest_start_is_taken_and_its_prefill_counts_as_used() -> None:
+    known, prefills = ids(3 * CHUNK, seed=1), PrefillCache(3)
+    prefills.put(known[: 2 * CHUNK], Kept())
+    prefills.put(known[:CHUNK], Kept())
+    assert prefix_tokens(prefills, known) == 2 * CHUNK
+    for seed in (2, 3):
+        prefills.put(ids(10, seed), Kept())
+    assert prefix_tokens(prefills, known) == 2 * CHUNK, "the shorter one went first"
+
+
+def test_a_start_read_with_factors_of_another_length_is_not_taken() -> None:
+    known, prefills = ids(2 * CHUNK, seed=1), PrefillCache(1000)
+    prefills.put(known, Kept("longrope"))
+    assert prefills.prefix(known + known, Needs()) is None
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A tiny model in a folder that takes prompts of several chunks."""
+    path: Path = tmp_path_factory.mktemp("models") / "tiny-long"
+    model = plain_model("llama")
+    model.save_pretrained(path)
+    config = type(model.config).from_dict(
+        model.config.to_dict() | {"max_position_embeddings": 4096}
+    )
+    config.save_pretrained(path)
+    tiny_tokenizer().save_pretrained(path)
+    return str(path)
+
+
+@pytest.fixture
+def unfrozen() -> Iterator[None]:
+    """A runner keeps what was imported from the garbage collector."""
+    yield
+    gc.unfreeze()
+
+
+def ask(runner: EngineRunner, folder: str, question: str) -> tuple[RunResult, int]:
+    """A run in `regular` and the tokens that the model read in it."""
+    request = CompareRequest(
+        context=(TEXT * 50)[: 2 * CHUNK + 200],
+        question=question,
+        model=folder,
+        device="cpu",
+        scenario="regular",
+        variants=VARIANTS,
+        analysis=("bounds", "forced"),
+        max_new_tokens=6,
+        ignore_eos=True,
+    )
+    runner.load(folder, "cpu", request.dtype, lambda _line: None)
+    (served,) = runner._models.values()
+    passes: list[int] = []
+    hook = served.loaded.model.get_input_embeddings().register_forward_pre_hook(
+        lambda _module, args: passes.append(args[0].numel())
+    )
+    result = RunResult()
+    for event in runner.compare(request, lambda: False):
+        result.apply(event)
+    hook.remove()
+    return result, sum(passes)
+
+
+@pytest.mark.usefixtures("unfrozen")
+def test_another_question_on_the_same_text_gives_the_run_of_a_fresh_runner(folder: str) -> None:
+    used = EngineRunner()
+    ask(used, folder, "Who waved?")
+    again, read_again = ask(used, folder, "When did the ferry leave, and who had been told?")
+    fresh, read_fresh = ask(
+        EngineRunner(), folder, "When did the ferry leave, and who had been told?"
+    )
+    one, other = to_json(again), to_json(fresh)
+    memory = one.pop("memory")
+    other.pop("memory")
+    for part in (one, other, *one["variants"], *other["variants"]):
+        part.pop("timings_ms")
+    assert one == other
+    assert again.prompt is not None
+    shared = again.prompt.compressed_tokens * memory["prefill_reused"] // memory["cache"]
+    assert shared == read_fresh - read_again > 0
+    assert shared % CHUNK == 0
+    assert again.timings_ms["prefill"] > 0
+    assert memory.get("measured_peak", 0) <= memory["total"], "the copy is within the estimate"

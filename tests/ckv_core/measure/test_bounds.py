@@ -1,0 +1,216 @@
+"""The theory's bounds against their literal formulas, and the chain that the paper proves."""
+
+import math
+from unittest.mock import patch
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from ckv_core.measure import oracles
+from ckv_core.measure.bounds import bounds, sigma_oracle
+from ckv_core.measure.distances import distances, head_weights, project_heads
+from ckv_core.measure.oracles import greedy_mask, oracle_mask
+from ckv_core.measure.perturbation import moved_heads
+
+ENTRIES = 24
+
+
+class Case:
+    """One random layer in float64: two KV heads of two query heads each."""
+
+    def __init__(self, seed: int, temperature: float, kept_share: float) -> None:
+        generator = torch.Generator().manual_seed(seed)
+
+        def normal(*shape: int) -> Tensor:
+            return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+        self.attention = (normal(4, ENTRIES) * temperature).softmax(-1)
+        self.values = normal(2, ENTRIES, 3) * normal(2, ENTRIES, 1).exp()
+        self.weights = normal(4, 3, 5)
+        projected = self.values.repeat_interleave(2, 0) @ self.weights
+        self.norms = projected.abs().sum(-1)
+        # A noisy proxy of the attention chooses, as the observation window does.
+        proxy = self.attention.view(2, 2, -1).mean(1) * normal(2, ENTRIES).mul(0.5).exp()
+        count = max(1, round(kept_share * ENTRIES))
+        rank = proxy.argsort(-1, descending=True).argsort(-1)
+        self.kept = rank < count
+        self.stage_one = rank < max(1, count // 2)
+
+    def measured(self) -> dict[str, Tensor]:
+        return bounds(self.attention, self.norms, self.kept, self.stage_one)
+
+    def l1(self, kept: Tensor | None = None) -> Tensor:
+        mask = self.kept if kept is None else kept
+        moved = moved_heads_double(self.attention, self.values, mask)
+        return torch.stack([(moved[h] @ self.weights[h]).abs().sum() for h in range(4)])
+
+
+def moved_heads_double(attention: Tensor, values: Tensor, kept: Tensor) -> Tensor:
+    rows = []
+    for head in range(len(attention)):
+        a, n = attention[head], kept[head // 2]
+        rows.append(((a - a * n / (a * n).sum())[:, None] * values[head // 2]).sum(0))
+    return torch.stack(rows)
+
+
+cases = st.builds(
+    Case,
+    st.integers(0, 2**31),
+    st.sampled_from([0.5, 2.0, 5.0]),
+    st.floats(0.05, 1.0),
+)
+
+
+@pytest.mark.slow
+@settings(max_examples=1000, deadline=None)
+@given(cases)
+def test_the_chain_of_bounds_holds_where_sigma_is_over_a_half(case: Case) -> None:
+    found, slack = case.measured(), 1e-9
+    assert (case.l1() <= found["theta"] + slack).all()
+    assert (found["theta"] <= found["theta_hat"] + slack).all()
+    strong = found["sigma_stage1"] > 0.5
+    assert (found["theta_hat"] <= found["theta_relaxed"] + slack)[strong].all()
+    # and below it the last step turns around
+    assert (found["theta_hat"] >= found["theta_relaxed"] - slack)[~strong].all()
+
+
+@pytest.mark.slow
+def test_a_thousand_cases_with_heads_of_sigma_over_a_half_were_looked_at() -> None:
+    cases_seen = heads = violations = 0
+    for seed in range(2_000):
+        case = Case(seed, (0.5, 2.0, 5.0)[seed % 3], 0.1 + 0.8 * (seed % 7) / 7)
+        found = case.measured()
+        strong = found["sigma_stage1"] > 0.5
+        cases_seen += bool(strong.any())
+        heads += int(strong.sum())
+        names = ("theta", "theta_hat", "theta_relaxed")
+        steps = torch.stack([case.l1(), *(found[name] for name in names)])[:, strong]
+        violations += int((steps.diff(dim=0) < -1e-9).any(0).sum())
+    assert cases_seen >= 1_000
+    assert heads >= 1_000
+    assert violations == 0
+
+
+@given(cases)
+def test_bounds_equal_their_literal_formulas(case: Case) -> None:
+    found = case.measured()
+    for head in range(4):
+        a, v = case.attention[head].tolist(), case.norms[head].tolist()
+        kept, first = case.kept[head // 2].tolist(), case.stage_one[head // 2].tolist()
+        total = sum(x * y for x, y in zip(a, v, strict=True))
+        sigma_n = sum(x for x, n in zip(a, kept, strict=True) if n)
+        sigma = sum(x for x, n in zip(a, first, strict=True) if n)
+        one = sum(a[i] * v[i] for i in range(ENTRIES) if first[i])
+        two = sum(a[i] * v[i] for i in range(ENTRIES) if kept[i] and not first[i])
+        mass_two = sum(a[i] for i in range(ENTRIES) if kept[i] and not first[i])
+        factor = 2 - 1 / sigma
+        expected = {
+            "sigma_stage1": sigma,
+            "sigma_kept": sigma_n,
+            "value_mass": total,
+            "theta": total - (2 - 1 / sigma_n) * (one + two),
+            "theta_hat": total - factor * one - factor * two,
+            "theta_relaxed": total - factor * one - min(v) * factor * mass_two,
+        }
+        for name, value in expected.items():
+            close = math.isclose(float(found[name][head]), value, rel_tol=1e-9, abs_tol=1e-9)
+            assert close, name
+
+
+@given(cases)
+def test_sigma_of_the_oracle_is_the_largest_mass_of_so_many_entries(case: Case) -> None:
+    counts = case.stage_one.sum(-1)
+    best = sigma_oracle(case.attention, counts)
+    for head in range(4):
+        largest = sorted(case.attention[head].tolist(), reverse=True)[: int(counts[head // 2])]
+        assert float(best[head]) == pytest.approx(sum(largest))
+    assert (case.measured()["sigma_stage1"] <= best + 1e-12).all()
+
+
+@given(cases)
+def test_distances_equal_their_literal_formulas(case: Case) -> None:
+    weight = torch.cat([w.T for w in case.weights], dim=1)  # [hidden, heads * value_dim]
+    assert torch.equal(head_weights(weight, 4), case.weights.float())
+    heads = torch.einsum("hn,hnv->hv", case.attention, case.values.repeat_interleave(2, 0))
+    moved = moved_heads_double(case.attention, case.values, case.kept)
+    both = project_heads(torch.stack([heads, moved]), case.weights.float())
+    for head in range(4):
+        assert both[1, head].tolist() == pytest.approx(
+            (moved[head] @ case.weights[head]).tolist(), rel=1e-4, abs=1e-3
+        )
+    full, change = both.double()
+    found = distances(full, change)
+    for head in range(4):
+        a, d = full[head].tolist(), change[head].tolist()
+        b = [x - y for x, y in zip(a, d, strict=True)]
+        dot = sum(x * y for x, y in zip(a, b, strict=True))
+        cosine = 1 - dot / (math.hypot(*a) * math.hypot(*b))
+        assert float(found["l1"][head]) == pytest.approx(sum(map(abs, d)))
+        assert float(found["l2"][head]) == pytest.approx(math.hypot(*d))
+        assert float(found["cosine"][head]) == pytest.approx(cosine, abs=1e-9)
+
+
+@given(cases, st.integers(1, ENTRIES))
+def test_an_oracle_keeps_what_it_must_and_the_best_of_the_rest(case: Case, count: int) -> None:
+    protected = torch.zeros(ENTRIES, dtype=torch.bool)
+    protected[: count // 2] = True
+    score = case.attention.view(2, 2, -1).mean(1).round(decimals=2)  # with ties
+    counts = torch.tensor([count, max(count // 2, 1)])
+    mask = oracle_mask(score, protected, counts)
+    assert mask.sum(-1).tolist() == counts.tolist()
+    for head in range(2):
+        others = [i for i in range(ENTRIES) if not protected[i]]
+        best = sorted(others, key=lambda i: (-float(score[head, i]), i))
+        spare = max(int(counts[head]) - count // 2, 0)
+        fixed = [i for i in range(ENTRIES) if protected[i]][: int(counts[head])]
+        expected = sorted(fixed + best[:spare])
+        assert mask[head].nonzero()[:, 0].tolist() == expected
+
+
+def literal_greedy(case: Case, head: int, protected: int, start: int) -> list[set[int]]:
+    """Kept sets after each round of the search, by definition."""
+    least = 5
+    kept, sets = set(range(start)), [set(range(start))]
+    while len(kept) > least and len(kept) > protected:
+        losses = {}
+        for candidate in sorted(kept - set(range(protected))):
+            mask = torch.zeros(2, ENTRIES, dtype=torch.bool)
+            mask[:, list(kept - {candidate})] = True
+            losses[candidate] = float(case.l1(mask)[2 * head : 2 * head + 2].sum())
+        block = min(-(-len(losses) // 8), len(kept) - least)
+        worst_first = sorted(losses, key=lambda i: (losses[i], -i))
+        kept = kept - set(worst_first[:block])
+        sets.append(kept)
+    return sets
+
+
+@patch.object(oracles, "_BLOCK_SHARE", 8)  # so that a small case drops several at a time
+@settings(max_examples=25, deadline=None)
+@given(cases, st.integers(1, 4), st.integers(5, ENTRIES))
+def test_the_greedy_oracle_follows_its_definition(case: Case, protected: int, start: int) -> None:
+    fixed = torch.zeros(ENTRIES, dtype=torch.bool)
+    fixed[:protected] = True
+    candidates = torch.arange(ENTRIES) < start
+    for head in range(2):
+        part = slice(2 * head, 2 * head + 2)
+        for kept in literal_greedy(case, head, protected, start):
+            mask = greedy_mask(
+                case.attention[part],
+                case.values[head],
+                case.weights[part],
+                fixed,
+                candidates,
+                len(kept),
+            )
+            assert set(mask.nonzero()[:, 0].tolist()) == kept
+
+
+def test_moved_heads_equals_its_definition() -> None:
+    case = Case(3, 2.0, 0.3)
+    logarithms = case.attention.log().float().view(2, 2, -1)
+    moved = moved_heads(logarithms, case.values.float(), case.kept)
+    expected = moved_heads_double(case.attention, case.values, case.kept)
+    assert torch.allclose(moved.double(), expected, rtol=1e-4, atol=1e-5)

@@ -1,0 +1,173 @@
+"""Random, Knorm, LagKV and Expected Attention against literal loops; RoPE undone and averaged."""
+
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from ckv_core.errors import ModelError
+from ckv_core.methods import METHODS
+from ckv_core.methods.parts.query_statistics import QueryStatistics
+from ckv_core.methods.parts.views import Chunk
+from ckv_core.models.rotary import LayerRotary
+from tests.ckv_core.given_layers import GivenCandidates, LiteralRotary, random_layer
+from tests.ckv_core.tiny_models import tiny_model
+from tests.reference import agnostic_scores as literal
+from tests.reference.budgets import adaptive_heads
+from tests.reference.selection import top_k
+
+SEEDS = st.integers(0, 2**31)
+CLOSE = {"rtol": 1e-4, "atol": 1e-5}
+
+
+def scorer(method: str):
+    found = METHODS.get(method).scorer
+    assert found is not None
+    return found
+
+
+@given(st.integers(1, 3), st.integers(1, 30), SEEDS)
+def test_knorm_is_the_literal_norm_also_of_halves(heads: int, entries: int, seed: int) -> None:
+    keys = random_layer(seed, heads, 1, entries).keys.half()
+    expected = torch.tensor([literal.key_norms(head.tolist()) for head in keys])
+    torch.testing.assert_close(scorer("knorm").scores(SimpleNamespace(keys=keys), {}), expected)
+
+
+def test_random_is_its_own_in_each_seed_layer_and_head_and_the_same_again() -> None:
+    def drawn(seed: int, layer: int) -> Tensor:
+        view = SimpleNamespace(keys=torch.empty(2, 500, 1), layer=layer)
+        return scorer("random").scores(view, {"seed": seed, "lots": "own"})
+
+    heads = torch.cat([drawn(*place) for place in ((0, 0), (0, 1), (1, 0))])
+    assert torch.equal(heads[:2], drawn(0, 0))
+    assert heads.corrcoef().fill_diagonal_(0).abs().max() < 0.2
+    assert 0 <= heads.min() < heads.max() < 1
+    assert heads.mean(1).sub(0.5).abs().max() < 0.05
+
+
+@given(st.integers(0, 99), st.integers(0, 5), st.integers(1, 30), st.data())
+def test_random_keeps_what_the_literal_lots_say(
+    seed: int, number: int, entries: int, data: st.DataObject
+) -> None:
+    budget = data.draw(st.integers(0, entries))
+    layer = replace(random_layer(1, 2, 1, entries), layer=number)
+    candidates = GivenCandidates(
+        scorer("random"), {"seed": seed, "lots": "own"}, [layer], slice(0, entries), budget
+    )
+    method = METHODS.get("random")
+    kept = method.selector.keep(candidates, slice(0, 1), torch.full((1, 2), budget)).mask[0]
+    for head in range(2):
+        expected = top_k(literal.lots(seed, number, head, entries), budget)
+        assert set(kept[head].nonzero().flatten().tolist()) == set(expected)
+
+
+@given(st.integers(1, 3), st.integers(4, 20), SEEDS, st.sampled_from([0.0, 0.2, 1.0]))
+def test_ada_expected_attention_shares_budgets_by_the_literal_rule(
+    kv_heads: int, entries: int, seed: int, safeguard: float
+) -> None:
+    """Scores are those of Expected Attention with its offset; heads compete by them."""
+    method, sinks = METHODS.get("ada_expected_attention"), 2
+    generator = torch.Generator().manual_seed(seed)
+    plain = torch.randn(kv_heads, entries, 4, generator=generator) + 1
+    layer, rotary, observer = (
+        random_layer(seed, kv_heads, 1, entries),
+        LiteralRotary(4),
+        QueryStatistics(sinks),
+    )
+    layer.gathered = observer.begin(kv_heads, kv_heads, entries, layer.keys)
+    queries = rotary.turn(plain, 0)
+    chunk = Chunk(
+        0, queries, layer.keys, layer.values, 0.7, lambda: rotary, torch.empty, torch.empty
+    )
+    observer.see(layer.gathered, chunk)
+    layer.turning, layer.scaling, spare = rotary, 0.7, seed % (entries - sinks + 1)
+    knobs = {"sinks": sinks, "future": 3, "offset": 0.01, "value_size": "on"}
+    knobs |= {"safeguard": safeguard, "safeguard_rule": "blend"}
+    assert method.knobs()["offset"].default == 0.01
+    found = scorer("ada_expected_attention")
+    candidates = GivenCandidates(found, knobs, [layer], slice(sinks, entries), spare)
+    scores = candidates.scores(0)
+    for head in range(kv_heads):
+        states = (layer.keys[head], layer.values[head])
+        expected = literal.expected_attention(plain[head : head + 1], *states, 0.7, knobs)
+        torch.testing.assert_close(scores[head], torch.tensor(expected), **CLOSE)
+    budgets = method.budget_rule.head_budgets(candidates, spare, knobs)
+    assert budgets.tolist() == [adaptive_heads(scores.tolist(), spare, safeguard)]
+
+
+@given(
+    st.integers(1, 2), st.integers(0, 3), st.integers(2, 5), st.integers(1, 30), SEEDS, st.data()
+)
+def test_lagkv_keeps_what_the_literal_loop_does(
+    heads: int, sinks: int, lag: int, entries: int, seed: int, data: st.DataObject
+) -> None:
+    layer = random_layer(seed, heads, 1, sinks + entries)
+    layer.keys[..., 0] = 1.0  # a channel that does not vary must not divide by zero
+    budget = data.draw(st.integers(0, entries))
+    method, knobs = METHODS.get("lagkv"), {"sinks": sinks, "lag": lag}
+    candidates = GivenCandidates(
+        scorer("lagkv"), knobs, [layer], slice(sinks, sinks + entries), budget
+    )
+    kept = method.selector.keep(candidates, slice(0, 1), torch.full((1, heads), budget)).mask
+    scores = candidates.scores(0)
+    for head in range(heads):
+        states = (part[head, sinks:].tolist() for part in (layer.keys, layer.values))
+        expected = literal.lag_relative(*states, lag)
+        scored = len(expected) * lag
+        found = scores[head, :scored]
+        torch.testing.assert_close(found, torch.tensor(expected).flatten(), **CLOSE)
+        own = found.view(len(expected), lag).tolist()
+        members = kept[0, head].nonzero().flatten().tolist()
+        assert set(members) == literal.lagkv(own, entries - scored, budget)
+
+
+@given(st.integers(1, 2), st.integers(1, 2), st.integers(0, 4), st.integers(5, 14), SEEDS)
+def test_expected_attention_is_the_literal_one(
+    kv_heads: int, group_size: int, sinks: int, entries: int, seed: int
+) -> None:
+    """Statistics gathered in chunks whose first border lies anywhere."""
+    dim, knobs = 4, {"sinks": sinks, "future": 3, "offset": 0.01}
+    layer = random_layer(seed, kv_heads, group_size, entries, dim=dim)
+    rotary, heads = LiteralRotary(dim), kv_heads * group_size
+    plain = torch.randn(heads, entries, dim, generator=torch.Generator().manual_seed(seed)) + 2
+    queries, observer = rotary.turn(plain, 0), QueryStatistics(sinks)
+    layer.gathered = observer.begin(heads, kv_heads, entries, layer.keys)
+    border = 1 + seed % (entries - 1)
+    for start, end in ((0, border), (border, entries)):
+        part = (queries[:, start:end], layer.keys[:, :end], layer.values[:, :end])
+        observer.see(
+            layer.gathered, Chunk(start, *part, 0.7, lambda: rotary, torch.empty, torch.empty)
+        )
+    layer.turning, layer.scaling = rotary, 0.7
+    found = scorer("expected_attention").scores(layer, {**knobs, "value_size": "on"})
+    for head in range(kv_heads):
+        own = plain[head * group_size : (head + 1) * group_size]
+        states = (layer.keys[head], layer.values[head])
+        expected = literal.expected_attention(own, *states, 0.7, knobs)
+        torch.testing.assert_close(found[head, sinks:], torch.tensor(expected), **CLOSE)
+
+
+@pytest.mark.parametrize("arch", ["llama", "qwen3", "phi3", "gemma3", "longrope", "partial"])
+def test_a_layers_rope_is_undone_and_averaged_as_the_model_turns(arch: str) -> None:
+    loaded = tiny_model(arch)
+    rotary = LayerRotary(loaded, loaded.info.evictable_layers[0])
+    plain = torch.randn(2, 5, loaded.info.head_dim, generator=torch.Generator().manual_seed(3))
+    turned = rotary.turn(plain, 40)
+    assert not torch.allclose(turned, plain, atol=0.1)
+    torch.testing.assert_close(rotary.undo(turned, 40), plain, **CLOSE)
+    places = [rotary.turn(plain[:, :1], 40 + t) for t in range(7)]
+    torch.testing.assert_close(
+        rotary.mean_turn(plain[:, :1], 40, 7), torch.stack(places).mean(0), **CLOSE
+    )
+
+
+def test_a_layer_that_does_not_turn_by_position_is_refused() -> None:
+    loaded = tiny_model("nope")
+    with pytest.raises(ModelError, match="choose another method"):
+        LayerRotary(loaded, 1)
+    assert math.isfinite(LayerRotary(loaded, 0).turn(torch.ones(1, 1, 16), 5).sum())

@@ -1,0 +1,127 @@
+"""Laws of the alpha per KV head: literal loops in Python floats, and the bound it minimises."""
+
+from fractions import Fraction
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ckv_core.methods.parts.critical import Ranking, first_stage
+from ckv_core.methods.parts.critical_auto import ALPHA_GRID, critical_auto, head_bound
+from ckv_core.methods.parts.top_k import order
+from tests.ckv_core.given_layers import Scores
+from tests.ckv_core.literal_head_alpha import literal_bound
+from tests.reference import selection as literal
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> dict[str, object]:
+    """Two KV heads of two query heads, a few sinks, a window, random attention and norms."""
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
+    entries, sinks, window = draw(st.integers(6, 24)), draw(st.integers(0, 2)), 3
+    evictable = entries - sinks - window
+    peak = draw(st.sampled_from([0.3, 2.0, 6.0]))
+    attention = (peak * torch.randn(4, entries, generator=generator)).softmax(-1)
+    norms = torch.rand(4, entries, generator=generator) * 3 + 0.1
+    part = slice(sinks, sinks + evictable)
+    scores = Scores(
+        torch.rand(2, evictable, generator=generator),
+        (attention * norms).view(2, 2, -1).mean(1)[:, part],
+    )
+    budgets = [draw(st.integers(0, evictable)) for _ in range(2)]
+    return {
+        "attention": attention,
+        "norms": norms,
+        "sinks": sinks,
+        "scores": scores,
+        "budgets": torch.tensor(budgets),
+    }
+
+
+def literal_choice(case: dict, head: int) -> tuple[float, float, list[tuple[float, set[int]]]]:
+    """Smallest bound, its alpha, and every (bound, kept set) of the grid."""
+    entries, sinks = case["attention"].shape[1], case["sinks"]
+    first, second = (getattr(case["scores"], name)[head].tolist() for name in ("first", "second"))
+    tried = []
+    for step in range(21):
+        chosen = literal.two_stage(first, second, int(case["budgets"][head]), step / 20)
+        kept = {sinks + i for i in chosen} | set(range(sinks)) | set(range(entries - 3, entries))
+        bound = sum(
+            literal_bound(case["attention"][q].tolist(), case["norms"][q].tolist(), kept)
+            for q in (2 * head, 2 * head + 1)
+        )
+        tried.append((bound, kept))
+    best = min(range(21), key=lambda step: tried[step][0])
+    return tried[best][0], best / 20, tried
+
+
+def ranking_of(case: dict) -> Ranking:
+    return Ranking(order(case["scores"].first), order(case["scores"].second))
+
+
+def choose(case: dict) -> tuple[torch.Tensor, torch.Tensor]:
+    ranking, first = ranking_of(case), case["sinks"]
+    columns = slice(first, first + ranking.first.shape[-1])
+    return critical_auto(ranking, case["budgets"], case["attention"], case["norms"], columns)
+
+
+@given(cases())
+def test_the_alpha_of_each_head_equals_the_literal_search(case) -> None:
+    masks, alphas = choose(case)
+    assert masks.sum(-1).tolist() == case["budgets"].tolist()
+    for head in range(2):
+        least, _, tried = literal_choice(case, head)
+        kept = set(masks[head].nonzero().flatten().tolist())
+        at = round(float(alphas[head]) * 20)
+        assert tried[at][0] == pytest.approx(least, rel=1e-5, abs=1e-6)
+        entries = case["attention"].shape[1]
+        protected = set(range(case["sinks"])) | set(range(entries - 3, entries))
+        assert {case["sinks"] + i for i in kept} | protected == tried[at][1]
+
+
+@given(cases())
+def test_no_fixed_alpha_of_the_grid_has_a_smaller_bound(case) -> None:
+    masks, _ = choose(case)
+    ranking = ranking_of(case)
+    sets = [ranking.keep(case["budgets"], first_stage(case["budgets"], a)) for a in ALPHA_GRID]
+    full = torch.ones(22, 2, case["attention"].shape[1], dtype=torch.bool)
+    full[..., case["sinks"] : case["sinks"] + masks.shape[1]] = torch.stack([masks, *sets])
+    bound = head_bound(case["attention"], case["norms"], full)
+    # Equal sets may differ in the last digits: the batch they are summed in has another size.
+    assert bool((bound[0] <= bound[1:] * (1 + 1e-5) + 1e-6).all())
+
+
+@given(cases())
+def test_the_bound_holds_for_any_values_of_those_norms(case) -> None:
+    """||(A - A')V||_1 with rows V of the given norms stays below it, at every sigma."""
+    masks, _ = choose(case)
+    attention, norms = case["attention"].double(), case["norms"].double()
+    attention /= attention.sum(-1, keepdim=True)
+    entries = attention.shape[1]
+    keep = torch.ones(1, 2, entries, dtype=torch.bool)
+    keep[..., case["sinks"] : case["sinks"] + masks.shape[1]] = masks
+    bound = head_bound(attention, norms, keep)[0]
+    directions = torch.randn(entries, 5, generator=torch.Generator().manual_seed(1)).double()
+    directions /= directions.abs().sum(-1, keepdim=True)
+    for head in range(2):
+        moved = 0.0
+        for query in (2 * head, 2 * head + 1):
+            kept = attention[query] * keep[0, head]
+            difference = attention[query] - kept / kept.sum()
+            values = directions * norms[query][:, None]
+            moved += float((difference @ values).abs().sum())
+        assert moved <= float(bound[head]) * (1 + 1e-9) + 1e-12
+
+
+def test_where_little_attention_is_kept_more_attention_is_the_smaller_bound() -> None:
+    """At sigma <= 0.5 theta itself would prefer the entry of the small norm."""
+    attention = torch.tensor([[0.2, 0.1, 0.7]])
+    norms = torch.tensor([[5.0, 0.1, 1.0]])
+    keep = torch.tensor([[[True, False, False]], [[False, True, False]]])
+    heavy, light = head_bound(attention, norms, keep)[:, 0].tolist()
+    assert heavy < light
+
+
+def test_the_grid_is_exact_twentieths() -> None:
+    assert [Fraction(str(alpha)) for alpha in ALPHA_GRID] == [Fraction(i, 20) for i in range(21)]

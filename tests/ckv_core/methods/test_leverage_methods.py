@@ -1,0 +1,130 @@
+"""CapKV and Compactor against literal loops, their evidence gathered in chunks of any border."""
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from ckv_core.methods import METHODS
+from ckv_core.methods.parts.capacity import QuerySum
+from ckv_core.methods.parts.non_causal import NonCausalAttention
+from ckv_core.methods.parts.outliers import sketch_matrix
+from ckv_core.methods.parts.query_statistics import QueryStatistics
+from ckv_core.methods.parts.views import Chunk, Observer
+from tests.ckv_core.given_layers import GivenStates, LiteralRotary, random_layer
+from tests.reference import leverage_scores as literal
+from tests.reference.scores import pooled
+
+SEEDS = st.integers(0, 2**31)
+SIZES = st.tuples(st.integers(1, 2), st.integers(1, 2))  # KV heads, query heads of each
+CLOSE = {"rtol": 1e-4, "atol": 1e-5}
+DIM, SCALING, ROTARY = 4, 0.7, LiteralRotary(4)
+
+
+def scorer(method: str):
+    found = METHODS.get(method).scorer
+    assert found is not None
+    return found
+
+
+def gathered(layer: GivenStates, observer: Observer, queries: Tensor, seed: int) -> GivenStates:
+    """The layer with what an observer gathers in two chunks."""
+    heads, entries, _ = queries.shape
+    layer.gathered = observer.begin(heads, layer.kv_heads, entries, layer.keys)
+    border = 1 + seed % (entries - 1)
+    for start, end in ((0, border), (border, entries)):
+        part = (queries[:, start:end], layer.keys[:, :end], layer.values[:, :end])
+        observer.see(
+            layer.gathered, Chunk(start, *part, SCALING, lambda: ROTARY, torch.empty, torch.empty)
+        )
+    layer.turning, layer.scaling = ROTARY, SCALING
+    return layer
+
+
+def plain_queries(heads: int, entries: int, seed: int) -> Tensor:
+    """Before RoPE, with a mean."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(heads, entries, DIM, generator=generator) + 1
+
+
+@given(
+    SIZES,
+    st.integers(0, 4),
+    st.integers(6, 14),
+    SEEDS,
+    st.sampled_from(["seen", "future"]),
+    st.booleans(),
+)
+def test_capkv_is_the_literal_leverage(
+    sizes: tuple[int, int], sinks: int, entries: int, seed: int, anchor: str, cosine: bool
+) -> None:
+    (kv_heads, group), heads = sizes, sizes[0] * sizes[1]
+    plain = plain_queries(heads, entries, seed)
+    queries = ROTARY.turn(plain, 0)
+    observer = QuerySum(sinks) if anchor == "seen" else QueryStatistics(sinks)
+    layer = gathered(random_layer(seed, kv_heads, group, entries, dim=DIM), observer, queries, seed)
+    knobs = {"sinks": sinks, "future": 3, "anchor": anchor, "tau": 2.0}
+    knobs |= {"align": "cosine" if cosine else "dot"}
+    found = scorer("capkv").evidence(layer, knobs)
+    scale = 1.0 if cosine else SCALING
+    for head in range(heads):
+        mean = (queries if anchor == "seen" else plain)[head, sinks:].mean(0)
+        if anchor == "future":
+            mean = ROTARY.mean_turn(mean[None, None], entries, 3)[0, 0]
+        keys, values = (each[head // group, sinks:] for each in (layer.keys, layer.values))
+        expected = literal.capacity(
+            (keys.double() * scale).tolist(), values.tolist(), mean.tolist(), 2.0, cosine=cosine
+        )
+        torch.testing.assert_close(found[head, sinks:], torch.tensor(expected), **CLOSE)
+    assert not found[:, :sinks].any()
+    torch.testing.assert_close(
+        scorer("capkv").scores(layer, knobs), found.view(kv_heads, group, -1).mean(1)
+    )
+
+
+@given(
+    SIZES,
+    st.integers(6, 24),
+    SEEDS,
+    st.integers(1, 9),
+    st.sampled_from(["paper", "kvpress"]),
+    st.sampled_from([0, 3, 4]),
+)
+def test_compactor_is_the_literal_sum_of_outliers_and_attention(
+    sizes: tuple[int, int], entries: int, seed: int, tile: int, preset: str, sketch: int
+) -> None:
+    """Tiles that begin and end in other chunks, the last one not full."""
+    (kv_heads, group), kvpress = sizes, preset == "kvpress"
+    knobs = {"sinks": 2, "recent": 1, "tile": tile, "pad": "attended" if kvpress else "masked"}
+    knobs |= {"kernel": 3 if kvpress else 1, "value_size": "on" if kvpress else "off"}
+    knobs |= {"sketch": sketch, "seed": 5, "blend": "ratio" if kvpress else 0.5, "budget": 4}
+    observer = NonCausalAttention(tile, 2, 1, kvpress)
+    queries = ROTARY.turn(plain_queries(kv_heads * group, entries, seed), 0)
+    layer = gathered(random_layer(seed, kv_heads, group, entries, dim=DIM), observer, queries, seed)
+    found = scorer("compactor").scores(layer, knobs)
+    attention, leverages = [], []
+    for head in range(kv_heads):
+        keys, values = (each[head, 2:-1].tolist() for each in (layer.keys, layer.values))
+        own = queries[head * group : (head + 1) * group, 2:-1].tolist()
+        per_head = [literal.tile_attention(each, keys, tile, attended=kvpress) for each in own]
+        means = [sum(column) / group for column in zip(*per_head, strict=True)]
+        if kvpress:
+            sized = [a * literal.dot(v, v) ** 0.5 for a, v in zip(means, values, strict=True)]
+            means = pooled(sized, "avg", 3)
+        attention.append(means)
+        mixed = sketch_matrix((5, layer.layer, head), DIM, sketch).tolist() if sketch == 3 else None
+        before = ROTARY.undo(layer.keys[head : head + 1, 2:-1], 2)[0].tolist()
+        leverages.append(literal.leverage(before, mixed, 0.01))
+    weight = 1 - 4 / entries if kvpress else 0.5
+    pairs = zip(literal.standardised(attention), literal.standardised(leverages), strict=True)
+    expected = [[a + weight * b for a, b in zip(*pair, strict=True)] for pair in pairs]
+    torch.testing.assert_close(found[:, 2:-1], torch.tensor(expected), rtol=1e-3, atol=1e-3)
+    assert not found[:, :2].any()
+
+
+def test_only_a_blend_by_ratio_is_scored_anew_for_another_budget() -> None:
+    compactor, knobs = METHODS.get("compactor"), {}
+    for blend, differs in (("ratio", True), (0.5, False)):
+        knobs = {knob.name: knob.default for knob in compactor.knobs().values()} | {"blend": blend}
+        keys = {scorer("compactor").key({**knobs, "budget": budget}) for budget in (30, 60)}
+        assert len(keys) == 1 + differs

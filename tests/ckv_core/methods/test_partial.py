@@ -1,0 +1,75 @@
+"""Laws of attention in parts: the fused kernel equals the one written out, parts make the whole."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from ckv_core.methods.partial_attention import join, partial, written_out
+
+SCALING = 0.3
+RTOL, ATOL = 1e-5, 1e-5
+
+
+def tensors(queries: int, entries: int, value_dim: int = 16) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(entries)
+    shapes = ((3, queries, 16), (3, entries, 16), (3, entries, value_dim))
+    one, two, three = (torch.randn(shape, generator=generator) for shape in shapes)
+    return one, two, three
+
+
+@pytest.mark.parametrize("entries", [1, 2, 31, 513, 1500])
+@pytest.mark.parametrize("queries", [1, 3, 200])
+def test_the_fused_kernel_equals_the_one_written_out(queries: int, entries: int) -> None:
+    asked, keys, values = tensors(queries, entries)
+    fused = partial(asked, keys, values, SCALING)
+    for actual, expected in zip(
+        fused, written_out(asked, keys, values, SCALING, None), strict=True
+    ):
+        assert actual.dtype == torch.float32
+        torch.testing.assert_close(actual, expected, rtol=RTOL, atol=ATOL)
+
+
+@pytest.mark.parametrize("cut", [0, 1, 17, 40])
+@pytest.mark.parametrize("value_dim", [16, 24])
+def test_two_parts_joined_are_the_whole(cut: int, value_dim: int) -> None:
+    """Also where one part holds nothing: a head may keep no entry."""
+    queries, keys, values = tensors(5, 40, value_dim)
+    parts = [
+        partial(queries, keys[:, part], values[:, part], SCALING)
+        for part in (slice(cut), slice(cut, None))
+    ]
+    expected = (queries @ keys.mT * SCALING).softmax(-1) @ values
+    torch.testing.assert_close(join(*parts), expected, rtol=RTOL, atol=ATOL)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_rounds_the_output_only(dtype: torch.dtype) -> None:
+    queries, keys, values = (tensor.to(dtype) for tensor in tensors(2, 300))
+    out, total = partial(queries, keys, values, SCALING)
+    expected, expected_total = written_out(
+        queries.float(), keys.float(), values.float(), SCALING, None
+    )
+    assert out.dtype == total.dtype == torch.float32
+    torch.testing.assert_close(total, expected_total, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(out, expected, rtol=1e-2, atol=5e-3)
+
+
+def test_large_logits_of_half_precision_are_no_infinity() -> None:
+    queries, keys = torch.full((1, 1, 128), 30.0), torch.full((1, 9, 128), 30.0)
+    keys[:, 4:] = 29.0
+    values = torch.randn(1, 9, 128, generator=torch.Generator().manual_seed(0))
+    expected, total = written_out(queries, keys, values, SCALING, None)
+    half = [tensor.half() for tensor in (queries, keys, values)]
+    out, half_total = written_out(*half, SCALING, None)
+    assert (queries @ keys.mT).max() > torch.finfo(torch.float16).max
+    torch.testing.assert_close(half_total, total, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(out, expected, rtol=1e-2, atol=5e-3)
+
+
+def test_logits_of_half_precision_have_the_digits_of_float32() -> None:
+    """Rounded logits of about 30 would be off by 0.1 in bfloat16."""
+    queries, keys, values = (10 * tensor.bfloat16() for tensor in tensors(4, 600))
+    exact = written_out(queries.float(), keys.float(), values.float(), SCALING, None)
+    out, total = written_out(queries, keys, values, SCALING, None)
+    torch.testing.assert_close(total, exact[1], rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(out, exact[0], rtol=2e-2, atol=5e-2)

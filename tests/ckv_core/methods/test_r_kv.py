@@ -1,0 +1,88 @@
+"""R-KV: its score against literal loops, and whole runs against the literal method."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import DynamicCache
+
+from ckv_core.compare.compare import compare
+from ckv_core.errors import ConfigError
+from ckv_core.methods import METHODS
+from ckv_core.methods.parts import redundancy
+from ckv_core.request.compare_request import SCENARIOS, CompareRequest
+from ckv_core.request.variants import VariantSpec
+from ckv_core.results.events import RunResult
+from tests.ckv_core.given_layers import random_layer
+from tests.ckv_core.tiny_models import plain_model, tiny_model
+from tests.reference import redundancy as literal
+from tests.reference.checks import kept_from_mask
+from tests.reference.forward import forward
+from tests.reference.report import report
+from tests.reference.stepwise import decode
+
+KNOBS = {"mix": 0.3, "alike": 0.2, "kernel": 3}
+
+
+@given(st.integers(1, 2), st.integers(1, 2), st.integers(1, 12), st.integers(1, 4), st.integers(0))
+def test_the_score_is_the_literal_one(
+    kv_heads: int, group: int, past: int, window: int, seed: int
+) -> None:
+    layer = random_layer(seed % 2**31, kv_heads, group, past + window, window)
+    scorer = METHODS.get("r_kv").scorer
+    assert scorer is not None
+    layer.scaling = 0.7
+    found = scorer.scores(layer, {**KNOBS, "window": window})
+    queries = layer.window_queries(window).double() * 0.7
+    for head in range(kv_heads):
+        keys = layer.keys[head].double()
+        own = queries[head * group : (head + 1) * group]
+        logits = [
+            [max(float(each[t] @ key) for each in own) for key in keys[:past]]
+            for t in range(window)
+        ]
+        rows = [literal.softmax(row) for row in logits]
+        means = [sum(column) / window for column in zip(*rows, strict=True)]
+        expected = literal.r_kv(means, keys.tolist(), KNOBS)
+        torch.testing.assert_close(found[head], torch.tensor(expected), rtol=1e-4, atol=1e-5)
+
+
+def test_similarities_in_blocks_of_rows_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = random_layer(4, 1, 1, 40).keys[0]
+    whole = redundancy.redundancy(keys, 0.5)
+    monkeypatch.setattr(redundancy, "_ROWS", 7)
+    torch.testing.assert_close(redundancy.redundancy(keys, 0.5), whole)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_kept_sets_and_tokens_are_those_of_the_literal_method(scenario: str) -> None:
+    """As many KV heads as query heads: the attention then tells all of the logits."""
+    asked = CompareRequest(
+        context=report()[:150],
+        question="What?",
+        scenario=scenario,
+        variants=("r_kv:budget=40,window=4,kernel=3,buffer=8,mix=0.3,alike=0.2",),
+        max_new_tokens=20,
+        ignore_eos=True,
+    )
+    result, loaded = RunResult(), tiny_model("mha")
+    for event in compare(asked, loaded):
+        result.apply(event)
+    ((variant,), prompt, model) = result.variants, result.prompt, plain_model("mha")
+    assert prompt is not None
+    assert variant.retained is not None
+    kept = kept_from_mask(variant.retained.mask(), loaded.info.evictable_layers)
+    cache = DynamicCache(config=model.config)
+    forward(model, list(prompt.token_ids[: prompt.compressed_tokens]), cache)
+    policy = literal.cut_buffer(cache, 40, dict(variant.params))
+    read = list(prompt.token_ids[prompt.compressed_tokens :])
+    logits, held = decode(model, cache, kept, read, list(variant.token_ids), policy)
+    assert [int(each.argmax()) for each in logits[:-1]] == list(variant.token_ids[1:])
+    assert [len(row) for row in held[0] or []] == [40 + 20 % 8] * loaded.info.kv_heads
+    assert variant.held is not None
+    assert variant.held.entries[-1] == (40 + 19 % 8) * loaded.info.kv_heads * loaded.info.layers
+
+
+def test_a_buffer_below_the_window_is_refused() -> None:
+    with pytest.raises(ConfigError, match="must be at least the window"):
+        VariantSpec.parse("r_kv:window=16,buffer=8")

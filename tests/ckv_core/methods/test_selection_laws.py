@@ -1,0 +1,290 @@
+"""Laws of budgets and selectors, property-based, against literal loops.
+
+Drawn scores are small whole numbers over 64: sums of up to four and products with whole
+norms are exact in float32, so ties are real ties and equality can be demanded, not closeness.
+"""
+
+import math
+from fractions import Fraction
+from itertools import pairwise
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ckv_core.methods.parts.adaptive import adaptive_budgets, floored_budgets, safeguarded
+from ckv_core.methods.parts.critical import Ranking, first_quotas, first_stage
+from ckv_core.methods.parts.position import POSITION
+from ckv_core.methods.parts.pyramid import pyramid_budgets
+from ckv_core.methods.parts.shares import integer_shares
+from ckv_core.methods.parts.top_k import keep_first, order
+from ckv_core.request.variants import VariantSpec
+from tests.ckv_core.given_layers import Scores, window_scores
+from tests.reference import budgets as literal_budgets
+from tests.reference import selection as literal
+
+Rows = list[list[float]]
+RATIOS = st.sampled_from([0.0, 0.1, 0.25, 0.29, 0.5, 0.57, 0.7, 1.0])
+
+
+@st.composite
+def rows(draw: st.DrawFn, heads: int | None = None, columns: int | None = None) -> Rows:
+    """[heads][columns] scores with many ties."""
+    heads = heads or draw(st.integers(1, 4))
+    columns = columns or draw(st.integers(1, 20))
+    top = draw(st.sampled_from([1, 3, 40]))
+    values = draw(st.lists(st.integers(0, top), min_size=heads * columns, max_size=heads * columns))
+    return [[v / 64 for v in values[h * columns : (h + 1) * columns]] for h in range(heads)]
+
+
+@st.composite
+def scored_budgets(draw: st.DrawFn) -> tuple[Rows, Rows, list[int]]:
+    """First and second score and an unequal budget per head, 0 and all included."""
+    first = draw(rows())
+    second = draw(rows(len(first), len(first[0])))
+    counts = st.one_of(st.integers(0, len(first[0])), st.sampled_from([0, len(first[0])]))
+    return first, second, draw(st.lists(counts, min_size=len(first), max_size=len(first)))
+
+
+def kept(mask: torch.Tensor) -> list[set[int]]:
+    return [set(row.nonzero().flatten().tolist()) for row in mask]
+
+
+def scores_of(first: Rows, second: Rows) -> Scores:
+    return Scores(torch.tensor(first), torch.tensor(second))
+
+
+def top_k(score: torch.Tensor, budgets: torch.Tensor) -> torch.Tensor:
+    """Plain selection, as the engine does it."""
+    return keep_first(order(score), budgets)
+
+
+def critical(scores: Scores, budgets: torch.Tensor, alpha: float) -> torch.Tensor:
+    ranking = Ranking(order(scores.first), order(scores.second))
+    return ranking.keep(budgets, first_stage(budgets, alpha))
+
+
+def adaptive(first: Rows, spare: int, safeguard: float) -> torch.Tensor:
+    """Budgets of one layer's heads, as the engine finds them."""
+    joint = order(torch.tensor(first).flatten())
+    return adaptive_budgets(joint[None], len(first), spare, safeguard)[0]
+
+
+# --- selectors ----------------------------------------------------------------------------
+
+
+@given(scored_budgets())
+def test_top_k_equals_the_literal_loop(case: tuple[Rows, Rows, list[int]]) -> None:
+    first, _, counts = case
+    expected = [set(literal.top_k(row, k)) for row, k in zip(first, counts, strict=True)]
+    assert kept(top_k(torch.tensor(first), torch.tensor(counts))) == expected
+
+
+@given(scored_budgets(), RATIOS)
+def test_critical_equals_algorithm_1_as_a_literal_loop(
+    case: tuple[Rows, Rows, list[int]], alpha: float
+) -> None:
+    first, second, counts = case
+    expected = [
+        set(literal.two_stage(a, b, k, alpha))
+        for a, b, k in zip(first, second, counts, strict=True)
+    ]
+    mask = critical(scores_of(first, second), torch.tensor(counts), alpha)
+    assert kept(mask) == expected
+    assert mask.sum(-1).tolist() == counts
+
+
+@given(scored_budgets())
+def test_alpha_one_is_the_base_selection(case: tuple[Rows, Rows, list[int]]) -> None:
+    first, second, counts = case
+    budgets = torch.tensor(counts)
+    assert torch.equal(
+        critical(scores_of(first, second), budgets, 1.0), top_k(torch.tensor(first), budgets)
+    )
+
+
+@given(scored_budgets())
+def test_alpha_zero_is_top_k_of_the_weighted_score(case: tuple[Rows, Rows, list[int]]) -> None:
+    first, second, counts = case
+    budgets = torch.tensor(counts)
+    assert torch.equal(
+        critical(scores_of(first, second), budgets, 0.0), top_k(torch.tensor(second), budgets)
+    )
+
+
+@given(scored_budgets(), RATIOS, st.sampled_from([0.5, 1.0, 8.0]))
+def test_a_constant_value_norm_changes_nothing(
+    case: tuple[Rows, Rows, list[int]], alpha: float, norm: float
+) -> None:
+    first, _, counts = case
+    budgets = torch.tensor(counts)
+    knobs = {**VariantSpec.parse("snapkv+critical:pool=none").params}
+    scores = window_scores(
+        torch.tensor(first), torch.full((len(first), len(first[0])), norm), len(first), knobs
+    )
+    base = top_k(scores.first, budgets)
+    assert torch.equal(critical(scores, budgets, alpha), base)
+
+
+@given(scored_budgets(), RATIOS)
+def test_selection_leaves_its_inputs_unchanged(
+    case: tuple[Rows, Rows, list[int]], alpha: float
+) -> None:
+    first, second, counts = case
+    scores, budgets = scores_of(first, second), torch.tensor(counts)
+    critical(scores, budgets, alpha)
+    assert scores.first.tolist() == first
+    assert scores.second.tolist() == second
+    assert budgets.tolist() == counts
+
+
+def test_scores_of_zero_still_fill_the_budget() -> None:
+    """Underflowed attention must not be confused with the first stage's entries."""
+    zero = [[0.0] * 6]
+    mask = critical(scores_of(zero, zero), torch.tensor([4]), 0.5)
+    assert kept(mask) == [{0, 1, 2, 3}]
+
+
+@pytest.mark.parametrize(("alpha", "budget", "quota"), [(0.29, 100, 29), (0.57, 100, 57)])
+def test_the_first_quota_is_exact_for_the_written_alpha(
+    alpha: float, budget: int, quota: int
+) -> None:
+    """0.29 * 100 is 28.999... in floats; the user wrote 29 of 100."""
+    first = [[float(200 - i) for i in range(200)]]
+    second = [[float(i) for i in range(200)]]
+    mask = critical(scores_of(first, second), torch.tensor([budget]), alpha)
+    assert int(mask[0, :100].sum()) == quota
+
+
+# --- budgets ------------------------------------------------------------------------------
+
+
+@given(rows(), RATIOS, st.data())
+def test_adaptive_budgets_equal_the_literal_count(
+    first: Rows, safeguard: float, data: st.DataObject
+) -> None:
+    spare = data.draw(st.integers(0, len(first[0])))
+    budgets = adaptive(first, spare, safeguard).tolist()
+    assert budgets == literal_budgets.adaptive_heads(first, spare, safeguard)
+    assert sum(budgets) == len(first) * spare
+    assert all(0 <= count <= len(first[0]) for count in budgets)
+
+
+@given(rows(), st.data())
+def test_adaptive_safeguard_one_is_uniform(first: Rows, data: st.DataObject) -> None:
+    spare = data.draw(st.integers(0, len(first[0])))
+    assert adaptive(first, spare, 1.0).tolist() == [spare] * len(first)
+
+
+@given(rows(), st.data())
+def test_adaptive_safeguard_zero_is_the_flattened_top(first: Rows, data: st.DataObject) -> None:
+    spare = data.draw(st.integers(0, len(first[0])))
+    budgets = adaptive(first, spare, 0.0)
+    mask = top_k(torch.tensor(first), budgets)
+    flat = [value for row in first for value in row]
+    top = literal.top_k(flat, len(first) * spare)
+    columns = len(first[0])
+    assert kept(mask) == [
+        {i % columns for i in top if i // columns == head} for head in range(len(first))
+    ]
+
+
+@given(st.integers(2, 4), st.integers(1, 20), RATIOS, st.data())
+def test_identical_heads_get_equal_budgets_up_to_ties(
+    heads: int, columns: int, safeguard: float, data: st.DataObject
+) -> None:
+    row = [value / 64 for value in data.draw(st.permutations(range(columns)))]
+    spare = data.draw(st.integers(0, columns))
+    budgets = adaptive([row] * heads, spare, safeguard).tolist()
+    assert budgets == [spare] * heads
+
+
+@given(st.integers(1, 12), st.integers(1, 4), st.integers(0, 60), st.integers(0, 60), st.data())
+def test_pyramid_budgets_equal_exact_arithmetic(
+    layers: int, kv_heads: int, spare: int, slack: int, data: st.DataObject
+) -> None:
+    beta = data.draw(st.sampled_from([1.0, 1.5, 3.0, 20.0, 1000.0]))
+    capacity = spare + slack
+    budgets = pyramid_budgets((layers, kv_heads), spare, capacity, beta)
+    per_layer = literal_budgets.pyramid_layers(spare, layers, beta, capacity)
+    assert budgets.tolist() == [[count] * kv_heads for count in per_layer]
+    assert int(budgets.sum()) == layers * kv_heads * spare
+    assert 0 <= int(budgets.min()) <= int(budgets.max()) <= capacity
+    # whole numbers of falling shares: a remainder may lift a later layer by at most one
+    assert all(later <= earlier + 1 for earlier, later in pairwise(per_layer))
+
+
+@given(st.integers(1, 9), st.integers(0, 60), st.integers(0, 60), st.integers(0, 9), st.data())
+def test_kvpress_pyramid_budgets_equal_its_own_rule(
+    layers: int, spare: int, slack: int, inside: int, data: st.DataObject
+) -> None:
+    beta, capacity = data.draw(st.sampled_from([1.0, 1.5, 3.0, 20.0])), spare + slack
+    budgets = pyramid_budgets((layers, 2), spare, capacity, beta, inside)
+    per_layer = literal_budgets.kvpress_pyramid(spare, layers, beta, capacity, inside)
+    assert budgets.tolist() == [[count] * 2 for count in per_layer]
+    assert int(budgets.sum()) == layers * 2 * spare
+
+
+@given(rows(), RATIOS, st.integers(0, 9), st.data())
+def test_kvpress_head_budgets_equal_its_own_rule(
+    first: Rows, safeguard: float, protected: int, data: st.DataObject
+) -> None:
+    spare = data.draw(st.integers(0, len(first[0])))
+    parameters = {"safeguard": safeguard, "safeguard_rule": "floor"}
+    candidates = SimpleNamespace(spare=spare, protected=protected, parameters=parameters)
+    joint = order(torch.tensor(first).flatten())[None]
+    budgets = floored_budgets(joint, len(first), spare, safeguarded(candidates))[0].tolist()
+    assert budgets == literal_budgets.kvpress_heads(first, spare, safeguard, protected)
+    assert sum(budgets) == len(first) * spare
+
+
+@given(scored_budgets(), RATIOS, st.integers(0, 9), st.sampled_from([0.0, 0.2, 0.7]))
+def test_stage_one_may_count_what_a_head_is_sure_of(
+    case: tuple[Rows, Rows, list[int]], alpha: float, protected: int, safeguard: float
+) -> None:
+    first, second, counts = case
+    spare = min(counts)
+    parameters = {"alpha": alpha, "safeguard": safeguard, "safeguard_rule": "floor"}
+    parameters["stage1_counts_window"] = "on"
+    candidates = SimpleNamespace(spare=spare, protected=protected, parameters=parameters)
+    budgets = torch.tensor(counts)
+    ranking = Ranking(*(order(torch.tensor(score)) for score in (first, second)))
+    found = kept(ranking.keep(budgets, first_quotas(candidates, budgets)))
+    floor = math.floor((spare + protected) * Fraction(str(safeguard)))
+    safe = min(max(floor, 1) if safeguard else 0, spare + protected)
+    assert found == [
+        set(literal.two_stage(a, b, count, alpha, (protected, safe)))
+        for a, b, count in zip(first, second, counts, strict=True)
+    ]
+
+
+def test_pyramid_beta_one_is_uniform() -> None:
+    assert pyramid_budgets((7, 3), 10, 50, 1.0).tolist() == [[10] * 3] * 7
+
+
+def test_pyramid_falls_from_first_to_last_layer_with_the_asked_steepness() -> None:
+    budgets = pyramid_budgets((30, 3), 96, 2000, 20.0)[:, 0].tolist()
+    assert budgets == sorted(budgets, reverse=True)
+    assert budgets[-1] in (math.floor(96 / 20), math.ceil(96 / 20))
+    assert budgets[0] in (math.floor(192 - 96 / 20), math.ceil(192 - 96 / 20))
+
+
+@given(st.lists(st.fractions(0, 30, max_denominator=12), min_size=1, max_size=6), st.data())
+def test_largest_remainder_equals_the_literal_rule(
+    shares: list[Fraction], data: st.DataObject
+) -> None:
+    total = math.ceil(sum(shares)) if data.draw(st.booleans()) else math.floor(sum(shares))
+    cap = data.draw(st.integers(-(-total // len(shares)), 40))
+    whole = integer_shares(shares, total, cap)
+    if all(share <= cap for share in shares):
+        assert whole == literal_budgets.largest_remainder(shares, total, cap)
+    assert sum(whole) == total
+    assert all(0 <= count <= cap for count in whole)
+
+
+def test_streaming_llm_ranks_all_heads_alike_and_newer_first() -> None:
+    layer = SimpleNamespace(keys=torch.zeros(3, 10, 2))
+    mask = top_k(POSITION.scores(layer, {}), torch.tensor([4, 4, 4]))
+    assert kept(mask) == [{6, 7, 8, 9}] * 3

@@ -1,0 +1,160 @@
+"""CAKE, DefensiveKV, ChunkKV, LaProx and observed attention against literal loops."""
+
+from types import SimpleNamespace
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from ckv_core.methods import METHODS
+from ckv_core.methods.parts.top_scores import top_counts
+from tests.ckv_core.given_layers import GivenCandidates, GivenStates, random_layer
+from tests.ckv_core.methods.test_selection_laws import rows
+from tests.reference import window_methods as literal
+
+SEEDS = st.integers(0, 2**31)
+SIZES = (st.integers(1, 3), st.integers(1, 2), st.integers(2, 18), st.integers(1, 4))
+CLOSE = {"rtol": 1e-4, "atol": 1e-6}
+
+
+def scores(method: str, layer: GivenStates, knobs: dict[str, object]) -> Tensor:
+    scorer = METHODS.get(method).scorer
+    assert scorer is not None
+    return scorer.scores(layer, {"window": layer.rows.shape[1], **knobs})
+
+
+def kept(method: str, candidates: GivenCandidates) -> list[list[set[int]]]:
+    """Budgets, then what each head of each layer keeps."""
+    rule, selector = METHODS.get(method).budget_rule, METHODS.get(method).selector
+    assert rule is not None
+    budgets = rule.head_budgets(candidates, candidates.spare, candidates.parameters)
+    assert int(budgets.sum()) == candidates.layers * candidates.kv_heads * candidates.spare
+    masks = [
+        selector.keep(candidates, slice(place, place + 1), budgets[place : place + 1]).mask[0]
+        for place in range(candidates.layers)
+    ]
+    return [[set(head.nonzero().flatten().tolist()) for head in mask] for mask in masks]
+
+
+def given_candidates(
+    method: str, layers: list[GivenStates], spare: int, knobs: dict[str, object]
+) -> GivenCandidates:
+    window, entries = layers[0].rows.shape[1:]
+    scorer = METHODS.get(method).scorer
+    assert scorer is not None
+    knobs = {"window": window, "sinks": 0, **knobs}
+    return GivenCandidates(scorer, knobs, layers, slice(0, entries - window), spare)
+
+
+@given(*SIZES, SEEDS)
+def test_cake_scores_and_layer_budgets_are_the_literal_ones(
+    kv_heads: int, group_size: int, past: int, window: int, seed: int
+) -> None:
+    window += 1
+    shape = (kv_heads, group_size, past + window, window)
+    layers = [random_layer(seed + each, *shape) for each in range(3)]
+    knobs = {"gamma": 200.0, "kernel": 5, "pool": "avg", "group": "mean"}
+    found = scores("cake", layers[0], knobs)
+    expected = literal.cake_scores(layers[0].rows.tolist(), group_size, 200.0, 5)
+    torch.testing.assert_close(found, torch.tensor(expected), **CLOSE)
+    taus, spare = {"tau1": 1.6, "tau2": 0.4}, seed % (past + 1)
+    candidates = given_candidates("cake", layers, spare, {**knobs, **taus})
+    rule = METHODS.get("cake").budget_rule
+    assert rule is not None
+    budgets = rule.head_budgets(candidates, spare, {**candidates.parameters, **taus})
+    shares = literal.cake_preferences([each.rows.tolist() for each in layers], 1.6, 0.4)
+    wished = literal.whole_shares(shares, 3 * spare, past)
+    assert budgets.tolist() == [[each] * kv_heads for each in wished]
+
+
+@given(*SIZES, SEEDS)
+def test_the_worst_case_is_the_literal_one(
+    kv_heads: int, group_size: int, past: int, window: int, seed: int
+) -> None:
+    layer = random_layer(seed, kv_heads, group_size, past + window, window)
+    expected = literal.worst_case(layer.rows.tolist(), layer.norms.tolist(), kv_heads, 5)
+    found = scores("defensivekv", layer, {"kernel": 5})
+    torch.testing.assert_close(found, torch.tensor(expected), **CLOSE)
+
+
+@given(*SIZES, SEEDS, st.sampled_from([0.0, 0.3, 0.6, 0.9, 1.0]))
+def test_defensivekv_keeps_what_the_literal_stages_do(
+    kv_heads: int, group_size: int, past: int, window: int, seed: int, mass: float
+) -> None:
+    """Heads of a layer compete, or those of all layers; each first has its own stage 1."""
+    shape = (kv_heads, group_size, past + window, window)
+    layers = [random_layer(seed + each, *shape) for each in range(2)]
+    spare = seed % (past + 1)
+    candidates = given_candidates("defensivekv", layers, spare, {"kernel": 5, "mass": mass})
+    attention = [
+        each.window_attention(window).view(kv_heads, -1, past).mean(1).tolist() for each in layers
+    ]
+    ranked = [candidates.scores(place).tolist() for place in range(2)]
+    by_layer = [
+        literal.defensive_kept(attention[place], ranked[place], mass, spare) for place in range(2)
+    ]
+    assert kept("defensivekv", candidates) == by_layer
+    heads = [[row for layer in part for row in layer] for part in (attention, ranked)]
+    together = literal.defensive_kept(heads[0], heads[1], mass, spare)
+    assert kept("layer_defensivekv", candidates) == [together[:kv_heads], together[kv_heads:]]
+
+
+@given(rows(), st.data())
+def test_counts_of_the_top_scores_are_those_of_a_stable_sort(
+    drawn: list[list[float]], data: st.DataObject
+) -> None:
+    total = data.draw(st.integers(0, len(drawn) * len(drawn[0])))
+    flat = sorted((-score, head) for head, row in enumerate(drawn) for score in row)
+    expected = [sum(head == each for _, each in flat[:total]) for head in range(len(drawn))]
+    assert top_counts(torch.tensor(drawn), total).tolist() == expected
+
+
+@given(st.integers(1, 3), st.integers(2, 18), SEEDS, st.integers(1, 6), st.booleans())
+def test_chunkkv_keeps_whole_chunks_but_the_last(
+    kv_heads: int, past: int, seed: int, size: int, shared: bool
+) -> None:
+    layer = random_layer(seed, kv_heads, 2, past + 3, 3)
+    knobs = {"chunk": size, "chunks_of": "layer" if shared else "head", "pool": "none"}
+    knobs |= {"group": "mean", "kernel": 1}
+    candidates = given_candidates("chunkkv", [layer], seed % (past + 1), knobs)
+    ranked = candidates.scores(0).double()
+    if shared:
+        window = torch.full((kv_heads, 3), float(ranked.max()) + 1)
+        ranked = torch.cat([ranked, window], 1).mean(0).expand(kv_heads, -1)
+    spare = candidates.spare
+    expected = [literal.chunks_kept(row, size, spare, past) for row in ranked.tolist()]
+    assert kept("chunkkv", candidates) == [expected]
+
+
+@given(*SIZES, SEEDS)
+def test_laprox_keeps_the_highest_shares_of_all_layers(
+    kv_heads: int, group_size: int, past: int, window: int, seed: int
+) -> None:
+    shape = (kv_heads, group_size, past + window, window)
+    layers = [random_layer(seed + each, *shape) for each in range(3)]
+    layers[1].norms *= 7  # another layer's size must not matter
+    knobs = {"kernel": 3, "pool": "avg", "group": "mean"}
+    candidates = given_candidates("laprox", layers, seed % (past + 1), knobs)
+    expected = [
+        literal.laprox_scores(each.rows.tolist(), (each.norms * 2).tolist(), group_size, 3)
+        for each in layers
+    ]
+    found = [scores("laprox", each, knobs) for each in layers]
+    torch.testing.assert_close(torch.stack(found), torch.tensor(expected), **CLOSE)
+    total = 3 * kv_heads * candidates.spare
+    assert kept("laprox", candidates) == literal.highest_of_all(
+        [each.tolist() for each in found], total
+    )
+
+
+def test_observed_attention_is_the_mean_over_the_queries_that_see_an_entry() -> None:
+    logits = torch.randn(4, 7, 7, generator=torch.Generator().manual_seed(4))
+    matrix = logits.masked_fill(torch.ones(7, 7).triu(1).bool(), -torch.inf).softmax(-1)
+    view = SimpleNamespace(kv_heads=2, observed=lambda _observer: matrix.sum(1))
+    scorer = METHODS.get("observed_attention").scorer
+    assert scorer is not None
+    for head, row in enumerate(scorer.scores(view, {}).tolist()):
+        for i, found in enumerate(row):
+            seen = [float(matrix[h, t, i]) for h in (2 * head, 2 * head + 1) for t in range(i, 7)]
+            assert abs(found - sum(seen) / len(seen)) < 1e-6

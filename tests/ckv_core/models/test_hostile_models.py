@@ -1,0 +1,205 @@
+"""Configs that lie or name code, and weights that changed: refused before a model is built."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+from ckv_core.errors import ModelError, RunCancelledError
+from ckv_core.models import checkpoint, gguf_store
+from ckv_core.models.attention import ATTENTION_NAME
+from ckv_core.models.geometry import context_limit
+from ckv_core.models.loading import load_model
+from ckv_core.models.steps import STEP_S, Step
+from ckv_core.models.store import models_folder
+from tests.ckv_core.models.tiny_gguf import write_tiny_gguf
+from tests.ckv_core.tiny_models import plain_model, tiny_config, tiny_tokenizer
+
+BUILT = "a model was built"
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty CKV_HOME, and no Hub."""
+    monkeypatch.setenv("CKV_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(checkpoint.constants, "HF_HUB_OFFLINE", True)
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "model"
+    plain_model("llama").save_pretrained(path)
+    tiny_tokenizer().save_pretrained(path)
+    return path
+
+
+def change(folder: Path, **changes: object) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"num_hidden_layers": 100_000_000}, "num_hidden_layers 100,000,000, more than"),
+        ({"num_hidden_layers": 10**5000}, "of more than 38 digits"),
+        ({"num_hidden_layers": 1_999}, "1,999 layers and the weights hold 3"),
+        ({"num_hidden_layers": 2}, "2 layers and the weights hold 3"),
+        ({"hidden_size": 2**20}, "hidden size of 1,048,576"),
+        ({"vocab_size": 10**8}, "vocabulary of 100,000,000"),
+        ({"text_config": {"num_hidden_layers": 10**9}}, "more than the 2,000"),
+        ({"intermediate_size": 10**8}, "asks for"),
+        ({"padding": "x" * (16 * 2**20)}, "larger than any model's"),
+    ],
+)
+def test_a_config_that_lies_is_refused_before_a_model_is_built(
+    folder: Path, changes: dict[str, object], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # json writes no number of so many digits by itself.
+    digits = {key: value for key, value in changes.items() if value == 10**5000}
+    change(folder, **{key: "DIGITS" if key in digits else v for key, v in changes.items()})
+    if digits:
+        text = (folder / "config.json").read_text()
+        (folder / "config.json").write_text(text.replace('"DIGITS"', "1" + "0" * 4000))
+
+    def build(*_: object, **__: object) -> None:
+        pytest.fail(BUILT)
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", build)
+    with pytest.raises(ModelError, match=words) as caught:
+        load_model(str(folder), "cpu")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_gguf_that_lies_is_refused_before_it_is_converted(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.gguf"
+    write_tiny_gguf(path)
+    data = path.read_bytes()
+    key = b"llama.block_count"
+    at = data.index(key) + len(key) + 4  # a type, then the number
+    path.write_bytes(data[:at] + (1_500).to_bytes(4, "little") + data[at + 4 :])
+    with pytest.raises(ModelError, match="1,500 layers and the weights hold 2"):
+        load_model(str(path), "cpu")
+    assert not (models_folder() / ".converted").exists()
+
+
+@pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation"])
+def test_attention_that_a_config_names_is_never_fetched(
+    folder: Path, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fetch(*_: object, **__: object) -> None:
+        pytest.fail("transformers' kernel loader was reached")
+
+    monkeypatch.setattr("transformers.modeling_utils.lazy_import_flash_attention", fetch)
+    change(folder, **{key: "somebody/kernels", "experts_implementation": "somebody/kernels"})
+    loaded = load_model(str(folder), "cpu")
+    assert loaded.model.config._attn_implementation == ATTENTION_NAME
+
+
+def test_each_step_says_how_long_it_may_take_and_weights_tell_how_far_they_are(
+    folder: Path,
+) -> None:
+    steps: list[Step] = []
+    load_model(str(folder), "cpu", report=steps.append)
+    before = [step for step in steps if "config" in step.sentence]
+    assert len(before) == 2
+    assert all(step.limit_s == STEP_S for step in before)
+    fractions = [step.fraction for step in steps if "tensors" in step.sentence]
+    assert fractions
+    assert all(step.limit_s > 0 for step in steps)
+
+
+def test_what_the_report_raises_stops_the_reading_of_weights(folder: Path) -> None:
+    def stop(step: Step) -> None:
+        if "tensors" in step.sentence:
+            raise RunCancelledError
+
+    with pytest.raises(RunCancelledError):
+        load_model(str(folder), "cpu", report=stop)
+    assert load_model(str(folder), "cpu").info.layers == 3
+
+
+def rewrite(path: Path) -> None:
+    weights = load_file(path)
+    weights["model.norm.weight"] = weights["model.norm.weight"] + 1
+    save_file(weights, path, {"format": "pt"})
+    os.utime(path, ns=(1, 1))  # the clock may be too coarse to show the write
+
+
+def test_weights_that_changed_since_they_were_loaded_are_noticed_once(folder: Path) -> None:
+    first = load_model(str(folder), "cpu").info.sha256
+    rewrite(folder / "model.safetensors")
+    with pytest.raises(ModelError, match=r"model\.safetensors changed.*load the model once more"):
+        load_model(str(folder), "cpu")
+    assert load_model(str(folder), "cpu").info.sha256 != first
+
+
+def test_a_damaged_file_of_the_hubs_cache_is_named_with_what_to_delete(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blob = tmp_path / "blobs" / ("0" * 64)
+    blob.parent.mkdir()
+    (folder / "model.safetensors").rename(blob)
+    (folder / "model.safetensors").symlink_to(blob)
+    monkeypatch.setattr(checkpoint, "snapshot_download", lambda *_, **__: str(folder))
+    with pytest.raises(ModelError, match=f"not the published one. Delete {blob}"):
+        load_model("org/model", "cpu")
+
+
+def test_a_gguf_is_converted_once_and_keeps_its_hash_and_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "tiny.gguf"
+    write_tiny_gguf(path)
+    first = load_model(str(path), "cpu")
+    kept = models_folder() / ".converted" / first.info.sha256
+    assert (kept / "model.safetensors").is_file()
+    monkeypatch.setattr("ckv_core.models.conversion.convert_gguf", lambda *_: pytest.fail(BUILT))
+    again = load_model(str(path), "cpu")
+    assert again.info == first.info
+    ids = torch.arange(8)[None]
+    assert torch.equal(
+        again.model.get_input_embeddings()(ids), first.model.get_input_embeddings()(ids)
+    )
+
+
+def test_a_conversion_that_changed_on_disk_is_made_again(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.gguf"
+    write_tiny_gguf(path)
+    kept = models_folder() / ".converted" / load_model(str(path), "cpu").info.sha256
+    whole = (kept / "model.safetensors").read_bytes()
+    rewrite(kept / "model.safetensors")
+    load_model(str(path), "cpu")
+    assert (kept / "model.safetensors").read_bytes() == whole
+
+
+def test_a_conversion_without_room_says_how_much_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "tiny.gguf"
+    write_tiny_gguf(path)
+    usage = type(gguf_store.shutil.disk_usage(tmp_path))
+    monkeypatch.setattr(gguf_store.shutil, "disk_usage", lambda _: usage(10, 10, 0))
+    with pytest.raises(ModelError, match=r"takes .* KiB once it is dequantised"):
+        load_model(str(path), "cpu")
+
+
+@pytest.mark.parametrize(
+    ("rope", "limit"),
+    [
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 2048}, 8192),
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256}, 2048),
+        ({"rope_type": "yarn", "factor": 2.0}, 4096),
+        ({"rope_type": "linear", "factor": 4.0}, 2048),
+        ({"rope_type": "default"}, 2048),
+    ],
+)
+def test_yarn_stretches_the_context_limit(rope: dict[str, Any], limit: int) -> None:
+    config = tiny_config("llama", rope_parameters={"rope_theta": 10000.0, **rope})
+    assert context_limit(config) == limit

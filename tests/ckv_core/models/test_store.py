@@ -1,0 +1,90 @@
+"""Manifests and remembered hashes."""
+
+import hashlib
+import os
+from pathlib import Path
+
+import platformdirs
+import pytest
+
+from ckv_core.models import store
+from ckv_core.models.store import combine, read_manifest, weights_sha256, write_manifest
+from ckv_core.runtime.home import home_folder
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CKV_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def test_home_is_ckv_home_or_the_platforms_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CKV_HOME", "~/somewhere")
+    assert home_folder() == Path.home() / "somewhere"
+    monkeypatch.setenv("CKV_HOME", " ")
+    assert home_folder() == platformdirs.user_data_path("criticalkv-lab", appauthor=False)
+
+
+def test_the_hash_of_one_file_is_that_file_s_hash(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(b"weights")
+    assert weights_sha256([path]) == _sha256(b"weights")
+
+
+def test_the_hash_of_several_files_depends_on_names_and_content_but_not_on_order() -> None:
+    first = combine({"a": _sha256(b"1"), "b": _sha256(b"2")})
+    assert combine({"b": _sha256(b"2"), "a": _sha256(b"1")}) == first
+    assert combine({"a": _sha256(b"2"), "b": _sha256(b"1")}) != first
+    assert combine({"a": _sha256(b"1"), "c": _sha256(b"2")}) != first
+
+
+def test_an_unchanged_file_is_hashed_once_and_a_changed_one_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[Path] = []
+    original = store._hash_file
+    monkeypatch.setattr(store, "_hash_file", lambda path: (read.append(path), original(path))[1])
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(b"weights")
+    assert weights_sha256([path]) == weights_sha256([path]) == _sha256(b"weights")
+    assert read == [path]
+    path.write_bytes(b"changed")
+    os.utime(path, ns=(1, 1))  # the clock may be too coarse to show the write
+    assert weights_sha256([path]) == _sha256(b"changed")
+    assert read == [path, path]
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"a": 1}'])
+def test_damaged_remembered_hashes_are_passed_over(
+    tmp_path: Path, home: Path, content: str
+) -> None:
+    home.mkdir()
+    (home / "weights-sha256.json").write_text(content)
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(b"weights")
+    assert weights_sha256([path]) == weights_sha256([path]) == _sha256(b"weights")
+
+
+def test_a_home_that_cannot_be_written_still_gives_the_hash(tmp_path: Path, home: Path) -> None:
+    home.write_text("a file where the folder should be")
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(b"weights")
+    assert weights_sha256([path]) == _sha256(b"weights")
+
+
+def test_a_manifest_counts_only_with_all_its_files_at_their_sizes(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(b"weights")
+    (folder / "config.json").write_text("{}")
+    written = write_manifest(folder, "test")
+    assert read_manifest(folder) == written
+    assert written.sha256 == _sha256(b"weights")
+    (folder / "config.json").write_text("{ }")
+    assert read_manifest(folder) is None
+    (folder / "config.json").unlink()
+    assert read_manifest(folder) is None

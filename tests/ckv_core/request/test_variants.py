@@ -1,0 +1,131 @@
+"""Laws of the SPEC grammar."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ckv_core.errors import ConfigError
+from ckv_core.methods import KNOBS, METHODS, Method
+from ckv_core.methods.parameters import Budget
+from ckv_core.methods.parts.critical_auto import CRITICAL_AUTO
+from ckv_core.request.variants import VariantSpec
+
+VALUES = {
+    "budget": st.sampled_from(["4500", "12.5%", "100%", "3MiB"]),
+    "alpha": st.integers(0, 10**6).map(lambda millionths: str(millionths / 10**6)),
+    "window": st.integers(1, 64).map(str),
+    "kernel": st.sampled_from(["1", "5", "255"]),
+    "pool": st.sampled_from(["max", "avg", "none"]),
+    "group": st.sampled_from(["mean", "max"]),
+    "sinks": st.integers(0, 4_000).map(str),
+    "beta": st.floats(1, 1000).map(str),
+    "safeguard": st.floats(0, 1).map(str),
+    "stage2": st.sampled_from(["raw", "pooled"]),
+    "norm": st.sampled_from(["on", "off"]),
+    "product": st.sampled_from(["head", "group"]),
+    "epsilon": st.floats(0, 1).map(str),
+    "safeguard_rule": st.sampled_from(["blend", "floor"]),
+    "pyramid_window": st.sampled_from(["beyond", "inside"]),
+    "stage1_counts_window": st.sampled_from(["off", "on"]),
+    "lots": st.sampled_from(["own", "alike"]),
+    "newest": st.sampled_from(["free", "kept"]),
+    "while_generating": st.sampled_from(["evict", "grow"]),
+    "preset": st.sampled_from(["paper", "kvpress"]),
+    "gamma": st.floats(0, 1e6).map(str),
+    "tau1": st.floats(0.01, 100).map(str),
+    "tau2": st.floats(0.01, 100).map(str),
+    "mass": st.floats(0, 1).map(str),
+    "chunk": st.integers(1, 4096).map(str),
+    "chunks_of": st.sampled_from(["head", "layer"]),
+    "seed": st.integers(0, 999_999_999).map(str),
+    "lag": st.integers(2, 65536).map(str),
+    "future": st.integers(1, 65536).map(str),
+    "value_size": st.sampled_from(["on", "off"]),
+    "offset": st.floats(0, 1).map(str),
+    "repeat": st.integers(64, 65536).map(str),
+    "lead": st.sampled_from(["first", "last"]),
+    "blend": st.floats(0, 100).map(str) | st.just("ratio"),
+    "sketch": st.integers(0, 1024).map(str),
+    "tile": st.integers(1, 1024).map(str),
+    "pad": st.sampled_from(["masked", "attended"]),
+    "recent": st.integers(0, 400).map(str),
+    "beta_sign": st.sampled_from(["code", "text"]),
+    "table": st.sampled_from(["needle", "duo", "8b_long-1"]),
+    "rolling": st.sampled_from(["off", "on"]),
+    "history": st.integers(1, 1024).map(str),
+    "drop": st.floats(0, 0.9).map(str),
+    "mix": st.floats(0, 1).map(str),
+    "alike": st.floats(-1, 1).map(str),
+    "buffer": st.integers(64, 4096).map(str),
+    "tau": st.floats(0, 100).map(str),
+    "align": st.sampled_from(["dot", "cosine"]),
+    "anchor": st.sampled_from(["seen", "future"]),
+}
+CHOICES = [(method, selector) for method in METHODS for selector in method.selectors]
+
+
+@given(st.data())
+def test_a_spec_parses_back_to_an_equal_variant(data: st.DataObject) -> None:
+    method, selector = data.draw(st.sampled_from(CHOICES))
+    keys = data.draw(st.sets(st.sampled_from(sorted(KNOBS))))
+    allowed = [key for key in method.knobs(selector) if key in keys | {"budget"}]
+    written = {key: data.draw(VALUES[key]) for key in allowed}
+    head = method.name + ("" if selector is method.selector else f"+{selector.name}")
+    spec = VariantSpec.parse(f"{head}:{','.join(f'{k}={v}' for k, v in written.items())}")
+    again = VariantSpec.parse(spec.spec)
+    assert again == spec
+    assert set(spec.params) == set(method.knobs(selector))
+
+
+@pytest.mark.parametrize("method", [*METHODS], ids=lambda method: method.name)
+def test_a_method_takes_the_preset_where_kvpress_has_it_or_a_knob_differs(method: Method) -> None:
+    differs = any(knob.kvpress is not None for knob in method.knobs().values())
+    assert ("preset" in method.knobs()) == bool(method.press or differs)
+    if method.press:
+        press = VariantSpec.parse(f"{method.name}:preset=kvpress")
+        assert method.press.knobs <= press.params.keys()
+
+
+def test_a_preset_sets_what_is_not_written_and_nothing_else() -> None:
+    plain = VariantSpec.parse("snapkv+critical:preset=kvpress,alpha=0.1")
+    assert (plain.params["window"], plain.params["pool"]) == (64, "avg")
+    assert (plain.params["stage2"], plain.params["product"]) == ("pooled", "group")
+    assert plain.params["alpha"] == 0.1
+
+
+def test_run_wide_values_fill_in_only_what_a_variant_uses_and_leaves_out() -> None:
+    defaults = {"budget": "64", "alpha": "0.5"}
+    assert VariantSpec.parse("full", defaults).params == {}
+    assert "alpha" not in VariantSpec.parse("snapkv", defaults).params
+    chosen = VariantSpec.parse("snapkv+critical:budget=96", defaults).params
+    assert (chosen["budget"], chosen["alpha"]) == ("96", 0.5)
+
+
+def test_the_base_is_the_same_variant_without_critical() -> None:
+    spec = VariantSpec.parse("adakv+critical:budget=96,safeguard=0.4,alpha=0.5")
+    assert spec.base() == VariantSpec.parse("adakv:budget=96,safeguard=0.4")
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"), [("128", 128), ("10%", 149), ("100%", 1_499), ("1MiB", 22)]
+)
+def test_budgets_resolve_to_whole_tokens_once(text: str, tokens: int) -> None:
+    assert Budget.parse(text).resolve(1_499, 46_080) == tokens
+
+
+@pytest.mark.parametrize("text", ["", "x", "-5", "0", "1.5", "101%", "10 %%", "1e3", "١٢"])
+def test_a_budget_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="Budget"):
+        Budget.parse(text)
+
+
+def test_alpha_per_head_takes_every_critical_knob_but_alpha() -> None:
+    spec = VariantSpec.parse("snapkv+critical_auto:stage2=pooled,budget=96", {"alpha": "0.5"})
+    assert (spec.selector, spec.critical) == (CRITICAL_AUTO, True)
+    assert "alpha" not in spec.params
+    assert spec.label == "SnapKV + CriticalKV, alpha per head (ours)"
+    assert spec.base() == VariantSpec.parse("snapkv:budget=96")
+    with pytest.raises(ConfigError, match="does not take 'alpha'"):
+        VariantSpec.parse("snapkv+critical_auto:alpha=0.5")
+    with pytest.raises(ConfigError, match="'critical' and 'critical_auto' are known"):
+        VariantSpec.parse("snapkv+best")

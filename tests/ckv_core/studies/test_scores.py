@@ -1,0 +1,108 @@
+"""Scores against literal readings of LongBench's and RULER's definitions."""
+
+import re
+import string
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ckv_core.analysis.answers import answer_scores
+from ckv_core.studies.records import Sample
+from ckv_core.studies.scores import METRICS, score
+
+WORD = st.sampled_from(["the", "a", "red", "Red.", "fox", "12", "7", "(so)", "an apple", "x=1"])
+TEXT = st.lists(WORD, max_size=12).map(" ".join)
+ANSWERS = st.lists(st.lists(WORD, min_size=1, max_size=4).map(" ".join), min_size=1, max_size=3)
+
+
+def plain(text: str) -> list[str]:
+    kept = "".join(c for c in text.lower() if c not in string.punctuation)
+    return re.sub(r"\b(a|an|the)\b", " ", kept).split()
+
+
+def literal_f1(text: str, answer: str) -> float:
+    own, wanted = plain(text), plain(answer)
+    rest, common = list(wanted), 0
+    for word in own:
+        if word in rest:
+            rest.remove(word)
+            common += 1
+    if not common:
+        return 0.0
+    precision, recall = common / len(own), common / len(wanted)
+    return 2 * precision * recall / (precision + recall)
+
+
+def literal_common(own: list[str], wanted: list[str]) -> int:
+    if not own or not wanted:
+        return 0
+    if own[0] == wanted[0]:
+        return 1 + literal_common(own[1:], wanted[1:])
+    return max(literal_common(own[1:], wanted), literal_common(own, wanted[1:]))
+
+
+@given(text=TEXT, answers=ANSWERS)
+def test_token_f1_is_the_best_answers(text, answers):
+    wanted = max(literal_f1(text, answer) for answer in answers)
+    assert METRICS["token_f1"](text, answers, ()) == pytest.approx(wanted, abs=1e-12)
+
+
+@given(text=TEXT, answers=ANSWERS)
+def test_string_match_is_the_share_of_answers_found(text, answers):
+    found = [answer.lower() in text.lower() for answer in answers]
+    assert METRICS["string_match"](text, answers, ()) == sum(found) / len(found)
+    assert METRICS["string_match_part"](text, answers, ()) == float(any(found))
+
+
+@given(text=st.lists(WORD, max_size=6).map(" ".join), answers=ANSWERS)
+def test_rouge_l_is_f1_of_the_longest_common_subsequence(text, answers):
+    def one(answer: str) -> float:
+        own, wanted = (re.findall(r"[a-z0-9]+", each.lower()) for each in (text, answer))
+        common = literal_common(own, wanted)
+        return 2 * common / (len(own) + len(wanted)) if common else 0.0
+
+    assert METRICS["rouge_l"](text, answers, ()) == pytest.approx(max(map(one, answers)))
+
+
+@given(text=TEXT, answers=ANSWERS, metric=st.sampled_from(sorted(METRICS)))
+def test_every_score_is_from_0_to_1(text, answers, metric):
+    value = METRICS[metric](text, answers, tuple(answers))
+    assert 0 <= value <= 1
+
+
+@pytest.mark.parametrize(
+    "metric", ["string_match", "string_match_part", "exact_match", "token_f1", "rouge_l"]
+)
+def test_the_answer_itself_scores_1(metric):
+    assert METRICS[metric]("Red fox", ["red fox"], ()) == 1
+
+
+@pytest.mark.parametrize(
+    ("metric", "text", "answers", "choices", "value"),
+    [
+        ("retrieval", "Paragraph 7 or 12, I think 7", ["Paragraph 7"], (), 2 / 3),
+        ("retrieval", "the first one", ["Paragraph 1"], (), 0.0),
+        ("count", "There are 4, no 5", ["5"], (), 0.5),
+        ("classification", "Food or City", ["Food"], ("Food", "City"), 0.5),
+        ("classification", "Other number", ["Other number"], ("number", "Other number"), 1.0),
+        ("classification", "Sea", ["Food"], ("Food", "City"), 0.0),
+        ("code_similarity", "# no\nreturn x\nmore", ["return x"], (), 1.0),
+        ("code_similarity", "```", ["return x"], (), 0.0),
+        ("edit_similarity", "Red  Fox", ["red fox"], (), 1.0),
+    ],
+)
+def test_the_scores_of_longbench_by_hand(metric, text, answers, choices, value):
+    assert METRICS[metric](text, answers, choices) == pytest.approx(value)
+
+
+def test_a_runs_own_scores_are_the_same():
+    text, answer = "The red fox, 12.", "a red fox"
+    known = answer_scores(text, answer)
+    for metric in known:
+        assert METRICS[metric](text, [answer], ()) == pytest.approx(known[metric], abs=1e-6)
+
+
+def test_a_samples_own_metric_wins():
+    sample = Sample(id="a", context="c", question="q", answers=("red",), metric="exact_match")
+    assert score("red fox", sample, "string_match") == 0.0

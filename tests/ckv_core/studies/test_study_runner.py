@@ -1,0 +1,149 @@
+"""A study's results are those of single comparisons; what stands is never run again."""
+
+from dataclasses import replace
+
+import pytest
+
+from ckv_core.compare.compare import compare
+from ckv_core.engine.prompt import build_prompt
+from ckv_core.errors import ConfigError, RunCancelledError
+from ckv_core.request.compare_request import CompareRequest
+from ckv_core.results.events import RunResult
+from ckv_core.studies.records import Point, Sample, SampleResult, Study
+from ckv_core.studies.runner import PromptSize, part_of, run_sample, run_study
+from tests.ckv_core.tiny_models import tiny_model
+
+STUDY = Study(
+    name="tiny",
+    data={"file": "x"},
+    scenario="context-only",
+    variants=("snapkv", "adakv+critical", "streaming_llm"),
+    budgets=("30%", "60%"),
+    max_new_tokens=6,
+)
+SAMPLES = [
+    Sample(
+        id=f"s{at}",
+        context=f"Line {at}. " + "The ferry left at nine and nobody waved. " * (4 + at),
+        question="When did it leave?",
+        answers=("nine",),
+    )
+    for at in range(3)
+]
+
+
+class TinyEngine:
+    """Runs on the tiny model, and counts what it is asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, ...]] = []
+
+    def size(self, request: CompareRequest) -> PromptSize:
+        tokenizer = tiny_model("llama").tokenizer
+        prompt = build_prompt(tokenizer, request.context, request.question, request.scenario)
+        return PromptSize(prompt.tokens, prompt.compressed_tokens)
+
+    def run(self, request: CompareRequest) -> RunResult:
+        self.asked.append(request.variants)
+        return single(request)
+
+
+def single(request: CompareRequest) -> RunResult:
+    result = RunResult()
+    for event in compare(request, tiny_model("llama")):
+        result.apply(event)
+    return result
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.id)
+def test_every_point_is_what_a_comparison_of_it_alone_gives(sample):
+    found = run_sample(STUDY, sample, STUDY.points(), TinyEngine())
+    assert [result.key for result in found] == [
+        (sample.id, point.variant, point.budget) for point in STUDY.points()
+    ]
+    for point, result in zip(STUDY.points(), found, strict=True):
+        (alone,) = single(
+            CompareRequest(
+                context=sample.context,
+                question=sample.question,
+                scenario=STUDY.scenario,
+                variants=(point.spec,),
+                max_new_tokens=STUDY.max_new_tokens,
+            )
+        ).variants
+        assert result.state == "done"
+        assert result.text == alone.text
+        assert alone.receipt is not None
+        assert result.cache_bytes == alone.receipt.cache_bytes
+        assert result.score == float("nine" in alone.text.lower())
+
+
+def test_a_budget_that_is_too_small_fails_alone_and_says_why():
+    study = replace(STUDY, budgets=("1%", "60%"))
+    found = run_sample(study, SAMPLES[0], study.points(), TinyEngine())
+    states = {(result.variant, result.budget): result.state for result in found}
+    assert states["full", None] == "done"
+    assert states["snapkv", "1%"] == "failed"
+    assert states["snapkv", "60%"] == "done"
+    (reason,) = [r.reason for r in found if (r.variant, r.budget) == ("snapkv", "1%")]
+    assert "raise the budget" in reason
+
+
+def test_what_stands_is_not_run_again_and_failures_are():
+    engine, stored = TinyEngine(), {}
+
+    def commit(results):
+        assert len({result.sample for result in results}) == 1
+        stored.update((result.key, result) for result in results)
+
+    assert [p.done for p in run_study(STUDY, SAMPLES, (), engine, commit)] == [0, 1, 2, 3]
+    assert len(stored) == 3 * 7
+    again = TinyEngine()
+    [*run_study(STUDY, SAMPLES, stored, again, commit)]
+    assert not again.asked
+    [*run_study(STUDY, SAMPLES, stored.keys() - {("s1", "snapkv", "30%")}, again, commit)]
+    assert again.asked == [("snapkv:budget=30%",)]
+    wider = replace(STUDY, budgets=("30%", "45%", "60%"))
+    [*run_study(wider, SAMPLES, stored, again, commit)]
+    assert {spec.rpartition("=")[2] for asked in again.asked[1:] for spec in asked} == {"45%"}
+
+
+def test_a_sample_that_fails_does_not_end_the_study():
+    class Failing(TinyEngine):
+        def run(self, request):
+            if request.context.startswith("Line 1"):
+                raise ConfigError("No.")
+            return super().run(request)
+
+    found: list[SampleResult] = []
+    [*run_study(STUDY, SAMPLES, (), Failing(), found.extend)]
+    assert {r.sample for r in found if r.state == "failed"} == {"s1"}
+    assert {r.reason for r in found if r.state == "failed"} == {"No."}
+    assert all(r.score is None for r in found if r.state == "failed")
+
+
+def test_a_study_that_is_stopped_keeps_what_was_committed():
+    class Stopped(TinyEngine):
+        def run(self, request):
+            if len(self.asked) == 1:
+                raise RunCancelledError
+            return super().run(request)
+
+    found: list[SampleResult] = []
+    with pytest.raises(RunCancelledError):
+        [*run_study(STUDY, SAMPLES, (), Stopped(), found.extend)]
+    assert {result.sample for result in found} == {"s0"}
+
+
+def test_parts_are_disjoint_and_whole():
+    parts = [part_of(SAMPLES, number, 2) for number in (1, 2)]
+    assert sorted(s.id for part in parts for s in part) == ["s0", "s1", "s2"]
+
+
+def test_points_without_the_full_cache_are_measured_against_it_all_the_same():
+    points = [Point("snapkv", "30%")]
+    whole = run_sample(STUDY, SAMPLES[0], STUDY.points(), TinyEngine())
+    (alone,) = run_sample(STUDY, SAMPLES[0], points, TinyEngine())
+    (same,) = [r for r in whole if r.key == alone.key]
+    assert alone.text == same.text
+    assert alone.head_l1 == pytest.approx(same.head_l1, rel=1e-4)

@@ -1,0 +1,146 @@
+"""Tiny random models of every supported architecture, and their tokenizer, built in code."""
+
+from functools import cache
+
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma3TextConfig,
+    LlamaConfig,
+    MistralConfig,
+    Phi3Config,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen3Config,
+    SmolLM3Config,
+)
+
+from ckv_core.models.loaded import LoadedModel, wrap_model
+
+ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3", "phi3", "gemma3")
+SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|pad|>")
+CONTEXT_LIMIT = 2048
+LONGROPE_ORIGINAL = 1024  # tokens; a longer text is read with the long factors
+ROPE = {"rope_type": "default", "rope_theta": 10000.0}
+SLIDING_WINDOW = 16
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}"
+    "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@cache
+def tiny_model(arch: str) -> LoadedModel:
+    """The same random weights at every call; shared by the whole session, so never change it."""
+    return wrap_model(_build(arch, "sdpa"), tiny_tokenizer(), name=f"tiny-{arch}", sha256="0" * 64)
+
+
+@cache
+def half_model(arch: str) -> LoadedModel:
+    """The weights of `tiny_model(arch)` rounded to bfloat16."""
+    model = _build(arch, "sdpa").to(torch.bfloat16)  # type: ignore[arg-type]
+    return wrap_model(model, tiny_tokenizer(), name=f"tiny-{arch}", sha256="0" * 64)
+
+
+@cache
+def plain_model(arch: str) -> PreTrainedModel:
+    """The weights of `tiny_model(arch)` with transformers' own eager attention: the reference."""
+    return _build(arch, "eager")
+
+
+@cache
+def tiny_tokenizer() -> PreTrainedTokenizerFast:
+    """One token per byte, without merges but one, and a chat template with special tokens."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: index for index, token in enumerate((*SPECIAL_TOKENS, *alphabet))}
+    # One merge, so that a token's text can be longer than one character ("th").
+    vocabulary["th"] = len(vocabulary)
+    backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[("t", "h")]))
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(r"\s?\w+|\s?[^\w\s]+|\s"), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    backend.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        bos_token="<|endoftext|>",
+        eos_token="<|im_end|>",
+        pad_token="<|pad|>",
+        additional_special_tokens=["<|im_start|>"],
+        clean_up_tokenization_spaces=False,
+    )
+    tokenizer.chat_template = CHAT_TEMPLATE
+    return tokenizer
+
+
+def tiny_config(arch: str, **changes: object) -> PreTrainedConfig:
+    """Config of one architecture; `changes` overrides any of its settings."""
+    settings: dict[str, object] = {
+        "vocab_size": len(tiny_tokenizer()),
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": CONTEXT_LIMIT,
+        # Large enough for peaked attention: with near-uniform attention every choice looks alike.
+        "initializer_range": 0.25,
+        "bos_token_id": 0,
+        "eos_token_id": 2,
+        "pad_token_id": 3,
+        "tie_word_embeddings": False,
+    }
+    classes: dict[str, tuple[type[PreTrainedConfig], dict[str, object]]] = {
+        "llama": (LlamaConfig, {"head_dim": 16}),
+        # As many KV heads as query heads; not of ARCHITECTURES, for it is a size, not a family.
+        "mha": (LlamaConfig, {"head_dim": 16, "num_key_value_heads": 4}),
+        "mistral": (MistralConfig, {"head_dim": 16, "sliding_window": None}),
+        "qwen2": (Qwen2Config, {}),
+        # Here the heads together are wider than the residual stream.
+        "qwen3": (Qwen3Config, {"head_dim": 16, "hidden_size": 48}),
+        "phi3": (Phi3Config, {}),
+        # Phi3 as it is read over long texts; like "mha" not a family of its own.
+        "longrope": (
+            Phi3Config,
+            {
+                "original_max_position_embeddings": LONGROPE_ORIGINAL,
+                "rope_parameters": {
+                    "rope_type": "longrope",
+                    "rope_theta": 10000.0,
+                    "short_factor": [1.0] * 8,
+                    "long_factor": [1.0 + index for index in range(8)],
+                    "original_max_position_embeddings": LONGROPE_ORIGINAL,
+                },
+            },
+        ),
+        # Only half of a head's numbers are turned by position; and a layer that turns none.
+        "partial": (Phi3Config, {"rope_parameters": {**ROPE, "partial_rotary_factor": 0.5}}),
+        "nope": (SmolLM3Config, {"no_rope_layers": [1, 0, 1]}),
+        "gemma3": (
+            Gemma3TextConfig,
+            {
+                "head_dim": 16,
+                "num_hidden_layers": 4,
+                "sliding_window": SLIDING_WINDOW,
+                "layer_types": ["sliding_attention", "full_attention"] * 2,
+                # Not head_dim: the scaling of the logits is not always its square root.
+                "query_pre_attn_scalar": 24,
+            },
+        ),
+    }
+    config_class, own = classes[arch]
+    return config_class(**(settings | own | changes))
+
+
+def _build(arch: str, attention: str) -> PreTrainedModel:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(20250204)
+        model = AutoModelForCausalLM.from_config(
+            tiny_config(arch), attn_implementation=attention, dtype=torch.float32
+        )
+    return model.eval().requires_grad_(requires_grad=False)

@@ -1,0 +1,160 @@
+"""An engine without a model: the question of a request is the script that it plays."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from ckv_core.errors import ConfigError, ModelError, PromptError, RunCancelledError
+from ckv_core.models.steps import Report, Step
+from ckv_core.request.compare_request import CompareRequest
+from ckv_core.results.events import Generated, Progress, RunEvent, RunFinished, RunPrepared
+from ckv_core.results.records import ModelInfo, PromptInfo, VariantResult
+from ckv_core.worker.counting import Steps
+from tests.made_up_models import model_info
+
+STEP_S = 0.02
+LONG = 100
+
+
+class OutOfMemoryError(RuntimeError):
+    """Named like torch's."""
+
+
+class AcceleratorError(RuntimeError):
+    """Named like torch's."""
+
+
+class ScriptedRunner:
+    """Scripts: `steps N`, `long N`, `deaf N`, `hang [FILE]`, `spin`, `kill`, `exit N`, `refuse`,
+    `bug`, `oom`. `hang` makes the file once it hangs; so does a count whose question is that.
+
+    Tokens of `long` have 100 characters each; `deaf` never asks whether to stop; `modules` fails
+    with the names of what is imported, `quote` with an error that holds the context. Models:
+    `missing`, `slow`, `stuck` (after a step of 0.3 s); others are there at once.
+    """
+
+    def __init__(self) -> None:
+        self.info: ModelInfo | None = None
+
+    def load(self, model: str, device: str, dtype: str, report: Report) -> ModelInfo:
+        report(Step(f"Reading {model}."))
+        if model == "missing":
+            raise ModelError("No model 'missing' was found; check the name.")
+        if model == "slow":
+            for step in range(100):
+                time.sleep(STEP_S)
+                report(Step(f"Part {step} of 100.", step / 100))
+        if model == "stuck":
+            report(Step("Reading the config of stuck.", limit_s=0.3))
+            time.sleep(3600)
+        self.info = _model_info(model)
+        return self.info
+
+    def compare(
+        self, request: CompareRequest, should_stop: Callable[[], bool]
+    ) -> Iterator[RunEvent]:
+        assert self.info is not None
+        yield RunPrepared(self.info, _prompt_info(request), (_variant("full"),), {})
+        yield Progress("prefill", 1.0, "layer 2 of 2")
+        word, _, number = request.question.partition(" ")
+        if word == "quote":
+            raise ValueError(request.context)
+        steps = int(number) if number.isdigit() else 3
+        if word == "hang":
+            _hang(number)
+        _interrupt(word, steps)
+        for step in range(1, steps + 1):
+            if word != "deaf" and should_stop():
+                raise RunCancelledError("Cancelled.")
+            time.sleep(STEP_S)
+            yield Progress("decode", step / steps, f"token {step} of {steps}")
+            yield _generated(step, LONG if word == "long" else 0, last=step == steps)
+        yield RunFinished({"prefill": 1.0, "decode": 2.0})
+
+    def count_tokens(self, request: CompareRequest, step: Steps) -> tuple[int, int, int]:
+        if request.model == "looping":
+            step("Counting the prompt's tokens", 0.3)
+            while True:
+                pass
+        if request.question.startswith("hang"):
+            _hang(request.question.partition(" ")[2])
+        if not request.context.strip():
+            raise PromptError("The context is empty; paste or upload a text first.")
+        count = len(request.context.split())
+        return count, count, _model_info(request.model).context_limit
+
+    def release(self) -> None:
+        self.info = None
+
+
+FAILURES = {
+    "refuse": ConfigError("Budget 3 is below the protected tokens."),
+    "bug": ValueError("first line\nsecond line"),
+    "oom": OutOfMemoryError("CUDA out of memory"),
+    "oom-allocator": RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+    "oom-onednn": RuntimeError("could not create a memory object"),
+    "oom-cublas": RuntimeError(
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
+    ),
+    "oom-below": RuntimeError("CUDA driver error: out of memory"),
+    "oom-driver": AcceleratorError("CUDA error: out of memory"),
+    "device-lost": AcceleratorError("CUDA error: an illegal memory access was encountered"),
+}
+
+
+def _hang(file: str) -> None:
+    if file:
+        Path(file).touch()
+    time.sleep(3600)
+
+
+def _interrupt(word: str, number: int) -> None:
+    match word:
+        case "spin":
+            while True:
+                pass
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "exit":
+            os._exit(number)
+        case _ if word in FAILURES:
+            raise FAILURES[word]
+        case "modules":
+            loaded = sorted({name.partition(".")[0] for name in sys.modules})
+            raise ConfigError(" ".join(loaded))
+
+
+def _model_info(name: str) -> ModelInfo:
+    return model_info(name=name, sha256="0" * 64, head_dim=8, context_limit=8_192)
+
+
+def _prompt_info(request: CompareRequest) -> PromptInfo:
+    pieces = tuple(f"{word} " for word in request.context.split())
+    return PromptInfo(
+        scenario=request.scenario,
+        token_ids=tuple(range(len(pieces))),
+        compressed_tokens=len(pieces),
+        pieces=pieces,
+        context_tokens=(0, len(pieces)),
+    )
+
+
+def _variant(name: str) -> VariantResult:
+    return VariantResult(spec=name, label=name, method=name, critical=False)
+
+
+def _generated(step: int, width: int, *, last: bool) -> Generated:
+    texts = tuple(f"w{i} ".ljust(width) for i in range(step))
+    return Generated(
+        ("".join(texts),), (tuple(range(step)),), (texts,), ("length" if last else None,)
+    )
+
+
+class BrokenRunner:
+    """Cannot even start."""
+
+    def __init__(self) -> None:
+        raise ImportError("no torch here")

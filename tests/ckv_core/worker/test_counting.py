@@ -1,0 +1,91 @@
+"""Counts against real processes: one that hangs ends, the others are answered."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import pytest
+
+from ckv_core.request.compare_request import CompareRequest
+from ckv_core.worker.counting import TRIES, TokenCounter
+from tests.ckv_core.worker.reply_log import TIMEOUT_S, wait_for_file
+
+COUNTER = "tests.ckv_core.worker.scripted_runner:ScriptedRunner"
+THREE = CompareRequest(context="one two three", model="tiny")
+
+
+@pytest.fixture
+def counter() -> Iterator[TokenCounter]:
+    counter = TokenCounter(COUNTER)
+    yield counter
+    counter.close()
+
+
+def pid_of(counter: TokenCounter) -> int:
+    deadline = time.monotonic() + TIMEOUT_S
+    while counter._process is None or counter._process.pid is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return counter._process.pid
+
+
+def test_a_looping_template_ends_is_refused_and_holds_up_nobody(counter: TokenCounter) -> None:
+    looping = CompareRequest(context="one", model="looping")
+    assert counter.count(THREE, TIMEOUT_S).tokens == 3
+    pid = pid_of(counter)
+    with ThreadPoolExecutor(2) as pool:
+        loop = pool.submit(counter.count, looping, TIMEOUT_S)
+        assert counter.count(THREE, TIMEOUT_S).tokens == 3
+        said = loop.result().error
+    assert "took longer than 0 s" in said
+    assert "chat template" in said
+    assert counter.count(looping, TIMEOUT_S).error == said
+    assert counter.count(THREE, TIMEOUT_S).tokens == 3
+    assert pid_of(counter) != pid
+    assert not psutil.pid_exists(pid)
+
+
+def test_a_count_that_takes_too_long_for_who_asked_says_so(counter: TokenCounter) -> None:
+    request = CompareRequest(context="a", question="hang", model="tiny")
+    assert "longer than 0.2 s" in counter.count(request, 0.2).error
+
+
+def test_a_lost_process_is_asked_again_and_then_told(counter: TokenCounter, tmp_path: Path) -> None:
+    hangs = tmp_path / "hangs"
+    request = CompareRequest(context="a", question=f"hang {hangs}", model="tiny")
+    with ThreadPoolExecutor(1) as pool:
+        counted = pool.submit(counter.count, request, TIMEOUT_S)
+        for _ in range(TRIES):
+            wait_for_file(hangs)
+            hangs.unlink()
+            os.kill(pid_of(counter), signal.SIGKILL)
+        assert "SIGKILL" in counted.result().error
+    assert counter.count(THREE, TIMEOUT_S).tokens == 3
+
+
+def test_a_process_that_cannot_start_is_one_sentence() -> None:
+    counter = TokenCounter("tests.ckv_core.worker.scripted_runner:BrokenRunner")
+    assert "exit code 1" in counter.count(THREE, TIMEOUT_S).error
+    counter.close()
+
+
+def test_closing_answers_who_waits_and_leaves_no_process(
+    counter: TokenCounter, tmp_path: Path
+) -> None:
+    hangs = tmp_path / "hangs"
+    request = CompareRequest(context="a", question=f"hang {hangs}", model="tiny")
+    with ThreadPoolExecutor(1) as pool:
+        counted = pool.submit(counter.count, request, TIMEOUT_S)
+        wait_for_file(hangs)
+        pid = pid_of(counter)
+        counter.close()
+        assert counted.result().error == "The app is closing."
+    deadline = time.monotonic() + TIMEOUT_S
+    while psutil.pid_exists(pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert counter.count(THREE, TIMEOUT_S).error == "The app is closing."

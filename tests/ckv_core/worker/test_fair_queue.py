@@ -1,0 +1,96 @@
+"""Users take turns, and the order that is shown is the order that is kept."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ckv_core.request.compare_request import CompareRequest
+from ckv_core.worker.fair_queue import FairQueue
+from ckv_core.worker.messages import Job
+
+REQUEST = CompareRequest(context="one two three")
+
+
+def queue_of(*names: str) -> FairQueue:
+    """Jobs whose owner is their first letter; `-` is nobody."""
+    queue = FairQueue()
+    for name in names:
+        put(queue, name)
+    return queue
+
+
+def put(queue: FairQueue, name: str) -> None:
+    queue.put(Job(name, REQUEST, None if name[0] == "-" else name[0]))
+
+
+def take(queue: FairQueue) -> str:
+    job = queue.take()
+    assert job is not None
+    return job.job_id
+
+
+def test_without_owners_the_first_comes_first() -> None:
+    assert queue_of("-1", "-2", "-3").order() == ("-1", "-2", "-3")
+
+
+def test_eight_runs_of_one_user_do_not_hold_back_anothers_first() -> None:
+    queue = queue_of(*(f"a{n}" for n in range(8)))
+    assert take(queue) == "a0"
+    put(queue, "b0")
+    put(queue, "b1")
+    assert queue.order()[:5] == ("a0", "b0", "a1", "b1", "a2")
+    assert take(queue) == "b0"
+    put(queue, "c0")
+    assert queue.order()[:5] == ("b0", "c0", "a1", "b1", "a2")
+
+
+def test_who_comes_again_gets_no_turn_ahead_of_who_waited() -> None:
+    queue = queue_of("a0", "a1", "b0")
+    assert (take(queue), take(queue)) == ("a0", "b0")
+    put(queue, "b1")
+    assert queue.order() == ("b0", "a1", "b1")
+
+
+def test_a_removed_job_lets_its_owners_others_move_up() -> None:
+    queue = queue_of("a0", "a1", "a2", "b0", "b1")
+    assert queue.remove("a0")
+    assert not queue.remove("a0")
+    assert queue.order() == ("a1", "b0", "a2", "b1")
+
+
+def test_what_was_taken_stands_first_until_it_is_done() -> None:
+    queue = queue_of("a0", "b0")
+    assert take(queue) == "a0"
+    assert queue.order() == ("a0", "b0")
+    queue.done()
+    assert queue.order() == ("b0",)
+    first = queue.first()
+    assert first is not None
+    assert first.job_id == take(queue) == "b0"
+    queue.done()
+    assert (queue.take(), queue.first(), queue.order()) == (None, None, ())
+
+
+@given(st.lists(st.sampled_from(["a", "b", "c", "take"]), max_size=60))
+def test_jobs_are_taken_in_the_order_shown_and_nobody_waits_for_two_of_another(
+    steps: list[str],
+) -> None:
+    queue = FairQueue()
+    waiting: list[str] = []
+    overtaken: dict[tuple[str, str], int] = {}
+    for number, step in enumerate([*steps, *["take"] * len(steps)]):
+        if step != "take":
+            waiting.append(f"{step}{number}")
+            put(queue, waiting[-1])
+        elif waiting:
+            queue.done()
+            shown = queue.order()
+            taken = take(queue)
+            assert shown[0] == taken
+            assert sorted(shown) == sorted(waiting)
+            waiting.remove(taken)
+            firsts = {name[0]: name for name in reversed(waiting)}
+            for name in firsts.values():
+                if name[0] != taken[0]:
+                    pair = (name, taken[0])
+                    overtaken[pair] = overtaken.get(pair, 0) + 1
+                    assert overtaken[pair] <= 2, (pair, "one that ran, one turn")

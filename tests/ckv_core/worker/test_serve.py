@@ -1,0 +1,203 @@
+"""The worker loop, in this process and over a pipe, with a scripted engine."""
+
+import threading
+from collections.abc import Iterator
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+
+import pytest
+
+from ckv_core.errors import OUT_OF_MEMORY
+from ckv_core.models.steps import STALL_S, STEP_S
+from ckv_core.request.compare_request import CompareRequest
+from ckv_core.results.events import Progress, RunFinished, RunPrepared
+from ckv_core.worker.messages import (
+    Cancel,
+    Job,
+    JobCancelled,
+    JobDone,
+    JobEvent,
+    JobFailed,
+    ModelStatus,
+    Ping,
+    Pong,
+    Reply,
+    Shutdown,
+    Warm,
+    Within,
+    WorkerReady,
+)
+from ckv_core.worker.serve import DEVICE_LOST, PROMPT_S, WorkerLoop
+from tests.ckv_core.worker.reply_log import TIMEOUT_S
+from tests.ckv_core.worker.scripted_runner import ScriptedRunner
+
+
+@pytest.fixture
+def channel() -> Iterator[Connection]:
+    ours, theirs = Pipe()
+    loop = threading.Thread(target=WorkerLoop(theirs, ScriptedRunner).run)
+    loop.start()
+    yield ours
+    ours.send(Shutdown())
+    loop.join(TIMEOUT_S)
+    assert not loop.is_alive()
+    ours.close()
+    close_when_unread(theirs)
+
+
+def close_when_unread(theirs: Connection) -> None:
+    """After `ours`: a reader that is still at it would read from the next test's pipe."""
+    for thread in threading.enumerate():
+        if thread.name == "commands":
+            thread.join(TIMEOUT_S)
+            assert not thread.is_alive()
+    theirs.close()
+
+
+def job(script: str, job_id: str = "a", model: str = "tiny") -> Job:
+    return Job(job_id, CompareRequest(context="one two three", question=script, model=model))
+
+
+def receive(channel: Connection) -> Reply:
+    """The next reply but those that only say how long something may take."""
+    while True:
+        assert channel.poll(TIMEOUT_S), "no reply in time"
+        reply: Reply = channel.recv()
+        if not isinstance(reply, Within | WorkerReady):
+            return reply
+
+
+def receive_until(channel: Connection, *kinds: type) -> list[Reply]:
+    replies = [receive(channel)]
+    while not isinstance(replies[-1], kinds):
+        replies.append(receive(channel))
+    return replies
+
+
+def test_a_job_streams_its_events_in_order_and_ends_with_done(channel: Connection) -> None:
+    channel.send(job("steps 3"))
+    replies = receive_until(channel, JobDone, JobFailed, JobCancelled)
+    events = [reply.event for reply in replies if isinstance(reply, JobEvent)]
+    assert replies[-1] == JobDone("a")
+    assert events[0] == Progress("load", None, "Loading tiny.")
+    prepared = next(i for i, event in enumerate(events) if isinstance(event, RunPrepared))
+    assert 0 < prepared < len(events) - 1
+    last = events[-1]
+    assert isinstance(last, RunFinished)
+    assert last.timings_ms["load"] > 0
+    assert last.timings_ms["decode"] == 2.0
+
+
+def test_a_warm_up_reports_each_step_then_ready_and_ends_like_a_job(channel: Connection) -> None:
+    channel.send(Warm("tiny"))
+    assert receive_until(channel, JobDone) == [
+        ModelStatus("tiny", False, "Loading tiny.", loading=True),
+        ModelStatus("tiny", False, "Reading tiny.", loading=True),
+        ModelStatus("tiny", True, "tiny is ready on cpu in float32."),
+        JobDone("warm"),
+    ]
+
+
+def test_what_may_hang_says_first_how_long_it_may_take(channel: Connection) -> None:
+    channel.send(job("steps 1"))
+    said = []
+    while not isinstance(reply := channel.recv(), JobDone):
+        if isinstance(reply, Within):
+            said.append((reply.what, reply.limit_s))
+        if isinstance(reply, JobEvent) and isinstance(reply.event, RunPrepared):
+            assert said[-1] == ("The run", None)
+    assert said == [
+        ("Loading tiny", STALL_S),
+        ("Reading tiny", STEP_S),
+        ("Reading the prompt with the model's tokenizer", PROMPT_S),
+        ("The run", None),
+    ]
+
+
+def test_a_ping_is_answered_while_a_job_runs(channel: Connection) -> None:
+    channel.send(job("steps 100000"))
+    receive_until(channel, JobEvent)
+    channel.send(Ping())
+    assert receive_until(channel, Pong, JobDone)[-1] == Pong()
+    channel.send(Cancel("a"))
+    receive_until(channel, JobCancelled)
+
+
+def test_a_lost_gpu_fails_the_job_and_ends_the_worker() -> None:
+    ours, theirs = Pipe()
+    loop = threading.Thread(target=WorkerLoop(theirs, ScriptedRunner).run)
+    loop.start()
+    ours.send(job("device-lost"))
+    assert receive_until(ours, JobDone, JobFailed)[-1] == JobFailed("a", DEVICE_LOST)
+    loop.join(TIMEOUT_S)
+    assert not loop.is_alive()
+    ours.close()
+    close_when_unread(theirs)
+
+
+def test_a_model_that_cannot_be_loaded_fails_the_job_with_its_sentence(
+    channel: Connection,
+) -> None:
+    channel.send(job("steps 1", model="missing"))
+    replies = receive_until(channel, JobDone, JobFailed)
+    sentence = "No model 'missing' was found; check the name."
+    assert replies[-1] == JobFailed("a", sentence)
+    assert ModelStatus("missing", False, sentence, failed=True) in replies
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("refuse", "Budget 3 is below the protected tokens."),
+        ("oom", OUT_OF_MEMORY),
+        ("oom-allocator", OUT_OF_MEMORY),
+        ("oom-onednn", OUT_OF_MEMORY),
+        ("oom-cublas", OUT_OF_MEMORY),
+        ("oom-below", OUT_OF_MEMORY),
+        ("oom-driver", OUT_OF_MEMORY),
+        ("bug", "The run failed (ValueError: first line); the log has the details."),
+    ],
+)
+def test_a_failure_is_one_sentence_and_the_next_job_runs(
+    channel: Connection, script: str, message: str
+) -> None:
+    channel.send(job(script))
+    assert receive_until(channel, JobDone, JobFailed)[-1] == JobFailed("a", message)
+    channel.send(job("steps 1", "b"))
+    assert receive_until(channel, JobDone, JobFailed)[-1] == JobDone("b")
+
+
+@pytest.mark.parametrize("script", ["steps 100000", "deaf 100000"])
+def test_cancel_stops_a_running_job_at_its_next_step(channel: Connection, script: str) -> None:
+    channel.send(job(script))
+    receive_until(channel, JobEvent)
+    channel.send(Cancel("a"))
+    assert receive_until(channel, JobDone, JobCancelled)[-1] == JobCancelled("a")
+
+
+def test_cancel_stops_a_load(channel: Connection) -> None:
+    channel.send(job("steps 1", model="slow"))
+    receive_until(channel, ModelStatus)
+    channel.send(Cancel("a"))
+    assert receive_until(channel, JobDone, JobCancelled)[-1] == JobCancelled("a")
+
+
+def test_cancel_stops_a_warm_up(channel: Connection) -> None:
+    channel.send(Warm("slow"))
+    receive_until(channel, ModelStatus)
+    channel.send(Cancel("warm"))
+    replies = receive_until(channel, JobDone, JobCancelled)
+    assert replies[-1] == JobCancelled("warm")
+    assert replies[-2] == ModelStatus("slow", False, "Loading slow was cancelled.")
+
+
+def test_the_loop_ends_when_the_other_end_is_gone() -> None:
+    ours, theirs = Pipe()
+    loop = threading.Thread(target=WorkerLoop(theirs, ScriptedRunner).run)
+    loop.start()
+    ours.send(job("steps 100000"))
+    receive_until(ours, JobEvent)
+    ours.close()
+    loop.join(TIMEOUT_S)
+    assert not loop.is_alive()
+    close_when_unread(theirs)

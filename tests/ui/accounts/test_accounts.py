@@ -1,0 +1,319 @@
+"""Logging in and out and API tokens over HTTP, against the whole app with logins."""
+
+import time
+
+import httpx
+import pytest
+from sqlalchemy import select, update
+
+from ckv_core.errors import CkvError
+from storage import audit
+from storage.audit import AuditFilter
+from storage.credentials import hash_token
+from storage.models import Account, Credential
+from tests.ui.scripted_services import (
+    ENDLESS,
+    end_of,
+    finished,
+    generating,
+    request,
+    wait_until,
+)
+from tests.ui.served_app import USERS, Served, by, served
+from ui.accounts.accounts import DISABLED
+from ui.server.identity import SESSION_COOKIE, own_path
+from ui.shell.login_routes import WRONG
+from ui.users import HASHER, User
+
+READER = {"accept": "text/html,application/xhtml+xml"}
+
+
+@pytest.fixture(scope="module")
+def app(tmp_path_factory):
+    with served(tmp_path_factory.mktemp("accounts"), proxies="127.0.0.1") as app:
+        yield app
+
+
+@pytest.fixture(autouse=True)
+def everybody_is_in(app: Served):
+    yield
+    with app.services._database.write() as session:
+        session.execute(update(Account).values(disabled_at=None))
+    app.services._access.users._users = dict(USERS)
+
+
+def sign_in(app: Served, user: str = "ann", password: str = "", target: str = "/"):
+    """Log in on the page; a client that has the session, and the answer."""
+    client = app.client()
+    form = {"user": user, "password": password or f"{user}-secret", "next": target}
+    answer = client.post("/login", data=form)
+    return client, answer
+
+
+def stored(app: Served) -> list[dict]:
+    with app.services._database.read() as session:
+        return [dict(row) for row in session.execute(select(Credential.__table__)).mappings()]
+
+
+def test_the_login_page_opens_a_session_that_log_out_ends_on_the_server(app):
+    client, answer = sign_in(app, target="/runs?tag=x")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/runs?tag=x")
+    cookie = answer.headers["set-cookie"].lower()
+    assert "httponly" in cookie
+    assert "samesite=lax" in cookie
+    assert "secure" not in cookie
+    token = client.cookies[SESSION_COOKIE]
+    assert len(token) == 43  # 32 bytes
+    assert token not in str(stored(app))
+    assert hash_token(token) in str(stored(app))
+    assert client.get("/api/runs").status_code == 200
+    assert "ann" in client.get("/", headers=READER).text
+    out = client.post("/logout")
+    assert (out.status_code, out.headers["location"]) == (303, "/login")
+    client.close()
+    with app.client(cookies={SESSION_COOKIE: token}) as thief:
+        assert thief.get("/api/runs").status_code == 401
+
+
+def test_over_https_the_cookie_is_secure(app):
+    with app.client(headers={"x-forwarded-proto": "https"}) as client:
+        answer = client.post("/login", data={"user": "ann", "password": "ann-secret"})
+    assert "secure" in answer.headers["set-cookie"].lower()
+
+
+def test_pages_lead_to_the_login_and_programs_get_a_401(app):
+    with app.client() as nobody:
+        page = nobody.get("/runs?tag=a&text=b", headers=READER)
+        assert page.status_code == 303
+        assert page.headers["location"] == "/login?next=%2Fruns%3Ftag%3Da%26text%3Db"
+        shown = nobody.get(page.headers["location"])
+        assert 'value="/runs?tag=a&amp;text=b"' in shown.text
+        assert "www-authenticate" in nobody.get("/runs").headers
+        script = {**READER, "sec-fetch-mode": "cors", "sec-fetch-site": "same-origin"}
+        refused = nobody.get("/data/abc123def456/prompt", headers=script)
+        assert (refused.status_code, "www-authenticate" in refused.headers) == (401, False)
+        assert nobody.get("/api/runs", headers=READER).status_code == 401
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["https://evil.example", "//evil.example", "/\\evil.example", "/\t/evil", "javascript:x", ""],
+)
+def test_the_login_leads_to_no_other_site(app, target):
+    client, answer = sign_in(app, target=target)
+    client.close()
+    assert answer.headers["location"] == "/"
+
+
+def test_own_paths_are_kept():
+    for path in ("/", "/run?id=abc&a=b#c", "/runs?text=%2F%2Fx"):
+        assert own_path(path) == path
+
+
+def test_wrong_passwords_are_one_sentence_and_then_a_wait(app):
+    for user in ("eve", "ann"):
+        client, answer = sign_in(app, user, "wrong")
+        client.close()
+        assert (answer.status_code, WRONG in answer.text) == (401, True)
+        assert "set-cookie" not in answer.headers
+    client, hostile = sign_in(app, "<b>'\"", "wrong")
+    client.close()
+    assert "<b>" not in hostile.text
+    answers = [sign_in(app, f"mallory {i}", "wrong")[1] for i in range(6)]
+    assert answers[-1].status_code == 429
+    assert "again in" in answers[-1].text
+    time.sleep(int(answers[-1].headers["retry-after"]) + 0.1)
+    assert sign_in(app)[1].status_code == 303
+
+
+def test_a_form_of_another_site_logs_nobody_in_or_out(app):
+    client, _ = sign_in(app)
+    for path, form in (("/login", {"user": "ann", "password": "ann-secret"}), ("/logout", {})):
+        answer = client.post(path, data=form, headers={"origin": "https://evil.example"})
+        assert answer.status_code == 403
+        assert "set-cookie" not in answer.headers
+    assert client.get("/api/runs").status_code == 200
+    client.close()
+
+
+def disable(app: Served, user: str) -> None:
+    with by("root", is_admin=True):
+        assert app.services.administration.set_disabled(user, disabled=True)
+
+
+def test_a_disabled_user_is_out_at_once_whatever_was_shown(app):
+    client, _ = sign_in(app, "bob")
+    with by("bob"):
+        token = app.services.accounts.make_token("t", "Read", "7 days")
+    bearer = {"authorization": f"Bearer {token}"}
+    with app.client() as program, app.client("bob") as basic:
+        for each, headers in ((client, {}), (program, bearer), (basic, {})):
+            assert each.get("/api/runs", headers=headers).status_code == 200
+        disable(app, "bob")
+        for each, headers in ((client, {}), (program, bearer), (basic, {})):
+            assert each.get("/api/runs", headers=headers).status_code == 401
+    again, answer = sign_in(app, "bob")
+    assert (answer.status_code, DISABLED in answer.text) == (403, True)
+    again.close()
+    client.close()
+
+
+def test_a_removed_user_and_a_changed_password_end_sessions(app):
+    client, _ = sign_in(app, "bob")
+    users = app.services._access.users._users
+    kept = users.pop("bob")
+    assert client.get("/api/runs").status_code == 401
+    users["bob"] = kept
+    assert client.get("/api/runs").status_code == 200
+    users["bob"] = User(HASHER.hash("another"))
+    assert client.get("/api/runs").status_code == 401
+    client.close()
+
+
+def test_a_stream_ends_with_its_login(app):
+    with by("bob"):
+        slug = app.services.start_run(request(ENDLESS))
+        wait_until(app.services, slug, generating)
+    client, _ = sign_in(app, "bob")
+    body = {"data": [slug], "fn_index": app.handler("RunPage.tail"), "session_hash": "stream1"}
+    client.post("/gradio_api/queue/join", json=body).raise_for_status()
+    with client.stream("GET", "/gradio_api/queue/data?session_hash=stream1") as stream:
+        lines = stream.iter_lines()
+        assert "data" in next(lines)
+        disable(app, "bob")
+        for _ in lines:
+            pass  # it ends: the run itself goes on for a million steps
+    with by("bob"):
+        assert not app.services.snapshot(slug).is_final
+        app.services.cancel_run(slug)
+    client.close()
+
+
+# --- API tokens -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def slug(app: Served) -> str:
+    with by("ann"):
+        return finished(app.services, "steps 2")
+
+
+def program(app: Served, scope: str, user: str = "ann") -> httpx.Client:
+    with by(user):
+        token = app.services.accounts.make_token("script", scope, "7 days")
+    return app.client(headers={"authorization": f"Bearer {token}"})
+
+
+def test_a_token_is_a_login_for_programs_and_no_more(app, slug):
+    with program(app, "Read and write") as script:
+        assert script.get(f"/api/runs/{slug}").status_code == 200
+        started = script.post("/api/runs", json={"context": "one two", "question": "steps 1"})
+        assert started.status_code == 202
+        for path in ("/account", "/admin"):
+            assert script.get(path).status_code == 403
+        made = script.post("/account/tokens", data={"name": "more", "scope": "Read"})
+        assert made.status_code == 403
+    with program(app, "Read", "bob") as script:
+        assert script.get(f"/api/runs/{slug}").status_code == 404
+
+
+def test_what_is_no_token_opens_nothing(app):
+    with app.client() as nobody:
+        for header in ("Bearer", "Bearer ckv_", "Bearer ckv_" + "x" * 43, "Bearer é"):
+            answer = nobody.get("/api/runs", headers={"authorization": header.encode()})
+            assert answer.status_code == 401
+    client, _ = sign_in(app)
+    as_token = {"authorization": f"Bearer {client.cookies[SESSION_COOKIE]}"}
+    with app.client() as thief:
+        assert thief.get("/api/runs", headers=as_token).status_code == 401
+    client.close()
+
+
+def test_a_token_that_may_only_read_is_held_to_it_by_method_too(app, slug):
+    with program(app, "Read") as script:
+        assert script.get(f"/data/{slug}/result.json").status_code == 200
+        for method, path in (
+            ("POST", "/api/runs"),
+            ("POST", f"/api/runs/{slug}/cancel"),
+            ("POST", "/runs/import"),
+            ("POST", "/logout"),
+            ("DELETE", f"/api/runs/{slug}"),
+        ):
+            assert script.request(method, path).status_code == 403, path
+        assert "may only read" in app.call(script, "Api.cancel", slug).text
+
+
+# --- the administrator's page and the audit log ---------------------------------------------
+
+
+def entries(app: Served, **wanted: str) -> list[tuple[str | None, str, str]]:
+    with by("root", is_admin=True):
+        found = app.services.administration.audit(AuditFilter(**wanted), 1000)
+    return [(each.actor, each.action, each.target) for each in reversed(found)]
+
+
+def test_the_audit_log_tells_who_did_what_and_no_text(app):
+    with by("ann"):
+        made = finished(app.services, "steps 1")
+        app.services.shares.create(made, "1 day")
+        assert app.services.shares.revoke(made, app.services.shares.of_run(made)[0].id)
+        bundle = app.services.export_bundle([made])
+        app.services.library.delete([made])
+        assert app.services.library.restore([made]) == 1
+    with by("bob"):
+        (copy,) = app.services.import_bundle(bundle).imported
+    acts = ("shared", "revoked share", "exported", "deleted", "restored")
+    assert entries(app, target=made) == [("ann", act, made) for act in acts]
+    assert entries(app, target=copy) == [("bob", "imported", copy)]
+    client, _ = sign_in(app, "hunter2", "wrong")
+    client.close()
+    assert entries(app)[-1] == (None, "failed to sign in", "")
+    assert "hunter2" not in str(entries(app))
+    assert "steps 1" not in str(entries(app))
+
+
+def test_an_act_that_fails_leaves_no_entry(app):
+    with by("ann"):
+        made = finished(app.services, "steps 1")
+        with pytest.raises(CkvError):
+            app.services.library.delete([made, "zzz999zzz999"])
+    assert entries(app, target=made) == []
+
+
+def test_the_log_is_bounded(app, monkeypatch):
+    monkeypatch.setattr(audit, "KEPT_ENTRIES", 3)
+    with app.services._database.write() as session:
+        for number in range(9):
+            audit.record(session, "ann", "exported", f"run{number}")
+    assert [target for _, _, target in entries(app)] == ["run6", "run7", "run8"]
+
+
+def test_administrators_see_the_queue_cancel_and_read_no_text(app):
+    with by("ann"):
+        slug = app.services.start_run(request(ENDLESS))
+        wait_until(app.services, slug, generating)
+    with app.client("root") as root, app.client("ann") as ann:
+        assert ann.get("/admin").status_code == 403
+        page = root.get("/admin").text
+        assert slug in page
+        assert ENDLESS not in page
+        assert root.get(f"/data/{slug}/prompt").status_code == 404
+        assert ann.post("/admin/cancel", data={"slug": slug}).status_code == 403
+        assert root.post("/admin/cancel", data={"slug": slug}).status_code == 303
+        with by("ann"):
+            assert end_of(app.services, slug).state == "cancelled"
+        assert entries(app, target=slug) == [("root", "cancelled", slug)]
+        assert root.get("/admin/audit.csv?action=cancelled").text.count(slug) == 1
+        assert root.post("/admin/users", data={"user": "bob", "disable": "1"}).status_code == 303
+        assert "disabled" in root.get("/admin").text
+        own = root.post("/admin/users", data={"user": "root", "disable": "1"})
+        assert (own.status_code, "yourself" in own.text) == (400, True)
+
+
+def test_without_logins_the_page_shows_queue_and_storage(open_app):
+    with open_app.client() as client:
+        page = client.get("/admin").text
+        assert "No run is queued" in page
+        assert "The database takes" in page
+        assert '<h3 id="users"' not in page
+        assert client.get("/account").status_code == 404

@@ -1,0 +1,262 @@
+"""Passwords, remembered logins, lock-out, and what may be served without logins."""
+
+import asyncio
+import base64
+import re
+
+import pytest
+
+from ckv_core.errors import ConfigError
+from ui.accounts.accounts import logins, users
+from ui.accounts.logins import FREE_GUESSES, LONGEST_WAIT_S, REMEMBERED_S, WATCHED, Logins
+from ui.settings import Settings
+from ui.users import HASHER, LOOKED_AT_EVERY_S, User, Users, read_users
+
+HASH = HASHER.hash("right")
+USERS = {"ann": User(HASH)}
+OTHER = "10.0.0.2"
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def checked(monkeypatch) -> list[str]:
+    """Passwords that were looked at; the slow hash is left out."""
+    seen: list[str] = []
+
+    def is_password(hashed: str, password: str) -> bool:
+        seen.append(password)
+        return hashed == HASH and password == "right"
+
+    monkeypatch.setattr(logins, "_is_password", is_password)
+    return seen
+
+
+def basic(user: str, password: str) -> str:
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+def ask(door: Logins, user: str, password: str, address: str = "10.0.0.1"):
+    return asyncio.run(door.check(basic(user, password), address))
+
+
+def test_the_right_password_opens_and_any_other_does_not():
+    door = Logins(USERS)
+    assert ask(door, "ann", "right").user == "ann"
+    assert ask(door, "ann", "wrong").user is None
+    assert ask(door, "eve", "right").user is None
+
+
+@pytest.mark.parametrize(
+    "header", ["", "Basic", "Basic !", "Basic bm9jb2xvbg==", "Bearer x", "Basic /w==", "Basic é"]
+)
+def test_what_is_no_login_counts_as_none(header, checked):
+    assert asyncio.run(Logins(USERS).check(header, "10.0.0.1")).user is None
+    assert checked == []
+
+
+def test_a_verified_login_is_remembered_for_a_while(clock, checked):
+    door = Logins(USERS, clock)
+    for _ in range(3):
+        assert ask(door, "ann", "right").user == "ann"
+    assert len(checked) == 1
+    clock.now += REMEMBERED_S
+    assert ask(door, "ann", "right").user == "ann"
+    assert len(checked) == 2
+    assert "right" not in str(door._remembered)
+
+
+def test_requests_at_once_share_one_check(checked):
+    door = Logins(USERS)
+
+    async def many():
+        header = basic("ann", "right")
+        return await asyncio.gather(*(door.check(header, "10.0.0.1") for _ in range(40)))
+
+    assert {result.user for result in asyncio.run(many())} == {"ann"}
+    assert len(checked) == 1
+
+
+def test_guessing_is_slowed_down_more_and_more(clock, checked):
+    door = Logins(USERS, clock)
+    for number in range(FREE_GUESSES):
+        assert ask(door, "ann", f"guess {number}").wait_s == 0
+    waits = []
+    for number in range(14):
+        waits.append(ask(door, "ann", f"more {number}").wait_s)
+        before = len(checked)
+        assert ask(door, "ann", "right").user is None, "the right one must not be told either"
+        assert len(checked) == before
+        clock.now += waits[-1]
+        assert ask(door, "ann", f"again {number}").user is None
+    assert waits[0] >= 1
+    assert waits == sorted(waits)
+    assert waits[-1] == LONGEST_WAIT_S
+    clock.now += LONGEST_WAIT_S
+    assert ask(door, "ann", "right").user == "ann"
+    assert ask(door, "ann", "wrong").wait_s == 0, "the right password clears the count"
+
+
+def test_guesses_count_by_user_and_by_address(checked):
+    by_user, by_address = Logins(USERS), Logins(USERS)
+    for number in range(FREE_GUESSES):
+        ask(by_user, "ann", "wrong", f"10.1.0.{number}")
+        ask(by_address, f"user {number}", "wrong", OTHER)
+    assert ask(by_user, "ann", "wrong", "10.9.9.9").wait_s > 0
+    assert ask(by_address, "ann", "wrong", OTHER).wait_s > 0
+    assert ask(by_address, "ann", "right", "10.9.9.9").user == "ann"
+
+
+def test_guesses_at_once_are_all_counted(checked):
+    door = Logins(USERS)
+
+    async def many():
+        return await asyncio.gather(
+            *(door.check(basic("ann", f"guess {i}"), "10.0.0.1") for i in range(50))
+        )
+
+    asyncio.run(many())
+    assert len(checked) == FREE_GUESSES
+
+
+def test_a_logged_in_user_stays_in_while_others_guess(checked):
+    door = Logins(USERS)
+    ask(door, "ann", "right")
+    for number in range(20):
+        ask(door, "ann", f"guess {number}", OTHER)
+    assert ask(door, "ann", "right").user == "ann"
+
+
+@pytest.mark.slow
+def test_what_guessers_leave_behind_is_bounded(checked):
+    door = Logins(USERS)
+    for number in range(WATCHED + 10):
+        ask(door, f"user {number}", "x", f"address {number}")
+    assert len(door._guesses) <= WATCHED
+
+
+# --- users and settings ---------------------------------------------------------------------
+
+
+def test_users_come_from_the_environment_or_a_file(tmp_path):
+    file = tmp_path / "users"
+    file.write_text(f"# people\nann:{HASH}\n\nbob:{HASH}\n")
+    assert read_users(f"@{file}", None).keys() == {"ann", "bob"}
+    both = read_users("eve:pass:word", str(file))
+    assert both.keys() == {"ann", "bob", "eve"}
+    assert both["eve"].hashed.startswith("$argon2id$")
+    assert logins._is_password(both["eve"].hashed, "pass:word")
+    assert dict(read_users(None, None)) == {}
+
+
+def test_a_changed_users_file_counts_without_a_restart(tmp_path, clock, caplog, checked):
+    file = tmp_path / "users"
+    file.write_text(f"ann:{HASH}\nbob:{HASH}:admin\n")
+    found = Users({}, file, clock)
+    door = Logins(found, clock)
+    assert (found["ann"].is_admin, found["bob"].is_admin) == (False, True)
+    assert ask(door, "ann", "right").user == "ann"
+
+    file.write_text(f"bob:{HASH}\n")
+    clock.now += LOOKED_AT_EVERY_S
+    assert ask(door, "ann", "right").user is None, "remembered, but gone"
+    assert not found["bob"].is_admin
+
+    for broken in (f"ann:{HASH}\nbob", "", f"ann:{HASH}:king\n"):
+        file.write_text(broken)
+        clock.now += LOOKED_AT_EVERY_S
+        assert list(found) == ["bob"]
+    file.unlink()
+    clock.now += LOOKED_AT_EVERY_S
+    assert list(found) == ["bob"]
+    told = [record.getMessage() for record in caplog.records if "cannot be used" in record.msg]
+    assert len(told) == 4
+    assert HASH not in str(told)
+
+
+def test_a_changed_password_counts_at_once(clock, checked):
+    users = {"ann": User(HASH)}
+    door = Logins(users, clock)
+    assert ask(door, "ann", "right").user == "ann"
+    users["ann"] = User(HASHER.hash("new"))
+    assert ask(door, "ann", "right").user is None
+
+
+def test_wrong_passwords_are_told_by_known_names_only(checked):
+    told = []
+    door = Logins(USERS, told=lambda user, is_right: told.append((user, is_right)))
+    for user, password in (("ann", "x"), ("hunter2", "ann"), ("ann", "right"), ("ann", "right")):
+        ask(door, user, password)
+    assert told == [("ann", False), (None, False), ("ann", True)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "# nobody\n",
+        "ann:plain\n",
+        "ann\n",
+        ":{hash}\n",
+        "ann:{hash}\nann:{hash}\n",
+        "ann:{hash}:king\n",
+    ],
+)
+def test_a_users_file_that_cannot_be_meant_is_refused(tmp_path, text):
+    file = tmp_path / "users"
+    file.write_text(text.replace("{hash}", HASH))
+    with pytest.raises(ConfigError):
+        read_users(None, str(file))
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_users(None, str(tmp_path / "missing"))
+
+
+def test_the_command_makes_a_line_for_the_file(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(users.getpass, "getpass", lambda _: "secret")
+    assert users.main(["ann"]) == 0
+    line = capsys.readouterr().out
+    assert re.fullmatch(r"ann:\$argon2id\$\S+\n", line)
+    file = tmp_path / "users"
+    file.write_text(line)
+    assert logins._is_password(read_users(None, str(file))["ann"].hashed, "secret")
+    for wrong in ([], ["a:b"], ["a", "b"], [" "], ["#a"]):
+        with pytest.raises(SystemExit):
+            users.main(wrong)
+
+
+def test_a_password_does_not_show_in_the_settings():
+    assert "secret" not in repr(Settings.from_environ({"CKV_AUTH": "ann:secret"}))
+    assert "argon2" not in repr(Settings.from_environ({"CKV_AUTH": "ann:secret"}))
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.5", "::", "lab.example"])
+def test_others_are_not_served_without_logins_unless_told_to(host):
+    with pytest.raises(ConfigError, match="CKV_ALLOW_ANONYMOUS"):
+        Settings.from_environ({"CKV_HOST": host}).check_exposure()
+    for allowed in ({"CKV_AUTH": "a:b"}, {"CKV_ALLOW_ANONYMOUS": "1"}, {"SPACE_ID": "a/b"}):
+        Settings.from_environ({"CKV_HOST": host, **allowed}).check_exposure()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
+def test_this_machine_is_served_without_logins(host):
+    Settings.from_environ({"CKV_HOST": host}).check_exposure()
+
+
+def test_settings_that_cannot_be_meant_are_refused():
+    for wrong in (
+        {"CKV_ALLOW_ANONYMOUS": "yes"},
+        {"CKV_ALLOWED_HOSTS": "https://lab.example"},
+        {"CKV_ALLOWED_HOSTS": "lab.example, *"},
+    ):
+        with pytest.raises(ConfigError):
+            Settings.from_environ(wrong)

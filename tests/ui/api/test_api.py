@@ -1,0 +1,318 @@
+"""The endpoints for programs: what they take and give, who may call them, by every way in."""
+
+import inspect
+
+import pytest
+from gradio_client import Client
+from gradio_client.exceptions import AppError
+
+from ckv_core.analysis.result_json import from_json
+from ckv_core.errors import ConfigError
+from tests.ui import page_fakes
+from tests.ui.scripted_services import ENDLESS, end_of
+from tests.ui.served_app import Served, by
+from tests.ui.server.test_security import every_route
+from ui.accounts.access import LOGIN_NEEDED
+from ui.api.api import BROKEN, Api
+from ui.api.api import api as api_module
+from ui.limits import Limits
+from ui.settings import Settings
+
+NAMES = ["compare", "sweep", "get_run", "cancel", "list_runs", "export_run"]
+EMPTY = "The context is empty; paste or upload a text first."
+
+
+@pytest.fixture(scope="module")
+def app(team_app: Served) -> Served:
+    return team_app
+
+
+@pytest.fixture(scope="module")
+def ann(app):
+    return gradio_client(app, "ann")
+
+
+def gradio_client(app, user):
+    return Client(
+        app.url,
+        verbose=False,
+        httpx_kwargs={"auth": (user, f"{user}-secret")},
+        analytics_enabled=False,
+        download_files=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def slug(app, ann) -> str:
+    """A finished run of ann's."""
+    started = ann.predict("one two", question="steps 3", api_name="/compare")
+    run = ann.predict(started["slug"], 20, api_name="/get_run")
+    assert run["state"] == "done"
+    return run["slug"]
+
+
+# --- what is offered ------------------------------------------------------------------------
+
+
+def test_the_six_endpoints_and_nothing_else_are_documented(app):
+    with app.client("ann") as client:
+        info = client.get("/gradio_api/info").json()
+    assert list(info["named_endpoints"]) == [f"/{name}" for name in NAMES]
+    assert info["unnamed_endpoints"] == {}
+    public = [fn for fn in app.blocks.fns.values() if fn.api_visibility != "private"]
+    assert [fn.api_name for fn in public] == NAMES
+
+
+def test_every_argument_is_described():
+    for name in NAMES:
+        method = getattr(Api, name)
+        for argument in list(inspect.signature(method).parameters)[1:]:
+            assert f"\n            {argument}: " in method.__doc__, (name, argument)
+
+
+# --- gradio_client --------------------------------------------------------------------------
+
+
+def test_a_run_is_started_followed_found_and_exported(ann):
+    started = ann.predict(
+        context="alpha beta", question="steps 4", answer="w2", api_name="/compare"
+    )
+    assert started["link"] == f"/r/{started['slug']}"
+    run = ann.predict(started["slug"], wait_s=20, api_name="/get_run")
+    assert (run["state"], run["over"], run["model"]) == ("done", True, "tiny")
+    assert [v["text"] for v in run["variants"]] == ["w0 w1 w2 w3 "]
+    found = ann.predict(text="steps 4", state="done", api_name="/list_runs")
+    assert started["slug"] in [row["slug"] for row in found["runs"]]
+    result = from_json(ann.predict(started["slug"], api_name="/export_run"))
+    assert result.variants[0].text == "w0 w1 w2 w3 "
+
+
+def test_a_sweep_is_a_grid_of_points_on_one_prompt(app, ann):
+    arguments = {
+        "methods": ["snapkv", "snapkv+critical"],
+        "budgets": ["64", "10%"],
+        "alphas": [0.5],
+    }
+    started = ann.predict("a long text", question="steps 2", **arguments, api_name="/sweep")
+    with app.client("ann") as client:
+        body = {"context": "a long text", **arguments, "max_new_tokens": 3, "bounds": True}
+        other = client.post("/api/sweeps", json=body)
+    assert other.status_code == 202
+    with by("ann"):
+        one, two = (
+            app.services.snapshot(slug).request for slug in (started["slug"], other.json()["slug"])
+        )
+        for slug in (started["slug"], other.json()["slug"]):
+            end_of(app.services, slug)
+    assert (one.kind, one.max_new_tokens, one.analysis) == ("sweep", 0, ())
+    assert (
+        one.variants
+        == two.variants
+        == (
+            "full",
+            "snapkv:budget=64",
+            "snapkv:budget=10%",
+            "snapkv+critical:budget=64,alpha=0.5",
+            "snapkv+critical:budget=10%,alpha=0.5",
+        )
+    )
+    assert (two.max_new_tokens, two.analysis) == (3, ("bounds",))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"methods": []}, "Choose at least one method to sweep."),
+        ({"methods": ["full"]}, "full"),
+        ({"methods": "snapkv"}, "wrong at methods: an array is expected"),
+        ({"budgets": [64]}, "budgets[0]: text is expected"),
+        ({"budgets": [str(at) for at in range(64, 264)]}, "the limit is 256"),
+        ({"alphas": [2]}, "alphas[0]: a finite number from 0 to 1"),
+        ({"max_new_tokens": -1}, "wrong at max_new_tokens"),
+    ],
+)
+def test_a_sweep_that_cannot_be_is_one_sentence(app, arguments, sentence):
+    with app.client("ann") as client:
+        answer = client.post("/api/sweeps", json={"context": "x", **arguments})
+    assert answer.status_code == 400
+    assert sentence in answer.json()["error"]
+
+
+def test_kept_positions_of_other_code_are_taken(app, ann):
+    document = {"schema": 1, "variants": [{"label": "mine", "retained": [0, 1]}]}
+    arguments = {"context": "a b c", "variants": ["full"], "own_indices": [document]}
+    slug = ann.predict(**arguments, api_name="/compare")["slug"]
+    with by("ann"):
+        (own,) = app.services.snapshot(slug).request.own_indices
+        end_of(app.services, slug)
+    assert own.label == "mine"
+    document["variants"][0]["retained"] = [0, -1]
+    with pytest.raises(AppError, match=r"own_indices\[0\]\.variants\[0\]\.retained"):
+        ann.predict(**arguments, api_name="/compare")
+
+
+def test_waiting_ends_with_the_time_or_with_the_run(app, ann):
+    slug = ann.predict("one", question=ENDLESS, api_name="/compare")["slug"]
+    run = ann.predict(slug, wait_s=0.3, api_name="/get_run")
+    assert not run["over"]
+    waiting = ann.submit(slug, wait_s=20, api_name="/get_run")
+    with by("ann"):
+        app.services.cancel_run(slug)
+    assert waiting.result(15)["state"] == "cancelled"
+
+
+WRONG = [
+    ({"context": ""}, EMPTY),
+    ({"context": 5}, "The request is wrong at context: text is expected, got 5."),
+    ({"context": "x", "variants": ["no_such"]}, "Unknown method 'no_such'."),
+    ({"context": "x", "variants": "full"}, "wrong at variants: an array is expected"),
+    ({"context": "x", "variants": ["full"] * 17}, "at most 16 values are allowed"),
+    ({"context": "x", "variants": []}, "Choose at least one variant."),
+    ({"context": "x", "budget": "many"}, "Budget 'many' is not a number"),
+    ({"context": "x", "alpha": 2}, "wrong at alpha: a finite number from 0 to 1"),
+    ({"context": "x", "max_new_tokens": 0}, "wrong at max_new_tokens: a whole number from 1"),
+    ({"context": "x", "scenario": "other"}, "scenario must be one of"),
+    ({"context": "x", "ignore_eos": "yes"}, "wrong at ignore_eos: true or false"),
+    ({"context": "x", "analysis": ["magic"]}, "Analysis must be of"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "sentence"), WRONG)
+def test_what_is_wrong_is_one_sentence_by_either_way(app, ann, arguments, sentence):
+    with pytest.raises(AppError) as caught:
+        ann.predict(**arguments, api_name="/compare")
+    with app.client("ann") as client:
+        answer = client.post("/api/runs", json=arguments)
+    assert answer.status_code == 400
+    assert answer.json()["error"] == str(caught.value)
+    assert sentence in str(caught.value)
+
+
+def test_an_unforeseen_failure_tells_nothing(app, ann, monkeypatch):
+    def fail(*_: object) -> None:
+        raise ValueError("secret detail")
+
+    monkeypatch.setattr(app.services, "snapshot", fail)
+    with pytest.raises(AppError, match=BROKEN):
+        ann.predict("abc123def456", api_name="/get_run")
+
+
+def test_a_run_too_big_for_one_answer_names_the_file(monkeypatch):
+    asked = page_fakes.request(answer="T3")
+    services = page_fakes.FakeServices(page_fakes.snapshot(request=asked))
+    endpoints = Api(services, Settings.from_environ({}))
+    assert endpoints.export_run(page_fakes.SLUG)["readings"]["evidence"][0]["text"] == "T3"
+    monkeypatch.setattr(api_module, "MOST_POSITIONS", 1)
+    with pytest.raises(ConfigError, match=f"/data/{page_fakes.SLUG}/bundle.zip"):
+        endpoints.export_run(page_fakes.SLUG)
+
+
+# --- plain HTTP -----------------------------------------------------------------------------
+
+
+def test_the_same_by_plain_http(app):
+    with app.client("ann") as client:
+        started = client.post("/api/runs", json={"context": "a b", "question": "steps 2"})
+        assert started.status_code == 202
+        slug = started.json()["slug"]
+        run = client.get(f"/api/runs/{slug}", params={"wait_s": 20})
+        assert run.json()["variants"][0]["text"] == "w0 w1 "
+        assert run.headers["cache-control"] == "no-store"
+        rows = client.get("/api/runs", params={"limit": 1}).json()["runs"]
+        assert [row["slug"] for row in rows] == [slug]
+        for path in run.json()["files"].values():
+            assert client.get(path).status_code == 200, path
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{", b"[" * 100_000, b'{"contexts": "x"}', b"{}"])
+def test_a_body_that_is_no_call_is_refused(app, body):
+    with app.client("ann") as client:
+        answer = client.post("/api/runs", content=body)
+    too_deep = 413  # refused before it is parsed
+    assert answer.status_code == (too_deep if body.startswith(b"[[") else 400)
+    assert answer.json()["error"].endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("?limit=x", 400),
+        ("?limit=1000", 400),
+        ("?offset=-1", 400),
+        ("?state=lost", 400),
+        ("?page=2", 400),
+        ("/zzz999zzz999", 404),
+        ("/nope", 404),
+        ("/zzz999zzz999?wait_s=nan", 400),
+        ("/zzz999zzz999?wait_s=61", 400),
+    ],
+)
+def test_a_query_that_cannot_be_meant_is_refused(app, path, status):
+    with app.client("ann") as client:
+        answer = client.get(f"/api/runs{path}")
+    assert answer.status_code == status
+    assert answer.json()["error"].endswith(".")
+
+
+# --- who may --------------------------------------------------------------------------------
+
+
+def test_nobody_gets_anywhere_without_a_login(app, slug):
+    with app.client() as nobody:
+        for name in NAMES:
+            call = nobody.post(f"/gradio_api/run/{name}", json={"data": [slug]})
+            assert call.status_code == 401
+            assert nobody.post(f"/gradio_api/call/{name}", json={"data": []}).status_code == 401
+        assert nobody.post("/api/runs", json={"context": "x"}).status_code == 401
+        table = [("GET", "/api/runs"), ("GET", f"/api/runs/{slug}"), *every_route(app.routes)]
+        tools = [row for row in table if row[1].startswith(("/api/", "/gradio_api/mcp"))]
+        assert len(tools) >= 7
+        for method, path in tools:
+            assert nobody.request(method, path).status_code == 401, path
+
+
+def test_another_users_run_looks_like_none(app, slug):
+    bob = gradio_client(app, "bob")
+    assert bob.predict(api_name="/list_runs") == {"total": 0, "runs": []}
+    for name in ("/get_run", "/cancel", "/export_run"):
+        with pytest.raises(AppError, match="There is no run"):
+            bob.predict(slug, api_name=name)
+    with app.client("bob") as client:
+        assert client.get(f"/api/runs/{slug}").status_code == 404
+
+
+def test_a_share_link_opens_its_run_and_no_library(app, slug):
+    with by("ann"):
+        token = app.services.shares.create(slug, "1 day")
+    with app.client() as guest:
+        assert guest.get(f"/s/{token}").status_code == 303
+        for name, given in (("compare", ["x"]), ("list_runs", [])):
+            parameters = [*inspect.signature(getattr(Api, name)).parameters.values()][1:]
+            values = given + [each.default for each in parameters[len(given) :]]
+            assert LOGIN_NEEDED in app.call(guest, f"Api.{name}", *values).text
+        assert guest.get("/api/runs").status_code == 401
+        assert slug in app.call(guest, "Api.get_run", slug, 0).text
+
+
+def test_limits_hold_for_programs_too(app, monkeypatch):
+    monkeypatch.setattr(app.services, "_limits", Limits(queue_per_user=2))
+    with app.client("bob") as client:
+        slugs = []
+        for _ in range(2):
+            body = {"context": "x", "question": ENDLESS}
+            slugs.append(client.post("/api/runs", json=body).json()["slug"])
+        refused = client.post("/api/runs", json={"context": "x"})
+        assert refused.status_code == 429
+        assert "this app's limit for one user" in refused.json()["error"]
+    with by("bob"):
+        for slug in slugs:
+            app.services.cancel_run(slug)
+        for slug in slugs:
+            end_of(app.services, slug)
+
+
+def test_a_page_of_another_site_starts_nothing(app):
+    with app.client("ann") as client:
+        headers = {"origin": "https://evil.example"}
+        answer = client.post("/api/runs", json={"context": "x"}, headers=headers)
+    assert answer.status_code == 403

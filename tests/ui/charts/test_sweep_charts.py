@@ -1,0 +1,254 @@
+"""What the points of a sweep say: curves, savings, best alphas, and their files."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from ckv_core.analysis.sweep import FIGURES, alpha_optima, curves
+from tests.ui.sweep_fakes import (
+    ALPHAS,
+    BUDGETS,
+    KV_HEADS,
+    LAYERS,
+    SCORES,
+    WHOLE_LAYER,
+    sweep_result,
+)
+from ui.charts.catalog import CHARTS, figure_of
+from ui.charts.sweep import alpha_head_figure, curve_figure
+from ui.charts.sweep_csv import alphas_csv, sweep_csv
+from ui.tables.sweep import alphas_table, curve_name, points_table, savings_table
+
+
+def test_points_of_one_method_and_alpha_are_one_line_by_rising_budget():
+    lines = curves(sweep_result())
+    assert [curve_name(line) for line in lines] == [
+        "SnapKV",
+        *(f"SnapKV + CriticalKV, alpha {alpha:g}" for alpha in ALPHAS),
+    ]
+    assert all(tuple(budget for budget, _ in line.points) == BUDGETS for line in lines)
+
+
+def test_half_the_perturbation_means_half_the_budget_and_the_ends_are_said():
+    rows = savings_table(sweep_result(better=0.5), 0)["rows"]
+    texts = [row["cells"]["final"]["text"] for row in rows[:4]]
+    below = "64 or less (already reached at the smallest budget)"
+    assert texts == [below, "64, 50 % less", "128, 50 % less", "256, 50 % less"]
+    back = savings_table(sweep_result(better=0.5), 1)["rows"]
+    at_512 = next(r for r in back if r["cells"]["matches"]["value"] == 512)
+    assert at_512["cells"]["final"]["text"] == "over 512 (not reached with the budgets tried)"
+
+
+def test_every_figure_of_the_sweep_has_its_budget_of_equal_quality():
+    table = savings_table(sweep_result(generated=True), 0)
+    matched = [f.key for f in FIGURES.values() if f.is_quality and not f.is_binary]
+    # These say the same in every row: the note says it once.
+    folded = ["token_f1", "edit_similarity"]
+    qualities = [key for key in matched if key not in folded]
+    assert [column["key"] for column in table["columns"]] == ["method", "matches", *qualities]
+    # SnapKV agrees by budget / 600, CriticalKV by budget / 512: where 128 / 600 lies is log-linear.
+    at_128 = next(row for row in table["rows"] if row["cells"]["matches"]["value"] == 128)
+    needed = 64 * 2 ** ((128 / 600 - 64 / 512) / (64 / 512))
+    assert at_128["cells"]["agreement"]["value"] == pytest.approx(needed)
+    assert all(set(row["cells"]) == {"method", "matches", *matched} for row in table["rows"])
+    assert "Needs, by Token F1: " in table["note"]
+    plain = savings_table(sweep_result(), 0)
+    assert [column["key"] for column in plain["columns"][2:]] == ["head", "final", "kl"]
+
+
+@pytest.mark.parametrize("reference", [None, -1, 99, "0", 1.5])
+def test_an_unknown_reference_gives_an_empty_table(reference):
+    assert savings_table(sweep_result(), reference)["rows"] == []
+
+
+def test_the_best_alpha_per_head_and_its_gain_over_the_best_fixed_one():
+    found = alpha_optima(sweep_result())[0]
+    evicted = [layer for layer in range(LAYERS) if layer != WHOLE_LAYER]
+    assert np.array_equal(found.head_alpha[evicted], np.tile(np.float32(ALPHAS), (len(evicted), 1)))
+    assert np.isnan(found.head_alpha[WHOLE_LAYER]).all()
+    assert found.best_fixed == 0.25
+    # Fixed at 0.25 two of three heads miss by a quarter: 3 against 3.5.
+    assert found.head_gain == pytest.approx(1 - 3 / 3.5, abs=1e-5)
+    row = alphas_table(sweep_result())["rows"][0]["cells"]
+    assert row["method"]["text"] == "SnapKV + CriticalKV, as printed, budget 64"
+    assert row["n"]["value"] == len(evicted) * KV_HEADS
+    assert row["heads"]["text"] == "14.3%"
+
+
+def test_one_alpha_has_no_optimum():
+    result = sweep_result()
+    result.variants = [v for v in result.variants if v.params.get("alpha") in (None, 0.5)]
+    assert alpha_optima(result) == []
+    assert alphas_table(result)["rows"] == []
+    assert figure_of(result, "alpha-heads", {}) is None
+
+
+def test_a_curve_has_its_lines_values_and_the_full_cache():
+    figure = curve_figure(sweep_result(better=0.5), FIGURES["kl"])
+    assert [list(trace.x) for trace in figure.data] == [list(BUDGETS)] * 4
+    assert np.allclose(figure.data[1].y, [0.25, 0.125, 0.0625, 0.03125])
+    assert len({(t.line.color, t.line.dash, t.marker.symbol) for t in figure.data}) == 4
+    assert figure.layout.annotations[0].text == "full cache"
+
+
+def test_the_full_caches_name_is_inside_the_chart_wherever_its_line_lies():
+    nobody = sweep_result(generated=True)
+    nobody.variants[0] = dataclasses.replace(nobody.variants[0], answer_scores=SCORES)
+    for key, side in (("kl", "bottom"), ("agreement", "top"), ("exact_match", "bottom")):
+        (name,) = curve_figure(nobody, FIGURES[key]).layout.annotations
+        assert name.yanchor == side, key  # the side of the words that touches the line
+
+
+def test_yes_and_no_are_marks_and_nothing_lies_between_them():
+    result = sweep_result(generated=True)
+    cut = {"answer_found": False, "stopped": "length"}
+    result.variants[-1] = dataclasses.replace(result.variants[-1], **cut)
+    figure = figure_of(result, "sweep-answer", {})
+    assert {trace.mode for trace in figure.data} == {"markers"}
+    assert figure.data[-1].customdata[-1] == "cut"
+    pairs = [p for t in figure.data for p in zip(t.customdata, t.marker.symbol, strict=True)]
+    assert len({symbol for _, symbol in pairs}) == len(set(pairs)) >= 2
+
+
+def test_hostile_labels_are_escaped_in_charts():
+    result = sweep_result()
+    result.variants[1] = dataclasses.replace(result.variants[1], label="<img src=x>")
+    named = curve_figure(result, FIGURES["final"]).data[0].name  # JSON text would escape it
+    assert named == "&lt;img src=x&gt;"
+
+
+def test_the_grid_has_a_cell_per_kv_head():
+    grid = alpha_head_figure(alpha_optima(sweep_result())[0]).data[0]
+    assert grid.z.shape == (LAYERS, KV_HEADS)
+
+
+def test_each_method_and_budget_has_its_alpha_charts():
+    result = sweep_result()
+    titles = [
+        figure_of(result, "alpha-heads", {"optimum": at}).layout.title.subtitle.text
+        for at in ("0", "3", "x")
+    ]
+    assert titles[0] == titles[2]
+    figure = figure_of(result, "alpha-layers", {"optimum": "3"})
+    assert len(figure.data[0].x) == LAYERS
+    assert f"n = {LAYERS - 1} layers" in figure.layout.title.subtitle.text
+
+
+def test_the_files_hold_what_the_charts_draw():
+    result = sweep_result()
+    points = sweep_csv(result).splitlines()
+    assert points[0].startswith('"variant","spec","alpha","budget_tokens","head","final","kl"')
+    assert len(points) == 1 + len(BUDGETS) * (1 + len(ALPHAS))
+    alphas = alphas_csv(result).splitlines()
+    assert len(alphas) == 1 + len(BUDGETS) * LAYERS * (1 + KV_HEADS)
+    assert '"snapkv+critical",64,0,2,0.5' in alphas
+    assert f'"snapkv+critical",64,{WHOLE_LAYER},2,""' in alphas
+
+
+def test_a_comparison_has_no_sweep_charts():
+    plain = dataclasses.replace(sweep_result(), kind="compare")
+    assert figure_of(plain, "sweep-final", {}) is None
+    assert figure_of(plain, "alpha-heads", {}) is None
+
+
+def test_the_points_table_has_every_point_but_not_the_full_cache():
+    table = points_table(sweep_result(generated=True), "")
+    assert len(table["rows"]) == 16
+    assert {"agreement", "answer"} <= {column["key"] for column in table["columns"]}
+    plain = points_table(sweep_result(), "")
+    assert "agreement" not in {column["key"] for column in plain["columns"]}
+
+
+def test_a_reference_answer_that_the_prompt_lacks_is_said():
+    result = sweep_result(generated=True)
+    there = "".join(result.prompt.pieces[2:5])
+    lacks = "does not occur in the compressed prompt"
+    assert lacks in points_table(result, "nowhere to be found")["note"]
+    assert lacks not in points_table(result, there)["note"]
+    assert lacks not in points_table(result, " ")["note"]
+
+
+def test_sigma_has_a_curve_but_is_no_quality_to_be_matched():
+    result = sweep_result(generated=True)
+    figure = figure_of(result, "sweep-sigma_over_half", {})
+    assert "closer" not in figure.layout.title.subtitle.text
+    assert not figure.layout.shapes  # no line where the full cache would be
+    assert figure_of(result, "sweep-agreement", {}).layout.shapes
+    table = savings_table(result, 0)
+    assert "sigma_over_half" not in {column["key"] for column in table["columns"]}
+    assert all("sigma_over_half" not in row["cells"] for row in table["rows"])
+    assert "sigma_over_half" in {column["key"] for column in points_table(result, "")["columns"]}
+
+
+def swept_with_oracles():
+    """The made-up sweep with oracles; those of alpha 0.5 have head budgets of their own."""
+    result = sweep_result()
+    for at, variant in enumerate(result.variants[1:], 1):
+        scale = 0.25 if variant.params.get("alpha") == 0.5 else 0.5
+        limit = np.full((LAYERS, 6), scale * 64 / variant.params["budget"], np.float32)
+        limit[WHOLE_LAYER] = np.nan
+        arrays = {"oracle_attention_l1": limit, "oracle_critical_l1": limit / 2}
+        result.variants[at] = dataclasses.replace(variant, analysis=arrays)
+    return result
+
+
+def test_oracles_are_broken_lines_of_the_head_l1_alone():
+    result = swept_with_oracles()
+    figure = figure_of(result, "sweep-head", {})
+    *methods, attention, critical = figure.data
+    assert len(methods) == 4
+    assert attention.name == "Oracle: true attention"
+    assert list(attention.x) == list(BUDGETS)
+    assert np.allclose(attention.y, [0.5, 0.25, 0.125, 0.0625])
+    assert np.allclose(critical.y, np.array(attention.y) / 2)
+    assert len({(trace.line.dash, trace.marker.symbol) for trace in (attention, critical)}) == 2
+    for trace in (attention, critical):
+        assert "dash" in trace.line.dash
+        assert trace.line.color not in {each.line.color for each in methods}
+    # The chart's label for screen readers is its title and subtitle.
+    subtitle = figure.layout.title.subtitle.text
+    assert subtitle == "Lower is closer; oracle budgets: SnapKV and 2 more"
+    assert len(figure_of(result, "sweep-final", {}).data) == 4
+
+
+def test_oracles_of_other_head_budgets_can_be_chosen():
+    result = swept_with_oracles()
+    (control,) = CHARTS["sweep-head"].controls(result)
+    assert control.options == [("0", "SnapKV and 2 more"), ("1", "SnapKV + CriticalKV, alpha 0.5")]
+    figure = figure_of(result, "sweep-head", {"oracles": "1"})
+    assert np.allclose(figure.data[-2].y, [0.25, 0.125, 0.0625, 0.03125])
+    assert figure_of(result, "sweep-head", {"oracles": "9"}) == figure_of(result, "sweep-head", {})
+    plain = sweep_result()
+    assert CHARTS["sweep-head"].controls(plain) == []
+    assert len(figure_of(plain, "sweep-head", {}).data) == 4
+
+
+def test_oracles_are_in_the_table_and_the_file_and_have_no_savings():
+    result = swept_with_oracles()
+    table = points_table(result, "")
+    row = next(row for row in table["rows"] if row["cells"]["spec"]["text"] == "snapkv:budget=128")
+    assert row["cells"]["oracle_critical_l1"]["value"] == pytest.approx(0.125)
+    assert "oracle_greedy_l1" not in row["cells"]
+    head, *lines = sweep_csv(result).splitlines()
+    columns = head.replace('"', "").split(",")
+    cells = dict(zip(columns, lines[1].split(","), strict=True))
+    assert cells["budget_tokens"] == "128"
+    assert [cells[f"oracle_{name}_l1"] for name in ("attention", "critical", "greedy")] == [
+        "0.25",
+        "0.125",
+        '""',
+    ]
+    keys = {column["key"] for column in savings_table(result, 0)["columns"]}
+    assert keys == {"method", "matches", "head", "final", "kl"}
+
+
+def test_a_hostile_label_is_escaped_in_the_subtitle_of_oracles():
+    result = swept_with_oracles()
+    for at, variant in enumerate(result.variants):
+        result.variants[at] = dataclasses.replace(variant, label="<img src=x>")
+    figure = figure_of(result, "sweep-head", {})
+    assert "&lt;img src=x&gt;" in figure.layout.title.subtitle.text
+    assert "<img" not in "".join(
+        [figure.layout.title.subtitle.text, *(each.name for each in figure.data)]
+    )

@@ -1,0 +1,177 @@
+"""The form in a real browser: Run within reach, models suggested, words that explain themselves."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect
+
+from ckv_core.worker.messages import ModelStatus
+from tests.ui.page_fakes import done_result, request
+from tests.ui.served_app import Served
+from tests.ui.sweep_fakes import store_run
+from ui.compare.offers import DEFAULT_VARIANTS
+
+pytestmark = pytest.mark.e2e
+
+DESK, PHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
+
+
+@pytest.fixture(scope="module")
+def app(open_app: Served) -> Served:
+    return open_app
+
+
+@pytest.fixture(scope="module")
+def page(browser: Browser) -> Iterator[Page]:
+    page = browser.new_page(viewport=DESK)
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    yield page
+    page.close()
+    assert errors == []
+
+
+def show(page: Page, app: Served, size: dict[str, int] = DESK) -> None:
+    page.set_viewport_size(size)
+    page.goto(app.url)
+    page.locator("#context-bar [data-ready]").wait_for(state="attached")
+
+
+@pytest.mark.parametrize("size", [DESK, PHONE])
+def test_run_is_on_the_first_screen(app: Served, page: Page, size: dict[str, int]):
+    show(page, app, size)
+    run = page.get_by_role("button", name="Run", exact=True)
+    expect(run).to_be_in_viewport(ratio=1)
+    covers = "run => run.contains(document.elementFromPoint(...['x', 'y'].map(k => {"
+    covers += " const r = run.getBoundingClientRect();"
+    covers += " return k === 'x' ? r.x + r.width / 2 : r.y + r.height / 2; })))"
+    assert run.evaluate(covers)  # nothing lies above it
+    assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
+
+
+def test_the_first_stop_of_the_keyboard_leads_to_run_and_control_enter_runs(
+    app: Served, page: Page, monkeypatch: pytest.MonkeyPatch
+):
+    slug = store_run(app.services, request(), done_result())
+    started = []
+    monkeypatch.setattr(app.services, "start_run", lambda asked, *_: started.append(asked) or slug)
+    show(page, app)
+    page.keyboard.press("Tab")
+    link = page.get_by_role("link", name="Skip to Run")
+    expect(link).to_be_focused()
+    expect(link).to_be_in_viewport()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("button", name="Run", exact=True)).to_be_focused()
+
+    page.locator("#context textarea").fill("some words")
+    page.locator("#budget input").fill("50")
+    page.keyboard.press("Control+Enter")
+    page.wait_for_url(f"**/run?id={slug}")
+    assert [asked.defaults["budget"] for asked in started] == ["50"]
+
+
+def test_a_suggested_model_says_whether_it_fits_and_can_be_chosen(app: Served, page: Page):
+    show(page, app)
+    page.get_by_text("Suggested models").click()
+    rows = page.locator("#model-list tbody tr")
+    expect(rows.first).to_contain_text("fits")
+    tell = "tokens => document.dispatchEvent(new CustomEvent('ckv-tokens', {detail: tokens}))"
+    page.evaluate(tell, 9_000)
+    expect(rows.first).to_contain_text("prompt too long")
+    assert Axe().run(page).response["violations"] == []
+    page.get_by_role("button", name="Choose Qwen/Qwen2.5-0.5B-Instruct").click()
+    expect(page.get_by_label("Model", exact=False).first).to_have_value(
+        "Qwen/Qwen2.5-0.5B-Instruct"
+    )
+
+
+def test_a_word_explains_itself_by_key_and_by_touch(app: Served, page: Page):
+    show(page, app)
+    word = page.locator("#budget").get_by_role("button", name="KV head, explain")
+    assert page.locator("#budget label").evaluate("label => label.control.tagName") == "INPUT"
+    tip = page.get_by_role("tooltip").filter(has_text="shared by a group of query heads")
+    word.focus()
+    expect(tip).to_be_visible()
+    assert word.get_attribute("aria-describedby") == tip.get_attribute("id")
+    page.keyboard.press("Escape")
+    expect(tip).to_be_hidden()
+    word.blur()
+    word.click()
+    expect(tip).to_be_visible()
+    expect(page.locator("#budget input")).not_to_be_focused()
+
+
+def test_a_text_from_right_to_left_runs_that_way(app: Served, page: Page):
+    show(page, app)
+    page.locator("#context textarea").fill("\u05d3\u05d5\u05d7 4821")
+    style = "node => getComputedStyle(node).unicodeBidi"
+    assert page.locator("#context textarea").evaluate(style) == "plaintext"
+
+
+def test_a_download_shows_how_far_it_is_and_can_be_stopped(
+    app: Served, page: Page, monkeypatch: pytest.MonkeyPatch
+):
+    name, stopped = "some/model", []
+    states = {"half": ModelStatus(name, False, "Downloading: 1.0 of 2.0 GB.", loading=True)}
+    states["now"] = replace(states["half"], fraction=0.5)
+
+    def stop(model: str) -> None:
+        stopped.append(model)
+        states["now"] = ModelStatus(name, False, "Loading was stopped.", failed=True)
+
+    monkeypatch.setattr(app.services, "model_status", lambda _: states["now"])
+    monkeypatch.setattr(app.services, "cancel_load", stop)
+    show(page, app)
+    line = page.locator("#model-line")
+    expect(line).to_contain_text("1.0 of 2.0 GB")
+    expect(line.get_by_role("progressbar")).to_have_js_property("value", 0.5)
+    line.get_by_role("button", name="Cancel loading").click()
+    expect(line).to_contain_text("Loading was stopped.")
+    expect(line.get_by_role("button")).to_have_count(0)
+    expect(line.get_by_role("progressbar")).to_have_count(0)
+    assert stopped == [name]
+
+
+def test_variants_are_found_chosen_and_taken_out_by_keyboard_and_reach_the_server(
+    app: Served, page: Page, monkeypatch: pytest.MonkeyPatch
+):
+    started = []
+    slug = store_run(
+        app.services,
+        request(variants=("full", "keydiff"), defaults={"budget": "64"}),
+        done_result(),
+    )
+    monkeypatch.setattr(app.services, "start_run", lambda asked, *_: started.append(asked) or slug)
+    page.set_viewport_size(PHONE)
+    page.goto(f"{app.url}/?from={slug}")
+    picker, line = page.get_by_role("group", name="Variants"), page.locator("#variants-line")
+    expect(line).to_contain_text("2 variants: Full cache, KeyDiff.")
+    chips = picker.get_by_role("button", name="Remove")
+    expect(chips).to_have_text(["Full cache ×", "KeyDiff ×"])  # noqa: RUF001 - as on screen
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+
+    picker.get_by_label("Search variants").focus()
+    page.keyboard.type("query-aware ADAKV")
+    expect(picker.get_by_role("status")).to_have_text(re.compile(r"^1 of \d+ methods\.$"))
+    for _ in range(3):  # past the two buttons
+        page.keyboard.press("Tab")
+    expect(picker.get_by_role("checkbox", name="AdaKV", exact=True)).to_be_focused()
+    page.keyboard.press("Space")
+    expect(chips).to_have_count(3)
+    chips.first.focus()
+    page.keyboard.press("Enter")
+    expect(chips.first).to_be_focused()
+    expect(line).to_contain_text("2 variants: AdaKV, KeyDiff.")
+    assert Axe().run(page).response["violations"] == []
+    page.get_by_role("button", name="Run", exact=True).click()
+    page.wait_for_url(f"**/run?id={slug}")
+    assert [asked.variants for asked in started] == [("adakv", "keydiff")]
+
+    page.goto(app.url)
+    picker.get_by_role("button", name="None").click()
+    expect(line).to_contain_text("Choose at least one variant.")
+    picker.get_by_role("button", name=f"The usual {len(DEFAULT_VARIANTS)}").click()
+    expect(line).to_contain_text(f"{len(DEFAULT_VARIANTS)} variants: Full cache, StreamingLLM")

@@ -1,0 +1,157 @@
+"""A method has one look everywhere; every look and both signs are told apart, in grey too."""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ckv_core.methods import METHODS
+from ckv_core.request.variants import VariantSpec
+from ckv_core.results.records import VariantResult
+from ui.looks.palette import (
+    _METHODS,
+    _REPEATS,
+    DENSITY_STOPS,
+    DIVERGING_STOPS,
+    DIVERGING_STOPS_DARK,
+    SPARE,
+    WARN_COLOR,
+    looks_of,
+)
+from ui.looks.theme import ASSETS, CSS_PATHS, FAVICON_PATH, LOGO_PATH, build_theme
+
+GROUNDS = ["#ffffff", "#f6f7f9", "#131a26", "#0b0f17"]
+# What is left of linear RGB without the long, the middle and the short cones (Machado et al. 2009,
+# severity 1), and with all of them.
+VISIONS = {
+    "all": np.eye(3),
+    "protan": [[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]],
+    "deutan": [[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]],
+    "tritan": [[1.256, -0.077, -0.179], [-0.078, 0.931, 0.148], [0.005, 0.691, 0.304]],
+}
+READINGS = ["snapkv", "snapkv+critical", "snapkv+critical:stage2=pooled", "snapkv+critical_auto"]
+
+
+def linear(color: str) -> np.ndarray:
+    parts = np.array([int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)])
+    return np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+
+
+def contrast(one: str, two: str) -> float:
+    dark, light = sorted(linear(color) @ (0.2126, 0.7152, 0.0722) for color in (one, two))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def lab(color: str, vision: object = VISIONS["all"]) -> np.ndarray:
+    """CIELAB of a colour as somebody sees it."""
+    to_xyz = [[0.4125, 0.3576, 0.1804], [0.2127, 0.7152, 0.0722], [0.0193, 0.1192, 0.9503]]
+    seen = np.clip(np.array(vision) @ linear(color), 0, 1)
+    x, y, z = np.cbrt(np.maximum(to_xyz @ seen / np.sum(to_xyz, axis=1), 1e-6))
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+def run_of(*specs: str) -> list[VariantResult]:
+    parsed = [VariantSpec.parse(spec) for spec in specs]
+    return [
+        VariantResult(
+            spec=v.spec, label=v.label, method=v.method.name, critical=v.critical, params=v.params
+        )
+        for v in parsed
+    ]
+
+
+@pytest.mark.parametrize("ground", GROUNDS)
+def test_every_colour_has_contrast_three_on_every_ground(ground: str) -> None:
+    many = [look.color for name in METHODS for look in looks_of(run_of(*[name.name] * 3))]
+    for color in (*many, *(color for color, _ in (*_METHODS.values(), *SPARE)), WARN_COLOR):
+        assert contrast(color, ground) >= 2.99, color
+
+
+@pytest.mark.parametrize("vision", VISIONS)
+def test_methods_are_told_apart_by_colour_with_any_eyes_and_by_shape_without(vision: str) -> None:
+    colors = [color for color, _ in _METHODS.values()]
+    seen = np.array([lab(color, VISIONS[vision]) for color in colors])
+    gaps = np.linalg.norm(seen[:, None] - seen[None], axis=-1) + 99 * np.eye(len(seen))
+    assert gaps.min() > 16
+    shapes = [shape for _, shape in _METHODS.values()]
+    assert len({*shapes, *_REPEATS}) == len(shapes) + len(_REPEATS)
+
+
+def test_a_method_keeps_its_look_in_every_company_and_at_every_budget() -> None:
+    (alone,) = looks_of(run_of("adakv:budget=64"))
+    assert alone == looks_of(run_of("full", "snapkv", "adakv:budget=10%"))[2]
+    assert alone == looks_of(run_of("adakv", "adakv+critical"))[0]
+
+
+def test_the_readings_of_criticalkv_share_the_colour_and_differ_in_mark_dash_and_pattern() -> None:
+    looks = looks_of(run_of(*READINGS))
+    assert len({look.color for look in looks}) == 1
+    for parts in ([x.symbol for x in looks], [x.dash for x in looks], [x.pattern for x in looks]):
+        assert len(set(parts)) == len(READINGS)
+    by_preset, plain = looks_of(run_of("snapkv+critical:preset=kvpress", "snapkv"))
+    assert (by_preset.dash, plain.dash) == (looks[2].dash, "solid")
+
+
+def test_variants_of_one_method_differ_in_mark() -> None:
+    looks = looks_of(run_of(*(f"snapkv+critical:alpha=0.{n}" for n in range(6))))
+    assert len({look.symbol for look in looks}) == 6
+    assert {look.dash for look in looks} == {"dash"}
+
+
+def test_twenty_added_methods_each_have_a_mark_and_a_line_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for number in range(20):
+        made_up = replace(METHODS.get("snapkv"), name=f"m{number}")
+        monkeypatch.setitem(METHODS._methods, made_up.name, made_up)
+    names = [method.name for method in METHODS]
+    added = [name for name in names if name not in _METHODS]
+    names = [name for name in names if name in _METHODS or name in added[:20]]
+    looks = looks_of(run_of(*names))
+    assert len({(look.color, look.symbol) for look in looks}) == len(names)
+    assert len({(look.color, look.dash) for look in looks}) == len(names)
+    known = (ASSETS / "common.js").read_text(encoding="utf-8")
+    assert all(re.search(rf'^ +"?{look.symbol}"?: "M', known, re.MULTILINE) for look in looks)
+    readings = looks_of(run_of("m9", "m9+critical", "m9+critical_auto"))
+    assert len({look.dash for look in readings}) == 3
+
+
+def test_grey_is_the_full_caches_alone_and_orange_no_methods() -> None:
+    chroma = {name: np.hypot(*lab(color)[1:]) for name, (color, _) in _METHODS.items()}
+    assert [name for name, size in chroma.items() if size < 25] == ["full"]
+    for color in (*(c for c, _ in (*_METHODS.values(), *SPARE)), *DIVERGING_STOPS):
+        _, a, b = lab(color)
+        is_orange = np.hypot(a, b) > 30 and 45 < np.degrees(np.arctan2(b, a)) < 85
+        assert not is_orange, color
+
+
+@pytest.mark.parametrize(
+    ("stops", "ground"), [(DIVERGING_STOPS, "#ffffff"), (DIVERGING_STOPS_DARK, "#131a26")]
+)
+def test_differences_fade_evenly_into_the_ground_and_the_sides_are_told_apart(
+    stops: tuple[str, ...], ground: str
+) -> None:
+    lightness = np.array([lab(stop)[0] for stop in stops])
+    steps = np.diff(lightness)
+    assert np.ptp(np.abs(steps)) < 2
+    np.testing.assert_allclose(lightness, lightness[::-1], atol=1.5)
+    away = np.abs(lightness - lab(ground)[0])
+    assert away.argmin() == len(stops) // 2
+    assert away.min() < 8
+    for vision in VISIONS.values():
+        for at in (0, 1, 2):
+            assert np.linalg.norm(lab(stops[at], vision) - lab(stops[-1 - at], vision)) > 30
+
+
+def test_shares_grow_evenly_lighter() -> None:
+    steps = np.diff([lab(stop)[0] for stop in DENSITY_STOPS])
+    assert steps.min() > 5
+
+
+def test_theme_builds_and_its_files_exist() -> None:
+    theme = build_theme()
+    surface, text = theme.body_background_fill_dark, theme.body_text_color_subdued_dark
+    assert contrast(surface, text) >= 4.5
+    assert theme._stylesheets == []
+    assert all(path.is_file() for path in (*CSS_PATHS, LOGO_PATH, FAVICON_PATH))

@@ -1,0 +1,183 @@
+"""The code for kvpress runs, keeps as many entries as the run, and says where it differs."""
+
+import ast
+import sys
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+
+import pytest
+
+from ckv_core.methods import METHODS
+from ckv_core.request.variants import VariantSpec
+from ckv_core.results.records import Receipt
+from tests.ckv_core.made_up_runs import run_of, variant
+from ui.report.kvpress_code import kvpress_code
+
+TOKENS = 1_003
+OTHERS = {method.press.name for method in METHODS if method.press}
+
+
+@dataclass
+class _Scorer:
+    """The arguments of kvpress 0.5.5's presses, with its defaults."""
+
+    compression_ratio: float = 0.0
+    window_size: int = 64
+    kernel_size: int = 5
+
+
+@dataclass
+class _Pyramid(_Scorer):
+    beta: int = 20
+
+
+@dataclass
+class _Streaming:
+    compression_ratio: float = 0.0
+    n_sink: int = 4
+
+
+@dataclass
+class _Ada:
+    press: _Scorer
+    alpha_safeguard: float = 0.2
+
+
+@dataclass
+class _Critical:
+    press: _Scorer
+    epsilon: float = 1e-4
+    first_stage_ratio: float = 0.5
+
+
+@dataclass
+class _CriticalAda:
+    press: _Scorer
+    alpha_safeguard: float = 0.2
+    epsilon: float = 1e-4
+    first_stage_ratio: float = 0.5
+
+
+class _Any:
+    """A press whose arguments are looked at by docs/parity.md alone."""
+
+    def __init__(self, *args, **arguments):
+        vars(self).update(arguments)
+
+
+@pytest.fixture(autouse=True)
+def kvpress(monkeypatch):
+    presses = dict.fromkeys(OTHERS, _Any) | {
+        "SnapKVPress": _Scorer,
+        "PyramidKVPress": _Pyramid,
+        "StreamingLLMPress": _Streaming,
+        "AdaKVPress": _Ada,
+        "CriticalKVPress": _Critical,
+        "CriticalAdaKVPress": _CriticalAda,
+    }
+    monkeypatch.setitem(sys.modules, "kvpress", SimpleNamespace(**presses))
+
+
+def code_of(*specs: str, budget: int = 137, **changes) -> str:
+    made = []
+    for spec in specs:
+        found = variant("full") if spec == "full" else variant(f"{spec}")
+        receipt = Receipt(
+            budget_tokens=budget,
+            requested_entries=1,
+            retained_entries=1,
+            cache_bytes=1,
+            full_cache_bytes=1,
+        )
+        params = dict(VariantSpec.parse(spec).params)
+        made.append(replace(found, receipt=receipt, params=params, **changes))
+    run = run_of(*made)
+    run.prompt = replace(run.prompt, compressed_tokens=TOKENS)
+    return kvpress_code(run, 48)
+
+
+def presses_of(code: str) -> dict:
+    names: dict = {"__name__": "exported"}
+    exec(compile(code, "presses.py", "exec"), names)
+    assert (names["MODEL"], names["MAX_NEW_TOKENS"]) == ("m", 48)
+    return names["PRESSES"]
+
+
+def kept(press) -> int:
+    """As compute_n_kept has it."""
+    inner = getattr(press, "press", press)
+    return int(TOKENS * (1 - inner.compression_ratio))
+
+
+@pytest.mark.parametrize("budget", [33, 137, 500, 1_002])
+def test_every_press_keeps_the_runs_budget_with_its_own_settings(budget):
+    specs = ["streaming_llm", "snapkv:window=16,kernel=9", "pyramidkv:beta=10", "adakv"]
+    specs += ["snapkv+critical:alpha=0.5,epsilon=0.001", "adakv+critical:safeguard=0.3"]
+    found = presses_of(code_of("full", *specs, budget=budget))
+    assert found.pop("full") is None
+    assert {kept(press) for press in found.values()} == {budget}
+    assert found[specs[0]].n_sink == 4
+    assert (found[specs[1]].window_size, found[specs[1]].kernel_size) == (16, 9)
+    assert found[specs[2]].beta == 10
+    assert found[specs[3]].alpha_safeguard == 0.2
+    critical, adaptive = found[specs[4]], found[specs[5]]
+    assert (critical.epsilon, adaptive.alpha_safeguard, adaptive.epsilon) == (0.001, 0.3, 0)
+    # kvpress: int(budget * ratio) entries in stage 1, the window's 32 first.
+    stage1 = (1 - critical.press.compression_ratio) * TOKENS * critical.first_stage_ratio
+    assert int(stage1) == 32 + (budget - 32) // 2
+
+
+def test_without_pooling_the_kernel_is_one():
+    (press,) = presses_of(code_of("snapkv:pool=none")).values()
+    assert press.kernel_size == 1
+    assert "pool is" not in code_of("snapkv:pool=none")
+
+
+@pytest.mark.parametrize(
+    ("spec", "note"),
+    [
+        ("snapkv", "pool is max here and avg in kvpress"),
+        ("snapkv:sinks=4", "keeps no sinks; the variant kept the first 4"),
+        ("snapkv:group=max", "the variant the maximum"),
+        ("pyramidkv", "pyramid_window is beyond here and inside in kvpress"),
+        ("pyramidkv+critical", "whatever PyramidKVPress has"),
+        ("adakv", "safeguard_rule is blend here and floor in kvpress"),
+        ("chunkkv", "rounds its count down to whole chunks"),
+        ("snapkv+critical", "stage2 is raw here and pooled in kvpress"),
+        ("snapkv+critical", "so that stage 1 takes as many entries beyond the window"),
+        ("snapkv+critical", "which some models lack (Qwen2)"),
+        ("snapkv+critical_auto", "is left out: kvpress has one first_stage_ratio"),
+        ("snapkv+critical:norm=off", "is left out: CriticalKVPress always multiplies"),
+        ("snapkv:layout=layer", "is left out: these presses protect no passages"),
+        ("snapkv:store=int8", "is left out: a press has no store"),
+        ("adakv:every=64,to=48", "is left out: a press has no store"),
+        ("kvzip+critical", "is left out: CriticalKVPress takes no KVzipPress"),
+        ("cake", "is left out: kvpress has no press for it"),
+    ],
+)
+def test_what_differs_is_said_at_the_press(spec, note):
+    code = code_of(spec)
+    assert note in code
+    assert (spec in presses_of(code)) == ("left out" not in note)
+
+
+@pytest.mark.parametrize("method", [each for each in METHODS if each.press], ids=lambda m: m.name)
+def test_under_the_preset_of_kvpress_no_knob_differs(method):
+    both = method.supports_critical and method.press.scores
+    names = [method.name, *([f"{method.name}+critical"] if both else [])]
+    code = code_of(*(f"{name}:preset=kvpress" for name in names))
+    notes = [line for line in code.splitlines() if line.startswith("    # - ")]
+    assert not [note for note in notes if " in kvpress. " in note or "first_stage" in note]
+    assert len(presses_of(code)) == len(names)
+
+
+def test_hostile_texts_of_an_imported_run_stay_text():
+    evil = 'x"\n}\nimport os\nos.abort()\n#\u2028'
+    code = code_of("snapkv", "full", spec=evil, label=evil)
+    run = run_of(replace(variant("snapkv"), spec=evil, label=evil, params={"window": evil}))
+    run.model = replace(run.model, name=evil)
+    for each in (code, kvpress_code(run, 1)):
+        tree = ast.parse(each)
+        imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+        assert len(imports) == 2
+        assert each.isascii()

@@ -1,0 +1,131 @@
+"""Import and export of the list of runs over HTTP: whose runs, which files, which requests."""
+
+import json
+import zipfile
+from io import BytesIO
+
+import pytest
+
+from ckv_core.analysis.result_json import to_json
+from storage.bundle import entry_name
+from tests.ui.scripted_services import end_of, finished, request
+from tests.ui.served_app import Served, by
+from ui.runs.routes import IMPORT_TYPE
+
+TYPE = {"content-type": IMPORT_TYPE}
+
+
+@pytest.fixture(scope="module")
+def app(team_app: Served) -> Served:
+    return team_app
+
+
+def made(app, user: str) -> str:
+    with by(user):
+        slug = finished(app.services, "steps 1")
+        app.services.library.annotate(slug, "A title", "My secret note", ["good"])
+    return slug
+
+
+def titles(app, user: str) -> list[str]:
+    with by(user):
+        return [run.title for run in app.services.library.list_runs()[0]]
+
+
+def test_exported_runs_are_imported_by_another_user_with_their_notes(app):
+    slugs = [made(app, "ann"), made(app, "ann")]
+    with app.client("ann") as ann, app.client("bob") as bob:
+        bundle = ann.get("/runs/export", params={"ids": ",".join(slugs)})
+        assert 'filename="ckv-2-runs.zip"' in bundle.headers["content-disposition"]
+        answer = bob.post("/runs/import", content=bundle.content, headers=TYPE)
+        assert answer.status_code == 200
+        assert answer.json()["told"].startswith("Imported 2 of 2 runs; other runs have the same")
+        again = bob.post("/runs/import", content=bundle.content, headers=TYPE).json()
+        assert len(again["imported"]) == 2, "names of ann's runs are taken, so these are new again"
+    assert titles(app, "bob") == ["A title"] * 4
+
+
+def test_a_result_file_is_imported_once(app):
+    with by("ann"):
+        slug = app.services.start_run(request("steps 2"))
+        data = json.dumps(to_json(end_of(app.services, slug).result))
+    with app.client("bob") as bob:
+        first = bob.post("/runs/import", content=data, headers=TYPE).json()
+        assert (first["told"], len(first["imported"])) == ("Imported 1 of 1 run.", 1)
+        second = bob.post("/runs/import", content=data, headers=TYPE).json()
+        assert second["told"] == f"Imported 0 of 1 run; already here: {first['imported'][0]}."
+
+
+@pytest.mark.parametrize("data", [b"", b"PK", b"{}", b"<script>", b"\x00" * 1000])
+def test_a_wrong_file_is_one_sentence_and_stores_nothing(app, data):
+    before = titles(app, "bob")
+    with app.client("bob") as bob:
+        answer = bob.post("/runs/import", content=data, headers=TYPE)
+    assert answer.status_code == 400
+    assert "refused, nothing was imported" in answer.json()["told"]
+    assert titles(app, "bob") == before
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 415),
+        ({"content-type": "text/plain"}, 415),
+        ({"content-type": "multipart/form-data; boundary=x"}, 415),
+        ({"content-type": "application/x-www-form-urlencoded"}, 415),
+        (TYPE | {"origin": "https://evil.example"}, 403),
+        (TYPE | {"origin": "null"}, 403),
+        (TYPE | {"sec-fetch-site": "cross-site"}, 403),
+        (TYPE | {"host": "evil.example"}, 403),
+    ],
+)
+def test_what_another_site_could_send_is_refused(app, headers, status):
+    with app.client("bob") as bob:
+        answer = bob.post("/runs/import", content=b"PK", headers=headers)
+    assert answer.status_code == status
+
+
+def test_an_import_over_the_body_limit_is_refused(app):
+    with app.client("bob") as bob:
+        answer = bob.post("/runs/import", content=bytes(32 * 2**20 + 1), headers=TYPE)
+    assert answer.status_code == 413
+
+
+def test_an_export_is_for_the_owner_of_every_run(app):
+    own, other = made(app, "bob"), made(app, "ann")
+    with app.client("bob") as bob:
+        for ids in (f"{own},{other}", other, "zzz999zzz999"):
+            answer = bob.get("/runs/export", params={"ids": ids})
+            assert answer.status_code == 400
+            assert "There is no run" in answer.json()["told"]
+        for ids in ("", "../x", ",".join([own] * 101)):
+            assert "Choose" in bob.get("/runs/export", params={"ids": ids}).json()["told"]
+        assert bob.get("/runs/export", params={"ids": own}).status_code == 200
+
+
+def test_a_run_that_is_not_over_is_not_exported(app):
+    with by("bob"):
+        slug = app.services.start_run(request("steps 1000000"))
+    with app.client("bob") as bob:
+        answer = bob.get("/runs/export", params={"ids": slug})
+    assert "not over" in answer.json()["told"]
+    with by("bob"):
+        app.services.cancel_run(slug)
+        end_of(app.services, slug)
+
+
+def test_a_share_link_gives_the_run_without_the_owners_notes(app):
+    slug = made(app, "ann")
+    with by("ann"):
+        token = app.services.shares.create(slug, "1 day")
+    with app.client(cookies={f"ckv_share_{slug}": token}) as guest:
+        answer = guest.get(f"/data/{slug}/bundle.zip")
+        assert guest.get("/runs/export", params={"ids": slug}).status_code == 401
+        assert guest.post("/runs/import", content=answer.content, headers=TYPE).status_code == 401
+    with zipfile.ZipFile(BytesIO(answer.content)) as archive:
+        text = archive.read(entry_name(slug)).decode()
+    assert "w0" in text
+    assert "secret" not in text
+    with app.client("ann") as ann:
+        own = ann.get(f"/data/{slug}/bundle.zip").content
+    assert b"secret" in zipfile.ZipFile(BytesIO(own)).read(entry_name(slug))

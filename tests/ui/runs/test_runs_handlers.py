@@ -1,0 +1,160 @@
+"""The Runs page's handlers: any address shows a view, any event gets one sentence."""
+
+from datetime import UTC, datetime
+from types import SimpleNamespace
+
+import gradio as gr
+import pytest
+
+from storage.records import Outcome, RunFilter
+from tests.ui.page_fakes import SLUG, FakeServices
+from ui.runs.page import RunsPage
+from ui.runs.query import asked_text, outcome_text, read_query
+
+
+def runs_page(services: FakeServices) -> RunsPage:
+    with gr.Blocks(analytics_enabled=False):
+        return RunsPage(services, import_mib=3)
+
+
+def act(page: RunsPage, **data) -> dict:
+    return page.act(gr.EventData(None, data))
+
+
+@pytest.mark.parametrize("asked", ["1", "0", "-3", "99", "x", "9" * 50, "\u0663"])
+def test_any_page_number_shows_a_page(asked):
+    value = runs_page(FakeServices()).open(SimpleNamespace(query_params={"page": asked}))
+    assert (value["page"], value["pages"], len(value["rows"])) == (1, 1, 1)
+
+
+def test_an_address_names_search_filters_and_sort():
+    query = read_query(
+        {"text": " harbour ", "method": "snapkv", "min_budget": "64", "until": "2026-03-01"}
+        | {"tag": "good", "pinned": "1", "sort": "title", "page": "2"}
+    )
+    assert query.wanted == RunFilter(
+        text="harbour",
+        method="snapkv",
+        min_budget=64,
+        until=datetime(2026, 3, 2, tzinfo=UTC),
+        tag="good",
+        pinned=True,
+    )
+    assert (query.sort, query.page, query.told) == ("title", 2, "")
+
+
+@pytest.mark.parametrize("bad", ["x", "-1", "1e3", "9" * 400, "\u0663", "2026-13-01", "<b>"])
+def test_what_cannot_be_read_is_left_out_and_told(bad):
+    query = read_query({"max_budget": bad, "since": bad, "sort": bad})
+    assert query.wanted == RunFilter()
+    assert query.told == "Left out, because it cannot be read: max budget, since."
+
+
+def test_what_no_database_takes_is_left_out_of_a_text():
+    assert read_query({"tag": "\x00", "text": "a\x00b\ud800"}).wanted == RunFilter(text="ab")
+
+
+def test_the_last_day_there_is_can_be_asked_for():
+    assert read_query({"until": "9999-12-31"}).told == ""
+
+
+def test_a_deleted_run_comes_back_by_undo():
+    services = FakeServices()
+    page = runs_page(services)
+    value = act(page, action="delete", slugs=[SLUG], query="?sort=title")
+    assert (value["rows"], value["undo"]) == ([], [SLUG])
+    assert "undo works for 10 minutes" in value["told"]
+    assert services.library.asked[-1][1] == "title"
+    value = act(page, action="undo", slugs=value["undo"])
+    assert ([row["slug"] for row in value["rows"]], value["undo"]) == ([SLUG], [])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {},
+        {"action": "delete"},
+        {"action": "delete", "slugs": "abc123def456"},
+        {"action": "delete", "slugs": [["x"], None, "../x"]},
+        {"action": "delete", "slugs": ["zzz999zzz999"]},
+        {"action": "drop", "slugs": [SLUG]},
+        {"action": "delete", "slugs": [SLUG] * 101},
+        {"action": ["delete"], "slugs": [SLUG], "query": {"a": 1}},
+    ],
+)
+def test_a_wrong_event_is_one_sentence_and_changes_nothing(data):
+    services = FakeServices()
+    value = act(runs_page(services), **data)
+    assert value["tone"] == "error"
+    assert value["told"].endswith(".")
+    assert list(services.runs) == [SLUG]
+    assert services.library.called == []
+
+
+def test_an_event_of_no_kind_is_one_sentence():
+    for data in ("text", None, 3, []):
+        value = runs_page(FakeServices()).act(gr.EventData(None, data))
+        assert value["tone"] == "error"
+
+
+def test_edits_reach_the_library_as_text():
+    services = FakeServices()
+    page = runs_page(services)
+    act(page, action="edit", slugs=[SLUG], title="T", note="<b>", tags=" one  two ")
+    act(page, action="tag", slugs=[SLUG], tag=" good ")
+    act(page, action="pin", slugs=[SLUG], pinned=True)
+    assert services.library.called == [
+        ("annotate", SLUG, "T", "<b>", ["one", "two"]),
+        ("add_tag", [SLUG], "good"),
+        ("set_pinned", SLUG, True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("specs", "text"),
+    [
+        (["full"], "Full cache"),
+        (["full", "snapkv:budget=64"], "SnapKV; budget 64"),
+        (
+            ["snapkv:budget=64", "snapkv+critical:alpha=0,budget=10%", "adakv+critical_auto"],
+            "SnapKV ± CriticalKV, AdaKV + CriticalKV; budget 64, 10%",
+        ),
+        ([f"snapkv:budget={at}" for at in range(1, 9)], "SnapKV; 8 budgets"),
+        (["<b>:=", "", ":,"], "<b>, "),
+    ],
+)
+def test_a_row_says_what_tells_runs_of_one_question_apart(specs, text):
+    assert asked_text(specs) == text
+
+
+def test_a_row_says_what_kind_the_run_is():
+    (row,) = runs_page(FakeServices()).open(SimpleNamespace(query_params={}))["rows"]
+    assert (row["kind"], row["asked"]) == ("compare", "SnapKV ± CriticalKV")
+
+
+def test_a_row_says_what_came_out():
+    (row,) = runs_page(FakeServices()).open(SimpleNamespace(query_params={}))["rows"]
+    assert row["outcome"] == "1 of 2 variants agrees with the full cache"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "kind", "text"),
+    [
+        ({}, "compare", ""),
+        (
+            {"answered": 4, "judged": 7, "agreeing": 7, "compared": 7},
+            "compare",
+            "4 of 7 variants keep the answer",
+        ),
+        ({"judged": 12, "full_answers": True}, "sweep", "0 of 12 points keep the answer"),
+        (
+            {"answered": 1, "judged": 2, "full_answers": False},
+            "compare",
+            "1 of 2 variants keeps the answer; the full cache misses it",
+        ),
+        ({"judged": 1}, "compare", "No variant keeps the answer"),
+        ({"agreeing": 1, "compared": 1}, "compare", "The variant agrees with the full cache"),
+    ],
+)
+def test_an_outcome_is_of_the_answer_and_without_one_of_the_agreement(outcome, kind, text):
+    assert outcome_text(Outcome(**outcome), kind) == text

@@ -1,0 +1,184 @@
+"""Readiness and the metrics page: true to the services, and silent about texts."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import httpx
+import psutil
+import pytest
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
+
+from ckv_core.errors import ConfigError, StorageError
+from storage import repository
+from storage.database import default_url, open_database
+from tests.e2e.app_runner import ROOT, wait_until_ready
+from tests.ports import free_port
+from tests.ui.scripted_services import ENDLESS
+from ui.server.operations import operation_routes
+from ui.services.services import CLOSED
+from ui.settings import Settings
+
+
+def services(**changes):
+    settings = {
+        "worker_alive": True,
+        "worker_ready": lambda: True,
+        "count_by_state": lambda: {"done": 2, "failed": 1},
+        "live_states": lambda: {"running": 1},
+    }
+    return SimpleNamespace(**(settings | changes))
+
+
+def get(path, **changes):
+    return TestClient(Starlette(routes=operation_routes(services(**changes)))).get(path)
+
+
+def test_ready_needs_the_database_and_the_worker():
+    def broken():
+        raise StorageError("The disk is full; free some space.")
+
+    assert get("/readyz").status_code == 200
+    hangs = get("/readyz", worker_ready=lambda: False)
+    assert (hangs.status_code, "does not answer" in hangs.text) == (503, True)
+    failed = get("/readyz", count_by_state=broken)
+    assert (failed.status_code, failed.text) == (503, "The disk is full; free some space.\n")
+    scraped = get("/metrics", count_by_state=broken)
+    assert (scraped.status_code, scraped.text) == (503, "The disk is full; free some space.\n")
+
+
+def test_metrics_count_runs_by_state():
+    response = get("/metrics")
+    assert response.headers["content-type"].startswith("text/plain")
+    lines = response.text.splitlines()
+    assert 'ckv_saved_runs{state="done"} 2.0' in lines
+    assert 'ckv_live_runs{state="running"} 1.0' in lines
+    assert "ckv_worker_up 1.0" in lines
+
+
+def test_metrics_of_two_apps_do_not_mix():
+    assert 'state="queued"' not in get("/metrics").text
+    assert (
+        'ckv_live_runs{state="queued"} 4.0'
+        in get("/metrics", live_states=lambda: {"queued": 4}).text
+    )
+
+
+# --- the whole process ----------------------------------------------------------------------
+
+MARK = "SECRET-MARK"
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
+    """All that a process left after runs, failures and SIGTERM in the middle of a run."""
+    home = tmp_path_factory.mktemp("process")
+    port = free_port()
+    environ = {"CKV_HOME": str(home), "CKV_PORT": str(port), "CKV_LOG": "json", "CKV_MODEL": "tiny"}
+    out, err = home / "out.txt", home / "err.txt"
+    with out.open("wb") as stdout, err.open("wb") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.ui.served_process"],
+            cwd=ROOT,
+            env={**os.environ, **environ},
+            stdout=stdout,
+            stderr=stderr,
+        )
+    try:
+        with httpx.Client(base_url=wait_until_ready(process, out), timeout=30) as client:
+            slugs = say_the_mark_everywhere(client)
+            running = start(client, ENDLESS)
+            wait_for(client, running, lambda run: run["variants"] and run["variants"][0]["text"])
+            waiting = start(client, "steps 1")
+        workers = psutil.Process(process.pid).children(recursive=True)
+        asked = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        status = process.wait(30)
+        took = time.monotonic() - asked
+    finally:
+        process.kill()
+    database = open_database(default_url(home))
+    with database.read() as session:
+        runs = {slug: repository.load_run(session, slug) for slug in (*slugs, running, waiting)}
+    database.close()
+    return SimpleNamespace(
+        status=status,
+        took=took,
+        runs=runs,
+        ended=runs[running],
+        workers=workers,
+        log=err.read_text(),
+        out=out.read_text(),
+    )
+
+
+def start(client, question):
+    body = {"context": f"one {MARK} two", "question": question, "answer": MARK}
+    return client.post("/api/runs", json=body).json()["slug"]
+
+
+def wait_for(client, slug, wanted):
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        run = client.get(f"/api/runs/{slug}", params={"wait_s": 0.1}).json()
+        if wanted(run):
+            return
+    raise AssertionError(run)
+
+
+def say_the_mark_everywhere(client):
+    """Runs that end in every way, and requests that fail in every place; the runs' slugs."""
+    slugs = []
+    for script in ("steps 2", "quote", f"steps {MARK}", "bug", "refuse", "kill"):
+        slugs.append(start(client, script))
+        wait_for(client, slugs[-1], lambda run: run["over"])
+    # Too few values: Gradio itself fails, and says what it was given.
+    client.post("/gradio_api/run/compare", json={"data": [MARK]})
+    client.post("/gradio_api/call/compare", json={"data": [MARK]})
+    client.post("/api/runs", json={"context": MARK, "variants": [MARK]})
+    client.post("/api/runs", content=MARK)
+    client.get("/api/runs", params={"text": MARK})
+    client.get(f"/{MARK}")
+    edit = {"action": "edit", "slugs": slugs[:1], "title": MARK, "note": MARK, "tags": MARK}
+    act = {"data": [], "fn_index": 0, "event_data": edit, "session_hash": MARK}
+    for number in range(60):
+        client.post("/gradio_api/run/predict", json=act | {"fn_index": number})
+    return slugs
+
+
+def test_a_stopped_app_ends_its_runs_as_cancelled_and_exits_with_0(stopped):
+    assert stopped.status == 0
+    assert stopped.took < 20
+    assert (stopped.ended.state, stopped.ended.reason) == ("cancelled", CLOSED)
+    assert stopped.ended.result.variants[0].text.startswith("w0 ")
+    assert psutil.wait_procs(stopped.workers, timeout=10)[1] == []
+
+
+def test_no_log_line_holds_what_people_wrote(stopped):
+    states = [run.state for run in stopped.runs.values()]
+    assert states == ["done", "failed", "done", "failed", "failed", "failed", *["cancelled"] * 2]
+    assert MARK not in stopped.log + stopped.out
+
+
+def test_every_line_of_the_log_is_an_object(stopped):
+    lines = [json.loads(line) for line in stopped.log.splitlines()]
+    assert all(line["time"] and line["level"] and line["event"] for line in lines)
+    assert {"app", "worker"} == {line["process"] for line in lines}
+    ended = {line["run"]: line for line in lines if line["event"] == "run ended"}
+    assert {slug: line["state"] for slug, line in ended.items()} == {
+        slug: run.state for slug, run in stopped.runs.items()
+    }
+    assert all(line["ran_ms"] >= 0 and line["waited_ms"] >= 0 for line in ended.values())
+    failed = [line["error"] for line in lines if line["event"] == "The run failed."]
+    assert failed == ["ValueError", "ValueError"]
+    assert any(line["event"] == "A handler failed." for line in lines)
+
+
+def test_a_log_style_that_is_none_is_refused():
+    with pytest.raises(ConfigError, match="CKV_LOG must be text or json"):
+        Settings.from_environ({"CKV_LOG": "xml"})

@@ -1,0 +1,236 @@
+"""Nobody gets anywhere without a login, and nothing from another site is taken."""
+
+import re
+import time
+
+import pytest
+from starlette.routing import Mount, Route
+from starlette.websockets import WebSocketDisconnect
+
+from tests.ui.page_fakes import SLUG, FakeServices
+from tests.ui.run.test_routes import client
+from tests.ui.scripted_services import request
+from tests.ui.served_app import by, served
+from ui.server.identity import OPEN_PATHS, SHARE_PATHS
+from ui.services.shares import COOKIES
+from ui.settings import Settings
+
+BLOCKED = re.compile(r"/gradio_api/(file=http|file/http|proxy=|upload|deep_link)")
+PUBLIC = {"CKV_HOST": "0.0.0.0", "CKV_ALLOW_ANONYMOUS": "1"}
+
+
+@pytest.fixture(scope="module")
+def app(tmp_path_factory):
+    with served(tmp_path_factory.mktemp("security")) as app:
+        yield app
+
+
+def every_route(routes, prefix="") -> list[tuple[str, str]]:
+    """Method and an address for each route of the table, mounted and included ones too."""
+    found = []
+    for route in routes:
+        inner = getattr(route, "routes", None) or getattr(
+            getattr(route, "original_router", None), "routes", None
+        )
+        path = prefix + getattr(route, "path", "")
+        if isinstance(route, Mount) or (inner and not isinstance(route, Route)):
+            found += every_route(inner or [], path if isinstance(route, Mount) else prefix)
+            continue
+        path = re.sub(r"\{[^}]*:int\}", "0", path)
+        path = re.sub(r"\{[^}]*\}", "abc123def456", path)
+        found += [(method, path) for method in sorted(getattr(route, "methods", None) or {"GET"})]
+    return found
+
+
+def test_anonymous_access_to_every_route_is_refused(app):
+    table = every_route(app.routes)
+    assert len(table) > 60, "the table was not walked"
+    known = {path for _, path in table}
+    assert {"/", "/run", "/config", f"/data/{SLUG}/prompt", "/metrics"} <= known
+    assert "/gradio_api/queue/join" in known
+    answers = {}
+    with app.client() as nobody:
+        for method, path in table:
+            if path in OPEN_PATHS or path.startswith("/s/"):
+                continue
+            answer = nobody.request(method, path)
+            refused = answer.status_code == (403 if BLOCKED.match(path) else 401)
+            if not refused:
+                answers[method, path] = answer.status_code
+            assert "ckv" not in answer.text.lower(), path
+    assert answers == {}
+
+
+def test_what_is_open_tells_nothing(app):
+    with app.client() as nobody:
+        assert nobody.get("/healthz").json() == {"ok": True}
+        assert nobody.get("/readyz").status_code in (200, 503)
+        assert len(nobody.get("/readyz").text) < 100
+        assert nobody.get("/gradio_api/startup-events").status_code == 200
+        assert nobody.get(f"/s/{SLUG}").status_code == 404
+
+
+def test_forged_share_cookies_open_nothing(app):
+    with app.client(cookies={f"ckv_share_{SLUG}": "x" * 43, "ckv_share_": ""}) as nobody:
+        for path in (*SHARE_PATHS, f"/data/{SLUG}/prompt"):
+            assert nobody.get(path).status_code == 401, path
+
+
+def test_the_link_after_sixteen_others_opens(app):
+    with by("ann"):
+        slug = app.services.start_run(request("steps 1"))
+        token = app.services.shares.create(slug, "1 day")
+    old = {f"ckv_share_oldrun{i:02}": "x" * 43 for i in range(COOKIES)}
+    with app.client(cookies=old) as client:
+        opened = client.get(f"/s/{token}")
+    gone = [each for each in opened.headers.get_list("set-cookie") if "Max-Age=0" in each]
+    assert [each.partition("=")[0] for each in gone] == ["ckv_share_oldrun00"]
+    with app.client(cookies=old | {f"ckv_share_{slug}": token}) as client:
+        assert client.get(f"/run?id={slug}").status_code == 200
+
+
+def test_every_path_that_a_share_opens_exists(app):
+    known = {path for _, path in every_route(app.routes)}
+    assert {path for path in SHARE_PATHS if path != "/gradio_api/run/predict"} <= known
+
+
+def test_guessing_is_answered_with_a_time_to_wait(app):
+    with app.client() as eve:
+        answers = [eve.get("/", auth=("eve", f"guess {i}")) for i in range(7)]
+    assert [answer.status_code for answer in answers[:5]] == [401] * 5
+    assert answers[-1].status_code == 429
+    wait_s = int(answers[-1].headers["retry-after"])
+    assert wait_s >= 1
+    time.sleep(wait_s)  # the address is all others' too
+
+
+def test_no_socket_is_opened():
+    with (
+        pytest.raises(WebSocketDisconnect),
+        client(FakeServices()).websocket_connect("/gradio_api/queue/join"),
+    ):
+        pass
+
+
+# --- hosts and origins ----------------------------------------------------------------------
+
+
+def ask(settings: dict[str, str], host: str, method: str = "POST", **headers: str) -> int:
+    """Status of a request; the app reads no other header than the guard."""
+    routes = client(FakeServices(), Settings.from_environ(settings))
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    path = "/echo" if method == "POST" else "/healthz"
+    return routes.request(method, path, headers={"host": host, **named}).status_code
+
+
+FROM_A_LINK = {"sec_fetch_site": "cross-site", "sec_fetch_mode": "navigate"}
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"origin": "https://lab.example"}, 200),
+        ({"origin": "https://lab.example:443"}, 200),
+        ({"origin": "https://lab.example:8443"}, 403),
+        ({"origin": "https://lab.example:x"}, 403),
+        ({"origin": "https://lab.example", "sec_fetch_site": "same-origin"}, 200),
+        ({"origin": "https://lab.example", "sec_fetch_site": "same-site"}, 403),
+        ({"origin": "https://evil.example"}, 403),
+        ({"origin": "https://evil.example", "x_forwarded_host": "evil.example"}, 403),
+        ({"origin": "https://evil.example", "sec_fetch_site": "same-origin"}, 403),
+        ({"origin": "https://lab.example.evil.example"}, 403),
+        ({"origin": "null"}, 403),
+        ({"sec_fetch_site": "cross-site"}, 403),
+        ({"sec_fetch_site": "same-site"}, 403),
+        ({"sec_fetch_site": "same-origin"}, 200),
+        ({"sec_fetch_site": "none"}, 200),
+        ({**FROM_A_LINK, "sec_fetch_dest": "iframe"}, 403),
+        ({}, 200),
+    ],
+)
+def test_a_served_app_takes_no_request_from_another_site(method, headers, status):
+    assert ask(PUBLIC, "lab.example", method, **headers) == status
+
+
+def test_a_link_on_another_page_may_be_followed():
+    link = {**FROM_A_LINK, "sec_fetch_dest": "document"}
+    assert ask(PUBLIC, "lab.example", "GET", **link) == 200
+    assert ask(PUBLIC, "lab.example", "POST", **link) == 403
+    assert ask(PUBLIC, "lab.example", "GET", **link, origin="https://evil.example") == 403
+
+
+def test_a_space_may_be_shown_in_the_page_of_its_host():
+    space = {"SPACE_ID": "a/b", "SPACE_HOST": "a-b.hf.space"}
+    frame = {**FROM_A_LINK, "sec_fetch_dest": "iframe"}
+    assert ask(space, "a-b.hf.space", "GET", **frame) == 200
+    assert ask(space, "a-b.hf.space", "POST", **frame) == 403
+    assert ask(space, "10.0.0.7:7860", "POST", origin="https://a-b.hf.space") == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "status"),
+    [
+        ("localhost:7860", "http://localhost:7860", 200),
+        ("localhost:7860", "http://localhost:8888", 403),
+        ("localhost:7860", "http://localhost", 403),
+        ("127.0.0.1:7860", "http://localhost:7860", 403),
+        ("[::1]:7860", "http://[::1]:7860", 200),
+    ],
+)
+def test_a_page_on_another_port_of_this_machine_is_another_site(host, origin, status):
+    assert ask({}, host, origin=origin) == status
+
+
+def test_a_proxy_on_another_port_hands_the_port_on():
+    assert ask(PUBLIC, "lab.example:8443", origin="https://lab.example:8443") == 200
+
+
+def test_a_served_app_answers_only_to_the_names_it_was_given():
+    named = PUBLIC | {"CKV_ALLOWED_HOSTS": "lab.example, other.example"}
+    for host in ("lab.example", "other.example:7860", "localhost"):
+        assert ask(named, host) == 200
+    assert ask(named, "evil.example") == 403
+    assert ask(named, "lab.example", origin="https://other.example") == 403
+    assert ask(named, "lab.example", origin="https://evil.example") == 403
+
+
+def test_a_loopback_app_answers_to_the_names_of_this_machine_alone():
+    assert ask({"CKV_ALLOWED_HOSTS": "lab.example"}, "lab.example") == 200
+    assert ask({}, "lab.example") == 403
+    assert ask({}, "lab.example", x_forwarded_host="localhost") == 403
+
+
+def test_the_running_app_tells_other_sites_nothing(app):
+    """Gradio has a policy of its own, which would let them in."""
+    there = {"origin": "http://127.0.0.1:1", "access-control-request-method": "POST"}
+    with app.client("ann") as ann:
+        for method, path in (("GET", "/config"), ("OPTIONS", "/gradio_api/queue/join")):
+            answer = ann.request(method, path, headers=there)
+            assert answer.status_code == 403
+            assert not [name for name in answer.headers if name.startswith("access-control")]
+        own = ann.get("/config", headers={"origin": app.url})
+        assert own.status_code == 200
+        assert "access-control-allow-origin" not in own.headers
+
+
+# --- headers --------------------------------------------------------------------------------
+
+
+def test_refusals_carry_the_security_headers_too(app):
+    with app.client() as nobody:
+        for path in ("/", "/healthz", "/gradio_api/upload", f"/s/{SLUG}"):
+            headers = nobody.get(path).headers
+            assert "default-src 'self'" in headers["content-security-policy"]
+            assert headers["cross-origin-opener-policy"] == "same-origin"
+            assert headers["cross-origin-resource-policy"] == "same-origin"
+            assert "camera=()" in headers["permissions-policy"]
+            assert headers["x-content-type-options"] == "nosniff"
+            assert headers["referrer-policy"] == "same-origin"
+
+
+def test_browsers_are_held_to_https_only_where_it_is_used():
+    routes = client(FakeServices())
+    assert "strict-transport-security" not in routes.get("/healthz").headers
+    secure = routes.get("https://127.0.0.1/healthz")
+    assert "max-age=" in secure.headers["strict-transport-security"]

@@ -1,0 +1,197 @@
+"""Owners of runs, over HTTP and at every service method, against the whole app with logins."""
+
+import asyncio
+import inspect
+
+import pytest
+from sqlalchemy import select
+
+from storage.audit import AuditFilter
+from storage.models import Base
+from storage.repository import RunMissingError
+from tests.ui.scripted_services import finished, request
+from tests.ui.served_app import Served, by
+from ui.accounts.access import AccessError, Viewer, acting_as
+from ui.services.library import Library
+from ui.services.services import Services
+from ui.services.shares import Shares
+
+
+@pytest.fixture(scope="module")
+def app(team_app: Served) -> Served:
+    return team_app
+
+
+@pytest.fixture(scope="module")
+def slug(app: Served) -> str:
+    with by("ann"):
+        return finished(app.services, "steps 2")
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        "prompt",
+        "result.json",
+        "table.csv",
+        "0/retained",
+        "report.html",
+        "llm_comparator.json",
+        "kvpress.py",
+    ],
+)
+def test_another_users_run_answers_like_a_missing_one(app, slug, tail):
+    with app.client("bob") as bob:
+        theirs = bob.get(f"/data/{slug}/{tail}")
+        missing = bob.get(f"/data/zzz999zzz999/{tail}")
+    assert (theirs.status_code, theirs.text) == (missing.status_code, missing.text)
+    assert theirs.status_code == 404
+
+
+def test_the_owner_gets_the_data(app, slug):
+    with app.client("ann") as ann:
+        assert ann.get(f"/data/{slug}/prompt").json()["tokens"] == 3
+
+
+def test_no_queued_handler_follows_another_users_run(app, slug):
+    with app.client("ann") as ann, app.client("bob") as bob:
+        assert "3 prompt tokens" in str(app.queued(ann, "RunPage.tail", slug))
+        theirs = app.queued(bob, "RunPage.tail", slug)
+    assert "prompt tokens" not in str(theirs)
+
+
+def arguments(method, slug: str) -> dict[str, object]:
+    """Something for each required argument; the run for whatever names runs."""
+    values = {
+        "slug": slug, "slugs": [slug], "index": 0, "expiry": "7 days", "share_id": 1,
+        "title": "t", "note": "n", "tags": [], "tag": "t", "pinned": True,
+    }  # fmt: skip
+    wanted = inspect.signature(method).parameters.values()
+    return {p.name: values[p.name] for p in wanted if p.default is p.empty}
+
+
+OF_A_RUN = [
+    (owner, name)
+    for owner in (Services, Shares, Library)
+    for name, method in inspect.getmembers(owner, inspect.isfunction)
+    if not name.startswith("_") and {"slug", "slugs"} & inspect.signature(method).parameters.keys()
+]
+
+
+@pytest.mark.parametrize("name", [f"{owner.__name__}.{name}" for owner, name in OF_A_RUN])
+@pytest.mark.parametrize(
+    "viewer", [Viewer(user="bob"), Viewer(), None], ids=["bob", "nobody", "unknown"]
+)
+def test_every_service_method_of_a_run_refuses_strangers(app, slug, name, viewer):
+    kind, _, method_name = name.partition(".")
+    parts = {
+        "Services": app.services,
+        "Shares": app.services.shares,
+        "Library": app.services.library,
+    }
+    method = getattr(parts[kind], method_name)
+
+    async def first(views):
+        return await anext(views)
+
+    def use():
+        made = method(**arguments(method, slug))
+        return asyncio.run(first(made)) if inspect.isasyncgen(made) else made
+
+    with acting_as(viewer):
+        if name == "Services.may_change":
+            assert use() is False
+        elif name == "Library.restore" and viewer == Viewer(user="bob"):
+            assert use() == 0
+        else:
+            with pytest.raises((RunMissingError, AccessError)):
+                use()
+    with by("ann"):
+        assert app.services.snapshot(slug).title == "steps 2"
+
+
+OPEN_TO_ALL = {
+    "close", "count_by_state", "live_states", "opened", "purge", "slugs", "worker_ready",
+}  # fmt: skip
+
+
+def test_every_other_service_method_needs_a_login(app):
+    checked = []
+    parts = (app.services, app.services.shares, app.services.library)
+    for part in parts:
+        for name, method in inspect.getmembers(part, inspect.ismethod):
+            parameters = inspect.signature(method).parameters
+            if name.startswith("_") or {"slug", "slugs"} & parameters.keys() or name in OPEN_TO_ALL:
+                continue
+            given = {"request": request("steps 1"), "model": "tiny", "data": b""}
+            needed = {p.name: given[p.name] for p in parameters.values() if p.default is p.empty}
+            with acting_as(Viewer(shared=frozenset({"abc"}))), pytest.raises(AccessError):
+                method(**needed)
+            checked.append(name)
+    assert {"start_run", "list_runs", "warm", "count_tokens", "model_status"} <= set(checked)
+
+
+# What identifies a viewer, and what the server does by itself.
+OF_THE_SERVER = {
+    "close", "opened", "purge", "slugs", "viewer", "viewer_by_password", "note_password", "sign_in",
+}  # fmt: skip
+READING = {
+    "choices", "count_by_state", "export_bundle", "list_runs", "live_states", "may_change",
+    "model_status", "note_export", "notes", "of_run", "relatives", "retained", "snapshot",
+    "sign_out", "summary", "watch", "worker_ready",
+}  # fmt: skip
+GIVEN = {
+    "request": request("steps 1"), "model": "tiny", "data": b"", "kind": "token", "name": "bob",
+    "scope": "Read", "credential_id": 1, "wanted": AuditFilter(), "limit": 1, "disabled": True,
+}  # fmt: skip
+
+
+def stored(app: Served) -> dict[str, list]:
+    with app.services._database.read() as session:
+        return {
+            table.name: sorted(map(str, session.execute(select(table)).all()))
+            for table in Base.metadata.sorted_tables
+            if table.name != "audit_entries"  # an export is noted there
+        }
+
+
+def test_a_token_that_may_only_read_changes_nothing(app, slug):
+    services, allowed, refused = app.services, set(), set()
+    reader = Viewer(user="ann", scope="read", credential=1)
+    parts = (services, services.shares, services.library, services.accounts)
+    before = stored(app)
+    for part in (*parts, services.administration):
+        for name, method in inspect.getmembers(part, inspect.ismethod):
+            if name.startswith("_") or name in OF_THE_SERVER:
+                continue
+            wanted = inspect.signature(method).parameters.values()
+            values = GIVEN | {"slug": slug, "slugs": [slug], "index": 0, "expiry": "7 days"}
+            values |= {"share_id": 1, "title": "t", "note": "n", "tags": [], "tag": "t"}
+            values |= {"pinned": True}
+            with acting_as(reader):
+                try:
+                    method(**{p.name: values[p.name] for p in wanted if p.default is p.empty})
+                    allowed.add(name)
+                except AccessError:
+                    refused.add(name)
+    assert allowed == READING
+    assert {"start_run", "delete", "create", "make_token", "set_disabled", "warm"} <= refused
+    assert stored(app) == before
+
+
+def test_a_bundle_of_another_users_run_becomes_the_importers_own(app, slug):
+    with by("ann"):
+        bundle = app.services.export_bundle([slug])
+        assert app.services.import_bundle(bundle).skipped == [slug]
+    with by("bob"):
+        (made,) = app.services.import_bundle(bundle).imported
+        assert made != slug
+        assert app.services.snapshot(made).title == "steps 2"
+        app.services.library.delete([made])
+
+
+def test_a_user_lists_only_own_runs(app, slug):
+    with by("bob"):
+        assert app.services.library.list_runs() == ([], 0)
+    with by("ann"):
+        assert slug in [run.slug for run in app.services.library.list_runs()[0]]

@@ -1,0 +1,301 @@
+"""Services over a real database and a real worker process that plays scripts."""
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable
+
+import pytest
+
+from ckv_core.errors import CkvError, ConfigError, PromptError, StorageError
+from ckv_core.request.compare_request import CompareRequest
+from storage.database import Database
+from tests.ui.scripted_services import (
+    ENDLESS,
+    TIMEOUT_S,
+    collect,
+    end_of,
+    generating,
+    make_client,
+    request,
+    wait_until,
+)
+from ui.accounts.access import Access, Viewer, acting_as
+from ui.limits import Limits
+from ui.services.services import RunSnapshot, Services
+from ui.users import User
+
+
+def test_a_run_ends_done_and_is_read_from_storage_as_it_was_in_memory(services: Services) -> None:
+    slug = services.start_run(request("steps 5"))
+    views = asyncio.run(collect(services.watch(slug, 0.01)))
+    last, stored = views[-1], services.snapshot(slug)
+    assert (last.state, stored.state) == ("done", "done")
+    assert last.result.finished
+    assert stored.version == 0
+    for view in (last, stored):
+        assert view.result.variants[0].text == "w0 w1 w2 w3 w4 "
+        assert set(view.stage_ms) == {"load", "prefill", "decode"}
+        assert view.started_at is not None
+        assert view.finished_at is not None
+        assert view.progress is None
+    assert stored.result.prompt == last.result.prompt
+    assert stored.title == last.title
+    assert services.live_states() == {}
+
+
+def test_a_watcher_sees_queued_running_and_growing_text(services: Services) -> None:
+    ahead, slug = services.start_run(request(ENDLESS)), services.start_run(request(ENDLESS))
+
+    async def watched() -> list[RunSnapshot]:
+        """Every view; the runs end once enough was seen, however slow the watcher is."""
+        views: list[RunSnapshot] = []
+        async for view in services.watch(slug, 0.01):
+            views.append(view)
+            if len(views) == 1:
+                services.cancel_run(ahead)
+            if sum(map(generating, views)) == 6:
+                services.cancel_run(slug)
+        return views
+
+    views = asyncio.run(asyncio.wait_for(watched(), TIMEOUT_S))
+    states = [view.state for view in views]
+    assert states == sorted(states, key=["queued", "running", "cancelled"].index)
+    assert {"queued", "running", "cancelled"} == set(states)
+    versions = [view.version for view in views]
+    assert versions == sorted(set(versions))
+    texts = [view.result.variants[0].text for view in views if view.result.variants]
+    assert all(later.startswith(earlier) for earlier, later in itertools.pairwise(texts))
+    assert len(set(texts)) > 5
+    assert any(view.progress and view.progress.stage == "decode" for view in views)
+
+
+def test_updates_come_at_most_once_per_interval(services: Services) -> None:
+    slug = services.start_run(request("steps 40"))
+    wait_until(services, slug, generating)
+    started = time.monotonic()
+    views = asyncio.run(collect(services.watch(slug)))
+    assert len(views) <= (time.monotonic() - started) / 0.08 + 2
+
+
+def test_a_snapshot_does_not_change_under_its_reader(services: Services) -> None:
+    slug = services.start_run(request("steps 30"))
+    early = wait_until(services, slug, generating)
+    before = early.result.variants[0].text
+    stages = dict(early.stage_ms)
+    end_of(services, slug)
+    assert early.result.variants[0].text == before
+    assert not early.result.finished
+    assert early.stage_ms == stages
+
+
+def test_many_watch_one_run_and_one_that_leaves_changes_nothing(services: Services) -> None:
+    async def watch_all() -> list[RunSnapshot]:
+        slug = services.start_run(request("steps 20"))
+        leaving = services.watch(slug, 0.01)
+        await anext(leaving)
+        await leaving.aclose()
+        cut_off = asyncio.create_task(collect(services.watch(slug, 0.01)))
+        others = [asyncio.create_task(collect(services.watch(slug, 0.01))) for _ in range(3)]
+        await asyncio.sleep(0.05)
+        cut_off.cancel()
+        return [views[-1] for views in await asyncio.gather(*others)]
+
+    lasts = asyncio.run(watch_all())
+    assert [last.state for last in lasts] == ["done"] * 3
+
+
+def test_the_second_of_two_runs_queues_and_says_so(services: Services) -> None:
+    first, second = (services.start_run(request("steps 10")) for _ in range(2))
+    assert services.snapshot(first).queue_ahead == 0
+    queued = services.snapshot(second)
+    assert (queued.state, queued.queue_ahead) == ("queued", 1)
+    views = asyncio.run(collect(services.watch(second, 0.01)))
+    ahead = [view.queue_ahead for view in views]
+    assert ahead[0] == 1
+    assert ahead == sorted(ahead, reverse=True)
+    assert [end_of(services, slug).state for slug in (first, second)] == ["done", "done"]
+
+
+def test_a_queued_run_hears_when_one_ahead_of_it_leaves(services: Services) -> None:
+    async def watch_last(slugs: list[str]) -> int:
+        views = services.watch(slugs[-1], 0.01)
+        first = await anext(views)
+        services.cancel_run(slugs[1])
+        async with asyncio.timeout(TIMEOUT_S):
+            second = await anext(views)
+        await views.aclose()
+        assert (first.queue_ahead, second.state) == (2, "queued")
+        return second.queue_ahead
+
+    assert asyncio.run(watch_last([services.start_run(request("hang")) for _ in range(3)])) == 1
+
+
+def test_users_take_turns_and_each_is_told_its_true_place(file_database: Database) -> None:
+    services = Services(
+        file_database,
+        make_client=make_client,
+        access=Access(file_database, {"ann": User(""), "ben": User("")}),
+    )
+    with acting_as(Viewer(user="ann")):
+        first, second, third = (services.start_run(request(ENDLESS)) for _ in range(3))
+        wait_until(services, first, lambda view: view.state == "running")
+        assert [services.snapshot(slug).queue_ahead for slug in (second, third)] == [1, 2]
+        seen = services.snapshot(third).version
+    with acting_as(Viewer(user="ben")):
+        fourth = services.start_run(request("steps 1"))
+        assert services.snapshot(fourth).queue_ahead == 1
+    with acting_as(Viewer(user="ann")):
+        assert [services.snapshot(slug).queue_ahead for slug in (second, third)] == [2, 3]
+        assert services.snapshot(third).version > seen
+        places = services._unfinished.in_order()
+        assert [view.slug for view in places] == [first, fourth, second, third]
+        assert [view.queue_ahead for view in places] == [0, 1, 2, 3]
+        services.cancel_run(first)
+    with acting_as(Viewer(user="ben")):
+        assert end_of(services, fourth).state == "done"
+    with acting_as(Viewer(user="ann")):
+        assert services.snapshot(third).state == "queued"
+    services.close()
+
+
+def test_a_run_over_the_apps_time_fails_and_keeps_what_it_had(file_database: Database) -> None:
+    limits = Limits(run_minutes=1)
+    services = Services(
+        file_database,
+        make_client=lambda take, run_limit_s: make_client(take, run_limit_s=run_limit_s / 60),
+        limits=limits,
+    )
+    end = end_of(services, services.start_run(request(ENDLESS)))
+    services.close()
+    assert end.state == "failed"
+    assert "this app's limit; what it had is kept" in end.reason
+    assert end.result.variants[0].text.startswith("w0 ")
+
+
+def test_a_full_queue_is_one_sentence_and_takes_runs_again_later(services: Services) -> None:
+    slugs = [services.start_run(request(ENDLESS)) for _ in range(3)]
+    with pytest.raises(CkvError, match=r"queue is full \(3 runs\)"):
+        services.start_run(request("steps 1"))
+    assert services.library.list_runs()[1] == 3
+    for slug in slugs:
+        services.cancel_run(slug)
+        assert end_of(services, slug).state == "cancelled"
+    assert end_of(services, services.start_run(request("steps 1"))).state == "done"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        (CompareRequest(context="  "), PromptError),
+        (CompareRequest(context="lone \ud800 surrogate"), PromptError),
+        (CompareRequest(context="text", variants=("nonsense",)), ConfigError),
+    ],
+)
+def test_a_wrong_request_is_refused_and_leaves_no_run(
+    services: Services, wrong: CompareRequest, error: type[CkvError]
+) -> None:
+    with pytest.raises(error):
+        services.start_run(wrong)
+    assert services.library.list_runs()[1] == 0
+
+
+def test_cancel_ends_a_queued_and_a_running_run_and_keeps_what_was_there(
+    services: Services,
+) -> None:
+    running, queued = services.start_run(request(ENDLESS)), services.start_run(request(ENDLESS))
+    wait_until(services, running, generating)
+    services.cancel_run(queued)
+    assert end_of(services, queued).state == "cancelled"
+    services.cancel_run(running)
+    end = end_of(services, running)
+    assert (end.state, end.reason) == ("cancelled", "Cancelled on request.")
+    assert end.result.variants[0].text.startswith("w0 ")
+    services.cancel_run(running)
+
+
+@pytest.mark.parametrize(("script", "model"), [("refuse", "tiny"), ("steps 1", "missing")])
+def test_a_failed_run_carries_the_sentence(services: Services, script: str, model: str) -> None:
+    end = end_of(services, services.start_run(request(script, model)))
+    assert end.state == "failed"
+    assert end.reason.startswith(("Budget 3 is below", "No model 'missing'"))
+
+
+def test_an_unknown_run_is_one_sentence_everywhere(services: Services) -> None:
+    calls: list[Callable[[str], object]] = [
+        services.snapshot,
+        services.cancel_run,
+        lambda slug: services.library.delete([slug]),
+        lambda slug: services.retained(slug, 0),
+        lambda slug: asyncio.run(collect(services.watch(slug))),
+    ]
+    for call in calls:
+        with pytest.raises(StorageError, match=r"no run 'nowhere0'"):
+            call("nowhere0")
+
+
+def test_a_run_is_deleted_only_when_it_is_over(services: Services) -> None:
+    slug = services.start_run(request(ENDLESS))
+    with pytest.raises(StorageError, match="cancel it first"):
+        services.library.delete([slug])
+    services.cancel_run(slug)
+    end_of(services, slug)
+    services.library.delete([slug])
+    assert services.library.list_runs()[1] == 0
+    with pytest.raises(StorageError, match="no run"):
+        services.snapshot(slug)
+
+
+def test_runs_are_listed_with_their_states(services: Services) -> None:
+    done = services.start_run(request("steps 1"))
+    end_of(services, done)
+    failed = services.start_run(request("refuse"))
+    end_of(services, failed)
+    assert [(run.slug, run.state) for run in services.library.list_runs()[0]] == [
+        (failed, "failed"),
+        (done, "done"),
+    ]
+    assert services.library.list_runs(limit=1, offset=1)[0][0].slug == done
+
+
+def test_tokens_are_counted_during_a_run_and_bad_text_is_refused_here(services: Services) -> None:
+    slug = services.start_run(request(ENDLESS))
+    wait_until(services, slug, generating)
+    assert services.count_tokens(CompareRequest(context="a b c d")).tokens == 4
+    assert "lone surrogate" in services.count_tokens(CompareRequest(context="\ud800")).error
+    assert services.snapshot(slug).state == "running"
+
+
+def test_a_warm_model_is_seen_in_the_status(services: Services) -> None:
+    assert services.model_status("tiny") is None
+    services.warm("tiny")
+    deadline = time.monotonic() + TIMEOUT_S
+    while (status := services.model_status("tiny")) is None or not status.ready:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert status.message == "tiny is ready on cpu in float32."
+
+
+def test_loading_ahead_is_told_as_such_and_can_be_cancelled(services: Services) -> None:
+    services.warm("slow")
+    first = services.model_status("slow")
+    assert first is not None
+    assert first.loading
+    services.cancel_load("slow")
+    deadline = time.monotonic() + TIMEOUT_S
+    while (status := services.model_status("slow")) is None or status.loading:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert (status.message, status.failed) == ("Loading slow was cancelled.", False)
+
+
+def test_the_status_of_one_model_does_not_hide_that_of_another(services: Services) -> None:
+    for model in ("tiny", "other"):
+        services.warm(model)
+    deadline = time.monotonic() + TIMEOUT_S
+    while (status := services.model_status("other")) is None or not status.ready:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    tiny = services.model_status("tiny")
+    assert tiny is not None
+    assert tiny.ready

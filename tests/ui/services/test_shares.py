@@ -1,0 +1,180 @@
+"""Share links over HTTP, against the whole app with logins."""
+
+from datetime import UTC, datetime, timedelta
+
+import httpx
+import pytest
+from sqlalchemy import select, update
+
+from ckv_core.errors import CkvError
+from storage import shares
+from storage.credentials import hash_token
+from storage.models import ShareLink
+from storage.repository import RunMissingError
+from tests.ui.report_reading import opened
+from tests.ui.scripted_services import finished, request
+from tests.ui.served_app import Served, by
+from ui.accounts.access import AccessError, Viewer, acting_as
+from ui.services.shares import EXPIRIES_DAYS, OPEN_LINKS
+
+LATER = timedelta(days=400)
+
+
+@pytest.fixture(scope="module")
+def app(team_app: Served) -> Served:
+    return team_app
+
+
+@pytest.fixture(scope="module")
+def slug(app: Served) -> str:
+    with by("ann"):
+        return finished(app.services, "steps 2")
+
+
+@pytest.fixture(scope="module")
+def other(app: Served) -> str:
+    with by("ann"):
+        return finished(app.services, "steps 1")
+
+
+def link(app: Served, slug: str, expiry: str = "7 days") -> str:
+    with by("ann"):
+        return app.services.shares.create(slug, expiry)
+
+
+def holder(app: Served, token: str) -> httpx.Client:
+    """Somebody without a login who opened a share link."""
+    with app.client() as first:
+        answer = first.get(f"/s/{token}")
+    assert answer.status_code == 303, answer.text
+    return app.client(cookies=dict(answer.cookies))
+
+
+def change_link(app: Served, token: str, **values) -> None:
+    statement = update(ShareLink).where(ShareLink.token_hash == hash_token(token))
+    with app.services._database.write() as session:
+        session.execute(statement.values(**values))
+
+
+def test_a_share_link_shows_one_run_and_nothing_else(app, slug, other):
+    with holder(app, link(app, slug)) as client:
+        assert client.get("/run", params={"id": slug}).status_code == 200
+        assert client.get(f"/data/{slug}/prompt").status_code == 200
+        assert client.get(f"/data/{slug}/result.json").status_code == 200
+        assert "3 prompt tokens" in str(app.queued(client, "RunPage.tail", slug))
+        assert client.get(f"/data/{other}/prompt").status_code == 401
+        for path in ("/", "/runs", "/methods", "/sweep", "/aggregate", "/metrics", "/nothing"):
+            assert client.get(path).status_code == 401, path
+        assert "prompt tokens" not in str(app.queued(client, "RunPage.tail", other))
+
+
+def test_a_share_link_gives_the_report_without_the_owners_note(app, slug):
+    address = f"/data/{slug}/report.html?without=charts,kept"
+    with by("ann"):
+        app.services.library.annotate(slug, "steps 2", "for my eyes", ["mine"])
+    with holder(app, link(app, slug)) as client:
+        assert "for my eyes" not in opened(client.get(address).content).files["page"].decode()
+    with app.client("ann") as client:
+        assert "for my eyes" in opened(client.get(address).content).files["page"].decode()
+
+
+def test_a_share_link_starts_changes_and_lists_nothing(app, slug):
+    with holder(app, link(app, slug)) as client:
+        for name in ("RunsPage.open", "ComparePage.warm"):
+            assert slug not in app.call(client, name, "tiny").text
+        app.call(client, "cancel_run", slug)
+        app.call(client, "ShareSection.issue", slug, event_data={"expiry": "never"})
+        viewer = Viewer(shared=frozenset({slug}))
+    with acting_as(viewer):
+        assert app.services.snapshot(slug).slug == slug
+        for change in (app.services.cancel_run, app.services.shares.of_run):
+            with pytest.raises(RunMissingError):
+                change(slug)
+        with pytest.raises(AccessError):
+            app.services.start_run(request("steps 1"))
+
+
+def test_wrong_expired_and_revoked_links_look_alike(app, slug):
+    expired, revoked = link(app, slug), link(app, slug)
+    change_link(app, expired, expires_at=datetime.now(UTC) - timedelta(seconds=1))
+    change_link(app, revoked, revoked_at=datetime.now(UTC))
+    with app.client() as client:
+        answers = [client.get(f"/s/{token}") for token in ("wrong", "x" * 43, expired, revoked)]
+    seen = {(a.status_code, a.text, a.headers.get("set-cookie")) for a in answers}
+    assert len(seen) == 1
+    assert answers[0].status_code == 404
+
+
+def test_a_revoked_link_shuts_out_who_has_opened_it(app, slug):
+    token = link(app, slug)
+    with holder(app, token) as client:
+        assert client.get(f"/data/{slug}/prompt").status_code == 200
+        with by("ann"):
+            newest = app.services.shares.of_run(slug)[0]
+            assert app.services.shares.revoke(slug, newest.id)
+            assert not app.services.shares.revoke(slug, newest.id)
+        assert client.get(f"/data/{slug}/prompt").status_code == 401
+
+
+def test_a_token_in_another_runs_cookie_opens_neither(app, slug, other):
+    token = link(app, slug)
+    with app.client(cookies={f"ckv_share_{other}": token}) as client:
+        assert client.get(f"/data/{other}/prompt").status_code == 401
+        assert client.get(f"/data/{slug}/prompt").status_code == 401
+
+
+def test_a_link_of_one_run_is_not_revoked_through_another(app, slug, other):
+    link(app, slug)
+    with by("ann"):
+        newest = app.services.shares.of_run(slug)[0]
+        assert not app.services.shares.revoke(other, newest.id)
+        assert app.services.shares.of_run(slug)[0].revoked_at is None
+
+
+def test_only_the_hash_of_a_token_is_stored(app, slug):
+    token = link(app, slug)
+    with app.services._database.read() as session:
+        rows = [dict(row) for row in session.execute(select(ShareLink.__table__)).mappings()]
+    assert len(token) == 43  # 32 bytes
+    assert token not in str(rows)
+    assert hash_token(token) in str(rows)
+
+
+def test_the_cookie_is_out_of_reach_of_scripts_and_other_sites(app, slug):
+    with app.client() as client:
+        cookie = client.get(f"/s/{link(app, slug)}").headers["set-cookie"].lower()
+    assert "httponly" in cookie
+    assert "samesite=lax" in cookie
+
+
+@pytest.mark.parametrize("expiry", EXPIRIES_DAYS)
+def test_a_link_lasts_as_long_as_was_chosen(app, other, expiry):
+    token = link(app, other, expiry)
+    days = EXPIRIES_DAYS[expiry]
+    with app.services._database.read() as session:
+        now = datetime.now(UTC)
+        if days is None:
+            assert shares.shared_slug(session, token, now + LATER) == other
+        else:
+            assert shares.shared_slug(session, token, now + timedelta(days=days, hours=-1)) == other
+            assert shares.shared_slug(session, token, now + timedelta(days=days)) is None
+
+
+def test_a_run_takes_so_many_open_links_and_no_more(app):
+    with by("bob"):
+        slug = finished(app.services, "steps 1")
+        for _ in range(OPEN_LINKS):
+            app.services.shares.create(slug, "1 day")
+        with pytest.raises(CkvError, match="revoke one"):
+            app.services.shares.create(slug, "1 day")
+        with pytest.raises(CkvError, match="when the link expires"):
+            app.services.shares.create(slug, "forever")
+
+
+def test_a_deleted_run_takes_its_links_along(app):
+    with by("ann"):
+        slug = finished(app.services, "steps 1")
+        token = app.services.shares.create(slug, "never")
+        app.services.library.delete([slug])
+    with app.client() as client:
+        assert client.get(f"/s/{token}").status_code == 404

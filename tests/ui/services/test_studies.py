@@ -1,0 +1,180 @@
+"""Studies in the app: whoever is killed, stopped or restarted, every sample counts once."""
+
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import pytest
+
+from ckv_core.errors import CkvError, ConfigError, StorageError
+from ckv_core.request.compare_request import CompareRequest
+from ckv_core.studies.records import Sample, Study
+from ckv_core.worker.client import WorkerClient
+from ui.accounts.access import Access, Viewer, acting_as
+from ui.limits import Limits
+from ui.services.services import Services
+from ui.services.studies import StudyView
+from ui.users import User
+
+PATIENCE_S = 60.0
+STUDY = Study(
+    name="made up",
+    data={"file": "samples.jsonl"},
+    model="tiny",
+    variants=("streaming_llm",),
+    budgets=("50%",),
+)
+
+
+make_client = partial(
+    WorkerClient,
+    runner="tests.ui.study_runner:StudyRunner",
+    counter="tests.ckv_core.worker.scripted_runner:ScriptedRunner",
+    cancel_grace_s=0.5,
+)
+
+
+def samples(count: int, **questions: str) -> tuple[Sample, ...]:
+    return tuple(
+        Sample(
+            id=f"s{at}",
+            context="one two three four five six seven eight nine ten",
+            question=questions.get(f"s{at}", "When?"),
+            answers=("nine",),
+        )
+        for at in range(count)
+    )
+
+
+@pytest.fixture
+def services(file_database) -> Iterator[Services]:
+    services = Services(file_database, make_client=make_client, limits=Limits())
+    yield services
+    services.close()
+
+
+def wait_until(services: Services, slug: str, wanted: Callable[[StudyView], bool]) -> StudyView:
+    until = time.monotonic() + PATIENCE_S
+    while time.monotonic() < until:
+        view = services.studies.view(slug)
+        if wanted(view):
+            return view
+        time.sleep(0.01)
+    raise AssertionError(f"still {services.studies.view(slug)}")
+
+
+def over(view: StudyView) -> bool:
+    return view.state in ("done", "unfinished")
+
+
+def test_a_study_runs_to_its_end(services):
+    slug = services.studies.start(STUDY, samples(4))
+    view = wait_until(services, slug, over)
+    assert (view.state, view.stored.done, view.stored.reason) == ("done", 8, "")
+    assert {result.score for result in services.studies.results(slug)} == {1.0}
+    assert view.stored.model["name"] == "tiny"
+    assert [each.stored.slug for each in services.studies.every()] == [slug]
+
+
+def test_a_sample_that_kills_the_worker_fails_alone(services):
+    slug = services.studies.start(STUDY, samples(4, s1="kill", s2="refuse"))
+    view = wait_until(services, slug, over)
+    assert (view.state, view.stored.done, view.stored.failed) == ("done", 4, 4)
+    reasons = {r.sample: r.reason for r in services.studies.results(slug) if r.reason}
+    assert reasons.keys() == {"s1", "s2"}
+    assert "SIGKILL" in reasons["s1"]
+    assert "protected" in reasons["s2"]
+
+
+def test_a_worker_killed_in_the_middle_costs_nothing(services):
+    slug = services.studies.start(STUDY, samples(30))
+    wait_until(services, slug, lambda view: view.stored.done > 4)
+    services._client._worker.kill()
+    view = wait_until(services, slug, over)
+    assert (view.stored.done, view.stored.failed) == (60, 0)
+
+
+def test_an_app_that_is_closed_goes_on_when_it_opens(file_database):
+    first = Services(file_database, make_client=make_client)
+    slug = first.studies.start(STUDY, samples(40))
+    wait_until(first, slug, lambda view: view.stored.done > 4)
+    first.close()
+    second = Services(file_database, make_client=make_client)
+    try:
+        before = second.studies.view(slug).stored.done
+        assert 4 < before < 80
+        view = wait_until(second, slug, over)
+        assert (view.state, view.stored.done, view.stored.failed) == ("done", 80, 0)
+    finally:
+        second.close()
+
+
+def test_stopped_resumed_and_deleted(services):
+    slug = services.studies.start(STUDY, samples(40))
+    wait_until(services, slug, lambda view: view.stored.done > 4)
+    services.studies.cancel(slug)
+    view = wait_until(services, slug, over)
+    assert view.state == "unfinished"
+    assert view.stored.reason == "Stopped on request."
+    services.studies.resume(slug)
+    assert wait_until(services, slug, lambda view: view.state == "done").stored.done == 80
+    services.studies.delete(slug)
+    with pytest.raises(StorageError, match="no study"):
+        services.studies.view(slug)
+
+
+def test_samples_that_all_fail_for_one_reason_end_the_study(services):
+    slug = services.studies.start(STUDY, samples(9, **{f"s{at}": "refuse" for at in range(9)}))
+    view = wait_until(services, slug, over)
+    assert view.state == "unfinished"
+    assert view.stored.failed == 6
+    assert "3 samples in a row failed" in view.stored.reason
+
+
+def test_runs_come_between_a_studys_samples(services):
+    slug = services.studies.start(STUDY, samples(40))
+    wait_until(services, slug, lambda view: view.stored.done > 1)
+    run = services.start_run(CompareRequest(context="one two", question="steps", model="tiny"))
+    until = time.monotonic() + PATIENCE_S
+    while not services.snapshot(run).is_final and time.monotonic() < until:
+        time.sleep(0.01)
+    assert services.snapshot(run).state == "done"
+    assert not over(services.studies.view(slug))
+    services.studies.cancel(slug)
+
+
+def test_tasks_are_counted_by_the_model(services):
+    study = Study(
+        name="task",
+        data={"task": "vt", "length": 300, "samples": 2, "seed": 0},
+        model="tiny",
+        variants=("streaming_llm",),
+        budgets=("50%",),
+    )
+    made = services.studies.samples_of(study)
+    assert [len(sample.context.split()) <= 300 for sample in made] == [True, True]
+    cost = services.studies.cost(study, made)
+    assert (cost.samples, cost.points) == (2, 4)
+    assert cost.seconds > 0
+    with pytest.raises(ConfigError, match="data file"):
+        services.studies.samples_of(STUDY)
+
+
+def test_a_study_is_its_owners_alone(file_database):
+    access = Access(file_database, {"ann": User(""), "bob": User("")})
+    services = Services(file_database, make_client=make_client, access=access)
+    try:
+        with acting_as(Viewer(user="ann")):
+            slug = services.studies.start(STUDY, samples(2))
+            wait_until(services, slug, over)
+        for act in ("view", "results", "samples", "cancel", "resume", "delete"):
+            with acting_as(Viewer(user="bob")), pytest.raises(StorageError, match="no study"):
+                getattr(services.studies, act)(slug)
+        with acting_as(Viewer(user="bob")):
+            assert services.studies.every() == []
+        with acting_as(Viewer(user="ann", scope="read")), pytest.raises(CkvError, match="read"):
+            services.studies.cancel(slug)
+        with pytest.raises(CkvError, match="Log in"):
+            services.studies.every()
+    finally:
+        services.close()

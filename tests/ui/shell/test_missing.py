@@ -1,0 +1,68 @@
+"""Addresses that show nothing: a page for readers, the plain answer for programs."""
+
+import pytest
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.testclient import TestClient
+
+from tests.ui.page_fakes import FakeServices
+from ui.run.routes import build_routes
+from ui.server.route_answers import NO_RUN
+from ui.shell.missing import NO_PAGE, MissingPages
+
+READER = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+HOSTILE = "<script>alert(1)</script> & co"
+
+
+def client() -> TestClient:
+    def hostile(_: Request) -> Response:
+        return PlainTextResponse(HOSTILE, 404)
+
+    def as_json(_: Request, __: Exception) -> Response:
+        return JSONResponse({"detail": "Not Found"}, 404)
+
+    app = Starlette(
+        routes=[
+            *build_routes(FakeServices()),
+            Route("/hostile", hostile),
+            Route("/api/hostile", hostile),
+            Route("/there", lambda _: PlainTextResponse("there")),
+        ],
+        middleware=[Middleware(MissingPages)],
+        exception_handlers={HTTPException: as_json},
+    )
+    return TestClient(app)
+
+
+@pytest.mark.parametrize(
+    ("path", "sentence"), [("/nope", NO_PAGE), ("/r/BAD", NO_RUN), ("/data/x/table.csv", NO_RUN)]
+)
+def test_a_reader_gets_a_sentence_and_where_to_go(path, sentence):
+    answer = client().get(path, headers=READER)
+    assert answer.status_code == 404
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    assert sentence in answer.text
+    assert '<a href="/runs">' in answer.text
+    assert '<a href="/">' in answer.text
+    assert "nope" not in answer.text
+
+
+def test_what_an_answer_says_is_no_markup():
+    text = client().get("/hostile", headers=READER).text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; co" in text
+    assert HOSTILE not in text
+
+
+def test_programs_get_what_they_got():
+    assert client().get("/nope").json() == {"detail": "Not Found"}
+    assert client().get("/r/BAD").text == NO_RUN
+    assert client().get("/api/hostile", headers=READER).text == HOSTILE
+
+
+def test_what_is_there_stays_as_it_is():
+    answer = client().get("/there", headers=READER)
+    assert (answer.status_code, answer.text) == (200, "there")

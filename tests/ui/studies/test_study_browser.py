@@ -1,0 +1,105 @@
+"""The pages of studies in a real browser: made, followed, stopped, read, on a phone and in dark."""
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.e2e.steps import expect_well_made, see_everything
+from tests.ui import served_app
+from tests.ui.served_app import Served, served
+from tests.ui.services.test_studies import make_client
+from tests.ui.study_fakes import STUDY, store_study
+
+LINE = {"context": "one two three four five six seven eight nine ten", "question": "When?"}
+JSONL = "\n".join(json.dumps({"id": f"q{at}", **LINE, "answers": ["nine"]}) for at in range(3))
+
+
+@pytest.fixture(scope="module")
+def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """An app whose worker plays studies."""
+    folder: Path = tmp_path_factory.mktemp("studies")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(served_app, "make_client", make_client)
+        with served(folder, with_logins=False) as found:
+            yield found
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    page = browser.new_page(viewport={"width": 430, "height": 900})
+    page.set_default_timeout(30_000)
+    yield page
+    page.close()
+
+
+def test_axe_finds_nothing_and_nothing_scrolls_sideways(page: Page, app: Served) -> None:
+    slug = store_study(app.services)
+    for path, mark in (
+        (f"/study?id={slug}", "#study-samples tbody tr"),
+        ("/studies", "#studies tbody tr"),
+    ):
+        page.set_viewport_size({"width": 430, "height": 900})
+        page.goto(f"{app.url}{path}{'&' if '?' in path else '?'}__theme=light")
+        page.locator(mark).first.wait_for()
+        see_everything(page)
+        for chart in page.locator("[data-chart]").all():
+            chart.scroll_into_view_if_needed()
+            expect(chart.locator(".main-svg").first).to_be_visible()
+        expect_well_made(page)
+        page.set_viewport_size({"width": 1440, "height": 900})
+        page.evaluate("document.body.classList.add('dark')")
+        expect_well_made(page)
+
+
+def test_a_pasted_file_is_shown_priced_run_and_read(page: Page, app: Served) -> None:
+    page.goto(f"{app.url}/studies")
+    page.locator("#study-name input, #study-name textarea").fill("pasted")
+    page.locator("#study-data textarea").fill(JSONL)
+    page.locator("#study-budgets input, #study-budgets textarea").fill("50%")
+    page.locator("#study-budgets input, #study-budgets textarea").blur()
+    expect(page.locator("#study-line")).to_contain_text("3 samples: id from id")
+    expect(page.locator("#study-preview tbody tr")).to_have_count(3)
+    page.get_by_role("button", name="Run", exact=True).click()
+    expect(page.locator("#confirm-text")).to_contain_text(re.compile(r"3 samples x \d+ points"))
+    page.get_by_role("button", name="Run it", exact=True).click()
+    page.wait_for_url("**/study?id=*")
+    expect(page.locator("#study-progress")).to_contain_text("Done: ")
+    expect(page.locator("#study-decision tbody tr").first).to_be_visible()
+    page.locator("#study-samples a").first.click()
+    expect(page.locator("#context textarea")).to_have_value(LINE["context"])
+    expect(page.locator("#answer textarea, #answer input").first).to_have_value("nine")
+    page.goto(f"{app.url}/studies")
+    expect(page.locator("#studies")).to_contain_text("pasted")
+
+
+def test_a_stopped_study_goes_on_by_a_button_and_an_unknown_one_is_told(
+    page: Page, app: Served
+) -> None:
+    study = dataclasses.replace(STUDY, name="half", model="tiny")
+    slug = store_study(app.services, study, done=38)
+    page.goto(f"{app.url}/study?id={slug}")
+    expect(page.locator("#study-progress")).to_contain_text("Stopped: ")
+    page.get_by_role("button", name="Go on").click()
+    expect(page.locator("#study-progress")).to_contain_text("Done: ")
+    for unknown in ("nothere00000", "%22%3Cb%3E"):
+        page.goto(f"{app.url}/study?id={unknown}")
+        expect(page.locator("#study-progress")).to_contain_text("There is no study")
+
+
+def test_the_files_are_served_and_only_of_studies_that_are_there(app: Served) -> None:
+    slug = store_study(app.services, dataclasses.replace(STUDY, name="files"))
+    with app.client() as client:
+        whole = client.get(f"/studies/{slug}/study.json").json()
+        assert (whole["study"]["name"], len(whole["table"])) == ("files", 7)
+        assert "variants:" in client.get(f"/studies/{slug}/study.yaml").text
+        for name in ("scores", "results"):
+            assert client.get(f"/studies/{slug}/{name}.csv").status_code == 200
+        assert client.get(f"/studies/{slug}/figure/budget").json()["data"]
+        for path in ("figure/none", "../study.json"):
+            assert client.get(f"/studies/{slug}/{path}").status_code == 404
+        assert client.get("/studies/nothere00000/study.json").status_code == 404

@@ -1,0 +1,78 @@
+"""The form of a new study: what it takes, what it refuses, and the mapping shown before."""
+
+import json
+
+import pytest
+
+from ckv_core.errors import ConfigError
+from ui.studies.forms import STUDY_CONTROLS, StudyForm, file_columns, preview
+
+LINE = {"context": "A long text.", "question": "Why?", "answers": ["because", "so"]}
+JSONL = "\n".join(json.dumps({"id": f"q{at}", **LINE}) for at in range(5))
+CSV = "passage,q,gold,extra\nA long text.,Why?,because,1\nAnother.,When?,now,2\n"
+COLUMNS = "context=passage, question=q, answers=gold"
+
+
+def form(**changes: object) -> StudyForm:
+    values = {name: getattr(StudyForm(name="mine", data=JSONL), name) for name in STUDY_CONTROLS}
+    return StudyForm.from_controls([(values | changes)[name] for name in STUDY_CONTROLS])
+
+
+def test_a_pasted_file_becomes_a_study_with_every_setting():
+    study = form(more_methods="snapkv:pool=none\n", tolerance=3.0, max_new_tokens=16.0).study()
+    assert study.data == {"file": "samples.jsonl"}
+    assert "snapkv:pool=none" in study.variants
+    assert (study.tolerance, study.max_new_tokens) == (3.0, 16)
+    assert form(data=CSV, columns=COLUMNS).study().data == {
+        "file": "samples.csv",
+        "columns": {"context": "passage", "question": "q", "answers": "gold"},
+    }
+
+
+def test_a_task_has_lengths_samples_and_seed():
+    data = form(source="task", length="1024, 2048", samples=20.0, seed=3.0).study().data
+    assert (data["length"], data["samples"], data["seed"]) == ([1024, 2048], 20, 3)
+
+
+def test_the_mapping_is_told_with_the_first_samples():
+    told, table = preview(form())
+    assert told.startswith("5 samples: id from id, context from context")
+    assert table is not None
+    assert [row["cells"]["answers"]["text"] for row in table["rows"]] == ["because | so"] * 3
+    told, table = preview(form(data=CSV, columns=COLUMNS))
+    assert told == (
+        "2 samples: context from passage, question from q, answers from gold. Not read: extra."
+    )
+    assert preview(form(data="")) == ("", None)
+
+
+def test_a_wrong_mapping_names_the_columns_of_the_file():
+    with pytest.raises(ConfigError, match=r"The file's columns: passage, q, gold, extra\."):
+        preview(form(data=CSV))
+    with pytest.raises(ConfigError, match=r"must read NAME=COLUMN"):
+        preview(form(columns="contxt=a"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"name": " "}, "Give the study a name"),
+        ({"data": "  "}, "Paste the samples"),
+        ({"source": "task", "length": "many"}, "The length must be a whole number"),
+        ({"tolerance": "x"}, "The tolerance must be a number"),
+        ({"methods": [], "more_methods": ""}, "at least one variant"),
+        ({"budgets": "10%, 128"}, "all in percent"),
+        ({"scenario": "elsewhere"}, "scenario"),
+        ({"methods": "snapkv"}, "Choose at least one method"),
+        ({"metric": "nonsense"}, "metric"),
+    ],
+)
+def test_what_cannot_run_is_refused_in_a_sentence(changes: dict[str, object], said: str):
+    with pytest.raises(ConfigError, match=said):
+        form(**changes).study()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", "null", '{"a": ' * 5000, "a,b\n1,2", '"'])
+def test_columns_of_any_text_can_be_asked_for(text: str):
+    for name in ("samples.jsonl", "samples.csv"):
+        assert isinstance(file_columns(text, name), list)

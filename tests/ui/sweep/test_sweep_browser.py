@@ -1,0 +1,144 @@
+"""The Sweep and the Aggregate page in a real browser, on stored sweeps that are made up."""
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from ckv_core.results.events import RunResult
+from tests.ui.served_app import Served
+from tests.ui.sweep_fakes import store_run, sweep_result, sweep_snapshot
+
+
+@dataclasses.dataclass(frozen=True)
+class Site:
+    """A served app, and the sweeps that it holds."""
+
+    url: str
+    slugs: list[str]
+
+
+@pytest.fixture(scope="module")
+def site(open_app: Served) -> Site:
+    slugs = []
+    for at in range(5):
+        result = sweep_result(better=0.4 + 0.05 * at)
+        if at == 1:
+            add_oracles(result)
+        result.prompt = dataclasses.replace(result.prompt, token_ids=tuple(range(at, at + 10)))
+        asked = dataclasses.replace(sweep_snapshot().request, context=f"the text {at}")
+        slugs.append(store_run(open_app.services, asked, result))
+    return Site(open_app.url, slugs)
+
+
+@pytest.fixture(scope="module")
+def page(browser: Browser) -> Iterator[Page]:
+    page = browser.new_page(viewport={"width": 430, "height": 900})
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    yield page
+    page.close()
+    assert errors == []
+
+
+def saved(page: Page, role: str, name: str, folder: Path) -> str:
+    with page.expect_download() as waiting:
+        page.get_by_role(role, name=name, exact=True).click()
+    path = folder / "file"
+    waiting.value.save_as(path)
+    return path.read_text("utf-8", errors="replace")
+
+
+def see(page: Page, chart: str) -> None:
+    """Scroll to a chart and wait until it is drawn."""
+    panel = page.locator(f'[data-chart="{chart}"]')
+    panel.scroll_into_view_if_needed()
+    expect(panel.locator(".main-svg").first).to_be_visible(timeout=20_000)
+
+
+def add_oracles(result: RunResult) -> None:
+    """Half of each point's head L1, so that every curve has oracles of its own."""
+    for at, variant in enumerate(result.variants):
+        if variant.perturbation is not None:
+            arrays = {"oracle_attention_l1": variant.perturbation.head_l1 / 2}
+            result.variants[at] = dataclasses.replace(variant, analysis=arrays)
+
+
+def fits(page: Page) -> bool:
+    return bool(page.evaluate("document.documentElement.scrollWidth <= innerWidth"))
+
+
+def test_the_charts_and_tables_of_a_sweep_can_be_used(page: Page, site: Site, tmp_path):
+    page.goto(f"{site.url}/run?id={site.slugs[2]}")
+    see(page, "sweep-final")
+    assert (
+        saved(page, "button", "Final hidden L1 against the budget as SVG", tmp_path)[:4] == "<svg"
+    )
+    head = saved(page, "link", "Data of Final hidden L1 against the budget as CSV", tmp_path)
+    assert head.startswith('"variant","spec","alpha","budget_tokens"')
+    rows = page.locator("#sweep-points tbody tr")
+    page.locator("#sweep-points").get_by_role("button", name="Budget").click()
+    expect(rows.first).to_contain_text("64")
+    page.locator("#sweep-points").get_by_role("button", name="Budget").click()
+    expect(rows.first).to_contain_text("512")
+    expect(page.locator("#sweep-savings")).to_contain_text("50 % less")
+    expect(page.locator("#sweep-alphas")).to_contain_text(
+        "SnapKV + CriticalKV, as printed, budget 512"
+    )
+    see(page, "alpha-heads")
+    assert fits(page)
+
+
+def test_the_chart_of_the_head_l1_says_whose_oracles_it_draws(page: Page, site: Site):
+    page.goto(f"{site.url}/run?id={site.slugs[1]}")
+    see(page, "sweep-head")
+    panel = page.locator('[data-chart="sweep-head"]')
+    expect(panel).to_contain_text("Oracle: true attention")
+    plot = panel.locator(".ckv-plot")
+    expect(plot).to_have_accessible_name(re.compile("oracle budgets: SnapKV$"))
+    panel.get_by_label("Oracles with the head budgets of").select_option(index=2)
+    told = re.compile(r"oracle budgets: SnapKV \+ CriticalKV, alpha 0.25$")
+    expect(plot).to_have_accessible_name(told)
+    expect(page.locator("#sweep-points")).to_contain_text("Oracle: true attention")
+    see(page, "sweep-final")
+    expect(page.locator('[data-chart="sweep-final"]')).not_to_contain_text("Oracle")
+    assert fits(page)
+
+
+def test_a_sweep_can_be_made_again_with_changes(page: Page, site: Site):
+    page.goto(f"{site.url}/sweep?from={site.slugs[0]}")
+    expect(page.locator("#context textarea")).to_have_value("the text 0")
+    expect(page.locator("#budgets input, #budgets textarea")).to_have_value("64, 128, 256, 512")
+    expect(page.locator("#alphas input, #alphas textarea")).to_have_value("0, 0.25, 0.5")
+    ticked = page.locator("#methods input:checked")
+    expect(ticked).to_have_count(2)
+    assert fits(page)
+
+
+def test_a_costly_sweep_asks_and_keeps_what_was_typed(page: Page, site: Site):
+    page.goto(f"{site.url}/sweep")
+    page.locator("#context textarea").fill("some words here. " * 40)
+    page.get_by_label("Generate text").check()
+    page.locator("#max-new-tokens input").fill("1024")
+    page.get_by_role("button", name="Run", exact=True).click()
+    expect(page.locator("#confirm-text")).to_contain_text("run it?")
+    page.get_by_role("button", name="Not now").click()
+    expect(page.locator("#confirm-text")).to_have_count(0)
+    assert page.locator("#context textarea").input_value().startswith("some words")
+    assert page.locator("#max-new-tokens input").input_value() == "1024"
+
+
+def test_runs_open_together_with_intervals(page: Page, site: Site, tmp_path):
+    page.goto(f"{site.url}/aggregate?ids={','.join(site.slugs)}")
+    table = page.locator("#aggregate-table")
+    expect(table).to_contain_text(" to ", timeout=20_000)
+    expect(table).to_contain_text("42 of 42")
+    see(page, "budget")
+    see(page, "final")
+    see(page, "wins")
+    head = saved(page, "link", "Data of Final hidden L1 as CSV", tmp_path).splitlines()[0]
+    assert head.startswith('"spec","figure","unit","mean","low","high","prompts"')
+    assert fits(page)

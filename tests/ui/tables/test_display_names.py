@@ -1,0 +1,76 @@
+"""What readers call the variants of a run, alike in charts, maps, notes and the form."""
+
+from dataclasses import replace
+
+import pytest
+
+from ckv_core.request.external_selection import OwnIndices
+from ckv_core.request.variants import VariantSpec
+from ckv_core.results.records import VariantResult
+from tests.ui.chart_runs import make_result
+from ui.charts.layers import layer_figure
+from ui.charts.layout import display_names
+from ui.tables.summary import summary_value
+
+OWN = "own"
+CASES = {
+    "nothing said": (("full", "snapkv", "adakv"), ["Full cache", "SnapKV", "AdaKV"]),
+    "one budget": (
+        ("full", "snapkv:budget=64", "adakv:budget=64"),
+        ["Full cache", "SnapKV", "AdaKV"],
+    ),
+    "two budgets": (
+        ("full", "snapkv:budget=64", "adakv:budget=96"),
+        ["Full cache", "snapkv:budget=64", "adakv:budget=96"],
+    ),
+    "a budget and the usual one": (
+        ("snapkv", "adakv:budget=96"),
+        ["SnapKV", "adakv:budget=96"],
+    ),
+    "a knob": (
+        ("full", "snapkv:budget=64,pool=none", "adakv:budget=64"),
+        ["Full cache", "snapkv:budget=64,pool=none", "AdaKV"],
+    ),
+    "two of a method": (("snapkv:pool=none", "snapkv"), ["snapkv:pool=none", "snapkv"]),
+    "two readings": (
+        ("snapkv", "snapkv+critical:stage2=raw", "snapkv+critical:stage2=pooled"),
+        [
+            "SnapKV",
+            "SnapKV + CriticalKV, as printed",
+            "SnapKV + CriticalKV, as the authors' code",
+        ],
+    ),
+    "a reading and a knob": (
+        ("snapkv+critical:stage2=pooled,alpha=0.5", "snapkv+critical_auto:stage2=pooled"),
+        ["snapkv+critical:alpha=0.5,stage2=pooled", "snapkv+critical_auto:stage2=pooled"],
+    ),
+    "given positions": (("snapkv:budget=64", OWN), ["SnapKV", "Mine, k=3"]),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_method_alone_names_a_variant_only_where_the_spec_says_no_more(case):
+    specs, names = CASES[case]
+    own = OwnIndices(label="Mine, k=3", rows=(None,)).spec()
+    asked = [own if spec == OWN else VariantSpec.parse(spec) for spec in specs]
+    assert display_names(asked, escaped=False) == names
+    ran = [
+        VariantResult(
+            spec=spec.spec,
+            label=spec.label,
+            method=spec.method.name,
+            critical=spec.critical,
+            params=spec.params,
+        )
+        for spec in asked
+    ]
+    assert display_names(ran, escaped=False) == names
+
+
+def test_charts_and_notes_call_a_variant_alike():
+    result = make_result(names=[("full", "Full cache"), ("snapkv:pool=none", "SnapKV")])
+    variant = result.variants[1]
+    warned = replace(variant.receipt, warnings=("Watch out.",))
+    result.variants[1] = replace(variant, receipt=warned)
+    assert [line.name for line in layer_figure(result).data] == ["snapkv:pool=none"]
+    assert summary_value(result)["notes"] == ["snapkv:pool=none: Watch out."]

@@ -1,0 +1,126 @@
+"""What ranks query-aware beside query-agnostic methods says so at its head and marks its rows."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ckv_core.analysis.regimes import Regimes, regimes_of
+from ckv_core.analysis.verdict import verdict_of
+from ckv_core.results.events import RunResult
+from tests.ui.analysed_run import analysed
+from tests.ui.mixed_regimes import mixed
+from tests.ui.page_fakes import done_result, snapshot
+from tests.ui.sweep_fakes import runs_of, sweep_result, sweep_snapshot
+from ui.aggregate.page import means_table
+from ui.charts.aggregate import AGGREGATE_CHARTS
+from ui.charts.catalog import CHARTS
+from ui.compare_runs.differences import differences_value
+from ui.results import chart_views, views
+from ui.tables.aggregate import take_together
+from ui.tables.sweep import points_table, savings_table
+
+MARKS = {"query-aware", "query-agnostic"}
+Changed = Callable[[Any], Any]
+
+
+def same(given: Any) -> Any:
+    return given
+
+
+def together(change: Changed) -> Any:
+    runs = runs_of(2)
+    return take_together([dataclasses.replace(run, result=change(run.result)) for run in runs])
+
+
+VALUES: dict[str, Callable[[Changed], dict[str, Any] | None]] = {
+    "points": lambda change: points_table(change(sweep_result()), ""),
+    "savings": lambda change: savings_table(change(sweep_result()), 1),
+    "means": lambda change: means_table(together(change)),
+    "charts of several": lambda change: chart_views.several_value((), together(change)),
+    "charts": lambda change: chart_views.perturbation_value(
+        snapshot(state="done", result=change(done_result()))
+    ),
+    "curves": lambda change: chart_views.curves_value(
+        dataclasses.replace(sweep_snapshot(), result=change(sweep_result()))
+    ),
+    "summary": lambda change: views.summary_value(change(done_result())),
+    "runs": lambda change: differences_value(
+        [snapshot(slug=slug, result=change(done_result())) for slug in ("a" * 12, "b" * 12)]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_a_table_or_a_block_of_charts_of_both_regimes_says_so_and_marks_its_rows(name: str):
+    plain, both = VALUES[name](same), VALUES[name](mixed)
+    assert plain is not None
+    assert both is not None
+    assert (plain["head"], both["head"][:12]) == ("", "Two regimes:")
+    for value, wanted in ((plain, {""}), (both, MARKS)):
+        rows = value.get("rows", value.get("figures"))
+        if rows is not None:
+            assert {row["regime"] for row in rows} - {""} == wanted - {""}
+
+
+def names_in(figure: Any) -> str:
+    """All that a figure calls its lines and bars."""
+    ticks = [text for axis in figure.select_yaxes() for text in axis.ticktext or ()]
+    return " | ".join([*(trace.name or "" for trace in figure.data), *ticks])
+
+
+@pytest.mark.parametrize("name", ["layers", "final", "budgets", "oracles", "tightness", "fidelity"])
+def test_a_chart_of_a_run_names_the_regime_of_each_variant(name: str):
+    plain = analysed()
+    assert "query-a" not in names_in(CHARTS[name].figure(plain, {}))
+    told = names_in(CHARTS[name].figure(mixed(plain), {}))
+    assert all(mark in told for mark in MARKS)
+
+
+@pytest.mark.parametrize("name", ["sweep-kl", "sweep-answer"])
+def test_a_curve_of_a_sweep_names_its_regime(name: str):
+    plain = sweep_result(generated=True)
+    assert "query-a" not in names_in(CHARTS[name].figure(plain, {}))
+    told = names_in(CHARTS[name].figure(mixed(plain), {}))
+    assert all(mark in told for mark in MARKS)
+
+
+@pytest.mark.parametrize("name", ["budget", "final", "layers"])
+def test_a_chart_of_several_runs_names_the_regime_of_each_variant(name: str):
+    chart = AGGREGATE_CHARTS[name]
+    assert "query-a" not in names_in(chart.figure(together(same), {}))
+    told = names_in(chart.figure(together(mixed), {}))
+    assert all(mark in told for mark in MARKS)
+
+
+def written() -> RunResult:
+    """A sweep whose points have written something."""
+    result = sweep_result(generated=True)
+    result.variants = [
+        dataclasses.replace(v, stopped="eos", token_ids=(1,)) for v in result.variants
+    ]
+    return result
+
+
+@pytest.mark.parametrize("result", [done_result(), written()])
+def test_a_verdict_over_both_regimes_says_so_and_marks_its_members(result: Any):
+    plain, both = verdict_of(result), verdict_of(mixed(result))
+    assert plain is not None
+    assert both is not None
+    assert (plain.regimes, both.regimes[:12]) == ("", "Two regimes:")
+    marks = {member.regime for group in both.groups for member in group.members}
+    assert marks == MARKS
+    assert {m.regime for group in plain.groups for m in group.members} == {""}
+    assert any("query-agnostic" in group.sentence for group in both.groups)
+    assert both.to_json()["regimes"] == both.regimes
+
+
+def test_only_where_the_context_alone_is_compressed_are_they_called_comparable():
+    methods = ["full", "snapkv", "keydiff", "gone"]
+    told = regimes_of(methods, {"context-only"})
+    assert "here the context alone was compressed" in told.head
+    assert told.marks == ("", "query-aware", "query-agnostic", "")
+    for scenarios in ({"regular"}, {"regular", "context-only"}):
+        assert "compared fairly where" in regimes_of(methods, scenarios).head
+    assert regimes_of(methods, ()) == Regimes("", ("",) * 4)

@@ -1,0 +1,132 @@
+"""A study's tables and charts against its made-up scores."""
+
+import dataclasses
+
+import pytest
+
+from ckv_core.errors import ConfigError
+from ckv_core.studies.records import Study
+from tests.ui.study_fakes import STUDY, results, samples
+from ui.charts.study import STUDY_CHARTS
+from ui.studies.routes import results_csv, scores_csv
+from ui.tables.study import (
+    StudyReading,
+    decision_table,
+    pairs_table,
+    sample_request,
+    samples_table,
+    scores_table,
+    tasks_table,
+    verdict_value,
+)
+
+ALL = samples()
+SLUG = "study0123456"
+
+
+def reading(study: Study = STUDY, count: int = len(ALL)) -> StudyReading:
+    return StudyReading(SLUG, study, ALL, results(ALL[:count]))
+
+
+def texts(table: dict, key: str) -> list[str]:
+    return [row["cells"][key]["text"] for row in table["rows"]]
+
+
+def test_the_answer_comes_with_its_tolerance_n_and_cautions():
+    value = verdict_value(reading())
+    assert value["headline"].startswith("Undecided: the smallest budget that looks within 2 points")
+    assert value["regimes"].startswith("Two regimes: ")
+    states = {m["name"]: g["state"] for g in value["groups"] for m in g["variants"]}
+    assert states == {"SnapKV": "cut", "SnapKV + CriticalKV, as printed": "lost", "KeyDiff": "lost"}
+    assert any(text.startswith("40 samples: ") for text in value["cautions"])
+    wide = verdict_value(reading(dataclasses.replace(STUDY, tolerance=20, budgets=("50%",))))
+    assert wide["headline"].startswith("snapkv at 50% keeps the score within 20 points")
+    assert wide["groups"][0]["state"] == "kept"
+
+
+def test_nobody_is_called_better_for_a_lower_l1():
+    found = reading()
+    rows = {tuple(texts_of(row)): row for row in scores_table(found)["rows"]}
+    own = rows[("SnapKV + CriticalKV, as printed", "50%")]["cells"]
+    base = rows[("SnapKV", "50%")]["cells"]
+    assert own["head_l1"]["value"] < base["head_l1"]["value"]
+    assert own["score"]["value"] < base["score"]["value"]
+    words = {}
+    for row in pairs_table(found)["rows"]:
+        *pair, told = (row["cells"][key]["text"] for key in ("method", "budget", "other", "words"))
+        words[tuple(pair)] = told
+    assert words[("SnapKV + CriticalKV, as printed", "50%", "SnapKV")] == "scores lower"
+    assert words[("SnapKV", "50%", "Full cache")] == "no difference shown"
+
+
+def texts_of(row: dict) -> list[str]:
+    return [row["cells"]["method"]["text"], row["cells"]["budget"]["text"]]
+
+
+def test_scores_are_points_with_intervals_and_n():
+    table = scores_table(reading())
+    score = dict(zip(map(tuple, map(texts_of, table["rows"])), texts(table, "score"), strict=True))
+    assert score[("Full cache", "all")].startswith("100.0 (9")
+    assert score[("SnapKV", "10%")].startswith("65.0 (")
+    assert texts(table, "n")[0] == "40"
+    assert texts(table, "failed")[-2:] == ["1", "1"]
+    assert {row["regime"] for row in table["rows"]} == {"", "query-aware", "query-agnostic"}
+
+
+def test_tasks_are_set_beside_one_another_only_where_there_are_several():
+    table = tasks_table(reading())
+    assert [column["label"] for column in table["columns"][2:]] == ["single", "multi"]
+    assert texts(table, "task0")[5] == "0.0, n = 20"  # KeyDiff at 10 % loses every even one
+    alone = [dataclasses.replace(each, tags={}) for each in ALL]
+    assert tasks_table(StudyReading(SLUG, STUDY, alone, results(ALL)))["rows"] == []
+
+
+def test_samples_where_methods_disagree_come_first_and_open_in_compare():
+    table = samples_table(reading())
+    spread = [row["cells"]["spread"]["value"] for row in table["rows"]]
+    assert spread == sorted(spread, reverse=True)
+    cells = {row["cells"]["id"]["text"]: row["cells"] for row in table["rows"]}
+    assert cells["s003"]["id"]["href"] == f"/?study={SLUG}&sample=s003"
+    assert cells["s007"]["failed"]["text"].startswith("2: The budget of 10 holds not")
+    assert (cells["s003"]["best"]["text"], cells["s001"]["best"]["text"]) == (
+        "KeyDiff at 50%: 100",
+        "",
+    )
+    request = sample_request(STUDY, ALL, "s003")
+    assert (request.answer, request.defaults["budget"]) == ("7003", "10%")
+    assert request.variants == ("full", *STUDY.variants)
+    request.validate()
+    with pytest.raises(ConfigError, match="no sample"):
+        sample_request(STUDY, ALL, "elsewhere")
+
+
+def test_a_study_without_results_is_shown_and_has_no_charts():
+    empty = reading(count=0)
+    assert verdict_value(empty)["headline"] == "There is no result yet."
+    assert verdict_value(empty)["groups"] == []
+    assert decision_table(empty)["rows"]
+    assert tasks_table(empty)["rows"]
+    assert [chart.name for chart in STUDY_CHARTS.values() if chart.has_data(empty)] == []
+
+
+@pytest.mark.parametrize("name", STUDY_CHARTS)
+def test_a_chart_draws_what_the_table_says(name: str):
+    found = reading()
+    figure = STUDY_CHARTS[name].figure(found, {"point": "1"})
+    assert figure is not None
+    if name == "needles":
+        ((low, high),) = [(float(figure.data[0].z.min()), float(figure.data[0].z.max()))]
+        assert 0 <= low <= high <= 100
+        assert list(figure.data[0].x) == ["1,024", "2,048"]
+        assert len(figure.data[1].x) == 0  # the full cache answers everywhere
+        return
+    names = [trace.name for trace in figure.data]
+    assert names[0] == "SnapKV, query-aware"
+    assert names[-1] == "KeyDiff, query-agnostic"
+    assert sorted(map(float, figure.data[0].y)) == [65.0, 100.0]
+
+
+def test_the_files_have_a_line_for_each_point_and_result():
+    found = reading()
+    assert len(scores_csv(found).splitlines()) == 1 + 7
+    assert len(results_csv(found).splitlines()) == 1 + 7 * 40

@@ -1,0 +1,172 @@
+"""Logging in and out, and a user's own sessions and API tokens."""
+
+import logging
+from datetime import UTC, datetime, timedelta
+
+from ckv_core.errors import ConfigError, StorageError
+from storage import audit, credentials
+from storage.credentials import CredentialRecord, Kind, Scope
+from storage.database import Database
+from ui.accounts.access import Access, Viewer
+from ui.limits import LimitError
+
+LOGGER = logging.getLogger(__name__)
+SESSION_LASTS = timedelta(days=14)
+EXPIRIES_DAYS: dict[str, int | None] = {
+    "7 days": 7,
+    "30 days": 30,
+    "90 days": 90,
+    "365 days": 365,
+    "Never": None,
+}
+SCOPES: dict[str, Scope] = {"Read": "read", "Read and write": "write"}
+NAME_CHARS = 60
+OPEN_TOKENS = 32  # of one user at a time
+DISABLED = "This user is disabled; ask the administrator of this app."
+
+
+class Accounts:
+    """Any thread may call any method; all but the first four are for the user who asks."""
+
+    def __init__(self, database: Database, access: Access) -> None:
+        self._database = database
+        self._access = access
+
+    # --- for ui/server/identity.py ------------------------------------------------------------
+
+    def viewer(self, kind: Kind, token: str) -> Viewer | None:
+        """Who shows this session or API token; None for nobody who may come in."""
+        now = datetime.now(UTC)
+        with self._database.read() as session:
+            found = credentials.find(session, token, kind, now)
+        user = self._access.users.get(found.owner) if found else None
+        if found is None or user is None:
+            return None
+        if kind == "session" and found.password_mark != user.mark:
+            return None
+        if found.last_used_at is None or now - found.last_used_at > credentials.TOUCHED_EVERY:
+            self._touch(found, now)
+        return Viewer(
+            user=found.owner,
+            scope=found.scope,
+            is_admin=user.is_admin and found.scope == "all",
+            credential=found.id,
+        )
+
+    def viewer_by_password(self, name: str) -> Viewer | None:
+        """The viewer of a user who gave the password; None for one who is disabled."""
+        user = self._access.users.get(name)
+        with self._database.read() as session:
+            if user is None or credentials.is_disabled(session, name):
+                return None
+        return Viewer(user=name, is_admin=user.is_admin)
+
+    def note_password(self, user: str | None, is_right: bool) -> None:
+        """Tell the audit log of a wrong password, or of a new HTTP Basic login.
+
+        Args:
+            user: None for a name that nobody has; it may be a password in the wrong field.
+            is_right: whether the password was.
+        """
+        try:
+            with self._database.write() as session:
+                is_in = is_right and user and not credentials.is_disabled(session, user)
+                if user and is_in:
+                    credentials.note_login(session, user, datetime.now(UTC))
+                audit.record(session, user, "signed in" if is_in else "failed to sign in")
+        except StorageError:
+            LOGGER.exception("A login is missing in the audit log.")
+
+    def sign_in(self, user: str) -> str | None:
+        """Start a session of a user who gave the password; its token, or None if disabled."""
+        now = datetime.now(UTC)
+        known = self._access.users.get(user)
+        with self._database.write() as session:
+            if known is None or credentials.is_disabled(session, user):
+                audit.record(session, user, "failed to sign in")
+                return None
+            credentials.purge(session, now)
+            credentials.note_login(session, user, now)
+            audit.record(session, user, "signed in")
+            return credentials.create_session(
+                session, user, known.mark, now=now, lasts=SESSION_LASTS
+            )
+
+    # --- for whoever is logged in -------------------------------------------------------------
+
+    def sign_out(self) -> None:
+        """End the session of this request; nothing if it came without one."""
+        viewer = self._access.viewer()
+        if viewer.credential is None or viewer.scope != "all":
+            return
+        now = datetime.now(UTC)
+        with self._database.write() as session:
+            if credentials.revoke(session, viewer.credential, now):
+                audit.record(session, viewer.user, "signed out")
+
+    def open(self, kind: Kind) -> list[CredentialRecord]:
+        """The viewer's sessions or tokens that are good, newest first.
+
+        Raises:
+            AccessError: nobody is logged in with a password.
+        """
+        owner, now = self._access.account(), datetime.now(UTC)
+        with self._database.read() as session:
+            found = credentials.list_credentials(session, kind, owner)
+        return [each for each in found if each.is_open(now)]
+
+    def make_token(self, name: str, scope: str, expiry: str) -> str:
+        """Make an API token; it can be shown this once.
+
+        Args:
+            name: what the user calls it.
+            scope: one of SCOPES.
+            expiry: one of EXPIRIES_DAYS.
+
+        Raises:
+            CkvError: one of them is wrong, there are too many, or nobody is logged in.
+        """
+        owner = self._access.account()
+        name = " ".join(name.split())
+        if not 0 < len(name) <= NAME_CHARS or not name.isprintable():
+            raise ConfigError(f"Give the token a name of 1 to {NAME_CHARS} characters.")
+        if scope not in SCOPES or expiry not in EXPIRIES_DAYS:
+            raise ConfigError("Choose what the token may do and how long it works.")
+        if len(self.open("token")) >= OPEN_TOKENS:
+            raise LimitError(f"You have {OPEN_TOKENS} tokens; revoke one first.")
+        with self._database.write() as session:
+            number, token = credentials.create_token(
+                session,
+                owner,
+                SCOPES[scope],
+                name,
+                now=datetime.now(UTC),
+                days=EXPIRIES_DAYS[expiry],
+            )
+            audit.record(session, owner, "made token", number)
+        return token
+
+    def revoke(self, credential_id: int) -> bool:
+        """End one of the viewer's tokens or sessions; False if it was not open.
+
+        Raises:
+            AccessError: nobody is logged in with a password.
+        """
+        owner = self._access.account()
+        with self._database.write() as session:
+            closed = credentials.revoke(session, credential_id, datetime.now(UTC), owner)
+            if closed is None:
+                return False
+            is_token = closed.kind == "token"
+            if is_token:
+                audit.record(session, owner, "revoked token", closed.id)
+            else:
+                audit.record(session, owner, "signed out")
+        return True
+
+    def _touch(self, found: CredentialRecord, now: datetime) -> None:
+        try:
+            with self._database.write() as session:
+                credentials.touch(session, found.id, now)
+        except StorageError:  # a full disk locks nobody out
+            LOGGER.exception("The last use of a login could not be noted.")

@@ -1,0 +1,151 @@
+"""What an administrator sees and does: queue, storage, users, audit log. Never a text of a run."""
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from ckv_core.errors import ConfigError
+from ckv_core.runtime.home import home_folder
+from storage import audit, credentials, repository, usage
+from storage.audit import AuditFilter, AuditRecord
+from storage.credentials import AccountRecord
+from storage.database import Database
+from storage.usage import OwnerUsage, WaitingRun
+from ui.accounts.access import Access
+from ui.tables.csv_text import csv_text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageUsage:
+    """What the runs take.
+
+    Attributes:
+        owners: by user, the biggest first.
+        database_bytes: of the whole database.
+        free_bytes: of the disk on which a SQLite database lies, else of the data folder's.
+        is_local: whether that disk is the database's.
+    """
+
+    owners: list[OwnerUsage]
+    database_bytes: int
+    free_bytes: int
+    is_local: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserRow:
+    """One user of the users' file; UTC, None for never."""
+
+    name: str
+    is_admin: bool
+    disabled_at: datetime | None
+    last_login_at: datetime | None
+    tokens: int
+
+
+def audit_csv_text(entries: Sequence[AuditRecord]) -> str:
+    """The audit log as a table."""
+    rows = ((e.at.isoformat(), e.actor or "", e.action, e.target) for e in entries)
+    return csv_text(("time", "user", "action", "target"), rows)
+
+
+class Administration:
+    """Every method is for administrators; without logins everybody is one."""
+
+    def __init__(self, database: Database, access: Access, stop: Callable[[str], None]) -> None:
+        """Administer an app.
+
+        Args:
+            database: open.
+            access: says who is an administrator.
+            stop: stops the run of this slug, whoever's it is.
+        """
+        self._database = database
+        self._access = access
+        self._stop = stop
+
+    def queue(self) -> list[WaitingRun]:
+        """The runs that are not over, of all servers of the database."""
+        self._access.check_admin()
+        with self._database.read() as session:
+            return usage.waiting_runs(session)
+
+    def cancel(self, slug: str) -> None:
+        """Stop anybody's run.
+
+        Raises:
+            StorageError: there is no such run.
+        """
+        self._access.check_admin()
+        actor = self._access.viewer().user
+        with self._database.write() as session:
+            if repository.run_owner(session, slug) != actor:
+                audit.record(session, actor, "cancelled", slug)
+        self._stop(slug)
+
+    def storage(self) -> StorageUsage:
+        """Runs and bytes."""
+        self._access.check_admin()
+        with self._database.read() as session:
+            owners = usage.usage_by_owner(session)
+            size = usage.database_bytes(session)
+        file = Path(self._database.name)
+        is_local = file.is_file()
+        disk = shutil.disk_usage(file.parent if is_local else home_folder())
+        return StorageUsage(
+            owners=owners, database_bytes=size, free_bytes=disk.free, is_local=is_local
+        )
+
+    def users(self) -> list[UserRow]:
+        """All users, by name."""
+        self._access.check_admin()
+        now = datetime.now(UTC)
+        with self._database.read() as session:
+            known = credentials.accounts(session)
+            tokens = credentials.list_credentials(session, "token", None)
+        counts = [token.owner for token in tokens if token.is_open(now)]
+        rows = []
+        for name, user in sorted(self._access.users.items()):
+            account = known.get(name, AccountRecord())
+            rows.append(
+                UserRow(
+                    name=name,
+                    is_admin=user.is_admin,
+                    disabled_at=account.disabled_at,
+                    last_login_at=account.last_login_at,
+                    tokens=counts.count(name),
+                )
+            )
+        return rows
+
+    def set_disabled(self, name: str, *, disabled: bool) -> bool:
+        """Shut a user out at once, or in again; False if nothing changed.
+
+        Sessions and tokens of a user who is shut out end for good.
+
+        Raises:
+            ConfigError: there is no such user, or it is the administrator who asks.
+        """
+        self._access.check_admin()
+        actor = self._access.account()
+        if name not in self._access.users:
+            raise ConfigError("There is no user of this name.")
+        if name == actor:
+            raise ConfigError("You cannot disable yourself; ask another administrator.")
+        now = datetime.now(UTC)
+        with self._database.write() as session:
+            if not credentials.set_disabled(session, name, now if disabled else None):
+                return False
+            if disabled:
+                credentials.revoke_all(session, name, now)
+            action: audit.Action = "disabled user" if disabled else "enabled user"
+            audit.record(session, actor, action, name)
+        return True
+
+    def audit(self, wanted: AuditFilter, limit: int) -> list[AuditRecord]:
+        """The newest entries that pass the filter."""
+        self._access.check_admin()
+        with self._database.read() as session:
+            return audit.list_entries(session, wanted, limit)

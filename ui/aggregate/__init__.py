@@ -1,0 +1,1 @@
+"""The Aggregate page: means over the prompts of several stored runs."""

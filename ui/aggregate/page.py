@@ -1,0 +1,189 @@
+"""The Aggregate page: several stored runs of one model, taken together over their prompts."""
+
+from typing import Any
+
+import gradio as gr
+from gradio.components import Component
+
+from ckv_core.analysis.aggregate import Aggregate
+from ckv_core.analysis.intervals import MIN_PROMPTS
+from ckv_core.errors import CkvError
+from ui.components.data_table import DataTable
+from ui.components.run_charts import RunCharts
+from ui.results.block import RESULTS
+from ui.results.chart_views import several_value
+from ui.services.services import Services
+from ui.shell.parts import PRIVATE, TO_RUNS, Notice, SectionLinks, said
+from ui.tables.aggregate import (
+    MAIN_FIGURES,
+    MAX_RUNS,
+    SeveralRuns,
+    load_together,
+    read_slugs,
+    settings_text,
+)
+from ui.tables.pairs import pairs_table, shown_interval
+
+INTRO = (
+    "## Aggregate\n"
+    "Means over prompts with 95 % intervals, for variants of the same settings. Runs of "
+    "one prompt are one sample: a variant that is in several of them counts once, by the newest."
+)
+PAIRS_TEXT = (
+    "### Compared prompt by prompt\n"
+    "Each variant minus its base, and minus the full cache, on the same prompts."
+)
+MEANS_TEXT = "### Means over the prompts\nOne row per variant; a column's name sorts by it."
+CHARTS_TEXT = "### Charts of the means\nBars are the intervals."
+SHOW_ADDRESS = """(text) => {
+  const ids = text.split(/[\\s,]+/).filter(Boolean).join(",");
+  const url = new URL(location.href);
+  url.searchParams.set("ids", ids);
+  history.replaceState(null, "", url);
+  return [text];
+}"""
+
+
+class AggregatePage:
+    """The page's components and what happens on them."""
+
+    def __init__(self, services: Services) -> None:
+        """Lay out the page; call inside its route."""
+        self._services = services
+        gr.Markdown(INTRO, elem_classes=["section"])
+        with gr.Row(equal_height=False, elem_id="aggregate-chosen"):
+            self.ids = gr.Textbox(
+                label="Runs",
+                info=f"Run IDs, comma-separated; up to {MAX_RUNS}.",
+                elem_id="aggregate-ids",
+                scale=4,
+                min_width=280,
+                lines=1,
+                max_lines=4,
+            )
+            self.show = gr.Button("Show", variant="primary", elem_id="aggregate-show", scale=0)
+        self.notice = Notice(elem_id="aggregate-notice")
+        with gr.Column(
+            visible=False, elem_id="aggregate-results", elem_classes=RESULTS
+        ) as self.area:
+            SectionLinks(elem_classes=["ckv-sections-bar"])
+            self.table = DataTable(elem_id="aggregate-table", section=MEANS_TEXT)
+            self.pairs = DataTable(elem_id="aggregate-pairs", section=PAIRS_TEXT)
+            self.charts = RunCharts(elem_id="aggregate-charts", section=CHARTS_TEXT)
+
+    @property
+    def _outputs(self) -> list[Component]:
+        return [self.notice, self.table, self.pairs, self.charts]
+
+    def wire(self, page: gr.Blocks) -> None:
+        """Connect the address, the button and the choice."""
+        outputs: list[Any] = [self.area, *self._outputs]
+        page.load(self.open, None, [self.ids, *outputs], queue=False, **PRIVATE)
+        gr.on(
+            [self.show.click, self.ids.submit],
+            self.present,
+            [self.ids],
+            outputs,
+            queue=False,
+            js=SHOW_ADDRESS,
+            **PRIVATE,
+        )
+
+    def open(self, request: gr.Request) -> list[Any]:
+        """What the address asks for: /aggregate?ids=a,b,c."""
+        text = request.query_params.get("ids", "") if request else ""
+        if not text.strip():
+            told = said("Tick runs in the list of runs, or type their IDs here.", "", (TO_RUNS,))
+            return ["", gr.update(visible=False), told, *[gr.skip()] * (len(self._outputs) - 1)]
+        return [text, *self.present(text)]
+
+    def present(self, text: str) -> list[Any]:
+        """The chosen runs together, or one sentence on why not."""
+        try:
+            found = load_together(self._services, text)
+        except CkvError as error:
+            skipped = [gr.skip()] * (len(self._outputs) - 1)
+            return [gr.update(visible=False), said(str(error), "error", (TO_RUNS,)), *skipped]
+        prompts, variants = _counted(found.n, "prompt"), _counted(len(found.members), "variant")
+        summary = f"{prompts}, {variants}, {found.model}."
+        return [
+            gr.update(visible=True),
+            said("\n".join([summary, *found.notes]), "warn" if found.notes else ""),
+            means_table(found),
+            pairs_table(found),
+            several_value(read_slugs(text), found),
+        ]
+
+
+def means_table(found: SeveralRuns) -> dict[str, Any]:
+    """Value of the DataTable: one row per variant; the file has the intervals' ends too."""
+    known = found.known(MAIN_FIGURES)
+    columns: list[dict[str, Any]] = [
+        {"key": "variant", "label": "Variant", "align": "left"},
+        {"key": "budget", "label": "Budget", "unit": "requested"},
+        {"key": "n", "label": "n", "unit": "prompts"},
+    ]
+    for figure in known:
+        columns.append({"key": figure.key, "label": figure.label, "unit": figure.unit})
+        columns += [
+            {"key": f"{figure.key}_{end}", "label": f"{figure.label} {end}", "hidden": True}
+            for end in ("low", "high")
+        ]
+    if any(member.cut for member in found.members):
+        columns.append({"key": "cut", "label": "Cut", "unit": "before the answer"})
+    columns.append({"key": "wins", "label": "Heads won", "unit": "of the means"})
+    if any(member.violations is not None for member in found.members):
+        columns.append({"key": "broken", "label": "Bounds broken", "unit": "of sigma over 0.5"})
+    columns.append({"key": "spec", "label": "SPEC", "align": "left"})
+    return {
+        "caption": "Means over the prompts",
+        "head": found.regimes.head,
+        "columns": columns,
+        "rows": [
+            {
+                "look": found.looks[member.joined.place].value,
+                "regime": mark,
+                "cells": _cells(member),
+            }
+            for member, mark in zip(found.members, found.regimes.marks, strict=True)
+        ],
+        "note": f"Mean, and 95 % interval: BCa bootstrap over prompts where n is {MIN_PROMPTS} or "
+        "more; exact (Clopper-Pearson) for shares of yes-or-no prompts. Intervals beside one "
+        "another are no comparison: see the pairs below. Heads won: query heads "
+        "whose mean L1 over the prompts is below that of the same variant without CriticalKV. "
+        "Bounds broken: heads with sigma over 0.5 where L1 <= theta <= theta-hat <= relaxed fails.",
+        "file": "aggregate.csv",
+    }
+
+
+def _cells(member: Aggregate) -> dict[str, Any]:
+    n = member.joined.n
+    asked, alpha = member.joined.budget, member.joined.identity.settings.alpha
+    settings = settings_text(member.spec, alpha)
+    cells: dict[str, Any] = {
+        "variant": {"text": f"{member.label}, {settings}" if settings else member.label},
+        "budget": {"text": str(asked), "value": asked.amount} if asked else {"text": ""},
+        "spec": {"text": member.spec},
+        "n": {"text": str(n), "value": n},
+    }
+    for figure in MAIN_FIGURES:
+        found = member.figures.get(figure.key)
+        if found is None:
+            continue
+        text = shown_interval(found, is_share=figure.is_share)
+        text += "" if found.n == n else f", n = {found.n}"
+        cells[figure.key] = {"text": text, "value": found.mean}
+        ends = {"low": found.low, "high": found.high}
+        cells |= {f"{figure.key}_{end}": {"value": value} for end, value in ends.items()}
+    cells["cut"] = {"text": f"{member.cut} of {n}", "value": member.cut}
+    if (wins := member.head_wins) and wins.heads:
+        text = f"{wins.count:,} of {wins.heads:,} ({wins.share:.1%})"
+        cells["wins"] = {"text": text, "value": wins.count}
+    if member.violations is not None:
+        text = f"{member.violations:,} of {member.checked:,}"
+        cells["broken"] = {"text": text, "value": member.violations}
+    return cells
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"

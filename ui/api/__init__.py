@@ -1,0 +1,1 @@
+"""What programs may call: the endpoints, by gradio_client, MCP and plain JSON."""

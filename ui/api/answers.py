@@ -1,0 +1,66 @@
+"""What the endpoints of ui/api/api.py tell of a run, as plain JSON values."""
+
+from dataclasses import replace
+from typing import Any
+
+from ckv_core.analysis.result_json import measured_json
+from ckv_core.analysis.verdict import verdict_of
+from ckv_core.results.events import RunResult
+from ui.services.services import RunSnapshot
+
+# What get_run tells of a variant; the rest may be megabytes.
+SHORT = (
+    "spec",
+    "label",
+    "params",
+    "receipt",
+    "text",
+    "stopped",
+    "agreement",
+    "first_difference",
+    "answer_found",
+    "answer_scores",
+)
+FILES = ("result.json", "bundle.zip", "table.csv", "report.html", "kvpress.py")
+SHORT_PERTURBATION = ("kl", "final_hidden_l1", "improved_head_share")
+Result = dict[str, Any]
+
+
+def run_json(snapshot: RunSnapshot) -> Result:
+    """A run as far as it is, without what may be large."""
+    request, result, progress = snapshot.request, snapshot.result, snapshot.progress
+    floor = result.floor
+    data = f"/data/{snapshot.slug}"
+    verdict = verdict_of(result) if snapshot.is_final else None
+    return {
+        "slug": snapshot.slug,
+        "title": snapshot.title,
+        "state": snapshot.state,
+        "reason": snapshot.reason,
+        "over": snapshot.is_final,
+        "link": f"/r/{snapshot.slug}",
+        "progress": {"stage": progress.stage, "fraction": progress.fraction} if progress else None,
+        "queue_ahead": snapshot.queue_ahead,
+        "model": request.model,
+        "scenario": request.scenario,
+        "prompt_tokens": result.prompt.tokens if result.prompt else None,
+        "verdict": verdict.to_json() if verdict else None,
+        "floor": floor and {"final_hidden_l1": floor.final_hidden_l1, "kl": floor.kl},
+        "variants": _variants_json(result),
+        "timings_ms": dict(snapshot.stage_ms),
+        "files": {name: f"{data}/{name}" for name in FILES},
+    }
+
+
+def _variants_json(result: RunResult) -> list[Result]:
+    """The short part of docs/result_json.md."""
+    light = [
+        replace(v, retained=None, token_ids=(), token_texts=(), analysis={}, forced_steps=())
+        for v in result.variants
+    ]
+    rows = measured_json(replace(result, variants=light, prompt=None))["variants"]
+    return [
+        {name: row[name] for name in SHORT}
+        | {name: row["perturbation"].get(name) for name in SHORT_PERTURBATION}
+        for row in rows
+    ]

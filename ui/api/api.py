@@ -1,0 +1,259 @@
+"""What programs may call: six endpoints for gradio_client, MCP and ui/api/routes.py."""
+
+import asyncio
+import inspect
+import json
+import logging
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, cast
+
+import gradio as gr
+from gradio.context import LocalContext
+from gradio.events import api
+from starlette.requests import Request
+
+from ckv_core.analysis.result_json import to_json
+from ckv_core.errors import CkvError, ConfigError
+from ckv_core.methods.parameters import DEFAULT_BUDGET
+from ckv_core.request.compare_request import CompareRequest
+from ckv_core.runtime.json_fields import JsonField
+from storage.library import SORTS
+from storage.records import RunFilter, RunSort
+from storage.repository import RunMissingError
+from ui.api.answers import Result, run_json
+from ui.api.requests import compare_request, sweep_request
+from ui.results.live import UNKNOWN_RUN
+from ui.run.routes import NOT_YET
+from ui.runs.query import STATES, TEXT_CHARS, run_row
+from ui.services.services import RunSnapshot, Services
+from ui.services.slugs import is_slug
+from ui.settings import Settings
+
+LOGGER = logging.getLogger(__name__)
+LONGEST_WAIT_S = 60.0
+POLL_S = 0.2
+MOST_RUNS = 100
+# An answer is built in memory and sent as one message; the bundle is packed and smaller.
+MOST_POSITIONS = 4_000_000
+STOPPING = "The run was asked to stop; what it has so far is kept."
+BROKEN = "The server could not do this; its log says why."
+
+
+class Api:
+    """The endpoints. Every one acts for whoever asks, as the pages do.
+
+    Arguments come from a client and may be anything; each method raises CkvError with one
+    sentence for what it does not take. Docstrings are shown to clients, one line per argument.
+    """
+
+    def __init__(self, services: Services, settings: Settings) -> None:
+        """Endpoints of one app."""
+        self._services = services
+        self._settings = settings
+
+    @property
+    def endpoints(self) -> tuple[Callable[..., Any], ...]:
+        """The methods that clients may call."""
+        found = (self.compare, self.sweep, self.get_run, self.cancel, self.list_runs)
+        return (*found, self.export_run)
+
+    def register(self) -> None:
+        """Make them known to Gradio; call inside the Blocks context."""
+        for method in self.endpoints:
+            # Not queued: MCP then calls the function with the request that carries the login.
+            api(_endpoint(method), api_name=method.__name__, queue=False)
+
+    def compare(  # noqa: PLR0913, PLR0917 - the arguments are the endpoint's
+        self,
+        context: str,
+        question: str = "",
+        variants: list[str] | None = None,
+        budget: str = DEFAULT_BUDGET,
+        alpha: float | None = None,
+        scenario: str = "regular",
+        model: str = "",
+        max_new_tokens: int = 64,
+        answer: str = "",
+        ignore_eos: bool = False,
+        analysis: list[str] | None = None,
+        follow_ups: list[str] | None = None,
+        own_indices: list[dict[str, Any]] | None = None,
+        protect: list[str] | None = None,
+    ) -> Result:
+        """Start comparing KV-cache eviction methods on one prompt; returns at once.
+
+        Follow the run with get_run and the slug that this returns.
+
+        Args:
+            context: The long text whose cache entries are evicted.
+            question: Asked about the text.
+            variants: As METHOD[+critical|+critical_auto][:key=value,...]; null for the usual six.
+            budget: Entries kept per KV head, as tokens (128), percent (10%) or memory (4MiB).
+            alpha: CriticalKV's share for attention alone, 0 to 1; null for the preset's.
+            scenario: regular compresses context and question, context-only the context alone.
+            model: Name, Hugging Face id or folder; empty for the app's own.
+            max_new_tokens: Tokens to generate per variant.
+            answer: Reference answer to look for in what is generated.
+            ignore_eos: Go on after the end-of-text token.
+            analysis: Parts of the laboratory to run: bounds, forced, greedy.
+            follow_ups: More questions to the same evicted caches; context-only.
+            own_indices: Kept positions of other code as more variants; docs/own_indices.md.
+            protect: Texts of the prompt that no method may evict, or positions (tokens:12-39).
+        """
+        return self._start(compare_request(JsonField(locals(), whole="request"), self._settings))
+
+    def sweep(  # noqa: PLR0913, PLR0917 - the arguments are the endpoint's
+        self,
+        context: str,
+        question: str = "",
+        methods: list[str] | None = None,
+        budgets: list[str] | None = None,
+        alphas: list[float] | None = None,
+        scenario: str = "regular",
+        model: str = "",
+        max_new_tokens: int = 0,
+        answer: str = "",
+        bounds: bool = False,
+        protect: list[str] | None = None,
+    ) -> Result:
+        """Start a sweep: methods at budgets and alphas on one prompt, read once; returns at once.
+
+        Follow the run with get_run and the slug that this returns.
+
+        Args:
+            context: The long text whose cache entries are evicted.
+            question: Asked about the text.
+            methods: METHOD[+critical] without budget and alpha; null for the form's three.
+            budgets: Entries kept per KV head, such as 128, 10% or 4MiB; null for the form's four.
+            alphas: 0 to 1, for methods with +critical; null for the form's three.
+            scenario: regular compresses context and question, context-only the context alone.
+            model: Name, Hugging Face id or folder; empty for the app's own.
+            max_new_tokens: Tokens to generate per point; 0 measures the first step alone.
+            answer: Reference answer to look for in what is generated.
+            bounds: Also measure the bounds, for the curve of sigma.
+            protect: Texts of the prompt that no method may evict, or positions (tokens:12-39).
+        """
+        return self._start(sweep_request(JsonField(locals(), whole="request"), self._settings))
+
+    async def get_run(self, slug: str, wait_s: float = 0.0) -> Result:
+        """State, figures and generated texts of a run, as far as it is.
+
+        Args:
+            slug: Name of the run, as compare and list_runs give it.
+            wait_s: Seconds, up to 60, to wait for the end of a run that is not over.
+        """
+        longest = JsonField(wait_s, "wait_s", "request").number(0, LONGEST_WAIT_S)
+        until = asyncio.get_running_loop().time() + longest
+        while True:
+            snapshot = await asyncio.to_thread(self._find, slug)
+            left = until - asyncio.get_running_loop().time()
+            if snapshot.is_final or left <= 0:
+                return run_json(snapshot)
+            await asyncio.sleep(min(POLL_S, left))
+
+    def cancel(self, slug: str) -> Result:
+        """Stop a run and keep what it has so far; changes nothing if the run is over.
+
+        Returns at once; get_run tells when the run has stopped.
+
+        Args:
+            slug: Name of the run.
+        """
+        was_over = self._find(slug).is_final
+        self._services.cancel_run(slug)
+        snapshot = self._find(slug)
+        over, state = snapshot.is_final, snapshot.state
+        told = f"This run is over already ({state}); nothing was changed." if was_over else STOPPING
+        return {"slug": snapshot.slug, "state": state, "over": over, "told": told}
+
+    def list_runs(  # noqa: PLR0913, PLR0917 - the arguments are the endpoint's
+        self,
+        text: str = "",
+        model: str = "",
+        method: str = "",
+        tag: str = "",
+        state: str = "",
+        sort: str = "newest",
+        limit: int = 20,
+        offset: int = 0,
+    ) -> Result:
+        """Saved runs, pinned ones first, and how many there are in all.
+
+        Args:
+            text: Words to find in title, note, question and generated text.
+            model: Only runs of this model.
+            method: Only runs with a variant of this method, such as snapkv.
+            tag: Only runs with this tag.
+            state: Only runs in this state: queued, running, done, failed or cancelled.
+            sort: newest, oldest, title, model or tokens.
+            limit: Runs to return, up to 100.
+            offset: Runs to leave out at the start.
+        """
+        given = JsonField(locals(), whole="request")
+        wanted = RunFilter(
+            text=given["text"].text(TEXT_CHARS),
+            model=given["model"].text(TEXT_CHARS),
+            method=given["method"].text(TEXT_CHARS),
+            tag=given["tag"].text(TEXT_CHARS),
+            state=given["state"].one_of(*STATES) if state else "",
+        )
+        found, total = self._services.library.list_runs(
+            wanted,
+            cast("RunSort", given["sort"].one_of(*SORTS)),
+            given["limit"].integer(1, MOST_RUNS),
+            given["offset"].integer(0, 10**9),
+        )
+        return {"total": total, "runs": [run_row(run) for run in found]}
+
+    def export_run(self, slug: str) -> Result:
+        """The whole run as result JSON: kept positions, tokens and every figure; may be large.
+
+        Args:
+            slug: Name of the run.
+        """
+        snapshot = self._find(slug)
+        variants = snapshot.result.variants
+        if not variants:
+            raise ConfigError(NOT_YET)
+        kept = sum(variant.receipt.retained_entries for variant in variants if variant.receipt)
+        if kept > MOST_POSITIONS:
+            raise ConfigError(
+                f"This run holds {kept:,} kept positions, too many for one answer; download "
+                f"/data/{snapshot.slug}/bundle.zip instead."
+            )
+        self._services.note_export([snapshot.slug])
+        return to_json(snapshot.result, (snapshot.request.answer,))
+
+    def _start(self, request: CompareRequest) -> Result:
+        slug = self._services.start_run(request)
+        return {"slug": slug, "state": "queued", "link": f"/r/{slug}"}
+
+    def _find(self, slug: object) -> RunSnapshot:
+        if not is_slug(slug):
+            raise RunMissingError(UNKNOWN_RUN)
+        return self._services.snapshot(str(slug))
+
+
+def _endpoint(method: Callable[..., Any]) -> Callable[..., Any]:
+    """The method as Gradio calls it; errors become what its clients show."""
+
+    @wraps(method)
+    async def call(*args: object, **named: object) -> object:
+        # MCP hands over the bare request, and shows what str() makes of an answer.
+        by_mcp = isinstance(LocalContext.request.get(None), Request)
+        try:
+            if inspect.iscoroutinefunction(method):
+                answer = await method(*args, **named)
+            else:
+                answer = await asyncio.to_thread(method, *args, **named)
+        except CkvError as error:
+            if by_mcp:
+                raise
+            raise gr.Error(str(error), print_exception=False) from None
+        except Exception:
+            LOGGER.exception("The endpoint %s failed.", method.__name__)
+            raise gr.Error(BROKEN, print_exception=False) from None
+        return json.dumps(answer) if by_mcp else answer
+
+    return call

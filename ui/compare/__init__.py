@@ -1,0 +1,1 @@
+"""The Compare page, its form, and the controls that other forms share with it."""

@@ -1,0 +1,211 @@
+"""The compare form: every control with its one line of explanation."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gradio as gr
+from gradio.components import Component
+
+from ckv_core.request.compare_request import DTYPES, MAX_FOLLOW_UPS, MAX_NEW_TOKENS, MAX_VARIANTS
+from ui.compare.examples import Example
+from ui.compare.forms import (
+    ADVANCED_KNOBS,
+    CONTROL_NAMES,
+    DEFAULT_ANALYSIS,
+    FormValues,
+    ladder_bases,
+)
+from ui.compare.model_list import models_value
+from ui.compare.offers import DEFAULT_VARIANTS, picker_offer
+from ui.compare.parameter_controls import knob_control
+from ui.compare.prompt_controls import (
+    Controls,
+    build_prompt,
+    device_control,
+    model_control,
+)
+from ui.shell.parts import ModelLine, ModelList, Notice, OwnBar, VariantPicker
+
+ANALYSIS_CHOICES = [
+    ("Bounds and oracles", "bounds"),
+    ("Teacher-forced fidelity", "forced"),
+    ("Greedy oracle (slow)", "greedy"),
+]
+ANALYSIS_INFO = (
+    "Bounds and oracles: every distance, stage 1's attention mass, the theorems' bounds and the "
+    "best that true attention could choose; costs about one more decoding step per variant. "
+    "Fidelity: every variant reads the full cache's own text; about one more generation. "
+    "Greedy oracle: entries dropped one by one by the true head L1; slow, seconds to minutes "
+    "per variant."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form(Controls):
+    """The built controls, in the order of `CONTROL_NAMES`, and what belongs to this form alone.
+
+    Attributes:
+        ladder_base, ladder_button: add the ablation ladder of a method to the variants.
+    """
+
+    model_line: ModelLine
+    model_list: ModelList
+    variants_line: Notice
+    ladder_base: Any
+    ladder_button: gr.Button
+
+
+def build_form(
+    *, models: Sequence[str], model: str, device: str, examples: Sequence[Example]
+) -> Form:
+    """Lay out the controls; call inside a Blocks context.
+
+    Args:
+        models: names offered; any other can be typed.
+        model: preselected.
+        device: preselected.
+        examples: offered as buttons.
+    """
+    controls: dict[str, Any] = {}
+    with gr.Row(equal_height=False):
+        buttons, context_bar = build_prompt(
+            controls, examples, answer_info="Optional: looked for in every generated text."
+        )
+        with gr.Column(scale=4, min_width=320):
+            model_line, model_list = _build_run_controls(controls, models, model)
+    variants_line = Notice(elem_id="variants-line")
+    base, button = _build_more(controls, device)
+    return Form(
+        controls={name: controls[name] for name in CONTROL_NAMES},
+        examples=buttons,
+        context_bar=context_bar,
+        model_line=model_line,
+        model_list=model_list,
+        variants_line=variants_line,
+        ladder_base=base,
+        ladder_button=button,
+    )
+
+
+def form_updates(form: FormValues) -> list[Any]:
+    """New values for all controls, in the order of `CONTROL_NAMES`."""
+    return form.controls()
+
+
+def _build_run_controls(
+    controls: dict[str, Any], models: Sequence[str], model: str
+) -> tuple[ModelLine, ModelList]:
+    controls["model"] = model_control(models, model)
+    model_line = ModelLine(elem_id="model-line")
+    model_list = ModelList(models_value(models), elem_id="model-list")
+    controls["variants"] = VariantPicker(
+        list(DEFAULT_VARIANTS),
+        offer=picker_offer(
+            "Variants",
+            "All share one prompt, one prefill and one total budget.",
+            DEFAULT_VARIANTS,
+        ),
+        elem_id="variants",
+    )
+    with gr.Row():
+        controls["budget"] = gr.Textbox(
+            value="128",
+            label="Budget",
+            info="Entries kept per KV head: 128, 10% or 4MiB.",
+            elem_id="budget",
+            min_width=120,
+            max_lines=1,
+        )
+        # Not sliders: those turn a number out of range into another one without a word.
+        controls["alpha"] = gr.Number(
+            value=0.25,
+            step=0.05,
+            label="Alpha",
+            info="CriticalKV: share chosen by attention alone, 0 to 1.",
+            elem_id="alpha",
+            min_width=120,
+        )
+        controls["max_new_tokens"] = gr.Number(
+            value=64,
+            step=1,
+            label="New tokens",
+            info=f"Generated per variant, 1 to {MAX_NEW_TOKENS}.",
+            elem_id="max-new-tokens",
+            min_width=120,
+        )
+    return model_line, model_list
+
+
+def _build_more(controls: dict[str, Any], device: str) -> tuple[Component, gr.Button]:
+    """Advanced knobs, laboratory and further variants; the ladder's base and button."""
+    with gr.Accordion("Advanced knobs", open=False, elem_id="advanced"):
+        gr.Markdown("An empty field means the default shown in grey. Set here for all variants.")
+        with gr.Row(elem_classes=["knob-grid"]):
+            for knob in ADVANCED_KNOBS:
+                controls[knob.name] = knob_control(knob)
+            controls["dtype"] = gr.Dropdown(
+                list(DTYPES),
+                value="auto",
+                label="Number type",
+                info="auto: float32 on CPU, the checkpoint's own on CUDA.",
+                elem_id="dtype",
+                min_width=220,
+            )
+            controls["device"] = device_control(device)
+        controls["ignore_eos"] = gr.Checkbox(
+            label="Go on after the end-of-text token",
+            info="All variants then generate equally many tokens.",
+            elem_id="ignore-eos",
+        )
+    with gr.Accordion("Laboratory", open=False, elem_id="lab-settings"):
+        controls["analysis"] = gr.CheckboxGroup(
+            ANALYSIS_CHOICES,
+            value=list(DEFAULT_ANALYSIS),
+            label="Measure",
+            info=ANALYSIS_INFO,
+            elem_id="analysis",
+        )
+        controls["follow_ups"] = gr.Textbox(
+            label="Follow-up questions",
+            info=f"One per line, up to {MAX_FOLLOW_UPS}; asked of the same evicted caches. Needs "
+            "the scenario Context only, where the cache does not depend on the question.",
+            lines=2,
+            max_lines=8,
+            elem_id="follow-up-questions",
+        )
+    with gr.Accordion("More variants", open=False, elem_id="more"):
+        controls["more_variants"] = gr.Textbox(
+            label="One variant per line",
+            info="A SPEC: METHOD[+critical|+critical_auto][:key=value,...], with its own "
+            f"budget, alpha and knobs; up to {MAX_VARIANTS} variants in all.",
+            placeholder="snapkv:budget=256\nadakv+critical:budget=10%,alpha=0.5\n"
+            "snapkv+critical:preset=kvpress",
+            lines=3,
+            max_lines=8,
+            elem_id="more-variants",
+        )
+        with gr.Row(elem_id="ladder"):
+            base = gr.Dropdown(
+                ladder_bases(),
+                value=ladder_bases()[0][1],
+                label="Ablation ladder over",
+                info="Controls that tell un-pooling, the value norm and alpha apart; the results "
+                "then hold a chart of them.",
+                elem_id="ladder-base",
+                min_width=320,
+                scale=0,
+            )
+            button = gr.Button(
+                "Add the ablation ladder", elem_id="add-ladder", scale=0, min_width=220
+            )
+        controls["own"] = gr.Textbox(
+            label="Own indices",
+            info="Kept positions from other code as JSON (docs/own_indices.md, or a run's result "
+            "JSON): each becomes one more variant. Paste them, or open files.",
+            lines=2,
+            max_lines=4,
+            elem_id="own",
+        )
+        OwnBar(elem_id="own-bar")
+    return base, button

@@ -1,0 +1,272 @@
+"""What the compare form holds, and its way to a request and back. Pure: no Gradio."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+
+from ckv_core.analysis.ablation import ladder
+from ckv_core.errors import CkvError, ConfigError
+from ckv_core.methods import KNOBS, METHODS
+from ckv_core.methods.parameters import DEFAULT_BUDGET, Knob
+from ckv_core.request.compare_request import (
+    ANALYSES,
+    DEFAULT_MODEL,
+    MAX_NEW_TOKENS,
+    MAX_VARIANTS,
+    CompareRequest,
+)
+from ckv_core.request.variants import VariantSpec
+from ckv_core.results.external_selection_json import own_to_text, read_own_indices
+from ui.charts.layout import display_names
+from ui.compare.offers import DEFAULT_VARIANTS, offered, shown_default, variant_choices
+
+# Not among the advanced knobs: these have a control of their own.
+MAIN_KNOBS = ("budget", "alpha")
+ADVANCED_KNOBS: tuple[Knob, ...] = tuple(k for k in KNOBS.values() if k.name not in MAIN_KNOBS)
+DEFAULT_ANALYSIS = ("bounds", "forced")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormValues:
+    """The form's values as the reader sees them, in the order of the controls.
+
+    Attributes:
+        variants: SPECs ticked in the list.
+        budget, alpha: for every variant that does not say otherwise.
+        more_variants: one SPEC per line.
+        analysis: parts of the laboratory to run, of ANALYSES.
+        follow_ups: one question per line.
+        protect: passages that no method may evict, one per line.
+        own: kept positions of other code, JSON documents one after the other.
+        knobs: text of each advanced knob; empty for its default.
+    """
+
+    context: str = ""
+    question: str = ""
+    answer: str = ""
+    scenario: str = "regular"
+    model: str = DEFAULT_MODEL
+    variants: tuple[str, ...] = DEFAULT_VARIANTS
+    budget: str = DEFAULT_BUDGET
+    alpha: float = 0.25
+    max_new_tokens: int = 64
+    more_variants: str = ""
+    analysis: tuple[str, ...] = DEFAULT_ANALYSIS
+    follow_ups: str = ""
+    protect: str = ""
+    own: str = ""
+    device: str = "auto"
+    dtype: str = "auto"
+    ignore_eos: bool = False
+    knobs: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def from_controls(cls, values: Sequence[object]) -> "FormValues":
+        """Take the values of all controls, in the order of `CONTROL_NAMES`.
+
+        They come from a client, which may send anything.
+
+        Raises:
+            ConfigError: a value is not of the kind that its control gives.
+        """
+        given = dict(zip(CONTROL_NAMES, values, strict=True))
+        ticked = given["variants"]
+        if not isinstance(ticked, (list, tuple)):
+            raise ConfigError("Choose at least one variant.")
+        order = [spec for _, spec in variant_choices()]
+        return cls(
+            **{name: read_text(given[name]) for name in _TEXT_NAMES},
+            variants=tuple(spec for spec in order if spec in ticked),
+            alpha=_number("alpha", given["alpha"]),
+            max_new_tokens=read_new_tokens(given["max_new_tokens"]),
+            analysis=_chosen(given["analysis"]),
+            ignore_eos=bool(given["ignore_eos"]),
+            knobs={k.name: read_text(given[k.name]).strip() for k in ADVANCED_KNOBS},
+        )
+
+    @classmethod
+    def from_request(cls, request: CompareRequest) -> "FormValues":
+        """The form that gives this request again."""
+        defaults = dict(request.defaults)
+        ticked = {spec: offered(spec, defaults) for spec in request.variants}
+        preset = defaults.get("preset", "")
+        return cls(
+            context=request.context,
+            question=request.question,
+            answer=request.answer,
+            scenario=request.scenario,
+            model=request.model,
+            variants=tuple(filter(None, ticked.values())),
+            budget=defaults.get("budget", DEFAULT_BUDGET),
+            alpha=float(defaults.get("alpha", shown_default(KNOBS["alpha"], preset))),
+            max_new_tokens=request.max_new_tokens,
+            more_variants="\n".join(spec for spec, choice in ticked.items() if not choice),
+            analysis=request.analysis,
+            follow_ups="\n".join(request.follow_ups),
+            protect="\n".join(request.protect),
+            own=own_to_text(request.own_indices),
+            device=request.device,
+            dtype=request.dtype,
+            ignore_eos=request.ignore_eos,
+            knobs={k.name: defaults.get(k.name, "") for k in ADVANCED_KNOBS},
+        )
+
+    def controls(self) -> list[object]:
+        """One value per control, in the order of `CONTROL_NAMES`."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)} | {
+            k.name: self.knobs.get(k.name, "") for k in ADVANCED_KNOBS
+        }
+        values |= {"variants": list(self.variants), "analysis": list(self.analysis)}
+        return [values[name] for name in CONTROL_NAMES]
+
+    def request(self) -> CompareRequest:
+        """What to run; still to be validated.
+
+        Raises:
+            ConfigError: the own indices are wrong.
+        """
+        return CompareRequest(
+            context=self.context,
+            question=self.question,
+            scenario=self.scenario,  # type: ignore[arg-type]  # validate() refuses other words
+            model=self.model.strip(),
+            variants=(*self.variants, *read_lines(self.more_variants)),
+            defaults=self._defaults(),
+            answer=self.answer,
+            max_new_tokens=self.max_new_tokens,
+            ignore_eos=self.ignore_eos,
+            device=self.device,
+            dtype=self.dtype,
+            analysis=self.analysis,
+            follow_ups=read_lines(self.follow_ups),
+            protect=read_lines(self.protect),
+            own_indices=read_own_indices(self.own),
+        )
+
+    def _defaults(self) -> dict[str, str]:
+        """Run-wide knobs: the budget, and whatever differs from its default."""
+        changed = {name: text for name, text in self.knobs.items() if text}
+        if self.alpha != shown_default(KNOBS["alpha"], self.knobs.get("preset", "")):
+            changed["alpha"] = f"{self.alpha:g}"
+        return {"budget": self.budget.strip(), **changed}
+
+
+_TEXT_NAMES = (
+    "context",
+    "question",
+    "answer",
+    "scenario",
+    "model",
+    "budget",
+    "more_variants",
+    "follow_ups",
+    "protect",
+    "own",
+    "device",
+    "dtype",
+)
+CONTROL_NAMES: tuple[str, ...] = (
+    *(f.name for f in fields(FormValues) if f.name != "knobs"),
+    *(k.name for k in ADVANCED_KNOBS),
+)
+
+
+def ladder_bases() -> list[tuple[str, str]]:
+    """(label, SPEC) of the methods that an ablation ladder can stand on."""
+    return [(method.label, method.name) for method in METHODS if method.supports_critical]
+
+
+def with_ladder(base: str, ticked: Sequence[str], lines: str) -> str:
+    """The lines of "More variants" with the rungs over a base added.
+
+    Nothing that was typed is lost; rungs that are ticked or typed already are left out.
+
+    Raises:
+        ConfigError: no ladder can stand on that base, or a typed line is wrong.
+    """
+    typed = lines.rstrip("\n").splitlines()
+    rungs = {VariantSpec.parse(rung.spec).settings(): rung.spec for rung in ladder(base)}
+    known = {VariantSpec.parse(line).settings() for line in [*ticked, *typed] if line.strip()}
+    missing = [spec for settings, spec in rungs.items() if settings not in known]
+    return "\n".join([*typed, *missing])
+
+
+def describe_variants(form: FormValues, most: int = MAX_VARIANTS) -> str:
+    """One line that names the variants that would run.
+
+    Args:
+        form: what is filled in.
+        most: variants that one run takes.
+
+    Raises:
+        ConfigError: a SPEC, budget or knob is wrong, or the variants are too many.
+    """
+    request = form.request()
+    # A lone `full` has no budget, so a wrong one would pass unseen.
+    KNOBS["budget"].parse(request.defaults["budget"])
+    for name, text in request.defaults.items():
+        KNOBS[name].parse(text)
+    specs = request.specs()
+    if not specs:
+        raise ConfigError("Choose at least one variant.")
+    if (more := len(specs) - most) > 0:
+        raise ConfigError(
+            f"{len(specs)} variants are too many; one run takes up to {most}: take out {more}."
+        )
+    names = display_names(specs, escaped=False)
+    count = "1 variant" if len(names) == 1 else f"{len(names)} variants"
+    return f"{count}: {', '.join(names)}."
+
+
+def check_lines(text: str) -> None:
+    """Check the lines of "More variants" one by one, and name the line that is wrong.
+
+    Raises:
+        ConfigError: with the number of the line.
+    """
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            VariantSpec.parse(line)
+        except CkvError as error:
+            raise ConfigError(f"More variants, line {number}: {error}") from error
+
+
+def read_lines(text: str) -> tuple[str, ...]:
+    """The lines that are not blank."""
+    return tuple(filter(None, map(str.strip, text.splitlines())))
+
+
+def _chosen(ticked: object) -> tuple[str, ...]:
+    """Parts of the laboratory, in their own order."""
+    if not isinstance(ticked, (list, tuple)):
+        raise ConfigError("The form sent no list of analyses; reload the page.")
+    return tuple(name for name in ANALYSES if name in ticked)
+
+
+def read_text(value: object) -> str:
+    """The text of a field; empty for none.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise ConfigError("The form sent something that is not text; reload the page.")
+    return value
+
+
+def _number(name: str, value: object) -> float:
+    return float(KNOBS[name].parse("" if value is None else str(value)))
+
+
+def read_new_tokens(value: object) -> int:
+    """The number of tokens to generate.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    if isinstance(value, (int, float)) and 1 <= value <= MAX_NEW_TOKENS and value == int(value):
+        return int(value)
+    raise ConfigError(f"New tokens must be a whole number from 1 to {MAX_NEW_TOKENS}.")

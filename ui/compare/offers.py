@@ -1,0 +1,94 @@
+"""The variants that the forms offer: as a list, and by class for the picker. Pure: no Gradio."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ckv_core.methods import KNOBS, METHODS, Method
+from ckv_core.methods.parameters import Knob, KnobValue
+from ckv_core.request.variants import VariantSpec
+from ui.compare.method_classes import by_class
+from ui.looks.palette import look_of
+
+DEFAULT_VARIANTS = (
+    "full",
+    "streaming_llm",
+    "snapkv",
+    "snapkv+critical:stage2=raw",
+    "snapkv+critical:stage2=pooled",
+    "adakv",
+)
+
+
+def variant_choices() -> list[tuple[str, str]]:
+    """(label, SPEC) of every method, without and with each CriticalKV where that applies."""
+    return [(VariantSpec.parse(spec).label, spec) for each in METHODS for spec in _specs(each)]
+
+
+def offered(spec: str, defaults: Mapping[str, str] | None = None) -> str:
+    """The SPEC in the list that means the same; empty for none.
+
+    One that leaves out which reading of CriticalKV it is means the preset's.
+    """
+    choices = [choice for _, choice in variant_choices()]
+    given = defaults or {}
+    reading = given.get("stage2", shown_default(KNOBS["stage2"], given.get("preset", "")))
+    same = (text for text in (spec, f"{spec}:stage2={reading}") if text in choices)
+    return next(same, "")
+
+
+def shown_default(knob: Knob, preset: str) -> KnobValue:
+    """What a knob is when it is left alone under a preset."""
+    if preset == "kvpress" and knob.kvpress is not None:
+        return knob.kvpress
+    return knob.default
+
+
+def picker_offer(
+    label: str, info: str, usual: Sequence[str], *, with_full: bool = True
+) -> dict[str, Any]:
+    """What a VariantPicker offers.
+
+    Args:
+        label: above it.
+        info: a line below the label.
+        usual: SPECs that one button chooses.
+        with_full: whether the full cache can be chosen.
+    """
+    methods = [method for method in METHODS if with_full or method.evicts]
+    return {
+        "label": label,
+        "info": info,
+        "usual": list(usual),
+        "groups": [
+            {"name": group.name, "note": group.note, "methods": list(map(_method_value, members))}
+            for group, members in by_class(methods)
+        ],
+    }
+
+
+def _method_value(method: Method) -> dict[str, Any]:
+    """A method with its variants; those of a selector stand together under its name."""
+    plain, *others = (_variant_value(method, spec) for spec in _specs(method))
+    families: dict[str, list[dict[str, Any]]] = {}
+    for each in others:
+        families.setdefault(each["family"], []).append(each)
+    return {
+        "plain": plain,
+        "families": [{"name": name, "variants": found} for name, found in families.items()],
+        # What the search looks through beside the labels.
+        "words": f"{method.name} {method.regime} {method.summary} {method.source}",
+    }
+
+
+def _variant_value(method: Method, spec: str) -> dict[str, Any]:
+    label = VariantSpec.parse(spec).label
+    family, _, reading = label.removeprefix(f"{method.label} + ").partition(", ")
+    words = {"spec": spec, "label": label, "family": family, "short": reading or family}
+    return words | {"look": look_of(spec).value}
+
+
+def _specs(method: Method) -> list[str]:
+    """The method alone, and with each selector that can follow it as that is offered."""
+    named = {f"{method.name}+{each.name}": each.offers for each in method.selectors[1:]}
+    endings = [f"{name}:{end}" if end else name for name, ends in named.items() for end in ends]
+    return [method.name, *endings]

@@ -1,0 +1,142 @@
+"""The controls that both forms have: examples, prompt, scenario, model and device."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gradio as gr
+
+from ckv_core.request.compare_request import DEVICES
+from ui.compare.examples import Example
+from ui.shell.parts import ContextBar
+
+SCENARIO_CHOICES = [
+    ("Context and question are compressed", "regular"),
+    ("Context only; the question is read afterwards", "context-only"),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Controls:
+    """A built form.
+
+    Attributes:
+        controls: by name, in the order of the form's values; of many kinds, so untyped.
+        examples: each example with its button.
+    """
+
+    controls: dict[str, Any]
+    examples: list[tuple[Example, gr.Button]]
+    context_bar: ContextBar
+
+    def inputs(self) -> list[Any]:
+        """All controls, for a handler that reads the form."""
+        return list(self.controls.values())
+
+    def pick(self, *names: str) -> list[Any]:
+        """Some controls."""
+        return [self.controls[name] for name in names]
+
+
+EXAMPLE_TEXTS = ("context", "question", "answer", "scenario", "protect")
+
+
+def show_example(example: Example) -> list[str]:
+    """Values of `EXAMPLE_TEXTS`."""
+    return [example.context, example.question, example.answer, example.scenario, ""]
+
+
+def build_prompt(
+    controls: dict[str, Any], examples: Sequence[Example], *, answer_info: str
+) -> tuple[list[tuple[Example, gr.Button]], ContextBar]:
+    """Add `context`, `question`, `answer`, `scenario` and `protect` in a column, inside a Row.
+
+    Args:
+        controls: by name; filled in.
+        examples: offered as buttons.
+        answer_info: what the reference answer is for.
+
+    Returns:
+        Each example with its button, and the bar below the context.
+    """
+    with gr.Column(scale=5, min_width=320):
+        buttons = _build_examples(examples)
+        controls["context"] = gr.Textbox(
+            label="Context",
+            info="The long text whose cache entries are evicted. Paste it, or open a file.",
+            lines=10,
+            max_lines=10,
+            elem_id="context",
+        )
+        bar = ContextBar(elem_id="context-bar")
+        with gr.Row():
+            controls["question"] = gr.Textbox(
+                label="Question",
+                info="Asked about the context; may be empty.",
+                elem_id="question",
+                scale=3,
+                min_width=260,
+                lines=1,
+                max_lines=4,
+            )
+            controls["answer"] = gr.Textbox(
+                label="Reference answer",
+                info=answer_info,
+                elem_id="answer",
+                scale=2,
+                min_width=200,
+                lines=1,
+                max_lines=4,
+            )
+        controls["scenario"] = gr.Radio(
+            SCENARIO_CHOICES,
+            value="regular",
+            label="Scenario",
+            info="What the methods may evict from.",
+            elem_id="scenario",
+        )
+        controls["protect"] = gr.Textbox(
+            label="Protected text",
+            info="Passages that no method may evict, one per line: words copied from the prompt, "
+            "or positions (tokens:12-39). They count inside the budget.",
+            elem_id="protect",
+            lines=1,
+            max_lines=6,
+        )
+    return buttons, bar
+
+
+def model_control(models: Sequence[str], model: str) -> gr.Dropdown:
+    """Which model reads the prompt; any other than those offered can be typed."""
+    return gr.Dropdown(
+        list(models),
+        value=model,
+        label="Model",
+        info="Choose one, or type a Hugging Face id or a local folder and press Enter.",
+        allow_custom_value=True,
+        elem_id="model",
+        scale=3,
+        min_width=260,
+    )
+
+
+def device_control(device: str) -> gr.Dropdown:
+    """Where the model runs."""
+    return gr.Dropdown(
+        list(DEVICES),
+        value=device,
+        label="Device",
+        info="auto: CUDA if there is one.",
+        elem_id="device",
+        min_width=120,
+    )
+
+
+def _build_examples(examples: Sequence[Example]) -> list[tuple[Example, gr.Button]]:
+    with gr.Row(elem_classes=["example-row"]):
+        gr.HTML("<span>Try an example</span>", elem_classes=["bare", "example-lead"])
+        buttons = [
+            gr.Button(each.title, size="sm", min_width=80, scale=0, elem_classes=["example-button"])
+            for each in examples
+        ]
+    return list(zip(examples, buttons, strict=True))

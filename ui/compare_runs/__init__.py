@@ -1,0 +1,1 @@
+"""The page /compare-runs: two to four saved runs beside one another."""

@@ -1,0 +1,1 @@
+"""How things look everywhere: colours, marks, theme, words that explain themselves."""

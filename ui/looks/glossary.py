@@ -1,0 +1,43 @@
+"""Words that explain themselves where they stand: docs/glossary.md, *Words on screen*."""
+
+import html
+import re
+from functools import cache
+from pathlib import Path
+
+PAGE = Path(__file__).parents[2] / "docs" / "glossary.md"
+_HEADING = "## Words on screen"
+_ROW = re.compile(r"^\| (?!word \||---)([^|]+) \| ([^|]+) \|$", re.MULTILINE)
+_MARKED = re.compile(r"\[\[([^\]|]+)(?:\|([^\]]+))?\]\]")
+
+
+@cache
+def words() -> dict[str, str]:
+    """Explanation by word."""
+    table = PAGE.read_text(encoding="utf-8").partition(_HEADING)[2]
+    return {word.strip(): text.strip() for word, text in _ROW.findall(table)}
+
+
+def with_terms(text: str) -> str:
+    """HTML in which `[[KV head]]`, or `[[KV head|heads]]`, is a button that explains the word.
+
+    assets/terms.js shows the explanation. The rest of the text stays as it is.
+
+    Raises:
+        KeyError: a marked word is not in the glossary.
+    """
+    return _MARKED.sub(lambda found: _button(found[1], found[2] or found[1]), text)
+
+
+def without_marks(text: str) -> str:
+    """The plain words, for where nothing can be shown."""
+    return _MARKED.sub(lambda found: found[2] or found[1], text)
+
+
+def _button(word: str, shown: str) -> str:
+    words()[word]
+    told = html.escape(word)
+    return (
+        f'<button type="button" class="ckv-term" value="{told}" aria-label="{html.escape(shown)}, '
+        f'explain">{html.escape(shown)}</button>'
+    )

@@ -1,0 +1,208 @@
+"""How a variant looks everywhere: colour, mark and dash; and the colour maps of charts and maps.
+
+A method has one colour and one shape on every page. CriticalKV leaves the shape open and breaks
+the line, in another way for each of its readings. Grey is the full cache's, orange only warns.
+"""
+
+import zlib
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from ckv_core.analysis.identity import identify
+from ckv_core.methods import METHODS
+from ckv_core.request.external_selection import OWN
+from ckv_core.request.variants import VariantSpec
+from ckv_core.results.records import VariantResult
+
+Reading = Literal["plain", "printed", "pooled", "auto"]
+
+# Each has at least 3:1 contrast on white and on the dark card alike, and any two are told apart
+# with any kind of colour blindness (23 units of CIELAB or more).
+_METHODS: dict[str, tuple[str, str]] = {
+    "full": ("#64748b", "circle"),
+    "streaming_llm": ("#968705", "triangle-down"),
+    "snapkv": ("#1068de", "square"),
+    "pyramidkv": ("#a579cd", "triangle-up"),
+    "adakv": ("#3f9c72", "diamond"),
+    OWN: ("#c9203d", "cross"),
+}
+# For methods that are added, and for what is no method: bounds, oracles, bars of a ladder.
+SPARE: tuple[tuple[str, str], ...] = (
+    ("#dc5daa", "pentagon"),
+    ("#8251b3", "hexagram"),
+    ("#007e44", "star"),
+    ("#388cf3", "hexagon"),
+)
+# Further rounds through the colours: other shapes, and other lines where all scores are plain.
+_SPARE_SHAPES = (*(shape for _, shape in SPARE), "star-triangle-up")
+_SPARE_DASHES = ("solid", "longdash", "longdashdot", "10px,2px", "2px,6px")
+WARN_COLOR = "#c95c00"
+# The second, third, ... variant of one method and reading in a run.
+_REPEATS = ("triangle-right", "x", "triangle-left", "star-diamond", "hexagon2")
+_REPEAT_LUMINANCE = (0.14, 0.26)  # the ends of what has contrast 3:1 on both grounds
+
+# Plotly's names. Filled, open, open with a dot, filled with a hole.
+_MARKS: dict[Reading, str] = {
+    "plain": "",
+    "printed": "-open",
+    "pooled": "-open-dot",
+    "auto": "-dot",
+}
+_DASHES: dict[Reading, str] = {
+    "plain": "solid",
+    "printed": "dash",
+    "pooled": "dashdot",
+    "auto": "dot",
+}
+_PATTERNS: dict[Reading, str] = {"plain": "", "printed": "/", "pooled": "x", "auto": "."}
+
+# Perceptually uniform, safe for colour-blind readers; Plotly knows the names, the canvas the stops.
+DENSITY_SCALE = "Cividis"
+DENSITY_STOPS: tuple[str, ...] = (
+    "#00224e",
+    "#123570",
+    "#3b496c",
+    "#575d6d",
+    "#707173",
+    "#8a8678",
+    "#a59c74",
+    "#c3b369",
+    "#e1cc55",
+    "#fee838",
+)
+
+# Differences and log ratios, the lower side first: equal steps of lightness from the middle, which
+# is the page's ground. The sides are equally light, so charts also mark the cells of the lower one.
+DIVERGING_STOPS: tuple[str, ...] = (
+    "#005389",
+    "#0072b9",
+    "#5d91cc",
+    "#94b0da",
+    "#c5d1e7",
+    "#f3f3f3",
+    "#e9c9c7",
+    "#dba09d",
+    "#ca7674",
+    "#b64b4e",
+    "#9f132b",
+)
+DIVERGING_STOPS_DARK: tuple[str, ...] = (
+    "#87bcfe",
+    "#2f9df6",
+    "#3a7cbc",
+    "#395d85",
+    "#313f52",
+    "#242424",
+    "#523736",
+    "#834b49",
+    "#b75e5e",
+    "#ee7273",
+    "#ff9f9c",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Of one variant or curve: `#rrggbb`, and Plotly's names of mark, dash and bar pattern."""
+
+    color: str
+    symbol: str
+    dash: str = "solid"
+    pattern: str = ""
+
+    @property
+    def value(self) -> dict[str, str]:
+        """For the components."""
+        return {"color": self.color, "symbol": self.symbol, "dash": self.dash}
+
+    def line(self) -> dict[str, Any]:
+        """Plotly's line."""
+        return {"color": self.color, "dash": self.dash, "width": 2}
+
+    def marker(self, size: int) -> dict[str, Any]:
+        """Plotly's marker."""
+        is_open = "-open" in self.symbol
+        edge: dict[str, Any] = {"width": 2 if is_open else int("-dot" in self.symbol)}
+        edge |= {} if is_open else {"color": "#ffffff"}
+        return {"color": self.color, "symbol": self.symbol, "size": size, "line": edge}
+
+
+FULL_LOOK = Look(*_METHODS["full"])
+
+
+def looks_of(variants: Iterable[VariantResult]) -> list[Look]:
+    """One look per variant; a further variant of one method and reading has a shape of its own."""
+    met: Counter[tuple[str, Reading]] = Counter()
+    looks = []
+    for variant in variants:
+        kind = (variant.method, _reading_of(variant))
+        looks.append(_look(*kind, repeat=met[kind]))
+        met[kind] += 1
+    return looks
+
+
+def look_of(spec: str) -> Look:
+    """Of a SPEC alone."""
+    parsed = VariantSpec.parse(spec)
+    variant = VariantResult(
+        spec=parsed.spec,
+        label=parsed.label,
+        method=parsed.method.name,
+        critical=parsed.critical,
+        params=parsed.params,
+    )
+    return looks_of([variant])[0]
+
+
+def bar_marker(color: str | list[str], pattern: str | list[str]) -> dict[str, Any]:
+    """Plotly's marker of one bar or of several, its pattern over its colour."""
+    more = {"fillmode": "overlay", "fgcolor": "#ffffff", "fgopacity": 0.7, "size": 6}
+    return {"color": color, "pattern": {"shape": pattern, "solidity": 0.2, **more}}
+
+
+def _reading_of(variant: VariantResult) -> Reading:
+    settings = identify(variant).settings
+    if not variant.critical:
+        return "plain"
+    if settings.alpha is None and "alpha" not in settings.unknown:
+        return "auto"  # it finds its own
+    return "pooled" if dict(settings.knobs).get("stage2") == "pooled" else "printed"
+
+
+def _look(method: str, reading: Reading, *, repeat: int) -> Look:
+    color, shape, plain = _base_look(method)
+    if repeat:
+        color, shape = _shade(color, repeat), _REPEATS[(repeat - 1) % len(_REPEATS)]
+    dash = plain if reading == "plain" else _DASHES[reading]
+    return Look(color, shape + _MARKS[reading], dash, _PATTERNS[reading])
+
+
+def _base_look(method: str) -> tuple[str, str, str]:
+    """Colour, shape and line of a method; all differ for the five times four that are added."""
+    if method in _METHODS:
+        return (*_METHODS[method], _DASHES["plain"])
+    turn, place = divmod(_spare_place(method) % (len(SPARE) * len(_SPARE_SHAPES)), len(SPARE))
+    shape = _SPARE_SHAPES[(place + turn) % len(_SPARE_SHAPES)]
+    return SPARE[place][0], shape, _SPARE_DASHES[turn]
+
+
+def _spare_place(method: str) -> int:
+    added = [each.name for each in METHODS if each.name not in _METHODS]
+    return added.index(method) if method in added else zlib.crc32(method.encode())
+
+
+def _shade(color: str, repeat: int) -> str:
+    """The same hue, darker or lighter in turn; every third time as it is."""
+    linear = (np.array([int(color[at : at + 2], 16) for at in (1, 3, 5)]) / 255) ** 2.2
+    own = float(linear @ (0.2126, 0.7152, 0.0722))
+    far, near = sorted(_REPEAT_LUMINANCE, key=lambda wanted: -abs(wanted - own))
+    wanted = (own, far, near)[repeat % 3]
+    if wanted > own:
+        linear = linear + (1 - linear) * (wanted - own) / (1 - own)
+    else:
+        linear = linear * wanted / own
+    return "#" + "".join(f"{round(255 * part):02x}" for part in linear ** (1 / 2.2))

@@ -1,0 +1,141 @@
+"""Look of the app: the Gradio theme (light and dark) and the style sheets."""
+
+from pathlib import Path
+
+import gradio as gr
+
+ASSETS = Path(__file__).resolve().parents[2] / "assets"
+CSS_PATHS: tuple[Path, ...] = tuple(
+    ASSETS / f"{name}.css"
+    for name in (
+        "app",
+        "components",
+        "verdict",
+        "results",
+        "run",
+        "kept_tokens",
+        "kept_text",
+        "laboratory",
+    )
+)
+LOGO_PATH = ASSETS / "logo.svg"
+FAVICON_PATH = ASSETS / "favicon.svg"
+
+# Weights 400 and 700 only: the 600 files that Gradio 6.31 ships hold no Latin letters.
+_WEIGHTS = (400, 700)
+_BOLD = "700"
+
+_SURFACES = {
+    "body_background_fill": "#f6f7f9",
+    "body_background_fill_dark": "#0b0f17",
+    "background_fill_primary": "#ffffff",
+    "background_fill_primary_dark": "#131a26",
+    "background_fill_secondary": "#f1f4f8",
+    "background_fill_secondary_dark": "#1a2332",
+    "block_background_fill": "#ffffff",
+    "block_background_fill_dark": "#131a26",
+    "block_label_background_fill": "#ffffff",
+    "block_label_background_fill_dark": "#131a26",
+    "block_border_width": "1px",
+    "block_border_width_dark": "1px",
+    "block_shadow": "none",
+    "block_shadow_dark": "none",
+    "border_color_primary": "#dbe1ea",
+    "border_color_primary_dark": "#2a3547",
+    "layout_gap": "12px",
+    "block_padding": "12px",
+}
+
+_TEXT = {
+    "body_text_color": "*neutral_900",
+    "body_text_color_dark": "#e6ebf2",
+    "body_text_color_subdued": "*neutral_600",
+    "body_text_color_subdued_dark": "#9fb0c6",
+    "block_info_text_color": "*neutral_600",
+    "block_info_text_color_dark": "#9fb0c6",
+    "block_label_text_color": "*neutral_700",
+    "block_label_text_color_dark": "#c3cfdf",
+    "block_title_text_color": "*neutral_800",
+    "block_title_text_color_dark": "#dbe4f0",
+    "block_title_text_weight": _BOLD,
+    "section_header_text_weight": _BOLD,
+    "prose_header_text_weight": _BOLD,
+    "link_text_color": "#1d4ed8",
+    "link_text_color_dark": "#8ab4ff",
+    "link_text_color_hover": "#1e3a8a",
+    "link_text_color_hover_dark": "#b6d0ff",
+    "link_text_color_active": "#1e3a8a",
+    "link_text_color_active_dark": "#b6d0ff",
+    "link_text_color_visited": "#1d4ed8",
+    "link_text_color_visited_dark": "#8ab4ff",
+    "color_accent": "#1d4ed8",
+    "color_accent_soft": "#dbe7ff",
+    "color_accent_soft_dark": "#1d3566",
+}
+
+_CONTROLS = {
+    "input_background_fill": "#ffffff",
+    "input_background_fill_dark": "#0f1621",
+    "input_border_width": "1px",
+    "input_border_width_dark": "1px",
+    "input_border_color": "#c3ccd9",
+    "input_border_color_dark": "#3a485e",
+    "input_border_color_focus": "#1d4ed8",
+    "input_border_color_focus_dark": "#8ab4ff",
+    "input_placeholder_color": "*neutral_500",
+    "input_placeholder_color_dark": "#8496ae",
+    "checkbox_label_background_fill": "#ffffff",
+    "checkbox_label_background_fill_dark": "#0f1621",
+    "checkbox_label_border_width": "1px",
+    "checkbox_label_border_width_dark": "1px",
+    "checkbox_background_color_dark": "#0f1621",
+    "checkbox_border_color_dark": "#5b6c86",
+    "button_border_width": "1px",
+    "button_border_width_dark": "1px",
+    "button_large_text_weight": _BOLD,
+    "button_medium_text_weight": _BOLD,
+    "button_small_text_weight": "400",
+    "button_primary_background_fill": "#1d4ed8",
+    "button_primary_background_fill_dark": "#2563eb",
+    "button_primary_background_fill_hover": "#1e40af",
+    "button_primary_background_fill_hover_dark": "#1d4ed8",
+    "button_primary_border_color": "#1d4ed8",
+    "button_primary_border_color_dark": "#2563eb",
+    "button_primary_text_color": "#ffffff",
+    "button_primary_text_color_dark": "#ffffff",
+    "button_secondary_background_fill": "#ffffff",
+    "button_secondary_background_fill_dark": "#1a2332",
+    "button_secondary_background_fill_hover": "#f1f4f8",
+    "button_secondary_background_fill_hover_dark": "#243044",
+    "button_secondary_border_color": "#c3ccd9",
+    "button_secondary_border_color_dark": "#3a485e",
+    "slider_color": "#1d4ed8",
+    "slider_color_dark": "#5b8def",
+    "table_border_color": "#dbe1ea",
+    "table_border_color_dark": "#2a3547",
+    "table_even_background_fill_dark": "#131a26",
+    "table_odd_background_fill_dark": "#1a2332",
+}
+
+
+def build_theme() -> gr.themes.Base:
+    """The app's theme; every font is one that Gradio ships, so nothing is fetched."""
+    theme = gr.themes.Base(
+        primary_hue=gr.themes.colors.blue,
+        neutral_hue=gr.themes.colors.slate,
+        radius_size=gr.themes.sizes.radius_md,
+        spacing_size=gr.themes.sizes.spacing_md,
+        text_size=gr.themes.sizes.text_md,
+        font=[
+            gr.themes.LocalFont("IBM Plex Sans", weights=_WEIGHTS),
+            "ui-sans-serif",
+            "system-ui",
+            "sans-serif",
+        ],
+        font_mono=[
+            gr.themes.LocalFont("IBM Plex Mono", weights=_WEIGHTS),
+            "ui-monospace",
+            "monospace",
+        ],
+    )
+    return theme.set(**_SURFACES, **_TEXT, **_CONTROLS)

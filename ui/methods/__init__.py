@@ -1,0 +1,1 @@
+"""The Methods page, generated from the registry."""

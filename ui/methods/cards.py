@@ -1,0 +1,136 @@
+"""Each method as a card, by class, with links to them: HTML out of the declarations. No Gradio."""
+
+import html
+import json
+import re
+import sys
+from collections.abc import Iterator
+
+from ckv_core.methods import METHODS, SELECTORS, Method
+from ckv_core.methods.parameters import Knob
+from ckv_core.request.variants import VariantSpec
+from ui.compare.method_classes import MethodClass, by_class
+from ui.looks.theme import ASSETS
+
+METHODS_PACKAGE = "ckv_core.methods"
+ARXIV = re.compile(r"arXiv:([\d.]+\d)")
+# MathML by scripts/render_formulas.mjs, which browsers draw without a script.
+FORMULAS: dict[str, str] = json.loads((ASSETS / "formulas.json").read_text("utf-8"))
+CODE = re.compile(r"`([^`]+)`")
+
+
+def methods_list() -> str:
+    """Links to all methods, then a section of cards for each class."""
+    groups = list(by_class(METHODS))
+    links = "".join(
+        f"<li><b>{group.name}</b> {' '.join(map(_link, members))}</li>" for group, members in groups
+    )
+    sections = "".join(_section(group, members) for group, members in groups)
+    return f'<nav aria-label="All methods"><ul class="ckv-jump">{links}</ul></nav>{sections}'
+
+
+def marked(text: str) -> str:
+    """Escaped, with words in backquotes as code, and papers as links."""
+    coded = CODE.sub(r"<code>\1</code>", html.escape(text))
+    link = r'<a class="ckv-link" href="https://arxiv.org/abs/\1">\g<0></a>'
+    return ARXIV.sub(link, coded)
+
+
+def _link(method: Method) -> str:
+    return (
+        f'<a class="ckv-link" href="methods#method-{method.name}">{html.escape(method.label)}</a>'
+    )
+
+
+def _section(group: MethodClass, members: list[Method]) -> str:
+    cards = "".join(map(_card, members))
+    return (
+        f'<section class="section" aria-labelledby="class-{group.key}">'
+        f'<h3 id="class-{group.key}">{group.name}</h3><p>{group.note}</p>'
+        f'<div class="ckv-method-cards">{cards}</div></section>'
+    )
+
+
+def _card(method: Method) -> str:
+    facts = "".join(
+        f"<dt>{name}</dt><dd>{marked(text)}</dd>" for name, text in _facts(method) if text
+    )
+    return (
+        f'<article class="ckv-method" id="method-{method.name}" tabindex="-1">'
+        f"<h4>{html.escape(method.label)} <code>{method.name}</code></h4>"
+        f"<p>{marked(method.summary)}</p>{_formula(method)}<dl>{facts}</dl></article>"
+    )
+
+
+def _formula(method: Method) -> str:
+    """Its score or its budgets; empty where none is written down."""
+    drawn = FORMULAS.get(method.name)
+    if drawn is None:
+        return ""
+    label = html.escape(f"Formula of {method.label}")
+    return f'<div class="ckv-formula" role="group" aria-label="{label}" tabindex="0">{drawn}</div>'
+
+
+def _notes(method: Method) -> str:
+    """What its file says after the first line: where codes disagree, and what it costs."""
+    module = sys.modules.get(f"{METHODS_PACKAGE}.{method.name}")
+    _, _, notes = (module.__doc__ or "" if module else "").partition("\n\n")
+    return " ".join(notes.split())
+
+
+def _facts(method: Method) -> Iterator[tuple[str, str]]:
+    """(what, text with backquotes) of a method at its defaults."""
+    yield "Regime", method.regime
+    if method.evicts:
+        variant = VariantSpec.parse(method.name)
+        yield "Always kept", variant.protected_text or "nothing"
+        yield "Knobs", ", ".join(map(_knob_text, _own_knobs(method)))
+        yield "Also takes", ", ".join(f"`{key}`" for key in method.options())
+        yield "CriticalKV", _critical_text(method)
+        yield "Needs", ", ".join(_needs(variant)) or "the cache alone"
+        yield "Codes and cost", _notes(method)
+        yield "kvpress", f"`{method.press.written}`" if method.press else ""
+    yield "Source", method.source
+
+
+def _own_knobs(method: Method) -> list[Knob]:
+    return [knob for name, knob in method.knobs().items() if name not in ("budget", "preset")]
+
+
+def _knob_text(knob: Knob) -> str:
+    other = "" if knob.kvpress in (None, knob.default) else f" (kvpress {knob.kvpress})"
+    return f"`{knob.name}={knob.default}`{other}"
+
+
+def _critical_text(method: Method) -> str:
+    """The forms that can follow, with what those need besides; or why none can."""
+    forms = [f"`{method.name}+{part.name}`" for part in method.selectors[1:]]
+    if not forms:
+        reasons = dict.fromkeys(method.unfit(part) for part in SELECTORS.values())
+        return f"no: it {' and '.join(reasons)}"
+    norms = any(part.needs_norms for part in method.selectors[1:])
+    return ", ".join(forms) + ("; needs value norms besides" if norms else "")
+
+
+def _needs(variant: VariantSpec) -> Iterator[str]:
+    """What it takes beside the cache; a prompt's variants share the first three."""
+    if variant.queries:
+        count = variant.queries
+        yield (
+            f"attention of the last {count} queries" if count > 1 else "the last query's attention"
+        )
+    for observer in variant.observers:
+        words = observer.key[0] if isinstance(observer.key, tuple) else observer.key
+        yield f"{words}, gathered while the prompt is read"
+    for passes in variant.passes:
+        words = passes.key[0] if isinstance(passes.key, tuple) else passes.key
+        yield f"{words}, in further passes over all of it"
+    if variant.selector.needs_norms:
+        yield "value norms"
+    rule = variant.method.budget_rule
+    if rule is not None and rule.looks_at != "nothing":
+        whole = rule.looks_at == "all layers"
+        yield f"the scores of {'all layers' if whole else 'a whole layer'} before budgets are known"
+    if variant.policy is not None:
+        read = "attention of every generated token, " if variant.policy.needs_probabilities else ""
+        yield f"{read}work after every step"

@@ -1,0 +1,196 @@
+"""What a report shows and the files it carries: sections of components with their values."""
+
+import json
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from ckv_core.errors import ConfigError
+from storage.records import RunNotes
+from ui.components.base import ScriptedHtml
+from ui.components.data_table import DataTable
+from ui.components.generations import FollowUpAnswers, Generations
+from ui.components.kept_tokens import KeptTokens
+from ui.components.run_charts import RunCharts
+from ui.components.summary_table import SummaryTable
+from ui.components.verdict import VerdictStrip
+from ui.looks.glossary import without_marks
+from ui.report.charts import chart_figures, embedded_charts
+from ui.results import block as results
+from ui.results import views
+from ui.results.chart_views import alphas_value, curves_value, laboratory_value, perturbation_value
+from ui.results.strips import forced_value
+from ui.services.live_runs import RunSnapshot
+from ui.shell.parts import Facts
+from ui.sweep import results as sweep_results
+from ui.tables.sweep import points_table, savings_table
+
+Group = Literal["kept", "charts", "strips"]
+GROUPS: dict[Group, str] = {
+    "kept": "kept tokens and prompt",
+    "charts": "charts",
+    "strips": "fidelity strips",
+}
+NO_GROUP = f"A report can be made without {', '.join(GROUPS)}; name some of these."
+LEFT_OUT = "This part was left out of the report."
+Value = dict[str, Any] | None
+Shown = list[tuple[type[ScriptedHtml], Value]]
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One section of the page.
+
+    Attributes:
+        name: anchor, unique on the page.
+        shown: components and their values.
+    """
+
+    name: str
+    heading: str
+    text: str
+    shown: Shown = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """Sections, and what their components fetch: bytes by address, by what can be left out."""
+
+    sections: list[Section] = field(default_factory=list)
+    files: dict[Group, dict[str, bytes]] = field(default_factory=dict)
+
+
+def read_groups(text: str) -> list[Group]:
+    """`kept,charts` as an address or a command line gives it; empty for nothing.
+
+    Raises:
+        ConfigError: there is no such group.
+    """
+    named = [name.strip() for name in text.split(",") if name.strip()]
+    if not set(named) <= set(GROUPS):
+        raise ConfigError(NO_GROUP)
+    return [group for group in GROUPS if group in named]
+
+
+def contents_of(run: RunSnapshot, notes: RunNotes, without: Collection[Group]) -> Contents:
+    """Everything of a run that is over, but the groups to leave out."""
+    contents = Contents()
+    if (verdict := views.verdict_value(run)) is not None:
+        contents.sections.append(Section("verdict", "What came out", "", [(VerdictStrip, verdict)]))
+    if run.request.kind == "sweep":
+        _add_sweep(contents, run, without)
+    else:
+        heading, text = _headed(results.RECEIPT_TEXT)
+        shown: Shown = [(SummaryTable, views.summary_value(run.result, ended=True))]
+        contents.sections.append(Section("summary", heading, text, shown))
+        _add_generations(contents, run, without)
+        _add_kept(contents, run, without)
+        _add_measured(contents, run, without)
+    shown = [(Facts, _facts(run, notes, without))]
+    contents.sections.append(Section("run", "Settings and environment", "", shown))
+    return contents
+
+
+def _add_generations(contents: Contents, run: RunSnapshot, without: Collection[Group]) -> None:
+    value = views.generations_value(run)
+    strips: dict[str, bytes] = {}
+    for card in value["cards"] if value else []:
+        address = card["forced"]
+        if address is None:
+            continue
+        if "strips" in without:
+            card["forced"] = None
+        else:
+            strips[address] = _json(forced_value(run.result, card["index"]))
+    contents.files["strips"] = strips
+    heading, text = _headed(results.GENERATIONS_TEXT)
+    shown: Shown = [(Generations, value), (FollowUpAnswers, views.follow_ups_value(run))]
+    contents.sections.append(Section("generations", heading, text, shown))
+
+
+def _add_kept(contents: Contents, run: RunSnapshot, without: Collection[Group]) -> None:
+    value, prompt = views.kept_value(run), run.result.prompt
+    heading, text = _headed(results.KEPT_TEXT)
+    if "kept" in without:
+        contents.sections.append(Section("kept", heading, LEFT_OUT))
+        return
+    contents.sections.append(Section("kept", heading, text, [(KeptTokens, value)]))
+    if value is None or prompt is None:
+        return
+    base = f"{value['base']}/{run.slug}"
+    contents.files["kept"] = {
+        f"{base}/prompt": _json(views.prompt_value(prompt)),
+        **{
+            f"{base}/{index}/retained": variant.retained.bits
+            for index, variant in enumerate(run.result.variants)
+            if variant.retained is not None
+        },
+        **{
+            f"{base}/{index}/evicted": variant.held.evicted
+            for index, variant in enumerate(run.result.variants)
+            if variant.held is not None
+        },
+    }
+
+
+def _add_measured(contents: Contents, run: RunSnapshot, without: Collection[Group]) -> None:
+    heading, text = _headed(results.PERTURBATION_TEXT)
+    _add_charts(contents, run, without, Section("perturbation", heading, text), perturbation_value)
+    _add_charts(contents, run, without, Section("laboratory", "Laboratory", ""), laboratory_value)
+
+
+def _add_sweep(contents: Contents, run: RunSnapshot, without: Collection[Group]) -> None:
+    heading, text = _headed(sweep_results.CURVES_TEXT)
+    _add_charts(contents, run, without, Section("curves", heading, text), curves_value)
+    heading, text = _headed(sweep_results.SAVINGS_TEXT)
+    shown: Shown = [(DataTable, savings_table(run.result, 0))]
+    contents.sections.append(Section("savings", heading, text, shown))
+    heading, text = _headed(sweep_results.ALPHA_TEXT)
+    _add_charts(contents, run, without, Section("alphas", heading, text), alphas_value)
+    heading, text = _headed(sweep_results.POINTS_TEXT)
+    shown = [(DataTable, points_table(run.result, run.request.answer))]
+    contents.sections.append(Section("points", heading, text, shown))
+
+
+def _add_charts(
+    contents: Contents,
+    run: RunSnapshot,
+    without: Collection[Group],
+    section: Section,
+    value_of: Callable[[RunSnapshot], Value],
+) -> None:
+    """Append the section with its charts; nothing where the run has no such charts."""
+    value = value_of(run)
+    if value is None:
+        return
+    if "charts" in without:
+        contents.sections.append(replace(section, text=LEFT_OUT))
+        return
+    value, words = embedded_charts(value)
+    text = f"{section.text} {words}".strip()
+    contents.sections.append(replace(section, text=text, shown=[(RunCharts, value)]))
+    contents.files.setdefault("charts", {}).update(chart_figures(run.result, value))
+
+
+def _facts(run: RunSnapshot, notes: RunNotes, without: Collection[Group]) -> Value:
+    """The rows of the Run page, and what a page says elsewhere."""
+    stages = "\n".join(f"{name}: {ms:,.0f} ms" for name, ms in run.stage_ms.items())
+    more = [
+        ("State", f"{run.state}. {run.reason}" if run.reason else run.state),
+        ("Note", notes.note),
+        ("Tags", ", ".join(notes.tags)),
+        ("Wall clock of the stages", stages),
+        ("Left out of the report", ", ".join(GROUPS[name] for name in without)),
+    ]
+    rows = [{"label": label, "text": text} for label, text in more if text]
+    return {"rows": [*rows, *views.details_value(run)["rows"]]}
+
+
+def _headed(markdown: str) -> tuple[str, str]:
+    """Heading and words of a section's text on the pages."""
+    heading, _, words = without_marks(markdown).removeprefix("### ").partition("\n")
+    return heading, words
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value).encode()

@@ -1,0 +1,83 @@
+"""Routes of the files that take a run along: the HTML report, two variants for LLM Comparator."""
+
+import json
+import threading
+from collections.abc import Callable
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from ckv_core.errors import CkvError
+from ui.report.contents import read_groups
+from ui.report.report import build_report
+from ui.results.llm_comparator import NO_PAIR, comparable_pairs, comparator_json
+from ui.server.route_answers import NO_RUN, NO_STORE, missing
+from ui.services.live_runs import RunSnapshot
+from ui.services.services import Services
+from ui.services.slugs import read_index
+
+NOT_YET = "This run is not over yet."
+BUSY = "Other reports are being made; try again in a moment."
+AT_A_TIME = 2
+
+
+def report_routes(services: Services, find: Callable[[Request], RunSnapshot | None]) -> list[Route]:
+    """Both; each answers GET and runs in a worker thread.
+
+    Args:
+        services: know the notes.
+        find: the run that a request's path names; None if there is none.
+    """
+    # Drawing takes seconds; whoever holds a share link must not keep every core busy.
+    room = threading.BoundedSemaphore(AT_A_TIME)
+
+    def report(request: Request, run: RunSnapshot) -> Response:
+        without = read_groups(request.query_params.get("without", ""))
+        if not room.acquire(blocking=False):
+            return PlainTextResponse(BUSY, 503, headers={**NO_STORE, "Retry-After": "5"})
+        try:
+            data = build_report(run, services.library.notes(run.slug), without)
+        finally:
+            room.release()
+        return _download(data, f"ckv-{run.slug}.html", "text/html; charset=utf-8")
+
+    def comparator(request: Request, run: RunSnapshot) -> Response:
+        pairs = comparable_pairs(run.result)
+        if not pairs:
+            return missing(NO_PAIR)
+        first = _index(request, "a", pairs[0][0])
+        second = _index(request, "b", pairs[0][1])
+        value = comparator_json(run, services.library.notes(run.slug), first, second)
+        name = f"ckv-{run.slug}-llm-comparator-{first}-{second}.json"
+        return _download(json.dumps(value).encode(), name, "application/json")
+
+    def of_run(answer: Callable[[Request, RunSnapshot], Response]) -> Callable[[Request], Response]:
+        def handle(request: Request) -> Response:
+            run = find(request)
+            if run is None or not run.is_final:
+                return missing(NOT_YET if run else NO_RUN)
+            try:
+                response = answer(request, run)
+                services.note_export([run.slug])
+            except CkvError as error:
+                return PlainTextResponse(str(error), 422, headers=NO_STORE)
+            return response
+
+        return handle
+
+    return [
+        Route("/data/{slug}/report.html", of_run(report)),
+        Route("/data/{slug}/llm_comparator.json", of_run(comparator)),
+    ]
+
+
+def _index(request: Request, name: str, default: int) -> int:
+    text = request.query_params.get(name)
+    return default if text is None else read_index(text)
+
+
+def _download(data: bytes, name: str, media_type: str) -> Response:
+    # Notes, tags and the report's looks may change after the run.
+    headers = {**NO_STORE, "Content-Disposition": f'attachment; filename="{name}"'}
+    return Response(data, media_type=media_type, headers=headers)

@@ -1,0 +1,89 @@
+"""The results block that the Compare and the Run page share."""
+
+from dataclasses import dataclass
+
+import gradio as gr
+from gradio.components import Component
+
+from ui.components.generations import FollowUpAnswers, Generations
+from ui.components.kept_tokens import KeptTokens
+from ui.components.run_charts import RunCharts
+from ui.components.status_bar import StatusBar
+from ui.components.summary_table import SummaryTable
+from ui.components.verdict import VerdictStrip
+from ui.shell.parts import RunLinks, SectionLinks
+
+RECEIPT_TEXT = (
+    "### Receipt and summary\n"
+    "Requested and used, in [[entry|entries]] and bytes. The [[full cache]] is the "
+    "reference; the ? at a column says what it means."
+)
+GENERATIONS_TEXT = (
+    "### Generations\n"
+    "All variants decode greedily from one prompt. The first token that differs from the full "
+    "cache's is underlined; later differences do not mean worse quality."
+)
+KEPT_TEXT = (
+    "### Kept tokens\n"
+    "Each row is a layer, each column a place in the prompt; brighter means more "
+    "[[KV head|KV heads]] keep it. "
+    "The text is shaded the same way: choose a token or a span to see who still keeps it."
+)
+PERTURBATION_TEXT = (
+    "### Perturbation at the first decoding step\n"
+    "How far eviction moves the model's state before a token is chosen; lower is closer to the "
+    "full cache. Head outputs are [[isolated]], hidden states [[cascaded]]; ratios are to the "
+    "variant's own [[base]]. A single head and the whole model may disagree. What is below the "
+    "[[rounding floor]] ranks nothing."
+)
+
+
+RESULTS = ["ckv-results"]  # around whose sections SectionLinks lead
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultsBlock:
+    """The built components.
+
+    Attributes:
+        area: holds everything but the verdict and the status bar; hidden until there is a run.
+        outputs: all that a feed writes, in its order.
+    """
+
+    area: gr.Column
+    outputs: list[Component]
+
+
+def build_top() -> tuple[Component, Component]:
+    """The verdict and the status bar, which both kinds of results begin with."""
+    return VerdictStrip(elem_id="verdict"), StatusBar(elem_id="status")
+
+
+def build_results(*, visible: bool) -> ResultsBlock:
+    """Lay out an empty block; call inside a Blocks context."""
+    verdict, status = build_top()
+    with gr.Column(visible=visible, elem_id="results", elem_classes=RESULTS) as area:
+        # The sections' headings come one level below it.
+        gr.HTML("<h2>Results</h2>", elem_classes=["bare", "offscreen"])
+        links = RunLinks(elem_id="run-links")
+        SectionLinks(elem_classes=["ckv-sections-bar"])
+        summary = SummaryTable(elem_id="summary", section=RECEIPT_TEXT)
+        generations = Generations(elem_id="generations", section=GENERATIONS_TEXT)
+        follow_ups = FollowUpAnswers(elem_id="follow-ups")
+        kept = KeptTokens(elem_id="kept", section=KEPT_TEXT)
+        charts = RunCharts(elem_id="charts", section=PERTURBATION_TEXT)
+        laboratory = RunCharts(elem_id="laboratory")
+    return ResultsBlock(
+        area=area,
+        outputs=[
+            verdict,
+            status,
+            links,
+            summary,
+            generations,
+            follow_ups,
+            kept,
+            charts,
+            laboratory,
+        ],
+    )

@@ -1,0 +1,109 @@
+"""Cards of generated text: a run's generations and its follow-up answers. No Gradio, no clock."""
+
+from typing import Any
+
+from ckv_core.results.records import FollowUp, VariantResult
+from ui.looks.palette import Look, looks_of
+from ui.results.strips import has_strip
+from ui.services.live_runs import RunSnapshot
+from ui.tables.summary import kept_share
+
+
+def generations_value(snapshot: RunSnapshot) -> dict[str, Any] | None:
+    """Value of the Generations component; None until the variants are known."""
+    result = snapshot.result
+    if not result.variants:
+        return None
+    reference = next((v for v in result.variants if v.method == "full"), None)
+    looks = looks_of(result.variants)
+    return {
+        "cards": [
+            {
+                **_named(index, variant, looks[index]),
+                "status": _status(snapshot, variant),
+                "chips": _variant_chips(variant),
+                "token_texts": list(variant.token_texts),
+                "first_difference": variant.first_difference,
+                "reference": variant is reference,
+                "stopped": variant.stopped,
+                "answer": {True: "found", False: "missing", None: None}[variant.answer_found],
+                "forced": _strip_address(snapshot, index),
+            }
+            for index, variant in enumerate(result.variants)
+            if variant.token_ids or variant.stopped or not snapshot.is_final
+        ],
+        "answer": snapshot.request.answer,
+    }
+
+
+def follow_ups_value(snapshot: RunSnapshot) -> dict[str, Any]:
+    """Value of the FollowUpAnswers component; no question is shown before it is answered."""
+    variants = snapshot.result.variants
+    looks = looks_of(variants)
+    count = max((len(v.follow_ups) for v in variants), default=0)
+    return {
+        "questions": [
+            {
+                "question": next(v.follow_ups[at].question for v in variants if _has(v, at)),
+                "cards": [
+                    _answer_card(
+                        _named(index, variant, looks[index]), variant, variant.follow_ups[at]
+                    )
+                    for index, variant in enumerate(variants)
+                    if _has(variant, at)
+                ],
+            }
+            for at in range(count)
+        ]
+    }
+
+
+def _has(variant: VariantResult, at: int) -> bool:
+    return len(variant.follow_ups) > at
+
+
+def _answer_card(named: dict[str, Any], variant: VariantResult, found: FollowUp) -> dict[str, Any]:
+    is_full = variant.method == "full"
+    chips = [] if found.agreement is None or is_full else [f"{found.agreement:.0%} agreement"]
+    return {
+        **named,
+        "status": "done",
+        "chips": chips,
+        "token_texts": list(found.token_texts),
+        "first_difference": found.first_difference,
+        "reference": is_full,
+        "stopped": found.stopped,
+        "answer": None,
+        "forced": None,
+    }
+
+
+def _named(index: int, variant: VariantResult, look: Look) -> dict[str, Any]:
+    return {"index": index, "look": look.value, "label": variant.label, "spec": variant.spec}
+
+
+def _strip_address(snapshot: RunSnapshot, index: int) -> str | None:
+    """Only of a run that is over: until then the strip could still change."""
+    variant = snapshot.result.variants[index]
+    if variant.method == "full" or not snapshot.is_final or not has_strip(variant):
+        return None
+    return f"/data/{snapshot.slug}/{index}/forced"
+
+
+def _status(snapshot: RunSnapshot, variant: VariantResult) -> str:
+    if variant.stopped is not None:
+        return "done"
+    if snapshot.is_final:
+        return snapshot.state
+    count = len(variant.token_ids)
+    return f"{count} of {snapshot.request.max_new_tokens} tokens" if count else "waiting"
+
+
+def _variant_chips(variant: VariantResult) -> list[str]:
+    chips = []
+    share = kept_share(variant)
+    if share is not None:
+        chips.append(f"{share:.1%} of the cache")
+    if variant.agreement is not None and variant.method != "full":
+        chips.append(f"{variant.agreement:.0%} agreement")
+    return chips

@@ -1,0 +1,98 @@
+"""Values of the RunCharts components: which charts a run has now. No Gradio, no clock."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ckv_core.analysis.regimes import run_regimes
+from ckv_core.results.events import RunResult
+from ui.charts.aggregate import AGGREGATE_CHARTS
+from ui.charts.catalog import CHARTS, LABORATORY, PERTURBATION
+from ui.charts.chart import Chart, chart_values
+from ui.charts.sweep import SWEEP_ALPHAS, SWEEP_CURVES
+from ui.services.live_runs import RunSnapshot
+from ui.tables.aggregate import SeveralRuns
+
+WAITING = "The charts appear here once every variant is measured."
+CURVES_WAITING = "The curves appear here once every point is measured."
+OVER = "Nothing was measured before this run ended."
+LABORATORY_TEXT = (
+    "The paper's quantities on this prompt: which heads CriticalKV improves, what an oracle that "
+    "sees the true attention would reach, whether stage 1 holds enough attention for the theory "
+    "([[sigma]] over one half), and how the bounds ([[theta]]) stand above the measured distance. "
+    "n is the heads of one prompt at one decoding step; the Sweep page and the command line take "
+    "more."
+)
+
+
+def perturbation_value(snapshot: RunSnapshot) -> dict[str, Any]:
+    """Value of the Perturbation charts; without charts it says why."""
+    names = PERTURBATION if _is_measured(snapshot) else ()
+    text = OVER if snapshot.is_final else WAITING
+    return _value(snapshot, [CHARTS[name] for name in names], text=text)
+
+
+def laboratory_value(snapshot: RunSnapshot) -> dict[str, Any] | None:
+    """Value of the laboratory's charts; None where the run has no such data."""
+    if not _is_measured(snapshot) or not _has_bounds(snapshot):
+        return None
+    charts = [CHARTS[name] for name in LABORATORY]
+    return _value(snapshot, charts, heading="Laboratory", text=LABORATORY_TEXT)
+
+
+def curves_value(snapshot: RunSnapshot) -> dict[str, Any]:
+    """Value of a sweep's curves; without charts it says why."""
+    text = OVER if snapshot.is_final else CURVES_WAITING
+    return _value(snapshot, SWEEP_CURVES if is_swept(snapshot) else (), text=text)
+
+
+def alphas_value(snapshot: RunSnapshot) -> dict[str, Any] | None:
+    """Value of a sweep's alpha charts; None until all points are measured or without alphas."""
+    value = _value(snapshot, SWEEP_ALPHAS if is_swept(snapshot) else (), text="")
+    return value if value["charts"] else None
+
+
+def several_value(slugs: Sequence[str], found: SeveralRuns) -> dict[str, Any]:
+    """Value of the charts of several runs taken together."""
+    joined = ",".join(slugs)
+    return {
+        "slug": joined,
+        "base": "/several",
+        "file": "several-runs",
+        "key": joined,
+        "heading": "",
+        "text": "",
+        "head": found.regimes.head,
+        "charts": chart_values(AGGREGATE_CHARTS.values(), found),
+    }
+
+
+def is_swept(snapshot: RunSnapshot) -> bool:
+    """Every point of a sweep has been measured, or it has ended with what it had."""
+    return snapshot.request.kind == "sweep" and _is_measured(snapshot)
+
+
+def _value(
+    snapshot: RunSnapshot, charts: Sequence[Chart[RunResult]], *, heading: str = "", text: str
+) -> dict[str, Any]:
+    return {
+        "slug": snapshot.slug,
+        "base": "/data",
+        # Charts are drawn anew when it changes, so it moves in few steps.
+        "key": f"{_is_measured(snapshot):d}{_has_bounds(snapshot):d}{snapshot.is_final:d}",
+        "heading": heading,
+        "text": text,
+        "head": run_regimes(snapshot.result).head,
+        "charts": chart_values(charts, snapshot.result),
+    }
+
+
+def _is_measured(snapshot: RunSnapshot) -> bool:
+    """Every variant that evicts has been measured, or the run has ended with what it had."""
+    waiting = [v.perturbation is None for v in snapshot.result.variants if v.method != "full"]
+    return bool(waiting) and not all(waiting) and (snapshot.is_final or not any(waiting))
+
+
+def _has_bounds(snapshot: RunSnapshot) -> bool:
+    """The same for the laboratory's arrays."""
+    waiting = ["theta" not in v.analysis for v in snapshot.result.variants if v.method != "full"]
+    return bool(waiting) and not all(waiting) and (snapshot.is_final or not any(waiting))

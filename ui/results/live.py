@@ -1,0 +1,130 @@
+"""Starting and following a run: its buttons, and snapshots as updates of a results block."""
+
+import logging
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import gradio as gr
+
+from ckv_core.errors import CkvError, StorageError
+from ckv_core.request.compare_request import CompareRequest
+from ckv_core.worker.messages import TokensCounted
+from storage.repository import RunMissingError
+from ui.looks.theme import ASSETS
+from ui.results import chart_views, views
+from ui.results.block import ResultsBlock
+from ui.services.services import RunSnapshot, Services
+from ui.services.slugs import is_slug
+from ui.shell.parts import SILENT, Notice, RunNotice, said
+
+LOGGER = logging.getLogger(__name__)
+# Reload then opens the Run page, which follows the same run.
+SHOW_ADDRESS = (ASSETS / "address.js").read_text("utf-8")
+COUNT_TIMEOUT_S = 5.0
+UNKNOWN_RUN = "There is no run of this name; see the list of runs for those that are saved."
+
+
+class Feed:
+    """Remembers what one viewer was sent and leaves out what did not change."""
+
+    def __init__(self, block: ResultsBlock) -> None:
+        self._block = block
+        self._sent: dict[str, Any] = {}
+
+    @property
+    def width(self) -> int:
+        """How many updates there are at a time."""
+        return len(self._block.outputs)
+
+    def updates(self, snapshot: RunSnapshot, now: datetime) -> list[Any]:
+        """One update per output of the block, in its order."""
+        values: dict[str, Any] = {
+            "verdict": views.verdict_value(snapshot),
+            "status": views.status_value(snapshot, now),
+            "links": views.links_value(snapshot),
+            "summary": views.summary_value(snapshot.result, ended=snapshot.is_final),
+            "generations": views.generations_value(snapshot),
+            "follow_ups": views.follow_ups_value(snapshot),
+            "kept": views.kept_value(snapshot),
+            "charts": chart_views.perturbation_value(snapshot),
+            "laboratory": chart_views.laboratory_value(snapshot),
+        }
+        return [self._changed(name, value) for name, value in values.items()]
+
+    def _changed(self, name: str, value: Any) -> Any:
+        if name in self._sent and self._sent[name] == value:
+            return gr.skip()
+        self._sent[name] = value
+        return value
+
+
+def find_run(services: Services, slug: object) -> RunSnapshot:
+    """The run that an address names.
+
+    Raises:
+        CkvError: it names none.
+    """
+    if not is_slug(slug):
+        raise StorageError(UNKNOWN_RUN)
+    try:
+        return services.snapshot(str(slug))
+    except RunMissingError:
+        raise StorageError(UNKNOWN_RUN) from None
+
+
+async def follow(
+    services: Services,
+    slug: str,
+    feed: Feed,
+    after: Callable[[RunSnapshot], list[Any]],
+    more: int,
+) -> AsyncIterator[list[Any]]:
+    """Yield updates of the block, then the `more` that `after` adds, until the run is over.
+
+    Changes nothing for a slug that names no run: the handler before has said so.
+    """
+    if not is_slug(slug):
+        # Gradio empties the outputs of a generator that yields nothing.
+        yield [gr.skip() for _ in range(feed.width + more)]
+        return
+    try:
+        async for snapshot in services.watch(slug):
+            yield [*feed.updates(snapshot, datetime.now(UTC)), *after(snapshot)]
+    except CkvError as error:
+        LOGGER.info("Stopped following %s: %s", slug, error)
+
+
+def build_run_row() -> tuple[gr.Button, gr.Button, Notice]:
+    """Run, Cancel and the line beside them; call inside a Blocks context."""
+    with gr.Row(elem_id="actions"):
+        run = gr.Button("Run", variant="primary", elem_id="run", min_width=140, scale=0)
+        gr.HTML("<kbd>Ctrl</kbd>+<kbd>Enter</kbd>", elem_classes=["bare", "run-keys"])
+        cancel = gr.Button("Cancel", interactive=False, elem_id="cancel", min_width=110, scale=0)
+        notice = RunNotice(elem_id="notice")
+    return run, cancel, notice
+
+
+def count_if_ready(services: Services, request: CompareRequest) -> TokensCounted | None:
+    """The prompt's tokens; None where the worker would first have to load the model."""
+    status = services.model_status(request.model)
+    if status is None or not status.ready:
+        return None
+    return services.count_tokens(request, COUNT_TIMEOUT_S)
+
+
+def run_buttons(snapshot: RunSnapshot) -> list[Any]:
+    """Updates of the buttons Run and Cancel."""
+    final = snapshot.is_final
+    return [gr.update(interactive=final), gr.update(interactive=not final)]
+
+
+def cancel_run(services: Services, slug: str) -> dict[str, Any]:
+    """Ask for a run to stop; its tail shows when it has."""
+    if not is_slug(slug):
+        return SILENT
+    try:
+        services.cancel_run(slug)
+    except CkvError as error:
+        return said(str(error), "error")
+    return SILENT

@@ -1,0 +1,316 @@
+"""A run as the components show it: snapshot -> plain value dicts. No Gradio, no clock."""
+
+from datetime import datetime
+from typing import Any
+
+from ckv_core.analysis.sweep import curves
+from ckv_core.analysis.verdict import verdict_of
+from ckv_core.request.compare_request import CompareRequest
+from ckv_core.results.events import STAGES, RunResult, Stage
+from ckv_core.results.records import PromptInfo, VariantResult
+from ckv_core.runtime.spans import read_ranges
+from ckv_core.worker.messages import TokensCounted
+from ui.charts.layout import display_names
+from ui.looks.palette import Look, looks_of
+from ui.results.cards import follow_ups_value, generations_value
+from ui.results.llm_comparator import comparable_pairs
+from ui.services.services import RunSnapshot
+from ui.tables.summary import summary_value
+from ui.tables.sweep import curve_looks
+
+__all__ = [
+    "count_value",
+    "details_value",
+    "follow_ups_value",
+    "generations_value",
+    "kept_value",
+    "links_value",
+    "prompt_value",
+    "status_value",
+    "summary_value",
+    "verdict_value",
+]
+
+STAGE_LABELS: dict[Stage, str] = {
+    "load": "Load model",
+    "prefill": "Read prompt",
+    "score": "Score",
+    "select": "Select",
+    "decode": "Generate",
+    "analyse": "Analyse",
+}
+PREVIEW_CHARS = 2_000
+
+
+def status_value(snapshot: RunSnapshot, now: datetime) -> dict[str, Any]:
+    """Value of the StatusBar component."""
+    progress = snapshot.progress
+    active = progress.stage if progress and snapshot.state == "running" else None
+    return {
+        "state": snapshot.state,
+        "stage": active,
+        "stages": _shown_stages(snapshot, active),
+        "fraction": progress.fraction if progress and active else None,
+        "detail": progress.detail if progress and active else _whereabouts(snapshot),
+        "reason": snapshot.reason or "",
+        "queue_ahead": snapshot.queue_ahead,
+        "elapsed_s": _elapsed(snapshot, now),
+        "chips": _run_chips(snapshot),
+    }
+
+
+def verdict_value(snapshot: RunSnapshot) -> dict[str, Any] | None:
+    """Value of the VerdictStrip; None until the run is over, and where nothing came out."""
+    verdict = verdict_of(snapshot.result) if snapshot.is_final else None
+    if verdict is None:
+        return None
+    value, looks = verdict.to_json(), _looks(snapshot.result)
+    for group in value["groups"]:
+        for member in group["variants"]:
+            member["look"] = looks[member["index"]].value
+    return value
+
+
+def _looks(result: RunResult) -> list[Look] | dict[int, Look]:
+    """By index of the variant, of a sweep by that of each curve's first point."""
+    if result.kind != "sweep":
+        return looks_of(result.variants)
+    pairs = zip(curves(result), curve_looks(result), strict=True)
+    return {curve.points[0][1]: look for curve, look in pairs}
+
+
+def links_value(snapshot: RunSnapshot) -> dict[str, Any]:
+    """Value of the RunLinks component; what takes the whole run along waits for its end."""
+    result, is_sweep = snapshot.result, snapshot.request.kind == "sweep"
+    names = display_names(result.variants, escaped=False)
+    pairs = comparable_pairs(result) if snapshot.is_final and not is_sweep else []
+    return {
+        "slug": snapshot.slug,
+        "kind": snapshot.request.kind,
+        "files": bool(result.variants),
+        "forced": any(variant.forced_steps for variant in result.variants),
+        "follow_ups": any(variant.follow_ups for variant in result.variants),
+        "report": snapshot.is_final,
+        "pairs": [{"a": a, "b": b, "text": f"{names[a]} and {names[b]}"} for a, b in pairs],
+    }
+
+
+def kept_value(snapshot: RunSnapshot) -> dict[str, Any] | None:
+    """Value of the KeptTokens component; None until every variant has selected.
+
+    A run that ended early shows what it had.
+    """
+    result = snapshot.result
+    names, looks = display_names(result.variants, escaped=False), looks_of(result.variants)
+    kept = [(i, v) for i, v in enumerate(result.variants) if v.retained is not None]
+    waiting = any(v.receipt is None for v in result.variants)
+    if result.model is None or result.prompt is None or not kept:
+        return None
+    if waiting and not snapshot.is_final:
+        return None
+    return {
+        "slug": snapshot.slug,
+        "base": "/data",
+        "layers": result.model.layers,
+        "kv_heads": result.model.kv_heads,
+        "positions": result.prompt.compressed_tokens,
+        "evictable": list(result.model.evictable_layers),
+        "variants": [
+            {
+                "index": index,
+                "look": looks[index].value,
+                "label": names[index],
+                "spec": variant.spec,
+                "window": variant.params.get("window", 0),
+                "sinks": variant.params.get("sinks", 0),
+                "protected": protected_spans(variant, result.prompt),
+                "first_difference": variant.first_difference,
+                "finished": variant.stopped is not None,
+                **({"entries": list(variant.held.entries)} if variant.held else {}),
+            }
+            for index, variant in kept
+        ],
+        "context": list(result.prompt.context_tokens),
+        "answer": snapshot.request.answer,
+        "key": f"{snapshot.slug}/{len(kept)}/{sum(v.held is not None for _, v in kept)}",
+    }
+
+
+def protected_spans(variant: VariantResult, prompt: PromptInfo) -> list[list[int]]:
+    """[first, end) of each passage that a run protected."""
+    places = read_ranges(variant.params.get("protected"), prompt.compressed_tokens)
+    return [[place.start, place.stop] for place in places]
+
+
+def prompt_value(prompt: PromptInfo) -> dict[str, Any]:
+    """What the KeptTokens component fetches: token texts, and where the context lies."""
+    return {
+        "pieces": list(prompt.pieces),
+        "compressed": prompt.compressed_tokens,
+        "tokens": prompt.tokens,
+        "context": list(prompt.context_tokens),
+    }
+
+
+def details_value(snapshot: RunSnapshot) -> dict[str, Any]:
+    """Label and text of everything that defines the run; all of it as plain text."""
+    request, result = snapshot.request, snapshot.result
+    rows = [
+        ("Question", request.question or "none"),
+        ("Reference answer", request.answer or "none"),
+        ("Scenario", request.scenario),
+        ("Protected text", "\n".join(request.protect) or "none"),
+        ("Variants", "\n".join([*request.variants, *map(str, request.own_indices)])),
+        ("Settings for all", _defaults_text(request)),
+        ("New tokens", _new_tokens_text(request)),
+        ("Laboratory", ", ".join(request.analysis) or "off"),
+        ("Follow-up questions", "\n".join(request.follow_ups) or "none"),
+        ("Memory", _memory_text(result)),
+        ("Model", _model_text(request, result)),
+        ("Prompt", _prompt_text(result)),
+        ("Versions", ", ".join(f"{k} {v}" for k, v in result.environment.items()) or "not known"),
+        ("Created", f"{snapshot.created_at:%Y-%m-%d %H:%M:%S} UTC"),
+        ("Context", _preview(request.context)),
+    ]
+    return {"rows": [{"label": label, "text": text} for label, text in rows]}
+
+
+def count_value(counted: TokensCounted, request: CompareRequest) -> dict[str, Any]:
+    """The prompt's length against the model's limit, for the line under the context."""
+    if counted.error:
+        return {"text": counted.error, "tone": "error"}
+    over = counted.tokens + request.max_new_tokens - counted.limit
+    if over > 0:
+        return {
+            "text": f"{counted.tokens:,} tokens and {request.max_new_tokens:,} new ones: {over:,} "
+            f"over the model's limit of {counted.limit:,}. Shorten the context by {over:,} tokens.",
+            "tone": "error",
+            "tokens": counted.tokens,
+        }
+    text = f"{counted.tokens:,} of {counted.limit:,} tokens"
+    return {"text": text, "tone": "", "tokens": counted.tokens}
+
+
+def _whereabouts(snapshot: RunSnapshot) -> str:
+    """Of a run whose progress is not known here, where it is."""
+    return snapshot.reason if snapshot.state == "running" else ""
+
+
+def _stages(snapshot: RunSnapshot) -> list[Stage]:
+    """The stages of this run; the laboratory's only where it was asked for."""
+    request = snapshot.request
+    wanted = bool(request.analysis or request.follow_ups)
+    return [stage for stage in STAGES if wanted or stage != "analyse"]
+
+
+def _shown_stages(snapshot: RunSnapshot, active: Stage | None) -> list[dict[str, Any]]:
+    """Each with how far it is; of a run that ended early only those that it came through."""
+    stages = [_stage(snapshot, stage, active) for stage in _stages(snapshot)]
+    is_cut = snapshot.is_final and snapshot.state != "done"
+    return [stage for stage in stages if not is_cut or stage["state"] == "done"]
+
+
+def _stage(snapshot: RunSnapshot, stage: Stage, active: Stage | None) -> dict[str, Any]:
+    ms = snapshot.stage_ms.get(stage)
+    passed = active is not None and STAGES.index(stage) < STAGES.index(active)
+    if stage == active:
+        state = "active"
+    elif ms is not None or passed or snapshot.state == "done":
+        state = "done"
+    else:
+        state = "waiting"
+    return {"name": stage, "label": STAGE_LABELS[stage], "state": state, "ms": ms}
+
+
+def _elapsed(snapshot: RunSnapshot, now: datetime) -> float | None:
+    if snapshot.started_at is None:
+        return None
+    return max(0.0, ((snapshot.finished_at or now) - snapshot.started_at).total_seconds())
+
+
+def _run_chips(snapshot: RunSnapshot) -> list[str]:
+    result = snapshot.result
+    chips = [f"{len(snapshot.request.variants)} variants"]
+    if result.prompt:
+        chips.append(f"{result.prompt.tokens:,} prompt tokens")
+    if result.model:
+        chips.append(f"{result.model.name}, {result.model.dtype} on {result.model.device}")
+    if reused := _reused_prefill(result):
+        chips.append(reused)
+    if total := result.memory.get("total"):
+        chips.append(f"memory estimate {_mib(total)}")
+    if peak := result.memory.get("measured_peak"):
+        chips.append(f"peak {_mib(peak)} measured")
+    return chips
+
+
+def _reused_prefill(result: RunResult) -> str:
+    """What the worker still had of the prompt: all of it, its first tokens, or nothing."""
+    if result.timings_ms.get("prefill") == 0.0:
+        return "prefill reused"
+    taken, cache = result.memory.get("prefill_reused"), result.memory.get("cache")
+    if not (taken and cache and result.prompt):
+        return ""
+    tokens = result.prompt.compressed_tokens
+    return f"prefill reused: {tokens * taken // cache:,} of {tokens:,} tokens"
+
+
+_MEMORY_LABELS = {
+    "prefill_peak": "estimated peak of the prefill",
+    "cache": "cache of the prompt",
+    "prefill_reused": "of it taken over from another prompt",
+    "variants": "the variants' caches",
+    "total": "estimate in all",
+    "available": "available before the run",
+    "measured_peak": "measured peak",
+    "held": "held while decoding",
+}
+
+
+def _memory_text(result: RunResult) -> str:
+    found = [
+        f"{label}: {_mib(result.memory[key])}"
+        for key, label in _MEMORY_LABELS.items()
+        if key in result.memory
+    ]
+    return "\n".join(found) or "not known"
+
+
+def _mib(size_bytes: int) -> str:
+    return f"{size_bytes / 2**20:,.0f} MiB"
+
+
+def _defaults_text(request: CompareRequest) -> str:
+    return ", ".join(f"{key}={value}" for key, value in request.defaults.items()) or "none"
+
+
+def _new_tokens_text(request: CompareRequest) -> str:
+    ending = "; goes on after the end-of-text token" if request.ignore_eos else ""
+    return f"up to {request.max_new_tokens}{ending}"
+
+
+def _model_text(request: CompareRequest, result: RunResult) -> str:
+    model = result.model
+    if model is None:
+        return request.model
+    left_whole = model.layers - len(model.evictable_layers)
+    whole = f", {left_whole} layers left whole" if left_whole else ""
+    return (
+        f"{model.name}: {model.layers} layers{whole}, {model.query_heads} query and "
+        f"{model.kv_heads} KV heads of {model.head_dim}, {model.dtype} on {model.device}, "
+        f"sha256 {model.sha256}"
+    )
+
+
+def _prompt_text(result: RunResult) -> str:
+    if result.prompt is None:
+        return "not known"
+    return (
+        f"{result.prompt.tokens:,} tokens, the first {result.prompt.compressed_tokens:,} compressed"
+    )
+
+
+def _preview(text: str) -> str:
+    if len(text) <= PREVIEW_CHARS:
+        return text
+    return f"{text[:PREVIEW_CHARS]}\n({len(text):,} characters in all)"

@@ -1,0 +1,106 @@
+"""The lineage section of the Run page: run again the same, the runs before and after."""
+
+from typing import Any
+
+import gradio as gr
+from gradio.components import Component
+
+from ckv_core.errors import CkvError, ConfigError
+from ckv_core.request.compare_request import CompareRequest
+from storage.bundle import FROM_RESULT, IMPORTED
+from storage.records import Lineage, RunRelative
+from ui.compare.forms import FormValues
+from ui.components.base import ScriptedHtml
+from ui.results.live import find_run
+from ui.services.services import Services
+from ui.sweep.forms import SweepForm
+
+NO_QUESTION = (
+    "This run came from a result file, which does not tell the question; use its settings in a "
+    "new run and type the question there."
+)
+PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden", "queue": False}
+
+
+class LineageView(ScriptedHtml):
+    """Shows {"slug", "parent", "children", "told", "started"}; triggers `reproduce`.
+
+    `started` is a run to go to. For {"guest": true} the page hides what guests cannot use.
+    """
+
+    NAME = "lineage"
+    SCRIPTS = ("lineage.js",)
+
+
+class LineageSection:
+    """The section's component and what happens on it."""
+
+    def __init__(self, services: Services) -> None:
+        """Lay out the section; call inside the page's route."""
+        self._services = services
+        self._view = LineageView(elem_id="lineage")
+
+    @property
+    def outputs(self) -> list[Component]:
+        """What `open` writes."""
+        return [self._view]
+
+    def wire(self, slug: gr.Textbox) -> None:
+        """Connect running again; `slug` holds the page's run."""
+        self._view.reproduce(self.reproduce, [slug], [self._view], **PRIVATE)
+
+    def open(self, slug: str) -> list[dict[str, Any] | None]:
+        """Where a run comes from, and what was made from it; an empty slug is no run."""
+        if self._services.is_guest:
+            return [{"guest": True}]
+        try:
+            return [self._value(slug) if slug else None]
+        except CkvError:
+            return [None]
+
+    def reproduce(self, slug: str) -> dict[str, Any] | None:
+        """Start the same request once more."""
+        try:
+            run = find_run(self._services, slug)
+            if str(run.result.environment.get(IMPORTED, "")).endswith(FROM_RESULT):
+                raise ConfigError(NO_QUESTION)
+            started = self._services.start_run(run.request, Lineage(slug, "rerun"))
+        except CkvError as error:
+            return {"slug": slug, "told": str(error)}
+        return {"slug": slug, "started": started}
+
+    def _value(self, slug: str) -> dict[str, Any]:
+        parent, children = self._services.library.relatives(slug)
+        return {
+            "slug": slug,
+            "parent": _relative(parent) if parent else None,
+            "children": [_relative(child) for child in children],
+        }
+
+
+def made_from(services: Services, source: object, asked: CompareRequest) -> Lineage | None:
+    """Where a request comes from that was typed into a form filled in from a run.
+
+    Args:
+        services: of the app.
+        source: slug of that run, or empty; a client may send anything.
+        asked: the form's request.
+
+    Returns:
+        None if there is no such run (any more); else a rerun, or a fork if something was changed.
+    """
+    try:
+        parent = find_run(services, source)
+    except CkvError:
+        return None
+    form = SweepForm if asked.kind == "sweep" else FormValues
+    try:
+        same = form.from_request(parent.request).request() == asked
+        is_same = same and parent.request.kind == asked.kind
+    except CkvError:
+        is_same = False  # an imported run may hold what no form gives
+    return Lineage(parent.slug, "rerun" if is_same else "fork")
+
+
+def _relative(run: RunRelative) -> dict[str, Any]:
+    return {"slug": run.slug, "title": run.title, "kind": run.kind, "state": run.state}

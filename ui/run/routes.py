@@ -1,0 +1,227 @@
+"""Our own HTTP routes beside Gradio's: run data for the components, exports, the short link."""
+
+import json
+from collections.abc import Callable
+from urllib.parse import quote
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from ckv_core.analysis.result_json import to_json
+from ckv_core.errors import CkvError
+from ckv_core.results.events import RunResult
+from ui.charts.analysis_table import analysis_csv
+from ui.charts.bounds import bounds_csv
+from ui.charts.ladder import ladder_csv
+from ui.charts.sweep_csv import alphas_csv, sweep_csv
+from ui.report.kvpress_code import kvpress_code
+from ui.report.routes import report_routes
+from ui.results.figure_routes import figure_routes
+from ui.results.views import prompt_value
+from ui.server.operations import operation_routes
+from ui.server.route_answers import IMMUTABLE, NO_RUN, NO_STORE, missing
+from ui.services.services import RunSnapshot, Services
+from ui.services.shares import COOKIE_PREFIX, COOKIES
+from ui.services.slugs import is_slug, read_index
+from ui.tables.csv_text import (
+    budgets_csv,
+    follow_ups_csv,
+    forced_csv,
+    heads_csv,
+    layers_csv,
+)
+from ui.tables.summary_csv import summary_csv
+
+NO_SHARE = "This link opens nothing (any more); ask the one who sent it for a new one."
+NOT_YET = "This run has no such data yet."
+TABLES: dict[str, Callable[[RunResult], str]] = {
+    "table": summary_csv,
+    "layers": layers_csv,
+    "heads": heads_csv,
+    "budgets": budgets_csv,
+    "forced": forced_csv,
+    "follow_ups": follow_ups_csv,
+    "analysis": analysis_csv,
+    "bounds": bounds_csv,
+    "ladder": ladder_csv,
+    "sweep": sweep_csv,
+    "alphas": alphas_csv,
+}
+
+
+def build_routes(services: Services) -> list[Route]:
+    """All routes; each answers GET and runs in a worker thread."""
+    routes = RunRoutes(services)
+    return [
+        Route("/healthz", _healthz),
+        *operation_routes(services),
+        Route("/r/{slug}", _short_link),
+        Route("/s/{token}", routes.open_share),
+        *figure_routes(routes.find),
+        *report_routes(services, routes.find),
+        Route("/data/{slug}/prompt", routes.prompt),
+        Route("/data/{slug}/{index}/retained", routes.retained),
+        Route("/data/{slug}/{index}/evicted", routes.evicted),
+        Route("/data/{slug}/result.json", routes.result_json),
+        Route("/data/{slug}/bundle.zip", routes.bundle),
+        Route("/data/{slug}/kvpress.py", routes.kvpress),
+        *(Route(f"/data/{{slug}}/{name}.csv", routes.csv_of(name)) for name in TABLES),
+    ]
+
+
+class RunRoutes:
+    """What can be fetched of one run."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    def open_share(self, request: Request) -> Response:
+        """Let this browser read the run of a share link; the token then lies in a cookie."""
+        token = request.path_params["token"]
+        try:
+            slug = self._services.shares.opened(token)
+        except CkvError:
+            slug = None
+        if slug is None:
+            return missing(NO_SHARE)
+        # The page takes the link from the fragment, which browsers send nowhere, and shows it.
+        link = f"#link={quote(token)}" if self._services.with_logins else ""
+        response = RedirectResponse(f"/run?id={slug}{link}", 303, NO_STORE)
+        if link:
+            given = [name.removeprefix(COOKIE_PREFIX) for name in request.cookies]
+            others = [each for each in given if is_slug(each) and each != slug]
+            for oldest in others[: 1 - COOKIES]:
+                response.delete_cookie(COOKIE_PREFIX + oldest)
+            response.set_cookie(
+                COOKIE_PREFIX + slug,
+                token,
+                httponly=True,
+                secure=request.url.scheme == "https",
+                samesite="lax",
+            )
+        return response
+
+    def prompt(self, request: Request) -> Response:
+        """Token texts of the prompt and where the context lies in it."""
+        snapshot = self.find(request)
+        if snapshot is None:
+            return missing(NO_RUN)
+        prompt = snapshot.result.prompt
+        if prompt is None:
+            return missing(NOT_YET)
+        return JSONResponse(prompt_value(prompt), headers=_caching(snapshot))
+
+    def retained(self, request: Request) -> Response:
+        """Bits of one variant's kept set, as `RetainedSet` packs them.
+
+        They are complete once they exist, so they may be kept while the run goes on.
+        """
+        slug = request.path_params["slug"]
+        if not is_slug(slug):
+            return missing(NO_RUN)
+        try:
+            kept = self._services.retained(slug, read_index(request.path_params["index"]))
+        except CkvError:
+            return missing(NO_RUN)
+        if kept is None:
+            return missing(NOT_YET)
+        return Response(kept.bits, media_type="application/octet-stream", headers=IMMUTABLE)
+
+    def evicted(self, request: Request) -> Response:
+        """What a variant evicted while it generated, as `HeldSeries.evicted` has it."""
+        snapshot = self.find(request)
+        if snapshot is None:
+            return missing(NO_RUN)
+        index, variants = read_index(request.path_params["index"]), snapshot.result.variants
+        held = variants[index].held if 0 <= index < len(variants) else None
+        if held is None:
+            return missing(NOT_YET)
+        return Response(held.evicted, media_type="application/octet-stream", headers=IMMUTABLE)
+
+    def result_json(self, request: Request) -> Response:
+        """The whole run in the documented schema."""
+        snapshot = self.find(request)
+        if snapshot is None:
+            return missing(NO_RUN)
+        if not snapshot.result.variants:
+            return missing(NOT_YET)
+        self._services.note_export([snapshot.slug])
+        text = json.dumps(to_json(snapshot.result, (snapshot.request.answer,)))
+        return Response(
+            text,
+            media_type="application/json",
+            headers=_download(snapshot, "result.json"),
+        )
+
+    def bundle(self, request: Request) -> Response:
+        """The run as a bundle, to be imported elsewhere."""
+        snapshot = self.find(request)
+        if snapshot is None:
+            return missing(NO_RUN)
+        if not snapshot.is_final:
+            return missing(NOT_YET)
+        try:
+            data = self._services.export_bundle([snapshot.slug])
+        except CkvError as error:
+            return missing(str(error))
+        headers = {
+            **NO_STORE,
+            "Content-Disposition": f'attachment; filename="ckv-{snapshot.slug}.zip"',
+        }
+        return Response(data, media_type="application/zip", headers=headers)
+
+    def kvpress(self, request: Request) -> Response:
+        """The variants as code for kvpress, without the run's text."""
+        snapshot = self.find(request)
+        if snapshot is None:
+            return missing(NO_RUN)
+        if not snapshot.is_final or snapshot.result.prompt is None:
+            return missing(NOT_YET)
+        return Response(
+            kvpress_code(snapshot.result, snapshot.request.max_new_tokens),
+            media_type="text/x-python; charset=utf-8",
+            headers=_download(snapshot, "kvpress.py"),
+        )
+
+    def csv_of(self, name: str) -> Callable[[Request], Response]:
+        """The handler of one table."""
+
+        def handle(request: Request) -> Response:
+            snapshot = self.find(request)
+            if snapshot is None:
+                return missing(NO_RUN)
+            self._services.note_export([snapshot.slug])
+            return Response(
+                TABLES[name](snapshot.result),
+                media_type="text/csv; charset=utf-8",
+                headers=_download(snapshot, f"{name}.csv"),
+            )
+
+        return handle
+
+    def find(self, request: Request) -> RunSnapshot | None:
+        """The run that a path names; None if there is none."""
+        slug = request.path_params["slug"]
+        try:
+            return self._services.snapshot(slug) if is_slug(slug) else None
+        except CkvError:
+            return None
+
+
+def _healthz(_: Request) -> Response:
+    return JSONResponse({"ok": True}, headers=NO_STORE)
+
+
+def _short_link(request: Request) -> Response:
+    slug = request.path_params["slug"]
+    return RedirectResponse(f"/run?id={slug}", 307) if is_slug(slug) else missing(NO_RUN)
+
+
+def _caching(snapshot: RunSnapshot) -> dict[str, str]:
+    return IMMUTABLE if snapshot.is_final else NO_STORE
+
+
+def _download(snapshot: RunSnapshot, name: str) -> dict[str, str]:
+    disposition = f'attachment; filename="ckv-{snapshot.slug}-{name}"'
+    return {**_caching(snapshot), "Content-Disposition": disposition}

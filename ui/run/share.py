@@ -1,0 +1,112 @@
+"""The share section of the Run page: make, list and revoke links to one run."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import gradio as gr
+from gradio.blocks import Block
+
+from ckv_core.errors import CkvError
+from storage.shares import ShareRecord
+from ui.components.base import ScriptedHtml
+from ui.services.services import Services
+from ui.services.shares import EXPIRIES_DAYS
+from ui.services.slugs import is_slug
+
+PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden", "queue": False}
+
+
+class ShareLinks(ScriptedHtml):
+    """Shows {"plain", "expiries", "rows": [{"id", "created", "expires", "state"}], "path", "told"}.
+
+    Triggers `issue` with {expiry} and `revoke` with {id}. `path` is of the link that was just made.
+    """
+
+    NAME = "share-links"
+    SCRIPTS = ("share_links.js",)
+
+
+class ShareSection:
+    """The section's components and what happens on them."""
+
+    def __init__(self, services: Services) -> None:
+        """Lay out the section, hidden; call inside the page's route."""
+        self._services = services
+        with gr.Accordion("Share", open=False, visible=False, elem_id="share") as area:
+            self._links = ShareLinks(elem_id="share-links")
+        self._area = area
+
+    @property
+    def outputs(self) -> list[Block]:
+        """What `open` writes."""
+        return [self._area, self._links]
+
+    def wire(self, slug: gr.Textbox) -> None:
+        """Connect making and revoking; `slug` holds the page's run."""
+        self._links.issue(self.issue, [slug], [self._links], **PRIVATE)
+        self._links.revoke(self.revoke, [slug], [self._links], **PRIVATE)
+
+    def open(self, slug: str) -> list[Any]:
+        """Show the section to whoever may share the run; an empty slug is no run."""
+        if not slug or not self._services.may_change(slug):
+            return [gr.skip(), gr.skip()]
+        return [gr.update(visible=True), self._value(slug)]
+
+    def issue(self, slug: str, event: gr.EventData) -> dict[str, Any]:
+        """Make a link; its address is shown this once."""
+        try:
+            if not is_slug(slug) or not self._services.with_logins:
+                return self._value(slug)
+            token = self._services.shares.create(slug, str(_field(event, "expiry")))
+        except CkvError as error:
+            return self._value(slug, told=str(error))
+        return self._value(slug, path=f"/s/{token}")
+
+    def revoke(self, slug: str, event: gr.EventData) -> dict[str, Any]:
+        """Close a link."""
+        share_id = _field(event, "id")
+        if not is_slug(slug) or not isinstance(share_id, int) or not 0 < share_id < 2**63:
+            return self._value(slug)
+        told = "That link is closed already."
+        try:
+            if self._services.shares.revoke(slug, share_id):
+                told = "The link is revoked; it opens nothing any more."
+        except CkvError as error:
+            told = str(error)
+        return self._value(slug, told=told)
+
+    def _value(self, slug: str, *, path: str = "", told: str = "") -> dict[str, Any]:
+        if not self._services.with_logins:
+            return {"plain": True}
+        try:
+            found = self._services.shares.of_run(slug) if is_slug(slug) else []
+        except CkvError as error:
+            found, told = [], str(error)
+        now = datetime.now(UTC)
+        return {
+            "plain": False,
+            "expiries": list(EXPIRIES_DAYS),
+            "rows": [_row(record, now) for record in found],
+            "path": path,
+            "told": told,
+        }
+
+
+def _row(record: ShareRecord, now: datetime) -> dict[str, Any]:
+    ends = record.expires_at
+    if record.revoked_at is not None:
+        state = "revoked"
+    else:
+        state = "open" if ends is None or now < ends else "expired"
+    return {
+        "id": record.id,
+        "created": record.created_at.isoformat(),
+        "expires": ends.isoformat() if ends else None,
+        "state": state,
+    }
+
+
+def _field(event: gr.EventData, name: str) -> object:
+    """One field of a client's event, which may be anything."""
+    data = getattr(event, "_data", None)
+    return data.get(name) if isinstance(data, dict) else None

@@ -1,0 +1,1 @@
+"""The Runs page: find, name, tag, import and export saved runs."""

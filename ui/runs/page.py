@@ -1,0 +1,118 @@
+"""The Runs page: find, name, tag, pin, compare and delete runs; its address is the view."""
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import parse_qsl
+
+import gradio as gr
+
+from ckv_core.errors import CkvError, StorageError
+from ui.runs.query import NAMES, STATES, TEXT_CHARS, asked_text, read_query, read_slugs, run_row
+from ui.services.library import UNDO_MINUTES
+from ui.services.services import Services
+from ui.shell.parts import PRIVATE, RunList
+
+PAGE_SIZE = 25
+
+
+class RunsPage:
+    """The page's list and what happens on it."""
+
+    def __init__(self, services: Services, *, import_mib: int) -> None:
+        """Lay out the page; call inside its route.
+
+        Args:
+            services: of the app.
+            import_mib: MiB of one request, and so of a file to import.
+        """
+        self._library = services.library
+        self._import_mib = import_mib
+        gr.Markdown(
+            "## Runs\nEvery run is saved when it starts. Open one, or send its link to a colleague "
+            "who can reach this app; this page's address holds the search and the filters.",
+            elem_classes=["section"],
+        )
+        self.runs = RunList(elem_id="runs")
+
+    def wire(self, page: gr.Blocks) -> None:
+        """Connect opening and every action on runs."""
+        page.load(self.open, None, [self.runs], queue=False, **PRIVATE)
+        self.runs.act(self.act, None, [self.runs], queue=False, **PRIVATE)
+
+    def open(self, request: gr.Request) -> dict[str, Any]:
+        """The view that the address names."""
+        return self._view(request.query_params if request else {})
+
+    def act(self, event: gr.EventData) -> dict[str, Any]:
+        """Do what the reader asked of some runs, and show the same view again."""
+        data = getattr(event, "_data", None)
+        asked: Mapping[str, Any] = data if isinstance(data, dict) else {}
+        try:
+            shown = dict(parse_qsl(str(asked.get("query", ""))[:4_000].removeprefix("?")))
+        except ValueError:  # too many fields
+            shown = {}
+        try:
+            told = self._do(asked)
+        except CkvError as error:
+            return self._view(shown, str(error), tone="error")
+        undo = read_slugs(asked.get("slugs")) if asked.get("action") == "delete" else None
+        return self._view(shown, told, undo=undo)
+
+    def _do(self, asked: Mapping[str, Any]) -> str:
+        if asked.get("action") == "refresh":
+            return ""
+        slugs = read_slugs(asked.get("slugs"))
+        match asked.get("action"):
+            case "delete":
+                self._library.delete(slugs)
+                return f"{_runs(len(slugs))} deleted; undo works for {UNDO_MINUTES} minutes."
+            case "undo":
+                return f"{_runs(self._library.restore(slugs))} restored."
+            case "pin":
+                self._library.set_pinned(slugs[0], pinned=asked.get("pinned") is True)
+                return "Pinned." if asked.get("pinned") is True else "No longer pinned."
+            case "tag":
+                self._library.add_tag(slugs, str(asked.get("tag", "")).strip())
+                return f"{_runs(len(slugs))} tagged."
+            case "edit":
+                texts = [str(asked.get(name, "")) for name in ("title", "note", "tags")]
+                self._library.annotate(slugs[0], texts[0], texts[1], texts[2].split())
+                return "Saved."
+            case _:
+                raise StorageError("Nothing was done: the page asked for an unknown action.")
+
+    def _view(
+        self,
+        given: Mapping[str, str],
+        told: str = "",
+        *,
+        tone: str = "",
+        undo: list[str] | None = None,
+    ) -> dict[str, Any]:
+        query = read_query(given)
+        offset = (query.page - 1) * PAGE_SIZE
+        runs, total = self._library.list_runs(query.wanted, query.sort, PAGE_SIZE, offset)
+        pages = max(1, -(-total // PAGE_SIZE))
+        page = min(query.page, pages)
+        if page != query.page:
+            offset = (page - 1) * PAGE_SIZE
+            runs, total = self._library.list_runs(query.wanted, query.sort, PAGE_SIZE, offset)
+        return {
+            "rows": [
+                {**run_row(run), "kind": run.kind, "asked": asked_text(run.variant_specs)}
+                for run in runs
+            ],
+            "page": page,
+            "pages": pages,
+            "total": total,
+            "told": told or query.told,
+            "tone": tone,
+            "undo": undo or [],
+            "query": {k: given[k][:TEXT_CHARS] for k in NAMES if given.get(k) and k != "page"},
+            "import_mib": self._import_mib,
+            "choices": {**self._library.choices(), "states": list(STATES)},
+        }
+
+
+def _runs(count: int) -> str:
+    return f"{count} {'run' if count == 1 else 'runs'}"

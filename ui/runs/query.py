@@ -1,0 +1,155 @@
+"""The list of runs by its address: query to filter and back, summaries to rows. No Gradio."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from ckv_core.errors import StorageError
+from ckv_core.methods import METHODS
+from ckv_core.request.variants import written_knobs
+from storage.library import SORTS
+from storage.models import ACTIVE_STATES, END_STATES
+from storage.records import Outcome, RunFilter, RunSort, RunSummary
+from ui.services.slugs import is_slug
+
+TEXT_CHARS = 400
+MOST_CHOSEN = 100
+MOST_BUDGETS = 5  # that are named
+FULL = "full"
+_LABELS = {method.name: method.label for method in METHODS}
+_TEXTS = ("text", "model", "method", "tag", "state", "kind", "answer")
+NAMES = (*_TEXTS, "min_budget", "max_budget", "since", "until", "pinned", "sort", "page")
+STATES = (*ACTIVE_STATES, *END_STATES)
+
+
+@dataclass(frozen=True, slots=True)
+class RunQuery:
+    """What an address asks of the list; `told` says what in it could not be read."""
+
+    wanted: RunFilter
+    sort: RunSort
+    page: int
+    told: str
+
+
+def read_query(given: Mapping[str, str]) -> RunQuery:
+    """Read an address, which may hold anything; what cannot be read is left out and told."""
+    wrong: list[str] = []
+
+    def number(name: str) -> int | None:
+        text = given.get(name, "").strip()
+        if not text:
+            return None
+        if text.isascii() and text.isdigit() and len(text) < 10:
+            return int(text)
+        wrong.append(name.replace("_", " "))
+        return None
+
+    def day(name: str) -> datetime | None:
+        text = given.get(name, "").strip()
+        if not text:
+            return None
+        try:
+            return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC)
+        except ValueError:
+            wrong.append(name)
+            return None
+
+    until = day("until")
+    if until is not None and until.year < 9999:
+        until += timedelta(days=1)
+    wanted = RunFilter(
+        **{name: _text(given.get(name, "")) for name in _TEXTS},
+        min_budget=number("min_budget"),
+        max_budget=number("max_budget"),
+        since=day("since"),
+        until=until,
+        pinned=given.get("pinned") == "1",
+    )
+    sort = given.get("sort", SORTS[0])
+    page = number("page")
+    told = f"Left out, because it cannot be read: {', '.join(wrong)}." if wrong else ""
+    return RunQuery(wanted, sort if sort in SORTS else SORTS[0], page or 1, told)
+
+
+def _text(given: str) -> str:
+    """PostgreSQL takes neither a NUL nor half a character."""
+    held = given.replace("\x00", "").encode("utf-8", "ignore").decode()
+    return held.strip()[:TEXT_CHARS]
+
+
+def read_slugs(given: object) -> list[str]:
+    """The chosen runs; a client may send anything.
+
+    Raises:
+        StorageError: none is chosen, or too many are.
+    """
+    slugs = [slug for slug in given if is_slug(slug)] if isinstance(given, list) else []
+    if not slugs:
+        raise StorageError("Choose at least one run first.")
+    if len(slugs) > MOST_CHOSEN:
+        raise StorageError(f"Choose up to {MOST_CHOSEN} runs at a time.")
+    return slugs
+
+
+def run_row(run: RunSummary) -> dict[str, Any]:
+    """One line of the list."""
+    return {
+        "slug": run.slug,
+        "title": run.title,
+        "state": run.state,
+        "model": run.model_name,
+        "variants": len(run.variant_specs),
+        "specs": list(run.variant_specs),
+        "tokens": run.prompt_tokens,
+        "created": run.created_at.isoformat(),
+        "note": run.note,
+        "tags": list(run.tags),
+        "pinned": run.pinned,
+        "outcome": outcome_text(run.outcome, run.kind),
+    }
+
+
+def asked_text(specs: Sequence[str]) -> str:
+    """What tells runs of one question apart: methods and budgets, as `SnapKV; budget 64`."""
+    forms: dict[str, set[bool]] = {}
+    budgets: dict[str, None] = {}
+    for spec in specs:
+        name, plus, _ = spec.partition(":")[0].partition("+")
+        if name != FULL:
+            forms.setdefault(name, set()).add(bool(plus))
+            budgets |= {v: None for key, v in written_knobs(spec).items() if key == "budget"}
+    methods = [_method_text(name, found) for name, found in forms.items()]
+    parts = [", ".join(methods) or _LABELS[FULL]]
+    if len(budgets) > MOST_BUDGETS:
+        parts.append(f"{len(budgets)} budgets")
+    elif budgets:
+        parts.append(f"budget {', '.join(budgets)}")
+    return "; ".join(parts)
+
+
+def _method_text(name: str, with_critical: set[bool]) -> str:
+    """With the second stage, without, or both."""
+    label = _LABELS.get(name, name)
+    if with_critical == {False}:
+        return label
+    return f"{label} {'±' if len(with_critical) == 2 else '+'} CriticalKV"
+
+
+def outcome_text(outcome: Outcome, kind: str = "compare") -> str:
+    """What came out, in a few words: who keeps the answer, else who agrees; empty if unknown."""
+    points = "points" if kind == "sweep" else "variants"
+    if outcome.judged:
+        said = _counted(outcome.answered, outcome.judged, points, ("keeps", "keep"), "the answer")
+        return f"{said}; the full cache misses it" if outcome.full_answers is False else said
+    if outcome.compared:
+        verbs = ("agrees", "agree")
+        return _counted(outcome.agreeing, outcome.compared, points, verbs, "with the full cache")
+    return ""
+
+
+def _counted(some: int, of: int, what: str, verbs: tuple[str, str], then: str) -> str:
+    if of == 1:
+        return f"{'The' if some else 'No'} {what[:-1]} {verbs[0]} {then}"
+    return f"{some} of {of} {what} {verbs[some != 1]} {then}"

@@ -1,0 +1,53 @@
+"""Routes of the list of runs: import a file, export chosen runs as one bundle."""
+
+import anyio
+import anyio.to_thread
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from ckv_core.errors import CkvError, StorageError
+from ui.runs.query import read_slugs
+from ui.server.route_answers import NO_STORE
+from ui.services.services import Services
+
+# No form of another site can send this type, and no script can without being asked for first.
+IMPORT_TYPE = "application/octet-stream"
+
+
+def library_routes(services: Services) -> list[Route]:
+    """All routes; the guard in front of them knows who asks and caps what is sent."""
+    # Each may take much memory and time; who waits takes no thread that others need.
+    one_import = anyio.CapacityLimiter(1)
+
+    async def import_file(request: Request) -> Response:
+        if request.headers.get("content-type") != IMPORT_TYPE:
+            return JSONResponse({"told": f"Send the file as {IMPORT_TYPE}."}, 415, NO_STORE)
+        data = await request.body()
+        try:
+            report = await anyio.to_thread.run_sync(
+                services.import_bundle, data, limiter=one_import
+            )
+        except CkvError as error:
+            return _refused(error)
+        return JSONResponse({"told": report.sentence, "imported": report.imported}, 200, NO_STORE)
+
+    def export(request: Request) -> Response:
+        try:
+            slugs = read_slugs(request.query_params.get("ids", "").split(","))
+            data = services.export_bundle(slugs)
+        except CkvError as error:
+            return _refused(error)
+        name = f"ckv-{slugs[0]}.zip" if len(slugs) == 1 else f"ckv-{len(slugs)}-runs.zip"
+        disposition = {"Content-Disposition": f'attachment; filename="{name}"'}
+        return Response(data, 200, NO_STORE | disposition, "application/zip")
+
+    return [
+        Route("/runs/import", import_file, methods=["POST"]),
+        Route("/runs/export", export),
+    ]
+
+
+def _refused(error: CkvError) -> JSONResponse:
+    status = 400 if isinstance(error, StorageError) else 403
+    return JSONResponse({"told": str(error)}, status, NO_STORE)

@@ -1,0 +1,170 @@
+"""Who sends a request: password, session, API token or share links; and who may not pass."""
+
+import asyncio
+import re
+from dataclasses import replace
+from urllib.parse import quote
+
+import anyio.to_thread
+from starlette.datastructures import Headers
+from starlette.requests import cookie_parser
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import Message, Scope, Send
+
+from ckv_core.errors import StorageError
+from ui.accounts.access import READS_ONLY, SCOPE_KEY, Viewer
+from ui.accounts.logins import Logins
+from ui.server.route_answers import NO_STORE
+from ui.services.services import Services
+from ui.services.shares import COOKIE_PREFIX
+
+SESSION_COOKIE = "ckv_session"
+LOGIN_PATH = "/login"
+# What the login page is made of stands among them; none of them tells anything.
+OPEN_PATHS = frozenset(
+    {
+        "/healthz",
+        "/readyz",
+        "/gradio_api/startup-events",
+        LOGIN_PATH,
+        "/theme.css",
+        "/favicon.ico",
+    }
+)
+OPEN_PREFIXES = ("/s/", "/static/fonts/")
+# What the Run page needs of Gradio; its handlers ask ui.accounts.access themselves.
+SHARE_PATHS = frozenset(
+    {
+        "/run",
+        "/config",
+        "/manifest.json",
+        "/plotly.js",
+        "/gradio_api/theme.css",
+        "/gradio_api/app_id",
+        "/gradio_api/queue/join",
+        "/gradio_api/queue/data",
+        "/gradio_api/run/predict",
+        "/gradio_api/cancel",
+        "/gradio_api/reset",
+    }
+)
+SHARE_PREFIXES = ("/assets/", "/static/", "/svelte/", "/gradio_api/heartbeat/")
+FOR_PROGRAMS = ("/api/", "/gradio_api/")
+READING = ("GET", "HEAD", "OPTIONS")
+ASKED_AGAIN_S = 1.0  # how long a stream outlives its login
+_OWN_PATH = re.compile(r"/(?![/\\])[^\x00-\x20\x7f\\]*")
+
+
+class Identity:
+    """Tells the viewer of each request to what follows; for one event loop."""
+
+    def __init__(self, services: Services) -> None:
+        """Identify the users of an app with logins."""
+        self._accounts = services.accounts
+        self._shares = services.shares
+        self.logins = Logins(services.users, told=services.accounts.note_password)
+
+    async def identify(self, scope: Scope) -> Response | None:
+        """Note in the scope who asks, or say why nobody may."""
+        headers = Headers(scope=scope)
+        address = (scope.get("client") or ("",))[0]
+        result = await self.logins.check(headers.get("authorization", ""), address)
+        if result.wait_s:
+            return too_many(result.wait_s)
+        try:
+            viewer = await anyio.to_thread.run_sync(self._viewer, result.user, headers)
+        except StorageError as error:
+            return PlainTextResponse(str(error), 503, NO_STORE)
+        scope[SCOPE_KEY] = viewer
+        return _refusal(scope, headers, viewer)
+
+    def while_welcome(self, scope: Scope, send: Send) -> Send:
+        """Send an answer as long as its login is good: one may end in the middle of a stream."""
+        clock = asyncio.get_running_loop().time
+        asked_at = clock()
+        ended = False
+
+        async def send_while_welcome(message: Message) -> None:
+            nonlocal asked_at, ended
+            if ended:
+                return
+            if message["type"] == "http.response.body" and clock() - asked_at > ASKED_AGAIN_S:
+                asked_at = clock()
+                if not await self._is_still_welcome(scope):
+                    ended = True
+                    message = {"type": "http.response.body", "body": b""}
+            await send(message)
+
+        return send_while_welcome
+
+    async def _is_still_welcome(self, scope: Scope) -> bool:
+        before: Viewer = scope[SCOPE_KEY]
+        by_password = before.user if before.credential is None else None
+        try:
+            now = await anyio.to_thread.run_sync(self._viewer, by_password, Headers(scope=scope))
+        except StorageError:
+            return True  # it was good a moment ago
+        return now.user == before.user and now.shared >= before.shared
+
+    def _viewer(self, by_password: str | None, headers: Headers) -> Viewer:
+        cookies = cookie_parser(headers.get("cookie", ""))
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        found = None
+        if by_password is not None:
+            found = self._accounts.viewer_by_password(by_password)
+        elif scheme.lower() == "bearer":
+            found = self._accounts.viewer("token", token.strip())
+        elif SESSION_COOKIE in cookies:
+            found = self._accounts.viewer("session", cookies[SESSION_COOKIE])
+        shared = [
+            (name.removeprefix(COOKIE_PREFIX), value)
+            for name, value in cookies.items()
+            if name.startswith(COOKIE_PREFIX)
+        ]
+        return replace(found or Viewer(), shared=self._shares.slugs(shared))
+
+
+def too_many(wait_s: int) -> PlainTextResponse:
+    """What is told to who guessed too often."""
+    headers = {"Retry-After": str(wait_s)}
+    return PlainTextResponse(f"Too many wrong logins; try again in {wait_s} s.", 429, headers)
+
+
+def own_path(text: str) -> str:
+    """Where to go after the login: a path of this app, never another site; / for anything else."""
+    return text if _OWN_PATH.fullmatch(text) else "/"
+
+
+def _refusal(scope: Scope, headers: Headers, viewer: Viewer) -> Response | None:
+    path = str(scope["path"])
+    if viewer.user is not None:
+        # Gradio's calls are all POST; what they do asks ui/accounts/access.py.
+        reads = scope["method"] in READING or path.startswith("/gradio_api/")
+        return None if reads or viewer.scope != "read" else PlainTextResponse(READS_ONLY, 403)
+    is_open = path in OPEN_PATHS or path.startswith(OPEN_PREFIXES)
+    if is_open or (viewer.shared and _serves_share(path, viewer.shared)):
+        return None
+    if _navigates(scope, headers):
+        query = scope.get("query_string", b"").decode("latin-1")
+        target = quote(f"{path}?{query}" if query else path, safe="")
+        return RedirectResponse(f"{LOGIN_PATH}?next={target}", 303, NO_STORE)
+    # A browser would ask with a window of its own in the middle of a page.
+    by_page = "sec-fetch-site" in headers
+    basic = {"WWW-Authenticate": 'Basic realm="CriticalKV Lab", charset="UTF-8"'}
+    return PlainTextResponse("Log in to use this app.", 401, {} if by_page else basic)
+
+
+def _navigates(scope: Scope, headers: Headers) -> bool:
+    """Whether somebody opens an address in a browser, not a program or a page's script."""
+    if scope["method"] != "GET" or str(scope["path"]).startswith(FOR_PROGRAMS):
+        return False
+    mode = headers.get("sec-fetch-mode", "navigate")
+    return mode == "navigate" and "text/html" in headers.get("accept", "")
+
+
+def _serves_share(path: str, shared: frozenset[str]) -> bool:
+    """Whether a path belongs to the Run page, or to the data of one of these runs."""
+    if path in SHARE_PATHS or path.startswith(SHARE_PREFIXES):
+        return True
+    parts = path.split("/")
+    return len(parts) > 2 and parts[1] in ("data", "r") and parts[2] in shared

@@ -1,0 +1,145 @@
+"""A stream of Gradio's belongs to the login that opened it; its session id alone opens nothing."""
+
+import asyncio
+import json
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from fastapi import HTTPException
+from gradio.data_classes import PredictBodyInternal
+from gradio.queueing import Queue
+from starlette.datastructures import QueryParams
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ui.accounts.access import SCOPE_KEY, Viewer
+
+PREFIX = "/gradio_api/"
+# Paths whose segments name a session or an event, and those whose small body does.
+IN_PATH = ("heartbeat", "stream", "call")
+IN_BODY = ("cancel", "reset")
+BODY_BYTES = 4096
+NOT_YOURS = "There is no such session."
+
+
+class Streams:
+    """Whose each waiting stream is; for one event loop."""
+
+    def __init__(self, queue: Queue) -> None:
+        """Stand before the queue of an app's pages."""
+        self._queue = queue
+        self._push = queue.push
+        self._owners: WeakKeyDictionary[asyncio.Queue[Any], Viewer] = WeakKeyDictionary()
+        queue.push = self.push  # type: ignore[method-assign]
+
+    async def push(self, body: PredictBodyInternal, request: Request, username: str | None) -> Any:
+        """Join the queue, if the session is new or the viewer's own."""
+        viewer: Viewer = request.scope[SCOPE_KEY]
+        waiting, session = self._queue.pending_messages_per_session, body.session_hash
+        is_new = session is not None and session not in waiting
+        if session is not None:
+            if is_new:  # before anything is awaited: a page joins several times at once
+                waiting[session] = asyncio.Queue()
+                self._owners[waiting[session]] = viewer
+            self._claim(waiting[session], viewer)
+        done = await self._push(body=body, request=request, username=username)
+        made = body.session_hash  # Gradio's own, for a call that named none
+        if session is None and made is not None and made in waiting:
+            self._owners[waiting[made]] = viewer
+        elif is_new and not done[0]:
+            waiting.pop(session or "", None)
+        return done
+
+    def may(self, viewer: Viewer, name: object) -> bool:
+        """Whether a session or event of this name is the viewer's, or nobody's."""
+        session = self._session_of(name)
+        if session is None:
+            return True
+        messages = self._queue.pending_messages_per_session.get(session)
+        return messages is not None and self._is_owner(messages, viewer)
+
+    def _session_of(self, name: object) -> str | None:
+        if not isinstance(name, str):
+            return None
+        if name in self._queue.pending_messages_per_session:
+            return name
+        if (event := self._queue.event_ids_to_events.get(name)) is not None:
+            return event.session_hash
+        named = self._queue.pending_event_ids_session.items()
+        return next((session for session, events in named if name in events), None)
+
+    def _is_owner(self, messages: "asyncio.Queue[Any]", viewer: Viewer) -> bool:
+        owner = self._owners.get(messages)
+        if owner is None or owner.user != viewer.user:
+            return False
+        # Who came by share links sees what these links opened by then.
+        return viewer.user is not None or owner.shared <= viewer.shared
+
+    def _claim(self, messages: "asyncio.Queue[Any]", viewer: Viewer) -> None:
+        if not self._is_owner(messages, viewer):
+            raise HTTPException(404, NOT_YOURS)
+        self._owners[messages] = viewer
+
+
+class OwnStreams:
+    """ASGI middleware: what another login opened is not found."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        """Stand before the routes of a Gradio app whose `lifespan` made its Streams."""
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on what names no session, or the viewer's own."""
+        path = str(scope.get("path", ""))
+        if scope["type"] != "http" or not path.startswith(PREFIX):
+            await self._app(scope, receive, send)
+            return
+        kind, *names = path.removeprefix(PREFIX).strip("/").split("/")
+        asked: list[object] = list(names) if kind in IN_PATH else []
+        if path == f"{PREFIX}queue/data":
+            asked = [QueryParams(scope["query_string"]).get("session_hash")]
+        if kind in IN_BODY:
+            body = await _small_body(receive)
+            asked = _named_in(body)
+            receive = _again(body, receive)
+        streams: Streams = scope["app"].state.streams
+        if all(streams.may(scope[SCOPE_KEY], name) for name in asked):
+            await self._app(scope, receive, send)
+            return
+        await PlainTextResponse(NOT_YOURS, 404)(scope, receive, send)
+
+
+async def _small_body(receive: Receive) -> bytes:
+    """The body as far as one that names a session goes; what is longer is cut, so no JSON."""
+    body = b""
+    more = True
+    while more and len(body) <= BODY_BYTES:
+        message = await receive()
+        body += message.get("body", b"")
+        more = message["type"] == "http.request" and message.get("more_body", False)
+    return body[:BODY_BYTES]
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """Receive a body that was read already, then whatever follows it."""
+    was_read = False
+
+    async def receive_again() -> Message:
+        nonlocal was_read
+        if was_read:
+            return await receive()
+        was_read = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return receive_again
+
+
+def _named_in(body: bytes) -> list[object]:
+    try:
+        given = json.loads(body)
+    except (ValueError, RecursionError):
+        return []  # Gradio refuses it
+    if not isinstance(given, dict):
+        return []
+    return [given.get(name) for name in ("session_hash", "event_id")]

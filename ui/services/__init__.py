@@ -1,0 +1,1 @@
+"""What pages may call: start, watch, find, share and study runs. No Gradio."""

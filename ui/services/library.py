@@ -1,0 +1,151 @@
+"""The library of saved runs as pages see it: find, annotate, delete with undo."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from storage import audit, library, repository
+from storage.database import Database
+from storage.records import RunFilter, RunNotes, RunRelative, RunSort, RunSummary
+from storage.shares import saved_runs
+from ui.accounts.access import Access
+from ui.limits import Limits
+
+UNDO_MINUTES = 10
+_UNDO = timedelta(minutes=UNDO_MINUTES)
+
+
+class Library:
+    """Any thread may call any method; every method raises StorageError if the database fails."""
+
+    def __init__(
+        self, database: Database, access: Access, let_go: Callable[[str], None], limits: Limits
+    ) -> None:
+        """Purge what was deleted too long ago to be restored.
+
+        Args:
+            database: open.
+            access: what the viewer may do; each method asks it.
+            let_go: told before a run is deleted; raises StorageError if the run is not over.
+            limits: how many runs may be saved.
+        """
+        self._database = database
+        self._access = access
+        self._let_go = let_go
+        self._limits = limits
+        self.purge()
+
+    def list_runs(
+        self,
+        wanted: RunFilter | None = None,
+        sort: RunSort = "newest",
+        limit: int = 50,
+        offset: int = 0,
+    ) -> tuple[list[RunSummary], int]:
+        """One page of the runs that pass the filter, and how many pass; pinned ones first."""
+        wanted = replace(wanted or RunFilter(), owner=self._access.user() or "")
+        with self._database.read() as session:
+            return library.list_runs(session, wanted, sort, limit, offset)
+
+    def summary(self, slug: str) -> RunSummary:
+        """One run as a line of the list.
+
+        Raises:
+            RunMissingError: there is no such run.
+        """
+        self._access.check_run(slug)
+        with self._database.read() as session:
+            return library.summary(session, slug)
+
+    def choices(self) -> dict[str, list[str]]:
+        """The models, methods and tags that can be filtered by."""
+        owner = self._access.user()
+        with self._database.read() as session:
+            return library.choices(session, owner)
+
+    def relatives(self, slug: str) -> tuple[RunRelative | None, list[RunRelative]]:
+        """Parent and children of a run."""
+        self._access.check_run(slug, "own")
+        owner = self._access.user()
+        with self._database.read() as session:
+            return library.relatives(session, slug, owner)
+
+    def notes(self, slug: str) -> RunNotes:
+        """A run's note and tags; those who may only read the run get none."""
+        self._access.check_run(slug)
+        if not self._access.may(slug, "own"):
+            return RunNotes()
+        with self._database.read() as session:
+            return repository.load_notes(session, slug)
+
+    def annotate(self, slug: str, title: str, note: str, tags: Sequence[str]) -> None:
+        """Set a run's title, note and tags.
+
+        Raises:
+            StorageError: one of them is not allowed, or there is no such run.
+        """
+        self._access.check_run(slug, "change")
+        with self._database.write() as session:
+            library.annotate(session, slug, title, note, tags)
+
+    def add_tag(self, slugs: Sequence[str], tag: str) -> None:
+        """Give several runs one more tag.
+
+        Raises:
+            StorageError: the tag is not allowed, or a run has enough of them or is gone.
+        """
+        for slug in slugs:
+            self._access.check_run(slug, "change")
+        with self._database.write() as session:
+            library.add_tag(session, slugs, tag)
+
+    def set_pinned(self, slug: str, *, pinned: bool) -> None:
+        """Pin a run or let it go.
+
+        Raises:
+            StorageError: there is no such run.
+        """
+        self._access.check_run(slug, "change")
+        with self._database.write() as session:
+            library.set_pinned(session, slug, pinned=pinned)
+
+    def purge(self) -> None:
+        """Remove for good what was deleted too long ago to be restored."""
+        with self._database.write() as session:
+            library.purge_deleted(session, _now() - _UNDO)
+
+    def delete(self, slugs: Sequence[str]) -> None:
+        """Delete finished runs; all or none.
+
+        Raises:
+            StorageError: one is not over, or does not exist.
+        """
+        for slug in slugs:
+            self._access.check_run(slug, "change")
+        for slug in slugs:
+            self._let_go(slug)
+        self.purge()
+        with self._database.write() as session:
+            library.delete_runs(session, slugs, _now())
+            for slug in slugs:
+                audit.record(session, self._access.user(), "deleted", slug)
+
+    def restore(self, slugs: Sequence[str]) -> int:
+        """Undo a deletion of the last ten minutes; returns how many runs came back.
+
+        Raises:
+            CkvError: newer runs have taken their room; nothing came back.
+        """
+        owner = self._access.user(change=True)
+        with self._database.write() as session:
+            saved = saved_runs(session, owner)
+            restored = library.restore_runs(session, slugs, _now() - _UNDO, owner)
+            if restored:
+                self._limits.check_saved(saved + len(restored) - 1)
+            for slug in restored:
+                audit.record(session, owner, "restored", slug)
+        return len(restored)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

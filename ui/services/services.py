@@ -1,0 +1,355 @@
+"""What pages may call: start, watch, cancel and find runs. Joins the worker and storage."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import replace
+
+from ckv_core.errors import CkvError, StorageError
+from ckv_core.request.compare_request import CompareRequest, check_text
+from ckv_core.results.events import RunPrepared
+from ckv_core.results.records import RetainedSet
+from ckv_core.worker.client import WorkerClient
+from ckv_core.worker.messages import (
+    Job,
+    JobCancelled,
+    JobDone,
+    JobEvent,
+    JobFailed,
+    ModelStatus,
+    Reply,
+    TokensCounted,
+)
+from storage import audit, repository, shares
+from storage.bundle import write_bundle
+from storage.bundle_import import ImportReport, import_bundle
+from storage.database import Database
+from storage.recorder import Recorder
+from storage.records import Lineage
+from ui.accounts.access import Access
+from ui.accounts.accounts import Accounts
+from ui.accounts.administration import Administration
+from ui.limits import Limits
+from ui.services.library import Library
+from ui.services.live_runs import RunSnapshot
+from ui.services.shares import Shares
+from ui.services.stored_runs import StoredRuns
+from ui.services.studies import Studies
+from ui.services.unfinished import UnfinishedRuns
+from ui.users import User
+
+__all__ = ["RunSnapshot", "Services"]
+
+LOGGER = logging.getLogger(__name__)
+KEPT_STATUSES = 16  # models whose last word from the worker is remembered
+WATCH_INTERVAL_S = 0.08
+CLOSED = "The app was closed before this run ended."
+CANCELLED = "Cancelled on request."
+
+
+class Services:
+    """All that pages know of the world; any thread may call any method.
+
+    Unfinished runs live in memory and are recorded as they go; finished ones are read from
+    storage. Runs go on whoever watches. Every method raises StorageError if the database fails.
+
+    Every method asks `access` itself what the one behind the current request may do. Somebody
+    else's run fails exactly like one that does not exist.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        make_client: Callable[..., WorkerClient] = WorkerClient,
+        access: Access | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        """Mark runs that a dead server left behind as failed, and start the worker.
+
+        Args:
+            database: open; the caller closes it after `close`.
+            make_client: builds the client around the function that takes its replies; a run's
+                time limit comes as `run_limit_s`.
+            access: what viewers may do; by default everything, as without logins.
+            limits: what is taken at most.
+
+        Raises:
+            StorageError: the database cannot be written.
+        """
+        self._database = database
+        self._recorder = Recorder(database)
+        self._access = access or Access(database)
+        self._limits = limits or Limits()
+        self.shares = Shares(database, self._access)
+        self.accounts = Accounts(database, self._access)
+        self.administration = Administration(database, self._access, self._stop)
+        self._starting = threading.Lock()  # around slow steps; the other one never waits for I/O
+        self._client = make_client(self._take, run_limit_s=self._limits.run_seconds)
+        self._unfinished = UnfinishedRuns(self._recorder, self._client.cancel, self._client.order)
+        self._model_statuses: dict[str, ModelStatus] = {}
+        self._statuses_lock = threading.Lock()
+        self._closing = False
+        self._stored = StoredRuns(database, self._recorder)
+        self._stored.recover()
+        self.library = Library(database, self._access, self._let_go, self._limits)
+        self.studies = Studies(database, self._access, self._limits, self._client)
+        self._client.start()
+        self.studies.begin()
+
+    # --- runs ---------------------------------------------------------------------------------
+
+    def start_run(self, request: CompareRequest, lineage: Lineage | None = None) -> str:
+        """Check, record and queue a run; returns its slug.
+
+        Raises:
+            CkvError: the request is wrong or over a limit, or the run cannot be recorded.
+        """
+        owner = self._access.user(change=True)
+        request.validate()
+        self._limits.check(request)
+        with self._starting:
+            if self._closing:
+                raise CkvError("The app is closing; start it again first.")
+            self._check_room(owner)
+            slug = self._recorder.create(request, owner=owner, lineage=lineage)
+            with self._database.read() as session:
+                self._unfinished.add(repository.load_run(session, slug))
+            self._client.submit(Job(slug, request, owner))
+        self._unfinished.places_changed()
+        return slug
+
+    def cancel_run(self, slug: str) -> None:
+        """Stop a run; nothing if it is over.
+
+        Raises:
+            StorageError: there is no such run.
+        """
+        self._access.check_run(slug, "change")
+        self._stop(slug)
+
+    def snapshot(self, slug: str) -> RunSnapshot:
+        """A run as it is now.
+
+        Raises:
+            StorageError: there is no such run, or it cannot be read.
+        """
+        self._access.check_run(slug)
+        run = self._unfinished.find(slug)
+        if run is not None:
+            return self._unfinished.view(run)
+        return self._stored.snapshot(slug)
+
+    async def watch(
+        self, slug: str, interval_s: float = WATCH_INTERVAL_S
+    ) -> AsyncIterator[RunSnapshot]:
+        """Follow a run: its state now, every change at most once per interval, its end.
+
+        One that lives in another server of the same database is read about once a second.
+        Any number may watch; whether they do changes nothing for the run.
+
+        Raises:
+            StorageError: there is no such run, or it cannot be read.
+        """
+        await asyncio.to_thread(self._access.check_run, slug)
+        run = self._unfinished.find(slug)
+        if run is None:
+            async for stored in self._stored.watch(slug):
+                yield stored
+            return
+        seen = 0
+        while True:
+            if run.version != seen:
+                view = self._unfinished.view(run)
+                seen = view.version
+                yield view
+                if view.is_final:
+                    return
+            await asyncio.sleep(interval_s)
+
+    def count_by_state(self) -> dict[str, int]:
+        """Saved runs, by state."""
+        with self._database.read() as session:
+            return repository.count_by_state(session)
+
+    def live_states(self) -> dict[str, int]:
+        """Unfinished runs in memory, by state."""
+        return self._unfinished.states()
+
+    @property
+    def worker_alive(self) -> bool:
+        """Whether the worker process runs."""
+        return self._client.worker_pid is not None
+
+    def worker_ready(self) -> bool:
+        """Whether a run would start: the worker answers. Waits for it up to 2 s."""
+        return self._client.is_ready()
+
+    def retained(self, slug: str, index: int) -> RetainedSet | None:
+        """What one variant kept; None for `full` and before it is known."""
+        self._access.check_run(slug)
+        run = self._unfinished.find(slug)
+        if run is None:
+            with self._database.read() as session:
+                return repository.load_retained(session, slug, index)
+        variants = self._unfinished.view(run).result.variants
+        return variants[index].retained if 0 <= index < len(variants) else None
+
+    def export_bundle(self, slugs: Sequence[str]) -> bytes:
+        """These runs as one zip, to be imported elsewhere; docs/bundle.md.
+
+        Notes, tags and lineage of a run are left out for those who may only read it.
+
+        Raises:
+            StorageError: a run is not there, not over, or too big.
+        """
+        for slug in slugs:
+            self._access.check_run(slug)
+        only_read = [slug for slug in slugs if not self._access.may(slug, "own")]
+        with self._database.read() as session:
+            data = write_bundle(session, slugs, only_read)
+        self.note_export(slugs)
+        return data
+
+    def note_export(self, slugs: Sequence[str]) -> None:
+        """Tell the audit log that runs left the app as files; a full disk keeps none from it.
+
+        Raises:
+            StorageError: a run is not there.
+        """
+        for slug in slugs:
+            self._access.check_run(slug)
+        try:
+            with self._database.write() as session:
+                for slug in slugs:
+                    audit.record(session, self._access.viewer().user, "exported", slug)
+        except StorageError:
+            LOGGER.exception("An export is missing in the audit log.")
+
+    def import_bundle(self, data: bytes) -> ImportReport:
+        """Store the runs of a bundle or a result file as the viewer's own, all or none.
+
+        Raises:
+            StorageError: the file is wrong or the runs are too many; nothing was stored.
+        """
+        owner = self._access.user(change=True)
+        return import_bundle(self._database, data, owner, self._limits.runs, actor=owner)
+
+    # --- viewers ------------------------------------------------------------------------------
+
+    @property
+    def with_logins(self) -> bool:
+        """Whether runs have owners."""
+        return self._access.with_logins
+
+    @property
+    def users(self) -> Mapping[str, User]:
+        """Who may log in, by name."""
+        return self._access.users
+
+    @property
+    def is_guest(self) -> bool:
+        """Whether the viewer can only read what share links open."""
+        return self._access.is_guest
+
+    def may_change(self, slug: str) -> bool:
+        """Whether the viewer may do more with a run than read it."""
+        return self._access.may(slug, "change")
+
+    # --- models -------------------------------------------------------------------------------
+
+    def count_tokens(self, request: CompareRequest, timeout_s: float = 30.0) -> TokensCounted:
+        """Tokens of the prompt and the model's limit; waits. Failure is in its `error`."""
+        self._access.user(change=True)
+        try:
+            check_text("context", request.context)
+            check_text("question", request.question)
+        except CkvError as error:
+            return TokensCounted("", 0, 0, 0, str(error))
+        counted = self._client.count_tokens(request, timeout_s)
+        try:
+            self._limits.check_prompt(counted.tokens)
+        except CkvError as error:
+            return replace(counted, error=str(error))
+        return counted
+
+    def model_status(self, model: str) -> ModelStatus | None:
+        """What the worker last said about this model."""
+        self._access.user()
+        return self._model_statuses.get(model)
+
+    def warm(self, model: str) -> None:
+        """Load a model ahead of its first run."""
+        self._access.user(change=True)
+        self._keep_status(ModelStatus(model, False, f"{model} waits to be loaded.", loading=True))
+        self._client.warm(model)
+
+    def cancel_load(self, model: str) -> None:
+        """Stop loading or downloading a model ahead; a run that loads it goes on."""
+        self._access.user(change=True)
+        self._client.cancel_warm(model)
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """End the worker; unfinished runs end as cancelled, with what they have."""
+        with self._starting:
+            self._closing = True
+        self.studies.close()
+        self._client.close(timeout_s)
+        for slug in self._unfinished.slugs():
+            self._unfinished.end(slug, "cancelled", CLOSED)
+
+    # --- replies, in the client's thread --------------------------------------------------------
+
+    def _take(self, reply: Reply) -> None:
+        if self.studies.take(reply):
+            return
+        match reply:
+            case ModelStatus():
+                self._keep_status(reply)
+            case JobEvent():
+                self._unfinished.apply(reply.job_id, reply.event)
+                if isinstance(reply.event, RunPrepared):
+                    self._check_prompt(reply.job_id, reply.event.prompt.tokens)
+            case JobDone():
+                self._unfinished.end(reply.job_id, "done", "")
+            case JobFailed():
+                self._unfinished.end(reply.job_id, "failed", reply.message)
+            case JobCancelled():
+                self._unfinished.end(
+                    reply.job_id, "cancelled", CLOSED if self._closing else CANCELLED
+                )
+            case _:
+                pass  # the client keeps the others to itself
+
+    def _keep_status(self, status: ModelStatus) -> None:
+        with self._statuses_lock:
+            self._model_statuses.pop(status.model, None)
+            self._model_statuses[status.model] = status
+            while len(self._model_statuses) > KEPT_STATUSES:
+                del self._model_statuses[next(iter(self._model_statuses))]
+
+    def _stop(self, slug: str) -> None:
+        if slug in self._unfinished.slugs():
+            self._client.cancel(slug)
+        elif self._unfinished.find(slug) is None and not self._stored.snapshot(slug).is_final:
+            self._stored.cancel(slug, CANCELLED)
+
+    def _let_go(self, slug: str) -> None:
+        self._stored.check_over(slug)
+        self._unfinished.let_go(slug)
+
+    def _check_room(self, owner: str | None) -> None:
+        owners = self._unfinished.owners()
+        self._limits.check_queue(len(owners), None if owner is None else owners.count(owner))
+        self.library.purge()
+        with self._database.read() as session:
+            self._limits.check_saved(shares.saved_runs(session, owner))
+
+    def _check_prompt(self, slug: str, tokens: int) -> None:
+        """End a run whose prompt turns out to be too long, before it is read."""
+        try:
+            self._limits.check_prompt(tokens)
+        except CkvError as error:
+            self._unfinished.end(slug, "failed", str(error))
+            self._client.cancel(slug)

@@ -1,0 +1,81 @@
+"""Share links for the pages: make, list, revoke and open them."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+
+from ckv_core.errors import ConfigError
+from storage import audit, shares
+from storage.database import Database
+from storage.shares import ShareRecord
+from ui.accounts.access import Access
+from ui.limits import LimitError
+
+EXPIRIES_DAYS: dict[str, int | None] = {
+    "1 day": 1,
+    "7 days": 7,
+    "30 days": 30,
+    "never": None,
+}
+OPEN_LINKS = 32  # of one run at a time
+COOKIE_PREFIX = "ckv_share_"
+COOKIES = 16  # of one request that are looked at; browsers send the newest last
+
+
+class Shares:
+    """The links of runs; every method but `opened` and `slugs` is for the run's owner."""
+
+    def __init__(self, database: Database, access: Access) -> None:
+        self._database = database
+        self._access = access
+
+    def create(self, slug: str, expiry: str) -> str:
+        """Make a link that lasts as long as one of EXPIRIES_DAYS says; returns its token.
+
+        Raises:
+            CkvError: the run is not the viewer's, the expiry is unknown or there are too many.
+        """
+        self._access.check_run(slug, "change")
+        if expiry not in EXPIRIES_DAYS:
+            raise ConfigError("Choose when the link expires.")
+        days = EXPIRIES_DAYS[expiry]
+        now = datetime.now(UTC)
+        with self._database.write() as session:
+            if shares.count_open_shares(session, slug, now) >= OPEN_LINKS:
+                raise LimitError(f"This run has {OPEN_LINKS} open links; revoke one first.")
+            ends = None if days is None else now + timedelta(days=days)
+            token = shares.create_share(session, slug, self._access.user(), now, ends)
+            audit.record(session, self._access.user(), "shared", slug)
+        return token
+
+    def of_run(self, slug: str) -> list[ShareRecord]:
+        """All links of a run, newest first.
+
+        Raises:
+            RunMissingError: the run is not the viewer's.
+        """
+        self._access.check_run(slug, "own")
+        with self._database.read() as session:
+            return shares.list_shares(session, slug)
+
+    def revoke(self, slug: str, share_id: int) -> bool:
+        """Close a link; False if it was closed already or is not of this run.
+
+        Raises:
+            RunMissingError: the run is not the viewer's.
+        """
+        self._access.check_run(slug, "change")
+        with self._database.write() as session:
+            was_open = shares.revoke_share(session, slug, share_id, datetime.now(UTC))
+            if was_open:
+                audit.record(session, self._access.user(), "revoked share", slug)
+        return was_open
+
+    def opened(self, token: str) -> str | None:
+        """The run behind a token; None for a wrong, expired or revoked one."""
+        with self._database.read() as session:
+            return shares.shared_slug(session, token, datetime.now(UTC))
+
+    def slugs(self, cookies: Iterable[tuple[str, str]]) -> frozenset[str]:
+        """The runs that a browser's share cookies (slug, token) open now."""
+        given = list(cookies)[-COOKIES:]
+        return frozenset(slug for slug, token in given if self.opened(token) == slug)

@@ -1,0 +1,74 @@
+"""Runs that do not live in this server: over, or unfinished in another one of the same database."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+
+from ckv_core.errors import StorageError
+from storage import repository, servers
+from storage.database import Database
+from storage.recorder import Recorder
+from ui.services.live_runs import RunSnapshot, stored_snapshot
+
+LOGGER = logging.getLogger(__name__)
+LEFT_BEHIND = "The app stopped before this run ended; run it again."
+POLL_INTERVAL_S = 1.0  # other servers write generated text once a second
+
+
+class StoredRuns:
+    """Any thread may call any method; every method raises StorageError if the database fails."""
+
+    def __init__(self, database: Database, recorder: Recorder) -> None:
+        self._database = database
+        self._recorder = recorder
+
+    def recover(self) -> None:
+        """Fail what dead servers left behind; on SQLite at start only."""
+        if left := self._recorder.recover(LEFT_BEHIND):
+            LOGGER.warning("%d unfinished runs of dead servers were marked as failed.", left)
+
+    def snapshot(self, slug: str) -> RunSnapshot:
+        """A run as it is recorded; one whose server died meanwhile is failed first.
+
+        Raises:
+            RunMissingError: there is no such run.
+        """
+        if self._ahead_elsewhere(slug) is not None:
+            self.recover()
+        with self._database.read() as session:
+            stored = repository.load_run(session, slug)
+            ahead = servers.ahead_elsewhere(session, slug, self._database.server)
+        return stored_snapshot(stored, ahead)
+
+    async def watch(self, slug: str) -> AsyncIterator[RunSnapshot]:
+        """The run now, and about every second until it is over.
+
+        Raises:
+            RunMissingError: there is no such run.
+        """
+        while True:
+            view = await asyncio.to_thread(self.snapshot, slug)
+            yield view
+            if view.is_final:
+                return
+            await asyncio.sleep(POLL_INTERVAL_S)
+
+    def cancel(self, slug: str, reason: str) -> None:
+        """Record the end of another server's run; that server stops at the next it records."""
+        if self._ahead_elsewhere(slug) is not None:
+            self._recorder.cancel(slug, reason)
+
+    def check_over(self, slug: str) -> None:
+        """Refuse to delete a run that another server is at.
+
+        Raises:
+            StorageError: it is.
+        """
+        if self._ahead_elsewhere(slug) is not None:
+            raise StorageError("This run is not over; cancel it first, then delete it.")
+
+    def _ahead_elsewhere(self, slug: str) -> int | None:
+        if self._database.server is None:
+            return None
+        with self._database.read() as session:
+            return servers.ahead_elsewhere(session, slug, self._database.server)

@@ -1,0 +1,299 @@
+"""Studies in the app: saved, run one after another by its worker, and gone on with after a restart.
+
+Pages only watch. A study runs sample by sample, so that runs of all users come between.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from ckv_core.errors import CkvError, ConfigError, PromptError, RunCancelledError
+from ckv_core.request.compare_request import CompareRequest
+from ckv_core.studies.data import read_samples
+from ckv_core.studies.records import Sample, SampleResult, Study
+from ckv_core.studies.runner import (
+    Cost,
+    Progress,
+    PromptSize,
+    cost,
+    request_of,
+    run_study,
+)
+from ckv_core.studies.tasks import make_samples
+from ckv_core.worker.messages import Reply
+from storage import studies as stored_studies
+from storage.database import Database
+from storage.study_records import StoredStudy
+from storage.study_rows import missing_study
+from ui.accounts.access import Access
+from ui.limits import Limits
+from ui.services.study_jobs import PREFIX, StudyJobs, Worker
+
+LOGGER = logging.getLogger(__name__)
+CANCELLED = "Stopped on request."
+MAX_STUDIES = 1_000  # of one user
+MOST_FAILED = 3  # samples in a row that failed as a whole for one reason: it is not theirs
+COUNTED = 5  # prompts that are tokenised for an estimate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyView:
+    """A study as it is now.
+
+    Attributes:
+        running: it is this study's turn.
+        progress: where it is; None while it does not run.
+    """
+
+    stored: StoredStudy
+    running: bool
+    progress: Progress | None
+
+    @property
+    def state(self) -> str:
+        """`running`, `queued`, `done` or `unfinished`."""
+        return "running" if self.running else self.stored.state
+
+
+class Studies:
+    """All that pages know of studies; any thread may call any method.
+
+    Somebody else's study fails exactly like one that does not exist. Every method raises
+    StorageError if the database fails.
+    """
+
+    def __init__(self, database: Database, access: Access, limits: Limits, worker: Worker) -> None:
+        """Nothing runs before `begin`."""
+        self._store = stored_studies.Studies(database)
+        self._access, self._limits, self._worker = access, limits, worker
+        self._wake = threading.Event()
+        self._lock = threading.Lock()
+        self._current: tuple[str, StudyJobs] | None = None
+        self._progress: Progress | None = None
+        self._closing = False
+        self._thread = threading.Thread(target=self._serve, name="studies", daemon=True)
+
+    def begin(self) -> None:
+        """Go on with what was to be run when the app ended."""
+        self._wake.set()
+        self._thread.start()
+
+    # --- pages --------------------------------------------------------------------------------
+
+    def samples_of(self, study: Study, text: str = "") -> tuple[Sample, ...]:
+        """The samples of a definition; waits where a task's prompts have to be counted.
+
+        Args:
+            study: whose data names a file or a task.
+            text: of the file.
+
+        Raises:
+            CkvError: the data is wrong.
+        """
+        self._access.user(change=True)
+        study.validate()
+        if "file" in study.data:
+            if not text.strip():
+                raise ConfigError("Give the data file of the study.")
+            name = PurePath(str(study.data["file"])).name
+            return read_samples(text, name, study.data.get("columns"))
+
+        def count(context: str, question: str) -> int:
+            return self._size(
+                CompareRequest(context=context, question=question, model=study.model)
+            ).tokens
+
+        return make_samples(study.data, count)
+
+    def cost(self, study: Study, samples: tuple[Sample, ...]) -> Cost:
+        """What it takes, from a few of its prompts that are counted; waits.
+
+        Raises:
+            CkvError: they cannot be counted.
+        """
+        self._access.user(change=True)
+        points = study.points()
+        step = max(1, len(samples) // COUNTED)
+        counted = {
+            sample.id: self._size(request_of(study, sample, points)) for sample in samples[::step]
+        }
+        characters = sum(len(s.context) + len(s.question) for s in samples if s.id in counted)
+        rate = sum(size.tokens for size in counted.values()) / max(1, characters)
+        sizes = {
+            sample.id: PromptSize(round(rate * (len(sample.context) + len(sample.question))), 0)
+            for sample in samples
+        }
+        return cost(study, sizes | counted, dict.fromkeys(sizes, len(points)))
+
+    def start(self, study: Study, samples: tuple[Sample, ...]) -> str:
+        """Save a study, or lead the one of that name on, and have it run; returns its slug.
+
+        Raises:
+            CkvError: it is wrong or over a limit, or changed what decided its results.
+        """
+        owner = self._access.user(change=True)
+        points = study.validate()
+        for sample in samples:
+            self._limits.check(request_of(study, sample, points))
+        known = self._store.every(owner or "")
+        if len(known) >= MAX_STUDIES and study.name not in {each.study.name for each in known}:
+            raise ConfigError(f"There are {len(known):,} studies; delete some first.")
+        slug = self._store.save(study, samples, owner or "")
+        self._want(slug)
+        return slug
+
+    def resume(self, slug: str) -> None:
+        """Have a study run on; what failed is tried again."""
+        self._check(slug, change=True)
+        self._want(slug)
+
+    def cancel(self, slug: str) -> None:
+        """Stop a study; what it has stays."""
+        self._check(slug, change=True)
+        self._store.rest(slug, CANCELLED)
+        self._stop_current(slug)
+
+    def delete(self, slug: str) -> None:
+        """Delete a study with all its results."""
+        self._check(slug, change=True)
+        self._store.rest(slug)
+        self._stop_current(slug)
+        self._store.delete(slug)
+
+    def every(self) -> list[StudyView]:
+        """The viewer's studies, newest first."""
+        return [self._view(each) for each in self._store.every(self._access.user() or "")]
+
+    def view(self, slug: str) -> StudyView:
+        """One of them."""
+        return self._view(self._check(slug))
+
+    def samples(self, slug: str) -> list[Sample]:
+        """All samples of a study."""
+        self._check(slug)
+        return self._store.samples(slug)
+
+    def results(self, slug: str) -> list[SampleResult]:
+        """The results that are there."""
+        self._check(slug)
+        return self._store.results(slug)
+
+    # --- the app ------------------------------------------------------------------------------
+
+    def take(self, reply: Reply) -> bool:
+        """Take a reply of the worker; False if it is of no study."""
+        if not getattr(reply, "job_id", "").startswith(PREFIX):
+            return False
+        with self._lock:
+            current = self._current
+        if current is not None:
+            current[1].take(reply)
+        return True
+
+    def close(self) -> None:
+        """Stop; studies that were to be run are gone on with at the next start."""
+        self._closing = True
+        self._stop_current()
+        self._wake.set()
+
+    # --- parts --------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        """Run what is wanted, the oldest first, until the app closes."""
+        while True:
+            self._wake.wait()
+            self._wake.clear()
+            try:
+                while not self._closing and (wanted := self._store.wanted()):
+                    self._run(wanted[0])
+            except Exception:
+                LOGGER.exception("Studies cannot be run.")
+            if self._closing:
+                return
+
+    def _run(self, slug: str) -> None:
+        """One study to its end; the reason is kept where it ends early."""
+        stored = self._store.load(slug)
+        jobs = StudyJobs(
+            self._worker,
+            stored.owner or None,
+            self._limits.check_prompt,
+            lambda model, versions: self._store.served_by(slug, model, versions),
+        )
+        with self._lock:
+            self._current = (slug, jobs)
+        reason = ""
+        try:
+            self._run_samples(slug, stored.study, jobs)
+        except RunCancelledError:
+            return  # who cancelled has noted it; of an app that closes the study is still wanted
+        except CkvError as error:
+            reason = str(error)
+        except Exception:
+            LOGGER.exception("A study failed.")
+            reason = "The study failed for a reason that is not known; the log has the details."
+        finally:
+            with self._lock:
+                self._current, self._progress = None, None
+        self._store.rest(slug, reason)
+
+    def _run_samples(self, slug: str, study: Study, jobs: StudyJobs) -> None:
+        commit = _Committed(lambda found: self._store.commit(slug, found))
+        samples, standing = self._store.samples(slug), self._store.standing(slug)
+        for progress in run_study(study, samples, standing, jobs, commit):
+            if self._closing or slug not in self._store.wanted():
+                raise RunCancelledError
+            self._progress = progress
+
+    def _want(self, slug: str) -> None:
+        self._store.want(slug)
+        self._wake.set()
+
+    def _stop_current(self, slug: str | None = None) -> None:
+        with self._lock:
+            current = self._current
+        if current is not None and slug in (None, current[0]):
+            current[1].stop()
+
+    def _size(self, request: CompareRequest) -> PromptSize:
+        counted = self._worker.count_tokens(request)
+        if counted.error:
+            raise PromptError(counted.error)
+        return PromptSize(counted.tokens, counted.compressed_tokens)
+
+    def _check(self, slug: str, *, change: bool = False) -> StoredStudy:
+        """The viewer's own study.
+
+        Raises:
+            StudyMissingError: there is none, or it is somebody else's.
+        """
+        owner = self._access.user(change=change) or ""
+        stored = self._store.load(slug)
+        if stored.owner != owner:
+            raise missing_study(slug)
+        return stored
+
+    def _view(self, stored: StoredStudy) -> StudyView:
+        with self._lock:
+            is_current = self._current is not None and self._current[0] == stored.slug
+            progress = self._progress if is_current else None
+        return StudyView(stored=stored, running=is_current, progress=progress)
+
+
+class _Committed:
+    """Hands results on, and ends a study whose samples all fail for one reason."""
+
+    def __init__(self, commit: Callable[[Sequence[SampleResult]], None]) -> None:
+        self._commit = commit
+        self._reason, self._count = "", 0
+
+    def __call__(self, results: Sequence[SampleResult]) -> None:
+        self._commit(results)
+        reasons = {result.reason for result in results}
+        reason = reasons.pop() if len(reasons) == 1 else ""
+        self._count = self._count + 1 if reason and reason == self._reason else bool(reason)
+        self._reason = reason
+        if self._count >= MOST_FAILED:
+            raise ConfigError(f"{MOST_FAILED} samples in a row failed: {reason}")

@@ -1,0 +1,134 @@
+"""A study's samples as jobs of the app's worker: each waits its turn among the runs of all."""
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Protocol
+from uuid import uuid4
+
+from ckv_core.errors import CkvError, PromptError, RunCancelledError
+from ckv_core.request.compare_request import CompareRequest
+from ckv_core.results.events import RunResult
+from ckv_core.results.records import ModelInfo
+from ckv_core.studies.runner import PromptSize
+from ckv_core.worker.messages import (
+    Job,
+    JobCancelled,
+    JobDone,
+    JobEvent,
+    JobFailed,
+    Reply,
+    TokensCounted,
+)
+from ckv_core.worker.task import RESTARTS
+
+PREFIX = "study:"
+LOST_TRIES = 2  # a sample whose worker was lost so often is at fault itself
+COUNT_S = 60.0
+
+
+class Worker(Protocol):
+    """What is needed of `WorkerClient`."""
+
+    def submit(self, job: Job) -> None:
+        """Queue a job."""
+
+    def cancel(self, job_id: str) -> None:
+        """Stop it."""
+
+    def count_tokens(self, request: CompareRequest, timeout_s: float = 30.0) -> TokensCounted:
+        """Tokenise; waits."""
+
+
+class StudyJobs:
+    """One study's engine, of `runner.Engine`; used by one thread, stopped by any."""
+
+    def __init__(
+        self,
+        worker: Worker,
+        owner: str | None,
+        check_prompt: Callable[[int], None],
+        on_served: Callable[[ModelInfo, Mapping[str, str]], None],
+    ) -> None:
+        """Prepare.
+
+        Args:
+            worker: of the app.
+            owner: whose turn the jobs take.
+            check_prompt: raises where a prompt has more tokens than the app takes.
+            on_served: told the model that served, and the versions; may raise.
+        """
+        self._worker, self._owner = worker, owner
+        self._check_prompt, self._on_served = check_prompt, on_served
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._stopped = False
+        self._job_id = ""
+        self._result = RunResult()
+        self._end: JobDone | JobFailed | JobCancelled | None = None
+
+    def size(self, request: CompareRequest) -> PromptSize:
+        """Of the request's prompt.
+
+        Raises:
+            CkvError: it cannot be tokenised, or is too long for this app.
+        """
+        counted = self._worker.count_tokens(request, COUNT_S)
+        if counted.error:
+            raise PromptError(counted.error)
+        self._check_prompt(counted.tokens)
+        return PromptSize(counted.tokens, counted.compressed_tokens)
+
+    def run(self, request: CompareRequest) -> RunResult:
+        """The whole result; a lost worker is tried once more.
+
+        Raises:
+            RunCancelledError: it was stopped.
+            CkvError: the request cannot be served.
+        """
+        message = ""
+        for _ in range(LOST_TRIES):
+            end = self._run_once(request)
+            if isinstance(end, JobCancelled) or self._stopped:
+                raise RunCancelledError
+            if isinstance(end, JobDone):
+                return self._served()
+            message = end.message
+            if RESTARTS not in message:
+                break
+        raise CkvError(message)
+
+    def stop(self) -> None:
+        """Stop the job that runs, and take no other."""
+        with self._lock:
+            self._stopped = True
+            job_id = self._job_id
+        if job_id:
+            self._worker.cancel(job_id)
+
+    def take(self, reply: Reply) -> None:
+        """A reply of the worker, in its client's thread."""
+        with self._lock:
+            if getattr(reply, "job_id", "") != self._job_id:
+                return
+        if isinstance(reply, JobEvent):
+            self._result.apply(reply.event)
+        elif isinstance(reply, JobDone | JobFailed | JobCancelled):
+            self._end = reply
+            self._over.set()
+
+    def _run_once(self, request: CompareRequest) -> JobDone | JobFailed | JobCancelled:
+        with self._lock:
+            if self._stopped:
+                raise RunCancelledError
+            self._job_id = f"{PREFIX}{uuid4().hex}"
+            self._result, self._end = RunResult(), None
+            self._over.clear()
+        self._worker.submit(Job(self._job_id, request, self._owner))
+        self._over.wait()
+        return self._end or JobCancelled(self._job_id)
+
+    def _served(self) -> RunResult:
+        result = self._result
+        if result.model is not None:
+            self._on_served(result.model, result.environment)
+        return result

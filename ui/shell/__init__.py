@@ -1,0 +1,1 @@
+"""What stands around every page: header, head, plain pages, small shared controls."""

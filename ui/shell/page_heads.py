@@ -1,0 +1,162 @@
+"""What we put in the head of each page of Gradio's: title, previews of links, scripts, the user."""
+
+import html
+import json
+import re
+from collections.abc import Callable
+from functools import cache
+from urllib.parse import parse_qs
+
+import anyio.to_thread
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ckv_core.errors import CkvError
+from storage.records import RunSummary
+from storage.repository import RunMissingError
+from ui.accounts.access import SCOPE_KEY
+from ui.looks.glossary import words
+from ui.looks.theme import ASSETS
+from ui.results.live import UNKNOWN_RUN
+from ui.server.route_answers import missing
+from ui.services.services import Services
+from ui.services.slugs import is_slug
+from ui.shell.header import TITLE, USER_TEMPLATE, user_html
+
+# What makes Gradio's updates cheaper, leaving a page quiet, and words explain themselves.
+SCRIPTS = ("clones.js", "leaving.js", "terms.js")
+
+# Page -> its own title, and what a preview says below it.
+PAGES = {
+    "": (
+        "Compare",
+        "Compare KV-cache eviction methods on one prompt: what each keeps, what it generates, and "
+        "how far that is from the full cache.",
+    ),
+    "sweep": ("Sweep", "Budgets, alphas and methods of KV-cache eviction on one prompt."),
+    "runs": ("Runs", "Saved runs: find, compare, aggregate, export."),
+    "studies": ("Studies", "Many samples: which method keeps the score at which budget."),
+    "study": ("Study", "The answer of a study, with intervals and everything it is read from."),
+    "compare-runs": ("Compare runs", "Saved runs side by side, variant by variant."),
+    "aggregate": ("Aggregate", "Means over the prompts of several runs, with intervals and n."),
+    "methods": ("Methods", "The methods, their knobs and defaults, and the limits of this app."),
+}
+_KINDS = {"compare": ("Run", "variants"), "sweep": ("Sweep", "points")}
+_GRADIOS = re.compile(r'[ \t]*<meta\s+(?:property="og:|name="twitter:)[^>]*>\n?')
+
+
+class PageHeads:
+    """ASGI middleware: pages get their own head; the page of a run that is not there is a 404."""
+
+    def __init__(self, app: ASGIApp, *, services: Services) -> None:
+        """Add to the pages of an app inside a Gradio app."""
+        self._app = app
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer as the app does, but for the head of a page."""
+        page = str(scope.get("path", "")).strip("/")
+        is_page = scope["type"] == "http" and scope["method"] in ("GET", "HEAD")
+        if not is_page or (page not in PAGES and page != "run"):
+            await self._app(scope, receive, send)
+            return
+        said, query = PAGES.get(page), ""
+        if said is None:
+            slug = parse_qs(str(scope["query_string"], "latin-1")).get("id", [""])[0]
+            try:
+                said = await anyio.to_thread.run_sync(self._words_of, slug)
+            except RunMissingError:
+                await missing(UNKNOWN_RUN)(scope, receive, send)
+                return
+            query = f"id={slug}"
+        url = str(Request(scope).url.replace(query=query, fragment=""))
+        user = user_html(scope.get(SCOPE_KEY))
+        lines = (
+            f'{tags(*said, url)}{scripts_html()}<template id="{USER_TEMPLATE}">{user}</template>'
+        )
+        await self._app(scope, receive, rewriting(send, lambda body: with_head(body, lines)))
+
+    def _words_of(self, slug: str) -> tuple[str, str]:
+        """Title and description of a run's page.
+
+        Raises:
+            RunMissingError: there is no such run, or it is somebody else's.
+        """
+        if not is_slug(slug):
+            raise RunMissingError(UNKNOWN_RUN)
+        try:
+            summary = self._services.library.summary(slug)
+        except RunMissingError:
+            raise
+        except CkvError:  # the page itself tells what is wrong
+            return "Run", "A saved run."
+        return words_of(summary, with_text=self._services.is_guest)
+
+
+def words_of(run: RunSummary, *, with_text: bool) -> tuple[str, str]:
+    """Title and description of a run; its own words only where its owner shared it by link."""
+    kind, parts = _KINDS.get(run.kind, _KINDS["compare"])
+    methods = list(dict.fromkeys(spec.partition(":")[0] for spec in run.variant_specs))
+    count = len(run.variant_specs)
+    title = f"{kind} {run.slug}: {count} {parts if count != 1 else parts[:-1]}"
+    if with_text and run.title:
+        title = run.title
+    return title, f"{', '.join(methods)} on {run.model_name}, {run.created_at:%Y-%m-%d}."
+
+
+@cache
+def scripts_html() -> str:
+    """Our scripts that no component brings, and the glossary's words for them."""
+    scripts = "".join((ASSETS / name).read_text("utf-8") for name in SCRIPTS)
+    # No word can end the script early.
+    told = json.dumps(words()).replace("<", "\\u003c")
+    return f"<script>window.ckvWords = {told};{scripts}</script>"
+
+
+def rewriting(send: Send, rewrite: Callable[[bytes], bytes]) -> Send:
+    """Send the body that `rewrite` makes, where the answer is a page in one piece."""
+    start: Message | None = None
+
+    async def send_rewritten(message: Message) -> None:
+        nonlocal start
+        if message["type"] == "http.response.start":
+            start = message  # its length is not known yet
+            return
+        if start is not None:
+            headers = MutableHeaders(raw=start["headers"])
+            is_page = headers.get("content-type", "").startswith("text/html")
+            if is_page and not message.get("more_body"):
+                body = rewrite(message["body"])
+                headers["content-length"] = str(len(body))
+                message = {**message, "body": body}
+            await send(start)
+            start = None
+        await send(message)
+
+    return send_rewritten
+
+
+def with_head(body: bytes, lines: str) -> bytes:
+    """A page of Gradio with these lines at the end of its head in place of Gradio's previews."""
+    page = _GRADIOS.sub("", body.decode())
+    # Gradio's script would give every page the title of the app.
+    page = page.replace('control_page_title="true"', 'control_page_title="false"', 1)
+    return page.replace("</head>", f"{lines}</head>", 1).encode()
+
+
+def tags(title: str, description: str, url: str) -> str:
+    """Title, description, and what a preview of a link to this address shows."""
+    full = f"{title} - {TITLE}"
+    values = {
+        "og:site_name": TITLE,
+        "og:type": "website",
+        "og:title": full,
+        "og:description": description,
+        "og:url": url,
+    }
+    lines = [f"<title>{html.escape(full)}</title>"]
+    lines.append(f'<meta name="description" content="{html.escape(description)}">')
+    lines += [f'<meta property="{k}" content="{html.escape(v)}">' for k, v in values.items()]
+    lines.append('<meta name="twitter:card" content="summary">')
+    return "".join(lines)

@@ -1,0 +1,139 @@
+"""The form of a new study: its samples, methods and budgets, each control with one line."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import gradio as gr
+
+from ckv_core.request.compare_request import MAX_NEW_TOKENS
+from ckv_core.studies.scores import METRICS
+from ckv_core.studies.tasks import TASKS
+from ui.compare.offers import picker_offer
+from ui.compare.prompt_controls import SCENARIO_CHOICES, model_control
+from ui.shell.parts import StudyFile, VariantPicker
+from ui.studies.forms import DEFAULT_METHODS, STUDY_CONTROLS, StudyForm
+
+DEFAULTS = StudyForm()
+SOURCES = [("Own file", "file"), ("Built-in task", "task")]
+DATA_INFO = (
+    "One JSON object a line with context, question, answers (a list) and, if you like, id and "
+    "metric; or CSV with these columns. How it is read is shown below before anything runs."
+)
+
+
+def build_study_form(*, models: Sequence[str], model: str) -> dict[str, Any]:
+    """Lay out the controls, by name in the order of `STUDY_CONTROLS`; call inside Blocks.
+
+    Beside them `file_area` and `task_area`, of which the source shows one.
+    """
+    found: dict[str, Any] = {}
+    with gr.Row(equal_height=False):
+        with gr.Column(scale=5, min_width=320):
+            _build_data(found)
+        with gr.Column(scale=4, min_width=320):
+            _build_methods(found, models, model)
+    areas = {name: found[name] for name in ("file_area", "task_area")}
+    return {name: found[name] for name in STUDY_CONTROLS} | areas
+
+
+def _build_data(found: dict[str, Any]) -> None:
+    found["name"] = gr.Textbox(
+        label="Name",
+        info="A study of the same name goes on where it stands.",
+        placeholder="needles",
+        elem_id="study-name",
+        max_lines=1,
+    )
+    found["source"] = gr.Radio(
+        SOURCES, value=DEFAULTS.source, label="Samples from", elem_id="study-source"
+    )
+    with gr.Column(elem_id="study-file-area") as found["file_area"]:
+        found["data"] = gr.Textbox(
+            label="Samples", info=DATA_INFO, lines=8, max_lines=8, elem_id="study-data"
+        )
+        StudyFile(elem_id="study-file")
+        found["columns"] = gr.Textbox(
+            label="Columns",
+            info="Only where names differ: context=passage, answers=label.",
+            elem_id="study-columns",
+            max_lines=1,
+        )
+    with gr.Column(visible=False, elem_id="study-task-area") as found["task_area"]:
+        found["task"] = gr.Dropdown(
+            [(f"{task.name}: {task.summary}", task.name) for task in TASKS.values()],
+            value=DEFAULTS.task,
+            label="Task",
+            info="Made on this machine from its definition; the same seed gives the same samples.",
+            elem_id="study-task",
+        )
+        with gr.Row():
+            found["length"] = _text("length", "Length", "Tokens of a prompt: 1024, 2048.")
+            found["samples"] = _number("samples", "Samples", "At each length.")
+            found["seed"] = _number("seed", "Seed", "Of chance.")
+    found["scenario"] = gr.Radio(
+        SCENARIO_CHOICES,
+        value=DEFAULTS.scenario,
+        label="Scenario",
+        info="What the methods may evict from.",
+        elem_id="scenario",
+    )
+
+
+def _build_methods(found: dict[str, Any], models: Sequence[str], model: str) -> None:
+    found["model"] = model_control(models, model)
+    found["methods"] = VariantPicker(
+        list(DEFAULTS.methods),
+        offer=picker_offer(
+            "Methods",
+            "Each at every budget, beside the full cache. One prefill a sample serves all.",
+            DEFAULT_METHODS,
+            with_full=False,
+        ),
+        elem_id="methods",
+    )
+    found["more_methods"] = gr.Textbox(
+        label="More methods, one SPEC per line",
+        info="Without a budget: it comes from the list below.",
+        placeholder="snapkv+critical:stage2=raw,alpha=0.5",
+        lines=1,
+        max_lines=4,
+        elem_id="more-methods",
+    )
+    with gr.Row():
+        found["budgets"] = _text("budgets", "Budgets", "All in percent, or all in tokens.")
+        found["max_new_tokens"] = _number(
+            "max_new_tokens", "New tokens", f"Generated per point, 1 to {MAX_NEW_TOKENS}."
+        )
+    with gr.Row():
+        found["metric"] = gr.Dropdown(
+            list(METRICS),
+            value=DEFAULTS.metric,
+            label="Metric",
+            info="A sample's own wins.",
+            elem_id="study-metric",
+            min_width=180,
+        )
+        found["tolerance"] = _number(
+            "tolerance", "Tolerance", "Points of 100 that may be lost against the full cache."
+        )
+
+
+def _text(name: str, label: str, info: str) -> gr.Textbox:
+    return gr.Textbox(
+        value=getattr(DEFAULTS, name),
+        label=label,
+        info=info,
+        elem_id=f"study-{name}",
+        min_width=120,
+        max_lines=1,
+    )
+
+
+def _number(name: str, label: str, info: str) -> gr.Number:
+    return gr.Number(
+        value=float(getattr(DEFAULTS, name)),
+        label=label,
+        info=info,
+        elem_id=f"study-{name.replace('_', '-')}",
+        min_width=110,
+    )

@@ -1,0 +1,136 @@
+"""The Studies page: all studies, and the form of a new one with its cost told before it runs."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import gradio as gr
+
+from ckv_core.errors import CkvError
+from ui.components.data_table import DataTable
+from ui.services.services import Services
+from ui.settings import Settings
+from ui.shell.parts import PRIVATE, SHARED, SILENT, Notice, said
+from ui.studies.form import build_study_form
+from ui.studies.forms import StudyForm, preview
+from ui.studies.progress import cost_sentence, studies_table
+
+INTRO = (
+    "## Studies\n"
+    "Many samples, methods and budgets: which method keeps the full cache's score at which "
+    "smallest budget, with intervals. A study goes on when this page is closed and after a restart."
+)
+# Where a study was started, its own page shows it.
+OPEN_STUDY = "(slug) => { if (slug) location.href = `/study?id=${encodeURIComponent(slug)}`; }"
+
+
+class StudiesPage:
+    """The page's components and what happens on them."""
+
+    def __init__(self, services: Services, settings: Settings, *, models: Sequence[str]) -> None:
+        """Lay out the page; call inside its route."""
+        self._services = services
+        gr.Markdown(INTRO, elem_classes=["section"])
+        self.slug = gr.Textbox(visible="hidden", elem_id="slug")
+        self.agreed = gr.Textbox(visible="hidden", elem_id="offered")
+        self.notice = Notice(elem_id="studies-notice")
+        self.table = DataTable(elem_id="studies", section="### All studies\nNewest first.")
+        with gr.Accordion("New study", open=True, elem_id="new-study"):
+            form = build_study_form(models=models, model=settings.model)
+            self.areas = [form.pop("file_area"), form.pop("task_area")]
+            self.form = form
+            self.told = Notice(elem_id="study-line")
+            self.preview = DataTable(elem_id="study-preview")
+            with gr.Row(elem_id="actions"):
+                self.run = gr.Button("Run", variant="primary", elem_id="run", scale=0)
+                self.answer = Notice(elem_id="notice")
+            with gr.Row(visible=False, elem_id="confirm") as self.confirm:
+                self.question = Notice(elem_id="confirm-text")
+                self.yes = gr.Button("Run it", variant="primary", elem_id="confirm-yes", scale=0)
+                self.no = gr.Button("Not now", elem_id="confirm-no", scale=0)
+
+    def wire(self, page: gr.Blocks) -> None:
+        """Connect opening, the form and what starts a study."""
+        inputs = list(self.form.values())
+        page.load(self.open, None, [self.notice, self.table], queue=False, **PRIVATE)
+        self.form["source"].input(
+            lambda source: [
+                gr.update(visible=source == "file"),
+                gr.update(visible=source != "file"),
+            ],
+            [self.form["source"]],
+            self.areas,
+            queue=False,
+            **PRIVATE,
+        )
+        blurred = ("data", "columns", "budgets", "more_methods", "length", "samples", "name")
+        gr.on(
+            [
+                *(self.form[name].blur for name in blurred),
+                *(self.form[name].input for name in ("source", "methods", "scenario", "metric")),
+            ],
+            self.describe,
+            inputs,
+            [self.told, self.preview],
+            trigger_mode="always_last",
+            **SHARED,
+        )
+        asked = [self.slug, self.answer, self.confirm, self.question, self.agreed]
+        self.run.click(self.ask, inputs, asked, **SHARED)
+        self.yes.click(self.start, [*inputs, self.agreed], asked, **SHARED).then(
+            None, [self.slug], None, js=OPEN_STUDY, **PRIVATE
+        )
+        self.no.click(
+            lambda: [gr.update(visible=False), SILENT],
+            None,
+            [self.confirm, self.answer],
+            queue=False,
+            **PRIVATE,
+        )
+
+    # --- handlers -----------------------------------------------------------------------
+
+    def open(self) -> list[Any]:
+        """The list as it is now."""
+        try:
+            return [SILENT, studies_table(self._services.studies.every())]
+        except CkvError as error:
+            return [said(str(error), "error"), None]
+
+    def describe(self, *values: object) -> list[Any]:
+        """How the samples are read and what would run, or what is wrong."""
+        try:
+            form = StudyForm.from_controls(values)
+            told, table = preview(form)
+        except CkvError as error:
+            return [said(str(error), "error"), None]
+        return [said(told or self._points_of(form)), table]
+
+    def ask(self, *values: object) -> list[Any]:
+        """What it costs, before it starts; or one sentence on why it cannot."""
+        try:
+            form = StudyForm.from_controls(values)
+            study, studies = form.study(), self._services.studies
+            cost = studies.cost(study, studies.samples_of(study, form.data_text))
+        except CkvError as error:
+            return ["", said(str(error), "error"), gr.update(visible=False), SILENT, ""]
+        question = f"{cost_sentence(cost)} Run it?"
+        return ["", SILENT, gr.update(visible=True), said(question, "warn"), str(hash(form))]
+
+    def start(self, *values: object) -> list[Any]:
+        """Start it; a form that changed since is asked about anew."""
+        *controls, agreed = values
+        try:
+            form = StudyForm.from_controls(controls)
+            if agreed != str(hash(form)):
+                return self.ask(*controls)
+            study, studies = form.study(), self._services.studies
+            slug = studies.start(study, studies.samples_of(study, form.data_text))
+        except CkvError as error:
+            return ["", said(str(error), "error"), gr.update(visible=False), SILENT, ""]
+        return [slug, SILENT, gr.update(visible=False), SILENT, ""]
+
+    def _points_of(self, form: StudyForm) -> str:
+        if not form.name.strip() or (form.source == "file" and not form.data.strip()):
+            return ""
+        count = len(form.study().points())
+        return f"{count} points a sample: the full cache and each method at each budget."

@@ -1,0 +1,215 @@
+"""The page /study?id=SLUG: the answer of a study, then what it is read from, as it goes on."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import gradio as gr
+from gradio.components import Component
+
+from ckv_core.errors import CkvError, StorageError
+from ui.charts.chart import chart_values
+from ui.charts.study import STUDY_CHARTS
+from ui.components.data_table import DataTable
+from ui.components.run_charts import RunCharts
+from ui.components.verdict import VerdictStrip
+from ui.results.block import RESULTS
+from ui.services.services import Services
+from ui.services.slugs import is_slug
+from ui.services.studies import StudyView
+from ui.shell.parts import PRIVATE, SHARED, Facts, Notice, SectionLinks, said
+from ui.studies.progress import progress_sentence
+from ui.studies.routes import NO_STUDY, find_study
+from ui.tables.study import (
+    StudyReading,
+    decision_table,
+    pairs_table,
+    samples_table,
+    scores_table,
+    tasks_table,
+    verdict_value,
+)
+
+TO_STUDIES = ("List of studies", "/studies")
+WATCH_S = 1.0
+READ_EVERY = 5  # watches; reading draws bootstrap samples
+DECISION_TEXT = "### The answer, method by method\nBest first."
+CHARTS_TEXT = "### Score against budget, bytes and perturbation\nBars are 95 % intervals."
+SCORES_TEXT = "### Every method and budget\nA column's name sorts by it."
+PAIRS_TEXT = "### Paired differences\nThe same samples, with and without."
+TASKS_TEXT = "### Task by task\nWith and without CriticalKV."
+SAMPLES_TEXT = (
+    "### Samples\n"
+    "Where methods disagree most comes first. A sample opens in Compare with the study's methods, "
+    "whose run shows who still keeps the words of the answer."
+)
+
+
+class StudyPage:
+    """The page's components and what happens on them."""
+
+    def __init__(self, services: Services) -> None:
+        """Lay out the page; call inside its route."""
+        self._services = services
+        self.slug = gr.Textbox(visible="hidden", elem_id="slug")
+        self.title = gr.Markdown("## Study", elem_id="study-title", elem_classes=["section"])
+        self.notice = Notice(elem_id="study-progress")
+        with gr.Row(elem_id="study-actions"):
+            self.resume = gr.Button("Go on", visible=False, elem_id="study-resume", scale=0)
+            self.cancel = gr.Button("Cancel", visible=False, elem_id="study-cancel", scale=0)
+        with gr.Column(visible=False, elem_id="study-results", elem_classes=RESULTS) as self.area:
+            self.verdict = VerdictStrip(elem_id="verdict")
+            SectionLinks(elem_classes=["ckv-sections-bar"])
+            self.decision = DataTable(elem_id="study-decision", section=DECISION_TEXT)
+            self.charts = RunCharts(elem_id="study-charts", section=CHARTS_TEXT)
+            self.scores = DataTable(elem_id="study-scores", section=SCORES_TEXT)
+            self.pairs = DataTable(elem_id="study-pairs", section=PAIRS_TEXT)
+            self.tasks = DataTable(elem_id="study-tasks", section=TASKS_TEXT)
+            self.samples = DataTable(elem_id="study-samples", section=SAMPLES_TEXT)
+            self.files = Notice(elem_id="study-files")
+            self.facts = Facts(elem_id="study-facts")
+
+    @property
+    def _read(self) -> list[Component]:
+        return [
+            self.verdict,
+            self.decision,
+            self.charts,
+            self.scores,
+            self.pairs,
+            self.tasks,
+            self.samples,
+            self.files,
+            self.facts,
+        ]
+
+    def wire(self, page: gr.Blocks) -> None:
+        """Connect opening, following, and the two buttons."""
+        followed: list[Any] = [
+            self.title,
+            self.notice,
+            self.resume,
+            self.cancel,
+            self.area,
+            *self._read,
+        ]
+        opened = page.load(self.open, None, [self.slug], queue=False, **PRIVATE)
+        opened.then(self.follow, [self.slug], followed, **SHARED)
+        for button, act in ((self.resume, self.go_on), (self.cancel, self.stop)):
+            button.click(act, [self.slug], [self.notice], queue=False, **PRIVATE).then(
+                self.follow, [self.slug], followed, trigger_mode="multiple", **SHARED
+            )
+
+    # --- handlers -----------------------------------------------------------------------
+
+    def open(self, request: gr.Request) -> str:
+        """The study that the address names."""
+        return str(request.query_params.get("id", "")) if request else ""
+
+    async def follow(self, slug: object) -> AsyncIterator[list[Any]]:
+        """The study now, and as it goes on until it rests."""
+        shown, turn = -1, 0
+        while True:
+            try:
+                view = await asyncio.to_thread(self._view, slug)
+                goes_on = view.state in ("running", "queued")
+                known = view.stored.done + view.stored.failed
+                read = [gr.skip()] * len(self._read)
+                if known != shown and (turn % READ_EVERY == 0 or not goes_on):
+                    shown, read = known, await asyncio.to_thread(self._values, slug)
+            except CkvError as error:
+                hidden = [gr.update(visible=False)] * 3
+                told = said(str(error) or NO_STUDY, "error", (TO_STUDIES,))
+                yield ["## Study", told, *hidden, *[gr.skip()] * len(self._read)]
+                return
+            is_whole = view.stored.state == "done" and not view.stored.failed
+            yield [
+                f"## {_plain(view.stored.study.name)}",
+                said(progress_sentence(view), "" if goes_on or is_whole else "warn"),
+                gr.update(visible=not goes_on and not is_whole),
+                gr.update(visible=goes_on),
+                gr.update(visible=True),
+                *read,
+            ]
+            if not goes_on:
+                return
+            turn += 1
+            await asyncio.sleep(WATCH_S)
+
+    def _view(self, slug: object) -> StudyView:
+        if not is_slug(slug):
+            raise StorageError(NO_STUDY)
+        return self._services.studies.view(str(slug))
+
+    def _values(self, slug: object) -> list[Any]:
+        return read_values(find_study(self._services, slug))
+
+    def go_on(self, slug: str) -> dict[str, Any]:
+        """Run what is left, failed ones again."""
+        return self._tried(self._services.studies.resume, slug)
+
+    def stop(self, slug: str) -> dict[str, Any]:
+        """Stop it; what is there stays."""
+        return self._tried(self._services.studies.cancel, slug)
+
+    def _tried(self, act: Any, slug: str) -> dict[str, Any]:
+        try:
+            act(slug)
+        except CkvError as error:
+            return said(str(error), "error")
+        return said("Asked.")
+
+
+def read_values(found: StudyReading) -> list[Any]:
+    """One value per component that shows results."""
+    return [
+        verdict_value(found),
+        decision_table(found),
+        {
+            "slug": found.slug,
+            "base": "/studies",
+            "file": "study",
+            "key": str(len(found.results)),
+            "heading": "",
+            "text": "The charts appear here with the first results.",
+            "head": found.regimes.head,
+            "charts": chart_values(STUDY_CHARTS.values(), found),
+        },
+        scores_table(found),
+        pairs_table(found),
+        tasks_table(found),
+        samples_table(found),
+        said("Export: ", "", _links(found.slug)),
+        {"rows": _facts(found)},
+    ]
+
+
+def _links(slug: str) -> list[tuple[str, str]]:
+    base = f"/studies/{slug}"
+    return [
+        ("all as JSON", f"{base}/study.json"),
+        ("study file (YAML)", f"{base}/study.yaml"),
+        ("all results as CSV", f"{base}/results.csv"),
+        ("scores as CSV", f"{base}/scores.csv"),
+    ]
+
+
+def _facts(found: StudyReading) -> list[dict[str, str]]:
+    study = found.study
+    data = ", ".join(f"{key} {value}" for key, value in study.data.items())
+    rows = [
+        ("Data", data),
+        ("Model", study.model),
+        ("Scenario", study.scenario),
+        ("Variants", "\n".join(study.variants)),
+        ("Budgets", ", ".join(study.budgets)),
+        ("New tokens", str(study.max_new_tokens)),
+        ("Metric", study.metric),
+        ("Tolerance", f"{study.tolerance:g} points"),
+    ]
+    return [{"label": label, "text": text} for label, text in rows]
+
+
+def _plain(name: str) -> str:
+    """A name that Markdown reads as text."""
+    return "".join(f"\\{c}" if c in "\\`*_{}[]()#+-.!|<>~$" else c for c in name)

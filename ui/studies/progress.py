@@ -1,0 +1,84 @@
+"""Studies as the list and a study's own page show how far they are. No Gradio."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ckv_core.studies.runner import Cost
+from ui.services.studies import StudyView
+
+
+def state_word(view: StudyView) -> str:
+    """`running`, `waiting`, `done` or `stopped`."""
+    return {"queued": "waiting", "unfinished": "stopped"}.get(view.state, view.state)
+
+
+def progress_sentence(view: StudyView) -> str:
+    """How far it is, what it does now, and why it stopped."""
+    stored = view.stored
+    told = [
+        f"{stored.done:,} of {stored.total:,} results ({stored.samples:,} samples x "
+        f"{stored.points} points)"
+    ]
+    if stored.failed:
+        told.append(f"{stored.failed:,} failed")
+    now = view.progress
+    if now is not None and now.sample:
+        told.append(f"now sample {now.sample}")
+    if now is not None and now.seconds_left is not None:
+        told.append(f"about {duration(now.seconds_left)} left")
+    return f"{state_word(view).capitalize()}: {', '.join(told)}. {stored.reason}".rstrip()
+
+
+def cost_sentence(cost: Cost) -> str:
+    """What a study takes, before it starts."""
+    return (
+        f"{cost.samples:,} samples x {cost.points // max(1, cost.samples)} points, about "
+        f"{cost.tokens:,} prompt tokens (the longest prompt {cost.longest:,}): about "
+        f"{duration(cost.seconds)}, estimated from the default model's times on two CPU cores."
+    )
+
+
+def duration(seconds: float) -> str:
+    """`40 s`, `12 min`, `3.5 h`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def studies_table(views: Sequence[StudyView]) -> dict[str, Any]:
+    """Value of the DataTable of all studies."""
+    columns = [
+        ("name", "Name", "", "left"),
+        ("state", "State", "", "left"),
+        ("results", "Results", "of all", "right"),
+        ("failed", "Failed", "", "right"),
+        ("samples", "Samples", "", "right"),
+        ("points", "Points", "a sample", "right"),
+        ("model", "Model", "", "left"),
+        ("created", "Created", "UTC", "left"),
+    ]
+    return {
+        "caption": "All studies",
+        "columns": [
+            {"key": key, "label": label, "unit": unit, "align": align}
+            for key, label, unit, align in columns
+        ],
+        "rows": [{"look": None, "cells": _cells(view)} for view in views],
+        "note": "",
+        "file": "studies.csv",
+        "empty": "There is no study yet: the form below makes one.",
+    }
+
+
+def _cells(view: StudyView) -> dict[str, Any]:
+    stored = view.stored
+    return {
+        "name": {"text": stored.study.name, "href": f"/study?id={stored.slug}"},
+        "state": {"text": state_word(view)},
+        "results": {"text": f"{stored.done:,} of {stored.total:,}", "value": stored.done},
+        "failed": {"text": f"{stored.failed:,}", "value": stored.failed},
+        "samples": {"text": f"{stored.samples:,}", "value": stored.samples},
+        "points": {"text": f"{stored.points:,}", "value": stored.points},
+        "model": {"text": stored.study.model},
+        "created": {"text": f"{stored.created_at:%Y-%m-%d %H:%M}"},
+    }

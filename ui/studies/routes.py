@@ -1,0 +1,118 @@
+"""Routes of a study: its charts, its tables as CSV, the whole as JSON and its file as YAML."""
+
+import functools
+import json
+from collections.abc import Callable, Hashable
+from dataclasses import astuple, fields, replace
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from ckv_core.errors import CkvError
+from ckv_core.studies.export import export
+from ckv_core.studies.records import SampleResult
+from ckv_core.studies.spec import write_study
+from ui.charts.study import STUDY_CHARTS
+from ui.results.figure_routes import NO_CHART, figure_response
+from ui.server.route_answers import NO_STORE, missing
+from ui.services.services import Services
+from ui.services.slugs import is_slug
+from ui.services.studies import Studies
+from ui.tables.csv_text import csv_text
+from ui.tables.study import StudyReading
+
+KEPT_READINGS = 8  # bootstrap intervals of a big study take seconds
+NO_STUDY = "There is no study of this name; see the list of studies."
+_RESULT = tuple(field.name for field in fields(SampleResult))
+_FIGURES = ("n", "failed", "score", "low", "high", "cache_share", "head_l1")
+
+
+def scores_csv(found: StudyReading) -> str:
+    """One line per point, shares from 0 to 1, unrounded."""
+    return csv_text(
+        ("variant", "budget", *_FIGURES),
+        (
+            (row.point.variant, row.point.budget or "", *(getattr(row, f) for f in _FIGURES))
+            for row in found.reading.rows
+        ),
+    )
+
+
+def results_csv(found: StudyReading) -> str:
+    """One line per sample and point: all that is known of it."""
+    return csv_text(_RESULT, (astuple(result) for result in found.results))
+
+
+TABLES: dict[str, Callable[[StudyReading], str]] = {"scores": scores_csv, "results": results_csv}
+
+
+def find_study(services: Services, slug: object) -> StudyReading:
+    """A study with its results.
+
+    Raises:
+        CkvError: there is none of that name for whoever asks.
+    """
+    if not is_slug(slug):
+        raise CkvError(NO_STUDY)
+    stored = services.studies.view(str(slug)).stored
+    return _read(
+        services.studies, stored.slug, (write_study(stored.study), stored.done, stored.failed)
+    )
+
+
+@functools.lru_cache(maxsize=KEPT_READINGS)
+def _read(studies: Studies, slug: str, _: Hashable) -> StudyReading:
+    """Once for all charts and files of one state; whoever asks was let in before.
+
+    Args:
+        studies: to read from.
+        slug: of the study.
+        _: its state: another one is read anew.
+    """
+    # Contexts are long, and nothing here reads them.
+    samples = [replace(sample, context="") for sample in studies.samples(slug)]
+    return StudyReading(slug, studies.view(slug).stored.study, samples, studies.results(slug))
+
+
+def study_routes(services: Services) -> list[Route]:
+    """All of them; each answers GET and runs in a worker thread."""
+
+    def answered(answer: Callable[[StudyReading, Request], Response]) -> Callable[..., Response]:
+        def handle(request: Request) -> Response:
+            try:
+                return answer(find_study(services, request.path_params["slug"]), request)
+            except CkvError as error:
+                return missing(str(error))
+
+        return handle
+
+    def figure(found: StudyReading, request: Request) -> Response:
+        chart = STUDY_CHARTS.get(request.path_params["name"])
+        if chart is None:
+            return PlainTextResponse(NO_CHART, 404, NO_STORE)
+        return figure_response(chart.figure(found, request.query_params), NO_STORE)
+
+    def table(name: str) -> Callable[[StudyReading, Request], Response]:
+        return lambda found, _: _file(TABLES[name](found), "text/csv", f"study-{name}.csv")
+
+    def whole(found: StudyReading, _: Request) -> Response:
+        facts = services.studies.view(found.slug).stored.facts
+        values = export(found.study, found.samples, found.results, facts)
+        return _file(json.dumps(values, ensure_ascii=False), "application/json", "study.json")
+
+    def definition(found: StudyReading, _: Request) -> Response:
+        return _file(write_study(found.study), "application/yaml", "study.yaml")
+
+    return [
+        Route("/studies/{slug}/figure/{name}", answered(figure)),
+        *(Route(f"/studies/{{slug}}/{name}.csv", answered(table(name))) for name in TABLES),
+        Route("/studies/{slug}/study.json", answered(whole)),
+        Route("/studies/{slug}/study.yaml", answered(definition)),
+    ]
+
+
+def _file(text: str, kind: str, name: str) -> Response:
+    disposition = f'attachment; filename="ckv-{name}"'
+    headers = {**NO_STORE, "Content-Disposition": disposition}
+    return Response(text, media_type=f"{kind}; charset=utf-8", headers=headers)

@@ -1,0 +1,1 @@
+"""The Sweep page: budgets x alphas x methods on one prompt."""
