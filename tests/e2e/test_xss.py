@@ -17,8 +17,8 @@ from tests.e2e.steps import see_everything
 from tests.ui.page_fakes import done_result
 from tests.ui.served_app import Served
 from tests.ui.sweep_fakes import sweep_result
+from ui.aggregate import routes as several_routes
 from ui.run import routes
-from ui.tables.aggregate import routes as several_routes
 
 BUMP = "window.bumped=(window.bumped||0)+1"
 # HTML, attributes, template literals of Gradio's own templates, Markdown, and a formula.

@@ -12,7 +12,7 @@ from storage.recorder import Recorder
 from tests.ui.page_fakes import done_result, request
 from tests.ui.report_reading import opened
 from ui.commands import main
-from ui.report.report import charts as report_charts
+from ui.report import charts as report_charts
 
 
 def events():

@@ -7,7 +7,8 @@ import re
 import pytest
 
 from ckv_core.errors import ConfigError
-from ui.accounts.accounts import logins, users
+from ui import users
+from ui.accounts import logins
 from ui.accounts.logins import FREE_GUESSES, LONGEST_WAIT_S, REMEMBERED_S, WATCHED, Logins
 from ui.settings import Settings
 from ui.users import HASHER, LOOKED_AT_EVERY_S, User, Users, read_users

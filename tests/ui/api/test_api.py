@@ -13,8 +13,8 @@ from tests.ui.scripted_services import ENDLESS, end_of
 from tests.ui.served_app import Served, by
 from tests.ui.server.test_security import every_route
 from ui.accounts.access import LOGIN_NEEDED
+from ui.api import api as api_module
 from ui.api.api import BROKEN, Api
-from ui.api.api import api as api_module
 from ui.limits import Limits
 from ui.settings import Settings
 

@@ -11,12 +11,12 @@ from tests.ui.page_fakes import SLUG, FakeServices, prompt_info, running
 from tests.ui.report_reading import HOSTILE, hash_of, hostile_run, opened, run
 from tests.ui.run.test_routes import client
 from tests.ui.sweep_fakes import SWEEP_SLUG, sweep_snapshot
+from ui.report import charts as report_charts
+from ui.report import routes as report_routes
 from ui.report.charts import embedded_charts
 from ui.report.contents import GROUPS, read_groups
 from ui.report.definitions import definitions
 from ui.report.report import ReportTooBigError, build_report
-from ui.report.report import charts as report_charts
-from ui.report.report import routes as report_routes
 
 FIGURES = 4  # of each chart; drawing takes most of the time
 

@@ -11,8 +11,8 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from storage.records import RunNotes
 from tests.ui.report_reading import BUMP, HOSTILE, hostile_run, run
 from tests.ui.sweep_fakes import sweep_snapshot
+from ui.report import charts as report_charts
 from ui.report.report import build_report
-from ui.report.report import charts as report_charts
 
 INJECTED = (
     "img, svg[onload], iframe, a[href^='javascript'], body > script:not([data-file]) ~ script"
