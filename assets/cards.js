@@ -2,7 +2,7 @@
 
 const RESTING = new Set(["", "waiting", "queued", "done", "failed", "cancelled"]);
 const ANSWERS = { found: ["✓ answer found", "good"], missing: ["✕ answer missing", "warn"] };
-const STOPS = { eos: "stopped at end-of-text", length: "reached the token limit" };
+const STOPS = { eos: "stopped at EOS", length: "reached the token limit" };
 
 function newCard({ index, look }) {
   const card = {

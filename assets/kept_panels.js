@@ -235,7 +235,7 @@ function shareTable(app) {
   const body = make("tbody");
   for (let layer = 0; layer < app.shape.layers; layer += 1) {
     body.append(make("tr", {},
-      make("th", { scope: "row", text: app.evictable.has(layer) ? String(layer) : `${layer} (left whole)` }),
+      make("th", { scope: "row", text: app.evictable.has(layer) ? String(layer) : `${layer} (not evicted)` }),
       ...app.variants.map((variant) => numberCell(percent(variant.kept.layerShare(layer))))));
   }
   table.append(body);

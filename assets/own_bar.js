@@ -42,7 +42,7 @@ function lines(file, text) {
   try {
     return JSON.stringify(reduced(JSON.parse(text)));
   } catch {
-    throw new Error(`${file.name} is not valid JSON; write it as docs/own_indices.md shows.`);
+    throw new Error(`${file.name} is not valid JSON; write it as docs/external_selection.md shows.`);
   }
 }
 

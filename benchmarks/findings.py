@@ -1,7 +1,7 @@
 """Which part of CriticalKV's gain is un-pooling and which is the value norm, over many texts.
 
 Reads prompts from a JSON Lines file ({"kind", "id", "context", "question"}), measures the
-ablation ladder on each with the default model, and prints the tables of docs/findings.md.
+ablation on each with the default model, and prints the tables of docs/findings.md.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.tables import table
-from ckv_core.analysis.ablation import ladder
+from ckv_core.analysis.ablation import ablation
 from ckv_core.analysis.intervals import interval_note, mean_interval
 from ckv_core.analysis.sweep import AlphaOptimum, alpha_optima
 from ckv_core.compare.compare import compare
@@ -26,12 +26,12 @@ from ckv_core.request.variants import VariantSpec
 from ckv_core.results.events import RunResult
 from ckv_core.results.records import Float32Array, VariantResult
 
-# Beside the rungs of `ladder`: no single change, or not one of the paper's.
+# Beside the steps of `ladder`: no single change, or not one of the paper's.
 EXTRAS = {
     "kvpress stage 2": "+critical:stage2=pooled,product=group,epsilon=0.0001",
     "alpha per KV head": "+critical_auto",
 }
-# What one change does: the rung before it and the rung after it.
+# What one change does: the step before it and the step after it.
 STEPS = {
     "un-pooling, no norm": ("base", "stage 2, no norm"),
     "un-pooling, with norm": ("stage 2 pooled", "CriticalKV"),
@@ -59,7 +59,7 @@ STEP_HEADER = (
 # The two steps that the value norm takes, by layer: it is a mean of opposites.
 NORM_STEPS = ("value norm, un-pooled, two stages", "value norm, un-pooled, one stage")
 LAYER_HEADER = ("change", "layers", "head gain, log2", "texts in which L1 rises")
-LADDER_HEADER = ("rung", "heads below the base", "mean head L1 / base", "final L1 / base")
+ABLATION_HEADER = ("rung", "heads below the base", "mean head L1 / base", "final L1 / base")
 # Equal kept sets, added up in another order, seldom differ by more than this share of their L1.
 ROUNDING = 1e-4
 
@@ -69,11 +69,11 @@ class Measured:
     """One base and budget on one text.
 
     Attributes:
-        heads: [layers, query_heads] isolated head L1 by rung.
-        final: hidden L1 after the last layer, before the final norm, by rung.
-        kl: nats, by rung.
+        heads: [layers, query_heads] isolated head L1 by step.
+        final: hidden L1 after the last layer, before the final norm, by step.
+        kl: nats, by step.
         chosen: [layers, kv_heads] alphas of `+critical_auto`.
-        optimum: which of the ladder's fixed alphas serves best, all heads alike or each its own.
+        optimum: which of the ablation's fixed alphas serves best, all heads alike or each its own.
     """
 
     heads: dict[str, Float32Array]
@@ -92,27 +92,27 @@ class Text:
     settings: dict[tuple[str, str], Measured]
 
 
-def rung_specs(base: str, budget: str) -> dict[str, str]:
-    """SPEC of the ladder's rungs and of the extras, by label."""
+def ablation_specs(base: str, budget: str) -> dict[str, str]:
+    """SPEC of the ablation's steps and of the extras, by label."""
     defaults = {"budget": budget}
-    rungs = {rung.label: rung.spec for rung in ladder(base, defaults)}
+    steps = {step.label: step.spec for step in ablation(base, defaults)}
     extras = {
         name: VariantSpec.parse(base + selector, defaults).spec for name, selector in EXTRAS.items()
     }
-    return rungs | extras
+    return steps | extras
 
 
 def measure(
     loaded: LoadedModel, prompt: dict[str, str], bases: Sequence[str], budgets: Sequence[str]
 ) -> Text:
-    """All rungs of every base and budget on one prompt, from one prefill."""
+    """All steps of every base and budget on one prompt, from one prefill."""
     settings = [(base, budget) for base in bases for budget in budgets]
-    specs = [rung_specs(*setting) for setting in settings]
+    specs = [ablation_specs(*setting) for setting in settings]
     request = CompareRequest(
         context=prompt["context"],
         question=prompt["question"],
         kind="sweep",
-        variants=tuple(spec for rungs in specs for spec in rungs.values()),
+        variants=tuple(spec for steps in specs for spec in steps.values()),
         max_new_tokens=0,
     )
     result = RunResult()
@@ -121,25 +121,25 @@ def measure(
     if result.prompt is None:
         raise RuntimeError("The run has no prompt.")
     left = iter(result.variants)
-    found = [{rung: next(left) for rung in rungs} for rungs in specs]
+    found = [{step: next(left) for step in steps} for steps in specs]
     optima = alpha_optima(result)
-    read = {at: read_setting(rungs, optima) for at, rungs in zip(settings, found, strict=True)}
+    read = {at: read_setting(steps, optima) for at, steps in zip(settings, found, strict=True)}
     return Text(prompt["kind"], result.prompt.tokens, read)
 
 
 def read_setting(variants: dict[str, VariantResult], optima: Sequence[AlphaOptimum]) -> Measured:
     """One base and budget; its optimum is the one of CriticalKV's own spec and budget."""
     perturbations = {
-        rung: variant.perturbation for rung, variant in variants.items() if variant.perturbation
+        step: variant.perturbation for step, variant in variants.items() if variant.perturbation
     }
     critical = variants["CriticalKV"]
     budget = critical.receipt.budget_tokens if critical.receipt else 0
     name = critical.spec.partition(":")[0]
     (optimum,) = (each for each in optima if (each.spec, each.budget) == (name, budget))
     return Measured(
-        heads={rung: found.head_l1 for rung, found in perturbations.items()},
-        final={rung: found.final_hidden_l1 for rung, found in perturbations.items()},
-        kl={rung: found.kl for rung, found in perturbations.items()},
+        heads={step: found.head_l1 for step, found in perturbations.items()},
+        final={step: found.final_hidden_l1 for step, found in perturbations.items()},
+        kl={step: found.kl for step, found in perturbations.items()},
         chosen=variants["alpha per KV head"].analysis["head_alpha"],
         optimum=optimum,
     )
@@ -199,17 +199,17 @@ def layer_rows(texts: Sequence[Measured]) -> list[tuple[str, ...]]:
     return rows
 
 
-def rung_rows(texts: Sequence[Measured]) -> list[tuple[str, ...]]:
-    """Per rung: share of heads below the base, L1 and final L1 relative to the base."""
+def ablation_rows(texts: Sequence[Measured]) -> list[tuple[str, ...]]:
+    """Per step: share of heads below the base, L1 and final L1 relative to the base."""
     return [
         (
-            rung,
-            percent([share_below(text.heads[rung], text.heads["base"]) for text in texts]),
-            interval([_mean(text.heads[rung]) / _mean(text.heads["base"]) for text in texts]),
-            interval([text.final[rung] / text.final["base"] for text in texts]),
+            step,
+            percent([share_below(text.heads[step], text.heads["base"]) for text in texts]),
+            interval([_mean(text.heads[step]) / _mean(text.heads["base"]) for text in texts]),
+            interval([text.final[step] / text.final["base"] for text in texts]),
         )
-        for rung in texts[0].heads
-        if rung != "base"
+        for step in texts[0].heads
+        if step != "base"
     ]
 
 
@@ -218,7 +218,7 @@ def alpha_rows(texts: Sequence[Measured]) -> list[tuple[str, str]]:
     chosen = [text.chosen for text in texts]
     best = [text.optimum.best_fixed for text in texts]
     saved = [
-        1 - _mean(text.heads["alpha per KV head"]) / _mean(text.heads[_rung(text.optimum)])
+        1 - _mean(text.heads["alpha per KV head"]) / _mean(text.heads[_step(text.optimum)])
         for text in texts
     ]
     tried = texts[0].optimum.alphas
@@ -254,7 +254,7 @@ def report(texts: Sequence[Text]) -> None:
         where = f"{at[0]}, budget {at[1]}, n = {len(found)} texts"
         table(f"{where}: what each change does", STEP_HEADER, step_rows(found))
         table(f"{where}: the value norm by layer", LAYER_HEADER, layer_rows(found))
-        table(f"{where}: the ladder", LADDER_HEADER, rung_rows(found))
+        table(f"{where}: the ablation", ABLATION_HEADER, ablation_rows(found))
         table(f"{where}: alpha per KV head", ("what", "value"), alpha_rows(found))
     first = settings[0]
     for kind, some in kinds.items():
@@ -273,8 +273,8 @@ def _share(heads: NDArray[np.bool_]) -> float:
     return float(heads.mean())
 
 
-def _rung(optimum: AlphaOptimum) -> str:
-    """The ladder's label of the best fixed alpha."""
+def _step(optimum: AlphaOptimum) -> str:
+    """The ablation's label of the best fixed alpha."""
     own = VariantSpec.parse(optimum.spec).params["alpha"]
     return "CriticalKV" if optimum.best_fixed == own else f"alpha {optimum.best_fixed:g}"
 

@@ -51,7 +51,7 @@ def save_prepared(session: Session, run_id: int, event: RunPrepared) -> None:
 
 
 def save_selected(session: Session, run_id: int, event: VariantSelected) -> None:
-    """Kept set, receipt and resolved knobs of one variant."""
+    """Kept set, receipt and resolved parameters of one variant."""
     columns = mapping.receipt_columns(event.receipt) | {
         "params": dict(event.params),
         "timings_ms": dict(event.timings_ms),

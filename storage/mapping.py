@@ -8,7 +8,7 @@ from typing import Any, Literal, cast
 import numpy as np
 
 from ckv_core.request.compare_request import CompareRequest, Scenario
-from ckv_core.request.external_selection import OwnIndices
+from ckv_core.request.external_selection import ExternalSelection
 from ckv_core.results.external_selection_json import own_from_json, own_to_json
 from ckv_core.results.quantities import QUANTITIES
 from ckv_core.results.records import (
@@ -52,7 +52,7 @@ _LIST_FIELDS = ("variants", "analysis", "follow_ups", "protect")
 
 
 def request_json(request: CompareRequest) -> JsonObject:
-    """A request without its texts and its own indices."""
+    """A request without its texts and its external selections."""
     names = (field.name for field in fields(request))
     values = {name: getattr(request, name) for name in names if name not in _ELSEWHERE}
     lists = {name: list(getattr(request, name)) for name in _LIST_FIELDS}
@@ -71,7 +71,7 @@ def request_record(stored: JsonObject, prompt: Prompt) -> CompareRequest:
     )
 
 
-def own_column(own_indices: tuple[OwnIndices, ...]) -> bytes | None:
+def own_column(own_indices: tuple[ExternalSelection, ...]) -> bytes | None:
     """Kept positions that came with a request."""
     return encode_json(own_to_json(own_indices)) if own_indices else None
 
@@ -247,7 +247,7 @@ def variant_record(row: Variant, arrays: Mapping[str, EncodedArray]) -> VariantR
     )
 
 
-def _own_record(data: bytes | None) -> tuple[OwnIndices, ...]:
+def _own_record(data: bytes | None) -> tuple[ExternalSelection, ...]:
     documents = decode_json(data) if data else []
     return own_from_json([JsonField(each) for each in documents])
 

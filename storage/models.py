@@ -152,7 +152,7 @@ class Prompt(Base):
     pieces: Mapped[bytes | None] = mapped_column(doc="text of each token; zlib of a JSON list")
     own_indices: Mapped[bytes | None] = mapped_column(
         doc="kept positions given with the request: zlib of a JSON list of documents as in "
-        "docs/own_indices.md; null without any"
+        "docs/external_selection.md; null without any"
     )
 
 
@@ -172,7 +172,7 @@ class Variant(Base):
     label: Mapped[str] = mapped_column(doc="what a reader sees")
     method: Mapped[str] = mapped_column(String(64), index=True, doc="e.g. snapkv")
     critical: Mapped[bool] = mapped_column(doc="with CriticalKV's selector")
-    params: Mapped[JsonObject] = mapped_column(doc="every resolved knob by SPEC key")
+    params: Mapped[JsonObject] = mapped_column(doc="every resolved parameter by SPEC key")
     budget_tokens: Mapped[int | None] = mapped_column(
         doc="asked entries per KV head (mean); this and the other receipt columns are null "
         "until selection"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ckv_core.methods import KNOBS, METHODS, SELECTORS, STORES
+from ckv_core.methods import METHODS, PARAMETERS, SELECTORS, STORES
 from ui.limits import Limits
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -57,16 +57,16 @@ def test_every_store_has_a_row():
     assert set(table_rows(README)) >= STORE_ROWS
 
 
-@pytest.mark.parametrize("knob", [*KNOBS.values()], ids=lambda knob: knob.name)
-def test_every_knob_has_a_row_with_its_defaults(knob):
-    _, paper, kvpress, _ = table_rows(README)[knob.name]
-    assert paper == str(knob.default)
-    preset = "kvpress" if knob.name == "preset" else knob.default
-    assert kvpress == str(preset if knob.kvpress is None else knob.kvpress)
+@pytest.mark.parametrize("parameter", [*PARAMETERS.values()], ids=lambda parameter: parameter.name)
+def test_every_parameter_has_a_row_with_its_defaults(parameter):
+    _, paper, kvpress, _ = table_rows(README)[parameter.name]
+    assert paper == str(parameter.default)
+    preset = "kvpress" if parameter.name == "preset" else parameter.default
+    assert kvpress == str(preset if parameter.kvpress is None else parameter.kvpress)
 
 
-def test_the_tables_hold_no_method_or_knob_that_is_gone():
-    known = {method.name for method in METHODS} | set(KNOBS) | SELECTOR_ROWS | STORE_ROWS
+def test_the_tables_hold_no_method_or_parameter_that_is_gone():
+    known = {method.name for method in METHODS} | set(PARAMETERS) | SELECTOR_ROWS | STORE_ROWS
     environment = {name for name in table_rows(README) if re.fullmatch(r"[A-Z_]+", name)}
     assert set(table_rows(README)) - environment == known
 

@@ -1,6 +1,6 @@
-"""The ablation ladder: controls that tell un-pooling, value norm and alpha apart. No torch.
+"""The ablation: controls that tell un-pooling, value norm and alpha apart. No torch.
 
-Every rung changes one thing against another rung, so that a gain can be put down to it.
+Every step changes one thing against another step, so that a gain can be put down to it.
 """
 
 from collections.abc import Mapping
@@ -10,24 +10,24 @@ import numpy as np
 
 from ckv_core.analysis.sweep import mean_head_l1
 from ckv_core.errors import ConfigError
-from ckv_core.methods.parameters import Knob
+from ckv_core.methods.parameters import Parameter
 from ckv_core.methods.parts.critical import CRITICAL
 from ckv_core.request.external_selection import OWN
 from ckv_core.request.variants import VariantSpec
 from ckv_core.results.events import RunResult
 from ckv_core.results.records import Float32Array, VariantResult
 
-ALPHAS = ("0", "0.25", "0.5", "1")  # the one that CriticalKV's own rung has is left out
+ALPHAS = ("0", "0.25", "0.5", "1")  # the one that CriticalKV's own step has is left out
 
 
 @dataclass(frozen=True, slots=True)
-class Rung:
-    """One variant of the ladder.
+class AblationStep:
+    """One variant of the ablation.
 
     Attributes:
         spec: its SPEC, complete.
         label: two or three words.
-        change: what it changes, and against which rung.
+        change: what it changes, and against which step.
     """
 
     spec: str
@@ -36,19 +36,19 @@ class Rung:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RungResult:
-    """What one rung of a finished run measured.
+class AblationStepResult:
+    """What one step of a finished run measured.
 
     Attributes:
         index: of the variant.
         head_l1: mean over heads.
-        better_heads: share of heads whose L1 is below the ladder's base; None for the base.
+        better_heads: share of heads whose L1 is below the ablation's base; None for the base.
         heads: heads counted.
         final_hidden_l1: before the final norm.
         kl: nats.
     """
 
-    rung: Rung
+    step: AblationStep
     index: int
     head_l1: float
     better_heads: float | None
@@ -57,7 +57,7 @@ class RungResult:
     kl: float
 
 
-_RUNGS: tuple[tuple[str, str, dict[str, str], str], ...] = (
+_STEPS: tuple[tuple[str, str, dict[str, str], str], ...] = (
     ("base", "", {}, "the method itself"),
     ("base, not pooled", "", {"pool": "none"}, "base without smoothing the scores"),
     (
@@ -93,18 +93,20 @@ _RUNGS: tuple[tuple[str, str, dict[str, str], str], ...] = (
 )
 
 
-def ladder(base: VariantSpec | str, defaults: Mapping[str, str] | None = None) -> tuple[Rung, ...]:
-    """The rungs over one base; its budget and other knobs are kept.
+def ablation(
+    base: VariantSpec | str, defaults: Mapping[str, str] | None = None
+) -> tuple[AblationStep, ...]:
+    """The steps over one base; its budget and other parameters are kept.
 
-    A rung that would be the same as an earlier one, because the base already has that setting,
-    is left out, and so is one that sets what the method does not read. The rung of the preset
+    A step that would be the same as an earlier one, because the base already has that setting,
+    is left out, and so is one that sets what the method does not read. The step of the preset
     keeps what the base sets by hand, and the base's window where the budget holds no more than the
     preset's.
 
     Args:
         base: the plain method; a `+critical` one stands for its base, and its alpha and
-            second-stage knobs are kept.
-        defaults: run-wide knob values, where `base` is text.
+            second-stage parameters are kept.
+        defaults: run-wide parameter values, where `base` is text.
 
     Raises:
         ConfigError: CriticalKV cannot be put on that method.
@@ -112,22 +114,22 @@ def ladder(base: VariantSpec | str, defaults: Mapping[str, str] | None = None) -
     spec = VariantSpec.parse(base, defaults) if isinstance(base, str) else base
     if not spec.method.supports_critical:
         raise ConfigError(
-            f"{spec.method.label} has no attention score, so it has no ladder; take one of the "
+            f"{spec.method.label} has no attention score, so it has no ablation; take one of the "
             "methods that '+critical' applies to."
         )
-    rungs: dict[tuple[object, ...], Rung] = {}
-    for label, selector, changes, change in _RUNGS:
+    steps: dict[tuple[object, ...], AblationStep] = {}
+    for label, selector, changes, change in _STEPS:
         if not changes.keys() <= _allowed(spec, selector).keys():
             continue
-        rung = _variant(spec, selector, changes)
-        rungs.setdefault(_key(rung), Rung(rung.spec, label, change))
-    return tuple(rungs.values())
+        step = _variant(spec, selector, changes)
+        steps.setdefault(_key(step), AblationStep(step.spec, label, change))
+    return tuple(steps.values())
 
 
-def ladder_of(result: RunResult) -> tuple[RungResult, ...]:
-    """The rungs among a run's variants, the base first; empty where they form no ladder.
+def ablation_of(result: RunResult) -> tuple[AblationStepResult, ...]:
+    """The steps among a run's variants, the base first; empty where they form no ablation.
 
-    A ladder is there if the base, its un-pooled form and CriticalKV with and without the norm
+    An ablation is there if the base, its un-pooled form and CriticalKV with and without the norm
     are. Of several, the first.
     """
     index_of = {
@@ -139,20 +141,20 @@ def ladder_of(result: RunResult) -> tuple[RungResult, ...]:
     for at in index_of.values():
         variant = result.variants[at]
         if variant.method not in with_critical:
-            continue  # reading its SPEC and building its rungs is what takes long
+            continue  # reading its SPEC and building its steps is what takes long
         spec = VariantSpec.parse(variant.spec)
         if spec.critical or not spec.method.supports_critical or variant.perturbation is None:
             continue
-        rungs = ladder(spec)
-        keys = [_key(VariantSpec.parse(rung.spec)) for rung in rungs]
+        steps = ablation(spec)
+        keys = [_key(VariantSpec.parse(step.spec)) for step in steps]
         found = [
-            (rung, index_of[key]) for rung, key in zip(rungs, keys, strict=True) if key in index_of
+            (step, index_of[key]) for step, key in zip(steps, keys, strict=True) if key in index_of
         ]
-        needed = {label for label, *_ in _RUNGS[:4]} & {rung.label for rung in rungs}
-        if needed <= {rung.label for rung, _ in found}:
+        needed = {label for label, *_ in _STEPS[:4]} & {step.label for step in steps}
+        if needed <= {step.label for step, _ in found}:
             base = variant.perturbation.head_l1
-            read = (_read(rung, i, result.variants[i], base) for rung, i in found)
-            return tuple(rung for rung in read if rung is not None)
+            read = (_read(step, i, result.variants[i], base) for step, i in found)
+            return tuple(step for step in read if step is not None)
     return ()
 
 
@@ -162,16 +164,16 @@ def _variant(spec: VariantSpec, selector: str, changes: dict[str, str]) -> Varia
     kept = {key: str(spec.params[key]) for key in spec.given if key in allowed}
     window = {key: str(spec.params[key]) for key in ("window",) if key in allowed}
     try:
-        rung = _parse(name, {**kept, **changes})
+        step = _parse(name, {**kept, **changes})
     except ConfigError:  # the preset's window is wider than the budget
         return _parse(name, {**kept, **window, **changes})
-    if rung.protected == spec.protected or _can_choose(rung):
-        return rung
+    if step.protected == spec.protected or _can_choose(step):
+        return step
     return _parse(name, {**kept, **window, **changes})
 
 
-def _allowed(spec: VariantSpec, selector: str) -> dict[str, Knob]:
-    return spec.method.knobs(CRITICAL if selector else None)
+def _allowed(spec: VariantSpec, selector: str) -> dict[str, Parameter]:
+    return spec.method.parameters(CRITICAL if selector else None)
 
 
 def _can_choose(spec: VariantSpec) -> bool:
@@ -191,15 +193,17 @@ def _key(spec: VariantSpec) -> tuple[object, ...]:
     return spec.settings(*unread)
 
 
-def _read(rung: Rung, index: int, variant: VariantResult, base: Float32Array) -> RungResult | None:
+def _read(
+    step: AblationStep, index: int, variant: VariantResult, base: Float32Array
+) -> AblationStepResult | None:
     perturbation, mean = variant.perturbation, mean_head_l1(variant)
     if perturbation is None or mean is None:
         return None
     heads = perturbation.head_l1
     measured = ~(np.isnan(heads) | np.isnan(base))
     is_base = heads is base
-    return RungResult(
-        rung=rung,
+    return AblationStepResult(
+        step=step,
         index=index,
         head_l1=mean,
         better_heads=None if is_base else float((heads < base)[measured].mean()),

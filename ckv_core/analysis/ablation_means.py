@@ -1,9 +1,9 @@
-"""The ablation ladder over several prompts: what each rung changes, with intervals. No torch."""
+"""The ablation over several prompts: what each step changes, with intervals. No torch."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ckv_core.analysis.ablation import Rung, RungResult, ladder_of
+from ckv_core.analysis.ablation import AblationStep, AblationStepResult, ablation_of
 from ckv_core.analysis.aggregate_runs import JoinedVariant
 from ckv_core.analysis.intervals import Interval, mean_interval, share_interval
 from ckv_core.analysis.sweep import mean_head_l1
@@ -11,22 +11,24 @@ from ckv_core.errors import ConfigError
 from ckv_core.results.events import RunResult
 from ckv_core.results.records import VariantResult
 
-Pair = tuple[RungResult, RungResult]  # a rung and its ladder's base, of one prompt
+Pair = tuple[
+    AblationStepResult, AblationStepResult
+]  # a step and its ablation's base, of one prompt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RungMeans:
-    """One rung over the prompts that have it.
+class AblationStepMeans:
+    """One step over the prompts that have it.
 
     Attributes:
-        head_l1, final_hidden_l1: of `RungResult`.
+        head_l1, final_hidden_l1: of `AblationStepResult`.
         head_of_base, final_of_base: the same as a share of the base's on the same prompt; None
             where the base moves nothing.
         better_heads: share of heads below the base's L1; None of the base.
         n: prompts.
     """
 
-    rung: Rung
+    step: AblationStep
     head_l1: Interval
     final_hidden_l1: Interval
     head_of_base: Interval | None
@@ -35,29 +37,29 @@ class RungMeans:
     n: int
 
 
-def ladder_means(variants: Sequence[JoinedVariant]) -> list[RungMeans]:
-    """The rungs, the base first; empty where no prompt has a ladder.
+def ablation_means(variants: Sequence[JoinedVariant]) -> list[AblationStepMeans]:
+    """The steps, the base first; empty where no prompt has an ablation.
 
-    A prompt's ladder may be spread over several runs. Of ladders over different bases that of
+    A prompt's ablation may be spread over several runs. Of ablations over different bases that of
     the most prompts counts, of equally many the first.
     """
-    by_base: dict[str, list[tuple[RungResult, ...]]] = {}
-    for found in _ladders(variants):
-        by_base.setdefault(found[0].rung.spec, []).append(found)
-    ladders = max(by_base.values(), key=len, default=[])
-    rungs: dict[Rung, list[Pair]] = {}
-    for found in sorted(ladders, key=len, reverse=True):  # the longest one knows the order
+    by_base: dict[str, list[tuple[AblationStepResult, ...]]] = {}
+    for found in _ablations(variants):
+        by_base.setdefault(found[0].step.spec, []).append(found)
+    ablations = max(by_base.values(), key=len, default=[])
+    steps: dict[AblationStep, list[Pair]] = {}
+    for found in sorted(ablations, key=len, reverse=True):  # the longest one knows the order
         for each in found:
-            rungs.setdefault(each.rung, []).append((each, found[0]))
-    return [_means(rung, pairs) for rung, pairs in rungs.items()]
+            steps.setdefault(each.step, []).append((each, found[0]))
+    return [_means(step, pairs) for step, pairs in steps.items()]
 
 
-def has_ladder(variants: Sequence[JoinedVariant]) -> bool:
+def has_ablation(variants: Sequence[JoinedVariant]) -> bool:
     """Whether any prompt has one; draws no interval."""
-    return next(_ladders(variants), None) is not None
+    return next(_ablations(variants), None) is not None
 
 
-def _ladders(variants: Sequence[JoinedVariant]) -> Iterator[tuple[RungResult, ...]]:
+def _ablations(variants: Sequence[JoinedVariant]) -> Iterator[tuple[AblationStepResult, ...]]:
     prompts: dict[int, list[VariantResult]] = {}
     for each in variants:
         for prompt, variant in zip(each.prompts, each.variants, strict=True):
@@ -69,7 +71,7 @@ def _ladders(variants: Sequence[JoinedVariant]) -> Iterator[tuple[RungResult, ..
         if looks in without:
             continue
         try:
-            found = ladder_of(RunResult(variants=together))
+            found = ablation_of(RunResult(variants=together))
         except ConfigError:  # an imported SPEC that nobody can parse
             found = ()
         if found:
@@ -78,10 +80,10 @@ def _ladders(variants: Sequence[JoinedVariant]) -> Iterator[tuple[RungResult, ..
             without.add(looks)
 
 
-def _means(rung: Rung, pairs: Sequence[Pair]) -> RungMeans:
+def _means(step: AblationStep, pairs: Sequence[Pair]) -> AblationStepMeans:
     better = [own.better_heads for own, _ in pairs if own.better_heads is not None]
-    return RungMeans(
-        rung=rung,
+    return AblationStepMeans(
+        step=step,
         head_l1=mean_interval([own.head_l1 for own, _ in pairs]),
         final_hidden_l1=mean_interval([own.final_hidden_l1 for own, _ in pairs]),
         head_of_base=_mean([o.head_l1 / b.head_l1 for o, b in pairs if b.head_l1]),

@@ -46,7 +46,7 @@ def budget_curves(members: Sequence[Aggregate]) -> list[BudgetCurve]:
     found: dict[tuple[Settings, str], dict[Budget, Aggregate]] = {}
     for member in members:
         identity = member.joined.identity
-        if (budget := identity.budget) is not None:  # own indices and the full cache have none
+        if (budget := identity.budget) is not None:  # as the full cache has none
             found.setdefault((identity.settings, budget.unit), {})[budget] = member
     return [
         BudgetCurve(

@@ -100,7 +100,7 @@ def join(results: Sequence[RunResult]) -> Joined:
     if n > 1 and shared and not any(shared):
         raise ConfigError(
             "The runs have no variant in common; run the same methods with the same budget, alpha "
-            "and knobs on each prompt, in the same scenario."
+            "and parameters on each prompt, in the same scenario."
         )
     variants = _named(found, floors)
     notes = [_repeats_note(repeats)] if repeats else []

@@ -7,7 +7,7 @@ read back. docs/result_json.md describes it.
 from collections.abc import Sequence
 from typing import Any
 
-from ckv_core.analysis.ablation import ladder_of
+from ckv_core.analysis.ablation import ablation_of
 from ckv_core.analysis.chain import check_chain, mean_tightness, over_half, shared_kv_heads
 from ckv_core.analysis.evidence import held
 from ckv_core.analysis.sweep import (
@@ -32,7 +32,7 @@ MAX_PAIRS = 256
 
 
 def readings_json(result: RunResult, passages: Sequence[str] = ()) -> dict[str, Any]:
-    """Evidence, bounds, ladder and, of a sweep, curves, savings and best alphas.
+    """Evidence, bounds, ablation and, of a sweep, curves, savings and best alphas.
 
     A list is empty where the run has no such thing, also where an imported run says what nothing
     can be read off.
@@ -46,7 +46,7 @@ def readings_json(result: RunResult, passages: Sequence[str] = ()) -> dict[str, 
     return {
         "evidence": _evidence(result, passages),
         "bounds": _bounds(result),
-        "ladder": _ladder(result),
+        "ladder": _ablation(result),
         "curves": _curves(result, lines),
         "savings": _savings(result, lines),
         "alpha_optima": _alpha_optima(result),
@@ -96,23 +96,23 @@ def _bounds(result: RunResult) -> list[dict[str, Any]]:
     ]
 
 
-def _ladder(result: RunResult) -> list[dict[str, Any]]:
+def _ablation(result: RunResult) -> list[dict[str, Any]]:
     try:
-        rungs = ladder_of(result)
+        steps = ablation_of(result)
     except ConfigError:  # an imported SPEC that nobody can parse
         return []
     return [
         {
             "variant": each.index,
-            "label": each.rung.label,
-            "change": each.rung.change,
+            "label": each.step.label,
+            "change": each.step.change,
             "head_l1": _number(each.head_l1),
             "better_heads": _number(each.better_heads),
             "heads": each.heads,
             "final_hidden_l1": _number(each.final_hidden_l1),
             "kl": _number(each.kl),
         }
-        for each in rungs
+        for each in steps
     ]
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckv_core.errors import PromptError
-from ckv_core.methods.parameters import KnobValue
+from ckv_core.methods.parameters import ParameterValue
 from ckv_core.results.records import Float32Array, RetainedSet, VariantResult
 from ckv_core.runtime.spans import read_ranges
 
@@ -60,7 +60,7 @@ def evidence(
     retained: RetainedSet,
     span: tuple[int, int],
     evictable_layers: Sequence[int],
-    protected: Mapping[str, KnobValue],
+    protected: Mapping[str, ParameterValue],
 ) -> Held:
     """What one variant holds of one span, and what chance would hold.
 
@@ -86,7 +86,7 @@ def _over(
     retained: RetainedSet,
     spans: Sequence[tuple[int, int]],
     layers: Sequence[int],
-    protected: Mapping[str, KnobValue],
+    protected: Mapping[str, ParameterValue],
 ) -> Held:
     positions, kv_heads = retained.positions, retained.kv_heads
     for first, end in spans:
@@ -123,7 +123,7 @@ def _over(
     )
 
 
-def _fixed(params: Mapping[str, KnobValue], positions: int) -> NDArray[np.bool_]:
+def _fixed(params: Mapping[str, ParameterValue], positions: int) -> NDArray[np.bool_]:
     """What is always kept, [positions]; an imported run may say anything of it."""
     ends = {name: params.get(name) for name in ("sinks", "window")}
     sinks, window = (n if isinstance(n, int) and n > 0 else 0 for n in ends.values())

@@ -9,18 +9,18 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from ckv_core.errors import ConfigError
-from ckv_core.methods import KNOBS, METHODS, SELECTOR_KNOBS, Method
-from ckv_core.methods.parameters import Budget, KnobValue
-from ckv_core.request.variants import selector_of, spec_without, written_knobs
+from ckv_core.methods import METHODS, PARAMETERS, SELECTOR_PARAMETERS, Method
+from ckv_core.methods.parameters import Budget, ParameterValue
+from ckv_core.request.variants import selector_of, spec_without, written_parameters
 from ckv_core.results.records import VariantResult
 
-NOT_RECORDED = "?"  # in the place of a knob's value that a run does not say
-# Every other knob is recorded with its value, so what a preset stands for is known without it.
+NOT_RECORDED = "?"  # in the place of a parameter's value that a run does not say
+# Every other parameter is recorded with its value, so what a preset stands for is known without it.
 _APART = frozenset({"budget", "preset", "protected"})  # of the last, `protect` names the texts
 _POOLING = frozenset({"kernel", "stage2"})  # without pooling these decide nothing
 
-Knobs = Mapping[str, KnobValue | None]
-Pairs = tuple[tuple[str, KnobValue], ...]
+Given = Mapping[str, ParameterValue | None]
+Pairs = tuple[tuple[str, ParameterValue], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,27 +30,27 @@ class Settings:
     Attributes:
         name: `snapkv+critical`.
         critical: as recorded beside it.
-        knobs: (SPEC key, value) by key; None where the run does not say it.
+        parameters: (SPEC key, value) by key; None where the run does not say it.
     """
 
     name: str
     critical: bool
-    knobs: tuple[tuple[str, KnobValue | None], ...]
+    parameters: tuple[tuple[str, ParameterValue | None], ...]
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """Knobs that the method reads and the run does not say."""
-        return tuple(key for key, value in self.knobs if value is None)
+        """Parameters that the method reads and the run does not say."""
+        return tuple(key for key, value in self.parameters if value is None)
 
     @property
     def alpha(self) -> float | None:
         """None where the method takes none or the run does not say it."""
-        found = dict(self.knobs).get("alpha")
+        found = dict(self.parameters).get("alpha")
         return float(found) if isinstance(found, int | float) else None
 
     def without(self, key: str) -> "Settings":
-        """Equal for settings that differ in this knob alone."""
-        return replace(self, knobs=tuple(pair for pair in self.knobs if pair[0] != key))
+        """Equal for settings that differ in this parameter alone."""
+        return replace(self, parameters=tuple(pair for pair in self.parameters if pair[0] != key))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +65,8 @@ class Identity:
     budget: Budget | None
 
 
-def identify(variant: VariantResult, **more: KnobValue) -> Identity:
-    """What decides the outcome: the resolved knobs, and the SPEC only where they are silent.
+def identify(variant: VariantResult, **more: ParameterValue) -> Identity:
+    """What decides the outcome: the resolved parameters, and the SPEC only where they are silent.
 
     Args:
         variant: of this version, of an older one or of any file.
@@ -80,12 +80,12 @@ def identify(variant: VariantResult, **more: KnobValue) -> Identity:
 def _identity(spec: str, method: str, critical: bool, params: Pairs, more: Pairs) -> Identity:
     known = next((each for each in METHODS if each.name == method), None)
     name = spec.partition(":")[0].strip()
-    written = written_knobs(spec)
-    knobs: dict[str, KnobValue | None] = dict.fromkeys(_read_by(known, name))
-    knobs |= {key: _parsed(key, text) for key, text in written.items()}
-    knobs |= dict(params)
-    left_out = _APART | (_POOLING if knobs.get("pool") == "none" else frozenset())
-    kept = {key: value for key, value in knobs.items() if key not in left_out} | dict(more)
+    written = written_parameters(spec)
+    parameters: dict[str, ParameterValue | None] = dict.fromkeys(_read_by(known, name))
+    parameters |= {key: _parsed(key, text) for key, text in written.items()}
+    parameters |= dict(params)
+    left_out = _APART | (_POOLING if parameters.get("pool") == "none" else frozenset())
+    kept = {key: value for key, value in parameters.items() if key not in left_out} | dict(more)
     settings = Settings(name, critical, tuple(sorted(kept.items(), key=lambda at: at[0])))
     budgeted = known is not None and known.evicts
     budget = _asked(written.get("budget"), dict(params).get("budget")) if budgeted else None
@@ -93,7 +93,7 @@ def _identity(spec: str, method: str, critical: bool, params: Pairs, more: Pairs
 
 
 def base_index(variants: Sequence[VariantResult], index: int) -> int | None:
-    """The variant of the same method and knobs without CriticalKV, if it is among them."""
+    """The variant of the same method and parameters without CriticalKV, if it is among them."""
     variant = variants[index]
     if not variant.critical:
         return None
@@ -106,8 +106,8 @@ def base_index(variants: Sequence[VariantResult], index: int) -> int | None:
     return next(same, None)
 
 
-def _without_critical(variant: VariantResult) -> dict[str, KnobValue]:
-    return {k: v for k, v in variant.params.items() if k not in SELECTOR_KNOBS}
+def _without_critical(variant: VariantResult) -> dict[str, ParameterValue]:
+    return {k: v for k, v in variant.params.items() if k not in SELECTOR_PARAMETERS}
 
 
 def told_apart(specs: Mapping[Identity, str]) -> dict[Identity, str]:
@@ -133,21 +133,21 @@ def told_apart(specs: Mapping[Identity, str]) -> dict[Identity, str]:
 
 
 def _read_by(method: Method | None, name: str) -> tuple[str, ...]:
-    """The knobs that must be known to know the outcome."""
+    """The parameters that must be known to know the outcome."""
     if method is None:
         return ()
-    return tuple(method.knobs(selector_of(name)))
+    return tuple(method.parameters(selector_of(name)))
 
 
-def _parsed(key: str, text: str) -> KnobValue:
+def _parsed(key: str, text: str) -> ParameterValue:
     """As the engine would record it; the text itself of what it could not read."""
     try:
-        return KNOBS[key].parse(text) if key in KNOBS else text
+        return PARAMETERS[key].parse(text) if key in PARAMETERS else text
     except ConfigError:
         return text
 
 
-def _asked(in_spec: str | None, recorded: KnobValue | None) -> Budget | None:
+def _asked(in_spec: str | None, recorded: ParameterValue | None) -> Budget | None:
     """The budget in its own unit; of tokens the resolved number counts, whatever was written."""
     written, resolved = _budget(in_spec), _budget(recorded)
     if written is None or (written.unit == "tokens" and resolved is not None):
@@ -155,17 +155,17 @@ def _asked(in_spec: str | None, recorded: KnobValue | None) -> Budget | None:
     return written
 
 
-def _budget(value: KnobValue | None) -> Budget | None:
+def _budget(value: ParameterValue | None) -> Budget | None:
     try:
         return Budget.parse(str(value))
     except ConfigError:
         return None
 
 
-def _telling(settings: Settings, namesakes: Collection[Settings]) -> Knobs:
-    """What these settings say of the knobs in which they and their namesakes differ."""
-    own = dict(settings.knobs)
-    said = [dict(each.knobs) for each in namesakes]
+def _telling(settings: Settings, namesakes: Collection[Settings]) -> Given:
+    """What these settings say of the parameters in which they and their namesakes differ."""
+    own = dict(settings.parameters)
+    said = [dict(each.parameters) for each in namesakes]
     told = {
         key: value
         for key, value in own.items()
@@ -178,18 +178,18 @@ def _telling(settings: Settings, namesakes: Collection[Settings]) -> Knobs:
     return {first: own[first]} if first == "alpha" or own[first] is None else {}
 
 
-def _budget_of(identity: Identity) -> Knobs:
+def _budget_of(identity: Identity) -> Given:
     return {"budget": str(identity.budget)} if identity.budget else {}
 
 
-def _all_of(identity: Identity) -> Knobs:
-    return dict(identity.settings.knobs)
+def _all_of(identity: Identity) -> Given:
+    return dict(identity.settings.parameters)
 
 
-def _with(spec: str, knobs: Knobs) -> str:
-    """The SPEC with these knobs written at its end."""
-    if not knobs:
+def _with(spec: str, parameters: Given) -> str:
+    """The SPEC with these parameters written at its end."""
+    if not parameters:
         return spec
-    short = spec_without(spec, *knobs)
-    pairs = [f"{key}={NOT_RECORDED if v is None else v}" for key, v in knobs.items()]
+    short = spec_without(spec, *parameters)
+    pairs = [f"{key}={NOT_RECORDED if v is None else v}" for key, v in parameters.items()]
     return short + ("," if ":" in short else ":") + ",".join(pairs)

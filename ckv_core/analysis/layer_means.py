@@ -9,7 +9,7 @@ from ckv_core.analysis.aggregate_runs import JoinedVariant
 from ckv_core.analysis.bootstrap import mean_ends
 from ckv_core.analysis.identity import Identity
 from ckv_core.analysis.intervals import MIN_PROMPTS, Interval
-from ckv_core.methods import SELECTOR_KNOBS
+from ckv_core.methods import SELECTOR_PARAMETERS
 from ckv_core.results.records import Float32Array
 
 LayerMeans = tuple[Interval, ...]  # [layers], all of the same prompts
@@ -42,9 +42,11 @@ def base_identity(identity: Identity) -> Identity | None:
     settings = identity.settings
     if not settings.critical:
         return None
-    knobs = tuple(pair for pair in settings.knobs if pair[0] not in SELECTOR_KNOBS)
+    parameters = tuple(pair for pair in settings.parameters if pair[0] not in SELECTOR_PARAMETERS)
     name = settings.name.partition("+")[0].strip()
-    return replace(identity, settings=replace(settings, name=name, critical=False, knobs=knobs))
+    return replace(
+        identity, settings=replace(settings, name=name, critical=False, parameters=parameters)
+    )
 
 
 def _hidden(variant: JoinedVariant) -> dict[int, Float32Array]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ckv_core.analysis.ablation_means import RungMeans, ladder_means
+from ckv_core.analysis.ablation_means import AblationStepMeans, ablation_means
 from ckv_core.analysis.against_budget import budget_curves
 from ckv_core.analysis.aggregate import Aggregate, HeadWins, aggregate_joined
 from ckv_core.analysis.aggregate_runs import JoinedVariant, join
@@ -43,7 +43,7 @@ def means_json(results: Sequence[RunResult]) -> dict[str, Any]:
         "notes": joined.notes,
         "variants": [_member_json(member, joined.variants) for member in members],
         "pairs": [_pair_json(pair, joined.variants) for pair in compare_pairs(joined.variants)],
-        "ladder": [_rung_json(rung) for rung in ladder_means(joined.variants)],
+        "ladder": [_step_json(step) for step in ablation_means(joined.variants)],
         "curves": [
             {
                 "spec": curve.spec,
@@ -92,7 +92,7 @@ def _pair_json(pair: Pair, variants: Sequence[JoinedVariant]) -> dict[str, Any]:
     }
 
 
-def _rung_json(found: RungMeans) -> dict[str, Any]:
+def _step_json(found: AblationStepMeans) -> dict[str, Any]:
     figures = {
         "head_l1": found.head_l1,
         "head_l1_of_base": found.head_of_base,
@@ -101,8 +101,8 @@ def _rung_json(found: RungMeans) -> dict[str, Any]:
         "final_hidden_l1_of_base": found.final_of_base,
     }
     known = {key: None if each is None else _interval_json(each) for key, each in figures.items()}
-    rung = found.rung
-    return {"spec": rung.spec, "label": rung.label, "change": rung.change, "n": found.n, **known}
+    step = found.step
+    return {"spec": step.spec, "label": step.label, "change": step.change, "n": found.n, **known}
 
 
 def _layers_json(found: LayerMeans | None) -> dict[str, Any] | None:

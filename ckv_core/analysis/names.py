@@ -4,24 +4,28 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ckv_core.request.external_selection import OWN
-from ckv_core.request.variants import VariantSpec, told_by, written_knobs
+from ckv_core.request.variants import VariantSpec, told_by, written_parameters
 from ckv_core.results.records import VariantResult
 
 
 def display_names(variants: Sequence[VariantResult | VariantSpec]) -> list[str]:
     """One name per variant: its label, or its SPEC where that says more.
 
-    A SPEC says more where it sets a knob that the label does not tell, or a budget that not all
-    have; and of two that share a label. Positions that were given are named by their label.
+    A SPEC says more where it sets a parameter that the label does not tell, or a budget that not
+    all have; and of two that share a label. Positions that were given are named by their label.
     """
     counts = Counter(variant.label for variant in variants)
-    written = [{} if _is_own(v) else written_knobs(v.spec) for v in variants]
+    written = [{} if _is_own(v) else written_parameters(v.spec) for v in variants]
     pairs = zip(variants, written, strict=True)
-    budgets = {str(v.params.get("budget", knobs.get("budget", ""))) for v, knobs in pairs} - {""}
+    budgets = {
+        str(v.params.get("budget", parameters.get("budget", ""))) for v, parameters in pairs
+    } - {""}
     silent = {"budget"} if len(budgets) == 1 else set()
     return [
-        v.label if counts[v.label] == 1 and knobs.keys() <= silent | told_by(v.label) else v.spec
-        for v, knobs in zip(variants, written, strict=True)
+        v.label
+        if counts[v.label] == 1 and parameters.keys() <= silent | told_by(v.label)
+        else v.spec
+        for v, parameters in zip(variants, written, strict=True)
     ]
 
 
@@ -34,7 +38,7 @@ def curve_name(label: str, alpha: float | None, spec: str) -> str:
         spec: theirs; the budget and alpha in it are passed over.
     """
     told = {"budget", "alpha", *told_by(label)}
-    settings = [f"{k} {v}" for k, v in written_knobs(spec).items() if k not in told]
+    settings = [f"{k} {v}" for k, v in written_parameters(spec).items() if k not in told]
     return ", ".join([label, *([] if alpha is None else [f"alpha {alpha:g}"]), *settings])
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ckv_core.analysis.derived_json import readings_json
-from ckv_core.results.diagnostics_json import array_json, laboratory_json, number_json
+from ckv_core.results.diagnostics_json import array_json, diagnostics_json, number_json
 from ckv_core.results.events import RunResult
 from ckv_core.results.held_json import held_json
 from ckv_core.results.reader import SCHEMA, from_json
@@ -107,7 +107,7 @@ def _variant_json(variant: VariantResult, evictable: tuple[int, ...]) -> dict[st
         "answer_found": variant.answer_found,
         "perturbation": _perturbation_json(variant.perturbation),
         "timings_ms": dict(variant.timings_ms),
-        **laboratory_json(variant),
+        **diagnostics_json(variant),
         "held": held_json(variant.held),
     }
 

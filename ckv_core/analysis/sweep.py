@@ -274,7 +274,7 @@ def _optimum(result: RunResult, spec: str, budget: int, by_alpha: dict[float, in
 def _best_alpha(
     alphas: tuple[float, ...], values: NDArray[np.float64], evictable: NDArray[np.bool_]
 ) -> Float32Array:
-    """The alpha of the least value, the smaller one in a tie; NaN in layers left whole."""
+    """The alpha of the least value, the smaller one in a tie; NaN in layers not evicted."""
     chosen = np.full(values.shape[1:], np.nan, np.float32)
     if evictable.any():
         chosen[evictable] = np.asarray(alphas, np.float32)[values[:, evictable].argmin(axis=0)]

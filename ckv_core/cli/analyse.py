@@ -29,8 +29,8 @@ _EPILOG = f"""\
 --prompts is JSON Lines: one object a line with "context" and, optionally, "question" and
 "answer"; other keys are passed over. --json writes one run a line as each prompt ends, in the
 format of `compare`; the app imports such a file. A prompt that fails is told, and left out.
---means writes the means, intervals, pairs, heads won, layers, ladder and budget curves as one JSON
-object. Intervals are of 95 %, over prompts.
+--means writes the means, intervals, pairs, heads won, layers, ablation and budget curves as one
+JSON object. Intervals are of 95 %, over prompts.
 
 {EXAMPLES}"""
 
@@ -62,7 +62,7 @@ def register(commands: Commands) -> None:
         "--analyse",
         default="bounds,forced",
         metavar="LIST",
-        help=f"parts of the laboratory, of {','.join(ANALYSES)}; none leaves them out, which is "
+        help=f"parts of the diagnostics, of {','.join(ANALYSES)}; none leaves them out, which is "
         "faster (default bounds,forced; greedy is slow)",
     )
     add("--max-new-tokens", type=int, default=32, metavar="T", help=f"1 to {MAX_NEW_TOKENS}")
@@ -138,7 +138,7 @@ def _deliver(
 
 
 def _parts(text: str) -> tuple[str, ...]:
-    """Parts of the laboratory by name; none for `none`."""
+    """Parts of the diagnostics by name; none for `none`."""
     return () if text.strip() == "none" else comma_list(text)
 
 

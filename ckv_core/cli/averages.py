@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ckv_core.analysis.ablation_means import ladder_means
+from ckv_core.analysis.ablation_means import ablation_means
 from ckv_core.analysis.against_budget import BUDGET_UNITS, budget_curves, varied_units
 from ckv_core.analysis.aggregate import Aggregate, aggregate_joined
 from ckv_core.analysis.aggregate_runs import JoinedVariant, join, newest_of_each
@@ -46,7 +46,7 @@ def print_results(results: Sequence[RunResult], answers: Sequence[str]) -> None:
     _print_distances(found)
     _print_budgets(found)
     _print_layers(found)
-    _print_ladders(joined.variants)
+    _print_ablations(joined.variants)
     print_bounds(found)
     _print_forced(found)
     _print_generation(found)
@@ -129,23 +129,23 @@ def _prompts(points: Sequence[tuple[Budget, Interval]]) -> str:
     return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
 
 
-def _print_ladders(variants: Sequence[JoinedVariant]) -> None:
-    """Each rung against the ladder's base, over the prompts."""
-    rungs = ladder_means(variants)
-    if not rungs:
+def _print_ablations(variants: Sequence[JoinedVariant]) -> None:
+    """Each step against the ablation's base, over the prompts."""
+    steps = ablation_means(variants)
+    if not steps:
         return
-    say(f"\nladder over {rungs[0].rung.spec}; heads below the base's L1")
+    say(f"\nablation over {steps[0].step.spec}; heads below the base's L1")
     print_table(
         ("rung", "head L1", "heads below base", "final L1 / base's", "n"),
         [
             (
-                each.rung.label,
+                each.step.label,
                 interval(each.head_l1),
                 interval(each.better_heads, percent=True),
                 interval(each.final_of_base),
                 str(each.n),
             )
-            for each in rungs
+            for each in steps
         ],
     )
 

@@ -24,10 +24,10 @@ from ckv_core.cli.options import (
 )
 from ckv_core.cli.tables import (
     number,
+    print_ablation,
     print_floor,
     print_generation,
     print_head,
-    print_ladder,
     print_verdict,
     share,
 )
@@ -55,7 +55,7 @@ def register(commands: Commands) -> None:
         "--own",
         action="append",
         metavar="FILE",
-        help="kept positions in JSON, docs/own_indices.md: one more variant each; repeatable",
+        help="kept positions in JSON (docs/external_selection.md): one more variant; repeatable",
     )
     add("--max-new-tokens", type=int, default=64, metavar="T", help=f"1 to {MAX_NEW_TOKENS}")
     add("--ignore-eos", action="store_true", help="go on after the end-of-sequence token")
@@ -133,7 +133,7 @@ def _print_result(result: RunResult, answer: str) -> None:
         from ckv_core.cli.averages import print_bounds  # scipy takes a second
 
         print_bounds(aggregate([result]))
-    print_ladder(result)
+    print_ablation(result)
 
 
 def _print_analysis(variant: VariantResult) -> None:

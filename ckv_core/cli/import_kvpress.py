@@ -9,11 +9,11 @@ from ckv_core.cli.options import Commands, check_json_path, read_text
 from ckv_core.errors import CkvError
 from ckv_core.kvpress.asked import asked_presses
 from ckv_core.kvpress.sets import VARIABLE, Job, KeepMask, kept_by_presses, kvpress_python
-from ckv_core.methods import KNOBS
+from ckv_core.methods import PARAMETERS
 from ckv_core.methods.parameters import DEFAULT_BUDGET, Budget
 from ckv_core.methods.parts.press import VERSION, Chain, press_code
 from ckv_core.request.compare_request import DEFAULT_MODEL, SCENARIOS, CompareRequest
-from ckv_core.request.external_selection import OwnIndices, pack
+from ckv_core.request.external_selection import ExternalSelection, pack
 from ckv_core.results.external_selection_json import MAX_LABEL, own_to_json
 from ckv_core.results.records import ModelInfo, PromptInfo
 from ckv_core.runtime.terminal import say
@@ -38,7 +38,7 @@ def register(commands: Commands) -> None:
     add("press", metavar="PRESS", help="what to run; see below")
     add("--context", required=True, metavar="FILE|-", help="UTF-8 text file, or - for stdin")
     add("--question", default="", metavar="TEXT", help="asked about the context")
-    budget = KNOBS["budget"].help.replace("%", "%%")
+    budget = PARAMETERS["budget"].help.replace("%", "%%")
     add("--budget", default=DEFAULT_BUDGET, metavar="N|N%", help=budget)
     add("--scenario", default="regular", choices=SCENARIOS, help="what is compressed")
     add("--model", metavar="NAME|PATH", help=f"default: $CKV_MODEL or {DEFAULT_MODEL}")
@@ -66,7 +66,7 @@ def _import(options: argparse.Namespace) -> int:
 
 def _run(
     request: CompareRequest, chain: Chain, budget: Budget, python: str
-) -> tuple[OwnIndices, int]:
+) -> tuple[ExternalSelection, int]:
     """The kept positions, and how many they are."""
     loaded, _ = running.load(request)
     info, prompt = loaded.info, running.tokenised(request, loaded)
@@ -92,15 +92,17 @@ def checkpoint_folder(name: str) -> Path:
     return converted(find_checkpoint(name, silent, with_weights=True), silent).folder
 
 
-def _positions(label: str, kept: KeepMask, info: ModelInfo, prompt: PromptInfo) -> OwnIndices:
-    """What `compare` takes; layers with a sliding window are left whole there."""
+def _positions(
+    label: str, kept: KeepMask, info: ModelInfo, prompt: PromptInfo
+) -> ExternalSelection:
+    """What `compare` takes; layers with a sliding window are not evicted there."""
     rows = [
         tuple(pack(tuple(head.nonzero()[0].tolist())) for head in layer)
         if place in info.evictable_layers
         else None
         for place, layer in enumerate(kept)
     ]
-    return OwnIndices(
+    return ExternalSelection(
         label=label,
         rows=tuple(rows),
         layers=info.layers,

@@ -3,7 +3,7 @@
 import argparse
 
 from ckv_core.cli.options import Commands
-from ckv_core.methods import KNOBS, METHODS
+from ckv_core.methods import METHODS, PARAMETERS
 from ckv_core.runtime.terminal import say
 
 
@@ -22,13 +22,13 @@ def _methods(_options: argparse.Namespace) -> int:
         say(method.name + (f" [{' | '.join(words)}]" if words else ""))
         say(f"    {method.summary} {method.source}")
         say(f"    regime: {method.regime or '-'}")
-        keys = {key for selector in method.selectors for key in method.knobs(selector)}
-        shown = [key for key in KNOBS if key in keys] + list(method.options())
+        keys = {key for selector in method.selectors for key in method.parameters(selector)}
+        shown = [key for key in PARAMETERS if key in keys] + list(method.options())
         say(f"    keys: {', '.join(shown) or '-'}")
     say("\nkeys")
-    for knob in KNOBS.values():
-        other = "" if knob.kvpress is None else f" (preset kvpress: {knob.kvpress})"
-        say(f"    {knob.name}={knob.default}{other}\n        {knob.help}")
+    for parameter in PARAMETERS.values():
+        other = "" if parameter.kvpress is None else f" (preset kvpress: {parameter.kvpress})"
+        say(f"    {parameter.name}={parameter.default}{other}\n        {parameter.help}")
     return 0
 
 

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
-from ckv_core.analysis.ablation import ladder
+from ckv_core.analysis.ablation import ablation
 from ckv_core.errors import CkvError, ConfigError, PromptError
-from ckv_core.methods import KNOBS
+from ckv_core.methods import PARAMETERS
 from ckv_core.request.compare_request import DEFAULT_MODEL, DTYPES, SCENARIOS
-from ckv_core.request.external_selection import OwnIndices
+from ckv_core.request.external_selection import ExternalSelection
 from ckv_core.request.variants import VariantSpec
-from ckv_core.results.external_selection_json import read_own_indices
+from ckv_core.results.external_selection_json import read_external_selection
 from ckv_core.runtime.terminal import say
 
 EXAMPLES = """\
@@ -24,7 +24,7 @@ SPEC is METHOD[+critical|+critical_auto][:key=value,...], for example:
   snapkv+critical:preset=kvpress
 `python -m ckv_core methods` lists methods and keys.
 """
-_LADDER_HELP = "add the controls that tell un-pooling, value norm and alpha apart, over this base"
+_ABLATION_HELP = "add the controls that tell un-pooling, value norm and alpha apart, over this base"
 
 
 class Parser(argparse.ArgumentParser):
@@ -57,12 +57,12 @@ def add_prompt_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_variant_options(parser: argparse.ArgumentParser) -> None:
-    """--variant, --ladder, --budget and --alpha, which `chosen_variants` reads."""
+    """--variant, --ablation, --budget and --alpha, which `chosen_variants` reads."""
     add = parser.add_argument
     add("--variant", action="append", metavar="SPEC", help="repeat for several; default: full")
-    add("--ladder", metavar="SPEC", help=_LADDER_HELP)
-    add("--budget", metavar="N|N%", help=KNOBS["budget"].help.replace("%", "%%"))
-    add("--alpha", metavar="A", help=KNOBS["alpha"].help)
+    add("--ablation", "--ladder", metavar="SPEC", help=_ABLATION_HELP)
+    add("--budget", metavar="N|N%", help=PARAMETERS["budget"].help.replace("%", "%%"))
+    add("--alpha", metavar="A", help=PARAMETERS["alpha"].help)
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
@@ -97,30 +97,30 @@ def given_defaults(options: argparse.Namespace) -> dict[str, str]:
 
 
 def chosen_variants(options: argparse.Namespace, defaults: Mapping[str, str]) -> tuple[str, ...]:
-    """--variant, then the rungs of --ladder that are not among them; else `full` alone.
+    """--variant, then the steps of --ablation that are not among them; else `full` alone.
 
     Raises:
-        ConfigError: a SPEC is wrong, or has no ladder.
+        ConfigError: a SPEC is wrong, or has no ablation.
     """
     written = tuple(options.variant or ("full",))
-    if not options.ladder:
+    if not options.ablation:
         return written
     there = {VariantSpec.parse(text, defaults).settings() for text in written}
-    rungs = [VariantSpec.parse(rung.spec) for rung in ladder(options.ladder, defaults)]
-    return (*written, *(rung.spec for rung in rungs if rung.settings() not in there))
+    steps = [VariantSpec.parse(step.spec) for step in ablation(options.ablation, defaults)]
+    return (*written, *(step.spec for step in steps if step.settings() not in there))
 
 
-def own_indices(paths: Sequence[str]) -> tuple[OwnIndices, ...]:
+def own_indices(paths: Sequence[str]) -> tuple[ExternalSelection, ...]:
     """The variants in the files of --own.
 
     Raises:
         CkvError: a file cannot be read or is wrong; the message names it.
     """
-    found: list[OwnIndices] = []
+    found: list[ExternalSelection] = []
     for path in paths:
         text = read_text(path, "kept positions")
         try:
-            found += read_own_indices(text)
+            found += read_external_selection(text)
         except CkvError as error:
             raise ConfigError(f"--own {path!r}: {error}") from None
     return tuple(found)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ckv_core.analysis.ablation import ladder_of
+from ckv_core.analysis.ablation import ablation_of
 from ckv_core.analysis.outcomes import answer_outcome, kl_where_it_fails
 from ckv_core.analysis.rounding import floor_sentence
 from ckv_core.analysis.sweep import FIGURES, cut_note, shown_figures
@@ -137,22 +137,22 @@ def _first_difference(variant: VariantResult) -> str:
     return "-" if variant.agreement is None else "none"
 
 
-def print_ladder(result: RunResult) -> None:
-    """The rungs of an ablation ladder, if the variants form one."""
-    rungs = ladder_of(result)
-    if not rungs:
+def print_ablation(result: RunResult) -> None:
+    """The steps of an ablation, if the variants form one."""
+    steps = ablation_of(result)
+    if not steps:
         return
-    say(f"\nladder over {rungs[0].rung.spec} (first decoding step, {rungs[0].heads} heads)")
+    say(f"\nablation over {steps[0].step.spec} (first decoding step, {steps[0].heads} heads)")
     print_table(
         ("rung", "head L1", "heads below base", "final L1", "KL"),
         [
             (
-                each.rung.label,
+                each.step.label,
                 number(each.head_l1),
                 share(each.better_heads),
                 number(each.final_hidden_l1),
                 number(each.kl),
             )
-            for each in rungs
+            for each in steps
         ],
     )

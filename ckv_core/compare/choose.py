@@ -133,7 +133,7 @@ def _plan(spec: VariantSpec, selection: Selection, prefilled: Prefill) -> RowPla
 
 
 def _by_layer(array: Tensor, model: ModelInfo) -> Float32Array:
-    """[layers, kv_heads]; NaN in layers that are left whole."""
+    """[layers, kv_heads]; NaN in layers that are not evicted."""
     values = np.full((model.layers, model.kv_heads), np.nan, np.float32)
     values[list(model.evictable_layers)] = array.cpu().numpy()
     return values

@@ -39,7 +39,7 @@ def generate(
 ) -> Iterator[RunEvent]:
     """Read what was not compressed, measure the first decoding step, decode to the end.
 
-    What the laboratory was asked for follows: quantities of the measured step at once, the full
+    What the diagnostics was asked for follows: quantities of the measured step at once, the full
     cache's text read by all variants and the follow-up questions at the end.
 
     Args:

@@ -56,7 +56,7 @@ class Sizes:
         observed, observing: bytes of what is gathered while the prompt is read, and of gathering.
         further, passing: tokens of the longest further pass, and bytes of gathering from it.
         work: bytes that the parts of one variant ask for while they work.
-        analysed: whether the laboratory's quantities are measured.
+        analysed: whether the diagnostics's quantities are measured.
         forced: whether all rows read the full cache's text.
     """
 

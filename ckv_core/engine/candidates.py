@@ -11,7 +11,7 @@ from torch import Tensor
 from ckv_core.engine.layer_view import PromptLayer
 from ckv_core.engine.needle_probe import table_of
 from ckv_core.engine.prefill import Prefill
-from ckv_core.methods.parameters import KnobValue
+from ckv_core.methods.parameters import ParameterValue
 from ckv_core.methods.parts.base import Parameters, Scorer
 from ckv_core.methods.parts.layout import LAYOUT
 from ckv_core.methods.parts.top_k import order
@@ -90,7 +90,7 @@ class PromptCandidates:
         key = ("joint", self._key)
         return self._prefill.memo.order(key, lambda: self._sort(self.scores, joint=True)).flatten(1)
 
-    def by(self, key: tuple[KnobValue, ...], score: Callable[[LayerView], Tensor]) -> Tensor:
+    def by(self, key: tuple[ParameterValue, ...], score: Callable[[LayerView], Tensor]) -> Tensor:
         """By another score of all entries, [layers, kv_heads, entries] int32."""
         return self._order(key, score)
 

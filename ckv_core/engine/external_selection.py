@@ -9,17 +9,17 @@ from ckv_core.engine.run import Run
 from ckv_core.engine.select import Selection
 from ckv_core.errors import ConfigError
 from ckv_core.methods.parameters import DEFAULT_BUDGET, Budget
-from ckv_core.request.external_selection import OwnIndices, unpack
+from ckv_core.request.external_selection import ExternalSelection, unpack
 from ckv_core.results.records import ModelInfo, PromptInfo
 
 KeepMask = NDArray[np.bool_]
 
 
-def own_mask(own: OwnIndices, model: ModelInfo, prompt: PromptInfo) -> KeepMask:
+def own_mask(own: ExternalSelection, model: ModelInfo, prompt: PromptInfo) -> KeepMask:
     """What one such variant keeps.
 
     Returns:
-        [layers, kv_heads, compressed_tokens]; layers that are left whole are all true.
+        [layers, kv_heads, compressed_tokens]; layers that are not evicted are all true.
 
     Raises:
         ConfigError: the positions are of another model or prompt, or do not fit these.
@@ -32,7 +32,7 @@ def own_mask(own: OwnIndices, model: ModelInfo, prompt: PromptInfo) -> KeepMask:
         if layer not in model.evictable_layers:
             if rows is not None and not own.same_layers:
                 raise ConfigError(
-                    f"{own.label!r}: layer {layer} has a sliding window and is left whole; write "
+                    f"{own.label!r}: layer {layer} has a sliding window and is not evicted; write "
                     "null in its place."
                 )
         elif rows is not None:
@@ -86,7 +86,7 @@ def _warnings(run: Run, kept: KeepMask, prompt_len: int) -> tuple[str, ...]:
     )
 
 
-def _check_model(own: OwnIndices, model: ModelInfo) -> None:
+def _check_model(own: ExternalSelection, model: ModelInfo) -> None:
     shape = (own.layers or model.layers, own.kv_heads or model.kv_heads)
     if shape != (model.layers, model.kv_heads):
         raise ConfigError(
@@ -100,7 +100,7 @@ def _check_model(own: OwnIndices, model: ModelInfo) -> None:
         )
 
 
-def _check_prompt(own: OwnIndices, prompt: PromptInfo) -> None:
+def _check_prompt(own: ExternalSelection, prompt: PromptInfo) -> None:
     tokens = prompt.compressed_tokens
     advice = "give the same context, question, scenario and tokenizer"
     if own.token_ids is not None:
@@ -125,7 +125,7 @@ def _check_prompt(own: OwnIndices, prompt: PromptInfo) -> None:
         )
 
 
-def _check_range(own: OwnIndices, kept: NDArray[np.int32], where: str, tokens: int) -> None:
+def _check_range(own: ExternalSelection, kept: NDArray[np.int32], where: str, tokens: int) -> None:
     if kept.size and kept[-1] >= tokens:
         raise ConfigError(
             f"{own.label!r} keeps position {kept[-1]:,} in {where}; the compressed prompt has "

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ckv_core.errors import EngineError
-from ckv_core.methods.parameters import KnobValue
+from ckv_core.methods.parameters import ParameterValue
 from ckv_core.methods.parts.top_k import order
 from ckv_core.methods.parts.views import LayerView, Rotary, Statistic
 from ckv_core.methods.scoring.value_norm import value_norm
@@ -118,7 +118,7 @@ class GeneratedCandidates:
 
     def by(
         self,
-        key: tuple[KnobValue, ...],  # noqa: ARG002 - nothing is kept
+        key: tuple[ParameterValue, ...],  # noqa: ARG002 - nothing is kept
         score: Callable[[LayerView], Tensor],
     ) -> Tensor:
         """By another score, [1, kv_heads, entries] int32."""

@@ -35,7 +35,7 @@ def receipt(selection: Selection, model: ModelInfo, rows: PromptRows, row: int) 
     if len(evictable) < model.layers:
         warnings.append(
             f"{model.layers - len(evictable)} of {model.layers} layers use a sliding window; they "
-            "are left whole and are not counted here."
+            "are not evicted and are not counted here."
         )
     requested = selection.requested_entries
     if requested is None:
@@ -56,7 +56,7 @@ def receipt(selection: Selection, model: ModelInfo, rows: PromptRows, row: int) 
 
 
 def retained_set(selection: Selection, model: ModelInfo, prompt_len: int) -> RetainedSet:
-    """The kept positions of every layer, packed; layers left whole are all ones."""
+    """The kept positions of every layer, packed; layers not evicted are all ones."""
     everything = torch.ones(model.kv_heads, prompt_len, dtype=torch.bool)
     masks = [everything if mask is None else mask.cpu() for mask in selection.keep_masks]
     return RetainedSet.from_mask(torch.stack(masks).numpy())

@@ -38,11 +38,11 @@ def _unfit(spec: VariantSpec) -> str:
         return "has no press for it"
     if spec.params.keys() & (spec.method.options().keys() | {"protected"}):
         return "has no store, no layout, no protected passages and no compaction"
-    passed = press.knobs | {"alpha", "epsilon", "preset", "budget"}
+    passed = press.parameters | {"alpha", "epsilon", "preset", "budget"}
     fixed = {"norm": "on", "group": "mean", "sinks": 0}
-    knobs = spec.method.knobs(spec.selector)
+    parameters = spec.method.parameters(spec.selector)
     for name, value in spec.params.items():
-        only = fixed.get(name, knobs[name].kvpress)
+        only = fixed.get(name, parameters[name].kvpress)
         if name not in passed and only not in (None, value):
             return f"has only {name}={only}; leave it out"
     return ""

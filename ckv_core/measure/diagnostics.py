@@ -1,4 +1,4 @@
-"""The laboratory's quantities at the measured step: distances, bounds and oracles per variant."""
+"""The diagnostics's quantities at the measured step: distances, bounds and oracles per variant."""
 
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
@@ -94,7 +94,7 @@ def analyse(
     prefilled: Prefill,
     selections: list[Selection],
 ) -> Iterator[RunEvent]:
-    """Arrays of every variant but `full`; NaN in layers that are left whole.
+    """Arrays of every variant but `full`; NaN in layers that are not evicted.
 
     N', the set that sigma and theta-hat speak of, holds what a variant never drops (sinks,
     window, everything after the compressed prompt) and the first floor(alpha * B) of its other B

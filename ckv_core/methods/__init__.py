@@ -4,7 +4,7 @@
 import logging
 from importlib.metadata import entry_points
 
-from ckv_core.methods.parameters import Knob
+from ckv_core.methods.parameters import Parameter
 import ckv_core.methods.full
 import ckv_core.methods.streaming_llm
 import ckv_core.methods.snapkv
@@ -32,9 +32,17 @@ import ckv_core.methods.parts.compaction
 import ckv_core.methods.parts.int8
 import ckv_core.methods.parts.int4
 import ckv_core.methods.parts.think  # noqa: F401 - each registers its own
-from ckv_core.methods.base import METHODS, POLICIES, SELECTORS, STORES, Method, all_knobs
+from ckv_core.methods.base import METHODS, POLICIES, SELECTORS, STORES, Method, all_parameters
 
-__all__ = ["KNOBS", "METHODS", "POLICIES", "SELECTORS", "SELECTOR_KNOBS", "STORES", "Method"]
+__all__ = [
+    "METHODS",
+    "PARAMETERS",
+    "POLICIES",
+    "SELECTORS",
+    "SELECTOR_PARAMETERS",
+    "STORES",
+    "Method",
+]
 
 ENTRY_POINTS = "criticalkv.parts"  # what other packages register theirs under
 
@@ -44,6 +52,8 @@ for point in entry_points(group=ENTRY_POINTS):
     except Exception:  # another package's code; its methods are then unknown, ours go on
         logging.getLogger(__name__).exception("The parts of %r cannot be loaded.", point.value)
 
-KNOBS: dict[str, Knob] = all_knobs()
+PARAMETERS: dict[str, Parameter] = all_parameters()
 # Those that only a selector after a SPEC's '+' reads.
-SELECTOR_KNOBS = frozenset(knob.name for part in SELECTORS.values() for knob in part.knobs)
+SELECTOR_PARAMETERS = frozenset(
+    parameter.name for part in SELECTORS.values() for parameter in part.parameters
+)

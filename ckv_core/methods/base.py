@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from ckv_core.errors import ConfigError
-from ckv_core.methods.parameters import DEFAULT_BUDGET, Budget, Choice, Knob, KnobValue
+from ckv_core.methods.parameters import DEFAULT_BUDGET, Budget, Choice, Parameter, ParameterValue
 from ckv_core.methods.parts.base import BudgetRule, Part, Scorer, Selector
 from ckv_core.methods.parts.critical import CRITICAL
 from ckv_core.methods.parts.critical_auto import CRITICAL_AUTO
@@ -19,30 +19,30 @@ from ckv_core.methods.parts.steps import StepPolicy
 from ckv_core.methods.parts.store import Store
 from ckv_core.methods.parts.top_k import TOP_K
 
-BUDGET = Knob(
+BUDGET = Parameter(
     name="budget",
     help="Entries kept per KV head, averaged over heads and evictable layers; window and "
     "sinks included. Tokens (128), share of the prompt (10%) or memory (4MiB).",
     default=DEFAULT_BUDGET,
     parse=lambda text: str(Budget.parse(text)),
 )
-PRESET = Knob(
+PRESET = Parameter(
     name="preset",
-    help="Defaults of all other knobs: as the paper prints them, or as kvpress ships them.",
+    help="Defaults of all other parameters: as the paper prints them, or as kvpress ships them.",
     default="paper",
     parse=Choice("preset", "paper", "kvpress"),
 )
 # By the word after a SPEC's '+'.
 SELECTORS: dict[str, Selector] = {part.name: part for part in (CRITICAL, CRITICAL_AUTO)}
-# What a SPEC may ask for of any method that it fits: a policy by the key of its first knob, a
+# What a SPEC may ask for of any method that it fits: a policy by the key of its first parameter, a
 # store by its word after `store=`.
 POLICIES: dict[str, StepPolicy] = {}
 STORES: dict[str, Store] = {}
 
 
-def store_knob() -> Knob:
+def store_parameter() -> Parameter:
     """The key `store` with the stores that are registered."""
-    return Knob(
+    return Parameter(
         name="store",
         help="How the kept entries are held; left out, in the model's own type.",
         default="plain",
@@ -91,7 +91,7 @@ class Method:
     @property
     def goes_on(self) -> bool:
         """Whether it goes on evicting while it generates, at its defaults."""
-        defaults = {knob.name: knob.default for knob in self.knobs().values()}
+        defaults = {parameter.name: parameter.default for parameter in self.parameters().values()}
         return self.policy is not None and self.policy.wanted(defaults)
 
     @property
@@ -125,32 +125,36 @@ class Method:
             return "has a selector of its own"
         return selector.unfit(self.scorer)
 
-    def knobs(self, selector: Selector | None = None) -> dict[str, Knob]:
+    def parameters(self, selector: Selector | None = None) -> dict[str, Parameter]:
         """The SPEC keys that it reads with a selector, its own by default."""
         if not self.evicts:
             return {}
         selectors = dict.fromkeys((self.selector, selector or self.selector))
-        first = (BUDGET, *_knobs(self.scorer))
+        first = (BUDGET, *_parameters(self.scorer))
         rest = [
-            knob for part in (self.budget_rule, self.policy, *selectors) for knob in _knobs(part)
+            parameter
+            for part in (self.budget_rule, self.policy, *selectors)
+            for parameter in _parameters(part)
         ]
-        differs = any(knob.kvpress is not None for knob in (*first, *rest))
+        differs = any(parameter.kvpress is not None for parameter in (*first, *rest))
         preset = [PRESET] if self.press or differs else []
-        return {knob.name: knob for knob in (*first, *preset, *rest)}
+        return {parameter.name: parameter for parameter in (*first, *preset, *rest)}
 
-    def options(self) -> dict[str, Knob]:
+    def options(self) -> dict[str, Parameter]:
         """The SPEC keys of parts that it can have besides; without them it has none of these."""
         if not self.evicts or self.scorer is None:
             return {}
         fit = [part for part in POLICIES.values() if not (self.policy or part.unfit(self.scorer))]
-        knobs = [knob for part in (*fit, *STORES.values()) for knob in part.knobs]
-        stores = [store_knob()] if STORES else []
+        parameters = [
+            parameter for part in (*fit, *STORES.values()) for parameter in part.parameters
+        ]
+        stores = [store_parameter()] if STORES else []
         layouts = [] if self.goes_on else [LAYOUT]  # a policy evicts from each head by itself
-        return {knob.name: knob for knob in (*layouts, *stores, *knobs)}
+        return {parameter.name: parameter for parameter in (*layouts, *stores, *parameters)}
 
 
-def _knobs(part: Part | None) -> tuple[Knob, ...]:
-    return () if part is None else part.knobs
+def _parameters(part: Part | None) -> tuple[Parameter, ...]:
+    return () if part is None else part.parameters
 
 
 class MethodRegistry:
@@ -190,27 +194,33 @@ class MethodRegistry:
 METHODS = MethodRegistry()
 
 
-def all_knobs() -> dict[str, Knob]:
+def all_parameters() -> dict[str, Parameter]:
     """Every SPEC key of every method, those of optional parts last.
 
     Where methods have defaults of their own, the most usual.
     """
-    found: dict[str, list[Knob]] = {}
+    found: dict[str, list[Parameter]] = {}
     with_selector = [(method, part) for method in METHODS for part in method.selectors[1:]]
     for method, selector in (*((method, None) for method in METHODS), *with_selector):
-        for name, knob in method.knobs(selector).items():
-            found.setdefault(name, []).append(knob)
-    options = {name: knob for method in METHODS for name, knob in method.options().items()}
-    return {**{name: _usual(knobs) for name, knobs in found.items()}, **options}
+        for name, parameter in method.parameters(selector).items():
+            found.setdefault(name, []).append(parameter)
+    options = {
+        name: parameter for method in METHODS for name, parameter in method.options().items()
+    }
+    return {**{name: _usual(parameters) for name, parameters in found.items()}, **options}
 
 
-def _usual(knobs: list[Knob]) -> Knob:
-    ((default, _),) = Counter(knob.default for knob in knobs).most_common(1)
-    return next(knob for knob in knobs if knob.default == default)
+def _usual(parameters: list[Parameter]) -> Parameter:
+    ((default, _),) = Counter(parameter.default for parameter in parameters).most_common(1)
+    return next(parameter for parameter in parameters if parameter.default == default)
 
 
-def own_defaults(name: str) -> dict[str, KnobValue]:
+def own_defaults(name: str) -> dict[str, ParameterValue]:
     """Methods that have a default of their own for a SPEC key, by name."""
-    usual = all_knobs()[name].default
-    knobs = {method.name: method.knobs().get(name) for method in METHODS}
-    return {name: knob.default for name, knob in knobs.items() if knob and knob.default != usual}
+    usual = all_parameters()[name].default
+    parameters = {method.name: method.parameters().get(name) for method in METHODS}
+    return {
+        name: parameter.default
+        for name, parameter in parameters.items()
+        if parameter and parameter.default != usual
+    }

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ckv_core.methods.base import METHODS, Method
-from ckv_core.methods.parameters import Knob, number
+from ckv_core.methods.parameters import Parameter, number
 from ckv_core.methods.parts.base import SINKS, Parameters
 from ckv_core.methods.parts.preferences import PREFERENCES
 from ckv_core.methods.parts.views import LayerView, PromptShape
@@ -24,7 +24,7 @@ from ckv_core.methods.parts.window import (
 if TYPE_CHECKING:
     from torch import Tensor
 
-GAMMA = Knob(
+GAMMA = Parameter(
     name="gamma",
     help="CAKE: weight of the variance over the window's queries beside their mean.",
     default=200.0,
@@ -36,7 +36,7 @@ class MeanAndVariance(Window):
     """Mean plus gamma times the variance over the window, smoothed, then grouped."""
 
     name = "mean_and_variance"
-    knobs = (AUTHORS_WINDOW, AUTHORS_KERNEL, AUTHORS_POOL, GROUP, GAMMA, SINKS)
+    parameters = (AUTHORS_WINDOW, AUTHORS_KERNEL, AUTHORS_POOL, GROUP, GAMMA, SINKS)
 
     def evidence(self, view: LayerView, parameters: Parameters) -> Tensor:
         evidence = view.window_attention(int(parameters["window"])).clone()

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from ckv_core.methods.base import METHODS, Method
-from ckv_core.methods.parameters import Choice, Knob, integer
+from ckv_core.methods.parameters import Choice, Parameter, integer
 from ckv_core.methods.parts.base import SINKS, Parameters, Scorer
 from ckv_core.methods.parts.press import Press
 from ckv_core.methods.parts.reconstruction import Reconstruction
@@ -16,14 +16,14 @@ from ckv_core.methods.parts.views import FurtherPasses, LayerView
 if TYPE_CHECKING:
     from torch import Tensor
 
-REPEAT = Knob(
+REPEAT = Parameter(
     name="repeat",
     help="KVzip: tokens of the prompt that one further pass repeats.",
     default=2000,
     kvpress=2048,
     parse=integer("repeat", 64, 65536),
 )
-LEAD = Knob(
+LEAD = Parameter(
     name="lead",
     help="KVzip: what the chat template writes before the text ranks `first`, or `last`, for "
     "nothing repeats it.",
@@ -37,7 +37,7 @@ class Repeated(Scorer):
     """The most that any token attends to an entry while its part is repeated; sinks are kept."""
 
     name = "repeated"
-    knobs: ClassVar[tuple[Knob, ...]] = (REPEAT, LEAD, replace(SINKS, default=4))
+    parameters: ClassVar[tuple[Parameter, ...]] = (REPEAT, LEAD, replace(SINKS, default=4))
     query_aware = False
     non_negative = True
 

@@ -25,7 +25,7 @@ class OutputShare(Window):
     """L2 norm of an entry's column of window attention times that of V W_O, as layers' shares."""
 
     name = "output_share"
-    knobs = (AUTHORS_WINDOW, replace(KERNEL, kvpress=None), AUTHORS_POOL, GROUP, SINKS)
+    parameters = (AUTHORS_WINDOW, replace(KERNEL, kvpress=None), AUTHORS_POOL, GROUP, SINKS)
     needs_norms = True
     norm_order = 2
 

@@ -1,4 +1,4 @@
-"""What a knob is, how its text is read, and budgets. Each part declares its own knobs. No torch."""
+"""What a parameter is, how its text is read, and budgets; each part declares its own. No torch."""
 
 import math
 import re
@@ -10,7 +10,7 @@ from ckv_core.errors import ConfigError
 
 DEFAULT_BUDGET = "128"
 
-KnobValue = int | float | str
+ParameterValue = int | float | str
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +68,14 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Knob:
+class Parameter:
     """One SPEC key: how it is read, its range and what it means."""
 
     name: str
     help: str
-    default: KnobValue
-    kvpress: KnobValue | None = None
-    parse: Callable[[str], KnobValue]
+    default: ParameterValue
+    kvpress: ParameterValue | None = None
+    parse: Callable[[str], ParameterValue]
 
     @property
     def choices(self) -> tuple[str, ...]:
@@ -83,10 +83,12 @@ class Knob:
         return self.parse.choices if isinstance(self.parse, Choice) else ()
 
 
-def integer(name: str, low: int, high: int, *, odd: bool = False) -> Callable[[str], KnobValue]:
+def integer(
+    name: str, low: int, high: int, *, odd: bool = False
+) -> Callable[[str], ParameterValue]:
     """Reads a whole number within bounds."""
 
-    def parse(text: str) -> KnobValue:
+    def parse(text: str) -> ParameterValue:
         if not re.fullmatch(r"\d{1,9}", text, re.ASCII) or not low <= int(text) <= high:
             raise ConfigError(f"{name} must be a whole number from {low} to {high}, got {text!r}.")
         if odd and int(text) % 2 == 0:
@@ -98,10 +100,10 @@ def integer(name: str, low: int, high: int, *, odd: bool = False) -> Callable[[s
 
 def number(
     name: str, low: float, high: float, *, decimals: int | None = None
-) -> Callable[[str], KnobValue]:
+) -> Callable[[str], ParameterValue]:
     """Reads a number within bounds."""
 
-    def parse(text: str) -> KnobValue:
+    def parse(text: str) -> ParameterValue:
         try:
             value = float(text)
         except ValueError:
@@ -125,7 +127,7 @@ class Choice:
         self._name = name
         self.choices = choices
 
-    def __call__(self, text: str) -> KnobValue:
+    def __call__(self, text: str) -> ParameterValue:
         if text not in self.choices:
             raise ConfigError(
                 f"{self._name} must be one of {', '.join(self.choices)}; got {text!r}."

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ckv_core.methods.base import METHODS, Method
-from ckv_core.methods.parameters import Knob, integer
+from ckv_core.methods.parameters import Parameter, integer
 from ckv_core.methods.parts.base import Parameters
 from ckv_core.methods.parts.redundancy import ImportanceMinusRedundancy
 from ckv_core.methods.parts.steps import StepPolicy, StepView
@@ -20,7 +20,7 @@ from ckv_core.methods.parts.uniform import UNIFORM
 if TYPE_CHECKING:
     from torch import Tensor
 
-BUFFER = Knob(
+BUFFER = Parameter(
     name="buffer",
     help="R-KV: generated tokens after which the cache is cut down to the budget again.",
     default=128,
@@ -33,7 +33,7 @@ class CutBuffer(StepPolicy):
 
     name = "cut_buffer"
     needs_equal = True
-    knobs = (BUFFER,)
+    parameters = (BUFFER,)
     reads = ("window",)
 
     def check(self, parameters: Parameters) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ckv_core.methods.base import METHODS, Method
-from ckv_core.methods.parameters import Choice, Knob
+from ckv_core.methods.parameters import Choice, Parameter
 from ckv_core.methods.parts.base import Parameters, Scorer
 from ckv_core.methods.parts.lots import SEED, generator
 from ckv_core.methods.parts.press import Press
@@ -20,7 +20,7 @@ from ckv_core.runtime.lazy_torch import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-LOTS = Knob(
+LOTS = Parameter(
     name="lots",
     help="Random: each layer draws numbers of its own, or all layers the same (kvpress with a "
     "seed).",
@@ -34,7 +34,7 @@ class Noise(Scorer):
     """Uniform numbers, on the CPU whatever the device: the same everywhere."""
 
     name = "noise"
-    knobs = (SEED, LOTS)
+    parameters = (SEED, LOTS)
     query_aware = False
     non_negative = True
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ckv_core.methods.base import METHODS, Method
-from ckv_core.methods.parameters import Choice, Knob
+from ckv_core.methods.parameters import Choice, Parameter
 from ckv_core.methods.parts.base import Parameters, Scorer
 from ckv_core.methods.parts.press import Press
 from ckv_core.methods.parts.steps import StepPolicy, StepView
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-NEWEST = Knob(
+NEWEST = Parameter(
     name="newest",
     help="TOVA: whether the prompt's last token is always kept (kvpress).",
     default="free",
     kvpress="kept",
     parse=Choice("newest", "free", "kept"),
 )
-WHILE_GENERATING = Knob(
+WHILE_GENERATING = Parameter(
     name="while_generating",
     help="TOVA: evicts at every step, or lets the cache grow by what is generated (kvpress).",
     default="evict",
@@ -37,7 +37,7 @@ class NewestQuery(Scorer):
     """Attention of the prompt's last token, one score for all heads of a layer."""
 
     name = "newest_query"
-    knobs = (NEWEST,)
+    parameters = (NEWEST,)
     non_negative = True
 
     def protects(self, parameters: Parameters) -> dict[str, slice]:
@@ -57,7 +57,7 @@ class KeepAttended(StepPolicy):
     """As many entries as the budget says, by the newest query's attention; one set per layer."""
 
     name = "keep_attended"
-    knobs = (WHILE_GENERATING,)
+    parameters = (WHILE_GENERATING,)
     needs_equal = True
     needs_probabilities = True
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from ckv_core.errors import ConfigError, PromptError
-from ckv_core.request.external_selection import OwnIndices
+from ckv_core.request.external_selection import ExternalSelection
 from ckv_core.request.variants import VariantSpec
 
 Scenario = Literal["regular", "context-only"]
@@ -38,14 +38,14 @@ class CompareRequest:
         scenario: `regular` compresses context and question, `context-only` the context.
         model: default name, Hugging Face id or local folder.
         variants: SPECs, in the order shown.
-        defaults: run-wide knob values as text, for keys that a SPEC leaves out.
+        defaults: run-wide parameter values as text, for keys that a SPEC leaves out.
         answer: reference answer, or empty.
         max_new_tokens: tokens to generate per variant.
         ignore_eos: go on after the end-of-sequence token.
         device: auto, cpu or cuda.
         dtype: auto, float32, bfloat16 or float16.
         kind: compare, or sweep: many variants, no kept sets; max_new_tokens may be 0.
-        analysis: parts of the laboratory to run, of ANALYSES.
+        analysis: parts of the diagnostics to run, of ANALYSES.
         follow_ups: further questions to the same evicted caches; context-only.
         own_indices: variants whose kept positions are given; they come after `variants`.
         protect: passages that no method may evict; see `protection.protected_ranges`.
@@ -65,7 +65,7 @@ class CompareRequest:
     kind: Kind = "compare"
     analysis: tuple[str, ...] = ()
     follow_ups: tuple[str, ...] = ()
-    own_indices: tuple[OwnIndices, ...] = ()
+    own_indices: tuple[ExternalSelection, ...] = ()
     protect: tuple[str, ...] = ()
 
     def specs(self) -> list[VariantSpec]:
@@ -109,7 +109,7 @@ class CompareRequest:
             if value not in known:
                 raise ConfigError(f"{name} must be one of {', '.join(known)}; got {value!r}.")
         self._check_counts()
-        self._check_laboratory()
+        self._check_diagnostics()
         self._check_protect()
         return self.specs()
 
@@ -130,7 +130,7 @@ class CompareRequest:
         if not least <= self.max_new_tokens <= MAX_NEW_TOKENS:
             raise ConfigError(f"New tokens must be from {least} to {MAX_NEW_TOKENS}.")
 
-    def _check_laboratory(self) -> None:
+    def _check_diagnostics(self) -> None:
         for name in self.analysis:
             if name not in ANALYSES:
                 raise ConfigError(f"Analysis must be of {', '.join(ANALYSES)}; got {name!r}.")

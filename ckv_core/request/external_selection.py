@@ -1,6 +1,6 @@
 """Kept positions that other code chose, as one more variant of a run. No torch.
 
-own_indices_json.py reads and writes the file; docs/own_indices.md describes it.
+external_selection_json.py reads and writes the file; docs/external_selection.md describes it.
 """
 
 import hashlib
@@ -16,13 +16,13 @@ OWN = "own"  # in the place of a method's name; no SPEC can ask for it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnIndices:
+class ExternalSelection:
     """What one variant keeps, and what prompt and model that was chosen on, as far as told.
 
     Attributes:
         label: what a reader sees.
         rows: per layer, per KV head, the kept positions as packed by `pack`; None for a layer
-            that is left whole. A layer of one row in `same_heads` serves all KV heads, the one
+            that is not evicted. A layer of one row in `same_heads` serves all KV heads, the one
             layer in `same_layers` all layers.
         layers, kv_heads: of the model; None if not told.
         sha256: of the model's weights; empty if not told.

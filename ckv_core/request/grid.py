@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from ckv_core.errors import ConfigError
-from ckv_core.methods import KNOBS
+from ckv_core.methods import PARAMETERS
 from ckv_core.request.compare_request import DEFAULT_MODEL, MAX_SWEEP_POINTS, CompareRequest
 from ckv_core.request.variants import VariantSpec, spec_without
 
@@ -36,8 +36,12 @@ class SweepGrid:
         """
         if not self.methods:
             raise ConfigError("Choose at least one method to sweep.")
-        budgets = tuple(dict.fromkeys(str(KNOBS["budget"].parse(text)) for text in self.budgets))
-        alphas = tuple(dict.fromkeys(f"{KNOBS['alpha'].parse(text):g}" for text in self.alphas))
+        budgets = tuple(
+            dict.fromkeys(str(PARAMETERS["budget"].parse(text)) for text in self.budgets)
+        )
+        alphas = tuple(
+            dict.fromkeys(f"{PARAMETERS['alpha'].parse(text):g}" for text in self.alphas)
+        )
         if not budgets:
             raise ConfigError("Give at least one budget to sweep.")
         points: dict[tuple[object, ...], str] = {}

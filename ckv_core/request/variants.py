@@ -9,7 +9,7 @@ from difflib import get_close_matches
 
 from ckv_core.errors import ConfigError
 from ckv_core.methods import METHODS, POLICIES, SELECTORS, STORES, Method
-from ckv_core.methods.parameters import Budget, Knob, KnobValue
+from ckv_core.methods.parameters import Budget, Parameter, ParameterValue
 from ckv_core.methods.parts.base import Part, Scorer, Selector
 from ckv_core.methods.parts.critical import READINGS
 from ckv_core.methods.parts.layout import LAYOUT, is_shared, page_size
@@ -22,19 +22,19 @@ from ckv_core.runtime.spans import merged, without
 
 @dataclass(frozen=True, slots=True)
 class VariantSpec:
-    """One variant with every knob resolved; only the budget still depends on the prompt.
+    """One variant with every parameter resolved; only the budget still depends on the prompt.
 
     Attributes:
         method: composition of scorer and budget rule.
         selector: plain top-k, CriticalKV's two stages, or those with an alpha per KV head.
-        params: every knob that this variant uses, by SPEC key.
+        params: every parameter that this variant uses, by SPEC key.
         given: the keys that the user wrote, so that the SPEC can be shown short.
         passages: positions that the request protects, beyond those that its parts do.
     """
 
     method: Method
     selector: Selector
-    params: Mapping[str, KnobValue]
+    params: Mapping[str, ParameterValue]
     given: tuple[str, ...] = field(default=())
     passages: tuple[range, ...] = ()
 
@@ -54,13 +54,16 @@ class VariantSpec:
         name, plus, word = (part.strip() for part in head.strip().partition("+"))
         method = METHODS.get(name)
         selector = _selector(method, word) if plus else method.selector
-        knobs, options = method.knobs(selector), method.options()
-        known = {**knobs, **options}
+        parameters, options = method.parameters(selector), method.options()
+        known = {**parameters, **options}
         chosen = {k: known[k].parse(v) for k, v in (defaults or {}).items() if k in known}
         chosen |= _parse_pairs(tail, head.strip(), known)
         preset = str(chosen.get("preset", "paper"))
-        params = {key: _default(knob, preset) for key, knob in knobs.items()}
-        params |= {key: _default(knob, preset) for key, knob in _asked_for(options, chosen).items()}
+        params = {key: _default(parameter, preset) for key, parameter in parameters.items()}
+        params |= {
+            key: _default(parameter, preset)
+            for key, parameter in _asked_for(options, chosen).items()
+        }
         if not is_shared(chosen):
             chosen.pop(LAYOUT.name, None)  # what is so anyway
         given = tuple(key for key in known if key in chosen)
@@ -234,17 +237,19 @@ class VariantSpec:
         """The same variant without CriticalKV: what its improvement is measured against."""
         return self.with_selector(self.method.selector)
 
-    def with_selector(self, selector: Selector, **params: KnobValue) -> "VariantSpec":
-        """The same variant with another selector, whose knobs are as given or at their defaults."""
-        knobs = {**self.method.knobs(selector), **self.method.options()}
-        kept = {k: v for k, v in self.params.items() if k in knobs}
-        defaults = {k: knob.default for k, knob in self.method.knobs(selector).items()}
+    def with_selector(self, selector: Selector, **params: ParameterValue) -> "VariantSpec":
+        """The same variant with another selector; its parameters as given or at default."""
+        parameters = {**self.method.parameters(selector), **self.method.options()}
+        kept = {k: v for k, v in self.params.items() if k in parameters}
+        defaults = {
+            k: parameter.default for k, parameter in self.method.parameters(selector).items()
+        }
         given = tuple(k for k in self.given if k in kept)
         params = {**defaults, **kept, **params}
         return replace(self, selector=selector, params=params, given=given)
 
 
-def written_knobs(spec: str) -> dict[str, str]:
+def written_parameters(spec: str) -> dict[str, str]:
     """The pairs of a SPEC as they stand there, from any file and of any version; unchecked."""
     pairs = (pair.partition("=") for pair in spec.partition(":")[2].split(",") if pair)
     return {key.strip(): value.strip() for key, _, value in pairs}
@@ -256,7 +261,7 @@ def selector_of(spec: str) -> Selector | None:
 
 
 def told_by(label: str) -> frozenset[str]:
-    """Knobs that a label says, so that a name need not say them again."""
+    """Parameters that a label says, so that a name need not say them again."""
     return frozenset({"stage2"} if label.endswith(tuple(READINGS.values())) else ())
 
 
@@ -282,8 +287,10 @@ def _selector(method: Method, word: str) -> Selector:
     return SELECTORS[word]
 
 
-def _asked_for(options: Mapping[str, Knob], chosen: Mapping[str, KnobValue]) -> dict[str, Knob]:
-    """Knobs of the optional parts that a SPEC asks for.
+def _asked_for(
+    options: Mapping[str, Parameter], chosen: Mapping[str, ParameterValue]
+) -> dict[str, Parameter]:
+    """Parameters of the optional parts that a SPEC asks for.
 
     Raises:
         ConfigError: one is given without the key that asks for its part.
@@ -293,16 +300,18 @@ def _asked_for(options: Mapping[str, Knob], chosen: Mapping[str, KnobValue]) -> 
     parts = {key: (key in chosen, part) for key, part in POLICIES.items() if key in options}
     parts |= {f"store={each}": (each == word, part) for each, part in STORES.items()}
     wanted = (part for is_asked, part in parts.values() if is_asked)
-    asked = {knob.name: knob for part in wanted for knob in part.knobs}
+    asked = {parameter.name: parameter for part in wanted for parameter in part.parameters}
     for key, (_, part) in parts.items():
-        for knob in part.knobs:
-            if knob.name in chosen and knob.name not in asked:
-                raise ConfigError(f"{knob.name!r} needs {key!r} beside it; give both or neither.")
+        for parameter in part.parameters:
+            if parameter.name in chosen and parameter.name not in asked:
+                raise ConfigError(
+                    f"{parameter.name!r} needs {key!r} beside it; give both or neither."
+                )
     return asked
 
 
-def _parse_pairs(text: str, name: str, known: Mapping[str, Knob]) -> dict[str, KnobValue]:
-    written: dict[str, KnobValue] = {}
+def _parse_pairs(text: str, name: str, known: Mapping[str, Parameter]) -> dict[str, ParameterValue]:
+    written: dict[str, ParameterValue] = {}
     for pair in filter(None, (part.strip() for part in text.split(","))):
         key, equals, value = (part.strip() for part in pair.partition("="))
         if not equals:
@@ -318,5 +327,9 @@ def _parse_pairs(text: str, name: str, known: Mapping[str, Knob]) -> dict[str, K
     return written
 
 
-def _default(knob: Knob, preset: str) -> KnobValue:
-    return knob.kvpress if preset == "kvpress" and knob.kvpress is not None else knob.default
+def _default(parameter: Parameter, preset: str) -> ParameterValue:
+    return (
+        parameter.kvpress
+        if preset == "kvpress" and parameter.kvpress is not None
+        else parameter.default
+    )

@@ -5,7 +5,7 @@ from bisect import bisect_right
 from ckv_core.errors import ConfigError
 from ckv_core.methods import STORES
 from ckv_core.methods.parameters import Budget
-from ckv_core.request.variants import VariantSpec, written_knobs
+from ckv_core.request.variants import VariantSpec, written_parameters
 from ckv_core.results.events import RunResult
 from ckv_core.results.records import ModelInfo, VariantResult
 
@@ -27,7 +27,7 @@ def entries_within(spec: VariantSpec, most: int, head_dim: int, itemsize: int) -
 def asked_bytes(variant: VariantResult) -> int | None:
     """Bytes of a budget in MiB; None of another one, or where its SPEC says none."""
     try:
-        budget = Budget.parse(written_knobs(variant.spec).get("budget", ""))
+        budget = Budget.parse(written_parameters(variant.spec).get("budget", ""))
     except ConfigError:  # of any file
         return None
     return int(budget.amount * 2**20) if budget.unit == "mib" else None

@@ -1,4 +1,4 @@
-"""The laboratory's part of the result JSON: analysis, forced steps and follow-ups, both ways."""
+"""The diagnostics's part of the result JSON: analysis, forced steps and follow-ups, both ways."""
 
 import math
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ MAX_FLOAT32 = float(np.finfo(np.float32).max)
 # --- writing ----------------------------------------------------------------------------
 
 
-def laboratory_json(variant: VariantResult) -> dict[str, Any]:
+def diagnostics_json(variant: VariantResult) -> dict[str, Any]:
     """Members of one variant; arrays by quantity name, one row per layer where heads differ."""
     return {
         "answer_scores": dict(variant.answer_scores),

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Literal, get_args
 
-from ckv_core.methods.parameters import KnobValue
+from ckv_core.methods.parameters import ParameterValue
 from ckv_core.request.compare_request import Kind
 from ckv_core.results.records import (
     Float32Array,
@@ -62,7 +62,7 @@ class VariantSelected:
     """One variant's kept set and receipt are known."""
 
     index: int
-    params: Mapping[str, KnobValue]
+    params: Mapping[str, ParameterValue]
     retained: RetainedSet | None
     receipt: Receipt
     timings_ms: Mapping[str, float]

@@ -1,6 +1,6 @@
 """Reads and writes files of kept positions: the part of a result JSON that says what was kept.
 
-What is read may be hand-made or hostile. docs/own_indices.md describes the format.
+What is read may be hand-made or hostile. docs/external_selection.md describes the format.
 """
 
 import json
@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from ckv_core.errors import ConfigError
 from ckv_core.request.compare_request import MAX_TEXT_CHARS, MAX_VARIANTS
-from ckv_core.request.external_selection import OwnIndices, pack, unpack
+from ckv_core.request.external_selection import ExternalSelection, pack, unpack
 from ckv_core.results.diagnostics_json import MAX_HEADS, MAX_LAYERS, MAX_TOKEN_ID
 from ckv_core.results.reader import SCHEMA
 from ckv_core.runtime.json_fields import JsonField
@@ -24,7 +24,7 @@ _SPACE = " \t\r\n"
 _WHOLE = "file of kept positions"
 
 
-def read_own_indices(text: str) -> tuple[OwnIndices, ...]:
+def read_external_selection(text: str) -> tuple[ExternalSelection, ...]:
     """The variants in one JSON document, or in several one after the other.
 
     Raises:
@@ -40,8 +40,8 @@ def read_own_indices(text: str) -> tuple[OwnIndices, ...]:
     return own_from_json([JsonField(each, whole=_WHOLE) for each in _documents(text)])
 
 
-def own_from_json(documents: Sequence[JsonField]) -> tuple[OwnIndices, ...]:
-    """The variants in decoded documents; see `read_own_indices`."""
+def own_from_json(documents: Sequence[JsonField]) -> tuple[ExternalSelection, ...]:
+    """The variants in decoded documents; see `read_external_selection`."""
     found = tuple(own for document in documents for own in _document(document))
     if len(found) > MAX_VARIANTS:
         raise ConfigError(
@@ -50,12 +50,12 @@ def own_from_json(documents: Sequence[JsonField]) -> tuple[OwnIndices, ...]:
     return found
 
 
-def own_to_json(variants: Sequence[OwnIndices]) -> list[dict[str, Any]]:
+def own_to_json(variants: Sequence[ExternalSelection]) -> list[dict[str, Any]]:
     """One document for each variant; `own_from_json` gives equal ones."""
     return [_document_json(own) for own in variants]
 
 
-def own_to_text(variants: Sequence[OwnIndices]) -> str:
+def own_to_text(variants: Sequence[ExternalSelection]) -> str:
     """One document a line; empty without any."""
     return "\n".join(json.dumps(each, separators=(",", ":")) for each in own_to_json(variants))
 
@@ -81,14 +81,14 @@ def _documents(text: str) -> Iterator[object]:
         except (ValueError, RecursionError):  # a number of thousands of digits; deep nesting
             raise ConfigError(
                 "The kept positions hold a number that is too long, or are nested too deeply; "
-                "write them as docs/own_indices.md shows."
+                "write them as docs/external_selection.md shows."
             ) from None
         yield document
         while at < len(text) and text[at] in _SPACE:
             at += 1
 
 
-def _document(field: JsonField) -> list[OwnIndices]:
+def _document(field: JsonField) -> list[ExternalSelection]:
     if type(field["schema"].value) is not int or field["schema"].value != SCHEMA:
         field["schema"].fail(f"schema {SCHEMA} is expected")
     model, prompt = _member(field, "model"), _member(field, "prompt")
@@ -103,7 +103,7 @@ def _document(field: JsonField) -> list[OwnIndices]:
         field["variants"].fail("a variant with `retained` positions is expected")
     labels = [each["label"].text(MAX_LABEL) for each in variants]
     return [
-        OwnIndices(
+        ExternalSelection(
             label=_label(each, labels),
             sha256=model["sha256"].maybe(lambda item: item.text(200)) or "",
             compressed_tokens=compressed,
@@ -136,7 +136,7 @@ def _label(variant: JsonField, labels: list[str]) -> str:
 
 
 def _retained(field: JsonField, model: JsonField, end: int) -> dict[str, Any]:
-    """The members of OwnIndices that depend on how the positions are nested."""
+    """The members of ExternalSelection that depend on how the positions are nested."""
     layers = model["layers"].maybe(lambda each: each.integer(1, MAX_LAYERS))
     heads = model["kv_heads"].maybe(lambda each: each.integer(1, MAX_HEADS))
     depth = _depth(field)
@@ -196,7 +196,7 @@ def _positions(field: JsonField, end: int) -> bytes:
 # --- writing ----------------------------------------------------------------------------
 
 
-def _document_json(own: OwnIndices) -> dict[str, Any]:
+def _document_json(own: ExternalSelection) -> dict[str, Any]:
     model = {"sha256": own.sha256 or None, "layers": own.layers, "kv_heads": own.kv_heads}
     tokens = None if own.token_ids is None else unpack(own.token_ids).tolist()
     prompt = {"compressed_tokens": own.compressed_tokens, "token_ids": tokens}
@@ -208,7 +208,7 @@ def _document_json(own: OwnIndices) -> dict[str, Any]:
     }
 
 
-def _retained_json(own: OwnIndices) -> list[Any]:
+def _retained_json(own: ExternalSelection) -> list[Any]:
     layers = [None if row is None else [unpack(head).tolist() for head in row] for row in own.rows]
     if own.same_heads:
         layers = [None if row is None else row[0] for row in layers]

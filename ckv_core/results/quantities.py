@@ -1,4 +1,4 @@
-"""Every measured quantity of the perturbation laboratory: name, formula, unit, axes, source.
+"""Every measured quantity of the perturbation diagnostics: name, formula, unit, axes, source.
 
 The engine fills arrays under these names; storage, the result JSON, the tables and the charts
 treat them alike. Their table in docs/definitions.md is written by quantities_doc.py. No torch.
@@ -23,7 +23,7 @@ class Quantity:
         axes: head = [layers, query_heads], kv_head = [layers, kv_heads], layer = [layers],
             model = [1], step = [generated].
             float32; NaN where a layer is not evictable or a value is not defined.
-        group: which part of the laboratory it belongs to.
+        group: which part of the diagnostics it belongs to.
             source: section of the paper, or `ours`.
     """
 

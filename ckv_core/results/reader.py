@@ -5,7 +5,7 @@ from typing import Literal, cast
 
 import numpy as np
 
-from ckv_core.methods.parameters import KnobValue
+from ckv_core.methods.parameters import ParameterValue
 from ckv_core.request.compare_request import (
     KINDS,
     MAX_NEW_TOKENS,
@@ -158,7 +158,7 @@ def _variant(field: JsonField, model: ModelInfo, prompt: PromptInfo) -> VariantR
         label=field["label"].text(200),
         method=field["method"].text(64, "[a-z0-9_]{1,64}"),
         critical=field["critical"].boolean(),
-        params={key: _knob(item) for key, item in field["params"].members(64).items()},
+        params={key: _parameter(item) for key, item in field["params"].members(64).items()},
         retained=field["retained"].maybe(lambda item: _retained(item, model, positions)),
         receipt=field["receipt"].maybe(_receipt),
         perturbation=field["perturbation"].maybe(lambda item: _perturbation(item, model)),
@@ -256,7 +256,7 @@ def _memory(field: JsonField) -> dict[str, int]:
     return {key: item.integer(0, _MAX_COUNT) for key, item in field.members(64).items()}
 
 
-def _knob(field: JsonField) -> KnobValue:
+def _parameter(field: JsonField) -> ParameterValue:
     if isinstance(field.value, str):
         return field.text(200)
     if isinstance(field.value, int):

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ckv_core.methods.parameters import KnobValue
+from ckv_core.methods.parameters import ParameterValue
 from ckv_core.request.compare_request import Scenario
 
 Float32Array = NDArray[np.float32]
@@ -20,7 +20,7 @@ class ModelInfo:
     Attributes:
         sha256: of the weights files.
         evictable_layers: indices of layers that methods may evict from; the others
-            (sliding window) are left whole and counted apart.
+            (sliding window) are not evicted and counted apart.
         context_limit: tokens the model was trained for.
         dtype, device: as used, e.g. float32 and cpu.
     """
@@ -188,7 +188,7 @@ class RoundingFloor:
     """How far rounding alone moves a run's first decoding step.
 
     Of the full cache whose attention is summed in another order, against the full cache: what
-    differs by no more than this may be nothing but rounding in the run's own number type.
+    differs by no more than this may be nothing but rounding in the run's own dtype.
 
     Attributes:
         layer_hidden_l1: [layers], as of a `Perturbation`.
@@ -239,7 +239,7 @@ class VariantResult:
     """One variant of a run; fields fill up as the run goes on.
 
     Attributes:
-        params: every knob by SPEC key; `budget` is the resolved number of tokens.
+        params: every parameter by SPEC key; `budget` is the resolved number of tokens.
         retained: None for `full`, and until selection is done.
         stopped: why generation ended; None while it runs.
         agreement: share of the full cache's generated tokens that this variant reproduces
@@ -258,7 +258,7 @@ class VariantResult:
     label: str
     method: str
     critical: bool
-    params: Mapping[str, KnobValue] = field(default_factory=dict)
+    params: Mapping[str, ParameterValue] = field(default_factory=dict)
     retained: RetainedSet | None = None
     receipt: Receipt | None = None
     perturbation: Perturbation | None = None

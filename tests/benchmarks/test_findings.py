@@ -1,4 +1,4 @@
-"""Laws of the findings' benchmark: its rungs, and what its tables say of texts made up here."""
+"""Laws of the findings' benchmark: its steps, and what its tables say of texts made up here."""
 
 import numpy as np
 import pytest
@@ -7,28 +7,28 @@ from benchmarks import findings
 from benchmarks.findings import (
     Measured,
     Text,
+    ablation_rows,
+    ablation_specs,
     alpha_rows,
     layer_rows,
     report,
-    rung_rows,
-    rung_specs,
     step_rows,
 )
-from ckv_core.analysis.ablation import ladder
+from ckv_core.analysis.ablation import ablation
 from ckv_core.analysis.sweep import AlphaOptimum
 from ckv_core.request.variants import VariantSpec
 from tests.ckv_core.diagnosed_runs import BASE
 from tests.ckv_core.tiny_models import tiny_model
 
 LAYERS, QUERY_HEADS, KV_HEADS = 2, 4, 2
-RUNGS = tuple(rung_specs("snapkv", "64"))
+ABLATION_STEPS = tuple(ablation_specs("snapkv", "64"))
 
 
-def made_up(scale: float = 1.0, **by_rung: np.ndarray) -> Measured:
-    """Every head of every rung moves by `scale` but for the rungs named, underscores for blanks."""
-    heads = {rung: np.full((LAYERS, QUERY_HEADS), scale, np.float32) for rung in RUNGS}
-    heads |= {rung.replace("_", " "): values for rung, values in by_rung.items()}
-    sums = {rung: float(values.sum()) for rung, values in heads.items()}
+def made_up(scale: float = 1.0, **by_step: np.ndarray) -> Measured:
+    """Every head of every step moves by `scale` but for the steps named, underscores for blanks."""
+    heads = {step: np.full((LAYERS, QUERY_HEADS), scale, np.float32) for step in ABLATION_STEPS}
+    heads |= {step.replace("_", " "): values for step, values in by_step.items()}
+    sums = {step: float(values.sum()) for step, values in heads.items()}
     empty = np.full((LAYERS, KV_HEADS), np.nan, np.float32)
     return Measured(
         heads=heads,
@@ -49,19 +49,19 @@ def made_up(scale: float = 1.0, **by_rung: np.ndarray) -> Measured:
     )
 
 
-def test_the_rungs_are_the_ladders_and_two_more() -> None:
-    own = {rung.label: rung.spec for rung in ladder("adakv", {"budget": "10%"})}
-    extras = {k: v for k, v in rung_specs("adakv", "10%").items() if k not in own}
-    assert {**own, **extras} == rung_specs("adakv", "10%")
+def test_the_steps_are_the_ablations_and_two_more() -> None:
+    own = {step.label: step.spec for step in ablation("adakv", {"budget": "10%"})}
+    extras = {k: v for k, v in ablation_specs("adakv", "10%").items() if k not in own}
+    assert {**own, **extras} == ablation_specs("adakv", "10%")
     assert set(extras) == set(findings.EXTRAS)
     assert {VariantSpec.parse(spec).params["budget"] for spec in extras.values()} == {"10%"}
 
 
 @pytest.mark.parametrize("name", findings.STEPS)
-def test_every_step_goes_from_one_rung_to_another(name: str) -> None:
+def test_every_step_goes_from_one_step_to_another(name: str) -> None:
     before, after = findings.STEPS[name]
     assert before != after
-    assert {before, after} <= set(RUNGS)
+    assert {before, after} <= set(ABLATION_STEPS)
 
 
 def test_a_step_is_paired_text_by_text() -> None:
@@ -79,7 +79,7 @@ def test_a_step_is_paired_text_by_text() -> None:
 
 def test_rounding_is_no_difference() -> None:
     rounded = np.full((LAYERS, QUERY_HEADS), 1 - 2e-6, np.float32)
-    rows = {row[0]: row for row in rung_rows([made_up(alpha_1=rounded)])}
+    rows = {row[0]: row for row in ablation_rows([made_up(alpha_1=rounded)])}
     assert rows["alpha 1"] == ("alpha 1", "0 %", "1", "1")
 
 
@@ -103,7 +103,7 @@ def test_tables_say_how_many_texts_and_when_they_are_too_few(capsys) -> None:
     report([Text(kind, 900 + i, {at: made_up(1.0 + i)}) for i, kind in enumerate(kinds)])
     printed = capsys.readouterr().out
     assert printed.startswith("7 texts (2 code, 5 news), 900 to 906 prompt tokens.")
-    assert "### snapkv, budget 64, n = 7 texts: the ladder" in printed
+    assert "### snapkv, budget 64, n = 7 texts: the ablation" in printed
     assert printed.count("an interval of a mean needs at least 10") == 2
     assert "(" in findings.interval([float(at) for at in range(10)])
 
@@ -115,12 +115,12 @@ def test_the_value_norm_is_told_by_layer_for_it_is_a_mean_of_opposites() -> None
     assert rows[1][1:] == ("1 to 1", "1", "0 of 2")
 
 
-def test_a_text_is_measured_at_every_base_budget_and_rung() -> None:
+def test_a_text_is_measured_at_every_base_budget_and_step() -> None:
     prompt = {"kind": "report", "context": BASE.context, "question": BASE.question}
     text = findings.measure(tiny_model("llama"), prompt, ["snapkv", "adakv"], ["80", "96"])
     assert list(text.settings) == [(b, c) for b in ("snapkv", "adakv") for c in ("80", "96")]
     for (base, budget), found in text.settings.items():
-        assert list(found.heads) == list(rung_specs(base, budget))
+        assert list(found.heads) == list(ablation_specs(base, budget))
         assert (found.optimum.spec, found.optimum.budget) == (f"{base}+critical", int(budget))
         np.testing.assert_allclose(found.heads["alpha 1"], found.heads["base"], rtol=1e-5)
     heads = [each.heads["base"] for each in text.settings.values()]

@@ -1,4 +1,4 @@
-"""Runs of the laboratory on tiny models, made once and shared by its tests."""
+"""Runs of the diagnostics on tiny models, made once and shared by its tests."""
 
 from dataclasses import replace
 from functools import cache

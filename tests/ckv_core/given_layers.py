@@ -39,12 +39,14 @@ class GivenLayer:
         return self.norms
 
 
-def window_scores(attention: Tensor, norms: Tensor, kv_heads: int, knobs: Parameters) -> Scores:
+def window_scores(
+    attention: Tensor, norms: Tensor, kv_heads: int, parameters: Parameters
+) -> Scores:
     """Of entries that are no sinks."""
-    layer, knobs = GivenLayer(attention, norms, kv_heads), {"window": 1, **knobs}
-    first = WINDOW_SCORER.scores(layer, knobs)
-    second = second_score(WINDOW_SCORER, layer, knobs)
-    sinks = int(knobs["sinks"])
+    layer, parameters = GivenLayer(attention, norms, kv_heads), {"window": 1, **parameters}
+    first = WINDOW_SCORER.scores(layer, parameters)
+    second = second_score(WINDOW_SCORER, layer, parameters)
+    sinks = int(parameters["sinks"])
     return Scores(first[:, sinks:], second[:, sinks:])
 
 

@@ -1,4 +1,4 @@
-"""The laboratory's quantities by their definitions, in float64, from a plain eager model."""
+"""The diagnostics's quantities by their definitions, in float64, from a plain eager model."""
 
 import math
 from collections.abc import Mapping
@@ -108,7 +108,7 @@ class Literal:
         return self.slow.first_step(None, self.token)[:2]
 
     def quantities(self) -> list[Found]:
-        """Per variant, arrays by name; NaN in layers that are left whole."""
+        """Per variant, arrays by name; NaN in layers that are not evicted."""
         model, layers = self.slow.model, self.slow.model.config.num_hidden_layers
         found = [self._hidden(kept) for _, kept in self.variants]
         for at, (variant, _) in enumerate(self.variants):

@@ -30,7 +30,7 @@ def head_alphas(
     Args:
         prefilled: the compressed prompt.
         layer: an evictable one.
-        params: knobs of the variant.
+        params: parameters of the variant.
         budgets: entries per KV head beyond the protected ones.
         asked: alphas to be checked; one whose bound is the smallest up to rounding is returned.
     """

@@ -5,7 +5,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from ckv_core.request.external_selection import OwnIndices, pack
+from ckv_core.request.external_selection import ExternalSelection, pack
 
 POSITIONS = st.sets(st.integers(0, 40), max_size=5).map(lambda found: pack(tuple(sorted(found))))
 LABELS = st.text(st.characters(categories=["L", "N", "P", "S"]), min_size=1, max_size=20)
@@ -18,7 +18,7 @@ def document(retained: Any, label: str = "Mine", **members: Any) -> str:
 
 
 @st.composite
-def own_variants(draw: st.DrawFn) -> OwnIndices:
+def own_variants(draw: st.DrawFn) -> ExternalSelection:
     """What the reader can give; always with a kept position."""
     depth = draw(st.integers(1, 3))
     layers, heads = draw(st.integers(1, 3)), draw(st.integers(1, 3))
@@ -32,7 +32,7 @@ def own_variants(draw: st.DrawFn) -> OwnIndices:
     if depth == 2:
         rows = [None if row == (b"",) else row for row in rows]
     tokens = draw(st.none() | st.integers(41, 50))
-    return OwnIndices(
+    return ExternalSelection(
         label=draw(LABELS),
         rows=(first,) if depth == 1 else tuple(rows),
         same_heads=depth < 3,

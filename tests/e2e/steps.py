@@ -56,8 +56,8 @@ def set_new_tokens(page: Page, count: int) -> None:
 
 def go_on_after_the_end(page: Page) -> None:
     """Tick the advanced setting that makes a run as long as its limit."""
-    page.get_by_role("button", name="Advanced knobs").click()
-    page.get_by_label("Go on after the end-of-text token").check()
+    page.get_by_role("button", name="Advanced parameters").click()
+    page.get_by_label("Ignore EOS").check()
 
 
 def run(page: Page) -> None:

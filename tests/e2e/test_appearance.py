@@ -42,6 +42,6 @@ def test_axe_finds_nothing_and_nothing_scrolls_sideways(
     for path in PATHS:
         show(page, app, path.format(slug=slug), theme)
         if path == "/":
-            page.get_by_role("button", name="Advanced knobs").click()
+            page.get_by_role("button", name="Advanced parameters").click()
             page.get_by_role("button", name="More variants").click()
         steps.expect_well_made(page)

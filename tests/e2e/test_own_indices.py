@@ -55,7 +55,7 @@ def test_a_result_json_comes_back_as_one_more_column(page: Page, app: App, tmp_p
 def test_wrong_positions_are_named_and_stay_as_typed(page: Page):
     steps.fill(page)
     open_more(page)
-    box = page.get_by_label("Own indices")
+    box = page.get_by_label("External selections")
     typed = '{"schema": 1, "variants": [{"label": "A", "retained": [3, 3]}]}'
     box.fill(typed)
     box.blur()

@@ -1,4 +1,4 @@
-"""Sweeps and the ablation ladder in a browser, on the real default model."""
+"""Sweeps and the ablation in a browser, on the real default model."""
 
 import re
 
@@ -80,19 +80,19 @@ def test_a_costly_sweep_asks_first_and_shows_what_it_would_take(sweep_page: Page
     expect(page.locator("#cost-line")).to_contain_text("4 points on", timeout=WAIT_MS)
 
 
-def test_the_ablation_ladder_adds_its_rungs_runs_and_is_drawn(page: Page):
+def test_the_ablation_adds_its_runs_and_is_drawn(page: Page):
     steps.fill(page, variants=("Full cache",), budget="72", new_tokens=2)
     page.get_by_role("button", name="More variants").click()
-    page.get_by_role("button", name="Add the ablation ladder").click()
+    page.get_by_role("button", name="Add the ablation").click()
     lines = page.locator("#more-variants textarea")
     expect(lines).to_have_value(re.compile("preset=kvpress"), timeout=WAIT_MS)
-    rungs = [line for line in lines.input_value().splitlines() if line]
+    added = [line for line in lines.input_value().splitlines() if line]
     expect(page.locator("#variants-line")).to_contain_text(
-        f"{len(rungs) + 1} variants", timeout=WAIT_MS
+        f"{len(added) + 1} variants", timeout=WAIT_MS
     )
     steps.run(page)
     steps.expect_state(page, "done")
-    expect(page.locator("#summary tbody tr")).to_have_count(len(rungs) + 1)
+    expect(page.locator("#summary tbody tr")).to_have_count(len(added) + 1)
     see_chart(page, "#charts", "ladder")
-    ladder = page.locator('#charts [data-chart="ladder"] .js-plotly-plot')
-    assert ladder.evaluate("node => node.calcdata[0].length") == len(rungs)
+    ablation = page.locator('#charts [data-chart="ladder"] .js-plotly-plot')
+    assert ablation.evaluate("node => node.calcdata[0].length") == len(added)

@@ -78,7 +78,7 @@ def rotation(position: int, dim: int) -> Tensor:
 
 
 def expected_attention(
-    queries: Tensor, keys: Tensor, values: Tensor, scaling: float, knobs: dict[str, float]
+    queries: Tensor, keys: Tensor, values: Tensor, scaling: float, parameters: dict[str, float]
 ) -> Row:
     """Method sheet 2.10, of one KV head; columns of entries after the sinks.
 
@@ -87,10 +87,10 @@ def expected_attention(
         keys: [n, head_dim] after RoPE.
         values: [n, value_dim].
         scaling: of the logits.
-        knobs: sinks, future, offset.
+        parameters: sinks, future, offset.
     """
     n, dim = keys.shape
-    sinks, future = int(knobs["sinks"]), int(knobs["future"])
+    sinks, future = int(parameters["sinks"]), int(parameters["future"])
     turn = torch.zeros(dim, dim, dtype=torch.float64)
     for position in range(n, n + future):
         turn += rotation(position, dim) / future
@@ -108,4 +108,6 @@ def expected_attention(
         ]
         mean_attention += torch.tensor(logits, dtype=torch.float64).softmax(0) / len(queries)
     sizes = [float(value.double().norm()) for value in values[sinks:]]
-    return [(float(a) + knobs["offset"]) * s for a, s in zip(mean_attention, sizes, strict=True)]
+    return [
+        (float(a) + parameters["offset"]) * s for a, s in zip(mean_attention, sizes, strict=True)
+    ]

@@ -11,7 +11,7 @@ from tests.reference.selection import top_k
 
 
 def exact(number: float | int) -> Fraction:
-    """A knob as the decimal that the user wrote: 0.2 is one fifth."""
+    """A parameter as the decimal that the user wrote: 0.2 is one fifth."""
     return Fraction(str(number))
 
 

@@ -13,7 +13,7 @@ from tests.reference.keep import Prefilled, kept_sets, max_window
 from tests.reference.perturbation import head_l1, hidden_l1, kl_divergence
 from tests.reference.prompt import ReferencePrompt
 
-# (method, critical, params with every knob, budget in tokens); `full` has no params
+# (method, critical, params with every parameter, budget in tokens); `full` has no params
 Variant = tuple[str, bool, dict[str, Any]]
 
 

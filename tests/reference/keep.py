@@ -64,7 +64,7 @@ class Prefilled:
 
 
 def kept_sets(prefilled: Prefilled, method: str, critical: bool, params: dict[str, Any]) -> Kept:
-    """The kept entries of one variant; `params` holds every knob, `budget` in tokens."""
+    """The kept entries of one variant; `params` holds every parameter, `budget` in tokens."""
     n, config = prefilled.positions, prefilled.model.config
     kept: Kept = [None] * config.num_hidden_layers
     heads = config.num_key_value_heads

@@ -18,13 +18,13 @@ def repeated(
     token_ids: list[int],
     lead: int,
     closing: list[int],
-    knobs: dict[str, Any],
+    parameters: dict[str, Any],
 ) -> list[Tensor]:
     """Method sheet 2.17, per layer [query_heads, n]; layers that slide hold nothing meant.
 
     The softmax over some columns is the model's own, over all of them, divided by their sum.
     """
-    n, size = len(token_ids), knobs["repeat"]
+    n, size = len(token_ids), parameters["repeat"]
     cache = DynamicCache(config=model.config)
     forward(model, token_ids, cache)
     heads, layers = model.config.num_attention_heads, model.config.num_hidden_layers
@@ -35,7 +35,7 @@ def repeated(
         fed = [*asked, *closing, *part]
         tap = Tap(rows=len(fed))
         forward(model, fed, copy.deepcopy(cache), tap=tap)
-        sinks = lead if knobs["lead"] == "first" else min(knobs["sinks"], start)
+        sinks = lead if parameters["lead"] == "first" else min(parameters["sinks"], start)
         for layer, weights in enumerate(tap.attention):
             for head in range(heads):
                 if weights.shape[-1] < n + len(fed):  # of a sliding layer
@@ -44,7 +44,7 @@ def repeated(
                 own = rows[:, start : start + len(part)]
                 shared = rows[:, :sinks].sum(-1) + own.sum(-1) + rows[:, n:].sum(-1)
                 found[layer][head, start : start + len(part)] = (own / shared[:, None]).amax(0)
-    if knobs["lead"] == "first":
+    if parameters["lead"] == "first":
         for each in found:
             each[:, :lead] = 2.0
     return found

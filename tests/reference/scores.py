@@ -67,7 +67,7 @@ def first_stage_score(attention: list[Row], group_size: int, params: dict[str, A
 def second_stage_score(
     attention: list[Row], norms: list[Row], group_size: int, params: dict[str, Any]
 ) -> list[Row]:
-    """Algorithm 2 line 9, A times || V W_O ||_1, with the knobs stage2, norm, product, epsilon.
+    """Algorithm 2 line 9, A times || V W_O ||_1, by stage2, norm, product and epsilon.
 
     Args:
         attention: un-pooled window mean per query head.

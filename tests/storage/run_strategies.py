@@ -53,10 +53,12 @@ FIGURES = st.floats(0, 1e12, allow_nan=False)
 ANY_FLOAT = st.floats(-1e300, 1e300) | st.sampled_from([math.nan, math.inf, -math.inf])
 FLOAT32 = st.floats(width=32)
 MILLISECONDS = st.dictionaries(st.sampled_from(["load", "prefill", "decode"]), FIGURES)
-KNOBS = st.integers(-1000, 2**40) | st.floats(-1e9, 1e9) | TEXTS
+PARAMETERS = st.integers(-1000, 2**40) | st.floats(-1e9, 1e9) | TEXTS
 MEMORY = st.dictionaries(st.sampled_from(["total", "measured_peak"]), COUNTS)
 SCORES = st.dictionaries(st.sampled_from(["exact_match", "token_f1"]), st.floats(0, 1))
-PARAMS = st.dictionaries(st.text(st.characters(categories=["Ll"]), max_size=8), KNOBS, max_size=4)
+PARAMS = st.dictionaries(
+    st.text(st.characters(categories=["Ll"]), max_size=8), PARAMETERS, max_size=4
+)
 
 
 CANDIDATES = st.lists(st.builds(Candidate, TOKEN_IDS, TEXTS, st.floats(0, 1)), max_size=2).map(

@@ -9,7 +9,7 @@ from sqlalchemy import select, text
 
 from ckv_core.errors import StorageError
 from ckv_core.request.compare_request import CompareRequest
-from ckv_core.results.external_selection_json import read_own_indices
+from ckv_core.results.external_selection_json import read_external_selection
 from storage import library
 from storage.bundle import is_same_content, run_json, write_bundle
 from storage.bundle_import import import_bundle
@@ -19,7 +19,7 @@ from tests.ckv_core.selection_files import document, own_variants
 from tests.storage.test_bundle import sealed
 from tests.storage.whole_runs import load
 
-OWN = read_own_indices(document([[[0, 2], []], None], "<b>Mine</b>"))
+OWN = read_external_selection(document([[[0, 2], []], None], "<b>Mine</b>"))
 REQUEST = CompareRequest(context="The long text.", variants=("full",), own_indices=OWN)
 
 

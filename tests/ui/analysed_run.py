@@ -1,4 +1,4 @@
-"""A made-up run with every part of the laboratory."""
+"""A made-up run with every part of the diagnostics."""
 
 import dataclasses
 
@@ -31,7 +31,7 @@ def bounds(head_l1: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def analysed():
-    """A finished run whose evicting variants have every part of the laboratory."""
+    """A finished run whose evicting variants have every part of the diagnostics."""
     result = done_result()
     other = (Candidate(2, "<b>", 0.5),)
     steps = tuple(ForcedStep((Candidate(1, text, 0.9),), other) for text in ("one", " two"))

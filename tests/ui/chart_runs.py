@@ -1,4 +1,4 @@
-"""A made-up run with two layers left whole, for the charts and their tables."""
+"""A made-up run with two layers not evicted, for the charts and their tables."""
 
 import numpy as np
 

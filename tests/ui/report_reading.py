@@ -64,7 +64,7 @@ def hash_of(script: bytes) -> str:
 
 
 def run(**changes: Any) -> RunSnapshot:
-    """A finished run with every part of the laboratory."""
+    """A finished run with every part of the diagnostics."""
     return snapshot(**{"result": analysed(), **changes})
 
 

@@ -31,7 +31,7 @@ SCORES = {"exact_match": 0.0, "token_f1": 0.5, "edit_similarity": 0.25}
 
 
 def head_l1(budget: int, alpha: float | None, *, better: float = 1.0) -> np.ndarray:
-    """[layers, query_heads]; KV head g likes alpha ALPHAS[g], and one layer is left whole."""
+    """[layers, query_heads]; KV head g likes alpha ALPHAS[g], and one layer is not evicted."""
     likes = np.repeat(np.array(ALPHAS), QUERY_HEADS // KV_HEADS)
     miss = 0.0 if alpha is None else np.abs(likes - alpha)
     heads = np.full((LAYERS, QUERY_HEADS), better * 64 / budget) * (1 + miss)

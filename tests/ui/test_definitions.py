@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from ckv_core.results.quantities import QUANTITIES
-from tests.ui.charts.test_ablation import ladder_run
-from ui.charts.ladder import ladder_figure
+from tests.ui.charts.test_ablation import ablation_run
+from ui.charts.ablation import ablation_figure
 from ui.tables.measured import OWN, named
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,7 +42,7 @@ def test_the_source_of_a_number_writes_it(name):
 
 
 def test_what_charts_call_their_numbers_is_defined():
-    panels = [note.text for note in ladder_figure(ladder_run()).layout.annotations]
+    panels = [note.text for note in ablation_figure(ablation_run()).layout.annotations]
     own = [named(name).label for name in OWN if name not in QUANTITIES]
     marked = re.sub(r"\*\*|`", "", TEXT)
     for label in (*panels, *own, "Tightness, L / theta", "difference to its base"):

@@ -7,9 +7,9 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from ckv_core.errors import CkvError
+from ui.charts.ablation_means import ablation_means_csv
 from ui.charts.aggregate import AGGREGATE_CHARTS, means_csv, wins_csv
 from ui.charts.budget_means import budgets_csv
-from ui.charts.ladder_means import ladder_means_csv
 from ui.charts.layer_bands import layers_csv
 from ui.results.figure_routes import NO_CHART, figure_response
 from ui.server.route_answers import NO_STORE
@@ -18,7 +18,7 @@ from ui.tables.aggregate import SeveralRuns, load_together
 
 TABLES: dict[str, Callable[[SeveralRuns], str]] = {
     "budgets": budgets_csv,
-    "ladder": ladder_means_csv,
+    "ladder": ablation_means_csv,
     "layers": layers_csv,
     "means": means_csv,
     "wins": wins_csv,

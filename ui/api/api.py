@@ -95,10 +95,10 @@ class Api:
             model: Name, Hugging Face id or folder; empty for the app's own.
             max_new_tokens: Tokens to generate per variant.
             answer: Reference answer to look for in what is generated.
-            ignore_eos: Go on after the end-of-text token.
-            analysis: Parts of the laboratory to run: bounds, forced, greedy.
+            ignore_eos: Go on after the end-of-sequence token.
+            analysis: Parts of the diagnostics to run: bounds, forced, greedy.
             follow_ups: More questions to the same evicted caches; context-only.
-            own_indices: Kept positions of other code as more variants; docs/own_indices.md.
+            own_indices: Kept positions of other code as more variants; docs/external_selection.md.
             protect: Texts of the prompt that no method may evict, or positions (tokens:12-39).
         """
         return self._start(compare_request(JsonField(locals(), whole="request"), self._settings))

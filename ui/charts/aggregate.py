@@ -8,14 +8,20 @@ import plotly.graph_objects as go
 
 from ckv_core.analysis.aggregate import Aggregate, HeadWins
 from ckv_core.analysis.regimes import marked_name
+from ui.charts.ablation_means import ABLATION_CHART
 from ui.charts.budget_means import BUDGET_CHART
 from ui.charts.chart import Chart, Choices, Control, no_controls
 from ui.charts.heads import as_head_grid, log2_ratio, ratio_grid
 from ui.charts.interval_bars import SHARE_TICKS, interval_bars, interval_subtitle, n_prompts
-from ui.charts.ladder_means import LADDER_CHART
 from ui.charts.layer_bands import LAYER_CHART
 from ui.charts.layout import BAR_PX, LEGEND_ROW_PX, new_figure
-from ui.tables.aggregate import LABORATORY_FIGURES, MAIN_FIGURES, Figure, SeveralRuns, settings_text
+from ui.tables.aggregate import (
+    DIAGNOSTICS_FIGURES,
+    MAIN_FIGURES,
+    Figure,
+    SeveralRuns,
+    settings_text,
+)
 from ui.tables.csv_text import csv_text, number
 
 
@@ -64,7 +70,7 @@ def win_figure(name: str, wins: HeadWins) -> go.Figure:
     """Head win map over prompts (the paper's Fig. 2).
 
     Definition: log2(mean L1 / mean base L1) per query head, means over prompts; below 0 (blue)
-    the head wins. Layers left whole are grey.
+    the head wins. Layers not evicted are grey.
     """
     title = (
         f"{html.escape(name, quote=False)}: {wins.share:.1%} of heads win",
@@ -75,7 +81,7 @@ def win_figure(name: str, wins: HeadWins) -> go.Figure:
 
 
 def means_csv(found: SeveralRuns) -> str:
-    """Data of `mean_figure`: one line per variant and figure, the laboratory's among them.
+    """Data of `mean_figure`: one line per variant and figure, the diagnostics's among them.
 
     Of figures of the covered heads also how many these are, and of how many.
     """
@@ -88,7 +94,7 @@ def means_csv(found: SeveralRuns) -> str:
                 *((member.checked, member.bounded) if figure.is_covered else (None, None)),
             )
             for member in found.members
-            for figure in (*MAIN_FIGURES, *LABORATORY_FIGURES)
+            for figure in (*MAIN_FIGURES, *DIAGNOSTICS_FIGURES)
             if (each := member.figures.get(figure.key)) is not None
         ),
     )
@@ -155,13 +161,13 @@ def _mean_chart(figure: Figure) -> Chart[SeveralRuns]:
     )
 
 
-def _laboratory_controls(found: SeveralRuns) -> list[Control]:
-    options = [(f.key, f.label) for f in found.known(LABORATORY_FIGURES)]
+def _diagnostics_controls(found: SeveralRuns) -> list[Control]:
+    options = [(f.key, f.label) for f in found.known(DIAGNOSTICS_FIGURES)]
     return [Control("quantity", "Quantity", options)] if options else []
 
 
-def _draw_laboratory(found: SeveralRuns, chosen: Choices) -> go.Figure:
-    return mean_figure(found, next(f for f in LABORATORY_FIGURES if f.key == chosen["quantity"]))
+def _draw_diagnostics(found: SeveralRuns, chosen: Choices) -> go.Figure:
+    return mean_figure(found, next(f for f in DIAGNOSTICS_FIGURES if f.key == chosen["quantity"]))
 
 
 def _win_controls(found: SeveralRuns) -> list[Control]:
@@ -182,14 +188,14 @@ _ALL: tuple[Chart[SeveralRuns], ...] = (
     BUDGET_CHART,
     *map(_mean_chart, MAIN_FIGURES),
     LAYER_CHART,
-    LADDER_CHART,
+    ABLATION_CHART,
     Chart(
         name="laboratory",
-        title="Quantities of the laboratory",
+        title="Quantities of the diagnostics",
         csv="means",
-        controls=_laboratory_controls,
-        has_data=lambda found: bool(found.known(LABORATORY_FIGURES)),
-        draw=_draw_laboratory,
+        controls=_diagnostics_controls,
+        has_data=lambda found: bool(found.known(DIAGNOSTICS_FIGURES)),
+        draw=_draw_diagnostics,
     ),
     Chart(
         name="wins",

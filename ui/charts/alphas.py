@@ -18,7 +18,7 @@ def chosen_alphas_figure(result: RunResult, index: int) -> go.Figure:
 
     Definition: of 0, 0.05, ..., 1 the alpha whose kept set has the smallest bound by the
     observation window's attention; see docs/definitions.md. n = KV heads of one prompt. Layers
-    left whole are grey.
+    not evicted are grey.
     """
     variant, values = display_names(result.variants)[index], values_of(result, index, "head_alpha")
     if values is None:
@@ -35,7 +35,7 @@ def alpha_grid(figure: go.Figure, values: Float32Array, ticks: Sequence[float]) 
 
     Args:
         figure: empty, with its title.
-        values: [layers, kv_heads]; NaN in layers left whole.
+        values: [layers, kv_heads]; NaN in layers not evicted.
         ticks: alphas named beside the colours; the last one is their end.
     """
     figure.add_trace(

@@ -22,7 +22,7 @@ _HEAD = ("variant", "spec", "quantity", "unit", *_PLACE_COLUMNS, "value")
 
 
 def analysis_csv(result: RunResult) -> str:
-    """Data of the charts of heads, layers and laboratory; a place that does not apply is empty."""
+    """Data of the charts of heads, layers and diagnostics; a place that does not apply is empty."""
     return csv_text(_HEAD, _rows(result))
 
 

@@ -17,7 +17,7 @@ def budgets_figure(result: RunResult) -> go.Figure:
 
     Definition: line = mean over the layer's KV heads of the entries in the kept set; band = from
     the head that keeps fewest to the one that keeps most, drawn where they differ (AdaKV).
-    Protected entries count. Layers left whole are gaps; the full cache is not drawn, because it
+    Protected entries count. Layers not evicted are gaps; the full cache is not drawn, because it
     would press all others flat. Unit: entries. n = KV heads of a layer, one prompt.
     """
     title = "Entries kept per KV head"

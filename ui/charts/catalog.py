@@ -8,13 +8,13 @@ import plotly.graph_objects as go
 from ckv_core.analysis.chain import shared_kv_heads
 from ckv_core.analysis.identity import base_index
 from ckv_core.results.events import RunResult
+from ui.charts.ablation import ablation_figure, ablation_steps_of
 from ui.charts.alphas import chosen_alphas_figure
 from ui.charts.bounds import bounds_figure, sigma_figure, tightness_figure
 from ui.charts.cache import budgets_figure
 from ui.charts.chart import Chart, Choices, Control, no_controls
 from ui.charts.fidelity import fidelity_figure
 from ui.charts.heads import Against, head_grid_figure
-from ui.charts.ladder import ladder_figure, rungs_of
 from ui.charts.layers import ORACLES, final_figure, head_layer_figure, layer_figure
 from ui.charts.layers import Against as LayerAgainst
 from ui.charts.layout import display_names
@@ -175,11 +175,11 @@ _ALL: tuple[Chart[RunResult], ...] = (
     ),
     Chart(
         name="ladder",
-        title="Ablation ladder",
+        title="Ablation",
         csv="ladder",
         controls=no_controls,
-        has_data=lambda result: bool(rungs_of(result)),
-        draw=lambda result, _: ladder_figure(result),
+        has_data=lambda result: bool(ablation_steps_of(result)),
+        draw=lambda result, _: ablation_figure(result),
     ),
     Chart(
         name="fidelity",
@@ -238,4 +238,4 @@ CHARTS: dict[str, Chart[RunResult]] = {
     chart.name: chart for chart in (*_ALL, *SWEEP_CURVES, *SWEEP_ALPHAS)
 }
 PERTURBATION = ("layers", "final", "heads", "budgets", "alphas", "ladder", "fidelity")
-LABORATORY = ("wins", "oracles", "sigma", "bounds", "tightness")
+DIAGNOSTICS = ("wins", "oracles", "sigma", "bounds", "tightness")

@@ -31,7 +31,7 @@ def head_grid_figure(
     base it is the value. Below 0 (blue, a line in the cell) the variant's value is the lower one.
     Unit: powers of two, or the quantity's. n = 1 step of one prompt; the title gives the count
     of heads. Colours end at the 98th percentile of the size; the hover text tells true values
-    (an infinite ratio reads as twice that end). Layers left whole are hatched.
+    (an infinite ratio reads as twice that end). Layers not evicted are hatched.
 
     Args:
         result: the run.
@@ -56,7 +56,7 @@ def as_head_grid(figure: go.Figure, values: Float32Array, heads: str = "query he
 
     Args:
         figure: holds the grid.
-        values: [layers, heads]; NaN in layers left whole.
+        values: [layers, heads]; NaN in layers not evicted.
         heads: what stands on the lower axis.
     """
     _add_missing_layers(figure, values)

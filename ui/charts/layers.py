@@ -95,7 +95,7 @@ def head_layer_figure(result: RunResult, *, oracles_of: int | None = None) -> go
     Definition: mean over the layer's query heads of ||(A - A')V W_O||_1 with the full run's
     query, keys and values, at the first decoding step; oracles choose, with that variant's
     budgets, by the true decode attention, by it times the value norm, or greedily. No method
-    sees that attention, so they are limits, not rivals. Layers left whole are gaps.
+    sees that attention, so they are limits, not rivals. Layers not evicted are gaps.
     Unit: L1 over the hidden size, no unit. n = query heads of a layer, one step, one prompt.
     """
     title = "Mean head L1 of each layer"

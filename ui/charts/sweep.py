@@ -77,7 +77,7 @@ def alpha_layer_figure(optimum: AlphaOptimum) -> go.Figure:
     """Which alpha of those tried moves each layer's heads least; dotted: the best fixed one.
 
     Definition: argmin over alpha of the layer's summed isolated head L1. n = layers of one
-    prompt; a layer left whole has none.
+    prompt; a layer not evicted has none.
     """
     layers = len(optimum.layer_alpha)
     known, look = int((~np.isnan(optimum.layer_alpha)).sum()), look_of(optimum.spec)
@@ -110,7 +110,7 @@ def alpha_head_figure(optimum: AlphaOptimum) -> go.Figure:
     """Which alpha of those tried moves each KV head least, as a grid.
 
     Definition: argmin over alpha of isolated head L1, summed over the query heads that share the
-    KV head's kept set. n = one prompt. Layers left whole are grey.
+    KV head's kept set. n = one prompt. Layers not evicted are grey.
     """
     heads = int((~np.isnan(optimum.head_alpha)).sum())
     figure = new_figure(

@@ -10,15 +10,15 @@ from gradio.components import Component
 from ckv_core.request.compare_request import DTYPES, MAX_FOLLOW_UPS, MAX_NEW_TOKENS, MAX_VARIANTS
 from ui.compare.examples import Example
 from ui.compare.forms import (
-    ADVANCED_KNOBS,
+    ADVANCED_PARAMETERS,
     CONTROL_NAMES,
     DEFAULT_ANALYSIS,
     FormValues,
-    ladder_bases,
+    ablation_bases,
 )
 from ui.compare.model_list import models_value
 from ui.compare.offers import DEFAULT_VARIANTS, picker_offer
-from ui.compare.parameter_controls import knob_control
+from ui.compare.parameter_controls import parameter_control
 from ui.compare.prompt_controls import (
     Controls,
     build_prompt,
@@ -46,14 +46,14 @@ class Form(Controls):
     """The built controls, in the order of `CONTROL_NAMES`, and what belongs to this form alone.
 
     Attributes:
-        ladder_base, ladder_button: add the ablation ladder of a method to the variants.
+        ablation_base, ablation_button: add the ablation of a method to the variants.
     """
 
     model_line: ModelLine
     model_list: ModelList
     variants_line: Notice
-    ladder_base: Any
-    ladder_button: gr.Button
+    ablation_base: Any
+    ablation_button: gr.Button
 
 
 def build_form(
@@ -83,8 +83,8 @@ def build_form(
         model_line=model_line,
         model_list=model_list,
         variants_line=variants_line,
-        ladder_base=base,
-        ladder_button=button,
+        ablation_base=base,
+        ablation_button=button,
     )
 
 
@@ -138,27 +138,27 @@ def _build_run_controls(
 
 
 def _build_more(controls: dict[str, Any], device: str) -> tuple[Component, gr.Button]:
-    """Advanced knobs, laboratory and further variants; the ladder's base and button."""
-    with gr.Accordion("Advanced knobs", open=False, elem_id="advanced"):
+    """Advanced parameters, diagnostics and further variants; the ablation's base and button."""
+    with gr.Accordion("Advanced parameters", open=False, elem_id="advanced"):
         gr.Markdown("An empty field means the default shown in grey. Set here for all variants.")
         with gr.Row(elem_classes=["knob-grid"]):
-            for knob in ADVANCED_KNOBS:
-                controls[knob.name] = knob_control(knob)
+            for parameter in ADVANCED_PARAMETERS:
+                controls[parameter.name] = parameter_control(parameter)
             controls["dtype"] = gr.Dropdown(
                 list(DTYPES),
                 value="auto",
-                label="Number type",
+                label="dtype",
                 info="auto: float32 on CPU, the checkpoint's own on CUDA.",
                 elem_id="dtype",
                 min_width=220,
             )
             controls["device"] = device_control(device)
         controls["ignore_eos"] = gr.Checkbox(
-            label="Go on after the end-of-text token",
-            info="All variants then generate equally many tokens.",
+            label="Ignore EOS",
+            info="Go on after the end-of-sequence token: equally many tokens for all variants.",
             elem_id="ignore-eos",
         )
-    with gr.Accordion("Laboratory", open=False, elem_id="lab-settings"):
+    with gr.Accordion("Diagnostics", open=False, elem_id="lab-settings"):
         controls["analysis"] = gr.CheckboxGroup(
             ANALYSIS_CHOICES,
             value=list(DEFAULT_ANALYSIS),
@@ -178,7 +178,7 @@ def _build_more(controls: dict[str, Any], device: str) -> tuple[Component, gr.Bu
         controls["more_variants"] = gr.Textbox(
             label="One variant per line",
             info="A SPEC: METHOD[+critical|+critical_auto][:key=value,...], with its own "
-            f"budget, alpha and knobs; up to {MAX_VARIANTS} variants in all.",
+            f"budget, alpha and parameters; up to {MAX_VARIANTS} variants in all.",
             placeholder="snapkv:budget=256\nadakv+critical:budget=10%,alpha=0.5\n"
             "snapkv+critical:preset=kvpress",
             lines=3,
@@ -187,22 +187,20 @@ def _build_more(controls: dict[str, Any], device: str) -> tuple[Component, gr.Bu
         )
         with gr.Row(elem_id="ladder"):
             base = gr.Dropdown(
-                ladder_bases(),
-                value=ladder_bases()[0][1],
-                label="Ablation ladder over",
+                ablation_bases(),
+                value=ablation_bases()[0][1],
+                label="Ablation over",
                 info="Controls that tell un-pooling, the value norm and alpha apart; the results "
                 "then hold a chart of them.",
                 elem_id="ladder-base",
                 min_width=320,
                 scale=0,
             )
-            button = gr.Button(
-                "Add the ablation ladder", elem_id="add-ladder", scale=0, min_width=220
-            )
+            button = gr.Button("Add the ablation", elem_id="add-ladder", scale=0, min_width=220)
         controls["own"] = gr.Textbox(
-            label="Own indices",
-            info="Kept positions from other code as JSON (docs/own_indices.md, or a run's result "
-            "JSON): each becomes one more variant. Paste them, or open files.",
+            label="External selections",
+            info="Kept positions from other code as JSON (docs/external_selection.md, or a "
+            "run's result JSON): each becomes one more variant. Paste them, or open files.",
             lines=2,
             max_lines=4,
             elem_id="own",

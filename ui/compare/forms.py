@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
-from ckv_core.analysis.ablation import ladder
+from ckv_core.analysis.ablation import ablation
 from ckv_core.errors import CkvError, ConfigError
-from ckv_core.methods import KNOBS, METHODS
-from ckv_core.methods.parameters import DEFAULT_BUDGET, Knob
+from ckv_core.methods import METHODS, PARAMETERS
+from ckv_core.methods.parameters import DEFAULT_BUDGET, Parameter
 from ckv_core.request.compare_request import (
     ANALYSES,
     DEFAULT_MODEL,
@@ -15,13 +15,15 @@ from ckv_core.request.compare_request import (
     CompareRequest,
 )
 from ckv_core.request.variants import VariantSpec
-from ckv_core.results.external_selection_json import own_to_text, read_own_indices
+from ckv_core.results.external_selection_json import own_to_text, read_external_selection
 from ui.charts.layout import display_names
 from ui.compare.offers import DEFAULT_VARIANTS, offered, shown_default, variant_choices
 
-# Not among the advanced knobs: these have a control of their own.
-MAIN_KNOBS = ("budget", "alpha")
-ADVANCED_KNOBS: tuple[Knob, ...] = tuple(k for k in KNOBS.values() if k.name not in MAIN_KNOBS)
+# Not among the advanced parameters: these have a control of their own.
+MAIN_PARAMETERS = ("budget", "alpha")
+ADVANCED_PARAMETERS: tuple[Parameter, ...] = tuple(
+    k for k in PARAMETERS.values() if k.name not in MAIN_PARAMETERS
+)
 DEFAULT_ANALYSIS = ("bounds", "forced")
 
 
@@ -33,11 +35,11 @@ class FormValues:
         variants: SPECs ticked in the list.
         budget, alpha: for every variant that does not say otherwise.
         more_variants: one SPEC per line.
-        analysis: parts of the laboratory to run, of ANALYSES.
+        analysis: parts of the diagnostics to run, of ANALYSES.
         follow_ups: one question per line.
         protect: passages that no method may evict, one per line.
         own: kept positions of other code, JSON documents one after the other.
-        knobs: text of each advanced knob; empty for its default.
+        parameters: text of each advanced parameter; empty for its default.
     """
 
     context: str = ""
@@ -57,7 +59,7 @@ class FormValues:
     device: str = "auto"
     dtype: str = "auto"
     ignore_eos: bool = False
-    knobs: dict[str, str] = field(default_factory=dict)
+    parameters: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def from_controls(cls, values: Sequence[object]) -> "FormValues":
@@ -80,7 +82,7 @@ class FormValues:
             max_new_tokens=read_new_tokens(given["max_new_tokens"]),
             analysis=_chosen(given["analysis"]),
             ignore_eos=bool(given["ignore_eos"]),
-            knobs={k.name: read_text(given[k.name]).strip() for k in ADVANCED_KNOBS},
+            parameters={k.name: read_text(given[k.name]).strip() for k in ADVANCED_PARAMETERS},
         )
 
     @classmethod
@@ -97,7 +99,7 @@ class FormValues:
             model=request.model,
             variants=tuple(filter(None, ticked.values())),
             budget=defaults.get("budget", DEFAULT_BUDGET),
-            alpha=float(defaults.get("alpha", shown_default(KNOBS["alpha"], preset))),
+            alpha=float(defaults.get("alpha", shown_default(PARAMETERS["alpha"], preset))),
             max_new_tokens=request.max_new_tokens,
             more_variants="\n".join(spec for spec, choice in ticked.items() if not choice),
             analysis=request.analysis,
@@ -107,13 +109,13 @@ class FormValues:
             device=request.device,
             dtype=request.dtype,
             ignore_eos=request.ignore_eos,
-            knobs={k.name: defaults.get(k.name, "") for k in ADVANCED_KNOBS},
+            parameters={k.name: defaults.get(k.name, "") for k in ADVANCED_PARAMETERS},
         )
 
     def controls(self) -> list[object]:
         """One value per control, in the order of `CONTROL_NAMES`."""
         values = {f.name: getattr(self, f.name) for f in fields(self)} | {
-            k.name: self.knobs.get(k.name, "") for k in ADVANCED_KNOBS
+            k.name: self.parameters.get(k.name, "") for k in ADVANCED_PARAMETERS
         }
         values |= {"variants": list(self.variants), "analysis": list(self.analysis)}
         return [values[name] for name in CONTROL_NAMES]
@@ -122,7 +124,7 @@ class FormValues:
         """What to run; still to be validated.
 
         Raises:
-            ConfigError: the own indices are wrong.
+            ConfigError: an external selection is wrong.
         """
         return CompareRequest(
             context=self.context,
@@ -139,13 +141,13 @@ class FormValues:
             analysis=self.analysis,
             follow_ups=read_lines(self.follow_ups),
             protect=read_lines(self.protect),
-            own_indices=read_own_indices(self.own),
+            own_indices=read_external_selection(self.own),
         )
 
     def _defaults(self) -> dict[str, str]:
-        """Run-wide knobs: the budget, and whatever differs from its default."""
-        changed = {name: text for name, text in self.knobs.items() if text}
-        if self.alpha != shown_default(KNOBS["alpha"], self.knobs.get("preset", "")):
+        """Run-wide parameters: the budget, and whatever differs from its default."""
+        changed = {name: text for name, text in self.parameters.items() if text}
+        if self.alpha != shown_default(PARAMETERS["alpha"], self.parameters.get("preset", "")):
             changed["alpha"] = f"{self.alpha:g}"
         return {"budget": self.budget.strip(), **changed}
 
@@ -165,28 +167,28 @@ _TEXT_NAMES = (
     "dtype",
 )
 CONTROL_NAMES: tuple[str, ...] = (
-    *(f.name for f in fields(FormValues) if f.name != "knobs"),
-    *(k.name for k in ADVANCED_KNOBS),
+    *(f.name for f in fields(FormValues) if f.name != "parameters"),
+    *(k.name for k in ADVANCED_PARAMETERS),
 )
 
 
-def ladder_bases() -> list[tuple[str, str]]:
-    """(label, SPEC) of the methods that an ablation ladder can stand on."""
+def ablation_bases() -> list[tuple[str, str]]:
+    """(label, SPEC) of the methods that an ablation can stand on."""
     return [(method.label, method.name) for method in METHODS if method.supports_critical]
 
 
-def with_ladder(base: str, ticked: Sequence[str], lines: str) -> str:
-    """The lines of "More variants" with the rungs over a base added.
+def with_ablation(base: str, ticked: Sequence[str], lines: str) -> str:
+    """The lines of "More variants" with the steps over a base added.
 
-    Nothing that was typed is lost; rungs that are ticked or typed already are left out.
+    Nothing that was typed is lost; steps that are ticked or typed already are left out.
 
     Raises:
-        ConfigError: no ladder can stand on that base, or a typed line is wrong.
+        ConfigError: no ablation can stand on that base, or a typed line is wrong.
     """
     typed = lines.rstrip("\n").splitlines()
-    rungs = {VariantSpec.parse(rung.spec).settings(): rung.spec for rung in ladder(base)}
+    steps = {VariantSpec.parse(step.spec).settings(): step.spec for step in ablation(base)}
     known = {VariantSpec.parse(line).settings() for line in [*ticked, *typed] if line.strip()}
-    missing = [spec for settings, spec in rungs.items() if settings not in known]
+    missing = [spec for settings, spec in steps.items() if settings not in known]
     return "\n".join([*typed, *missing])
 
 
@@ -198,13 +200,13 @@ def describe_variants(form: FormValues, most: int = MAX_VARIANTS) -> str:
         most: variants that one run takes.
 
     Raises:
-        ConfigError: a SPEC, budget or knob is wrong, or the variants are too many.
+        ConfigError: a SPEC, budget or parameter is wrong, or the variants are too many.
     """
     request = form.request()
     # A lone `full` has no budget, so a wrong one would pass unseen.
-    KNOBS["budget"].parse(request.defaults["budget"])
+    PARAMETERS["budget"].parse(request.defaults["budget"])
     for name, text in request.defaults.items():
-        KNOBS[name].parse(text)
+        PARAMETERS[name].parse(text)
     specs = request.specs()
     if not specs:
         raise ConfigError("Choose at least one variant.")
@@ -238,7 +240,7 @@ def read_lines(text: str) -> tuple[str, ...]:
 
 
 def _chosen(ticked: object) -> tuple[str, ...]:
-    """Parts of the laboratory, in their own order."""
+    """Parts of the diagnostics, in their own order."""
     if not isinstance(ticked, (list, tuple)):
         raise ConfigError("The form sent no list of analyses; reload the page.")
     return tuple(name for name in ANALYSES if name in ticked)
@@ -258,7 +260,7 @@ def read_text(value: object) -> str:
 
 
 def _number(name: str, value: object) -> float:
-    return float(KNOBS[name].parse("" if value is None else str(value)))
+    return float(PARAMETERS[name].parse("" if value is None else str(value)))
 
 
 def read_new_tokens(value: object) -> int:

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ckv_core.methods import KNOBS, METHODS, Method
-from ckv_core.methods.parameters import Knob, KnobValue
+from ckv_core.methods import METHODS, PARAMETERS, Method
+from ckv_core.methods.parameters import Parameter, ParameterValue
 from ckv_core.request.variants import VariantSpec
 from ui.compare.method_classes import by_class
 from ui.looks.palette import look_of
@@ -31,16 +31,16 @@ def offered(spec: str, defaults: Mapping[str, str] | None = None) -> str:
     """
     choices = [choice for _, choice in variant_choices()]
     given = defaults or {}
-    reading = given.get("stage2", shown_default(KNOBS["stage2"], given.get("preset", "")))
+    reading = given.get("stage2", shown_default(PARAMETERS["stage2"], given.get("preset", "")))
     same = (text for text in (spec, f"{spec}:stage2={reading}") if text in choices)
     return next(same, "")
 
 
-def shown_default(knob: Knob, preset: str) -> KnobValue:
-    """What a knob is when it is left alone under a preset."""
-    if preset == "kvpress" and knob.kvpress is not None:
-        return knob.kvpress
-    return knob.default
+def shown_default(parameter: Parameter, preset: str) -> ParameterValue:
+    """What a parameter is when it is left alone under a preset."""
+    if preset == "kvpress" and parameter.kvpress is not None:
+        return parameter.kvpress
+    return parameter.default
 
 
 def picker_offer(

@@ -14,13 +14,13 @@ from ckv_core.worker.messages import ModelStatus
 from ui.compare.examples import Example
 from ui.compare.form import Form, build_form, form_updates
 from ui.compare.forms import (
-    ADVANCED_KNOBS,
+    ADVANCED_PARAMETERS,
     CONTROL_NAMES,
     FormValues,
     check_lines,
     describe_variants,
     read_new_tokens,
-    with_ladder,
+    with_ablation,
 )
 from ui.compare.model_list import suggested_name
 from ui.compare.parameter_controls import preset_updates
@@ -134,15 +134,18 @@ class ComparePage:
     def _wire_variants(self) -> None:
         form = self.form
         more, line = form.controls["more_variants"], form.variants_line
-        form.ladder_button.click(
-            add_ladder, [form.ladder_base, form.controls["variants"], more], [more, line], **SHARED
+        form.ablation_button.click(
+            add_ablation,
+            [form.ablation_base, form.controls["variants"], more],
+            [more, line],
+            **SHARED,
         ).then(self.describe, form.inputs(), [line], queue=False, **PRIVATE)
         preset, alpha = form.pick("preset", "alpha")
-        knobs = form.pick(*(k.name for k in ADVANCED_KNOBS if k.name != "preset"))
+        parameters = form.pick(*(k.name for k in ADVANCED_PARAMETERS if k.name != "preset"))
         events: list[Any] = [
             *(c.input for c in form.pick("variants", "preset")),
             *(c.blur for c in form.pick("budget", "alpha", "more_variants", "own")),
-            *(c.blur if isinstance(c, gr.Textbox) else c.input for c in knobs),
+            *(c.blur if isinstance(c, gr.Textbox) else c.input for c in parameters),
         ]
         gr.on(
             events,
@@ -153,7 +156,7 @@ class ComparePage:
             trigger_mode="always_last",
             **PRIVATE,
         )
-        preset.input(preset_updates, [preset, alpha], [alpha, *knobs], queue=False, **PRIVATE)
+        preset.input(preset_updates, [preset, alpha], [alpha, *parameters], queue=False, **PRIVATE)
 
     @property
     def _counted(self) -> list[Component]:
@@ -313,11 +316,11 @@ def fill_example(example: Example) -> list[object]:
     return [*show_example(example), *settings]
 
 
-def add_ladder(base: object, ticked: object, lines: object) -> list[Any]:
-    """The typed variants with the ladder's rungs added, or why not."""
+def add_ablation(base: object, ticked: object, lines: object) -> list[Any]:
+    """The typed variants with the ablation's steps added, or why not."""
     try:
         names = ticked if isinstance(ticked, list) else []
-        return [with_ladder(str(base or ""), names, str(lines or "")), SILENT]
+        return [with_ablation(str(base or ""), names, str(lines or "")), SILENT]
     except CkvError as error:
         return [gr.skip(), said(str(error), "error")]
 

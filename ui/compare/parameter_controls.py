@@ -1,67 +1,67 @@
-"""Controls of the advanced knobs, and what a preset shows in them."""
+"""Controls of the advanced parameters, and what a preset shows in them."""
 
 from typing import Any
 
 import gradio as gr
 from gradio.components import Component
 
-from ckv_core.methods import KNOBS, METHODS, POLICIES
+from ckv_core.methods import METHODS, PARAMETERS, POLICIES
 from ckv_core.methods.base import own_defaults
-from ckv_core.methods.parameters import Knob
-from ui.compare.forms import ADVANCED_KNOBS
+from ckv_core.methods.parameters import Parameter
+from ui.compare.forms import ADVANCED_PARAMETERS
 from ui.compare.offers import shown_default
 
 
 def preset_updates(preset: str, alpha: float) -> list[Any]:
-    """Alpha and the advanced knobs' shown defaults under a preset.
+    """Alpha and the advanced parameters' shown defaults under a preset.
 
     An alpha that the reader moved stays.
     """
-    known = {shown_default(KNOBS["alpha"], name) for name in ("paper", "kvpress")}
-    new_alpha = shown_default(KNOBS["alpha"], preset) if alpha in known else gr.skip()
-    knobs = [
-        gr.update(choices=_knob_choices(k, preset))
+    known = {shown_default(PARAMETERS["alpha"], name) for name in ("paper", "kvpress")}
+    new_alpha = shown_default(PARAMETERS["alpha"], preset) if alpha in known else gr.skip()
+    parameters = [
+        gr.update(choices=_parameter_choices(k, preset))
         if k.choices
         else gr.update(placeholder=placeholder(k, preset))
-        for k in ADVANCED_KNOBS
+        for k in ADVANCED_PARAMETERS
         if k.name != "preset"
     ]
-    return [new_alpha, *knobs]
+    return [new_alpha, *parameters]
 
 
-def knob_control(knob: Knob) -> Component:
+def parameter_control(parameter: Parameter) -> Component:
     """A list for words, a text field for numbers; empty means the default."""
-    elem_id = f"knob-{knob.name}"
-    if knob.choices:
+    elem_id = f"parameter-{parameter.name}"
+    if parameter.choices:
         return gr.Dropdown(
-            _knob_choices(knob, "paper"),
+            _parameter_choices(parameter, "paper"),
             value="",
-            label=knob.name,
-            info=knob.help,
+            label=parameter.name,
+            info=parameter.help,
             elem_id=elem_id,
             min_width=220,
         )
     return gr.Textbox(
-        label=knob.name,
-        info=knob.help,
-        placeholder=placeholder(knob, "paper"),
+        label=parameter.name,
+        info=parameter.help,
+        placeholder=placeholder(parameter, "paper"),
         elem_id=elem_id,
         min_width=220,
         max_lines=1,
     )
 
 
-def placeholder(knob: Knob, preset: str) -> str:
+def placeholder(parameter: Parameter, preset: str) -> str:
     """The default, and those of methods that have their own; of a part only on request, off."""
-    if knob.name in POLICIES:
+    if parameter.name in POLICIES:
         return "off"
     own = [
         f"{METHODS.get(method).label}: {default}"
-        for method, default in own_defaults(knob.name).items()
+        for method, default in own_defaults(parameter.name).items()
     ]
-    return ", ".join([str(shown_default(knob, preset)), *own])
+    return ", ".join([str(shown_default(parameter, preset)), *own])
 
 
-def _knob_choices(knob: Knob, preset: str) -> list[tuple[str, str]]:
-    default = shown_default(knob, preset)
-    return [(f"default ({default})", ""), *((word, word) for word in knob.choices)]
+def _parameter_choices(parameter: Parameter, preset: str) -> list[tuple[str, str]]:
+    default = shown_default(parameter, preset)
+    return [(f"default ({default})", ""), *((word, word) for word in parameter.choices)]

@@ -43,7 +43,7 @@ def pair_up(results: Sequence[RunResult]) -> list[Pair]:
     """Pairs in the order of their first variants, those of a single run among them.
 
     The same settings and budget are paired first; of what is left the same method, and of those
-    the ones that differ least: in few knobs, then little in the budget.
+    the ones that differ least: in few parameters, then little in the budget.
     """
     rows = _same(results)
     specs = told_apart(_first_specs(rows))
@@ -59,7 +59,9 @@ def _same(results: Sequence[RunResult]) -> list[_Row]:
 
     def row_of(variant: VariantResult) -> Identity:
         own, same = identify(variant), known.get(variant.spec, set())
-        waits = bool(own.settings.unknown) and variant.receipt is None  # not selected, so no knobs
+        waits = (
+            bool(own.settings.unknown) and variant.receipt is None
+        )  # not selected, so no parameters
         return next(iter(same)) if waits and len(same) == 1 else own
 
     rows: dict[Identity, _Row] = {}
@@ -98,34 +100,36 @@ def _merged(rows: list[_Row]) -> list[_Row]:
 
 
 def _distance(one: Identity, other: Identity) -> tuple[int, bool, float]:
-    """How many knobs differ, whether budgets are of different units, and their ratio."""
-    left, right = dict(one.settings.knobs), dict(other.settings.knobs)
-    knobs = sum(left.get(key) != right.get(key) for key in left.keys() | right.keys())
+    """How many parameters differ, whether budgets are of different units, and their ratio."""
+    left, right = dict(one.settings.parameters), dict(other.settings.parameters)
+    parameters = sum(left.get(key) != right.get(key) for key in left.keys() | right.keys())
     if one.budget is None or other.budget is None:
-        return knobs, one.budget != other.budget, 1.0
+        return parameters, one.budget != other.budget, 1.0
     amounts = sorted((one.budget.amount, other.budget.amount))
-    return knobs, one.budget.unit != other.budget.unit, amounts[1] / amounts[0]
+    return parameters, one.budget.unit != other.budget.unit, amounts[1] / amounts[0]
 
 
 def _pair(row: _Row, specs: dict[Identity, str]) -> Pair:
-    own = [{} if each is None else _knobs(each[0]) for each in row]
-    there = [knobs for each, knobs in zip(row, own, strict=True) if each is not None]
+    own = [{} if each is None else _parameters(each[0]) for each in row]
+    there = [parameters for each, parameters in zip(row, own, strict=True) if each is not None]
     differing = [key for key in there[0] if len({each.get(key, "") for each in there}) > 1]
     first = specs[_first(row)[0]]
     return Pair(
         spec=spec_without(first, *differing) if differing else first,
         variants=tuple(None if each is None else each[1] for each in row),
         differs=tuple(
-            ", ".join(f"{key}={knobs[key]}" for key in differing if key in knobs) for knobs in own
+            ", ".join(f"{key}={parameters[key]}" for key in differing if key in parameters)
+            for parameters in own
         ),
     )
 
 
-def _knobs(identity: Identity) -> dict[str, str]:
+def _parameters(identity: Identity) -> dict[str, str]:
     """All that decides the outcome as text, the budget first."""
     budget = {"budget": str(identity.budget)} if identity.budget else {}
     return budget | {
-        key: NOT_RECORDED if value is None else str(value) for key, value in identity.settings.knobs
+        key: NOT_RECORDED if value is None else str(value)
+        for key, value in identity.settings.parameters
     }
 
 

@@ -30,7 +30,7 @@ _METHODS: dict[str, tuple[str, str]] = {
     "adakv": ("#3f9c72", "diamond"),
     OWN: ("#c9203d", "cross"),
 }
-# For methods that are added, and for what is no method: bounds, oracles, bars of a ladder.
+# For methods that are added, and for what is no method: bounds, oracles, bars of an ablation.
 SPARE: tuple[tuple[str, str], ...] = (
     ("#dc5daa", "pentagon"),
     ("#8251b3", "hexagram"),
@@ -170,7 +170,7 @@ def _reading_of(variant: VariantResult) -> Reading:
         return "plain"
     if settings.alpha is None and "alpha" not in settings.unknown:
         return "auto"  # it finds its own
-    return "pooled" if dict(settings.knobs).get("stage2") == "pooled" else "printed"
+    return "pooled" if dict(settings.parameters).get("stage2") == "pooled" else "printed"
 
 
 def _look(method: str, reading: Reading, *, repeat: int) -> Look:

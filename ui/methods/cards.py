@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 
 from ckv_core.methods import METHODS, SELECTORS, Method
-from ckv_core.methods.parameters import Knob
+from ckv_core.methods.parameters import Parameter
 from ckv_core.request.variants import VariantSpec
 from ui.compare.method_classes import MethodClass, by_class
 from ui.looks.theme import ASSETS
@@ -84,7 +84,7 @@ def _facts(method: Method) -> Iterator[tuple[str, str]]:
     if method.evicts:
         variant = VariantSpec.parse(method.name)
         yield "Always kept", variant.protected_text or "nothing"
-        yield "Knobs", ", ".join(map(_knob_text, _own_knobs(method)))
+        yield "Parameters", ", ".join(map(_parameter_text, _own_parameters(method)))
         yield "Also takes", ", ".join(f"`{key}`" for key in method.options())
         yield "CriticalKV", _critical_text(method)
         yield "Needs", ", ".join(_needs(variant)) or "the cache alone"
@@ -93,13 +93,19 @@ def _facts(method: Method) -> Iterator[tuple[str, str]]:
     yield "Source", method.source
 
 
-def _own_knobs(method: Method) -> list[Knob]:
-    return [knob for name, knob in method.knobs().items() if name not in ("budget", "preset")]
+def _own_parameters(method: Method) -> list[Parameter]:
+    return [
+        parameter
+        for name, parameter in method.parameters().items()
+        if name not in ("budget", "preset")
+    ]
 
 
-def _knob_text(knob: Knob) -> str:
-    other = "" if knob.kvpress in (None, knob.default) else f" (kvpress {knob.kvpress})"
-    return f"`{knob.name}={knob.default}`{other}"
+def _parameter_text(parameter: Parameter) -> str:
+    other = (
+        "" if parameter.kvpress in (None, parameter.default) else f" (kvpress {parameter.kvpress})"
+    )
+    return f"`{parameter.name}={parameter.default}`{other}"
 
 
 def _critical_text(method: Method) -> str:

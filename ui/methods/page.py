@@ -1,11 +1,11 @@
-"""The Methods page: generated from the registered methods and knobs."""
+"""The Methods page: generated from the registered methods and parameters."""
 
 from collections.abc import Iterable, Sequence
 
 import gradio as gr
 
-from ckv_core.methods import KNOBS, METHODS, SELECTOR_KNOBS
-from ckv_core.methods.parameters import Knob
+from ckv_core.methods import METHODS, PARAMETERS, SELECTOR_PARAMETERS
+from ckv_core.methods.parameters import Parameter
 from ui.compare.parameter_controls import placeholder
 from ui.looks.theme import ASSETS
 from ui.methods.cards import marked, methods_list
@@ -26,10 +26,10 @@ INTRO = (
     + "Methods that are query-aware and such that are not are compared fairly "
     "where the context alone is compressed: then neither sees the question."
 )
-KNOBS_TEXT = (
-    "## Knobs\n"
+PARAMETERS_TEXT = (
+    "## Parameters\n"
     "Every setting that changes which entries are kept. `preset=paper` is what the papers print, "
-    "`preset=kvpress` what kvpress ships; any knob given beside it wins."
+    "`preset=kvpress` what kvpress ships; any parameter given beside it wins."
 )
 SPEC_TEXT = (
     "## Writing a variant\n"
@@ -51,24 +51,25 @@ def build_methods() -> None:
             js_on_load=(ASSETS / "method_links.js").read_text("utf-8"),
         )
         gr.Markdown(SPEC_TEXT, elem_classes=["section"])
-        gr.Markdown(KNOBS_TEXT, elem_classes=["section"])
-        gr.HTML(knobs_table(), elem_classes=["bare"], apply_default_css=False)
+        gr.Markdown(PARAMETERS_TEXT, elem_classes=["section"])
+        gr.HTML(parameters_table(), elem_classes=["bare"], apply_default_css=False)
 
 
-def knobs_table() -> str:
-    """HTML table, one row per knob."""
-    heads = ("Knob", "paper", "kvpress", "Used by", "Meaning")
+def parameters_table() -> str:
+    """HTML table, one row per parameter."""
+    heads = ("Parameter", "paper", "kvpress", "Used by", "Meaning")
     rows = (
         (
-            f"`{knob.name}`",
-            _default(knob, "paper"),
-            _default(knob, "kvpress"),
-            _users(knob.name),
-            knob.help + (f" One of {', '.join(knob.choices)}." if knob.choices else ""),
+            f"`{parameter.name}`",
+            _default(parameter, "paper"),
+            _default(parameter, "kvpress"),
+            _users(parameter.name),
+            parameter.help
+            + (f" One of {', '.join(parameter.choices)}." if parameter.choices else ""),
         )
-        for knob in KNOBS.values()
+        for parameter in PARAMETERS.values()
     )
-    return _table("Knobs", heads, rows)
+    return _table("Parameters", heads, rows)
 
 
 def _table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -88,14 +89,14 @@ def _table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) ->
     )
 
 
-def _default(knob: Knob, preset: str) -> str:
-    """What the knob is under a preset, and for methods that have their own default."""
-    return preset if knob.name == "preset" else placeholder(knob, preset)
+def _default(parameter: Parameter, preset: str) -> str:
+    """What the parameter is under a preset, and for methods that have their own default."""
+    return preset if parameter.name == "preset" else placeholder(parameter, preset)
 
 
-def _users(knob: str) -> str:
+def _users(parameter: str) -> str:
     evicting = [method for method in METHODS if method.evicts]
-    readers = [method for method in evicting if knob in method.knobs() | method.options()]
+    readers = [method for method in evicting if parameter in method.parameters() | method.options()]
     names = [method.label for method in readers]
     plain = names if len(names) < len(evicting) else ["every method that evicts"]
-    return ", ".join([*plain, *(["CriticalKV"] if knob in SELECTOR_KNOBS else [])])
+    return ", ".join([*plain, *(["CriticalKV"] if parameter in SELECTOR_PARAMETERS else [])])

@@ -18,7 +18,7 @@ from ui.looks.glossary import without_marks
 from ui.report.charts import chart_figures, embedded_charts
 from ui.results import block as results
 from ui.results import views
-from ui.results.chart_views import alphas_value, curves_value, laboratory_value, perturbation_value
+from ui.results.chart_views import alphas_value, curves_value, diagnostics_value, perturbation_value
 from ui.results.strips import forced_value
 from ui.services.live_runs import RunSnapshot
 from ui.shell.parts import Facts
@@ -136,7 +136,7 @@ def _add_kept(contents: Contents, run: RunSnapshot, without: Collection[Group]) 
 def _add_measured(contents: Contents, run: RunSnapshot, without: Collection[Group]) -> None:
     heading, text = _headed(results.PERTURBATION_TEXT)
     _add_charts(contents, run, without, Section("perturbation", heading, text), perturbation_value)
-    _add_charts(contents, run, without, Section("laboratory", "Laboratory", ""), laboratory_value)
+    _add_charts(contents, run, without, Section("laboratory", "Diagnostics", ""), diagnostics_value)
 
 
 def _add_sweep(contents: Contents, run: RunSnapshot, without: Collection[Group]) -> None:

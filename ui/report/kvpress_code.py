@@ -7,7 +7,7 @@ imported SPEC may hold anything.
 from collections.abc import Iterator
 
 from ckv_core.methods import METHODS, SELECTORS
-from ckv_core.methods.parameters import Knob, KnobValue
+from ckv_core.methods.parameters import Parameter, ParameterValue
 from ckv_core.methods.parts.press import VERSION, Chain, Press, press_code
 from ckv_core.results.events import RunResult
 from ckv_core.results.records import VariantResult
@@ -56,7 +56,7 @@ _SCENARIOS = {
     "question in\n  the observation window. Pass both as the context to come near it.",
     "context-only": "This run did the same.",
 }
-_MOST = 1e9  # no knob goes so far
+_MOST = 1e9  # no parameter goes so far
 _PRESSES = {method.name: method.press for method in METHODS if method.press}
 
 
@@ -128,16 +128,17 @@ def _chain(variant: VariantResult, press: Press, budget: int) -> Chain:
 
 def _notes(variant: VariantResult, press: Press) -> Iterator[str]:
     """Where kvpress keeps other entries."""
-    params, given = _parameters(variant), press.knobs | {"alpha", "epsilon"}
+    params, given = _parameters(variant), press.parameters | {"alpha", "epsilon"}
     not_pooled = params.get("pool") == "none"
-    for name, knob in _knobs(variant).items():
+    for name, parameter in _declared(variant).items():
         passed = name in given or (not_pooled and name in ("pool", "stage2"))
-        if passed or knob.kvpress in (None, params[name]):
+        if passed or parameter.kvpress in (None, params[name]):
             continue
         if name == "stage1_counts_window":
             yield "first_stage_ratio is set so that stage 1 takes as many entries beyond the window"
         else:
-            yield f"{name} is {params[name]} here and {knob.kvpress} in kvpress. {knob.help}"[:-1]
+            there = parameter.kvpress
+            yield f"{name} is {params[name]} here and {there} in kvpress. {parameter.help}"[:-1]
     if params.get("group") == "max":
         yield "kvpress takes the mean over a query group; the variant the maximum"
     if params.get("sinks") and "sinks" not in given:
@@ -150,21 +151,22 @@ def _notes(variant: VariantResult, press: Press) -> Iterator[str]:
         yield "CriticalKV's presses read config.head_dim, which some models lack (Qwen2)"
 
 
-def _knobs(variant: VariantResult) -> dict[str, Knob]:
+def _declared(variant: VariantResult) -> dict[str, Parameter]:
     selector = SELECTORS["critical"] if variant.critical else None
-    return METHODS.get(variant.method).knobs(selector)
+    return METHODS.get(variant.method).parameters(selector)
 
 
-def _parameters(variant: VariantResult) -> dict[str, KnobValue]:
-    """Every knob as recorded; what an imported run leaves out or spoils is at its default."""
+def _parameters(variant: VariantResult) -> dict[str, ParameterValue]:
+    """Every parameter as recorded; what an imported run leaves out or spoils is at its default."""
     return {
-        name: _recorded(knob, variant.params.get(name)) for name, knob in _knobs(variant).items()
+        name: _recorded(parameter, variant.params.get(name))
+        for name, parameter in _declared(variant).items()
     }
 
 
-def _recorded(knob: Knob, value: object) -> KnobValue:
-    if knob.choices:
-        return str(value) if value in knob.choices else knob.default
+def _recorded(parameter: Parameter, value: object) -> ParameterValue:
+    if parameter.choices:
+        return str(value) if value in parameter.choices else parameter.default
     if isinstance(value, bool) or not isinstance(value, int | float) or not -_MOST < value < _MOST:
-        return knob.default
+        return parameter.default
     return value

@@ -72,7 +72,7 @@ def build_results(*, visible: bool) -> ResultsBlock:
         follow_ups = FollowUpAnswers(elem_id="follow-ups")
         kept = KeptTokens(elem_id="kept", section=KEPT_TEXT)
         charts = RunCharts(elem_id="charts", section=PERTURBATION_TEXT)
-        laboratory = RunCharts(elem_id="laboratory")
+        diagnostics = RunCharts(elem_id="laboratory")
     return ResultsBlock(
         area=area,
         outputs=[
@@ -84,6 +84,6 @@ def build_results(*, visible: bool) -> ResultsBlock:
             follow_ups,
             kept,
             charts,
-            laboratory,
+            diagnostics,
         ],
     )

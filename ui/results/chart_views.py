@@ -6,7 +6,7 @@ from typing import Any
 from ckv_core.analysis.regimes import run_regimes
 from ckv_core.results.events import RunResult
 from ui.charts.aggregate import AGGREGATE_CHARTS
-from ui.charts.catalog import CHARTS, LABORATORY, PERTURBATION
+from ui.charts.catalog import CHARTS, DIAGNOSTICS, PERTURBATION
 from ui.charts.chart import Chart, chart_values
 from ui.charts.sweep import SWEEP_ALPHAS, SWEEP_CURVES
 from ui.services.live_runs import RunSnapshot
@@ -15,7 +15,7 @@ from ui.tables.aggregate import SeveralRuns
 WAITING = "The charts appear here once every variant is measured."
 CURVES_WAITING = "The curves appear here once every point is measured."
 OVER = "Nothing was measured before this run ended."
-LABORATORY_TEXT = (
+DIAGNOSTICS_TEXT = (
     "The paper's quantities on this prompt: which heads CriticalKV improves, what an oracle that "
     "sees the true attention would reach, whether stage 1 holds enough attention for the theory "
     "([[sigma]] over one half), and how the bounds ([[theta]]) stand above the measured distance. "
@@ -31,12 +31,12 @@ def perturbation_value(snapshot: RunSnapshot) -> dict[str, Any]:
     return _value(snapshot, [CHARTS[name] for name in names], text=text)
 
 
-def laboratory_value(snapshot: RunSnapshot) -> dict[str, Any] | None:
-    """Value of the laboratory's charts; None where the run has no such data."""
+def diagnostics_value(snapshot: RunSnapshot) -> dict[str, Any] | None:
+    """Value of the diagnostics's charts; None where the run has no such data."""
     if not _is_measured(snapshot) or not _has_bounds(snapshot):
         return None
-    charts = [CHARTS[name] for name in LABORATORY]
-    return _value(snapshot, charts, heading="Laboratory", text=LABORATORY_TEXT)
+    charts = [CHARTS[name] for name in DIAGNOSTICS]
+    return _value(snapshot, charts, heading="Diagnostics", text=DIAGNOSTICS_TEXT)
 
 
 def curves_value(snapshot: RunSnapshot) -> dict[str, Any]:
@@ -93,6 +93,6 @@ def _is_measured(snapshot: RunSnapshot) -> bool:
 
 
 def _has_bounds(snapshot: RunSnapshot) -> bool:
-    """The same for the laboratory's arrays."""
+    """The same for the diagnostics's arrays."""
     waiting = ["theta" not in v.analysis for v in snapshot.result.variants if v.method != "full"]
     return bool(waiting) and not all(waiting) and (snapshot.is_final or not any(waiting))

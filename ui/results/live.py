@@ -48,7 +48,7 @@ class Feed:
             "follow_ups": views.follow_ups_value(snapshot),
             "kept": views.kept_value(snapshot),
             "charts": chart_views.perturbation_value(snapshot),
-            "laboratory": chart_views.laboratory_value(snapshot),
+            "laboratory": chart_views.diagnostics_value(snapshot),
         }
         return [self._changed(name, value) for name, value in values.items()]
 

@@ -163,7 +163,7 @@ def details_value(snapshot: RunSnapshot) -> dict[str, Any]:
         ("Variants", "\n".join([*request.variants, *map(str, request.own_indices)])),
         ("Settings for all", _defaults_text(request)),
         ("New tokens", _new_tokens_text(request)),
-        ("Laboratory", ", ".join(request.analysis) or "off"),
+        ("Diagnostics", ", ".join(request.analysis) or "off"),
         ("Follow-up questions", "\n".join(request.follow_ups) or "none"),
         ("Memory", _memory_text(result)),
         ("Model", _model_text(request, result)),
@@ -197,7 +197,7 @@ def _whereabouts(snapshot: RunSnapshot) -> str:
 
 
 def _stages(snapshot: RunSnapshot) -> list[Stage]:
-    """The stages of this run; the laboratory's only where it was asked for."""
+    """The stages of this run; the diagnostics's only where it was asked for."""
     request = snapshot.request
     wanted = bool(request.analysis or request.follow_ups)
     return [stage for stage in STAGES if wanted or stage != "analyse"]
@@ -285,7 +285,7 @@ def _defaults_text(request: CompareRequest) -> str:
 
 
 def _new_tokens_text(request: CompareRequest) -> str:
-    ending = "; goes on after the end-of-text token" if request.ignore_eos else ""
+    ending = "; ignores EOS" if request.ignore_eos else ""
     return f"up to {request.max_new_tokens}{ending}"
 
 
@@ -294,7 +294,7 @@ def _model_text(request: CompareRequest, result: RunResult) -> str:
     if model is None:
         return request.model
     left_whole = model.layers - len(model.evictable_layers)
-    whole = f", {left_whole} layers left whole" if left_whole else ""
+    whole = f", {left_whole} layers not evicted" if left_whole else ""
     return (
         f"{model.name}: {model.layers} layers{whole}, {model.query_heads} query and "
         f"{model.kv_heads} KV heads of {model.head_dim}, {model.dtype} on {model.device}, "

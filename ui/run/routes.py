@@ -11,9 +11,9 @@ from starlette.routing import Route
 from ckv_core.analysis.result_json import to_json
 from ckv_core.errors import CkvError
 from ckv_core.results.events import RunResult
+from ui.charts.ablation import ablation_csv
 from ui.charts.analysis_table import analysis_csv
 from ui.charts.bounds import bounds_csv
-from ui.charts.ladder import ladder_csv
 from ui.charts.sweep_csv import alphas_csv, sweep_csv
 from ui.report.kvpress_code import kvpress_code
 from ui.report.routes import report_routes
@@ -44,7 +44,7 @@ TABLES: dict[str, Callable[[RunResult], str]] = {
     "follow_ups": follow_ups_csv,
     "analysis": analysis_csv,
     "bounds": bounds_csv,
-    "ladder": ladder_csv,
+    "ladder": ablation_csv,
     "sweep": sweep_csv,
     "alphas": alphas_csv,
 }

@@ -7,7 +7,7 @@ from typing import Any
 
 from ckv_core.errors import StorageError
 from ckv_core.methods import METHODS
-from ckv_core.request.variants import written_knobs
+from ckv_core.request.variants import written_parameters
 from storage.library import SORTS
 from storage.models import ACTIVE_STATES, END_STATES
 from storage.records import Outcome, RunFilter, RunSort, RunSummary
@@ -119,7 +119,7 @@ def asked_text(specs: Sequence[str]) -> str:
         name, plus, _ = spec.partition(":")[0].partition("+")
         if name != FULL:
             forms.setdefault(name, set()).add(bool(plus))
-            budgets |= {v: None for key, v in written_knobs(spec).items() if key == "budget"}
+            budgets |= {v: None for key, v in written_parameters(spec).items() if key == "budget"}
     methods = [_method_text(name, found) for name, found in forms.items()]
     parts = [", ".join(methods) or _LABELS[FULL]]
     if len(budgets) > MOST_BUDGETS:

@@ -40,7 +40,10 @@ PAGES = {
     "study": ("Study", "The answer of a study, with intervals and everything it is read from."),
     "compare-runs": ("Compare runs", "Saved runs side by side, variant by variant."),
     "aggregate": ("Aggregate", "Means over the prompts of several runs, with intervals and n."),
-    "methods": ("Methods", "The methods, their knobs and defaults, and the limits of this app."),
+    "methods": (
+        "Methods",
+        "The methods, their parameters and defaults, and the limits of this app.",
+    ),
 }
 _KINDS = {"compare": ("Run", "variants"), "sweep": ("Sweep", "points")}
 _GRADIOS = re.compile(r'[ \t]*<meta\s+(?:property="og:|name="twitter:)[^>]*>\n?')

@@ -14,7 +14,7 @@ from ckv_core.analysis.pairs import Pair, compare_pairs
 from ckv_core.analysis.regimes import Regimes, regimes_of
 from ckv_core.errors import ConfigError
 from ckv_core.methods.parameters import Budget
-from ckv_core.request.variants import written_knobs
+from ckv_core.request.variants import written_parameters
 from ckv_core.results.quantities import QUANTITIES
 from ui.looks.palette import Look, looks_of
 from ui.services.live_runs import RunSnapshot
@@ -55,7 +55,7 @@ MAIN_FIGURES = (
     ),
 )
 # In a chart with a choice; a mean over heads, layers or steps, averaged over prompts.
-LABORATORY_FIGURES = (
+DIAGNOSTICS_FIGURES = (
     Figure("tightness", "Tightness: head L1 / theta", "ratio"),
     Figure("group_tightness", "Tightness per KV head: group L1 / theta", "ratio"),
     Figure("oracle_over_half", "Oracle sigma over 0.5", "share", is_share=True),
@@ -112,14 +112,16 @@ class SeveralRuns:
 
 def settings_text(spec: str, alpha: float | None, budget: Budget | None = None) -> str:
     """What tells a variant from others of its method; its alpha also where no SPEC writes it."""
-    knobs = written_knobs(spec)
-    knobs.pop("budget", None)
+    parameters = written_parameters(spec)
+    parameters.pop("budget", None)
     if alpha is not None:
-        knobs.pop("alpha", None)
-        knobs = {"alpha": f"{alpha:g}"} | knobs
+        parameters.pop("alpha", None)
+        parameters = {"alpha": f"{alpha:g}"} | parameters
     if budget is not None:
-        knobs = {"budget": str(budget)} | knobs
-    said = {key: "not recorded" if text == NOT_RECORDED else text for key, text in knobs.items()}
+        parameters = {"budget": str(budget)} | parameters
+    said = {
+        key: "not recorded" if text == NOT_RECORDED else text for key, text in parameters.items()
+    }
     return ", ".join(f"{key} {text}" for key, text in said.items())
 
 

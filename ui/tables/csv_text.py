@@ -148,7 +148,7 @@ def _heads_of(index: int, variant: VariantResult) -> Iterable[tuple[Cell, ...]]:
 
 
 def number(value: SupportsFloat) -> float | None:
-    """A plain number; None (an empty cell) for NaN, which marks layers left whole."""
+    """A plain number; None (an empty cell) for NaN, which marks layers not evicted."""
     plain = float(value)
     return None if math.isnan(plain) else plain
 

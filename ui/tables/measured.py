@@ -1,4 +1,4 @@
-"""Arrays of a variant and of its base by name: what all laboratory charts read."""
+"""Arrays of a variant and of its base by name: what all diagnostics charts read."""
 
 from dataclasses import dataclass
 

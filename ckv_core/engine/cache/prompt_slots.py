@@ -43,7 +43,7 @@ class Keep:
     @property
     def store_key(self) -> tuple[object, ...]:
         """Equal where entries are held alike."""
-        read = [knob.name for knob in self.store.knobs]
+        read = [parameter.name for parameter in self.store.parameters]
         return (self.store.name, *(self.parameters[name] for name in read))
 
 

@@ -6,7 +6,7 @@ import math
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from ckv_core.methods.parameters import Choice, Knob, number
+from ckv_core.methods.parameters import Choice, Parameter, number
 from ckv_core.methods.parts.base import BudgetRule, Candidates, Parameters
 from ckv_core.methods.parts.shares import integer_shares
 from ckv_core.methods.parts.views import PromptShape
@@ -15,13 +15,13 @@ from ckv_core.runtime.lazy_torch import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-SAFEGUARD = Knob(
+SAFEGUARD = Parameter(
     name="safeguard",
     help="AdaKV: share of each head's budget that stays uniform.",
     default=0.2,
     parse=number("safeguard", 0.0, 1.0),
 )
-SAFEGUARD_RULE = Knob(
+SAFEGUARD_RULE = Parameter(
     name="safeguard_rule",
     help="AdaKV: that share is mixed into all budgets beyond what is always kept (blend), or is "
     "a floor of the whole budget, above which heads compete (kvpress).",
@@ -35,7 +35,7 @@ class Adaptive(BudgetRule):
     """The heads of a layer compete for its budget (arXiv:2407.11550)."""
 
     name = "adaptive"
-    knobs = (SAFEGUARD, SAFEGUARD_RULE)
+    parameters = (SAFEGUARD, SAFEGUARD_RULE)
     compares_heads = True
     ranks_heads = True
     looks_at = "layer"

@@ -12,22 +12,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
-from ckv_core.methods.parameters import Knob, KnobValue, integer
+from ckv_core.methods.parameters import Parameter, ParameterValue, integer
 from ckv_core.methods.parts.views import FurtherPasses, LayerView, Observer, PromptShape
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-Parameters = Mapping[str, KnobValue]
+Parameters = Mapping[str, ParameterValue]
 
-SINKS = Knob(
+SINKS = Parameter(
     name="sinks",
     help="First tokens of the prompt that are always kept.",
     default=0,
     parse=integer("sinks", 0, 4096),
 )
 
-RECENT = Knob(
+RECENT = Parameter(
     name="recent",
     help="Last tokens that are always kept.",
     default=0,
@@ -40,17 +40,17 @@ class Part(ABC):
 
     Attributes:
         name: the word for it in cache keys and lists.
-        knobs: SPEC keys that it reads, with defaults, ranges and a sentence each.
+        parameters: SPEC keys that it reads, with defaults, ranges and a sentence each.
         reads: names of keys of its scorer that it reads besides.
     """
 
     name: ClassVar[str]
-    knobs: ClassVar[tuple[Knob, ...]] = ()
+    parameters: ClassVar[tuple[Parameter, ...]] = ()
     reads: ClassVar[tuple[str, ...]] = ()
 
     def unfit(self, scorer: Scorer) -> str:
         """Why it cannot follow this scorer, to come after the method's name; empty if it can."""
-        taken = {knob.name for knob in scorer.knobs}
+        taken = {parameter.name for parameter in scorer.parameters}
         missing = [f"{name!r}" for name in self.reads if name not in taken]
         return f"has a scorer that does not take {' and '.join(missing)}" if missing else ""
 
@@ -102,9 +102,9 @@ class Scorer(Part):
         """Last queries of the prompt that it asks for."""
         return 0
 
-    def key(self, parameters: Parameters) -> tuple[KnobValue, ...]:
+    def key(self, parameters: Parameters) -> tuple[ParameterValue, ...]:
         """Equal for equal scores of one prompt."""
-        return (self.name, *(parameters[knob.name] for knob in self.knobs))
+        return (self.name, *(parameters[parameter.name] for parameter in self.parameters))
 
     @abstractmethod
     def scores(self, view: LayerView, parameters: Parameters) -> Tensor:
@@ -168,7 +168,7 @@ class Candidates(Protocol):
         """
         ...
 
-    def by(self, key: tuple[KnobValue, ...], score: Callable[[LayerView], Tensor]) -> Tensor:
+    def by(self, key: tuple[ParameterValue, ...], score: Callable[[LayerView], Tensor]) -> Tensor:
         """By another score of all entries, [layers, kv_heads, entries] int32; kept under `key`."""
         ...
 
@@ -256,7 +256,7 @@ class Selector(Part):
         """The label with what readers must be told of its parameters."""
         return self.label
 
-    def orders(self, parameters: Parameters) -> tuple[tuple[KnobValue, ...], ...]:
+    def orders(self, parameters: Parameters) -> tuple[tuple[ParameterValue, ...], ...]:
         """Keys of the orders that it asks for beside the first."""
         return ()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ckv_core.methods.parameters import Choice, Knob, number
+from ckv_core.methods.parameters import Choice, Parameter, number
 from ckv_core.methods.parts.base import SINKS, Parameters, Scorer
 from ckv_core.methods.parts.expected import FUTURE
 from ckv_core.methods.parts.query_statistics import QueryStatistics
@@ -15,7 +15,7 @@ from ckv_core.runtime.lazy_torch import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-TAU = Knob(
+TAU = Parameter(
     name="tau",
     help="CapKV: how much a key's alignment with the mean query weighs, as a factor of the logit "
     "(align=dot) or of the cosine.",
@@ -23,7 +23,7 @@ TAU = Knob(
     kvpress=5.0,
     parse=number("tau", 0.0, 100.0),
 )
-ALIGN = Knob(
+ALIGN = Parameter(
     name="align",
     help="CapKV: alignment of a key with the mean query: their dot product, scaled as the model "
     "does (paper), or their cosine, the largest weight then being 1 (kvpress).",
@@ -31,7 +31,7 @@ ALIGN = Knob(
     kvpress="cosine",
     parse=Choice("align", "dot", "cosine"),
 )
-ANCHOR = Knob(
+ANCHOR = Parameter(
     name="anchor",
     help="CapKV: mean of the queries as the prompt had them (seen), or before RoPE and then turned "
     "to the mean of the `future` next positions (future, kvpress).",
@@ -73,7 +73,7 @@ class Capacity(Scorer):
     """w u^T (I + sum of w u u^T)^-1 u, with u the value and w = exp(tau * alignment)."""
 
     name = "capacity"
-    knobs = (TAU, ALIGN, ANCHOR, FUTURE, replace(SINKS, default=4))
+    parameters = (TAU, ALIGN, ANCHOR, FUTURE, replace(SINKS, default=4))
     query_aware = False
     non_negative = True
 

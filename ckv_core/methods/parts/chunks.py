@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ckv_core.methods.parameters import Choice, Knob, KnobValue, integer
+from ckv_core.methods.parameters import Choice, Parameter, ParameterValue, integer
 from ckv_core.methods.parts.base import Candidates, Kept, Parameters, Selector
 from ckv_core.methods.parts.top_k import keep_first
 from ckv_core.methods.parts.views import LayerView, PromptShape
@@ -13,14 +13,14 @@ from ckv_core.runtime.lazy_torch import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-CHUNK = Knob(
+CHUNK = Parameter(
     name="chunk",
     help="ChunkKV: tokens of a chunk.",
     default=10,
     kvpress=20,
     parse=integer("chunk", 1, 4096),
 )
-CHUNKS_OF = Knob(
+CHUNKS_OF = Parameter(
     name="chunks_of",
     help="ChunkKV: each KV head keeps chunks of its own; or all heads of a layer the same, those "
     "that reach into the window first (kvpress).",
@@ -34,10 +34,10 @@ class Chunks(Selector):
     """Chunks by falling mean score; the last one of a head is cut where its budget ends."""
 
     name = "chunks"
-    knobs = (CHUNK, CHUNKS_OF)
+    parameters = (CHUNK, CHUNKS_OF)
 
-    def orders(self, parameters: Parameters) -> tuple[tuple[KnobValue, ...], ...]:
-        return (("chunks", *(parameters[knob.name] for knob in self.knobs)),)
+    def orders(self, parameters: Parameters) -> tuple[tuple[ParameterValue, ...], ...]:
+        return (("chunks", *(parameters[parameter.name] for parameter in self.parameters)),)
 
     def keep(self, candidates: Candidates, layers: slice, head_budgets: Tensor) -> Kept:
         scorer, parameters = candidates.scorer, candidates.parameters

@@ -5,21 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ckv_core.methods.base import POLICIES
-from ckv_core.methods.parameters import Knob, integer
+from ckv_core.methods.parameters import Parameter, integer
 from ckv_core.methods.parts.base import Parameters, Scorer
 from ckv_core.methods.parts.steps import StepPolicy, StepView
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-EVERY = Knob(
+EVERY = Parameter(
     name="every",
     help="After so many generated tokens, again and again, the generated entries are cut down, by "
     "the variant's own score and selector; left out, they all stay.",
     default=256,
     parse=integer("every", 2, 4096),
 )
-TO = Knob(
+TO = Parameter(
     name="to",
     help="With every: generated entries that each KV head keeps then, always those of the last "
     "tokens, as many as the window has.",
@@ -32,7 +32,7 @@ class Compaction(StepPolicy):
     """Every head keeps the same number; the prompt's entries stay."""
 
     name = "compaction"
-    knobs = (EVERY, TO)
+    parameters = (EVERY, TO)
 
     def unfit(self, scorer: Scorer) -> str:
         return "" if scorer.needs_window else "does not score by an observation window"

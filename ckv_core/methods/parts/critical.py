@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, ClassVar
 
 from ckv_core.errors import ConfigError
-from ckv_core.methods.parameters import Choice, Knob, KnobValue, number
+from ckv_core.methods.parameters import Choice, Parameter, ParameterValue, number
 from ckv_core.methods.parts.adaptive import safeguarded
 from ckv_core.methods.parts.base import Candidates, Kept, Parameters, Scorer, Selector
 from ckv_core.methods.parts.top_k import keep_first
@@ -22,10 +22,10 @@ from ckv_core.methods.parts.views import LayerView
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Two readings of one paper, by the knob stage2; answers differ between them.
+# Two readings of one paper, by the parameter stage2; answers differ between them.
 READINGS: dict[str, str] = {"raw": "as printed", "pooled": "as the authors' code"}
 
-ALPHA = Knob(
+ALPHA = Parameter(
     name="alpha",
     help="CriticalKV: share of each head's budget that stage 1 gives to attention alone; "
     "+critical_auto finds it per KV head.",
@@ -33,7 +33,7 @@ ALPHA = Knob(
     kvpress=0.5,
     parse=number("alpha", 0.0, 1.0, decimals=6),
 )
-STAGE_2 = Knob(
+STAGE_2 = Parameter(
     name="stage2",
     help="CriticalKV stage 2 uses the raw window attention (paper) or the smoothed score "
     "(kvpress).",
@@ -41,7 +41,7 @@ STAGE_2 = Knob(
     kvpress="pooled",
     parse=Choice("stage2", *READINGS),
 )
-STAGE_1 = Knob(
+STAGE_1 = Parameter(
     name="stage1_counts_window",
     help="CriticalKV: whether stage 1's share of a budget holds what the head is sure of: window, "
     "sinks, and the floor of AdaKV's safeguard (kvpress).",
@@ -49,13 +49,13 @@ STAGE_1 = Knob(
     kvpress="on",
     parse=Choice("stage1_counts_window", "off", "on"),
 )
-NORM = Knob(
+NORM = Parameter(
     name="norm",
     help="CriticalKV stage 2 multiplies by the value norm; off is a control without it.",
     default="on",
     parse=Choice("norm", "on", "off"),
 )
-PRODUCT = Knob(
+PRODUCT = Parameter(
     name="product",
     help="Attention times value norm per query head, then combined (head); or the product "
     "of the two group values (group, kvpress).",
@@ -63,7 +63,7 @@ PRODUCT = Knob(
     kvpress="group",
     parse=Choice("product", "head", "group"),
 )
-EPSILON = Knob(
+EPSILON = Parameter(
     name="epsilon",
     help="Added to the attention before the product in stage 2 (kvpress: 1e-4).",
     default=0.0,
@@ -77,14 +77,14 @@ class TwoStages(Selector):
     """What both forms of CriticalKV share: the scores of stage 2."""
 
     label = "CriticalKV"
-    knobs: ClassVar[tuple[Knob, ...]] = _RANKING
+    parameters: ClassVar[tuple[Parameter, ...]] = _RANKING
     needs_norms = True
 
     def unfit(self, scorer: Scorer) -> str:
         return "" if scorer.non_negative else "has no attention score"
 
-    def orders(self, parameters: Parameters) -> tuple[tuple[KnobValue, ...], ...]:
-        return (("second", *(parameters[knob.name] for knob in _RANKING)),)
+    def orders(self, parameters: Parameters) -> tuple[tuple[ParameterValue, ...], ...]:
+        return (("second", *(parameters[parameter.name] for parameter in _RANKING)),)
 
     def ranking(self, candidates: Candidates, layers: slice) -> Ranking:
         """Both orders of some layers."""
@@ -98,7 +98,7 @@ class Critical(TwoStages):
     """One alpha for all heads."""
 
     name = "critical"
-    knobs = (ALPHA, STAGE_1, *_RANKING)
+    parameters = (ALPHA, STAGE_1, *_RANKING)
     offers = tuple(f"stage2={reading}" for reading in READINGS)
 
     def label_of(self, parameters: Mapping[str, object]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
-from ckv_core.methods.parameters import Choice, Knob, integer, number
+from ckv_core.methods.parameters import Choice, Parameter, integer, number
 from ckv_core.methods.parts.base import SINKS, Parameters, Scorer
 from ckv_core.methods.parts.query_statistics import QueryStatistics
 from ckv_core.methods.parts.views import LayerView, Observer, PromptShape
@@ -18,19 +18,19 @@ from ckv_core.runtime.lazy_torch import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-FUTURE = Knob(
+FUTURE = Parameter(
     name="future",
     help="Expected Attention and CapKV: positions after the prompt over which RoPE is averaged.",
     default=512,
     parse=integer("future", 1, 65536),
 )
-VALUE_SIZE = Knob(
+VALUE_SIZE = Parameter(
     name="value_size",
     help="Expected Attention: times the L2 norm of the value; off with CriticalKV.",
     default="on",
     parse=Choice("value_size", "on", "off"),
 )
-OFFSET = Knob(
+OFFSET = Parameter(
     name="offset",
     help="Expected Attention: added to the attention before the product with the value's norm.",
     default=0.0,
@@ -42,7 +42,12 @@ class ExpectedAttention(Scorer):
     """Softmax of the mean logits of Gaussian queries, times the value's norm; sinks are kept."""
 
     name = "expected_attention"
-    knobs: ClassVar[tuple[Knob, ...]] = (FUTURE, VALUE_SIZE, OFFSET, replace(SINKS, default=4))
+    parameters: ClassVar[tuple[Parameter, ...]] = (
+        FUTURE,
+        VALUE_SIZE,
+        OFFSET,
+        replace(SINKS, default=4),
+    )
     query_aware = False
     non_negative = True
 
@@ -85,4 +90,6 @@ class OffsetExpectedAttention(ExpectedAttention):
     """With an offset, as kvpress's registry has it: no head's entries may all count for nothing."""
 
     name = "expected_attention_offset"
-    knobs = tuple(replace(k, default=0.01) if k is OFFSET else k for k in ExpectedAttention.knobs)
+    parameters = tuple(
+        replace(k, default=0.01) if k is OFFSET else k for k in ExpectedAttention.parameters
+    )

@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from ckv_core.errors import ConfigError
-from ckv_core.methods.parameters import Choice, Knob, KnobValue
+from ckv_core.methods.parameters import Choice, Parameter, ParameterValue
 from ckv_core.methods.parts.base import BudgetRule, Candidates, Parameters
 from ckv_core.methods.parts.pyramid import BETA
 from ckv_core.methods.parts.shares import integer_shares
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 NEEDLE = "needle"  # the table that the needle probe makes
 
 
-def table_name(text: str) -> KnobValue:
+def table_name(text: str) -> ParameterValue:
     """Reads the name of a table, which is part of a path.
 
     Raises:
@@ -38,14 +38,14 @@ def table_name(text: str) -> KnobValue:
 HEAD_BETA = replace(
     BETA, default=1.5, help="PyramidKV: the last layer gets 1/beta of the mean; HeadKV: the pool."
 )
-BETA_SIGN = Knob(
+BETA_SIGN = Parameter(
     name="beta_sign",
     help="HeadKV: the pool is 1/beta of the budget (code, the authors' formula), or all but 1/beta "
     "of it, so that a higher beta means a bigger pool (text, their words).",
     default="code",
     parse=Choice("beta_sign", "code", "text"),
 )
-TABLE = Knob(
+TABLE = Parameter(
     name="table",
     help="HeadKV: which table says how much each head matters; 'needle' is made by a probe when a "
     "model first needs it, others come from files (`python -m ckv_core heads`).",
@@ -58,7 +58,7 @@ class HeadShares(BudgetRule):
     """Every head keeps what is not in the pool, and its share of the pool (arXiv:2410.19258)."""
 
     name = "head_shares"
-    knobs = (HEAD_BETA, BETA_SIGN, TABLE)
+    parameters = (HEAD_BETA, BETA_SIGN, TABLE)
 
     def head_budgets(self, candidates: Candidates, spare: int, parameters: Parameters) -> Tensor:
         pooled = 1 / Fraction(str(parameters["beta"]))

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ckv_core.methods.parameters import Knob, integer, number
+from ckv_core.methods.parameters import Parameter, integer, number
 from ckv_core.methods.parts.base import RECENT, Parameters, Scorer
 from ckv_core.methods.parts.steps import StepPolicy, StepView
 from ckv_core.methods.parts.top_k import keep_first, order
@@ -20,13 +20,13 @@ from ckv_core.runtime.lazy_torch import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-HISTORY = Knob(
+HISTORY = Parameter(
     name="history",
     help="Scissorhands: newest queries that count.",
     default=400,
     parse=integer("history", 1, 1024),
 )
-DROP = Knob(
+DROP = Parameter(
     name="drop",
     help="Scissorhands: share of the budget that goes at a time while generating.",
     default=0.5,
@@ -90,7 +90,7 @@ class SeldomLow(Scorer):
     """Minus the number of the last queries that gave an entry less than the mean."""
 
     name = "seldom_low"
-    knobs = (HISTORY, replace(RECENT, default=10))
+    parameters = (HISTORY, replace(RECENT, default=10))
 
     def protects(self, parameters: Parameters) -> dict[str, slice]:
         recent = int(parameters["recent"])
@@ -113,7 +113,7 @@ class DropLow(StepPolicy):
 
     name = "drop_low"
     needs_equal = True
-    knobs = (DROP,)
+    parameters = (DROP,)
     reads = ("history", "recent")
     needs_probabilities = True
 

@@ -109,7 +109,7 @@ class Int4(Store):
     """Half a byte a number, and the scales."""
 
     name = "int4"
-    knobs = (RESIDUAL,)
+    parameters = (RESIDUAL,)
 
     def encode(
         self, keys: Tensor, values: Tensor, parameters: Parameters, weights: Tensor | None = None

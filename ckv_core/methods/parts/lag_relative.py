@@ -17,7 +17,7 @@ class LagRelative(Scorer):
     """How unevenly the channels lie in the next partition's ranges; the tail before all, newest."""
 
     name = "lag_relative"
-    knobs = (LAG, LAG_SINKS)
+    parameters = (LAG, LAG_SINKS)
     query_aware = False
     across_heads = False
     non_negative = True

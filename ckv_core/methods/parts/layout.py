@@ -7,13 +7,13 @@ for all heads of a layer.
 import re
 
 from ckv_core.errors import ConfigError
-from ckv_core.methods.parameters import Knob, KnobValue
+from ckv_core.methods.parameters import Parameter, ParameterValue
 from ckv_core.methods.parts.base import Parameters
 
 _MOST = 1024
 
 
-def _parse(text: str) -> KnobValue:
+def _parse(text: str) -> ParameterValue:
     page = re.fullmatch(r"page:(\d{1,4})", text, re.ASCII)
     if text in ("head", "layer") or (page and 2 <= int(page[1]) <= _MOST):
         return f"page:{int(page[1])}" if page else text
@@ -22,7 +22,7 @@ def _parse(text: str) -> KnobValue:
     )
 
 
-LAYOUT = Knob(
+LAYOUT = Parameter(
     name="layout",
     help="What shares one kept set: each KV head its own (head), all heads of a layer (layer), or "
     "a layer in whole pages of so many positions (page:16).",

@@ -5,13 +5,13 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
-from ckv_core.methods.parameters import Knob, integer
+from ckv_core.methods.parameters import Parameter, integer
 from ckv_core.runtime.lazy_torch import torch
 
 if TYPE_CHECKING:
     from torch import Generator
 
-SEED = Knob(
+SEED = Parameter(
     name="seed",
     help="Random, Compactor: of the random numbers; each layer and KV head has its own ones.",
     default=0,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ckv_core.methods.parameters import Knob, KnobValue, number
+from ckv_core.methods.parameters import Parameter, ParameterValue, number
 from ckv_core.methods.parts.base import Candidates, Kept, Parameters, Scorer, Selector
 from ckv_core.methods.parts.critical import Ranking
 from ckv_core.methods.parts.top_k import keep_first
@@ -21,7 +21,7 @@ from ckv_core.runtime.lazy_torch import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-MASS = Knob(
+MASS = Parameter(
     name="mass",
     help="DefensiveKV: share of the window's attention whose entries a head keeps in any case.",
     default=0.9,
@@ -34,13 +34,13 @@ class Mass(Selector):
     """First the largest attention up to a share of it all, then by the scorer's scores."""
 
     name = "mass"
-    knobs = (MASS,)
+    parameters = (MASS,)
     needs_entries = True
 
     def unfit(self, scorer: Scorer) -> str:
         return "" if scorer.needs_window else "has no observation window"
 
-    def orders(self, parameters: Parameters) -> tuple[tuple[KnobValue, ...], ...]:
+    def orders(self, parameters: Parameters) -> tuple[tuple[ParameterValue, ...], ...]:
         return (_ORDER,)
 
     def keep(self, candidates: Candidates, layers: slice, head_budgets: Tensor) -> Kept:
@@ -65,7 +65,7 @@ class MassThenScores(TopScores):
     """What the first stage keeps is granted, for the rest the heads of a layer compete."""
 
     name = "mass_then_scores"
-    knobs = (MASS,)
+    parameters = (MASS,)
     reads = ("window",)
 
     def taken(self, candidates: Candidates, place: int) -> Tensor:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ckv_core.errors import ConfigError
-from ckv_core.methods.parameters import Choice, Knob, KnobValue, integer, number
+from ckv_core.methods.parameters import Choice, Parameter, ParameterValue, integer, number
 from ckv_core.methods.parts.base import RECENT, SINKS, Parameters, Scorer
 from ckv_core.methods.parts.expected import VALUE_SIZE
 from ckv_core.methods.parts.lots import SEED, generator
@@ -23,7 +23,7 @@ _RATIO = "ratio"
 _RIDGE = 0.01
 
 
-def _blend(text: str) -> KnobValue:
+def _blend(text: str) -> ParameterValue:
     try:
         return _RATIO if text == _RATIO else number("blend", 0.0, 100.0)(text)
     except ConfigError:
@@ -31,7 +31,7 @@ def _blend(text: str) -> KnobValue:
         raise ConfigError(message) from None
 
 
-BLEND = Knob(
+BLEND = Parameter(
     name="blend",
     help="Compactor: weight of the keys' leverage beside the attention; 'ratio' (kvpress) is the "
     "share of the prompt that is evicted.",
@@ -39,21 +39,21 @@ BLEND = Knob(
     kvpress=_RATIO,
     parse=_blend,
 )
-SKETCH = Knob(
+SKETCH = Parameter(
     name="sketch",
     help="Compactor: dimensions that keys are mixed into by random numbers before their leverage "
     "is computed; 0, or as many as a head has, computes it from the keys themselves.",
     default=48,
     parse=integer("sketch", 0, 1024),
 )
-TILE = Knob(
+TILE = Parameter(
     name="tile",
     help="Compactor: tokens that attend to each other, to later ones too.",
     default=128,
     kvpress=256,
     parse=integer("tile", 1, 1024),
 )
-PAD = Knob(
+PAD = Parameter(
     name="pad",
     help="Compactor: what fills up the last tile is masked, or attended to with a logit of 0 "
     "(kvpress).",
@@ -67,7 +67,7 @@ class Outliers(Scorer):
     """Attention within tiles plus `blend` times leverage, each standardised over the layer."""
 
     name = "outliers"
-    knobs = (
+    parameters = (
         BLEND,
         SKETCH,
         SEED,
@@ -80,7 +80,7 @@ class Outliers(Scorer):
     )
     query_aware = False
 
-    def key(self, parameters: Parameters) -> tuple[KnobValue, ...]:
+    def key(self, parameters: Parameters) -> tuple[ParameterValue, ...]:
         by_budget = (parameters["budget"],) if parameters["blend"] == _RATIO else ()
         return (*super().key(parameters), *by_budget)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ckv_core.methods.parameters import Knob, integer
+from ckv_core.methods.parameters import Parameter, integer
 from ckv_core.methods.parts.base import SINKS, Candidates, Kept, Parameters, Selector
 from ckv_core.methods.parts.views import PromptShape
 from ckv_core.runtime.lazy_torch import torch
@@ -13,7 +13,7 @@ from ckv_core.runtime.lazy_torch import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-LAG = Knob(
+LAG = Parameter(
     name="lag",
     help="LagKV: tokens of a partition; each is scored against the next one.",
     default=128,

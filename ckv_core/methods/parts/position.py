@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ckv_core.methods.parameters import Choice, Knob
+from ckv_core.methods.parameters import Choice, Parameter
 from ckv_core.methods.parts.base import SINKS, Parameters, Scorer
 from ckv_core.methods.parts.steps import StepPolicy, StepView
 from ckv_core.methods.parts.views import LayerView
@@ -14,7 +14,7 @@ from ckv_core.runtime.lazy_torch import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-ROLLING = Knob(
+ROLLING = Parameter(
     name="rolling",
     help="StreamingLLM: on goes on dropping the oldest entries but the sinks while it generates.",
     default="off",
@@ -26,7 +26,7 @@ class Position(Scorer):
     """The position itself; the first tokens are always kept."""
 
     name = "position"
-    knobs = (replace(SINKS, default=4),)
+    parameters = (replace(SINKS, default=4),)
     query_aware = False
     by_position = True
     across_heads = False
@@ -49,7 +49,7 @@ class Roll(StepPolicy):
 
     name = "roll"
     needs_equal = True
-    knobs = (ROLLING,)
+    parameters = (ROLLING,)
     reads = ("sinks",)
 
     def wanted(self, parameters: Parameters) -> bool:

@@ -6,7 +6,7 @@ import math
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from ckv_core.methods.parameters import Knob, number
+from ckv_core.methods.parameters import Parameter, number
 from ckv_core.methods.parts.base import BudgetRule, Candidates, Parameters
 from ckv_core.methods.parts.shares import integer_shares
 from ckv_core.methods.parts.views import LayerView, PromptShape
@@ -15,13 +15,13 @@ from ckv_core.runtime.lazy_torch import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-TAU_1 = Knob(
+TAU_1 = Parameter(
     name="tau1",
     help="CAKE: root that a layer's dispersion of attention is raised to before layers share.",
     default=1.0,
     parse=number("tau1", 0.01, 100.0),
 )
-TAU_2 = Knob(
+TAU_2 = Parameter(
     name="tau2",
     help="CAKE: root that a layer's shift of attention is raised to before layers share.",
     default=1.0,
@@ -33,7 +33,7 @@ class Preferences(BudgetRule):
     """Layers in proportion to dispersion^(1/tau1) x shift^(1/tau2) (arXiv:2503.12491)."""
 
     name = "preferences"
-    knobs = (TAU_1, TAU_2)
+    parameters = (TAU_1, TAU_2)
     looks_at = "all layers"
     reads = ("window",)
 
@@ -41,7 +41,9 @@ class Preferences(BudgetRule):
         total, window = candidates.layers * spare, candidates.scorer.queries(candidates.parameters)
         views = map(candidates.view, range(candidates.layers))
         statistics = [_spread_and_shift(view, window).tolist() for view in views]
-        wished = preferred_shares(statistics, [1 / float(parameters[k.name]) for k in self.knobs])
+        wished = preferred_shares(
+            statistics, [1 / float(parameters[k.name]) for k in self.parameters]
+        )
         budgets = integer_shares([share * total for share in wished], total, candidates.entries)
         return torch.tensor(budgets)[:, None].expand(-1, candidates.kv_heads)
 

@@ -1,6 +1,6 @@
-"""A method's counterpart in kvpress: the class, and which knob gives which of its arguments.
+"""A method's counterpart in kvpress: the class, and which parameter gives which of its arguments.
 
-The knobs' own `kvpress` values are what kvpress 0.5.5 does; docs/parity.md tells how far that goes.
+Their `kvpress` values are what kvpress 0.5.5 does; docs/parity.md tells how far that goes.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ckv_core.methods.parameters import KnobValue
+from ckv_core.methods.parameters import ParameterValue
 
 VERSION = "0.5.5"
 Argument = int | float | bool
@@ -24,7 +24,7 @@ class Press:
 
     Attributes:
         name: in kvpress.
-        arguments: knobs by the arguments that they give; `on` and `off` become true and false.
+        arguments: parameters by the arguments that they give; `on` and `off` become true and false.
         around: the press that it wraps.
         scores: whether CriticalKV's presses can wrap it.
     """
@@ -35,18 +35,20 @@ class Press:
     scores: bool = True
 
     @property
-    def knobs(self) -> frozenset[str]:
+    def parameters(self) -> frozenset[str]:
         """Those that give an argument, of the press that it wraps too."""
-        return frozenset(self.arguments.values()) | (self.around.knobs if self.around else set())
+        return frozenset(self.arguments.values()) | (
+            self.around.parameters if self.around else set()
+        )
 
     @property
     def written(self) -> str:
         """`AdaKVPress(SnapKVPress)`."""
         return f"{self.name}({self.around.written})" if self.around else self.name
 
-    def chain(self, parameters: Mapping[str, KnobValue], *, critical: bool) -> Chain:
+    def chain(self, parameters: Mapping[str, ParameterValue], *, critical: bool) -> Chain:
         """The presses of a variant; with CriticalKV's, which takes AdaKV's place, if asked for."""
-        own = {name: _value(parameters[knob]) for name, knob in self.arguments.items()}
+        own = {name: _value(parameters[parameter]) for name, parameter in self.arguments.items()}
         inner = self.around.chain(parameters, critical=False) if self.around else ()
         if not critical:
             return ((self.name, own), *inner)
@@ -67,7 +69,7 @@ def press_code(chain: Chain, first: str = "") -> str:
     return f"{name}({', '.join(filter(None, (head, *written)))})"
 
 
-def _value(value: KnobValue) -> Argument:
+def _value(value: ParameterValue) -> Argument:
     return value == "on" if isinstance(value, str) else value
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from ckv_core.methods.parameters import Choice, Knob, number
+from ckv_core.methods.parameters import Choice, Parameter, number
 from ckv_core.methods.parts.base import BudgetRule, Candidates, Parameters
 from ckv_core.methods.parts.shares import integer_shares
 from ckv_core.runtime.lazy_torch import torch
@@ -13,13 +13,13 @@ from ckv_core.runtime.lazy_torch import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-BETA = Knob(
+BETA = Parameter(
     name="beta",
     help="PyramidKV: steepness; the last layer gets 1/beta of the mean budget.",
     default=20.0,
     parse=number("beta", 1.0, 1000.0),
 )
-PYRAMID_WINDOW = Knob(
+PYRAMID_WINDOW = Parameter(
     name="pyramid_window",
     help="PyramidKV: layers share what is left beyond the window; or the whole budget, equally "
     "where the last layer's share would not hold the window (kvpress).",
@@ -33,7 +33,7 @@ class Pyramid(BudgetRule):
     """Layer budgets by place alone (arXiv:2406.02069)."""
 
     name = "pyramid"
-    knobs = (BETA, PYRAMID_WINDOW)
+    parameters = (BETA, PYRAMID_WINDOW)
 
     def head_budgets(self, candidates: Candidates, spare: int, parameters: Parameters) -> Tensor:
         shape, beta = (candidates.layers, candidates.kv_heads), float(parameters["beta"])

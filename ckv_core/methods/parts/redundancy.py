@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ckv_core.methods.parameters import Knob, number
+from ckv_core.methods.parameters import Parameter, number
 from ckv_core.methods.parts.base import Parameters, Scorer
 from ckv_core.methods.parts.views import LayerView, PromptShape
 from ckv_core.methods.parts.window import AUTHORS_WINDOW, KERNEL, smooth
@@ -14,13 +14,13 @@ from ckv_core.runtime.lazy_torch import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-MIX = Knob(
+MIX = Parameter(
     name="mix",
     help="R-KV: weight of importance; redundancy has the rest (paper 0.1, its code 0.07).",
     default=0.1,
     parse=number("mix", 0.0, 1.0),
 )
-ALIKE = Knob(
+ALIKE = Parameter(
     name="alike",
     help="R-KV: keys whose cosine is above it are alike; the newest one like an entry is not "
     "held to be redundant for its sake.",
@@ -34,7 +34,7 @@ class ImportanceMinusRedundancy(Scorer):
     """mix * importance - (1 - mix) * redundancy, each a softmax over the entries."""
 
     name = "importance_minus_redundancy"
-    knobs = (replace(AUTHORS_WINDOW, default=8), replace(KERNEL, kvpress=None), MIX, ALIKE)
+    parameters = (replace(AUTHORS_WINDOW, default=8), replace(KERNEL, kvpress=None), MIX, ALIKE)
 
     def protects(self, parameters: Parameters) -> dict[str, slice]:
         return {"window": slice(-int(parameters["window"]), None)}

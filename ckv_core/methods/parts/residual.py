@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ckv_core.methods.parameters import Knob, integer
+from ckv_core.methods.parameters import Parameter, integer
 from ckv_core.methods.parts.base import Parameters
 from ckv_core.methods.parts.plain import PlainSegment
 from ckv_core.methods.parts.store import Segment
@@ -14,7 +14,7 @@ from ckv_core.runtime.lazy_torch import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-RESIDUAL = Knob(
+RESIDUAL = Parameter(
     name="residual",
     help="With store=int4 and store=think: kept entries of each KV head, the newest, that stay as "
     "they are.",

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ckv_core.methods.base import STORES
-from ckv_core.methods.parameters import Knob, number
+from ckv_core.methods.parameters import Parameter, number
 from ckv_core.methods.parts.base import Parameters
 from ckv_core.methods.parts.plain import PlainSegment
 from ckv_core.methods.parts.residual import RESIDUAL, ResidualSegment, older
@@ -22,7 +22,7 @@ from ckv_core.runtime.lazy_torch import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-PRUNED = Knob(
+PRUNED = Parameter(
     name="pruned",
     help="With store=think: share of the key channels of each KV head that are dropped.",
     default=0.4,
@@ -79,7 +79,7 @@ class Think(Store):
     """Fewer channels of keys."""
 
     name = "think"
-    knobs = (PRUNED, RESIDUAL)
+    parameters = (PRUNED, RESIDUAL)
 
     def weights(self, view: LayerView, parameters: Parameters) -> Tensor:
         """Mean square of the last queries by channel, [kv_heads, head_dim]."""

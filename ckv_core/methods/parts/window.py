@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
-from ckv_core.methods.parameters import Choice, Knob, integer
+from ckv_core.methods.parameters import Choice, Parameter, integer
 from ckv_core.methods.parts.base import SINKS, Parameters, Scorer
 from ckv_core.methods.parts.views import LayerView
 from ckv_core.runtime.lazy_torch import torch
@@ -13,7 +13,7 @@ from ckv_core.runtime.lazy_torch import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-WINDOW = Knob(
+WINDOW = Parameter(
     name="window",
     help="Observation window: the last tokens of the prompt, whose queries give the "
     "scores. Always kept.",
@@ -21,21 +21,21 @@ WINDOW = Knob(
     kvpress=64,
     parse=integer("window", 1, 1024),
 )
-KERNEL = Knob(
+KERNEL = Parameter(
     name="kernel",
     help="Width in tokens of the smoothing of scores along the prompt (odd).",
     default=7,
     kvpress=5,
     parse=integer("kernel", 1, 255, odd=True),
 )
-POOL = Knob(
+POOL = Parameter(
     name="pool",
     help="Smoothing of scores along the prompt: maximum, average or none.",
     default="max",
     kvpress="avg",
     parse=Choice("pool", "max", "avg", "none"),
 )
-GROUP = Knob(
+GROUP = Parameter(
     name="group",
     help="How the scores of the query heads that share a KV head are combined.",
     default="mean",
@@ -51,7 +51,7 @@ class Window(Scorer):
     """Mean window attention, pooled, then combined over the heads of a group (arXiv:2404.14469)."""
 
     name = "window"
-    knobs: ClassVar[tuple[Knob, ...]] = (WINDOW, KERNEL, POOL, GROUP, SINKS)
+    parameters: ClassVar[tuple[Parameter, ...]] = (WINDOW, KERNEL, POOL, GROUP, SINKS)
     non_negative = True
     needs_window = True
 

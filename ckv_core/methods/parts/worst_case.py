@@ -27,7 +27,7 @@ class WorstCase(Window):
     """
 
     name = "worst_case"
-    knobs = (AUTHORS_WINDOW, AUTHORS_KERNEL, SINKS)
+    parameters = (AUTHORS_WINDOW, AUTHORS_KERNEL, SINKS)
     needs_norms = True
 
     def scores(self, view: LayerView, parameters: Parameters) -> Tensor:

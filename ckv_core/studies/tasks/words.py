@@ -17,7 +17,7 @@ _NOUNS = (
     "branch bridge brush bucket button cabin camera candle canoe carpet castle cellar chapel "
     "cherry clock cloud compass copper cottage cradle crane desert drum eagle engine falcon farm "
     "feather fence ferry field flute forest fountain fox garden gate glacier glove guitar hammer "
-    "harbour hawk hedge helmet hill horse island jacket jar kettle kite ladder lake lamp lantern "
+    "harbour hawk hedge helmet hill horse island jacket jar kettle kite ablation lake lamp lantern "
     "leaf lemon letter lighthouse lion lock map market meadow mill mirror mountain needle nest oak "
     "oar orchard otter owl paddle page palace parcel pearl pencil piano pillow pocket pond quilt "
     "rabbit river rocket rope saddle sail shell ship shovel sparrow spoon stable stone stove sword "

@@ -1,9 +1,9 @@
-"""Laws of the ablation ladder and of what it reads from a run."""
+"""Laws of the ablation and of what it reads from a run."""
 
 import numpy as np
 import pytest
 
-from ckv_core.analysis.ablation import ladder, ladder_of
+from ckv_core.analysis.ablation import ablation, ablation_of
 from ckv_core.errors import ConfigError
 from ckv_core.request.compare_request import MAX_VARIANTS, CompareRequest
 from ckv_core.request.variants import VariantSpec
@@ -22,16 +22,16 @@ BASES = (
 
 
 @pytest.mark.parametrize("base", BASES)
-def test_every_rung_parses_all_differ_and_all_fit_a_run_with_the_full_cache(base: str) -> None:
-    rungs = ladder(base)
-    request = CompareRequest(context="x", variants=("full", *(rung.spec for rung in rungs)))
-    assert len(request.validate()) == len(rungs) + 1 <= MAX_VARIANTS
+def test_every_step_parses_all_differ_and_all_fit_a_run_with_the_full_cache(base: str) -> None:
+    steps = ablation(base)
+    request = CompareRequest(context="x", variants=("full", *(step.spec for step in steps)))
+    assert len(request.validate()) == len(steps) + 1 <= MAX_VARIANTS
     budget = VariantSpec.parse(base).params["budget"]
-    assert {VariantSpec.parse(rung.spec).params["budget"] for rung in rungs} == {budget}
+    assert {VariantSpec.parse(step.spec).params["budget"] for step in steps} == {budget}
 
 
-def test_each_rung_changes_one_thing() -> None:
-    by_label = {rung.label: VariantSpec.parse(rung.spec) for rung in ladder("snapkv:budget=96")}
+def test_each_step_changes_one_thing() -> None:
+    by_label = {step.label: VariantSpec.parse(step.spec) for step in ablation("snapkv:budget=96")}
     critical = by_label["CriticalKV"].params
     changed = {
         label: {key for key in critical if spec.params.get(key) != critical[key]}
@@ -62,31 +62,31 @@ def test_each_rung_changes_one_thing() -> None:
         ("snapkv:budget=64,window=64", 64),
     ],
 )
-def test_the_rung_of_the_preset_takes_its_window_only_where_entries_can_be_chosen(
+def test_the_step_of_the_preset_takes_its_window_only_where_entries_can_be_chosen(
     base: str, window: int
 ) -> None:
-    (rung,) = [rung for rung in ladder(base) if rung.label == "preset kvpress"]
-    assert VariantSpec.parse(rung.spec).params["window"] == window
+    (step,) = [step for step in ablation(base) if step.label == "preset kvpress"]
+    assert VariantSpec.parse(step.spec).params["window"] == window
 
 
 def test_a_base_that_chooses_nothing_keeps_its_spec() -> None:
-    assert ladder("snapkv:budget=32")[0].spec == "snapkv:budget=32"
+    assert ablation("snapkv:budget=32")[0].spec == "snapkv:budget=32"
 
 
-def test_a_rung_that_would_keep_the_same_as_another_is_left_out() -> None:
-    labels = {rung.label for rung in ladder("snapkv:pool=none")}
+def test_a_step_that_would_keep_the_same_as_another_is_left_out() -> None:
+    labels = {step.label for step in ablation("snapkv:pool=none")}
     assert not labels & {"base, not pooled", "stage 2 pooled", "alpha 0.25"}
 
 
-def test_run_wide_values_reach_every_rung() -> None:
-    specs = [VariantSpec.parse(rung.spec) for rung in ladder("snapkv", {"budget": "77"})]
+def test_run_wide_values_reach_every_step() -> None:
+    specs = [VariantSpec.parse(step.spec) for step in ablation("snapkv", {"budget": "77"})]
     assert {spec.params["budget"] for spec in specs} == {"77"}
 
 
 @pytest.mark.parametrize("base", ["full", "streaming_llm:budget=64"])
-def test_a_method_without_attention_scores_has_no_ladder(base: str) -> None:
-    with pytest.raises(ConfigError, match="has no ladder"):
-        ladder(base)
+def test_a_method_without_attention_scores_has_no_ablation(base: str) -> None:
+    with pytest.raises(ConfigError, match="has no ablation"):
+        ablation(base)
 
 
 def result_of(specs: list[str]) -> RunResult:
@@ -114,16 +114,16 @@ def result_of(specs: list[str]) -> RunResult:
     return RunResult(variants=variants)
 
 
-def test_rungs_of_a_run_are_read_against_the_ladders_base() -> None:
-    rungs = ladder("snapkv:budget=96")
-    found = ladder_of(result_of(["full", *(rung.spec for rung in rungs)]))
-    assert [each.rung for each in found] == list(rungs)
-    assert [each.index for each in found] == list(range(1, len(rungs) + 1))
+def test_ablation_steps_of_a_run_are_read_against_the_ablations_base() -> None:
+    steps = ablation("snapkv:budget=96")
+    found = ablation_of(result_of(["full", *(step.spec for step in steps)]))
+    assert [each.step for each in found] == list(steps)
+    assert [each.index for each in found] == list(range(1, len(steps) + 1))
     assert found[0].better_heads is None
     assert {(each.better_heads, each.heads) for each in found[1:]} == {(0.5, 2)}
     assert found[3].final_hidden_l1 == 4.0
     assert found[3].kl == pytest.approx(0.4)
 
 
-def test_some_variants_of_a_ladder_are_no_ladder() -> None:
-    assert ladder_of(result_of(["full", "snapkv:budget=96", "snapkv+critical:budget=96"])) == ()
+def test_some_variants_of_a_ablation_are_no_ablation() -> None:
+    assert ablation_of(result_of(["full", "snapkv:budget=96", "snapkv+critical:budget=96"])) == ()

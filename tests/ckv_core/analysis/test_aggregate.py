@@ -11,7 +11,7 @@ from ckv_core.analysis.aggregate import aggregate
 from ckv_core.analysis.intervals import MIN_PROMPTS, mean_interval
 from ckv_core.cli.averages import print_results
 from ckv_core.errors import ConfigError
-from ckv_core.methods.parameters import KnobValue
+from ckv_core.methods.parameters import ParameterValue
 from ckv_core.request.variants import VariantSpec
 from ckv_core.results.events import RunResult
 from ckv_core.results.records import ModelInfo, Perturbation, PromptInfo, VariantResult
@@ -19,7 +19,7 @@ from ckv_core.results.records import ModelInfo, Perturbation, PromptInfo, Varian
 QUERY_HEADS = 4
 
 
-def resolved(spec: str) -> dict[str, KnobValue]:
+def resolved(spec: str) -> dict[str, ParameterValue]:
     """As the engine records them; none of what is no SPEC."""
     try:
         return dict(VariantSpec.parse(spec).params)

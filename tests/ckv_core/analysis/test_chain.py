@@ -31,7 +31,7 @@ masses = arrays(np.float32, SHAPE, elements=st.floats(0, 1, width=32))
 
 
 def variant_of(l1: np.ndarray, sigma: np.ndarray, *bounds: np.ndarray) -> VariantResult:
-    """Bounds of every head; the last layer is left whole."""
+    """Bounds of every head; the last layer is not evicted."""
     named = dict(zip((*STEPS, "sigma_stage1"), (*bounds, sigma), strict=True))
     every = {"head_l1": l1, "value_mass": l1 + 1, **named}
     for name, values in every.items():

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckv_core.analysis.ablation import ladder, ladder_of
+from ckv_core.analysis.ablation import ablation, ablation_of
 from ckv_core.analysis.chain import check_chain
 from ckv_core.analysis.derived_json import MAX_PAIRS, readings_json
 from ckv_core.analysis.evidence import held
@@ -141,13 +141,13 @@ def test_best_alphas_are_those_of_the_sweep_page() -> None:
         assert (row["layer_gain"], row["head_gain"]) == (each.layer_gain, each.head_gain)
 
 
-def test_the_ladder_is_the_one_that_is_shown() -> None:
-    result = result_of(["full", *(rung.spec for rung in ladder("snapkv:budget=96"))])
-    rows, rungs = read(result)["ladder"], ladder_of(result)
-    assert len(rows) == len(rungs) > 4
-    for row, each in zip(rows, rungs, strict=True):
+def test_the_ablation_is_the_one_that_is_shown() -> None:
+    result = result_of(["full", *(step.spec for step in ablation("snapkv:budget=96"))])
+    rows, steps = read(result)["ladder"], ablation_of(result)
+    assert len(rows) == len(steps) > 4
+    for row, each in zip(rows, steps, strict=True):
         assert (row["variant"], row["heads"]) == (each.index, each.heads)
-        assert (row["label"], row["change"]) == (each.rung.label, each.rung.change)
+        assert (row["label"], row["change"]) == (each.step.label, each.step.change)
         for name in ("head_l1", "better_heads", "final_hidden_l1", "kl"):
             assert row[name] == getattr(each, name)
 
@@ -257,7 +257,7 @@ def test_every_reading_is_documented_and_nothing_else_is() -> None:
     runs = [
         read(sweep()),
         read(lab, lab.prompt.pieces[40]),
-        read(result_of(["full", *(rung.spec for rung in ladder("snapkv:budget=96"))])),
+        read(result_of(["full", *(step.spec for step in ablation("snapkv:budget=96"))])),
     ]
     assert not [name for name in NOTHING if not any(each[name] for each in runs)]
     written = set().union(*(keys_of(each, "readings") for each in runs))

@@ -13,8 +13,8 @@ from ckv_core.analysis.intervals import interval_note
 from ckv_core.analysis.means_json import means_json
 from ckv_core.cli import running
 from ckv_core.results.events import RunResult
-from tests.ckv_core.analysis.test_ablation_means import run as ladder_run
-from tests.ckv_core.analysis.test_ablation_means import rungs_of
+from tests.ckv_core.analysis.test_ablation_means import ablation_steps_of
+from tests.ckv_core.analysis.test_ablation_means import run as ablation_run
 from tests.ckv_core.analysis.test_aggregate import FINALS, runs
 from tests.ckv_core.analysis.test_intervals import run
 
@@ -96,7 +96,9 @@ def test_every_member_is_documented_and_nothing_else_is() -> None:
     keys |= {f"variants.{key}" for key in found["variants"][0]}
     keys |= {f"curves.{key}" for key in found["curves"][0]}
     keys |= {f"pairs.{key}" for key in found["pairs"][0]}
-    keys |= {f"ladder.{key}" for key in written([ladder_run(0, *rungs_of(4))])["ladder"][0]}
+    keys |= {
+        f"ladder.{key}" for key in written([ablation_run(0, *ablation_steps_of(4))])["ladder"][0]
+    }
     text = (ROOT / "docs" / "result_json.md").read_text(encoding="utf-8")
     section = text.partition("## Means over several prompts")[2].partition("\n## ")[0]
     told: set[str] = set()

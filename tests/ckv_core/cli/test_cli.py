@@ -13,7 +13,7 @@ import pytest
 from ckv_core import cli
 from ckv_core.analysis.chain import COVERED
 from ckv_core.errors import ModelError
-from ckv_core.methods import KNOBS, METHODS
+from ckv_core.methods import METHODS, PARAMETERS
 from ckv_core.results.quantities import QUANTITIES
 from tests.ckv_core.tiny_models import tiny_model
 
@@ -66,7 +66,7 @@ def test_a_wrong_argument_is_one_line(capsys, context, arguments, sentence) -> N
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["compare", "--ladder", "streaming_llm:budget=64"], "has no ladder"),
+        (["compare", "--ablation", "streaming_llm:budget=64"], "has no ablation"),
         (["compare", "--analyse", "bounds,everything"], "Analysis must be of bounds, forced"),
         (["compare", "--follow-up", "And then?"], "need the scenario context-only"),
         (["compare", "--evidence"], "expected one argument"),
@@ -77,11 +77,11 @@ def test_a_wrong_argument_is_one_line(capsys, context, arguments, sentence) -> N
         (["sweep", "--max-new-tokens", "-1"], "New tokens must be from 0"),
         (["sweep", "--json", "no/such/folder/out.json"], "no file in an existing folder"),
         (["analyse", "--variant", "snapkw"], "Did you mean 'snapkv'?"),
-        (["analyse", "--ladder", "full"], "has no ladder"),
+        (["analyse", "--ablation", "full"], "has no ablation"),
         (["analyse", "--prompts", "none.jsonl"], "The prompts file 'none.jsonl' cannot be read"),
     ],
 )
-def test_a_wrong_argument_of_the_laboratory_is_one_line(
+def test_a_wrong_argument_of_the_diagnostics_is_one_line(
     capsys, context, arguments, sentence
 ) -> None:
     command, *rest = arguments
@@ -161,11 +161,11 @@ def test_several_prompts_are_averaged_with_their_bounds(capsys, tmp_path, monkey
     text = "The ferry left at nine. Nobody waved. "
     lines = [{"context": f"{text * 4}{n}", "answer": "Nobody"} for n in range(2)]
     path.write_text("\n".join(json.dumps(line) for line in lines), encoding="utf-8")
-    arguments = ["analyse", "--prompts", str(path), "--ladder", "snapkv:budget=40"]
+    arguments = ["analyse", "--prompts", str(path), "--ablation", "snapkv:budget=40"]
     assert cli.main([*arguments, "--max-new-tokens", "3", "--json", str(out)]) == 0
     printed = capsys.readouterr().out
     assert "2 prompts: an interval of a mean needs at least 10" in printed
-    assert "ladder over snapkv:budget=40" in printed
+    assert "ablation over snapkv:budget=40" in printed
     broken = re.findall(r"(\d+) of [\d,]+$", printed, re.MULTILINE)
     assert broken
     assert set(broken) == {"0"}
@@ -293,7 +293,7 @@ def test_methods_lists_every_method_and_key_without_torch() -> None:
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    for name in [*(method.name for method in METHODS), *KNOBS]:
+    for name in [*(method.name for method in METHODS), *PARAMETERS]:
         assert name in done.stdout
     agnostic = {method.name for method in METHODS if method.regime == "query-agnostic"}
     assert {"streaming_llm", "keydiff"} <= agnostic

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ckv_core.analysis.ablation import ladder
+from ckv_core.analysis.ablation import ablation
 from ckv_core.results.records import VariantResult
 from tests.ckv_core.made_up_runs import array, keeping, measured, printed, run_of, table, variant
 
@@ -43,20 +43,20 @@ def test_the_first_decoding_step(show) -> None:
     assert set(found["full"].values()) == {"-"}
 
 
-def test_the_ladder(show) -> None:
-    specs = [rung.spec for rung in ladder("snapkv:budget=64")][:4]
+def test_the_ablation(show) -> None:
+    specs = [step.spec for step in ablation("snapkv:budget=64")][:4]
 
-    def rungs(heads: tuple[list[int], ...], finals: tuple[int, ...]) -> list[VariantResult]:
+    def steps(heads: tuple[list[int], ...], finals: tuple[int, ...]) -> list[VariantResult]:
         return [
             variant(spec, measured(array(head), final, 9))
             for spec, head, final in zip(specs, heads, finals, strict=True)
         ]
 
-    one = rungs(([4, 4, 4, 4], [3, 5, 5, 5], [3, 5, 5, 5], [1, 1, 1, 1]), (10, 8, 11, 2))
-    two = rungs(([2, 2, 2, 2], [1, 1, 3, 3], [3, 3, 3, 3], [1, 1, 1, 5]), (20, 12, 24, 6))
-    found = table(show(one, two), "ladder over snapkv:budget=64")
+    one = steps(([4, 4, 4, 4], [3, 5, 5, 5], [3, 5, 5, 5], [1, 1, 1, 1]), (10, 8, 11, 2))
+    two = steps(([2, 2, 2, 2], [1, 1, 3, 3], [3, 3, 3, 3], [1, 1, 1, 5]), (20, 12, 24, 6))
+    found = table(show(one, two), "ablation over snapkv:budget=64")
     columns = ("head L1", "heads below base", "final L1 / base's", "n")
-    assert {rung: tuple(cells[each] for each in columns) for rung, cells in found.items()} == {
+    assert {step: tuple(cells[each] for each in columns) for step, cells in found.items()} == {
         "base": ("3", "-", "1", "2"),
         "base, not pooled": ("3.25", "37.5%", "0.7", "2"),
         "stage 2, no norm": ("3.75", "12.5%", "1.15", "2"),

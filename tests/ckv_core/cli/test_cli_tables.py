@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ckv_core.analysis.ablation import ladder
+from ckv_core.analysis.ablation import ablation
 from ckv_core.cli.tables import number, share
 from ckv_core.results.records import VariantResult
 from tests.ckv_core.made_up_runs import array, keeping, measured, printed, run_of, table, variant
@@ -30,8 +30,8 @@ def test_what_rounds_to_nothing_has_no_sign() -> None:
     assert (share(-1e-9), share(-0.002)) == ("0.0%", "-0.2%")
 
 
-def test_compare_prints_each_rung_of_the_ladder(show) -> None:
-    specs = [rung.spec for rung in ladder("snapkv:budget=64")][:4]
+def test_compare_prints_each_step_of_the_ablation(show) -> None:
+    specs = [step.spec for step in ablation("snapkv:budget=64")][:4]
     heads = ([4, 4, 4, 4], [3, 5, 5, 5], [3, 3, 5, 5], [1, 2, 3, 5])
     out = show(
         "compare",
@@ -42,7 +42,7 @@ def test_compare_prints_each_rung_of_the_ladder(show) -> None:
             )
         ),
     )
-    assert {name: [*row.values()] for name, row in table(out, "ladder over").items()} == {
+    assert {name: [*row.values()] for name, row in table(out, "ablation over").items()} == {
         "base": ["4", "-", "10", "6"],
         "base, not pooled": ["4.5", "25.0%", "8", "7"],
         "stage 2, no norm": ["4", "50.0%", "11", "9"],

@@ -1,4 +1,4 @@
-"""The engine against the slow reference: tiny models in every method and knob."""
+"""The engine against the slow reference: tiny models in every method and parameter."""
 
 from dataclasses import replace
 from functools import cache
@@ -23,8 +23,8 @@ from tests.reference.perturbation import head_l1, hidden_l1, kl_divergence, outp
 from tests.reference.prompt import build_prompt
 from tests.reference.report import report
 
-# Every knob away from its default at least once, in company and alone.
-KNOBS = (
+# Every parameter away from its default at least once, in company and alone.
+PARAMETERS = (
     "snapkv:preset=kvpress,window=16",
     "snapkv+critical:preset=kvpress,window=16",
     "adakv+critical:preset=kvpress,window=20,sinks=3",
@@ -92,9 +92,9 @@ def test_tiny_models_agree_with_the_reference(arch: str, scenario: Scenario) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", SCENARIOS)
 @pytest.mark.parametrize("arch", ["llama", "qwen3", "gemma3", "mha"])
-def test_every_knob_agrees_with_the_reference(arch: str, scenario: Scenario) -> None:
-    check_all(arch, tiny_request(scenario, ("full", *KNOBS[:8])))
-    check_all(arch, replace(tiny_request(scenario, KNOBS[8:]), max_new_tokens=1))
+def test_every_parameter_agrees_with_the_reference(arch: str, scenario: Scenario) -> None:
+    check_all(arch, tiny_request(scenario, ("full", *PARAMETERS[:8])))
+    check_all(arch, replace(tiny_request(scenario, PARAMETERS[8:]), max_new_tokens=1))
 
 
 def check_all(arch: str, request: CompareRequest) -> None:

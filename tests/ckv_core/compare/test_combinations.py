@@ -55,9 +55,14 @@ def combinations() -> list[VariantSpec]:
             model, name="sampled", scorer=scorer, budget_rule=rule, selector=selector, policy=policy
         )
         if not method.misfit() and len(found) < COUNT:
-            of_store = STORES[store].knobs if store != "plain" else ()
-            knobs = {knob.name: knob.default for knob in (*method.knobs().values(), *of_store)}
-            params = {key: SMALL.get(key, value) for key, value in knobs.items()} | {"store": store}
+            of_store = STORES[store].parameters if store != "plain" else ()
+            parameters = {
+                parameter.name: parameter.default
+                for parameter in (*method.parameters().values(), *of_store)
+            }
+            params = {key: SMALL.get(key, value) for key, value in parameters.items()} | {
+                "store": store
+            }
             found.append(VariantSpec(method, selector, params))
     return found
 

@@ -266,7 +266,7 @@ def test_the_order_of_variants_changes_nothing(
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ["llama", "gemma3"])
 def test_a_sequence_of_runs_equals_fresh_models(arch: str) -> None:
-    """Other texts, scenarios and knobs in between must not be seen in a later run."""
+    """Other texts, scenarios and parameters in between must not be seen in a later run."""
     used = tiny_model.__wrapped__(arch)
     asked = [
         *(request("regular", methods) for methods in GROUPS),

@@ -29,7 +29,7 @@ METHODS = {
     "scissorhands": evicting_methods.scissorhands,
     "streaming_llm": evicting_methods.streaming_llm,
 }
-KNOBS = {"scissorhands": ",history=70,recent=4,drop=0.3", "streaming_llm": ",rolling=on"}
+PARAMETERS = {"scissorhands": ",history=70,recent=4,drop=0.3", "streaming_llm": ",rolling=on"}
 BUDGET = 25
 
 
@@ -43,7 +43,10 @@ def test_kept_sets_and_tokens_are_those_of_the_literal_method(
         context=report()[:150],
         question="What?",
         scenario=scenario,
-        variants=("full", *(f"{name}:budget={BUDGET}{KNOBS.get(name, '')}" for name in METHODS)),
+        variants=(
+            "full",
+            *(f"{name}:budget={BUDGET}{PARAMETERS.get(name, '')}" for name in METHODS),
+        ),
         max_new_tokens=9,
         ignore_eos=True,
         analysis=("forced",),
@@ -117,10 +120,10 @@ def test_compaction_keeps_of_the_generated_entries_what_the_literal_one_does(
 
 
 def test_compaction_follows_every_selector_and_refuses_what_leaves_no_choice() -> None:
-    knobs = "budget=40,window=4,every=8,to=6"
+    parameters = "budget=40,window=4,every=8,to=6"
     asked = CompareRequest(
         context=report()[:150],
-        variants=tuple(f"snapkv{end}:{knobs}" for end in ("", "+critical", "+critical_auto")),
+        variants=tuple(f"snapkv{end}:{parameters}" for end in ("", "+critical", "+critical_auto")),
         max_new_tokens=12,
         ignore_eos=True,
     )

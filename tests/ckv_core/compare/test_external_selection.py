@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from ckv_core import cli
-from ckv_core.analysis.ablation import ladder, ladder_of
+from ckv_core.analysis.ablation import ablation, ablation_of
 from ckv_core.analysis.result_json import from_json, to_json
 from ckv_core.errors import ConfigError
 from ckv_core.request.compare_request import SCENARIOS, CompareRequest, Scenario
 from ckv_core.results.events import RunResult
-from ckv_core.results.external_selection_json import read_own_indices
+from ckv_core.results.external_selection_json import read_external_selection
 from tests.ckv_core.diagnosed_runs import BASE, kept_of, reference, run
 from tests.ckv_core.selection_files import document
 from tests.ckv_core.tiny_models import tiny_model
@@ -24,13 +24,15 @@ from tests.reference.perturbation import head_l1, hidden_l1, kl_divergence, outp
 
 pytestmark = pytest.mark.slow
 
-DOCUMENT = (Path(__file__).resolve().parents[3] / "docs" / "own_indices.md").read_text("utf-8")
+DOCUMENT = (Path(__file__).resolve().parents[3] / "docs" / "external_selection.md").read_text(
+    "utf-8"
+)
 EXAMPLES = dict(re.findall(r"<!-- example: (\S+) -->\n```json\n(.*?)```", DOCUMENT, re.DOTALL))
 SHORT = replace(BASE, variants=("full",), max_new_tokens=3)
 
 
 def own_run(text: str, base: CompareRequest = SHORT, arch: str = "llama") -> RunResult:
-    return run(replace(base, own_indices=read_own_indices(text)), arch)
+    return run(replace(base, own_indices=read_external_selection(text)), arch)
 
 
 # --- the same as the method that chose them -----------------------------------------------
@@ -81,7 +83,7 @@ def test_positions_of_a_method_give_exactly_what_the_method_gave(arch: str, scen
 @pytest.mark.parametrize("scenario", SCENARIOS)
 @pytest.mark.parametrize("arch", ["llama", "gemma3"])
 def test_any_positions_agree_with_the_slow_reference(arch: str, scenario: Scenario):
-    """Uneven heads, one of them empty, and a layer left whole."""
+    """Uneven heads, one of them empty, and a layer not evicted."""
     asked = replace(BASE, scenario=scenario, variants=("full",))
     plain = run(asked, arch)
     assert plain.model is not None
@@ -183,10 +185,10 @@ def test_keeping_everything_is_said():
     assert result.variants[1].token_ids == result.variants[0].token_ids
 
 
-def test_a_ladder_stands_beside_own_variants():
-    rungs = ladder("snapkv:budget=48")
-    asked = replace(SHORT, variants=tuple(rung.spec for rung in rungs))
-    assert [found.rung for found in ladder_of(own_run(document([0, 1]), asked))] == list(rungs)
+def test_a_ablation_stands_beside_own_variants():
+    steps = ablation("snapkv:budget=48")
+    asked = replace(SHORT, variants=tuple(step.spec for step in steps))
+    assert [found.step for found in ablation_of(own_run(document([0, 1]), asked))] == list(steps)
 
 
 # --- what does not fit --------------------------------------------------------------------

@@ -83,7 +83,7 @@ LONG_ANSWERS: dict[str, object] = {
 
 @pytest.fixture(scope="module")
 def plain(wide_model: LoadedModel) -> RunResult:
-    """Without the laboratory; what kernels keep for themselves is then not a later run's."""
+    """Without the diagnostics; what kernels keep for themselves is then not a later run's."""
     return run(wide_model, **LONG_ANSWERS)
 
 
@@ -95,7 +95,7 @@ def plain(wide_model: LoadedModel) -> RunResult:
         (("bounds", "forced"), ("Who left?", "When did the ferry leave?")),
     ],
 )
-def test_the_laboratory_on_a_wide_vocabulary_stays_below_the_estimate(
+def test_the_diagnostics_on_a_wide_vocabulary_stays_below_the_estimate(
     wide_model: LoadedModel,
     plain: RunResult,
     analysis: tuple[str, ...],

@@ -51,8 +51,8 @@ def passage() -> str:
 def test_every_method_keeps_them_in_every_head_and_its_total(spec: str) -> None:
     known = VariantSpec.parse(spec).params
     own = {"window": 3 if "buffer" in known else WINDOW, "sinks": 4, "lag": 12, "buffer": 3}
-    knobs = ",".join(f"{key}={n}" for key, n in own.items() if key in known)
-    result = run((passage(), "tokens:50-58"), f"{spec}:budget={BUDGET},{knobs}".rstrip(","))
+    parameters = ",".join(f"{key}={n}" for key, n in own.items() if key in known)
+    result = run((passage(), "tokens:50-58"), f"{spec}:budget={BUDGET},{parameters}".rstrip(","))
     variant, prompt = result.variants[1], result.prompt
     assert prompt is not None
     assert variant.retained is not None

@@ -83,14 +83,16 @@ def test_stage_one_of_a_plain_variant_is_all_that_it_keeps(processed: Prefill) -
 
 
 def test_each_head_keeps_what_its_own_alpha_would_keep(processed: Prefill) -> None:
-    knobs = "window=8,stage2=pooled,pool=avg,budget=40"  # raw scores would give alpha 0 everywhere
-    auto = VariantSpec.parse(f"snapkv+critical_auto:{knobs}")
+    parameters = (
+        "window=8,stage2=pooled,pool=avg,budget=40"  # raw scores would give alpha 0 everywhere
+    )
+    auto = VariantSpec.parse(f"snapkv+critical_auto:{parameters}")
     found = select(auto, processed, BUDGET)
     alphas = found.arrays["head_alpha"]
     assert alphas.unique().numel() > 1
     for place, row in enumerate(alphas):
         for head, alpha in enumerate(row.tolist()):
-            fixed = f"snapkv+critical:{knobs},alpha={round(alpha * 20) / 20}"
+            fixed = f"snapkv+critical:{parameters},alpha={round(alpha * 20) / 20}"
             alone = select(VariantSpec.parse(fixed), processed, BUDGET)
             assert torch.equal(found.keep_masks[place][head], alone.keep_masks[place][head])
 
@@ -116,7 +118,7 @@ def test_equal_warnings_are_the_same_sentence_in_every_variant(processed: Prefil
     assert len({found.warnings for found in select_all(specs, processed, [BUDGET] * 2)}) == 1
 
 
-KNOBS = {
+PARAMETERS = {
     "window": ("8", "16"),
     "kernel": ("3", "9"),
     "pool": ("max", "avg"),
@@ -129,9 +131,9 @@ KNOBS = {
 }
 
 
-@pytest.mark.parametrize("knob", KNOBS)
-def test_orders_kept_for_one_score_are_not_taken_for_another(knob: str) -> None:
-    """Two variants that differ in one knob of the score, on one prefill and on one each."""
+@pytest.mark.parametrize("parameter", PARAMETERS)
+def test_orders_kept_for_one_score_are_not_taken_for_another(parameter: str) -> None:
+    """Two variants that differ in one parameter of the score, on one prefill and on one each."""
     generator = torch.Generator().manual_seed(3)
     loaded = tiny_model("llama")
     info = loaded.info
@@ -145,13 +147,17 @@ def test_orders_kept_for_one_score_are_not_taken_for_another(knob: str) -> None:
     shared = Prefill(loaded, layers, torch.zeros(3))
     for method in ("adakv+critical", "snapkv+critical_auto"):
         given = {"window": "8", "kernel": "3", "budget": str(BUDGET)}
-        pair = [VariantSpec.parse(method, given | {knob: value}) for value in KNOBS[knob]]
+        pair = [
+            VariantSpec.parse(method, given | {parameter: value}) for value in PARAMETERS[parameter]
+        ]
         found = [select(spec, shared, BUDGET) for spec in pair]
         for spec, each in zip(pair, found, strict=True):
             alone = select(spec, Prefill(loaded, layers, torch.zeros(3)), BUDGET)
             assert same(each.keep_masks, alone.keep_masks)
         if method == "adakv+critical":
-            assert not same(found[0].keep_masks, found[1].keep_masks), "the knob changes something"
+            assert not same(found[0].keep_masks, found[1].keep_masks), (
+                "the parameter changes something"
+            )
 
 
 def test_every_mask_lies_on_the_device_of_its_layer() -> None:

@@ -15,7 +15,7 @@ from ckv_core.kvpress.asked import asked_presses
 from ckv_core.kvpress.sets import VARIABLE, Job, kept_by_presses, kvpress_python
 from ckv_core.methods.parts.press import VERSION, press_code
 from ckv_core.request.compare_request import CompareRequest
-from ckv_core.results.external_selection_json import read_own_indices
+from ckv_core.results.external_selection_json import read_external_selection
 from tests.ckv_core.tiny_models import tiny_model
 
 JOB = Job(0, (("SnapKVPress", {}),), 5)
@@ -165,7 +165,7 @@ def test_what_a_press_keeps_is_written_as_positions_of_this_prompt(
     arguments = ["import-kvpress", "KnormPress()", "--context", str(context), "--budget", "25%"]
     arguments += ["--python", python(VERSION_LINE + KEEPS), "--json", str(kept)]
     assert cli.main(arguments) == 0
-    (own,) = read_own_indices(kept.read_text("utf-8"))
+    (own,) = read_external_selection(kept.read_text("utf-8"))
     assert own.label == "kvpress 0.5.5, 25%: KnormPress()"
     assert own.sha256 == loaded.info.sha256
     request = CompareRequest(context=context.read_text("utf-8"))

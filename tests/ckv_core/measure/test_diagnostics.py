@@ -128,12 +128,12 @@ def test_plain_variants_take_the_runs_alpha_for_stage_one() -> None:
         assert (less < more).any()
 
 
-def test_the_rest_of_a_run_does_not_depend_on_the_laboratory() -> None:
+def test_the_rest_of_a_run_does_not_depend_on_the_diagnostics() -> None:
     plain, lab = run(replace(BASE, answer="")), analysed("llama", "regular")
     for variant, other in zip(plain.variants, lab.variants, strict=True):
         assert (variant.text, variant.token_ids) == (other.text, other.token_ids)
         assert variant.retained == other.retained
-        assert set(variant.analysis) <= {"head_alpha"}  # of the selection, not the laboratory
+        assert set(variant.analysis) <= {"head_alpha"}  # of the selection, not the diagnostics
         assert not variant.answer_scores
         if variant.perturbation is not None:
             assert other.perturbation is not None

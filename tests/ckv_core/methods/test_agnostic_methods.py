@@ -86,17 +86,17 @@ def test_ada_expected_attention_shares_budgets_by_the_literal_rule(
     )
     observer.see(layer.gathered, chunk)
     layer.turning, layer.scaling, spare = rotary, 0.7, seed % (entries - sinks + 1)
-    knobs = {"sinks": sinks, "future": 3, "offset": 0.01, "value_size": "on"}
-    knobs |= {"safeguard": safeguard, "safeguard_rule": "blend"}
-    assert method.knobs()["offset"].default == 0.01
+    parameters = {"sinks": sinks, "future": 3, "offset": 0.01, "value_size": "on"}
+    parameters |= {"safeguard": safeguard, "safeguard_rule": "blend"}
+    assert method.parameters()["offset"].default == 0.01
     found = scorer("ada_expected_attention")
-    candidates = GivenCandidates(found, knobs, [layer], slice(sinks, entries), spare)
+    candidates = GivenCandidates(found, parameters, [layer], slice(sinks, entries), spare)
     scores = candidates.scores(0)
     for head in range(kv_heads):
         states = (layer.keys[head], layer.values[head])
-        expected = literal.expected_attention(plain[head : head + 1], *states, 0.7, knobs)
+        expected = literal.expected_attention(plain[head : head + 1], *states, 0.7, parameters)
         torch.testing.assert_close(scores[head], torch.tensor(expected), **CLOSE)
-    budgets = method.budget_rule.head_budgets(candidates, spare, knobs)
+    budgets = method.budget_rule.head_budgets(candidates, spare, parameters)
     assert budgets.tolist() == [adaptive_heads(scores.tolist(), spare, safeguard)]
 
 
@@ -109,9 +109,9 @@ def test_lagkv_keeps_what_the_literal_loop_does(
     layer = random_layer(seed, heads, 1, sinks + entries)
     layer.keys[..., 0] = 1.0  # a channel that does not vary must not divide by zero
     budget = data.draw(st.integers(0, entries))
-    method, knobs = METHODS.get("lagkv"), {"sinks": sinks, "lag": lag}
+    method, parameters = METHODS.get("lagkv"), {"sinks": sinks, "lag": lag}
     candidates = GivenCandidates(
-        scorer("lagkv"), knobs, [layer], slice(sinks, sinks + entries), budget
+        scorer("lagkv"), parameters, [layer], slice(sinks, sinks + entries), budget
     )
     kept = method.selector.keep(candidates, slice(0, 1), torch.full((1, heads), budget)).mask
     scores = candidates.scores(0)
@@ -131,7 +131,7 @@ def test_expected_attention_is_the_literal_one(
     kv_heads: int, group_size: int, sinks: int, entries: int, seed: int
 ) -> None:
     """Statistics gathered in chunks whose first border lies anywhere."""
-    dim, knobs = 4, {"sinks": sinks, "future": 3, "offset": 0.01}
+    dim, parameters = 4, {"sinks": sinks, "future": 3, "offset": 0.01}
     layer = random_layer(seed, kv_heads, group_size, entries, dim=dim)
     rotary, heads = LiteralRotary(dim), kv_heads * group_size
     plain = torch.randn(heads, entries, dim, generator=torch.Generator().manual_seed(seed)) + 2
@@ -144,11 +144,11 @@ def test_expected_attention_is_the_literal_one(
             layer.gathered, Chunk(start, *part, 0.7, lambda: rotary, torch.empty, torch.empty)
         )
     layer.turning, layer.scaling = rotary, 0.7
-    found = scorer("expected_attention").scores(layer, {**knobs, "value_size": "on"})
+    found = scorer("expected_attention").scores(layer, {**parameters, "value_size": "on"})
     for head in range(kv_heads):
         own = plain[head * group_size : (head + 1) * group_size]
         states = (layer.keys[head], layer.values[head])
-        expected = literal.expected_attention(own, *states, 0.7, knobs)
+        expected = literal.expected_attention(own, *states, 0.7, parameters)
         torch.testing.assert_close(found[head, sinks:], torch.tensor(expected), **CLOSE)
 
 

@@ -24,7 +24,10 @@ from tests.reference.report import report
 
 CLOSE = {"rtol": 2e-4, "atol": 1e-5}
 TEXT = report()[2000:2150]
-KNOBS = ({"repeat": 64, "lead": "first", "sinks": 4}, {"repeat": 100, "lead": "last", "sinks": 3})
+PARAMETERS = (
+    {"repeat": 64, "lead": "first", "sinks": 4},
+    {"repeat": 100, "lead": "last", "sinks": 3},
+)
 
 
 def drained(work: Any) -> Any:
@@ -35,9 +38,11 @@ def drained(work: Any) -> Any:
             return done.value
 
 
-def read(loaded: LoadedModel, given: PromptTokens, knobs: dict[str, Any]) -> tuple[Prefill, Any]:
+def read(
+    loaded: LoadedModel, given: PromptTokens, parameters: dict[str, Any]
+) -> tuple[Prefill, Any]:
     scorer = VariantSpec.parse("kvzip").scorer
-    (wanted,) = scorer.passes(knobs)
+    (wanted,) = scorer.passes(parameters)
     with torch.inference_mode():
         result = drained(prefill(loaded, list(given.token_ids), Needs(8), lambda: False))
         list(further_passes(result, [(wanted, wanted.passes(given))], lambda: False))
@@ -49,10 +54,10 @@ def given_tokens(scenario: Scenario = "context-only") -> PromptTokens:
     return prompt_tokens(tiny_tokenizer(), prompt)
 
 
-@pytest.mark.parametrize("knobs", KNOBS, ids=lambda knobs: knobs["lead"])
+@pytest.mark.parametrize("parameters", PARAMETERS, ids=lambda parameters: parameters["lead"])
 @pytest.mark.parametrize("arch", ["llama", "qwen3", "gemma3"])
 def test_the_statistic_is_that_of_plain_passes(
-    arch: str, knobs: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    arch: str, parameters: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Passes read in one chunk and in several; of gemma3 two layers slide."""
     loaded, given = tiny_model(arch), given_tokens()
@@ -62,11 +67,11 @@ def test_the_statistic_is_that_of_plain_passes(
         list(given.token_ids),
         given.lead,
         list(given.closing),
-        knobs,
+        parameters,
     )
     for chunk in (1024, 48):
         monkeypatch.setattr(engine_prefill, "CHUNK", chunk)
-        result, wanted = read(loaded, given, knobs)
+        result, wanted = read(loaded, given, parameters)
         found = result.observed[wanted.key]
         assert tuple(found) == loaded.info.evictable_layers
         for layer, statistic in found.items():
@@ -119,12 +124,12 @@ def run(asked: CompareRequest, prefills: PrefillCache | None = None, arch: str =
     return result, told
 
 
-@pytest.mark.parametrize("knobs", KNOBS, ids=lambda knobs: knobs["lead"])
+@pytest.mark.parametrize("parameters", PARAMETERS, ids=lambda parameters: parameters["lead"])
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_run_keeps_the_best_of_all_layers_and_heads(
-    scenario: Scenario, knobs: dict[str, Any]
+    scenario: Scenario, parameters: dict[str, Any]
 ) -> None:
-    spec = "kvzip:" + ",".join(f"{key}={value}" for key, value in knobs.items())
+    spec = "kvzip:" + ",".join(f"{key}={value}" for key, value in parameters.items())
     (variant,) = run(request(scenario, spec))[0].variants
     given = given_tokens(scenario)
     scores = literal.repeated(
@@ -133,10 +138,10 @@ def test_a_run_keeps_the_best_of_all_layers_and_heads(
         list(given.token_ids),
         given.lead,
         list(given.closing),
-        knobs,
+        parameters,
     )
     grouped = [each.view(2, 2, -1).amax(1).tolist() for each in scores]
-    expected = literal.kept(grouped, knobs["sinks"], 40)
+    expected = literal.kept(grouped, parameters["sinks"], 40)
     found = {tuple(place) for place in torch.tensor(variant.retained.mask()).nonzero().tolist()}
     assert len(found) == len(expected) == 3 * 2 * 40
     assert len(found & expected) >= 0.99 * len(expected)

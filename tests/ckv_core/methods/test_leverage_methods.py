@@ -63,9 +63,9 @@ def test_capkv_is_the_literal_leverage(
     queries = ROTARY.turn(plain, 0)
     observer = QuerySum(sinks) if anchor == "seen" else QueryStatistics(sinks)
     layer = gathered(random_layer(seed, kv_heads, group, entries, dim=DIM), observer, queries, seed)
-    knobs = {"sinks": sinks, "future": 3, "anchor": anchor, "tau": 2.0}
-    knobs |= {"align": "cosine" if cosine else "dot"}
-    found = scorer("capkv").evidence(layer, knobs)
+    parameters = {"sinks": sinks, "future": 3, "anchor": anchor, "tau": 2.0}
+    parameters |= {"align": "cosine" if cosine else "dot"}
+    found = scorer("capkv").evidence(layer, parameters)
     scale = 1.0 if cosine else SCALING
     for head in range(heads):
         mean = (queries if anchor == "seen" else plain)[head, sinks:].mean(0)
@@ -78,7 +78,7 @@ def test_capkv_is_the_literal_leverage(
         torch.testing.assert_close(found[head, sinks:], torch.tensor(expected), **CLOSE)
     assert not found[:, :sinks].any()
     torch.testing.assert_close(
-        scorer("capkv").scores(layer, knobs), found.view(kv_heads, group, -1).mean(1)
+        scorer("capkv").scores(layer, parameters), found.view(kv_heads, group, -1).mean(1)
     )
 
 
@@ -95,13 +95,13 @@ def test_compactor_is_the_literal_sum_of_outliers_and_attention(
 ) -> None:
     """Tiles that begin and end in other chunks, the last one not full."""
     (kv_heads, group), kvpress = sizes, preset == "kvpress"
-    knobs = {"sinks": 2, "recent": 1, "tile": tile, "pad": "attended" if kvpress else "masked"}
-    knobs |= {"kernel": 3 if kvpress else 1, "value_size": "on" if kvpress else "off"}
-    knobs |= {"sketch": sketch, "seed": 5, "blend": "ratio" if kvpress else 0.5, "budget": 4}
+    parameters = {"sinks": 2, "recent": 1, "tile": tile, "pad": "attended" if kvpress else "masked"}
+    parameters |= {"kernel": 3 if kvpress else 1, "value_size": "on" if kvpress else "off"}
+    parameters |= {"sketch": sketch, "seed": 5, "blend": "ratio" if kvpress else 0.5, "budget": 4}
     observer = NonCausalAttention(tile, 2, 1, kvpress)
     queries = ROTARY.turn(plain_queries(kv_heads * group, entries, seed), 0)
     layer = gathered(random_layer(seed, kv_heads, group, entries, dim=DIM), observer, queries, seed)
-    found = scorer("compactor").scores(layer, knobs)
+    found = scorer("compactor").scores(layer, parameters)
     attention, leverages = [], []
     for head in range(kv_heads):
         keys, values = (each[head, 2:-1].tolist() for each in (layer.keys, layer.values))
@@ -123,8 +123,10 @@ def test_compactor_is_the_literal_sum_of_outliers_and_attention(
 
 
 def test_only_a_blend_by_ratio_is_scored_anew_for_another_budget() -> None:
-    compactor, knobs = METHODS.get("compactor"), {}
+    compactor, parameters = METHODS.get("compactor"), {}
     for blend, differs in (("ratio", True), (0.5, False)):
-        knobs = {knob.name: knob.default for knob in compactor.knobs().values()} | {"blend": blend}
-        keys = {scorer("compactor").key({**knobs, "budget": budget}) for budget in (30, 60)}
+        parameters = {
+            parameter.name: parameter.default for parameter in compactor.parameters().values()
+        } | {"blend": blend}
+        keys = {scorer("compactor").key({**parameters, "budget": budget}) for budget in (30, 60)}
         assert len(keys) == 1 + differs

@@ -3,7 +3,7 @@
 import ast
 from pathlib import Path
 
-from ckv_core.methods import KNOBS, METHODS
+from ckv_core.methods import METHODS, PARAMETERS
 
 ROOT = Path(__file__).resolve().parents[3]
 # Where a name may stand: a part's own file and the SPEC grammar. "noise" is a word of needle tests.
@@ -13,7 +13,7 @@ PARTS = {
     for method in METHODS
     for part in (method.scorer, method.budget_rule, *method.selectors, method.policy)
     if part is not None
-} - set(KNOBS)
+} - set(PARAMETERS)
 
 
 def compared(tree: ast.AST) -> set[str]:

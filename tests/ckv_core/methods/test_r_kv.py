@@ -21,7 +21,7 @@ from tests.reference.forward import forward
 from tests.reference.report import report
 from tests.reference.stepwise import decode
 
-KNOBS = {"mix": 0.3, "alike": 0.2, "kernel": 3}
+PARAMETERS = {"mix": 0.3, "alike": 0.2, "kernel": 3}
 
 
 @given(st.integers(1, 2), st.integers(1, 2), st.integers(1, 12), st.integers(1, 4), st.integers(0))
@@ -32,7 +32,7 @@ def test_the_score_is_the_literal_one(
     scorer = METHODS.get("r_kv").scorer
     assert scorer is not None
     layer.scaling = 0.7
-    found = scorer.scores(layer, {**KNOBS, "window": window})
+    found = scorer.scores(layer, {**PARAMETERS, "window": window})
     queries = layer.window_queries(window).double() * 0.7
     for head in range(kv_heads):
         keys = layer.keys[head].double()
@@ -43,7 +43,7 @@ def test_the_score_is_the_literal_one(
         ]
         rows = [literal.softmax(row) for row in logits]
         means = [sum(column) / window for column in zip(*rows, strict=True)]
-        expected = literal.r_kv(means, keys.tolist(), KNOBS)
+        expected = literal.r_kv(means, keys.tolist(), PARAMETERS)
         torch.testing.assert_close(found[head], torch.tensor(expected), rtol=1e-4, atol=1e-5)
 
 

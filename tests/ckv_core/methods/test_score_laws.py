@@ -14,7 +14,7 @@ from tests.ckv_core.given_layers import window_scores
 from tests.ckv_core.methods.test_selection_laws import Rows, rows
 from tests.reference import scores as literal_scores
 
-KNOBS = st.fixed_dictionaries(
+PARAMETERS = st.fixed_dictionaries(
     {
         "kernel": st.sampled_from([1, 3, 7, 31]),
         "pool": st.sampled_from(["max", "avg", "none"]),
@@ -28,18 +28,21 @@ KNOBS = st.fixed_dictionaries(
 )
 
 
-@given(st.sampled_from([(1, 1), (2, 2), (1, 4), (3, 3)]), st.integers(4, 20), KNOBS, st.data())
+@given(st.sampled_from([(1, 1), (2, 2), (1, 4), (3, 3)]), st.integers(4, 20), PARAMETERS, st.data())
 def test_scores_equal_the_literal_loop(
-    heads: tuple[int, int], columns: int, knobs: dict[str, int | float | str], data: st.DataObject
+    heads: tuple[int, int],
+    columns: int,
+    parameters: dict[str, int | float | str],
+    data: st.DataObject,
 ) -> None:
     kv_heads, group_size = heads
     attention = data.draw(rows(kv_heads * group_size, columns))
     norms = [[64 * v + 1 for v in row] for row in data.draw(rows(len(attention), columns + 2))]
-    scores = window_scores(torch.tensor(attention), torch.tensor(norms), kv_heads, knobs)
-    sinks = int(knobs["sinks"])
+    scores = window_scores(torch.tensor(attention), torch.tensor(norms), kv_heads, parameters)
+    sinks = int(parameters["sinks"])
     cut = [row[:columns] for row in norms]
-    first = literal_scores.first_stage_score(attention, group_size, knobs)
-    second = literal_scores.second_stage_score(attention, cut, group_size, knobs)
+    first = literal_scores.first_stage_score(attention, group_size, parameters)
+    second = literal_scores.second_stage_score(attention, cut, group_size, parameters)
     # float32 against float64: a handful of roundings of relative size 6e-8 each
     close = {"rtol": 2e-6, "atol": 1e-7}
     torch.testing.assert_close(
@@ -50,16 +53,16 @@ def test_scores_equal_the_literal_loop(
     )
 
 
-@given(rows(6, 12), KNOBS, st.permutations(range(3)))
+@given(rows(6, 12), PARAMETERS, st.permutations(range(3)))
 def test_permuting_query_heads_inside_a_group_changes_no_score(
-    attention: Rows, knobs: dict[str, int | float | str], order: list[int]
+    attention: Rows, parameters: dict[str, int | float | str], order: list[int]
 ) -> None:
-    knobs = {**knobs, "kernel": 1, "epsilon": 0.0}
+    parameters = {**parameters, "kernel": 1, "epsilon": 0.0}
     norms = [[64 * v + 1 for v in row] for row in attention[::-1]]
     permuted = [3 * group + head for group in range(2) for head in order]
-    before = window_scores(torch.tensor(attention), torch.tensor(norms), 2, knobs)
+    before = window_scores(torch.tensor(attention), torch.tensor(norms), 2, parameters)
     after = window_scores(
-        torch.tensor(attention)[permuted], torch.tensor(norms)[permuted], 2, knobs
+        torch.tensor(attention)[permuted], torch.tensor(norms)[permuted], 2, parameters
     )
     assert torch.equal(before.first, after.first)
     # sums of three are exact here; the thirds of the two group means multiply with a rounding

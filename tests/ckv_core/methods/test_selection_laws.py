@@ -120,9 +120,9 @@ def test_a_constant_value_norm_changes_nothing(
 ) -> None:
     first, _, counts = case
     budgets = torch.tensor(counts)
-    knobs = {**VariantSpec.parse("snapkv+critical:pool=none").params}
+    parameters = {**VariantSpec.parse("snapkv+critical:pool=none").params}
     scores = window_scores(
-        torch.tensor(first), torch.full((len(first), len(first[0])), norm), len(first), knobs
+        torch.tensor(first), torch.full((len(first), len(first[0])), norm), len(first), parameters
     )
     base = top_k(scores.first, budgets)
     assert torch.equal(critical(scores, budgets, alpha), base)

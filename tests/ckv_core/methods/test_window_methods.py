@@ -18,10 +18,10 @@ SIZES = (st.integers(1, 3), st.integers(1, 2), st.integers(2, 18), st.integers(1
 CLOSE = {"rtol": 1e-4, "atol": 1e-6}
 
 
-def scores(method: str, layer: GivenStates, knobs: dict[str, object]) -> Tensor:
+def scores(method: str, layer: GivenStates, parameters: dict[str, object]) -> Tensor:
     scorer = METHODS.get(method).scorer
     assert scorer is not None
-    return scorer.scores(layer, {"window": layer.rows.shape[1], **knobs})
+    return scorer.scores(layer, {"window": layer.rows.shape[1], **parameters})
 
 
 def kept(method: str, candidates: GivenCandidates) -> list[list[set[int]]]:
@@ -38,13 +38,13 @@ def kept(method: str, candidates: GivenCandidates) -> list[list[set[int]]]:
 
 
 def given_candidates(
-    method: str, layers: list[GivenStates], spare: int, knobs: dict[str, object]
+    method: str, layers: list[GivenStates], spare: int, parameters: dict[str, object]
 ) -> GivenCandidates:
     window, entries = layers[0].rows.shape[1:]
     scorer = METHODS.get(method).scorer
     assert scorer is not None
-    knobs = {"window": window, "sinks": 0, **knobs}
-    return GivenCandidates(scorer, knobs, layers, slice(0, entries - window), spare)
+    parameters = {"window": window, "sinks": 0, **parameters}
+    return GivenCandidates(scorer, parameters, layers, slice(0, entries - window), spare)
 
 
 @given(*SIZES, SEEDS)
@@ -54,12 +54,12 @@ def test_cake_scores_and_layer_budgets_are_the_literal_ones(
     window += 1
     shape = (kv_heads, group_size, past + window, window)
     layers = [random_layer(seed + each, *shape) for each in range(3)]
-    knobs = {"gamma": 200.0, "kernel": 5, "pool": "avg", "group": "mean"}
-    found = scores("cake", layers[0], knobs)
+    parameters = {"gamma": 200.0, "kernel": 5, "pool": "avg", "group": "mean"}
+    found = scores("cake", layers[0], parameters)
     expected = literal.cake_scores(layers[0].rows.tolist(), group_size, 200.0, 5)
     torch.testing.assert_close(found, torch.tensor(expected), **CLOSE)
     taus, spare = {"tau1": 1.6, "tau2": 0.4}, seed % (past + 1)
-    candidates = given_candidates("cake", layers, spare, {**knobs, **taus})
+    candidates = given_candidates("cake", layers, spare, {**parameters, **taus})
     rule = METHODS.get("cake").budget_rule
     assert rule is not None
     budgets = rule.head_budgets(candidates, spare, {**candidates.parameters, **taus})
@@ -115,9 +115,9 @@ def test_chunkkv_keeps_whole_chunks_but_the_last(
     kv_heads: int, past: int, seed: int, size: int, shared: bool
 ) -> None:
     layer = random_layer(seed, kv_heads, 2, past + 3, 3)
-    knobs = {"chunk": size, "chunks_of": "layer" if shared else "head", "pool": "none"}
-    knobs |= {"group": "mean", "kernel": 1}
-    candidates = given_candidates("chunkkv", [layer], seed % (past + 1), knobs)
+    parameters = {"chunk": size, "chunks_of": "layer" if shared else "head", "pool": "none"}
+    parameters |= {"group": "mean", "kernel": 1}
+    candidates = given_candidates("chunkkv", [layer], seed % (past + 1), parameters)
     ranked = candidates.scores(0).double()
     if shared:
         window = torch.full((kv_heads, 3), float(ranked.max()) + 1)
@@ -134,13 +134,13 @@ def test_laprox_keeps_the_highest_shares_of_all_layers(
     shape = (kv_heads, group_size, past + window, window)
     layers = [random_layer(seed + each, *shape) for each in range(3)]
     layers[1].norms *= 7  # another layer's size must not matter
-    knobs = {"kernel": 3, "pool": "avg", "group": "mean"}
-    candidates = given_candidates("laprox", layers, seed % (past + 1), knobs)
+    parameters = {"kernel": 3, "pool": "avg", "group": "mean"}
+    candidates = given_candidates("laprox", layers, seed % (past + 1), parameters)
     expected = [
         literal.laprox_scores(each.rows.tolist(), (each.norms * 2).tolist(), group_size, 3)
         for each in layers
     ]
-    found = [scores("laprox", each, knobs) for each in layers]
+    found = [scores("laprox", each, parameters) for each in layers]
     torch.testing.assert_close(torch.stack(found), torch.tensor(expected), **CLOSE)
     total = 3 * kv_heads * candidates.spare
     assert kept("laprox", candidates) == literal.highest_of_all(

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckv_core.errors import ConfigError
-from ckv_core.methods import KNOBS, METHODS, Method
+from ckv_core.methods import METHODS, PARAMETERS, Method
 from ckv_core.methods.parameters import Budget
 from ckv_core.methods.parts.critical_auto import CRITICAL_AUTO
 from ckv_core.request.variants import VariantSpec
@@ -67,23 +67,25 @@ CHOICES = [(method, selector) for method in METHODS for selector in method.selec
 @given(st.data())
 def test_a_spec_parses_back_to_an_equal_variant(data: st.DataObject) -> None:
     method, selector = data.draw(st.sampled_from(CHOICES))
-    keys = data.draw(st.sets(st.sampled_from(sorted(KNOBS))))
-    allowed = [key for key in method.knobs(selector) if key in keys | {"budget"}]
+    keys = data.draw(st.sets(st.sampled_from(sorted(PARAMETERS))))
+    allowed = [key for key in method.parameters(selector) if key in keys | {"budget"}]
     written = {key: data.draw(VALUES[key]) for key in allowed}
     head = method.name + ("" if selector is method.selector else f"+{selector.name}")
     spec = VariantSpec.parse(f"{head}:{','.join(f'{k}={v}' for k, v in written.items())}")
     again = VariantSpec.parse(spec.spec)
     assert again == spec
-    assert set(spec.params) == set(method.knobs(selector))
+    assert set(spec.params) == set(method.parameters(selector))
 
 
 @pytest.mark.parametrize("method", [*METHODS], ids=lambda method: method.name)
-def test_a_method_takes_the_preset_where_kvpress_has_it_or_a_knob_differs(method: Method) -> None:
-    differs = any(knob.kvpress is not None for knob in method.knobs().values())
-    assert ("preset" in method.knobs()) == bool(method.press or differs)
+def test_a_method_takes_the_preset_where_kvpress_has_it_or_a_parameter_differs(
+    method: Method,
+) -> None:
+    differs = any(parameter.kvpress is not None for parameter in method.parameters().values())
+    assert ("preset" in method.parameters()) == bool(method.press or differs)
     if method.press:
         press = VariantSpec.parse(f"{method.name}:preset=kvpress")
-        assert method.press.knobs <= press.params.keys()
+        assert method.press.parameters <= press.params.keys()
 
 
 def test_a_preset_sets_what_is_not_written_and_nothing_else() -> None:
@@ -119,7 +121,7 @@ def test_a_budget_that_is_none_is_refused(text: str) -> None:
         Budget.parse(text)
 
 
-def test_alpha_per_head_takes_every_critical_knob_but_alpha() -> None:
+def test_alpha_per_head_takes_every_critical_parameter_but_alpha() -> None:
     spec = VariantSpec.parse("snapkv+critical_auto:stage2=pooled,budget=96", {"alpha": "0.5"})
     assert (spec.selector, spec.critical) == (CRITICAL_AUTO, True)
     assert "alpha" not in spec.params

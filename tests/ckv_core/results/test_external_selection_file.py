@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ckv_core.errors import ConfigError
 from ckv_core.request.compare_request import MAX_VARIANTS, CompareRequest
 from ckv_core.request.external_selection import unpack
-from ckv_core.results.external_selection_json import own_to_text, read_own_indices
+from ckv_core.results.external_selection_json import own_to_text, read_external_selection
 from tests.ckv_core.selection_files import document, own_variants
 
 FULL_FORM = document(
@@ -22,17 +22,17 @@ FULL_FORM = document(
 
 @given(st.lists(own_variants(), max_size=3).map(tuple))
 def test_what_is_written_is_read_equal(variants):
-    assert read_own_indices(own_to_text(variants)) == variants
+    assert read_external_selection(own_to_text(variants)) == variants
 
 
 def test_positions_may_come_in_any_order():
-    (own,) = read_own_indices(document([[[4, 0, 2]]]))
+    (own,) = read_external_selection(document([[[4, 0, 2]]]))
     assert own.rows is not None
     assert unpack(own.rows[0][0]).tolist() == [0, 2, 4]
 
 
 def test_tokens_after_the_compressed_prompt_are_left_out():
-    (own,) = read_own_indices(FULL_FORM)
+    (own,) = read_external_selection(FULL_FORM)
     assert unpack(own.token_ids).tolist() == [9, 8, 7, 6, 5]
 
 
@@ -42,17 +42,17 @@ def test_variants_that_share_a_label_are_called_by_their_spec():
         for budget in (32, 64)
     ]
     variants.append({"label": "Full cache", "spec": "full", "retained": None})
-    read = read_own_indices(json.dumps({"schema": 1, "variants": variants}))
+    read = read_external_selection(json.dumps({"schema": 1, "variants": variants}))
     assert [own.label for own in read] == ["snapkv:budget=32", "snapkv:budget=64"]
 
 
 def test_documents_may_follow_one_another():
-    read = read_own_indices(f"{document([0], 'A')}\n\n{document([1], 'B')}")
+    read = read_external_selection(f"{document([0], 'A')}\n\n{document([1], 'B')}")
     assert [own.label for own in read] == ["A", "B"]
 
 
 def test_the_short_digest_tells_positions_apart():
-    (left,), (right,) = (read_own_indices(document([at])) for at in (0, 1))
+    (left,), (right,) = (read_external_selection(document([at])) for at in (0, 1))
     assert str(left) != str(right)
     assert str(left).startswith("Mine (")
 
@@ -95,7 +95,7 @@ def test_the_short_digest_tells_positions_apart():
 )
 def test_a_wrong_file_is_one_sentence(text, sentence):
     with pytest.raises(ConfigError) as refused:
-        read_own_indices(text)
+        read_external_selection(text)
     assert sentence in str(refused.value)
     assert len(str(refused.value)) < 300
     assert "result JSON" not in str(refused.value)
@@ -104,16 +104,16 @@ def test_a_wrong_file_is_one_sentence(text, sentence):
 def test_a_text_that_is_too_long_is_not_parsed(monkeypatch):
     monkeypatch.setattr("ckv_core.results.external_selection_json.MAX_CHARS", 10)
     with pytest.raises(ConfigError, match="10 can be read"):
-        read_own_indices(document([0]))
+        read_external_selection(document([0]))
 
 
 def is_read_or_refused(text: str) -> bool:
     """Any other error is the test's."""
     try:
-        found = read_own_indices(text)
+        found = read_external_selection(text)
     except ConfigError as error:
         return "\n" not in str(error)
-    return read_own_indices(own_to_text(found)) == found
+    return read_external_selection(own_to_text(found)) == found
 
 
 JSON_VALUES = st.recursive(
@@ -152,7 +152,7 @@ def test_any_value_in_any_place_is_read_or_refused(data):
 @given(st.integers(1, len(FULL_FORM) - 1))
 def test_a_file_that_is_cut_off_is_refused(length):
     with pytest.raises(ConfigError):
-        read_own_indices(FULL_FORM[:length])
+        read_external_selection(FULL_FORM[:length])
 
 
 @given(st.text(max_size=40))
@@ -164,7 +164,7 @@ def test_any_text_is_read_or_refused(text):
 
 
 def request(**changes) -> CompareRequest:
-    own = read_own_indices(changes.pop("text", document([0, 1])))
+    own = read_external_selection(changes.pop("text", document([0, 1])))
     return CompareRequest(
         **{"context": "text", "variants": ("full",), "own_indices": own} | changes
     )

@@ -20,7 +20,7 @@ from tests.ui.sweep_fakes import (
 from ui.aggregate.page import means_table
 from ui.charts.aggregate import AGGREGATE_CHARTS, means_csv, win_figure, wins_csv
 from ui.results.chart_views import several_value
-from ui.tables.aggregate import LABORATORY_FIGURES, read_slugs, take_together
+from ui.tables.aggregate import DIAGNOSTICS_FIGURES, read_slugs, take_together
 from ui.tables.pairs import pairs_table
 
 CRITICAL = "snapkv+critical:budget=64,alpha=0.25"
@@ -189,7 +189,7 @@ def test_runs_whose_bounds_took_different_alphas_say_so_once():
     plain = [m for m in found.members if "+" not in m.spec and m.spec != "full"]
     assert len(plain) > 1
     assert {member.alpha_note for member in plain} == {note}
-    assert "Oracle sigma over 0.5" in [figure.label for figure in found.known(LABORATORY_FIGURES)]
+    assert "Oracle sigma over 0.5" in [figure.label for figure in found.known(DIAGNOSTICS_FIGURES)]
     assert found.members[1].figures["oracle_over_half"].mean == 0.5
 
 
@@ -243,7 +243,7 @@ def test_there_is_a_chart_of_what_was_measured_and_of_nothing_else():
     assert AGGREGATE_CHARTS["agreement"].figure(found, {}) is None
 
 
-def test_a_quantity_of_the_laboratory_is_averaged_over_prompts_and_in_the_file():
+def test_a_quantity_of_the_diagnostics_is_averaged_over_prompts_and_in_the_file():
     runs = runs_of(2)
     for at, run in enumerate(runs):
         mass = np.full((LAYERS, QUERY_HEADS), 1.0 + at, np.float32)

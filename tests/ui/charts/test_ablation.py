@@ -1,4 +1,4 @@
-"""The ablation ladder on screen: its rungs join what was typed, and its chart follows a run."""
+"""The ablation on screen: its steps join what was typed, and its chart follows a run."""
 
 import csv
 import dataclasses
@@ -7,20 +7,20 @@ import io
 import numpy as np
 import pytest
 
-from ckv_core.analysis.ablation import ladder
+from ckv_core.analysis.ablation import ablation
 from ckv_core.errors import ConfigError
 from ckv_core.request.compare_request import MAX_VARIANTS
 from tests.ui.page_fakes import LAYERS, QUERY_HEADS, done_result, kept_variant
+from ui.charts.ablation import ablation_csv
 from ui.charts.catalog import figure_of
-from ui.charts.ladder import ladder_csv
 from ui.charts.layout import GRID_COLOR
-from ui.compare.forms import FormValues, ladder_bases, with_ladder
+from ui.compare.forms import FormValues, ablation_bases, with_ablation
 from ui.compare.offers import DEFAULT_VARIANTS
-from ui.compare.page import add_ladder
+from ui.compare.page import add_ablation
 
 
 def moved(perturbation, at):
-    """Rung `at` has figures of its own: some heads below the base, a lower final L1."""
+    """AblationStep `at` has figures of its own: some heads below the base, a lower final L1."""
     is_below = np.arange(QUERY_HEADS) < at % QUERY_HEADS
     factors = np.where(is_below, 0.5, 1 + at / 8).astype(np.float32)
     return dataclasses.replace(
@@ -30,9 +30,9 @@ def moved(perturbation, at):
     )
 
 
-def ladder_run(*, rungs: int | None = None):
+def ablation_run(*, steps: int | None = None):
     base = kept_variant()
-    specs = [rung.spec for rung in ladder("snapkv:budget=64")][:rungs]
+    specs = [step.spec for step in ablation("snapkv:budget=64")][:steps]
     variants = [
         dataclasses.replace(
             base, spec=spec, critical="+critical" in spec, perturbation=moved(base.perturbation, at)
@@ -42,47 +42,47 @@ def ladder_run(*, rungs: int | None = None):
     return dataclasses.replace(done_result(), variants=variants)
 
 
-@pytest.mark.parametrize("base", [name for _, name in ladder_bases()])
-def test_the_form_with_a_ladder_is_a_valid_request(base):
-    form = FormValues(context="a text", more_variants=with_ladder(base, DEFAULT_VARIANTS, ""))
+@pytest.mark.parametrize("base", [name for _, name in ablation_bases()])
+def test_the_form_with_a_ablation_is_a_valid_request(base):
+    form = FormValues(context="a text", more_variants=with_ablation(base, DEFAULT_VARIANTS, ""))
     assert len(form.request().validate()) <= MAX_VARIANTS
 
 
-def test_what_was_typed_stays_before_the_rungs():
-    lines = with_ladder("adakv", DEFAULT_VARIANTS, "snapkv:budget=256\n")
-    typed, *rungs = lines.splitlines()
+def test_what_was_typed_stays_before_the_steps():
+    lines = with_ablation("adakv", DEFAULT_VARIANTS, "snapkv:budget=256\n")
+    typed, *steps = lines.splitlines()
     assert typed == "snapkv:budget=256"
-    assert rungs == [each.spec for each in ladder("adakv") if each.spec not in DEFAULT_VARIANTS]
+    assert steps == [each.spec for each in ablation("adakv") if each.spec not in DEFAULT_VARIANTS]
 
 
-def test_a_rung_that_the_list_has_ticked_in_its_own_words_is_not_added_again():
-    rungs = with_ladder("snapkv", DEFAULT_VARIANTS, "").splitlines()
-    assert {spec.partition(":")[2] for spec in rungs} & {"", "stage2=pooled"} == set()
-    assert "snapkv+critical:alpha=0.5" in rungs
+def test_a_step_that_the_list_has_ticked_in_its_own_words_is_not_added_again():
+    steps = with_ablation("snapkv", DEFAULT_VARIANTS, "").splitlines()
+    assert {spec.partition(":")[2] for spec in steps} & {"", "stage2=pooled"} == set()
+    assert "snapkv+critical:alpha=0.5" in steps
 
 
-def test_adding_a_ladder_twice_changes_nothing():
-    once = with_ladder("snapkv", (), "")
-    assert with_ladder("snapkv", (), once) == once
+def test_adding_a_ablation_twice_changes_nothing():
+    once = with_ablation("snapkv", (), "")
+    assert with_ablation("snapkv", (), once) == once
 
 
-def test_a_base_without_ladder_keeps_what_was_typed():
-    with pytest.raises(ConfigError, match="no ladder"):
-        with_ladder("streaming_llm", (), "typed")
-    lines, notice = add_ladder("streaming_llm", [], "typed")
+def test_a_base_without_ablation_keeps_what_was_typed():
+    with pytest.raises(ConfigError, match="no ablation"):
+        with_ablation("streaming_llm", (), "typed")
+    lines, notice = add_ablation("streaming_llm", [], "typed")
     assert lines["__type__"] == "update"
     assert notice["tone"] == "error"
 
 
-def test_the_chart_has_three_bars_per_rung():
-    run = ladder_run()
+def test_the_chart_has_three_bars_per_step():
+    run = ablation_run()
     figure = figure_of(run, "ladder", {})
     assert [len(bar.y) for bar in figure.data] == [len(run.variants)] * 3
     assert figure.data[1].x[0] == figure.data[2].x[0] == 100
 
 
-def test_each_bar_and_column_is_the_rungs_own_share_of_the_base():
-    run = ladder_run()
+def test_each_bar_and_column_is_the_steps_own_share_of_the_base():
+    run = ablation_run()
     base, *_ = moves = [variant.perturbation for variant in run.variants]
     below = [float((each.head_l1 < base.head_l1).mean()) for each in moves]
     head = [float(each.head_l1.mean() / base.head_l1.mean()) for each in moves]
@@ -92,21 +92,21 @@ def test_each_bar_and_column_is_the_rungs_own_share_of_the_base():
     figure = figure_of(run, "ladder", {})
     for bar, shares in zip(figure.data, (below, head, final), strict=True):
         np.testing.assert_allclose(bar.x, 100 * np.array(shares), rtol=1e-5)
-    found = list(csv.DictReader(io.StringIO(ladder_csv(run))))
+    found = list(csv.DictReader(io.StringIO(ablation_csv(run))))
     columns = ("heads_below_base", "head_l1_of_base", "final_hidden_l1_of_base")
     for column, shares in zip(columns, (below, head, final), strict=True):
         np.testing.assert_allclose([float(row[column]) for row in found], shares, rtol=1e-5)
 
 
-def test_the_bars_of_a_rung_differ_in_colour_and_pattern_on_an_axis_in_the_house_look():
-    figure = figure_of(ladder_run(), "ladder", {})
+def test_the_bars_of_a_step_differ_in_colour_and_pattern_on_an_axis_in_the_house_look():
+    figure = figure_of(ablation_run(), "ladder", {})
     assert len({bar.marker.color for bar in figure.data}) == 3
     assert len({bar.marker.pattern.shape for bar in figure.data}) == 3
     assert {axis.gridcolor for axis in figure.select_xaxes()} == {GRID_COLOR}
 
 
 def test_a_base_that_moves_nothing_has_no_shares_but_a_chart_and_a_table():
-    run = ladder_run()
+    run = ablation_run()
     still = dataclasses.replace(
         run.variants[0].perturbation,
         head_l1=np.zeros((LAYERS, QUERY_HEADS), np.float32),
@@ -117,9 +117,9 @@ def test_a_base_that_moves_nothing_has_no_shares_but_a_chart_and_a_table():
     assert np.isnan([*figure.data[1].x, *figure.data[2].x]).all()
     assert not np.isnan(figure.data[0].x).any()
     assert all(np.isfinite(axis.range).all() for axis in figure.select_xaxes())
-    assert '"base",0.0,12,"",""' in ladder_csv(run).splitlines()[1]
+    assert '"base",0.0,12,"",""' in ablation_csv(run).splitlines()[1]
 
 
-def test_a_run_without_a_ladder_has_no_such_chart():
-    assert figure_of(ladder_run(rungs=2), "ladder", {}) is None
+def test_a_run_without_a_ablation_has_no_such_chart():
+    assert figure_of(ablation_run(steps=2), "ladder", {}) is None
     assert figure_of(done_result(), "ladder", {}) is None

@@ -1,4 +1,4 @@
-"""The ablation ladder over several runs: its chart, its file and when there is none."""
+"""The ablation over several runs: its chart, its file and when there is none."""
 
 import csv
 import dataclasses
@@ -9,21 +9,21 @@ import pytest
 
 from ckv_core.analysis.intervals import mean_interval
 from ckv_core.request.variants import VariantSpec
-from tests.ui.charts.test_ablation import ladder_run
+from tests.ui.charts.test_ablation import ablation_run
 from tests.ui.page_fakes import snapshot
 from ui.aggregate.routes import TABLES
+from ui.charts.ablation import ablation_figure
 from ui.charts.aggregate import AGGREGATE_CHARTS
-from ui.charts.ladder import ladder_figure
 from ui.tables.aggregate import take_together
 
 CHART = AGGREGATE_CHARTS["ladder"]
 
 
-def taken(count: int, *, rungs: int | None = None):
-    """Ladders on as many prompts, each with its own final L1; and the results they came from."""
+def taken(count: int, *, steps: int | None = None):
+    """Ablations on as many prompts, each with its own final L1; and the results they came from."""
     results = []
     for at in range(count):
-        found = ladder_run(rungs=rungs)
+        found = ablation_run(steps=steps)
         tokens = tuple(range(at, at + len(found.prompt.token_ids)))
         found.prompt = dataclasses.replace(found.prompt, token_ids=tokens)
         for i, variant in enumerate(found.variants):
@@ -33,13 +33,13 @@ def taken(count: int, *, rungs: int | None = None):
             params = dict(VariantSpec.parse(variant.spec).params)
             found.variants[i] = dataclasses.replace(variant, perturbation=moved, params=params)
         results.append(found)
-    runs = [snapshot(slug=f"ladder{at}", result=run) for at, run in enumerate(results)]
+    runs = [snapshot(slug=f"ablation{at}", result=run) for at, run in enumerate(results)]
     return take_together(runs), results
 
 
 def test_each_bar_is_the_mean_over_the_prompts_with_its_interval():
     found, results = taken(10)
-    figure, each = CHART.figure(found, {}), [ladder_figure(result) for result in results]
+    figure, each = CHART.figure(found, {}), [ablation_figure(result) for result in results]
     assert figure.layout.title.subtitle.text.endswith("n = 10 prompts")
     for at, bar in enumerate(figure.data):
         shares = np.stack([one.data[at].x for one in each])
@@ -71,5 +71,5 @@ def test_the_file_holds_what_the_chart_draws():
         assert {row["prompts"] for row in own} == {"10"}
 
 
-def test_runs_without_a_ladder_have_no_such_chart():
-    assert CHART.figure(taken(2, rungs=2)[0], {}) is None
+def test_runs_without_a_ablation_have_no_such_chart():
+    assert CHART.figure(taken(2, steps=2)[0], {}) is None

@@ -228,7 +228,7 @@ def numbers(rows, column, **where):
     ]
 
 
-def laboratory_runs():
+def diagnostics_runs():
     runs = generated_runs()
     for at, run in enumerate(runs):
         theta = np.full((LAYERS, QUERY_HEADS), 1.0 + at * at, np.float32)
@@ -249,7 +249,7 @@ def held(rows, **where):
 
 @pytest.mark.parametrize("name", sorted(AGGREGATE_CHARTS.keys() - {"layers", "ladder"}))
 def test_the_table_of_a_chart_holds_what_it_draws(name):
-    found, chart = laboratory_runs(), AGGREGATE_CHARTS[name]
+    found, chart = diagnostics_runs(), AGGREGATE_CHARTS[name]
     rows = list(csv.DictReader(io.StringIO(TABLES[chart.csv](found))))
     figure = chart.figure(found, {})
     if name == "wins":

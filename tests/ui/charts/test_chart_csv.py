@@ -11,7 +11,7 @@ from ckv_core.analysis.sweep import FIGURES
 from ckv_core.request.variants import VariantSpec
 from tests.ui.analysed_run import analysed
 from tests.ui.chart_runs import LAYERS, QUERY_HEADS, make_result
-from tests.ui.charts.test_ablation import ladder_run
+from tests.ui.charts.test_ablation import ablation_run
 from tests.ui.sweep_fakes import sweep_result
 from ui.charts.catalog import CHARTS, figure_of
 from ui.run.routes import TABLES
@@ -110,7 +110,7 @@ HOLDS = {
 
 def run_for(chart):
     if chart.name == "ladder":
-        return ladder_run()
+        return ablation_run()
     if chart.name == "fidelity":
         return analysed()
     if chart.csv not in ("sweep", "alphas"):

@@ -1,4 +1,4 @@
-"""Charts of the laboratory: which a run has, what they count and mark."""
+"""Charts of the diagnostics: which a run has, what they count and mark."""
 
 import dataclasses
 
@@ -11,16 +11,16 @@ from tests.ui.analysed_run import analysed
 from tests.ui.page_fakes import QUERY_HEADS, done_result, snapshot
 from ui.charts.analysis_table import analysis_csv
 from ui.charts.bounds import bounds_figure, sigma_figure, tightness_figure
-from ui.charts.catalog import CHARTS, LABORATORY, PERTURBATION, figure_of
+from ui.charts.catalog import CHARTS, DIAGNOSTICS, PERTURBATION, figure_of
 from ui.charts.heads import head_grid_figure
 from ui.charts.layers import final_figure, head_layer_figure, layer_figure
 from ui.results import chart_views
 
 
-def test_the_laboratory_shows_only_where_there_is_data():
-    assert chart_views.laboratory_value(snapshot()) is None
-    value = chart_views.laboratory_value(snapshot(result=analysed()))
-    assert [chart["name"] for chart in value["charts"]] == list(LABORATORY)
+def test_the_diagnostics_shows_only_where_there_is_data():
+    assert chart_views.diagnostics_value(snapshot()) is None
+    value = chart_views.diagnostics_value(snapshot(result=analysed()))
+    assert [chart["name"] for chart in value["charts"]] == list(DIAGNOSTICS)
 
 
 def test_a_run_without_measurements_says_why_there_is_no_chart():
@@ -31,7 +31,7 @@ def test_a_run_without_measurements_says_why_there_is_no_chart():
     assert value["text"].endswith(".")
 
 
-@pytest.mark.parametrize("name", [*PERTURBATION, *LABORATORY])
+@pytest.mark.parametrize("name", [*PERTURBATION, *DIAGNOSTICS])
 def test_every_choice_of_every_chart_can_be_drawn(name):
     result = analysed()
     for control in CHARTS[name].controls(result):

@@ -6,7 +6,7 @@ import gradio as gr
 import pytest
 
 from ckv_core.errors import ConfigError
-from ckv_core.results.external_selection_json import read_own_indices
+from ckv_core.results.external_selection_json import read_external_selection
 from tests.ckv_core.selection_files import document
 from tests.ui.page_fakes import SLUG, FakeServices, request, snapshot
 from ui.compare.forms import CONTROL_NAMES, FormValues, describe_variants
@@ -26,7 +26,7 @@ def compare_page(services: FakeServices) -> ComparePage:
 
 
 def test_the_form_asks_for_the_positions_and_names_them():
-    assert TYPED.request().own_indices == read_own_indices(TYPED.own)
+    assert TYPED.request().own_indices == read_external_selection(TYPED.own)
     assert describe_variants(TYPED) == "2 variants: Full cache, <b>Mine</b>."
 
 
@@ -71,7 +71,7 @@ def test_from_an_earlier_run_they_are_filled_in():
     page = compare_page(FakeServices(shown))
     query = type("Request", (), {"query_params": {"from": SLUG}})()
     filled = page.open(query)[OWN_AT]
-    assert read_own_indices(filled) == TYPED.request().own_indices
+    assert read_external_selection(filled) == TYPED.request().own_indices
 
 
 def test_they_count_as_variants_of_the_limit():
@@ -81,7 +81,8 @@ def test_they_count_as_variants_of_the_limit():
 
 def test_settings_of_two_runs_differ_where_their_positions_do():
     runs = [
-        snapshot(request=request(own_indices=read_own_indices(document([at])))) for at in (0, 1)
+        snapshot(request=request(own_indices=read_external_selection(document([at]))))
+        for at in (0, 1)
     ]
     (row,) = (row for row in _differing_settings(runs) if row["name"] == "own_indices")
     left, right = row["values"]

@@ -9,7 +9,7 @@ import gradio as gr
 import pytest
 
 from ckv_core.errors import ConfigError
-from ckv_core.methods import KNOBS, METHODS, POLICIES
+from ckv_core.methods import METHODS, PARAMETERS, POLICIES
 from ckv_core.request.compare_request import MAX_TEXT_CHARS
 from ckv_core.worker.messages import ModelStatus, TokensCounted
 from storage.records import Lineage
@@ -17,9 +17,9 @@ from tests.ui.page_fakes import BAD_SLUGS, SLUG, FakeServices, request, running,
 from ui.build import build_app
 from ui.compare.forms import CONTROL_NAMES, FormValues, check_lines, describe_variants
 from ui.compare.page import ComparePage
-from ui.compare.parameter_controls import knob_control, placeholder
+from ui.compare.parameter_controls import parameter_control, placeholder
 from ui.methods.cards import methods_list
-from ui.methods.page import knobs_table
+from ui.methods.page import parameters_table
 from ui.results.block import build_results
 from ui.results.live import Feed, cancel_run
 from ui.run.page import RunPage
@@ -52,13 +52,13 @@ def test_the_untouched_form_asks_for_the_defaults_only():
     assert asked.validate()
 
 
-def test_only_changed_knobs_are_sent():
-    form = dataclasses.replace(TYPED, alpha=0.5, knobs={"window": "16", "pool": ""})
+def test_only_changed_parameters_are_sent():
+    form = dataclasses.replace(TYPED, alpha=0.5, parameters={"window": "16", "pool": ""})
     assert form.request().defaults == {"budget": "128", "window": "16", "alpha": "0.5"}
 
 
 def test_an_alpha_that_the_preset_has_anyway_is_not_sent():
-    form = dataclasses.replace(TYPED, alpha=0.5, knobs={"preset": "kvpress"})
+    form = dataclasses.replace(TYPED, alpha=0.5, parameters={"preset": "kvpress"})
     assert form.request().defaults == {"budget": "128", "preset": "kvpress"}
 
 
@@ -75,8 +75,8 @@ def test_a_request_survives_the_way_through_the_form():
     assert dataclasses.replace(back, variants=()) == dataclasses.replace(asked, variants=())
 
 
-def test_every_knob_has_a_control():
-    assert set(KNOBS) <= set(CONTROL_NAMES)
+def test_every_parameter_has_a_control():
+    assert set(PARAMETERS) <= set(CONTROL_NAMES)
 
 
 def test_the_line_of_variants_counts_and_names_them():
@@ -277,11 +277,11 @@ def test_the_tail_of_no_run_changes_nothing():
 # --- methods page ---------------------------------------------------------------------------
 
 
-def test_the_methods_page_names_every_method_and_knob():
+def test_the_methods_page_names_every_method_and_parameter():
     page = methods_list()
     assert all(f'id="method-{each.name}"' in page for each in METHODS)
     assert all(f'href="methods#method-{each.name}"' in page for each in METHODS)
-    assert all(f"<code>{name}</code>" in knobs_table() for name in KNOBS)
+    assert all(f"<code>{name}</code>" in parameters_table() for name in PARAMETERS)
 
 
 def test_a_card_says_what_is_protected_needed_and_fit_as_the_parts_declare_it():
@@ -300,11 +300,11 @@ def test_a_card_says_what_is_protected_needed_and_fit_as_the_parts_declare_it():
 def test_an_empty_field_of_an_optional_part_says_that_it_is_left_out(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    store = knob_control(KNOBS["store"])
+    store = parameter_control(PARAMETERS["store"])
     assert store.choices[0] == ("default (plain)", "")
-    assert store.info == KNOBS["store"].help
+    assert store.info == PARAMETERS["store"].help
     monkeypatch.setitem(POLICIES, "window", None)
-    assert placeholder(KNOBS["window"], "paper") == "off"
+    assert placeholder(PARAMETERS["window"], "paper") == "off"
 
 
 # --- the whole app --------------------------------------------------------------------------

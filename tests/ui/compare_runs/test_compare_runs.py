@@ -72,17 +72,17 @@ def test_a_long_list_of_variants_is_shown_whole_and_a_long_text_cut():
     assert all(value.endswith("(506 characters)") for value in rows["context"])
 
 
-def knobs_of_critical(spec: str, **knobs):
+def parameters_of_critical(spec: str, **parameters):
     result = done_result()
     variant = result.variants[2]
-    changed = dataclasses.replace(variant, spec=spec, params={**variant.params, **knobs})
+    changed = dataclasses.replace(variant, spec=spec, params={**variant.params, **parameters})
     result.variants[2] = changed
     return result
 
 
 def test_variants_are_matched_by_their_settings_and_not_by_what_their_spec_writes():
     spec = "snapkv+critical:budget=4"
-    written = snapshot(slug=OTHER, result=knobs_of_critical(f"{spec},alpha=0.25"))
+    written = snapshot(slug=OTHER, result=parameters_of_critical(f"{spec},alpha=0.25"))
     value = differences_value([snapshot(), written])
     assert [row["spec"] for row in value["figures"]] == ["full", "snapkv:budget=4", spec]
     assert all(len(row["others"]) == 1 for row in value["variants"])
@@ -103,8 +103,8 @@ def pairs(*runs) -> list[tuple[str, tuple[str, ...]]]:
     return [(row["spec"], tuple(row["differs"])) for row in value["figures"]]
 
 
-def test_the_same_method_is_paired_though_a_knob_differs_which_is_told():
-    older = knobs_of_critical("snapkv+critical:budget=4", alpha=0.5)
+def test_the_same_method_is_paired_though_a_parameter_differs_which_is_told():
+    older = parameters_of_critical("snapkv+critical:budget=4", alpha=0.5)
     value = differences_value([snapshot(), snapshot(slug=OTHER, result=older)])
     row = value["figures"][2]
     assert (row["spec"], row["differs"]) == (
@@ -131,7 +131,7 @@ def test_equal_settings_are_paired_first_and_then_the_nearest_budget():
     assert pairs(one, two) == [("snapkv:budget=4", ("", "")), ("snapkv", ("budget=8", "budget=9"))]
 
 
-def test_a_knob_more_in_common_counts_more_than_a_near_budget():
+def test_a_parameter_more_in_common_counts_more_than_a_near_budget():
     other_kernel = with_budget(4)
     other_kernel = dataclasses.replace(
         other_kernel, spec="snapkv:budget=4,kernel=3", params={**other_kernel.params, "kernel": 3}

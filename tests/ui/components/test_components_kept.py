@@ -204,7 +204,7 @@ def test_difference_and_share_table_agree_with_numpy(open_view: Callable[..., Vi
     assert f"KV heads of 3: AdaKV {one}, SnapKV + CriticalKV {two}" in live
     page.locator("#kept summary").click()
     rows = page.locator("#kept .ckv-share tbody tr").all_inner_texts()
-    assert rows[3].split("\t") == ["3 (left whole)", "100%", "100%", "100%"]
+    assert rows[3].split("\t") == ["3 (not evicted)", "100%", "100%", "100%"]
     shares = [mask[5].mean() * 100 for mask in run.masks]
     expected = [f"{s:.1f}%" if s < 9.95 else f"{s:.0f}%" for s in shares]
     assert rows[5].split("\t") == ["5", *expected]

@@ -272,8 +272,8 @@ def test_cards_are_as_high_as_their_text_and_captions_stand_once(
     assert heights[1][0] > 80
     boxes = [box.bounding_box() for box in view.page.locator("#generations .ckv-card").all()]
     assert boxes[0]["height"] < boxes[1]["height"] - 40
-    assert grid.inner_text().count("stopped at end-of-text") == 1
+    assert grid.inner_text().count("stopped at EOS") == 1
     cards[1]["stopped"] = "length"
     view.send(generations={"cards": cards, "answer": ""})
     grid.get_by_text("90 tokens, reached the token limit.").wait_for()
-    assert grid.inner_text().count("stopped at end-of-text") == 1
+    assert grid.inner_text().count("stopped at EOS") == 1

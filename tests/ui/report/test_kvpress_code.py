@@ -162,7 +162,7 @@ def test_what_differs_is_said_at_the_press(spec, note):
 
 
 @pytest.mark.parametrize("method", [each for each in METHODS if each.press], ids=lambda m: m.name)
-def test_under_the_preset_of_kvpress_no_knob_differs(method):
+def test_under_the_preset_of_kvpress_no_parameter_differs(method):
     both = method.supports_critical and method.press.scores
     names = [method.name, *([f"{method.name}+critical"] if both else [])]
     code = code_of(*(f"{name}:preset=kvpress" for name in names))

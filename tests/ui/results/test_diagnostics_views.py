@@ -1,4 +1,4 @@
-"""The laboratory on screen: figures as JSON, strips, cards, the table and the form."""
+"""The diagnostics on screen: figures as JSON, strips, cards, the table and the form."""
 
 import pytest
 from starlette.applications import Starlette
@@ -74,7 +74,7 @@ def test_a_strip_is_offered_once_the_run_is_over():
     assert not any(card["forced"] for card in early)
 
 
-def test_the_laboratorys_files_are_linked_where_the_run_has_them():
+def test_the_diagnosticss_files_are_linked_where_the_run_has_them():
     plain, lab = views.links_value(snapshot()), views.links_value(snapshot(result=analysed()))
     assert (plain["forced"], plain["follow_ups"]) == (False, False)
     assert (lab["forced"], lab["follow_ups"]) == (True, True)
@@ -113,7 +113,7 @@ def test_memory_is_told_estimate_and_peak_apart():
 # --- form -------------------------------------------------------------------------------------
 
 
-def test_the_laboratory_survives_the_way_through_the_form():
+def test_the_diagnostics_survives_the_way_through_the_form():
     asked = request(
         scenario="context-only", analysis=("bounds", "greedy"), follow_ups=("one?", "two?")
     )

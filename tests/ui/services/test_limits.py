@@ -13,7 +13,7 @@ from sqlalchemy import select
 from ckv_core.analysis.result_json import to_json
 from ckv_core.errors import CkvError, ConfigError
 from ckv_core.request.compare_request import CompareRequest
-from ckv_core.request.external_selection import OwnIndices
+from ckv_core.request.external_selection import ExternalSelection
 from storage.database import default_url, open_database
 from storage.models import Run
 from tests.ui.page_fakes import SLUG, FakeServices
@@ -48,7 +48,7 @@ def test_one_over_a_limit_of_the_request_is_refused(changes, sentence):
 
 
 def test_own_positions_count_as_variants():
-    own = OwnIndices(label="mine", rows=())
+    own = ExternalSelection(label="mine", rows=())
     SMALL.check(replace(FITS, variants=("full",), own_indices=(own,)))
     with pytest.raises(CkvError, match="3 variants are too many"):
         SMALL.check(replace(FITS, own_indices=(own,)))

@@ -1,4 +1,4 @@
-"""axe-core finds nothing on the pages of sweeps, of several runs, and in the laboratory."""
+"""axe-core finds nothing on the pages of sweeps, of several runs, and in the diagnostics."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -21,14 +21,14 @@ def pages(open_app: Served) -> Iterator[dict[str, str]]:
         result = mixed(sweep_result(better=0.4 + 0.05 * at, generated=True))
         result.prompt = dataclasses.replace(result.prompt, token_ids=tuple(range(at, at + 10)))
         slugs.append(store_run(open_app.services, sweep_snapshot().request, result))
-    laboratory = mixed(analysed())
+    diagnostics = mixed(analysed())
     asked = dataclasses.replace(
         sweep_snapshot().request,
         kind="compare",
-        variants=tuple(v.spec for v in laboratory.variants),
+        variants=tuple(v.spec for v in diagnostics.variants),
         analysis=("bounds", "forced"),
     )
-    compared = [store_run(open_app.services, asked, laboratory) for _ in range(2)]
+    compared = [store_run(open_app.services, asked, diagnostics) for _ in range(2)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(open_app.services, "start_run", lambda *_: slugs[0])
         yield {

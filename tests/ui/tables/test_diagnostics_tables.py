@@ -1,4 +1,4 @@
-"""Tables of the laboratory: every value once, and no cell that a spreadsheet would run."""
+"""Tables of the diagnostics: every value once, and no cell that a spreadsheet would run."""
 
 import csv
 import io

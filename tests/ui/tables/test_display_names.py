@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ckv_core.request.external_selection import OwnIndices
+from ckv_core.request.external_selection import ExternalSelection
 from ckv_core.request.variants import VariantSpec
 from ckv_core.results.records import VariantResult
 from tests.ui.chart_runs import make_result
@@ -27,7 +27,7 @@ CASES = {
         ("snapkv", "adakv:budget=96"),
         ["SnapKV", "adakv:budget=96"],
     ),
-    "a knob": (
+    "a parameter": (
         ("full", "snapkv:budget=64,pool=none", "adakv:budget=64"),
         ["Full cache", "snapkv:budget=64,pool=none", "AdaKV"],
     ),
@@ -40,7 +40,7 @@ CASES = {
             "SnapKV + CriticalKV, as the authors' code",
         ],
     ),
-    "a reading and a knob": (
+    "a reading and a parameter": (
         ("snapkv+critical:stage2=pooled,alpha=0.5", "snapkv+critical_auto:stage2=pooled"),
         ["snapkv+critical:alpha=0.5,stage2=pooled", "snapkv+critical_auto:stage2=pooled"],
     ),
@@ -51,7 +51,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_a_method_alone_names_a_variant_only_where_the_spec_says_no_more(case):
     specs, names = CASES[case]
-    own = OwnIndices(label="Mine, k=3", rows=(None,)).spec()
+    own = ExternalSelection(label="Mine, k=3", rows=(None,)).spec()
     asked = [own if spec == OWN else VariantSpec.parse(spec) for spec in specs]
     assert display_names(asked, escaped=False) == names
     ran = [

@@ -1,11 +1,11 @@
-"""The ablation ladder of a run: what each change does to heads and to the final layer."""
+"""The ablation of a run: what each change does to heads and to the final layer."""
 
 from collections.abc import Sequence
 
 import numpy as np
 import plotly.graph_objects as go
 
-from ckv_core.analysis.ablation import Rung, RungResult, ladder_of
+from ckv_core.analysis.ablation import AblationStep, AblationStepResult, ablation_of
 from ckv_core.errors import ConfigError
 from ckv_core.results.events import RunResult
 from ckv_core.results.records import Float32Array
@@ -13,8 +13,8 @@ from ui.charts.layout import LEGEND_ROW_PX, name_bars, new_figure
 from ui.looks.palette import SPARE, bar_marker
 from ui.tables.csv_text import csv_text, number
 
-RUNG_PX = 52  # three bars and a gap
-# What each bar of a rung is, and its pattern: colour alone would not tell them apart.
+STEP_PX = 52  # three bars and a gap
+# What each bar of a step is, and its pattern: colour alone would not tell them apart.
 _BARS = (
     ("Heads below the base", ""),
     ("Mean head L1, of base", "/"),
@@ -22,60 +22,60 @@ _BARS = (
 )
 
 
-def rungs_of(result: RunResult) -> tuple[RungResult, ...]:
-    """The rungs in a run; none where its variants form no ladder, or cannot be read."""
+def ablation_steps_of(result: RunResult) -> tuple[AblationStepResult, ...]:
+    """The steps in a run; none where its variants form no ablation, or cannot be read."""
     try:
-        return ladder_of(result)
+        return ablation_of(result)
     except ConfigError:
         return ()
 
 
-def ladder_figure(result: RunResult) -> go.Figure:
-    """Three bars per rung, all in percent, the base on top.
+def ablation_figure(result: RunResult) -> go.Figure:
+    """Three bars per step, all in percent, the base on top.
 
-    Definition: share of query heads whose isolated head L1 is below the ladder's base; mean head
+    Definition: share of query heads whose isolated head L1 is below the ablation's base; mean head
     L1 and final hidden L1 (before the final norm) as a share of the base's; no bar where the
     base moves nothing.
     Unit: percent. n = heads of evictable layers of one prompt, one decoding step.
     """
-    rungs = rungs_of(result)
-    base = rungs[0]
-    shares = 100 * np.array([_shares(rung, base) for rung in rungs], np.float32)
+    steps = ablation_steps_of(result)
+    base = steps[0]
+    shares = 100 * np.array([_shares(step, base) for step in steps], np.float32)
     subtitle = f"Percent; n = {base.heads} heads, one prompt"
-    return ladder_bars([each.rung for each in rungs], shares, subtitle)
+    return ablation_bars([each.step for each in steps], shares, subtitle)
 
 
-def ladder_bars(rungs: Sequence[Rung], shares: Float32Array, subtitle: str) -> go.Figure:
-    """The bars of `ladder_figure`.
+def ablation_bars(steps: Sequence[AblationStep], shares: Float32Array, subtitle: str) -> go.Figure:
+    """The bars of `ablation_figure`.
 
     Args:
-        rungs: the base first.
-        shares: [rungs, 3] in percent; NaN leaves a bar out.
+        steps: the base first.
+        shares: [steps, 3] in percent; NaN leaves a bar out.
         subtitle: what they are of.
     """
-    figure = new_figure("Ablation ladder", subtitle, legend_rows=len(_BARS))
+    figure = new_figure("Ablation", subtitle, legend_rows=len(_BARS))
     for (name, pattern), (color, _), values in zip(_BARS, SPARE, shares.T, strict=False):
         figure.add_trace(
             go.Bar(
                 x=values,
-                y=np.arange(len(rungs), dtype=np.int16),
+                y=np.arange(len(steps), dtype=np.int16),
                 orientation="h",
                 name=name,
                 marker=bar_marker(color, pattern),
                 text=["" if np.isnan(value) else f"{value:z.0f}" for value in values],
-                customdata=[rung.change for rung in rungs],
+                customdata=[step.change for step in steps],
                 hovertemplate=f"%{{customdata}}<br>{name}: %{{x:.1f}} %<extra></extra>",
             )
         )
-    name_bars(figure, [rung.label for rung in rungs])
-    rows = RUNG_PX * len(rungs) + LEGEND_ROW_PX * len(_BARS)
+    name_bars(figure, [step.label for step in steps])
+    rows = STEP_PX * len(steps) + LEGEND_ROW_PX * len(_BARS)
     figure.update_layout(height=120 + rows, bargap=0.25)
     return figure
 
 
-def ladder_csv(result: RunResult) -> str:
-    """Data of `ladder_figure`: one line per rung; shares of the base, empty where it is 0."""
-    rungs = rungs_of(result)
+def ablation_csv(result: RunResult) -> str:
+    """Data of `ablation_figure`: one line per step; shares of the base, empty where it is 0."""
+    steps = ablation_steps_of(result)
     return csv_text(
         (
             "variant",
@@ -90,24 +90,24 @@ def ladder_csv(result: RunResult) -> str:
             (
                 each.index,
                 result.variants[each.index].spec,
-                each.rung.label,
+                each.step.label,
                 number(below),
                 each.heads,
                 number(head),
                 number(final),
             )
-            for each in rungs
-            for below, head, final in [_shares(each, rungs[0])]
+            for each in steps
+            for below, head, final in [_shares(each, steps[0])]
         ),
     )
 
 
-def _shares(rung: RungResult, base: RungResult) -> tuple[float, float, float]:
+def _shares(step: AblationStepResult, base: AblationStepResult) -> tuple[float, float, float]:
     """The three panels' values; NaN where the base moves nothing."""
     return (
-        rung.better_heads or 0.0,
-        _of_base(rung.head_l1, base.head_l1),
-        _of_base(rung.final_hidden_l1, base.final_hidden_l1),
+        step.better_heads or 0.0,
+        _of_base(step.head_l1, base.head_l1),
+        _of_base(step.final_hidden_l1, base.final_hidden_l1),
     )
 
 

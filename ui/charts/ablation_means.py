@@ -1,4 +1,4 @@
-"""Chart of several runs: the ablation ladder, means over the prompts with intervals."""
+"""Chart of several runs: the ablation, means over the prompts with intervals."""
 
 from collections.abc import Iterator
 from dataclasses import astuple
@@ -6,12 +6,12 @@ from dataclasses import astuple
 import numpy as np
 import plotly.graph_objects as go
 
-from ckv_core.analysis.ablation_means import RungMeans, has_ladder, ladder_means
+from ckv_core.analysis.ablation_means import AblationStepMeans, ablation_means, has_ablation
 from ckv_core.analysis.aggregate_runs import JoinedVariant
 from ckv_core.analysis.intervals import Interval
+from ui.charts.ablation import ablation_bars
 from ui.charts.chart import Chart, no_controls
 from ui.charts.interval_bars import interval_bars, interval_subtitle
-from ui.charts.ladder import ladder_bars
 from ui.charts.layout import TEXT_COLOR
 from ui.tables.aggregate import SeveralRuns
 from ui.tables.csv_text import Cell, csv_text
@@ -19,18 +19,18 @@ from ui.tables.csv_text import Cell, csv_text
 _UNKNOWN = Interval(float("nan"), None, None, 0)
 
 
-def ladder_means_figure(found: SeveralRuns) -> go.Figure:
-    """Three bars per rung, all in percent, the base on top, as in the chart of one run.
+def ablation_means_figure(found: SeveralRuns) -> go.Figure:
+    """Three bars per step, all in percent, the base on top, as in the chart of one run.
 
     Definition: each number is read against the base of its own prompt, then averaged over the
     prompts; bars are BCa bootstrap intervals, 95 %, none where n is too small.
-    Unit: percent. n = prompts that have the rung.
+    Unit: percent. n = prompts that have the step.
     """
-    rungs = ladder_means(_variants(found))
-    columns = list(zip(*map(_percent, rungs), strict=True))
+    steps = ablation_means(_variants(found))
+    columns = list(zip(*map(_percent, steps), strict=True))
     values = np.array([[each.mean for each in column] for column in columns], np.float32).T
-    subtitle = f"Percent; {interval_subtitle([each.head_l1 for each in rungs])}"
-    figure = ladder_bars([each.rung for each in rungs], values, subtitle)
+    subtitle = f"Percent; {interval_subtitle([each.head_l1 for each in steps])}"
+    figure = ablation_bars([each.step for each in steps], values, subtitle)
     for bar, column in zip(figure.data, columns, strict=True):
         if whiskers := interval_bars(column, TEXT_COLOR):
             bar.update(error_x=whiskers, text=None)  # the numbers would stand on the whiskers
@@ -39,16 +39,16 @@ def ladder_means_figure(found: SeveralRuns) -> go.Figure:
     return figure
 
 
-def ladder_means_csv(found: SeveralRuns) -> str:
-    """Data of `ladder_means_figure`: one line per rung and figure; shares of 1, and L1."""
+def ablation_means_csv(found: SeveralRuns) -> str:
+    """Data of `ablation_means_figure`: one line per step and figure; shares of 1, and L1."""
     return csv_text(
         ("spec", "rung", "figure", "mean", "low", "high", "prompts"),
-        _rows(ladder_means(_variants(found))),
+        _rows(ablation_means(_variants(found))),
     )
 
 
-def _rows(rungs: list[RungMeans]) -> Iterator[tuple[Cell, ...]]:
-    for each in rungs:
+def _rows(steps: list[AblationStepMeans]) -> Iterator[tuple[Cell, ...]]:
+    for each in steps:
         figures = {
             "heads_below_base": each.better_heads,
             "head_l1_of_base": each.head_of_base,
@@ -58,13 +58,13 @@ def _rows(rungs: list[RungMeans]) -> Iterator[tuple[Cell, ...]]:
         }
         for name, mean in figures.items():
             if mean is not None:
-                yield (each.rung.spec, each.rung.label, name, *astuple(mean))
+                yield (each.step.spec, each.step.label, name, *astuple(mean))
 
 
-def _percent(rung: RungMeans) -> tuple[Interval, Interval, Interval]:
+def _percent(step: AblationStepMeans) -> tuple[Interval, Interval, Interval]:
     """Heads below the base, none of which are the base's own; head and final L1 of the base's."""
-    below = rung.better_heads or Interval(0.0, None, None, rung.n)
-    of_base = (each or _UNKNOWN for each in (rung.head_of_base, rung.final_of_base))
+    below = step.better_heads or Interval(0.0, None, None, step.n)
+    of_base = (each or _UNKNOWN for each in (step.head_of_base, step.final_of_base))
     first, second, third = map(_times_100, (below, *of_base))
     return first, second, third
 
@@ -78,11 +78,11 @@ def _variants(found: SeveralRuns) -> list[JoinedVariant]:
     return [member.joined for member in found.members]
 
 
-LADDER_CHART: Chart[SeveralRuns] = Chart(
+ABLATION_CHART: Chart[SeveralRuns] = Chart(
     name="ladder",
-    title="Ablation ladder",
+    title="Ablation",
     csv="ladder",
     controls=no_controls,
-    has_data=lambda found: has_ladder(_variants(found)),
-    draw=lambda found, _: ladder_means_figure(found),
+    has_data=lambda found: has_ablation(_variants(found)),
+    draw=lambda found, _: ablation_means_figure(found),
 )
