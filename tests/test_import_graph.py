@@ -1,6 +1,8 @@
 """Imports go one way, each library has its owner, and the app's own process never loads torch."""
 
 import ast
+import functools
+import graphlib
 import subprocess
 import sys
 from pathlib import Path
@@ -13,9 +15,18 @@ FORBIDDEN = {
     "ckv_core": {"gradio", "plotly", "starlette", "sqlalchemy", "alembic", "storage", "ui", "app"},
     "storage": MODEL_LIBRARIES | {"gradio", "plotly", "starlette", "ui", "app"},
     "ui": MODEL_LIBRARIES | {"sqlalchemy", "alembic", "app"},
-    "ui/charts": {"gradio", "starlette", "storage"},
     "app.py": MODEL_LIBRARIES | {"sqlalchemy", "alembic", "plotly"},
 }
+# From low to high: a module imports its own room or lower ones.
+ROOMS = {
+    "ckv_core": "errors runtime methods request results models engine analysis measure compare "
+    "studies kvpress worker cli",
+    "ui": "limits looks tables charts users accounts settings services server components shell "
+    "results compare sweep studies aggregate compare_runs methods report run runs api build serve "
+    "commands",
+}
+PURE = ("ui/tables", "ui/charts")  # values and figures, of results alone
+IMPURE = {"gradio", "starlette", "sqlalchemy", "alembic", "storage"}
 # Alembic runs these by path, inside a migration; they cannot be imported by name.
 RUN_BY_PATH = ROOT / "storage" / "migrations"
 
@@ -50,6 +61,39 @@ def module_names(*packages):
             yield ".".join(parts[:-1] if parts[-1] in ("__init__", "__main__") else parts)
 
 
+def modules(package):
+    """Path by dotted name, of all modules of a package."""
+    for path in sources(package):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
+
+
+@functools.cache
+def imported_modules(path, *, lazily=True):
+    """Modules of `MODULES` and other packages that a file names, wherever or on its own level."""
+    tree, found = ast.parse(path.read_text("utf-8")), set()
+    for node in ast.walk(tree) if lazily else tree.body:
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            found |= {name if name in MODULES else str(node.module) for name in names}
+    return found
+
+
+MODULES = {name: path for package in ROOMS for name, path in modules(package)}
+
+
+def all_behind(name, *, seen):
+    """What importing a module loads, without what functions import when they are called."""
+    for other in imported_modules(MODULES[name], lazily=False):
+        if other not in seen:
+            seen.add(other)
+            if other in MODULES:
+                all_behind(other, seen=seen)
+    return seen
+
+
 def run_python(code):
     return subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
@@ -79,6 +123,37 @@ def test_no_module_imports_what_its_package_must_not_know(package):
         if (bad := FORBIDDEN[package] & set(imported_roots(ast.parse(path.read_text("utf-8")))))
     }
     assert not wrong
+
+
+@pytest.mark.parametrize("package", ROOMS)
+def test_rooms_import_only_lower_ones(package):
+    order = ROOMS[package].split()
+    assert {name.split(".")[1] for name in MODULES if name.startswith(f"{package}.")} == (
+        {*order, "__main__"} if package == "ckv_core" else {*order}
+    )
+    wrong = [
+        f"{name} -> {other}"
+        for name, path in MODULES.items()
+        for other in imported_modules(path)
+        if name.split(".")[1:2] and name.startswith(package) and other.startswith(f"{package}.")
+        if name.split(".")[1] in order
+        if order.index(other.split(".")[1]) > order.index(name.split(".")[1])
+    ]
+    assert not wrong
+
+
+def test_no_files_import_one_another_in_a_circle():
+    graph = {name: imported_modules(path) - {name} for name, path in MODULES.items()}
+    list(graphlib.TopologicalSorter(graph).static_order())  # says which, if there is one
+
+
+@pytest.mark.parametrize("package", PURE)
+def test_tables_and_figures_need_no_page_and_no_database(package):
+    for name, _ in modules(package):
+        behind = all_behind(name, seen=set())
+        packages = {other.partition(".")[0] for other in behind}
+        assert not packages & (IMPURE | MODEL_LIBRARIES), name
+        assert not any(other.startswith("ui.services") for other in behind), name
 
 
 def test_the_core_names_storage_in_one_place():

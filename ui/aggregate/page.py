@@ -8,6 +8,7 @@ from gradio.components import Component
 from ckv_core.analysis.aggregate import Aggregate
 from ckv_core.analysis.intervals import MIN_PROMPTS
 from ckv_core.errors import CkvError
+from ui.aggregate.chosen import MAX_RUNS, load_together, read_slugs
 from ui.components.data_table import DataTable
 from ui.components.run_charts import RunCharts
 from ui.results.block import RESULTS
@@ -16,10 +17,7 @@ from ui.services.services import Services
 from ui.shell.parts import PRIVATE, TO_RUNS, Notice, SectionLinks, said
 from ui.tables.aggregate import (
     MAIN_FIGURES,
-    MAX_RUNS,
     SeveralRuns,
-    load_together,
-    read_slugs,
     settings_text,
 )
 from ui.tables.pairs import pairs_table, shown_interval

@@ -7,6 +7,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from ckv_core.errors import CkvError
+from ui.aggregate.chosen import load_together
 from ui.charts.ablation_means import ablation_means_csv
 from ui.charts.aggregate import AGGREGATE_CHARTS, means_csv, wins_csv
 from ui.charts.budget_means import budgets_csv
@@ -14,7 +15,7 @@ from ui.charts.layer_bands import layers_csv
 from ui.results.figure_routes import NO_CHART, figure_response
 from ui.server.route_answers import NO_STORE
 from ui.services.services import Services
-from ui.tables.aggregate import SeveralRuns, load_together
+from ui.tables.aggregate import SeveralRuns
 
 TABLES: dict[str, Callable[[SeveralRuns], str]] = {
     "budgets": budgets_csv,

@@ -23,11 +23,10 @@ from storage.records import RunFilter, RunSort
 from storage.repository import RunMissingError
 from ui.api.answers import Result, run_json
 from ui.api.requests import compare_request, sweep_request
-from ui.results.live import UNKNOWN_RUN
 from ui.run.routes import NOT_YET
 from ui.runs.query import STATES, TEXT_CHARS, run_row
 from ui.services.services import RunSnapshot, Services
-from ui.services.slugs import is_slug
+from ui.services.slugs import UNKNOWN_RUN, is_slug
 from ui.settings import Settings
 
 LOGGER = logging.getLogger(__name__)

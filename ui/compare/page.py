@@ -35,13 +35,12 @@ from ui.results.live import (
     count_if_ready,
     find_run,
     follow,
+    made_from,
     run_buttons,
 )
-from ui.run.lineage import made_from
 from ui.services.services import Services
 from ui.settings import Settings
 from ui.shell.parts import PRIVATE, SHARED, SILENT, Tone, said
-from ui.studies.routes import find_study
 from ui.tables.study import sample_request
 
 EXAMPLE_SETTINGS = ("variants", "budget", "max_new_tokens")
@@ -175,7 +174,12 @@ class ComparePage:
             request = FormValues.from_controls(controls).request()
             specs = request.validate()
             self._check_length(request)
-            lineage = made_from(self._services, source, request)
+            lineage = made_from(
+                self._services,
+                source,
+                request,
+                lambda it: FormValues.from_request(it).request(),
+            )
             slug = self._services.start_run(request, lineage)
         except CkvError as error:
             return ["", said(str(error), "error"), *[gr.skip()] * 4]
@@ -222,7 +226,8 @@ class ComparePage:
         """A sample of a study with its methods in the form, nothing else."""
         rest = [gr.skip() for _ in range(4)]
         try:
-            found, studies = find_study(self._services, study), self._services.studies
+            studies = self._services.studies
+            found = studies.reading(study)
             request = sample_request(found.study, studies.samples(found.slug), sample)
         except CkvError as error:
             untouched = [gr.skip() for _ in CONTROL_NAMES]

@@ -10,19 +10,19 @@ import gradio as gr
 from ckv_core.errors import CkvError, StorageError
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.worker.messages import TokensCounted
+from storage.records import Lineage
 from storage.repository import RunMissingError
 from ui.looks.theme import ASSETS
 from ui.results import chart_views, views
 from ui.results.block import ResultsBlock
 from ui.services.services import RunSnapshot, Services
-from ui.services.slugs import is_slug
+from ui.services.slugs import UNKNOWN_RUN, is_slug
 from ui.shell.parts import SILENT, Notice, RunNotice, said
 
 LOGGER = logging.getLogger(__name__)
 # Reload then opens the Run page, which follows the same run.
 SHOW_ADDRESS = (ASSETS / "address.js").read_text("utf-8")
 COUNT_TIMEOUT_S = 5.0
-UNKNOWN_RUN = "There is no run of this name; see the list of runs for those that are saved."
 
 
 class Feed:
@@ -71,6 +71,34 @@ def find_run(services: Services, slug: object) -> RunSnapshot:
         return services.snapshot(str(slug))
     except RunMissingError:
         raise StorageError(UNKNOWN_RUN) from None
+
+
+def made_from(
+    services: Services,
+    source: object,
+    asked: CompareRequest,
+    through_form: Callable[[CompareRequest], CompareRequest],
+) -> Lineage | None:
+    """Where a request comes from that was typed into a form filled in from a run.
+
+    Args:
+        services: of the app.
+        source: slug of that run, or empty; a client may send anything.
+        asked: the form's request.
+        through_form: what the form gives that is filled in from a request.
+
+    Returns:
+        None if there is no such run (any more); else a rerun, or a fork if something was changed.
+    """
+    try:
+        parent = find_run(services, source)
+    except CkvError:
+        return None
+    try:
+        is_same = parent.request.kind == asked.kind and through_form(parent.request) == asked
+    except CkvError:
+        is_same = False  # an imported run may hold what no form gives
+    return Lineage(parent.slug, "rerun" if is_same else "fork")
 
 
 async def follow(

@@ -6,14 +6,11 @@ import gradio as gr
 from gradio.components import Component
 
 from ckv_core.errors import CkvError, ConfigError
-from ckv_core.request.compare_request import CompareRequest
 from storage.bundle import FROM_RESULT, IMPORTED
 from storage.records import Lineage, RunRelative
-from ui.compare.forms import FormValues
 from ui.components.base import ScriptedHtml
 from ui.results.live import find_run
 from ui.services.services import Services
-from ui.sweep.forms import SweepForm
 
 NO_QUESTION = (
     "This run came from a result file, which does not tell the question; use its settings in a "
@@ -76,30 +73,6 @@ class LineageSection:
             "parent": _relative(parent) if parent else None,
             "children": [_relative(child) for child in children],
         }
-
-
-def made_from(services: Services, source: object, asked: CompareRequest) -> Lineage | None:
-    """Where a request comes from that was typed into a form filled in from a run.
-
-    Args:
-        services: of the app.
-        source: slug of that run, or empty; a client may send anything.
-        asked: the form's request.
-
-    Returns:
-        None if there is no such run (any more); else a rerun, or a fork if something was changed.
-    """
-    try:
-        parent = find_run(services, source)
-    except CkvError:
-        return None
-    form = SweepForm if asked.kind == "sweep" else FormValues
-    try:
-        same = form.from_request(parent.request).request() == asked
-        is_same = same and parent.request.kind == asked.kind
-    except CkvError:
-        is_same = False  # an imported run may hold what no form gives
-    return Lineage(parent.slug, "rerun" if is_same else "fork")
 
 
 def _relative(run: RunRelative) -> dict[str, Any]:

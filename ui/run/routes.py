@@ -12,9 +12,17 @@ from ckv_core.analysis.result_json import to_json
 from ckv_core.errors import CkvError
 from ckv_core.results.events import RunResult
 from ui.charts.ablation import ablation_csv
-from ui.charts.analysis_table import analysis_csv
 from ui.charts.bounds import bounds_csv
-from ui.charts.sweep_csv import alphas_csv, sweep_csv
+from ui.charts.run_csv import (
+    alphas_csv,
+    analysis_csv,
+    budgets_csv,
+    follow_ups_csv,
+    forced_csv,
+    heads_csv,
+    layers_csv,
+    sweep_csv,
+)
 from ui.report.kvpress_code import kvpress_code
 from ui.report.routes import report_routes
 from ui.results.figure_routes import figure_routes
@@ -24,13 +32,6 @@ from ui.server.route_answers import IMMUTABLE, NO_RUN, NO_STORE, missing
 from ui.services.services import RunSnapshot, Services
 from ui.services.shares import COOKIE_PREFIX, COOKIES
 from ui.services.slugs import is_slug, read_index
-from ui.tables.csv_text import (
-    budgets_csv,
-    follow_ups_csv,
-    forced_csv,
-    heads_csv,
-    layers_csv,
-)
 from ui.tables.summary_csv import summary_csv
 
 NO_SHARE = "This link opens nothing (any more); ask the one who sent it for a new one."

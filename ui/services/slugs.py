@@ -2,6 +2,7 @@
 
 import re
 
+UNKNOWN_RUN = "There is no run of this name; see the list of runs for those that are saved."
 _SLUG = re.compile(r"[a-z0-9]{6,32}", re.ASCII)
 
 

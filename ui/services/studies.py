@@ -3,13 +3,14 @@
 Pages only watch. A study runs sample by sample, so that runs of all users come between.
 """
 
+import functools
 import logging
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 
-from ckv_core.errors import CkvError, ConfigError, PromptError, RunCancelledError
+from ckv_core.errors import CkvError, ConfigError, PromptError, RunCancelledError, StorageError
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.studies.data import read_samples
 from ckv_core.studies.records import Sample, SampleResult, Study
@@ -21,6 +22,7 @@ from ckv_core.studies.runner import (
     request_of,
     run_study,
 )
+from ckv_core.studies.spec import write_study
 from ckv_core.studies.tasks import make_samples
 from ckv_core.worker.messages import Reply
 from storage import studies as stored_studies
@@ -29,10 +31,14 @@ from storage.study_records import StoredStudy
 from storage.study_rows import missing_study
 from ui.accounts.access import Access
 from ui.limits import Limits
+from ui.services.slugs import is_slug
 from ui.services.study_jobs import PREFIX, StudyJobs, Worker
+from ui.tables.study import StudyReading
 
 LOGGER = logging.getLogger(__name__)
 CANCELLED = "Stopped on request."
+KEPT_READINGS = 8  # bootstrap intervals of a big study take seconds
+NO_STUDY = "There is no study of this name; see the list of studies."
 MAX_STUDIES = 1_000  # of one user
 MOST_FAILED = 3  # samples in a row that failed as a whole for one reason: it is not theirs
 COUNTED = 5  # prompts that are tokenised for an estimate
@@ -170,6 +176,17 @@ class Studies:
         """One of them."""
         return self._view(self._check(slug))
 
+    def reading(self, slug: object) -> StudyReading:
+        """A study with its results; a client may send anything as its name.
+
+        Raises:
+            CkvError: there is none of that name for whoever asks.
+        """
+        if not is_slug(slug):
+            raise StorageError(NO_STUDY)
+        stored = self.view(str(slug)).stored
+        return _read(self, stored.slug, (write_study(stored.study), stored.done, stored.failed))
+
     def samples(self, slug: str) -> list[Sample]:
         """All samples of a study."""
         self._check(slug)
@@ -280,6 +297,20 @@ class Studies:
             is_current = self._current is not None and self._current[0] == stored.slug
             progress = self._progress if is_current else None
         return StudyView(stored=stored, running=is_current, progress=progress)
+
+
+@functools.lru_cache(maxsize=KEPT_READINGS)
+def _read(studies: Studies, slug: str, _: Hashable) -> StudyReading:
+    """Once for all charts and files of one state; whoever asks was let in before.
+
+    Args:
+        studies: to read from.
+        slug: of the study.
+        _: its state: another one is read anew.
+    """
+    # Contexts are long, and nothing here reads them.
+    samples = [replace(sample, context="") for sample in studies.samples(slug)]
+    return StudyReading(slug, studies.view(slug).stored.study, samples, studies.results(slug))
 
 
 class _Committed:

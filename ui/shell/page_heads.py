@@ -18,10 +18,9 @@ from storage.repository import RunMissingError
 from ui.accounts.access import SCOPE_KEY
 from ui.looks.glossary import words
 from ui.looks.theme import ASSETS
-from ui.results.live import UNKNOWN_RUN
 from ui.server.route_answers import missing
 from ui.services.services import Services
-from ui.services.slugs import is_slug
+from ui.services.slugs import UNKNOWN_RUN, is_slug
 from ui.shell.header import TITLE, USER_TEMPLATE, user_html
 
 # What makes Gradio's updates cheaper, leaving a page quiet, and words explain themselves.

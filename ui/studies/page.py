@@ -16,10 +16,9 @@ from ui.components.verdict import VerdictStrip
 from ui.results.block import RESULTS
 from ui.services.services import Services
 from ui.services.slugs import is_slug
-from ui.services.studies import StudyView
+from ui.services.studies import NO_STUDY, StudyView
 from ui.shell.parts import PRIVATE, SHARED, Facts, Notice, SectionLinks, said
 from ui.studies.progress import progress_sentence
-from ui.studies.routes import NO_STUDY, find_study
 from ui.tables.study import (
     StudyReading,
     decision_table,
@@ -142,7 +141,7 @@ class StudyPage:
         return self._services.studies.view(str(slug))
 
     def _values(self, slug: object) -> list[Any]:
-        return read_values(find_study(self._services, slug))
+        return read_values(self._services.studies.reading(slug))
 
     def go_on(self, slug: str) -> dict[str, Any]:
         """Run what is left, failed ones again."""

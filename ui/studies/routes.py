@@ -1,9 +1,8 @@
 """Routes of a study: its charts, its tables as CSV, the whole as JSON and its file as YAML."""
 
-import functools
 import json
-from collections.abc import Callable, Hashable
-from dataclasses import astuple, fields, replace
+from collections.abc import Callable
+from dataclasses import astuple, fields
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -17,13 +16,9 @@ from ui.charts.study import STUDY_CHARTS
 from ui.results.figure_routes import NO_CHART, figure_response
 from ui.server.route_answers import NO_STORE, missing
 from ui.services.services import Services
-from ui.services.slugs import is_slug
-from ui.services.studies import Studies
 from ui.tables.csv_text import csv_text
 from ui.tables.study import StudyReading
 
-KEPT_READINGS = 8  # bootstrap intervals of a big study take seconds
-NO_STUDY = "There is no study of this name; see the list of studies."
 _RESULT = tuple(field.name for field in fields(SampleResult))
 _FIGURES = ("n", "failed", "score", "low", "high", "cache_share", "head_l1")
 
@@ -47,41 +42,13 @@ def results_csv(found: StudyReading) -> str:
 TABLES: dict[str, Callable[[StudyReading], str]] = {"scores": scores_csv, "results": results_csv}
 
 
-def find_study(services: Services, slug: object) -> StudyReading:
-    """A study with its results.
-
-    Raises:
-        CkvError: there is none of that name for whoever asks.
-    """
-    if not is_slug(slug):
-        raise CkvError(NO_STUDY)
-    stored = services.studies.view(str(slug)).stored
-    return _read(
-        services.studies, stored.slug, (write_study(stored.study), stored.done, stored.failed)
-    )
-
-
-@functools.lru_cache(maxsize=KEPT_READINGS)
-def _read(studies: Studies, slug: str, _: Hashable) -> StudyReading:
-    """Once for all charts and files of one state; whoever asks was let in before.
-
-    Args:
-        studies: to read from.
-        slug: of the study.
-        _: its state: another one is read anew.
-    """
-    # Contexts are long, and nothing here reads them.
-    samples = [replace(sample, context="") for sample in studies.samples(slug)]
-    return StudyReading(slug, studies.view(slug).stored.study, samples, studies.results(slug))
-
-
 def study_routes(services: Services) -> list[Route]:
     """All of them; each answers GET and runs in a worker thread."""
 
     def answered(answer: Callable[[StudyReading, Request], Response]) -> Callable[..., Response]:
         def handle(request: Request) -> Response:
             try:
-                return answer(find_study(services, request.path_params["slug"]), request)
+                return answer(services.studies.reading(request.path_params["slug"]), request)
             except CkvError as error:
                 return missing(str(error))
 

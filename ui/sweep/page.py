@@ -19,9 +19,9 @@ from ui.results.live import (
     count_if_ready,
     find_run,
     follow,
+    made_from,
     run_buttons,
 )
-from ui.run.lineage import made_from
 from ui.services.services import Services
 from ui.settings import Settings
 from ui.shell.parts import PRIVATE, SHARED, SILENT, Notice, said
@@ -162,7 +162,12 @@ class SweepPage:
             if cost.must_ask and agreed != question:
                 shown = [gr.update(visible=True), said(question, "warn"), question]
                 return ["", SILENT, *[gr.skip()] * 4, *shown]
-            lineage = made_from(self._services, source, request)
+            lineage = made_from(
+                self._services,
+                source,
+                request,
+                lambda it: SweepForm.from_request(it).request(),
+            )
             slug = self._services.start_run(request, lineage)
         except CkvError as error:
             return self._refused(error)

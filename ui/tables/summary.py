@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from ckv_core.analysis.names import display_names
 from ckv_core.analysis.outcomes import answer_outcome, kl_where_it_fails
 from ckv_core.analysis.regimes import run_regimes
 from ckv_core.analysis.rounding import floor_by_figure, floor_sentence, short
@@ -9,7 +10,6 @@ from ckv_core.analysis.sweep import mean_head_l1
 from ckv_core.results.byte_budget import requested_bytes
 from ckv_core.results.events import RunResult
 from ckv_core.results.records import VariantResult
-from ui.charts.layout import display_names
 from ui.looks.palette import looks_of
 from ui.tables.summary_columns import FIDELITY_COLUMNS, NOT_YET, Cell, Column, cell_of, four_digits
 
@@ -271,7 +271,7 @@ def _has_cell(result: RunResult, column: Column) -> bool:
 def _warnings(result: RunResult) -> list[str]:
     """Each warning once, after the variants that have it."""
     named: dict[str, list[str]] = {}
-    names = display_names(result.variants, escaped=False)
+    names = display_names(result.variants)
     for name, variant in zip(names, result.variants, strict=True):
         for warning in variant.receipt.warnings if variant.receipt else ():
             named.setdefault(warning, []).append(name)

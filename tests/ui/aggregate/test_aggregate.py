@@ -17,10 +17,11 @@ from tests.ui.sweep_fakes import (
     run_of,
     runs_of,
 )
+from ui.aggregate.chosen import read_slugs, take_together
 from ui.aggregate.page import means_table
 from ui.charts.aggregate import AGGREGATE_CHARTS, means_csv, win_figure, wins_csv
 from ui.results.chart_views import several_value
-from ui.tables.aggregate import DIAGNOSTICS_FIGURES, read_slugs, take_together
+from ui.tables.aggregate import DIAGNOSTICS_FIGURES
 from ui.tables.pairs import pairs_table
 
 CRITICAL = "snapkv+critical:budget=64,alpha=0.25"

@@ -11,10 +11,10 @@ from ckv_core.analysis.intervals import Intervals
 from tests.ui.page_fakes import FakeServices
 from tests.ui.served_app import by
 from tests.ui.sweep_fakes import runs_of, store_run
+from ui.aggregate.chosen import take_together
 from ui.aggregate.page import AggregatePage, means_table
 from ui.charts.aggregate import AGGREGATE_CHARTS
 from ui.looks.palette import looks_of
-from ui.tables.aggregate import take_together
 
 
 def page_with(*runs) -> AggregatePage:

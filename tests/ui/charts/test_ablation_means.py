@@ -11,10 +11,10 @@ from ckv_core.analysis.intervals import mean_interval
 from ckv_core.request.variants import VariantSpec
 from tests.ui.charts.test_ablation import ablation_run
 from tests.ui.page_fakes import snapshot
+from ui.aggregate.chosen import take_together
 from ui.aggregate.routes import TABLES
 from ui.charts.ablation import ablation_figure
 from ui.charts.aggregate import AGGREGATE_CHARTS
-from ui.tables.aggregate import take_together
 
 CHART = AGGREGATE_CHARTS["ladder"]
 

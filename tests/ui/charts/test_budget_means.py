@@ -18,10 +18,10 @@ from tests.ui.sweep_fakes import (
     sweep_result,
     sweep_snapshot,
 )
+from ui.aggregate.chosen import take_together
 from ui.aggregate.routes import TABLES
 from ui.charts.aggregate import AGGREGATE_CHARTS
 from ui.results.chart_views import several_value
-from ui.tables.aggregate import take_together
 
 CHART = AGGREGATE_CHARTS["budget"]
 METHOD = "SnapKV + CriticalKV"

@@ -12,10 +12,10 @@ import pytest
 from ckv_core.results.events import RunResult
 from ckv_core.results.records import RetainedSet, RoundingFloor
 from tests.ui.chart_runs import KV_HEADS, LAYERS, POSITIONS, QUERY_HEADS, WHOLE, make_result
-from ui.charts.analysis_table import analysis_csv
 from ui.charts.cache import budgets_figure, entry_counts
 from ui.charts.heads import head_grid_figure, log2_ratio
 from ui.charts.layers import final_figure, head_layer_figure, layer_figure, layer_means, ratio
+from ui.charts.run_csv import analysis_csv
 from ui.looks.palette import looks_of
 
 ALL_FIGURES = [

@@ -9,11 +9,11 @@ from ckv_core.analysis.chain import check_chain
 from ckv_core.analysis.identity import base_index
 from tests.ui.analysed_run import analysed
 from tests.ui.page_fakes import QUERY_HEADS, done_result, snapshot
-from ui.charts.analysis_table import analysis_csv
 from ui.charts.bounds import bounds_figure, sigma_figure, tightness_figure
 from ui.charts.catalog import CHARTS, DIAGNOSTICS, PERTURBATION, figure_of
 from ui.charts.heads import head_grid_figure
 from ui.charts.layers import final_figure, head_layer_figure, layer_figure
+from ui.charts.run_csv import analysis_csv
 from ui.results import chart_views
 
 

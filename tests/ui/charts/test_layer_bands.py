@@ -10,10 +10,10 @@ import pytest
 from ckv_core.analysis.intervals import MIN_PROMPTS, mean_interval
 from tests.ui.aggregate.test_aggregate import CRITICAL, runs_of
 from tests.ui.sweep_fakes import BUDGETS, LAYERS
+from ui.aggregate.chosen import take_together
 from ui.aggregate.routes import TABLES
 from ui.charts.aggregate import AGGREGATE_CHARTS
 from ui.results.chart_views import several_value
-from ui.tables.aggregate import take_together
 
 CHART = AGGREGATE_CHARTS["layers"]
 NAME = "SnapKV + CriticalKV, alpha 0.25"

@@ -16,8 +16,8 @@ from tests.ui.sweep_fakes import (
     sweep_result,
 )
 from ui.charts.catalog import CHARTS, figure_of
+from ui.charts.run_csv import alphas_csv, sweep_csv
 from ui.charts.sweep import alpha_head_figure, curve_figure
-from ui.charts.sweep_csv import alphas_csv, sweep_csv
 from ui.tables.sweep import alphas_table, curve_name, points_table, savings_table
 
 

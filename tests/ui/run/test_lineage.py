@@ -17,11 +17,16 @@ from storage.records import Lineage
 from tests.ui.page_fakes import BAD_SLUGS, SLUG, FakeServices, done_result, request
 from tests.ui.sweep_fakes import SWEEP_SLUG, sweep_snapshot
 from ui.compare.forms import FormValues
-from ui.run.lineage import LineageSection, made_from
+from ui.results.live import made_from
+from ui.run.lineage import LineageSection
 from ui.services.live_runs import stored_snapshot
 from ui.settings import Settings
 from ui.sweep.forms import SweepForm
 from ui.sweep.page import SweepPage
+
+
+def refill(asked):
+    return FormValues.from_request(asked).request()
 
 
 def section(services: FakeServices) -> LineageSection:
@@ -61,9 +66,11 @@ def form_of_the_run(**changes) -> CompareRequest:
 
 def test_a_form_filled_in_from_a_run_makes_a_rerun_and_with_changes_a_fork():
     services = FakeServices()
-    assert made_from(services, SLUG, form_of_the_run()) == Lineage(SLUG, "rerun")
+    assert made_from(services, SLUG, form_of_the_run(), refill) == Lineage(SLUG, "rerun")
     for changes in ({"budget": "5"}, {"question": "why?"}, {"max_new_tokens": 9}):
-        assert made_from(services, SLUG, form_of_the_run(**changes)) == Lineage(SLUG, "fork")
+        assert made_from(services, SLUG, form_of_the_run(**changes), refill) == Lineage(
+            SLUG, "fork"
+        )
 
 
 @pytest.mark.parametrize(
@@ -82,12 +89,12 @@ def test_a_sweep_from_a_sweep_names_its_parent(changes, kind):
 
 def test_a_sweep_of_a_comparisons_prompt_is_a_fork():
     asked = SweepForm.from_request(request()).request()
-    assert made_from(FakeServices(), SLUG, asked) == Lineage(SLUG, "fork")
+    assert made_from(FakeServices(), SLUG, asked, refill) == Lineage(SLUG, "fork")
 
 
 @pytest.mark.parametrize("source", [*BAD_SLUGS, None, 3, ["x"]])
 def test_a_form_filled_in_by_hand_has_no_parent(source):
-    assert made_from(FakeServices(), source, form_of_the_run()) is None
+    assert made_from(FakeServices(), source, form_of_the_run(), refill) is None
 
 
 def test_a_guest_is_told_to_be_one_and_nothing_else():

@@ -11,7 +11,7 @@ from ckv_core.results.records import Candidate, FollowUp, ForcedStep
 from tests.storage.whole_runs import big_events, folded
 from tests.ui.analysed_run import analysed
 from tests.ui.page_fakes import done_result
-from ui.tables.csv_text import follow_ups_csv, forced_csv
+from ui.charts.run_csv import follow_ups_csv, forced_csv
 from ui.tables.summary import summary_value
 from ui.tables.summary_csv import summary_csv
 

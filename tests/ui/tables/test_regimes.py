@@ -13,12 +13,12 @@ from tests.ui.analysed_run import analysed
 from tests.ui.mixed_regimes import mixed
 from tests.ui.page_fakes import done_result, snapshot
 from tests.ui.sweep_fakes import runs_of, sweep_result, sweep_snapshot
+from ui.aggregate.chosen import take_together
 from ui.aggregate.page import means_table
 from ui.charts.aggregate import AGGREGATE_CHARTS
 from ui.charts.catalog import CHARTS
 from ui.compare_runs.differences import differences_value
 from ui.results import chart_views, views
-from ui.tables.aggregate import take_together
 from ui.tables.sweep import points_table, savings_table
 
 MARKS = {"query-aware", "query-agnostic"}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.ui.chart_runs import LAYERS, QUERY_HEADS, WHOLE, make_result
-from ui.tables import csv_text as tables
+from ui.charts import run_csv as tables
 
 
 def rows(text):
