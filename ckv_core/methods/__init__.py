@@ -16,6 +16,7 @@ import ckv_core.methods.defensivekv
 import ckv_core.methods.chunkkv
 import ckv_core.methods.laprox
 import ckv_core.methods.observed_attention
+import ckv_core.methods.vatp
 import ckv_core.methods.random
 import ckv_core.methods.knorm
 import ckv_core.methods.keydiff

@@ -1,0 +1,47 @@
+"""VATP: H2O's choice with each entry's accumulated attention times the size of its value.
+
+Here it chooses once, at the end of the prompt, and keeps what is generated; the authors' code goes on
+choosing, with H2O's or Scissorhands' attention. The size is of the value itself: CriticalKV takes it
+after the output projection. The first tokens are kept, for their values are small.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
+
+from ckv_core.methods.base import METHODS, Method
+from ckv_core.methods.h2o import Accumulated, HalfRecent
+from ckv_core.methods.parameters import Parameter
+from ckv_core.methods.parts.base import SINKS, Parameters
+from ckv_core.methods.parts.uniform import UNIFORM
+from ckv_core.methods.parts.views import LayerView
+from ckv_core.runtime.lazy_torch import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class ValueAware(Accumulated):
+    """Accumulated attention times the L1 norm of the value; above all others the first tokens."""
+
+    name = "value_aware"
+    parameters: ClassVar[tuple[Parameter, ...]] = (replace(SINKS, default=20),)
+
+    def scores(self, view: LayerView, parameters: Parameters) -> Tensor:
+        scores = super().scores(view, parameters) * view.values.float().abs().sum(-1)
+        scores[:, : int(parameters["sinks"])] = torch.finfo(scores.dtype).max
+        return scores
+
+
+METHODS.register(
+    Method(
+        name="vatp",
+        label="VATP",
+        summary="Newest half; for the rest the most attention so far times the value's L1 norm.",
+        source="Guo et al. 2024, arXiv:2406.12335",
+        scorer=ValueAware(),
+        budget_rule=UNIFORM,
+        selector=HalfRecent(),
+    )
+)
