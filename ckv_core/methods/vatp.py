@@ -1,8 +1,8 @@
 """VATP: H2O's choice with each entry's accumulated attention times the size of its value.
 
-Here it chooses once, at the end of the prompt, and keeps what is generated; the authors' code goes on
-choosing, with H2O's or Scissorhands' attention. The size is of the value itself: CriticalKV takes it
-after the output projection. The first tokens are kept, for their values are small.
+Here it chooses once, at the end of the prompt, and keeps what is generated; the authors' code goes
+on choosing, with H2O's or Scissorhands' attention. The size is of the value itself: CriticalKV
+takes it after the output projection. The first tokens are kept, for their values are small.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""CAKE, DefensiveKV, ChunkKV, LaProx and observed attention against literal loops."""
+"""CAKE, DefensiveKV, ChunkKV, LaProx, observed attention and VATP against literal loops."""
 
 from types import SimpleNamespace
 
@@ -158,3 +158,37 @@ def test_observed_attention_is_the_mean_over_the_queries_that_see_an_entry() -> 
         for i, found in enumerate(row):
             seen = [float(matrix[h, t, i]) for h in (2 * head, 2 * head + 1) for t in range(i, 7)]
             assert abs(found - sum(seen) / len(seen)) < 1e-6
+
+
+@given(st.integers(1, 3), st.integers(1, 2), st.integers(2, 14), SEEDS, st.integers(0, 20))
+def test_vatp_keeps_the_newest_half_then_sinks_then_the_largest_products(
+    kv_heads: int, group_size: int, entries: int, seed: int, sinks: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    attention = torch.rand(kv_heads * group_size, entries, generator=generator)
+    values = torch.randn(kv_heads, entries, 3, generator=generator)
+    view = SimpleNamespace(kv_heads=kv_heads, values=values, observed=lambda _observer: attention)
+    method, budget = METHODS.get("vatp"), seed % (entries + 1)
+    assert method.scorer is not None
+    ranked = torch.argsort(method.scorer.scores(view, {"sinks": sinks}), -1, descending=True)
+    candidates = SimpleNamespace(first=lambda: ranked[None])
+    budgets = torch.full((1, kv_heads), budget)
+    mask = method.selector.keep(candidates, slice(0, 1), budgets).mask[0]
+    for head in range(kv_heads):
+        newest = set(range(entries - budget // 2, entries))
+        products = {
+            i: sum(
+                float(attention[h, i]) for h in range(head * group_size, (head + 1) * group_size)
+            )
+            * sum(abs(float(x)) for x in values[head, i])
+            for i in set(range(entries)) - newest
+        }
+        others = sorted(products, key=lambda i: (i >= sinks, -products[i]))
+        first = {i for i in others if i < sinks}
+        kept = set(mask[head].nonzero().flatten().tolist())
+        assert newest <= kept
+        assert len(kept) == budget
+        chosen = kept - newest
+        assert first <= chosen or chosen <= first  # which of the sinks fit is not told
+        if first <= chosen:
+            assert chosen == set(others[: budget - budget // 2])
