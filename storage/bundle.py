@@ -14,8 +14,8 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from ckv_core.analysis.result_json import measured_json
 from ckv_core.errors import StorageError
+from ckv_core.results.codec import measured_json
 from ckv_core.results.external_selection_json import own_to_json
 from storage import mapping, repository
 from storage.models import END_STATES, Run

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import NoReturn, cast
 
-from ckv_core.analysis.result_json import from_json
 from ckv_core.errors import ConfigError, StorageError
 from ckv_core.request.compare_request import (
     ANALYSES,
@@ -27,6 +26,7 @@ from ckv_core.request.compare_request import (
     Kind,
     Scenario,
 )
+from ckv_core.results.codec import from_json
 from ckv_core.results.external_selection_json import own_from_json
 from ckv_core.runtime.json_fields import JsonField
 from ckv_core.runtime.json_text import JsonBounds

@@ -5,9 +5,9 @@ import hashlib
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from ckv_core.analysis.result_json import from_json
 from ckv_core.errors import ConfigError, StorageError
 from ckv_core.request.compare_request import MAX_TEXT_CHARS, CompareRequest
+from ckv_core.results.codec import from_json
 from ckv_core.results.events import RunResult
 from storage.bundle import MAX_RUN_BYTES, MAX_RUNS, MAX_TOTAL_BYTES, BundledRun
 from storage.bundle_reader import decoded

@@ -16,7 +16,7 @@ from ckv_core.analysis.aggregate_runs import JoinedVariant, join
 from ckv_core.analysis.intervals import Interval, interval_note
 from ckv_core.analysis.layer_means import LayerMeans, hidden_by_layer, reduction_by_layer
 from ckv_core.analysis.pairs import Pair, compare_pairs
-from ckv_core.results.diagnostics_json import array_json, number_json
+from ckv_core.results.codec import array_json, number_json
 from ckv_core.results.events import RunResult
 
 SCHEMA = 1

@@ -1,29 +1,34 @@
-"""The result JSON: what `compare --json` writes, Export gives and Import takes.
+"""The result JSON with what pages and commands read off it: `compare --json`, Export; no torch.
 
-docs/result_json.md describes the format.
+The readings are for whoever reads the file elsewhere. All of them follow from the rest of the
+file, so they are never read back. docs/result_json.md describes them.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from ckv_core.analysis.derived_json import readings_json
-from ckv_core.results.diagnostics_json import array_json, diagnostics_json, number_json
-from ckv_core.results.events import RunResult
-from ckv_core.results.held_json import held_json
-from ckv_core.results.reader import SCHEMA, from_json
-from ckv_core.results.records import (
-    ModelInfo,
-    Perturbation,
-    PromptInfo,
-    Receipt,
-    RetainedSet,
-    RoundingFloor,
-    VariantResult,
+from ckv_core.analysis.ablation import ablation_of
+from ckv_core.analysis.chain import check_chain, mean_tightness, over_half, shared_kv_heads
+from ckv_core.analysis.evidence import held
+from ckv_core.analysis.sweep import (
+    Curve,
+    Figure,
+    alpha_optima,
+    curves,
+    known_figures,
+    matched_figures,
+    sigma_over_half,
 )
+from ckv_core.analysis.sweep_oracles import known_oracles, mean_oracle
+from ckv_core.analysis.sweep_savings import Saving, savings_of
+from ckv_core.errors import ConfigError
+from ckv_core.results.codec import array_json, measured_json, number_json
+from ckv_core.results.events import RunResult
+from ckv_core.results.passages import spans_of
+from ckv_core.results.records import VariantResult
 
-__all__ = ["SCHEMA", "from_json", "measured_json", "to_json"]
+# A sweep of 255 points has up to 64,770 pairs of curves.
+MAX_PAIRS = 256
 
 
 def to_json(result: RunResult, passages: Sequence[str] = ()) -> dict[str, Any]:
@@ -37,110 +42,170 @@ def to_json(result: RunResult, passages: Sequence[str] = ()) -> dict[str, Any]:
     return measured_json(result) | {"readings": readings_json(result, passages)}
 
 
-def measured_json(result: RunResult) -> dict[str, Any]:
-    """`to_json` without what follows from the rest: all that `from_json` reads."""
-    evictable = result.model.evictable_layers if result.model else ()
+def readings_json(result: RunResult, passages: Sequence[str] = ()) -> dict[str, Any]:
+    """Evidence, bounds, ablation and, of a sweep, curves, savings and best alphas.
+
+    A list is empty where the run has no such thing, also where an imported run says what nothing
+    can be read off.
+
+    Args:
+        result: a run, whole or partial.
+        passages: texts to look for in the compressed prompt; one that does not occur has no
+            spans, and one that no kept set is known of no variants. Blank ones ask for nothing.
+    """
+    lines = curves(result) if result.kind == "sweep" else []
     return {
-        "schema": SCHEMA,
-        "kind": result.kind,
-        "finished": result.finished,
-        "model": _model_json(result.model) if result.model else None,
-        "prompt": _prompt_json(result.prompt) if result.prompt else None,
-        "timings_ms": dict(result.timings_ms),
-        "memory": dict(result.memory),
-        "floor": _floor_json(result.floor) if result.floor else None,
-        "variants": [_variant_json(variant, evictable) for variant in result.variants],
-        "environment": dict(result.environment),
+        "evidence": _evidence(result, passages),
+        "bounds": _bounds(result),
+        "ladder": _ablation(result),
+        "curves": _curves(result, lines),
+        "savings": _savings(result, lines),
+        "alpha_optima": _alpha_optima(result),
     }
 
 
-def _model_json(model: ModelInfo) -> dict[str, Any]:
-    return {
-        "name": model.name,
-        "sha256": model.sha256,
-        "layers": model.layers,
-        "query_heads": model.query_heads,
-        "kv_heads": model.kv_heads,
-        "head_dim": model.head_dim,
-        "dtype": model.dtype,
-        "device": model.device,
-        "evictable_layers": list(model.evictable_layers),
-        "context_limit": model.context_limit,
-    }
+def _evidence(result: RunResult, passages: Sequence[str]) -> list[dict[str, Any]]:
+    if result.prompt is None or result.model is None:
+        return []
+    layers, found = result.model.evictable_layers, []
+    for text in filter(str.strip, dict.fromkeys(passages)):
+        spans = spans_of(result.prompt, text)
+        rows = [
+            {
+                "variant": index,
+                "entries": each.entries,
+                "slots": each.slots,
+                "share": each.mean,
+                "by_chance": each.chance,
+                "whole": each.whole,
+                "heads": each.heads,
+                "layer_share": array_json(each.per_layer),
+                "layer_by_chance": array_json(each.chance_per_layer),
+            }
+            for index, variant in enumerate(result.variants)
+            if (each := held(variant, spans, layers)) is not None
+        ]
+        found.append({"text": text, "spans": [list(span) for span in spans], "variants": rows})
+    return found
 
 
-def _prompt_json(prompt: PromptInfo) -> dict[str, Any]:
-    return {
-        "scenario": prompt.scenario,
-        "tokens": prompt.tokens,
-        "compressed_tokens": prompt.compressed_tokens,
-        "token_ids": list(prompt.token_ids),
-        "pieces": list(prompt.pieces),
-        "context_tokens": list(prompt.context_tokens),
-    }
-
-
-def _floor_json(floor: RoundingFloor) -> dict[str, Any]:
-    return {
-        "layer_hidden_l1": array_json(floor.layer_hidden_l1),
-        "final_hidden_l1": number_json(floor.final_hidden_l1),
-        "kl": number_json(floor.kl),
-    }
-
-
-def _variant_json(variant: VariantResult, evictable: tuple[int, ...]) -> dict[str, Any]:
-    receipt = variant.receipt
-    return {
-        "spec": variant.spec,
-        "label": variant.label,
-        "method": variant.method,
-        "critical": variant.critical,
-        "params": dict(variant.params),
-        "retained": _retained_json(variant.retained, evictable) if variant.retained else None,
-        "receipt": _receipt_json(receipt) if receipt else None,
-        "text": variant.text,
-        "token_ids": list(variant.token_ids),
-        "token_texts": list(variant.token_texts),
-        "stopped": variant.stopped,
-        "agreement": variant.agreement,
-        "first_difference": variant.first_difference,
-        "answer_found": variant.answer_found,
-        "perturbation": _perturbation_json(variant.perturbation),
-        "timings_ms": dict(variant.timings_ms),
-        **diagnostics_json(variant),
-        "held": held_json(variant.held),
-    }
-
-
-def _receipt_json(receipt: Receipt) -> dict[str, Any]:
-    return {
-        "budget_tokens": receipt.budget_tokens,
-        "requested_entries": receipt.requested_entries,
-        "retained_entries": receipt.retained_entries,
-        "cache_bytes": receipt.cache_bytes,
-        "full_cache_bytes": receipt.full_cache_bytes,
-        "warnings": list(receipt.warnings),
-    }
-
-
-def _retained_json(retained: RetainedSet, evictable: tuple[int, ...]) -> list[Any]:
-    mask = retained.mask()
+def _bounds(result: RunResult) -> list[dict[str, Any]]:
+    kv_heads = shared_kv_heads(result.model)
     return [
-        [np.flatnonzero(row).tolist() for row in heads] if layer in evictable else None
-        for layer, heads in enumerate(mask)
+        {
+            "variant": index,
+            "sigma_over_half": _number(sigma_over_half(variant)),
+            "oracle_over_half": _number(over_half(variant, "sigma_oracle")),
+            "tightness": _number(mean_tightness(variant)),
+            "group_tightness": _number(mean_tightness(variant, kv_heads)) if kv_heads else None,
+            "heads": chain.heads,
+            "covered": chain.covered,
+            "violations": chain.violations,
+        }
+        for index, variant in enumerate(result.variants)
+        if (chain := check_chain(variant)) is not None
     ]
 
 
-def _perturbation_json(perturbation: Perturbation | None) -> dict[str, Any]:
-    if perturbation is None:
-        return {"head_l1": None, "layer_hidden_l1": None, "final_hidden_l1": None}
-    base = perturbation.base_head_l1
-    measured = not np.isnan(perturbation.head_l1).all()
+def _ablation(result: RunResult) -> list[dict[str, Any]]:
+    try:
+        steps = ablation_of(result)
+    except ConfigError:  # an imported SPEC that nobody can parse
+        return []
+    return [
+        {
+            "variant": each.index,
+            "label": each.step.label,
+            "change": each.step.change,
+            "head_l1": _number(each.head_l1),
+            "better_heads": _number(each.better_heads),
+            "heads": each.heads,
+            "final_hidden_l1": _number(each.final_hidden_l1),
+            "kl": _number(each.kl),
+        }
+        for each in steps
+    ]
+
+
+def _curves(result: RunResult, lines: Sequence[Curve]) -> list[dict[str, Any]]:
+    figures = known_figures(result) if lines else []
+    oracles = known_oracles(result) if lines else []
+
+    def values(figure: Figure, variants: Sequence[VariantResult]) -> list[Any]:
+        return [_number(figure.read(variant)) for variant in variants]
+
+    found = []
+    for line in lines:
+        variants = [result.variants[index] for _, index in line.points]
+        found.append(
+            {
+                "spec": line.spec,
+                "alpha": _number(line.alpha),
+                "budgets": [budget for budget, _ in line.points],
+                "variants": [index for _, index in line.points],
+                "figures": {figure.key: values(figure, variants) for figure in figures},
+                "oracles": {
+                    oracle.name: [_number(mean_oracle(each, oracle.name)) for each in variants]
+                    for oracle in oracles
+                },
+            }
+        )
+    return found
+
+
+def _savings(result: RunResult, lines: Sequence[Curve]) -> list[dict[str, Any]]:
+    """`sweep_savings.savings` of each figure and target, with every point read once."""
+    if len(lines) < 2:
+        return []
+    plain_first = sorted(lines, key=lambda line: result.variants[line.points[0][1]].critical)
+    found = []
+    for figure in matched_figures(result):
+        points = {line: line.values(result, figure) for line in lines}
+        for target in plain_first[: MAX_PAIRS // (len(lines) - 1)]:
+            wanted = points[target]
+            others = [line for line in lines if line is not target]
+            if not wanted:
+                continue
+            found.append(
+                {
+                    "figure": figure.key,
+                    "target": target.spec,
+                    "target_budgets": [budget for budget, _ in wanted],
+                    "methods": [
+                        _method(line, savings_of(line, points[line], target, wanted, figure))
+                        for line in others
+                    ],
+                }
+            )
+    return found
+
+
+def _method(line: Curve, needed: Sequence[Saving]) -> dict[str, Any]:
     return {
-        "head_l1": array_json(perturbation.head_l1),
-        "base_head_l1": None if base is None else array_json(base),
-        "improved_head_share": perturbation.improved_head_share if measured else None,
-        "layer_hidden_l1": array_json(perturbation.layer_hidden_l1),
-        "final_hidden_l1": number_json(perturbation.final_hidden_l1),
-        "kl": number_json(perturbation.kl),
+        "spec": line.spec,
+        "budgets": [_number(each.match.budget) for each in needed],
+        "outcomes": [each.match.outcome for each in needed],
+        "saved": [_number(each.share) for each in needed],
     }
+
+
+def _alpha_optima(result: RunResult) -> list[dict[str, Any]]:
+    if result.kind != "sweep" or result.model is None:
+        return []
+    return [
+        {
+            "spec": each.spec,
+            "budget": each.budget,
+            "alphas": [_number(alpha) for alpha in each.alphas],
+            "best_fixed": _number(each.best_fixed),
+            "layer_alpha": array_json(each.layer_alpha),
+            "head_alpha": array_json(each.head_alpha),
+            "layer_gain": _number(each.layer_gain),
+            "head_gain": _number(each.head_gain),
+        }
+        for each in alpha_optima(result)
+    ]
+
+
+def _number(value: float | None) -> float | str | None:
+    return None if value is None else number_json(float(value))

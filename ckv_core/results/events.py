@@ -5,15 +5,17 @@ The command line, the recorder and the pages all hold a `RunResult`, whole or st
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 from ckv_core.methods.parameters import ParameterValue
-from ckv_core.request.compare_request import Kind
+from ckv_core.request.compare_request import MAX_SWEEP_POINTS, Kind
 from ckv_core.results.records import (
     Float32Array,
     FollowUp,
     ForcedStep,
     HeldSeries,
+    Memory,
+    Milliseconds,
     ModelInfo,
     Perturbation,
     PromptInfo,
@@ -21,7 +23,9 @@ from ckv_core.results.records import (
     RetainedSet,
     RoundingFloor,
     VariantResult,
+    Versions,
 )
+from ckv_core.runtime.bounds import Many
 
 Stage = Literal["load", "prefill", "score", "select", "decode", "analyse"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
@@ -168,15 +172,15 @@ class RunResult:
         floor: None until measured, and in runs of earlier versions.
     """
 
+    kind: Kind = "compare"
+    finished: bool = False
     model: ModelInfo | None = None
     prompt: PromptInfo | None = None
-    variants: list[VariantResult] = field(default_factory=list)
-    environment: Mapping[str, str] = field(default_factory=dict)
-    timings_ms: Mapping[str, float] = field(default_factory=dict)
-    finished: bool = False
-    kind: Kind = "compare"
-    memory: Mapping[str, int] = field(default_factory=dict)
+    timings_ms: Milliseconds = field(default_factory=dict)
+    memory: Memory = field(default_factory=dict)
     floor: RoundingFloor | None = None
+    variants: Annotated[list[VariantResult], Many(MAX_SWEEP_POINTS)] = field(default_factory=list)
+    environment: Versions = field(default_factory=dict)
 
     def apply(self, event: RunEvent) -> None:
         """Take in one event; events of one run in the order in which they were sent."""

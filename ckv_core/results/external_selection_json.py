@@ -11,8 +11,8 @@ from typing import Any, NoReturn
 from ckv_core.errors import ConfigError
 from ckv_core.request.compare_request import MAX_TEXT_CHARS, MAX_VARIANTS
 from ckv_core.request.external_selection import ExternalSelection, pack, unpack
-from ckv_core.results.diagnostics_json import MAX_HEADS, MAX_LAYERS, MAX_TOKEN_ID
-from ckv_core.results.reader import SCHEMA
+from ckv_core.results.codec import SCHEMA
+from ckv_core.results.records import MAX_HEADS, MAX_LAYERS, MAX_TOKEN_ID
 from ckv_core.runtime.json_fields import JsonField
 from ckv_core.runtime.json_text import JsonBounds
 

@@ -1,16 +1,44 @@
-"""Plain results that cross process and package borders: no tensor, no torch."""
+"""Plain results that cross process and package borders: no tensor, no torch.
+
+A field is declared here alone: `codec.py` writes and reads the result JSON by its type and the
+bounds in it, the database stores what that writes.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ckv_core.methods.parameters import ParameterValue
-from ckv_core.request.compare_request import Scenario
+from ckv_core.request.compare_request import (
+    MAX_FOLLOW_UPS,
+    MAX_NEW_TOKENS,
+    MAX_TEXT_CHARS,
+    Scenario,
+)
+from ckv_core.runtime.bounds import Axes, Chars, Many, Measured, Needed, Within
 
+MAX_LAYERS = 1024
+MAX_HEADS = 1024
+MAX_TOKEN_ID = 2**31 - 1
 Float32Array = NDArray[np.float32]
+Count = Annotated[int, Within(0, 2**62)]
+TokenId = Annotated[int, Within(0, MAX_TOKEN_ID)]
+Share = Annotated[float, Within(0, 1)]
+Name = Annotated[str, Chars(500)]
+Word = Annotated[str, Chars(32, r"[\w.:-]{1,32}")]
+LongText = Annotated[str, Chars(MAX_TEXT_CHARS)]
+TokenIds = Annotated[tuple[TokenId, ...], Many(MAX_NEW_TOKENS)]
+TokenTexts = Annotated[tuple[LongText, ...], Many("token_ids")]
+Step = Annotated[int, Within(0, MAX_NEW_TOKENS)]
+Stop = Literal["eos", "length"]
+Params = Annotated[Mapping[str, ParameterValue], Many(64), Needed()]
+Milliseconds = Annotated[Mapping[str, Annotated[float, Within(0)]], Many(64), Needed()]
+Memory = Annotated[Mapping[str, Count], Many(64)]
+Versions = Annotated[Mapping[str, Name], Many(64), Needed()]
+Heads = Annotated[Float32Array, Axes(("layers", "query_heads"))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,16 +53,16 @@ class ModelInfo:
         dtype, device: as used, e.g. float32 and cpu.
     """
 
-    name: str
-    sha256: str
-    layers: int
-    query_heads: int
-    kv_heads: int
-    head_dim: int
-    dtype: str
-    device: str
-    evictable_layers: tuple[int, ...]
-    context_limit: int
+    name: Name
+    sha256: Annotated[str, Chars(200)]
+    layers: Annotated[int, Within(1, MAX_LAYERS)]
+    query_heads: Annotated[int, Within(1, MAX_HEADS)]
+    kv_heads: Annotated[int, Within(1, "query_heads")]
+    head_dim: Annotated[int, Within(1, 65_536)]
+    dtype: Word
+    device: Word
+    evictable_layers: Annotated[tuple[int, ...], Many("layers", ascending=True)]
+    context_limit: Count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +77,12 @@ class PromptInfo:
         context_tokens: (first, end) token range of the user's own context in the prompt.
     """
 
+    derived: ClassVar = ("tokens",)
+
     scenario: Scenario
-    token_ids: tuple[int, ...]
-    compressed_tokens: int
-    pieces: tuple[str, ...]
+    token_ids: Annotated[tuple[TokenId, ...], Many(MAX_TEXT_CHARS)]
+    compressed_tokens: Annotated[int, Within(0, "token_ids")]
+    pieces: Annotated[tuple[LongText, ...], Many("token_ids")]
     context_tokens: tuple[int, int]
 
     @property
@@ -101,8 +131,8 @@ class HeldSeries:
             is not among them.
     """
 
-    entries: tuple[int, ...]
-    cache_bytes: tuple[int, ...]
+    entries: Annotated[tuple[Count, ...], Many(MAX_NEW_TOKENS)]
+    cache_bytes: Annotated[tuple[Count, ...], Many("entries")]
     evicted: bytes
 
     def evictions(self) -> NDArray[np.uint32]:
@@ -138,12 +168,12 @@ class Receipt:
         warnings: sentences for the reader, e.g. that nothing was evicted.
     """
 
-    budget_tokens: int
-    requested_entries: int
-    retained_entries: int
-    cache_bytes: int
-    full_cache_bytes: int
-    warnings: tuple[str, ...] = ()
+    budget_tokens: Count
+    requested_entries: Count
+    retained_entries: Count
+    cache_bytes: Count
+    full_cache_bytes: Count
+    warnings: Annotated[tuple[Annotated[str, Chars(2000)], ...], Many(100), Needed()] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -158,10 +188,12 @@ class Perturbation:
         kl: KL(full || variant) of the next-token distributions, nats.
     """
 
-    head_l1: Float32Array
-    base_head_l1: Float32Array | None
-    layer_hidden_l1: Float32Array
-    kl: float
+    derived: ClassVar = ("improved_head_share", "final_hidden_l1")
+
+    head_l1: Heads
+    base_head_l1: Heads | None
+    layer_hidden_l1: Annotated[Float32Array, Axes(("layers",))]
+    kl: Annotated[float, Measured(1e300)]
 
     @property
     def final_hidden_l1(self) -> float:
@@ -195,8 +227,10 @@ class RoundingFloor:
         kl: as of a `Perturbation`.
     """
 
-    layer_hidden_l1: Float32Array
-    kl: float
+    derived: ClassVar = ("final_hidden_l1",)
+
+    layer_hidden_l1: Annotated[Float32Array, Axes(("layers",), low=0)]
+    kl: Annotated[float, Within(0)]
 
     @property
     def final_hidden_l1(self) -> float:
@@ -208,30 +242,33 @@ class RoundingFloor:
 class Candidate:
     """One possible next token and the probability that a model gives it."""
 
-    token_id: int
-    text: str
-    probability: float
+    token_id: TokenId
+    text: Annotated[str, Chars(10_000)]
+    probability: Share
+
+
+Candidates = Annotated[tuple[Candidate, ...], Many(64)]
 
 
 @dataclass(frozen=True, slots=True)
 class ForcedStep:
     """Next-token candidates at one position of the full cache's own continuation, best first."""
 
-    reference: tuple[Candidate, ...]
-    variant: tuple[Candidate, ...]
+    reference: Candidates
+    variant: Candidates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowUp:
     """One variant's answer to one follow-up question; agreement as in `VariantResult`."""
 
-    question: str
-    text: str
-    token_ids: tuple[int, ...]
-    token_texts: tuple[str, ...]
-    stopped: Literal["eos", "length"]
-    agreement: float | None
-    first_difference: int | None
+    question: LongText
+    text: LongText
+    token_ids: TokenIds
+    token_texts: TokenTexts
+    stopped: Stop
+    agreement: Share | None
+    first_difference: Step | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -254,24 +291,24 @@ class VariantResult:
         held: None where nothing is evicted while it generates.
     """
 
-    spec: str
-    label: str
-    method: str
+    spec: Annotated[str, Chars(1000)]
+    label: Annotated[str, Chars(200)]
+    method: Annotated[str, Chars(64, "[a-z0-9_]{1,64}")]
     critical: bool
-    params: Mapping[str, ParameterValue] = field(default_factory=dict)
+    params: Params = field(default_factory=dict)
     retained: RetainedSet | None = None
     receipt: Receipt | None = None
     perturbation: Perturbation | None = None
-    text: str = ""
-    token_ids: tuple[int, ...] = ()
-    token_texts: tuple[str, ...] = ()
-    stopped: Literal["eos", "length"] | None = None
-    agreement: float | None = None
-    first_difference: int | None = None
+    text: Annotated[LongText, Needed()] = ""
+    token_ids: Annotated[TokenIds, Needed()] = ()
+    token_texts: TokenTexts = ()
+    stopped: Stop | None = None
+    agreement: Share | None = None
+    first_difference: Step | None = None
     answer_found: bool | None = None
-    timings_ms: Mapping[str, float] = field(default_factory=dict)
-    answer_scores: Mapping[str, float] = field(default_factory=dict)
+    timings_ms: Milliseconds = field(default_factory=dict)
+    answer_scores: Annotated[Mapping[str, Share], Many(16)] = field(default_factory=dict)
     analysis: Mapping[str, Float32Array] = field(default_factory=dict)
-    forced_steps: tuple[ForcedStep, ...] = ()
-    follow_ups: tuple[FollowUp, ...] = ()
+    forced_steps: Annotated[tuple[ForcedStep, ...], Many(MAX_NEW_TOKENS)] = ()
+    follow_ups: Annotated[tuple[FollowUp, ...], Many(MAX_FOLLOW_UPS)] = ()
     held: HeldSeries | None = None

@@ -3,8 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-from ckv_core.analysis.result_json import measured_json
 from ckv_core.analysis.verdict import verdict_of
+from ckv_core.results.codec import measured_json
 from ckv_core.results.events import RunResult
 from ui.services.services import RunSnapshot
 

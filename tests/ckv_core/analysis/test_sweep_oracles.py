@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ckv_core.analysis.derived_json import readings_json
+from ckv_core.analysis.result_json import readings_json
 from ckv_core.analysis.sweep import curves, mean_head_l1
 from ckv_core.analysis.sweep_oracles import known_oracles, mean_oracle, oracle_sets
 from ckv_core.compare import sweep

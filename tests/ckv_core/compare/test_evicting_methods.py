@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from transformers import DynamicCache
 
-from ckv_core.analysis.result_json import from_json, to_json
+from ckv_core.analysis.result_json import to_json
 from ckv_core.compare.compare import compare
 from ckv_core.engine import prefill
 from ckv_core.engine.prompt import build_prompt
@@ -14,6 +14,7 @@ from ckv_core.errors import ConfigError
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.request.compare_request import SCENARIOS, CompareRequest
 from ckv_core.request.variants import VariantSpec
+from ckv_core.results.codec import from_json
 from ckv_core.results.events import RunResult
 from ckv_core.results.records import VariantResult
 from tests.ckv_core.tiny_models import plain_model, tiny_model

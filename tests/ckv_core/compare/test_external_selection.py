@@ -10,9 +10,10 @@ import pytest
 
 from ckv_core import cli
 from ckv_core.analysis.ablation import ablation, ablation_of
-from ckv_core.analysis.result_json import from_json, to_json
+from ckv_core.analysis.result_json import to_json
 from ckv_core.errors import ConfigError
 from ckv_core.request.compare_request import SCENARIOS, CompareRequest, Scenario
+from ckv_core.results.codec import from_json
 from ckv_core.results.events import RunResult
 from ckv_core.results.external_selection_json import read_external_selection
 from tests.ckv_core.diagnosed_runs import BASE, kept_of, reference, run

@@ -6,10 +6,11 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 
-from ckv_core.analysis.result_json import from_json, to_json
+from ckv_core.analysis.result_json import to_json
 from ckv_core.compare.compare import compare
 from ckv_core.errors import RunCancelledError
 from ckv_core.request.compare_request import SCENARIOS, Scenario
+from ckv_core.results.codec import from_json
 from ckv_core.results.events import Progress, VariantAnalysed
 from ckv_core.results.quantities import QUANTITIES
 from tests.ckv_core.diagnosed_runs import BASE, analysed, kept_of, reference, run

@@ -6,8 +6,8 @@ import pytest
 from gradio_client import Client
 from gradio_client.exceptions import AppError
 
-from ckv_core.analysis.result_json import from_json
 from ckv_core.errors import ConfigError
+from ckv_core.results.codec import from_json
 from tests.ui import page_fakes
 from tests.ui.scripted_services import ENDLESS, end_of
 from tests.ui.served_app import Served, by

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ckv_core.analysis.result_json import from_json
+from ckv_core.results.codec import from_json
 from tests.ui.api.test_api import gradio_client
 from tests.ui.scripted_services import ENDLESS, end_of, generating, wait_until
 from tests.ui.served_app import Served, by

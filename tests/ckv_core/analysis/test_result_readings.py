@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from ckv_core.analysis.ablation import ablation, ablation_of
 from ckv_core.analysis.chain import check_chain
-from ckv_core.analysis.derived_json import MAX_PAIRS, readings_json
 from ckv_core.analysis.evidence import held
-from ckv_core.analysis.result_json import from_json, measured_json, to_json
+from ckv_core.analysis.result_json import MAX_PAIRS, readings_json, to_json
 from ckv_core.analysis.sweep import (
     FIGURES,
     alpha_optima,
@@ -27,6 +26,7 @@ from ckv_core.analysis.sweep import (
 )
 from ckv_core.analysis.sweep_savings import savings
 from ckv_core.request.grid import SweepGrid
+from ckv_core.results.codec import from_json, measured_json
 from ckv_core.results.events import RunResult
 from ckv_core.results.passages import spans_of
 from tests.ckv_core.analysis.test_ablation import result_of
