@@ -35,7 +35,7 @@ from ckv_core.runtime.home import home_folder
 from storage.database import default_url, open_database
 from storage.recorder import Recorder
 from tests.browser import chromium
-from tests.made_up_models import model_info
+from tests.factories.runs import model_info
 
 READY = re.compile(r"ready at (http://\S+)/")
 MODEL = model_info(layers=30, query_heads=9, kv_heads=3, head_dim=64, context_limit=131_072)

@@ -42,7 +42,7 @@ from ckv_core.engine.running_rows import RunningRows
 from ckv_core.models.loaded import LoadedModel, wrap_model
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.results.events import RunResult
-from tests.ckv_core.tiny_models import tiny_tokenizer
+from tests.factories.models import tiny_tokenizer
 
 LENGTHS = (4_096, 32_768, 131_072)
 SHAPE = {

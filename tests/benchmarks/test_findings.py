@@ -17,8 +17,8 @@ from benchmarks.findings import (
 from ckv_core.analysis.ablation import ablation
 from ckv_core.analysis.sweep import AlphaOptimum
 from ckv_core.request.variants import VariantSpec
-from tests.ckv_core.diagnosed_runs import BASE
-from tests.ckv_core.tiny_models import tiny_model
+from tests.factories.models import tiny_model
+from tests.factories.tiny_runs import BASE
 
 LAYERS, QUERY_HEADS, KV_HEADS = 2, 4, 2
 ABLATION_STEPS = tuple(ablation_specs("snapkv", "64"))

@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.answers import lines, pair
 from benchmarks.needle_prompts import DEPTHS, TASKS, needles
-from tests.ckv_core.tiny_models import tiny_model
+from tests.factories.models import tiny_model
 
 TEXTS = {f"text{at}": f"Line {at} says little. Nobody waved. " * 30 for at in range(4)}
 

@@ -4,7 +4,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.e2e.steps import expect_well_made
-from tests.ui.scripted_services import finished
+from tests.factories.app import finished
 from tests.ui.served_app import Served, by
 
 NARROW = 390

@@ -18,7 +18,8 @@ from tests.e2e.steps import (
     set_new_tokens,
     wait_for_slug,
 )
-from tests.ui.page_fakes import done_result, request
+from tests.factories.app import request
+from tests.factories.runs import done_result
 from tests.ui.served_app import Served, served
 
 

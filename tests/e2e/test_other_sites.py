@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page
 
 from tests.e2e.steps import log_in
-from tests.ui.scripted_services import end_of, request
+from tests.factories.app import end_of, script
 from tests.ui.served_app import Served, by, served
 from ui.accounts.access import EVERYBODY, acting_as
 
@@ -49,7 +49,7 @@ def app(open_app: Served) -> Served:
 
 
 def made(app: Served) -> str:
-    slug = app.services.start_run(request("steps 1"))
+    slug = app.services.start_run(script("steps 1"))
     end_of(app.services, slug)
     return slug
 

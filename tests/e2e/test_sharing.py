@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.e2e.steps import log_in
-from tests.ui.scripted_services import finished
+from tests.factories.app import finished
 from tests.ui.served_app import Served, by
 
 

@@ -14,9 +14,8 @@ from ckv_core.request.compare_request import CompareRequest, Kind
 from ckv_core.results.events import RunFinished, RunPrepared
 from ckv_core.results.records import Candidate, FollowUp, ForcedStep, VariantResult
 from tests.e2e.steps import see_everything
-from tests.ui.page_fakes import done_result
+from tests.factories.runs import done_result, sweep_result
 from tests.ui.served_app import Served
-from tests.ui.sweep_fakes import sweep_result
 from ui.aggregate import routes as several_routes
 from ui.run import routes
 

@@ -12,13 +12,13 @@ from pathlib import Path
 from ckv_core.errors import StorageError
 from storage.backup import copy_database
 from storage.database import default_url, open_database
-from tests.ui.scripted_services import (
+from tests.factories.app import (
     ENDLESS,
     end_of,
     finished,
     generating,
     make_client,
-    request,
+    script,
     wait_until,
 )
 from ui.services.services import Services
@@ -29,7 +29,7 @@ def main(disk: Path) -> None:
     database = open_database(default_url(disk))
     services = Services(database, make_client=make_client)
     kept = finished(services, "steps 2")
-    slug = services.start_run(request(ENDLESS))
+    slug = services.start_run(script(ENDLESS))
     wait_until(services, slug, generating)
     filler = disk / "filler"
     with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
@@ -44,7 +44,7 @@ def main(disk: Path) -> None:
         print(error)
     print(sorted(path.name for path in disk.iterdir() if "backup" in path.name))
     filler.unlink()
-    print(end_of(services, services.start_run(request("steps 2"))).state)
+    print(end_of(services, services.start_run(script("steps 2"))).state)
     services.close()
     database.close()
     with sqlite3.connect(disk / "ckv.sqlite3") as raw:

@@ -4,7 +4,7 @@ from multiprocessing.connection import Connection
 
 from storage.database import open_database
 from storage.server_lock import only_server
-from tests.ui.scripted_services import make_client, request, wait_until, worker_pid
+from tests.factories.app import make_client, script, wait_until, worker_pid
 from ui.services.services import RunSnapshot, Services
 
 STEPS = 6
@@ -22,7 +22,7 @@ def work(url: str, reports: Connection) -> None:
         services = Services(database, make_client=make_client)
         reported_worker = 0
         while True:
-            slug = services.start_run(request(f"steps {STEPS}"))
+            slug = services.start_run(script(f"steps {STEPS}"))
             reports.send((slug, "started", ""))
             reports.send((slug, *end_of(services, slug)))
             pid = services._client.worker_pid

@@ -5,10 +5,11 @@ import statistics
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
-from tests.ui.scripted_services import ENDLESS, end_of, generating, request, wait_until
+from tests.factories.app import ENDLESS, end_of, generating, script, wait_until
 from tests.ui.served_app import Served, by, served
 
 CLIENTS = 50
@@ -22,10 +23,9 @@ def app(tmp_path_factory):
         yield app
 
 
-def start(app: Served, user: str, script: str, context: str) -> str:
-    asked = request(script)
+def start(app: Served, user: str, played: str, context: str) -> str:
     with by(user):
-        return app.services.start_run(type(asked)(context=context, question=script, model="tiny"))
+        return app.services.start_run(replace(script(played), context=context))
 
 
 @pytest.mark.slow

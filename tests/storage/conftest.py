@@ -5,7 +5,9 @@ from contextlib import closing
 
 import pytest
 
+from storage import repository
 from storage.database import Database, open_database
+from storage.records import StoredRun
 
 
 @pytest.fixture
@@ -19,3 +21,9 @@ def there(new_url: Callable[[], str]) -> Iterator[Database]:
     """An open database that a module's tests share."""
     with closing(open_database(new_url())) as opened:
         yield opened
+
+
+def load(database: Database, slug: str) -> StoredRun:
+    """A run as it is stored."""
+    with database.read() as session:
+        return repository.load_run(session, slug)

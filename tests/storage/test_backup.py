@@ -21,8 +21,8 @@ from storage.commands import main
 from storage.database import default_url, open_database
 from storage.recorder import Recorder
 from storage.server_lock import only_server
+from tests.factories.events import big_events
 from tests.storage.first_release import SLUG, UNFINISHED, make_first_release
-from tests.storage.whole_runs import big_events
 
 
 @pytest.fixture

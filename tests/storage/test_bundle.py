@@ -16,8 +16,9 @@ from storage.bundle import FORMAT, VERSION, entry_name, is_same_content, run_jso
 from storage.bundle_import import ImportReport, import_bundle
 from storage.database import Database
 from storage.recorder import Recorder
-from tests.storage.run_strategies import events
-from tests.storage.whole_runs import assert_same_result, big_events, folded, load
+from tests.factories.events import assert_same_result, big_events, folded
+from tests.factories.strategies import events
+from tests.storage.conftest import load
 
 REQUEST = CompareRequest(
     context="The long text.", question="What?", answer="This.", protect=("long", "tokens:0-1")

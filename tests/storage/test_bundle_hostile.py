@@ -15,6 +15,7 @@ from storage.bundle import FORMAT, MAX_RUNS, VERSION, entry_name
 from storage.bundle_import import import_bundle
 from storage.bundle_reader import MAX_MANIFEST_BYTES
 from storage.database import Database
+from tests.storage.conftest import load
 from tests.storage.test_bundle import (
     assert_refused,
     exported,
@@ -24,7 +25,6 @@ from tests.storage.test_bundle import (
     sealed,
     zipped,
 )
-from tests.storage.whole_runs import load
 
 
 @pytest.fixture(scope="module")

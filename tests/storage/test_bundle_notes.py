@@ -14,8 +14,9 @@ from storage.bundle_import import ImportReport, import_bundle
 from storage.database import default_url, open_database
 from storage.records import RunFilter
 from storage.result_file import UNFINISHED
+from tests.factories.events import assert_same_result, big_events
+from tests.storage.conftest import load
 from tests.storage.test_bundle import assert_refused, exported, made, sealed
-from tests.storage.whole_runs import assert_same_result, big_events, load
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from sqlalchemy import text
 from storage import library, repository
 from storage.database import Database, open_database
 from storage.recorder import Recorder
-from tests.storage.whole_runs import assert_same_result, big_events, folded
+from tests.factories.events import assert_same_result, big_events, folded
 
 REPOSITORY = Path(__file__).parents[2]
 SERVER = """

@@ -16,7 +16,7 @@ from storage import library, repository
 from storage.recorder import Recorder
 from storage.records import Lineage, Outcome, RunFilter, RunNotes
 from storage.repository import RunMissingError
-from tests.storage.whole_runs import big_events
+from tests.factories.events import big_events
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

@@ -15,11 +15,12 @@ from storage.bundle import is_same_content, run_json, write_bundle
 from storage.bundle_import import import_bundle
 from storage.models import Run
 from storage.recorder import Recorder
-from tests.ckv_core.selection_files import document, own_variants
+from tests.factories.runs import selection_file
+from tests.factories.strategies import own_variants
+from tests.storage.conftest import load
 from tests.storage.test_bundle import sealed
-from tests.storage.whole_runs import load
 
-OWN = read_external_selection(document([[[0, 2], []], None], "<b>Mine</b>"))
+OWN = read_external_selection(selection_file([[[0, 2], []], None], "<b>Mine</b>"))
 REQUEST = CompareRequest(context="The long text.", variants=("full",), own_indices=OWN)
 
 

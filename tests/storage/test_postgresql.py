@@ -17,8 +17,8 @@ from storage import library, repository
 from storage.database import Database, open_database
 from storage.recorder import Recorder
 from storage.records import RunFilter
+from tests.factories.events import assert_same_result, big_events
 from tests.postgresql_server import PostgresqlServer
-from tests.storage.whole_runs import assert_same_result, big_events
 
 REQUEST = CompareRequest(context="A long text.", question="What?")
 DELETED_AT = datetime(2026, 1, 2, tzinfo=UTC)

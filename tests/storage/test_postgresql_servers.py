@@ -18,10 +18,9 @@ from storage import server_lock
 from storage.database import Database, open_database
 from storage.recorder import Recorder
 from storage.server_lock import only_server
+from tests.factories.app import ENDLESS, end_of, generating, make_client, script, wait_until
 from tests.postgresql_server import PostgresqlServer
-from tests.storage.whole_runs import load
-from tests.ui.scripted_services import ENDLESS, end_of, generating, make_client, wait_until
-from tests.ui.scripted_services import request as scripted
+from tests.storage.conftest import load
 from ui.services.live_runs import ELSEWHERE, RunSnapshot
 from ui.services.services import CANCELLED, Services
 from ui.services.stored_runs import LEFT_BEHIND
@@ -90,10 +89,10 @@ def test_runs_of_a_living_server_are_left_alone_and_those_of_a_killed_one_failed
             assert Recorder(third).recover("Gone.") == 0
         view = wait_until(services, slug, generating)
         assert (view.state, view.reason) == ("running", ELSEWHERE)
-        assert view.request == scripted(ENDLESS)
+        assert view.request == script(ENDLESS)
         with pytest.raises(StorageError, match="not over; cancel it first"):
             services.library.delete([slug])
-        own = services.start_run(scripted(ENDLESS))
+        own = services.start_run(script(ENDLESS))
         written = len(text_of(wait_until(services, own, generating)))
         process.kill()
         process.wait()
@@ -134,7 +133,7 @@ def test_a_run_of_another_server_is_followed_to_its_end(services, url, monkeypat
 def test_a_run_is_cancelled_from_another_server(services, url):
     with closing(open_database(url)) as database, only_server(database):
         theirs = Services(database, make_client=make_client)
-        slug = theirs.start_run(scripted(ENDLESS))
+        slug = theirs.start_run(script(ENDLESS))
         wait_until(theirs, slug, generating)
         watched = theirs._unfinished.find(slug)
         services.cancel_run(slug)
@@ -143,7 +142,7 @@ def test_a_run_is_cancelled_from_another_server(services, url):
         assert watched.snapshot(0).state == "cancelled"
         assert theirs.snapshot(slug).state == "cancelled"
         # Its worker is free again, and each server sees what the other one did.
-        last = theirs.start_run(scripted("steps 2"))
+        last = theirs.start_run(script("steps 2"))
         assert end_of(services, last).state == "done"
         theirs.close()
 
@@ -151,7 +150,7 @@ def test_a_run_is_cancelled_from_another_server(services, url):
 def test_a_run_that_another_server_cancelled_at_its_last_moment_is_not_shown_as_done(services, url):
     with closing(open_database(url)) as database, only_server(database):
         theirs = Services(database, make_client=make_client)
-        slug = theirs.start_run(scripted("hang"))
+        slug = theirs.start_run(script("hang"))
         wait_until(theirs, slug, lambda view: bool(view.result.variants))
         watched = theirs._unfinished.find(slug)
         services.cancel_run(slug)

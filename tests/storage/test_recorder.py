@@ -15,8 +15,9 @@ from ckv_core.results.events import Generated, Progress, VariantFinished
 from storage import library
 from storage.database import BUSY_TIMEOUT_S, Database
 from storage.recorder import Recorder
-from tests.storage.run_strategies import TEXTS, events
-from tests.storage.whole_runs import assert_same_result, big_events, folded, load
+from tests.factories.events import assert_same_result, big_events, folded
+from tests.factories.strategies import TEXTS, events
+from tests.storage.conftest import load
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 REQUEST = CompareRequest(context="A long text.", question="What?", variants=("full", "snapkv"))

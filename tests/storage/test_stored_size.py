@@ -10,7 +10,7 @@ from ckv_core.request.compare_request import CompareRequest
 from storage import repository
 from storage.database import Database
 from storage.recorder import Recorder
-from tests.storage.whole_runs import assert_same_result, big_events, folded
+from tests.factories.events import assert_same_result, big_events, folded
 
 SIZES = {
     "sqlite": "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size",

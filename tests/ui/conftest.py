@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from storage.database import Database, default_url, open_database
-from tests.ui.scripted_services import make_client
+from tests.factories.app import make_client
 from ui.limits import Limits
 from ui.services.services import Services
 

@@ -9,8 +9,8 @@ import re
 from typing import Any
 
 from ckv_core.results.records import VariantResult
-from tests.ui.analysed_run import analysed
-from tests.ui.page_fakes import request, snapshot
+from tests.factories.app import request, snapshot
+from tests.factories.runs import analysed
 from ui.services.live_runs import RunSnapshot
 
 _FILE = re.compile(r'<script type="text/plain" data-file="([^"]*)">([A-Za-z0-9+/=]*)</script>')

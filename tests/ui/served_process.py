@@ -10,6 +10,7 @@ def main() -> int:
     # As in app.py: the worker imports this file again and must not load the pages.
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     from tests.ui.scripted_services import make_client
+
     from ui import serve
     from ui.services.services import Services
     from ui.settings import Settings

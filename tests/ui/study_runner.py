@@ -10,8 +10,8 @@ from tests.ckv_core.worker.scripted_runner import (
     ScriptedRunner,
     _interrupt,
     _prompt_info,
-    _variant,
 )
+from tests.factories.runs import bare
 
 
 class StudyRunner(ScriptedRunner):
@@ -21,7 +21,7 @@ class StudyRunner(ScriptedRunner):
         self, request: CompareRequest, should_stop: Callable[[], bool]
     ) -> Iterator[RunEvent]:
         assert self.info is not None
-        variants = tuple(_variant(spec) for spec in request.variants)
+        variants = tuple(bare(spec) for spec in request.variants)
         yield RunPrepared(self.info, _prompt_info(request), variants, {})
         time.sleep(STEP_S)
         _interrupt(request.question, 0)

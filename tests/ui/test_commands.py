@@ -9,7 +9,8 @@ from ckv_core.results.events import Generated, RunFinished, RunPrepared
 from storage import library
 from storage.database import default_url, open_database
 from storage.recorder import Recorder
-from tests.ui.page_fakes import done_result, request
+from tests.factories.app import request
+from tests.factories.runs import done_result
 from tests.ui.report_reading import opened
 from ui.commands import main
 from ui.report import charts as report_charts

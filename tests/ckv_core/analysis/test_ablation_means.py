@@ -12,7 +12,7 @@ from ckv_core.analysis.intervals import mean_interval
 from ckv_core.analysis.means_json import means_json
 from ckv_core.results.events import RunResult
 from ckv_core.results.records import VariantResult
-from tests.ckv_core.made_up_runs import PROMPT, array, measured, run_of, variant
+from tests.factories.runs import PROMPT, array, measured, run_of, variant
 
 ABLATION_STEPS = ablation("snapkv:budget=64")
 

@@ -13,7 +13,7 @@ from ckv_core.analysis.means_json import means_json
 from ckv_core.errors import ConfigError
 from ckv_core.results.events import RunResult
 from ckv_core.results.records import VariantResult
-from tests.ckv_core.made_up_runs import MODEL, PROMPT, array, measured, variant
+from tests.factories.runs import MODEL, PROMPT, array, measured, variant
 
 SPEC = "snapkv+critical:budget=64"
 

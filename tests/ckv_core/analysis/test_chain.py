@@ -21,7 +21,7 @@ from ckv_core.analysis.chain import (
 )
 from ckv_core.results.events import RunResult
 from ckv_core.results.records import ModelInfo, Perturbation, VariantResult
-from tests.made_up_models import model_info
+from tests.factories.runs import model_info
 
 LAYERS, KV_HEADS, GROUP_SIZE = 3, 2, 3
 SHAPE = (LAYERS, KV_HEADS * GROUP_SIZE)

@@ -13,7 +13,8 @@ from ckv_core.analysis.intervals import MIN_PROMPTS, mean_interval
 from ckv_core.analysis.layer_means import hidden_by_layer, reduction_by_layer
 from ckv_core.analysis.means_json import means_json
 from ckv_core.results.events import RunResult
-from tests.ckv_core.made_up_runs import PROMPT, array, measured, printed, run_of, variant
+from tests.factories.printed import printed
+from tests.factories.runs import PROMPT, array, measured, run_of, variant
 
 PLAIN = "snapkv:budget=64,window=16"
 CRITICAL = "snapkv+critical:budget=64,window=16,alpha=0.5"

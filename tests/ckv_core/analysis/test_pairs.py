@@ -9,7 +9,7 @@ from ckv_core.analysis.aggregate_runs import join
 from ckv_core.analysis.pairs import compare_pairs, mcnemar
 from ckv_core.results.events import RunResult
 from ckv_core.results.records import RoundingFloor
-from tests.ckv_core.made_up_runs import array, measured, run_of, variant
+from tests.factories.runs import array, measured, run_of, variant
 
 
 def prompt(number: int, kl: tuple[float, float], found: tuple[bool, bool, bool]) -> RunResult:

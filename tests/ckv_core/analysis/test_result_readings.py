@@ -30,12 +30,16 @@ from ckv_core.results.codec import from_json, measured_json
 from ckv_core.results.events import RunResult
 from ckv_core.results.passages import spans_of
 from tests.ckv_core.analysis.test_ablation import result_of
-from tests.ckv_core.diagnosed_runs import analysed
-from tests.ckv_core.made_up_sweeps import full, sweep, sweep_of
-from tests.ckv_core.small_result_json import small_run
-from tests.storage.run_strategies import TEXTS, events
-from tests.storage.whole_runs import assert_same_result, big_events, folded
+from tests.factories.events import assert_same_result, big_events, folded, small_run
+from tests.factories.runs import bare, swept
+from tests.factories.strategies import TEXTS, events
+from tests.factories.tiny_runs import analysed
 
+SWEEP = SweepGrid(
+    methods=("snapkv", "snapkv+critical", "adakv"),
+    budgets=("64", "128", "512"),
+    alphas=("0", "0.25", "0.5"),
+)
 ROOT = Path(__file__).resolve().parents[3]
 NOTHING = {
     name: [] for name in ("evidence", "bounds", "ladder", "curves", "savings", "alpha_optima")
@@ -85,7 +89,7 @@ def test_layers_that_lose_nothing_have_no_evidence() -> None:
 
 
 def test_savings_are_those_of_the_sweep_page() -> None:
-    result = sweep()
+    result = swept(SWEEP)
     lines = {line.spec: line for line in curves(result)}
     rows = read(result)["savings"]
     asked = [(figure.key, target) for figure in matched_figures(result) for target in lines]
@@ -114,7 +118,7 @@ def test_savings_are_those_of_the_sweep_page() -> None:
 
 
 def test_curves_have_every_figure_of_every_point() -> None:
-    result = sweep()
+    result = swept(SWEEP)
     rows = read(result)["curves"]
     assert [(row["spec"], row["alpha"]) for row in rows] == [
         (line.spec, line.alpha) for line in curves(result)
@@ -127,7 +131,7 @@ def test_curves_have_every_figure_of_every_point() -> None:
 
 
 def test_best_alphas_are_those_of_the_sweep_page() -> None:
-    result = sweep()
+    result = swept(SWEEP)
     rows = read(result)["alpha_optima"]
     assert len(rows) == len(alpha_optima(result)) == 3
     for row, each in zip(rows, alpha_optima(result), strict=True):
@@ -177,7 +181,7 @@ def test_bounds_of_a_real_run_are_counted_as_the_pages_count_them() -> None:
 
 def test_a_run_with_nothing_to_read_says_so() -> None:
     plain_run = folded(big_events(tokens=16, variants=2))
-    full_only = replace(plain_run, variants=[full()])
+    full_only = replace(plain_run, variants=[bare("full")])
     for result in (RunResult(), plain_run, full_only, replace(full_only, kind="sweep")):
         assert read(result) == NOTHING
     (asked,) = read(full_only, "word3")["evidence"]
@@ -203,7 +207,7 @@ def test_readings_are_never_trusted(hostile: object) -> None:
 
 
 def test_an_imported_sweep_that_nobody_can_parse_is_exported() -> None:
-    data = json.loads(json.dumps(to_json(sweep())))
+    data = json.loads(json.dumps(to_json(swept(SWEEP))))
     for at, variant in enumerate(data["variants"]):
         variant["spec"] = f"no such: method,=,{at}"
     result = from_json(data)
@@ -213,7 +217,7 @@ def test_an_imported_sweep_that_nobody_can_parse_is_exported() -> None:
 
 
 def test_forged_budgets_and_figures_break_no_export() -> None:
-    whole = sweep()
+    whole = swept(SWEEP)
     points = whole.variants[1:]
     none_kept = [replace(v, receipt=replace(v.receipt, budget_tokens=0)) for v in points]
     assert read(replace(whole, variants=none_kept))["savings"] == []
@@ -227,7 +231,7 @@ def test_forged_budgets_and_figures_break_no_export() -> None:
 
 @pytest.mark.parametrize(("alphas", "budgets"), [(15, 15), (126, 2), (254, 1), (3, 63)])
 def test_the_largest_sweeps_stay_small(alphas: int, budgets: int) -> None:
-    result = sweep_of(
+    result = swept(
         SweepGrid(
             methods=("snapkv+critical", "snapkv"),
             budgets=tuple(str(64 + 8 * at) for at in range(budgets)),
@@ -255,7 +259,7 @@ def keys_of(value: object, path: str) -> set[str]:
 def test_every_reading_is_documented_and_nothing_else_is() -> None:
     lab = analysed("llama", "regular")
     runs = [
-        read(sweep()),
+        read(swept(SWEEP)),
         read(lab, lab.prompt.pieces[40]),
         read(result_of(["full", *(step.spec for step in ablation("snapkv:budget=96"))])),
     ]

@@ -14,8 +14,8 @@ from ckv_core.request.compare_request import CompareRequest
 from ckv_core.request.grid import DEFAULT_PARAMETERS, SweepGrid, estimate_seconds, sweep_cost
 from ckv_core.request.variants import VariantSpec
 from ckv_core.results.events import RunResult
-from ckv_core.results.records import ModelInfo, Perturbation, Receipt, VariantResult
-from tests.made_up_models import model_info
+from ckv_core.results.records import Perturbation, VariantResult
+from tests.factories.runs import SWEPT_MODEL, swept_point
 
 ANSWERS = {"answer", "exact_match", "token_f1", "edit_similarity"}
 GRID = SweepGrid(
@@ -80,44 +80,14 @@ def test_what_is_not_known_to_be_cheap_asks_first() -> None:
     assert large.basis.endswith("times 1,000.0 for this model's size")
 
 
-def model(kv_heads: int) -> ModelInfo:
-    return model_info(kv_heads=kv_heads, evictable_layers=(0,))
-
-
-def point(text: str, heads: list[float]) -> VariantResult:
-    """A measured point; the second layer is not evictable."""
-    spec = VariantSpec.parse(text)
-    budget = int(spec.budget.amount) if spec.name != "full" else 100
-    return VariantResult(
-        spec=text,
-        label=spec.label,
-        method=spec.method.name,
-        critical=spec.critical,
-        params=dict(spec.params),
-        receipt=Receipt(
-            budget_tokens=budget,
-            requested_entries=1,
-            retained_entries=1,
-            cache_bytes=1,
-            full_cache_bytes=1,
-        ),
-        perturbation=Perturbation(
-            head_l1=np.array([heads, [np.nan] * 4], np.float32),
-            base_head_l1=None,
-            layer_hidden_l1=np.array([0, sum(heads)], np.float32),
-            kl=0.0,
-        ),
-    )
-
-
 def test_alpha_optima_equal_the_literal_minimum_over_groups() -> None:
     result = RunResult(
-        model=model(2),
+        model=SWEPT_MODEL,
         variants=[
-            point("full", [0, 0, 0, 0]),
-            point("snapkv+critical:budget=64,alpha=0.5", [1, 2, 8, 8]),
-            point("snapkv+critical:budget=64,alpha=0.0", [4, 4, 3, 3]),
-            point("snapkv:budget=64", [9, 9, 9, 9]),
+            swept_point("full", [0, 0, 0, 0]),
+            swept_point("snapkv+critical:budget=64,alpha=0.5", [1, 2, 8, 8]),
+            swept_point("snapkv+critical:budget=64,alpha=0.0", [4, 4, 3, 3]),
+            swept_point("snapkv:budget=64", [9, 9, 9, 9]),
         ],
     )
     (found,) = alpha_optima(result)
@@ -132,11 +102,13 @@ def test_alpha_optima_equal_the_literal_minimum_over_groups() -> None:
 
 def test_answers_are_curves_of_their_own_and_unknown_ones_are_left_out() -> None:
     scored = replace(
-        point("snapkv:budget=64", [1, 1, 1, 1]),
+        swept_point("snapkv:budget=64", [1, 1, 1, 1]),
         answer_found=False,
         answer_scores={"exact_match": 0.0, "token_f1": 0.5, "edit_similarity": 0.25},
     )
-    result = RunResult(model=model(2), variants=[scored, point("snapkv:budget=128", [1, 1, 1, 1])])
+    result = RunResult(
+        model=SWEPT_MODEL, variants=[scored, swept_point("snapkv:budget=128", [1, 1, 1, 1])]
+    )
     (curve,) = curves(result)
     read = {key: curve.values(result, FIGURES[key]) for key in FIGURES if key in ANSWERS}
     assert read == {
@@ -164,7 +136,10 @@ def test_the_grid_around_a_sweeps_points_gives_them_again(grid: SweepGrid) -> No
 
 
 def test_points_that_only_an_imported_run_can_have_are_on_no_curve() -> None:
-    known, unknown = point("snapkv:budget=64", [1.0] * 4), point("snapkv:budget=128", [2.0] * 4)
+    known, unknown = (
+        swept_point("snapkv:budget=64", [1.0] * 4),
+        swept_point("snapkv:budget=128", [2.0] * 4),
+    )
     assert unknown.perturbation is not None
     assert unknown.receipt is not None
     nothing = replace(unknown, spec="adakv", receipt=replace(unknown.receipt, budget_tokens=0))
@@ -183,7 +158,9 @@ def test_points_of_equal_settings_are_one_curve_however_their_specs_are_written(
         "snapkv+critical:kernel=7,alpha=0.5,budget=64",
         "snapkv+critical:kernel=5,budget=64",
     )
-    result = RunResult(model=model(2), variants=[point(text, [1.0] * 4) for text in written])
+    result = RunResult(
+        model=SWEPT_MODEL, variants=[swept_point(text, [1.0] * 4) for text in written]
+    )
     assert [(curve.spec, curve.alpha, curve.points) for curve in curves(result)] == [
         ("snapkv+critical", 0.25, ((64, 0), (128, 1))),
         ("snapkv+critical:kernel=7,alpha=0.5", 0.5, ((64, 3),)),
@@ -195,7 +172,7 @@ def test_points_of_equal_settings_are_one_curve_however_their_specs_are_written(
 
 def test_settings_that_only_the_spec_of_an_imported_run_says_keep_curves_apart() -> None:
     texts = ("snapkv+critical:stage2=pooled,budget=64", "snapkv+critical:budget=64")
-    bare = [replace(point(text, [1.0] * 4), params={"alpha": 0.25}) for text in texts]
+    bare = [replace(swept_point(text, [1.0] * 4), params={"alpha": 0.25}) for text in texts]
     assert len(curves(RunResult(variants=bare))) == 2
 
 

@@ -14,8 +14,8 @@ from ckv_core.request.compare_request import CompareRequest
 from ckv_core.request.grid import SweepGrid
 from ckv_core.results.events import RunResult
 from ckv_core.results.records import VariantResult
-from tests.ckv_core.analysis.test_sweep_curves import model, point
-from tests.ckv_core.tiny_models import tiny_model
+from tests.factories.models import tiny_model
+from tests.factories.runs import SWEPT_MODEL, swept_point
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +35,7 @@ def with_oracles(text: str, attention: float, critical: float | None = None) -> 
         for name, value in found.items()
         if value is not None
     }
-    return replace(point(text, [9, 9, 9, 9]), analysis=arrays)
+    return replace(swept_point(text, [9, 9, 9, 9]), analysis=arrays)
 
 
 def test_curves_of_equal_head_budgets_share_one_set_of_oracles() -> None:
@@ -50,7 +50,7 @@ def test_curves_of_equal_head_budgets_share_one_set_of_oracles() -> None:
         for spec, values in specs.items()
         for budget in ((64, 128) if spec != "pyramidkv" else (64,))
     ]
-    result = RunResult(model=model(2), variants=[point("full", [0] * 4), *variants])
+    result = RunResult(model=SWEPT_MODEL, variants=[swept_point("full", [0] * 4), *variants])
     shared, adaptive, pyramid = oracle_sets(result)
     assert [curve.spec for curve in shared.curves] == ["snapkv", "snapkv+critical:alpha=0.5"]
     assert shared.values == {
@@ -62,9 +62,9 @@ def test_curves_of_equal_head_budgets_share_one_set_of_oracles() -> None:
 
 
 def test_points_without_oracles_have_none_and_known_ones_are_shown() -> None:
-    bare = point("snapkv:budget=64", [1] * 4)
+    bare = swept_point("snapkv:budget=64", [1] * 4)
     assert mean_oracle(bare, "oracle_attention_l1") is None
-    unmeasured = RunResult(model=model(2), variants=[bare])
+    unmeasured = RunResult(model=SWEPT_MODEL, variants=[bare])
     assert (oracle_sets(unmeasured), known_oracles(unmeasured)) == ([], [])
     partial = RunResult(variants=[bare, with_oracles("snapkv:budget=128", 3)], kind="sweep")
     (found,) = oracle_sets(partial)

@@ -12,7 +12,7 @@ from ckv_core.analysis.sweep import FIGURES, curves
 from ckv_core.analysis.sweep_savings import MEANINGS, Match, matching_budget, savings
 from ckv_core.results.events import RunResult
 from ckv_core.results.records import RoundingFloor, VariantResult
-from tests.ckv_core.analysis.test_sweep_curves import model, point
+from tests.factories.runs import SWEPT_MODEL, swept_point
 
 
 def test_the_matching_budget_is_linear_in_log_budget() -> None:
@@ -53,13 +53,13 @@ def test_a_match_has_the_targets_value_where_higher_is_better_too(
 
 def test_savings_compare_every_other_curve_with_each_point() -> None:
     result = RunResult(
-        model=model(2),
+        model=SWEPT_MODEL,
         variants=[
-            point("full", [0, 0, 0, 0]),
-            point("snapkv:budget=64", [8, 8, 8, 8]),
-            point("snapkv:budget=256", [4, 4, 4, 4]),
-            point("adakv:budget=64", [6, 6, 6, 6]),
-            point("adakv:budget=256", [2, 2, 2, 2]),
+            swept_point("full", [0, 0, 0, 0]),
+            swept_point("snapkv:budget=64", [8, 8, 8, 8]),
+            swept_point("snapkv:budget=256", [4, 4, 4, 4]),
+            swept_point("adakv:budget=64", [6, 6, 6, 6]),
+            swept_point("adakv:budget=256", [2, 2, 2, 2]),
         ],
     )
     snapkv, adakv = curves(result)
@@ -73,11 +73,11 @@ def test_savings_compare_every_other_curve_with_each_point() -> None:
 def test_sigma_is_read_off_defined_heads_and_more_agreement_needs_less_budget() -> None:
     def measured(text: str, agreement: float) -> VariantResult:
         sigma = np.array([[0.4, 0.6, 0.7, 0.8], [np.nan] * 4], np.float32)
-        plain = point(text, [1, 1, 1, 1])
+        plain = swept_point(text, [1, 1, 1, 1])
         return replace(plain, agreement=agreement, analysis={"sigma_stage1": sigma})
 
     result = RunResult(
-        model=model(2),
+        model=SWEPT_MODEL,
         variants=[
             measured("snapkv:budget=64", 0.25),
             measured("snapkv:budget=256", 0.5),
@@ -96,7 +96,7 @@ def test_sigma_is_read_off_defined_heads_and_more_agreement_needs_less_budget() 
 
 
 def agreeing(text: str, agreement: float | None) -> VariantResult:
-    return replace(point(text, [1, 1, 1, 1]), agreement=agreement)
+    return replace(swept_point(text, [1, 1, 1, 1]), agreement=agreement)
 
 
 def test_a_share_of_0_asks_for_nothing_but_a_distance_of_0_does() -> None:
@@ -109,7 +109,7 @@ def test_a_share_of_0_asks_for_nothing_but_a_distance_of_0_does() -> None:
 def test_what_no_setting_reaches_is_nothing_to_match_and_no_budget() -> None:
     shares = {"snapkv": (0.0, 0.0, 0.5), "adakv": (0.0, 0.25, 0.25)}
     result = RunResult(
-        model=model(2),
+        model=SWEPT_MODEL,
         variants=[
             agreeing(f"{name}:budget={budget}", value)
             for name, values in shares.items()
@@ -127,7 +127,9 @@ def test_what_no_setting_reaches_is_nothing_to_match_and_no_budget() -> None:
 
 def test_no_budget_matches_a_point_that_only_rounding_moves() -> None:
     heads = {"snapkv:budget=64": 9.0, "snapkv:budget=256": 1.0, "adakv:budget=64": 5.0}
-    result = RunResult(model=model(2), variants=[point(s, [v] * 4) for s, v in heads.items()])
+    result = RunResult(
+        model=SWEPT_MODEL, variants=[swept_point(s, [v] * 4) for s, v in heads.items()]
+    )
     snapkv, _ = curves(result)
     result.floor = RoundingFloor(layer_hidden_l1=np.array([0, 4], np.float32), kl=0.0)
     found = savings(result, snapkv, FIGURES["final"])
@@ -139,7 +141,7 @@ def test_no_budget_matches_a_point_that_only_rounding_moves() -> None:
 
 def test_what_the_smallest_budget_reaches_is_said_to_be_an_upper_limit() -> None:
     specs = ("snapkv:budget=64", "snapkv:budget=256", "adakv:budget=64", "adakv:budget=256")
-    result = RunResult(model=model(2), variants=[agreeing(spec, 1.0) for spec in specs])
+    result = RunResult(model=SWEPT_MODEL, variants=[agreeing(spec, 1.0) for spec in specs])
     snapkv, _ = curves(result)
     found = savings(result, snapkv, FIGURES["agreement"])
     said = "64 or less (already reached at the smallest budget)"
@@ -149,7 +151,7 @@ def test_what_the_smallest_budget_reaches_is_said_to_be_an_upper_limit() -> None
 
 def test_only_budgets_whose_value_is_known_count_as_tried() -> None:
     result = RunResult(
-        model=model(2),
+        model=SWEPT_MODEL,
         variants=[
             agreeing("snapkv:budget=64", 0.5),
             agreeing("adakv:budget=64", 0.25),

@@ -9,7 +9,7 @@ from ckv_core.analysis.verdict import run_verdict
 from ckv_core.analysis.verdict.base import counted, listed, percent, spread
 from ckv_core.request.variants import VariantSpec
 from ckv_core.results.records import Perturbation, Receipt, VariantResult
-from tests.ckv_core.made_up_runs import PROMPT, run_of
+from tests.factories.runs import PROMPT, run_of
 
 PRINTED, POOLED = "snapkv+critical:stage2=raw", "snapkv+critical:stage2=pooled"
 FULL_TEXT = ("The", " code", " is", " 58", "2917")

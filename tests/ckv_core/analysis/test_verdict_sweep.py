@@ -9,7 +9,7 @@ from ckv_core.analysis.sweep_savings import nobody_answers, savings
 from ckv_core.analysis.verdict import alpha_outcome, sweep_verdict
 from ckv_core.results.events import RunResult
 from ckv_core.results.records import VariantResult
-from tests.ckv_core.made_up_runs import array, measured, run_of, variant
+from tests.factories.runs import array, measured, run_of, variant
 
 ENDS = {"y": ("eos", True), "n": ("eos", False), "c": ("length", False), "-": ("eos", None)}
 WORDS = {

@@ -15,7 +15,7 @@ from ckv_core.analysis.chain import COVERED
 from ckv_core.errors import ModelError
 from ckv_core.methods import METHODS, PARAMETERS
 from ckv_core.results.quantities import QUANTITIES
-from tests.ckv_core.tiny_models import tiny_model
+from tests.factories.models import tiny_model
 
 pytestmark = pytest.mark.slow
 

@@ -6,7 +6,7 @@ import pytest
 
 from ckv_core import cli
 from ckv_core.errors import OUT_OF_MEMORY
-from tests.ckv_core.tiny_models import tiny_model
+from tests.factories.models import tiny_model
 
 
 @pytest.mark.parametrize(

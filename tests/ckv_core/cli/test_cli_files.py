@@ -7,7 +7,7 @@ import pytest
 
 from ckv_core import cli
 from ckv_core.cli import running
-from tests.ckv_core.tiny_models import tiny_model
+from tests.factories.models import tiny_model
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,8 @@ import pytest
 
 from ckv_core.analysis.ablation import ablation
 from ckv_core.results.records import VariantResult
-from tests.ckv_core.made_up_runs import array, keeping, measured, printed, run_of, table, variant
+from tests.factories.printed import printed, table
+from tests.factories.runs import array, keeping, measured, run_of, variant
 
 
 @pytest.fixture

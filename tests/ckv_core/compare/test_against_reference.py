@@ -9,7 +9,7 @@ import pytest
 from ckv_core.compare.compare import compare
 from ckv_core.request.compare_request import SCENARIOS, CompareRequest, Scenario
 from ckv_core.results.events import RunResult
-from tests.ckv_core.tiny_models import ARCHITECTURES, plain_model, tiny_model
+from tests.factories.models import ARCHITECTURES, plain_model, tiny_model
 from tests.reference.checks import (
     L1_TOLERANCE,
     MIN_AGREEMENT,

@@ -26,7 +26,7 @@ from tests.ckv_core.compare.test_decode_equality import (
     prefilled,
     prompt_ids,
 )
-from tests.ckv_core.tiny_models import plain_model, tiny_model
+from tests.factories.models import plain_model, tiny_model
 from tests.reference.forward import forward
 
 COUNT, STEPS = 40, 13

@@ -20,8 +20,8 @@ from ckv_core.models.loaded import LoadedModel
 from ckv_core.request.compare_request import SCENARIOS, CompareRequest, Scenario
 from ckv_core.request.variants import VariantSpec
 from ckv_core.results.events import RunResult
-from tests.ckv_core.registered import SPECS as METHODS
-from tests.ckv_core.tiny_models import ARCHITECTURES, LONGROPE_ORIGINAL, plain_model, tiny_model
+from tests.factories.models import ARCHITECTURES, LONGROPE_ORIGINAL, plain_model, tiny_model
+from tests.factories.models import SPECS as METHODS
 from tests.reference.checks import kept_from_mask
 from tests.reference.forward import Kept, forward
 from tests.reference.report import report

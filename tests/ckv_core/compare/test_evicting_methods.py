@@ -17,7 +17,7 @@ from ckv_core.request.variants import VariantSpec
 from ckv_core.results.codec import from_json
 from ckv_core.results.events import RunResult
 from ckv_core.results.records import VariantResult
-from tests.ckv_core.tiny_models import plain_model, tiny_model
+from tests.factories.models import plain_model, tiny_model
 from tests.reference import evicting_methods
 from tests.reference.checks import kept_from_mask
 from tests.reference.forward import Tap, evictable_layers, forward

@@ -16,9 +16,9 @@ from ckv_core.request.compare_request import SCENARIOS, CompareRequest, Scenario
 from ckv_core.results.codec import from_json
 from ckv_core.results.events import RunResult
 from ckv_core.results.external_selection_json import read_external_selection
-from tests.ckv_core.diagnosed_runs import BASE, kept_of, reference, run
-from tests.ckv_core.selection_files import document
-from tests.ckv_core.tiny_models import tiny_model
+from tests.factories.models import tiny_model
+from tests.factories.runs import selection_file
+from tests.factories.tiny_runs import BASE, kept_of, reference, run
 from tests.reference.checks import L1_TOLERANCE, assert_heads_close
 from tests.reference.forward import Kept
 from tests.reference.perturbation import head_l1, hidden_l1, kl_divergence, output_sizes
@@ -101,7 +101,7 @@ def test_any_positions_agree_with_the_slow_reference(arch: str, scenario: Scenar
     ]
     if arch == "llama":
         retained[0] = None
-    result = own_run(document(retained), asked, arch)
+    result = own_run(selection_file(retained), asked, arch)
     slow = reference(arch, scenario, replace_variants(result))
     kept = kept_of(result, result.variants[1])
     assert kept is not None
@@ -146,7 +146,7 @@ def check(slow, kept: Kept, result: RunResult) -> None:
 def test_short_forms_say_the_same_as_the_long_one():
     head = [0, 5, 9]
     long, layers, one = (
-        own_run(document(retained)).variants[1].retained
+        own_run(selection_file(retained)).variants[1].retained
         for retained in ([[head, head]] * 3, [head] * 3, head)
     )
     assert long == layers == one
@@ -164,14 +164,14 @@ def test_the_documents_examples_run(name: str):
 
 
 def test_the_receipt_asks_for_what_it_gets_and_warns_of_another_budget():
-    result = own_run(document([[list(range(9)), [3, 8]]] * 3))
+    result = own_run(selection_file([[list(range(9)), [3, 8]]] * 3))
     receipt = result.variants[1].receipt
     assert receipt is not None
     assert (receipt.requested_entries, receipt.retained_entries) == (33, 33)
     assert receipt.budget_tokens == 5
     (warning,) = receipt.warnings
     assert "Keeps 5.5 entries per KV head on average; the run's budget is 48" in warning
-    same = own_run(document(list(range(48)))).variants[1].receipt
+    same = own_run(selection_file(list(range(48)))).variants[1].receipt
     assert same is not None
     assert same.warnings == ()
 
@@ -179,7 +179,7 @@ def test_the_receipt_asks_for_what_it_gets_and_warns_of_another_budget():
 def test_keeping_everything_is_said():
     prompt = run(SHORT).prompt
     assert prompt is not None
-    result = own_run(document(list(range(prompt.compressed_tokens))))
+    result = own_run(selection_file(list(range(prompt.compressed_tokens))))
     receipt = result.variants[1].receipt
     assert receipt is not None
     assert "nothing was evicted" in receipt.warnings[0]
@@ -189,7 +189,9 @@ def test_keeping_everything_is_said():
 def test_a_ablation_stands_beside_own_variants():
     steps = ablation("snapkv:budget=48")
     asked = replace(SHORT, variants=tuple(step.spec for step in steps))
-    assert [found.step for found in ablation_of(own_run(document([0, 1]), asked))] == list(steps)
+    assert [found.step for found in ablation_of(own_run(selection_file([0, 1]), asked))] == list(
+        steps
+    )
 
 
 # --- what does not fit --------------------------------------------------------------------
@@ -208,7 +210,7 @@ def test_a_ablation_stands_beside_own_variants():
 )
 def test_positions_that_do_not_fit_are_refused(changes: dict[str, object], sentence: str):
     with pytest.raises(ConfigError) as refused:
-        own_run(document(**changes))
+        own_run(selection_file(**changes))
     assert sentence in str(refused.value)
     assert str(refused.value).startswith("'Mine'")
 
@@ -217,12 +219,12 @@ def test_a_prompt_that_ends_early_is_refused():
     prompt = run(SHORT).prompt
     assert prompt is not None
     with pytest.raises(ConfigError, match="9 tokens, where this one compresses"):
-        own_run(document([0], prompt={"token_ids": prompt.token_ids[:9]}))
+        own_run(selection_file([0], prompt={"token_ids": prompt.token_ids[:9]}))
 
 
 def test_a_sliding_window_takes_no_positions():
     with pytest.raises(ConfigError, match="layer 0 has a sliding window"):
-        own_run(document([[0]] * 4), arch="gemma3")
+        own_run(selection_file([[0]] * 4), arch="gemma3")
 
 
 # --- command line -------------------------------------------------------------------------
@@ -232,8 +234,8 @@ def test_own_files_run_on_the_command_line(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr("ckv_core.models.loading.load_model", lambda *_, **__: tiny_model("llama"))
     context, first, second = (tmp_path / name for name in ("c.txt", "first.json", "second.json"))
     context.write_text(BASE.context, "utf-8")
-    first.write_text(document([0, 1], "One"), "utf-8")
-    second.write_text(document([2, 3], "Two"), "utf-8")
+    first.write_text(selection_file([0, 1], "One"), "utf-8")
+    second.write_text(selection_file([2, 3], "Two"), "utf-8")
     out = tmp_path / "out.json"
     arguments = ["compare", "--context", str(context), "--own", str(first), "--own", str(second)]
     assert cli.main([*arguments, "--max-new-tokens", "2", "--json", str(out)]) == 0

@@ -25,7 +25,7 @@ from ckv_core.request.compare_request import CompareRequest
 from ckv_core.request.variants import VariantSpec
 from ckv_core.results.events import RunEvent
 from ckv_core.results.records import Perturbation
-from tests.ckv_core.tiny_models import tiny_model
+from tests.factories.models import tiny_model
 from tests.reference.report import report
 
 # --- stage 1 ------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from ckv_core.compare.compare import compare
 from ckv_core.methods import STORES
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.results.events import RunResult
-from tests.ckv_core.tiny_models import plain_model, tiny_model
+from tests.factories.models import plain_model, tiny_model
 from tests.reference.checks import kept_from_mask
 from tests.reference.eight_bits import round_kept
 from tests.reference.evicting_methods import h2o, tova

@@ -13,7 +13,7 @@ from ckv_core.errors import EngineError, RunCancelledError
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.results.events import Generated, RunResult
-from tests.ckv_core.tiny_models import tiny_model
+from tests.factories.models import tiny_model
 from tests.reference.report import report
 
 VARIANTS = ("full", "snapkv", "adakv+critical", "tova", "h2o", "snapkv:every=6,to=4,window=3")

@@ -20,7 +20,7 @@ from ckv_core.request.compare_request import CompareRequest
 from ckv_core.results.events import RunPrepared, RunResult
 from ckv_core.runtime import device_memory
 from ckv_core.runtime.memory_line import human_bytes, memory_line
-from tests.ckv_core.tiny_models import tiny_config, tiny_model, tiny_tokenizer
+from tests.factories.models import tiny_config, tiny_model, tiny_tokenizer
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from tests.ckv_core.tiny_models import tiny_config, tiny_tokenizer
+from tests.factories.models import tiny_config, tiny_tokenizer
 
 ROOT = Path(__file__).resolve().parents[3]
 

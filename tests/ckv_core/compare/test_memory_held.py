@@ -7,7 +7,7 @@ import torch
 from ckv_core.compare.compare import compare
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.results.events import RunResult, VariantMeasured
-from tests.ckv_core.tiny_models import tiny_model
+from tests.factories.models import tiny_model
 from tests.reference.report import report
 
 

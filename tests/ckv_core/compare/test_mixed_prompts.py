@@ -9,7 +9,7 @@ from ckv_core.engine.rows import PromptRows
 from ckv_core.engine.running_rows import next_tokens
 from tests.ckv_core.compare.test_decode_equality import CLOSE, prompt_ids
 from tests.ckv_core.compare.test_policies import ROWS, rows_of
-from tests.ckv_core.tiny_models import LONGROPE_ORIGINAL, tiny_model
+from tests.factories.models import LONGROPE_ORIGINAL, tiny_model
 
 STEPS = 6
 PLAIN_ROWS = tuple(row for row in ROWS if row[1] is None)

@@ -25,7 +25,7 @@ from ckv_core.methods.parts.store import Segment, Store
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.request.variants import VariantSpec
 from tests.ckv_core.compare.test_decode_equality import CLOSE, masked, prefilled, prompt_ids
-from tests.ckv_core.tiny_models import plain_model, tiny_model
+from tests.factories.models import plain_model, tiny_model
 from tests.reference.forward import forward
 from tests.reference.stepwise import Held, LiteralPolicy, decode
 

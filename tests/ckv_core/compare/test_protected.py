@@ -21,8 +21,7 @@ from ckv_core.results.events import RunResult
 from ckv_core.results.passages import spans_of
 from ckv_core.results.records import VariantResult
 from ckv_core.runtime.spans import merged, ranges_text, read_ranges, without
-from tests.ckv_core.registered import SPECS
-from tests.ckv_core.tiny_models import tiny_model
+from tests.factories.models import SPECS, tiny_model
 from tests.reference.report import report
 
 BUDGET, WINDOW = 70, 8

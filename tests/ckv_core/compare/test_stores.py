@@ -21,7 +21,7 @@ from ckv_core.request.grid import SweepGrid
 from ckv_core.request.variants import VariantSpec
 from ckv_core.results.byte_budget import asked_bytes, requested_bytes
 from ckv_core.results.events import RunResult
-from tests.ckv_core.tiny_models import plain_model, tiny_model
+from tests.factories.models import plain_model, tiny_model
 from tests.reference.checks import kept_from_mask
 from tests.reference.evicting_methods import h2o, tova
 from tests.reference.forward import Tap, evictable_layers, forward

@@ -12,7 +12,7 @@ from ckv_core.errors import RunCancelledError
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.request.grid import SweepGrid
 from ckv_core.results.events import Progress, RunResult, VariantMeasured, VariantSelected
-from tests.ckv_core.tiny_models import tiny_model
+from tests.factories.models import tiny_model
 
 pytestmark = pytest.mark.slow
 

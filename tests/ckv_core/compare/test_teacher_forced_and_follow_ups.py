@@ -16,15 +16,8 @@ from ckv_core.engine.prompt import build_prompt
 from ckv_core.errors import PromptError
 from ckv_core.request.compare_request import SCENARIOS, Scenario
 from ckv_core.results.events import FollowUpsAnswered, Progress, RunResult, VariantFinished
-from tests.ckv_core.diagnosed_runs import (
-    BASE,
-    VARIANTS,
-    analysed,
-    kept_of,
-    reference,
-    run,
-)
-from tests.ckv_core.tiny_models import tiny_model
+from tests.factories.models import tiny_model
+from tests.factories.tiny_runs import BASE, VARIANTS, analysed, kept_of, reference, run
 from tests.reference.comparison import Reference
 from tests.reference.forward import Kept, forward
 

@@ -7,7 +7,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from ckv_core.engine.generation import Generation
-from tests.ckv_core.tiny_models import tiny_tokenizer
+from tests.factories.models import tiny_tokenizer
 
 
 def words_tokenizer() -> PreTrainedTokenizerFast:

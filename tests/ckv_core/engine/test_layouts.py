@@ -12,8 +12,7 @@ from ckv_core.errors import ConfigError
 from ckv_core.methods.parts.critical import CRITICAL, second_score
 from ckv_core.request.variants import VariantSpec
 from tests.ckv_core.compare.test_decode_equality import prefilled, prompt_ids
-from tests.ckv_core.registered import SPECS
-from tests.ckv_core.tiny_models import tiny_model
+from tests.factories.models import SPECS, tiny_model
 from tests.reference.layouts import keep_layer, keep_pages
 
 TOKENS = 117  # neither pages nor partitions of these tests come out even

@@ -14,7 +14,7 @@ from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.methods.parts.accumulated import ACCUMULATED
 from ckv_core.methods.parts.views import Chunk, PromptShape
 from ckv_core.models.loaded import LoadedModel
-from tests.ckv_core.tiny_models import tiny_model
+from tests.factories.models import tiny_model
 
 NEEDS = Needs(8, (ACCUMULATED,))
 

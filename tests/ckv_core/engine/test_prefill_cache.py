@@ -13,7 +13,7 @@ from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.results.events import RunResult
-from tests.ckv_core.tiny_models import tiny_model
+from tests.factories.models import tiny_model
 
 pytestmark = pytest.mark.slow
 

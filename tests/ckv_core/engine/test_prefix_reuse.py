@@ -26,7 +26,7 @@ from ckv_core.models.loaded import LoadedModel
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.results.events import RunResult
 from ckv_core.worker.runner import EngineRunner
-from tests.ckv_core.tiny_models import SLIDING_WINDOW, plain_model, tiny_model, tiny_tokenizer
+from tests.factories.models import SLIDING_WINDOW, plain_model, tiny_model, tiny_tokenizer
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,7 @@ from ckv_core.engine.select import select, select_all, stage_one
 from ckv_core.errors import RunCancelledError
 from ckv_core.methods.parts.critical_auto import CRITICAL_AUTO
 from ckv_core.request.variants import VariantSpec
-from tests.ckv_core.tiny_models import tiny_model
+from tests.factories.models import tiny_model
 
 BUDGET, TOKENS = 40, 120
 SPECS = (

@@ -24,7 +24,7 @@ from ckv_core.engine.running_rows import Chosen, RunningRows
 from ckv_core.engine.select import select
 from ckv_core.request.variants import VariantSpec
 from tests.ckv_core.compare.test_decode_equality import BUDGET, PROMPT_LEN, prefilled, prompt_ids
-from tests.ckv_core.tiny_models import tiny_model
+from tests.factories.models import tiny_model
 
 VARIANTS = (
     "full",

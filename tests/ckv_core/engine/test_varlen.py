@@ -24,7 +24,7 @@ from tests.ckv_core.compare.test_decode_equality import (
     prefilled,
     prompt_ids,
 )
-from tests.ckv_core.tiny_models import tiny_model
+from tests.factories.models import tiny_model
 
 CPU = torch.device("cpu")
 

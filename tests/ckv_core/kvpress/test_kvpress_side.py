@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from ckv_core.kvpress.side import Runner
-from tests.ckv_core.tiny_models import plain_model
+from tests.factories.models import plain_model
 
 pytestmark = pytest.mark.slow
 

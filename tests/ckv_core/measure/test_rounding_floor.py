@@ -16,8 +16,8 @@ from ckv_core.request.compare_request import SCENARIOS, CompareRequest, Scenario
 from ckv_core.results.events import FloorMeasured, RunResult
 from ckv_core.results.records import RoundingFloor
 from tests.ckv_core.compare.test_sweep import sweep_request
-from tests.ckv_core.made_up_runs import array, measured, run_of, variant
-from tests.ckv_core.tiny_models import half_model, tiny_model
+from tests.factories.models import half_model, tiny_model
+from tests.factories.runs import array, measured, run_of, variant
 from tests.reference.report import report
 
 # One of 300 entries goes, which moves a float32 run a little and a bfloat16 run no further

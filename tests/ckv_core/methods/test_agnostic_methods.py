@@ -15,8 +15,8 @@ from ckv_core.methods import METHODS
 from ckv_core.methods.parts.query_statistics import QueryStatistics
 from ckv_core.methods.parts.views import Chunk
 from ckv_core.models.rotary import LayerRotary
-from tests.ckv_core.given_layers import GivenCandidates, LiteralRotary, random_layer
-from tests.ckv_core.tiny_models import tiny_model
+from tests.factories.layers import GivenCandidates, LiteralRotary, random_layer
+from tests.factories.models import tiny_model
 from tests.reference import agnostic_scores as literal
 from tests.reference.budgets import adaptive_heads
 from tests.reference.selection import top_k

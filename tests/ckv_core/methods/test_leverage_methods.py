@@ -11,7 +11,7 @@ from ckv_core.methods.parts.non_causal import NonCausalAttention
 from ckv_core.methods.parts.outliers import sketch_matrix
 from ckv_core.methods.parts.query_statistics import QueryStatistics
 from ckv_core.methods.parts.views import Chunk, Observer
-from tests.ckv_core.given_layers import GivenStates, LiteralRotary, random_layer
+from tests.factories.layers import GivenStates, LiteralRotary, random_layer
 from tests.reference import leverage_scores as literal
 from tests.reference.scores import pooled
 

@@ -13,8 +13,8 @@ from ckv_core.methods.parts import redundancy
 from ckv_core.request.compare_request import SCENARIOS, CompareRequest
 from ckv_core.request.variants import VariantSpec
 from ckv_core.results.events import RunResult
-from tests.ckv_core.given_layers import random_layer
-from tests.ckv_core.tiny_models import plain_model, tiny_model
+from tests.factories.layers import random_layer
+from tests.factories.models import plain_model, tiny_model
 from tests.reference import redundancy as literal
 from tests.reference.checks import kept_from_mask
 from tests.reference.forward import forward

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from ckv_core.methods.scoring.value_norm import value_norm
 from ckv_core.methods.scoring.window import window_attention
-from tests.ckv_core.given_layers import window_scores
 from tests.ckv_core.methods.test_selection_laws import Rows, rows
+from tests.factories.layers import window_scores
 from tests.reference import scores as literal_scores
 
 PARAMETERS = st.fixed_dictionaries(

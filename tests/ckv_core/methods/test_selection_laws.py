@@ -21,7 +21,7 @@ from ckv_core.methods.parts.pyramid import pyramid_budgets
 from ckv_core.methods.parts.shares import integer_shares
 from ckv_core.methods.parts.top_k import keep_first, order
 from ckv_core.request.variants import VariantSpec
-from tests.ckv_core.given_layers import Scores, window_scores
+from tests.factories.layers import Scores, window_scores
 from tests.reference import budgets as literal_budgets
 from tests.reference import selection as literal
 

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from ckv_core.methods import METHODS
 from ckv_core.methods.parts.top_scores import top_counts
-from tests.ckv_core.given_layers import GivenCandidates, GivenStates, random_layer
 from tests.ckv_core.methods.test_selection_laws import rows
+from tests.factories.layers import GivenCandidates, GivenStates, random_layer
 from tests.reference import window_methods as literal
 
 SEEDS = st.integers(0, 2**31)

@@ -12,7 +12,7 @@ from ckv_core.errors import ModelError
 from ckv_core.models.capability import check_config
 from ckv_core.models.geometry import read_geometry
 from ckv_core.models.loaded import wrap_model
-from tests.ckv_core.tiny_models import ARCHITECTURES, tiny_config, tiny_tokenizer
+from tests.factories.models import ARCHITECTURES, tiny_config, tiny_tokenizer
 
 SMALL = {
     "vocab_size": 64,

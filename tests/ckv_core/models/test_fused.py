@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from ckv_core.models.attention import ATTENTION_NAME
 from ckv_core.models.fused import FusedAttention, FusedMlp, fuse
 from ckv_core.models.geometry import read_geometry
-from tests.ckv_core.tiny_models import ARCHITECTURES, plain_model
+from tests.factories.models import ARCHITECTURES, plain_model
 
 
 class Causal:

@@ -18,7 +18,7 @@ from ckv_core.models.loading import load_model
 from ckv_core.models.steps import STEP_S, Step
 from ckv_core.models.store import models_folder
 from tests.ckv_core.models.tiny_gguf import write_tiny_gguf
-from tests.ckv_core.tiny_models import plain_model, tiny_config, tiny_tokenizer
+from tests.factories.models import plain_model, tiny_config, tiny_tokenizer
 
 BUILT = "a model was built"
 

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 from ckv_core.models import packed
 from ckv_core.models.loading import load_model
 from ckv_core.models.packed import PackedLinear, pack_linear_maps
-from tests.ckv_core.tiny_models import plain_model, tiny_config, tiny_model, tiny_tokenizer
+from tests.factories.models import plain_model, tiny_config, tiny_model, tiny_tokenizer
 
 SIZES = st.integers(1, 70)
 # Not `_works()`: where it is wrong, nothing would be packed and nothing would fail.

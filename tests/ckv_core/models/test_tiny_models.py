@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from ckv_core.models.loaded import LoadedModel
-from tests.ckv_core.tiny_models import (
+from tests.factories.models import (
     ARCHITECTURES,
     SLIDING_WINDOW,
     plain_model,

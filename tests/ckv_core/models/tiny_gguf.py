@@ -8,7 +8,7 @@ from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter
 from gguf.quants import dequantize, quantize
 from torch import Tensor
 
-from tests.ckv_core.tiny_models import CHAT_TEMPLATE, tiny_tokenizer
+from tests.factories.models import CHAT_TEMPLATE, tiny_tokenizer
 
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM, WIDTH, LAYERS = 64, 4, 2, 16, 96, 2
 _NAMES = {

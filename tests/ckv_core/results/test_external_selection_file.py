@@ -11,9 +11,10 @@ from ckv_core.errors import ConfigError
 from ckv_core.request.compare_request import MAX_VARIANTS, CompareRequest
 from ckv_core.request.external_selection import unpack
 from ckv_core.results.external_selection_json import own_to_text, read_external_selection
-from tests.ckv_core.selection_files import document, own_variants
+from tests.factories.runs import selection_file
+from tests.factories.strategies import own_variants
 
-FULL_FORM = document(
+FULL_FORM = selection_file(
     [[[0, 2], [1]], [[3], [4]]],
     model={"sha256": "ab", "layers": 2, "kv_heads": 2},
     prompt={"compressed_tokens": 5, "token_ids": [9, 8, 7, 6, 5, 4]},
@@ -26,7 +27,7 @@ def test_what_is_written_is_read_equal(variants):
 
 
 def test_positions_may_come_in_any_order():
-    (own,) = read_external_selection(document([[[4, 0, 2]]]))
+    (own,) = read_external_selection(selection_file([[[4, 0, 2]]]))
     assert own.rows is not None
     assert unpack(own.rows[0][0]).tolist() == [0, 2, 4]
 
@@ -47,12 +48,12 @@ def test_variants_that_share_a_label_are_called_by_their_spec():
 
 
 def test_documents_may_follow_one_another():
-    read = read_external_selection(f"{document([0], 'A')}\n\n{document([1], 'B')}")
+    read = read_external_selection(f"{selection_file([0], 'A')}\n\n{selection_file([1], 'B')}")
     assert [own.label for own in read] == ["A", "B"]
 
 
 def test_the_short_digest_tells_positions_apart():
-    (left,), (right,) = (read_external_selection(document([at])) for at in (0, 1))
+    (left,), (right,) = (read_external_selection(selection_file([at])) for at in (0, 1))
     assert str(left) != str(right)
     assert str(left).startswith("Mine (")
 
@@ -67,30 +68,36 @@ def test_the_short_digest_tells_positions_apart():
         ("[" + "{}," * 140_000, "objects and arrays"),
         ('{"schema": 1, "variants": [' + "9" * 5_000 + "]}", "a number that is too long"),
         ('{"schema": NaN}', "hold NaN"),
-        (document(None), "a variant with `retained` positions is expected"),
-        (document([]), "per layer and KV head, per layer, or for all alike"),
-        (document([[], []]), "per layer and KV head, per layer, or for all alike"),
-        (document([[[[0]]]]), "per layer and KV head, per layer, or for all alike"),
-        (document([None, None]), "per layer and KV head, per layer, or for all alike"),
-        (document([[[], []]]), "a kept position is expected"),
-        (document([0, 1, 0]), "position 0 is expected once"),
-        (document([0, True]), "wrong at variants[0].retained[1]: a whole number"),
-        (document([0, 1.0]), "wrong at variants[0].retained[1]: a whole number"),
-        (document([-1]), "a whole number from 0"),
-        (document([10**30]), "a whole number from 0"),
-        (document([[[0], [1]], [[0]]]), "retained[1]: 2 values are expected, got 1"),
-        (document([[[0]], [5]]), "retained[1][0]: an array is expected"),
-        (document([[0], [1]], model={"layers": 3}), "retained: 3 values are expected, got 2"),
-        (document([[[0]]], model={"kv_heads": 2}), "retained[0]: 2 values are expected, got 1"),
-        (document([5], prompt={"compressed_tokens": 5}), "a whole number from 0 to 4"),
-        (document([0], prompt={"compressed_tokens": 0}), "a whole number from 1"),
-        (document([0], prompt={"compressed_tokens": 3, "token_ids": [1]}), "for each compressed"),
-        (document([0], ""), "label: a name without"),
-        (document([0], "two\nlines"), "label: a name without"),
-        (document([0], "turned \u202e around"), "label: a name without"),
-        (document([0], "x" * 201), "at most 200 characters"),
-        (document([0], "\ud800"), "valid Unicode"),
-        (document([0]) * (MAX_VARIANTS + 1), f"one run takes up to {MAX_VARIANTS}"),
+        (selection_file(None), "a variant with `retained` positions is expected"),
+        (selection_file([]), "per layer and KV head, per layer, or for all alike"),
+        (selection_file([[], []]), "per layer and KV head, per layer, or for all alike"),
+        (selection_file([[[[0]]]]), "per layer and KV head, per layer, or for all alike"),
+        (selection_file([None, None]), "per layer and KV head, per layer, or for all alike"),
+        (selection_file([[[], []]]), "a kept position is expected"),
+        (selection_file([0, 1, 0]), "position 0 is expected once"),
+        (selection_file([0, True]), "wrong at variants[0].retained[1]: a whole number"),
+        (selection_file([0, 1.0]), "wrong at variants[0].retained[1]: a whole number"),
+        (selection_file([-1]), "a whole number from 0"),
+        (selection_file([10**30]), "a whole number from 0"),
+        (selection_file([[[0], [1]], [[0]]]), "retained[1]: 2 values are expected, got 1"),
+        (selection_file([[[0]], [5]]), "retained[1][0]: an array is expected"),
+        (selection_file([[0], [1]], model={"layers": 3}), "retained: 3 values are expected, got 2"),
+        (
+            selection_file([[[0]]], model={"kv_heads": 2}),
+            "retained[0]: 2 values are expected, got 1",
+        ),
+        (selection_file([5], prompt={"compressed_tokens": 5}), "a whole number from 0 to 4"),
+        (selection_file([0], prompt={"compressed_tokens": 0}), "a whole number from 1"),
+        (
+            selection_file([0], prompt={"compressed_tokens": 3, "token_ids": [1]}),
+            "for each compressed",
+        ),
+        (selection_file([0], ""), "label: a name without"),
+        (selection_file([0], "two\nlines"), "label: a name without"),
+        (selection_file([0], "turned \u202e around"), "label: a name without"),
+        (selection_file([0], "x" * 201), "at most 200 characters"),
+        (selection_file([0], "\ud800"), "valid Unicode"),
+        (selection_file([0]) * (MAX_VARIANTS + 1), f"one run takes up to {MAX_VARIANTS}"),
     ],
 )
 def test_a_wrong_file_is_one_sentence(text, sentence):
@@ -104,7 +111,7 @@ def test_a_wrong_file_is_one_sentence(text, sentence):
 def test_a_text_that_is_too_long_is_not_parsed(monkeypatch):
     monkeypatch.setattr("ckv_core.results.external_selection_json.MAX_CHARS", 10)
     with pytest.raises(ConfigError, match="10 can be read"):
-        read_external_selection(document([0]))
+        read_external_selection(selection_file([0]))
 
 
 def is_read_or_refused(text: str) -> bool:
@@ -164,7 +171,7 @@ def test_any_text_is_read_or_refused(text):
 
 
 def request(**changes) -> CompareRequest:
-    own = read_external_selection(changes.pop("text", document([0, 1])))
+    own = read_external_selection(changes.pop("text", selection_file([0, 1])))
     return CompareRequest(
         **{"context": "text", "variants": ("full",), "own_indices": own} | changes
     )
@@ -183,7 +190,7 @@ def test_own_variants_alone_are_a_run():
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"text": document([0]) * 2}, "'own:label=Mine' is listed twice"),
+        ({"text": selection_file([0]) * 2}, "'own:label=Mine' is listed twice"),
         ({"kind": "sweep"}, "compare your own kept positions instead"),
         ({"variants": tuple(f"snapkv:budget={40 + i}" for i in range(16))}, "17 variants are too"),
     ],

@@ -8,9 +8,8 @@ from hypothesis import example, given
 
 from ckv_core.analysis.result_json import to_json
 from ckv_core.results.codec import from_json
-from tests.ckv_core.small_result_json import small_run
-from tests.storage.run_strategies import events
-from tests.storage.whole_runs import assert_same_result, big_events, folded
+from tests.factories.events import assert_same_result, big_events, folded, small_run
+from tests.factories.strategies import events
 
 
 @given(stream=events())

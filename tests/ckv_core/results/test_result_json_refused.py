@@ -11,8 +11,7 @@ from ckv_core.analysis.result_json import to_json
 from ckv_core.errors import ConfigError
 from ckv_core.results.codec import from_json
 from ckv_core.results.events import RunResult
-from tests.ckv_core.small_result_json import small_run
-from tests.storage.whole_runs import assert_same_result
+from tests.factories.events import assert_same_result, small_run
 
 WRONG = [
     ("schema", 2),

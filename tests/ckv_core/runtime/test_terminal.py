@@ -12,7 +12,7 @@ from ckv_core.cli import main
 from ckv_core.cli.tables import print_table
 from ckv_core.errors import ModelError
 from ckv_core.runtime.terminal import plain, say
-from tests.ckv_core.tiny_models import plain_model, tiny_tokenizer
+from tests.factories.models import plain_model, tiny_tokenizer
 
 CLEAR = "\x1b[2J\x1b]0;owned\x07"
 

@@ -15,7 +15,7 @@ from sqlalchemy import func, select
 from ckv_core import cli
 from storage.database import open_database
 from storage.study_models import StudyResult
-from tests.ckv_core.tiny_models import plain_model, tiny_tokenizer
+from tests.factories.models import plain_model, tiny_tokenizer
 
 pytestmark = pytest.mark.slow
 

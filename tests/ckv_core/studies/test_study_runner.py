@@ -11,7 +11,7 @@ from ckv_core.request.compare_request import CompareRequest
 from ckv_core.results.events import RunResult
 from ckv_core.studies.records import Point, Sample, SampleResult, Study
 from ckv_core.studies.runner import PromptSize, part_of, run_sample, run_study
-from tests.ckv_core.tiny_models import tiny_model
+from tests.factories.models import tiny_model
 
 STUDY = Study(
     name="tiny",

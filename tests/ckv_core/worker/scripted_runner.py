@@ -11,9 +11,9 @@ from ckv_core.errors import ConfigError, ModelError, PromptError, RunCancelledEr
 from ckv_core.models.steps import Report, Step
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.results.events import Generated, Progress, RunEvent, RunFinished, RunPrepared
-from ckv_core.results.records import ModelInfo, PromptInfo, VariantResult
+from ckv_core.results.records import ModelInfo, PromptInfo
 from ckv_core.worker.counting import Steps
-from tests.made_up_models import model_info
+from tests.factories.runs import bare, model_info, prompt_info
 
 STEP_S = 0.02
 LONG = 100
@@ -57,7 +57,7 @@ class ScriptedRunner:
         self, request: CompareRequest, should_stop: Callable[[], bool]
     ) -> Iterator[RunEvent]:
         assert self.info is not None
-        yield RunPrepared(self.info, _prompt_info(request), (_variant("full"),), {})
+        yield RunPrepared(self.info, _prompt_info(request), (bare("full"),), {})
         yield Progress("prefill", 1.0, "layer 2 of 2")
         word, _, number = request.question.partition(" ")
         if word == "quote":
@@ -132,18 +132,8 @@ def _model_info(name: str) -> ModelInfo:
 
 
 def _prompt_info(request: CompareRequest) -> PromptInfo:
-    pieces = tuple(f"{word} " for word in request.context.split())
-    return PromptInfo(
-        scenario=request.scenario,
-        token_ids=tuple(range(len(pieces))),
-        compressed_tokens=len(pieces),
-        pieces=pieces,
-        context_tokens=(0, len(pieces)),
-    )
-
-
-def _variant(name: str) -> VariantResult:
-    return VariantResult(spec=name, label=name, method=name, critical=False)
+    words = [f"{word} " for word in request.context.split()]
+    return prompt_info(words, scenario=request.scenario)
 
 
 def _generated(step: int, width: int, *, last: bool) -> Generated:

@@ -11,8 +11,8 @@ from ckv_core.request.compare_request import CompareRequest
 from ckv_core.worker import count_runner
 from ckv_core.worker.client import WorkerClient
 from ckv_core.worker.messages import Job, JobDone, JobFailed, ModelStatus
-from tests.ckv_core.tiny_models import plain_model, tiny_tokenizer
 from tests.ckv_core.worker.reply_log import Log
+from tests.factories.models import plain_model, tiny_tokenizer
 
 TEXT = "The quick brown fox jumps over the lazy dog. " * 20
 ENDLESS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"

@@ -17,8 +17,8 @@ from ckv_core.results.events import RunResult
 from ckv_core.worker.client import WorkerClient
 from ckv_core.worker.messages import Job, JobCancelled, JobDone, JobEvent, JobFailed, ModelStatus
 from ckv_core.worker.runner import EngineRunner
-from tests.ckv_core.tiny_models import CONTEXT_LIMIT, plain_model, tiny_tokenizer
 from tests.ckv_core.worker.reply_log import Log
+from tests.factories.models import CONTEXT_LIMIT, plain_model, tiny_tokenizer
 
 ROOT = Path(__file__).parents[3]
 START_S = 60.0

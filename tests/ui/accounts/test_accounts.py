@@ -11,14 +11,7 @@ from storage import audit
 from storage.audit import AuditFilter
 from storage.credentials import hash_token
 from storage.models import Account, Credential
-from tests.ui.scripted_services import (
-    ENDLESS,
-    end_of,
-    finished,
-    generating,
-    request,
-    wait_until,
-)
+from tests.factories.app import ENDLESS, end_of, finished, generating, script, wait_until
 from tests.ui.served_app import USERS, Served, by, served
 from ui.accounts.accounts import DISABLED
 from ui.server.identity import SESSION_COOKIE, own_path
@@ -172,7 +165,7 @@ def test_a_removed_user_and_a_changed_password_end_sessions(app):
 
 def test_a_stream_ends_with_its_login(app):
     with by("bob"):
-        slug = app.services.start_run(request(ENDLESS))
+        slug = app.services.start_run(script(ENDLESS))
         wait_until(app.services, slug, generating)
     client, _ = sign_in(app, "bob")
     body = {"data": [slug], "fn_index": app.handler("RunPage.tail"), "session_hash": "stream1"}
@@ -290,7 +283,7 @@ def test_the_log_is_bounded(app, monkeypatch):
 
 def test_administrators_see_the_queue_cancel_and_read_no_text(app):
     with by("ann"):
-        slug = app.services.start_run(request(ENDLESS))
+        slug = app.services.start_run(script(ENDLESS))
         wait_until(app.services, slug, generating)
     with app.client("root") as root, app.client("ann") as ann:
         assert ann.get("/admin").status_code == 403

@@ -10,13 +10,8 @@ from ckv_core.analysis.against_budget import budget_curves
 from ckv_core.analysis.chain import COVERED
 from ckv_core.analysis.intervals import MIN_PROMPTS, interval_note
 from ckv_core.errors import ConfigError
-from tests.ui.page_fakes import START, model_info
-from tests.ui.sweep_fakes import (
-    LAYERS,
-    QUERY_HEADS,
-    run_of,
-    runs_of,
-)
+from tests.factories.app import START, prompt_run, runs_of
+from tests.factories.runs import TINY, Swept
 from ui.aggregate.chosen import read_slugs, take_together
 from ui.aggregate.page import means_table
 from ui.charts.aggregate import AGGREGATE_CHARTS, means_csv, win_figure, wins_csv
@@ -46,7 +41,7 @@ def test_too_few_prompts_give_means_and_say_so():
 
 
 def test_a_variant_that_was_run_twice_on_a_prompt_counts_once_by_its_newest_run():
-    newer = run_of(1, better=0.9, created_at=START + timedelta(days=1))
+    newer = prompt_run(1, better=0.9, created_at=START + timedelta(days=1))
     for runs in ([*runs_of(2), newer], [newer, *runs_of(2)]):  # whatever the address says first
         found = take_together(runs)
         final = member_of(found, CRITICAL).figures["final"]
@@ -59,7 +54,7 @@ def test_two_budgets_of_each_prompt_in_runs_of_their_own_are_one_curve():
     runs = []
     for prompt in range(2):
         for budget in (64, 256):
-            run = dataclasses.replace(run_of(prompt), slug=f"run{prompt}of{budget}")
+            run = dataclasses.replace(prompt_run(prompt), slug=f"run{prompt}of{budget}")
             run.result.variants = [
                 v for v in run.result.variants if f"budget={budget}" in v.spec or v.spec == "full"
             ]
@@ -144,7 +139,7 @@ def test_the_full_cache_alone_is_refused():
 def test_heads_win_by_their_means_over_the_prompts():
     runs = runs_of(2)
     for run, factors in zip(
-        runs, (np.full(QUERY_HEADS, 0.5), np.full(QUERY_HEADS, 1.2)), strict=True
+        runs, (np.full(Swept.QUERY_HEADS, 0.5), np.full(Swept.QUERY_HEADS, 1.2)), strict=True
     ):
         at = next(i for i, v in enumerate(run.result.variants) if v.spec == CRITICAL)
         variant = run.result.variants[at]
@@ -195,29 +190,29 @@ def test_runs_whose_bounds_took_different_alphas_say_so_once():
 
 
 def test_runs_of_different_models_are_refused():
-    other = run_of(2)
-    other.result.model = model_info(name="other", sha256="0" * 64)
+    other = prompt_run(2)
+    other.result.model = dataclasses.replace(TINY, name="other", sha256="0" * 64)
     with pytest.raises(ConfigError, match=r"2 different models \(other, tiny\)"):
-        take_together([run_of(1), other])
-    other.result.model = model_info(dtype="bfloat16")
+        take_together([prompt_run(1), other])
+    other.result.model = dataclasses.replace(TINY, dtype="bfloat16")
     with pytest.raises(ConfigError, match="computed in bfloat16 and float32"):
-        take_together([run_of(1), other])
+        take_together([prompt_run(1), other])
 
 
 def test_runs_without_a_common_variant_are_refused():
-    other = run_of(2)
+    other = prompt_run(2)
     other.result.variants = [
         dataclasses.replace(v, params={**v.params, "sinks": 2}) for v in other.result.variants[1:]
     ]
     with pytest.raises(ConfigError, match="no variant in common"):
-        take_together([run_of(1), other])
+        take_together([prompt_run(1), other])
 
 
 def test_one_run_and_an_unfinished_one_are_refused():
     with pytest.raises(ConfigError, match="at least two runs"):
-        take_together([run_of(1)])
+        take_together([prompt_run(1)])
     with pytest.raises(ConfigError, match="runabc2 is not done"):
-        take_together([run_of(1), run_of(2, state="failed")])
+        take_together([prompt_run(1), prompt_run(2, state="failed")])
 
 
 @pytest.mark.parametrize("text", ["../../etc/passwd", "abcdef,<b>", "a\ud800"])
@@ -247,7 +242,7 @@ def test_there_is_a_chart_of_what_was_measured_and_of_nothing_else():
 def test_a_quantity_of_the_diagnostics_is_averaged_over_prompts_and_in_the_file():
     runs = runs_of(2)
     for at, run in enumerate(runs):
-        mass = np.full((LAYERS, QUERY_HEADS), 1.0 + at, np.float32)
+        mass = np.full((Swept.LAYERS, Swept.QUERY_HEADS), 1.0 + at, np.float32)
         run.result.variants[1] = dataclasses.replace(
             run.result.variants[1], analysis={"value_mass": mass}
         )
@@ -265,7 +260,7 @@ def test_the_chain_is_drawn_and_written_of_covered_heads_with_their_count():
     for at, run in enumerate(runs):
         variant = run.result.variants[1]
         ones = np.ones_like(variant.perturbation.head_l1)
-        is_covered = np.arange(QUERY_HEADS) < 2 - at  # two heads of each layer, then one
+        is_covered = np.arange(Swept.QUERY_HEADS) < 2 - at  # two heads of each layer, then one
         chain = {
             "sigma_stage1": np.where(is_covered, np.float32(0.9), np.float32(0.5)) * ones,
             "value_mass": ones,
@@ -279,11 +274,12 @@ def test_the_chain_is_drawn_and_written_of_covered_heads_with_their_count():
     drawn = [AGGREGATE_CHARTS["laboratory"].figure(found, {"quantity": key}) for key in COVERED]
     assert [figure.data[0].x[0] for figure in drawn] == [0.5, 1.5, 3, 5]
     assert {figure.layout.xaxis.title.text for figure in drawn} == {"L1, sigma > 0.5"}
-    count = f"{3 * LAYERS} of {2 * LAYERS * QUERY_HEADS}"
+    count = f"{3 * Swept.LAYERS} of {2 * Swept.LAYERS * Swept.QUERY_HEADS}"
     assert all(f"{count} heads" in figure.layout.yaxis.ticktext[0] for figure in drawn)
     lines = [line for line in means_csv(found).splitlines() if "theta, covered heads" in line]
     (line,) = [line for line in lines if line.split(",", 1)[1].startswith('"theta, ')]
-    assert line.endswith(f'"L1",1.5,"","",2,{3 * LAYERS},{2 * LAYERS * QUERY_HEADS}')
+    heads = Swept.LAYERS * Swept.QUERY_HEADS
+    assert line.endswith(f'"L1",1.5,"","",2,{3 * Swept.LAYERS},{2 * heads}')
 
 
 def test_the_file_has_the_ends_of_the_intervals():
@@ -300,13 +296,13 @@ def test_the_chain_of_bounds_is_counted_over_all_prompts():
         variant = run.result.variants[1]
         ones = np.ones_like(variant.perturbation.head_l1)
         chain = {"theta": ones, "theta_hat": ones * theta_hat, "theta_relaxed": ones * 9}
-        sigma = np.where(np.arange(QUERY_HEADS) < 2, np.float32(0.9), np.float32(0.2)) * ones
+        sigma = np.where(np.arange(Swept.QUERY_HEADS) < 2, np.float32(0.9), np.float32(0.2)) * ones
         moved = dataclasses.replace(variant.perturbation, head_l1=ones / 2)
         analysis = {**chain, "sigma_stage1": sigma, "value_mass": ones}
         run.result.variants[1] = dataclasses.replace(variant, perturbation=moved, analysis=analysis)
     table = means_table(take_together(runs))
     broken = [row["cells"].get("broken", {}).get("text") for row in table["rows"]]
-    assert broken == [None, f"{2 * LAYERS} of {2 * 2 * LAYERS}"] + [None] * 15
+    assert broken == [None, f"{2 * Swept.LAYERS} of {2 * 2 * Swept.LAYERS}"] + [None] * 15
     assert "Bounds broken" in [column["label"] for column in table["columns"]]
 
 

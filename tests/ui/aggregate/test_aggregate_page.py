@@ -8,9 +8,8 @@ import pytest
 
 from ckv_core.analysis.against_budget import budget_curves
 from ckv_core.analysis.intervals import Intervals
-from tests.ui.page_fakes import FakeServices
+from tests.factories.app import FakeServices, runs_of, store_run
 from tests.ui.served_app import by
-from tests.ui.sweep_fakes import runs_of, store_run
 from ui.aggregate.chosen import take_together
 from ui.aggregate.page import AggregatePage, means_table
 from ui.charts.aggregate import AGGREGATE_CHARTS

@@ -8,8 +8,8 @@ from gradio_client.exceptions import AppError
 
 from ckv_core.errors import ConfigError
 from ckv_core.results.codec import from_json
+from tests.factories.app import ENDLESS, end_of
 from tests.ui import page_fakes
-from tests.ui.scripted_services import ENDLESS, end_of
 from tests.ui.served_app import Served, by
 from tests.ui.server.test_security import every_route
 from ui.accounts.access import LOGIN_NEEDED

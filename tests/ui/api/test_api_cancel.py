@@ -3,8 +3,8 @@
 import pytest
 
 from ckv_core.results.codec import from_json
+from tests.factories.app import ENDLESS, end_of, generating, wait_until
 from tests.ui.api.test_api import gradio_client
-from tests.ui.scripted_services import ENDLESS, end_of, generating, wait_until
 from tests.ui.served_app import Served, by
 from ui.api.api import STOPPING
 from ui.services.services import CANCELLED

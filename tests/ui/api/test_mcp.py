@@ -13,13 +13,7 @@ from mcp import ClientSession
 from mcp.client.streamable_http import streamable_http_client
 
 from ckv_core.errors import ConfigError
-from tests.ui.scripted_services import (
-    ENDLESS,
-    end_of,
-    generating,
-    request,
-    wait_until,
-)
+from tests.factories.app import ENDLESS, end_of, generating, script, wait_until
 from tests.ui.served_app import Served, by
 from ui.api.api import STOPPING
 from ui.build import build_site
@@ -38,7 +32,7 @@ def app(team_app: Served) -> Served:
 def slug(app) -> str:
     """A finished run of ann's."""
     with by("ann"):
-        return end_of(app.services, app.services.start_run(request("steps 2"))).slug
+        return end_of(app.services, app.services.start_run(script("steps 2"))).slug
 
 
 def by_mcp(app, user, work):
@@ -91,7 +85,7 @@ def test_mcp_acts_for_who_is_logged_in(app, slug):
 
 def test_mcp_cancels_a_run_of_who_is_logged_in(app):
     with by("ann"):
-        slug = app.services.start_run(request(ENDLESS))
+        slug = app.services.start_run(script(ENDLESS))
         wait_until(app.services, slug, generating)
     failed, text = call_tool(app, "bob", "cancel", {"slug": slug})
     assert (failed, text[:15]) == (True, "There is no run")

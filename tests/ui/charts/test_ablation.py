@@ -10,7 +10,7 @@ import pytest
 from ckv_core.analysis.ablation import ablation
 from ckv_core.errors import ConfigError
 from ckv_core.request.compare_request import MAX_VARIANTS
-from tests.ui.page_fakes import LAYERS, QUERY_HEADS, done_result, kept_variant
+from tests.factories.runs import LAYERS, QUERY_HEADS, done_result, kept_variant
 from ui.charts.ablation import ablation_csv
 from ui.charts.catalog import figure_of
 from ui.charts.layout import GRID_COLOR

@@ -9,8 +9,8 @@ import pytest
 
 from ckv_core.analysis.intervals import mean_interval
 from ckv_core.request.variants import VariantSpec
+from tests.factories.app import snapshot
 from tests.ui.charts.test_ablation import ablation_run
-from tests.ui.page_fakes import snapshot
 from ui.aggregate.chosen import take_together
 from ui.aggregate.routes import TABLES
 from ui.charts.ablation import ablation_figure

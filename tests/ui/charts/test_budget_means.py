@@ -9,15 +9,8 @@ import pytest
 
 from ckv_core.analysis.against_budget import budget_curves, varied_units
 from ckv_core.analysis.intervals import MIN_PROMPTS, mean_interval
-from tests.ui.sweep_fakes import (
-    BUDGETS,
-    LAYERS,
-    QUERY_HEADS,
-    run_of,
-    runs_of,
-    sweep_result,
-    sweep_snapshot,
-)
+from tests.factories.app import prompt_run, runs_of, sweep_snapshot
+from tests.factories.runs import Swept, sweep_result
 from ui.aggregate.chosen import take_together
 from ui.aggregate.routes import TABLES
 from ui.charts.aggregate import AGGREGATE_CHARTS
@@ -70,8 +63,8 @@ def test_a_curve_is_the_mean_over_prompts_at_each_budget_with_its_interval():
     assert figure.layout.title.subtitle.text == "mean and 95 % interval, n = 10 prompts"
     name = f"{METHOD}, alpha 0.25"
     line, bars = lines_of(figure)[name], bars_of(figure, name)
-    assert tuple(line.x) == BUDGETS
-    for at, budget in enumerate(BUDGETS):
+    assert tuple(line.x) == Swept.BUDGETS
+    for at, budget in enumerate(Swept.BUDGETS):
         finals = [100 * (0.5 + 0.04 * p) * 64 / budget for p in range(MIN_PROMPTS)]
         found = mean_interval([np.float32(final) for final in finals])
         assert line.y[at] == bars.y[at] == pytest.approx(found.mean)
@@ -93,7 +86,7 @@ def test_bars_stand_beside_one_another_and_near_their_budget():
     figure = CHART.figure(take_together(runs_of(MIN_PROMPTS)), {})
     places = np.log2([bars_of(figure, name).x for name in lines_of(figure)])
     assert (np.diff(places, axis=0) > 0.05).all()
-    assert np.abs(places - np.log2(BUDGETS)).max() < 1 / 8
+    assert np.abs(places - np.log2(Swept.BUDGETS)).max() < 1 / 8
 
 
 def test_bars_stay_by_their_point_however_many_curves_have_none():
@@ -104,7 +97,7 @@ def test_bars_stay_by_their_point_however_many_curves_have_none():
     figure = CHART.figure(take_together(runs), {})
     assert len(lines_of(figure)) == 4
     own = [bars_of(figure, name) for name in lines_of(figure)]
-    places = np.log2([bars.x for bars in own if bars is not None]) - np.log2(BUDGETS)
+    places = np.log2([bars.x for bars in own if bars is not None]) - np.log2(Swept.BUDGETS)
     assert len(places) == 2
     np.testing.assert_allclose(places.sum(axis=0), 0, atol=1e-9)  # to the left and right alike
 
@@ -141,7 +134,7 @@ def test_too_few_prompts_give_a_curve_without_bars_and_say_so():
 
 
 def test_a_figure_that_not_all_prompts_have_is_drawn_with_its_own_n():
-    runs = [*generated_runs(8), run_of(1_000), run_of(2_000)]
+    runs = [*generated_runs(8), prompt_run(1_000), prompt_run(2_000)]
     found = take_together(runs)
     assert (
         "n = 8 prompts" in CHART.figure(found, {"quantity": "agreement"}).layout.title.subtitle.text
@@ -231,7 +224,7 @@ def numbers(rows, column, **where):
 def diagnostics_runs():
     runs = generated_runs()
     for at, run in enumerate(runs):
-        theta = np.full((LAYERS, QUERY_HEADS), 1.0 + at * at, np.float32)
+        theta = np.full((Swept.LAYERS, Swept.QUERY_HEADS), 1.0 + at * at, np.float32)
         first = run.result.variants[1]
         run.result.variants[1] = dataclasses.replace(first, analysis={"theta": theta})
     return take_together(runs)

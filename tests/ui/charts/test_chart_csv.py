@@ -9,10 +9,8 @@ import pytest
 
 from ckv_core.analysis.sweep import FIGURES
 from ckv_core.request.variants import VariantSpec
-from tests.ui.analysed_run import analysed
-from tests.ui.chart_runs import LAYERS, QUERY_HEADS, make_result
+from tests.factories.runs import Drawn, analysed, drawn_result, sweep_result
 from tests.ui.charts.test_ablation import ablation_run
-from tests.ui.sweep_fakes import sweep_result
 from ui.charts.catalog import CHARTS, figure_of
 from ui.run.routes import TABLES
 
@@ -29,13 +27,13 @@ BOUNDS = (
 
 def measured_result():
     """Every array that a chart asks for, each of its own random values."""
-    result, rng = make_result(), np.random.default_rng(5)
+    result, rng = drawn_result(), np.random.default_rng(5)
     for index, variant in enumerate(result.variants):
         if variant.perturbation is None:
             continue
         heads = variant.perturbation.head_l1
         arrays = {name: heads * 0 + rng.random(heads.shape, np.float32) for name in BOUNDS}
-        arrays["head_alpha"] = rng.random((LAYERS, 2), np.float32)
+        arrays["head_alpha"] = rng.random((Drawn.LAYERS, 2), np.float32)
         params = VariantSpec.parse(variant.spec).params
         result.variants[index] = dataclasses.replace(variant, params=params, analysis=arrays)
     return result
@@ -62,7 +60,7 @@ def wins(rows):
 
 
 def oracle_means(rows):
-    return array("oracle_attention_l1")(rows).reshape(-1, QUERY_HEADS).mean(axis=1)
+    return array("oracle_attention_l1")(rows).reshape(-1, Drawn.QUERY_HEADS).mean(axis=1)
 
 
 def bound(column, per="query head"):

@@ -7,8 +7,8 @@ import pytest
 
 from ckv_core.analysis.chain import check_chain
 from ckv_core.analysis.identity import base_index
-from tests.ui.analysed_run import analysed
-from tests.ui.page_fakes import QUERY_HEADS, done_result, snapshot
+from tests.factories.app import snapshot
+from tests.factories.runs import QUERY_HEADS, analysed, done_result
 from ui.charts.bounds import bounds_figure, sigma_figure, tightness_figure
 from ui.charts.catalog import CHARTS, DIAGNOSTICS, PERTURBATION, figure_of
 from ui.charts.heads import head_grid_figure

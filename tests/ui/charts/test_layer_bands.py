@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from ckv_core.analysis.intervals import MIN_PROMPTS, mean_interval
+from tests.factories.runs import Swept
 from tests.ui.aggregate.test_aggregate import CRITICAL, runs_of
-from tests.ui.sweep_fakes import BUDGETS, LAYERS
 from ui.aggregate.chosen import take_together
 from ui.aggregate.routes import TABLES
 from ui.charts.aggregate import AGGREGATE_CHARTS
@@ -41,7 +41,7 @@ def test_a_line_is_the_mean_of_each_layer_and_its_band_the_interval():
     line, values = lines_of(figure)[NAME], hidden(found, CRITICAL)
     np.testing.assert_allclose(line.y, values.mean(axis=0), rtol=1e-6)
     low, high = [t for t in figure.data if t.legendgroup == line.legendgroup and t is not line]
-    for at in range(LAYERS):
+    for at in range(Swept.LAYERS):
         alone = mean_interval(values[:, at].tolist())
         assert (low.y[at], high.y[at]) == pytest.approx((alone.low, alone.high), rel=1e-3)
     assert high.fill == "tonexty"
@@ -67,7 +67,7 @@ def test_variants_of_one_budget_share_a_chart_and_a_base_is_needed_for_a_reducti
     runs = runs_of(2)
     quantity, budget = CHART.controls(take_together(runs))
     assert [value for value, _ in quantity.options] == ["hidden", "reduction"]
-    assert [value for value, _ in budget.options] == [str(each) for each in BUDGETS]
+    assert [value for value, _ in budget.options] == [str(each) for each in Swept.BUDGETS]
     for run in runs:
         run.result.variants = [v for v in run.result.variants if v.spec != PLAIN]
     without = take_together(runs)
@@ -86,7 +86,7 @@ def test_the_file_holds_what_the_chart_draws():
     for kind, title in CHART.controls(found)[0].options:
         figure = CHART.figure(found, {"quantity": kind, "budget": "64"})
         own = [row for row in rows if (row["spec"], row["figure"]) == (CRITICAL, title)]
-        assert [row["layer"] for row in own] == [str(at) for at in range(LAYERS)]
+        assert [row["layer"] for row in own] == [str(at) for at in range(Swept.LAYERS)]
         np.testing.assert_allclose(
             [float(row["mean"]) for row in own], lines_of(figure)[NAME].y, rtol=1e-6
         )

@@ -6,15 +6,7 @@ import numpy as np
 import pytest
 
 from ckv_core.analysis.sweep import FIGURES, alpha_optima, curves
-from tests.ui.sweep_fakes import (
-    ALPHAS,
-    BUDGETS,
-    KV_HEADS,
-    LAYERS,
-    SCORES,
-    WHOLE_LAYER,
-    sweep_result,
-)
+from tests.factories.runs import Swept, sweep_result
 from ui.charts.catalog import CHARTS, figure_of
 from ui.charts.run_csv import alphas_csv, sweep_csv
 from ui.charts.sweep import alpha_head_figure, curve_figure
@@ -25,9 +17,9 @@ def test_points_of_one_method_and_alpha_are_one_line_by_rising_budget():
     lines = curves(sweep_result())
     assert [curve_name(line) for line in lines] == [
         "SnapKV",
-        *(f"SnapKV + CriticalKV, alpha {alpha:g}" for alpha in ALPHAS),
+        *(f"SnapKV + CriticalKV, alpha {alpha:g}" for alpha in Swept.ALPHAS),
     ]
-    assert all(tuple(budget for budget, _ in line.points) == BUDGETS for line in lines)
+    assert all(tuple(budget for budget, _ in line.points) == Swept.BUDGETS for line in lines)
 
 
 def test_half_the_perturbation_means_half_the_budget_and_the_ends_are_said():
@@ -64,15 +56,17 @@ def test_an_unknown_reference_gives_an_empty_table(reference):
 
 def test_the_best_alpha_per_head_and_its_gain_over_the_best_fixed_one():
     found = alpha_optima(sweep_result())[0]
-    evicted = [layer for layer in range(LAYERS) if layer != WHOLE_LAYER]
-    assert np.array_equal(found.head_alpha[evicted], np.tile(np.float32(ALPHAS), (len(evicted), 1)))
-    assert np.isnan(found.head_alpha[WHOLE_LAYER]).all()
+    evicted = [layer for layer in range(Swept.LAYERS) if layer != Swept.WHOLE_LAYER]
+    assert np.array_equal(
+        found.head_alpha[evicted], np.tile(np.float32(Swept.ALPHAS), (len(evicted), 1))
+    )
+    assert np.isnan(found.head_alpha[Swept.WHOLE_LAYER]).all()
     assert found.best_fixed == 0.25
     # Fixed at 0.25 two of three heads miss by a quarter: 3 against 3.5.
     assert found.head_gain == pytest.approx(1 - 3 / 3.5, abs=1e-5)
     row = alphas_table(sweep_result())["rows"][0]["cells"]
     assert row["method"]["text"] == "SnapKV + CriticalKV, as printed, budget 64"
-    assert row["n"]["value"] == len(evicted) * KV_HEADS
+    assert row["n"]["value"] == len(evicted) * Swept.KV_HEADS
     assert row["heads"]["text"] == "14.3%"
 
 
@@ -86,7 +80,7 @@ def test_one_alpha_has_no_optimum():
 
 def test_a_curve_has_its_lines_values_and_the_full_cache():
     figure = curve_figure(sweep_result(better=0.5), FIGURES["kl"])
-    assert [list(trace.x) for trace in figure.data] == [list(BUDGETS)] * 4
+    assert [list(trace.x) for trace in figure.data] == [list(Swept.BUDGETS)] * 4
     assert np.allclose(figure.data[1].y, [0.25, 0.125, 0.0625, 0.03125])
     assert len({(t.line.color, t.line.dash, t.marker.symbol) for t in figure.data}) == 4
     assert figure.layout.annotations[0].text == "full cache"
@@ -94,7 +88,7 @@ def test_a_curve_has_its_lines_values_and_the_full_cache():
 
 def test_the_full_caches_name_is_inside_the_chart_wherever_its_line_lies():
     nobody = sweep_result(generated=True)
-    nobody.variants[0] = dataclasses.replace(nobody.variants[0], answer_scores=SCORES)
+    nobody.variants[0] = dataclasses.replace(nobody.variants[0], answer_scores=Swept.SCORES)
     for key, side in (("kl", "bottom"), ("agreement", "top"), ("exact_match", "bottom")):
         (name,) = curve_figure(nobody, FIGURES[key]).layout.annotations
         assert name.yanchor == side, key  # the side of the words that touches the line
@@ -120,7 +114,7 @@ def test_hostile_labels_are_escaped_in_charts():
 
 def test_the_grid_has_a_cell_per_kv_head():
     grid = alpha_head_figure(alpha_optima(sweep_result())[0]).data[0]
-    assert grid.z.shape == (LAYERS, KV_HEADS)
+    assert grid.z.shape == (Swept.LAYERS, Swept.KV_HEADS)
 
 
 def test_each_method_and_budget_has_its_alpha_charts():
@@ -131,19 +125,19 @@ def test_each_method_and_budget_has_its_alpha_charts():
     ]
     assert titles[0] == titles[2]
     figure = figure_of(result, "alpha-layers", {"optimum": "3"})
-    assert len(figure.data[0].x) == LAYERS
-    assert f"n = {LAYERS - 1} layers" in figure.layout.title.subtitle.text
+    assert len(figure.data[0].x) == Swept.LAYERS
+    assert f"n = {Swept.LAYERS - 1} layers" in figure.layout.title.subtitle.text
 
 
 def test_the_files_hold_what_the_charts_draw():
     result = sweep_result()
     points = sweep_csv(result).splitlines()
     assert points[0].startswith('"variant","spec","alpha","budget_tokens","head","final","kl"')
-    assert len(points) == 1 + len(BUDGETS) * (1 + len(ALPHAS))
+    assert len(points) == 1 + len(Swept.BUDGETS) * (1 + len(Swept.ALPHAS))
     alphas = alphas_csv(result).splitlines()
-    assert len(alphas) == 1 + len(BUDGETS) * LAYERS * (1 + KV_HEADS)
+    assert len(alphas) == 1 + len(Swept.BUDGETS) * Swept.LAYERS * (1 + Swept.KV_HEADS)
     assert '"snapkv+critical",64,0,2,0.5' in alphas
-    assert f'"snapkv+critical",64,{WHOLE_LAYER},2,""' in alphas
+    assert f'"snapkv+critical",64,{Swept.WHOLE_LAYER},2,""' in alphas
 
 
 def test_a_comparison_has_no_sweep_charts():
@@ -186,8 +180,8 @@ def swept_with_oracles():
     result = sweep_result()
     for at, variant in enumerate(result.variants[1:], 1):
         scale = 0.25 if variant.params.get("alpha") == 0.5 else 0.5
-        limit = np.full((LAYERS, 6), scale * 64 / variant.params["budget"], np.float32)
-        limit[WHOLE_LAYER] = np.nan
+        limit = np.full((Swept.LAYERS, 6), scale * 64 / variant.params["budget"], np.float32)
+        limit[Swept.WHOLE_LAYER] = np.nan
         arrays = {"oracle_attention_l1": limit, "oracle_critical_l1": limit / 2}
         result.variants[at] = dataclasses.replace(variant, analysis=arrays)
     return result
@@ -199,7 +193,7 @@ def test_oracles_are_broken_lines_of_the_head_l1_alone():
     *methods, attention, critical = figure.data
     assert len(methods) == 4
     assert attention.name == "Oracle: true attention"
-    assert list(attention.x) == list(BUDGETS)
+    assert list(attention.x) == list(Swept.BUDGETS)
     assert np.allclose(attention.y, [0.5, 0.25, 0.125, 0.0625])
     assert np.allclose(critical.y, np.array(attention.y) / 2)
     assert len({(trace.line.dash, trace.marker.symbol) for trace in (attention, critical)}) == 2

@@ -7,8 +7,8 @@ import pytest
 
 from ckv_core.errors import ConfigError
 from ckv_core.results.external_selection_json import read_external_selection
-from tests.ckv_core.selection_files import document
-from tests.ui.page_fakes import SLUG, FakeServices, request, snapshot
+from tests.factories.app import SLUG, FakeServices, request, snapshot
+from tests.factories.runs import selection_file
 from ui.compare.forms import CONTROL_NAMES, FormValues, describe_variants
 from ui.compare.page import ComparePage
 from ui.compare_runs.differences import _differing_settings
@@ -16,7 +16,9 @@ from ui.limits import LimitError, Limits
 from ui.settings import Settings
 
 SETTINGS = Settings.from_environ({})
-TYPED = FormValues(context="a long text", variants=("full",), own=document([0, 2], "<b>Mine</b>"))
+TYPED = FormValues(
+    context="a long text", variants=("full",), own=selection_file([0, 2], "<b>Mine</b>")
+)
 OWN_AT = CONTROL_NAMES.index("own")
 
 
@@ -45,7 +47,7 @@ def test_a_run_is_started_with_them():
 
 @pytest.mark.parametrize(
     ("typed", "sentence"),
-    [("{", "not valid JSON"), (document([3, 3]), "variants[0].retained: position 3")],
+    [("{", "not valid JSON"), (selection_file([3, 3]), "variants[0].retained: position 3")],
 )
 def test_wrong_positions_are_one_sentence_and_nothing_typed_changes(typed, sentence):
     services = FakeServices()
@@ -81,7 +83,7 @@ def test_they_count_as_variants_of_the_limit():
 
 def test_settings_of_two_runs_differ_where_their_positions_do():
     runs = [
-        snapshot(request=request(own_indices=read_external_selection(document([at]))))
+        snapshot(request=request(own_indices=read_external_selection(selection_file([at]))))
         for at in (0, 1)
     ]
     (row,) = (row for row in _differing_settings(runs) if row["name"] == "own_indices")

@@ -9,9 +9,9 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
 from ckv_core.worker.messages import ModelStatus
-from tests.ui.page_fakes import done_result, request
+from tests.factories.app import request, store_run
+from tests.factories.runs import done_result
 from tests.ui.served_app import Served
-from tests.ui.sweep_fakes import store_run
 from ui.compare.offers import DEFAULT_VARIANTS
 
 pytestmark = pytest.mark.e2e

@@ -13,7 +13,7 @@ from ckv_core.methods import METHODS, PARAMETERS, POLICIES
 from ckv_core.request.compare_request import MAX_TEXT_CHARS
 from ckv_core.worker.messages import ModelStatus, TokensCounted
 from storage.records import Lineage
-from tests.ui.page_fakes import BAD_SLUGS, SLUG, FakeServices, request, running, snapshot
+from tests.factories.app import BAD_SLUGS, SLUG, FakeServices, request, running, snapshot
 from ui.build import build_app
 from ui.compare.forms import CONTROL_NAMES, FormValues, check_lines, describe_variants
 from ui.compare.page import ComparePage

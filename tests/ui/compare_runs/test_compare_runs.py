@@ -8,17 +8,8 @@ import numpy as np
 import pytest
 
 from ckv_core.results.records import RetainedSet, VariantResult
-from tests.ui.page_fakes import (
-    BAD_SLUGS,
-    SLUG,
-    FakeServices,
-    done_result,
-    full_variant,
-    kept_variant,
-    request,
-    running,
-    snapshot,
-)
+from tests.factories.app import BAD_SLUGS, SLUG, FakeServices, request, running, snapshot
+from tests.factories.runs import done_result, full_variant, kept_variant
 from ui.compare_runs.differences import (
     REFERENCE,
     UNMEASURED,

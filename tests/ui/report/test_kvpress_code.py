@@ -10,7 +10,7 @@ import pytest
 from ckv_core.methods import METHODS
 from ckv_core.request.variants import VariantSpec
 from ckv_core.results.records import Receipt
-from tests.ckv_core.made_up_runs import run_of, variant
+from tests.factories.runs import run_of, variant
 from ui.report.kvpress_code import kvpress_code
 
 TOKENS = 1_003

@@ -7,10 +7,10 @@ import pytest
 
 from ckv_core.errors import ConfigError
 from storage.records import RunNotes
-from tests.ui.page_fakes import SLUG, FakeServices, prompt_info, running
+from tests.factories.app import SLUG, SWEEP_SLUG, FakeServices, running, sweep_snapshot
+from tests.factories.runs import TEN_TOKENS
 from tests.ui.report_reading import HOSTILE, hash_of, hostile_run, opened, run
 from tests.ui.run.test_routes import client
-from tests.ui.sweep_fakes import SWEEP_SLUG, sweep_snapshot
 from ui.report import charts as report_charts
 from ui.report import routes as report_routes
 from ui.report.charts import embedded_charts
@@ -43,7 +43,7 @@ def test_it_holds_the_kept_bits_and_the_prompt(report):
         bits = run().result.variants[index].retained.bits
         assert report.files[f"/data/{SLUG}/{index}/retained"] == bits
     prompt = json.loads(report.files[f"/data/{SLUG}/prompt"])
-    assert prompt["pieces"] == list(prompt_info().pieces)
+    assert prompt["pieces"] == list(TEN_TOKENS.pieces)
 
 
 def test_every_choice_of_every_chart_has_its_figure(report):

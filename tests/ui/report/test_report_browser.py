@@ -9,8 +9,8 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from storage.records import RunNotes
+from tests.factories.app import sweep_snapshot
 from tests.ui.report_reading import BUMP, HOSTILE, hostile_run, run
-from tests.ui.sweep_fakes import sweep_snapshot
 from ui.report import charts as report_charts
 from ui.report.report import build_report
 

@@ -5,14 +5,8 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from ckv_core.errors import ConfigError
-from tests.ui.analysed_run import analysed
-from tests.ui.page_fakes import (
-    SLUG,
-    FakeServices,
-    done_result,
-    request,
-    snapshot,
-)
+from tests.factories.app import SLUG, FakeServices, request, snapshot
+from tests.factories.runs import analysed, done_result
 from ui.compare.forms import FormValues
 from ui.compare.offers import variant_choices
 from ui.results import views

@@ -7,7 +7,8 @@ import pytest
 
 from ckv_core.errors import ConfigError
 from storage.records import RunNotes
-from tests.ui.page_fakes import SLUG, FakeServices, full_variant, kept_variant, request, snapshot
+from tests.factories.app import SLUG, FakeServices, request, snapshot
+from tests.factories.runs import full_variant, kept_variant
 from tests.ui.report_reading import run
 from tests.ui.run.test_routes import client
 from ui.results.llm_comparator import NO_PAIR, comparable_pairs, comparator_json

@@ -12,18 +12,15 @@ from ckv_core.results.byte_budget import requested_bytes
 from ckv_core.results.events import Progress, RunResult
 from ckv_core.results.records import RoundingFloor
 from ckv_core.worker.messages import TokensCounted
-from tests.ui.page_fakes import (
+from tests.factories.app import START, request, running, snapshot
+from tests.factories.runs import (
     FULL_BYTES,
     KV_HEADS,
     LAYERS,
     POSITIONS,
-    START,
+    TINY,
     done_result,
     kept_variant,
-    model_info,
-    request,
-    running,
-    snapshot,
 )
 from ui.results import views
 from ui.tables.summary import COLUMNS, summary_value
@@ -166,7 +163,7 @@ def test_a_budget_in_bytes_is_what_was_requested():
 
 def test_layers_left_whole_count_among_the_bytes_asked_for():
     result = done_result()
-    result.model = model_info(evictable_layers=(0, 2))
+    result.model = dataclasses.replace(TINY, evictable_layers=(0, 2))
     receipt = dataclasses.replace(result.variants[1].receipt, requested_entries=2 * KV_HEADS * 4)
     variant = dataclasses.replace(result.variants[1], receipt=receipt)
     entry = FULL_BYTES // (LAYERS * KV_HEADS * POSITIONS)
@@ -262,7 +259,7 @@ def test_details_shorten_a_long_context_and_say_so():
 
 def test_a_variant_without_perturbation_has_empty_cells():
     variant = dataclasses.replace(kept_variant(), perturbation=None)
-    result = RunResult(model=model_info(), variants=[variant])
+    result = RunResult(model=TINY, variants=[variant])
     assert {cell(result, 0, key)["text"] for key in ("kl", "final_l1", "head_l1")} == {
         "\N{EN DASH}"
     }

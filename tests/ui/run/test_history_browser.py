@@ -6,11 +6,9 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
-from tests.ui.page_fakes import done_result, request
-from tests.ui.scripted_services import ENDLESS, finished
-from tests.ui.scripted_services import request as scripted
+from tests.factories.app import ENDLESS, finished, request, script, store_run
+from tests.factories.runs import done_result
 from tests.ui.served_app import Served
-from tests.ui.sweep_fakes import store_run
 
 pytestmark = pytest.mark.e2e
 
@@ -111,7 +109,7 @@ def test_back_to_the_list_finds_the_same_runs_chosen(app: Served, page: Page, li
 @pytest.mark.parametrize("is_running", [False, True])
 def test_a_reload_logs_no_errors(app: Served, page: Page, is_running: bool):
     slug = (
-        app.services.start_run(scripted(ENDLESS)) if is_running else finished(app.services, "steps")
+        app.services.start_run(script(ENDLESS)) if is_running else finished(app.services, "steps")
     )
     for _ in range(3):
         page.goto(f"{app.url}/run?id={slug}", wait_until="commit")

@@ -14,8 +14,8 @@ from storage import repository
 from storage.bundle_import import import_bundle
 from storage.database import default_url, open_database
 from storage.records import Lineage
-from tests.ui.page_fakes import BAD_SLUGS, SLUG, FakeServices, done_result, request
-from tests.ui.sweep_fakes import SWEEP_SLUG, sweep_snapshot
+from tests.factories.app import BAD_SLUGS, SLUG, SWEEP_SLUG, FakeServices, request, sweep_snapshot
+from tests.factories.runs import done_result
 from ui.compare.forms import FormValues
 from ui.results.live import made_from
 from ui.run.lineage import LineageSection

@@ -13,16 +13,8 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from ckv_core.errors import ConfigError
-from tests.ui.page_fakes import (
-    BAD_SLUGS,
-    SLUG,
-    FakeServices,
-    done_result,
-    prompt_info,
-    request,
-    running,
-    snapshot,
-)
+from tests.factories.app import BAD_SLUGS, SLUG, FakeServices, request, running, snapshot
+from tests.factories.runs import TEN_TOKENS, done_result
 from ui.run.routes import build_routes
 from ui.server.identity import Identity
 from ui.server.middleware import Guard
@@ -91,7 +83,7 @@ def test_the_prompt_is_kept_by_browsers_only_once_the_run_is_over():
     result = snapshot().result
     live = client(FakeServices(running(result=result))).get(f"/data/{SLUG}/prompt")
     done = client(FakeServices()).get(f"/data/{SLUG}/prompt")
-    assert live.json()["pieces"] == list(prompt_info().pieces)
+    assert live.json()["pieces"] == list(TEN_TOKENS.pieces)
     assert live.headers["cache-control"] == "no-store"
     assert "immutable" in done.headers["cache-control"]
 

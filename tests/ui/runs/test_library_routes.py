@@ -8,7 +8,7 @@ import pytest
 
 from ckv_core.analysis.result_json import to_json
 from storage.bundle import entry_name
-from tests.ui.scripted_services import end_of, finished, request
+from tests.factories.app import end_of, finished, script
 from tests.ui.served_app import Served, by
 from ui.runs.routes import IMPORT_TYPE
 
@@ -47,7 +47,7 @@ def test_exported_runs_are_imported_by_another_user_with_their_notes(app):
 
 def test_a_result_file_is_imported_once(app):
     with by("ann"):
-        slug = app.services.start_run(request("steps 2"))
+        slug = app.services.start_run(script("steps 2"))
         data = json.dumps(to_json(end_of(app.services, slug).result))
     with app.client("bob") as bob:
         first = bob.post("/runs/import", content=data, headers=TYPE).json()
@@ -105,7 +105,7 @@ def test_an_export_is_for_the_owner_of_every_run(app):
 
 def test_a_run_that_is_not_over_is_not_exported(app):
     with by("bob"):
-        slug = app.services.start_run(request("steps 1000000"))
+        slug = app.services.start_run(script("steps 1000000"))
     with app.client("bob") as bob:
         answer = bob.get("/runs/export", params={"ids": slug})
     assert "not over" in answer.json()["told"]

@@ -7,7 +7,7 @@ import gradio as gr
 import pytest
 
 from storage.records import Outcome, RunFilter
-from tests.ui.page_fakes import SLUG, FakeServices
+from tests.factories.app import SLUG, FakeServices
 from ui.runs.page import RunsPage
 from ui.runs.query import asked_text, outcome_text, read_query
 

@@ -18,8 +18,8 @@ from ckv_core.errors import ConfigError, StorageError
 from storage import repository
 from storage.database import default_url, open_database
 from tests.e2e.app_runner import ROOT, wait_until_ready
+from tests.factories.app import ENDLESS
 from tests.ports import free_port
-from tests.ui.scripted_services import ENDLESS
 from ui.server.operations import operation_routes
 from ui.services.services import CLOSED
 from ui.settings import Settings

@@ -7,9 +7,8 @@ import pytest
 from starlette.routing import Mount, Route
 from starlette.websockets import WebSocketDisconnect
 
-from tests.ui.page_fakes import SLUG, FakeServices
+from tests.factories.app import SLUG, FakeServices, script
 from tests.ui.run.test_routes import client
-from tests.ui.scripted_services import request
 from tests.ui.served_app import by, served
 from ui.server.identity import OPEN_PATHS, SHARE_PATHS
 from ui.services.shares import COOKIES
@@ -78,7 +77,7 @@ def test_forged_share_cookies_open_nothing(app):
 
 def test_the_link_after_sixteen_others_opens(app):
     with by("ann"):
-        slug = app.services.start_run(request("steps 1"))
+        slug = app.services.start_run(script("steps 1"))
         token = app.services.shares.create(slug, "1 day")
     old = {f"ckv_share_oldrun{i:02}": "x" * 43 for i in range(COOKIES)}
     with app.client(cookies=old) as client:

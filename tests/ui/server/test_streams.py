@@ -5,7 +5,7 @@ import json
 import httpx
 import pytest
 
-from tests.ui.scripted_services import ENDLESS, finished, generating, request, wait_until
+from tests.factories.app import ENDLESS, finished, generating, script, wait_until
 from tests.ui.served_app import Served, by
 
 
@@ -21,7 +21,7 @@ def join(app: Served, client: httpx.Client, slug: str, session: str) -> httpx.Re
 
 def test_another_users_stream_is_not_found(app):
     with by("ann"):
-        slug = app.services.start_run(request(ENDLESS))
+        slug = app.services.start_run(script(ENDLESS))
         wait_until(app.services, slug, generating)
     with app.client("ann") as ann, app.client("bob") as bob:
         event = join(app, ann, slug, "anns").json()["event_id"]

@@ -16,9 +16,8 @@ from ckv_core.request.compare_request import CompareRequest
 from ckv_core.request.external_selection import ExternalSelection
 from storage.database import default_url, open_database
 from storage.models import Run
-from tests.ui.page_fakes import SLUG, FakeServices
+from tests.factories.app import ENDLESS, SLUG, FakeServices, end_of, make_client, script
 from tests.ui.run.test_routes import client
-from tests.ui.scripted_services import ENDLESS, end_of, make_client, request
 from tests.ui.served_app import USERS
 from ui.accounts.access import Access, Viewer, acting_as
 from ui.limits import Limits
@@ -115,19 +114,19 @@ def test_services_hold_users_to_their_limits(tmp_path):
         limits=Limits(queue=3, queue_per_user=1, runs=2, new_tokens=64),
     )
     with acting_as(Viewer(user="ann")):
-        first = services.start_run(request(ENDLESS))
+        first = services.start_run(script(ENDLESS))
         with pytest.raises(CkvError, match="1 unfinished"):
-            services.start_run(request("steps 1"))
+            services.start_run(script("steps 1"))
         with pytest.raises(CkvError, match="65 new tokens"):
-            services.start_run(replace(request("steps 1"), max_new_tokens=65))
+            services.start_run(replace(script("steps 1"), max_new_tokens=65))
     with acting_as(Viewer(user="bob")):
-        second = services.start_run(request("steps 1"))
+        second = services.start_run(script("steps 1"))
     with acting_as(Viewer(user="ann")):
         services.cancel_run(first)
         end_of(services, first)
-        end_of(services, services.start_run(request("steps 1")))
+        end_of(services, services.start_run(script("steps 1")))
         with pytest.raises(CkvError, match="2 runs are saved"):
-            services.start_run(request("steps 1"))
+            services.start_run(script("steps 1"))
     with acting_as(Viewer(user="bob")):
         end_of(services, second)
     services.close()
@@ -137,15 +136,15 @@ def test_services_hold_users_to_their_limits(tmp_path):
 def test_deleting_makes_room_for_a_run_and_undo_has_to_find_room_too(tmp_path):
     database = open_database(default_url(tmp_path))
     services = Services(database, make_client=make_client, limits=Limits(runs=2))
-    first, second = (services.start_run(request("steps 1")) for _ in range(2))
+    first, second = (services.start_run(script("steps 1")) for _ in range(2))
     end_of(services, second)
     with pytest.raises(CkvError, match="2 runs are saved"):
-        services.start_run(request("steps 1"))
+        services.start_run(script("steps 1"))
     services.library.delete([first])
     assert services.count_by_state() == {"done": 1}
     assert services.library.restore([first]) == 1
     services.library.delete([first])
-    third = services.start_run(request("steps 1"))
+    third = services.start_run(script("steps 1"))
     end_of(services, third)
     with pytest.raises(CkvError, match="2 runs are saved"):
         services.library.restore([first])
@@ -158,11 +157,11 @@ def test_deleting_makes_room_for_a_run_and_undo_has_to_find_room_too(tmp_path):
 def test_what_can_no_longer_be_restored_is_gone_when_a_run_starts(tmp_path, monkeypatch):
     database = open_database(default_url(tmp_path))
     services = Services(database, make_client=make_client)
-    first = services.start_run(request("steps 1"))
+    first = services.start_run(script("steps 1"))
     end_of(services, first)
     services.library.delete([first])
     monkeypatch.setattr("ui.services.library._UNDO", timedelta(0))
-    end_of(services, services.start_run(request("steps 1")))
+    end_of(services, services.start_run(script("steps 1")))
     with database.read() as session:
         assert first not in session.scalars(select(Run.slug)).all()
     services.close()
@@ -177,7 +176,7 @@ def short(tmp_path):
 
 
 def test_a_prompt_over_the_token_limit_is_told_while_typing_and_fails_its_run(short):
-    asked = request("steps 1")
+    asked = script("steps 1")
     counted = short.count_tokens(asked)
     assert (counted.tokens, counted.error) == (
         3,
@@ -193,7 +192,7 @@ def test_a_prompt_over_the_token_limit_is_told_while_typing_and_fails_its_run(sh
 
 
 def test_imported_runs_count_and_the_one_too_many_is_refused(short):
-    slugs = [short.start_run(replace(request("steps 1"), context="one")) for _ in range(2)]
+    slugs = [short.start_run(replace(script("steps 1"), context="one")) for _ in range(2)]
     for slug in slugs:
         end_of(short, slug)
     bundle = short.export_bundle(slugs)

@@ -9,7 +9,7 @@ from sqlalchemy import select
 from storage.audit import AuditFilter
 from storage.models import Base
 from storage.repository import RunMissingError
-from tests.ui.scripted_services import finished, request
+from tests.factories.app import finished, script
 from tests.ui.served_app import Served, by
 from ui.accounts.access import AccessError, Viewer, acting_as
 from ui.services.library import Library
@@ -123,7 +123,7 @@ def test_every_other_service_method_needs_a_login(app):
             parameters = inspect.signature(method).parameters
             if name.startswith("_") or {"slug", "slugs"} & parameters.keys() or name in OPEN_TO_ALL:
                 continue
-            given = {"request": request("steps 1"), "model": "tiny", "data": b""}
+            given = {"request": script("steps 1"), "model": "tiny", "data": b""}
             needed = {p.name: given[p.name] for p in parameters.values() if p.default is p.empty}
             with acting_as(Viewer(shared=frozenset({"abc"}))), pytest.raises(AccessError):
                 method(**needed)
@@ -141,7 +141,7 @@ READING = {
     "sign_out", "summary", "watch", "worker_ready",
 }  # fmt: skip
 GIVEN = {
-    "request": request("steps 1"), "model": "tiny", "data": b"", "kind": "token", "name": "bob",
+    "request": script("steps 1"), "model": "tiny", "data": b"", "kind": "token", "name": "bob",
     "scope": "Read", "credential_id": 1, "wanted": AuditFilter(), "limit": 1, "disabled": True,
 }  # fmt: skip
 

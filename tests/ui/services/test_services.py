@@ -10,14 +10,14 @@ import pytest
 from ckv_core.errors import CkvError, ConfigError, PromptError, StorageError
 from ckv_core.request.compare_request import CompareRequest
 from storage.database import Database
-from tests.ui.scripted_services import (
+from tests.factories.app import (
     ENDLESS,
     TIMEOUT_S,
     collect,
     end_of,
     generating,
     make_client,
-    request,
+    script,
     wait_until,
 )
 from ui.accounts.access import Access, Viewer, acting_as
@@ -27,7 +27,7 @@ from ui.users import User
 
 
 def test_a_run_ends_done_and_is_read_from_storage_as_it_was_in_memory(services: Services) -> None:
-    slug = services.start_run(request("steps 5"))
+    slug = services.start_run(script("steps 5"))
     views = asyncio.run(collect(services.watch(slug, 0.01)))
     last, stored = views[-1], services.snapshot(slug)
     assert (last.state, stored.state) == ("done", "done")
@@ -45,7 +45,7 @@ def test_a_run_ends_done_and_is_read_from_storage_as_it_was_in_memory(services: 
 
 
 def test_a_watcher_sees_queued_running_and_growing_text(services: Services) -> None:
-    ahead, slug = services.start_run(request(ENDLESS)), services.start_run(request(ENDLESS))
+    ahead, slug = services.start_run(script(ENDLESS)), services.start_run(script(ENDLESS))
 
     async def watched() -> list[RunSnapshot]:
         """Every view; the runs end once enough was seen, however slow the watcher is."""
@@ -71,7 +71,7 @@ def test_a_watcher_sees_queued_running_and_growing_text(services: Services) -> N
 
 
 def test_updates_come_at_most_once_per_interval(services: Services) -> None:
-    slug = services.start_run(request("steps 40"))
+    slug = services.start_run(script("steps 40"))
     wait_until(services, slug, generating)
     started = time.monotonic()
     views = asyncio.run(collect(services.watch(slug)))
@@ -79,7 +79,7 @@ def test_updates_come_at_most_once_per_interval(services: Services) -> None:
 
 
 def test_a_snapshot_does_not_change_under_its_reader(services: Services) -> None:
-    slug = services.start_run(request("steps 30"))
+    slug = services.start_run(script("steps 30"))
     early = wait_until(services, slug, generating)
     before = early.result.variants[0].text
     stages = dict(early.stage_ms)
@@ -91,7 +91,7 @@ def test_a_snapshot_does_not_change_under_its_reader(services: Services) -> None
 
 def test_many_watch_one_run_and_one_that_leaves_changes_nothing(services: Services) -> None:
     async def watch_all() -> list[RunSnapshot]:
-        slug = services.start_run(request("steps 20"))
+        slug = services.start_run(script("steps 20"))
         leaving = services.watch(slug, 0.01)
         await anext(leaving)
         await leaving.aclose()
@@ -106,7 +106,7 @@ def test_many_watch_one_run_and_one_that_leaves_changes_nothing(services: Servic
 
 
 def test_the_second_of_two_runs_queues_and_says_so(services: Services) -> None:
-    first, second = (services.start_run(request("steps 10")) for _ in range(2))
+    first, second = (services.start_run(script("steps 10")) for _ in range(2))
     assert services.snapshot(first).queue_ahead == 0
     queued = services.snapshot(second)
     assert (queued.state, queued.queue_ahead) == ("queued", 1)
@@ -128,7 +128,7 @@ def test_a_queued_run_hears_when_one_ahead_of_it_leaves(services: Services) -> N
         assert (first.queue_ahead, second.state) == (2, "queued")
         return second.queue_ahead
 
-    assert asyncio.run(watch_last([services.start_run(request("hang")) for _ in range(3)])) == 1
+    assert asyncio.run(watch_last([services.start_run(script("hang")) for _ in range(3)])) == 1
 
 
 def test_users_take_turns_and_each_is_told_its_true_place(file_database: Database) -> None:
@@ -138,12 +138,12 @@ def test_users_take_turns_and_each_is_told_its_true_place(file_database: Databas
         access=Access(file_database, {"ann": User(""), "ben": User("")}),
     )
     with acting_as(Viewer(user="ann")):
-        first, second, third = (services.start_run(request(ENDLESS)) for _ in range(3))
+        first, second, third = (services.start_run(script(ENDLESS)) for _ in range(3))
         wait_until(services, first, lambda view: view.state == "running")
         assert [services.snapshot(slug).queue_ahead for slug in (second, third)] == [1, 2]
         seen = services.snapshot(third).version
     with acting_as(Viewer(user="ben")):
-        fourth = services.start_run(request("steps 1"))
+        fourth = services.start_run(script("steps 1"))
         assert services.snapshot(fourth).queue_ahead == 1
     with acting_as(Viewer(user="ann")):
         assert [services.snapshot(slug).queue_ahead for slug in (second, third)] == [2, 3]
@@ -166,7 +166,7 @@ def test_a_run_over_the_apps_time_fails_and_keeps_what_it_had(file_database: Dat
         make_client=lambda take, run_limit_s: make_client(take, run_limit_s=run_limit_s / 60),
         limits=limits,
     )
-    end = end_of(services, services.start_run(request(ENDLESS)))
+    end = end_of(services, services.start_run(script(ENDLESS)))
     services.close()
     assert end.state == "failed"
     assert "this app's limit; what it had is kept" in end.reason
@@ -174,14 +174,14 @@ def test_a_run_over_the_apps_time_fails_and_keeps_what_it_had(file_database: Dat
 
 
 def test_a_full_queue_is_one_sentence_and_takes_runs_again_later(services: Services) -> None:
-    slugs = [services.start_run(request(ENDLESS)) for _ in range(3)]
+    slugs = [services.start_run(script(ENDLESS)) for _ in range(3)]
     with pytest.raises(CkvError, match=r"queue is full \(3 runs\)"):
-        services.start_run(request("steps 1"))
+        services.start_run(script("steps 1"))
     assert services.library.list_runs()[1] == 3
     for slug in slugs:
         services.cancel_run(slug)
         assert end_of(services, slug).state == "cancelled"
-    assert end_of(services, services.start_run(request("steps 1"))).state == "done"
+    assert end_of(services, services.start_run(script("steps 1"))).state == "done"
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_a_wrong_request_is_refused_and_leaves_no_run(
 def test_cancel_ends_a_queued_and_a_running_run_and_keeps_what_was_there(
     services: Services,
 ) -> None:
-    running, queued = services.start_run(request(ENDLESS)), services.start_run(request(ENDLESS))
+    running, queued = services.start_run(script(ENDLESS)), services.start_run(script(ENDLESS))
     wait_until(services, running, generating)
     services.cancel_run(queued)
     assert end_of(services, queued).state == "cancelled"
@@ -214,9 +214,9 @@ def test_cancel_ends_a_queued_and_a_running_run_and_keeps_what_was_there(
     services.cancel_run(running)
 
 
-@pytest.mark.parametrize(("script", "model"), [("refuse", "tiny"), ("steps 1", "missing")])
-def test_a_failed_run_carries_the_sentence(services: Services, script: str, model: str) -> None:
-    end = end_of(services, services.start_run(request(script, model)))
+@pytest.mark.parametrize(("played", "model"), [("refuse", "tiny"), ("steps 1", "missing")])
+def test_a_failed_run_carries_the_sentence(services: Services, played: str, model: str) -> None:
+    end = end_of(services, services.start_run(script(played, model)))
     assert end.state == "failed"
     assert end.reason.startswith(("Budget 3 is below", "No model 'missing'"))
 
@@ -235,7 +235,7 @@ def test_an_unknown_run_is_one_sentence_everywhere(services: Services) -> None:
 
 
 def test_a_run_is_deleted_only_when_it_is_over(services: Services) -> None:
-    slug = services.start_run(request(ENDLESS))
+    slug = services.start_run(script(ENDLESS))
     with pytest.raises(StorageError, match="cancel it first"):
         services.library.delete([slug])
     services.cancel_run(slug)
@@ -247,9 +247,9 @@ def test_a_run_is_deleted_only_when_it_is_over(services: Services) -> None:
 
 
 def test_runs_are_listed_with_their_states(services: Services) -> None:
-    done = services.start_run(request("steps 1"))
+    done = services.start_run(script("steps 1"))
     end_of(services, done)
-    failed = services.start_run(request("refuse"))
+    failed = services.start_run(script("refuse"))
     end_of(services, failed)
     assert [(run.slug, run.state) for run in services.library.list_runs()[0]] == [
         (failed, "failed"),
@@ -259,7 +259,7 @@ def test_runs_are_listed_with_their_states(services: Services) -> None:
 
 
 def test_tokens_are_counted_during_a_run_and_bad_text_is_refused_here(services: Services) -> None:
-    slug = services.start_run(request(ENDLESS))
+    slug = services.start_run(script(ENDLESS))
     wait_until(services, slug, generating)
     assert services.count_tokens(CompareRequest(context="a b c d")).tokens == 4
     assert "lone surrogate" in services.count_tokens(CompareRequest(context="\ud800")).error

@@ -11,13 +11,13 @@ from ckv_core.errors import CkvError, StorageError
 from storage import repository
 from storage.database import Database
 from storage.recorder import Recorder
-from tests.ui.scripted_services import (
+from tests.factories.app import (
     ENDLESS,
     TIMEOUT_S,
     end_of,
     generating,
     make_client,
-    request,
+    script,
     wait_until,
     worker_pid,
 )
@@ -25,7 +25,7 @@ from ui.services.services import Services
 
 
 def test_an_unresponsive_run_is_cancelled_by_force(services: Services) -> None:
-    slug = services.start_run(request("hang"))
+    slug = services.start_run(script("hang"))
     wait_until(services, slug, lambda view: bool(view.result.variants))
     services.cancel_run(slug)
     assert end_of(services, slug).state == "cancelled"
@@ -34,7 +34,7 @@ def test_an_unresponsive_run_is_cancelled_by_force(services: Services) -> None:
 def test_a_killed_worker_fails_its_run_with_a_reason_and_the_next_run_works(
     services: Services,
 ) -> None:
-    first, second = services.start_run(request(ENDLESS)), services.start_run(request("steps 2"))
+    first, second = services.start_run(script(ENDLESS)), services.start_run(script("steps 2"))
     wait_until(services, first, generating)
     pid = worker_pid(services)
     os.kill(pid, signal.SIGKILL)
@@ -49,7 +49,7 @@ def test_a_killed_worker_fails_its_run_with_a_reason_and_the_next_run_works(
 def test_runs_of_a_dead_server_are_failed_with_the_reason_at_the_next_start(
     file_database: Database,
 ) -> None:
-    slug = Recorder(file_database).create(request("steps 1"))
+    slug = Recorder(file_database).create(script("steps 1"))
     services = Services(file_database, make_client=make_client)
     view = services.snapshot(slug)
     services.close()
@@ -59,7 +59,7 @@ def test_runs_of_a_dead_server_are_failed_with_the_reason_at_the_next_start(
 
 def test_close_cancels_what_is_unfinished_and_refuses_new_runs(file_database: Database) -> None:
     services = Services(file_database, make_client=make_client)
-    running, queued = services.start_run(request("hang")), services.start_run(request(ENDLESS))
+    running, queued = services.start_run(script("hang")), services.start_run(script(ENDLESS))
     wait_until(services, running, lambda view: bool(view.result.variants))
     services.close()
     for slug in (running, queued):
@@ -69,13 +69,13 @@ def test_close_cancels_what_is_unfinished_and_refuses_new_runs(file_database: Da
             "The app was closed before this run ended.",
         )
     with pytest.raises(CkvError, match="closing"):
-        services.start_run(request("steps 1"))
+        services.start_run(script("steps 1"))
 
 
 def test_a_disk_that_fills_up_fails_the_run_and_the_app_lives_on(
     services: Services, file_database: Database
 ) -> None:
-    slug = services.start_run(request(ENDLESS))
+    slug = services.start_run(script(ENDLESS))
     wait_until(services, slug, generating)
     with file_database.write() as session:
         # SQLite checks these triggers at every write, as it would a full disk.
@@ -93,7 +93,7 @@ def test_a_disk_that_fills_up_fails_the_run_and_the_app_lives_on(
     with file_database.write() as session:
         session.execute(text("DROP TRIGGER full_runs"))
         session.execute(text("DROP TRIGGER full_variants"))
-    later = services.start_run(request("steps 2"))
+    later = services.start_run(script("steps 2"))
     assert end_of(services, later).state == "done"
     # The end that could not be recorded then is recorded now.
     deadline = time.monotonic() + TIMEOUT_S

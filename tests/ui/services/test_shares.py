@@ -11,8 +11,8 @@ from storage import shares
 from storage.credentials import hash_token
 from storage.models import ShareLink
 from storage.repository import RunMissingError
+from tests.factories.app import finished, script
 from tests.ui.report_reading import opened
-from tests.ui.scripted_services import finished, request
 from tests.ui.served_app import Served, by
 from ui.accounts.access import AccessError, Viewer, acting_as
 from ui.services.shares import EXPIRIES_DAYS, OPEN_LINKS
@@ -91,7 +91,7 @@ def test_a_share_link_starts_changes_and_lists_nothing(app, slug):
             with pytest.raises(RunMissingError):
                 change(slug)
         with pytest.raises(AccessError):
-            app.services.start_run(request("steps 1"))
+            app.services.start_run(script("steps 1"))
 
 
 def test_wrong_expired_and_revoked_links_look_alike(app, slug):

@@ -7,9 +7,9 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
-from tests.ui.page_fakes import done_result, request
+from tests.factories.app import request, store_run
+from tests.factories.runs import done_result
 from tests.ui.served_app import Served
-from tests.ui.sweep_fakes import store_run
 
 LONG = "SnapKV + CriticalKV, alpha per head (ours)"
 PHONE, DESK = {"width": 430, "height": 900}, {"width": 1440, "height": 900}

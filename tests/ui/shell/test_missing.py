@@ -9,7 +9,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from tests.ui.page_fakes import FakeServices
+from tests.factories.app import FakeServices
 from ui.run.routes import build_routes
 from ui.server.route_answers import NO_RUN
 from ui.shell.missing import NO_PAGE, MissingPages

@@ -7,10 +7,9 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.e2e.steps import expect_well_made, see_everything
-from tests.ui.analysed_run import analysed
-from tests.ui.mixed_regimes import mixed
+from tests.factories.app import store_run, sweep_snapshot
+from tests.factories.runs import analysed, mixed, sweep_result
 from tests.ui.served_app import Served
-from tests.ui.sweep_fakes import store_run, sweep_result, sweep_snapshot
 
 
 @pytest.fixture(scope="module")

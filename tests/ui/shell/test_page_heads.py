@@ -6,9 +6,9 @@ from html.parser import HTMLParser
 import httpx
 import pytest
 
-from tests.ui.page_fakes import done_result, request
+from tests.factories.app import request, store_run
+from tests.factories.runs import done_result
 from tests.ui.served_app import Served, by
-from tests.ui.sweep_fakes import store_run
 from ui.shell.header import PAGES as IN_THE_BAR
 from ui.shell.page_heads import PAGES
 

@@ -10,10 +10,10 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.e2e.steps import expect_well_made, see_everything
+from tests.factories.app import STUDY, store_study
 from tests.ui import served_app
 from tests.ui.served_app import Served, served
 from tests.ui.services.test_studies import make_client
-from tests.ui.study_fakes import STUDY, store_study
 
 LINE = {"context": "one two three four five six seven eight nine ten", "question": "When?"}
 JSONL = "\n".join(json.dumps({"id": f"q{at}", **LINE, "answers": ["nine"]}) for at in range(3))

@@ -9,8 +9,9 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from ckv_core.results.events import RunResult
+from tests.factories.app import store_run, sweep_snapshot
+from tests.factories.runs import sweep_result
 from tests.ui.served_app import Served
-from tests.ui.sweep_fakes import store_run, sweep_result, sweep_snapshot
 
 
 @dataclasses.dataclass(frozen=True)

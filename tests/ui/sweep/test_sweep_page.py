@@ -10,12 +10,8 @@ import pytest
 
 from ckv_core.analysis.sweep import FIGURES
 from ckv_core.worker.messages import ModelStatus, TokensCounted
-from tests.ui.page_fakes import SLUG, FakeServices
-from tests.ui.sweep_fakes import (
-    SWEEP_SLUG,
-    sweep_result,
-    sweep_snapshot,
-)
+from tests.factories.app import SLUG, SWEEP_SLUG, FakeServices, sweep_snapshot
+from tests.factories.runs import sweep_result
 from ui.settings import Settings
 from ui.sweep.forms import SWEEP_CONTROLS, SweepForm
 from ui.sweep.page import SweepPage

@@ -8,9 +8,8 @@ import numpy as np
 
 from ckv_core.results.events import RunResult
 from ckv_core.results.records import Candidate, FollowUp, ForcedStep
-from tests.storage.whole_runs import big_events, folded
-from tests.ui.analysed_run import analysed
-from tests.ui.page_fakes import done_result
+from tests.factories.events import big_events, folded
+from tests.factories.runs import analysed, done_result
 from ui.charts.run_csv import follow_ups_csv, forced_csv
 from ui.tables.summary import summary_value
 from ui.tables.summary_csv import summary_csv

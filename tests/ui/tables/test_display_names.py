@@ -7,7 +7,7 @@ import pytest
 from ckv_core.request.external_selection import ExternalSelection
 from ckv_core.request.variants import VariantSpec
 from ckv_core.results.records import VariantResult
-from tests.ui.chart_runs import make_result
+from tests.factories.runs import drawn_result
 from ui.charts.layers import layer_figure
 from ui.charts.layout import display_names
 from ui.tables.summary import summary_value
@@ -68,7 +68,7 @@ def test_a_method_alone_names_a_variant_only_where_the_spec_says_no_more(case):
 
 
 def test_charts_and_notes_call_a_variant_alike():
-    result = make_result(names=[("full", "Full cache"), ("snapkv:pool=none", "SnapKV")])
+    result = drawn_result(names=[("full", "Full cache"), ("snapkv:pool=none", "SnapKV")])
     variant = result.variants[1]
     warned = replace(variant.receipt, warnings=("Watch out.",))
     result.variants[1] = replace(variant, receipt=warned)

@@ -9,10 +9,8 @@ import pytest
 from ckv_core.analysis.regimes import Regimes, regimes_of
 from ckv_core.analysis.verdict import verdict_of
 from ckv_core.results.events import RunResult
-from tests.ui.analysed_run import analysed
-from tests.ui.mixed_regimes import mixed
-from tests.ui.page_fakes import done_result, snapshot
-from tests.ui.sweep_fakes import runs_of, sweep_result, sweep_snapshot
+from tests.factories.app import runs_of, snapshot, sweep_snapshot
+from tests.factories.runs import analysed, done_result, mixed, sweep_result
 from ui.aggregate.chosen import take_together
 from ui.aggregate.page import means_table
 from ui.charts.aggregate import AGGREGATE_CHARTS

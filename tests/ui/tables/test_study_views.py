@@ -6,7 +6,7 @@ import pytest
 
 from ckv_core.errors import ConfigError
 from ckv_core.studies.records import Study
-from tests.ui.study_fakes import STUDY, results, samples
+from tests.factories.app import STUDY, study_results, study_samples
 from ui.charts.study import STUDY_CHARTS
 from ui.studies.routes import results_csv, scores_csv
 from ui.tables.study import (
@@ -20,12 +20,12 @@ from ui.tables.study import (
     verdict_value,
 )
 
-ALL = samples()
+ALL = study_samples()
 SLUG = "study0123456"
 
 
 def reading(study: Study = STUDY, count: int = len(ALL)) -> StudyReading:
-    return StudyReading(SLUG, study, ALL, results(ALL[:count]))
+    return StudyReading(SLUG, study, ALL, study_results(ALL[:count]))
 
 
 def texts(table: dict, key: str) -> list[str]:
@@ -78,7 +78,7 @@ def test_tasks_are_set_beside_one_another_only_where_there_are_several():
     assert [column["label"] for column in table["columns"][2:]] == ["single", "multi"]
     assert texts(table, "task0")[5] == "0.0, n = 20"  # KeyDiff at 10 % loses every even one
     alone = [dataclasses.replace(each, tags={}) for each in ALL]
-    assert tasks_table(StudyReading(SLUG, STUDY, alone, results(ALL)))["rows"] == []
+    assert tasks_table(StudyReading(SLUG, STUDY, alone, study_results(ALL)))["rows"] == []
 
 
 def test_samples_where_methods_disagree_come_first_and_open_in_compare():

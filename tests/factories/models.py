@@ -18,6 +18,7 @@ from transformers import (
     SmolLM3Config,
 )
 
+from ckv_core.methods import METHODS
 from ckv_core.models.loaded import LoadedModel, wrap_model
 
 ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3", "phi3", "gemma3")
@@ -144,3 +145,13 @@ def _build(arch: str, attention: str) -> PreTrainedModel:
             tiny_config(arch), attn_implementation=attention, dtype=torch.float32
         )
     return model.eval().requires_grad_(requires_grad=False)
+
+
+# --- every registered method; every selector after a '+' on the first whose head budgets differ
+
+_UNEQUAL = [m for m in METHODS if m.budget_rule is not None and m.budget_rule.compares_heads]
+_FOLLOWED = {part.name: m.name for m in reversed(_UNEQUAL) for part in m.selectors[1:]}
+SPECS = (
+    *(method.name for method in METHODS),
+    *(f"{method}+{selector}" for selector, method in _FOLLOWED.items()),
+)

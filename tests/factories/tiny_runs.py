@@ -7,7 +7,7 @@ from ckv_core.compare.compare import compare
 from ckv_core.request.compare_request import CompareRequest, Scenario
 from ckv_core.results.events import RunResult
 from ckv_core.results.records import VariantResult
-from tests.ckv_core.tiny_models import plain_model, tiny_model
+from tests.factories.models import plain_model, tiny_model
 from tests.reference.checks import kept_from_mask
 from tests.reference.comparison import Reference
 from tests.reference.forward import Kept

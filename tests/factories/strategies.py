@@ -1,10 +1,11 @@
-"""Hypothesis strategies for whole runs."""
+"""Hypothesis strategies for whole runs and for files of external selections."""
 
 import math
 
 import numpy as np
 from hypothesis import strategies as st
 
+from ckv_core.request.external_selection import ExternalSelection, pack
 from ckv_core.results.events import (
     FloorMeasured,
     FollowUpsAnswered,
@@ -252,3 +253,37 @@ def generations(draw: st.DrawFn, count: int) -> Generated:
     texts = [tuple(draw(TEXTS) for _ in row) for row in ids]
     stopped = [draw(st.sampled_from([None, "eos", "length"])) for _ in range(count)]
     return Generated(tuple(map("".join, texts)), tuple(ids), tuple(texts), tuple(stopped))
+
+
+# --- external selections ---------------------------------------------------------------------
+
+POSITIONS = st.sets(st.integers(0, 40), max_size=5).map(lambda found: pack(tuple(sorted(found))))
+LABELS = st.text(st.characters(categories=["L", "N", "P", "S"]), min_size=1, max_size=20)
+
+
+@st.composite
+def own_variants(draw: st.DrawFn) -> ExternalSelection:
+    """What the reader can give; always with a kept position."""
+    depth = draw(st.integers(1, 3))
+    layers, heads = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    width = heads if depth == 3 else 1
+    rows: list[tuple[bytes, ...] | None] = [
+        draw(st.none() | st.tuples(*[POSITIONS] * width)) for _ in range(layers)
+    ]
+    # A list per layer cannot be told from no heads at all if it is empty.
+    first = (pack((draw(st.integers(0, 40)),)), *draw(st.tuples(*[POSITIONS] * (width - 1))))
+    rows[0] = first
+    if depth == 2:
+        rows = [None if row == (b"",) else row for row in rows]
+    tokens = draw(st.none() | st.integers(41, 50))
+    return ExternalSelection(
+        label=draw(LABELS),
+        rows=(first,) if depth == 1 else tuple(rows),
+        same_heads=depth < 3,
+        same_layers=depth == 1,
+        layers=layers if depth > 1 else draw(st.none() | st.just(layers)),
+        kv_heads=heads if depth == 3 else draw(st.none() | st.just(heads)),
+        sha256=draw(st.sampled_from(["", "ab" * 32])),
+        compressed_tokens=tokens,
+        token_ids=draw(st.none() | st.just(pack(tuple(range(tokens or 41))))),
+    )

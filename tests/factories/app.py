@@ -1,0 +1,368 @@
+"""Services without a model: played by scripts, or only remembering what they were asked."""
+
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+
+from ckv_core.errors import StorageError
+from ckv_core.request.compare_request import CompareRequest
+from ckv_core.results.events import Progress, RunResult
+from ckv_core.results.records import RetainedSet
+from ckv_core.studies.records import FULL, Sample, SampleResult, Study
+from ckv_core.worker.client import WorkerClient
+from ckv_core.worker.messages import ModelStatus, TokensCounted
+from storage.records import Lineage, Outcome, RunNotes, RunSummary
+from storage.repository import RunMissingError
+from tests.factories.events import events_of
+from tests.factories.runs import done_result, sweep_result
+from ui.accounts.access import Viewer
+from ui.services.services import RunSnapshot, Services
+
+SLUG = "abc123def456"
+SWEEP_SLUG = "sweep0123456"
+# The last one could be a run, but is none.
+BAD_SLUGS = [
+    "",
+    "nope",
+    "../../etc/passwd",
+    "a" * 100,
+    "abc123def45\n",
+    "ABC123DEF456",
+    "zzz999zzz999",
+]
+START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+# --- runs as the pages see them ---------------------------------------------------------------
+
+
+def request(**changes) -> CompareRequest:
+    asked = CompareRequest(
+        context="a long text",
+        question="what?",
+        answer="two",
+        variants=("full", "snapkv", "snapkv+critical"),
+        defaults={"budget": "4"},
+    )
+    return replace(asked, **changes)
+
+
+def snapshot(**changes) -> RunSnapshot:
+    run = RunSnapshot(
+        slug=SLUG,
+        title="what?",
+        state="done",
+        reason="",
+        progress=None,
+        stage_ms={"prefill": 5.0},
+        queue_ahead=0,
+        request=request(),
+        result=done_result(),
+        created_at=START,
+        started_at=START,
+        finished_at=START + timedelta(seconds=2),
+        version=0,
+    )
+    return replace(run, **changes)
+
+
+def running(**changes) -> RunSnapshot:
+    base = {
+        "state": "running",
+        "progress": Progress("prefill", 0.5, "layer 1 of 3"),
+        "stage_ms": {"load": 7.0},
+        "result": RunResult(),
+        "finished_at": None,
+        "version": 3,
+    }
+    return snapshot(**(base | changes))
+
+
+def sweep_snapshot(**changes: object) -> RunSnapshot:
+    result = changes.pop("result", None) or sweep_result(generated=True)
+    asked = request(kind="sweep", variants=tuple(v.spec for v in result.variants), defaults={})
+    return snapshot(
+        **{"slug": SWEEP_SLUG, "title": "A sweep", "request": asked, "result": result} | changes
+    )
+
+
+def store_run(
+    services: Services, asked: CompareRequest, result: RunResult, owner: str | None = None
+) -> str:
+    """Save a run as if the worker had sent it; returns its slug."""
+    recorder = services._recorder
+    slug = recorder.create(asked, owner=owner)
+    recorder.start(slug)
+    for event in events_of(result):
+        recorder.apply(slug, event)
+    recorder.finish(slug)
+    return slug
+
+
+def prompt_run(prompt: int, better: float = 0.5, **changes: object):
+    """A run on its own prompt."""
+    result = sweep_result(better=better)
+    tokens = tuple(range(prompt, prompt + 10))
+    result.prompt = replace(result.prompt, token_ids=tokens)
+    return sweep_snapshot(slug=f"runabc{prompt}", result=result, **changes)
+
+
+def runs_of(count: int):
+    return [prompt_run(at, 0.5 + 0.04 * at) for at in range(count)]
+
+
+# --- services that only remember --------------------------------------------------------------
+
+
+class FakeAccounts:
+    """Everybody with a password comes in; there is no session and no token."""
+
+    def viewer(self, kind: str, token: str) -> None: ...
+
+    def viewer_by_password(self, name: str) -> Viewer:
+        return Viewer(user=name)
+
+    def note_password(self, user: str | None, is_right: bool) -> None: ...
+
+
+class FakeShares:
+    """There is no share link."""
+
+    def slugs(self, cookies) -> frozenset[str]:
+        return frozenset()
+
+
+class FakeServices:
+    """The methods that pages call."""
+
+    is_guest = False
+    with_logins = False
+
+    def __init__(self, *runs: RunSnapshot) -> None:
+        self.runs = {run.slug: run for run in runs or (snapshot(),)}
+        self.library = FakeLibrary(self.runs)
+        self.accounts = FakeAccounts()
+        self.shares = FakeShares()
+        self.started: list[CompareRequest] = []
+        self.lineages: list[Lineage | None] = []
+        self.cancelled: list[str] = []
+        self.steps: list[RunSnapshot] = []
+        self.status: ModelStatus | None = None
+        self.counted = TokensCounted("", 10, 10, 100)
+
+    def start_run(self, asked: CompareRequest, lineage=None) -> str:
+        self.started.append(asked)
+        self.lineages.append(lineage)
+        return SLUG
+
+    def cancel_run(self, slug: str) -> None:
+        self.snapshot(slug)
+        self.cancelled.append(slug)
+
+    def snapshot(self, slug: str) -> RunSnapshot:
+        if slug not in self.runs:
+            raise RunMissingError(f"There is no run {slug!r}.")
+        return self.runs[slug]
+
+    async def watch(self, slug: str) -> AsyncIterator[RunSnapshot]:
+        for step in self.steps or [self.snapshot(slug)]:
+            yield step
+
+    def retained(self, slug: str, index: int) -> RetainedSet | None:
+        variants = self.snapshot(slug).result.variants
+        if not 0 <= index < len(variants):
+            raise StorageError("No such variant.")
+        return variants[index].retained
+
+    def count_tokens(self, asked: CompareRequest, timeout_s: float = 30) -> TokensCounted:
+        return self.counted
+
+    def model_status(self, model: str) -> ModelStatus | None:
+        return self.status if self.status and self.status.model == model else None
+
+    def warm(self, model: str) -> None: ...
+
+    def may_change(self, slug: str) -> bool:
+        return True
+
+    def note_export(self, slugs: Sequence[str]) -> None: ...
+
+
+class FakeLibrary:
+    """The part of the services that keeps the list of runs."""
+
+    def __init__(self, runs: dict[str, RunSnapshot]) -> None:
+        self.runs = runs
+        self.asked: list[tuple] = []
+        self.deleted: dict[str, RunSnapshot] = {}
+        self.called: list[tuple] = []
+
+    def list_runs(self, wanted=None, sort="newest", limit: int = 50, offset: int = 0):
+        self.asked.append((wanted, sort, limit, offset))
+        listed = [
+            RunSummary(
+                slug=run.slug,
+                title=run.title,
+                model_name=run.request.model,
+                state=run.state,
+                variant_specs=run.request.variants,
+                prompt_tokens=None,
+                created_at=run.created_at,
+                outcome=Outcome(agreeing=1, compared=2),
+            )
+            for run in self.runs.values()
+        ]
+        return listed[offset : offset + limit], len(listed)
+
+    def choices(self) -> dict[str, list[str]]:
+        return {"models": ["tiny"], "methods": ["full", "snapkv"], "tags": ["good"]}
+
+    def relatives(self, slug: str):
+        return None, []
+
+    def notes(self, slug: str) -> RunNotes:
+        return RunNotes("a note", ("good",))
+
+    def annotate(self, *args) -> None:
+        self.called.append(("annotate", *args))
+
+    def add_tag(self, *args) -> None:
+        self.called.append(("add_tag", *args))
+
+    def set_pinned(self, slug: str, *, pinned: bool) -> None:
+        self.called.append(("set_pinned", slug, pinned))
+
+    def delete(self, slugs) -> None:
+        if any(slug not in self.runs for slug in slugs):
+            raise StorageError("A chosen run is gone; reload the list.")
+        for slug in slugs:
+            self.deleted[slug] = self.runs.pop(slug)
+
+    def restore(self, slugs) -> int:
+        back = {slug: self.deleted.pop(slug) for slug in slugs if slug in self.deleted}
+        self.runs |= back
+        return len(back)
+
+
+# --- services whose worker plays the scripts of tests/ckv_core/worker/scripted_runner.py ------
+
+TIMEOUT_S = 60.0  # for a busy machine; only a test that fails waits so long
+ENDLESS = "steps 1000000"
+make_client = partial(
+    WorkerClient,
+    runner="tests.ckv_core.worker.scripted_runner:ScriptedRunner",
+    counter="tests.ckv_core.worker.scripted_runner:ScriptedRunner",
+    cancel_grace_s=0.5,
+)
+
+
+def script(text: str, model: str = "tiny") -> CompareRequest:
+    return CompareRequest(context="one two three", question=text, model=model)
+
+
+def wait_until(services: Services, slug: str, wanted: Callable[[RunSnapshot], bool]) -> RunSnapshot:
+    deadline = time.monotonic() + TIMEOUT_S
+    while time.monotonic() < deadline:
+        view = services.snapshot(slug)
+        if wanted(view):
+            return view
+        time.sleep(0.01)
+    raise AssertionError(f"still {services.snapshot(slug)}")
+
+
+def end_of(services: Services, slug: str) -> RunSnapshot:
+    return wait_until(services, slug, lambda view: view.is_final)
+
+
+def finished(services: Services, text: str) -> str:
+    """The slug of a run that was played to its end."""
+    return end_of(services, services.start_run(script(text))).slug
+
+
+def generating(view: RunSnapshot) -> bool:
+    return bool(view.result.variants and view.result.variants[0].text)
+
+
+def worker_pid(services: Services) -> int:
+    pid = services._client.worker_pid
+    assert pid is not None
+    return pid
+
+
+async def collect(views: AsyncIterator[RunSnapshot]) -> list[RunSnapshot]:
+    return [view async for view in views]
+
+
+# --- a study on needles: scores by rule, so that what the page says is known ------------------
+
+LENGTHS, DEPTHS, PER_CELL = (1024, 2048), (0.05, 0.35, 0.65, 0.95), 5
+STUDY = Study(
+    name="needles <b>*two*</b>",
+    data={"file": "samples.jsonl"},
+    variants=("snapkv", "snapkv+critical:stage2=raw", "keydiff"),
+    budgets=("10%", "50%"),
+    max_new_tokens=16,
+)
+COUNT = len(LENGTHS) * len(DEPTHS) * PER_CELL
+
+
+def study_samples(count: int = COUNT) -> list[Sample]:
+    """Samples on a grid of lengths and depths, of two tasks."""
+    return [
+        Sample(
+            id=f"s{at:03}",
+            context=f"Filler. The code of house {at} is 7{at:03}. Filler.",
+            question=f"What is the code of house {at}? <img src=x onerror=alert(1)>",
+            answers=(f"7{at:03}",),
+            tags={
+                "task": ("single", "multi")[at % 2],
+                "length": LENGTHS[at // (len(DEPTHS) * PER_CELL)],
+                "depth": DEPTHS[at // PER_CELL % len(DEPTHS)],
+            },
+        )
+        for at in range(count)
+    ]
+
+
+def sample_result(sample: str, number: int, variant: str, budget: str | None) -> SampleResult:
+    """The full cache and SnapKV at 50 % answer all; others lose every so many."""
+    misses = {("snapkv", "10%"): 3, ("keydiff", "10%"): 2, ("keydiff", "50%"): 4}
+    often = misses.get((variant, budget or ""), 5 if "critical" in variant else 0)
+    if number == 7 and variant == "keydiff":
+        reason = "The budget of 10 holds not what is always kept."
+        return SampleResult(
+            sample=sample, variant=variant, budget=budget, state="failed", reason=reason
+        )
+    share = 1.0 if budget is None else float(budget.rstrip("%")) / 100
+    return SampleResult(
+        sample=sample,
+        variant=variant,
+        budget=budget,
+        state="done",
+        score=0.0 if often and number % often == 0 else 1.0,
+        text="7",
+        stopped="eos",
+        prompt_tokens=1000,
+        cache_bytes=int(10_000 * share),
+        full_cache_bytes=10_000,
+        head_l1=None if variant == FULL else (2 if "critical" in variant else 3) / share,
+    )
+
+
+def study_results(of: list[Sample]) -> list[SampleResult]:
+    """Of every sample at every point."""
+    return [
+        sample_result(sample.id, number, point.variant, point.budget)
+        for number, sample in enumerate(of)
+        for point in STUDY.points()
+    ]
+
+
+def store_study(services: Services, study: Study = STUDY, done: int = COUNT) -> str:
+    """Save it with the results of some samples, as if the worker had run them; its slug."""
+    store, found = services.studies._store, study_samples()
+    slug = store.save(study, found)
+    for sample in found[:done]:
+        store.commit(slug, [each for each in study_results(found) if each.sample == sample.id])
+    return slug
