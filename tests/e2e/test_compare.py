@@ -3,10 +3,9 @@
 import re
 
 import pytest
-from playwright.sync_api import BrowserContext, Page, expect
+from playwright.sync_api import Page, expect
 
 from tests.e2e import steps
-from tests.e2e.app_runner import App
 
 PRINTED = "SnapKV + CriticalKV, as printed"
 
@@ -61,42 +60,6 @@ def test_reload_attaches_again_and_a_second_tab_sees_the_same_run(page: Page, co
     steps.expect_state(page, "cancelled")
     expect(page.locator("#status")).to_contain_text("Cancelled on request")
     assert steps.generated(page, "Full cache").inner_text()
-
-
-def test_a_second_run_queues_and_says_so(page: Page, context: BrowserContext, app: App):
-    steps.run_endlessly(page)
-    second = context.new_page()
-    second.goto(app.url)
-    second.locator("#context-bar [data-ready]").wait_for()
-    steps.fill(second)
-    steps.run(second)
-    steps.expect_state(second, "queued")
-    expect(second.locator("#status")).to_contain_text("1 run is ahead of this one")
-    steps.cancel(page)
-    steps.expect_state(second, "done")
-
-
-def test_the_same_form_can_run_again_after_a_cancel(page: Page):
-    steps.run_endlessly(page)
-    steps.cancel(page)
-    page.get_by_role("button", name=re.compile("^Settings: ")).click()
-    assert page.locator("#context textarea").input_value() == steps.TEXT
-    steps.set_new_tokens(page, 5)
-    steps.run(page)
-    steps.expect_state(page, "done")
-
-
-def test_a_run_can_be_changed_and_run_again_from_its_link(page: Page, app: App):
-    steps.fill(page, budget="40", variants=("Full cache", PRINTED))
-    steps.run(page)
-    slug = steps.wait_for_slug(page)
-    steps.expect_state(page, "done")
-    page.get_by_role("link", name="Run again with changes").click()
-    page.wait_for_url(f"**/?from={slug}")
-    expect(page.locator("#context textarea")).to_have_value(steps.TEXT)
-    expect(page.locator("#budget input, #budget textarea").first).to_have_value("40")
-    expect(page.get_by_role("checkbox", name=PRINTED, exact=True)).to_be_checked()
-    expect(page.get_by_role("checkbox", name="SnapKV", exact=True)).not_to_be_checked()
 
 
 def test_one_word_of_a_megabyte_is_refused_with_a_number(page: Page, wait_for_model):

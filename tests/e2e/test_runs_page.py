@@ -35,17 +35,6 @@ def test_a_run_is_listed_opened_and_deleted(page: Page, app: App):
     expect(page.get_by_role("main")).to_contain_text("There is no run of this name")
 
 
-def test_a_running_run_is_not_deleted(page: Page, app: App):
-    slug = steps.run_endlessly(page)
-    page.goto(f"{app.url}/runs")
-    row = page.locator("#runs tbody tr", has=page.locator(f'a[href="/run?id={slug}"]'))
-    row.get_by_role("button", name="Delete").click()
-    expect(page.locator("#runs")).to_contain_text("cancel it first")
-    expect(row).to_have_count(1)
-    page.goto(f"{app.url}/run?id={slug}")
-    steps.cancel(page)
-
-
 def test_a_reproduced_run_has_the_same_tokens_and_kept_sets(page: Page):
     steps.fill(page)
     steps.run(page)

@@ -61,25 +61,6 @@ def test_a_sweep_runs_is_saved_and_opens_again_by_its_link(sweep_page: Page, app
     expect(page.locator("#methods input:checked")).to_have_count(2)
 
 
-def test_a_costly_sweep_asks_first_and_shows_what_it_would_take(sweep_page: Page):
-    page = sweep_page
-    page.get_by_label("Generate text").check()
-    steps.set_new_tokens(page, 1024)
-    page.locator("#budgets input, #budgets textarea").first.fill(", ".join(map(str, range(40, 60))))
-    steps.run(page)
-    asked, estimate = (
-        page.locator("#confirm-text"),
-        re.compile(r"61 points and takes about \d+ min"),
-    )
-    expect(asked).to_contain_text(estimate, timeout=WAIT_MS)
-    page.get_by_role("button", name="Not now").click()
-    expect(asked).to_have_count(0)
-    page.get_by_label("Generate text").uncheck()
-    page.locator("#budgets input, #budgets textarea").first.fill("40")
-    page.keyboard.press("Tab")
-    expect(page.locator("#cost-line")).to_contain_text("4 points on", timeout=WAIT_MS)
-
-
 def test_the_ablation_adds_its_runs_and_is_drawn(page: Page):
     steps.fill(page, variants=("Full cache",), budget="72", new_tokens=2)
     page.get_by_role("button", name="More variants").click()

@@ -71,10 +71,15 @@ def measured(heads: Any, final: Any, kl: float = 0.0, base: Any = None) -> Pertu
 
 
 def variant(
-    text: str, perturbation: Perturbation | None = None, /, **changes: Any
+    text: str,
+    perturbation: Perturbation | None = None,
+    /,
+    *,
+    defaults: dict[str, str] | None = None,
+    **changes: Any,
 ) -> VariantResult:
-    """What a SPEC says, with its budget in tokens in the receipt."""
-    spec = VariantSpec.parse(text)
+    """What a SPEC says over these defaults, with its budget in tokens in the receipt."""
+    spec = VariantSpec.parse(text, defaults or {})
     plain = VariantResult(
         spec=text,
         label=spec.label,
@@ -163,7 +168,7 @@ def kept_variant(*, critical: bool = False, kept: int = 4) -> VariantResult:
         spec,
         measured(heads, [1, 2, 3.5], 0.25, base),
         label="SnapKV + CriticalKV" if critical else "SnapKV",
-        params=VariantSpec.parse(spec, {"window": "2", "sinks": "1"}).params,
+        defaults={"window": "2", "sinks": "1"},
         retained=RetainedSet.from_mask(mask),
         receipt=_kept(kept, warnings=("Watch out.",)),
         text="one three",

@@ -96,9 +96,9 @@ def test_a_kill_at_any_moment_loses_nothing_reported_and_leaves_no_run_stuck(new
     killed = Counter()
     server = Server(url, reported)
     server.wait_for_ends(1)
-    for _ in range(ROUNDS):
+    for number in range(ROUNDS):
         server.listen(moments.uniform(0.0, 0.4))
-        if moments.random() < 0.5 and server.worker and psutil.pid_exists(server.worker):
+        if number % 2 and server.worker and psutil.pid_exists(server.worker):
             os.kill(server.worker, signal.SIGKILL)
             killed["worker"] += 1
             server.wait_for_ends(2)  # the one that was hit, and one by the next worker

@@ -20,6 +20,7 @@ from storage.database import default_url, open_database
 from tests.e2e.app_runner import ROOT, wait_until_ready
 from tests.factories.app import ENDLESS
 from tests.ports import free_port
+from tests.processes import assert_gone
 from ui.server.operations import operation_routes
 from ui.services.services import CLOSED
 from ui.settings import Settings
@@ -157,6 +158,27 @@ def test_a_stopped_app_ends_its_runs_as_cancelled_and_exits_with_0(stopped):
     assert (stopped.ended.state, stopped.ended.reason) == ("cancelled", CLOSED)
     assert stopped.ended.result.variants[0].text.startswith("w0 ")
     assert psutil.wait_procs(stopped.workers, timeout=10)[1] == []
+
+
+@pytest.mark.e2e
+def test_ctrl_c_leaves_no_process_behind(tmp_path):
+    environ = {"CKV_HOME": str(tmp_path), "CKV_PORT": str(free_port()), "CKV_MODEL": "tiny"}
+    log = tmp_path / "log.txt"
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.ui.served_process"],
+            cwd=ROOT,
+            env={**os.environ, **environ},
+            stdout=out,
+            stderr=out,
+        )
+    wait_until_ready(process, log)
+    workers = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
+    assert workers
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 0
+    assert_gone(workers)
+    assert "Traceback" not in log.read_text()
 
 
 def test_no_log_line_holds_what_people_wrote(stopped):
