@@ -1,13 +1,17 @@
 """Each mistake gets one clear sentence, and what was typed stays."""
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
 
+from app import main
+from ckv_core.runtime import logs
 from tests.e2e import steps
 from tests.e2e.app_runner import App
+from tests.ports import free_port
 
 BUDGET = "#budget input, #budget textarea"
 ALPHA = "#alpha input"
@@ -109,3 +113,24 @@ def test_only_utf8_text_files_are_opened(page: Page, tmp_path: Path):
 def test_an_unknown_run_is_one_sentence(page: Page, app: App, address, where):
     page.goto(app.url + address)
     expect(page.locator(where)).to_contain_text("There is no run of this name")
+
+
+# --- a second app where one serves already
+
+
+@pytest.mark.parametrize("taken", ["data", "port"])
+def test_a_second_app_in_the_same_place_is_one_sentence(
+    app: App, tmp_path, monkeypatch, capsys, taken
+):
+    port = app.url.rpartition(":")[2]
+    monkeypatch.setattr(logs, "configure", lambda *_: None)
+    monkeypatch.setenv("CKV_HOME", str(app.log.parent if taken == "data" else tmp_path))
+    monkeypatch.setenv("CKV_PORT", str(free_port()) if taken == "data" else port)
+    monkeypatch.setattr(sys, "argv", ["app.py"])
+    assert main() == 1
+    told = {
+        "data": "Another CriticalKV Lab serves",
+        "port": f"Port {port} on 127.0.0.1 cannot be used",
+    }
+    (line,) = capsys.readouterr().err.splitlines()
+    assert told[taken] in line

@@ -14,6 +14,7 @@ from ckv_core.request.compare_request import CompareRequest
 from ckv_core.request.grid import SweepGrid
 from ckv_core.results.events import RunResult
 from ckv_core.results.records import VariantResult
+from tests.factories.events import folded
 from tests.factories.models import tiny_model
 from tests.factories.runs import SWEPT_MODEL, swept_point
 
@@ -81,10 +82,7 @@ def test_an_oracle_without_any_defined_head_is_unknown() -> None:
 def run(analysis: tuple[str, ...], rows: int, monkeypatch: pytest.MonkeyPatch) -> RunResult:
     monkeypatch.setattr(sweep, "GROUP_ROWS", rows)
     prompt = CompareRequest(context=TEXT, question="Who?", max_new_tokens=0, analysis=analysis)
-    result = RunResult()
-    for event in compare(GRID.request(prompt), tiny_model("llama")):
-        result.apply(event)
-    return result
+    return folded(compare(GRID.request(prompt), tiny_model("llama")))
 
 
 def test_a_sweeps_oracles_do_not_depend_on_its_groups_and_selectors_share_them(monkeypatch) -> None:

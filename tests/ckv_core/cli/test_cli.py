@@ -12,7 +12,7 @@ import pytest
 
 from ckv_core import cli
 from ckv_core.analysis.chain import COVERED
-from ckv_core.errors import ModelError
+from ckv_core.errors import OUT_OF_MEMORY, ModelError
 from ckv_core.methods import METHODS, PARAMETERS
 from ckv_core.results.quantities import QUANTITIES
 from tests.factories.models import tiny_model
@@ -299,3 +299,25 @@ def test_methods_lists_every_method_and_key_without_torch() -> None:
     assert {"streaming_llm", "keydiff"} <= agnostic
     assert "snapkv" not in agnostic
     assert done.stdout.count("regime: query-agnostic") == len(agnostic)
+
+
+# --- what stops a run in the middle is one line too
+
+
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried")],
+    ids=["python", "torch"],
+)
+def test_no_memory_is_one_line(capsys, tmp_path: Path, monkeypatch, error) -> None:
+    context = tmp_path / "context.txt"
+    context.write_text("The ferry left at nine. " * 6, encoding="utf-8")
+
+    def fail(*_args: object, **_named: object) -> None:
+        raise error
+
+    loaded = tiny_model("llama")
+    monkeypatch.setattr("ckv_core.models.loading.load_model", lambda *_, **__: loaded)
+    monkeypatch.setattr(loaded.model, "forward", fail)
+    assert cli.main(["compare", "--context", str(context), "--budget", "40"]) == 1
+    assert capsys.readouterr().err.strip() == f"error: {OUT_OF_MEMORY}"

@@ -9,6 +9,7 @@ import pytest
 from ckv_core.compare.compare import compare
 from ckv_core.request.compare_request import SCENARIOS, CompareRequest, Scenario
 from ckv_core.results.events import RunResult
+from tests.factories.events import folded
 from tests.factories.models import ARCHITECTURES, plain_model, tiny_model
 from tests.reference.checks import (
     L1_TOLERANCE,
@@ -47,10 +48,7 @@ TEXT = report()[2000:2400]
 
 
 def run(request: CompareRequest, arch: str) -> RunResult:
-    result = RunResult()
-    for event in compare(request, tiny_model(arch)):
-        result.apply(event)
-    return result
+    return folded(compare(request, tiny_model(arch)))
 
 
 @cache

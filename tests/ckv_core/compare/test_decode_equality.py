@@ -20,6 +20,7 @@ from ckv_core.models.loaded import LoadedModel
 from ckv_core.request.compare_request import SCENARIOS, CompareRequest, Scenario
 from ckv_core.request.variants import VariantSpec
 from ckv_core.results.events import RunResult
+from tests.factories.events import folded
 from tests.factories.models import ARCHITECTURES, LONGROPE_ORIGINAL, plain_model, tiny_model
 from tests.factories.models import SPECS as METHODS
 from tests.reference.checks import kept_from_mask
@@ -208,9 +209,7 @@ def request(scenario: Scenario, variants: tuple[str, ...], *, start: int = 0) ->
 
 
 def run(asked: CompareRequest, loaded: LoadedModel) -> RunResult:
-    result = RunResult()
-    for event in compare(asked, loaded):
-        result.apply(event)
+    result = folded(compare(asked, loaded))
     assert result.finished
     return result
 

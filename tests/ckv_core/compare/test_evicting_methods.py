@@ -15,8 +15,8 @@ from ckv_core.models.loaded import LoadedModel
 from ckv_core.request.compare_request import SCENARIOS, CompareRequest
 from ckv_core.request.variants import VariantSpec
 from ckv_core.results.codec import from_json
-from ckv_core.results.events import RunResult
 from ckv_core.results.records import VariantResult
+from tests.factories.events import folded
 from tests.factories.models import plain_model, tiny_model
 from tests.reference import evicting_methods
 from tests.reference.checks import kept_from_mask
@@ -52,9 +52,8 @@ def test_kept_sets_and_tokens_are_those_of_the_literal_method(
         analysis=("forced",),
         follow_ups=("Where?",) if scenario == "context-only" else (),
     )
-    result, loaded = RunResult(), tiny_model(arch)
-    for event in compare(asked, loaded):
-        result.apply(event)
+    loaded = tiny_model(arch)
+    result = folded(compare(asked, loaded))
     again = from_json(json.loads(json.dumps(to_json(result))))
     assert [one.held for one in again.variants] == [one.held for one in result.variants]
     prompt, model = result.prompt, plain_model(arch)
@@ -102,9 +101,8 @@ def test_compaction_keeps_of_the_generated_entries_what_the_literal_one_does(
         max_new_tokens=24,
         ignore_eos=True,
     )
-    result, loaded = RunResult(), tiny_model("llama")
-    for event in compare(asked, loaded):
-        result.apply(event)
+    loaded = tiny_model("llama")
+    result = folded(compare(asked, loaded))
     ((variant,), prompt, model) = result.variants, result.prompt, plain_model("llama")
     assert prompt is not None
     assert variant.retained is not None

@@ -17,10 +17,12 @@ from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.errors import PromptError
 from ckv_core.models.loaded import LoadedModel, wrap_model
 from ckv_core.request.compare_request import CompareRequest
-from ckv_core.results.events import RunPrepared, RunResult
+from ckv_core.results.events import RunPrepared, RunResult, VariantMeasured
 from ckv_core.runtime import device_memory
 from ckv_core.runtime.memory_line import human_bytes, memory_line
+from tests.factories.events import folded
 from tests.factories.models import tiny_config, tiny_model, tiny_tokenizer
+from tests.reference.report import report
 
 pytestmark = pytest.mark.slow
 
@@ -46,10 +48,7 @@ def run(loaded: LoadedModel, prefills: PrefillCache | None = None, **changes: ob
         "defaults": {"budget": "10%"},
         "max_new_tokens": 4,
     }
-    result = RunResult()
-    for event in compare(CompareRequest(**(settings | changes)), loaded, prefills=prefills):  # type: ignore[arg-type]
-        result.apply(event)
-    return result
+    return folded(compare(CompareRequest(**(settings | changes)), loaded, prefills=prefills))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("scenario", ["regular", "context-only"])
@@ -285,3 +284,35 @@ def test_one_line_tells_estimate_peak_and_cache() -> None:
     assert "peak 1.0 GiB, estimated at most 2.0 GiB of 8.0 GiB" in line
     assert "full cache 3.0 MiB" in line
     assert human_bytes(1023) == "1,023 B"
+
+
+# --- what a run says it holds while it decodes is what lives in this process because of it
+
+
+def storages() -> dict[int, int]:
+    """Bytes of every storage that some live tensor has, by address."""
+    gc.collect()
+    # type(), for isinstance would ask proxies of other libraries what they are
+    tensors = [each for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
+    found = [each.untyped_storage() for each in tensors if each.layout == torch.strided]
+    return {each.data_ptr(): each.nbytes() for each in found if each.nbytes()}
+
+
+def test_held_is_what_the_tensors_of_the_run_take() -> None:
+    loaded, result, live = tiny_model("llama"), RunResult(), 0
+    asked = CompareRequest(
+        context=report()[:1_500],
+        variants=("full", "snapkv", "adakv+critical", "streaming_llm", "h2o", "adakv:store=int8"),
+        defaults={"budget": "40%"},
+        max_new_tokens=12,
+        ignore_eos=True,
+    )
+    before = storages()
+    for event in compare(asked, loaded):
+        result.apply(event)
+        if isinstance(event, VariantMeasured) and not live:
+            live = sum(size for at, size in storages().items() if at not in before)
+    held = result.memory["held"]
+    # beside it: logits and hidden states of the measured step, indices of the slots
+    assert held <= live < 1.1 * held
+    assert held > result.memory["cache"]

@@ -21,6 +21,7 @@ from ckv_core.results.events import RunResult
 from ckv_core.results.passages import spans_of
 from ckv_core.results.records import VariantResult
 from ckv_core.runtime.spans import merged, ranges_text, read_ranges, without
+from tests.factories.events import folded
 from tests.factories.models import SPECS, tiny_model
 from tests.reference.report import report
 
@@ -36,10 +37,7 @@ def run(protect: tuple[str, ...], *specs: str, **more: object) -> RunResult:
         | {"max_new_tokens": 4, "protect": protect, "ignore_eos": True}
         | more
     )
-    result = RunResult()
-    for event in compare(asked, tiny_model("llama")):
-        result.apply(event)
-    return result
+    return folded(compare(asked, tiny_model("llama")))
 
 
 def passage() -> str:

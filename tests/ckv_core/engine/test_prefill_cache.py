@@ -13,6 +13,7 @@ from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.results.events import RunResult
+from tests.factories.events import folded
 from tests.factories.models import tiny_model
 
 pytestmark = pytest.mark.slow
@@ -23,10 +24,7 @@ VARIANTS = ("full", "snapkv+critical:budget=48", "adakv:budget=60,window=16")
 
 def _run(loaded: LoadedModel, prefills: PrefillCache | None, **changes: object) -> RunResult:
     settings: dict[str, object] = {"context": TEXT, "variants": VARIANTS, "max_new_tokens": 6}
-    result = RunResult()
-    for event in compare(CompareRequest(**(settings | changes)), loaded, prefills=prefills):  # type: ignore[arg-type]
-        result.apply(event)
-    return result
+    return folded(compare(CompareRequest(**(settings | changes)), loaded, prefills=prefills))  # type: ignore[arg-type]
 
 
 def _without_times(result: RunResult) -> dict[str, object]:

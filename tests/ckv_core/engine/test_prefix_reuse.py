@@ -26,6 +26,7 @@ from ckv_core.models.loaded import LoadedModel
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.results.events import RunResult
 from ckv_core.worker.runner import EngineRunner
+from tests.factories.events import folded
 from tests.factories.models import SLIDING_WINDOW, plain_model, tiny_model, tiny_tokenizer
 
 pytestmark = pytest.mark.slow
@@ -225,9 +226,7 @@ def ask(runner: EngineRunner, folder: str, question: str) -> tuple[RunResult, in
     hook = served.loaded.model.get_input_embeddings().register_forward_pre_hook(
         lambda _module, args: passes.append(args[0].numel())
     )
-    result = RunResult()
-    for event in runner.compare(request, lambda: False):
-        result.apply(event)
+    result = folded(runner.compare(request, lambda: False))
     hook.remove()
     return result, sum(passes)
 

@@ -16,6 +16,7 @@ from ckv_core.request.compare_request import SCENARIOS, CompareRequest, Scenario
 from ckv_core.results.events import FloorMeasured, RunResult
 from ckv_core.results.records import RoundingFloor
 from tests.ckv_core.compare.test_sweep import sweep_request
+from tests.factories.events import folded
 from tests.factories.models import half_model, tiny_model
 from tests.factories.runs import array, measured, run_of, variant
 from tests.reference.report import report
@@ -32,9 +33,7 @@ ASKED = CompareRequest(
 
 
 def run(loaded: LoadedModel, asked: CompareRequest = ASKED) -> RunResult:
-    result = RunResult()
-    for event in compare(asked, loaded):
-        result.apply(event)
+    result = folded(compare(asked, loaded))
     assert result.floor is not None
     return result
 

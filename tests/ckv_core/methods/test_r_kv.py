@@ -12,7 +12,7 @@ from ckv_core.methods import METHODS
 from ckv_core.methods.parts import redundancy
 from ckv_core.request.compare_request import SCENARIOS, CompareRequest
 from ckv_core.request.variants import VariantSpec
-from ckv_core.results.events import RunResult
+from tests.factories.events import folded
 from tests.factories.layers import random_layer
 from tests.factories.models import plain_model, tiny_model
 from tests.reference import redundancy as literal
@@ -65,9 +65,8 @@ def test_kept_sets_and_tokens_are_those_of_the_literal_method(scenario: str) -> 
         max_new_tokens=20,
         ignore_eos=True,
     )
-    result, loaded = RunResult(), tiny_model("mha")
-    for event in compare(asked, loaded):
-        result.apply(event)
+    loaded = tiny_model("mha")
+    result = folded(compare(asked, loaded))
     ((variant,), prompt, model) = result.variants, result.prompt, plain_model("mha")
     assert prompt is not None
     assert variant.retained is not None

@@ -11,6 +11,7 @@ from ckv_core.request.compare_request import CompareRequest
 from ckv_core.results.events import RunResult
 from ckv_core.studies.records import Point, Sample, SampleResult, Study
 from ckv_core.studies.runner import PromptSize, part_of, run_sample, run_study
+from tests.factories.events import folded
 from tests.factories.models import tiny_model
 
 STUDY = Study(
@@ -49,10 +50,7 @@ class TinyEngine:
 
 
 def single(request: CompareRequest) -> RunResult:
-    result = RunResult()
-    for event in compare(request, tiny_model("llama")):
-        result.apply(event)
-    return result
+    return folded(compare(request, tiny_model("llama")))
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.id)

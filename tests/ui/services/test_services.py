@@ -4,11 +4,13 @@ import asyncio
 import itertools
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 import pytest
 
 from ckv_core.errors import CkvError, ConfigError, PromptError, StorageError
 from ckv_core.request.compare_request import CompareRequest
+from ckv_core.results.events import Progress
 from storage.database import Database
 from tests.factories.app import (
     ENDLESS,
@@ -22,6 +24,7 @@ from tests.factories.app import (
 )
 from ui.accounts.access import Access, Viewer, acting_as
 from ui.limits import Limits
+from ui.services.live_runs import LiveRun
 from ui.services.services import RunSnapshot, Services
 from ui.users import User
 
@@ -299,3 +302,16 @@ def test_the_status_of_one_model_does_not_hide_that_of_another(services: Service
     tiny = services.model_status("tiny")
     assert tiny is not None
     assert tiny.ready
+
+
+# --- a run in memory and its snapshots
+
+
+def test_stage_times_of_a_snapshot_do_not_grow() -> None:
+    run = LiveRun("slug", "title", CompareRequest(context="text"), datetime.now(UTC))
+    run.apply(Progress("load", None, ""))
+    run.apply(Progress("prefill", 0.0, ""))
+    early = run.snapshot(0)
+    run.apply(Progress("score", 0.0, ""))
+    assert set(early.stage_ms) == {"load"}
+    assert set(run.snapshot(0).stage_ms) == {"load", "prefill"}

@@ -1,0 +1,168 @@
+"""Users in real browsers: links that they share, their accounts, and two of them at once."""
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+
+from tests.e2e import steps
+from tests.e2e.steps import expect_well_made, log_in
+from tests.factories.app import finished
+from tests.ui.served_app import Served, by
+
+
+@pytest.fixture(scope="module")
+def app(team_app: Served) -> Served:
+    return team_app
+
+
+@pytest.fixture(scope="module")
+def slug(app: Served) -> str:
+    with by("ann"):
+        return finished(app.services, "steps 2")
+
+
+@pytest.fixture
+def ann(browser: Browser, app: Served) -> Iterator[Page]:
+    """A page of a user who is logged in."""
+    context = browser.new_context(viewport={"width": 430, "height": 900})
+    context.set_default_timeout(20_000)
+    page = context.new_page()
+    log_in(page, app.url, "ann")
+    yield page
+    context.close()
+
+
+@pytest.fixture
+def guest(browser: Browser) -> Iterator[Page]:
+    """A page of somebody without a login."""
+    context = browser.new_context()
+    context.set_default_timeout(20_000)
+    yield context.new_page()
+    context.close()
+
+
+def test_a_link_is_made_opened_and_revoked(app: Served, slug: str, ann: Page, guest: Page) -> None:
+    ann.goto(f"{app.url}/run?id={slug}")
+    ann.get_by_role("button", name="Share", exact=True).click()
+    ann.get_by_label("Expires").select_option("in 1 day")
+    ann.get_by_role("button", name="Make a link").click()
+    address = ann.locator(".ckv-share-address")
+    expect(address).to_contain_text("/s/")
+    assert ann.evaluate("document.documentElement.scrollWidth") <= 430
+
+    guest.goto(address.inner_text())
+    for _ in range(2):  # opened, and loaded again
+        expect(guest.locator("#generations")).to_contain_text("w0 w1")
+        expect(guest).to_have_url(address.inner_text())
+        own_link = guest.get_by_label("This run").get_by_role("link", name="/s/")
+        assert guest.url.endswith(own_link.inner_text())
+        expect(guest.get_by_role("button", name="Share", exact=True)).to_be_hidden()
+        guest.reload()
+    expect(guest.locator("#share")).to_be_hidden()
+    expect(guest.get_by_role("button", name="Cancel", exact=True)).to_have_count(0)
+    for links, name in (("Pages", "Runs"), ("This run", "Run again with changes")):
+        expect(ann.get_by_label(links).get_by_role("link", name=name, exact=True)).to_be_visible()
+        expect(guest.get_by_role("link", name=name, exact=True)).to_be_hidden()
+    guest.locator(".ckv-menu summary:visible").click()
+    expect(guest.get_by_role("link", name="Result (JSON)")).to_be_visible()
+    expect(guest.locator("#lineage")).not_to_contain_text("Reproduce", use_inner_text=True)
+
+    ann.get_by_role("button", name="Revoke the link").click()
+    expect(ann.locator("#share")).to_contain_text("The link is revoked")
+    expect(ann.locator("#share tbody")).to_contain_text("revoked")
+    answer = guest.request.get(f"{app.url}/run?id={slug}")
+    assert answer.status == 401
+
+
+def test_without_logins_links_are_plain(open_app: Served, guest: Page) -> None:
+    guest.goto(f"{open_app.url}/run?id={finished(open_app.services, 'steps 1')}")
+    guest.locator("#share > button").click()
+    expect(guest.locator("#share")).to_contain_text("links are plain")
+    expect(guest.get_by_role("button", name="Make a link")).to_be_hidden()
+
+
+# --- logging in and out, the account's and the administrator's page, in a real browser
+
+
+NARROW = 390
+
+
+@pytest.mark.usefixtures("slug")
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_by_keyboard_from_the_login_to_log_out(browser: Browser, app: Served, theme: str) -> None:
+    context = browser.new_context(viewport={"width": NARROW, "height": 844})
+    context.set_default_timeout(20_000)
+    page = context.new_page()
+    page.goto(f"{app.url}/account?__theme={theme}")
+    expect_well_made(page)
+    page.keyboard.type("root")
+    page.keyboard.press("Tab")
+    page.keyboard.type("root-secret")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(f"{app.url}/account?__theme={theme}")
+    page.get_by_label("Name").fill("<b>nightly")
+    page.get_by_role("button", name="Make a token").click()
+    assert page.get_by_label("The new token").input_value().startswith("ckv_")
+    expect(page.get_by_role("rowheader", name="<b>nightly")).to_be_visible()
+    expect_well_made(page)
+    page.get_by_role("button", name="Revoke <b>nightly").click()
+    expect(page.get_by_text("You have no token.")).to_be_visible()
+    page.goto(f"{app.url}/admin?__theme={theme}")
+    expect(page.get_by_role("button", name="Disable bob")).to_be_visible()
+    expect_well_made(page)
+    page.get_by_role("button", name="Log out", exact=True).click()
+    expect(page).to_have_url(f"{app.url}/login")
+    page.goto(f"{app.url}/account")
+    expect(page.get_by_label("Password")).to_be_visible()
+    context.close()
+
+
+# --- two people at once, each in a browser of their own: neither sees anything of the other
+
+
+WORDS = {"ann": "ann-apricot ann-acorn ann-alder", "bob": "bob-barley bob-birch bob-bramble"}
+STEPS = {"ann": 20, "bob": 30}
+
+
+@pytest.fixture
+def visitors(browser: Browser) -> Iterator[dict[str, BrowserContext]]:
+    contexts = {
+        user: browser.new_context(viewport={"width": 1440, "height": 900}) for user in WORDS
+    }
+    for context in contexts.values():
+        context.set_default_timeout(20_000)
+    yield contexts
+    for context in contexts.values():
+        context.close()
+
+
+def test_two_runs_at_once_do_not_mix(app: Served, visitors: dict[str, BrowserContext]) -> None:
+    pages: dict[str, Page] = {}
+    for user, visitor in visitors.items():
+        page = pages[user] = visitor.new_page()
+        steps.log_in(page, app.url, user)
+        page.locator("#context-bar [data-ready]").wait_for()
+        steps.fill(page, context=WORDS[user], question=f"steps {STEPS[user]}")
+    for page in pages.values():
+        steps.run(page)
+    slugs = {user: steps.wait_for_slug(page) for user, page in pages.items()}
+    assert len(set(slugs.values())) == len(WORDS)
+    for user, page in pages.items():
+        other = "bob" if user == "ann" else "ann"
+        expect(steps.generated(page, "full")).to_contain_text(f"w{STEPS[user] - 1}", timeout=30_000)
+        steps.expect_state(page, "done")
+        steps.see_everything(page)
+        assert_nothing_of(page, other, slugs[other])
+        page.goto(f"{app.url}/runs")
+        expect(page.locator(f"a[href*='{slugs[user]}']").first).to_be_visible()
+        assert_nothing_of(page, other, slugs[other])
+        page.goto(f"{app.url}/run?id={slugs[other]}")
+        expect(page.locator("main")).to_contain_text("There is no run")
+        assert WORDS[other].split()[0] not in page.content()
+
+
+def assert_nothing_of(page: Page, other: str, slug: str) -> None:
+    shown = page.content()
+    for word in (*WORDS[other].split(), slug):
+        assert word not in shown
