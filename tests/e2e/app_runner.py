@@ -1,12 +1,17 @@
 """One running app as a process, and what its pages must not do."""
 
 import contextlib
+import os
 import re
 import signal
 import subprocess
+import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 READY = re.compile(r"ready at (http://\S+)/")
@@ -55,7 +60,33 @@ def wait_until_ready(process: subprocess.Popen[bytes], log: Path) -> str:
             return match[1]
         time.sleep(0.1)
     process.kill()
-    raise AssertionError(f"The app did not start:\n{log.read_text()}")
+    told = "\n".join(path.read_text() for path in log.parent.glob("*.txt"))
+    raise AssertionError(f"The app did not start:\n{told}")
+
+
+def start(program: list[str], home: Path, **environ: str) -> App:
+    """Run a Python program that serves, with its data and its two logs in this folder."""
+    log, settings = home / "log.txt", {"CKV_HOME": str(home), "CKV_PORT": str(free_port())}
+    with log.open("wb") as out, (home / "err.txt").open("wb") as err:
+        process = subprocess.Popen(
+            [sys.executable, *program],
+            cwd=home,
+            env={**os.environ, "PYTHONPATH": str(ROOT), **settings, **environ},
+            stdout=out,
+            stderr=err,
+        )
+    return App(wait_until_ready(process, log), process, log)
+
+
+@contextlib.contextmanager
+def scripted_app(home: Path, **environ: str) -> Iterator[App]:
+    """The app with a worker that plays scripts; killed in the end if it still runs."""
+    app = start(["-m", "tests.ui.served_process"], home, CKV_MODEL="tiny", **environ)
+    try:
+        yield app
+    finally:
+        app.process.kill()
+        app.process.wait()
 
 
 def note_request(watched: Watched, app: App, url: str) -> None:

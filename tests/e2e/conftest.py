@@ -1,8 +1,5 @@
 """Starts the real app in a folder of its own and opens it in a real browser."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,9 +14,8 @@ from tests.e2e.app_runner import (
     Watched,
     note_message,
     note_request,
-    wait_until_ready,
+    start,
 )
-from tests.ports import free_port
 
 DESK: ViewportSize = {"width": 1440, "height": 900}
 
@@ -40,24 +36,14 @@ def start_app(
     """Start `python app.py` with an empty data folder; all are stopped in the end."""
     started: list[App] = []
 
-    def start(**environ: str) -> App:
+    def start_one(**environ: str) -> App:
         home = tmp_path_factory.mktemp("home")
         (home / "models").symlink_to(models, target_is_directory=True)
-        log = home / "log.txt"
-        settings = {"CKV_HOME": str(home), "CKV_PORT": str(free_port()), **environ}
-        with log.open("wb") as out:
-            process = subprocess.Popen(
-                [sys.executable, str(ROOT / "app.py")],
-                cwd=home,
-                env={**os.environ, **settings},
-                stdout=out,
-                stderr=subprocess.STDOUT,
-            )
-        app = App(wait_until_ready(process, log), process, log)
+        app = start([str(ROOT / "app.py")], home, **environ)
         started.append(app)
         return app
 
-    yield start
+    yield start_one
     for app in started:
         app.stop()
 

@@ -1,8 +1,5 @@
 """Three small bundles that would become gigabytes, at once: the app goes on answering."""
 
-import os
-import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -12,8 +9,7 @@ import httpx
 import pytest
 
 from storage.bundle_reader import MAX_RATIO
-from tests.e2e.app_runner import ROOT, wait_until_ready
-from tests.ports import free_port
+from tests.e2e.app_runner import scripted_app
 from tests.storage.test_bundle import sealed
 
 MOST_BYTES = 2**30
@@ -43,30 +39,16 @@ def longest_wait(client: httpx.Client, until: threading.Event) -> float:
 @pytest.mark.parametrize("filler", FILLERS.values(), ids=FILLERS.keys())
 def test_three_hostile_bundles_at_once_leave_the_app_answering(tmp_path: Path, filler: bytes):
     data = hostile(filler)
-    environ = {"CKV_HOME": str(tmp_path), "CKV_PORT": str(free_port()), "CKV_MODEL": "tiny"}
-    log = tmp_path / "log"
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.ui.served_process"],
-            cwd=ROOT,
-            env={**os.environ, **environ},
-            stdout=out,
-            stderr=out,
-        )
-    try:
-        url = wait_until_ready(process, log)
+    with scripted_app(tmp_path) as app:
         over = threading.Event()
-        with httpx.Client(base_url=url, timeout=300) as client, ThreadPoolExecutor(4) as pool:
+        with httpx.Client(base_url=app.url, timeout=300) as client, ThreadPoolExecutor(4) as pool:
             waited = pool.submit(longest_wait, client, over)
             begin = time.monotonic()
-            sent = [pool.submit(give, url, data) for _ in range(3)]
+            sent = [pool.submit(give, app.url, data) for _ in range(3)]
             told = [each.result() for each in sent]
             took = time.monotonic() - begin
             over.set()
-        peak = peak_bytes(process.pid)
-    finally:
-        process.kill()
-        process.wait()
+        peak = peak_bytes(app.process.pid)
     for status, sentence in told:
         assert status == 400, sentence
         assert "refused, nothing was imported" in sentence

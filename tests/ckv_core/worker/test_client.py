@@ -7,7 +7,6 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -322,17 +321,6 @@ def test_ready_is_a_worker_that_answers(client: WorkerClient) -> None:
     assert not client.is_ready(0.2)
     os.kill(pid, signal.SIGKILL)
     wait_for_worker(client, other_than=pid)
-
-
-def test_users_take_turns(client: WorkerClient, log: Log) -> None:
-    for name in ("a1", "a2", "a3"):
-        client.submit(replace(job("steps 5", name), owner="ann"))
-    log.start_of("a1")
-    client.submit(replace(job("steps 1", "b1"), owner="ben"))
-    assert client.order() == ("a1", "b1", "a2", "a3")
-    log.end_of("a3")
-    ends = [r.job_id for r in log.replies if isinstance(r, ENDS)]
-    assert ends == ["a1", "b1", "a2", "a3"]
 
 
 def test_a_worker_that_cannot_start_fails_each_job_and_is_tried_ever_more_rarely(

@@ -40,19 +40,6 @@ def test_a_cancelled_run_ends_as_cancelled_and_keeps_its_tokens(app, ann):
     assert not result.finished
 
 
-def test_a_queued_run_is_cancelled_before_it_starts(app, ann):
-    first = ann.predict("one", question=ENDLESS, api_name="/compare")["slug"]
-    with by("ann"):
-        wait_until(app.services, first, generating)
-    second = ann.predict("one", question="steps 1", api_name="/compare")["slug"]
-    assert ann.predict(second, api_name="/get_run")["state"] == "queued"
-    ann.predict(second, api_name="/cancel")
-    assert ann.predict(second, wait_s=20, api_name="/get_run")["state"] == "cancelled"
-    assert ann.predict(first, api_name="/get_run")["state"] == "running"
-    ann.predict(first, api_name="/cancel")
-    assert ann.predict(first, wait_s=20, api_name="/get_run")["state"] == "cancelled"
-
-
 def test_cancelling_by_plain_http_any_number_of_times_does_no_more_than_once(app):
     with app.client("ann") as client:
         body = {"context": "x", "question": ENDLESS}
@@ -71,15 +58,6 @@ def test_cancelling_by_plain_http_any_number_of_times_does_no_more_than_once(app
         body = {"slug": slug, "state": "cancelled", "over": True, "told": told}
         assert (again.status_code, again.json()) == (200, body)
         assert client.get(f"/api/runs/{slug}").json() == first
-
-
-def test_a_finished_run_is_not_cancelled(ann):
-    slug = ann.predict("one", question="steps 1", api_name="/compare")["slug"]
-    ann.predict(slug, wait_s=20, api_name="/get_run")
-    asked = ann.predict(slug, api_name="/cancel")
-    assert (asked["state"], asked["over"]) == ("done", True)
-    assert asked["told"] == "This run is over already (done); nothing was changed."
-    assert ann.predict(slug, api_name="/get_run")["state"] == "done"
 
 
 @pytest.mark.parametrize(

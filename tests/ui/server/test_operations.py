@@ -1,10 +1,7 @@
 """Readiness and the metrics page: true to the services, and silent about texts."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from types import SimpleNamespace
 
@@ -17,9 +14,8 @@ from starlette.testclient import TestClient
 from ckv_core.errors import ConfigError, StorageError
 from storage import repository
 from storage.database import default_url, open_database
-from tests.e2e.app_runner import ROOT, wait_until_ready
+from tests.e2e.app_runner import STOP_LIMIT_S, scripted_app
 from tests.factories.app import ENDLESS
-from tests.ports import free_port
 from tests.processes import assert_gone
 from ui.server.operations import operation_routes
 from ui.services.services import CLOSED
@@ -79,30 +75,16 @@ MARK = "SECRET-MARK"
 def stopped(tmp_path_factory):
     """All that a process left after runs, failures and SIGTERM in the middle of a run."""
     home = tmp_path_factory.mktemp("process")
-    port = free_port()
-    environ = {"CKV_HOME": str(home), "CKV_PORT": str(port), "CKV_LOG": "json", "CKV_MODEL": "tiny"}
-    out, err = home / "out.txt", home / "err.txt"
-    with out.open("wb") as stdout, err.open("wb") as stderr:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.ui.served_process"],
-            cwd=ROOT,
-            env={**os.environ, **environ},
-            stdout=stdout,
-            stderr=stderr,
-        )
-    try:
-        with httpx.Client(base_url=wait_until_ready(process, out), timeout=30) as client:
+    with scripted_app(home, CKV_LOG="json") as app:
+        with httpx.Client(base_url=app.url, timeout=30) as client:
             slugs = say_the_mark_everywhere(client)
             running = start(client, ENDLESS)
             wait_for(client, running, lambda run: run["variants"] and run["variants"][0]["text"])
             waiting = start(client, "steps 1")
-        workers = psutil.Process(process.pid).children(recursive=True)
+        workers = psutil.Process(app.process.pid).children(recursive=True)
         asked = time.monotonic()
-        process.send_signal(signal.SIGTERM)
-        status = process.wait(30)
+        status = app.stop()
         took = time.monotonic() - asked
-    finally:
-        process.kill()
     database = open_database(default_url(home))
     with database.read() as session:
         runs = {slug: repository.load_run(session, slug) for slug in (*slugs, running, waiting)}
@@ -113,8 +95,8 @@ def stopped(tmp_path_factory):
         runs=runs,
         ended=runs[running],
         workers=workers,
-        log=err.read_text(),
-        out=out.read_text(),
+        log=(home / "err.txt").read_text(),
+        out=app.log.read_text(),
     )
 
 
@@ -162,23 +144,13 @@ def test_a_stopped_app_ends_its_runs_as_cancelled_and_exits_with_0(stopped):
 
 @pytest.mark.e2e
 def test_ctrl_c_leaves_no_process_behind(tmp_path):
-    environ = {"CKV_HOME": str(tmp_path), "CKV_PORT": str(free_port()), "CKV_MODEL": "tiny"}
-    log = tmp_path / "log.txt"
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.ui.served_process"],
-            cwd=ROOT,
-            env={**os.environ, **environ},
-            stdout=out,
-            stderr=out,
-        )
-    wait_until_ready(process, log)
-    workers = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
-    assert workers
-    process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 0
+    with scripted_app(tmp_path) as app:
+        workers = app.workers()
+        assert workers
+        app.process.send_signal(signal.SIGINT)
+        assert app.process.wait(STOP_LIMIT_S) == 0
     assert_gone(workers)
-    assert "Traceback" not in log.read_text()
+    assert "Traceback" not in (tmp_path / "err.txt").read_text()
 
 
 def test_no_log_line_holds_what_people_wrote(stopped):
