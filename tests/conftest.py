@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
-from playwright.sync_api import Browser
-from sqlalchemy import text
 
-from storage.database import Database, default_url, open_database
-from tests.browser import chromium
-from tests.postgresql_server import PostgresqlServer, UnavailableError, running_server
+if TYPE_CHECKING:  # each takes a while to load, and most tests need none
+    from playwright.sync_api import Browser
 
-if TYPE_CHECKING:
+    from storage.database import Database
+    from tests.postgresql_server import PostgresqlServer
     from tests.ui.served_app import Served
 
 # Hypothesis's profile of here or of CI, without limits of time: a busy machine breaks no law.
@@ -49,8 +47,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def postgresql() -> Iterator[PostgresqlServer]:
+def postgresql() -> Iterator["PostgresqlServer"]:
     """One real server for all tests; the first that needs it starts it."""
+    from tests.postgresql_server import UnavailableError, running_server
+
     with ExitStack() as stack:
         try:
             server = stack.enter_context(running_server())
@@ -64,6 +64,8 @@ def new_url(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[], str]:
     """Makes URLs of new, blank databases; `parametrize(..., indirect=True)` names one kind."""
+    from storage.database import default_url
+
     if request.param == "sqlite":
         return lambda: default_url(tmp_path_factory.mktemp("database"))
     server: PostgresqlServer = request.getfixturevalue("postgresql")
@@ -71,23 +73,29 @@ def new_url(
 
 
 @pytest.fixture(scope="module")
-def opened(new_url: Callable[[], str]) -> Iterator[Database]:
+def opened(new_url: Callable[[], str]) -> Iterator["Database"]:
     """An open database that a module's tests share; hypothesis needs one like it."""
+    from storage.database import open_database
+
     with closing(open_database(new_url())) as database:
         yield database
 
 
 @pytest.fixture
-def database(opened: Database) -> Database:
+def database(opened: "Database") -> "Database":
     """An open database without runs."""
+    from sqlalchemy import text
+
     with opened.write() as session:
         session.execute(text("DELETE FROM runs"))
     return opened
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+def browser() -> Iterator["Browser"]:
     """Not for the session: only one Playwright can run in a thread, and a test may start one."""
+    from tests.browser import chromium
+
     with chromium() as browser:
         yield browser
 

@@ -21,7 +21,7 @@ SERVER = """
     from ckv_core.request.compare_request import CompareRequest
     from storage.database import open_database
     from storage.recorder import Recorder
-    from tests.storage.whole_runs import big_events
+    from tests.factories.events import big_events
     recorder = Recorder(open_database(sys.argv[1]))
     stream = big_events(tokens=2000, variants=4)
     while True:

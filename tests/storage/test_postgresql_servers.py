@@ -32,12 +32,12 @@ OTHER = """
     import sys
     from storage.database import open_database
     from storage.server_lock import only_server
-    from tests.ui.scripted_services import ENDLESS, generating, make_client, request, wait_until
+    from tests.factories.app import ENDLESS, generating, make_client, script, wait_until
     from ui.services.services import Services
     database = open_database(sys.argv[1])
     with only_server(database):
         services = Services(database, make_client=make_client)
-        slug = services.start_run(request(ENDLESS))
+        slug = services.start_run(script(ENDLESS))
         wait_until(services, slug, generating)
         print(slug, flush=True)
         sys.stdin.read()

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -10,6 +11,9 @@ from storage.database import Database, default_url, open_database
 from tests.factories.app import make_client
 from ui.limits import Limits
 from ui.services.services import Services
+
+if TYPE_CHECKING:
+    from tests.ui.served_app import Served
 
 
 @pytest.fixture
@@ -25,3 +29,9 @@ def services(file_database: Database) -> Iterator[Services]:
     services = Services(file_database, make_client=make_client, limits=Limits(queue=3))
     yield services
     services.close()
+
+
+@pytest.fixture(scope="module")
+def app(team_app: "Served") -> "Served":
+    """The app that most tests ask over HTTP: with logins, and empty at first."""
+    return team_app

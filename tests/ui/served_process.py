@@ -9,8 +9,7 @@ def main() -> int:
     """Serve with the environment's settings; returns the exit status."""
     # As in app.py: the worker imports this file again and must not load the pages.
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
-    from tests.ui.scripted_services import make_client
-
+    from tests.factories.app import make_client
     from ui import serve
     from ui.services.services import Services
     from ui.settings import Settings

@@ -8,9 +8,8 @@ from gradio_client.exceptions import AppError
 
 from ckv_core.errors import ConfigError
 from ckv_core.results.codec import from_json
-from tests.factories.app import ENDLESS, end_of
-from tests.ui import page_fakes
-from tests.ui.served_app import Served, by
+from tests.factories.app import ENDLESS, SLUG, FakeServices, end_of, request, snapshot
+from tests.ui.served_app import by
 from tests.ui.server.test_security import every_route
 from ui.accounts.access import LOGIN_NEEDED
 from ui.api import api as api_module
@@ -20,11 +19,6 @@ from ui.settings import Settings
 
 NAMES = ["compare", "sweep", "get_run", "cancel", "list_runs", "export_run"]
 EMPTY = "The context is empty; paste or upload a text first."
-
-
-@pytest.fixture(scope="module")
-def app(team_app: Served) -> Served:
-    return team_app
 
 
 @pytest.fixture(scope="module")
@@ -198,13 +192,13 @@ def test_an_unforeseen_failure_tells_nothing(app, ann, monkeypatch):
 
 
 def test_a_run_too_big_for_one_answer_names_the_file(monkeypatch):
-    asked = page_fakes.request(answer="T3")
-    services = page_fakes.FakeServices(page_fakes.snapshot(request=asked))
+    asked = request(answer="T3")
+    services = FakeServices(snapshot(request=asked))
     endpoints = Api(services, Settings.from_environ({}))
-    assert endpoints.export_run(page_fakes.SLUG)["readings"]["evidence"][0]["text"] == "T3"
+    assert endpoints.export_run(SLUG)["readings"]["evidence"][0]["text"] == "T3"
     monkeypatch.setattr(api_module, "MOST_POSITIONS", 1)
-    with pytest.raises(ConfigError, match=f"/data/{page_fakes.SLUG}/bundle.zip"):
-        endpoints.export_run(page_fakes.SLUG)
+    with pytest.raises(ConfigError, match=f"/data/{SLUG}/bundle.zip"):
+        endpoints.export_run(SLUG)
 
 
 # --- plain HTTP -----------------------------------------------------------------------------

@@ -5,14 +5,9 @@ import pytest
 from ckv_core.results.codec import from_json
 from tests.factories.app import ENDLESS, end_of, generating, wait_until
 from tests.ui.api.test_api import gradio_client
-from tests.ui.served_app import Served, by
+from tests.ui.served_app import by
 from ui.api.api import STOPPING
 from ui.services.services import CANCELLED
-
-
-@pytest.fixture(scope="module")
-def app(team_app: Served) -> Served:
-    return team_app
 
 
 @pytest.fixture(scope="module")

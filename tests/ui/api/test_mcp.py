@@ -14,18 +14,13 @@ from mcp.client.streamable_http import streamable_http_client
 
 from ckv_core.errors import ConfigError
 from tests.factories.app import ENDLESS, end_of, generating, script, wait_until
-from tests.ui.served_app import Served, by
+from tests.ui.served_app import by
 from ui.api.api import STOPPING
 from ui.build import build_site
 from ui.settings import Settings
 
 NAMES = ["compare", "sweep", "get_run", "cancel", "list_runs", "export_run"]
 EMPTY = "The context is empty; paste or upload a text first."
-
-
-@pytest.fixture(scope="module")
-def app(team_app: Served) -> Served:
-    return team_app
 
 
 @pytest.fixture(scope="module")

@@ -9,15 +9,10 @@ import pytest
 from ckv_core.analysis.result_json import to_json
 from storage.bundle import entry_name
 from tests.factories.app import end_of, finished, script
-from tests.ui.served_app import Served, by
+from tests.ui.served_app import by
 from ui.runs.routes import IMPORT_TYPE
 
 TYPE = {"content-type": IMPORT_TYPE}
-
-
-@pytest.fixture(scope="module")
-def app(team_app: Served) -> Served:
-    return team_app
 
 
 def made(app, user: str) -> str:

@@ -40,11 +40,6 @@ PATHS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def app(team_app: Served) -> Served:
-    return team_app
-
-
 def fetched(app: Served, path: str, redirects: int = 2) -> tuple[int, str]:
     """Status and text of one path as ann gets it; http.client sends it as it stands."""
     address = urlsplit(app.url)

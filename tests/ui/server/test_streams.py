@@ -3,15 +3,9 @@
 import json
 
 import httpx
-import pytest
 
 from tests.factories.app import ENDLESS, finished, generating, script, wait_until
 from tests.ui.served_app import Served, by
-
-
-@pytest.fixture(scope="module")
-def app(team_app: Served) -> Served:
-    return team_app
 
 
 def join(app: Served, client: httpx.Client, slug: str, session: str) -> httpx.Response:

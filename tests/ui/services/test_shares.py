@@ -21,11 +21,6 @@ LATER = timedelta(days=400)
 
 
 @pytest.fixture(scope="module")
-def app(team_app: Served) -> Served:
-    return team_app
-
-
-@pytest.fixture(scope="module")
 def slug(app: Served) -> str:
     with by("ann"):
         return finished(app.services, "steps 2")

@@ -40,11 +40,6 @@ class Head(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def app(team_app: Served) -> Served:
-    return team_app
-
-
-@pytest.fixture(scope="module")
 def slug(app: Served) -> str:
     return store_run(app.services, request(question=SECRET), done_result(), owner="ann")
 
