@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import json
 from collections.abc import Iterator
+from io import StringIO
 
 import numpy as np
 import pytest
@@ -225,25 +226,16 @@ WITH_TEXTS = ("table", "forced", "follow_ups")
 
 
 @pytest.mark.parametrize("name", ADDRESSES)
-def test_a_table_is_a_download_without_formulas(
-    page: Page, app: Served, slugs: Slugs, name: str
-) -> None:
-    page.goto(f"{app.url}/limits")
-    address = ADDRESSES[name].format(**slugs)
-    with page.expect_download() as caught:
-        page.evaluate("href => { location.assign(href) }", address)
-    assert caught.value.suggested_filename.endswith(".csv")
-    with caught.value.path().open(encoding="utf-8", newline="") as file:
-        cells = [cell for row in csv.reader(file) for cell in row]
+def test_a_table_is_a_download_without_formulas(app: Served, slugs: Slugs, name: str) -> None:
+    with app.client() as client:
+        answer = client.get(ADDRESSES[name].format(**slugs))
+    cells = [cell for row in csv.reader(StringIO(answer.text, newline="")) for cell in row]
     assert len(cells) > 1
     assert (name in WITH_TEXTS) == any("onerror" in cell for cell in cells)
     assert not [cell for cell in cells if cell.startswith(FORMULA) and not is_number(cell)]
-    assert_nothing_ran(page)
-    with app.client() as client:
-        headers = client.get(address).headers
-    assert headers["content-type"].startswith("text/csv")
-    assert headers["content-disposition"].startswith("attachment")
-    assert headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["content-type"].startswith("text/csv")
+    assert answer.headers["content-disposition"].startswith("attachment")
+    assert answer.headers["x-content-type-options"] == "nosniff"
 
 
 def is_number(cell: str) -> bool:

@@ -135,12 +135,6 @@ def test_a_costly_sweep_asks_first_and_runs_when_told_to(capsys, context, monkey
     assert "warning: 7 of 7 generated texts were cut at the limit" in out  # so none is scored
     assert "Token F1" not in out
     assert "budget of equal Agreement as snapkv" in out
-    assert "Sigma" not in out
-    assert cli.main(["sweep", *arguments, "--yes", "--analyse", "bounds"]) == 0
-    out = capsys.readouterr().out
-    assert re.search(r"answer +agreement +Sigma over 0.5 +head L1", out)
-    assert "budget of equal KL as snapkv" in out
-    assert "budget of equal Sigma" not in out  # it says nothing of quality
 
 
 def test_a_large_model_asks_where_the_default_one_would_not(capsys, context, monkeypatch) -> None:
@@ -239,28 +233,11 @@ def test_an_answer_that_the_prompt_does_not_hold_is_said(capsys, context, monkey
     assert "1 prompt: an interval of a mean needs at least 10" in printed
 
 
-def test_evidence_is_counted_per_variant_against_chance(
-    capsys, context, monkeypatch, tmp_path
-) -> None:
+def test_evidence_that_is_not_in_the_prompt_is_one_line(capsys, context, monkeypatch) -> None:
     use_tiny_model(monkeypatch)
-    arguments = ["compare", "--context", context, "--budget", "40", "--max-new-tokens", "1"]
-    arguments += ["--variant", "full", "--variant", "snapkv", "--evidence", "nobody  WAVED"]
-    code, line = run(capsys, *arguments, "--evidence", "Zanzibar")
+    code, line = run(capsys, "compare", "--context", context, "--evidence", "Zanzibar")
     assert code == 2
     assert "--evidence 'Zanzibar' does not occur in the compressed prompt" in line
-    out = tmp_path / "out.json"
-    assert cli.main([*arguments, "--answer", "the  FERRY", "--json", str(out)]) == 0
-    printed = capsys.readouterr().out
-    assert "evidence 'nobody  WAVED': 6 times in the compressed prompt" in printed
-    row = re.search(r"^snapkv:budget=40 +(\d+) of (\d+) +([\d.]+)% +([\d.]+)% ", printed, re.M)
-    kept, slots, share, chance = map(float, row.groups())
-    assert 0 < kept < slots
-    assert share == pytest.approx(100 * kept / slots, abs=0.06)
-    assert 0 < chance < 100
-    found, of_answer = json.loads(out.read_text(encoding="utf-8"))["readings"]["evidence"]
-    assert (len(found["spans"]), of_answer["text"]) == (6, "the  FERRY")
-    (counted,) = found["variants"]
-    assert [counted[name] for name in ("variant", "entries", "slots")] == [1, kept, slots]
 
 
 def test_follow_ups_are_printed_with_their_agreement(capsys, context, monkeypatch) -> None:
