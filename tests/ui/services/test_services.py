@@ -11,6 +11,7 @@ import pytest
 from ckv_core.errors import CkvError, ConfigError, PromptError, StorageError
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.results.events import Progress
+from ckv_core.worker.messages import ModelStatus
 from storage.database import Database
 from tests.factories.app import (
     ENDLESS,
@@ -269,13 +270,19 @@ def test_tokens_are_counted_during_a_run_and_bad_text_is_refused_here(services: 
     assert services.snapshot(slug).state == "running"
 
 
+def status_of(services: Services, model: str, wanted: Callable[[ModelStatus], bool]) -> ModelStatus:
+    """The first status that fits."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while (status := services.model_status(model)) is None or not wanted(status):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return status
+
+
 def test_a_warm_model_is_seen_in_the_status(services: Services) -> None:
     assert services.model_status("tiny") is None
     services.warm("tiny")
-    deadline = time.monotonic() + TIMEOUT_S
-    while (status := services.model_status("tiny")) is None or not status.ready:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    status = status_of(services, "tiny", lambda status: status.ready)
     assert status.message == "tiny is ready on cpu in float32."
 
 
@@ -285,20 +292,14 @@ def test_loading_ahead_is_told_as_such_and_can_be_cancelled(services: Services) 
     assert first is not None
     assert first.loading
     services.cancel_load("slow")
-    deadline = time.monotonic() + TIMEOUT_S
-    while (status := services.model_status("slow")) is None or status.loading:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    status = status_of(services, "slow", lambda status: not status.loading)
     assert (status.message, status.failed) == ("Loading slow was cancelled.", False)
 
 
 def test_the_status_of_one_model_does_not_hide_that_of_another(services: Services) -> None:
     for model in ("tiny", "other"):
         services.warm(model)
-    deadline = time.monotonic() + TIMEOUT_S
-    while (status := services.model_status("other")) is None or not status.ready:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    assert status_of(services, "other", lambda status: status.ready)
     tiny = services.model_status("tiny")
     assert tiny is not None
     assert tiny.ready
