@@ -16,7 +16,7 @@ import psycopg
 from psycopg import sql
 from sqlalchemy import URL
 
-from tests.ports import free_port
+from tests.processes import free_port
 
 PATIENCE_S = 60
 # The server ends with whoever holds the other end of its input, however that ends.

@@ -1,10 +1,25 @@
-"""Processes that must end with their parent."""
+"""Processes of tests: their ports, which nobody else can take, and that they end."""
 
 import contextlib
+import socket
 
 import psutil
 
 PATIENCE_S = 30
+_guards: list[socket.socket] = []
+
+
+def free_port() -> int:
+    """A port of loopback that the system gives to nobody else while this process lives.
+
+    A socket that is bound to it and does not listen keeps it: on Linux a server that sets
+    SO_REUSEADDR, as uvicorn and PostgreSQL do, may still listen there.
+    """
+    guard = socket.socket()
+    guard.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    guard.bind(("127.0.0.1", 0))
+    _guards.append(guard)
+    return int(guard.getsockname()[1])
 
 
 def assert_gone(pids: list[int]) -> None:

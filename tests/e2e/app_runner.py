@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.ports import free_port
+from tests.processes import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 READY = re.compile(r"ready at (http://\S+)/")

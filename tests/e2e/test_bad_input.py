@@ -11,7 +11,7 @@ from app import main
 from ckv_core.runtime import logs
 from tests.e2e import steps
 from tests.e2e.app_runner import App
-from tests.ports import free_port
+from tests.processes import free_port
 
 BUDGET = "#budget input, #budget textarea"
 ALPHA = "#alpha input"

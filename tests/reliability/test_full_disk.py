@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.ports import free_port
+from tests.processes import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL_DISK = ["unshare", "--map-root-user", "--mount", "sh", "-c"]
@@ -17,9 +17,14 @@ MOUNT = 'mount -t tmpfs -o size=4m tmpfs "$1" && exec "$2" -m tests.reliability.
 START = """
 set -e; disk=$1; python=$2; export CKV_HOME=$disk/home TMPDIR=$disk CKV_PORT=$4
 mount -t tmpfs -o size=2m tmpfs "$disk"; mkdir "$disk/home"
-if [ "$3" = used ]; then "$python" -m tests.reliability.new_database "$disk/home"; fi
+if [ "$3" = used ]; then "$python" -c "$5" "$disk/home"; fi
 dd if=/dev/zero of="$disk/filler" bs=512 2> /dev/null || true
 exec "$python" app.py > "$disk/out"
+"""
+
+NEW_DATABASE = """
+import sys; from pathlib import Path; from storage.database import default_url, open_database
+open_database(default_url(Path(sys.argv[1]))).close()
 """
 
 
@@ -57,8 +62,9 @@ def test_a_full_disk_fails_the_run_and_the_next_one_works(tmp_path: Path):
 def test_a_start_on_a_full_disk_is_one_sentence(tmp_path: Path, state: str):
     if not may_mount(tmp_path):
         pytest.skip("this system lets no user mount a small disk")
+    started = [sys.executable, state, str(free_port()), NEW_DATABASE]
     done = subprocess.run(
-        [*SMALL_DISK, START, "sh", str(tmp_path), sys.executable, state, str(free_port())],
+        [*SMALL_DISK, START, "sh", str(tmp_path), *started],
         cwd=ROOT,
         capture_output=True,
         text=True,

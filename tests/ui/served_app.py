@@ -15,7 +15,7 @@ from sqlalchemy import delete
 from storage.database import default_url, open_database
 from storage.models import Base
 from tests.factories.app import make_client
-from tests.ports import free_port
+from tests.processes import free_port
 from ui.accounts.access import EVERYBODY, Access, Viewer, acting_as
 from ui.build import build_site
 from ui.server.http_server import HttpServer

@@ -13,9 +13,9 @@ from ckv_core.request.compare_request import SCENARIOS, Scenario
 from ckv_core.results.codec import from_json
 from ckv_core.results.events import Progress, VariantAnalysed
 from ckv_core.results.quantities import QUANTITIES
-from tests.ckv_core.literal_diagnostics import Literal
 from tests.factories.models import tiny_model
 from tests.factories.tiny_runs import BASE, analysed, kept_of, reference, run
+from tests.reference.diagnostics import Literal
 
 pytestmark = pytest.mark.slow
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from ckv_core.methods.parts.critical import Ranking, first_stage
 from ckv_core.methods.parts.critical_auto import ALPHA_GRID, critical_auto, head_bound
 from ckv_core.methods.parts.top_k import order
-from tests.ckv_core.literal_head_alpha import literal_bound
 from tests.factories.layers import Scores
 from tests.reference import selection as literal
+from tests.reference.head_alpha import literal_bound
 
 
 @st.composite

@@ -143,6 +143,22 @@ def _generated(step: int, width: int, *, last: bool) -> Generated:
     )
 
 
+class StudyRunner(ScriptedRunner):
+    """Every variant says `nine`; a question `kill`, `refuse` or `bug` does what it says."""
+
+    def compare(
+        self, request: CompareRequest, should_stop: Callable[[], bool]
+    ) -> Iterator[RunEvent]:
+        assert self.info is not None
+        variants = tuple(bare(spec) for spec in request.variants)
+        yield RunPrepared(self.info, _prompt_info(request), variants, {})
+        time.sleep(STEP_S)
+        _interrupt(request.question, 0)
+        count = len(variants)
+        yield Generated(("nine",) * count, ((1,),) * count, (("nine",),) * count, ("eos",) * count)
+        yield RunFinished({})
+
+
 class BrokenRunner:
     """Cannot even start."""
 

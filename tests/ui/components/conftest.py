@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from playwright.sync_api import Browser
 
-from tests.ports import free_port
+from tests.processes import free_port
 from tests.ui.components.components_lab import Lab, View, Visitor, build_page, data_routes
 from ui.looks.theme import CSS_PATHS, build_theme
 

@@ -17,7 +17,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from ckv_core.errors import CkvError
-from tests.ports import free_port
+from tests.processes import free_port
 from ui.server import http_server
 from ui.server.http_server import HttpServer
 
@@ -170,7 +170,7 @@ def test_half_open_connections_leave_room_for_others():
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(wanted, hard)), hard))
     port = free_port()
     child = subprocess.Popen(
-        [sys.executable, "-m", "tests.ui.http_child", str(port)],
+        [sys.executable, "-m", "tests.ui.server.http_child", str(port)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -7,7 +7,7 @@ import httpx
 import pytest
 from gradio.state_holder import SessionState
 
-from tests.ports import free_port
+from tests.processes import free_port
 from ui.server.sessions import Session, Sessions, lifespan
 
 SECRET = "the pasted text"

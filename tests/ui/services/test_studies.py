@@ -28,7 +28,7 @@ STUDY = Study(
 
 make_client = partial(
     WorkerClient,
-    runner="tests.ui.study_runner:StudyRunner",
+    runner="tests.ckv_core.worker.scripted_runner:StudyRunner",
     counter="tests.ckv_core.worker.scripted_runner:ScriptedRunner",
     cancel_grace_s=0.5,
 )

@@ -1,4 +1,4 @@
-"""`python -m tests.ui.http_child PORT`: a small app behind our HTTP server, with 1,024 files."""
+"""`python -m tests.ui.server.http_child PORT`: a small app behind our HTTP server; 1,024 files."""
 
 import resource
 import sys

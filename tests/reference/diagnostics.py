@@ -13,9 +13,9 @@ from torch import Tensor
 
 from ckv_core.results.quantities import QUANTITIES
 from ckv_core.results.records import VariantResult
-from tests.ckv_core.literal_head_alpha import head_alphas
 from tests.reference.comparison import Reference
 from tests.reference.forward import Kept, Tap, evictable_layers
+from tests.reference.head_alpha import head_alphas
 from tests.reference.scores import first_stage_score, layer_values, output_weight, window_mean
 from tests.reference.selection import top_k
 
