@@ -1,6 +1,8 @@
 """Tiny random models of every supported architecture, and their tokenizer, built in code."""
 
+from collections.abc import Generator
 from functools import cache
+from typing import Any, TypeVar
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
@@ -21,6 +23,7 @@ from transformers import (
 from ckv_core.methods import METHODS
 from ckv_core.models.loaded import LoadedModel, wrap_model
 
+Found = TypeVar("Found")
 ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3", "phi3", "gemma3")
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|pad|>")
 CONTEXT_LIMIT = 2048
@@ -145,6 +148,16 @@ def _build(arch: str, attention: str) -> PreTrainedModel:
             tiny_config(arch), attn_implementation=attention, dtype=torch.float32
         )
     return model.eval().requires_grad_(requires_grad=False)
+
+
+def drained(work: Generator[Any, Any, Found]) -> Found:
+    """What a generator returns in the end."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as done:
+            found: Found = done.value
+            return found
 
 
 # --- every registered method; every selector after a '+' on the first whose head budgets differ

@@ -21,7 +21,13 @@ from ckv_core.request.compare_request import SCENARIOS, CompareRequest, Scenario
 from ckv_core.request.variants import VariantSpec
 from ckv_core.results.events import RunResult
 from tests.factories.events import folded
-from tests.factories.models import ARCHITECTURES, LONGROPE_ORIGINAL, plain_model, tiny_model
+from tests.factories.models import (
+    ARCHITECTURES,
+    LONGROPE_ORIGINAL,
+    drained,
+    plain_model,
+    tiny_model,
+)
 from tests.factories.models import SPECS as METHODS
 from tests.reference.checks import kept_from_mask
 from tests.reference.forward import Kept, forward
@@ -44,14 +50,8 @@ def prompt_ids(length: int, vocabulary: int, seed: int = 5) -> list[int]:
 
 
 def prefilled(loaded: LoadedModel, token_ids: list[int]) -> Prefill:
-    steps = prefill(loaded, token_ids, NEEDS, lambda: False)
     with torch.inference_mode():
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                result: Prefill = end.value
-                break
+        result = drained(prefill(loaded, token_ids, NEEDS, lambda: False))
         given = PromptTokens(tuple(token_ids), 0, (5,), lambda _text: [6, 7])
         planned = [(each, each.passes(given)) for each in NEEDS.passes]
         for _ in further_passes(result, planned, lambda: False):

@@ -22,7 +22,7 @@ from ckv_core.request.variants import VariantSpec
 from ckv_core.results.byte_budget import asked_bytes, requested_bytes
 from ckv_core.results.events import RunResult
 from tests.factories.events import folded
-from tests.factories.models import plain_model, tiny_model
+from tests.factories.models import drained, plain_model, tiny_model
 from tests.reference.checks import kept_from_mask
 from tests.reference.eight_bits import round_kept
 from tests.reference.evicting_methods import h2o, tova
@@ -92,12 +92,8 @@ def test_runs_write_what_an_encoded_masked_full_cache_writes(arch: str, store: s
 def last_queries(arch: str, token_ids: list[int]) -> list[list[list[list[float]]]]:
     """Of the prompt, after RoPE."""
     with torch.inference_mode():
-        work = prefill(tiny_model(arch), token_ids, Needs(), lambda: False)
-        while True:
-            try:
-                next(work)
-            except StopIteration as done:
-                return [states.queries[:, -32:].tolist() for states in done.value.layers]
+        found = drained(prefill(tiny_model(arch), token_ids, Needs(), lambda: False))
+    return [states.queries[:, -32:].tolist() for states in found.layers]
 
 
 @settings(deadline=None, max_examples=25)

@@ -14,7 +14,7 @@ from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.methods.parts.accumulated import ACCUMULATED
 from ckv_core.methods.parts.views import Chunk, PromptShape
 from ckv_core.models.loaded import LoadedModel
-from tests.factories.models import tiny_model
+from tests.factories.models import drained, tiny_model
 
 NEEDS = Needs(8, (ACCUMULATED,))
 
@@ -26,12 +26,7 @@ def ids(length: int) -> list[int]:
 
 @torch.inference_mode()
 def read(arch: str, length: int, needs: Needs = NEEDS) -> Prefill:
-    work = prefill(tiny_model(arch), ids(length), needs, lambda: False)
-    while True:
-        try:
-            next(work)
-        except StopIteration as done:
-            return done.value
+    return drained(prefill(tiny_model(arch), ids(length), needs, lambda: False))
 
 
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])

@@ -11,7 +11,7 @@ from ckv_core.engine.select import select, select_all, stage_one
 from ckv_core.errors import RunCancelledError
 from ckv_core.methods.parts.critical_auto import CRITICAL_AUTO
 from ckv_core.request.variants import VariantSpec
-from tests.factories.models import tiny_model
+from tests.factories.models import drained, tiny_model
 
 BUDGET, TOKENS = 40, 120
 SPECS = (
@@ -31,12 +31,7 @@ SPECS = (
 def processed() -> Prefill:
     ids = torch.randint(4, 200, (TOKENS,), generator=torch.Generator().manual_seed(5)).tolist()
     with torch.inference_mode():
-        work = prefill(tiny_model("llama"), ids, Needs(16), lambda: False)
-        while True:
-            try:
-                next(work)
-            except StopIteration as done:
-                return done.value
+        return drained(prefill(tiny_model("llama"), ids, Needs(16), lambda: False))
 
 
 def specs() -> list[VariantSpec]:

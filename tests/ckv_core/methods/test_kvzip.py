@@ -18,7 +18,7 @@ from ckv_core.models.loaded import LoadedModel
 from ckv_core.request.compare_request import SCENARIOS, CompareRequest, Scenario
 from ckv_core.request.variants import VariantSpec
 from ckv_core.results.events import Progress, RunResult
-from tests.factories.models import plain_model, tiny_model, tiny_tokenizer
+from tests.factories.models import drained, plain_model, tiny_model, tiny_tokenizer
 from tests.reference import kvzip as literal
 from tests.reference.report import report
 
@@ -28,14 +28,6 @@ PARAMETERS = (
     {"repeat": 64, "lead": "first", "sinks": 4},
     {"repeat": 100, "lead": "last", "sinks": 3},
 )
-
-
-def drained(work: Any) -> Any:
-    while True:
-        try:
-            next(work)
-        except StopIteration as done:
-            return done.value
 
 
 def read(
