@@ -150,7 +150,9 @@ def test_two_runs_at_once_do_not_mix(app: Served, visitors: dict[str, BrowserCon
     assert len(set(slugs.values())) == len(WORDS)
     for user, page in pages.items():
         other = "bob" if user == "ann" else "ann"
-        expect(steps.generated(page, "full")).to_contain_text(f"w{STEPS[user] - 1}", timeout=30_000)
+        expect(steps.generated(page, "Full cache")).to_contain_text(
+            f"w{STEPS[user] - 1}", timeout=30_000
+        )
         steps.expect_state(page, "done")
         steps.see_everything(page)
         assert_nothing_of(page, other, slugs[other])
