@@ -19,7 +19,7 @@ ARGUMENTS = [
     "--host-resolver-rules=MAP *.test 127.0.0.1",
 ]
 
-# Playwright's own 5 s are too few while other tests keep every core busy.
+# As long as Playwright's other waits: its 5 s are too few while tests keep every core busy.
 expect.set_options(timeout=30_000)
 
 

@@ -58,7 +58,6 @@ def app(start_app: Callable[..., App]) -> App:
 def visitor(browser: Browser, app: App) -> Iterator[tuple[BrowserContext, Watched]]:
     """Somebody whose browser keeps what it loaded from one test to the next."""
     context = browser.new_context(viewport=DESK)
-    context.set_default_timeout(30_000)
     watched = Watched()
     context.on("request", lambda request: note_request(watched, app, request.url))
     context.on("console", lambda message: note_message(watched, message.type, message.text))

@@ -154,7 +154,6 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 @pytest.fixture
 def page(browser: Browser, app: Served) -> Iterator[Page]:
     context = browser.new_context(viewport={"width": 430, "height": 900})
-    context.set_default_timeout(20_000)
     page = context.new_page()
     page.goto(f"{app.url}/runs")
     expect(page.locator("#runs")).to_contain_text("No runs yet")
@@ -178,7 +177,7 @@ def test_a_hostile_file_is_one_sentence_and_stores_nothing(
     for name in SHOWN:
         data, sentence = files[name]
         give(page, f"{name}.zip", data)
-        expect(told, name).to_contain_text(sentence, timeout=20_000)
+        expect(told, name).to_contain_text(sentence)
         expect(told, name).to_have_attribute("data-tone", "error")
     del files["over the limit"]  # the server's own sentence is of any request
     with app.client() as client:

@@ -31,7 +31,6 @@ def app(open_app: Served) -> Served:
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
     context = browser.new_context(viewport={"width": 430, "height": 900}, accept_downloads=True)
-    context.set_default_timeout(20_000)
     yield context.new_page()
     context.close()
 

@@ -26,7 +26,6 @@ def slug(app: Served) -> str:
 def ann(browser: Browser, app: Served) -> Iterator[Page]:
     """A page of a user who is logged in."""
     context = browser.new_context(viewport={"width": 430, "height": 900})
-    context.set_default_timeout(20_000)
     page = context.new_page()
     log_in(page, app.url, "ann")
     yield page
@@ -37,7 +36,6 @@ def ann(browser: Browser, app: Served) -> Iterator[Page]:
 def guest(browser: Browser) -> Iterator[Page]:
     """A page of somebody without a login."""
     context = browser.new_context()
-    context.set_default_timeout(20_000)
     yield context.new_page()
     context.close()
 
@@ -92,7 +90,6 @@ NARROW = 390
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_by_keyboard_from_the_login_to_log_out(browser: Browser, app: Served, theme: str) -> None:
     context = browser.new_context(viewport={"width": NARROW, "height": 844})
-    context.set_default_timeout(20_000)
     page = context.new_page()
     page.goto(f"{app.url}/account?__theme={theme}")
     expect_well_made(page)
@@ -130,8 +127,6 @@ def visitors(browser: Browser) -> Iterator[dict[str, BrowserContext]]:
     contexts = {
         user: browser.new_context(viewport={"width": 1440, "height": 900}) for user in WORDS
     }
-    for context in contexts.values():
-        context.set_default_timeout(20_000)
     yield contexts
     for context in contexts.values():
         context.close()
@@ -150,9 +145,7 @@ def test_two_runs_at_once_do_not_mix(app: Served, visitors: dict[str, BrowserCon
     assert len(set(slugs.values())) == len(WORDS)
     for user, page in pages.items():
         other = "bob" if user == "ann" else "ann"
-        expect(steps.generated(page, "Full cache")).to_contain_text(
-            f"w{STEPS[user] - 1}", timeout=30_000
-        )
+        expect(steps.generated(page, "Full cache")).to_contain_text(f"w{STEPS[user] - 1}")
         steps.expect_state(page, "done")
         steps.see_everything(page)
         assert_nothing_of(page, other, slugs[other])

@@ -142,7 +142,6 @@ def hostile_variant(variant: VariantResult, label: str) -> VariantResult:
 def page(browser: Browser) -> Iterator[Page]:
     """One page for all visits."""
     context = browser.new_context(viewport={"width": 1440, "height": 900}, accept_downloads=True)
-    context.set_default_timeout(30_000)
     page = context.new_page()
     yield page
     context.close()

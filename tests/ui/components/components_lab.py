@@ -292,7 +292,7 @@ class View:
         self.send(kept={**run.value(), **changes})
         kept = self.page.locator("#kept")
         kept.scroll_into_view_if_needed()
-        self.page.wait_for_selector("#kept .ckv-kept .ckv-maps", timeout=30000)
+        self.page.wait_for_selector("#kept .ckv-kept .ckv-maps")
         self.page.wait_for_selector("#kept [data-draw-ms]")
 
 

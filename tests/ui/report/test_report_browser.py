@@ -54,7 +54,6 @@ def visit(browser: Browser, files: dict[str, Path]) -> Iterator[Callable[..., Vi
         context = browser.new_context(
             viewport={"width": width, "height": 900}, color_scheme=theme, offline=True
         )
-        context.set_default_timeout(20_000)
         visit = Visit(context.new_page())
         address = files[name].as_uri()
         visit.page.on("request", lambda request: visit.requests.append(request.url))
@@ -85,7 +84,7 @@ def see_everything(page: Page) -> None:
 
 def expect_text(found: Locator, text: str) -> None:
     """As on a busy machine: with time."""
-    expect(found).to_contain_text(text, timeout=20_000)
+    expect(found).to_contain_text(text)
 
 
 def test_maps_text_strips_and_charts_work_without_a_network(visit: Callable[..., Visit]) -> None:

@@ -174,7 +174,7 @@ def test_a_phone_shows_the_whole_title_of_each_chart(page: Page, site: Site):
     page.locator("#charts [data-chart]").first.wait_for()
     for chart in page.locator("#charts [data-chart]").all():
         chart.scroll_into_view_if_needed()
-        expect(chart.locator(".gtitle")).to_be_visible(timeout=20_000)
+        expect(chart.locator(".gtitle")).to_be_visible()
     titles = page.locator("#charts .gtitle").all_text_contents()
     assert any(LONG.replace(" ", "") in title.replace(" ", "") for title in titles), titles
     assert outside(page, "#charts .gtitle, #charts .gtitle-subtitle") == []

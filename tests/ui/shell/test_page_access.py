@@ -62,7 +62,7 @@ def show(page: Page, name: str) -> None:
     see_everything(page)
     for chart in page.locator("[data-chart]").all():
         chart.scroll_into_view_if_needed()
-        expect(chart.locator(".main-svg").first).to_be_visible(timeout=20_000)
+        expect(chart.locator(".main-svg").first).to_be_visible()
 
 
 @pytest.mark.parametrize("name", ["", "runs", "sweep", "aggregate", "compare-runs", "laboratory"])
@@ -70,7 +70,6 @@ def test_axe_finds_nothing_and_nothing_scrolls_sideways(
     browser: Browser, pages: dict[str, str], name: str
 ) -> None:
     page = browser.new_page(viewport={"width": 430, "height": 900})
-    page.set_default_timeout(20_000)
     address = pages[name]
     page.goto(f"{address}{'&' if '?' in address else '?'}__theme=light")
     show(page, name)

@@ -32,7 +32,6 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
     page = browser.new_page(viewport={"width": 430, "height": 900})
-    page.set_default_timeout(30_000)
     yield page
     page.close()
 

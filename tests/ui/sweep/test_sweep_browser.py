@@ -57,7 +57,7 @@ def see(page: Page, chart: str) -> None:
     """Scroll to a chart and wait until it is drawn."""
     panel = page.locator(f'[data-chart="{chart}"]')
     panel.scroll_into_view_if_needed()
-    expect(panel.locator(".main-svg").first).to_be_visible(timeout=20_000)
+    expect(panel.locator(".main-svg").first).to_be_visible()
 
 
 def add_oracles(result: RunResult) -> None:
@@ -135,7 +135,7 @@ def test_a_costly_sweep_asks_and_keeps_what_was_typed(page: Page, site: Site):
 def test_runs_open_together_with_intervals(page: Page, site: Site, tmp_path):
     page.goto(f"{site.url}/aggregate?ids={','.join(site.slugs)}")
     table = page.locator("#aggregate-table")
-    expect(table).to_contain_text(" to ", timeout=20_000)
+    expect(table).to_contain_text(" to ")
     expect(table).to_contain_text("42 of 42")
     see(page, "budget")
     see(page, "final")
