@@ -2,37 +2,15 @@
 
 import pytest
 
-from ckv_core.results.codec import from_json
 from tests.factories.app import ENDLESS, end_of, generating, wait_until
 from tests.ui.api.test_api import gradio_client
 from tests.ui.served_app import by
 from ui.api.api import STOPPING
-from ui.services.services import CANCELLED
 
 
 @pytest.fixture(scope="module")
 def ann(app):
     return gradio_client(app, "ann")
-
-
-def text_of(view) -> str:
-    return view.result.variants[0].text
-
-
-def test_a_cancelled_run_ends_as_cancelled_and_keeps_its_tokens(app, ann):
-    slug = ann.predict("one", question=ENDLESS, api_name="/compare")["slug"]
-    with by("ann"):
-        wait_until(app.services, slug, generating)
-        view = wait_until(app.services, slug, lambda view: "w3 " in text_of(view))
-        seen = text_of(view)  # the first word is stored at once, the others once a second
-    asked = ann.predict(slug, api_name="/cancel")
-    assert (asked["slug"], asked["told"]) == (slug, STOPPING)
-    run = ann.predict(slug, wait_s=20, api_name="/get_run")
-    assert (run["state"], run["over"], run["reason"]) == ("cancelled", True, CANCELLED)
-    assert run["variants"][0]["text"].startswith(seen)
-    result = from_json(ann.predict(slug, api_name="/export_run"))
-    assert result.variants[0].text == run["variants"][0]["text"]
-    assert not result.finished
 
 
 def test_cancelling_by_plain_http_any_number_of_times_does_no_more_than_once(app):

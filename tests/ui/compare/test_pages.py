@@ -278,10 +278,10 @@ def test_the_tail_of_no_run_changes_nothing():
 
 
 def test_the_methods_page_names_every_method_and_parameter():
-    page = methods_list()
+    page, table = methods_list(), parameters_table()
     assert all(f'id="method-{each.name}"' in page for each in METHODS)
     assert all(f'href="methods#method-{each.name}"' in page for each in METHODS)
-    assert all(f"<code>{name}</code>" in parameters_table() for name in PARAMETERS)
+    assert all(f"<code>{name}</code>" in table for name in PARAMETERS)
 
 
 def test_a_card_says_what_is_protected_needed_and_fit_as_the_parts_declare_it():
