@@ -82,7 +82,6 @@ def exported(folder: Path) -> dict[str, object]:
     return found
 
 
-@pytest.mark.parametrize("new_url", ["sqlite"], indirect=True)
 def test_killed_in_the_middle_it_goes_on_where_it_was(folder, url, capsys):
     process = start(folder)
     until = time.monotonic() + PATIENCE_S
