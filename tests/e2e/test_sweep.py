@@ -10,7 +10,6 @@ from tests.e2e.app_runner import App
 
 BUDGETS, ALPHAS = "40, 64", "0.25, 0.5"
 POINTS = 2 + 2 * 2
-WAIT_MS = 30_000
 
 
 @pytest.fixture
@@ -31,7 +30,7 @@ def see_chart(page: Page, area: str, name: str) -> None:
     """Scroll to a chart and wait until it is drawn."""
     panel = page.locator(f'{area} [data-chart="{name}"]')
     panel.scroll_into_view_if_needed()
-    expect(panel.locator(".main-svg").first).to_be_visible(timeout=WAIT_MS)
+    expect(panel.locator(".main-svg").first).to_be_visible()
 
 
 def test_a_sweep_runs_is_saved_and_opens_again_by_its_link(sweep_page: Page, app: App):
@@ -40,15 +39,15 @@ def test_a_sweep_runs_is_saved_and_opens_again_by_its_link(sweep_page: Page, app
     slug = steps.wait_for_slug(page)
     steps.expect_state(page, "done")
     rows = page.locator("#sweep-points tbody tr")
-    expect(rows).to_have_count(POINTS, timeout=WAIT_MS)
+    expect(rows).to_have_count(POINTS)
     for key in ("head", "final", "kl"):
         see_chart(page, "#sweep-curves", f"sweep-{key}")
     # The table follows the status bar: generated text adds a column to it.
-    expect(page.locator("#sweep-points thead")).to_contain_text("Agreement", timeout=WAIT_MS)
+    expect(page.locator("#sweep-points thead")).to_contain_text("Agreement")
     points = [row.inner_text() for row in rows.all()]
     page.goto(f"{app.url}/r/{slug}")
     steps.expect_state(page, "done")
-    expect(rows).to_have_count(POINTS, timeout=WAIT_MS)
+    expect(rows).to_have_count(POINTS)
     expect(rows).to_have_text(points, use_inner_text=True)
     see_chart(page, "#sweep-curves", "sweep-final")
     see_chart(page, "#sweep-alpha-charts", "alpha-heads")
@@ -60,11 +59,9 @@ def test_the_ablation_adds_its_runs_and_is_drawn(page: Page):
     page.get_by_role("button", name="More variants").click()
     page.get_by_role("button", name="Add the ablation").click()
     lines = page.locator("#more-variants textarea")
-    expect(lines).to_have_value(re.compile("preset=kvpress"), timeout=WAIT_MS)
+    expect(lines).to_have_value(re.compile("preset=kvpress"))
     added = [line for line in lines.input_value().splitlines() if line]
-    expect(page.locator("#variants-line")).to_contain_text(
-        f"{len(added) + 1} variants", timeout=WAIT_MS
-    )
+    expect(page.locator("#variants-line")).to_contain_text(f"{len(added) + 1} variants")
     steps.run(page)
     steps.expect_state(page, "done")
     expect(page.locator("#summary tbody tr")).to_have_count(len(added) + 1)
