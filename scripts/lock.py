@@ -14,7 +14,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCKS = ROOT / "locks"
-LISTS = ("requirements.txt", "requirements-dev.txt", "requirements-mcp.txt")
+LISTS = (
+    "requirements.txt",
+    "requirements-dev.txt",
+    "requirements-mcp.txt",
+    "requirements-cluster.txt",
+)
 _OF_CUDA = ("cuda-", "nvidia-", "triton")
 _RESOLVE = ("--universal", "--python-version=3.11", "--generate-hashes")
 _PLAIN = ("--no-header", "--no-annotate", "--quiet")

@@ -36,7 +36,9 @@ def serve(settings: Settings) -> None:
         only_server(database),
     ):
         access = Access(database, settings.users)
-        services = Services(database, access=access, limits=settings.limits)
+        services = Services(
+            database, access=access, limits=settings.limits, cluster=settings.cluster
+        )
         site: Site | None = None
         try:
             site = build_site(services, settings)

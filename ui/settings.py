@@ -33,6 +33,7 @@ class Settings:
             empty for none.
         space_host: public host name on Hugging Face Spaces; None elsewhere.
         limits: what the app takes at most.
+        cluster: where studies run: local, auto or Ray's address; None for the app's own worker.
         mcp: offer the endpoints of ui/api/api.py to MCP clients too.
         log_style: of the lines on standard error.
     """
@@ -48,6 +49,7 @@ class Settings:
     proxies: str
     space_host: str | None
     limits: Limits
+    cluster: str | None
     mcp: bool
     log_style: Style
 
@@ -76,6 +78,7 @@ class Settings:
             proxies=_proxies(given.get("FORWARDED_ALLOW_IPS", "*" if on_spaces else "")),
             space_host=given.get("SPACE_HOST") if on_spaces else None,
             limits=Limits.from_environ(given),
+            cluster=given.get("CKV_CLUSTER"),
             mcp=_flag(given, "CKV_MCP"),
             log_style=_log_style(given.get("CKV_LOG", "text")),
         )

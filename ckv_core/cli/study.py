@@ -2,8 +2,10 @@
 
 import argparse
 import os
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -13,16 +15,19 @@ from ckv_core.cli.options import Commands, check_json_path, read_text
 from ckv_core.cli.tables import print_table, share
 from ckv_core.errors import ConfigError, StorageError
 from ckv_core.request.compare_request import DEFAULT_MODEL
+from ckv_core.results.events import Progress
 from ckv_core.runtime.terminal import say, show_line
+from ckv_core.studies.cluster import Cluster
 from ckv_core.studies.data import read_file, read_samples
 from ckv_core.studies.records import Key, Sample, SampleResult, Study
-from ckv_core.studies.runner import PromptSize, cost, open_points, part_of, run_study
+from ckv_core.studies.runner import Cost, cost, open_points, part_of
 from ckv_core.studies.spec import read_study
-from ckv_core.studies.tasks import make_samples
 
 if TYPE_CHECKING:
-    from ckv_core.cli.study_engine import LocalEngine
+    from ckv_core.models.steps import Step
+    from ckv_core.studies.engine import LocalEngine
 
+LONG_S = 1800.0  # a study that takes longer asks first
 # The one thing of storage that the core asks for, when a study is run, listed, shown or exported.
 # tests/test_import_graph.py holds it to this line.
 STORE = "storage.studies"
@@ -55,6 +60,22 @@ def register(commands: Commands) -> None:
         help="only every Nth sample, from the Ith on; several machines share a study so",
     )
     run.add_argument("--device", help="auto, cpu or cuda; default: $CKV_DEVICE or auto")
+    run.add_argument(
+        "--cluster",
+        metavar="ADDRESS",
+        help="run on Ray: local, auto or an address; default: $CKV_CLUSTER or this process alone",
+    )
+    run.add_argument(
+        "--workers", type=int, metavar="N", help="of the cluster, at most; default: as many as fit"
+    )
+    run.add_argument(
+        "--threads",
+        type=int,
+        default=1,
+        metavar="N",
+        help="CPUs of a worker without a GPU; default 1",
+    )
+    run.add_argument("--yes", action="store_true", help="do not ask before a long study")
     listed = found.add_parser("list", help="list all studies")
     listed.set_defaults(command=_list)
     show = found.add_parser("show", help="print what a study says")
@@ -91,20 +112,21 @@ def _run(options: argparse.Namespace) -> int:
     )
     number, of = _shard(options.shard)
     samples = _samples_of_file(study, options.file)
-    device = options.device or os.environ.get("CKV_DEVICE") or "auto"
-    with _store(options.db) as store:
-        from ckv_core.cli.study_engine import LocalEngine
-
-        engine = LocalEngine(study.model, device)
+    with _store(options.db) as store, _engine(study, options) as engine:
         if samples is None:
-            samples = make_samples(study.data, engine.counter(study))
+            samples = engine.samples(study)
         slug = store.save(study, samples)
-        store.served_by(slug, engine.info, engine.environment)
         part = part_of(samples, number, of)
         standing = store.standing(slug)
-        _tell_cost(study, part, standing, engine)
-        for progress in run_study(
-            study, part, standing, engine, lambda found: store.commit(slug, found)
+        if not _agreed(_told_cost(study, part, standing, engine), options):
+            say("Nothing was run.")
+            return 1
+        for progress in engine.run_study(
+            study,
+            part,
+            standing,
+            lambda results: store.commit(slug, results),
+            lambda model, versions: store.served_by(slug, model, dict(versions)),
         ):
             left = progress.seconds_left
             rest = "" if left is None else f", about {_duration(left)} left"
@@ -112,6 +134,29 @@ def _run(options: argparse.Namespace) -> int:
         running.clear_progress()
         _print_study(store, slug)
         return 0 if store.load(slug).done else 1
+
+
+@contextmanager
+def _engine(study: Study, options: argparse.Namespace) -> "Iterator[Cluster | LocalEngine]":
+    """This process with the model, or a cluster."""
+    device = options.device or os.environ.get("CKV_DEVICE") or "auto"
+    address = options.cluster or os.environ.get("CKV_CLUSTER")
+    if address:
+        for name in ("workers", "threads"):
+            if getattr(options, name) is not None and getattr(options, name) < 1:
+                raise ConfigError(f"--{name} must be at least 1.")
+        with closing(Cluster(address, device, options.workers, options.threads)) as cluster:
+            yield cluster
+        return
+    from ckv_core.studies.engine import LocalEngine
+
+    engine = LocalEngine(study.model, device, _report)
+    running.clear_progress()
+    yield engine
+
+
+def _report(step: "Step") -> None:
+    running.show_progress(Progress("load", step.fraction, step.sentence))
 
 
 def _samples_of_file(study: Study, path: str) -> tuple[Sample, ...] | None:
@@ -131,20 +176,32 @@ def _shard(text: str | None) -> tuple[int, int]:
     return int(number), int(of)
 
 
-def _tell_cost(
-    study: Study, samples: Sequence[Sample], standing: set[Key], engine: "LocalEngine"
-) -> None:
+def _told_cost(
+    study: Study, samples: Sequence[Sample], standing: set[Key], engine: "Cluster | LocalEngine"
+) -> Cost:
     counts = {sample.id: len(open_points(study, sample, standing)) for sample in samples}
-    sizes: dict[str, PromptSize] = engine.sizes(study, [s for s in samples if counts[s.id]])
-    found = cost(study, sizes, counts, engine.parameters)
-    if not found.points:
+    if not any(counts.values()):
         say("Nothing is left to run.")
-        return
+        return cost(study, {}, counts)
+    sizes = engine.sizes(study, [sample for sample in samples if counts[sample.id]])
+    needed = cost(study, sizes, counts, engine.parameters)
+    seconds = needed.seconds / engine.workers
+    each = f" for each of {engine.workers} workers" if engine.workers > 1 else ""
     say(
-        f"{found.samples:,} samples, {found.points:,} results to come; {found.tokens:,} prompt "
-        f"tokens, at most {found.longest:,} each; about {_duration(found.seconds)}, going by the "
-        "default model on two CPU cores. Ctrl-C stops; the same command goes on."
+        f"{needed.samples:,} samples, {needed.points:,} results to come; {needed.tokens:,} prompt "
+        f"tokens, at most {needed.longest:,} each; about "
+        f"{_duration(seconds)}, going by the default model on two CPU cores{each}. Ctrl-C "
+        "stops; the same command goes on."
     )
+    return replace(needed, seconds=seconds)
+
+
+def _agreed(needed: Cost, options: argparse.Namespace) -> bool:
+    """Whether to run: somebody at a terminal is asked before a long study."""
+    if options.yes or needed.seconds < LONG_S or not sys.stdin.isatty():
+        return True
+    say("Run it? y for yes: ")
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _duration(seconds: float) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from ckv_core.engine.prefill import KEPT_QUERIES, Needs, Prefill, Prefix, chunk_tokens
 from ckv_core.models.rope import length_dependent
 
+KEPT_PREFILL_BYTES = 2**30  # per model; about 20 prompts of 1,000 tokens on the default model
+
 
 class PrefillCache:
     """Least recently used prefills are dropped first; bounded in bytes."""

@@ -16,9 +16,12 @@ from ckv_core.request.compare_request import CompareRequest
 from ckv_core.request.grid import estimate_seconds
 from ckv_core.request.variants import VariantSpec
 from ckv_core.results.events import RunResult
-from ckv_core.results.records import VariantResult
+from ckv_core.results.records import ModelInfo, VariantResult
 from ckv_core.studies.records import FULL, Key, Point, Sample, SampleResult, Study
 from ckv_core.studies.scores import score
+
+Commit = Callable[[Sequence[SampleResult]], None]
+Served = Callable[[ModelInfo, Mapping[str, str]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +108,14 @@ def open_points(study: Study, sample: Sample, standing: Collection[Key]) -> list
     ]
 
 
+def open_samples(
+    study: Study, samples: Sequence[Sample], standing: Collection[Key]
+) -> list[tuple[Sample, list[Point]]]:
+    """Samples with points that have no result yet."""
+    points = [(sample, open_points(study, sample, standing)) for sample in samples]
+    return [(sample, left) for sample, left in points if left]
+
+
 def cost(
     study: Study,
     sizes: Mapping[str, PromptSize],
@@ -139,7 +150,7 @@ def run_study(
     samples: Sequence[Sample],
     standing: Collection[Key],
     engine: Engine,
-    commit: Callable[[Sequence[SampleResult]], None],
+    commit: Commit,
 ) -> Iterator[Progress]:
     """Run what is not there yet; yields before each sample and at the end.
 
@@ -154,14 +165,13 @@ def run_study(
         RunCancelledError: the engine was stopped; what was committed stays.
         StorageError: the results cannot be stored.
     """
-    wanted = [(sample, open_points(study, sample, standing)) for sample in samples]
-    todo = [(sample, points) for sample, points in wanted if points]
-    done, started = len(wanted) - len(todo), time.monotonic()
+    todo = open_samples(study, samples, standing)
+    done, started = len(samples) - len(todo), time.monotonic()
     for at, (sample, points) in enumerate(todo):
         left = (time.monotonic() - started) / at * (len(todo) - at) if at else None
-        yield Progress(done=done + at, total=len(wanted), sample=sample.id, seconds_left=left)
+        yield Progress(done=done + at, total=len(samples), sample=sample.id, seconds_left=left)
         commit(run_sample(study, sample, points, engine))
-    yield Progress(done=len(wanted), total=len(wanted), sample="", seconds_left=0.0)
+    yield Progress(done=len(samples), total=len(samples), sample="", seconds_left=0.0)
 
 
 def run_sample(
@@ -181,7 +191,7 @@ def run_sample(
     except RunCancelledError:
         raise
     except CkvError as error:
-        return [_failed(sample, point, refused.get(point, str(error))) for point in points]
+        return failed_sample(sample, points, str(error), refused)
     found = dict(zip(fit, result.variants, strict=True))
     return [
         _failed(sample, point, refused[point])
@@ -189,6 +199,13 @@ def run_sample(
         else _result(study, sample, point, found[point], result)
         for point in points
     ]
+
+
+def failed_sample(
+    sample: Sample, points: Sequence[Point], reason: str, refused: Mapping[Point, str] | None = None
+) -> list[SampleResult]:
+    """All points of a sample failed for one reason, but those that were refused for their own."""
+    return [_failed(sample, point, (refused or {}).get(point, reason)) for point in points]
 
 
 def _unfit(points: Sequence[Point], size: PromptSize) -> dict[Point, str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from ckv_core.compare.compare import compare
-from ckv_core.engine.prefill_cache import PrefillCache
+from ckv_core.engine.prefill_cache import KEPT_PREFILL_BYTES, PrefillCache
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.loading import load_model
 from ckv_core.models.steps import Report
@@ -20,7 +20,6 @@ from ckv_core.runtime.device_memory import available_bytes
 KEPT_MODELS = 2
 KEPT_BYTES = 2 * 2**30  # a second model is kept only while both together stay below this
 
-KEPT_PREFILL_BYTES = 2**30  # per model; about 20 prompts of 1,000 tokens on the default model
 KEPT_CUDA_SHARE = 4  # on CUDA up to this part of what the loaded model leaves free, if that is more
 
 ModelKey = tuple[str, str, str]

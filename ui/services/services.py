@@ -65,6 +65,7 @@ class Services:
         make_client: Callable[..., WorkerClient] = WorkerClient,
         access: Access | None = None,
         limits: Limits | None = None,
+        cluster: str | None = None,
     ) -> None:
         """Mark runs that a dead server left behind as failed, and start the worker.
 
@@ -74,6 +75,7 @@ class Services:
                 time limit comes as `run_limit_s`.
             access: what viewers may do; by default everything, as without logins.
             limits: what is taken at most.
+            cluster: where studies run, as `Cluster` takes it; None for the own worker.
 
         Raises:
             StorageError: the database cannot be written.
@@ -94,7 +96,7 @@ class Services:
         self._stored = StoredRuns(database, self._recorder)
         self._stored.recover()
         self.library = Library(database, self._access, self._let_go, self._limits)
-        self.studies = Studies(database, self._access, self._limits, self._client)
+        self.studies = Studies(database, self._access, self._limits, self._client, cluster)
         self._client.start()
         self.studies.begin()
 

@@ -12,6 +12,7 @@ from pathlib import PurePath
 
 from ckv_core.errors import CkvError, ConfigError, PromptError, RunCancelledError, StorageError
 from ckv_core.request.compare_request import CompareRequest
+from ckv_core.studies.cluster import Cluster
 from ckv_core.studies.data import read_samples
 from ckv_core.studies.records import Sample, SampleResult, Study
 from ckv_core.studies.runner import (
@@ -70,10 +71,19 @@ class Studies:
     StorageError if the database fails.
     """
 
-    def __init__(self, database: Database, access: Access, limits: Limits, worker: Worker) -> None:
+    def __init__(
+        self,
+        database: Database,
+        access: Access,
+        limits: Limits,
+        worker: Worker,
+        cluster: str | None = None,
+    ) -> None:
         """Nothing runs before `begin`."""
         self._store = stored_studies.Studies(database)
         self._access, self._limits, self._worker = access, limits, worker
+        self._address = cluster
+        self._cluster: Cluster | None = None  # of the thread that runs studies
         self._wake = threading.Event()
         self._lock = threading.Lock()
         self._current: tuple[str, StudyJobs] | None = None
@@ -237,7 +247,7 @@ class Studies:
             self._worker,
             stored.owner or None,
             self._limits.check_prompt,
-            lambda model, versions: self._store.served_by(slug, model, versions),
+            functools.partial(self._store.served_by, slug),
         )
         with self._lock:
             self._current = (slug, jobs)
@@ -259,7 +269,14 @@ class Studies:
     def _run_samples(self, slug: str, study: Study, jobs: StudyJobs) -> None:
         commit = _Committed(lambda found: self._store.commit(slug, found))
         samples, standing = self._store.samples(slug), self._store.standing(slug)
-        for progress in run_study(study, samples, standing, jobs, commit):
+        if self._address:
+            self._cluster = self._cluster or Cluster(self._address)
+            progresses = self._cluster.run_study(
+                study, samples, standing, commit, functools.partial(self._store.served_by, slug)
+            )
+        else:
+            progresses = run_study(study, samples, standing, jobs, commit)
+        for progress in progresses:
             if self._closing or slug not in self._store.wanted():
                 raise RunCancelledError
             self._progress = progress

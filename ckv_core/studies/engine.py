@@ -1,61 +1,68 @@
 """The model of this process as a study's engine. Imports torch."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 
-from ckv_core.cli.running import clear_progress, show_progress
 from ckv_core.compare.compare import check_length, compare, environment
-from ckv_core.engine.prefill_cache import PrefillCache
+from ckv_core.engine.prefill_cache import KEPT_PREFILL_BYTES, PrefillCache
 from ckv_core.engine.prompt import build_prompt
 from ckv_core.errors import OUT_OF_MEMORY, CkvError, is_out_of_memory
 from ckv_core.models.loading import load_model
-from ckv_core.models.steps import Step
+from ckv_core.models.steps import Report, silent
 from ckv_core.request.compare_request import CompareRequest
-from ckv_core.results.events import Progress, RunResult
+from ckv_core.results.events import RunResult
 from ckv_core.results.records import ModelInfo
-from ckv_core.studies.records import Sample, Study
-from ckv_core.studies.runner import PromptSize, request_of
-from ckv_core.studies.tasks import Count
-from ckv_core.worker.runner import KEPT_PREFILL_BYTES
+from ckv_core.studies.records import Key, Sample, Study
+from ckv_core.studies.runner import Commit, Progress, PromptSize, Served, request_of, run_study
+from ckv_core.studies.tasks import Count, make_samples
 
 
 class LocalEngine:
     """Loads one model and runs samples on it; prompts that begin alike share their prefill."""
 
-    def __init__(self, model: str, device: str) -> None:
+    workers = 1
+
+    def __init__(self, model: str, device: str, report: Report = silent) -> None:
         """Load.
 
         Raises:
             ModelError: the model cannot be loaded.
         """
         logging.getLogger("transformers").setLevel(logging.ERROR)
-        self._loaded = load_model(model, device, "auto", report=_report)
+        self._loaded = load_model(model, device, "auto", report=report)
         self._prefills = PrefillCache(KEPT_PREFILL_BYTES)
         self.info: ModelInfo = self._loaded.info
         self.parameters: int = self._loaded.parameters
         self.environment = environment()
-        clear_progress()
 
-    def counter(self, study: Study) -> Count:
-        """Counts the tokens of whole prompts."""
-
-        def count(context: str, question: str) -> int:
-            request = CompareRequest(
-                context=context, question=question, scenario=study.scenario, model=study.model
-            )
-            return self._size(request).tokens
-
-        return count
+    def samples(self, study: Study) -> tuple[Sample, ...]:
+        """The samples of a study's task, made to length with this model's tokens."""
+        return make_samples(study.data, self._counter(study))
 
     def sizes(self, study: Study, samples: Sequence[Sample]) -> dict[str, PromptSize]:
         """Of the prompts that can be tokenised, by sample."""
-        found = {}
+        sizes = {}
         for sample in samples:
             try:
-                found[sample.id] = self._size(request_of(study, sample, study.points()))
+                sizes[sample.id] = self._size(request_of(study, sample, study.points()))
             except CkvError:
                 continue  # it will be told as that sample's failure
-        return found
+        return sizes
+
+    def run_study(
+        self,
+        study: Study,
+        samples: Sequence[Sample],
+        standing: Collection[Key],
+        commit: Commit,
+        served: Served,
+    ) -> Iterator[Progress]:
+        """What is left of a study; `runner.run_study` has the arguments.
+
+        `served` is told the model and the versions before the first result, and may refuse them.
+        """
+        served(self.info, self.environment)
+        yield from run_study(study, samples, standing, self, commit)
 
     def size(self, request: CompareRequest) -> PromptSize:
         """Of a prompt that is not too long.
@@ -83,11 +90,16 @@ class LocalEngine:
             raise
         return result
 
+    def _counter(self, study: Study) -> Count:
+        def count(context: str, question: str) -> int:
+            request = CompareRequest(
+                context=context, question=question, scenario=study.scenario, model=study.model
+            )
+            return self._size(request).tokens
+
+        return count
+
     def _size(self, request: CompareRequest) -> PromptSize:
         texts = (request.context, request.question)
         prompt = build_prompt(self._loaded.tokenizer, *texts, request.scenario)
         return PromptSize(prompt.tokens, prompt.compressed_tokens)
-
-
-def _report(step: Step) -> None:
-    show_progress(Progress("load", step.fraction, step.sentence))

@@ -1,0 +1,236 @@
+"""A study on a Ray cluster: each worker owns the model, Ray Data hands the samples out. No torch.
+
+A worker that is lost is started again by Ray, and its samples retried; that no result counts twice
+is the key's business (study, sample, variant, budget). Ray is optional and imported on use.
+"""
+
+import importlib.util
+import logging
+import os
+import pickle
+import time
+import warnings
+from collections.abc import Collection, Iterator, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from ckv_core.errors import CkvError, ConfigError
+from ckv_core.studies.records import Key, Point, Sample, Study
+from ckv_core.studies.runner import (
+    Commit,
+    Progress,
+    PromptSize,
+    Served,
+    failed_sample,
+    open_samples,
+    run_sample,
+)
+
+if TYPE_CHECKING:
+    from ckv_core.studies.engine import LocalEngine
+
+LOCAL = "local"
+TRIES = 3  # a sample whose worker was lost so often is at fault itself
+LOST = (
+    f"The worker was lost {TRIES} times while it ran this sample; the log of the cluster has the "
+    "reason. Often the machine was out of memory."
+)
+_Job = list[tuple[Sample, list[Point]]]  # samples of one context, which share its prefill
+
+
+class Cluster:
+    """A connection to a cluster; one at a time in a process. The engine of whole studies.
+
+    Attributes:
+        workers: how many there is room for, or how many were asked for.
+    """
+
+    def __init__(
+        self, address: str, device: str = "auto", workers: int | None = None, threads: int = 1
+    ) -> None:
+        """Start one on this machine, or join one.
+
+        Args:
+            address: `local`, `auto` for the one that this machine belongs to, or Ray's address.
+            device: auto, cpu or cuda.
+            workers: at most; None for one a GPU, or one per `threads` CPUs.
+            threads: CPUs of a worker without a GPU.
+
+        Raises:
+            ConfigError: Ray is not installed, nobody answers, or there is no room for a worker.
+        """
+        if importlib.util.find_spec("ray") is None:
+            raise ConfigError(
+                "CKV_CLUSTER needs Ray: pip install -r requirements-cluster.txt, or leave it out."
+            )
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        import ray
+        import ray.data
+
+        self._ray, self._device = ray, device
+        here = {"num_cpus": workers * threads} if address == LOCAL and workers else {}
+        try:
+            ray.init(
+                address,
+                include_dashboard=False if address == LOCAL else None,
+                configure_logging=False,
+                log_to_driver=False,
+                **here,
+            )
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise ConfigError(
+                f"No Ray cluster answers at {address!r}: {reason} CKV_CLUSTER is local, auto or an "
+                "address such as ray://host:10001."
+            ) from None
+        logging.getLogger("ray.data").setLevel(logging.ERROR)
+        ray.data.DataContext.get_current().enable_progress_bars = False
+        room = ray.cluster_resources()
+        gpus = 0 if device == "cpu" else int(room.get("GPU", 0))
+        self._needs = {"num_gpus": 1} if gpus else {"num_cpus": threads}
+        most = gpus or int(room.get("CPU", 0)) // threads
+        if not most:
+            raise ConfigError(
+                f"No machine of the cluster has {threads} CPUs for a worker; take fewer threads."
+            )
+        self.workers = min(most, workers or most)
+        self._engine: Any = None
+        self.parameters: int | None = None
+
+    def close(self) -> None:
+        """Leave; a cluster that was started here ends."""
+        self._ray.shutdown()
+
+    def samples(self, study: Study) -> tuple[Sample, ...]:
+        """The samples of a study's task, made by a worker with the model's tokens."""
+        found: tuple[Sample, ...] = self._asked(study, "samples", study)
+        return found
+
+    def sizes(self, study: Study, samples: Sequence[Sample]) -> dict[str, PromptSize]:
+        """Of the prompts that can be tokenised, by sample; counted by a worker."""
+        found: dict[str, PromptSize] = self._asked(study, "sizes", study, samples)
+        return found
+
+    def run_study(
+        self,
+        study: Study,
+        samples: Sequence[Sample],
+        standing: Collection[Key],
+        commit: Commit,
+        served: Served,
+    ) -> Iterator[Progress]:
+        """What is left of a study, in the order in which samples end; see `LocalEngine.run_study`.
+
+        Raises:
+            CkvError: a worker cannot load the model, or something failed that is no sample's fault.
+        """
+        if self._engine is not None:
+            self._ray.kill(self._engine)  # its room is for the workers
+            self._engine = None
+        todo = open_samples(study, samples, standing)
+        jobs = [[*group] for _, group in groupby(todo, key=lambda left: left[0].context)]
+        done, started = len(samples) - len(todo), time.monotonic()
+        open_jobs = dict(enumerate(jobs))
+        before = done
+        for at, outcome in self._outcomes(study, jobs) if jobs else ():
+            if isinstance(outcome, CkvError):
+                raise outcome
+            if open_jobs.pop(at, None) is None:
+                continue  # it was retried though its first result had come
+            results, info, versions = outcome
+            served(info, versions)
+            for of_sample in results:
+                commit(of_sample)
+                done += 1
+                rate = (time.monotonic() - started) / (done - before)
+                left = rate * (len(samples) - done)
+                last = of_sample[0].sample
+                yield Progress(done=done, total=len(samples), sample=last, seconds_left=left)
+        for job in open_jobs.values():
+            for sample, points in job:
+                commit(failed_sample(sample, points, LOST))
+        yield Progress(done=len(samples), total=len(samples), sample="", seconds_left=0.0)
+
+    def _outcomes(self, study: Study, jobs: Sequence[_Job]) -> Iterator[tuple[int, Any]]:
+        data = self._ray.data
+        # What a lost worker did not bring is told as that sample's failure.
+        data.DataContext.get_current().max_errored_blocks = -1
+        rows = [
+            {"at": at, "job": pickle.dumps((study, self._device, job))}
+            for at, job in enumerate(jobs)
+        ]
+        pool = data.ActorPoolStrategy(
+            size=min(self.workers, len(jobs)), max_tasks_in_flight_per_actor=1
+        )
+        with warnings.catch_warnings(category=DeprecationWarning, action="ignore"):
+            # Ray 2.60 has no other way to bound the tries.
+            ran = data.from_items(rows, override_num_blocks=len(rows)).map(
+                _Worker,
+                compute=pool,
+                ray_remote_args_fn=lambda: {"max_task_retries": TRIES - 1},
+                **self._needs,
+            )
+        for row in ran.iter_rows():
+            yield row["at"], pickle.loads(row["outcome"])  # noqa: S301 - of our own worker
+
+    def _asked(self, study: Study, name: str, *values: object) -> Any:
+        """What an engine of the cluster answers.
+
+        Raises:
+            CkvError: it cannot.
+        """
+        if self._engine is None:
+            self._engine = self._ray.remote(**self._needs)(_Engine).remote()
+            self.parameters = self._answer(self._engine.load.remote(study.model, self._device))
+        return self._answer(self._engine.ask.remote(name, *values))
+
+    def _answer(self, reference: Any) -> Any:
+        try:
+            return self._ray.get(reference)
+        except self._ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, CkvError):
+                raise error.cause from None
+            raise
+        except self._ray.exceptions.RayActorError:
+            raise CkvError(f"A worker of the cluster was lost. {LOST.partition('; ')[0]}") from None
+
+
+class _Engine:
+    """What counts tokens for the driver, which need not have the model."""
+
+    def load(self, model: str, device: str) -> int:
+        from ckv_core.studies.engine import LocalEngine
+
+        self._engine = LocalEngine(model, device)
+        return self._engine.parameters
+
+    def ask(self, name: str, *values: object) -> Any:
+        return getattr(self._engine, name)(*values)
+
+
+class _Worker:
+    """Loads the model at the first job, then runs one job after another."""
+
+    def __init__(self) -> None:
+        self._engine: LocalEngine | None = None
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        return {"at": row["at"], "outcome": pickle.dumps(self._run(row["job"]))}
+
+    def _run(self, job: bytes) -> Any:
+        """The results of each sample, the model and the versions; or why nothing can run."""
+        from ckv_core.studies.engine import LocalEngine
+
+        study, device, samples = pickle.loads(job)  # noqa: S301 - of our own driver
+        try:
+            self._engine = engine = self._engine or LocalEngine(study.model, device)
+            results = [run_sample(study, sample, points, engine) for sample, points in samples]
+        except CkvError as error:
+            return error
+        except Exception as error:
+            logging.getLogger(__name__).exception("A sample failed.")
+            return CkvError(
+                f"A worker failed on sample {samples[0][0].id!r}: {type(error).__name__}. The "
+                "cluster's log has the details."
+            )
+        return results, engine.info, engine.environment
