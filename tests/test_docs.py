@@ -18,7 +18,12 @@ SPACE_COLORS = {"red", "yellow", "green", "blue", "indigo", "purple", "pink", "g
 TOP_LEVEL = r"(?:app\.py|(?:ckv_core|storage|ui|assets|tests|docs|scripts|benchmarks|\.ci)/)"
 SELECTOR_ROWS = {f"+{selector}" for selector in SELECTORS if selector != "top_k"}
 STORE_ROWS = {f"store={store}" for store in STORES}
-REQUIREMENTS = ("requirements.txt", "requirements-dev.txt", "requirements-mcp.txt")
+REQUIREMENTS = (
+    "requirements.txt",
+    "requirements-dev.txt",
+    "requirements-mcp.txt",
+    "requirements-cluster.txt",
+)
 # Stands for a file that the reader is going to write.
 MADE_UP = {"ckv_core/methods/NAME.py"}
 

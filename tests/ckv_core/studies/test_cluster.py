@@ -14,7 +14,7 @@ from ckv_core.errors import ConfigError, ModelError
 from ckv_core.studies.cluster import LOST, TRIES, Cluster
 from ckv_core.studies.engine import LocalEngine
 from ckv_core.studies.records import Sample, SampleResult, Study
-from tests.ckv_core.tiny_models import plain_model, tiny_tokenizer
+from tests.factories.models import plain_model, tiny_tokenizer
 
 # Ray warns of its own settings.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
