@@ -16,6 +16,8 @@ from storage.study_records import StoredStudy
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from ckv_core.studies.export import Exported
+
 
 @contextmanager
 def open_studies(url: str | None = None) -> "Iterator[Studies]":
@@ -42,6 +44,21 @@ class Studies:
         """
         with self._database.write() as session:
             return study_rows.save_study(session, study, samples, owner, datetime.now(UTC))
+
+    def add(self, exported: "Exported", owner: str = "") -> str:
+        """Store a study of a file, or its results to the one of that name; returns its slug.
+
+        Raises:
+            ConfigError: the study of that name has other samples, another setting or model.
+        """
+        now = datetime.now(UTC)
+        with self._database.write() as session:
+            slug = study_rows.save_study(session, exported.study, exported.samples, owner, now)
+            if exported.model is not None:
+                versions = dict(exported.environment or {})
+                study_rows.set_facts(session, slug, asdict(exported.model), versions)
+            study_rows.save_results(session, slug, exported.results, now)
+            return slug
 
     def slug(self, name: str, owner: str | None = None) -> str:
         """Of the study of that name, of one owner or of anybody.

@@ -19,6 +19,7 @@ from ckv_core.results.events import Progress
 from ckv_core.runtime.terminal import say, show_line
 from ckv_core.studies.cluster import Cluster
 from ckv_core.studies.data import read_file, read_samples
+from ckv_core.studies.methods_text import methods_text
 from ckv_core.studies.records import Key, Sample, SampleResult, Study
 from ckv_core.studies.runner import Cost, cost, open_points, part_of
 from ckv_core.studies.spec import read_study
@@ -26,6 +27,7 @@ from ckv_core.studies.spec import read_study
 if TYPE_CHECKING:
     from ckv_core.models.steps import Step
     from ckv_core.studies.engine import LocalEngine
+    from ckv_core.studies.export import Exported
 
 LONG_S = 1800.0  # a study that takes longer asks first
 # The one thing of storage that the core asks for, when a study is run, listed, shown or exported.
@@ -37,6 +39,7 @@ class Store(Protocol):
     """What the commands need of `storage.studies.Studies`."""
 
     def save(self, study: Study, samples: Sequence[Sample], owner: str = "") -> str: ...
+    def add(self, exported: "Exported", owner: str = "") -> str: ...
     def slug(self, name: str, owner: str | None = None) -> str: ...
     def every(self, owner: str | None = None) -> list[Any]: ...
     def load(self, slug: str) -> Any: ...
@@ -83,9 +86,15 @@ def register(commands: Commands) -> None:
     export = found.add_parser("export", help="write a study with its results as JSON")
     export.set_defaults(command=_export)
     export.add_argument("--json", required=True, metavar="FILE|-", help="- for stdout")
+    export.add_argument(
+        "--data", action="store_true", help="with all texts, for `study import` elsewhere"
+    )
+    imported = found.add_parser("import", help="store a study that was exported with --data")
+    imported.set_defaults(command=_import)
+    imported.add_argument("file", metavar="FILE.json")
     for each in (show, export):
         each.add_argument("name", metavar="NAME", help="as in the study file")
-    for each in (run, listed, show, export):
+    for each in (run, listed, show, export, imported):
         each.add_argument(
             "--db", metavar="URL", help="database; default: $CKV_DATABASE_URL or that of CKV_HOME"
         )
@@ -246,8 +255,23 @@ def _export(options: argparse.Namespace) -> int:
     with _store(options.db) as store:
         slug = store.slug(options.name)
         stored = store.load(slug)
-        document = export(stored.study, store.samples(slug), store.results(slug), stored.facts)
+        document = export(
+            stored.study,
+            store.samples(slug),
+            store.results(slug),
+            stored.facts,
+            with_data=options.data,
+        )
     running.deliver(options.json, lambda: [document], lambda: None)
+    return 0
+
+
+def _import(options: argparse.Namespace) -> int:
+    from ckv_core.studies.export import read_export  # scipy takes a second
+
+    exported = read_export(read_file(Path(options.file)))
+    with _store(options.db) as store:
+        _print_study(store, store.add(exported))
     return 0
 
 
@@ -281,6 +305,7 @@ def _print_study(store: Store, slug: str) -> None:
             for row in reading.rows
         ],
     )
+    say(f"\n{methods_text(stored.study, samples, stored.facts)}")
     for reason in dict.fromkeys(result.reason for result in results if result.reason):
         count = sum(result.reason == reason for result in results)
         say(f"\n{count:,} failed: {reason}")

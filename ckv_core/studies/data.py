@@ -10,14 +10,17 @@ from typing import Any
 from ckv_core.errors import CkvError, ConfigError
 from ckv_core.request.compare_request import MAX_TEXT_CHARS, check_context
 from ckv_core.runtime.json_fields import JsonField
-from ckv_core.studies.records import Sample
+from ckv_core.studies.records import (
+    MAX_ANSWER_CHARS,
+    MAX_ANSWERS,
+    MAX_CLASSES,
+    MAX_ID,
+    Sample,
+)
 from ckv_core.studies.scores import METRICS
 from ckv_core.studies.spec import MAX_SAMPLES
 
 MAX_FILE_BYTES = 256 * 2**20
-MAX_ANSWERS = 64
-MAX_ANSWER_CHARS = 20_000
-MAX_ID = 200
 COLUMNS = ("id", "context", "question", "answers", "metric", "source")
 ANSWER_SEPARATOR = "|"  # between the answers in a cell of a CSV file
 # LongBench's published files: the metric of each data set is part of its definition.
@@ -153,7 +156,8 @@ def _sample(values: Mapping[str, Any], columns: Mapping[str, str], place: str) -
     field = {name: JsonField(values.get(columns.get(name, name)), name) for name in COLUMNS}
     context = _text(field["context"], MAX_TEXT_CHARS)
     check_context(context)
-    classes = JsonField(values.get("all_classes" if dataset else "choices"), "choices")
+    choices = JsonField(values.get("all_classes" if dataset else "choices"), "choices")
+    classes = [] if choices.absent else choices.items(MAX_CLASSES)
     metric = _LONGBENCH_METRICS.get(dataset, "token_f1") if dataset else ""
     return Sample(
         id=_id(field["id"]) or place,
@@ -163,7 +167,7 @@ def _sample(values: Mapping[str, Any], columns: Mapping[str, str], place: str) -
         metric=metric or _metric(field["metric"]),
         source=_text(field["source"], MAX_ID),
         tags={"task": dataset} if dataset else {},
-        choices=classes.maybe(lambda at: tuple(each.text(1000) for each in at.items(256))) or (),
+        choices=tuple(name.text(1_000) for name in classes),
     )
 
 

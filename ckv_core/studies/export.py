@@ -1,16 +1,25 @@
-"""A study with its results as plain JSON values; docs/studies.md describes them. No torch."""
+"""A study with its results as plain JSON values, written and read; docs/studies.md. No torch."""
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, cast
 
 from ckv_core.analysis.bootstrap import CONFIDENCE
+from ckv_core.errors import CkvError, ConfigError
+from ckv_core.request.compare_request import check_context
+from ckv_core.results.codec import Reader, record_json
+from ckv_core.results.records import ModelInfo, Versions
+from ckv_core.runtime.json_fields import JsonField
 from ckv_core.studies.decision import Decision, decide
+from ckv_core.studies.methods_text import methods_text
 from ckv_core.studies.reading import PairedRow, Row, read_results
 from ckv_core.studies.records import Sample, SampleResult, Study
-from ckv_core.studies.spec import study_values
+from ckv_core.studies.scores import METRICS
+from ckv_core.studies.spec import MAX_SAMPLES, STUDY_KEYS, study_of, study_values
 
 SCHEMA = 1
+MAX_CHARS = 512 * 2**20
 
 
 def export(
@@ -18,6 +27,8 @@ def export(
     samples: Sequence[Sample],
     results: Sequence[SampleResult],
     facts: Mapping[str, Any],
+    *,
+    with_data: bool = False,
 ) -> dict[str, Any]:
     """Everything that a study says, and what it says it from.
 
@@ -26,12 +37,19 @@ def export(
         samples: all.
         results: those that are there.
         facts: joins `study`: state, times, model and versions.
+        with_data: everything that `read_export` needs, texts and all, as `data`.
     """
     reading = read_results(study, samples, results)
     decision = decision_values(decide(study, samples, results))
+    data = {
+        "samples": [record_json(sample) for sample in samples],
+        "results": [record_json(result) for result in results],
+    }
     return {
         "schema": SCHEMA,
-        "study": study_values(study) | dict(facts) | {"samples": len(samples)},
+        "study": study_values(study)
+        | dict(facts)
+        | {"samples": len(samples), "methods_text": methods_text(study, samples, facts)},
         "samples": [_sample(result) for result in results],
         "table": [_row(row) for row in reading.rows],
         "decision": decision
@@ -40,7 +58,74 @@ def export(
             "pairs": [_pair(pair) for pair in reading.pairs],
             "l1_answers": None if reading.l1_answers is None else asdict(reading.l1_answers),
         },
-    }
+    } | ({"data": data} if with_data else {})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """A study as a file has it; model and environment are None where it never ran."""
+
+    study: Study
+    samples: tuple[Sample, ...]
+    results: tuple[SampleResult, ...]
+    model: ModelInfo | None
+    environment: Mapping[str, str] | None
+
+
+def read_export(text: str) -> Exported:
+    """What `export` wrote with its data.
+
+    Args:
+        text: hostile.
+
+    Raises:
+        ConfigError: the first thing that is wrong, and where.
+    """
+    if len(text) > MAX_CHARS:
+        raise ConfigError(f"The file has {len(text):,} characters; the limit is {MAX_CHARS:,}.")
+    try:
+        root = JsonField(json.loads(text), whole="file of a study")
+    except (ValueError, RecursionError):
+        raise ConfigError("The file is no JSON; take one of `study export --data`.") from None
+    root["schema"].integer(SCHEMA, SCHEMA)
+    if root["data"].absent:
+        root["data"].fail("samples and results are expected, so export it with its data")
+    head, reader = root["study"], Reader(root)
+    values = head.members(64)
+    study = study_of({key: field.value for key, field in values.items() if key in STUDY_KEYS})
+    samples = [
+        _checked(at, reader.record(at, Sample)) for at in root["data"]["samples"].items(MAX_SAMPLES)
+    ]
+    ids = {sample.id for sample in samples}
+    if len(ids) < len(samples):
+        root["data"]["samples"].fail("each id is expected once")
+    points = study.points()
+    listed = root["data"]["results"].items(len(samples) * len(points))
+    results = {result.key: result for at in listed for result in [reader.record(at, SampleResult)]}
+    wanted = {(name, point.variant, point.budget) for name in ids for point in points}
+    if len(results) < len(listed) or not results.keys() <= wanted:
+        root["data"]["results"].fail("one result at most of each sample and point is expected")
+    return Exported(
+        study=study,
+        samples=tuple(samples),
+        results=tuple(results.values()),
+        model=head["model_info"].maybe(lambda at: reader.record(at, ModelInfo)),
+        environment=cast(
+            "Mapping[str, str] | None",
+            head["environment"].maybe(lambda at: reader.read(at, Versions)),
+        ),
+    )
+
+
+def _checked(at: JsonField, sample: Sample) -> Sample:
+    at["metric"].maybe(lambda metric: metric.one_of("", *METRICS))
+    if not (sample.answers and sample.id and sample.id.isprintable()):
+        at.fail("a sample with an id that can be typed and an answer is expected")
+    try:
+        check_context(sample.context)
+    except CkvError as error:
+        at["context"].fail(str(error).rstrip("."))
+    return sample
 
 
 def decision_values(decision: Decision) -> dict[str, Any]:

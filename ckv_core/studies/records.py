@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from ckv_core.errors import ConfigError
-from ckv_core.methods.parameters import Budget
+from ckv_core.methods.parameters import Budget, ParameterValue
 from ckv_core.request.compare_request import (
     DEFAULT_MODEL,
     MAX_NEW_TOKENS,
@@ -14,12 +14,22 @@ from ckv_core.request.compare_request import (
     Scenario,
 )
 from ckv_core.request.variants import VariantSpec
+from ckv_core.results.records import Count, LongText, Share, Stop
+from ckv_core.runtime.bounds import Chars, Many, Measured
 
 FULL = "full"
 MAX_TOLERANCE = 100.0  # points
 DEFAULT_TOLERANCE = 2.0
 MAX_NAME = 80
 ResultState = Literal["done", "failed"]
+MAX_ID = 200
+MAX_ANSWERS = 64
+MAX_ANSWER_CHARS = 20_000
+MAX_CLASSES = 256
+MAX_TAGS = 16
+Id = Annotated[str, Chars(MAX_ID)]
+SpecText = Annotated[str, Chars(200)]
+L1 = Annotated[float, Measured(1e300)]
 Key = tuple[str, str, str | None]  # sample, variant and budget of a result
 
 
@@ -57,14 +67,14 @@ class Sample:
         choices: all classes, of a classification.
     """
 
-    id: str
-    context: str
-    question: str
-    answers: tuple[str, ...]
-    metric: str = ""
-    source: str = ""
-    tags: Mapping[str, str | int | float] = field(default_factory=dict)
-    choices: tuple[str, ...] = ()
+    id: Id
+    context: LongText
+    question: LongText
+    answers: Annotated[tuple[Annotated[str, Chars(MAX_ANSWER_CHARS)], ...], Many(MAX_ANSWERS)]
+    metric: Annotated[str, Chars(40)] = ""
+    source: Id = ""
+    tags: Annotated[Mapping[str, ParameterValue], Many(MAX_TAGS)] = field(default_factory=dict)
+    choices: Annotated[tuple[Annotated[str, Chars(1_000)], ...], Many(MAX_CLASSES)] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,22 +175,22 @@ class SampleResult:
         agreement: share of the full cache's tokens before the first difference.
     """
 
-    sample: str
-    variant: str
-    budget: str | None
+    sample: Id
+    variant: SpecText
+    budget: Annotated[str, Chars(20)] | None
     state: ResultState
-    reason: str = ""
-    score: float | None = None
-    text: str = ""
-    stopped: str | None = None
-    prompt_tokens: int | None = None
-    budget_tokens: int | None = None
-    cache_bytes: int | None = None
-    full_cache_bytes: int | None = None
-    head_l1: float | None = None
-    final_l1: float | None = None
-    kl: float | None = None
-    agreement: float | None = None
+    reason: Annotated[str, Chars(2_000)] = ""
+    score: Share | None = None
+    text: LongText = ""
+    stopped: Stop | None = None
+    prompt_tokens: Count | None = None
+    budget_tokens: Count | None = None
+    cache_bytes: Count | None = None
+    full_cache_bytes: Count | None = None
+    head_l1: L1 | None = None
+    final_l1: L1 | None = None
+    kl: L1 | None = None
+    agreement: Share | None = None
 
     @property
     def key(self) -> Key:

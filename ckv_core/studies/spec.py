@@ -16,7 +16,7 @@ MAX_FILE_CHARS = 100_000
 MAX_SAMPLES = 5_000
 MAX_LENGTH = 1_000_000  # tokens
 _WHOLE = "study file"
-_KEYS = {
+STUDY_KEYS = {
     "name",
     "model",
     "data",
@@ -51,11 +51,15 @@ def read_study(text: str, default_model: str = DEFAULT_MODEL) -> Study:
     Raises:
         ConfigError: what is wrong, and where.
     """
-    values = _load(text)
+    return study_of(_load(text), default_model)
+
+
+def study_of(values: object, default_model: str = DEFAULT_MODEL) -> Study:
+    """The study that plain values of a file describe; `read_study` has the arguments."""
     top = JsonField(values, whole=_WHOLE)
     if not isinstance(values, dict):
         top.fail("key: value lines are expected")
-    _refuse_unknown(values, _KEYS, "")
+    _refuse_unknown(values, STUDY_KEYS, "")
     study = Study(
         name=read_name(top["name"]),
         model=default_model if top["model"].absent else _word(top["model"], 500),

@@ -8,6 +8,7 @@ from sqlalchemy import func, select, text
 
 from ckv_core.errors import ConfigError, StorageError
 from ckv_core.results.records import ModelInfo
+from ckv_core.studies.export import Exported
 from ckv_core.studies.records import Sample, SampleResult, Study
 from storage.database import Database
 from storage.studies import Studies
@@ -29,6 +30,7 @@ SAMPLES = tuple(
     )
     for at in range(4)
 )
+MODEL = replace(ModelInfo(**dict.fromkeys(ModelInfo.__slots__)), name="m", sha256="a")
 
 
 @pytest.fixture
@@ -152,13 +154,10 @@ def test_samples_that_were_run_cannot_change(studies, samples):
 
 def test_other_weights_under_the_same_name_are_refused(studies):
     slug = studies.save(STUDY, SAMPLES)
-    model = ModelInfo(
-        **dict.fromkeys(ModelInfo.__slots__),
-    )  # type: ignore[arg-type]
-    studies.served_by(slug, replace(model, name="m", sha256="a"), {"torch": "1"})
-    studies.served_by(slug, replace(model, name="m", sha256="a"), {"torch": "1"})
+    studies.served_by(slug, MODEL, {"torch": "1"})
+    studies.served_by(slug, MODEL, {"torch": "1"})
     with pytest.raises(ConfigError, match="weights"):
-        studies.served_by(slug, replace(model, name="m", sha256="b"), {})
+        studies.served_by(slug, replace(MODEL, sha256="b"), {})
 
 
 def test_owners_have_names_of_their_own(studies):
@@ -195,3 +194,23 @@ def test_a_deleted_study_takes_everything_with_it(studies, opened):
             assert session.scalar(select(func.count()).select_from(table)) == 0
     with pytest.raises(StorageError, match="no study"):
         studies.commit(slug, results_of(SAMPLES[0]))
+
+
+def test_an_imported_study_is_whole_and_joins_what_stands(studies):
+    results = tuple(result for sample in SAMPLES for result in results_of(sample))
+    exported = Exported(
+        study=STUDY, samples=SAMPLES, results=results, model=MODEL, environment={"python": "3"}
+    )
+    slug = studies.save(STUDY, SAMPLES)
+    studies.commit(slug, results_of(SAMPLES[0], text="was first"))
+    assert studies.add(exported) == slug
+    assert studies.load(slug).state == "done"
+    assert {result.text for result in studies.results(slug)} == {"was first", "said \x00"}
+    other = replace(
+        exported,
+        model=replace(MODEL, sha256="cd"),
+        samples=(*SAMPLES, replace(SAMPLES[0], id="new")),
+    )
+    with pytest.raises(ConfigError, match="another name"):
+        studies.add(other)
+    assert studies.samples(slug) == list(SAMPLES)  # nothing of what was refused

@@ -14,6 +14,7 @@ from ckv_core.errors import CkvError, ConfigError, PromptError, RunCancelledErro
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.studies.cluster import Cluster
 from ckv_core.studies.data import read_samples
+from ckv_core.studies.export import read_export
 from ckv_core.studies.records import Sample, SampleResult, Study
 from ckv_core.studies.runner import (
     Cost,
@@ -153,12 +154,24 @@ class Studies:
         points = study.validate()
         for sample in samples:
             self._limits.check(request_of(study, sample, points))
-        known = self._store.every(owner or "")
-        if len(known) >= MAX_STUDIES and study.name not in {each.study.name for each in known}:
-            raise ConfigError(f"There are {len(known):,} studies; delete some first.")
+        self._check_room(study, owner)
         slug = self._store.save(study, samples, owner or "")
         self._want(slug)
         return slug
+
+    def add(self, text: str) -> str:
+        """Store a study that was exported with its data; returns its slug.
+
+        Args:
+            text: hostile.
+
+        Raises:
+            CkvError: it is wrong or over a limit, or is not what stands under its name.
+        """
+        owner = self._access.user(change=True)
+        exported = read_export(text)
+        self._check_room(exported.study, owner)
+        return self._store.add(exported, owner or "")
 
     def resume(self, slug: str) -> None:
         """Have a study run on; what failed is tried again."""
@@ -280,6 +293,11 @@ class Studies:
             if self._closing or slug not in self._store.wanted():
                 raise RunCancelledError
             self._progress = progress
+
+    def _check_room(self, study: Study, owner: str | None) -> None:
+        known = self._store.every(owner or "")
+        if len(known) >= MAX_STUDIES and study.name not in {each.study.name for each in known}:
+            raise ConfigError(f"There are {len(known):,} studies; delete some first.")
 
     def _want(self, slug: str) -> None:
         self._store.want(slug)

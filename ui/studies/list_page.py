@@ -1,11 +1,13 @@
 """The Studies page: all studies, and the form of a new one with its cost told before it runs."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import gradio as gr
 
 from ckv_core.errors import CkvError
+from ckv_core.studies.data import read_file
 from ui.components.data_table import DataTable
 from ui.services.services import Services
 from ui.settings import Settings
@@ -34,6 +36,13 @@ class StudiesPage:
         self.agreed = gr.Textbox(visible="hidden", elem_id="offered")
         self.notice = Notice(elem_id="studies-notice")
         self.table = DataTable(elem_id="studies", section="### All studies\nNewest first.")
+        self.file = gr.UploadButton(
+            "Import a study (JSON)",
+            file_types=[".json"],
+            size="sm",
+            elem_id="study-import",
+            scale=0,
+        )
         with gr.Accordion("New study", open=True, elem_id="new-study"):
             form = build_study_form(models=models, model=settings.model)
             self.areas = [form.pop("file_area"), form.pop("task_area")]
@@ -52,6 +61,9 @@ class StudiesPage:
         """Connect opening, the form and what starts a study."""
         inputs = list(self.form.values())
         page.load(self.open, None, [self.notice, self.table], queue=False, **PRIVATE)
+        self.file.upload(self.add, [self.file], [self.slug, self.notice], **SHARED).then(
+            None, [self.slug], None, js=OPEN_STUDY, **PRIVATE
+        )
         self.form["source"].input(
             lambda source: [
                 gr.update(visible=source == "file"),
@@ -95,6 +107,13 @@ class StudiesPage:
             return [SILENT, studies_table(self._services.studies.every())]
         except CkvError as error:
             return [said(str(error), "error"), None]
+
+    def add(self, path: str) -> list[Any]:
+        """Store an exported study and open it, or say what is wrong with the file."""
+        try:
+            return [self._services.studies.add(read_file(Path(path))), SILENT]
+        except CkvError as error:
+            return ["", said(str(error), "error")]
 
     def describe(self, *values: object) -> list[Any]:
         """How the samples are read and what would run, or what is wrong."""

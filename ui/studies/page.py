@@ -8,6 +8,8 @@ import gradio as gr
 from gradio.components import Component
 
 from ckv_core.errors import CkvError, StorageError
+from ckv_core.studies.methods_text import methods_text
+from storage.study_records import StoredStudy
 from ui.charts.chart import chart_values
 from ui.charts.study import STUDY_CHARTS
 from ui.components.data_table import DataTable
@@ -141,7 +143,9 @@ class StudyPage:
         return self._services.studies.view(str(slug))
 
     def _values(self, slug: object) -> list[Any]:
-        return read_values(self._services.studies.reading(slug))
+        studies = self._services.studies
+        found = studies.reading(slug)
+        return read_values(found, studies.view(found.slug).stored)
 
     def go_on(self, slug: str) -> dict[str, Any]:
         """Run what is left, failed ones again."""
@@ -159,7 +163,7 @@ class StudyPage:
         return said("Asked.")
 
 
-def read_values(found: StudyReading) -> list[Any]:
+def read_values(found: StudyReading, stored: StoredStudy) -> list[Any]:
     """One value per component that shows results."""
     return [
         verdict_value(found),
@@ -179,7 +183,7 @@ def read_values(found: StudyReading) -> list[Any]:
         tasks_table(found),
         samples_table(found),
         said("Export: ", "", _links(found.slug)),
-        {"rows": _facts(found)},
+        {"rows": _facts(found, stored)},
     ]
 
 
@@ -187,13 +191,14 @@ def _links(slug: str) -> list[tuple[str, str]]:
     base = f"/studies/{slug}"
     return [
         ("all as JSON", f"{base}/study.json"),
+        ("with all texts, to import elsewhere", f"{base}/study.json?data"),
         ("study file (YAML)", f"{base}/study.yaml"),
         ("all results as CSV", f"{base}/results.csv"),
         ("scores as CSV", f"{base}/scores.csv"),
     ]
 
 
-def _facts(found: StudyReading) -> list[dict[str, str]]:
+def _facts(found: StudyReading, stored: StoredStudy) -> list[dict[str, str]]:
     study = found.study
     data = ", ".join(f"{key} {value}" for key, value in study.data.items())
     rows = [
@@ -205,6 +210,7 @@ def _facts(found: StudyReading) -> list[dict[str, str]]:
         ("New tokens", str(study.max_new_tokens)),
         ("Metric", study.metric),
         ("Tolerance", f"{study.tolerance:g} points"),
+        ("For a paper", methods_text(study, found.samples, stored.facts)),
     ]
     return [{"label": label, "text": text} for label, text in rows]
 

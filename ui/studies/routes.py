@@ -63,9 +63,11 @@ def study_routes(services: Services) -> list[Route]:
     def table(name: str) -> Callable[[StudyReading, Request], Response]:
         return lambda found, _: _file(TABLES[name](found), "text/csv", f"study-{name}.csv")
 
-    def whole(found: StudyReading, _: Request) -> Response:
+    def whole(found: StudyReading, request: Request) -> Response:
         facts = services.studies.view(found.slug).stored.facts
-        values = export(found.study, found.samples, found.results, facts)
+        with_data = "data" in request.query_params
+        samples = services.studies.samples(found.slug) if with_data else found.samples
+        values = export(found.study, samples, found.results, facts, with_data=with_data)
         return _file(json.dumps(values, ensure_ascii=False), "application/json", "study.json")
 
     def definition(found: StudyReading, _: Request) -> Response:

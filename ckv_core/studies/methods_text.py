@@ -1,0 +1,64 @@
+"""How a study was done, as the paragraph of a paper: every setting, in words. No torch."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ckv_core.request.variants import VariantSpec
+from ckv_core.studies.records import Sample, Study
+
+CRITICAL_SOURCE = "Feng et al. 2025, arXiv:2502.03805"
+_SCENARIOS = {
+    "regular": "The whole prompt, question included, was compressed after it was read",
+    "context-only": "The context alone was compressed, before the question was read",
+}
+
+
+def methods_text(study: Study, samples: Sequence[Sample], facts: Mapping[str, Any]) -> str:
+    """The paragraph.
+
+    Args:
+        study: the definition.
+        samples: all.
+        facts: `StoredStudy.facts`.
+    """
+    specs = [VariantSpec.parse(text) for text in study.variants]
+    evicting = [spec for spec in specs if spec.method.evicts]
+    sources = {sample.source for sample in samples if sample.source}
+    texts = f" from {len(sources):,} texts" if sources else ""
+    data = ", ".join(f"{key} {value}" for key, value in study.data.items())
+    metrics = sorted({sample.metric or study.metric for sample in samples})
+    model, versions = facts.get("model_info"), facts.get("environment") or {}
+    served = ""
+    if model:
+        served = (
+            f", weights sha256 {str(model['sha256'])[:12]}, {model['layers']} layers, "
+            f"{model['kv_heads']} KV heads, {model['dtype']} on {model['device']}"
+        )
+    made = ", ".join(f"{name} {version}" for name, version in versions.items())
+    sentences = [
+        f"We compared {_joined([_named(spec) for spec in evicting])} with the full cache on "
+        f"{len(samples):,} samples{texts} ({data}) with {study.model}{served}",
+        f"{_SCENARIOS[study.scenario]}, once per method and budget from one shared prefill",
+        f"Budgets of {_joined([*study.budgets])} are the mean number of entries kept per KV head "
+        "over all evictable layers, protected entries included, the same total for all methods",
+        f"Up to {study.max_new_tokens} tokens were generated greedily and scored by "
+        f"{_joined(metrics)}",
+        "Scores have 95 % Wilson intervals where they are 0 or 1 or of fewer than ten samples, "
+        "else BCa bootstrap intervals; paired differences have Tango's, p values are of the exact "
+        "McNemar test, adjusted by Holm",
+        f"A method keeps the full cache's score if it loses less than {study.tolerance:g} points: "
+        "the smallest such budget was chosen on half of the samples and tested on the other half",
+    ]
+    if made:
+        sentences.append(f"Made with {made}")
+    return " ".join(f"{sentence}." for sentence in sentences)
+
+
+def _named(spec: VariantSpec) -> str:
+    sources = [spec.method.source] + ([CRITICAL_SOURCE] if spec.critical else [])
+    settings = [f"{name} {value}" for name, value in spec.params.items() if name != "budget"]
+    return f"{spec.label} ({'; '.join([*sources, ', '.join(settings)])})"
+
+
+def _joined(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
