@@ -7,7 +7,7 @@ from pathlib import Path
 from ckv_core.studies.data import read_samples
 from ckv_core.studies.intervals import needed_without_loss
 from ckv_core.studies.scores import METRICS
-from ckv_core.studies.spec import _KEYS, read_study
+from ckv_core.studies.spec import STUDY_KEYS, read_study
 from ckv_core.studies.tasks import TASKS
 
 TEXT = (Path(__file__).resolve().parents[3] / "docs" / "studies.md").read_text(encoding="utf-8")
@@ -27,7 +27,7 @@ def test_the_examples_are_read():
 
 def test_keys_metrics_and_tasks_are_all_told():
     rows = set(re.findall(r"^\| `(\w+)` \|", TEXT, re.MULTILINE))
-    assert rows == _KEYS | METRICS.keys()
+    assert rows == STUDY_KEYS | METRICS.keys()
     assert all(f"`{task}`" in TEXT for task in TASKS)
 
 
