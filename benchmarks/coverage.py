@@ -9,7 +9,7 @@ import argparse
 import numpy as np
 
 from benchmarks.tables import table
-from ckv_core.analysis.bootstrap import mean_ends, share_ends
+from ckv_core.analysis.intervals import mean_ends, share_ends
 
 COUNTS = (5, 10, 15, 20, 30, 40)
 RATES = (0.03, 0.1, 0.5, 0.9)

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 from ckv_core.errors import ConfigError
 from ckv_core.models.catalog import list_models
 from ui.aggregate.page import AggregatePage
-from ui.aggregate.routes import several_routes
+from ui.aggregate.routes import aggregate_routes
 from ui.api.api import Api
 from ui.api.routes import api_routes
 from ui.compare.examples import load_examples
@@ -143,7 +143,7 @@ def build_site(services: Services, settings: Settings) -> Site:
                     *(account_routes(services.accounts) if identity else []),
                     *admin_routes(services.administration, with_logins=services.with_logins),
                     *build_routes(services),
-                    *several_routes(services),
+                    *aggregate_routes(services),
                     *study_routes(services),
                     *library_routes(services),
                     *api_routes(Api(services, settings)),

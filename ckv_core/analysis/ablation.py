@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ckv_core.analysis.sweep import mean_head_l1
 from ckv_core.errors import ConfigError
 from ckv_core.methods.parameters import Parameter
 from ckv_core.methods.parts.critical import CRITICAL
 from ckv_core.request.external_selection import OWN
 from ckv_core.request.variants import VariantSpec
+from ckv_core.results.chain import mean_head_l1
 from ckv_core.results.events import RunResult
 from ckv_core.results.records import Float32Array, VariantResult
 

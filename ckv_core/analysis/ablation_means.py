@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from ckv_core.analysis.ablation import AblationStep, AblationStepResult, ablation_of
 from ckv_core.analysis.aggregate_runs import JoinedVariant
 from ckv_core.analysis.intervals import Interval, mean_interval, share_interval
-from ckv_core.analysis.sweep import mean_head_l1
 from ckv_core.errors import ConfigError
+from ckv_core.results.chain import mean_head_l1
 from ckv_core.results.events import RunResult
 from ckv_core.results.records import VariantResult
 

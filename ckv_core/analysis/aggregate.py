@@ -1,6 +1,6 @@
-"""Variants over several prompts: what each one's figures, heads and bounds come to. No torch."""
+"""Variants over several prompts: what figures, heads, layers and bounds come to. No torch."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import isnan
 
@@ -8,22 +8,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckv_core.analysis.aggregate_runs import Joined, JoinedVariant, join
-from ckv_core.analysis.chain import (
-    COVERED,
-    check_chain,
-    covered_means,
-    mean_tightness,
-    over_half,
-    shared_kv_heads,
-)
-from ckv_core.analysis.intervals import MIN_PROMPTS, Intervals
-from ckv_core.analysis.known import mean_of_known
-from ckv_core.analysis.sweep import FIGURES, is_cut
+from ckv_core.analysis.identity import Settings
+from ckv_core.analysis.intervals import MIN_PROMPTS, Interval, Intervals, Values, mean_ends
+from ckv_core.methods.parameters import Budget
+from ckv_core.results.chain import COVERED, check_chain
 from ckv_core.results.events import RunResult
+from ckv_core.results.figures import figures_in
+from ckv_core.results.outcomes import is_cut
 from ckv_core.results.quantities import QUANTITIES
-from ckv_core.results.records import VariantResult
+from ckv_core.results.records import Float32Array, VariantResult
 
-Values = NDArray[np.float64]
+LayerMeans = tuple[Interval, ...]  # [layers], all of the same prompts
+# Budgets of different units share no axis. Unit of `Budget` -> what an axis says.
+BUDGET_UNITS = {
+    "tokens": "entries per KV head",
+    "percent": "percent of the compressed prompt",
+    "mib": "MiB of the evicted cache",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -66,12 +67,8 @@ class Aggregate:
     """One variant over all prompts.
 
     Attributes:
-        figures: by key of `sweep_reading.FIGURES`; `improved_heads`; `oracle_over_half`, the share
-            of heads whose `sigma_oracle` is over 0.5; `tightness`, the mean over heads of
-            L1 / theta; `group_tightness`, the same over KV heads, of the sums over the
-            query heads that share one; by key of `chain.COVERED`, means over the heads of a prompt
-            with sigma over 0.5, where it has any; and by name of a quantity, its mean over heads,
-            layers or steps.
+        figures: by key of those that are shown of means, `figures_in("means", "choice")`: of a
+            prompt, or of its heads, layers or steps, averaged over prompts.
         head_wins: None without a base in every prompt.
         violations: (prompt, head) pairs with sigma over 0.5 where the chain
             L1 <= theta <= theta-hat <= relaxed does not hold; None if the bounds were not measured.
@@ -104,28 +101,17 @@ def aggregate(results: Sequence[RunResult]) -> list[Aggregate]:
     return aggregate_joined(join(results))
 
 
-def aggregate_joined(found: Joined) -> list[Aggregate]:
+def aggregate_joined(joined: Joined) -> list[Aggregate]:
     """The same of runs whose `notes` the caller wants too."""
-    kv_heads = shared_kv_heads(found.model)
-    return [_aggregate(each, kv_heads) for each in found.variants]
+    return list(map(_aggregate, joined.variants))
 
 
-def _aggregate(joined: JoinedVariant, kv_heads: int | None) -> Aggregate:
+def _aggregate(joined: JoinedVariant) -> Aggregate:
     variants = joined.variants
-    readers: dict[str, Callable[[VariantResult], float | None]] = {
-        **{key: figure.read for key, figure in FIGURES.items()},
-        "improved_heads": _improved,
-        "oracle_over_half": lambda variant: over_half(variant, "sigma_oracle"),
-        "tightness": mean_tightness,
-        **({} if kv_heads is None else {"group_tightness": lambda v: mean_tightness(v, kv_heads)}),
-        **{name: _mean_of(name) for name in QUANTITIES if name not in COVERED},
-    }
     known = {
-        key: [value for value in map(read, variants) if value is not None and not isnan(value)]
-        for key, read in readers.items()
+        key: [v for v in map(figure.read, variants) if v is not None and not isnan(v)]
+        for key, figure in figures_in("means", "choice").items()
     }
-    covered = [means for means in map(covered_means, variants) if means]
-    known |= {key: [means[key] for means in covered] for key in COVERED}
     figures = Intervals({key: values for key, values in known.items() if values})
     alpha_note = _alpha_note(variants)
     violations, checked, bounded = _chain(variants)
@@ -154,14 +140,10 @@ def _partial_notes(figures: Intervals, n: int) -> Iterator[str]:
             yield f"{what}: known in {known} of {n} prompts{few}."
 
 
-def _improved(variant: VariantResult) -> float | None:
-    return variant.perturbation.improved_head_share if variant.perturbation else None
-
-
 def _alpha_note(variants: Sequence[VariantResult]) -> str | None:
     """SPEC and params of a method without CriticalKV do not tell such runs apart."""
     bounded = [v for v in variants if "sigma_stage1" in v.analysis and not v.critical]
-    alphas = set(map(_mean_of("stage1_alpha"), bounded))
+    alphas = set(map(QUANTITIES["stage1_alpha"].read, bounded))
     of = "sigma, theta-hat and relaxed theta of methods without CriticalKV"
     if len(alphas) > 1:
         told = sorted("not recorded" if alpha is None else f"{alpha:g}" for alpha in alphas)
@@ -175,10 +157,6 @@ def _alpha_note(variants: Sequence[VariantResult]) -> str | None:
             "different alphas."
         )
     return None
-
-
-def _mean_of(name: str) -> Callable[[VariantResult], float | None]:
-    return lambda variant: mean_of_known(variant.analysis.get(name))
 
 
 def _head_wins(variants: Sequence[VariantResult]) -> HeadWins | None:
@@ -196,3 +174,96 @@ def _chain(variants: Sequence[VariantResult]) -> tuple[int | None, int, int]:
     found = [each for each in map(check_chain, variants) if each is not None]
     violations = sum(each.violations for each in found) if found else None
     return violations, sum(each.covered for each in found), sum(each.heads for each in found)
+
+
+def hidden_by_layer(variant: JoinedVariant) -> LayerMeans | None:
+    """Means of the cascaded hidden L1 after each layer; None where it was not measured."""
+    return _means(list(_hidden(variant).values()))
+
+
+def reduction_by_layer(
+    variant: JoinedVariant, variants: Sequence[JoinedVariant]
+) -> LayerMeans | None:
+    """Means of base minus variant over the prompts that both were run on.
+
+    The base is the variant's own settings and budget without CriticalKV; None where it is not
+    among `variants`.
+    """
+    if (wanted := variant.identity.base) is None:
+        return None
+    base = next((each for each in variants if each.identity == wanted), None)
+    if base is None:
+        return None
+    own, plain = _hidden(variant), _hidden(base)
+    return _means([plain[prompt] - own[prompt] for prompt in own if prompt in plain])
+
+
+def _hidden(variant: JoinedVariant) -> dict[int, Float32Array]:
+    """[layers] by prompt, of those where every layer is known."""
+    measured = zip(variant.prompts, variant.variants, strict=True)
+    found = {at: each.perturbation.layer_hidden_l1 for at, each in measured if each.perturbation}
+    return {at: values for at, values in found.items() if np.isfinite(values).all()}
+
+
+def _means(rows: Sequence[Float32Array]) -> LayerMeans | None:
+    """Of one row per prompt."""
+    if not rows:
+        return None
+    samples = np.stack(rows, axis=-1).astype(np.float64)
+    means, n = samples.mean(axis=-1).tolist(), len(rows)
+    if n < MIN_PROMPTS:
+        return tuple(Interval(mean, None, None, n) for mean in means)
+    low, high = (end.tolist() for end in mean_ends(samples))
+    return tuple(Interval(*each, n) for each in zip(means, low, high, strict=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BudgetCurve:
+    """One method with the same settings over the budgets that are asked for, in one unit.
+
+    Attributes:
+        spec: one SPEC of theirs, without the budget.
+        label: of the method; alpha is in `alpha`.
+        alpha: None where the method takes none or no run says it.
+        unit: of `BUDGET_UNITS`.
+        place: of these settings among those of all variants.
+        points: by rising budget.
+    """
+
+    spec: str
+    label: str
+    alpha: float | None
+    unit: str
+    place: int
+    points: tuple[tuple[Budget, Aggregate], ...]
+
+    def values(self, key: str) -> list[tuple[Budget, Interval]]:
+        """(budget, mean over the prompts) of the points whose figure is known."""
+        return [(budget, each.figures[key]) for budget, each in self.points if key in each.figures]
+
+
+def budget_curves(members: Sequence[Aggregate]) -> list[BudgetCurve]:
+    """The curves of several prompts, in the order of their variants; no figure is read."""
+    found: dict[tuple[Settings, str], dict[Budget, Aggregate]] = {}
+    for member in members:
+        identity = member.joined.identity
+        if (budget := identity.budget) is not None:  # as the full cache has none
+            found.setdefault((identity.settings, budget.unit), {})[budget] = member
+    return [
+        BudgetCurve(
+            spec=first.joined.curve_spec,
+            label=first.label,
+            alpha=first.joined.alpha,
+            unit=unit,
+            place=first.joined.place,
+            points=tuple(sorted(points.items(), key=lambda point: point[0].amount)),
+        )
+        for (settings, unit), points in found.items()
+        for first in [next(iter(points.values()))]
+    ]
+
+
+def varied_units(curves: Sequence[BudgetCurve], key: str) -> list[str]:
+    """Units in which some curve knows this figure at two budgets or more; draws no interval."""
+    wide = {c.unit for c in curves if sum(key in each.figures for _, each in c.points) > 1}
+    return [unit for unit in BUDGET_UNITS if unit in wide]

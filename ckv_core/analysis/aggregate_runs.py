@@ -44,6 +44,11 @@ class JoinedVariant:
         return self.identity.budget
 
     @property
+    def alpha(self) -> float | None:
+        """None where the method takes none or no run says it."""
+        return self.identity.settings.alpha
+
+    @property
     def n(self) -> int:
         """Prompts."""
         return len(self.variants)
@@ -83,7 +88,7 @@ def join(results: Sequence[RunResult]) -> Joined:
         raise ConfigError("There is nothing to average; run at least one prompt.")
     _check_models(results)
     mixed = len({scenario for run in results if (scenario := _scenario(run))}) > 1
-    found: dict[Identity, dict[int, VariantResult]] = {}
+    by_identity: dict[Identity, dict[int, VariantResult]] = {}
     floors: dict[Identity, dict[int, RoundingFloor | None]] = {}
     prompts, repeats = _prompts(results), 0
     for run, prompt in zip(results, prompts, strict=True):
@@ -91,18 +96,18 @@ def join(results: Sequence[RunResult]) -> Joined:
         more = {"scenario": _scenario(run)} if mixed else {}
         for variant in run.variants:
             identity = identify(variant, **more)
-            on = found.setdefault(identity, {})
+            on = by_identity.setdefault(identity, {})
             repeats += prompt in on and variant.method != "full"
             on[prompt] = variant
             floors.setdefault(identity, {})[prompt] = run.floor
     n = len(set(prompts))
-    shared = [len(on) > 1 for on in found.values() if not _is_full([*on.values()])]
+    shared = [len(on) > 1 for on in by_identity.values() if not _is_full([*on.values()])]
     if n > 1 and shared and not any(shared):
         raise ConfigError(
             "The runs have no variant in common; run the same methods with the same budget, alpha "
             "and parameters on each prompt, in the same scenario."
         )
-    variants = _named(found, floors)
+    variants = _named(by_identity, floors)
     notes = [_repeats_note(repeats)] if repeats else []
     if mixed:
         notes.append("The runs mix the scenarios regular and context-only: a row each.")
@@ -147,27 +152,28 @@ def _check_models(results: Sequence[RunResult]) -> None:
 
 
 def _named(
-    found: dict[Identity, dict[int, VariantResult]],
+    by_identity: dict[Identity, dict[int, VariantResult]],
     floors: dict[Identity, dict[int, RoundingFloor | None]],
 ) -> list[JoinedVariant]:
-    specs = told_apart({each: next(iter(on.values())).spec for each, on in found.items()})
-    full = {each.settings for each, on in found.items() if _is_full([*on.values()])}
-    settings = dict.fromkeys(each.settings for each in found if each.settings not in full)
-    places = {each: place for place, each in enumerate(settings, 1)} | dict.fromkeys(full, 0)
+    specs = told_apart({same: next(iter(on.values())).spec for same, on in by_identity.items()})
+    full = {same.settings for same, on in by_identity.items() if _is_full([*on.values()])}
+    others = dict.fromkeys(same.settings for same in by_identity if same.settings not in full)
+    places = {settings: place for place, settings in enumerate(others, 1)}
+    places |= dict.fromkeys(full, 0)
     curves: dict[object, str] = {}
-    for each, spec in specs.items():
-        curves.setdefault(each.settings, spec_without(spec, "budget"))
+    for identity, spec in specs.items():
+        curves.setdefault(identity.settings, spec_without(spec, "budget"))
     return [
         JoinedVariant(
-            identity=each,
-            spec=specs[each],
-            curve_spec=curves[each.settings],
-            place=places[each.settings],
+            identity=identity,
+            spec=specs[identity],
+            curve_spec=curves[identity.settings],
+            place=places[identity.settings],
             prompts=tuple(on),
             variants=tuple(on.values()),
-            floors=tuple(floors[each].values()),
+            floors=tuple(floors[identity].values()),
         )
-        for each, on in found.items()
+        for identity, on in by_identity.items()
     ]
 
 

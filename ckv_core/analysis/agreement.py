@@ -1,9 +1,6 @@
-"""How a variant's generation compares with the full cache's and with a reference answer."""
+"""How a generated text compares with the full cache's and with a reference answer. No torch."""
 
 from collections.abc import Sequence
-
-import torch
-from torch import Tensor
 
 
 def first_difference(token_ids: Sequence[int], reference: Sequence[int]) -> int | None:
@@ -38,18 +35,34 @@ def answer_found(text: str, answer: str) -> bool | None:
     return wanted in " ".join(text.casefold().split()) if wanted else None
 
 
-def token_rank(logits: Tensor, tokens: Tensor) -> Tensor:
-    """Place of a token among all by logit, 1 = best; of equal logits the lower id is first.
+def answer_scores(text: str, answer: str) -> dict[str, float]:
+    """Exact match, token F1 and edit similarity, each 0 to 1.
+
+    Exact match and F1 are SQuAD's: case, punctuation and articles do not count. Edit similarity
+    is 1 - Levenshtein distance / length of the longer text, ignoring case and spacing.
 
     Args:
-        logits: [rows, positions, vocabulary].
-        tokens: [positions] token ids.
+        text: what was generated.
+        answer: the reference answer.
 
     Returns:
-        [rows, positions] int64.
+        exact_match, token_f1 and edit_similarity; empty without a reference answer.
     """
-    ids = tokens.expand(logits.shape[:2])[..., None]
-    own = logits.gather(-1, ids)
-    above = (logits > own).count_nonzero(-1)  # a sum would make int64 of every flag
-    earlier = torch.arange(logits.shape[-1], device=logits.device) < ids
-    return 1 + above + ((logits == own) & earlier).count_nonzero(-1)
+    wanted = " ".join(answer.casefold().split())
+    if not wanted:
+        return {}
+    # Imported here: a run without a reference answer needs neither.
+    from rapidfuzz.distance import Levenshtein  # noqa: PLC0415 - see above
+    from torchmetrics.functional.text import squad  # noqa: PLC0415 - takes seconds to import
+
+    scores = squad(
+        [{"prediction_text": text, "id": "0"}],
+        [{"answers": {"answer_start": [0], "text": [answer]}, "id": "0"}],
+    )
+    return {
+        "exact_match": float(scores["exact_match"]) / 100,
+        "token_f1": float(scores["f1"]) / 100,
+        "edit_similarity": Levenshtein.normalized_similarity(
+            " ".join(text.casefold().split()), wanted
+        ),
+    }

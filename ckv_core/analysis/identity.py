@@ -64,6 +64,16 @@ class Identity:
     settings: Settings
     budget: Budget | None
 
+    @property
+    def base(self) -> "Identity | None":
+        """The same settings and budget without CriticalKV; None of what has no such stage 2."""
+        own = self.settings
+        if not own.critical:
+            return None
+        told = tuple(pair for pair in own.parameters if pair[0] not in SELECTOR_PARAMETERS)
+        name = own.name.partition("+")[0].strip()
+        return replace(self, settings=Settings(name, critical=False, parameters=told))
+
 
 def identify(variant: VariantResult, **more: ParameterValue) -> Identity:
     """What decides the outcome: the resolved parameters, and the SPEC only where they are silent.
@@ -94,20 +104,11 @@ def _identity(spec: str, method: str, critical: bool, params: Pairs, more: Pairs
 
 def base_index(variants: Sequence[VariantResult], index: int) -> int | None:
     """The variant of the same method and parameters without CriticalKV, if it is among them."""
-    variant = variants[index]
-    if not variant.critical:
+    wanted = identify(variants[index]).base
+    if wanted is None:
         return None
-    own = _without_critical(variant)
-    same = (
-        at
-        for at, other in enumerate(variants)
-        if not other.critical and other.method == variant.method and _without_critical(other) == own
-    )
-    return next(same, None)
-
-
-def _without_critical(variant: VariantResult) -> dict[str, ParameterValue]:
-    return {k: v for k, v in variant.params.items() if k not in SELECTOR_PARAMETERS}
+    found = (at for at, other in enumerate(variants) if identify(other) == wanted)
+    return next(found, None)
 
 
 def told_apart(specs: Mapping[Identity, str]) -> dict[Identity, str]:

@@ -1,4 +1,4 @@
-"""Means over prompts with their intervals. No torch.
+"""Means over prompts with their intervals: bootstrap of means, exact ones of shares. No torch.
 
 One prompt is one sample: heads and layers of a prompt are not independent and are averaged first.
 """
@@ -7,19 +7,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import binomtest, bootstrap
 
-from ckv_core.analysis.bootstrap import mean_ends, share_ends
-from ckv_core.analysis.sweep import FIGURES
 from ckv_core.errors import ConfigError
+from ckv_core.results.figures import FIGURES
 
+CONFIDENCE = 0.95
+_RESAMPLES = 4999
+_SEED = 20250204
+_MOST_VALUES = 2**23  # in memory at once
+Values = NDArray[np.float64]
 # In simulations (benchmarks/coverage.py) BCa intervals of fewer values miss the mean too often.
 MIN_PROMPTS = 10
 GOOD_PROMPTS = 20
-YES_NO = ("answer", "exact_match")  # of a prompt; their share has an exact interval of any n
+# Of a prompt; their share has an exact interval of any n.
+YES_NO = {key for key, figure in FIGURES.items() if figure.is_binary}
 # Figures of a prompt that are shares; where every prompt says 0 or 1 their interval is exact.
-SHARES = {"improved_heads", "oracle_over_half", "forced_top1"} | {
-    key for key, figure in FIGURES.items() if figure.unit == "1"
-}
+SHARES = {key for key, figure in FIGURES.items() if figure.is_share}
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,3 +131,36 @@ def interval_note(n: int, fewest: int | None = None) -> str | None:
             f"simulations at n = {MIN_PROMPTS} 83 to 92 % of them hold the mean, not 95 %."
         )
     return None
+
+
+def mean_ends(samples: Values) -> tuple[Values, Values]:
+    """Ends of the intervals: bias-corrected and accelerated bootstrap with a fixed seed.
+
+    Args:
+        samples: [rows, n]; each row is resampled alike, so its ends are about those that it has
+            alone: resamples whose mean is the row's own fall to either side by rounding.
+
+    Returns:
+        low and high, each [rows]; the mean itself where all values of a row are equal.
+    """
+    low, high = samples.mean(axis=-1), samples.mean(axis=-1)
+    varied = np.ptp(samples, axis=-1) > 0  # of others there is nothing to resample
+    if varied.any():
+        found = bootstrap(
+            (samples[varied],),
+            np.mean,
+            axis=-1,
+            n_resamples=_RESAMPLES,
+            batch=max(1, min(_RESAMPLES, _MOST_VALUES // samples.size)),
+            confidence_level=CONFIDENCE,
+            method="BCa",
+            rng=np.random.default_rng(_SEED),
+        ).confidence_interval
+        low[varied], high[varied] = found.low, found.high
+    return low, high
+
+
+def share_ends(count: int, n: int) -> tuple[float, float]:
+    """Ends of Clopper and Pearson's exact interval of a share: `count` of `n` said yes."""
+    found = binomtest(count, n).proportion_ci(CONFIDENCE, method="exact")
+    return float(found.low), float(found.high)

@@ -10,11 +10,17 @@ from typing import Any
 import numpy as np
 
 from ckv_core.analysis.ablation_means import AblationStepMeans, ablation_means
-from ckv_core.analysis.against_budget import budget_curves
-from ckv_core.analysis.aggregate import Aggregate, HeadWins, aggregate_joined
+from ckv_core.analysis.aggregate import (
+    Aggregate,
+    HeadWins,
+    LayerMeans,
+    aggregate_joined,
+    budget_curves,
+    hidden_by_layer,
+    reduction_by_layer,
+)
 from ckv_core.analysis.aggregate_runs import JoinedVariant, join
 from ckv_core.analysis.intervals import Interval, interval_note
-from ckv_core.analysis.layer_means import LayerMeans, hidden_by_layer, reduction_by_layer
 from ckv_core.analysis.pairs import Pair, compare_pairs
 from ckv_core.results.codec import array_json, number_json
 from ckv_core.results.events import RunResult
@@ -74,10 +80,10 @@ def _member_json(member: Aggregate, variants: Sequence[JoinedVariant]) -> dict[s
     }
 
 
-def _interval_json(found: Interval) -> dict[str, Any]:
-    ends = {"low": found.low, "high": found.high}
+def _interval_json(interval: Interval) -> dict[str, Any]:
+    ends = {"low": interval.low, "high": interval.high}
     known = {key: None if end is None else number_json(end) for key, end in ends.items()}
-    return {"mean": number_json(found.mean), **known, "n": found.n}
+    return {"mean": number_json(interval.mean), **known, "n": interval.n}
 
 
 def _pair_json(pair: Pair, variants: Sequence[JoinedVariant]) -> dict[str, Any]:
@@ -92,26 +98,26 @@ def _pair_json(pair: Pair, variants: Sequence[JoinedVariant]) -> dict[str, Any]:
     }
 
 
-def _step_json(found: AblationStepMeans) -> dict[str, Any]:
+def _step_json(means: AblationStepMeans) -> dict[str, Any]:
     figures = {
-        "head_l1": found.head_l1,
-        "head_l1_of_base": found.head_of_base,
-        "better_heads": found.better_heads,
-        "final_hidden_l1": found.final_hidden_l1,
-        "final_hidden_l1_of_base": found.final_of_base,
+        "head_l1": means.head_l1,
+        "head_l1_of_base": means.head_of_base,
+        "better_heads": means.better_heads,
+        "final_hidden_l1": means.final_hidden_l1,
+        "final_hidden_l1_of_base": means.final_of_base,
     }
     known = {key: None if each is None else _interval_json(each) for key, each in figures.items()}
-    step = found.step
-    return {"spec": step.spec, "label": step.label, "change": step.change, "n": found.n, **known}
+    step = means.step
+    return {"spec": step.spec, "label": step.label, "change": step.change, "n": means.n, **known}
 
 
-def _layers_json(found: LayerMeans | None) -> dict[str, Any] | None:
+def _layers_json(means: LayerMeans | None) -> dict[str, Any] | None:
     """One array per member of an interval, without n, which all layers share."""
-    if found is None:
+    if means is None:
         return None
-    layers = [_interval_json(each) for each in found]
+    layers = [_interval_json(each) for each in means]
     return {key: [each[key] for each in layers] for key in ("mean", "low", "high")} | {
-        "n": found[0].n
+        "n": means[0].n
     }
 
 

@@ -12,18 +12,11 @@ from scipy.stats import binomtest
 
 from ckv_core.analysis.aggregate_runs import JoinedVariant
 from ckv_core.analysis.intervals import YES_NO, Interval, mean_interval
-from ckv_core.analysis.layer_means import base_identity
 from ckv_core.analysis.rounding import floor_by_figure
-from ckv_core.analysis.sweep import FIGURES
+from ckv_core.results.figures import FIGURES, figures_in
 
-# What a pair is compared in: outcomes first, then how far the outputs moved.
-COMPARED = {
-    key: figure.label
-    for key, figure in sorted(
-        FIGURES.items(), key=lambda at: (not at[1].has_own_full, at[0] != "agreement")
-    )
-    if figure.is_quality
-}
+# What a pair is compared in: what says how close to the full cache, or to the answer, it is.
+COMPARED = {key: f.label for key, f in figures_in("sweep").items() if f.better}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +79,7 @@ def mcnemar(lower: int, higher: int) -> float:
 def _with_bases(variants: Sequence[JoinedVariant]) -> Iterator[Pair]:
     by_identity = {each.identity: each for each in variants}
     for variant in variants:
-        base = base_identity(variant.identity)
+        base = variant.identity.base
         if base is not None and base in by_identity:
             yield _pair(variant, by_identity[base])
 

@@ -8,23 +8,23 @@ from collections.abc import Sequence
 from typing import Any
 
 from ckv_core.analysis.ablation import ablation_of
-from ckv_core.analysis.chain import check_chain, mean_tightness, over_half, shared_kv_heads
 from ckv_core.analysis.evidence import held
 from ckv_core.analysis.sweep import (
     Curve,
-    Figure,
     alpha_optima,
     curves,
     known_figures,
+    known_oracles,
     matched_figures,
-    sigma_over_half,
 )
-from ckv_core.analysis.sweep_oracles import known_oracles, mean_oracle
 from ckv_core.analysis.sweep_savings import Saving, savings_of
 from ckv_core.errors import ConfigError
+from ckv_core.results.chain import check_chain
 from ckv_core.results.codec import array_json, measured_json, number_json
 from ckv_core.results.events import RunResult
+from ckv_core.results.figures import FIGURES
 from ckv_core.results.passages import spans_of
+from ckv_core.results.quantities import Figure
 from ckv_core.results.records import VariantResult
 
 # A sweep of 255 points has up to 64,770 pairs of curves.
@@ -39,10 +39,10 @@ def to_json(result: RunResult, passages: Sequence[str] = ()) -> dict[str, Any]:
         passages: texts whose kept slots are counted in `readings`; one that does not occur in
             the compressed prompt is there without spans.
     """
-    return measured_json(result) | {"readings": readings_json(result, passages)}
+    return measured_json(result) | {"readings": derived_json(result, passages)}
 
 
-def readings_json(result: RunResult, passages: Sequence[str] = ()) -> dict[str, Any]:
+def derived_json(result: RunResult, passages: Sequence[str] = ()) -> dict[str, Any]:
     """Evidence, bounds, ablation and, of a sweep, curves, savings and best alphas.
 
     A list is empty where the run has no such thing, also where an imported run says what nothing
@@ -90,14 +90,11 @@ def _evidence(result: RunResult, passages: Sequence[str]) -> list[dict[str, Any]
 
 
 def _bounds(result: RunResult) -> list[dict[str, Any]]:
-    kv_heads = shared_kv_heads(result.model)
+    figures = ("sigma_over_half", "oracle_over_half", "tightness", "group_tightness")
     return [
         {
             "variant": index,
-            "sigma_over_half": _number(sigma_over_half(variant)),
-            "oracle_over_half": _number(over_half(variant, "sigma_oracle")),
-            "tightness": _number(mean_tightness(variant)),
-            "group_tightness": _number(mean_tightness(variant, kv_heads)) if kv_heads else None,
+            **{key: _number(FIGURES[key].read(variant)) for key in figures},
             "heads": chain.heads,
             "covered": chain.covered,
             "violations": chain.violations,
@@ -144,10 +141,7 @@ def _curves(result: RunResult, lines: Sequence[Curve]) -> list[dict[str, Any]]:
                 "budgets": [budget for budget, _ in line.points],
                 "variants": [index for _, index in line.points],
                 "figures": {figure.key: values(figure, variants) for figure in figures},
-                "oracles": {
-                    oracle.name: [_number(mean_oracle(each, oracle.name)) for each in variants]
-                    for oracle in oracles
-                },
+                "oracles": {oracle.key: values(oracle, variants) for oracle in oracles},
             }
         )
     return found

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 
 from ckv_core.analysis.identity import base_index
-from ckv_core.analysis.sweep import FIGURES
 from ckv_core.results.events import RunResult
+from ckv_core.results.figures import FIGURES
 from ckv_core.results.records import RoundingFloor, VariantResult
 
 
 def floor_by_figure(floor: RoundingFloor | None) -> dict[str, float]:
-    """The floor by key of `sweep_reading.FIGURES`; empty where none was measured.
+    """The floor by key of `figures.FIGURES`; empty where none was measured.
 
     Head L1 has none: it is computed in float32 from the full run's own tensors, whatever their
     type, so two kept sets are compared free of what a pass in half precision adds.

@@ -1,46 +1,25 @@
-"""What a finished sweep says: its curves and its best alphas. No torch."""
+"""What a finished sweep says: its curves, its best alphas, and what oracles reach. No torch."""
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ckv_core.analysis.chain import over_half
 from ckv_core.analysis.identity import Settings, identify
-from ckv_core.analysis.known import mean_of_known
-from ckv_core.analysis.outcomes import answer_outcome, has_exact_match
 from ckv_core.request.variants import spec_without
 from ckv_core.results.byte_budget import asked_bytes
 from ckv_core.results.events import RunResult
+from ckv_core.results.figures import figures_in
+from ckv_core.results.outcomes import has_exact_match, is_cut
+from ckv_core.results.quantities import QUANTITIES, Figure
 from ckv_core.results.records import Float32Array, VariantResult
 
+SWEPT = figures_in("sweep")
+ORACLES = tuple(quantity for quantity in QUANTITIES.values() if quantity.group == "oracle")
+_SAME = 1e-3  # relative; groups of a sweep round their decoding step differently
 AXES = {"tokens": "entries per KV head", "kib": "KiB of the evicted cache"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
-    """One number of a point.
-
-    Attributes:
-        read: variant -> value; None where it is not known.
-        lower: whether lower is closer to the full cache.
-        has_own_full: whether the full cache is measured too, against the reference answer, and
-            not at 0 or 1 by definition.
-        is_quality: whether it says how close a point is to the full cache at all; only then do
-            points of equal value have a meaning.
-        is_binary: yes or no of one prompt, so that nothing lies between two points.
-    """
-
-    key: str
-    label: str
-    unit: str
-    lower: bool
-    read: Callable[[VariantResult], float | None]
-    has_own_full: bool = False
-    is_quality: bool = True
-    is_binary: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,24 +71,6 @@ class AlphaOptimum:
     head_gain: float
 
 
-def mean_head_l1(variant: VariantResult) -> float | None:
-    """Mean isolated head L1 over the heads of evictable layers; None if there is none."""
-    return mean_of_known(variant.perturbation.head_l1 if variant.perturbation else None)
-
-
-def _final(variant: VariantResult) -> float | None:
-    return variant.perturbation.final_hidden_l1 if variant.perturbation else None
-
-
-def _kl(variant: VariantResult) -> float | None:
-    return variant.perturbation.kl if variant.perturbation else None
-
-
-def is_cut(variant: VariantResult) -> bool:
-    """Whether generation met the limit of new tokens before the reference answer."""
-    return answer_outcome(variant) == "cut"
-
-
 def cut_note(variants: Collection[VariantResult]) -> str | None:
     """How many generated texts were cut before the answer; None where none was."""
     cut = sum(map(is_cut, variants))
@@ -122,59 +83,12 @@ def cut_note(variants: Collection[VariantResult]) -> str | None:
     )
 
 
-def _answer(variant: VariantResult) -> float | None:
-    if variant.answer_found is None or is_cut(variant):
-        return None
-    return float(variant.answer_found)
-
-
-def sigma_over_half(variant: VariantResult) -> float | None:
-    """Share of heads whose stage 1 holds over half of the attention; None if not measured."""
-    return over_half(variant, "sigma_stage1")
-
-
-def _score(key: str) -> Callable[[VariantResult], float | None]:
-    return lambda variant: None if is_cut(variant) else variant.answer_scores.get(key)
-
-
-def _figure(
-    key: str, label: str, unit: str, read: Callable[[VariantResult], float | None], lower: bool
-) -> Figure:
-    return Figure(key=key, label=label, unit=unit, lower=lower, read=read)
-
-
-def _assumption(key: str, label: str, read: Callable[[VariantResult], float | None]) -> Figure:
-    return Figure(key=key, label=label, unit="1", lower=False, read=read, is_quality=False)
-
-
-def _of_answer(key: str, label: str, read: Callable[[VariantResult], float | None]) -> Figure:
-    is_binary = key in ("answer", "exact_match")
-    of = {"unit": "1", "lower": False, "has_own_full": True, "is_binary": is_binary}
-    return Figure(key=key, label=label, read=read, **of)  # type: ignore[arg-type]
-
-
-FIGURES: dict[str, Figure] = {
-    figure.key: figure
-    for figure in (
-        _figure("head", "Mean head L1", "L1", mean_head_l1, lower=True),
-        _figure("final", "Final hidden L1", "L1", _final, lower=True),
-        _figure("kl", "KL", "nats", _kl, lower=True),
-        _figure("agreement", "Agreement", "1", lambda variant: variant.agreement, lower=False),
-        _assumption("sigma_over_half", "Sigma over 0.5", sigma_over_half),
-        _of_answer("answer", "Answer found", _answer),
-        _of_answer("exact_match", "Exact match", _score("exact_match")),
-        _of_answer("token_f1", "Token F1", _score("token_f1")),
-        _of_answer("edit_similarity", "Edit similarity", _score("edit_similarity")),
-    )
-}
-
-
 def known_figures(result: RunResult) -> list[Figure]:
-    """Those that any point but the full cache has."""
+    """Of a sweep's, those that any point but the full cache has."""
     points = [variant for variant in result.variants if variant.method != "full"]
     return [
         figure
-        for figure in FIGURES.values()
+        for figure in SWEPT.values()
         if any(figure.read(variant) is not None for variant in points)
     ]
 
@@ -187,7 +101,7 @@ def shown_figures(result: RunResult) -> list[Figure]:
 
 def matched_figures(result: RunResult) -> list[Figure]:
     """The known ones by which one curve can be said to match another, between points too."""
-    return [f for f in known_figures(result) if f.is_quality and not f.is_binary]
+    return [f for f in known_figures(result) if f.better and not f.is_binary]
 
 
 def budget_unit(result: RunResult) -> str:
@@ -279,3 +193,51 @@ def _best_alpha(
     if evictable.any():
         chosen[evictable] = np.asarray(alphas, np.float32)[values[:, evictable].argmin(axis=0)]
     return chosen
+
+
+@dataclass(frozen=True, slots=True)
+class OracleSet:
+    """Mean head L1 of oracles against the budget, with the head budgets of some curves.
+
+    Attributes:
+        curves: those that share them and, with them, what the oracles reach.
+        values: per name of an oracle (budget in tokens, mean head L1), by rising budget.
+    """
+
+    curves: tuple[Curve, ...]
+    values: dict[str, tuple[tuple[int, float], ...]]
+
+
+def known_oracles(result: RunResult) -> list[Figure]:
+    """Those that any point has."""
+    return [
+        quantity
+        for quantity in ORACLES
+        if any(quantity.read(variant) is not None for variant in result.variants)
+    ]
+
+
+def oracle_sets(result: RunResult) -> list[OracleSet]:
+    """The oracles of every curve, once for all that give each KV head the same budget.
+
+    An oracle keeps as many entries per KV head as the variant does, and what that never drops.
+    """
+    found: list[OracleSet] = []
+    for curve in curves(result):
+        values = {quantity.key: curve.values(result, quantity) for quantity in ORACLES}
+        known = {name: tuple(points) for name, points in values.items() if points}
+        same = [at for at, each in enumerate(found) if _equal(each.values, known)]
+        if same:
+            found[same[0]] = OracleSet((*found[same[0]].curves, curve), found[same[0]].values)
+        elif known:
+            found.append(OracleSet((curve,), known))
+    return found
+
+
+def _equal(
+    one: dict[str, tuple[tuple[int, float], ...]], other: dict[str, tuple[tuple[int, float], ...]]
+) -> bool:
+    if one.keys() != other.keys():
+        return False
+    pairs = [(np.array(one[name]), np.array(other[name])) for name in one]
+    return all(a.shape == b.shape and np.allclose(a, b, rtol=_SAME, atol=0) for a, b in pairs)

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ckv_core.analysis.outcomes import answer_outcome
 from ckv_core.analysis.rounding import floor_by_figure
-from ckv_core.analysis.sweep import Curve, Figure, curves
+from ckv_core.analysis.sweep import Curve, curves
 from ckv_core.results.events import RunResult
+from ckv_core.results.outcomes import answer_outcome
+from ckv_core.results.quantities import Figure
 
 Outcome = Literal["found", "better", "worse", "nothing", "rounding", "unknown"]
 Points = Sequence[tuple[int, float]]  # (budget, value) by rising budget
@@ -155,8 +156,8 @@ def savings_of(
         wanted: its values.
         figure: of all of them.
     """
-    tried = tuple(budget for budget, _ in points)
+    tried, lower = tuple(budget for budget, _ in points), figure.better == "lower"
     return [
-        Saving(curve, target, budget, tried, matching_budget(points, value, lower=figure.lower))
+        Saving(curve, target, budget, tried, matching_budget(points, value, lower=lower))
         for budget, value in wanted
     ]

@@ -125,7 +125,7 @@ def _deliver(
 
     def show() -> None:
         if options.json != "-":
-            from ckv_core.cli.averages import print_results
+            from ckv_core.cli.aggregate import print_results
 
             print_results(results, answers)
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from ckv_core.analysis.chain import COVERED, check_chain, covered_means
 from ckv_core.cli import running
 from ckv_core.cli.evidence import check_evidence, print_evidence
 from ckv_core.cli.options import (
@@ -33,8 +32,9 @@ from ckv_core.cli.tables import (
 )
 from ckv_core.request.compare_request import ANALYSES, MAX_NEW_TOKENS, CompareRequest
 from ckv_core.results.byte_budget import asked_bytes
+from ckv_core.results.chain import COVERED, check_chain, covered_means
 from ckv_core.results.events import RunResult
-from ckv_core.results.quantities import QUANTITIES
+from ckv_core.results.figures import FIGURES
 from ckv_core.results.records import VariantResult
 from ckv_core.runtime.terminal import say
 
@@ -130,7 +130,7 @@ def _print_result(result: RunResult, answer: str) -> None:
             say("   " + follow_up.text.strip().replace("\n", "\n   "))
     if any("theta" in variant.analysis for variant in result.variants):
         from ckv_core.analysis.aggregate import aggregate
-        from ckv_core.cli.averages import print_bounds  # scipy takes a second
+        from ckv_core.cli.aggregate import print_bounds  # scipy takes a second
 
         print_bounds(aggregate([result]))
     print_ablation(result)
@@ -140,12 +140,12 @@ def _print_analysis(variant: VariantResult) -> None:
     """Means over heads or steps; the many distances are in the JSON."""
     for name, array in variant.analysis.items():
         measured = array[~np.isnan(array)]
-        if measured.size and QUANTITIES[name].group != "distance" and name not in COVERED:
-            say(f"   {QUANTITIES[name].label}: {number(float(measured.mean()))}")
+        if measured.size and FIGURES[name].group != "distance" and name not in COVERED:
+            say(f"   {FIGURES[name].label}: {number(float(measured.mean()))}")
     if (chain := check_chain(variant)) is not None:
         means = covered_means(variant)
-        for key, label in COVERED.items():
-            say(f"   {label}: {number(means.get(key))}")
+        for key in COVERED:
+            say(f"   {FIGURES[key].mean_label}: {number(means.get(key))}")
         say(f"   covered, sigma > 0.5: {chain.covered:,} of {chain.heads:,} heads")
 
 

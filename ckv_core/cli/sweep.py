@@ -3,17 +3,16 @@
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from ckv_core.analysis.outcomes import answer_outcome
 from ckv_core.analysis.sweep import (
-    FIGURES,
+    SWEPT,
     Curve,
     alpha_optima,
     budget_unit,
     curves,
     matched_figures,
+    oracle_sets,
     shown_figures,
 )
-from ckv_core.analysis.sweep_oracles import oracle_sets
 from ckv_core.analysis.sweep_savings import MEANINGS, NOTHING, ROUNDING, Outcome, Saving, savings
 from ckv_core.analysis.verdict import alpha_outcome
 from ckv_core.cli import running
@@ -40,6 +39,8 @@ from ckv_core.errors import ConfigError
 from ckv_core.request.compare_request import MAX_NEW_TOKENS, CompareRequest
 from ckv_core.request.grid import ASK_ABOVE_S, SweepGrid, sweep_cost
 from ckv_core.results.events import RunResult
+from ckv_core.results.figures import FIGURES
+from ckv_core.results.outcomes import answer_outcome
 from ckv_core.results.quantities import QUANTITIES
 from ckv_core.runtime.terminal import say
 
@@ -144,12 +145,12 @@ def _print_result(result: RunResult, answer: str) -> None:
     print_verdict(result)
     say(f"\n{len(result.variants)} points, the full cache among them\n")
     known = {figure.key for figure in shown_figures(result)}
-    more = [key for key in FIGURES if key in known and key not in _ALWAYS]
+    more = [key for key in SWEPT if key in known and key not in _ALWAYS]
     rows = []
     for curve in curves(result):
         for budget, index in curve.points:
             variant = result.variants[index]
-            figures = {key: figure.read(variant) for key, figure in FIGURES.items()}
+            figures = {key: figure.read(variant) for key, figure in SWEPT.items()}
             perturbation = variant.perturbation
             better = perturbation.improved_head_share if perturbation else None
             shown = [ANSWERS.get(answer_outcome(variant) or "", "-"), share(figures["agreement"])]

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ckv_core.analysis.ablation import ablation_of
-from ckv_core.analysis.outcomes import answer_outcome, kl_where_it_fails
 from ckv_core.analysis.rounding import floor_sentence
-from ckv_core.analysis.sweep import FIGURES, cut_note, shown_figures
+from ckv_core.analysis.sweep import cut_note, shown_figures
 from ckv_core.analysis.verdict import verdict_of
 from ckv_core.results.events import RunResult
+from ckv_core.results.figures import FIGURES
+from ckv_core.results.outcomes import answer_outcome, kl_where_it_fails
 from ckv_core.results.passages import occurrences
 from ckv_core.results.records import VariantResult
 from ckv_core.runtime.memory_line import memory_line
@@ -21,11 +22,11 @@ GENERATION_TITLE = (
     "\nown generation; agreement: share of the full cache's tokens before the first difference"
 )
 ANSWERS = {"found": "yes", "missing": "no", "cut": "cut"}
-SCORES = {  # figures of a generated text against the reference answer
-    "answer": "answer found",
-    "exact_match": "exact match",
-    "token_f1": "token F1",
-    "edit_similarity": "edit similarity",
+# Figures of a generated text against the reference answer.
+SCORES = {
+    key: figure.label[0].lower() + figure.label[1:]
+    for key, figure in FIGURES.items()
+    if figure.has_own_full
 }
 
 
@@ -119,16 +120,11 @@ def print_generation(result: RunResult) -> None:
                 _first_difference(variant),
                 number(kl_where_it_fails(variant)),
                 *(share(FIGURES[key].read(variant)) for key in scores),
-                share(_kept_share(variant)),
+                share(FIGURES["share"].read(variant)),
             )
             for variant, answer in zip(result.variants, answers, strict=True)
         ],
     )
-
-
-def _kept_share(variant: VariantResult) -> float | None:
-    receipt = variant.receipt
-    return receipt.cache_bytes / receipt.full_cache_bytes if receipt else None
 
 
 def _first_difference(variant: VariantResult) -> str:

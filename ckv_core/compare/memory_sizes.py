@@ -17,7 +17,7 @@ from ckv_core.engine.prefill import KEPT_QUERIES, chunk_tokens, sliding_room
 from ckv_core.engine.run import Run
 from ckv_core.engine.select import SLOTS_AT_ONCE
 from ckv_core.measure.rounding_floor import CUTS
-from ckv_core.measure.teacher_forced import forced_chunk
+from ckv_core.measure.teacher_forced import teacher_forced_chunk
 from ckv_core.methods.partial_attention import MAX_LOGITS
 from ckv_core.methods.parts.views import PromptShape
 from ckv_core.methods.scoring.value_norm import block_rows
@@ -268,7 +268,7 @@ class Sizes:
         tails = len(CUTS) * self.layers * (self.rest + 1) * self.kv_heads * self.entry
         held = self.states + self.scores + self.kept_sets + self.variants + tails + outputs
         return held + max(
-            step + self._kept, measured + self._analysis(), packing, self._forced_step()
+            step + self._kept, measured + self._analysis(), packing, self._teacher_forced_step()
         )
 
     def _attention(self, fed: int, rows: int) -> int:
@@ -279,14 +279,14 @@ class Sizes:
         parts = 4 * FLOAT * rows * self.query_heads * fed * self.head_dim
         return 3 * FLOAT * min(logits, 2 * MAX_LOGITS) + parts
 
-    def _forced_step(self) -> int:
+    def _teacher_forced_step(self) -> int:
         """All rows' logits of one chunk, and what comparing them with the reference takes.
 
         Rows are compared one by one, but the C library may find another place for each.
         """
         if not self.forced:
             return 0
-        chunk = min(forced_chunk(self.rows, self.vocabulary), self.new_tokens)
+        chunk = min(teacher_forced_chunk(self.rows, self.vocabulary), self.new_tokens)
         copies = FLOAT if self.itemsize == FLOAT else FLOAT + self.itemsize
         logits = chunk * self.vocabulary * (self.rows * (copies + 2 * FLOAT) + 5 * FLOAT)
         return logits + self._activations(chunk, self.rows) + self._attention(chunk, self.rows)

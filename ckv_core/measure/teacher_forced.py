@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from ckv_core.analysis.agreement import token_rank
 from ckv_core.engine.decode import DecodeContext, Decoder
 from ckv_core.engine.prefill import Prefill
 from ckv_core.engine.rows import PromptRows
@@ -73,7 +72,7 @@ def forced(
         logits = decoder.read(rest) if rest else prefilled.logits.expand(run.rows, -1)
     logits = logits[:, None]
     # Logits predict the tokens from `done` on; those are read next, but for the very last one.
-    chunk = forced_chunk(run.rows, logits.shape[-1])
+    chunk = teacher_forced_chunk(run.rows, logits.shape[-1])
     done = 0
     while True:
         with run.stopwatch.measure("forced"):
@@ -99,7 +98,7 @@ def forced(
         )
 
 
-def forced_chunk(rows: int, vocabulary: int) -> int:
+def teacher_forced_chunk(rows: int, vocabulary: int) -> int:
     """Tokens that all rows read in one pass; each has logits of the whole vocabulary."""
     return max(1, _VOCABULARY_LOGITS // (rows * vocabulary))
 
@@ -115,3 +114,20 @@ def _figures(logits: Tensor, reference: int, tokens: Tensor) -> Tensor:
     top1 = (logits.argmax(-1) == logits[reference].argmax(-1)).float()
     rank = torch.cat([token_rank(row[None], tokens) for row in logits])  # bounds what it holds
     return torch.stack([top1, kl_divergence(logits, logits[reference]), rank.float()])
+
+
+def token_rank(logits: Tensor, tokens: Tensor) -> Tensor:
+    """Place of a token among all by logit, 1 = best; of equal logits the lower id is first.
+
+    Args:
+        logits: [rows, positions, vocabulary].
+        tokens: [positions] token ids.
+
+    Returns:
+        [rows, positions] int64.
+    """
+    ids = tokens.expand(logits.shape[:2])[..., None]
+    own = logits.gather(-1, ids)
+    above = (logits > own).count_nonzero(-1)  # a sum would make int64 of every flag
+    earlier = torch.arange(logits.shape[-1], device=logits.device) < ids
+    return 1 + above + ((logits == own) & earlier).count_nonzero(-1)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, cast
 
-from ckv_core.analysis.bootstrap import CONFIDENCE
+from ckv_core.analysis.intervals import CONFIDENCE
 from ckv_core.errors import CkvError, ConfigError
 from ckv_core.request.compare_request import check_context
 from ckv_core.results.codec import Reader, record_json

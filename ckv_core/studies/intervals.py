@@ -10,8 +10,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from ckv_core.analysis.bootstrap import CONFIDENCE, Values, mean_ends
-from ckv_core.analysis.intervals import MIN_PROMPTS
+from ckv_core.analysis.intervals import CONFIDENCE, MIN_PROMPTS, Values, mean_ends
 
 Z_TWO_SIDED = float(norm.ppf((1 + CONFIDENCE) / 2))
 Z_ONE_SIDED = float(norm.ppf(CONFIDENCE))

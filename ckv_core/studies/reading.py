@@ -6,8 +6,7 @@ from itertools import groupby
 
 import numpy as np
 
-from ckv_core.analysis.bootstrap import Values
-from ckv_core.analysis.intervals import Interval, mean_interval
+from ckv_core.analysis.intervals import Interval, Values, mean_interval
 from ckv_core.analysis.pairs import mcnemar
 from ckv_core.request.variants import VariantSpec
 from ckv_core.studies.intervals import difference_ends, holm, score_ends

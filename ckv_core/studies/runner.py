@@ -9,12 +9,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ckv_core.analysis.sweep import mean_head_l1
 from ckv_core.errors import CkvError, ConfigError, RunCancelledError
 from ckv_core.methods.parameters import Budget
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.request.grid import estimate_seconds
 from ckv_core.request.variants import VariantSpec
+from ckv_core.results.chain import mean_head_l1
 from ckv_core.results.events import RunResult
 from ckv_core.results.records import ModelInfo, VariantResult
 from ckv_core.studies.records import FULL, Key, Point, Sample, SampleResult, Study

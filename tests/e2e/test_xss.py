@@ -17,7 +17,7 @@ from ckv_core.results.records import Candidate, FollowUp, ForcedStep, VariantRes
 from tests.e2e.steps import see_everything
 from tests.factories.runs import done_result, sweep_result
 from tests.ui.served_app import Served
-from ui.aggregate import routes as several_routes
+from ui.aggregate import routes as aggregate_routes
 from ui.run import routes
 
 BUMP = "window.bumped=(window.bumped||0)+1"
@@ -218,7 +218,7 @@ OF_SWEEPS = ("sweep", "alphas")
 ADDRESSES = {
     name: f"/data/{{{'sweep' if name in OF_SWEEPS else 'slug'}}}/{name}.csv"
     for name in routes.TABLES
-} | {name: f"/several/{{slug}},{{second}}/{name}.csv" for name in several_routes.TABLES}
+} | {name: f"/several/{{slug}},{{second}}/{name}.csv" for name in aggregate_routes.TABLES}
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 # Only these tables have texts that came from outside.
 WITH_TEXTS = ("table", "forced", "follow_ups")

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from ckv_core.results.quantities import QUANTITIES
+from ckv_core.results.figures import FIGURES
 from tests.ui.charts.test_ablation import ablation_run
 from ui.charts.ablation import ablation_figure
-from ui.tables.measured import OWN, named
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs" / "definitions.md").read_text(encoding="utf-8")
@@ -43,7 +42,7 @@ def test_the_source_of_a_number_writes_it(name):
 
 def test_what_charts_call_their_numbers_is_defined():
     panels = [note.text for note in ablation_figure(ablation_run()).layout.annotations]
-    own = [named(name).label for name in OWN if name not in QUANTITIES]
-    marked = re.sub(r"\*\*|`", "", TEXT)
+    own = [figure.label for figure in FIGURES.values()]
+    marked = re.sub(r"\*\*|`|\\(?=\|)", "", TEXT)
     for label in (*panels, *own, "Tightness, L / theta", "difference to its base"):
         assert label in marked, label

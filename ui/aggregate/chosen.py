@@ -3,16 +3,16 @@
 import re
 from collections.abc import Sequence
 
-from ckv_core.analysis import sweep as sweep_reading
 from ckv_core.analysis.aggregate import aggregate_joined
 from ckv_core.analysis.aggregate_runs import join
 from ckv_core.analysis.intervals import interval_note
 from ckv_core.analysis.pairs import compare_pairs
+from ckv_core.analysis.sweep import cut_note
 from ckv_core.errors import ConfigError
 from ui.services.live_runs import RunSnapshot
 from ui.services.services import Services
 from ui.services.slugs import is_slug
-from ui.tables.aggregate import SeveralRuns
+from ui.tables.aggregate import AggregatedRuns
 
 MAX_RUNS = 100
 
@@ -33,7 +33,7 @@ def read_slugs(text: object) -> list[str]:
     return slugs
 
 
-def load_together(services: Services, text: object) -> SeveralRuns:
+def load_together(services: Services, text: object) -> AggregatedRuns:
     """The runs of a list of names, as far as the one who asks may read them.
 
     Raises:
@@ -42,7 +42,7 @@ def load_together(services: Services, text: object) -> SeveralRuns:
     return take_together([services.snapshot(slug) for slug in read_slugs(text)])
 
 
-def take_together(runs: Sequence[RunSnapshot]) -> SeveralRuns:
+def take_together(runs: Sequence[RunSnapshot]) -> AggregatedRuns:
     """Finished runs over their prompts, whichever of them each variant is in.
 
     Raises:
@@ -63,9 +63,9 @@ def take_together(runs: Sequence[RunSnapshot]) -> SeveralRuns:
     if not any(each.joined.place for each in members):
         raise ConfigError("The runs have the full cache alone; add methods to compare with it.")
     notes += dict.fromkeys(member.alpha_note for member in members if member.alpha_note)
-    if cut := sweep_reading.cut_note([v for each in members for v in each.joined.variants]):
+    if cut := cut_note([v for each in members for v in each.joined.variants]):
         notes.append(cut)
-    return SeveralRuns(
+    return AggregatedRuns(
         model=joined.model.name if joined.model else "",
         n=joined.n,
         members=members,

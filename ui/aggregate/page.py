@@ -12,13 +12,13 @@ from ui.aggregate.chosen import MAX_RUNS, load_together, read_slugs
 from ui.components.data_table import DataTable
 from ui.components.run_charts import RunCharts
 from ui.results.block import RESULTS
-from ui.results.chart_views import several_value
+from ui.results.chart_views import aggregate_value
 from ui.services.services import Services
 from ui.shell.parts import PRIVATE, TO_RUNS, Notice, SectionLinks, said
 from ui.tables.aggregate import (
     MAIN_FIGURES,
-    SeveralRuns,
-    settings_text,
+    AggregatedRuns,
+    variant_name,
 )
 from ui.tables.pairs import pairs_table, shown_interval
 
@@ -98,52 +98,52 @@ class AggregatePage:
     def present(self, text: str) -> list[Any]:
         """The chosen runs together, or one sentence on why not."""
         try:
-            found = load_together(self._services, text)
+            runs = load_together(self._services, text)
         except CkvError as error:
             skipped = [gr.skip()] * (len(self._outputs) - 1)
             return [gr.update(visible=False), said(str(error), "error", (TO_RUNS,)), *skipped]
-        prompts, variants = _counted(found.n, "prompt"), _counted(len(found.members), "variant")
-        summary = f"{prompts}, {variants}, {found.model}."
+        prompts, variants = _counted(runs.n, "prompt"), _counted(len(runs.members), "variant")
+        summary = f"{prompts}, {variants}, {runs.model}."
         return [
             gr.update(visible=True),
-            said("\n".join([summary, *found.notes]), "warn" if found.notes else ""),
-            means_table(found),
-            pairs_table(found),
-            several_value(read_slugs(text), found),
+            said("\n".join([summary, *runs.notes]), "warn" if runs.notes else ""),
+            means_table(runs),
+            pairs_table(runs),
+            aggregate_value(read_slugs(text), runs),
         ]
 
 
-def means_table(found: SeveralRuns) -> dict[str, Any]:
+def means_table(runs: AggregatedRuns) -> dict[str, Any]:
     """Value of the DataTable: one row per variant; the file has the intervals' ends too."""
-    known = found.known(MAIN_FIGURES)
+    known = runs.known(MAIN_FIGURES)
     columns: list[dict[str, Any]] = [
         {"key": "variant", "label": "Variant", "align": "left"},
         {"key": "budget", "label": "Budget", "unit": "requested"},
         {"key": "n", "label": "n", "unit": "prompts"},
     ]
     for figure in known:
-        columns.append({"key": figure.key, "label": figure.label, "unit": figure.unit})
+        columns.append({"key": figure.key, "label": figure.mean_label, "unit": figure.unit_name})
         columns += [
-            {"key": f"{figure.key}_{end}", "label": f"{figure.label} {end}", "hidden": True}
+            {"key": f"{figure.key}_{end}", "label": f"{figure.mean_label} {end}", "hidden": True}
             for end in ("low", "high")
         ]
-    if any(member.cut for member in found.members):
+    if any(member.cut for member in runs.members):
         columns.append({"key": "cut", "label": "Cut", "unit": "before the answer"})
     columns.append({"key": "wins", "label": "Heads won", "unit": "of the means"})
-    if any(member.violations is not None for member in found.members):
+    if any(member.violations is not None for member in runs.members):
         columns.append({"key": "broken", "label": "Bounds broken", "unit": "of sigma over 0.5"})
     columns.append({"key": "spec", "label": "SPEC", "align": "left"})
     return {
         "caption": "Means over the prompts",
-        "head": found.regimes.head,
+        "head": runs.regimes.head,
         "columns": columns,
         "rows": [
             {
-                "look": found.looks[member.joined.place].value,
+                "look": runs.looks[member.joined.place].value,
                 "regime": mark,
                 "cells": _cells(member),
             }
-            for member, mark in zip(found.members, found.regimes.marks, strict=True)
+            for member, mark in zip(runs.members, runs.regimes.marks, strict=True)
         ],
         "note": f"Mean, and 95 % interval: BCa bootstrap over prompts where n is {MIN_PROMPTS} or "
         "more; exact (Clopper-Pearson) for shares of yes-or-no prompts. Intervals beside one "
@@ -156,22 +156,21 @@ def means_table(found: SeveralRuns) -> dict[str, Any]:
 
 def _cells(member: Aggregate) -> dict[str, Any]:
     n = member.joined.n
-    asked, alpha = member.joined.budget, member.joined.identity.settings.alpha
-    settings = settings_text(member.spec, alpha)
+    asked = member.joined.budget
     cells: dict[str, Any] = {
-        "variant": {"text": f"{member.label}, {settings}" if settings else member.label},
+        "variant": {"text": variant_name(member.joined, with_budget=False)},
         "budget": {"text": str(asked), "value": asked.amount} if asked else {"text": ""},
         "spec": {"text": member.spec},
         "n": {"text": str(n), "value": n},
     }
     for figure in MAIN_FIGURES:
-        found = member.figures.get(figure.key)
-        if found is None:
+        mean = member.figures.get(figure.key)
+        if mean is None:
             continue
-        text = shown_interval(found, is_share=figure.is_share)
-        text += "" if found.n == n else f", n = {found.n}"
-        cells[figure.key] = {"text": text, "value": found.mean}
-        ends = {"low": found.low, "high": found.high}
+        text = shown_interval(mean, is_share=figure.is_share)
+        text += "" if mean.n == n else f", n = {mean.n}"
+        cells[figure.key] = {"text": text, "value": mean.mean}
+        ends = {"low": mean.low, "high": mean.high}
         cells |= {f"{figure.key}_{end}": {"value": value} for end, value in ends.items()}
     cells["cut"] = {"text": f"{member.cut} of {n}", "value": member.cut}
     if (wins := member.head_wins) and wins.heads:

@@ -15,9 +15,9 @@ from ui.charts.layer_bands import layers_csv
 from ui.results.figure_routes import NO_CHART, figure_response
 from ui.server.route_answers import NO_STORE
 from ui.services.services import Services
-from ui.tables.aggregate import SeveralRuns
+from ui.tables.aggregate import AggregatedRuns
 
-TABLES: dict[str, Callable[[SeveralRuns], str]] = {
+TABLES: dict[str, Callable[[AggregatedRuns], str]] = {
     "budgets": budgets_csv,
     "ladder": ablation_means_csv,
     "layers": layers_csv,
@@ -26,7 +26,7 @@ TABLES: dict[str, Callable[[SeveralRuns], str]] = {
 }
 
 
-def several_routes(services: Services) -> list[Route]:
+def aggregate_routes(services: Services) -> list[Route]:
     """All of them; each answers GET and runs in a worker thread.
 
     Nothing is kept: a run of several may be deleted or no longer shared.
@@ -37,20 +37,20 @@ def several_routes(services: Services) -> list[Route]:
         if chart is None:
             return PlainTextResponse(NO_CHART, 404, NO_STORE)
         try:
-            found = load_together(services, request.path_params["slugs"])
+            runs = load_together(services, request.path_params["slugs"])
         except CkvError as error:
             return PlainTextResponse(str(error), 404, NO_STORE)
-        return figure_response(chart.figure(found, request.query_params), NO_STORE)
+        return figure_response(chart.figure(runs, request.query_params), NO_STORE)
 
     def csv_of(name: str) -> Callable[[Request], Response]:
         def handle(request: Request) -> Response:
             try:
-                found = load_together(services, request.path_params["slugs"])
+                runs = load_together(services, request.path_params["slugs"])
             except CkvError as error:
                 return PlainTextResponse(str(error), 404, NO_STORE)
             disposition = f'attachment; filename="ckv-several-{name}.csv"'
             return Response(
-                TABLES[name](found),
+                TABLES[name](runs),
                 media_type="text/csv; charset=utf-8",
                 headers={**NO_STORE, "Content-Disposition": disposition},
             )

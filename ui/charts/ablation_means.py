@@ -10,23 +10,23 @@ from ckv_core.analysis.ablation_means import AblationStepMeans, ablation_means, 
 from ckv_core.analysis.aggregate_runs import JoinedVariant
 from ckv_core.analysis.intervals import Interval
 from ui.charts.ablation import ablation_bars
-from ui.charts.chart import Chart, no_controls
+from ui.charts.chart import Chart
 from ui.charts.interval_bars import interval_bars, interval_subtitle
 from ui.charts.layout import TEXT_COLOR
-from ui.tables.aggregate import SeveralRuns
+from ui.tables.aggregate import AggregatedRuns
 from ui.tables.csv_text import Cell, csv_text
 
 _UNKNOWN = Interval(float("nan"), None, None, 0)
 
 
-def ablation_means_figure(found: SeveralRuns) -> go.Figure:
+def ablation_means_figure(runs: AggregatedRuns) -> go.Figure:
     """Three bars per step, all in percent, the base on top, as in the chart of one run.
 
     Definition: each number is read against the base of its own prompt, then averaged over the
     prompts; bars are BCa bootstrap intervals, 95 %, none where n is too small.
     Unit: percent. n = prompts that have the step.
     """
-    steps = ablation_means(_variants(found))
+    steps = ablation_means(_variants(runs))
     columns = list(zip(*map(_percent, steps), strict=True))
     values = np.array([[each.mean for each in column] for column in columns], np.float32).T
     subtitle = f"Percent; {interval_subtitle([each.head_l1 for each in steps])}"
@@ -39,11 +39,11 @@ def ablation_means_figure(found: SeveralRuns) -> go.Figure:
     return figure
 
 
-def ablation_means_csv(found: SeveralRuns) -> str:
+def ablation_means_csv(runs: AggregatedRuns) -> str:
     """Data of `ablation_means_figure`: one line per step and figure; shares of 1, and L1."""
     return csv_text(
         ("spec", "rung", "figure", "mean", "low", "high", "prompts"),
-        _rows(ablation_means(_variants(found))),
+        _rows(ablation_means(_variants(runs))),
     )
 
 
@@ -74,15 +74,14 @@ def _times_100(share: Interval) -> Interval:
     return Interval(100 * share.mean, low, high, share.n)
 
 
-def _variants(found: SeveralRuns) -> list[JoinedVariant]:
-    return [member.joined for member in found.members]
+def _variants(runs: AggregatedRuns) -> list[JoinedVariant]:
+    return [member.joined for member in runs.members]
 
 
-ABLATION_CHART: Chart[SeveralRuns] = Chart(
+ABLATION_CHART: Chart[AggregatedRuns] = Chart(
     name="ladder",
     title="Ablation",
     csv="ladder",
-    controls=no_controls,
-    has_data=lambda found: has_ablation(_variants(found)),
-    draw=lambda found, _: ablation_means_figure(found),
+    has_data=lambda runs: has_ablation(_variants(runs)),
+    draw=lambda runs, _: ablation_means_figure(runs),
 )

@@ -2,15 +2,18 @@
 
 import html
 from collections.abc import Sequence
+from dataclasses import astuple
 
 import numpy as np
 import plotly.graph_objects as go
 
 from ckv_core.analysis.aggregate import Aggregate, HeadWins
 from ckv_core.analysis.regimes import marked_name
+from ckv_core.results.figures import FIGURES
+from ckv_core.results.quantities import Figure
 from ui.charts.ablation_means import ABLATION_CHART
 from ui.charts.budget_means import BUDGET_CHART
-from ui.charts.chart import Chart, Choices, Control, no_controls
+from ui.charts.chart import Chart, Choices, Control
 from ui.charts.heads import as_head_grid, log2_ratio, ratio_grid
 from ui.charts.interval_bars import SHARE_TICKS, interval_bars, interval_subtitle, n_prompts
 from ui.charts.layer_bands import LAYER_CHART
@@ -18,25 +21,25 @@ from ui.charts.layout import BAR_PX, LEGEND_ROW_PX, new_figure
 from ui.tables.aggregate import (
     DIAGNOSTICS_FIGURES,
     MAIN_FIGURES,
-    Figure,
-    SeveralRuns,
+    AggregatedRuns,
     settings_text,
+    variant_name,
 )
 from ui.tables.csv_text import csv_text, number
 
 
-def mean_figure(found: SeveralRuns, figure: Figure) -> go.Figure:
+def mean_figure(runs: AggregatedRuns, figure: Figure) -> go.Figure:
     """Mean over prompts of one figure, a point per variant; bars are bootstrap intervals.
 
     Definition: BCa bootstrap of the mean over prompts, 95 %; no bar where n is too small.
     """
     rows = [
-        (found.looks[m.joined.place], m, m.figures[figure.key])
-        for m in found.members
+        (runs.looks[m.joined.place], m, m.figures[figure.key])
+        for m in runs.members
         if figure.key in m.figures
     ]
     subtitle = interval_subtitle([each for _, _, each in rows])
-    shown = new_figure(html.escape(figure.label, quote=False), subtitle)
+    shown = new_figure(html.escape(figure.mean_label, quote=False), subtitle)
     for place, (look, _, each) in enumerate(rows):
         shown.add_trace(
             go.Scatter(
@@ -45,15 +48,15 @@ def mean_figure(found: SeveralRuns, figure: Figure) -> go.Figure:
                 mode="markers",
                 error_x=interval_bars([each], look.color),
                 marker=look.marker(10),
-                hovertemplate=f"%{{x:.4g}} {figure.unit}, n = {each.n}<extra></extra>",
+                hovertemplate=f"%{{x:.4g}} {figure.unit_name}, n = {each.n}<extra></extra>",
             )
         )
-    names = _names(found, [member for _, member, _ in rows], is_covered=figure.is_covered)
+    names = _names(runs, [member for _, member, _ in rows], is_covered=figure.is_covered)
     shown.update_yaxes(
         tickvals=list(range(len(rows))), ticktext=names, autorange="reversed", showgrid=False
     )
     of = ", sigma > 0.5" if figure.is_covered else ""
-    shown.update_xaxes(title_text=f"{figure.unit}{of}")
+    shown.update_xaxes(title_text=f"{figure.unit_name}{of}")
     if figure.is_share:
         shown.update_xaxes(tickformat=SHARE_TICKS)
         if (
@@ -80,7 +83,7 @@ def win_figure(name: str, wins: HeadWins) -> go.Figure:
     return as_head_grid(ratio_grid(title, own, base, "L1"), own)
 
 
-def means_csv(found: SeveralRuns) -> str:
+def means_csv(runs: AggregatedRuns) -> str:
     """Data of `mean_figure`: one line per variant and figure, the diagnostics's among them.
 
     Of figures of the covered heads also how many these are, and of how many.
@@ -90,40 +93,32 @@ def means_csv(found: SeveralRuns) -> str:
         ("spec", "figure", "unit", "mean", "low", "high", "prompts", *heads),
         (
             (
-                *(member.spec, figure.label, figure.unit, each.mean, each.low, each.high, each.n),
+                *(member.spec, figure.mean_label, figure.unit_name, *astuple(each)),
                 *((member.checked, member.bounded) if figure.is_covered else (None, None)),
             )
-            for member in found.members
+            for member in runs.members
             for figure in (*MAIN_FIGURES, *DIAGNOSTICS_FIGURES)
             if (each := member.figures.get(figure.key)) is not None
         ),
     )
 
 
-def wins_csv(found: SeveralRuns) -> str:
+def wins_csv(runs: AggregatedRuns) -> str:
     """Data of `win_figure`: one line per variant with a base, layer and query head."""
     return csv_text(
         ("spec", "layer", "query_head", "mean_l1", "mean_base_l1", "log2_ratio", "prompts"),
         (
             (member.spec, layer, head, number(own), number(base), number(ratio), wins.n)
-            for member in found.members
+            for member in runs.members
             if (wins := member.head_wins) is not None
             for (layer, head), own, base, ratio in _heads(wins)
         ),
     )
 
 
-def member_names(found: SeveralRuns) -> list[str]:
+def member_names(runs: AggregatedRuns) -> list[str]:
     """One name per variant: its label, with the settings as at the bars."""
-    settings = [_settings(member) for member in found.members]
-    return [
-        f"{member.label}, {said}" if said else member.label
-        for member, said in zip(found.members, settings, strict=True)
-    ]
-
-
-def _settings(member: Aggregate) -> str:
-    return settings_text(member.spec, member.joined.identity.settings.alpha, member.joined.budget)
+    return [variant_name(member.joined) for member in runs.members]
 
 
 def _heads(wins: HeadWins) -> list[tuple[tuple[int, int], float, float, float]]:
@@ -135,14 +130,14 @@ def _heads(wins: HeadWins) -> list[tuple[tuple[int, int], float, float, float]]:
 
 
 def _names(
-    found: SeveralRuns, members: Sequence[Aggregate], *, is_covered: bool = False
+    runs: AggregatedRuns, members: Sequence[Aggregate], *, is_covered: bool = False
 ) -> list[str]:
     """The label with the regime; below it the settings, and how many heads are covered."""
-    marks = found.marks
+    marks = runs.marks
     lines = (
         [
             marked_name(m.label, marks[m.joined.place]),
-            _settings(m),
+            settings_text(m.spec, m.joined.alpha, m.joined.budget),
             f"{m.checked:,} of {m.bounded:,} heads" if is_covered else "",
         ]
         for m in members
@@ -150,41 +145,31 @@ def _names(
     return ["<br>".join(html.escape(t, quote=False) for t in each if t) for each in lines]
 
 
-def _mean_chart(figure: Figure) -> Chart[SeveralRuns]:
+def _mean_chart(figure: Figure) -> Chart[AggregatedRuns]:
     return Chart(
         name=figure.key,
-        title=figure.label,
+        title=figure.mean_label,
         csv="means",
-        controls=no_controls,
-        has_data=lambda found: bool(found.known((figure,))),
-        draw=lambda found, _: mean_figure(found, figure),
+        has_data=lambda runs: bool(runs.known((figure,))),
+        draw=lambda runs, _: mean_figure(runs, figure),
     )
 
 
-def _diagnostics_controls(found: SeveralRuns) -> list[Control]:
-    options = [(f.key, f.label) for f in found.known(DIAGNOSTICS_FIGURES)]
-    return [Control("quantity", "Quantity", options)] if options else []
+def _win_controls(runs: AggregatedRuns) -> list[Control]:
+    names = member_names(runs)
+    options = [(str(at), names[at]) for at, m in enumerate(runs.members) if m.head_wins]
+    return [Control("variant", "Variant", options)]
 
 
-def _draw_diagnostics(found: SeveralRuns, chosen: Choices) -> go.Figure:
-    return mean_figure(found, next(f for f in DIAGNOSTICS_FIGURES if f.key == chosen["quantity"]))
-
-
-def _win_controls(found: SeveralRuns) -> list[Control]:
-    names = member_names(found)
-    options = [(str(at), names[at]) for at, m in enumerate(found.members) if m.head_wins]
-    return [Control("variant", "Variant", options)] if options else []
-
-
-def _draw_wins(found: SeveralRuns, chosen: Choices) -> go.Figure:
+def _draw_wins(runs: AggregatedRuns, chosen: Choices) -> go.Figure:
     at = int(chosen["variant"])
-    wins = found.members[at].head_wins
+    wins = runs.members[at].head_wins
     if wins is None:
         raise ValueError("only variants with a base are offered")
-    return win_figure(member_names(found)[at], wins)
+    return win_figure(member_names(runs)[at], wins)
 
 
-_ALL: tuple[Chart[SeveralRuns], ...] = (
+_ALL: tuple[Chart[AggregatedRuns], ...] = (
     BUDGET_CHART,
     *map(_mean_chart, MAIN_FIGURES),
     LAYER_CHART,
@@ -193,17 +178,23 @@ _ALL: tuple[Chart[SeveralRuns], ...] = (
         name="laboratory",
         title="Quantities of the diagnostics",
         csv="means",
-        controls=_diagnostics_controls,
-        has_data=lambda found: bool(found.known(DIAGNOSTICS_FIGURES)),
-        draw=_draw_diagnostics,
+        controls=lambda runs: [
+            Control(
+                "quantity",
+                "Quantity",
+                [(f.key, f.mean_label) for f in runs.known(DIAGNOSTICS_FIGURES)],
+            )
+        ],
+        has_data=lambda runs: bool(runs.known(DIAGNOSTICS_FIGURES)),
+        draw=lambda runs, chosen: mean_figure(runs, FIGURES[chosen["quantity"]]),
     ),
     Chart(
         name="wins",
         title="Head win map",
         csv="wins",
         controls=_win_controls,
-        has_data=lambda found: any(member.head_wins for member in found.members),
+        has_data=lambda runs: any(member.head_wins for member in runs.members),
         draw=_draw_wins,
     ),
 )
-AGGREGATE_CHARTS: dict[str, Chart[SeveralRuns]] = {chart.name: chart for chart in _ALL}
+AGGREGATE_CHARTS: dict[str, Chart[AggregatedRuns]] = {chart.name: chart for chart in _ALL}

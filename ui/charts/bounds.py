@@ -11,7 +11,7 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from ckv_core.analysis.chain import (
+from ckv_core.results.chain import (
     ASSUMED_MASS,
     chain_of,
     check_chain,

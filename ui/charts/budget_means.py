@@ -8,28 +8,29 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from ckv_core.analysis.against_budget import BUDGET_UNITS, BudgetCurve, budget_curves, varied_units
+from ckv_core.analysis.aggregate import BUDGET_UNITS, BudgetCurve, budget_curves, varied_units
 from ckv_core.analysis.regimes import marked_name
 from ckv_core.methods.parameters import Budget
-from ui.charts.chart import Chart, Choices, Control
+from ckv_core.results.figures import FIGURES
+from ckv_core.results.quantities import Figure
+from ui.charts.chart import Chart, Control
 from ui.charts.interval_bars import SHARE_TICKS, interval_bars, interval_subtitle
-from ui.charts.layout import empty_figure, new_figure
-from ui.charts.lines import budget_axis, budget_line
-from ui.tables.aggregate import MAIN_FIGURES, Figure, SeveralRuns, settings_text
+from ui.charts.layout import budget_axis, budget_line, empty_figure, new_figure
+from ui.tables.aggregate import MAIN_FIGURES, AggregatedRuns, settings_text
 from ui.tables.csv_text import csv_text
 
 _FINAL_FIRST = sorted(MAIN_FIGURES, key=lambda figure: figure.key != "final")
 
 
-def budget_figure(found: SeveralRuns, figure: Figure, unit: str) -> go.Figure:
+def budget_figure(runs: AggregatedRuns, figure: Figure, unit: str) -> go.Figure:
     """Mean over prompts of one figure against the budget (the paper's Fig. 3c).
 
     Definition: a point is the mean over the prompts at the budget that the SPEC asks for, bars are
     its BCa bootstrap interval, 95 %; no bar where n is too small. The axis is logarithmic; bars
     stand a little beside their point, in the order of the legend, so that each can be seen.
     """
-    title = f"{figure.label} against the budget"
-    curves = budget_curves(found.members)
+    title = f"{figure.mean_label} against the budget"
+    curves = budget_curves(runs.members)
     if unit not in varied_units(curves, figure.key):
         return empty_figure(title, "Not measured at two budgets of this unit.")
     points_of = [(each, each.values(figure.key)) for each in curves if each.unit == unit]
@@ -38,13 +39,13 @@ def budget_figure(found: SeveralRuns, figure: Figure, unit: str) -> go.Figure:
     shown = new_figure(title, interval_subtitle(means), legend_rows=len(drawn))
     ticks = [budget.amount for _, points in drawn for budget, _ in points]
     bars_of = [
-        interval_bars([m for _, m in ps], found.looks[curve.place].color) for curve, ps in drawn
+        interval_bars([m for _, m in ps], runs.looks[curve.place].color) for curve, ps in drawn
     ]
     factors = iter(_factors(sum(bars is not None for bars in bars_of), ticks))
     for (curve, points), bars in zip(drawn, bars_of, strict=True):
         budgets, values = [b.amount for b, _ in points], [mean.mean for _, mean in points]
         line = budget_line(
-            found.looks[curve.place], _name(found, curve), budgets, values, figure.unit
+            runs.looks[curve.place], _name(runs, curve), budgets, values, figure.unit_name
         )
         line.update(
             legendgroup=str(curve.place),
@@ -56,28 +57,34 @@ def budget_figure(found: SeveralRuns, figure: Figure, unit: str) -> go.Figure:
             shown.add_trace(_bar_trace(line, bars, next(factors)))
     budget_axis(shown, ticks, BUDGET_UNITS[unit])
     shown.update_layout(legend={"tracegroupgap": 0})
-    shown.update_yaxes(title_text=figure.unit, rangemode="tozero")
+    shown.update_yaxes(title_text=figure.unit_name, rangemode="tozero")
     if figure.is_share:
         shown.update_yaxes(tickformat=SHARE_TICKS)
     return shown
 
 
-def budgets_csv(found: SeveralRuns) -> str:
+def budgets_csv(runs: AggregatedRuns) -> str:
     """Data of `budget_figure`: one line per figure, curve and budget."""
     return csv_text(
         ("curve", "budget", "budget_unit", "figure", "unit", "mean", "low", "high", "prompts"),
         (
-            (curve.spec, _amount(budget), curve.unit, figure.label, figure.unit, *astuple(mean))
-            for figure, curve in _offered(found)
+            (
+                curve.spec,
+                _amount(budget),
+                curve.unit,
+                figure.mean_label,
+                figure.unit_name,
+                *astuple(mean),
+            )
+            for figure, curve in _offered(runs)
             for budget, mean in curve.values(figure.key)
         ),
     )
 
 
-def _name(found: SeveralRuns, curve: BudgetCurve) -> str:
-    settings = settings_text(curve.spec, curve.alpha)
-    name = f"{curve.label}, {settings}" if settings else curve.label
-    return marked_name(name, found.marks[curve.place])
+def _name(runs: AggregatedRuns, curve: BudgetCurve) -> str:
+    name = ", ".join(filter(None, (curve.label, settings_text(curve.spec, curve.alpha))))
+    return marked_name(name, runs.marks[curve.place])
 
 
 def _amount(budget: Budget) -> int | float:
@@ -107,17 +114,17 @@ def _factors(curves: int, budgets: Sequence[float]) -> NDArray[np.float64]:
     return np.asarray(np.exp(offsets * gap / (4 * max(curves, 4))), np.float64)
 
 
-def _offered(found: SeveralRuns) -> Iterator[tuple[Figure, BudgetCurve]]:
+def _offered(runs: AggregatedRuns) -> Iterator[tuple[Figure, BudgetCurve]]:
     """Every figure with every curve that is drawn of it."""
-    curves = budget_curves(found.members)
+    curves = budget_curves(runs.members)
     for figure in _FINAL_FIRST:
         units = varied_units(curves, figure.key)
         yield from ((figure, curve) for curve in curves if curve.unit in units)
 
 
-def _controls(found: SeveralRuns) -> list[Control]:
-    offered = list(_offered(found))
-    figures = {figure.key: figure.label for figure, _ in offered}
+def _controls(runs: AggregatedRuns) -> list[Control]:
+    offered = list(_offered(runs))
+    figures = {figure.key: figure.mean_label for figure, _ in offered}
     units = [unit for unit in BUDGET_UNITS if any(curve.unit == unit for _, curve in offered)]
     return [
         Control("quantity", "Quantity", list(figures.items())),
@@ -125,16 +132,11 @@ def _controls(found: SeveralRuns) -> list[Control]:
     ]
 
 
-def _draw(found: SeveralRuns, chosen: Choices) -> go.Figure:
-    figure = next(each for each in MAIN_FIGURES if each.key == chosen["quantity"])
-    return budget_figure(found, figure, chosen["unit"])
-
-
-BUDGET_CHART: Chart[SeveralRuns] = Chart(
+BUDGET_CHART: Chart[AggregatedRuns] = Chart(
     name="budget",
     title="Against the budget",
     csv="budgets",
     controls=_controls,
-    has_data=lambda found: next(_offered(found), None) is not None,
-    draw=_draw,
+    has_data=lambda runs: next(_offered(runs), None) is not None,
+    draw=lambda runs, chosen: budget_figure(runs, FIGURES[chosen["quantity"]], chosen["unit"]),
 )

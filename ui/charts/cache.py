@@ -5,7 +5,7 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from ckv_core.results.events import RunResult
-from ckv_core.results.records import ModelInfo, RetainedSet
+from ckv_core.results.records import RetainedSet
 from ui.charts.layout import empty_figure, new_figure, ranked_names, rgba, variant_line
 from ui.looks.palette import Look, looks_of
 
@@ -29,7 +29,8 @@ def budgets_figure(result: RunResult) -> go.Figure:
     figure = new_figure(title, subtitle, legend_rows=len(kept))
     for index, retained in kept.items():
         counts = entry_counts(retained)
-        whole = _whole_layers(result.model)
+        whole = np.ones(result.model.layers, np.bool_)  # layers that no method may evict from
+        whole[list(result.model.evictable_layers)] = False
         figure.add_traces(_band(looks[index], str(index), counts, whole))
         mean = np.where(whole, np.nan, counts.mean(axis=1)).astype(np.float32)
         line = variant_line(looks[index], names[index], mean, "entries per head")
@@ -46,13 +47,6 @@ def entry_counts(retained: RetainedSet) -> Counts:
     rows = rows.reshape(retained.layers, retained.kv_heads, -1)
     counts: Counts = np.bitwise_count(rows).sum(axis=-1, dtype=np.int64)
     return counts
-
-
-def _whole_layers(model: ModelInfo) -> NDArray[np.bool_]:
-    """Which layers methods may not evict from [layers]."""
-    whole = np.ones(model.layers, np.bool_)
-    whole[list(model.evictable_layers)] = False
-    return whole
 
 
 def _band(look: Look, group: str, counts: Counts, whole: NDArray[np.bool_]) -> list[go.Scatter]:

@@ -5,21 +5,21 @@ from typing import cast
 
 import plotly.graph_objects as go
 
-from ckv_core.analysis.chain import shared_kv_heads
 from ckv_core.analysis.identity import base_index
+from ckv_core.results.chain import shared_kv_heads
 from ckv_core.results.events import RunResult
+from ckv_core.results.quantities import ARRAYS
 from ui.charts.ablation import ablation_figure, ablation_steps_of
-from ui.charts.alphas import chosen_alphas_figure
 from ui.charts.bounds import bounds_figure, sigma_figure, tightness_figure
 from ui.charts.cache import budgets_figure
-from ui.charts.chart import Chart, Choices, Control, no_controls
+from ui.charts.chart import Chart, Choices, Control
 from ui.charts.fidelity import fidelity_figure
-from ui.charts.heads import Against, head_grid_figure
+from ui.charts.heads import Against, chosen_alphas_figure, head_grid_figure
 from ui.charts.layers import ORACLES, final_figure, head_layer_figure, layer_figure
 from ui.charts.layers import Against as LayerAgainst
 from ui.charts.layout import display_names
 from ui.charts.sweep import SWEEP_ALPHAS, SWEEP_CURVES
-from ui.tables.measured import base_values, holders, named, names_with
+from ui.tables.measured import base_values, holders, names_with
 
 _AGAINST = [
     ("ratio", "log2 ratio to its base"),
@@ -46,29 +46,27 @@ def _variants(result: RunResult, indices: Sequence[int], label: str = "Variant")
     """A choice of variant; CriticalKV first, as the others are its bases."""
     names = display_names(result.variants, escaped=False)
     ordered = sorted(indices, key=lambda i: not result.variants[i].critical)
-    return [Control("variant", label, [(str(i), names[i]) for i in ordered])] if ordered else []
+    return [Control("variant", label, [(str(i), names[i]) for i in ordered])]
 
 
 def _quantities(names: Sequence[str], label: str = "Quantity") -> list[Control]:
-    options = [(name, named(name).label) for name in names]
-    return [Control("quantity", label, options)] if options else []
-
-
-def _layer_names(result: RunResult) -> list[str]:
-    found = names_with(result, "layer", "distance")
-    return [name for name in found if name != "hidden_norm_l1"]
+    options = [(name, ARRAYS[name].label) for name in names]
+    return [Control("quantity", label, options)]
 
 
 def _layer_controls(result: RunResult) -> list[Control]:
     found = holders(result, "hidden_l1")
     with_base = any(base_index(result.variants, index) is not None for index in found)
     against = [Control("against", "Show", _LAYER_AGAINST)] if with_base else []
-    return [*_quantities(_layer_names(result)), *against]
+    names = [n for n in names_with(result, "layer", "distance") if n != "hidden_norm_l1"]
+    return [*_quantities(names), *against]
 
 
-def _final_names(result: RunResult) -> list[str]:
-    before = [n for n in _layer_names(result) if n.startswith("hidden_")]
-    return [n for n in before if n != "hidden_relative"] + names_with(result, "model", "distance")
+def _final_controls(result: RunResult) -> list[Control]:
+    left_out = ("hidden_relative", "hidden_norm_l1")
+    before = [n for n in names_with(result, "layer", "distance") if n.startswith("hidden_")]
+    names = [name for name in before if name not in left_out]
+    return _quantities([*names, *names_with(result, "model", "distance")])
 
 
 def _head_controls(result: RunResult) -> list[Control]:
@@ -93,7 +91,7 @@ def _with_base(result: RunResult) -> list[int]:
 
 
 def _oracle_controls(result: RunResult) -> list[Control]:
-    indices = sorted({i for q in ORACLES for i in holders(result, q.name)})
+    indices = sorted({i for q in ORACLES for i in holders(result, q.key)})
     return _variants(result, indices, "Oracles with the budgets of")
 
 
@@ -140,7 +138,7 @@ _ALL: tuple[Chart[RunResult], ...] = (
         name="final",
         title="After the last layer",
         csv="analysis",
-        controls=lambda result: _quantities(_final_names(result)),
+        controls=_final_controls,
         has_data=_measured,
         draw=lambda result, chosen: final_figure(result, chosen.get("quantity", "hidden_l1")),
     ),
@@ -161,7 +159,6 @@ _ALL: tuple[Chart[RunResult], ...] = (
         name="budgets",
         title="Entries kept per layer",
         csv="budgets",
-        controls=no_controls,
         has_data=lambda result: any(v.retained is not None for v in result.variants),
         draw=lambda result, _: budgets_figure(result),
     ),
@@ -177,7 +174,6 @@ _ALL: tuple[Chart[RunResult], ...] = (
         name="ladder",
         title="Ablation",
         csv="ladder",
-        controls=no_controls,
         has_data=lambda result: bool(ablation_steps_of(result)),
         draw=lambda result, _: ablation_figure(result),
     ),
@@ -185,7 +181,6 @@ _ALL: tuple[Chart[RunResult], ...] = (
         name="fidelity",
         title="Fidelity on the full cache's text",
         csv="forced",
-        controls=no_controls,
         has_data=lambda result: bool(holders(result, "forced_kl")),
         draw=lambda result, _: fidelity_figure(result),
     ),
@@ -204,7 +199,7 @@ _ALL: tuple[Chart[RunResult], ...] = (
         title="Methods against oracles",
         csv="analysis",
         controls=_oracle_controls,
-        has_data=lambda result: bool(_oracle_controls(result)),
+        has_data=lambda result: any(holders(result, q.key) for q in ORACLES),
         draw=lambda result, chosen: head_layer_figure(result, oracles_of=_index(chosen)),
     ),
     Chart(

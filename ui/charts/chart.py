@@ -32,33 +32,32 @@ class Chart(Generic[Source]):
         name: in its address.
         title: for readers of the controls and files.
         csv: table route that holds its data.
-        controls: what can be chosen, given the source; a control without options is left out.
         has_data: whether there is anything to draw.
         draw: the source and one valid choice per control -> figure.
+        controls: what can be chosen, given the source; a control without options is left out.
     """
 
     name: str
     title: str
     csv: str
-    controls: Callable[[Source], list[Control]]
     has_data: Callable[[Source], bool]
     draw: Callable[[Source, Choices], go.Figure]
+    controls: Callable[[Source], list[Control]] = lambda _: []
+
+    def offered(self, source: Source) -> list[Control]:
+        """The controls that have options."""
+        return [control for control in self.controls(source) if control.options]
 
     def figure(self, source: Source, asked: Choices) -> go.Figure | None:
         """The chart with these choices, unknown ones left out; None where there is no data."""
         if not self.has_data(source):
             return None
         chosen = {}
-        for control in self.controls(source):
+        for control in self.offered(source):
             values = [value for value, _ in control.options]
             given = asked.get(control.name, "")
             chosen[control.name] = given if given in values else values[0]
         return self.draw(source, chosen)
-
-
-def no_controls(_: object) -> list[Control]:
-    """Of a chart without choices."""
-    return []
 
 
 def chart_values(charts: Iterable[Chart[Source]], source: Source) -> list[dict[str, Any]]:
@@ -70,7 +69,7 @@ def chart_values(charts: Iterable[Chart[Source]], source: Source) -> list[dict[s
             "csv": chart.csv,
             "controls": [
                 {"name": c.name, "label": c.label, "options": [list(o) for o in c.options]}
-                for c in chart.controls(source)
+                for c in chart.offered(source)
             ],
         }
         for chart in charts

@@ -4,9 +4,10 @@ import numpy as np
 import plotly.graph_objects as go
 
 from ckv_core.results.events import RunResult
+from ckv_core.results.quantities import ARRAYS
 from ui.charts.layout import new_figure, ranked_names
 from ui.looks.palette import looks_of
-from ui.tables.measured import holders, named
+from ui.tables.measured import holders
 
 
 def fidelity_figure(result: RunResult) -> go.Figure:
@@ -18,7 +19,7 @@ def fidelity_figure(result: RunResult) -> go.Figure:
     names, indices = ranked_names(result), holders(result, "forced_kl")
     positions = len(result.variants[indices[0]].analysis["forced_kl"])
     looks = looks_of(result.variants)
-    unit = named("forced_kl").unit
+    unit = ARRAYS["forced_kl"].unit_name
     figure = new_figure(
         "Fidelity on the full cache's text",
         f"n = {positions:,} tokens; cross: another first choice",

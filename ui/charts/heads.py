@@ -1,16 +1,17 @@
-"""Head grid: layers x query heads, one variant's head L1, against its base where it has one."""
+"""Grids of layers x heads: a variant's figure, against its base where it has one; and alphas."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import numpy as np
 import plotly.graph_objects as go
 
 from ckv_core.results.events import RunResult
+from ckv_core.results.quantities import ARRAYS
 from ckv_core.results.records import Float32Array
 from ui.charts.layout import MISSING_COLOR, display_names, empty_figure, new_figure
 from ui.looks.palette import DENSITY_SCALE, DIVERGING_STOPS
-from ui.tables.measured import base_values, named, values_of
+from ui.tables.measured import base_values, values_of
 
 Against = Literal["value", "difference", "ratio", "wins"]
 CELL_PX = 12
@@ -42,7 +43,7 @@ def head_grid_figure(
     variant = display_names(result.variants)[index]
     values = values_of(result, index, name)
     if values is None:
-        return empty_figure(f"Heads of {variant}", f"{named(name).label}: not measured for it.")
+        return empty_figure(f"Heads of {variant}", f"{ARRAYS[name].label}: not measured for it.")
     base = None if against == "value" else base_values(result, index, name)
     if base is None:
         figure = _plain_grid(variant, name, values)
@@ -87,7 +88,7 @@ def ratio_grid(
 
 
 def _ratio_grid(variant: str, name: str, values: Float32Array, base: Float32Array) -> go.Figure:
-    return ratio_grid(_won_title(variant, name, values, base), values, base, named(name).unit)
+    return ratio_grid(_won_title(variant, name, values, base), values, base, ARRAYS[name].unit_name)
 
 
 def _difference_grid(
@@ -95,7 +96,7 @@ def _difference_grid(
 ) -> go.Figure:
     shown = values - base
     limit = _limit(np.abs(shown), least=1e-9)
-    title = f"{named(name).unit} - base"
+    title = f"{ARRAYS[name].unit_name} - base"
     return _diverging(_won_title(variant, name, values, base), shown, limit, title)
 
 
@@ -127,7 +128,7 @@ def _won_title(
     count, won = int(valid.sum()), int((values < base)[valid].sum())
     share = won / count if count else 0.0
     heading = f"{variant}: {share:.0%} of heads below the base"
-    return heading, f"{named(name).label}: {won:,} of n = {count:,} heads below its base"
+    return heading, f"{ARRAYS[name].label}: {won:,} of n = {count:,} heads below its base"
 
 
 def _diverging(
@@ -165,14 +166,14 @@ def _diverging(
 
 def _plain_grid(variant: str, name: str, values: Float32Array) -> go.Figure:
     count = int((~np.isnan(values)).sum())
-    figure = new_figure(f"{variant}: {named(name).label}", f"n = {count:,} query heads, 1 step")
+    figure = new_figure(f"{variant}: {ARRAYS[name].label}", f"n = {count:,} query heads, 1 step")
     figure.add_trace(
         go.Heatmap(
             z=values,
             zmin=0,
             zmax=_limit(values, least=1e-9),
             colorscale=DENSITY_SCALE,
-            colorbar=colorbar_of(named(name).unit),
+            colorbar=colorbar_of(ARRAYS[name].unit_name),
             hovertemplate="layer %{y}, head %{x}: %{z:.4g}<extra></extra>",
         )
     )
@@ -216,3 +217,41 @@ def _tick(values: Float32Array, *, axis: int) -> int:
     """Distance of ticks that leaves about ten of them on the axis."""
     size: int = values.shape[axis]
     return max(1, round(size / 10))
+
+
+def chosen_alphas_figure(result: RunResult, index: int) -> go.Figure:
+    """The alpha that each KV head of a `+critical_auto` variant takes, layers x KV heads.
+
+    Definition: of 0, 0.05, ..., 1 the alpha whose kept set has the smallest bound by the
+    observation window's attention; see docs/definitions.md. n = KV heads of one prompt. Layers
+    not evicted are grey.
+    """
+    variant, values = display_names(result.variants)[index], values_of(result, index, "head_alpha")
+    if values is None:
+        return empty_figure(f"Alphas of {variant}", "This variant has one alpha for all heads.")
+    known = values[~np.isnan(values)]
+    at_zero = f"{(known == 0).mean():.0%}" if known.size else "none"
+    subtitle = f"n = {known.size:,} KV heads, {at_zero} of them at 0"
+    ticks = (0, 0.25, 0.5, 0.75, 1)
+    return alpha_grid(new_figure(f"{variant}: alphas", subtitle), values, ticks)
+
+
+def alpha_grid(figure: go.Figure, values: Float32Array, ticks: Sequence[float]) -> go.Figure:
+    """Draw alphas into a figure.
+
+    Args:
+        figure: empty, with its title.
+        values: [layers, kv_heads]; NaN in layers not evicted.
+        ticks: alphas named beside the colours; the last one is their end.
+    """
+    figure.add_trace(
+        go.Heatmap(
+            z=values,
+            zmin=0,
+            zmax=ticks[-1],
+            colorscale=DENSITY_SCALE,
+            colorbar={**colorbar_of("alpha"), "tickvals": list(ticks)},
+            hovertemplate="layer %{y}, KV head %{x}: alpha %{z:g}<extra></extra>",
+        )
+    )
+    return as_head_grid(figure, values, "KV head")

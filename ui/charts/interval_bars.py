@@ -10,10 +10,10 @@ from ckv_core.analysis.intervals import MIN_PROMPTS, Interval
 SHARE_TICKS = ".3~%"  # as many digits as it takes to tell neighbours apart
 
 
-def interval_bars(found: Sequence[Interval], color: str) -> dict[str, Any] | None:
+def interval_bars(intervals: Sequence[Interval], color: str) -> dict[str, Any] | None:
     """Plotly's error bars; none at a mean without an interval, None where no mean has one."""
     ends = np.array(
-        [(i.mean, i.low, i.high) if _has_bar(i) else (np.nan,) * 3 for i in found], np.float64
+        [(i.mean, i.low, i.high) if _has_bar(i) else (np.nan,) * 3 for i in intervals], np.float64
     )
     if np.isnan(ends).all():
         return None
@@ -28,11 +28,11 @@ def interval_bars(found: Sequence[Interval], color: str) -> dict[str, Any] | Non
     }
 
 
-def interval_subtitle(found: Sequence[Interval]) -> str:
+def interval_subtitle(intervals: Sequence[Interval]) -> str:
     """What the points and bars are, and n; of figures that only some prompts have, n's range."""
-    counts = sorted({each.n for each in found})
+    counts = sorted({each.n for each in intervals})
     n = n_prompts(counts[0], counts[-1])
-    bars = [_has_bar(each) for each in found]
+    bars = [_has_bar(each) for each in intervals]
     if all(bars):
         return f"mean and 95 % interval, {n}"
     if any(bars):
@@ -47,5 +47,5 @@ def n_prompts(fewest: int, most: int = 0) -> str:
     return f"n = {fewest} prompt{'' if fewest == 1 else 's'}"
 
 
-def _has_bar(found: Interval) -> bool:
-    return found.low is not None and found.high is not None
+def _has_bar(interval: Interval) -> bool:
+    return interval.low is not None and interval.high is not None

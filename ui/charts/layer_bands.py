@@ -7,10 +7,9 @@ from typing import Literal
 import numpy as np
 import plotly.graph_objects as go
 
-from ckv_core.analysis.aggregate import Aggregate
-from ckv_core.analysis.layer_means import (
+from ckv_core.analysis.aggregate import (
+    Aggregate,
     LayerMeans,
-    base_identity,
     hidden_by_layer,
     reduction_by_layer,
 )
@@ -18,7 +17,7 @@ from ckv_core.analysis.regimes import marked_name
 from ui.charts.chart import Chart, Choices, Control
 from ui.charts.interval_bars import interval_subtitle
 from ui.charts.layout import TEXT_COLOR, empty_figure, new_figure, rgba, variant_line
-from ui.tables.aggregate import SeveralRuns, settings_text
+from ui.tables.aggregate import AggregatedRuns, variant_name
 from ui.tables.csv_text import Cell, csv_text
 
 Kind = Literal["hidden", "reduction"]
@@ -32,7 +31,7 @@ _INK = 1.0  # of all bands together: many over one another would hide the lines
 _BAND_OPACITY = 0.2
 
 
-def layers_figure(found: SeveralRuns, kind: Kind, budget: str) -> go.Figure:
+def layers_figure(runs: AggregatedRuns, kind: Kind, budget: str) -> go.Figure:
     """Mean over prompts after each layer, one line per variant (the paper's Fig. 3a and 5).
 
     Definition: cascaded hidden L1, ||x_l - x^_l||_1 of the residual stream after block l, before
@@ -42,12 +41,12 @@ def layers_figure(found: SeveralRuns, kind: Kind, budget: str) -> go.Figure:
     Unit: L1 over the hidden size. n = prompts.
 
     Args:
-        found: the runs.
+        runs: taken together.
         kind: what is drawn.
         budget: as it was asked for; the variants of one budget share a chart.
     """
-    shown = [member for member in found.members if _budget(member) == budget]
-    lines = [(each, means) for each in shown if (means := _means(found, each, kind)) is not None]
+    shown = [member for member in runs.members if _budget(member) == budget]
+    lines = [(each, means) for each in shown if (means := _means(runs, each, kind)) is not None]
     if not lines:
         return empty_figure(_TITLES[kind], "Not measured at this budget.")
     subtitle = interval_subtitle([means[0] for _, means in lines])
@@ -55,10 +54,10 @@ def layers_figure(found: SeveralRuns, kind: Kind, budget: str) -> go.Figure:
     opacity = min(_BAND_OPACITY, _INK / len(lines))
     for at, (member, means) in enumerate(lines):
         values = np.array([each.mean for each in means], np.float32)
-        look = found.looks[member.joined.place]
-        line = variant_line(
-            look, marked_name(_name(member), found.marks[member.joined.place]), values, UNIT
-        )
+        look = runs.looks[member.joined.place]
+        name = html.escape(variant_name(member.joined, with_budget=False), quote=False)
+        name = marked_name(name, runs.marks[member.joined.place])
+        line = variant_line(look, name, values, UNIT)
         line.update(
             legendgroup=str(at),
             hovertemplate=f"{line.hovertemplate}, n = {means[0].n}",
@@ -74,24 +73,24 @@ def layers_figure(found: SeveralRuns, kind: Kind, budget: str) -> go.Figure:
     return figure
 
 
-def layers_csv(found: SeveralRuns) -> str:
+def layers_csv(runs: AggregatedRuns) -> str:
     """Data of `layers_figure`: one line per variant, figure and layer."""
     return csv_text(
-        ("spec", "figure", "unit", "layer", "mean", "low", "high", "prompts"), _rows(found)
+        ("spec", "figure", "unit", "layer", "mean", "low", "high", "prompts"), _rows(runs)
     )
 
 
-def _rows(found: SeveralRuns) -> Iterator[tuple[Cell, ...]]:
+def _rows(runs: AggregatedRuns) -> Iterator[tuple[Cell, ...]]:
     for kind, title in _TITLES.items():
-        for member in found.members:
-            for layer, each in enumerate(_means(found, member, kind) or ()):
+        for member in runs.members:
+            for layer, each in enumerate(_means(runs, member, kind) or ()):
                 yield (member.spec, title, UNIT, layer, each.mean, each.low, each.high, each.n)
 
 
-def _means(found: SeveralRuns, member: Aggregate, kind: Kind) -> LayerMeans | None:
+def _means(runs: AggregatedRuns, member: Aggregate, kind: Kind) -> LayerMeans | None:
     if kind == "hidden":
         return hidden_by_layer(member.joined)
-    return reduction_by_layer(member.joined, [each.joined for each in found.members])
+    return reduction_by_layer(member.joined, [each.joined for each in runs.members])
 
 
 def _band(means: LayerMeans, fill: str, group: str) -> list[go.Scatter]:
@@ -113,12 +112,6 @@ def _band(means: LayerMeans, fill: str, group: str) -> list[go.Scatter]:
     ]
 
 
-def _name(member: Aggregate) -> str:
-    settings = settings_text(member.spec, member.joined.identity.settings.alpha)
-    name = f"{member.label}, {settings}" if settings else member.label
-    return html.escape(name, quote=False)
-
-
 def _budget(member: Aggregate) -> str:
     return str(member.joined.budget) if member.joined.budget else _NO_BUDGET
 
@@ -129,12 +122,12 @@ def _is_measured(member: Aggregate) -> bool:
 
 def _kinds(measured: Sequence[Aggregate]) -> list[Kind]:
     known = {member.joined.identity for member in measured}
-    is_paired = any(base_identity(identity) in known for identity in known)
+    is_paired = any(identity.base in known for identity in known)
     return ["hidden", "reduction"] if is_paired else ["hidden"]
 
 
-def _controls(found: SeveralRuns) -> list[Control]:
-    measured = [member for member in found.members if _is_measured(member)]
+def _controls(runs: AggregatedRuns) -> list[Control]:
+    measured = [member for member in runs.members if _is_measured(member)]
     budgets = dict.fromkeys(map(_budget, measured))
     return [
         Control("quantity", "Quantity", [(kind, _TITLES[kind]) for kind in _kinds(measured)]),
@@ -142,16 +135,16 @@ def _controls(found: SeveralRuns) -> list[Control]:
     ]
 
 
-def _draw(found: SeveralRuns, chosen: Choices) -> go.Figure:
+def _draw(runs: AggregatedRuns, chosen: Choices) -> go.Figure:
     kind: Kind = "reduction" if chosen["quantity"] == "reduction" else "hidden"
-    return layers_figure(found, kind, chosen["budget"])
+    return layers_figure(runs, kind, chosen["budget"])
 
 
-LAYER_CHART: Chart[SeveralRuns] = Chart(
+LAYER_CHART: Chart[AggregatedRuns] = Chart(
     name="layers",
     title="Hidden L1 after each layer",
     csv="layers",
     controls=_controls,
-    has_data=lambda found: any(map(_is_measured, found.members)),
+    has_data=lambda runs: any(map(_is_measured, runs.members)),
     draw=_draw,
 )

@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 
 from ckv_core.analysis.rounding import in_type, short
 from ckv_core.results.events import RunResult
-from ckv_core.results.quantities import QUANTITIES
+from ckv_core.results.quantities import ARRAYS, QUANTITIES
 from ckv_core.results.records import Float32Array
 from ui.charts.layout import (
     TEXT_COLOR,
@@ -18,8 +18,8 @@ from ui.charts.layout import (
     variant_line,
 )
 from ui.looks.palette import SPARE, Look, bar_marker, looks_of
-from ui.tables.measured import base_values, floor_values, holders, named, values_of
-from ui.tables.summary_columns import four_digits
+from ui.tables.measured import base_values, floor_values, holders, values_of
+from ui.tables.summary import four_digits
 
 NOT_MEASURED = "No perturbation has been measured yet."
 NO_BASE = "No variant has its base, the same settings without CriticalKV, in this run."
@@ -52,7 +52,7 @@ def layer_figure(
         name: `hidden_l1`, `hidden_relative` or a quantity with one value per layer.
         against: the quantity itself, or against the base.
     """
-    label, unit = named(name).label, named(name).unit
+    label, unit = ARRAYS[name].label, ARRAYS[name].unit_name
     found = {index: _against(result, index, name, against) for index in holders(result, name)}
     lines = {index: values for index, values in found.items() if values is not None}
     if not lines:
@@ -76,17 +76,12 @@ def layer_figure(
     floor = floor_values(result, name)
     if floor is not None and against != "ratio":
         for sign in (1, -1) if against == "reduction" else (1,):
-            figure.add_trace(_floor_line(result, sign * floor, unit))
+            line = variant_line(FLOOR_LOOK, f"rounding floor{in_type(result)}", sign * floor, unit)
+            line.update(mode="lines", legendgroup="floor", showlegend=sign > 0)
+            figure.add_trace(line)
     figure.update_xaxes(title_text="layer")
     figure.update_yaxes(title_text=axis, rangemode="tozero")
     return figure
-
-
-def _floor_line(result: RunResult, values: Float32Array, unit: str) -> go.Scatter:
-    """Below it, or between two of them, a difference may be nothing but rounding."""
-    name = f"rounding floor{in_type(result)}"
-    line = variant_line(FLOOR_LOOK, name, values, unit)
-    return line.update(mode="lines", legendgroup="floor", showlegend=bool((values >= 0).all()))
 
 
 def head_layer_figure(result: RunResult, *, oracles_of: int | None = None) -> go.Figure:
@@ -147,10 +142,10 @@ def final_figure(result: RunResult, name: str = "hidden_l1") -> go.Figure:
                 [looks[index].color for index in bars], [looks[index].pattern for index in bars]
             ),
             text=[four_digits(value) for value in bars.values()],
-            hovertemplate=f"%{{customdata}}: %{{x:.6g}} {named(name).unit}<extra></extra>",
+            hovertemplate=f"%{{customdata}}: %{{x:.6g}} {ARRAYS[name].unit_name}<extra></extra>",
         )
     )
-    figure.update_xaxes(title_text=named(name).unit)
+    figure.update_xaxes(title_text=ARRAYS[name].unit_name)
     name_bars(figure, [names[index] for index in bars])
     if floor is not None:
         figure.add_vline(x=float(floor[-1]), line=FLOOR_LOOK.line())
@@ -188,5 +183,5 @@ def _against(result: RunResult, index: int, name: str, against: Against) -> Floa
 
 
 def _oracles(result: RunResult, index: int) -> list[tuple[str, Float32Array]]:
-    found = [(q.label, values_of(result, index, q.name)) for q in ORACLES]
+    found = [(q.label, values_of(result, index, q.key)) for q in ORACLES]
     return [(label, values) for label, values in found if values is not None]

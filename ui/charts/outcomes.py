@@ -6,12 +6,12 @@ from collections.abc import Iterable
 import numpy as np
 import plotly.graph_objects as go
 
-from ckv_core.analysis.outcomes import answer_outcome
-from ckv_core.analysis.sweep import AXES, Figure, budget_unit, curves
+from ckv_core.analysis.sweep import AXES, budget_unit, curves
 from ckv_core.results.events import RunResult
+from ckv_core.results.outcomes import answer_outcome
+from ckv_core.results.quantities import Figure
 from ckv_core.results.records import VariantResult
-from ui.charts.layout import BAR_PX, new_figure
-from ui.charts.lines import budget_axis
+from ui.charts.layout import BAR_PX, budget_axis, new_figure
 from ui.tables.sweep import curve_looks, ranked_curves
 
 # Told apart without colour: filled, a cross, a bar.

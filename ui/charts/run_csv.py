@@ -4,16 +4,15 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from ckv_core.analysis.sweep import FIGURES, alpha_optima, budget_unit, curves
-from ckv_core.analysis.sweep_oracles import ORACLES, mean_oracle
+from ckv_core.analysis.sweep import ORACLES, SWEPT, alpha_optima, budget_unit, curves
 from ckv_core.results.events import RunResult
-from ckv_core.results.quantities import QUANTITIES
-from ckv_core.results.records import Float32Array, ForcedStep, VariantResult
+from ckv_core.results.quantities import ARRAYS
+from ckv_core.results.records import Float32Array, VariantResult
 from ui.charts.cache import entry_counts
 from ui.charts.heads import log2_ratio
 from ui.charts.layers import layer_means
 from ui.tables.csv_text import Cell, csv_text, number, short
-from ui.tables.measured import OWN, floor_values, values_of
+from ui.tables.measured import floor_values, values_of
 
 _FORCED = ("forced_kl", "forced_rank", "forced_top1")  # of each step of the full cache's text
 _PLACES = {
@@ -68,51 +67,24 @@ def budgets_csv(result: RunResult) -> str:
     )
 
 
-def forced_csv(result: RunResult) -> str:
+def teacher_forced_csv(result: RunResult) -> str:
     """Candidates at each step of the full cache's continuation, best first.
 
     What was measured of a whole step stands in each of its lines; empty where it was not.
     """
     candidate = ("cache", "rank", "token_id", "token", "probability")
-    return csv_text(
-        ("variant", "spec", "step", *_FORCED, *candidate),
-        (
-            (
-                index,
-                variant.spec,
-                step,
-                *measured,
-                cache,
-                rank,
-                item.token_id,
-                item.text,
-                item.probability,
-            )
-            for index, variant in enumerate(result.variants)
-            for step, (found, measured) in enumerate(_forced_steps(variant))
-            for cache, candidates in (("full", found.reference), ("variant", found.variant))
-            for rank, item in enumerate(candidates, 1)
-        ),
-    )
+    return csv_text(("variant", "spec", "step", *_FORCED, *candidate), _candidates(result))
 
 
 def follow_ups_csv(result: RunResult) -> str:
     """Answers to follow-up questions: one line per variant and question."""
-    head = ("variant", "spec", "question", "text", "stopped", "agreement", "first_difference")
+    of_answer = ("question", "text", "stopped", "agreement", "first_difference")
     return csv_text(
-        head,
+        ("variant", "spec", *of_answer),
         (
-            (
-                index,
-                variant.spec,
-                item.question,
-                item.text,
-                item.stopped,
-                item.agreement,
-                item.first_difference,
-            )
+            (index, variant.spec, *(getattr(answer, name) for name in of_answer))
             for index, variant in enumerate(result.variants)
-            for item in variant.follow_ups
+            for answer in variant.follow_ups
         ),
     )
 
@@ -124,18 +96,17 @@ def analysis_csv(result: RunResult) -> str:
 
 def sweep_csv(result: RunResult) -> str:
     """Data of `curve_figure`: one line per point, all figures and oracles; an unknown is empty."""
-    oracles = [quantity.name for quantity in ORACLES]
-    head = ("variant", "spec", "alpha", f"budget_{budget_unit(result)}", *FIGURES, *oracles)
+    figures = (*SWEPT.values(), *ORACLES)
+    head = ("variant", "spec", "alpha", f"budget_{budget_unit(result)}")
     return csv_text(
-        head,
+        (*head, *(figure.key for figure in figures)),
         (
             (
                 index,
                 result.variants[index].spec,
                 curve.alpha,
                 budget,
-                *(figure.read(result.variants[index]) for figure in FIGURES.values()),
-                *(mean_oracle(result.variants[index], name) for name in oracles),
+                *(figure.read(result.variants[index]) for figure in figures),
             )
             for curve in curves(result)
             for budget, index in curve.points
@@ -156,11 +127,15 @@ def alphas_csv(result: RunResult) -> str:
     )
 
 
-def _forced_steps(variant: VariantResult) -> Iterable[tuple[ForcedStep, list[float | None]]]:
-    """Each step's candidates, and its figures in the order of `_FORCED`."""
-    arrays = [variant.analysis.get(name) for name in _FORCED]
-    for step, found in enumerate(variant.forced_steps):
-        yield found, [None if array is None else short(array[step]) for array in arrays]
+def _candidates(result: RunResult) -> Iterator[tuple[Cell, ...]]:
+    for index, variant in enumerate(result.variants):
+        arrays = [variant.analysis.get(name) for name in _FORCED]
+        for at, step in enumerate(variant.forced_steps):
+            measured = [None if array is None else short(array[at]) for array in arrays]
+            for cache, candidates in (("full", step.reference), ("variant", step.variant)):
+                for rank, token in enumerate(candidates, 1):
+                    words = (token.token_id, token.text, token.probability)
+                    yield (index, variant.spec, at, *measured, cache, rank, *words)
 
 
 def _heads_of(index: int, variant: VariantResult) -> Iterable[tuple[Cell, ...]]:
@@ -185,7 +160,7 @@ def _rows(result: RunResult) -> Iterator[tuple[Cell, ...]]:
     for name in ("hidden_l1", "hidden_relative"):
         floor = floor_values(result, name)
         for layer, value in enumerate(() if floor is None else floor):
-            unit = OWN[name][1]
+            unit = ARRAYS[name].unit
             yield (None, "", f"{name}_floor", unit, layer, None, None, None, short(value))
     for index, variant in enumerate(result.variants):
         for name, unit, axes, values in _arrays(result, index):
@@ -198,11 +173,8 @@ def _rows(result: RunResult) -> Iterator[tuple[Cell, ...]]:
 def _arrays(result: RunResult, index: int) -> Iterator[tuple[str, str, str, Float32Array]]:
     """Name, unit, axes and values of every array of one variant."""
     variant = result.variants[index]
-    for name, (_, unit, axes) in OWN.items():
-        values = values_of(result, index, name)
-        if values is not None:
-            yield name, unit, axes, values
+    for name, figure in ARRAYS.items():
+        if (values := values_of(result, index, name)) is not None:
+            yield name, figure.unit, figure.axes, values
     if variant.perturbation is not None and variant.perturbation.base_head_l1 is not None:
         yield "base_head_l1", "L1", "head", variant.perturbation.base_head_l1
-    for name, values in variant.analysis.items():
-        yield name, QUANTITIES[name].unit, QUANTITIES[name].axes, values

@@ -10,9 +10,8 @@ from ckv_core.analysis.regimes import marked_name
 from ckv_core.methods.parameters import Budget
 from ckv_core.studies.reading import Row
 from ckv_core.studies.records import FULL, Point
-from ui.charts.chart import Chart, Choices, Control, no_controls
-from ui.charts.layout import empty_figure, new_figure
-from ui.charts.lines import budget_axis
+from ui.charts.chart import Chart, Control
+from ui.charts.layout import budget_axis, empty_figure, new_figure
 from ui.looks.palette import DENSITY_STOPS, FULL_LOOK
 from ui.tables.study import StudyReading
 
@@ -34,20 +33,6 @@ def score_figure(found: StudyReading) -> go.Figure:
     )
     ticks = [Budget.parse(point.budget).amount for point in found.study.points() if point.budget]
     budget_axis(figure, ticks, _UNITS.get(first.unit, first.unit))
-    return figure
-
-
-def bytes_figure(found: StudyReading) -> go.Figure:
-    """The same against measured bytes of the cache, as a share of the full cache's."""
-    figure = _lines(found, "Score against bytes", lambda row: row.cache_share)
-    figure.update_xaxes(title_text="cache bytes, share of the full cache's", tickformat=".0%")
-    return figure
-
-
-def moved_figure(found: StudyReading) -> go.Figure:
-    """The same against the mean head L1 of the first step: does lower go with better here?"""
-    figure = _lines(found, "Score against perturbation", lambda row: row.head_l1)
-    figure.update_xaxes(title_text="mean head L1, first decoding step", rangemode="tozero")
     return figure
 
 
@@ -187,10 +172,6 @@ def _cells(found: StudyReading, point: Point) -> dict[tuple[float, float], list[
     return cells
 
 
-def _has_grid(found: StudyReading) -> bool:
-    return bool(_cells(found, Point(FULL, None)))
-
-
 def _point_controls(found: StudyReading) -> list[Control]:
     points = found.study.points()
     options = [
@@ -198,10 +179,6 @@ def _point_controls(found: StudyReading) -> list[Control]:
         for at, p in enumerate(points)
     ]
     return [Control("point", "Method and budget", [*options[1:], options[0]])]
-
-
-def _draw_needles(found: StudyReading, chosen: Choices) -> go.Figure:
-    return needle_figure(found, found.study.points()[int(chosen["point"])])
 
 
 def _scored(found: StudyReading) -> bool:
@@ -213,7 +190,6 @@ _ALL: tuple[Chart[StudyReading], ...] = (
         name="budget",
         title="Score against the budget",
         csv="scores",
-        controls=no_controls,
         has_data=_scored,
         draw=lambda found, _: score_figure(found),
     ),
@@ -221,25 +197,27 @@ _ALL: tuple[Chart[StudyReading], ...] = (
         name="bytes",
         title="Score against bytes",
         csv="scores",
-        controls=no_controls,
         has_data=_scored,
-        draw=lambda found, _: bytes_figure(found),
+        draw=lambda found, _: _lines(
+            found, "Score against bytes", lambda row: row.cache_share
+        ).update_xaxes(title_text="cache bytes, share of the full cache's", tickformat=".0%"),
     ),
     Chart(
         name="needles",
         title="Needle heat map",
         csv="results",
         controls=_point_controls,
-        has_data=_has_grid,
-        draw=_draw_needles,
+        has_data=lambda found: bool(_cells(found, Point(FULL, None))),
+        draw=lambda found, chosen: needle_figure(found, found.study.points()[int(chosen["point"])]),
     ),
     Chart(
         name="moved",
         title="Score against perturbation",
         csv="scores",
-        controls=no_controls,
         has_data=lambda found: any(row.head_l1 is not None for row in found.reading.rows),
-        draw=lambda found, _: moved_figure(found),
+        draw=lambda found, _: _lines(
+            found, "Score against perturbation", lambda row: row.head_l1
+        ).update_xaxes(title_text="mean head L1, first decoding step", rangemode="tozero"),
     ),
 )
 STUDY_CHARTS = {chart.name: chart for chart in _ALL}

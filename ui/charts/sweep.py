@@ -8,24 +8,24 @@ import plotly.graph_objects as go
 from ckv_core.analysis.rounding import floor_by_figure, short
 from ckv_core.analysis.sweep import (
     AXES,
-    FIGURES,
+    ORACLES,
+    SWEPT,
     AlphaOptimum,
-    Figure,
+    OracleSet,
     alpha_optima,
     budget_unit,
     curves,
+    oracle_sets,
     shown_figures,
 )
-from ckv_core.analysis.sweep_oracles import ORACLES, OracleSet, oracle_sets
 from ckv_core.results.events import RunResult
-from ui.charts.alphas import alpha_grid
-from ui.charts.chart import Chart, Choices, Control, no_controls
+from ckv_core.results.quantities import Figure
+from ui.charts.chart import Chart, Choices, Control
+from ui.charts.heads import alpha_grid
 from ui.charts.layers import FLOOR_LOOK, ORACLE_LOOKS
-from ui.charts.layout import TEXT_COLOR, new_figure
-from ui.charts.lines import budget_axis, budget_line
+from ui.charts.layout import TEXT_COLOR, budget_axis, budget_line, new_figure
 from ui.charts.outcomes import outcome_figure
 from ui.looks.palette import FULL_LOOK, look_of
-from ui.tables.measured import unit_name
 from ui.tables.sweep import curve_looks, optimum_name, oracle_name, ranked_curves
 
 
@@ -45,12 +45,12 @@ def curve_figure(result: RunResult, metric: Figure, oracles: OracleSet | None = 
     named = zip(curve_looks(result), ranked_curves(result), curves(result), strict=True)
     drawn = [(look, name, curve.values(result, metric)) for look, name, curve in named]
     drawn = [each for each in drawn if each[2]]
-    closer = "lower" if metric.lower else "higher"
+    closer = metric.better or ""
     subtitle = f"One prompt; {closer} is closer to the full cache"
     floor = floor_by_figure(result.floor).get(metric.key)
     if floor is not None:
         subtitle = f"One prompt; {closer} is closer; dashed grey: rounding floor, {short(floor)}"
-    if not metric.is_quality:
+    if metric.better is None:
         subtitle = "One prompt; heads that meet assumption 1. It says nothing of quality"
     if oracles is not None:
         subtitle = f"{closer.capitalize()} is closer; oracle budgets: {oracle_name(oracles)}"
@@ -61,7 +61,7 @@ def curve_figure(result: RunResult, metric: Figure, oracles: OracleSet | None = 
     )
     for look, name, points in drawn:
         budgets, values = zip(*points, strict=True)
-        figure.add_trace(budget_line(look, name, budgets, values, unit_name(metric.unit)))
+        figure.add_trace(budget_line(look, name, budgets, values, metric.unit_name))
     if oracles is not None:
         _add_oracles(figure, oracles)
     _add_reference(figure, result, metric)
@@ -69,7 +69,7 @@ def curve_figure(result: RunResult, metric: Figure, oracles: OracleSet | None = 
         figure.add_hline(y=floor, line={**FLOOR_LOOK.line(), "dash": "dash"})
     ticks = [budget for _, _, points in drawn for budget, _ in points]
     budget_axis(figure, ticks, AXES[budget_unit(result)])
-    figure.update_yaxes(title_text=unit_name(metric.unit), rangemode="tozero")
+    figure.update_yaxes(title_text=metric.unit_name, rangemode="tozero")
     return figure
 
 
@@ -122,9 +122,9 @@ def alpha_head_figure(optimum: AlphaOptimum) -> go.Figure:
 
 def _add_reference(figure: go.Figure, result: RunResult, metric: Figure) -> None:
     """Where the full cache stands: no distance from itself, full agreement, its own answer."""
-    if not metric.is_quality:
+    if metric.better is None:
         return
-    value: float | None = 0.0 if metric.lower else 1.0
+    value: float | None = 0.0 if metric.better == "lower" else 1.0
     if metric.has_own_full:
         full = next((v for v in result.variants if v.method == "full"), None)
         value = metric.read(full) if full else None
@@ -143,47 +143,43 @@ def _add_reference(figure: go.Figure, result: RunResult, metric: Figure) -> None
 def _add_oracles(figure: go.Figure, oracles: OracleSet) -> None:
     """The looks that the oracles have in a run's charts."""
     for quantity, look in zip(ORACLES, ORACLE_LOOKS, strict=True):
-        if points := oracles.values.get(quantity.name):
+        if points := oracles.values.get(quantity.key):
             budgets, values = zip(*points, strict=True)
             figure.add_trace(budget_line(look, quantity.label, budgets, values, quantity.unit))
 
 
 def _curve_chart(metric: Figure) -> Chart[RunResult]:
+    def draw(result: RunResult, chosen: Choices) -> go.Figure:
+        if metric.is_binary:
+            return outcome_figure(result, metric)
+        oracles = oracle_sets(result)[int(chosen["oracles"])] if "oracles" in chosen else None
+        return curve_figure(result, metric, oracles)
+
     return Chart(
         name=f"sweep-{metric.key}",
         title=f"{metric.label} against the budget",
         csv="sweep",
-        controls=_oracle_controls if metric.key == "head" else no_controls,
+        controls=_oracle_controls if metric.key == "head" else lambda _: [],
         has_data=lambda result: result.kind == "sweep" and metric in shown_figures(result),
-        draw=lambda result, chosen: (
-            outcome_figure(result, metric)
-            if metric.is_binary
-            else curve_figure(result, metric, _chosen_set(result, chosen))
-        ),
+        draw=draw,
     )
 
 
 def _oracle_controls(result: RunResult) -> list[Control]:
     names = [(str(at), oracle_name(each)) for at, each in enumerate(oracle_sets(result))]
-    return [Control("oracles", "Oracles with the head budgets of", names)] if names else []
-
-
-def _chosen_set(result: RunResult, chosen: Choices) -> OracleSet | None:
-    return oracle_sets(result)[int(chosen["oracles"])] if "oracles" in chosen else None
+    return [Control("oracles", "Oracles with the head budgets of", names)]
 
 
 def _optimum_controls(result: RunResult) -> list[Control]:
     names = [(str(at), optimum_name(each)) for at, each in enumerate(alpha_optima(result))]
-    return [Control("optimum", "Method and budget", names)] if names else []
+    return [Control("optimum", "Method and budget", names)]
 
 
 def _has_optima(result: RunResult) -> bool:
     return result.kind == "sweep" and bool(alpha_optima(result))
 
 
-# What came out first, the mechanism after.
-_ORDERED = sorted(FIGURES.values(), key=lambda figure: (not figure.is_binary, figure.lower))
-SWEEP_CURVES: tuple[Chart[RunResult], ...] = tuple(map(_curve_chart, _ORDERED))
+SWEEP_CURVES: tuple[Chart[RunResult], ...] = tuple(map(_curve_chart, SWEPT.values()))
 SWEEP_ALPHAS: tuple[Chart[RunResult], ...] = (
     Chart(
         name="alpha-layers",

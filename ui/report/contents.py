@@ -18,8 +18,8 @@ from ui.looks.glossary import without_marks
 from ui.report.charts import chart_figures, embedded_charts
 from ui.results import block as results
 from ui.results import views
+from ui.results.cards import teacher_forced_value
 from ui.results.chart_views import alphas_value, curves_value, diagnostics_value, perturbation_value
-from ui.results.strips import forced_value
 from ui.services.live_runs import RunSnapshot
 from ui.shell.parts import Facts
 from ui.sweep import results as sweep_results
@@ -101,7 +101,7 @@ def _add_generations(contents: Contents, run: RunSnapshot, without: Collection[G
         if "strips" in without:
             card["forced"] = None
         else:
-            strips[address] = _json(forced_value(run.result, card["index"]))
+            strips[address] = _json(teacher_forced_value(run.result, card["index"]))
     contents.files["strips"] = strips
     heading, text = _headed(results.GENERATIONS_TEXT)
     shown: Shown = [(Generations, value), (FollowUpAnswers, views.follow_ups_value(run))]

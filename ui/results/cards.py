@@ -1,12 +1,13 @@
-"""Cards of generated text: a run's generations and its follow-up answers. No Gradio, no clock."""
+"""Cards of generated text, follow-up answers, and teacher-forced strips. No Gradio, no clock."""
 
-from typing import Any
+import math
+from typing import Any, SupportsFloat
 
-from ckv_core.results.records import FollowUp, VariantResult
+from ckv_core.results.events import RunResult
+from ckv_core.results.figures import FIGURES
+from ckv_core.results.records import Candidate, FollowUp, VariantResult
 from ui.looks.palette import Look, looks_of
-from ui.results.strips import has_strip
 from ui.services.live_runs import RunSnapshot
-from ui.tables.summary import kept_share
 
 
 def generations_value(snapshot: RunSnapshot) -> dict[str, Any] | None:
@@ -101,9 +102,45 @@ def _status(snapshot: RunSnapshot, variant: VariantResult) -> str:
 
 def _variant_chips(variant: VariantResult) -> list[str]:
     chips = []
-    share = kept_share(variant)
+    share = FIGURES["share"].read(variant)
     if share is not None:
         chips.append(f"{share:.1%} of the cache")
     if variant.agreement is not None and variant.method != "full":
         chips.append(f"{variant.agreement:.0%} agreement")
     return chips
+
+
+def has_strip(variant: VariantResult) -> bool:
+    """Whether a variant was compared on the full cache's own text."""
+    return "forced_kl" in variant.analysis
+
+
+def teacher_forced_value(result: RunResult, index: int) -> dict[str, Any] | None:
+    """Tokens of the full cache's text and how the variant sees each; None if not measured."""
+    if not 0 <= index < len(result.variants) or not has_strip(result.variants[index]):
+        return None
+    variant = result.variants[index]
+    arrays = {key: variant.analysis.get(f"forced_{key}") for key in ("top1", "kl", "rank")}
+    return {
+        # The full cache's first choices are its own text; a run may hold no such variant.
+        "tokens": [
+            step.reference[0].text if step.reference else "" for step in variant.forced_steps
+        ],
+        **{
+            key: [] if values is None else [_number(value) for value in values]
+            for key, values in arrays.items()
+        },
+        "steps": [
+            {"full": _candidates(step.reference), "variant": _candidates(step.variant)}
+            for step in variant.forced_steps
+        ],
+    }
+
+
+def _candidates(found: tuple[Candidate, ...]) -> list[dict[str, Any]]:
+    return [{"text": each.text, "probability": each.probability} for each in found]
+
+
+def _number(value: SupportsFloat) -> float | None:
+    number = float(value)
+    return number if math.isfinite(number) else None

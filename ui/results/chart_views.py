@@ -10,7 +10,7 @@ from ui.charts.catalog import CHARTS, DIAGNOSTICS, PERTURBATION
 from ui.charts.chart import Chart, chart_values
 from ui.charts.sweep import SWEEP_ALPHAS, SWEEP_CURVES
 from ui.services.live_runs import RunSnapshot
-from ui.tables.aggregate import SeveralRuns
+from ui.tables.aggregate import AggregatedRuns
 
 WAITING = "The charts appear here once every variant is measured."
 CURVES_WAITING = "The curves appear here once every point is measured."
@@ -51,7 +51,7 @@ def alphas_value(snapshot: RunSnapshot) -> dict[str, Any] | None:
     return value if value["charts"] else None
 
 
-def several_value(slugs: Sequence[str], found: SeveralRuns) -> dict[str, Any]:
+def aggregate_value(slugs: Sequence[str], runs: AggregatedRuns) -> dict[str, Any]:
     """Value of the charts of several runs taken together."""
     joined = ",".join(slugs)
     return {
@@ -61,8 +61,8 @@ def several_value(slugs: Sequence[str], found: SeveralRuns) -> dict[str, Any]:
         "key": joined,
         "heading": "",
         "text": "",
-        "head": found.regimes.head,
-        "charts": chart_values(AGGREGATE_CHARTS.values(), found),
+        "head": runs.regimes.head,
+        "charts": chart_values(AGGREGATE_CHARTS.values(), runs),
     }
 
 

@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from ui.charts.catalog import figure_of
-from ui.results.strips import forced_value
+from ui.results.cards import teacher_forced_value
 from ui.server.route_answers import NO_STORE, missing
 from ui.services.live_runs import RunSnapshot
 from ui.services.slugs import read_index
@@ -40,7 +40,7 @@ def figure_routes(find: Callable[[Request], RunSnapshot | None]) -> list[Route]:
         snapshot = find(request)
         if snapshot is None:
             return missing(NO_STRIP)
-        value = forced_value(snapshot.result, read_index(request.path_params["index"]))
+        value = teacher_forced_value(snapshot.result, read_index(request.path_params["index"]))
         if value is None:
             return missing(NO_STRIP)
         return JSONResponse(value, headers=_caching(snapshot))

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ckv_core.analysis.sweep import mean_head_l1
 from ckv_core.errors import ConfigError
 from ckv_core.request.compare_request import CompareRequest
+from ckv_core.results.chain import mean_head_l1
 from ckv_core.results.events import RunResult
 from ckv_core.results.records import VariantResult
 from storage.records import RunNotes

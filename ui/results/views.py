@@ -45,13 +45,15 @@ PREVIEW_CHARS = 2_000
 def status_value(snapshot: RunSnapshot, now: datetime) -> dict[str, Any]:
     """Value of the StatusBar component."""
     progress = snapshot.progress
-    active = progress.stage if progress and snapshot.state == "running" else None
+    is_running = snapshot.state == "running"
+    active = progress.stage if progress and is_running else None
+    waits = snapshot.reason if is_running else ""  # of a run of another process
     return {
         "state": snapshot.state,
         "stage": active,
         "stages": _shown_stages(snapshot, active),
         "fraction": progress.fraction if progress and active else None,
-        "detail": progress.detail if progress and active else _whereabouts(snapshot),
+        "detail": progress.detail if progress and active else waits,
         "reason": snapshot.reason or "",
         "queue_ahead": snapshot.queue_ahead,
         "elapsed_s": _elapsed(snapshot, now),
@@ -161,8 +163,8 @@ def details_value(snapshot: RunSnapshot) -> dict[str, Any]:
         ("Scenario", request.scenario),
         ("Protected text", "\n".join(request.protect) or "none"),
         ("Variants", "\n".join([*request.variants, *map(str, request.own_indices)])),
-        ("Settings for all", _defaults_text(request)),
-        ("New tokens", _new_tokens_text(request)),
+        ("Settings for all", ", ".join(f"{k}={v}" for k, v in request.defaults.items()) or "none"),
+        ("New tokens", f"up to {request.max_new_tokens}{'; ignores EOS' * request.ignore_eos}"),
         ("Diagnostics", ", ".join(request.analysis) or "off"),
         ("Follow-up questions", "\n".join(request.follow_ups) or "none"),
         ("Memory", _memory_text(result)),
@@ -191,21 +193,13 @@ def count_value(counted: TokensCounted, request: CompareRequest) -> dict[str, An
     return {"text": text, "tone": "", "tokens": counted.tokens}
 
 
-def _whereabouts(snapshot: RunSnapshot) -> str:
-    """Of a run whose progress is not known here, where it is."""
-    return snapshot.reason if snapshot.state == "running" else ""
-
-
-def _stages(snapshot: RunSnapshot) -> list[Stage]:
-    """The stages of this run; the diagnostics's only where it was asked for."""
-    request = snapshot.request
-    wanted = bool(request.analysis or request.follow_ups)
-    return [stage for stage in STAGES if wanted or stage != "analyse"]
-
-
 def _shown_stages(snapshot: RunSnapshot, active: Stage | None) -> list[dict[str, Any]]:
-    """Each with how far it is; of a run that ended early only those that it came through."""
-    stages = [_stage(snapshot, stage, active) for stage in _stages(snapshot)]
+    """Each with how far it is, the diagnostics' only where they were asked for.
+
+    Of a run that ended early only those that it came through.
+    """
+    asked = snapshot.request.analysis or snapshot.request.follow_ups
+    stages = [_stage(snapshot, each, active) for each in STAGES if asked or each != "analyse"]
     is_cut = snapshot.is_final and snapshot.state != "done"
     return [stage for stage in stages if not is_cut or stage["state"] == "done"]
 
@@ -278,15 +272,6 @@ def _memory_text(result: RunResult) -> str:
 
 def _mib(size_bytes: int) -> str:
     return f"{size_bytes / 2**20:,.0f} MiB"
-
-
-def _defaults_text(request: CompareRequest) -> str:
-    return ", ".join(f"{key}={value}" for key, value in request.defaults.items()) or "none"
-
-
-def _new_tokens_text(request: CompareRequest) -> str:
-    ending = "; ignores EOS" if request.ignore_eos else ""
-    return f"up to {request.max_new_tokens}{ending}"
 
 
 def _model_text(request: CompareRequest, result: RunResult) -> str:

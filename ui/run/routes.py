@@ -18,10 +18,10 @@ from ui.charts.run_csv import (
     analysis_csv,
     budgets_csv,
     follow_ups_csv,
-    forced_csv,
     heads_csv,
     layers_csv,
     sweep_csv,
+    teacher_forced_csv,
 )
 from ui.report.kvpress_code import kvpress_code
 from ui.report.routes import report_routes
@@ -32,7 +32,7 @@ from ui.server.route_answers import IMMUTABLE, NO_RUN, NO_STORE, missing
 from ui.services.services import RunSnapshot, Services
 from ui.services.shares import COOKIE_PREFIX, COOKIES
 from ui.services.slugs import is_slug, read_index
-from ui.tables.summary_csv import summary_csv
+from ui.tables.summary import summary_csv
 
 NO_SHARE = "This link opens nothing (any more); ask the one who sent it for a new one."
 NOT_YET = "This run has no such data yet."
@@ -41,7 +41,7 @@ TABLES: dict[str, Callable[[RunResult], str]] = {
     "layers": layers_csv,
     "heads": heads_csv,
     "budgets": budgets_csv,
-    "forced": forced_csv,
+    "forced": teacher_forced_csv,
     "follow_ups": follow_ups_csv,
     "analysis": analysis_csv,
     "bounds": bounds_csv,

@@ -3,64 +3,27 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ckv_core.analysis import sweep as sweep_reading
 from ckv_core.analysis.aggregate import Aggregate
-from ckv_core.analysis.chain import COVERED
+from ckv_core.analysis.aggregate_runs import JoinedVariant
 from ckv_core.analysis.identity import NOT_RECORDED
 from ckv_core.analysis.pairs import Pair
 from ckv_core.analysis.regimes import Regimes, regimes_of
 from ckv_core.methods.parameters import Budget
 from ckv_core.request.variants import written_parameters
-from ckv_core.results.quantities import QUANTITIES
+from ckv_core.results.figures import figures_in
+from ckv_core.results.quantities import Figure
 from ui.looks.palette import Look, looks_of
-from ui.tables.measured import unit_name
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """How a reader calls one figure of `Aggregate.figures`.
-
-    Attributes:
-        is_share: shown as percent.
-        is_covered: of the heads with sigma over 0.5 alone.
-    """
-
-    key: str
-    label: str
-    unit: str
-    is_share: bool = False
-    is_covered: bool = False
-
 
 # In the table, and with a chart of their own; of a prompt, averaged over prompts.
-MAIN_FIGURES = (
-    *(
-        Figure(f.key, f.label, unit_name(f.unit), is_share=f.unit == "1")
-        for f in sweep_reading.FIGURES.values()
-    ),
-    Figure(
-        "improved_heads",
-        "Heads closer to the full cache than without CriticalKV",
-        "share",
-        is_share=True,
-    ),
-)
+MAIN_FIGURES = tuple(figures_in("means").values())
 # In a chart with a choice; a mean over heads, layers or steps, averaged over prompts.
-DIAGNOSTICS_FIGURES = (
-    Figure("tightness", "Tightness: head L1 / theta", "ratio"),
-    Figure("group_tightness", "Tightness per KV head: group L1 / theta", "ratio"),
-    Figure("oracle_over_half", "Oracle sigma over 0.5", "share", is_share=True),
-    *(Figure(key, label, "L1", is_covered=True) for key, label in COVERED.items()),
-    *(
-        Figure(q.name, q.label, unit_name(q.unit))
-        for q in QUANTITIES.values()
-        if q.name not in COVERED
-    ),
+DIAGNOSTICS_FIGURES = tuple(
+    sorted(figures_in("choice").values(), key=lambda figure: figure.group == "forced")
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class SeveralRuns:
+class AggregatedRuns:
     """Runs of one model over their prompts.
 
     Attributes:
@@ -99,6 +62,13 @@ class SeveralRuns:
     def known(self, figures: Sequence[Figure]) -> list[Figure]:
         """Those that any variant has."""
         return [f for f in figures if any(f.key in m.figures for m in self.members)]
+
+
+def variant_name(variant: JoinedVariant, *, with_budget: bool = True) -> str:
+    """Its label with what tells it from others of its method."""
+    budget = variant.budget if with_budget else None
+    settings = settings_text(variant.spec, variant.alpha, budget)
+    return ", ".join(filter(None, (variant.variants[0].label, settings)))
 
 
 def settings_text(spec: str, alpha: float | None, budget: Budget | None = None) -> str:

@@ -1,56 +1,20 @@
 """Arrays of a variant and of its base by name: what all diagnostics charts read."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from ckv_core.analysis.identity import base_index
 from ckv_core.results.events import RunResult
-from ckv_core.results.quantities import QUANTITIES
+from ckv_core.results.quantities import ARRAYS, array_of
 from ckv_core.results.records import Float32Array
-
-# Figures of `Perturbation`, and one that is made of two arrays; all others are in QUANTITIES.
-OWN = {
-    "head_l1": ("Head output, isolated, L1", "L1", "head"),
-    "hidden_l1": ("Hidden state after each layer, cascaded, L1", "L1", "layer"),
-    "hidden_relative": ("Hidden L1 relative to the full run's size", "1", "layer"),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Named:
-    """Label and unit of an array, for titles and axes."""
-
-    label: str
-    unit: str
-
-
-def named(name: str) -> Named:
-    """How a reader calls an array."""
-    if name in OWN:
-        label, unit, _ = OWN[name]
-    else:
-        label, unit = QUANTITIES[name].label, QUANTITIES[name].unit
-    return Named(label, unit_name(unit))
-
-
-def unit_name(unit: str) -> str:
-    """What stands at an axis: a share is of unit 1."""
-    return "share" if unit == "1" else unit
 
 
 def values_of(result: RunResult, index: int, name: str) -> Float32Array | None:
     """One array of one variant; None if it was not measured."""
     variant = result.variants[index]
-    found = variant.perturbation
-    if name in ("head_l1", "hidden_l1"):
-        if found is None:
-            return None
-        return found.head_l1 if name == "head_l1" else found.layer_hidden_l1
-    if name == "hidden_relative":
-        size = _hidden_size(result)
-        return None if found is None or size is None else found.layer_hidden_l1 / size
-    return variant.analysis.get(name)
+    if name != "hidden_relative":
+        return array_of(variant, name)
+    hidden, size = array_of(variant, "hidden_l1"), _hidden_size(result)
+    return None if hidden is None or size is None else hidden / size
 
 
 def holders(result: RunResult, name: str) -> list[int]:
@@ -64,9 +28,8 @@ def holders(result: RunResult, name: str) -> list[int]:
 
 def names_with(result: RunResult, axes: str, *groups: str) -> list[str]:
     """Names of the arrays of these axes that at least one variant has."""
-    own = [name for name, (_, _, at) in OWN.items() if at == axes and "distance" in groups]
-    more = [q.name for q in QUANTITIES.values() if q.axes == axes and q.group in groups]
-    return [name for name in (*own, *more) if holders(result, name)]
+    found = [key for key, q in ARRAYS.items() if q.axes == axes and q.group in groups]
+    return [name for name in found if holders(result, name)]
 
 
 def base_values(result: RunResult, index: int, name: str) -> Float32Array | None:

@@ -2,11 +2,10 @@
 
 from typing import Any
 
-from ckv_core.analysis.aggregate_runs import JoinedVariant
 from ckv_core.analysis.intervals import Interval
 from ckv_core.analysis.pairs import COMPARED, Difference, Pair
-from ckv_core.analysis.sweep import FIGURES
-from ui.tables.aggregate import SeveralRuns, settings_text
+from ckv_core.results.figures import FIGURES
+from ui.tables.aggregate import AggregatedRuns, variant_name
 
 NOTE = (
     "The variant's value minus the other's on the same prompts: mean, and 95 % bootstrap interval; "
@@ -16,20 +15,20 @@ NOTE = (
 )
 
 
-def shown_interval(found: Interval, *, is_share: bool) -> str:
+def shown_interval(interval: Interval, *, is_share: bool) -> str:
     """`1.2 (1.1 to 1.3)`, or the mean alone."""
 
     def text(value: float) -> str:
         return f"{value:z.1%}" if is_share else f"{value:z,.4g}"
 
-    if found.low is None or found.high is None:
-        return text(found.mean)
-    return f"{text(found.mean)} ({text(found.low)} to {text(found.high)})"
+    if interval.low is None or interval.high is None:
+        return text(interval.mean)
+    return f"{text(interval.mean)} ({text(interval.low)} to {text(interval.high)})"
 
 
-def pairs_table(found: SeveralRuns) -> dict[str, Any]:
+def pairs_table(runs: AggregatedRuns) -> dict[str, Any]:
     """Value of the DataTable: one row per pair; the file has intervals, counts and p apart."""
-    pairs, looks = found.pairs, found.looks
+    pairs, looks = runs.pairs, runs.looks
     keys = [key for key in COMPARED if any(key in pair.figures for pair in pairs)]
     columns: list[dict[str, Any]] = [
         {"key": "variant", "label": "Variant", "align": "left"},
@@ -54,28 +53,26 @@ def pairs_table(found: SeveralRuns) -> dict[str, Any]:
 
 def _cells(pair: Pair) -> dict[str, Any]:
     cells: dict[str, Any] = {
-        "variant": {"text": _name(pair.variant)},
-        "other": {"text": _name(pair.other)},
+        "variant": {"text": variant_name(pair.variant)},
+        "other": {"text": variant_name(pair.other)},
     }
-    for key, found in pair.figures.items():
-        text = _shown(key, found)
-        text += "" if found.mean.n == pair.variant.n else f", n = {found.mean.n}"
-        cells[key] = {"text": text, "value": found.mean.mean}
-        parts = {"low": found.mean.low, "high": found.mean.high, "p": found.p, "n": found.mean.n}
-        parts |= {"lower": found.lower, "higher": found.higher, "level": found.level}
+    for key, difference in pair.figures.items():
+        text = _shown(key, difference)
+        text += "" if difference.mean.n == pair.variant.n else f", n = {difference.mean.n}"
+        cells[key] = {"text": text, "value": difference.mean.mean}
+        parts = {
+            "low": difference.mean.low,
+            "high": difference.mean.high,
+            "p": difference.p,
+            "n": difference.mean.n,
+        }
+        parts |= {"lower": difference.lower, "higher": difference.higher, "level": difference.level}
         cells |= {f"{key}_{part}": {"value": value} for part, value in parts.items()}
     return cells
 
 
-def _shown(key: str, found: Difference) -> str:
-    if found.p is not None:
-        return f"+{found.higher} -{found.lower}, p = {found.p:.2g}"
-    shown = shown_interval(found.mean, is_share=FIGURES[key].unit == "1")
-    return shown + found.level_note
-
-
-def _name(variant: JoinedVariant) -> str:
-    """Its label with what tells it from others of its method."""
-    settings = settings_text(variant.spec, variant.identity.settings.alpha, variant.budget)
-    label = variant.variants[0].label
-    return f"{label}, {settings}" if settings else label
+def _shown(key: str, difference: Difference) -> str:
+    if difference.p is not None:
+        return f"+{difference.higher} -{difference.lower}, p = {difference.p:.2g}"
+    shown = shown_interval(difference.mean, is_share=FIGURES[key].is_share)
+    return shown + difference.level_note

@@ -1,19 +1,61 @@
-"""The summary table: what each column means, and its cells."""
+"""The table of a run: its columns, what stands in each cell, and its figures as CSV."""
 
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from ckv_core.analysis.names import display_names
-from ckv_core.analysis.outcomes import answer_outcome, kl_where_it_fails
-from ckv_core.analysis.regimes import run_regimes
+from ckv_core.analysis.regimes import regime_named, run_regimes
 from ckv_core.analysis.rounding import floor_by_figure, floor_sentence, short
-from ckv_core.analysis.sweep import mean_head_l1
 from ckv_core.results.byte_budget import requested_bytes
 from ckv_core.results.events import RunResult
+from ckv_core.results.figures import figures_in
+from ckv_core.results.outcomes import answer_outcome, has_exact_match
+from ckv_core.results.quantities import Figure
 from ckv_core.results.records import VariantResult
 from ui.looks.palette import looks_of
-from ui.tables.summary_columns import FIDELITY_COLUMNS, NOT_YET, Cell, Column, cell_of, four_digits
+from ui.tables.csv_text import csv_text
 
 MIB = 2**20
+_FIGURES = figures_in("table")
+Cell = dict[str, str]
+
+
+# What stands above a column, where it is not the figure's label, unit and definition.
+_LABELS = {
+    "forced_top1": "Teacher-forced agreement",
+    "forced_kl": "Teacher-forced KL",
+    "kl": "KL, first step",
+    "final": "Final hidden",
+    "head": "Mean head",
+    "improved_heads": "Heads closer to the full cache",
+}
+_UNITS = {
+    "answer": "",
+    "agreement": "with full",
+    "first_difference": "from full",
+    "exact_match": "with answer",
+    "token_f1": "with answer",
+    "edit_similarity": "with answer",
+    "forced_top1": "of positions",
+    "forced_kl": "mean, nats",
+    "share": "bytes",
+    "retained_entries": "requested / used",
+    "cache_bytes": "MiB, requested / used",
+    "improved_heads": "than without CriticalKV",
+}
+_HELP = {
+    "forced_top1": "Teacher-forced on the full cache's own text: share of its positions where this "
+    "variant's first choice is the same token; n in the cell's title.",
+    "forced_kl": "Teacher-forced on the full cache's own text: KL divergence from the full cache's "
+    "next-token distribution, mean over its positions; n in the cell's title.",
+}
+# A run that goes on will know them; of others there may be nothing to know.
+_EXPECTED = {"agreement", "first_difference", "share", "retained_entries", "cache_bytes"}
+_EXPECTED |= {"kl", "final", "head", "improved_heads"}
+# All others wait until they are asked for, so that the table fits a laptop.
+_ALWAYS = _EXPECTED - {"first_difference"} | {"answer", "kl_at_difference"}
 
 
 def summary_value(result: RunResult, *, ended: bool = False) -> dict[str, Any] | None:
@@ -23,55 +65,128 @@ def summary_value(result: RunResult, *, ended: bool = False) -> dict[str, Any] |
         result: of the run.
         ended: nothing will come any more: what no variant has is left out.
     """
-    shown = [c for c in COLUMNS if not (ended or c.key in _OPTIONAL) or _has_cell(result, c)]
+    cells = {
+        key: [cell(result, variant, figure) for variant in result.variants]
+        for key, figure in _FIGURES.items()
+        if key != "exact_match" or has_exact_match(result.variants)
+        for cell in [_CELLS.get(key, _plain)]
+    }
+    shown = {
+        key: column
+        for key, column in cells.items()
+        if (key in _EXPECTED and not ended) or any(cell != NOT_YET for cell in column)
+    }
     if not result.variants or not shown:
         return None
     regimes = run_regimes(result)
+    rows = zip(looks_of(result.variants), result.variants, regimes.marks, strict=True)
     return {
         "head": regimes.head,
-        "columns": [
-            {
-                "key": c.key,
-                "label": c.label,
-                "help": c.help,
-                "unit": c.unit,
-                "align": "right",
-                "extra": _is_extra(result, c),
-            }
-            for c in shown
-        ],
+        "columns": [_column(_FIGURES[key], column) for key, column in shown.items()],
         "rows": [
             {
                 "look": look.value,
                 "label": variant.label,
                 "spec": variant.spec,
                 "regime": regime,
-                "cells": {c.key: c.cell(result, variant) for c in shown},
+                "cells": {key: column[at] for key, column in shown.items()},
             }
-            for look, variant, regime in zip(
-                looks_of(result.variants), result.variants, regimes.marks, strict=True
-            )
+            for at, (look, variant, regime) in enumerate(rows)
         ],
         "notes": [*filter(None, [floor_sentence(result)]), *_warnings(result)],
     }
 
 
-def kept_share(variant: VariantResult) -> float | None:
-    """Bytes of this variant's cache as a share of the full cache's."""
-    receipt = variant.receipt
-    return receipt.cache_bytes / receipt.full_cache_bytes if receipt else None
+def summary_csv(result: RunResult) -> str:
+    """One line per variant, unrounded; no generated text, which a spreadsheet could run."""
+    figures, floor = figures_in("csv"), floor_by_figure(result.floor)
+    return csv_text(
+        (
+            *("index", "spec", "label", "regime", "answer_found", "stopped"),
+            *(figure.header or key for key, figure in figures.items()),
+            *("requested_bytes", "kl_floor_nats", "final_hidden_l1_floor"),
+        ),
+        (
+            (
+                *(index, variant.spec, variant.label, regime_named(variant.method)),
+                *(variant.answer_found, variant.stopped),
+                *(figure.read(variant) for figure in figures.values()),
+                *(requested_bytes(result, variant), floor.get("kl"), floor.get("final")),
+            )
+            for index, variant in enumerate(result.variants)
+        ),
+    )
 
 
-def _kept(_: RunResult, variant: VariantResult) -> Cell:
+def four_digits(value: float) -> str:
+    """Four digits or more: `g` alone would turn 12,345 into 1.234e+04."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:#.4g}"
+
+
+def _column(figure: Figure, cells: list[Cell]) -> dict[str, Any]:
+    """Its head, and whether it waits until it is asked for; a warning is never hidden."""
+    return {
+        "key": figure.key,
+        "label": _LABELS.get(figure.key, figure.label),
+        "help": _HELP.get(figure.key, figure.definition),
+        "unit": _UNITS.get(figure.key, figure.unit_name),
+        "align": "right",
+        "extra": figure.key not in _ALWAYS and all(cell["tone"] != "warn" for cell in cells),
+    }
+
+
+def _cell(text: str, title: str = "", tone: str = "") -> Cell:
+    return {"text": text, "title": title, "tone": tone}
+
+
+NOT_YET = _cell("–", "Not known yet, or not defined for this variant.")  # noqa: RUF001 - dash
+
+
+def _plain(result: RunResult, variant: VariantResult, figure: Figure) -> Cell:
+    """Rounded by its unit; whole, with n, in the title. It says so where rounding moves as far."""
+    value = figure.read(variant)
+    if value is None:
+        return NOT_YET
+    is_nats = figure.unit == "nats"
+    text = f"{value:z#.3g}" if is_nats else four_digits(value)
+    text = f"{value:z.0%}" if figure.is_share else text
+    title = f"{value:z.6g}{' nats' * is_nats}"
+    if figure.group == "forced":
+        positions = int(np.isfinite(variant.analysis[figure.key]).sum())
+        title += f"; n = {positions:,} positions of the full cache's text."
+    elif figure.has_own_full:
+        title += "; n = 1 answer."
+    floor = floor_by_figure(result.floor).get(figure.key)
+    if floor is not None and value <= floor:
+        return _cell(f"{text} ≤ floor", f"{title}; this run's rounding floor is {short(floor)}.")
+    return _cell(text, title, "good" if figure.key == "agreement" and value == 1 else "")
+
+
+def _answer(_: RunResult, variant: VariantResult, figure: Figure) -> Cell:
+    outcome = answer_outcome(variant)
+    if outcome == "cut":
+        return _cell("cut", "Cut at the limit of new tokens before an answer.", "warn")
+    if outcome is None:
+        return NOT_YET
+    return _cell("yes", tone="good") if figure.read(variant) else _cell("no", tone="warn")
+
+
+def _first_difference(_: RunResult, variant: VariantResult, __: Figure) -> Cell:
+    if variant.first_difference is not None:
+        return _cell(f"token {variant.first_difference + 1}")
+    return NOT_YET if variant.agreement is None else _cell("none", tone="good")
+
+
+def _kept(_: RunResult, variant: VariantResult, __: Figure) -> Cell:
     receipt = variant.receipt
     if receipt is None:
         return NOT_YET
     used, requested = receipt.retained_entries, receipt.requested_entries
     title = f"Requested {requested:,} entries, counted {used:,} in the kept sets."
-    return cell_of(f"{requested:,} / {used:,}", title, "" if used == requested else "warn")
+    return _cell(f"{requested:,} / {used:,}", title, "" if used == requested else "warn")
 
 
-def _bytes(result: RunResult, variant: VariantResult) -> Cell:
+def _bytes(result: RunResult, variant: VariantResult, _: Figure) -> Cell:
     requested, receipt = requested_bytes(result, variant), variant.receipt
     if receipt is None or requested is None:
         return NOT_YET
@@ -80,192 +195,47 @@ def _bytes(result: RunResult, variant: VariantResult) -> Cell:
     if "store" in variant.params:
         title += f" What is kept is held as {variant.params['store']}."
     tone = "warn" if abs(used - requested) > 0.05 * requested else ""
-    return cell_of(f"{requested / MIB:.2f} / {used / MIB:.2f}", title, tone)
+    return _cell(f"{requested / MIB:.2f} / {used / MIB:.2f}", title, tone)
 
 
-def _share(_: RunResult, variant: VariantResult) -> Cell:
-    share, receipt = kept_share(variant), variant.receipt
+def _share(_: RunResult, variant: VariantResult, figure: Figure) -> Cell:
+    share, receipt = figure.read(variant), variant.receipt
     if share is None or receipt is None:
         return NOT_YET
-    return cell_of(
-        f"{share:.1%}", f"The full cache takes {receipt.full_cache_bytes / MIB:.2f} MiB."
+    full = f"The full cache takes {receipt.full_cache_bytes / MIB:.2f} MiB."
+    return _cell(f"{share:.1%}", full)
+
+
+def _held(_: RunResult, variant: VariantResult, __: Figure) -> Cell:
+    if variant.held is None:
+        return NOT_YET
+    entries, used = variant.held.entries, variant.held.cache_bytes
+    title = (
+        f"From {entries[0]:,} at the first generated token to {entries[-1]:,} at the last of "
+        f"{len(entries):,}; then {used[-1]:,} bytes."
     )
+    return _cell(f"{entries[-1]:,}", title)
 
 
-def _agreement(_: RunResult, variant: VariantResult) -> Cell:
-    if variant.agreement is None:
+def _improved(_: RunResult, variant: VariantResult, figure: Figure) -> Cell:
+    moved, share = variant.perturbation, figure.read(variant)
+    if moved is None or share is None:
         return NOT_YET
-    return cell_of(f"{variant.agreement:.0%}", tone="good" if variant.agreement == 1 else "")
-
-
-def _first_difference(_: RunResult, variant: VariantResult) -> Cell:
-    if variant.first_difference is not None:
-        return cell_of(f"token {variant.first_difference + 1}")
-    return NOT_YET if variant.agreement is None else cell_of("none", tone="good")
-
-
-def _kl(result: RunResult, variant: VariantResult) -> Cell:
-    found = variant.perturbation
-    if found is None:
-        return NOT_YET
-    return _above_floor(result, "kl", found.kl, f"{found.kl:z#.3g}", f"{found.kl:z.6g} nats")
-
-
-def _final_l1(result: RunResult, variant: VariantResult) -> Cell:
-    found = variant.perturbation
-    if found is None:
-        return NOT_YET
-    final = found.final_hidden_l1
-    return _above_floor(result, "final", final, four_digits(final), f"{final:.6g}")
-
-
-def _above_floor(result: RunResult, figure: str, value: float, text: str, title: str) -> Cell:
-    """A cell that says so where rounding alone moves as far."""
-    floor = floor_by_figure(result.floor).get(figure)
-    if floor is None or value > floor:
-        return cell_of(text, title)
-    return cell_of(f"{text} ≤ floor", f"{title}; this run's rounding floor is {short(floor)}.")
-
-
-def _head_l1(_: RunResult, variant: VariantResult) -> Cell:
-    mean = mean_head_l1(variant)
-    return NOT_YET if mean is None else cell_of(four_digits(mean), f"{mean:.6g}")
-
-
-def _improved(_: RunResult, variant: VariantResult) -> Cell:
-    found = variant.perturbation
-    share = None if found is None else found.improved_head_share
-    if found is None or share is None:
-        return NOT_YET
-    count = found.compared_heads
-    text = f"{share:.0%} of {count:,}"
+    count = moved.compared_heads
     title = f"{round(share * count):,} of {count:,} query heads moved less than in the base."
-    return cell_of(text, title)
+    return _cell(f"{share:.0%} of {count:,}", title)
 
 
-_ANSWERS = {
-    "found": cell_of("yes", tone="good"),
-    "missing": cell_of("no", tone="warn"),
-    "cut": cell_of("cut", "Cut at the limit of new tokens before an answer.", "warn"),
+# Of those whose cell says more than their number.
+_CELLS: dict[str, Callable[[RunResult, VariantResult, Figure], Cell]] = {
+    "answer": _answer,
+    "first_difference": _first_difference,
+    "retained_entries": _kept,
+    "cache_bytes": _bytes,
+    "share": _share,
+    "held": _held,
+    "improved_heads": _improved,
 }
-
-
-def _answer(_: RunResult, variant: VariantResult) -> Cell:
-    outcome = answer_outcome(variant)
-    return NOT_YET if outcome is None else _ANSWERS[outcome]
-
-
-def _kl_at_difference(_: RunResult, variant: VariantResult) -> Cell:
-    found = kl_where_it_fails(variant)
-    return NOT_YET if found is None else cell_of(f"{found:z#.3g}", f"{found:z.6g} nats")
-
-
-# What came out and what it cost comes first, the mechanism after.
-COLUMNS: tuple[Column, ...] = (
-    Column(
-        key="answer",
-        label="Answer found",
-        unit="",
-        help="Whether the reference answer occurs in the generated text. Cut: the limit of new "
-        "tokens ended it before, which is no wrong answer.",
-        cell=_answer,
-    ),
-    Column(
-        key="agreement",
-        label="Agreement",
-        unit="with full",
-        help="Share of the full cache's generated tokens that this variant reproduces before its "
-        "first difference.",
-        cell=_agreement,
-    ),
-    Column(
-        key="first_difference",
-        label="First difference",
-        unit="from full",
-        help="The first generated token that differs from the full cache's.",
-        cell=_first_difference,
-        is_extra=True,
-    ),
-    Column(
-        key="kl_at_difference",
-        label="KL where it differs",
-        unit="nats",
-        help="KL divergence of the next-token distribution from the full cache's at the first "
-        "token that differs; known where teacher-forced fidelity was measured.",
-        cell=_kl_at_difference,
-    ),
-    Column(
-        key="share",
-        label="Of full",
-        unit="bytes",
-        help="Measured cache bytes as a share of the full cache's.",
-        cell=_share,
-    ),
-    *FIDELITY_COLUMNS,
-    Column(
-        key="kept",
-        label="Kept entries",
-        unit="requested / used",
-        help="Key-value entries of the prompt over all evictable layers and KV heads: the budget, "
-        "and what the kept sets really hold.",
-        cell=_kept,
-    ),
-    Column(
-        key="bytes",
-        label="Cache",
-        unit="MiB, requested / used",
-        help="Memory of the prompt's keys and values: for the requested entries, and measured in "
-        "the tensors that this variant decodes from.",
-        cell=_bytes,
-    ),
-    Column(
-        key="kl",
-        label="KL, first step",
-        unit="nats",
-        help="KL divergence of the next-token distribution from the full cache's at the first "
-        "decoding step; 0 is equal.",
-        cell=_kl,
-    ),
-    Column(
-        key="final_l1",
-        label="Final hidden",
-        unit="L1",
-        help="Distance of the hidden state after the last block from the full run's, errors of "
-        "earlier layers carried along; first decoding step.",
-        cell=_final_l1,
-    ),
-    Column(
-        key="head_l1",
-        label="Mean head",
-        unit="L1",
-        help="How far eviction alone moves one head's attention output, averaged over the query "
-        "heads; the head gets the full run's input.",
-        cell=_head_l1,
-    ),
-    Column(
-        key="improved",
-        label="Heads closer to the full cache",
-        unit="than without CriticalKV",
-        help="CriticalKV only: share of query heads whose output moves less than with the same "
-        "method and settings without CriticalKV, at the first decoding step. It does not say who "
-        "answers.",
-        cell=_improved,
-    ),
-)
-
-
-# Left out where no variant has the figure: not asked for, or no reference answer.
-_OPTIONAL = {"answer", "kl_at_difference", *(column.key for column in FIDELITY_COLUMNS)}
-
-
-def _is_extra(result: RunResult, column: Column) -> bool:
-    """Whether the column waits until it is asked for; a warning is never hidden."""
-    warned = any(column.cell(result, variant)["tone"] == "warn" for variant in result.variants)
-    return column.is_extra and not warned
-
-
-def _has_cell(result: RunResult, column: Column) -> bool:
-    return any(column.cell(result, variant) != NOT_YET for variant in result.variants)
 
 
 def _warnings(result: RunResult) -> list[str]:

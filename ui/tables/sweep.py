@@ -6,30 +6,30 @@ from typing import Any
 import numpy as np
 
 from ckv_core.analysis import names
-from ckv_core.analysis.against_budget import BudgetCurve
-from ckv_core.analysis.outcomes import answer_outcome
+from ckv_core.analysis.aggregate import BudgetCurve
 from ckv_core.analysis.regimes import marked_name, run_regimes
 from ckv_core.analysis.rounding import floor_sentence
 from ckv_core.analysis.sweep import (
     AXES,
     AlphaOptimum,
     Curve,
-    Figure,
+    OracleSet,
     alpha_optima,
     budget_unit,
     curves,
+    known_oracles,
     matched_figures,
     shown_figures,
 )
-from ckv_core.analysis.sweep_oracles import OracleSet, known_oracles, mean_oracle
 from ckv_core.analysis.sweep_savings import nobody_answers, savings
 from ckv_core.analysis.verdict import alpha_outcome
 from ckv_core.request.variants import VariantSpec
 from ckv_core.results.events import RunResult
+from ckv_core.results.outcomes import answer_outcome
 from ckv_core.results.passages import spans_of
+from ckv_core.results.quantities import Figure
 from ckv_core.results.records import VariantResult
 from ui.looks.palette import Look, looks_of
-from ui.tables.measured import unit_name
 
 Cell = dict[str, Any]
 SAVINGS_NOTE = (
@@ -50,16 +50,13 @@ def points_table(result: RunResult, answer: str) -> dict[str, Any]:
     """
     missing = bool(answer.strip() and result.prompt and not spans_of(result.prompt, answer))
     notes = (POINTS_NOTE, floor_sentence(result), MISSING_ANSWER if missing else "")
-    # What came out first, the mechanism after.
-    metrics = sorted(
-        shown_figures(result), key=lambda figure: figure.lower or not figure.is_quality
-    )
+    metrics = shown_figures(result)
     oracles = known_oracles(result)
     columns = [
         _column("method", "Method and alpha", align="left"),
         _column("budget", "Budget", AXES[budget_unit(result)]),
-        *(_column(m.key, m.label, unit_name(m.unit)) for m in metrics),
-        *(_column(oracle.name, oracle.label, "mean head L1") for oracle in oracles),
+        *(_column(m.key, m.label, m.unit_name) for m in metrics),
+        *(_column(oracle.key, oracle.label, "mean head L1") for oracle in oracles),
         _column("spec", "SPEC", align="left"),
     ]
     rows = []
@@ -75,7 +72,7 @@ def points_table(result: RunResult, answer: str) -> dict[str, Any]:
             for metric in metrics:
                 cells[metric.key] = _metric_cell(metric, variant)
             for oracle in oracles:
-                cells[oracle.name] = _value(mean_oracle(variant, oracle.name))
+                cells[oracle.key] = _value(oracle.read(variant))
             rows.append({"look": look.value, "regime": regime, "cells": cells})
     table = {
         "caption": "All points of the sweep",

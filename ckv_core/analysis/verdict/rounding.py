@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 
 from ckv_core.analysis.names import display_names
 from ckv_core.analysis.rounding import in_type, level_with_base, within_floor
-from ckv_core.analysis.sweep import FIGURES
 from ckv_core.analysis.verdict.base import listed
 from ckv_core.results.events import RunResult
+from ckv_core.results.figures import FIGURES
 from ckv_core.results.records import VariantResult
 
 

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ckv_core.analysis.names import display_names
-from ckv_core.analysis.outcomes import AnswerOutcome, answer_outcome, writes_same_text
 from ckv_core.analysis.verdict.base import (
     Group,
     Member,
@@ -20,6 +19,7 @@ from ckv_core.analysis.verdict.base import (
 from ckv_core.analysis.verdict.perturbation import findings
 from ckv_core.analysis.verdict.rounding import rounding_cautions
 from ckv_core.results.events import RunResult
+from ckv_core.results.outcomes import AnswerOutcome, answer_outcome, writes_same_text
 from ckv_core.results.records import VariantResult
 
 _STATES: dict[AnswerOutcome, State] = {"found": "kept", "missing": "lost", "cut": "cut"}
@@ -71,7 +71,9 @@ def run_verdict(result: RunResult) -> Verdict | None:
 def judge(variants: Sequence[VariantResult]) -> Judged:
     """The outcome of every finished variant that evicts."""
     full = full_of(variants)
-    by_answer = answer_outcome(full) == "found" if full else _any_answer(variants)
+    by_answer = (
+        any(map(answer_outcome, variants)) if full is None else answer_outcome(full) == "found"
+    )
     states: dict[int, State] = {}
     for index, variant in enumerate(variants):
         if variant.method == "full" or variant.stopped is None:
@@ -104,10 +106,6 @@ def where(result: RunResult, indices: Iterable[int]) -> str:
     whole = f" of {prompt:,}" if prompt is not None else ""
     bytes_ = spread(percent(min(shares)), percent(max(shares)))
     return f" with {entries}{whole} entries per KV head ({bytes_} of the bytes)"
-
-
-def _any_answer(variants: Sequence[VariantResult]) -> bool:
-    return any(answer_outcome(variant) is not None for variant in variants)
 
 
 def _nothing_judged(variants: Sequence[VariantResult], full: VariantResult | None) -> str:
@@ -149,8 +147,10 @@ def _groups(result: RunResult, judged: Judged) -> tuple[Group, ...]:
 
     def members(state: State) -> list[Member]:
         # Whoever stays with the full cache longest comes first.
-        found = sorted(judged.having(state), key=lambda i: _stays(result.variants[i]), reverse=True)
-        return [Member(i, names[i], _note(result.variants[i], state, judged)) for i in found]
+        until = [v.first_difference for v in result.variants]
+        stays = {i: math.inf if at is None else at for i, at in enumerate(until)}
+        indices = sorted(judged.having(state), key=lambda i: stays[i], reverse=True)
+        return [Member(i, names[i], _note(result.variants[i], state, judged)) for i in indices]
 
     if judged.by_answer:
         return groups_of(
@@ -161,11 +161,6 @@ def _groups(result: RunResult, judged: Judged) -> tuple[Group, ...]:
     return groups_of(
         ("kept", "Same text", members("kept")), ("lost", "Another text", members("lost"))
     )
-
-
-def _stays(variant: VariantResult) -> float:
-    """Tokens before it differs from the full cache."""
-    return math.inf if variant.first_difference is None else variant.first_difference
 
 
 def _note(variant: VariantResult, state: State, judged: Judged) -> str:
@@ -189,10 +184,10 @@ def _cautions(result: RunResult, judged: Judged, full: VariantResult | None) -> 
             f"{counted(cut, 'generation was', 'generations were')} cut at {limit:,} new tokens "
             "before an answer: neither right nor wrong. Allow more new tokens."
         )
-    evicted = [result.variants[index] for index in judged.indices]
-    if all(_keeps_all(variant) for variant in evicted):
+    receipts = [result.variants[index].receipt for index in judged.indices]
+    if all(r is not None and r.cache_bytes == r.full_cache_bytes for r in receipts):
         yield "Nothing was evicted: the budget holds the whole prompt."
-    elif len(evicted) > 1 and len(set(judged.states)) == 1 and judged.states[0] != "cut":
+    elif len(receipts) > 1 and len(set(judged.states)) == 1 and judged.states[0] != "cut":
         smaller = "smaller" if judged.states[0] == "kept" else "larger"
         yield f"The outcome is the same for all, so it ranks none; try a {smaller} budget."
     yield from rounding_cautions(result)
@@ -223,8 +218,3 @@ def _about_full(result: RunResult, full: VariantResult) -> Iterable[str]:
     does = "gives" if len(lucky) == 1 else "give"
     more = f" {listed(lucky)} {does} it, which one prompt cannot explain." if lucky else ""
     yield f"The full cache itself misses the reference answer, so no variant can lose it.{more}"
-
-
-def _keeps_all(variant: VariantResult) -> bool:
-    receipt = variant.receipt
-    return receipt is not None and receipt.cache_bytes == receipt.full_cache_bytes

@@ -4,19 +4,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from ckv_core.analysis.names import curve_name
-from ckv_core.analysis.outcomes import answer_outcome, writes_same_text
-from ckv_core.analysis.sweep import (
-    AXES,
-    AlphaOptimum,
-    Curve,
-    budget_unit,
-    curves,
-    mean_head_l1,
-)
+from ckv_core.analysis.sweep import AXES, AlphaOptimum, Curve, budget_unit, curves
 from ckv_core.analysis.verdict.base import Group, Member, State, Verdict, counted, listed, percent
 from ckv_core.analysis.verdict.rounding import rounding_cautions
 from ckv_core.analysis.verdict.run import full_of
+from ckv_core.results.chain import mean_head_l1
 from ckv_core.results.events import RunResult
+from ckv_core.results.outcomes import answer_outcome, writes_same_text
 from ckv_core.results.records import VariantResult
 
 MOST_TOLD = 3

@@ -6,15 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ckv_core.analysis.against_budget import budget_curves, varied_units
-from ckv_core.analysis.aggregate import aggregate
+from ckv_core.analysis.aggregate import aggregate, budget_curves, varied_units
 from ckv_core.analysis.intervals import MIN_PROMPTS, mean_interval
-from ckv_core.cli.averages import print_results
+from ckv_core.cli.aggregate import print_results
 from ckv_core.errors import ConfigError
 from ckv_core.methods.parameters import ParameterValue
 from ckv_core.request.variants import VariantSpec
 from ckv_core.results.events import RunResult
-from ckv_core.results.records import ModelInfo, Perturbation, PromptInfo, VariantResult
+from ckv_core.results.records import ModelInfo, Perturbation, PromptInfo, RetainedSet, VariantResult
 
 QUERY_HEADS = 4
 
@@ -77,12 +76,13 @@ def runs(
         pieces=("x",),
         context_tokens=(0, 1),
     )
+    kept = RetainedSet.from_mask(np.ones((1, kv_heads, 1), np.bool_))
     return [
         RunResult(
             model=model,
             prompt=replace(prompt, token_ids=(at,)),
             variants=[
-                variant(spec, None if final is None else final + at)
+                replace(variant(spec, None if final is None else final + at), retained=kept)
                 for spec, final in finals.items()
             ],
         )

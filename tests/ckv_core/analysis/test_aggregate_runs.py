@@ -5,8 +5,7 @@ from math import inf
 
 import pytest
 
-from ckv_core.analysis.against_budget import budget_curves
-from ckv_core.analysis.aggregate import aggregate
+from ckv_core.analysis.aggregate import aggregate, budget_curves
 from ckv_core.analysis.aggregate_runs import join
 from ckv_core.analysis.intervals import MIN_PROMPTS
 from ckv_core.analysis.means_json import means_json

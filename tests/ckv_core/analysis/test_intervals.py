@@ -8,7 +8,6 @@ import pytest
 from benchmarks.coverage import mean_coverage, share_coverage
 from ckv_core.analysis import intervals
 from ckv_core.analysis.aggregate import aggregate
-from ckv_core.analysis.chain import COVERED, ChainCheck, check_chain
 from ckv_core.analysis.intervals import (
     GOOD_PROMPTS,
     MIN_PROMPTS,
@@ -17,6 +16,7 @@ from ckv_core.analysis.intervals import (
     share_interval,
 )
 from ckv_core.errors import ConfigError
+from ckv_core.results.chain import COVERED, ChainCheck, check_chain
 from ckv_core.results.events import RunResult
 from ckv_core.results.records import Perturbation, VariantResult
 

@@ -7,10 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ckv_core.analysis.aggregate import hidden_by_layer, reduction_by_layer
 from ckv_core.analysis.aggregate_runs import join
-from ckv_core.analysis.bootstrap import mean_ends
-from ckv_core.analysis.intervals import MIN_PROMPTS, mean_interval
-from ckv_core.analysis.layer_means import hidden_by_layer, reduction_by_layer
+from ckv_core.analysis.intervals import MIN_PROMPTS, mean_ends, mean_interval
 from ckv_core.analysis.means_json import means_json
 from ckv_core.results.events import RunResult
 from tests.factories.printed import printed

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from ckv_core import cli
-from ckv_core.analysis.against_budget import budget_curves
-from ckv_core.analysis.aggregate import aggregate
+from ckv_core.analysis.aggregate import aggregate, budget_curves
 from ckv_core.analysis.intervals import interval_note
 from ckv_core.analysis.means_json import means_json
 from ckv_core.cli import running

@@ -8,12 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckv_core.analysis.sweep import FIGURES, alpha_optima, curves, known_figures, mean_head_l1
+from ckv_core.analysis.sweep import alpha_optima, curves, known_figures
 from ckv_core.errors import ConfigError
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.request.grid import DEFAULT_PARAMETERS, SweepGrid, estimate_seconds, sweep_cost
 from ckv_core.request.variants import VariantSpec
+from ckv_core.results.chain import mean_head_l1
 from ckv_core.results.events import RunResult
+from ckv_core.results.figures import FIGURES
 from ckv_core.results.records import Perturbation, VariantResult
 from tests.factories.runs import SWEPT_MODEL, swept_point
 

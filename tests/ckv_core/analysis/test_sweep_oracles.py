@@ -5,14 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ckv_core.analysis.result_json import readings_json
-from ckv_core.analysis.sweep import curves, mean_head_l1
-from ckv_core.analysis.sweep_oracles import known_oracles, mean_oracle, oracle_sets
+from ckv_core.analysis.result_json import derived_json
+from ckv_core.analysis.sweep import curves, known_oracles, oracle_sets
 from ckv_core.compare import sweep
 from ckv_core.compare.compare import compare
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.request.grid import SweepGrid
+from ckv_core.results.chain import mean_head_l1
 from ckv_core.results.events import RunResult
+from ckv_core.results.quantities import QUANTITIES
 from ckv_core.results.records import VariantResult
 from tests.factories.events import folded
 from tests.factories.models import tiny_model
@@ -64,19 +65,19 @@ def test_curves_of_equal_head_budgets_share_one_set_of_oracles() -> None:
 
 def test_points_without_oracles_have_none_and_known_ones_are_shown() -> None:
     bare = swept_point("snapkv:budget=64", [1] * 4)
-    assert mean_oracle(bare, "oracle_attention_l1") is None
+    assert QUANTITIES["oracle_attention_l1"].read(bare) is None
     unmeasured = RunResult(model=SWEPT_MODEL, variants=[bare])
     assert (oracle_sets(unmeasured), known_oracles(unmeasured)) == ([], [])
     partial = RunResult(variants=[bare, with_oracles("snapkv:budget=128", 3)], kind="sweep")
     (found,) = oracle_sets(partial)
     assert found.values == {"oracle_attention_l1": ((128, 3.0),)}
-    (curve,) = readings_json(partial)["curves"]
+    (curve,) = derived_json(partial)["curves"]
     assert curve["oracles"] == {"oracle_attention_l1": [None, 3.0]}
-    assert readings_json(replace(partial, variants=[bare]))["curves"][0]["oracles"] == {}
+    assert derived_json(replace(partial, variants=[bare]))["curves"][0]["oracles"] == {}
 
 
 def test_an_oracle_without_any_defined_head_is_unknown() -> None:
-    assert mean_oracle(with_oracles("snapkv:budget=64", np.nan), "oracle_attention_l1") is None
+    assert QUANTITIES["oracle_attention_l1"].read(with_oracles("snapkv:budget=64", np.nan)) is None
 
 
 def run(analysis: tuple[str, ...], rows: int, monkeypatch: pytest.MonkeyPatch) -> RunResult:

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckv_core.analysis.sweep import FIGURES, curves
+from ckv_core.analysis.sweep import curves
 from ckv_core.analysis.sweep_savings import MEANINGS, Match, matching_budget, savings
 from ckv_core.results.events import RunResult
+from ckv_core.results.figures import FIGURES
 from ckv_core.results.records import RoundingFloor, VariantResult
 from tests.factories.runs import SWEPT_MODEL, swept_point
 

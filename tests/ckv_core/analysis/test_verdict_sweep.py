@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from ckv_core.analysis.sweep import FIGURES, alpha_optima, curves
+from ckv_core.analysis.sweep import alpha_optima, curves
 from ckv_core.analysis.sweep_savings import nobody_answers, savings
 from ckv_core.analysis.verdict import alpha_outcome, sweep_verdict
 from ckv_core.results.events import RunResult
+from ckv_core.results.figures import FIGURES
 from ckv_core.results.records import VariantResult
 from tests.factories.runs import array, measured, run_of, variant
 

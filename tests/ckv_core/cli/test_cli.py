@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from ckv_core import cli
-from ckv_core.analysis.chain import COVERED
 from ckv_core.errors import OUT_OF_MEMORY, ModelError
 from ckv_core.methods import METHODS, PARAMETERS
+from ckv_core.results.figures import FIGURES
 from ckv_core.results.quantities import QUANTITIES
 from tests.factories.models import tiny_model
 
@@ -259,7 +259,7 @@ def test_analyse_prints_every_measured_quantity_with_n(capsys, context, monkeypa
     slow = capsys.readouterr().out
     for name, quantity in QUANTITIES.items():
         measured = quantity.axes != "step" and name not in ("head_alpha", "oracle_greedy_l1")
-        rows = re.escape(COVERED.get(name, quantity.label)) + r" +snapkv\+critical:budget=40 .* 1$"
+        rows = re.escape(FIGURES[name].mean_label) + r" +snapkv\+critical:budget=40 .* 1$"
         assert bool(re.search(rows, plain, re.MULTILINE)) == measured, name
     assert re.search(r"^Oracle: greedy +snapkv", slow, re.MULTILINE)
 

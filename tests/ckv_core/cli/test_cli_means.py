@@ -77,7 +77,8 @@ def bounded(heads: list[float], theta: list[float], sigma: list[float], hat: flo
         "theta_hat": lifted,
         "theta_relaxed": own * 4,
     }
-    return [variant("snapkv", measured(array(heads), 1, 1), analysis=arrays)]
+    kept = keeping("snapkv", [7], [7]).retained
+    return [variant("snapkv", measured(array(heads), 1, 1), analysis=arrays, retained=kept)]
 
 
 def test_the_bounds(show) -> None:

@@ -1,6 +1,7 @@
 """Known values in every cell of what `compare` and `sweep` print."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -106,7 +107,11 @@ def test_compare_prints_the_check_of_the_bounds(show) -> None:
     out = show(
         "compare",
         variant("full"),
-        variant("snapkv", measured(array([0.25, 1.5, 1, 3]), 1, 1), analysis=bounds),
+        replace(
+            keeping("snapkv", [7], [7]),
+            perturbation=measured(array([0.25, 1.5, 1, 3]), 1, 1),
+            analysis=bounds,
+        ),
     )
     found = table(out, "bounds; the chain")
     assert list(found) == ["snapkv"]

@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ckv_core.analysis.sweep import FIGURES
 from ckv_core.compare import sweep
 from ckv_core.compare.compare import compare
 from ckv_core.errors import RunCancelledError
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.request.grid import SweepGrid
 from ckv_core.results.events import Progress, RunResult, VariantMeasured, VariantSelected
+from ckv_core.results.figures import FIGURES
 from tests.factories.models import tiny_model
 
 pytestmark = pytest.mark.slow

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from ckv_core.analysis.agreement import token_rank
-from ckv_core.analysis.answers import answer_scores
+from ckv_core.analysis.agreement import answer_scores
 from ckv_core.compare.compare import compare
 from ckv_core.engine.decode import Decoder
 from ckv_core.engine.prompt import build_prompt
 from ckv_core.errors import PromptError
+from ckv_core.measure.teacher_forced import token_rank
 from ckv_core.request.compare_request import SCENARIOS, Scenario
 from ckv_core.results.events import FollowUpsAnswered, Progress, RunResult, VariantFinished
 from tests.factories.models import tiny_model

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckv_core.analysis.answers import answer_scores
+from ckv_core.analysis.agreement import answer_scores
 from ckv_core.studies.records import Sample
 from ckv_core.studies.scores import METRICS, score
 

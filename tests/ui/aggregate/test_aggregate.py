@@ -6,16 +6,16 @@ from datetime import timedelta
 import numpy as np
 import pytest
 
-from ckv_core.analysis.against_budget import budget_curves
-from ckv_core.analysis.chain import COVERED
+from ckv_core.analysis.aggregate import budget_curves
 from ckv_core.analysis.intervals import MIN_PROMPTS, interval_note
 from ckv_core.errors import ConfigError
+from ckv_core.results.chain import COVERED
 from tests.factories.app import START, prompt_run, runs_of
 from tests.factories.runs import TINY, Swept
 from ui.aggregate.chosen import read_slugs, take_together
 from ui.aggregate.page import means_table
 from ui.charts.aggregate import AGGREGATE_CHARTS, means_csv, win_figure, wins_csv
-from ui.results.chart_views import several_value
+from ui.results.chart_views import aggregate_value
 from ui.tables.aggregate import DIAGNOSTICS_FIGURES
 from ui.tables.pairs import pairs_table
 
@@ -234,8 +234,8 @@ def test_charts_carry_the_interval_and_the_count():
 
 def test_there_is_a_chart_of_what_was_measured_and_of_nothing_else():
     found = take_together(runs_of(2))
-    names = [chart["name"] for chart in several_value(["a", "b"], found)["charts"]]
-    assert names == ["budget", "head", "final", "kl", "improved_heads", "layers", "wins"]
+    names = [chart["name"] for chart in aggregate_value(["a", "b"], found)["charts"]]
+    assert names == ["budget", "kl", "final", "head", "improved_heads", "layers", "wins"]
     assert AGGREGATE_CHARTS["agreement"].figure(found, {}) is None
 
 

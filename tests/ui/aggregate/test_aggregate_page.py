@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import gradio as gr
 import pytest
 
-from ckv_core.analysis.against_budget import budget_curves
+from ckv_core.analysis.aggregate import budget_curves
 from ckv_core.analysis.intervals import Intervals
 from tests.factories.app import FakeServices, runs_of, store_run
 from tests.ui.served_app import by

@@ -7,14 +7,14 @@ import io
 import numpy as np
 import pytest
 
-from ckv_core.analysis.against_budget import budget_curves, varied_units
+from ckv_core.analysis.aggregate import budget_curves, varied_units
 from ckv_core.analysis.intervals import MIN_PROMPTS, mean_interval
 from tests.factories.app import prompt_run, runs_of, sweep_snapshot
 from tests.factories.runs import Swept, sweep_result
 from ui.aggregate.chosen import take_together
 from ui.aggregate.routes import TABLES
 from ui.charts.aggregate import AGGREGATE_CHARTS
-from ui.results.chart_views import several_value
+from ui.results.chart_views import aggregate_value
 
 CHART = AGGREGATE_CHARTS["budget"]
 METHOD = "SnapKV + CriticalKV"
@@ -41,7 +41,7 @@ def with_specs(runs, change):
 
 
 def choices(found, name: str) -> list[str]:
-    (control,) = [control for control in CHART.controls(found) if control.name == name]
+    (control,) = [control for control in CHART.offered(found) if control.name == name]
     return [value for value, _ in control.options]
 
 
@@ -153,13 +153,13 @@ def test_a_figure_that_not_all_prompts_have_is_drawn_with_its_own_n():
 def test_the_final_layer_comes_first_and_only_what_is_known_is_offered():
     assert choices(take_together(runs_of(2)), "quantity") == [
         "final",
-        "head",
         "kl",
+        "head",
         "improved_heads",
     ]
     more = choices(take_together(generated_runs(2)), "quantity")
-    assert more[:4] == ["final", "head", "kl", "agreement"]
-    assert {"sigma_over_half", "answer", "token_f1"} <= set(more)
+    assert more[:3] == ["final", "answer", "agreement"]
+    assert {"sigma_over_half", "head", "token_f1"} <= set(more)
 
 
 def test_one_budget_alone_is_no_curve():
@@ -169,7 +169,7 @@ def test_one_budget_alone_is_no_curve():
         run.result.variants = kept
     found = take_together(runs)
     assert CHART.figure(found, {}) is None
-    assert "budget" not in [chart["name"] for chart in several_value(["a"], found)["charts"]]
+    assert "budget" not in [chart["name"] for chart in aggregate_value(["a"], found)["charts"]]
 
 
 def test_budgets_of_different_units_do_not_share_an_axis():
@@ -246,12 +246,12 @@ def test_the_table_of_a_chart_holds_what_it_draws(name):
     rows = list(csv.DictReader(io.StringIO(TABLES[chart.csv](found))))
     figure = chart.figure(found, {})
     if name == "wins":
-        first, _ = chart.controls(found)[0].options[0]
+        first, _ = chart.offered(found)[0].options[0]
         drawn = figure.data[0].z[np.isfinite(figure.data[0].z)]
         written = numbers(rows, "log2_ratio", spec=found.members[int(first)].spec)
         np.testing.assert_allclose([x for x in written if not np.isnan(x)], drawn, rtol=1e-5)
     elif name == "budget":
-        for quantity, label in chart.controls(found)[0].options:
+        for quantity, label in chart.offered(found)[0].options:
             drawn = chart.figure(found, {"quantity": quantity})
             name = f"{METHOD}, alpha 0"
             where = {"curve": "snapkv+critical:alpha=0", "budget_unit": "tokens", "figure": label}
@@ -261,6 +261,6 @@ def test_the_table_of_a_chart_holds_what_it_draws(name):
             assert numbers(rows, "mean", **where) == list(line.y)
             assert numbers(rows, "prompts", **where) == list(line.customdata)
     else:
-        label = chart.title if name != "laboratory" else chart.controls(found)[0].options[0][1]
+        label = chart.title if name != "laboratory" else chart.offered(found)[0].options[0][1]
         means = np.concatenate([ends(trace, "x") for trace in figure.data])
         np.testing.assert_allclose(np.sort(held(rows, figure=label)), np.sort(means))

@@ -7,8 +7,8 @@ import io
 import numpy as np
 import pytest
 
-from ckv_core.analysis.sweep import FIGURES
 from ckv_core.request.variants import VariantSpec
+from ckv_core.results.figures import FIGURES
 from tests.factories.runs import Drawn, analysed, drawn_result, sweep_result
 from tests.ui.charts.test_ablation import ablation_run
 from ui.charts.catalog import CHARTS, figure_of

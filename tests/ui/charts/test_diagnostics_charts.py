@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from ckv_core.analysis.chain import check_chain
 from ckv_core.analysis.identity import base_index
+from ckv_core.results.chain import check_chain
 from tests.factories.app import snapshot
 from tests.factories.runs import QUERY_HEADS, analysed, done_result
 from ui.charts.bounds import bounds_figure, sigma_figure, tightness_figure
@@ -34,7 +34,7 @@ def test_a_run_without_measurements_says_why_there_is_no_chart():
 @pytest.mark.parametrize("name", [*PERTURBATION, *DIAGNOSTICS])
 def test_every_choice_of_every_chart_can_be_drawn(name):
     result = analysed()
-    for control in CHARTS[name].controls(result):
+    for control in CHARTS[name].offered(result):
         for value, _ in control.options:
             figure = figure_of(result, name, {control.name: value})
             assert figure.data, (name, value)
@@ -97,7 +97,7 @@ def test_layers_against_the_base_are_its_reduction_and_ratio():
         result.variants[2].perturbation, layer_hidden_l1=moved.layer_hidden_l1 / 2
     )
     result.variants[2] = dataclasses.replace(result.variants[2], perturbation=half)
-    (control,) = [c for c in CHARTS["layers"].controls(result) if c.name == "against"]
+    (control,) = [c for c in CHARTS["layers"].offered(result) if c.name == "against"]
     assert [value for value, _ in control.options] == ["value", "reduction", "ratio"]
     (line,) = figure_of(result, "layers", {"against": "reduction"}).data
     assert line.name == "SnapKV + CriticalKV"
@@ -105,7 +105,7 @@ def test_layers_against_the_base_are_its_reduction_and_ratio():
     (line,) = figure_of(result, "layers", {"against": "ratio"}).data
     np.testing.assert_array_equal(line.y, [0.5] * 3)
     del result.variants[1]
-    assert not any(c.name == "against" for c in CHARTS["layers"].controls(result))
+    assert not any(c.name == "against" for c in CHARTS["layers"].offered(result))
     assert not layer_figure(result, "hidden_l1", "ratio").data
 
 
@@ -130,10 +130,10 @@ def test_the_bounds_can_be_read_per_kv_head():
 
 def test_kv_heads_are_offered_only_where_query_heads_share_them():
     result = analysed()
-    names = [control.name for control in CHARTS["bounds"].controls(result)]
+    names = [control.name for control in CHARTS["bounds"].offered(result)]
     assert names == ["variant", "per"]
     result.model = dataclasses.replace(result.model, kv_heads=QUERY_HEADS)
-    assert CHARTS["tightness"].controls(result) == []
+    assert CHARTS["tightness"].offered(result) == []
     figure = figure_of(result, "tightness", {"per": "kv_head"})
     assert "n = 12 query heads" in figure.layout.title.subtitle.text
 

@@ -13,7 +13,7 @@ from tests.ui.aggregate.test_aggregate import CRITICAL, runs_of
 from ui.aggregate.chosen import take_together
 from ui.aggregate.routes import TABLES
 from ui.charts.aggregate import AGGREGATE_CHARTS
-from ui.results.chart_views import several_value
+from ui.results.chart_views import aggregate_value
 
 CHART = AGGREGATE_CHARTS["layers"]
 NAME = "SnapKV + CriticalKV, alpha 0.25"
@@ -65,7 +65,7 @@ def test_the_reduction_is_the_base_minus_the_variant():
 
 def test_variants_of_one_budget_share_a_chart_and_a_base_is_needed_for_a_reduction():
     runs = runs_of(2)
-    quantity, budget = CHART.controls(take_together(runs))
+    quantity, budget = CHART.offered(take_together(runs))
     assert [value for value, _ in quantity.options] == ["hidden", "reduction"]
     assert [value for value, _ in budget.options] == [str(each) for each in Swept.BUDGETS]
     for run in runs:
@@ -76,14 +76,14 @@ def test_variants_of_one_budget_share_a_chart_and_a_base_is_needed_for_a_reducti
     assert "Not measured" in figure.layout.annotations[0].text
     for run in runs:
         run.result.variants = [v for v in run.result.variants if v.critical]
-    quantity, _ = CHART.controls(take_together(runs))
+    quantity, _ = CHART.offered(take_together(runs))
     assert [value for value, _ in quantity.options] == ["hidden"]
 
 
 def test_the_file_holds_what_the_chart_draws():
     found = take_together(runs_of(MIN_PROMPTS))
     rows = list(csv.DictReader(io.StringIO(TABLES["layers"](found))))
-    for kind, title in CHART.controls(found)[0].options:
+    for kind, title in CHART.offered(found)[0].options:
         figure = CHART.figure(found, {"quantity": kind, "budget": "64"})
         own = [row for row in rows if (row["spec"], row["figure"]) == (CRITICAL, title)]
         assert [row["layer"] for row in own] == [str(at) for at in range(Swept.LAYERS)]
@@ -116,5 +116,5 @@ def test_runs_without_measurements_have_no_such_chart():
                 params=each.params,
             )
     found = take_together(runs)
-    assert "layers" not in {chart["name"] for chart in several_value(["a", "b"], found)["charts"]}
+    assert "layers" not in {chart["name"] for chart in aggregate_value(["a", "b"], found)["charts"]}
     assert CHART.figure(found, {}) is None

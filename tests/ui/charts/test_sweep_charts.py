@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from ckv_core.analysis.sweep import FIGURES, alpha_optima, curves
+from ckv_core.analysis.sweep import SWEPT, alpha_optima, curves
 from tests.factories.runs import Swept, sweep_result
 from ui.charts.catalog import CHARTS, figure_of
 from ui.charts.run_csv import alphas_csv, sweep_csv
@@ -34,7 +34,7 @@ def test_half_the_perturbation_means_half_the_budget_and_the_ends_are_said():
 
 def test_every_figure_of_the_sweep_has_its_budget_of_equal_quality():
     table = savings_table(sweep_result(generated=True), 0)
-    matched = [f.key for f in FIGURES.values() if f.is_quality and not f.is_binary]
+    matched = [f.key for f in SWEPT.values() if f.better and not f.is_binary]
     # These say the same in every row: the note says it once.
     folded = ["token_f1", "edit_similarity"]
     qualities = [key for key in matched if key not in folded]
@@ -46,7 +46,7 @@ def test_every_figure_of_the_sweep_has_its_budget_of_equal_quality():
     assert all(set(row["cells"]) == {"method", "matches", *matched} for row in table["rows"])
     assert "Needs, by Token F1: " in table["note"]
     plain = savings_table(sweep_result(), 0)
-    assert [column["key"] for column in plain["columns"][2:]] == ["head", "final", "kl"]
+    assert [column["key"] for column in plain["columns"][2:]] == ["kl", "final", "head"]
 
 
 @pytest.mark.parametrize("reference", [None, -1, 99, "0", 1.5])
@@ -79,7 +79,7 @@ def test_one_alpha_has_no_optimum():
 
 
 def test_a_curve_has_its_lines_values_and_the_full_cache():
-    figure = curve_figure(sweep_result(better=0.5), FIGURES["kl"])
+    figure = curve_figure(sweep_result(better=0.5), SWEPT["kl"])
     assert [list(trace.x) for trace in figure.data] == [list(Swept.BUDGETS)] * 4
     assert np.allclose(figure.data[1].y, [0.25, 0.125, 0.0625, 0.03125])
     assert len({(t.line.color, t.line.dash, t.marker.symbol) for t in figure.data}) == 4
@@ -90,7 +90,7 @@ def test_the_full_caches_name_is_inside_the_chart_wherever_its_line_lies():
     nobody = sweep_result(generated=True)
     nobody.variants[0] = dataclasses.replace(nobody.variants[0], answer_scores=Swept.SCORES)
     for key, side in (("kl", "bottom"), ("agreement", "top"), ("exact_match", "bottom")):
-        (name,) = curve_figure(nobody, FIGURES[key]).layout.annotations
+        (name,) = curve_figure(nobody, SWEPT[key]).layout.annotations
         assert name.yanchor == side, key  # the side of the words that touches the line
 
 
@@ -108,7 +108,7 @@ def test_yes_and_no_are_marks_and_nothing_lies_between_them():
 def test_hostile_labels_are_escaped_in_charts():
     result = sweep_result()
     result.variants[1] = dataclasses.replace(result.variants[1], label="<img src=x>")
-    named = curve_figure(result, FIGURES["final"]).data[0].name  # JSON text would escape it
+    named = curve_figure(result, SWEPT["final"]).data[0].name  # JSON text would escape it
     assert named == "&lt;img src=x&gt;"
 
 
@@ -132,7 +132,7 @@ def test_each_method_and_budget_has_its_alpha_charts():
 def test_the_files_hold_what_the_charts_draw():
     result = sweep_result()
     points = sweep_csv(result).splitlines()
-    assert points[0].startswith('"variant","spec","alpha","budget_tokens","head","final","kl"')
+    assert points[0].startswith('"variant","spec","alpha","budget_tokens","answer",')
     assert len(points) == 1 + len(Swept.BUDGETS) * (1 + len(Swept.ALPHAS))
     alphas = alphas_csv(result).splitlines()
     assert len(alphas) == 1 + len(Swept.BUDGETS) * Swept.LAYERS * (1 + Swept.KV_HEADS)
@@ -208,13 +208,13 @@ def test_oracles_are_broken_lines_of_the_head_l1_alone():
 
 def test_oracles_of_other_head_budgets_can_be_chosen():
     result = swept_with_oracles()
-    (control,) = CHARTS["sweep-head"].controls(result)
+    (control,) = CHARTS["sweep-head"].offered(result)
     assert control.options == [("0", "SnapKV and 2 more"), ("1", "SnapKV + CriticalKV, alpha 0.5")]
     figure = figure_of(result, "sweep-head", {"oracles": "1"})
     assert np.allclose(figure.data[-2].y, [0.25, 0.125, 0.0625, 0.03125])
     assert figure_of(result, "sweep-head", {"oracles": "9"}) == figure_of(result, "sweep-head", {})
     plain = sweep_result()
-    assert CHARTS["sweep-head"].controls(plain) == []
+    assert CHARTS["sweep-head"].offered(plain) == []
     assert len(figure_of(plain, "sweep-head", {}).data) == 4
 
 

@@ -10,8 +10,8 @@ from tests.factories.runs import analysed, done_result
 from ui.compare.forms import FormValues
 from ui.compare.offers import variant_choices
 from ui.results import views
+from ui.results.cards import teacher_forced_value
 from ui.results.figure_routes import figure_routes
-from ui.results.strips import forced_value
 from ui.tables.summary import summary_value
 
 # --- routes -----------------------------------------------------------------------------------
@@ -38,7 +38,7 @@ def test_figures_and_strips_come_as_json(client):
 def test_a_strip_has_its_tokens_without_a_full_variant():
     result = analysed()
     result.variants = result.variants[1:]
-    assert forced_value(result, 0)["tokens"] == ["one", " two"]
+    assert teacher_forced_value(result, 0)["tokens"] == ["one", " two"]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import gradio as gr
 import pytest
 
-from ckv_core.analysis.sweep import FIGURES
+from ckv_core.results.figures import FIGURES
 from ckv_core.worker.messages import ModelStatus, TokensCounted
 from tests.factories.app import SLUG, SWEEP_SLUG, FakeServices, sweep_snapshot
 from tests.factories.runs import sweep_result

@@ -10,9 +10,8 @@ from ckv_core.results.events import RunResult
 from ckv_core.results.records import Candidate, FollowUp, ForcedStep
 from tests.factories.events import big_events, folded
 from tests.factories.runs import analysed, done_result
-from ui.charts.run_csv import follow_ups_csv, forced_csv
-from ui.tables.summary import summary_value
-from ui.tables.summary_csv import summary_csv
+from ui.charts.run_csv import follow_ups_csv, teacher_forced_csv
+from ui.tables.summary import summary_csv, summary_value
 
 HOSTILE = "=HYPERLINK(1)"
 
@@ -44,7 +43,7 @@ def rows(text: str) -> list[dict[str, str]]:
 
 
 def test_candidates_of_both_caches_are_listed():
-    found = rows(forced_csv(run()))
+    found = rows(teacher_forced_csv(run()))
     assert [(row["cache"], row["token_id"], row["probability"]) for row in found] == [
         ("full", "7", "0.5"),
         ("variant", "8", "0.25"),
@@ -52,7 +51,7 @@ def test_candidates_of_both_caches_are_listed():
 
 
 def test_each_candidate_stands_beside_what_was_measured_at_its_step() -> None:
-    found = rows(forced_csv(analysed()))
+    found = rows(teacher_forced_csv(analysed()))
     names = ("forced_kl", "forced_rank", "forced_top1")
     assert {row["variant"] for row in found} == {"1", "2"}
     for step, figures in (("0", ("0.001", "1.0", "1.0")), ("1", ("2.0", "7.0", "0.0"))):
@@ -62,11 +61,11 @@ def test_each_candidate_stands_beside_what_was_measured_at_its_step() -> None:
 
 
 def test_a_step_that_was_not_measured_has_empty_figures() -> None:
-    assert {row["forced_kl"] for row in rows(forced_csv(run()))} == {""}
+    assert {row["forced_kl"] for row in rows(teacher_forced_csv(run()))} == {""}
 
 
 def test_no_cell_starts_as_a_formula():
-    for table in (forced_csv, follow_ups_csv, summary_csv):
+    for table in (teacher_forced_csv, follow_ups_csv, summary_csv):
         found = rows(table(run()))
         assert found
         cells = [cell for row in found for cell in row.values()]
@@ -84,18 +83,26 @@ def test_the_summary_begins_with_the_columns_of_weight() -> None:
     found = shown(done_result())
     assert [*found][:2] == ["answer", "agreement"]
     assert [key for key, extra in found.items() if extra] == ["first_difference"]
-    assert {"kept", "bytes", "agreement", "kl", "final_l1", "improved", "answer"} <= found.keys()
+    assert {
+        "retained_entries",
+        "cache_bytes",
+        "agreement",
+        "kl",
+        "final",
+        "improved_heads",
+        "answer",
+    } <= found.keys()
 
 
 def test_a_column_that_stayed_empty_is_left_out_and_one_with_a_warning_never_waits() -> None:
     result = done_result()
     result.variants = [variant for variant in result.variants if not variant.critical]
-    assert "improved" not in shown(result)
-    assert not shown(result, ended=False)["improved"]
+    assert "improved_heads" not in shown(result)
+    assert not shown(result, ended=False)["improved_heads"]
     receipt = replace(result.variants[1].receipt, retained_entries=1, cache_bytes=1)
     result.variants[1] = replace(result.variants[1], receipt=receipt)
-    assert not shown(result)["kept"]
-    assert not shown(result)["bytes"]
+    assert not shown(result)["retained_entries"]
+    assert not shown(result)["cache_bytes"]
 
 
 def test_the_summary_csv_has_the_fidelity_and_the_scores_of_every_variant() -> None:
@@ -107,6 +114,7 @@ def test_the_summary_csv_has_the_fidelity_and_the_scores_of_every_variant() -> N
             "forced_kl": np.array([0.5, 1.0], np.float32),
             "forced_rank": np.array([1, 3], np.float32),
         },
+        stopped="eos",
         answer_scores={"exact_match": 0.0, "token_f1": 0.5, "edit_similarity": 0.25},
     )
     full, row, other = rows(summary_csv(result))

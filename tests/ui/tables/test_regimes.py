@@ -36,7 +36,7 @@ VALUES: dict[str, Callable[[Changed], dict[str, Any] | None]] = {
     "points": lambda change: points_table(change(sweep_result()), ""),
     "savings": lambda change: savings_table(change(sweep_result()), 1),
     "means": lambda change: means_table(together(change)),
-    "charts of several": lambda change: chart_views.several_value((), together(change)),
+    "charts of several": lambda change: chart_views.aggregate_value((), together(change)),
     "charts": lambda change: chart_views.perturbation_value(
         snapshot(state="done", result=change(done_result()))
     ),

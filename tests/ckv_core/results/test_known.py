@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from ckv_core.analysis.known import mean_of_known
+from ckv_core.results.chain import mean_of_known
 
 INF, NAN = math.inf, math.nan
 

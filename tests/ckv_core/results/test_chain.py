@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from ckv_core.analysis.aggregate import aggregate
-from ckv_core.analysis.chain import (
+from ckv_core.results.chain import (
     ChainCheck,
     chain_of,
     check_chain,
@@ -20,7 +20,7 @@ from ckv_core.analysis.chain import (
     tightness_of,
 )
 from ckv_core.results.events import RunResult
-from ckv_core.results.records import ModelInfo, Perturbation, VariantResult
+from ckv_core.results.records import ModelInfo, Perturbation, RetainedSet, VariantResult
 from tests.factories.runs import model_info
 
 LAYERS, KV_HEADS, GROUP_SIZE = 3, 2, 3
@@ -125,9 +125,12 @@ def test_the_mean_over_prompts_knows_the_group_bound_of_models_that_share() -> N
     expected = np.nanmean(
         head_sums(variant.perturbation.head_l1, 2) / head_sums(variant.analysis["theta"], 2)
     )
-    runs = [RunResult(model=model(6, 2), variants=[replace(variant)]) for _ in range(2)]
+    kept = RetainedSet.from_mask(np.ones((LAYERS, KV_HEADS, 1), np.bool_))
+    of_groups = replace(variant, retained=kept)
+    runs = [RunResult(model=model(6, 2), variants=[of_groups]) for _ in range(2)]
     (found,) = aggregate(runs)
     assert found.figures["group_tightness"].mean == pytest.approx(expected)
     assert found.figures["tightness"].mean == pytest.approx(np.mean(1 / l1[:-1]))
-    (found,) = aggregate([RunResult(model=model(6, 6), variants=[variant])])
+    of_heads = replace(variant, retained=RetainedSet.from_mask(np.ones((LAYERS, 6, 1), np.bool_)))
+    (found,) = aggregate([RunResult(model=model(6, 6), variants=[of_heads])])
     assert "group_tightness" not in found.figures

@@ -18,6 +18,11 @@ def answer_outcome(variant: VariantResult) -> AnswerOutcome | None:
     return "cut" if variant.stopped == "length" else "missing"
 
 
+def is_cut(variant: VariantResult) -> bool:
+    """Whether generation met the limit of new tokens before the reference answer."""
+    return answer_outcome(variant) == "cut"
+
+
 def writes_same_text(variant: VariantResult) -> bool | None:
     """Whether every token is the full cache's; None until the run is over."""
     return None if variant.agreement is None else variant.first_difference is None

@@ -13,21 +13,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckv_core.analysis.ablation import ablation, ablation_of
-from ckv_core.analysis.chain import check_chain
 from ckv_core.analysis.evidence import held
-from ckv_core.analysis.result_json import MAX_PAIRS, readings_json, to_json
+from ckv_core.analysis.result_json import MAX_PAIRS, derived_json, to_json
 from ckv_core.analysis.sweep import (
-    FIGURES,
+    SWEPT,
     alpha_optima,
     curves,
     known_figures,
     matched_figures,
-    sigma_over_half,
 )
 from ckv_core.analysis.sweep_savings import savings
 from ckv_core.request.grid import SweepGrid
+from ckv_core.results.chain import check_chain, over_half
 from ckv_core.results.codec import from_json, measured_json
 from ckv_core.results.events import RunResult
+from ckv_core.results.figures import FIGURES
 from ckv_core.results.passages import spans_of
 from tests.ckv_core.analysis.test_ablation import result_of
 from tests.factories.events import assert_same_result, big_events, folded, small_run
@@ -49,7 +49,7 @@ HOSTILE = (None, 7, "x", [], [[[]]], {"evidence": {"text": "<img src=x onerror=a
 
 def read(result: RunResult, *passages: str) -> dict:
     """Through real JSON, where NaN would fail."""
-    return json.loads(json.dumps(readings_json(result, passages), allow_nan=False))
+    return json.loads(json.dumps(derived_json(result, passages), allow_nan=False))
 
 
 def plain(value: float | None) -> float | None:
@@ -125,7 +125,7 @@ def test_curves_have_every_figure_of_every_point() -> None:
     ]
     for row, line in zip(rows, curves(result), strict=True):
         assert list(zip(row["budgets"], row["variants"], strict=True)) == list(line.points)
-        assert set(row["figures"]) == {figure.key for figure in known_figures(result)} == {*FIGURES}
+        assert set(row["figures"]) == {figure.key for figure in known_figures(result)} == {*SWEPT}
         for key, values in row["figures"].items():
             assert values == [FIGURES[key].read(result.variants[at]) for _, at in line.points]
 
@@ -163,7 +163,7 @@ def test_bounds_of_a_real_run_are_counted_as_the_pages_count_them() -> None:
     for row in rows:
         variant = result.variants[row["variant"]]
         check = check_chain(variant)
-        assert row["sigma_over_half"] == sigma_over_half(variant)
+        assert row["sigma_over_half"] == over_half(variant, "sigma_stage1")
         oracle = variant.analysis["sigma_oracle"]
         assert row["oracle_over_half"] == np.mean(oracle > 0.5) >= row["sigma_over_half"]
         moved, theta = variant.perturbation.head_l1, variant.analysis["theta"]
@@ -239,7 +239,7 @@ def test_the_largest_sweeps_stay_small(alphas: int, budgets: int) -> None:
         )
     )
     start = time.process_time()
-    found = readings_json(result)
+    found = derived_json(result)
     assert time.process_time() - start < 5
     pairs = {(row["target"], each["spec"]) for row in found["savings"] for each in row["methods"]}
     assert len(pairs) == (alphas * (alphas + 1) if alphas < 16 else len(pairs)) <= MAX_PAIRS

@@ -9,20 +9,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ckv_core.analysis.known import mean_of_known
-from ckv_core.results.quantities import QUANTITIES
 from ckv_core.results.records import Float32Array, ModelInfo, VariantResult
 
 ASSUMED_MASS = 0.5  # the paper's assumption 1 on sigma; the last step of the chain needs it
 # Of C, all attention times value norm: float32 sums of a few thousand terms differ by less.
 ROUNDING = 1e-6
 _BOUNDS = ("theta", "theta_hat", "theta_relaxed")
-# The chain's steps, in its order, as means over the heads that the theorems cover. Where sigma is
-# small theta-hat is beyond all scale, and the relaxed one may be below it.
-COVERED = {
-    "covered_l1": "Head L1, covered heads",
-    **{key: f"{QUANTITIES[key].label.partition(':')[0]}, covered heads" for key in _BOUNDS},
-}
+# Figures of the chain's steps, in its order: means over the heads that the theorems cover. Where
+# sigma is small theta-hat is beyond all scale, and the relaxed one may be below it.
+COVERED = ("covered_l1", *_BOUNDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +35,31 @@ class ChainCheck:
     violations: int
 
 
+def mean_of_known(values: Float32Array | None) -> float | None:
+    """Mean of all values that are not NaN, which stands for what is not known; None if none is.
+
+    An imported file may hold both infinities, whose mean is NaN.
+    """
+    if values is None:
+        return None
+    known = values[~np.isnan(values)]
+    with np.errstate(invalid="ignore"):
+        return float(known.mean(dtype=np.float64)) if known.size else None
+
+
+def mean_head_l1(variant: VariantResult) -> float | None:
+    """Mean isolated head L1 over the heads of evictable layers; None if there is none."""
+    return mean_of_known(variant.perturbation.head_l1 if variant.perturbation else None)
+
+
 def shared_kv_heads(model: ModelInfo | None) -> int | None:
     """KV heads of a model whose query heads share them; None where each has its own."""
+    return None if model is None else _shared(model.kv_heads, model.query_heads)
+
+
+def _shared(kv_heads: int, query_heads: int) -> int | None:
     # An imported run may say anything here.
-    if model is None or model.kv_heads == model.query_heads or model.query_heads % model.kv_heads:
-        return None
-    return model.kv_heads
+    return None if kv_heads == query_heads or query_heads % kv_heads else kv_heads
 
 
 def head_sums(values: Float32Array, kv_heads: int | None = None) -> Float32Array:
@@ -96,6 +110,15 @@ def tightness_of(variant: VariantResult, kv_heads: int | None = None) -> Float32
 def mean_tightness(variant: VariantResult, kv_heads: int | None = None) -> float | None:
     """Mean of L1 / theta over heads; None if it is defined in none."""
     return mean_of_known(tightness_of(variant, kv_heads))
+
+
+def group_tightness(variant: VariantResult) -> float | None:
+    """The same over KV heads; None too where each query head has its own."""
+    theta, retained = variant.analysis.get("theta"), variant.retained
+    if theta is None or retained is None:
+        return None
+    shared = _shared(retained.kv_heads, theta.shape[1])
+    return None if shared is None else mean_tightness(variant, shared)
 
 
 def chain_of(variant: VariantResult, kv_heads: int | None = None) -> Float32Array | None:

@@ -3,20 +3,26 @@
 from collections.abc import Sequence
 
 from ckv_core.analysis.ablation_means import ablation_means
-from ckv_core.analysis.against_budget import BUDGET_UNITS, budget_curves, varied_units
-from ckv_core.analysis.aggregate import Aggregate, aggregate_joined
+from ckv_core.analysis.aggregate import (
+    BUDGET_UNITS,
+    Aggregate,
+    aggregate_joined,
+    budget_curves,
+    hidden_by_layer,
+    reduction_by_layer,
+    varied_units,
+)
 from ckv_core.analysis.aggregate_runs import JoinedVariant, join, newest_of_each
-from ckv_core.analysis.chain import COVERED
 from ckv_core.analysis.evidence import held
 from ckv_core.analysis.intervals import Interval, interval_note, mean_interval
-from ckv_core.analysis.layer_means import hidden_by_layer, reduction_by_layer
 from ckv_core.analysis.pairs import COMPARED, Difference, compare_pairs
-from ckv_core.analysis.sweep import FIGURES, cut_note
+from ckv_core.analysis.sweep import cut_note
 from ckv_core.cli.tables import GENERATION_TITLE, SCORES, interval, print_table
 from ckv_core.methods.parameters import Budget
+from ckv_core.results.chain import COVERED
 from ckv_core.results.events import RunResult
+from ckv_core.results.figures import FIGURES, figures_in
 from ckv_core.results.passages import spans_of
-from ckv_core.results.quantities import QUANTITIES
 from ckv_core.runtime.terminal import say
 
 
@@ -42,40 +48,42 @@ def print_results(results: Sequence[RunResult], answers: Sequence[str]) -> None:
         say(f"note: {told}")
     for note in joined.notes:
         say(f"note: {note}")
-    found = aggregate_joined(joined)
-    _print_distances(found)
-    _print_budgets(found)
-    _print_layers(found)
+    members = aggregate_joined(joined)
+    _print_distances(members)
+    _print_budgets(members)
+    _print_layers(members)
     _print_ablations(joined.variants)
-    print_bounds(found)
-    _print_forced(found)
-    _print_generation(found)
+    print_bounds(members)
+    _print_teacher_forced(members)
+    _print_generation(members)
     _print_pairs(joined.variants)
-    _print_quantities(found)
+    _print_quantities(members)
     if any(answer.strip() for answer in answers):
         _print_evidence(results, answers)
-    if cut := cut_note([v for each in found for v in each.joined.variants]):
+    if cut := cut_note([v for member in members for v in member.joined.variants]):
         say(f"warning: {cut}")
-    for note in dict.fromkeys(f"{each.spec}: {note}" for each in found for note in each.notes):
+    for note in dict.fromkeys(
+        f"{member.spec}: {note}" for member in members for note in member.notes
+    ):
         say(f"note: {note}")
 
 
-def _print_distances(found: Sequence[Aggregate]) -> None:
+def _print_distances(members: Sequence[Aggregate]) -> None:
     say("\nfirst decoding step; heads closer to the full cache than without CriticalKV")
     say("heads won: those whose mean head L1 over the prompts is below the base's")
     rows = []
-    for each in found:
-        wins = each.head_wins
+    for member in members:
+        wins = member.head_wins
         won = "-" if wins is None else f"{wins.count}/{wins.heads} {wins.share:.1%}"
-        figures = [interval(each.figures.get(key)) for key in ("head", "final", "kl")]
-        better = interval(each.figures.get("improved_heads"), percent=True)
-        rows.append((each.spec, *figures, better, won))
+        figures = [interval(member.figures.get(key)) for key in ("head", "final", "kl")]
+        better = interval(member.figures.get("improved_heads"), percent=True)
+        rows.append((member.spec, *figures, better, won))
     print_table(("variant", "head L1", "final L1", "KL", "heads closer", "heads won"), rows)
 
 
-def _print_budgets(found: Sequence[Aggregate]) -> None:
+def _print_budgets(members: Sequence[Aggregate]) -> None:
     """The final layer against the budget, a table per unit; nothing where no budget varies."""
-    curves = budget_curves(found)
+    curves = budget_curves(members)
     for unit in varied_units(curves, "final"):
         rows = [(curve.spec, curve.values("final")) for curve in curves if curve.unit == unit]
         budgets = sorted({budget for _, points in rows for budget, _ in points}, key=_amount)
@@ -90,13 +98,13 @@ def _print_budgets(found: Sequence[Aggregate]) -> None:
         )
 
 
-def _print_layers(found: Sequence[Aggregate]) -> None:
+def _print_layers(members: Sequence[Aggregate]) -> None:
     """Hidden L1 at a few depths, and by how much CriticalKV lowers it; --means has all layers."""
-    variants = [each.joined for each in found]
+    variants = [member.joined for member in members]
     tables = {
-        "": {each.spec: hidden_by_layer(each) for each in variants},
+        "": {member.spec: hidden_by_layer(member) for member in variants},
         ", base minus CriticalKV": {
-            each.spec: reduction_by_layer(each, variants) for each in variants
+            member.spec: reduction_by_layer(member, variants) for member in variants
         },
     }
     for what, means in tables.items():
@@ -139,20 +147,20 @@ def _print_ablations(variants: Sequence[JoinedVariant]) -> None:
         ("rung", "head L1", "heads below base", "final L1 / base's", "n"),
         [
             (
-                each.step.label,
-                interval(each.head_l1),
-                interval(each.better_heads, percent=True),
-                interval(each.final_of_base),
-                str(each.n),
+                step.step.label,
+                interval(step.head_l1),
+                interval(step.better_heads, percent=True),
+                interval(step.final_of_base),
+                str(step.n),
             )
-            for each in steps
+            for step in steps
         ],
     )
 
 
-def print_bounds(found: Sequence[Aggregate]) -> None:
+def print_bounds(members: Sequence[Aggregate]) -> None:
     """The chain, masses and tightness; nothing where no bound was measured."""
-    bounded = [each for each in found if each.violations is not None]
+    bounded = [member for member in members if member.violations is not None]
     if not bounded:
         return
     say("\nbounds; the chain L1 <= theta <= theta-hat <= relaxed, means over the covered heads")
@@ -161,18 +169,18 @@ def print_bounds(found: Sequence[Aggregate]) -> None:
         ("variant", "covered heads", "L1", "theta", "theta-hat", "relaxed", "n", "chain broken"),
         [
             (
-                each.spec,
-                f"{each.checked:,} of {each.bounded:,}",
-                *(interval(each.figures.get(key)) for key in COVERED),
-                str(each.figures.prompts("theta") if "theta" in each.figures else 0),
-                f"{each.violations:,} of {each.checked:,}",
+                member.spec,
+                f"{member.checked:,} of {member.bounded:,}",
+                *(interval(member.figures.get(key)) for key in COVERED),
+                str(member.figures.prompts("theta") if "theta" in member.figures else 0),
+                f"{member.violations:,} of {member.checked:,}",
             )
-            for each in bounded
+            for member in bounded
         ],
     )
     columns = {"sigma": "sigma_stage1", "L1 / theta": "tightness"}
     # Of a model whose query heads each have a KV head it would be the same number.
-    if any("group_tightness" in each.figures for each in bounded):
+    if any("group_tightness" in member.figures for member in bounded):
         columns["group L1 / theta"] = "group_tightness"
     say("\nattention mass of stage 1 and tightness, means over all heads")
     say("oracle: the most attention that as many entries as stage 1 takes could hold")
@@ -182,48 +190,50 @@ def print_bounds(found: Sequence[Aggregate]) -> None:
         ("variant", *columns, "sigma > 0.5", "oracle > 0.5"),
         [
             (
-                each.spec,
-                *(interval(each.figures.get(key)) for key in columns.values()),
-                interval(each.figures.get("sigma_over_half"), percent=True),
-                interval(each.figures.get("oracle_over_half"), percent=True),
+                member.spec,
+                *(interval(member.figures.get(key)) for key in columns.values()),
+                interval(member.figures.get("sigma_over_half"), percent=True),
+                interval(member.figures.get("oracle_over_half"), percent=True),
             )
-            for each in bounded
+            for member in bounded
         ],
     )
 
 
-def _print_forced(found: Sequence[Aggregate]) -> None:
+def _print_teacher_forced(members: Sequence[Aggregate]) -> None:
     keys = ("forced_top1", "forced_kl", "forced_rank")
     rows = [
-        (each.spec, *(interval(each.figures.get(key)) for key in keys))
-        for each in found
-        if "forced_kl" in each.figures
+        (member.spec, *(interval(member.figures.get(key)) for key in keys))
+        for member in members
+        if "forced_kl" in member.figures
     ]
     if rows:
         say("\non the full cache's own continuation")
         print_table(("variant", "same first choice", "KL", "rank"), rows)
 
 
-def _print_generation(found: Sequence[Aggregate]) -> None:
+def _print_generation(members: Sequence[Aggregate]) -> None:
     """Each variant's own text against the full cache's and the reference answer."""
-    scores = {k: label for k, label in SCORES.items() if any(k in each.figures for each in found)}
-    if not scores and not any("agreement" in each.figures for each in found):
+    scores = {
+        k: label for k, label in SCORES.items() if any(k in member.figures for member in members)
+    }
+    if not scores and not any("agreement" in member.figures for member in members):
         return
     say(GENERATION_TITLE)
     rows = []
-    any_cut = any(each.cut for each in found)
-    for each in found:
-        variants = each.joined.variants
+    any_cut = any(member.cut for member in members)
+    for member in members:
+        variants = member.joined.variants
         compared = sum(variant.agreement is not None for variant in variants)
         first = [v.first_difference + 1 for v in variants if v.first_difference is not None]
         rows.append(
             (
-                each.spec,
-                interval(each.figures.get("agreement"), percent=True),
+                member.spec,
+                interval(member.figures.get("agreement"), percent=True),
                 f"{len(first)} of {compared}" if compared else "-",
                 interval(mean_interval(first)) if first else "-",
-                *([f"{each.cut} of {len(variants)}"] if any_cut else []),
-                *(interval(each.figures.get(key), percent=True) for key in scores),
+                *([f"{member.cut} of {len(variants)}"] if any_cut else []),
+                *(interval(member.figures.get(key), percent=True) for key in scores),
             )
         )
     cut = ["cut before it"] if any_cut else []
@@ -252,23 +262,26 @@ def _print_pairs(variants: Sequence[JoinedVariant]) -> None:
     )
 
 
-def _difference(key: str, found: Difference | None) -> str:
-    if found is None:
+def _difference(key: str, difference: Difference | None) -> str:
+    if difference is None:
         return "-"
-    if found.p is None:
-        return interval(found.mean, percent=FIGURES[key].unit == "1") + found.level_note
-    return f"+{found.higher} -{found.lower}, p = {found.p:.2g}"
+    if difference.p is None:
+        return interval(difference.mean, percent=FIGURES[key].is_share) + difference.level_note
+    return f"+{difference.higher} -{difference.lower}, p = {difference.p:.2g}"
 
 
-def _print_quantities(found: Sequence[Aggregate]) -> None:
-    """Every measured array but those by step, which have a table; a mean over heads or layers."""
-    every = {q.name: q.label for q in QUANTITIES.values() if q.axes != "step"}
-    labels = {name: label for name, label in every.items() if name not in COVERED} | COVERED
+def _print_quantities(members: Sequence[Aggregate]) -> None:
+    """What shares one chart on the Aggregate page, without what has a table here."""
+    labels = {
+        key: figure.mean_label
+        for key, figure in figures_in("choice").items()
+        if figure.is_covered or figure.axes not in ("variant", "step")
+    }
     rows = [
-        (label, each.spec, interval(each.figures[name]), str(each.figures.prompts(name)))
+        (label, member.spec, interval(member.figures[name]), str(member.figures.prompts(name)))
         for name, label in labels.items()
-        for each in found
-        if name in each.figures
+        for member in members
+        if name in member.figures
     ]
     if rows:
         say("\nall measured quantities: mean over heads or layers, then over n prompts")
@@ -285,9 +298,9 @@ def _print_evidence(results: Sequence[RunResult], answers: Sequence[str]) -> Non
         spans = spans_of(result.prompt, answer)
         missing += not spans
         for variant in result.variants:
-            found = held(variant, spans, result.model.evictable_layers)
-            if found is not None:
-                kept.setdefault(variant.spec, []).append((found.mean, found.chance))
+            evidence = held(variant, spans, result.model.evictable_layers)
+            if evidence is not None:
+                kept.setdefault(variant.spec, []).append((evidence.mean, evidence.chance))
     say("\nslots that keep the reference answer's occurrences")
     if missing:
         say(f"the answer does not occur in {missing} of {len(results)} compressed prompts")
