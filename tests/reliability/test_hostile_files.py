@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import httpx
 import pytest
 
 from storage.bundle_reader import MAX_RATIO
-from tests.e2e.app_runner import scripted_app
+from tests.e2e.app_runner import App, scripted_app
 from tests.storage.test_bundle import sealed
 
 MOST_BYTES = 2**30
@@ -35,20 +36,25 @@ def longest_wait(client: httpx.Client, until: threading.Event) -> float:
     return longest
 
 
+@pytest.fixture(scope="module")
+def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
+    with scripted_app(tmp_path_factory.mktemp("hostile")) as app:
+        yield app
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("filler", FILLERS.values(), ids=FILLERS.keys())
-def test_three_hostile_bundles_at_once_leave_the_app_answering(tmp_path: Path, filler: bytes):
+def test_three_hostile_bundles_at_once_leave_the_app_answering(app: App, filler: bytes):
     data = hostile(filler)
-    with scripted_app(tmp_path) as app:
-        over = threading.Event()
-        with httpx.Client(base_url=app.url, timeout=300) as client, ThreadPoolExecutor(4) as pool:
-            waited = pool.submit(longest_wait, client, over)
-            begin = time.monotonic()
-            sent = [pool.submit(give, app.url, data) for _ in range(3)]
-            told = [each.result() for each in sent]
-            took = time.monotonic() - begin
-            over.set()
-        peak = peak_bytes(app.process.pid)
+    over = threading.Event()
+    with httpx.Client(base_url=app.url, timeout=300) as client, ThreadPoolExecutor(4) as pool:
+        waited = pool.submit(longest_wait, client, over)
+        begin = time.monotonic()
+        sent = [pool.submit(give, app.url, data) for _ in range(3)]
+        told = [each.result() for each in sent]
+        took = time.monotonic() - begin
+        over.set()
+    peak = peak_bytes(app.process.pid)
     for status, sentence in told:
         assert status == 400, sentence
         assert "refused, nothing was imported" in sentence

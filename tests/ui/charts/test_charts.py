@@ -1,9 +1,6 @@
 """Charts: what the records say is what the figure shows."""
 
 import json
-import re
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -216,13 +213,3 @@ def test_bars_grow_with_the_variants_so_that_their_names_stay_apart():
 def test_axes_write_thousands_as_the_tables_do(build):
     layout = build(drawn_result()).layout
     assert layout.xaxis.separatethousands is layout.yaxis.separatethousands is True
-
-
-@pytest.mark.slow
-def test_charts_load_neither_gradio_nor_torch():
-    code = (
-        "import sys, ui.charts.catalog, ui.tables.csv_text\n"
-        "print(*sorted({m.partition('.')[0] for m in sys.modules}))"
-    )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not re.search(r"\b(torch|gradio|transformers|sqlalchemy)\b", out.stdout)
