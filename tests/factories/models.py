@@ -2,6 +2,7 @@
 
 from collections.abc import Generator
 from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -148,6 +149,13 @@ def _build(arch: str, attention: str) -> PreTrainedModel:
             tiny_config(arch), attn_implementation=attention, dtype=torch.float32
         )
     return model.eval().requires_grad_(requires_grad=False)
+
+
+def saved_model(folder: Path) -> str:
+    """Where a tiny model and its tokenizer lie as a user would have them."""
+    plain_model("llama").save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    return str(folder)
 
 
 def drained(work: Generator[Any, Any, Found]) -> Found:

@@ -18,7 +18,7 @@ from ckv_core.models.loading import load_model
 from ckv_core.models.steps import STEP_S, Step
 from ckv_core.models.store import models_folder
 from tests.ckv_core.models.tiny_gguf import write_tiny_gguf
-from tests.factories.models import plain_model, tiny_config, tiny_tokenizer
+from tests.factories.models import saved_model, tiny_config
 
 BUILT = "a model was built"
 
@@ -33,10 +33,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    path = tmp_path / "model"
-    plain_model("llama").save_pretrained(path)
-    tiny_tokenizer().save_pretrained(path)
-    return path
+    return Path(saved_model(tmp_path / "model"))
 
 
 def change(folder: Path, **changes: object) -> None:

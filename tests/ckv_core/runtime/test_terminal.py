@@ -12,7 +12,7 @@ from ckv_core.cli import main
 from ckv_core.cli.tables import print_table
 from ckv_core.errors import ModelError
 from ckv_core.runtime.terminal import plain, say
-from tests.factories.models import plain_model, tiny_tokenizer
+from tests.factories.models import saved_model
 
 CLEAR = "\x1b[2J\x1b]0;owned\x07"
 
@@ -79,8 +79,7 @@ TEMPLATES = {
 def test_a_template_that_fails_is_one_line(
     template: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plain_model("llama").save_pretrained(tmp_path / "model")
-    tiny_tokenizer().save_pretrained(tmp_path / "model")
+    saved_model(tmp_path / "model")
     (tmp_path / "model" / "chat_template.jinja").write_text(TEMPLATES[template])
     (tmp_path / "context.txt").write_text("A context of some words. " * 20)
     status = main(

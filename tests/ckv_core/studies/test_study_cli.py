@@ -15,7 +15,7 @@ from sqlalchemy import func, select
 from ckv_core import cli
 from storage.database import open_database
 from storage.study_models import StudyResult
-from tests.factories.models import plain_model, tiny_tokenizer
+from tests.factories.models import saved_model
 
 pytestmark = pytest.mark.slow
 
@@ -27,10 +27,7 @@ PATIENCE_S = 120
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = tmp_path_factory.mktemp("models") / "tiny"
-    plain_model("llama").save_pretrained(path)
-    tiny_tokenizer().save_pretrained(path)
-    return str(path)
+    return saved_model(tmp_path_factory.mktemp("models") / "tiny")
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from ckv_core.worker import count_runner
 from ckv_core.worker.client import WorkerClient
 from ckv_core.worker.messages import Job, JobDone, JobFailed, ModelStatus
 from tests.ckv_core.worker.reply_log import Log
-from tests.factories.models import plain_model, tiny_tokenizer
+from tests.factories.models import saved_model
 
 TEXT = "The quick brown fox jumps over the lazy dog. " * 20
 ENDLESS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
@@ -40,8 +40,7 @@ def client(log: Log) -> Iterator[WorkerClient]:
 
 
 def made(path: Path, template: str | None = None, **changes: object) -> str:
-    plain_model("llama").save_pretrained(path)
-    tiny_tokenizer().save_pretrained(path)
+    saved_model(path)
     config = json.loads((path / "config.json").read_text())
     (path / "config.json").write_text(json.dumps(config | changes))
     if template is not None:

@@ -18,7 +18,7 @@ from ckv_core.worker.client import WorkerClient
 from ckv_core.worker.messages import Job, JobCancelled, JobDone, JobEvent, JobFailed, ModelStatus
 from ckv_core.worker.runner import EngineRunner
 from tests.ckv_core.worker.reply_log import Log
-from tests.factories.models import CONTEXT_LIMIT, plain_model, tiny_tokenizer
+from tests.factories.models import CONTEXT_LIMIT, saved_model
 
 ROOT = Path(__file__).parents[3]
 START_S = 60.0
@@ -57,10 +57,7 @@ APP = """
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A model folder as a user would have it."""
-    path = tmp_path_factory.mktemp("tiny-llama")
-    plain_model("llama").save_pretrained(path)
-    tiny_tokenizer().save_pretrained(path)
-    return str(path)
+    return saved_model(tmp_path_factory.mktemp("tiny-llama"))
 
 
 @pytest.fixture(scope="module")
@@ -195,9 +192,7 @@ def test_a_collection_between_runs_does_not_look_at_what_was_imported() -> None:
 def test_another_models_run_finds_the_room_of_the_first_ones_prefills(
     folder: str, tmp_path: Path
 ) -> None:
-    other = tmp_path / "other"
-    plain_model("llama").save_pretrained(other)
-    tiny_tokenizer().save_pretrained(other)
+    other = saved_model(tmp_path / "other")
     runner = EngineRunner()
     gc.unfreeze()
 
@@ -211,7 +206,7 @@ def test_another_models_run_finds_the_room_of_the_first_ones_prefills(
 
     run(folder)
     assert held() == [True]
-    run(str(other))
+    run(other)
     assert held() == [False, True]
     run(folder)
     assert held() == [False, True]
