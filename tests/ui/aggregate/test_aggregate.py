@@ -11,7 +11,7 @@ from ckv_core.analysis.intervals import MIN_PROMPTS, interval_note
 from ckv_core.errors import ConfigError
 from ckv_core.results.chain import COVERED
 from tests.factories.app import START, prompt_run, runs_of
-from tests.factories.runs import TINY, Swept
+from tests.factories.runs import Swept
 from ui.aggregate.chosen import read_slugs, take_together
 from ui.aggregate.page import means_table
 from ui.charts.aggregate import AGGREGATE_CHARTS, means_csv, win_figure, wins_csv
@@ -24,20 +24,6 @@ CRITICAL = "snapkv+critical:budget=64,alpha=0.25"
 
 def member_of(found, spec: str):
     return next(member for member in found.members if member.spec == spec)
-
-
-def test_the_mean_is_over_prompts_and_the_interval_holds_it():
-    found = member_of(take_together(runs_of(MIN_PROMPTS)), CRITICAL).figures["final"]
-    assert found.mean == pytest.approx(100 * 0.68)
-    assert found.low < found.mean < found.high
-    assert found.n == MIN_PROMPTS
-
-
-def test_too_few_prompts_give_means_and_say_so():
-    found = take_together(runs_of(MIN_PROMPTS - 1))
-    interval = member_of(found, CRITICAL).figures["final"]
-    assert (interval.low, interval.high) == (None, None)
-    assert found.notes == [interval_note(MIN_PROMPTS - 1)]
 
 
 def test_a_variant_that_was_run_twice_on_a_prompt_counts_once_by_its_newest_run():
@@ -160,17 +146,6 @@ def test_heads_win_by_their_means_over_the_prompts():
     assert float(line.split(",")[-2]) == pytest.approx(np.log2(0.85), abs=1e-5)
 
 
-def test_the_share_of_sigma_over_a_half_leaves_out_what_is_not_defined():
-    runs = runs_of(2)
-    for run in runs:
-        sigma = np.array([[0.4, 0.6], [0.7, np.nan]], np.float32)
-        run.result.variants[1] = dataclasses.replace(
-            run.result.variants[1], analysis={"sigma_stage1": sigma}
-        )
-    found = take_together(runs).members[1].figures["sigma_over_half"]
-    assert found.mean == pytest.approx(2 / 3)
-
-
 def test_runs_whose_bounds_took_different_alphas_say_so_once():
     runs = runs_of(2)
     for run, alpha in zip(runs, (0.0, 1.0), strict=True):
@@ -187,25 +162,6 @@ def test_runs_whose_bounds_took_different_alphas_say_so_once():
     assert {member.alpha_note for member in plain} == {note}
     assert "Oracle sigma over 0.5" in [figure.label for figure in found.known(DIAGNOSTICS_FIGURES)]
     assert found.members[1].figures["oracle_over_half"].mean == 0.5
-
-
-def test_runs_of_different_models_are_refused():
-    other = prompt_run(2)
-    other.result.model = dataclasses.replace(TINY, name="other", sha256="0" * 64)
-    with pytest.raises(ConfigError, match=r"2 different models \(other, tiny\)"):
-        take_together([prompt_run(1), other])
-    other.result.model = dataclasses.replace(TINY, dtype="bfloat16")
-    with pytest.raises(ConfigError, match="computed in bfloat16 and float32"):
-        take_together([prompt_run(1), other])
-
-
-def test_runs_without_a_common_variant_are_refused():
-    other = prompt_run(2)
-    other.result.variants = [
-        dataclasses.replace(v, params={**v.params, "sinks": 2}) for v in other.result.variants[1:]
-    ]
-    with pytest.raises(ConfigError, match="no variant in common"):
-        take_together([prompt_run(1), other])
 
 
 def test_one_run_and_an_unfinished_one_are_refused():
