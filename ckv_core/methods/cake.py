@@ -6,8 +6,6 @@ take 1 elsewhere. They also evict while generating, and round layer budgets in a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ckv_core.methods.base import METHODS, Method
 from ckv_core.methods.parameters import Parameter, number
 from ckv_core.methods.parts.base import SINKS, Parameters
@@ -20,9 +18,7 @@ from ckv_core.methods.parts.window import (
     GROUP,
     Window,
 )
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from ckv_core.runtime.lazy_torch import Tensor
 
 GAMMA = Parameter(
     name="gamma",

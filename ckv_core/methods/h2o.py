@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from ckv_core.methods.base import METHODS, Method
 from ckv_core.methods.parts.accumulated import ACCUMULATED
@@ -12,10 +11,7 @@ from ckv_core.methods.parts.steps import StepPolicy, StepView
 from ckv_core.methods.parts.top_k import order
 from ckv_core.methods.parts.uniform import UNIFORM
 from ckv_core.methods.parts.views import LayerView, Observer
-from ckv_core.runtime.lazy_torch import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from ckv_core.runtime.lazy_torch import Tensor, torch
 
 _TOTAL = "attention"
 

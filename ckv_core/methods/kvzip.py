@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from ckv_core.methods.base import METHODS, Method
 from ckv_core.methods.parameters import Choice, Parameter, integer
@@ -12,9 +12,7 @@ from ckv_core.methods.parts.press import Press
 from ckv_core.methods.parts.reconstruction import Reconstruction
 from ckv_core.methods.parts.top_scores import TopScoresOfAll
 from ckv_core.methods.parts.views import FurtherPasses, LayerView
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from ckv_core.runtime.lazy_torch import Tensor
 
 REPEAT = Parameter(
     name="repeat",

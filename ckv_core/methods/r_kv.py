@@ -8,17 +8,13 @@ weight of importance is 0.07, the paper's 0.1. Costs all pairs of keys at each e
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ckv_core.methods.base import METHODS, Method
 from ckv_core.methods.parameters import Parameter, integer
 from ckv_core.methods.parts.base import Parameters
 from ckv_core.methods.parts.redundancy import ImportanceMinusRedundancy
 from ckv_core.methods.parts.steps import StepPolicy, StepView
 from ckv_core.methods.parts.uniform import UNIFORM
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from ckv_core.runtime.lazy_torch import Tensor
 
 BUFFER = Parameter(
     name="buffer",

@@ -2,11 +2,13 @@
 
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["torch"]
+__all__ = ["Generator", "Tensor", "torch"]
 
 if TYPE_CHECKING:
     import torch
+    from torch import Generator, Tensor
 else:
+    Generator = Tensor = Any  # for annotations, which nothing evaluates
 
     class _Torch:
         def __getattr__(self, name: str) -> Any:

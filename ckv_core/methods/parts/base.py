@@ -10,13 +10,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 from ckv_core.methods.parameters import Parameter, ParameterValue, integer
 from ckv_core.methods.parts.views import FurtherPasses, LayerView, Observer, PromptShape
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from ckv_core.runtime.lazy_torch import Tensor
 
 Parameters = Mapping[str, ParameterValue]
 

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ckv_core.methods.parameters import Choice, Parameter, ParameterValue, integer
 from ckv_core.methods.parts.base import Candidates, Kept, Parameters, Selector
 from ckv_core.methods.parts.top_k import keep_first
 from ckv_core.methods.parts.views import LayerView, PromptShape
-from ckv_core.runtime.lazy_torch import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from ckv_core.runtime.lazy_torch import Tensor, torch
 
 CHUNK = Parameter(
     name="chunk",

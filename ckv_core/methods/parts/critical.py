@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from ckv_core.errors import ConfigError
 from ckv_core.methods.parameters import Choice, Parameter, ParameterValue, number
@@ -18,9 +18,7 @@ from ckv_core.methods.parts.adaptive import safeguarded
 from ckv_core.methods.parts.base import Candidates, Kept, Parameters, Scorer, Selector
 from ckv_core.methods.parts.top_k import keep_first
 from ckv_core.methods.parts.views import LayerView
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from ckv_core.runtime.lazy_torch import Tensor
 
 # Two readings of one paper, by the parameter stage2; answers differ between them.
 READINGS: dict[str, str] = {"raw": "as printed", "pooled": "as the authors' code"}

@@ -7,16 +7,13 @@ root of the head size, this scales them as the model does.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from ckv_core.methods.parameters import Choice, Parameter, integer, number
 from ckv_core.methods.parts.base import SINKS, Parameters, Scorer
 from ckv_core.methods.parts.query_statistics import QueryStatistics
 from ckv_core.methods.parts.views import LayerView, Observer, PromptShape
-from ckv_core.runtime.lazy_torch import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from ckv_core.runtime.lazy_torch import Tensor, torch
 
 FUTURE = Parameter(
     name="future",

@@ -6,17 +6,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 from ckv_core.errors import ConfigError
 from ckv_core.methods.parameters import Choice, Parameter, ParameterValue
 from ckv_core.methods.parts.base import BudgetRule, Candidates, Parameters
 from ckv_core.methods.parts.pyramid import BETA
 from ckv_core.methods.parts.shares import integer_shares
-from ckv_core.runtime.lazy_torch import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from ckv_core.runtime.lazy_torch import Tensor, torch
 
 NEEDLE = "needle"  # the table that the needle probe makes
 

@@ -8,17 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from ckv_core.methods.parameters import Parameter, integer, number
 from ckv_core.methods.parts.base import RECENT, Parameters, Scorer
 from ckv_core.methods.parts.steps import StepPolicy, StepView
 from ckv_core.methods.parts.top_k import keep_first, order
 from ckv_core.methods.parts.views import LayerView, PromptShape
-from ckv_core.runtime.lazy_torch import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from ckv_core.runtime.lazy_torch import Tensor, torch
 
 HISTORY = Parameter(
     name="history",

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ckv_core.methods.parts.base import Parameters, Scorer
 from ckv_core.methods.parts.partitions import LAG, LAG_SINKS, scored_partitions
 from ckv_core.methods.parts.views import LayerView, PromptShape
-from ckv_core.runtime.lazy_torch import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from ckv_core.runtime.lazy_torch import Tensor, torch
 
 
 class LagRelative(Scorer):

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from hashlib import blake2b
-from typing import TYPE_CHECKING
 
 from ckv_core.methods.parameters import Parameter, integer
-from ckv_core.runtime.lazy_torch import torch
-
-if TYPE_CHECKING:
-    from torch import Generator
+from ckv_core.runtime.lazy_torch import Generator, torch
 
 SEED = Parameter(
     name="seed",

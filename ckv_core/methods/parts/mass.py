@@ -8,7 +8,6 @@ marked, where the code gives them the layer's largest score and so ties them wit
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from ckv_core.methods.parameters import Parameter, ParameterValue, number
 from ckv_core.methods.parts.base import Candidates, Kept, Parameters, Scorer, Selector
@@ -16,10 +15,7 @@ from ckv_core.methods.parts.critical import Ranking
 from ckv_core.methods.parts.top_k import keep_first
 from ckv_core.methods.parts.top_scores import TopScores
 from ckv_core.methods.parts.views import LayerView, PromptShape
-from ckv_core.runtime.lazy_torch import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from ckv_core.runtime.lazy_torch import Tensor, torch
 
 MASS = Parameter(
     name="mass",

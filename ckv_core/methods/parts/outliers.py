@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from ckv_core.errors import ConfigError
 from ckv_core.methods.parameters import Choice, Parameter, ParameterValue, integer, number
@@ -14,10 +13,7 @@ from ckv_core.methods.parts.lots import SEED, generator
 from ckv_core.methods.parts.non_causal import NonCausalAttention
 from ckv_core.methods.parts.views import LayerView, Observer, PromptShape
 from ckv_core.methods.parts.window import KERNEL, smooth
-from ckv_core.runtime.lazy_torch import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from ckv_core.runtime.lazy_torch import Tensor, torch
 
 _RATIO = "ratio"
 _RIDGE = 0.01

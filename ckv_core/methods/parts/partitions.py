@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from ckv_core.methods.parameters import Parameter, integer
 from ckv_core.methods.parts.base import SINKS, Candidates, Kept, Parameters, Selector
 from ckv_core.methods.parts.views import PromptShape
-from ckv_core.runtime.lazy_torch import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from ckv_core.runtime.lazy_torch import Tensor, torch
 
 LAG = Parameter(
     name="lag",

@@ -10,13 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from ckv_core.methods.parts.views import Chunk, FurtherPass, PromptShape, PromptTokens
-from ckv_core.runtime.lazy_torch import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from ckv_core.runtime.lazy_torch import Tensor, torch
 
 _FIRST = "\n\nRepeat the previous context exactly."
 _NEXT = "\n\nRepeat the part of the previous context exactly, starting with"

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from ckv_core.methods.parameters import Parameter, number
 from ckv_core.methods.parts.base import Parameters, Scorer
 from ckv_core.methods.parts.views import LayerView, PromptShape
 from ckv_core.methods.parts.window import AUTHORS_WINDOW, KERNEL, smooth
-from ckv_core.runtime.lazy_torch import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from ckv_core.runtime.lazy_torch import Tensor, torch
 
 MIX = Parameter(
     name="mix",

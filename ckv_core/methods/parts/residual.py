@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ckv_core.methods.parameters import Parameter, integer
 from ckv_core.methods.parts.base import Parameters
 from ckv_core.methods.parts.plain import PlainSegment
 from ckv_core.methods.parts.store import Segment
-from ckv_core.runtime.lazy_torch import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from ckv_core.runtime.lazy_torch import Tensor, torch
 
 RESIDUAL = Parameter(
     name="residual",

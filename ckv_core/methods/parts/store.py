@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass, fields, replace
+from typing import ClassVar, Self
 
 from ckv_core.methods.parts.base import Parameters, Part
 from ckv_core.methods.parts.views import LayerView
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from ckv_core.runtime.lazy_torch import Tensor, torch
 
 
 class Segment(ABC):
@@ -47,6 +46,46 @@ class Segment(ABC):
         from ckv_core.methods.partial_attention import partial  # noqa: PLC0415 - it loads torch
 
         return partial(queries, *self.decoded(), scaling)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSegment(Segment):
+    """Entries held in the tensors among its fields, all [heads, ...].
+
+    Attributes:
+        by_entry: fields that are [heads, length, ...]; the others serve all entries of a head.
+        keys, values: [heads, length, ...], in its own form.
+    """
+
+    by_entry: ClassVar[tuple[str, ...]] = ("keys", "values")
+
+    keys: Tensor
+    values: Tensor
+
+    @property
+    def heads(self) -> int:
+        return self.keys.shape[0]
+
+    @property
+    def length(self) -> int:
+        return self.keys.shape[1]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(tensor.nbytes for tensor in self._tensors.values())
+
+    def take(self, heads: Tensor) -> Self:
+        return replace(self, **{name: each[heads] for name, each in self._tensors.items()})
+
+    def keep(self, places: Tensor) -> Self:
+        held = {name: getattr(self, name) for name in self.by_entry}
+        index = {n: places.view(*places.shape, *[1] * (held[n].dim() - 2)) for n in held}
+        return replace(self, **{n: torch.take_along_dim(held[n], index[n], 1) for n in held})
+
+    @property
+    def _tensors(self) -> dict[str, Tensor]:
+        held = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {name: each for name, each in held.items() if isinstance(each, torch.Tensor)}
 
 
 class Store(Part):

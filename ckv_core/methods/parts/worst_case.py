@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ckv_core.methods.parts.base import SINKS, Parameters
 from ckv_core.methods.parts.views import LayerView, PromptShape
 from ckv_core.methods.parts.window import (
@@ -13,10 +11,7 @@ from ckv_core.methods.parts.window import (
     group_reduce,
     smooth,
 )
-from ckv_core.runtime.lazy_torch import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from ckv_core.runtime.lazy_torch import Tensor, torch
 
 
 class WorstCase(Window):
