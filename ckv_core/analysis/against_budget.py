@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ckv_core.analysis.aggregate import Aggregate
-from ckv_core.analysis.identity import Settings
 from ckv_core.analysis.intervals import Interval
 from ckv_core.methods.parameters import Budget
+from ckv_core.request.identity import Settings
 
 # Budgets of different units share no axis. Unit of `Budget` -> what an axis says.
 BUDGET_UNITS = {

@@ -7,9 +7,9 @@ import numpy as np
 
 from ckv_core.analysis.aggregate_runs import JoinedVariant
 from ckv_core.analysis.bootstrap import mean_ends
-from ckv_core.analysis.identity import Identity
 from ckv_core.analysis.intervals import MIN_PROMPTS, Interval
 from ckv_core.methods import SELECTOR_PARAMETERS
+from ckv_core.request.identity import Identity
 from ckv_core.results.records import Float32Array
 
 LayerMeans = tuple[Interval, ...]  # [layers], all of the same prompts

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from ckv_core.analysis.identity import base_index
 from ckv_core.analysis.sweep import FIGURES
+from ckv_core.request.identity import base_index
 from ckv_core.results.events import RunResult
 from ckv_core.results.records import RoundingFloor, VariantResult
 

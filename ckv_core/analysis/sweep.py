@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckv_core.analysis.chain import over_half
-from ckv_core.analysis.identity import Settings, identify
 from ckv_core.analysis.known import mean_of_known
 from ckv_core.analysis.outcomes import answer_outcome, has_exact_match
+from ckv_core.request.identity import Settings, identify
 from ckv_core.request.variants import spec_without
 from ckv_core.results.byte_budget import asked_bytes
 from ckv_core.results.events import RunResult

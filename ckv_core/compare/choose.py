@@ -53,17 +53,18 @@ def choose(
     """
     scored = len(run.specs) - len(run.own_masks)
     specs, budgets = run.specs[:scored], run.budgets[:scored]
-    place = {variant_key(spec): row for row, spec in enumerate(specs)}
+    place = {spec.settings(): row for row, spec in enumerate(specs)}
     base_of: dict[int, int] = {}
     for row, spec in enumerate(run.specs):
         if not spec.critical:
             continue
-        key = variant_key(spec.base())
+        base = spec.base()
+        key = base.settings()
         if key in measured:
             continue
         if key not in place:
             place[key] = len(specs)
-            specs.append(spec.base())
+            specs.append(base)
             budgets.append(run.budgets[row])
         base_of[row] = place[key]
     chosen = select_all(specs, prefilled, budgets, run.stopwatch.now, run.should_stop)
@@ -73,11 +74,6 @@ def choose(
         spent = sum(selection.elapsed_ms for selection in part)
         run.stopwatch.timings_ms[name] = run.stopwatch.timings_ms.get(name, 0.0) + spent
     return wanted, {row: chosen[base] for row, base in base_of.items()}
-
-
-def variant_key(spec: VariantSpec) -> VariantKey:
-    """Equal for variants that keep the same entries of the same prompt."""
-    return (spec.name, *sorted(spec.params.items()))
 
 
 def compact_rows(

@@ -117,13 +117,13 @@ def environment() -> dict[str, str]:
 
 
 def _prepare(request: CompareRequest, loaded: LoadedModel, should_stop: Callable[[], bool]) -> Run:
-    specs = request.validate()
+    request.validate()
     prompt = build_prompt(loaded.tokenizer, request.context, request.question, request.scenario)
     further = follow_up_prompts(loaded.tokenizer, request, prompt)
     for rendered in (prompt, *further):
         check_length(rendered.tokens, request.max_new_tokens, loaded.info.context_limit)
     passages = protected_ranges(prompt, request.protect)
-    specs = [spec.protecting(passages, prompt.compressed_tokens) for spec in specs]
+    specs = [spec.protecting(passages, prompt.compressed_tokens) for spec in request.specs]
     info = loaded.info
     entry_bytes = 2 * info.head_dim * loaded.model.dtype.itemsize
     planned = _planned(loaded, prompt, Needs.of(specs))

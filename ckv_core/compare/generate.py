@@ -52,9 +52,7 @@ def generate(
     request, loaded = run.request, run.loaded
     rest = list(run.prompt.token_ids[run.prompt.compressed_tokens :])
     capacity = len(rest) + max(request.max_new_tokens, 1)  # the measured step needs one
-    controls = []
-    if run.measures_floor:
-        controls = control_rows(prefilled, run.rows, len(rest) + 1)
+    controls = control_rows(prefilled, run.rows, len(rest) + 1) if run.measures_floor else []
     parts = rows.start(capacity)
     context = DecodeContext(loaded, [*parts, *controls], run.should_stop)
     decoder = Decoder(loaded, context)
@@ -77,7 +75,8 @@ def generate(
         yield FloorMeasured(floor)
         context.drop(controls)
         step = step.first(run.rows)
-    _note_held(run, held_bytes(prefilled, rows, context.parts, [*selections, *bases.values()]))
+    held = held_bytes(prefilled, rows, context.parts, [*selections, *bases.values()])
+    run.memory["held"] = max(held, run.memory.get("held", 0))  # of a sweep the largest group
     yield from _measured(run, step, decoder, prefilled, selections, bases)
     if request.max_new_tokens == 0:  # a sweep that only measures
         return
@@ -94,11 +93,6 @@ def generate(
     if "forced" in request.analysis and continuation:
         yield from forced(run, prefilled, rows, continuation)
     yield from follow_ups(run, rows)
-
-
-def _note_held(run: Run, held: int) -> None:
-    """Of a sweep the largest group counts."""
-    run.memory["held"] = max(held, run.memory.get("held", 0))
 
 
 def _decode(

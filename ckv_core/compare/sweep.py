@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal
 
-from ckv_core.compare.choose import VariantKey, choose, compact_rows, variant_key
+from ckv_core.compare.choose import VariantKey, choose, compact_rows
 from ckv_core.compare.generate import generate
 from ckv_core.engine.prefill import Prefill
 from ckv_core.engine.run import Run
@@ -27,7 +27,7 @@ def sweep(run: Run, prefilled: Prefill) -> Iterator[RunEvent]:
         prefilled: scored.
     """
     points = sorted(range(len(run.specs)), key=lambda point: run.specs[point].critical)
-    measured = frozenset(variant_key(spec) for spec in run.specs if not spec.critical)
+    measured = frozenset(spec.settings() for spec in run.specs if not spec.critical)
     size = GROUP_ROWS - 1
     groups = [points[start : start + size] for start in range(0, len(points), size)]
     merged = _Merged(run)
@@ -81,9 +81,9 @@ class _Merged:
         if not isinstance(event, VariantMeasured):
             return replace(event, index=index)  # type: ignore[arg-type]
         spec, perturbation = self._specs[index], event.perturbation
-        self._head_l1[variant_key(spec)] = perturbation.head_l1
+        self._head_l1[spec.settings()] = perturbation.head_l1
         if spec.critical and perturbation.base_head_l1 is None:
-            base = self._head_l1[variant_key(spec.base())]
+            base = self._head_l1[spec.base().settings()]
             perturbation = replace(perturbation, base_head_l1=base)
         return replace(event, index=index, perturbation=perturbation)
 

@@ -38,12 +38,13 @@ class PrefillCache:
         device = next(iter(self._prefills.values())).loaded.device  # all are of one model
         chunk = chunk_tokens(device)
         most = (len(wanted) - max(needs.window, KEPT_QUERIES)) // chunk * chunk
-        found = {
-            key: _lent(kept, _shared(key, wanted[: max(most, 0)], chunk))
-            for key, kept in self._prefills.items()
-        }
+        found = {}
+        for key, kept in self._prefills.items():
+            tokens = _shared(key, wanted[: max(most, 0)], chunk)
+            if tokens and kept.lends(tokens):
+                found[key] = tokens
         key = max(found, key=lambda each: found[each], default=())
-        if not found.get(key) or length_dependent(self._prefills[key].loaded.model):
+        if key not in found or length_dependent(self._prefills[key].loaded.model):
             return None
         self._prefills.move_to_end(key)
         return Prefix(self._prefills[key], found[key])
@@ -76,10 +77,6 @@ class PrefillCache:
     def nbytes(self) -> int:
         """Bytes that the kept prefills hold."""
         return sum(prefill.nbytes for prefill in self._prefills.values())
-
-
-def _lent(prefill: Prefill, tokens: int) -> int:
-    return tokens if tokens and prefill.lends(tokens) else 0
 
 
 def _shared(one: tuple[int, ...], other: tuple[int, ...], chunk: int) -> int:

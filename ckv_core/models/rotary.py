@@ -71,7 +71,8 @@ class LayerRotary:
         """Whether the layer's queries, without RoPE and turned here, are its queries with it."""
         weight = next(attention.parameters())
         generator = torch.Generator().manual_seed(0)
-        states = torch.randn(1, _TOKENS, self._width(attention), generator=generator)
+        projection = cast(nn.Linear, getattr(attention, "q_proj", None) or attention.qkv_proj)
+        states = torch.randn(1, _TOKENS, projection.in_features, generator=generator)
         states = states.to(weight)
         angles = self._angles(states.float(), _FROM, _TOKENS)
         plain = torch.ones_like(angles[0]), torch.zeros_like(angles[1])
@@ -86,11 +87,6 @@ class LayerRotary:
         without, expected = (each.float() for each in context.seen)
         error = (self.turn(without, _FROM) - expected).abs().amax()
         return bool(error <= _CLOSE * expected.abs().amax())
-
-    @staticmethod
-    def _width(attention: nn.Module) -> int:
-        projection = getattr(attention, "q_proj", None) or attention.qkv_proj
-        return int(cast(nn.Linear, projection).in_features)
 
 
 class _Queries:

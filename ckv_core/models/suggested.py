@@ -39,10 +39,6 @@ class SuggestedModel:
         """Keys and values of one prompt token in float32."""
         return 2 * self.layers * self.kv_heads * self.head_dim * FLOAT32_BYTES
 
-    def least_bytes(self, tokens: int) -> int:
-        """Weights and the full cache of a prompt; variants and working memory come on top."""
-        return self.weights_bytes + tokens * self.token_bytes
-
 
 SUGGESTED = (
     SuggestedModel(DEFAULT_MODEL, 134_515_008, 30, 3, 64, 8_192, "Apache-2.0"),

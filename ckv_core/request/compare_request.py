@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal, get_args
 
 from ckv_core.errors import ConfigError, PromptError
@@ -28,7 +29,7 @@ MAX_PROTECTED = 12  # places of a prompt: their positions fit into one parameter
 MAX_TEXT_CHARS = 4_000_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class CompareRequest:
     """One comparison as the user asked for it; plain values, safe to store and to send.
 
@@ -68,8 +69,9 @@ class CompareRequest:
     own_indices: tuple[ExternalSelection, ...] = ()
     protect: tuple[str, ...] = ()
 
-    def specs(self) -> list[VariantSpec]:
-        """The parsed variants, those of given positions last.
+    @cached_property
+    def specs(self) -> tuple[VariantSpec, ...]:
+        """The parsed variants, those of given positions last; a process parses them once.
 
         Raises:
             ConfigError: a SPEC is wrong, or two of them are the same.
@@ -82,9 +84,13 @@ class CompareRequest:
             if key in seen:
                 raise ConfigError(f"Variant {spec.spec!r} is listed twice; change or remove one.")
             seen[key] = spec.spec
-        return specs
+        return tuple(specs)
 
-    def validate(self) -> list[VariantSpec]:
+    def __getstate__(self) -> dict[str, object]:
+        """Without the parsed variants: a method's parts are not sent to another process."""
+        return {key: value for key, value in vars(self).items() if key != "specs"}
+
+    def validate(self) -> tuple[VariantSpec, ...]:
         """Check everything that needs no model.
 
         Raises:
@@ -111,7 +117,7 @@ class CompareRequest:
         self._check_counts()
         self._check_diagnostics()
         self._check_protect()
-        return self.specs()
+        return self.specs
 
     def _check_counts(self) -> None:
         count = len(self.variants) + len(self.own_indices)

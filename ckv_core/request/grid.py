@@ -54,7 +54,7 @@ class SweepGrid:
             for alpha in alphas if takes_alpha else ("",):
                 for budget in budgets:
                     extra = {"budget": budget, **({"alpha": alpha} if alpha else {})}
-                    point = VariantSpec.parse(_joined(spec.spec, extra))
+                    point = VariantSpec.parse(spec.spec, extra)
                     points.setdefault(point.settings(), point.spec)
         count = len(points) + 1
         if count > MAX_SWEEP_POINTS:
@@ -246,8 +246,3 @@ def _check_method(spec: VariantSpec) -> None:
         raise ConfigError(
             f"{spec.spec!r} sets {' and '.join(fixed)}, which the sweep varies; leave that out."
         )
-
-
-def _joined(spec: str, extra: dict[str, str]) -> str:
-    pairs = ",".join(f"{key}={value}" for key, value in extra.items())
-    return f"{spec},{pairs}" if ":" in spec else f"{spec}:{pairs}"

@@ -302,7 +302,8 @@ class WorkerClient:
         wait_s = 0.0
         if self._failed_starts:
             wait_s = min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2 ** (self._failed_starts - 1))
-            self._take_what_cannot_start()
+            if self._task is None and (job := self._queue.take()) is not None:
+                self._task = Task(job, None)  # a worker that cannot start fails the first job
         self._start_at = time.monotonic() + wait_s
         for status in list(self._loaded.values()):
             self._report(ModelStatus(status.model, False, _sentence(reason)))
@@ -310,11 +311,6 @@ class WorkerClient:
         if self._task is not None:
             # Of this nothing goes to others: it may name what somebody else wanted to load.
             self._end_lost(self._task, _sentence(self._task.reason_of_loss(reason)))
-
-    def _take_what_cannot_start(self) -> None:
-        """A worker that cannot start fails the first job; else it would wait for ever."""
-        if self._task is None and (job := self._queue.take()) is not None:
-            self._task = Task(job, None)
 
     def _end_lost(self, task: Task, sentence: str) -> None:
         command = task.command

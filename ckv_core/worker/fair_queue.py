@@ -55,8 +55,12 @@ class FairQueue:
             line.turn += 1
             line.jobs.popleft()
             self._running = jobs[0].job_id
-            for owner in [o for o, each in self._lines.items() if _is_past(each, self._turn)]:
-                del self._lines[owner]
+            # A line is as good as none if it is empty and its next job would join this round.
+            self._lines = {
+                owner: line
+                for owner, line in self._lines.items()
+                if line.jobs or line.turn > self._turn
+            }
             return jobs[0]
 
     def done(self) -> None:
@@ -92,8 +96,3 @@ class FairQueue:
             for later, (arrival, job) in enumerate(line.jobs)
         ]
         return [job for *_, job in sorted(places, key=lambda place: place[:2])]
-
-
-def _is_past(line: _Line, turn: int) -> bool:
-    """Whether a line is as good as none: empty, and its next job would join the present round."""
-    return not line.jobs and line.turn <= turn

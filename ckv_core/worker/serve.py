@@ -202,7 +202,9 @@ class WorkerLoop:
             if is_first:
                 self._send(Within(job.job_id, "The run", None))
                 is_first = False
-            timed = _with_load(event, load_ms) if isinstance(event, RunFinished) else event
+            timed = event
+            if isinstance(event, RunFinished):
+                timed = replace(event, timings_ms={**event.timings_ms, "load": load_ms})
             self._send(JobEvent(job.job_id, timed))
 
     def _load(self, runner: Runner, task: Job | Warm, stop: threading.Event) -> None:
@@ -215,7 +217,8 @@ class WorkerLoop:
             what = step.sentence.partition(":")[0].rstrip(".")
             self._send(Within(task.job_id, what, step.limit_s))
             if isinstance(task, Job):
-                self._send(JobEvent(job_id=task.job_id, event=_progress(step)))
+                progress = Progress("load", step.fraction, step.sentence)
+                self._send(JobEvent(task.job_id, progress))
             self._send(
                 ModelStatus(model, False, step.sentence, loading=True, fraction=step.fraction)
             )
@@ -238,14 +241,6 @@ class WorkerLoop:
                 self._channel.send(reply)
         except OSError:
             self._on_lost()
-
-
-def _progress(step: Step) -> Progress:
-    return Progress("load", step.fraction, step.sentence)
-
-
-def _with_load(event: RunFinished, load_ms: float) -> RunFinished:
-    return replace(event, timings_ms={**event.timings_ms, "load": load_ms})
 
 
 def sentence_of(error: Exception, what: str) -> str:

@@ -6,7 +6,7 @@ from typing import cast
 import plotly.graph_objects as go
 
 from ckv_core.analysis.chain import shared_kv_heads
-from ckv_core.analysis.identity import base_index
+from ckv_core.request.identity import base_index
 from ckv_core.results.events import RunResult
 from ui.charts.ablation import ablation_figure, ablation_steps_of
 from ui.charts.alphas import chosen_alphas_figure

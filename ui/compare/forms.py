@@ -74,13 +74,16 @@ class FormValues:
         ticked = given["variants"]
         if not isinstance(ticked, (list, tuple)):
             raise ConfigError("Choose at least one variant.")
+        measured = given["analysis"]
+        if not isinstance(measured, (list, tuple)):
+            raise ConfigError("The form sent no list of analyses; reload the page.")
         order = [spec for _, spec in variant_choices()]
         return cls(
             **{name: read_text(given[name]) for name in _TEXT_NAMES},
             variants=tuple(spec for spec in order if spec in ticked),
             alpha=_number("alpha", given["alpha"]),
             max_new_tokens=read_new_tokens(given["max_new_tokens"]),
-            analysis=_chosen(given["analysis"]),
+            analysis=tuple(name for name in ANALYSES if name in measured),
             ignore_eos=bool(given["ignore_eos"]),
             parameters={k.name: read_text(given[k.name]).strip() for k in ADVANCED_PARAMETERS},
         )
@@ -207,7 +210,7 @@ def describe_variants(form: FormValues, most: int = MAX_VARIANTS) -> str:
     PARAMETERS["budget"].parse(request.defaults["budget"])
     for name, text in request.defaults.items():
         PARAMETERS[name].parse(text)
-    specs = request.specs()
+    specs = request.specs
     if not specs:
         raise ConfigError("Choose at least one variant.")
     if (more := len(specs) - most) > 0:
@@ -237,13 +240,6 @@ def check_lines(text: str) -> None:
 def read_lines(text: str) -> tuple[str, ...]:
     """The lines that are not blank."""
     return tuple(filter(None, map(str.strip, text.splitlines())))
-
-
-def _chosen(ticked: object) -> tuple[str, ...]:
-    """Parts of the diagnostics, in their own order."""
-    if not isinstance(ticked, (list, tuple)):
-        raise ConfigError("The form sent no list of analyses; reload the page.")
-    return tuple(name for name in ANALYSES if name in ticked)
 
 
 def read_text(value: object) -> str:

@@ -183,7 +183,9 @@ class ComparePage:
             slug = self._services.start_run(request, lineage)
         except CkvError as error:
             return ["", said(str(error), "error"), *[gr.skip()] * 4]
-        label = f"Settings: {request.model}, {len(specs)} variants, {_budget_text(request)}"
+        label = (
+            f"Settings: {request.model}, {len(specs)} variants, budget {request.defaults['budget']}"
+        )
         return [
             slug,
             SILENT,
@@ -328,7 +330,3 @@ def add_ablation(base: object, ticked: object, lines: object) -> list[Any]:
         return [with_ablation(str(base or ""), names, str(lines or "")), SILENT]
     except CkvError as error:
         return [gr.skip(), said(str(error), "error")]
-
-
-def _budget_text(request: CompareRequest) -> str:
-    return f"budget {request.defaults['budget']}"

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from ckv_core.analysis.identity import NOT_RECORDED, Identity, identify, told_apart
 from ckv_core.request.external_selection import OWN
+from ckv_core.request.identity import NOT_RECORDED, Identity, identify, told_apart
 from ckv_core.request.variants import spec_without
 from ckv_core.results.events import RunResult
 from ckv_core.results.records import VariantResult

@@ -55,7 +55,7 @@ def build_routes(services: Services) -> list[Route]:
     """All routes; each answers GET and runs in a worker thread."""
     routes = RunRoutes(services)
     return [
-        Route("/healthz", _healthz),
+        Route("/healthz", lambda _: JSONResponse({"ok": True}, headers=NO_STORE)),
         *operation_routes(services),
         Route("/r/{slug}", _short_link),
         Route("/s/{token}", routes.open_share),
@@ -208,10 +208,6 @@ class RunRoutes:
             return self._services.snapshot(slug) if is_slug(slug) else None
         except CkvError:
             return None
-
-
-def _healthz(_: Request) -> Response:
-    return JSONResponse({"ok": True}, headers=NO_STORE)
 
 
 def _short_link(request: Request) -> Response:

@@ -9,7 +9,7 @@ from ckv_core.errors import CkvError, StorageError
 from ckv_core.results.events import RunEvent
 from ckv_core.runtime.logs import fields
 from storage.recorder import Recorder
-from storage.records import RunState, StoredRun
+from storage.records import RunState
 from ui.services.live_runs import LiveRun, RunSnapshot
 
 LOGGER = logging.getLogger(__name__)
@@ -39,19 +39,13 @@ class UnfinishedRuns:
         self._live: dict[str, LiveRun] = {}
         self._unsaved: dict[str, LiveRun] = {}
 
-    def add(self, stored: StoredRun) -> None:
+    def add(self, run: LiveRun) -> None:
         """Follow a run that was just created."""
         with self._lock:
-            self._live[stored.slug] = LiveRun.from_stored(stored)
-        asked = stored.request
-        LOGGER.info(
-            "run queued",
-            extra=fields(
-                run=stored.slug,
-                kind=asked.kind,
-                variants=len(asked.variants) + len(asked.own_indices),
-            ),
-        )
+            self._live[run.slug] = run
+        asked = run.request
+        told = fields(run=run.slug, kind=asked.kind, variants=len(asked.specs))
+        LOGGER.info("run queued", extra=told)
 
     def slugs(self) -> list[str]:
         """Of all that are not over, oldest first."""
@@ -78,17 +72,6 @@ class UnfinishedRuns:
         order = self._order() if run.state == "queued" else ()
         with self._lock:
             return run.snapshot(self._ahead(run, order))
-
-    def in_order(self) -> list[RunSnapshot]:
-        """All that are not over, as they run and will run; users take turns.
-
-        The first runs, or runs next; `queue_ahead` counts from it. For whoever may see the runs of
-        all: `owners` tells whose they are.
-        """
-        order = self._order()
-        with self._lock:
-            runs = [self._live[slug] for slug in order if slug in self._live]
-            return [run.snapshot(self._ahead(run, order)) for run in runs]
 
     def places_changed(self) -> None:
         """Those who watch waiting runs look again: one came before or between them."""

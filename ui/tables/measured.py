@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ckv_core.analysis.identity import base_index
+from ckv_core.request.identity import base_index
 from ckv_core.results.events import RunResult
 from ckv_core.results.quantities import QUANTITIES
 from ckv_core.results.records import Float32Array

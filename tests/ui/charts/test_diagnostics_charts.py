@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ckv_core.analysis.chain import check_chain
-from ckv_core.analysis.identity import base_index
+from ckv_core.request.identity import base_index
 from tests.factories.app import snapshot
 from tests.factories.runs import QUERY_HEADS, analysed, done_result
 from ui.charts.bounds import bounds_figure, sigma_figure, tightness_figure

@@ -7,17 +7,31 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Protocol
 
 from ckv_core.errors import ConfigError
 from ckv_core.methods import METHODS, PARAMETERS, SELECTOR_PARAMETERS, Method
 from ckv_core.methods.parameters import Budget, ParameterValue
 from ckv_core.request.variants import selector_of, spec_without, written_parameters
-from ckv_core.results.records import VariantResult
 
 NOT_RECORDED = "?"  # in the place of a parameter's value that a run does not say
 # Every other parameter is recorded with its value, so what a preset stands for is known without it.
 _APART = frozenset({"budget", "preset", "protected"})  # of the last, `protect` names the texts
 _POOLING = frozenset({"kernel", "stage2"})  # without pooling these decide nothing
+
+
+class Recorded(Protocol):
+    """What a run's record says of a variant; `results.records.VariantResult` is one."""
+
+    @property
+    def spec(self) -> str: ...
+    @property
+    def method(self) -> str: ...
+    @property
+    def critical(self) -> bool: ...
+    @property
+    def params(self) -> Mapping[str, ParameterValue]: ...
+
 
 Given = Mapping[str, ParameterValue | None]
 Pairs = tuple[tuple[str, ParameterValue], ...]
@@ -65,7 +79,7 @@ class Identity:
     budget: Budget | None
 
 
-def identify(variant: VariantResult, **more: ParameterValue) -> Identity:
+def identify(variant: Recorded, **more: ParameterValue) -> Identity:
     """What decides the outcome: the resolved parameters, and the SPEC only where they are silent.
 
     Args:
@@ -92,7 +106,7 @@ def _identity(spec: str, method: str, critical: bool, params: Pairs, more: Pairs
     return Identity(settings, budget)
 
 
-def base_index(variants: Sequence[VariantResult], index: int) -> int | None:
+def base_index(variants: Sequence[Recorded], index: int) -> int | None:
     """The variant of the same method and parameters without CriticalKV, if it is among them."""
     variant = variants[index]
     if not variant.critical:
@@ -106,7 +120,7 @@ def base_index(variants: Sequence[VariantResult], index: int) -> int | None:
     return next(same, None)
 
 
-def _without_critical(variant: VariantResult) -> dict[str, ParameterValue]:
+def _without_critical(variant: Recorded) -> dict[str, ParameterValue]:
     return {k: v for k, v in variant.params.items() if k not in SELECTOR_PARAMETERS}
 
 
