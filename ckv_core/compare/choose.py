@@ -7,8 +7,8 @@ from torch import Tensor
 
 from ckv_core.compare.protection import short_name
 from ckv_core.engine.cache.prompt_slots import Keep
+from ckv_core.engine.chooser import Chooser
 from ckv_core.engine.external_selection import own_selection
-from ckv_core.engine.generated_layer import Chooser
 from ckv_core.engine.layer_view import PromptLayer
 from ckv_core.engine.policy_row import Acting
 from ckv_core.engine.prefill import Prefill

@@ -11,7 +11,7 @@ import ckv_core
 from ckv_core.compare.choose import choose, compact_rows, score
 from ckv_core.compare.follow_ups import follow_up_prompts
 from ckv_core.compare.generate import generate
-from ckv_core.compare.memory_check import check_memory
+from ckv_core.compare.memory import check_memory
 from ckv_core.compare.protection import protected_ranges
 from ckv_core.compare.sweep import sweep
 from ckv_core.engine.external_selection import mean_kept, own_mask

@@ -7,7 +7,6 @@ own tensors.
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Literal
 
 from ckv_core.compare.choose import VariantKey, choose, compact_rows
 from ckv_core.compare.generate import generate
@@ -65,18 +64,17 @@ class _Merged:
         self._specs = run.specs
         # Head L1 of every variant measured so far: a base that is a point is not measured twice.
         self._head_l1: dict[VariantKey, Float32Array] = {}
-        count = len(run.specs)
-        self._texts: list[str] = [""] * count
-        self._token_ids: list[tuple[int, ...]] = [()] * count
-        self._token_texts: list[tuple[str, ...]] = [()] * count
-        self._stopped: list[Literal["eos", "length"] | None] = [None] * count
+        self._rows: list[tuple[object, ...]] = [("", (), (), None)] * len(run.specs)
 
     def event(self, event: RunEvent, group: list[int]) -> RunEvent:
         """The same event with the sweep's own numbering of variants."""
         if isinstance(event, FloorMeasured):
             return event
         if isinstance(event, Generated):
-            return self._generated(event, group)
+            columns = (event.texts, event.token_ids, event.token_texts, event.stopped)
+            for index, row in zip(group, zip(*columns, strict=True), strict=True):
+                self._rows[index] = row
+            return Generated(*zip(*self._rows, strict=True))
         index = group[event.index]  # type: ignore[union-attr]  # all others are of a variant
         if not isinstance(event, VariantMeasured):
             return replace(event, index=index)  # type: ignore[arg-type]
@@ -86,16 +84,3 @@ class _Merged:
             base = self._head_l1[spec.base().settings()]
             perturbation = replace(perturbation, base_head_l1=base)
         return replace(event, index=index, perturbation=perturbation)
-
-    def _generated(self, event: Generated, group: list[int]) -> Generated:
-        for row, index in enumerate(group):
-            self._texts[index] = event.texts[row]
-            self._token_ids[index] = event.token_ids[row]
-            self._token_texts[index] = event.token_texts[row]
-            self._stopped[index] = event.stopped[row]
-        return Generated(
-            tuple(self._texts),
-            tuple(self._token_ids),
-            tuple(self._token_texts),
-            tuple(self._stopped),
-        )

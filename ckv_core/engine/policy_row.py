@@ -10,7 +10,7 @@ from ckv_core.engine.cache.evicting import EvictingSlots
 from ckv_core.engine.cache.pieces import places
 from ckv_core.engine.cache.prompt_slots import PromptSlots
 from ckv_core.engine.cache.slots import SlotCache
-from ckv_core.engine.generated_layer import Chooser
+from ckv_core.engine.chooser import Chooser
 from ckv_core.errors import EngineError
 from ckv_core.methods.parts.base import Parameters
 from ckv_core.methods.parts.steps import StepPolicy, StepView

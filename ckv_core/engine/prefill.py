@@ -149,7 +149,51 @@ class Prefix:
         return self.source.layers[layer].keys.shape[1]
 
 
-class _PrefillContext:
+class Reader:
+    """Has the model read tokens in chunks; a subclass has `attend`, each layer's attention."""
+
+    def __init__(self, loaded: LoadedModel, should_stop: Callable[[], bool]) -> None:
+        self.loaded, self._should_stop = loaded, should_stop
+        self._hidden = torch.empty(0)  # what the attention under way was given
+
+    def read(self, token_ids: Tensor, start: int, length: int, *, is_seen: bool) -> Tensor:
+        """Read [1, tokens] at positions from `start` on, of so many; the last one's logits."""
+        told = self.loaded.attentions if is_seen else ()
+        positions = torch.arange(start, start + token_ids.shape[1], device=token_ids.device)
+        with read_as_whole(self.loaded.model, length), inputs_told(told, self._take_hidden):
+            output = self.loaded.model(
+                input_ids=token_ids,
+                position_ids=positions[None],
+                use_cache=False,
+                logits_to_keep=1,
+                ckv_context=self,
+            )
+        return cast(Tensor, output.logits[0, -1])
+
+    def _take_hidden(self, states: Tensor) -> None:
+        """Of the attention that comes next, [1, tokens, hidden_size]."""
+        self._hidden = states[0]
+
+    def _causal(
+        self, layer: int, start: int, query: Tensor, states: tuple[Tensor, Tensor], scaling: float
+    ) -> tuple[Tensor, Chunk]:
+        """Attention over keys and values [kv_heads, entries, dim], and what observers see of it."""
+        keys, values = states
+        out, total = causal_attention(query, keys[None], values[None], scaling)
+        seen = Chunk(
+            start,
+            query[0],
+            keys,
+            values,
+            scaling,
+            partial(LayerRotary, self.loaded, layer),
+            lambda: log_sum_exp(query[0], keys, scaling) if total is None else total[0],
+            lambda: self._hidden,
+        )
+        return out, seen
+
+
+class _PromptReader(Reader):
     """Causal attention over all chunks so far; keeps keys, values and the last queries."""
 
     def __init__(
@@ -160,11 +204,10 @@ class _PrefillContext:
         should_stop: Callable[[], bool],
         prefix: Prefix | None,
     ) -> None:
-        self.loaded = loaded
+        super().__init__(loaded, should_stop)
         self._windows = loaded.sliding_windows
         self._prompt_len = prompt_len
         self._window = min(max(needs.window, KEPT_QUERIES), prompt_len)
-        self._should_stop = should_stop
         self._prefix = prefix
         self._observers = needs.observers
         self.observed: dict[Hashable, dict[int, Tensor]] = {o.key: {} for o in needs.observers}
@@ -172,11 +215,6 @@ class _PrefillContext:
         self.layers: list[LayerStates | None] = [None] * loaded.info.layers
         self.first = 0 if prefix is None else prefix.tokens
         self.start = self.first
-        self._hidden = torch.empty(0)  # what the attention under way was given
-
-    def take_hidden(self, states: Tensor) -> None:
-        """Of the attention that comes next, [1, tokens, hidden_size]."""
-        self._hidden = states[0]
 
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float
@@ -194,30 +232,15 @@ class _PrefillContext:
             return self._slide(layer, states, query, key[0], value[0])
         states.keys[:, self.start : end] = key[0]
         states.values[:, self.start : end] = value[0]
-        keys, values = states.keys[:, :end], states.values[:, :end]
-        out, total = causal_attention(query, keys[None], values[None], scaling)
-        if self._observers:
-            seen = Chunk(
-                self.start,
-                query[0],
-                keys,
-                values,
-                scaling,
-                partial(LayerRotary, self.loaded, layer),
-                lambda: log_sum_exp(query[0], keys, scaling) if total is None else total[0],
-                lambda: self._hidden,
-            )
-            self._observe(layer, seen)
-        return out
-
-    def _observe(self, layer: int, seen: Chunk) -> None:
-        """Let the observers take in one chunk of an evictable layer."""
+        held_states = states.keys[:, :end], states.values[:, :end]
+        out, seen = self._causal(layer, self.start, query, held_states, scaling)
         for observer in self._observers:
             statistics = self.observed[observer.key]
             if layer not in statistics:
                 heads = (seen.queries.shape[0], seen.keys.shape[0])
                 statistics[layer] = observer.begin(*heads, self._prompt_len, seen.keys)
             observer.see(statistics[layer], seen)
+        return out
 
     def _slide(
         self, layer: int, states: LayerStates, query: Tensor, key: Tensor, value: Tensor
@@ -290,24 +313,16 @@ def prefill(
     Raises:
         RunCancelledError: should_stop said so.
     """
-    context = _PrefillContext(loaded, len(token_ids), needs, should_stop, prefix)
+    reader = _PromptReader(loaded, len(token_ids), needs, should_stop, prefix)
     ids = torch.tensor([token_ids], device=loaded.device)
     logits = ids.new_empty(0)
     chunk = chunk_tokens(loaded.device)
-    told = loaded.attentions if needs.observers else ()
-    for start in range(context.first, len(token_ids), chunk):
+    for start in range(reader.first, len(token_ids), chunk):
         end = min(start + chunk, len(token_ids))
-        context.start = start
-        with read_as_whole(loaded.model, len(token_ids)), inputs_told(told, context.take_hidden):
-            output = loaded.model(
-                input_ids=ids[:, start:end],
-                position_ids=torch.arange(start, end, device=ids.device)[None],
-                use_cache=False,
-                logits_to_keep=1,
-                ckv_context=context,
-            )
-        logits = output.logits[0, -1].float()
+        reader.start = start
+        is_seen = bool(needs.observers)
+        logits = reader.read(ids[:, start:end], start, len(token_ids), is_seen=is_seen).float()
         yield Progress("prefill", end / len(token_ids), f"{end:,} of {len(token_ids):,} tokens")
     trim()
-    layers = [states for states in context.layers if states is not None]
-    return Prefill(loaded, layers, logits, context.observed)
+    layers = [states for states in reader.layers if states is not None]
+    return Prefill(loaded, layers, logits, reader.observed)

@@ -7,11 +7,15 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from ckv_core.engine.candidates import PromptCandidates, order_keys
-from ckv_core.engine.layouts import PageCandidates, candidates_of, keep, page_note, selectable
+from ckv_core.engine.candidates import (
+    PageCandidates,
+    PromptCandidates,
+    SharedCandidates,
+    order_keys,
+)
 from ckv_core.engine.prefill import Prefill
 from ckv_core.errors import RunCancelledError
-from ckv_core.methods.parts.layout import page_size
+from ckv_core.methods.parts.layout import is_shared, page_size
 from ckv_core.request.variants import VariantSpec
 from ckv_core.results.byte_budget import entries_within
 from ckv_core.results.records import ModelInfo
@@ -117,18 +121,14 @@ def stage_one(spec: VariantSpec, prefill: Prefill, selection: Selection) -> list
     masks = list(selection.keep_masks)
     if spec.method.scorer is None or all(mask is None for mask in masks):
         return masks
-    entries = candidates_of(spec, prefill, selection.budget)
-    candidates = selectable(spec, prefill, selection.budget, entries)
+    _, candidates = _candidates(spec, prefill, selection.budget)
     arrays = {name: array[:, : candidates.kv_heads] for name, array in selection.arrays.items()}
     for place, layer in enumerate(prefill.loaded.info.evictable_layers):
         mask = masks[layer]
         if mask is None:
             continue
         budgets = mask[: candidates.kv_heads, candidates.columns].sum(-1)
-        if isinstance(candidates, PageCandidates):
-            first = candidates.stage_one(spec.selector, place, budgets)
-        else:
-            first = spec.selector.stage_one(candidates, place, budgets, arrays)
+        first = candidates.stage_one(spec.selector, place, budgets, arrays)
         if first is not None:
             stage = torch.ones_like(mask)
             stage[:, candidates.columns] = first.to(mask.device)
@@ -147,26 +147,30 @@ def _choose(spec: VariantSpec, prefill: Prefill, budget: int) -> Selection:
             f"{prompt_len} tokens: nothing was evicted.",
         )
         return Selection(budget, tuple(masks), warnings if spec.method.evicts else ())
-    entries = candidates_of(spec, prefill, budget)
+    entries, candidates = _candidates(spec, prefill, budget)
     head_budgets = rule.head_budgets(entries, entries.spare, spec.params)
-    candidates = selectable(spec, prefill, budget, entries)
     kept, arrays = _keep(spec, candidates, head_budgets, prefill)
     for place, layer in enumerate(info.evictable_layers):
         masks[layer] = kept[place].to(prefill.layers[layer].keys.device)
-    size = page_size(spec.params)
-    notes = (page_note(kept, size),) if size else ()
-    warnings = (*_nothing_chosen(spec, budget, entries.spare), *notes)
-    return Selection(budget, tuple(masks), warnings, arrays)
+    notes = []
+    if entries.spare <= 0:
+        notes.append(
+            f"The budget of {budget} tokens holds only what is always kept "
+            f"({spec.protected_text}): no entry was chosen, whatever the method. Raise the budget, "
+            "or lower what is always kept."
+        )
+    if size := page_size(spec.params):
+        notes.append(_page_note(kept, size))
+    return Selection(budget, tuple(masks), tuple(notes), arrays)
 
 
-def _nothing_chosen(spec: VariantSpec, budget: int, spare: int) -> tuple[str, ...]:
-    """A warning where the always-kept tokens use up the budget."""
-    if spare > 0:
-        return ()
-    return (
-        f"The budget of {budget} tokens holds only what is always kept ({spec.protected_text}): "
-        "no entry was chosen, whatever the method. Raise the budget, or lower what is always kept.",
-    )
+def _candidates(
+    spec: VariantSpec, prefill: Prefill, budget: int
+) -> tuple[PromptCandidates, PromptCandidates]:
+    """The entries that a variant may evict, for its budget rule, and what its selector ranks."""
+    kind = SharedCandidates if is_shared(spec.params) else PromptCandidates
+    entries = kind(spec, prefill, budget)
+    return entries, PageCandidates(spec, prefill, budget) if page_size(spec.params) else entries
 
 
 def _keep(
@@ -181,8 +185,25 @@ def _keep(
     arrays: dict[str, list[Tensor]] = {}
     for start in range(0, layers, at_once):
         part = slice(start, min(start + at_once, layers))
-        chosen = keep(spec, candidates, part, head_budgets[part])
+        chosen = candidates.keep(spec.selector, part, head_budgets[part])
         kept[part, :, candidates.columns] = chosen.mask.to(kept.device)
         for name, array in chosen.arrays.items():
             arrays.setdefault(name, []).append(array.to(kept.device).expand(-1, heads))
     return kept, {name: torch.cat(parts) for name, parts in arrays.items()}
+
+
+def _page_note(kept: Tensor, size: int) -> str:
+    """How many pages a server would hold, and how full.
+
+    Args:
+        kept: [layers, kv_heads, prompt_len] bool, alike in all heads.
+        size: positions of a page.
+    """
+    layers, _, prompt_len = kept.shape
+    padded = torch.nn.functional.pad(kept[:, 0], (0, -prompt_len % size))
+    pages = int(padded.view(layers, -1, size).any(-1).sum())
+    share = int(kept[:, 0].sum()) / max(1, pages * size)
+    return (
+        f"In pages of {size} positions: {pages / layers:.1f} pages per layer on average, "
+        f"{share:.0%} of their room filled; a server holds them whole."
+    )

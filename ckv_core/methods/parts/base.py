@@ -8,7 +8,7 @@ how what is kept is held.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, Protocol
 
@@ -166,7 +166,7 @@ class Candidates(Protocol):
         """
         ...
 
-    def by(self, key: tuple[ParameterValue, ...], score: Callable[[LayerView], Tensor]) -> Tensor:
+    def by(self, key: Hashable, score: Callable[[LayerView], Tensor]) -> Tensor:
         """By another score of all entries, [layers, kv_heads, entries] int32; kept under `key`."""
         ...
 
