@@ -24,12 +24,7 @@ from ckv_core.engine.select import resolve_budget
 from ckv_core.errors import PromptError
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.request.compare_request import CompareRequest
-from ckv_core.results.events import (
-    Progress,
-    RunEvent,
-    RunFinished,
-    RunPrepared,
-)
+from ckv_core.results.events import Progress, RunEvent, RunFinished, RunPrepared
 from ckv_core.results.records import PromptInfo, VariantResult
 from ckv_core.runtime.device_memory import PeakMemory, give_back
 from ckv_core.runtime.stopwatch import Stopwatch

@@ -88,11 +88,7 @@ class _Kept:
 
 
 def analyse(
-    run: Run,
-    step: MeasuredStep,
-    decoder: Decoder,
-    prefilled: Prefill,
-    selections: list[Selection],
+    run: Run, step: MeasuredStep, decoder: Decoder, prefilled: Prefill, selections: list[Selection]
 ) -> Iterator[RunEvent]:
     """Arrays of every variant but `full`; NaN in layers that are not evicted.
 

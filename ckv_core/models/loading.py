@@ -15,13 +15,7 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar, set_tqdm_hook
 
-from ckv_core.errors import (
-    CkvError,
-    ConfigError,
-    ModelError,
-    is_device_lost,
-    is_out_of_memory,
-)
+from ckv_core.errors import CkvError, ConfigError, ModelError, is_device_lost, is_out_of_memory
 from ckv_core.models.attention import ATTENTION_NAME
 from ckv_core.models.capability import check_config
 from ckv_core.models.checkpoint import Checkpoint, find_checkpoint

@@ -5,13 +5,7 @@ from pathlib import Path
 
 from ckv_core.errors import ModelError
 from ckv_core.models.checkpoint import Checkpoint
-from ckv_core.models.store import (
-    MANIFEST_NAME,
-    combine,
-    file_hashes,
-    hashes_before,
-    read_manifest,
-)
+from ckv_core.models.store import MANIFEST_NAME, combine, file_hashes, hashes_before, read_manifest
 
 
 def checked_sha256(checkpoint: Checkpoint) -> str:

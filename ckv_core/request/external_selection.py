@@ -43,10 +43,7 @@ class ExternalSelection:
     def spec(self) -> VariantSpec:
         """The variant, named by its label; its budget is what it keeps."""
         method = Method(
-            name=OWN,
-            label=self.label,
-            summary="Positions that other code chose.",
-            source="",
+            name=OWN, label=self.label, summary="Positions that other code chose.", source=""
         )
         return VariantSpec(method, method.selector, {"label": self.label}, ("label",))
 

@@ -19,12 +19,7 @@ from ui.compare.forms import (
 from ui.compare.model_list import models_value
 from ui.compare.offers import DEFAULT_VARIANTS, picker_offer
 from ui.compare.parameter_controls import parameter_control
-from ui.compare.prompt_controls import (
-    Controls,
-    build_prompt,
-    device_control,
-    model_control,
-)
+from ui.compare.prompt_controls import Controls, build_prompt, device_control, model_control
 from ui.shell.parts import ModelLine, ModelList, Notice, OwnBar, VariantPicker
 
 ANALYSIS_CHOICES = [
@@ -102,9 +97,7 @@ def _build_run_controls(
     controls["variants"] = VariantPicker(
         list(DEFAULT_VARIANTS),
         offer=picker_offer(
-            "Variants",
-            "All share one prompt, one prefill and one total budget.",
-            DEFAULT_VARIANTS,
+            "Variants", "All share one prompt, one prefill and one total budget.", DEFAULT_VARIANTS
         ),
         elem_id="variants",
     )

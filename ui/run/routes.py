@@ -150,9 +150,7 @@ class RunRoutes:
         self._services.note_export([snapshot.slug])
         text = json.dumps(to_json(snapshot.result, (snapshot.request.answer,)))
         return Response(
-            text,
-            media_type="application/json",
-            headers=_download(snapshot, "result.json"),
+            text, media_type="application/json", headers=_download(snapshot, "result.json")
         )
 
     def bundle(self, request: Request) -> Response:

@@ -22,14 +22,7 @@ SESSION_COOKIE = "ckv_session"
 LOGIN_PATH = "/login"
 # What the login page is made of stands among them; none of them tells anything.
 OPEN_PATHS = frozenset(
-    {
-        "/healthz",
-        "/readyz",
-        "/gradio_api/startup-events",
-        LOGIN_PATH,
-        "/theme.css",
-        "/favicon.ico",
-    }
+    {"/healthz", "/readyz", "/gradio_api/startup-events", LOGIN_PATH, "/theme.css", "/favicon.ico"}
 )
 OPEN_PREFIXES = ("/s/", "/static/fonts/")
 # What the Run page needs of Gradio; its handlers ask ui.accounts.access themselves.

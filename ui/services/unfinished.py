@@ -20,10 +20,7 @@ class UnfinishedRuns:
     """Thread-safe; a run is here from its start until its end is recorded."""
 
     def __init__(
-        self,
-        recorder: Recorder,
-        stop: Callable[[str], None],
-        order: Callable[[], Sequence[str]],
+        self, recorder: Recorder, stop: Callable[[str], None], order: Callable[[], Sequence[str]]
     ) -> None:
         """Empty.
 

@@ -9,12 +9,7 @@ import gradio as gr
 from ckv_core.request.compare_request import MAX_NEW_TOKENS, MAX_SWEEP_POINTS
 from ui.compare.examples import Example
 from ui.compare.offers import picker_offer
-from ui.compare.prompt_controls import (
-    Controls,
-    build_prompt,
-    device_control,
-    model_control,
-)
+from ui.compare.prompt_controls import Controls, build_prompt, device_control, model_control
 from ui.shell.parts import Notice, VariantPicker
 from ui.sweep.forms import SWEEP_CONTROLS, SweepForm
 
