@@ -41,17 +41,7 @@ def order_keys(spec: VariantSpec) -> tuple[Hashable, ...]:
 
 
 class PromptCandidates:
-    """Those of one variant in one prompt; see `parts.base.Candidates`.
-
-    Attributes:
-        scorer, parameters: of the variant.
-        layers: evictable layers.
-        kv_heads: KV heads of each.
-        entries: of each head that may be evicted.
-        columns: their positions, in order.
-        spare: of them, what a head keeps on average.
-        protected: entries of each head that are always kept.
-    """
+    """Those of one variant in one prompt; `parts.base.Candidates` tells what each thing is."""
 
     def __init__(self, spec: VariantSpec, prefill: Prefill, budget: int) -> None:
         self.scorer: Scorer = spec.scorer
@@ -71,28 +61,22 @@ class PromptCandidates:
         self._prefill = prefill
 
     def view(self, place: int) -> LayerView:
-        """The evictable layer in that place."""
         return PromptLayer(self._prefill, self._evictable[place])
 
     def head_table(self, name: str) -> Sequence[Sequence[float]]:
-        """How much each KV head of the evictable layers matters, by that table."""
         table = table_of(self._prefill.loaded, name)
         return [table[layer] for layer in self._evictable]
 
     def first(self) -> Tensor:
-        """By the scorer's scores, [layers, kv_heads, entries] int32."""
         if self.scorer.by_position:
             return order(self.scores(0)).expand(self.layers, -1, -1)
         return self.by("first", lambda view: self.scorer.scores(view, self.parameters))
 
     def joint(self) -> Tensor:
-        """The same, the heads of a layer together, [layers, kv_heads * entries] int32."""
         key = ("joint", self._key)
         return self._prefill.memo.order(key, lambda: self._sort(self.scores, joint=True)).flatten(1)
 
     def by(self, key: Hashable, score: Callable[[LayerView], Tensor]) -> Tensor:
-        """By another score of all entries, [layers, kv_heads, entries] int32."""
-
         def scores(place: int) -> Tensor:
             return self._evictable_part(score(self.view(place)))
 
@@ -109,7 +93,6 @@ class PromptCandidates:
         return selector.stage_one(self, place, head_budgets, arrays)
 
     def scores(self, place: int) -> Tensor:
-        """The scorer's scores in one layer, [kv_heads, entries] float32."""
         return self._evictable_part(self.scorer.scores(self.view(place), self.parameters))
 
     def _evictable_part(self, scores: Tensor) -> Tensor:

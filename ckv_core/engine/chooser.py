@@ -41,20 +41,12 @@ class GeneratedCandidates:
     def by(self, key: Hashable, score: Callable[[LayerView], Tensor]) -> Tensor:  # noqa: ARG002
         return order(score(self._layer)[:, self.columns])[None]
 
-    def head_table(self, name: str) -> Sequence[Sequence[float]]:
-        """Of no budget rule: every head keeps the same number.
+    # No budget rule asks: every head keeps the same number.
 
-        Raises:
-            EngineError: always.
-        """
+    def head_table(self, name: str) -> Sequence[Sequence[float]]:
         raise EngineError(f"Table {name!r} is for the prompt's entries.")
 
     def joint(self) -> Tensor:
-        """Of no budget rule: every head keeps the same number.
-
-        Raises:
-            EngineError: always.
-        """
         raise EngineError("Heads do not compete for generated entries.")
 
 

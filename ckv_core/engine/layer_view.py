@@ -55,19 +55,9 @@ class GeneratedLayer:
         return compute()
 
     def observed(self, gathered: Statistic) -> Tensor:
-        """Nothing.
-
-        Raises:
-            EngineError: always.
-        """
         raise EngineError(f"Nothing observes {gathered.key!r} while generating.")
 
     def rotary(self) -> Rotary:
-        """Nothing.
-
-        Raises:
-            EngineError: always.
-        """
         raise EngineError("Queries are not averaged over positions while generating.")
 
 

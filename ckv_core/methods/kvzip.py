@@ -39,14 +39,8 @@ class Repeated(Scorer):
     query_aware = False
     non_negative = True
 
-    def protects(self, parameters: Parameters) -> dict[str, slice]:
-        return {"sinks": slice(0, int(parameters["sinks"]))}
-
     def passes(self, parameters: Parameters) -> tuple[FurtherPasses, ...]:
         return (_reconstruction(parameters),)
-
-    def scores(self, view: LayerView, parameters: Parameters) -> Tensor:
-        return self.group(self.evidence(view, parameters), view.kv_heads, parameters)
 
     def evidence(self, view: LayerView, parameters: Parameters) -> Tensor:
         return view.observed(_reconstruction(parameters))

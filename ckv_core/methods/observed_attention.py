@@ -24,9 +24,6 @@ class MeanAttention(Scorer):
     def observes(self, parameters: Parameters) -> tuple[Observer, ...]:
         return (ACCUMULATED,)
 
-    def scores(self, view: LayerView, parameters: Parameters) -> Tensor:
-        return self.group(self.evidence(view, parameters), view.kv_heads, parameters)
-
     def evidence(self, view: LayerView, parameters: Parameters) -> Tensor:
         seen = view.observed(ACCUMULATED)
         return seen / torch.arange(seen.shape[-1], 0, -1, device=seen.device)

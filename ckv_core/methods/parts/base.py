@@ -53,8 +53,14 @@ class Part(ABC):
         return f"has a scorer that does not take {' and '.join(missing)}" if missing else ""
 
     def protects(self, parameters: Parameters) -> dict[str, slice]:
-        """Positions of the prompt that are never evicted, by what the reader calls them."""
-        return {}
+        """Positions of the prompt that are never evicted, by the parameter that says how many."""
+        own = {
+            parameter.name: int(parameters[parameter.name])
+            for parameter in self.parameters
+            if parameter.name in ("sinks", "window", "recent")
+        }
+        first = {"sinks": slice(0, own.pop("sinks"))} if "sinks" in own else {}
+        return first | {name: slice(-count, None) for name, count in own.items() if count}
 
     def check(self, parameters: Parameters) -> str:
         """A sentence on values that do not go together; empty if all do."""
@@ -98,21 +104,24 @@ class Scorer(Part):
 
     def queries(self, parameters: Parameters) -> int:
         """Last queries of the prompt that it asks for."""
-        return 0
+        asks = any(parameter.name == "window" for parameter in self.parameters)
+        return int(parameters["window"]) if asks else 0
 
     def key(self, parameters: Parameters) -> tuple[ParameterValue, ...]:
         """Equal for equal scores of one prompt."""
         return (self.name, *(parameters[parameter.name] for parameter in self.parameters))
 
-    @abstractmethod
     def scores(self, view: LayerView, parameters: Parameters) -> Tensor:
         """What ranks entries and divides budgets: higher is kept first.
 
-        `budget` of the parameters is in tokens; who reads it has it in its `key`.
+        A scorer has this or `evidence`; the other follows. `budget` of the parameters is in
+        tokens; who reads it has it in its `key`.
 
         Returns:
             [kv_heads, entries] float32; columns after the last that may be evicted may be missing.
         """
+        smoothed = self.smooth(self.evidence(view, parameters), parameters)
+        return self.group(smoothed, view.kv_heads, parameters)
 
     def evidence(self, view: LayerView, parameters: Parameters) -> Tensor:
         """The same per query head and before any smoothing, [query_heads, entries] float32."""

@@ -73,15 +73,9 @@ class Capacity(Scorer):
     query_aware = False
     non_negative = True
 
-    def protects(self, parameters: Parameters) -> dict[str, slice]:
-        return {"sinks": slice(0, int(parameters["sinks"]))}
-
     def observes(self, parameters: Parameters) -> tuple[Observer, ...]:
         sinks = int(parameters["sinks"])
         return (QueryStatistics(sinks) if parameters["anchor"] == "future" else QuerySum(sinks),)
-
-    def scores(self, view: LayerView, parameters: Parameters) -> Tensor:
-        return self.group(self.evidence(view, parameters), view.kv_heads, parameters)
 
     def evidence(self, view: LayerView, parameters: Parameters) -> Tensor:
         sinks, tau = int(parameters["sinks"]), float(parameters["tau"])

@@ -48,9 +48,6 @@ class ExpectedAttention(Scorer):
     query_aware = False
     non_negative = True
 
-    def protects(self, parameters: Parameters) -> dict[str, slice]:
-        return {"sinks": slice(0, int(parameters["sinks"]))}
-
     def observes(self, parameters: Parameters) -> tuple[Observer, ...]:
         return (QueryStatistics(int(parameters["sinks"])),)
 

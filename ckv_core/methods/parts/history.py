@@ -88,10 +88,6 @@ class SeldomLow(Scorer):
     name = "seldom_low"
     parameters = (HISTORY, replace(RECENT, default=10))
 
-    def protects(self, parameters: Parameters) -> dict[str, slice]:
-        recent = int(parameters["recent"])
-        return {"recent": slice(-recent, None)} if recent else {}
-
     def queries(self, parameters: Parameters) -> int:
         return int(parameters["history"])
 

@@ -17,9 +17,6 @@ class LagRelative(Scorer):
     across_heads = False
     non_negative = True
 
-    def protects(self, parameters: Parameters) -> dict[str, slice]:
-        return {"sinks": slice(0, int(parameters["sinks"]))}
-
     def scores(self, view: LayerView, parameters: Parameters) -> Tensor:
         kv_heads, entries = view.keys.shape[:2]
         part, count = scored_partitions(entries, parameters)

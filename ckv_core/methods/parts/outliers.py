@@ -80,11 +80,6 @@ class Outliers(Scorer):
         by_budget = (parameters["budget"],) if parameters["blend"] == _RATIO else ()
         return (*super().key(parameters), *by_budget)
 
-    def protects(self, parameters: Parameters) -> dict[str, slice]:
-        last = int(parameters["recent"])
-        newest = {"recent": slice(-last, None)} if last else {}
-        return {"sinks": slice(0, int(parameters["sinks"])), **newest}
-
     def observes(self, parameters: Parameters) -> tuple[Observer, ...]:
         tile, sinks, recent = (int(parameters[key]) for key in ("tile", "sinks", "recent"))
         return (NonCausalAttention(tile, sinks, recent, parameters["pad"] == "attended"),)

@@ -27,9 +27,6 @@ class Position(Scorer):
     by_position = True
     across_heads = False
 
-    def protects(self, parameters: Parameters) -> dict[str, slice]:
-        return {"sinks": slice(0, int(parameters["sinks"]))}
-
     def scores(self, view: LayerView, parameters: Parameters) -> Tensor:
         kv_heads, entries = view.keys.shape[:2]
         # Below 0: a place is no weight.

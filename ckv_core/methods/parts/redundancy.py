@@ -32,12 +32,6 @@ class ImportanceMinusRedundancy(Scorer):
     name = "importance_minus_redundancy"
     parameters = (replace(AUTHORS_WINDOW, default=8), replace(KERNEL, kvpress=None), MIX, ALIKE)
 
-    def protects(self, parameters: Parameters) -> dict[str, slice]:
-        return {"window": slice(-int(parameters["window"]), None)}
-
-    def queries(self, parameters: Parameters) -> int:
-        return int(parameters["window"])
-
     def scores(self, view: LayerView, parameters: Parameters) -> Tensor:
         window, mix = int(parameters["window"]), float(parameters["mix"])
         past, found = view.keys.shape[1] - window, []

@@ -52,19 +52,6 @@ class Window(Scorer):
     non_negative = True
     needs_window = True
 
-    def protects(self, parameters: Parameters) -> dict[str, slice]:
-        return {
-            "sinks": slice(0, int(parameters["sinks"])),
-            "window": slice(-int(parameters["window"]), None),
-        }
-
-    def queries(self, parameters: Parameters) -> int:
-        return int(parameters["window"])
-
-    def scores(self, view: LayerView, parameters: Parameters) -> Tensor:
-        pooled = self.smooth(self.evidence(view, parameters), parameters)
-        return self.group(pooled, view.kv_heads, parameters)
-
     def evidence(self, view: LayerView, parameters: Parameters) -> Tensor:
         return view.window_attention(int(parameters["window"]))
 
