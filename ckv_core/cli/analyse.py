@@ -78,7 +78,7 @@ def _analyse(options: argparse.Namespace) -> int:
         variants=chosen_variants(options, defaults),
         defaults=defaults,
         max_new_tokens=options.max_new_tokens,
-        analysis=_parts(options.analyse),
+        analysis=() if options.analyse.strip() == "none" else comma_list(options.analyse),
         **model_settings(options),
     )
     requests = [_checked(shared, prompt) for prompt in prompts]
@@ -101,7 +101,7 @@ def _analyse(options: argparse.Namespace) -> int:
             continue
         results.append(result)
         answers.append(prompt.answer)
-        lines.write(partial(_document, result, prompt.answer))
+        lines.write(partial(running.result_document, result, prompt.answer))
     try:
         if results:
             _deliver(options, results, answers)
@@ -110,12 +110,6 @@ def _analyse(options: argparse.Namespace) -> int:
     if failed:
         raise CkvError(f"{len(failed)} of {len(prompts)} prompts failed, the first: {failed[0]}")
     return 0
-
-
-def _document(result: RunResult, answer: str) -> Any:
-    from ckv_core.analysis.result_json import to_json
-
-    return to_json(result, (answer,))
 
 
 def _deliver(
@@ -129,17 +123,12 @@ def _deliver(
 
             print_results(results, answers)
 
-    def means() -> list[Any]:
+    def means() -> Any:
         from ckv_core.analysis.means_json import means_json
 
-        return [means_json(results)]
+        return means_json(results)
 
     running.deliver(options.means, means, show)
-
-
-def _parts(text: str) -> tuple[str, ...]:
-    """Parts of the diagnostics by name; none for `none`."""
-    return () if text.strip() == "none" else comma_list(text)
 
 
 def _checked(shared: CompareRequest, prompt: _Prompt) -> CompareRequest:

@@ -1,7 +1,7 @@
 """The command `compare`: several variants on one prompt."""
 
 import argparse
-from typing import Any
+from functools import partial
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from ckv_core.cli.options import (
     given_defaults,
     model_settings,
     own_indices,
-    read_text,
+    prompt_settings,
 )
 from ckv_core.cli.tables import (
     number,
@@ -79,10 +79,6 @@ def register(commands: Commands) -> None:
 def _compare(options: argparse.Namespace) -> int:
     defaults = given_defaults(options)
     request = CompareRequest(
-        context=read_text(options.context),
-        question=options.question,
-        answer=options.answer,
-        protect=tuple(options.protect),
         variants=chosen_variants(options, defaults),
         own_indices=own_indices(options.own or ()),
         defaults=defaults,
@@ -90,6 +86,7 @@ def _compare(options: argparse.Namespace) -> int:
         ignore_eos=options.ignore_eos,
         analysis=comma_list(options.analyse or ""),
         follow_ups=tuple(options.follow_up or ()),
+        **prompt_settings(options),
         **model_settings(options),
     )
     request.validate()
@@ -100,16 +97,12 @@ def _compare(options: argparse.Namespace) -> int:
         check_evidence(running.tokenised(request, loaded), sought)
     result = running.run(request, loaded, load_ms)
 
-    def documents() -> list[Any]:
-        from ckv_core.analysis.result_json import to_json
-
-        return [to_json(result, (*sought, options.answer))]
-
     def show() -> None:
         _print_result(result, options.answer)
         print_evidence(result, sought, options.answer)
 
-    running.deliver(options.json, documents, show)
+    told = partial(running.result_document, result, *sought, options.answer)
+    running.deliver(options.json, told, show)
     return 0
 
 

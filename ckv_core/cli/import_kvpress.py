@@ -60,7 +60,7 @@ def _import(options: argparse.Namespace) -> int:
     request.validate()
     own, kept = _run(request, chain, budget, python)
     shown = f"{own.label}: {kept:,} entries. Next: compare --own {options.json}"
-    running.deliver(options.json, lambda: own_to_json([own]), lambda: say(shown))
+    running.deliver(options.json, lambda: own_to_json([own])[0], lambda: say(shown))
     return 0
 
 

@@ -90,6 +90,16 @@ def model_settings(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def prompt_settings(options: argparse.Namespace) -> dict[str, Any]:
+    """What `add_prompt_options` read, as fields of a request."""
+    return {
+        "context": read_text(options.context),
+        "question": options.question,
+        "answer": options.answer,
+        "protect": tuple(options.protect),
+    }
+
+
 def given_defaults(options: argparse.Namespace) -> dict[str, str]:
     """--budget and --alpha, where they were given."""
     given = {"budget": options.budget, "alpha": options.alpha}

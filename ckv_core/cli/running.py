@@ -3,7 +3,7 @@
 import json
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +63,13 @@ def run(request: CompareRequest, loaded: "LoadedModel", load_ms: float) -> RunRe
     return result
 
 
+def result_document(result: RunResult, *texts: str) -> Any:
+    """The whole run as JSON values, with who holds these texts."""
+    from ckv_core.analysis.result_json import to_json
+
+    return to_json(result, texts)
+
+
 def show_progress(event: Progress) -> None:
     """One line that is overwritten; only on a terminal."""
     share = "" if event.fraction is None else f" {event.fraction:4.0%}"
@@ -74,9 +81,7 @@ def clear_progress() -> None:
     show_line("")
 
 
-def deliver(
-    path: str | None, documents: Callable[[], Sequence[Any]], show: Callable[[], None]
-) -> None:
+def deliver(path: str | None, document: Callable[[], Any], show: Callable[[], None]) -> None:
     """Write what --json asks for, then print the tables unless the JSON went to stdout.
 
     The file comes first, for a closed pipe ends the printing; the tables come also where it
@@ -87,19 +92,19 @@ def deliver(
     """
     try:
         if path is not None:
-            _write_json(documents(), path)
+            _write_json(document(), path)
     finally:
         if path != "-":
             show()
 
 
-def _write_json(documents: Sequence[Any], path: str) -> None:
-    """One JSON document a line, to a file or, for `-`, to stdout.
+def _write_json(document: Any, path: str) -> None:
+    """On one line, to a file or, for `-`, to stdout.
 
     Raises:
         CkvError: the file cannot be written.
     """
-    text = "\n".join(json.dumps(document, allow_nan=False) for document in documents)
+    text = json.dumps(document, allow_nan=False)
     if path == "-":
         say(text)
         return
