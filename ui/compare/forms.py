@@ -95,23 +95,14 @@ class FormValues:
         ticked = {spec: offered(spec, defaults) for spec in request.variants}
         preset = defaults.get("preset", "")
         return cls(
-            context=request.context,
-            question=request.question,
-            answer=request.answer,
-            scenario=request.scenario,
-            model=request.model,
+            **{name: getattr(request, name) for name in _SAME},
             variants=tuple(filter(None, ticked.values())),
             budget=defaults.get("budget", DEFAULT_BUDGET),
             alpha=float(defaults.get("alpha", shown_default(PARAMETERS["alpha"], preset))),
-            max_new_tokens=request.max_new_tokens,
             more_variants="\n".join(spec for spec, choice in ticked.items() if not choice),
-            analysis=request.analysis,
             follow_ups="\n".join(request.follow_ups),
             protect="\n".join(request.protect),
             own=own_to_text(request.own_indices),
-            device=request.device,
-            dtype=request.dtype,
-            ignore_eos=request.ignore_eos,
             parameters={k.name: defaults.get(k.name, "") for k in ADVANCED_PARAMETERS},
         )
 
@@ -129,19 +120,11 @@ class FormValues:
         Raises:
             ConfigError: an external selection is wrong.
         """
+        same = {name: getattr(self, name) for name in _SAME} | {"model": self.model.strip()}
         return CompareRequest(
-            context=self.context,
-            question=self.question,
-            scenario=self.scenario,  # type: ignore[arg-type]  # validate() refuses other words
-            model=self.model.strip(),
+            **same,
             variants=(*self.variants, *read_lines(self.more_variants)),
             defaults=self._defaults(),
-            answer=self.answer,
-            max_new_tokens=self.max_new_tokens,
-            ignore_eos=self.ignore_eos,
-            device=self.device,
-            dtype=self.dtype,
-            analysis=self.analysis,
             follow_ups=read_lines(self.follow_ups),
             protect=read_lines(self.protect),
             own_indices=read_external_selection(self.own),
@@ -155,20 +138,10 @@ class FormValues:
         return {"budget": self.budget.strip(), **changed}
 
 
-_TEXT_NAMES = (
-    "context",
-    "question",
-    "answer",
-    "scenario",
-    "model",
-    "budget",
-    "more_variants",
-    "follow_ups",
-    "protect",
-    "own",
-    "device",
-    "dtype",
-)
+# Fields that a request has under the same name and in the same form.
+_SAME_TEXTS = ("context", "question", "answer", "scenario", "model", "device", "dtype")
+_SAME = (*_SAME_TEXTS, "max_new_tokens", "analysis", "ignore_eos")
+_TEXT_NAMES = (*_SAME_TEXTS, "budget", "more_variants", "follow_ups", "protect", "own")
 CONTROL_NAMES: tuple[str, ...] = (
     *(f.name for f in fields(FormValues) if f.name != "parameters"),
     *(k.name for k in ADVANCED_PARAMETERS),
