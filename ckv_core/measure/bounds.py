@@ -7,7 +7,7 @@ run, v_i the L1 norm of V_i W_O, N' the entries of stage 1, N'' those of stage 2
 import torch
 from torch import Tensor
 
-from ckv_core.runtime.shapes import check_shape
+from ckv_core.runtime.lazy_torch import check_shape
 
 
 def bounds(attention: Tensor, norms: Tensor, kept: Tensor, stage_one: Tensor) -> dict[str, Tensor]:

@@ -9,7 +9,7 @@ one matrix of head size squared per query head, and a triangular solve for each 
 from ckv_core.methods.base import METHODS, Method
 from ckv_core.methods.parts.capacity import Capacity
 from ckv_core.methods.parts.press import Press
-from ckv_core.methods.parts.uniform import UNIFORM
+from ckv_core.methods.parts.shares import UNIFORM
 
 METHODS.register(
     Method(

@@ -7,7 +7,7 @@ window's among them; here totals are exact, so the last chunk may be cut.
 from ckv_core.methods.base import METHODS, Method
 from ckv_core.methods.parts.chunks import CHUNKS
 from ckv_core.methods.parts.press import SNAPKV, Press
-from ckv_core.methods.parts.uniform import UNIFORM
+from ckv_core.methods.parts.shares import UNIFORM
 from ckv_core.methods.parts.window import WINDOW_SCORER
 
 METHODS.register(

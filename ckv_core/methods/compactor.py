@@ -10,7 +10,7 @@ one matrix of the sketch's size squared per KV head.
 
 from ckv_core.methods.base import METHODS, Method
 from ckv_core.methods.parts.outliers import Outliers
-from ckv_core.methods.parts.uniform import UNIFORM
+from ckv_core.methods.parts.shares import UNIFORM
 
 METHODS.register(
     Method(

@@ -4,7 +4,7 @@ from ckv_core.methods.base import METHODS, Method
 from ckv_core.methods.parts.adaptive import ADAPTIVE
 from ckv_core.methods.parts.expected import ExpectedAttention, OffsetExpectedAttention
 from ckv_core.methods.parts.press import EXPECTED_ATTENTION, adaptive
-from ckv_core.methods.parts.uniform import UNIFORM
+from ckv_core.methods.parts.shares import UNIFORM
 
 METHODS.register(
     Method(

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from ckv_core.methods.base import METHODS, Method
 from ckv_core.methods.parts.accumulated import ACCUMULATED
 from ckv_core.methods.parts.base import Candidates, Kept, Parameters, Scorer, Selector
+from ckv_core.methods.parts.shares import UNIFORM
 from ckv_core.methods.parts.steps import StepPolicy, StepView
 from ckv_core.methods.parts.top_k import order
-from ckv_core.methods.parts.uniform import UNIFORM
 from ckv_core.methods.parts.views import LayerView, Observer
 from ckv_core.runtime.lazy_torch import Tensor, torch
 

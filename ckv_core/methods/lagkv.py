@@ -9,7 +9,7 @@ from ckv_core.methods.base import METHODS, Method
 from ckv_core.methods.parts.lag_relative import LAG_RELATIVE
 from ckv_core.methods.parts.partitions import PARTITIONS
 from ckv_core.methods.parts.press import Press
-from ckv_core.methods.parts.uniform import UNIFORM
+from ckv_core.methods.parts.shares import UNIFORM
 
 METHODS.register(
     Method(

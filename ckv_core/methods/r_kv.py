@@ -12,8 +12,8 @@ from ckv_core.methods.base import METHODS, Method
 from ckv_core.methods.parameters import Parameter, integer
 from ckv_core.methods.parts.base import Parameters
 from ckv_core.methods.parts.redundancy import ImportanceMinusRedundancy
+from ckv_core.methods.parts.shares import UNIFORM
 from ckv_core.methods.parts.steps import StepPolicy, StepView
-from ckv_core.methods.parts.uniform import UNIFORM
 from ckv_core.runtime.lazy_torch import Tensor
 
 BUFFER = Parameter(

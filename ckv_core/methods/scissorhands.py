@@ -9,7 +9,7 @@ query's attention at every step and seven numbers an entry.
 
 from ckv_core.methods.base import METHODS, Method
 from ckv_core.methods.parts.history import DropLow, SeldomLow
-from ckv_core.methods.parts.uniform import UNIFORM
+from ckv_core.methods.parts.shares import UNIFORM
 
 METHODS.register(
     Method(

@@ -7,7 +7,7 @@ on, and keys keep the positions that they have in the text. kvpress evicts at th
 from ckv_core.methods.base import METHODS, Method
 from ckv_core.methods.parts.position import POSITION, ROLL
 from ckv_core.methods.parts.press import Press
-from ckv_core.methods.parts.uniform import UNIFORM
+from ckv_core.methods.parts.shares import UNIFORM
 
 METHODS.register(
     Method(

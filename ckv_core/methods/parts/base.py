@@ -10,11 +10,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import ClassVar, Literal, Protocol
 
 from ckv_core.methods.parameters import Parameter, ParameterValue, integer
 from ckv_core.methods.parts.views import FurtherPasses, LayerView, Observer, PromptShape
-from ckv_core.runtime.lazy_torch import Tensor
+from ckv_core.runtime.lazy_torch import Generator, Tensor, torch
 
 Parameters = Mapping[str, ParameterValue]
 
@@ -30,6 +31,12 @@ RECENT = Parameter(
     help="Last tokens that are always kept.",
     default=0,
     parse=integer("recent", 0, 4096),
+)
+SEED = Parameter(
+    name="seed",
+    help="Random, Compactor: of the random numbers; each layer and KV head has its own ones.",
+    default=0,
+    parse=integer("seed", 0, 999_999_999),
 )
 
 
@@ -292,3 +299,9 @@ class Selector(Part):
             None of a selector of one stage.
         """
         return None
+
+
+def generator(*place: object) -> Generator:
+    """One per seed, layer, head and the like, on the CPU, unlike any other's."""
+    digest = blake2b(repr(place).encode(), digest_size=8).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest))

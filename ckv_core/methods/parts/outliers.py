@@ -7,9 +7,8 @@ from dataclasses import replace
 
 from ckv_core.errors import ConfigError
 from ckv_core.methods.parameters import Choice, Parameter, ParameterValue, integer, number
-from ckv_core.methods.parts.base import RECENT, SINKS, Parameters, Scorer
+from ckv_core.methods.parts.base import RECENT, SEED, SINKS, Parameters, Scorer, generator
 from ckv_core.methods.parts.expected import VALUE_SIZE
-from ckv_core.methods.parts.lots import SEED, generator
 from ckv_core.methods.parts.non_causal import NonCausalAttention
 from ckv_core.methods.parts.views import LayerView, Observer, PromptShape
 from ckv_core.methods.parts.window import KERNEL, smooth

@@ -1,10 +1,27 @@
-"""Whole numbers from fractional shares, with an exact total."""
+"""Equal budgets, and whole numbers from fractional shares with an exact total."""
+
+from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from fractions import Fraction
 
 from ckv_core.errors import ConfigError
+from ckv_core.methods.parts.base import BudgetRule, Candidates, Parameters
+from ckv_core.runtime.lazy_torch import Tensor, torch
+
+
+class Uniform(BudgetRule):
+    """The mean budget for everyone."""
+
+    name = "uniform"
+    equal = True
+
+    def head_budgets(self, candidates: Candidates, spare: int, parameters: Parameters) -> Tensor:
+        return torch.full((candidates.layers, candidates.kv_heads), spare, dtype=torch.int64)
+
+
+UNIFORM = Uniform()
 
 
 def integer_shares(shares: Sequence[Fraction], total: int, cap: int) -> list[int]:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ckv_core.runtime.shapes import check_shape
+from ckv_core.runtime.lazy_torch import check_shape
 
 
 def value_norm(values: Tensor, output_weight: Tensor, order: int = 1) -> Tensor:

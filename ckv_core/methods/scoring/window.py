@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from ckv_core.runtime.shapes import check_shape
+from ckv_core.runtime.lazy_torch import check_shape
 
 
 def window_attention(window_queries: Tensor, keys: Tensor, scaling: float) -> Tensor:
