@@ -116,7 +116,7 @@ def chosen_variants(options: argparse.Namespace, defaults: Mapping[str, str]) ->
     if not options.ablation:
         return written
     there = {VariantSpec.parse(text, defaults).settings() for text in written}
-    steps = [VariantSpec.parse(step.spec) for step in ablation(options.ablation, defaults)]
+    steps = [step.variant for step in ablation(options.ablation, defaults)]
     return (*written, *(step.spec for step in steps if step.settings() not in there))
 
 

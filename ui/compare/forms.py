@@ -162,7 +162,7 @@ def with_ablation(base: str, ticked: Sequence[str], lines: str) -> str:
         ConfigError: no ablation can stand on that base, or a typed line is wrong.
     """
     typed = lines.rstrip("\n").splitlines()
-    steps = {VariantSpec.parse(step.spec).settings(): step.spec for step in ablation(base)}
+    steps = {step.variant.settings(): step.spec for step in ablation(base)}
     known = {VariantSpec.parse(line).settings() for line in [*ticked, *typed] if line.strip()}
     missing = [spec for settings, spec in steps.items() if settings not in known]
     return "\n".join([*typed, *missing])
