@@ -134,9 +134,11 @@ def worker_main(connection: Connection, runner: str) -> None:
     `spawn` re-imports the parent's main module before this, so that module must import the
     dashboard inside its `main()` only.
     """
-    serve_until_the_end(
-        "worker", lambda: WorkerLoop(connection, lambda: make_runner(runner), _leave).run()
-    )
+
+    def serve() -> None:
+        WorkerLoop(connection, lambda: make_runner(runner), lambda: os._exit(1)).run()
+
+    serve_until_the_end("worker", serve)
 
 
 def serve_until_the_end(process: str, serve: Callable[[], None]) -> None:
@@ -155,10 +157,6 @@ def serve_until_the_end(process: str, serve: Callable[[], None]) -> None:
         code = 1
     # Not sys.exit: threads of native libraries must not hold up or crash the end.
     os._exit(code)
-
-
-def _leave() -> None:
-    os._exit(1)
 
 
 def make_runner(path: str) -> Any:

@@ -137,8 +137,10 @@ class UnfinishedRuns:
             run.end(state, reason)
             for waiting in self._live.values():
                 waiting.version += 1  # one run fewer may be ahead of it
-            if not was_saved:
-                self._keep_unsaved(run)
+            if not was_saved:  # storage still calls it running; whoever asks gets the truth
+                self._unsaved[slug] = run
+                while len(self._unsaved) > UNSAVED_LIMIT:
+                    del self._unsaved[next(iter(self._unsaved))]
         LOGGER.info("run ended", extra=_ended(run))
         if was_saved:
             self._save_again()
@@ -175,12 +177,6 @@ class UnfinishedRuns:
         except StorageError as error:
             return "failed", _not_saved(error)
         return ended or ("failed", "The run was deleted.")
-
-    def _keep_unsaved(self, run: LiveRun) -> None:
-        """Storage still calls it running; whoever asks gets the truth from memory."""
-        self._unsaved[run.slug] = run
-        while len(self._unsaved) > UNSAVED_LIMIT:
-            del self._unsaved[next(iter(self._unsaved))]
 
 
 def _ended(run: LiveRun) -> dict[str, object]:
