@@ -27,15 +27,6 @@ from ckv_core.models.weights import checked_sha256
 from ckv_core.request.compare_request import DEVICES, DTYPES
 
 
-def load_tokenizer(name: str, report: Report = silent) -> PreTrainedTokenizerBase:
-    """Load a tokenizer without any weights.
-
-    Raises:
-        ModelError: unknown or incomplete model.
-    """
-    return read_tokenizer(kept_conversion(find_checkpoint(name, report, with_weights=False)))
-
-
 def load_model(
     name: str, device: str = "auto", dtype: str = "auto", report: Report = silent
 ) -> LoadedModel:

@@ -13,11 +13,12 @@ from threading import Event
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.ckv_core.tiny_models import load_tokenizer
 
 from ckv_core.errors import ModelError
 from ckv_core.models import sources
 from ckv_core.models.default_model import prepare_default_model
-from ckv_core.models.loading import load_model, load_tokenizer
+from ckv_core.models.loading import load_model
 from ckv_core.models.steps import Step, silent
 from ckv_core.models.store import models_folder
 from ckv_core.request.compare_request import DEFAULT_MODEL
