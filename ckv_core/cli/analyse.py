@@ -44,7 +44,6 @@ class _Prompt:
 
 
 def register(commands: Commands) -> None:
-    """Add the command."""
     parser = commands.add_parser(
         "analyse",
         help="the same variants on several prompts: bounds, fidelity, intervals",
@@ -148,16 +147,16 @@ def _named(error: CkvError, prompt: _Prompt) -> CkvError:
 
 def _prompts(options: argparse.Namespace) -> list[_Prompt]:
     contexts = options.context or []
-    found = [_Prompt(path, read_text(path), options.question, options.answer) for path in contexts]
+    given = [_Prompt(path, read_text(path), options.question, options.answer) for path in contexts]
     if options.prompts:
-        found += _read_prompts(options.prompts)
-    if not found:
+        given += _read_prompts(options.prompts)
+    if not given:
         raise ConfigError("Give at least one prompt with --context or --prompts.")
-    return found
+    return given
 
 
 def _read_prompts(path: str) -> list[_Prompt]:
-    found = []
+    prompts = []
     for number, line in enumerate(read_text(path, "prompts").split("\n"), 1):
         if not line.strip():
             continue
@@ -172,5 +171,5 @@ def _read_prompts(path: str) -> list[_Prompt]:
             if not isinstance(value, str):
                 raise PromptError(f"{name} must be an object whose {key} is text.")
             texts[key] = value
-        found.append(_Prompt(name, **texts))
-    return found
+        prompts.append(_Prompt(name, **texts))
+    return prompts

@@ -1,13 +1,14 @@
 """The command `compare`: several variants on one prompt."""
 
 import argparse
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
 
 from ckv_core.analysis.chain import COVERED, check_chain, covered_means
+from ckv_core.analysis.evidence import held
 from ckv_core.cli import running
-from ckv_core.cli.evidence import check_evidence, print_evidence
 from ckv_core.cli.options import (
     EXAMPLES,
     Commands,
@@ -28,19 +29,21 @@ from ckv_core.cli.tables import (
     print_floor,
     print_generation,
     print_head,
+    print_table,
     print_verdict,
     share,
 )
+from ckv_core.errors import PromptError
 from ckv_core.request.compare_request import ANALYSES, MAX_NEW_TOKENS, CompareRequest
 from ckv_core.results.byte_budget import asked_bytes
 from ckv_core.results.events import RunResult
+from ckv_core.results.passages import spans_of
 from ckv_core.results.quantities import QUANTITIES
-from ckv_core.results.records import VariantResult
+from ckv_core.results.records import PromptInfo, VariantResult
 from ckv_core.runtime.terminal import say
 
 
 def register(commands: Commands) -> None:
-    """Add the command."""
     parser = commands.add_parser(
         "compare",
         help="run several methods on one prompt",
@@ -143,7 +146,6 @@ def _print_analysis(variant: VariantResult) -> None:
 
 
 def _asked(variant: VariantResult) -> str:
-    """What a budget in bytes asked for."""
     asked = asked_bytes(variant)
     return "" if asked is None else f" ({asked:,} asked for)"
 
@@ -169,3 +171,43 @@ def _print_measured(variant: VariantResult) -> None:
             f"   final hidden L1 {perturbation.final_hidden_l1:.1f}, "
             f"KL {number(perturbation.kl)} nats (first decoding step){heads}"
         )
+
+
+def check_evidence(prompt: PromptInfo, texts: Sequence[str]) -> None:
+    """Refuse a passage that does not occur in the compressed prompt: PromptError."""
+    for text in texts:
+        if not spans_of(prompt, text):
+            raise PromptError(
+                f"--evidence {text!r} does not occur in the compressed prompt; copy the words "
+                "from the context."
+            )
+
+
+def print_evidence(result: RunResult, texts: Sequence[str], answer: str) -> None:
+    """A table per passage (and the answer, where it occurs), a row per variant that evicted."""
+    if result.prompt is None or result.model is None:
+        return
+    for text in dict.fromkeys((*texts, answer)):
+        spans = spans_of(result.prompt, text)
+        if not spans:  # of the answer; the head of what is printed says so
+            continue
+        tokens = sum(end - first for first, end in spans)
+        times = "once" if len(spans) == 1 else f"{len(spans)} times"
+        kind = "evidence" if text in texts else "reference answer"
+        say(f"\n{kind} {text!r}: {times} in the compressed prompt, {tokens} tokens")
+        rows = []
+        for variant in result.variants:
+            found = held(variant, spans, result.model.evictable_layers)
+            if found is not None:
+                rows.append(
+                    (
+                        variant.spec,
+                        f"{found.entries:,} of {found.slots:,}",
+                        share(found.mean),
+                        share(found.chance),
+                        f"{found.whole:,} of {found.heads:,}",
+                    )
+                )
+        if rows:
+            head = ("variant", "slots kept", "share", "expected at random", "heads keeping all")
+            print_table(head, rows)

@@ -26,7 +26,6 @@ PRESS is a SPEC, read under preset=kvpress, or presses in Python:
 
 
 def register(commands: Commands) -> None:
-    """Add the command."""
     parser = commands.add_parser(
         "import-kvpress",
         help="run a press of kvpress and write what it keeps, for compare --own",

@@ -59,7 +59,6 @@ _ALWAYS = ("head", "final", "kl", "agreement", "answer")  # columns, known or no
 
 
 def register(commands: Commands) -> None:
-    """Add the command."""
     parser = commands.add_parser("sweep", help="budgets x alphas x methods on one prompt")
     parser.set_defaults(command=_sweep)
     add_prompt_options(parser)

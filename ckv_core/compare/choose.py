@@ -89,9 +89,13 @@ def compact_rows(
         selection = selections[row]
         budget = {} if spec.method.name == "full" else {"budget": selection.budget}
         shown = spec.method.name != "full" and run.request.kind != "sweep"
+        protection: dict[str, str] = {}
+        if run.passages and spec.method.evicts:  # a word for the texts, and their positions
+            name = short_name(run.request.protect)
+            protection = {"protect": name, "protected": ranges_text(run.passages)}
         yield VariantSelected(
             index=row,
-            params={**spec.params, **budget, **_protection(run, spec)},
+            params={**spec.params, **budget, **protection},
             retained=retained_set(selection, run.loaded.info, prefilled.prompt_len)
             if shown
             else None,
@@ -102,14 +106,6 @@ def compact_rows(
             arrays = selection.arrays.items()
             yield VariantAnalysed(row, {k: _by_layer(v, run.loaded.info) for k, v in arrays})
     return rows
-
-
-def _protection(run: Run, spec: VariantSpec) -> dict[str, str]:
-    """What was protected: a word for the texts, and their positions."""
-    if not run.passages or not spec.method.evicts:
-        return {}
-    name, places = short_name(run.request.protect), ranges_text(run.passages)
-    return {"protect": name, "protected": places}
 
 
 def _plan(spec: VariantSpec, selection: Selection, prefilled: Prefill) -> RowPlan:

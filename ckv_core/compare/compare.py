@@ -102,7 +102,6 @@ def _stages(run: Run, prefills: PrefillCache | None) -> Iterator[RunEvent]:
 
 
 def environment() -> dict[str, str]:
-    """Versions that a run depends on."""
     return {
         "python": platform.python_version(),
         "torch": str(torch.__version__),  # a TorchVersion would load torch where it is unpickled
@@ -143,11 +142,7 @@ def _prepare(request: CompareRequest, loaded: LoadedModel, should_stop: Callable
 
 
 def _planned(loaded: LoadedModel, prompt: PromptInfo, needs: Needs) -> Planned:
-    """The passes that variants ask for.
-
-    Raises:
-        PromptError: behind the prompt they reach over the model's limit.
-    """
+    """The passes that variants ask for; PromptError where they reach over the model's limit."""
     if not needs.passes:
         return ()
     given = prompt_tokens(loaded.tokenizer, prompt)
@@ -166,11 +161,7 @@ def _planned(loaded: LoadedModel, prompt: PromptInfo, needs: Needs) -> Planned:
 
 
 def check_length(prompt_tokens: int, max_new_tokens: int, limit: int) -> None:
-    """Refuse a prompt that does not fit; nothing is ever cut silently.
-
-    Raises:
-        PromptError: says by how many tokens the prompt is over the limit.
-    """
+    """Refuse a prompt that does not fit (PromptError); nothing is ever cut silently."""
     over = prompt_tokens + max_new_tokens - limit
     if over > 0:
         raise PromptError(

@@ -19,7 +19,7 @@ from ckv_core.engine.select import Selection
 from ckv_core.measure.diagnostics import analyse
 from ckv_core.measure.first_step import MeasuredStep, measured_step, perturbations
 from ckv_core.measure.rounding_floor import control_rows, rounding_floor
-from ckv_core.measure.teacher_forced import forced
+from ckv_core.measure.teacher_forced import teacher_forced
 from ckv_core.results.events import (
     FloorMeasured,
     Progress,
@@ -40,14 +40,8 @@ def generate(
     """Read what was not compressed, measure the first decoding step, decode to the end.
 
     What the diagnostics was asked for follows: quantities of the measured step at once, the full
-    cache's text read by all variants and the follow-up questions at the end.
-
-    Args:
-        run: the comparison.
-        prefilled: the compressed prompt.
-        rows: of all variants and the reference.
-        selections: what each variant keeps.
-        bases: per variant with CriticalKV, what it would keep without.
+    cache's text read by all variants and the follow-up questions at the end. `bases` has, per
+    variant with CriticalKV, what it would keep without.
     """
     request, loaded = run.request, run.loaded
     rest = list(run.prompt.token_ids[run.prompt.compressed_tokens :])
@@ -91,7 +85,7 @@ def generate(
     yield from _finish(run, generation, series)
     continuation = generation.token_ids[run.reference]
     if "forced" in request.analysis and continuation:
-        yield from forced(run, prefilled, rows, continuation)
+        yield from teacher_forced(run, prefilled, rows, continuation)
     yield from follow_ups(run, rows)
 
 

@@ -20,11 +20,10 @@ from ckv_core.engine.run import Run
 from ckv_core.engine.select import SLOTS_AT_ONCE
 from ckv_core.errors import PromptError
 from ckv_core.measure.rounding_floor import CUTS
-from ckv_core.measure.teacher_forced import forced_chunk
+from ckv_core.measure.teacher_forced import teacher_forced_chunk
+from ckv_core.methods.attention_scores import block_rows
 from ckv_core.methods.partial_attention import MAX_LOGITS
 from ckv_core.methods.parts.views import PromptShape
-from ckv_core.methods.scoring.value_norm import block_rows
-from ckv_core.models.loaded import LoadedModel
 from ckv_core.runtime.device_memory import available_bytes, give_back
 from ckv_core.runtime.memory_line import human_bytes
 
@@ -37,33 +36,7 @@ _HELD_SHARE = 8  # of this much freed memory the C library holds on to one part
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What the memory of a run depends on.
-
-    Attributes:
-        linear: output features of all linear maps of one decoder block.
-        rest: tokens read after the compressed prompt.
-        rows: rows decoded together, the full cache's included.
-        sweep: whether it runs group by group.
-        count: variants asked for.
-        budgets: entries per KV head of each variant that exists at a time.
-        masks: kept sets that exist at a time, bases included.
-        window: last queries kept.
-        flash: whether CUDA's flash kernel serves.
-        chunk: tokens of a pass over the prompt.
-        sliding, room: tokens of the widest sliding window, 0 where no layer slides, and entries
-            that such a layer holds.
-        windows: distinct observation windows that are scored.
-        widest: tokens of the widest of them.
-        orders: of the entries by score, that the prefill keeps.
-        norms: kinds of value norms that are needed.
-        full_window: whether the window's attention to itself is needed.
-        tries: kept sets that a selector compares at a time.
-        observed, observing: bytes of what is gathered while the prompt is read, and of gathering.
-        further, passing: tokens of the longest further pass, and bytes of gathering from it.
-        work: bytes that the parts of one variant ask for while they work.
-        analysed: whether the diagnostics's quantities are measured.
-        forced: whether all rows read the full cache's text.
-    """
+    """What the memory of a run depends on."""
 
     layers: int
     evictable: int
@@ -71,41 +44,45 @@ class Sizes:
     kv_heads: int
     head_dim: int
     hidden: int
-    linear: int
+    linear: int  # output features of all linear maps of one decoder block
     vocabulary: int
     itemsize: int
     on_cuda: bool
-    flash: bool
-    chunk: int
+    flash: bool  # whether CUDA's flash kernel serves
+    chunk: int  # tokens of a pass over the prompt
+    # sliding, room: tokens of the widest sliding window, 0 where no layer slides, and entries that
+    # such a layer holds.
     sliding: int
     room: int
     tokens: int
-    rest: int
+    rest: int  # tokens read after the compressed prompt
     new_tokens: int
-    rows: int
-    sweep: bool
-    count: int
-    budgets: tuple[int, ...]
-    masks: int
-    window: int
-    windows: int
-    widest: int
-    orders: int
-    norms: int
-    full_window: bool
-    tries: int
+    rows: int  # rows decoded together, the full cache's included
+    sweep: bool  # whether it runs group by group
+    count: int  # variants asked for
+    budgets: tuple[int, ...]  # entries per KV head of each variant that exists at a time
+    masks: int  # kept sets that exist at a time, bases included
+    window: int  # last queries kept
+    windows: int  # distinct observation windows that are scored
+    widest: int  # tokens of the widest of them
+    orders: int  # of the entries by score, that the prefill keeps
+    norms: int  # kinds of value norms that are needed
+    full_window: bool  # whether the window's attention to itself is needed
+    tries: int  # kept sets that a selector compares at a time
+    # observed, observing: bytes of what is gathered while the prompt is read, and of gathering.
     observed: int
     observing: int
+    # further, passing: tokens of the longest further pass, and bytes of gathering from it.
     further: int
     passing: int
-    work: int
-    analysed: bool
-    forced: bool
+    work: int  # bytes that the parts of one variant ask for while they work
+    analysed: bool  # whether the diagnostics's quantities are measured
+    teacher_forced: bool  # whether all rows read the full cache's text
 
     @classmethod
     def of(cls, run: Run) -> Self:
-        """Sizes of a run."""
         loaded, info, prompt = run.loaded, run.loaded.info, run.prompt
+        vocabulary, hidden = next(loaded.model.get_input_embeddings().parameters()).shape
         needs = run.needs
         scored = [spec for spec in run.specs if spec.queries]
         orders = {key for spec in run.specs for key in order_keys(spec)}
@@ -131,7 +108,9 @@ class Sizes:
             query_heads=info.query_heads,
             kv_heads=info.kv_heads,
             head_dim=info.head_dim,
-            **_model_sizes(loaded),
+            linear=sum(getattr(part, "out_features", 0) for part in loaded.layers[0].modules()),
+            vocabulary=vocabulary,
+            hidden=hidden,
             itemsize=loaded.model.dtype.itemsize,
             on_cuda=loaded.device.type == "cuda",
             flash=has_cuda_flash(loaded.device, loaded.model.dtype),
@@ -159,7 +138,7 @@ class Sizes:
             passing=max((p.work_bytes(shape, chunk) for p in needs.passes), default=0),
             work=max((spec.work_bytes(shape) for spec in run.specs), default=0),
             analysed=bool({"bounds", "greedy"} & set(run.request.analysis)),
-            forced="forced" in run.request.analysis and run.request.max_new_tokens > 0,
+            teacher_forced="forced" in run.request.analysis and run.request.max_new_tokens > 0,
         )
 
     @property
@@ -270,25 +249,24 @@ class Sizes:
         tails = len(CUTS) * self.layers * (self.rest + 1) * self.kv_heads * self.entry
         held = self.states + self.scores + self.kept_sets + self.variants + tails + outputs
         return held + max(
-            step + self._kept, measured + self._analysis(), packing, self._forced_step()
+            step + self._kept, measured + self._analysis(), packing, self._teacher_forced_step()
         )
 
     def _attention(self, fed: int, rows: int) -> int:
-        """Attention of `fed` new tokens of so many rows."""
         logits = rows * self.query_heads * fed * (self.rest + self.new_tokens + 1)
         if self.on_cuda or self.evictable < self.layers:  # elsewhere no logits of the prompt
             logits = max(logits, self.query_heads * fed * max(self.tokens, sum(self.budgets)))
         parts = 4 * FLOAT * rows * self.query_heads * fed * self.head_dim
         return 3 * FLOAT * min(logits, 2 * MAX_LOGITS) + parts
 
-    def _forced_step(self) -> int:
+    def _teacher_forced_step(self) -> int:
         """All rows' logits of one chunk, and what comparing them with the reference takes.
 
         Rows are compared one by one, but the C library may find another place for each.
         """
-        if not self.forced:
+        if not self.teacher_forced:
             return 0
-        chunk = min(forced_chunk(self.rows, self.vocabulary), self.new_tokens)
+        chunk = min(teacher_forced_chunk(self.rows, self.vocabulary), self.new_tokens)
         copies = FLOAT if self.itemsize == FLOAT else FLOAT + self.itemsize
         logits = chunk * self.vocabulary * (self.rows * (copies + 2 * FLOAT) + 5 * FLOAT)
         return logits + self._activations(chunk, self.rows) + self._attention(chunk, self.rows)
@@ -314,11 +292,7 @@ class Sizes:
 
 
 def check_memory(run: Run, prefills: PrefillCache | None) -> dict[str, int]:
-    """The estimate of a run; kept prefills are dropped where it needs their room.
-
-    Args:
-        run: nothing of it computed yet.
-        prefills: of earlier runs; the one of this prompt stays.
+    """The estimate of a run; kept prefills but that of its prompt are dropped for their room.
 
     Returns:
         Bytes: prefill_peak, cache, variants, total (of the highest stage, above what is in use
@@ -388,10 +362,3 @@ def _largest(below: int, fits: Callable[[int], bool]) -> int:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low
-
-
-def _model_sizes(loaded: LoadedModel) -> dict[str, int]:
-    block = loaded.layers[0].modules()
-    linear = sum(getattr(part, "out_features", 0) for part in block)
-    vocabulary, hidden = next(loaded.model.get_input_embeddings().parameters()).shape
-    return {"linear": linear, "vocabulary": vocabulary, "hidden": hidden}

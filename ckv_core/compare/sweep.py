@@ -19,12 +19,7 @@ GROUP_ROWS = 32
 
 
 def sweep(run: Run, prefilled: Prefill) -> Iterator[RunEvent]:
-    """Select, measure and decode all variants, plain ones first: they are the others' bases.
-
-    Args:
-        run: its variants are the points.
-        prefilled: scored.
-    """
+    """Select, measure and decode all variants, plain ones first: they are the others' bases."""
     points = sorted(range(len(run.specs)), key=lambda point: run.specs[point].critical)
     measured = frozenset(spec.settings() for spec in run.specs if not spec.critical)
     size = GROUP_ROWS - 1

@@ -158,11 +158,6 @@ class PageCandidates(SharedCandidates):
 
         Protected pages come first, then as many whole pages as the rest of the budget holds, as the
         selector chooses; what is left goes to the best other page, from its first entry on.
-
-        Args:
-            selector: of the variant; its budgets are pages.
-            layers: places of the evictable layers.
-            head_budgets: [layers, 1] int64, entries beyond those that are always kept.
         """
         chosen = selector.keep(self, layers, self._pages(head_budgets)).mask
         ranked = self.first()[layers].long()
@@ -179,10 +174,7 @@ class PageCandidates(SharedCandidates):
         head_budgets: Tensor,
         arrays: Mapping[str, Tensor],  # noqa: ARG002 - chosen for heads
     ) -> Tensor | None:
-        """Entries of the pages that its first stage chooses, [1, entries] bool; None without one.
-
-        Those of protected pages are among them.
-        """
+        """Entries of the pages of its first stage and of protected ones, [1, entries] bool."""
         pages = self._pages(head_budgets)
         first = selector.stage_one(self, place, pages, {})
         return None if first is None else self._by_entry(first, fill=True)
@@ -193,9 +185,9 @@ class PageCandidates(SharedCandidates):
 
     def _by_entry(self, of_pages: Tensor, fill: int) -> Tensor:
         """[..., entries] of [..., pages]; `fill` in pages that hold something protected."""
-        found = of_pages.new_full((*of_pages.shape[:-1], self._all), fill)
-        found[..., self._free] = of_pages[..., self._of_free]
-        return found
+        of_entries = of_pages.new_full((*of_pages.shape[:-1], self._all), fill)
+        of_entries[..., self._free] = of_pages[..., self._of_free]
+        return of_entries
 
 
 def _score_key(spec: VariantSpec, parameters: Parameters) -> tuple[Hashable, ...]:

@@ -67,10 +67,7 @@ class Chooser:
             states: keys and values of the entries, [kv_heads, entries, dim].
             queries: the newest, [query_heads, window, head_dim].
             scaling: factor of the logits.
-            count: entries that each head keeps.
-
-        Returns:
-            [kv_heads, entries] bool.
+            count: of True in each row of what is given back, [kv_heads, entries] bool.
         """
         view = GeneratedLayer(self.loaded, layer, LayerStates(*states, queries, scaling))
         candidates = GeneratedCandidates(self.spec, view, count - self.spec.queries)

@@ -28,7 +28,6 @@ class _PassReader(Reader):
         self.at = 0  # tokens of the pass that were read before this chunk
 
     def begin(self, current: FurtherPass) -> None:
-        """Forget the last pass."""
         self.current = current
         self._own.clear()
 
@@ -67,13 +66,7 @@ def further_passes(
 ) -> Iterator[Progress]:
     """Make those of the planned passes whose statistic the prefill lacks, and add it there.
 
-    Args:
-        prefill: of the compressed prompt; whatever is read here is forgotten again.
-        planned: what to gather, each with its passes over this prompt.
-        should_stop: asked at every layer.
-
-    Raises:
-        RunCancelledError: should_stop said so; a statistic that is not complete is not kept.
+    Whatever is read here is forgotten again, and a statistic that is not complete is not kept.
     """
     wanted = [each for each in planned if each[0].key not in prefill.observed]
     total = sum(len(one.token_ids) for _, passes in wanted for one in passes)

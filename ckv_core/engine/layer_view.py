@@ -7,9 +7,13 @@ from torch import Tensor, nn
 
 from ckv_core.engine.prefill import LayerStates, Prefill
 from ckv_core.errors import EngineError
+from ckv_core.methods.attention_scores import (
+    full_window_attention,
+    value_norm,
+    window_attention,
+    window_rows,
+)
 from ckv_core.methods.parts.views import Rotary, Statistic
-from ckv_core.methods.scoring.value_norm import value_norm
-from ckv_core.methods.scoring.window import full_window_attention, window_attention, window_rows
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.rotary import LayerRotary
 
@@ -21,7 +25,6 @@ class GeneratedLayer:
     """
 
     def __init__(self, loaded: LoadedModel, layer: int, states: LayerStates) -> None:
-        """Nothing is computed yet."""
         self.loaded, self.layer, self._queries = loaded, layer, states.queries
         self.keys, self.values, self.scaling = states.keys, states.values, states.scaling
         self.kv_heads, self.query_heads = len(states.keys), len(states.queries)
@@ -65,7 +68,6 @@ class PromptLayer(GeneratedLayer):
     """One layer of a prompt; its statistics are computed once for all variants."""
 
     def __init__(self, prefill: Prefill, layer: int) -> None:
-        """Nothing is computed yet."""
         super().__init__(prefill.loaded, layer, prefill.layers[layer])
         self._prefill = prefill
 
@@ -75,9 +77,7 @@ class PromptLayer(GeneratedLayer):
         return self._prefill.memo.statistic(kind, self.layer, layers, compute)
 
     def observed(self, gathered: Statistic) -> Tensor:
-        """What was gathered in this layer, by an observer or in further passes."""
         return self._prefill.observed[gathered.key][self.layer]
 
     def rotary(self) -> Rotary:
-        """The layer's RoPE."""
         return LayerRotary(self.loaded, self.layer)

@@ -32,38 +32,27 @@ def chunk_tokens(device: torch.device) -> int:
 
 @dataclass(slots=True)
 class LayerStates:
-    """What prefill leaves of one layer.
+    """What prefill leaves of one layer."""
 
-    Attributes:
-        keys, values: [kv_heads, held, head_dim or value_dim], keys after RoPE: all entries of
-            the prompt, or of a sliding layer the last ones.
-        queries: [query_heads, window, head_dim], the last queries after RoPE.
-        scaling: factor of the logits.
-    """
-
+    # keys, values: [kv_heads, held, head_dim or value_dim], keys after RoPE: all entries of the
+    # prompt, or of a sliding layer the last ones.
     keys: Tensor
     values: Tensor
-    queries: Tensor
-    scaling: float
+    queries: Tensor  # [query_heads, window, head_dim], the last queries after RoPE
+    scaling: float  # factor of the logits
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What variants ask of a prefill.
+    """What variants ask of a prefill."""
 
-    Attributes:
-        window: last queries.
-        observers: of different keys.
-        passes: further ones, of different keys; they can be made up for later.
-    """
-
-    window: int = 0
-    observers: tuple[Observer, ...] = ()
+    window: int = 0  # last queries
+    observers: tuple[Observer, ...] = ()  # of different keys
+    # Further ones, of different keys; they can be made up for later.
     passes: tuple[FurtherPasses, ...] = ()
 
     @classmethod
     def of(cls, specs: Iterable[VariantSpec]) -> "Needs":
-        """Of these variants together."""
         specs = list(specs)
         observers = {o.key: o for spec in specs for o in spec.observers}
         passes = {p.key: p for spec in specs for p in spec.passes}
@@ -73,25 +62,17 @@ class Needs:
 
 @dataclass(slots=True)
 class Prefill:
-    """The processed prompt: plain data, and a memo of what was computed from it.
-
-    Attributes:
-        layers: one per decoder layer.
-        logits: [vocabulary] of the last token, float32.
-        observed: what observers and further passes gathered, by key; of evictable layers, by
-            layer.
-        memo: statistics and orders that variants share.
-    """
+    """The processed prompt: plain data, and a memo of what was computed from it."""
 
     loaded: LoadedModel
-    layers: list[LayerStates]
-    logits: Tensor
+    layers: list[LayerStates]  # one per decoder layer
+    logits: Tensor  # [vocabulary] of the last token, float32
+    # What observers and further passes gathered, by key; of evictable layers, by layer.
     observed: dict[Hashable, dict[int, Tensor]] = field(default_factory=dict)
-    memo: Memo = field(default_factory=Memo)
+    memo: Memo = field(default_factory=Memo)  # statistics and orders that variants share
 
     @property
     def prompt_len(self) -> int:
-        """Tokens processed."""
         return self._entries.shape[1]
 
     @property
@@ -117,7 +98,6 @@ class Prefill:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all tensors held."""
         states = [t for layer in self.layers for t in (layer.keys, layer.values, layer.queries)]
         observed = [tensor for layers in self.observed.values() for tensor in layers.values()]
         return sum(t.nbytes for t in (*states, *observed, self.logits)) + self.memo.nbytes
@@ -134,14 +114,11 @@ def sliding_room(window: int, device: torch.device) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """The first tokens of a prompt, which an earlier prefill has read.
-
-    Attributes:
-        tokens: a multiple of the device's chunk, so that the borders of chunks, and with them all
-            bits, are those of a prompt read from the start.
-    """
+    """The first tokens of a prompt, which an earlier prefill has read."""
 
     source: Prefill
+    # A multiple of the device's chunk, so that the borders of chunks, and with them all bits, are
+    # those of a prompt read from the start.
     tokens: int
 
     def held(self, layer: int) -> int:
@@ -297,11 +274,11 @@ def prefill(
     should_stop: Callable[[], bool],
     prefix: Prefix | None = None,
 ) -> Generator[Progress, None, Prefill]:
-    """Process the prompt in chunks, with progress after each.
+    """Process a prompt of at least one token in chunks, with progress after each.
 
     Args:
         loaded: the model.
-        token_ids: [prompt_len], at least one.
+        token_ids: [prompt_len].
         needs: what to keep and to observe.
         should_stop: asked at every layer.
         prefix: taken over instead of read; at least the needed window (and KEPT_QUERIES) follows
@@ -309,9 +286,6 @@ def prefill(
 
     Returns:
         The states that variants are selected from (the generator's return value).
-
-    Raises:
-        RunCancelledError: should_stop said so.
     """
     reader = _PromptReader(loaded, len(token_ids), needs, should_stop, prefix)
     ids = torch.tensor([token_ids], device=loaded.device)

@@ -19,11 +19,11 @@ class PrefillCache:
     def get(self, token_ids: Sequence[int], needs: Needs) -> Prefill | None:
         """The prefill of exactly these tokens, if it is here with all that is needed."""
         key = tuple(token_ids)
-        found = self._prefills.get(key)
-        if found is None or not found.serves(needs):
+        kept = self._prefills.get(key)
+        if kept is None or not kept.serves(needs):
             return None
         self._prefills.move_to_end(key)
-        return found
+        return kept
 
     def prefix(self, token_ids: Sequence[int], needs: Needs) -> Prefix | None:
         """The longest start of these tokens that is here, in whole chunks; None if there is none.
@@ -70,12 +70,10 @@ class PrefillCache:
             self._prefills[tuple(token_ids)] = kept
 
     def clear(self) -> None:
-        """Drop all."""
         self._prefills.clear()
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the kept prefills hold."""
         return sum(prefill.nbytes for prefill in self._prefills.values())
 
 

@@ -25,36 +25,27 @@ SLOTS_AT_ONCE = 2**18  # (layer, head, position) slots that are chosen from at a
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What one variant keeps.
+    """What one variant keeps."""
 
-    Attributes:
-        budget: entries per KV head asked for, on average.
-        keep_masks: per layer [kv_heads, prompt_len] bool; None where everything is kept.
-        warnings: sentences for the receipt.
-        arrays: what the selector chose besides, [evictable layers, kv_heads] float32, by name.
-        elapsed_ms: what choosing took.
-        requested_entries: of positions that were given; else budget x KV heads x layers.
-    """
-
-    budget: int
+    budget: int  # entries per KV head asked for, on average
+    # Per layer [kv_heads, prompt_len] bool; None where everything is kept.
     keep_masks: tuple[Tensor | None, ...]
-    warnings: tuple[str, ...]
+    warnings: tuple[str, ...]  # sentences for the receipt
+    # What the selector chose besides, [evictable layers, kv_heads] float32, by name.
     arrays: Mapping[str, Tensor] = field(default_factory=dict)
-    elapsed_ms: float = 0.0
+    elapsed_ms: float = 0.0  # what choosing took
+    # Of positions that were given; else budget x KV heads x layers.
     requested_entries: int | None = None
 
 
 def resolve_budget(spec: VariantSpec, model: ModelInfo, prompt_len: int, entry_bytes: int) -> int:
-    """Budget in tokens, checked against what the variant always keeps.
+    """Budget in tokens, checked against what the variant always keeps (ConfigError).
 
     Args:
         spec: the variant.
         model: for the number of evictable layers and KV heads.
         prompt_len: compressed tokens.
-        entry_bytes: bytes of one key and value.
-
-    Raises:
-        ConfigError: the budget is below the protected tokens.
+        entry_bytes: of one key and value.
     """
     if not spec.method.evicts:
         return prompt_len
@@ -92,31 +83,23 @@ def select_all(
         budgets: per variant, entries per KV head.
         now: a clock in seconds; sorting counts for the variant that first needs it.
         should_stop: asked before each variant.
-
-    Raises:
-        RunCancelledError: `should_stop` said so.
     """
-    found: dict[int, Selection] = {}
+    selections: dict[int, Selection] = {}
     # Variants that share orders follow one another, however few orders are kept.
     for row in sorted(range(len(specs)), key=lambda row: repr(order_keys(specs[row]))):
         if should_stop():
             raise RunCancelledError
         start = now()
         chosen = _choose(specs[row], prefill, budgets[row])
-        found[row] = replace(chosen, elapsed_ms=(now() - start) * 1000)
-    return [found[row] for row in range(len(specs))]
+        selections[row] = replace(chosen, elapsed_ms=(now() - start) * 1000)
+    return [selections[row] for row in range(len(specs))]
 
 
 def stage_one(spec: VariantSpec, prefill: Prefill, selection: Selection) -> list[Tensor | None]:
     """What stage 1 alone keeps, always-kept entries included: N' of the paper.
 
-    Args:
-        spec: any variant; of one whose selector has a single stage it is all that it keeps.
-        prefill: the compressed prompt.
-        selection: of this variant.
-
-    Returns:
-        Per layer [kv_heads, prompt_len] bool; None where everything is kept.
+    Of a variant whose selector has a single stage it is all that it keeps. Per layer
+    [kv_heads, prompt_len] bool; None where everything is kept.
     """
     masks = list(selection.keep_masks)
     if spec.method.scorer is None or all(mask is None for mask in masks):
@@ -193,12 +176,7 @@ def _keep(
 
 
 def _page_note(kept: Tensor, size: int) -> str:
-    """How many pages a server would hold, and how full.
-
-    Args:
-        kept: [layers, kv_heads, prompt_len] bool, alike in all heads.
-        size: positions of a page.
-    """
+    """How many pages a server would hold, and how full; `kept` is alike in all heads."""
     layers, _, prompt_len = kept.shape
     padded = torch.nn.functional.pad(kept[:, 0], (0, -prompt_len % size))
     pages = int(padded.view(layers, -1, size).any(-1).sum())

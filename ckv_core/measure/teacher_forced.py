@@ -41,7 +41,7 @@ class _Candidates:
         return Candidate(token, self._texts[token], probability)
 
 
-def forced(
+def teacher_forced(
     run: Run, prefilled: Prefill, rows: PromptRows, continuation: Sequence[int]
 ) -> Iterator[RunEvent]:
     """Agreement, KL and rank at every position of the full cache's continuation.
@@ -54,10 +54,6 @@ def forced(
 
     Yields:
         Progress, then one VariantAnalysed per variant, `full` included.
-
-    Raises:
-        RunCancelledError: the run was stopped.
-        EngineError: logits are not finite.
     """
     rest = run.prompt.token_ids[run.prompt.compressed_tokens :]
     capacity = len(rest) + len(continuation)
@@ -73,7 +69,7 @@ def forced(
         logits = decoder.read(rest) if rest else prefilled.logits.expand(run.rows, -1)
     logits = logits[:, None]
     # Logits predict the tokens from `done` on; those are read next, but for the very last one.
-    chunk = forced_chunk(run.rows, logits.shape[-1])
+    chunk = teacher_forced_chunk(run.rows, logits.shape[-1])
     done = 0
     while True:
         with run.stopwatch.measure("forced"):
@@ -99,19 +95,13 @@ def forced(
         )
 
 
-def forced_chunk(rows: int, vocabulary: int) -> int:
+def teacher_forced_chunk(rows: int, vocabulary: int) -> int:
     """Tokens that all rows read in one pass; each has logits of the whole vocabulary."""
     return max(1, _VOCABULARY_LOGITS // (rows * vocabulary))
 
 
 def _figures(logits: Tensor, reference: int, tokens: Tensor) -> Tensor:
-    """Agreement, KL and rank, [3, rows, positions] float32.
-
-    Args:
-        logits: [rows, positions, vocabulary].
-        reference: row of the full cache.
-        tokens: [positions] that the full cache generated there.
-    """
+    """Agreement, KL, rank of logits [rows, positions, vocabulary]: [3, rows, positions]."""
     top1 = (logits.argmax(-1) == logits[reference].argmax(-1)).float()
     rank = torch.cat([token_rank(row[None], tokens) for row in logits])  # bounds what it holds
     return torch.stack([top1, kl_divergence(logits, logits[reference]), rank.float()])

@@ -7,7 +7,7 @@ newest entries have few queries, their own among them, and so rank high.
 from __future__ import annotations
 
 from ckv_core.methods.base import METHODS, Method
-from ckv_core.methods.parts.accumulated import ACCUMULATED
+from ckv_core.methods.h2o import ACCUMULATED
 from ckv_core.methods.parts.base import Parameters, Scorer
 from ckv_core.methods.parts.press import Press
 from ckv_core.methods.parts.shares import UNIFORM

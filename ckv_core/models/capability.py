@@ -14,16 +14,13 @@ _LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
 
 
 def check_config(config: PreTrainedConfig, name: str) -> int:
-    """Refuse a model by its config alone, with every reason that the config shows.
+    """Refuse a model by its config alone, with every reason that the config shows: ModelError.
 
     The model is also built without weights (on the meta device), so that its modules are
     checked before gigabytes are downloaded.
 
     Returns:
         How many numbers its weights are; tied ones counted once.
-
-    Raises:
-        ModelError: the engine cannot serve this model.
     """
     reasons = list(_reasons(config))
     if reasons:

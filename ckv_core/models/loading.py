@@ -155,11 +155,7 @@ def _too_large(checkpoint: Checkpoint) -> ModelError:
 
 
 def read_config(checkpoint: Checkpoint) -> PreTrainedConfig:
-    """A model's config, once its sizes were found to be those of its weights.
-
-    Raises:
-        ModelError: it cannot be read, or asks for what the weights do not hold.
-    """
+    """A model's config, once its sizes were found to be those of its weights."""
     check_sizes(checkpoint, weight_shapes(checkpoint))
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(
@@ -176,11 +172,6 @@ def read_config(checkpoint: Checkpoint) -> PreTrainedConfig:
 
 
 def read_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
-    """A model's tokenizer, without weights.
-
-    Raises:
-        ModelError: it cannot be read.
-    """
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
             str(checkpoint.folder), trust_remote_code=False, **_gguf_keyword(checkpoint)

@@ -31,51 +31,33 @@ MAX_TEXT_CHARS = 4_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class CompareRequest:
-    """One comparison as the user asked for it; plain values, safe to store and to send.
+    """One comparison as the user asked for it; plain values, safe to store and to send."""
 
-    Attributes:
-        context: the long text.
-        question: asked about it; empty for none.
-        scenario: `regular` compresses context and question, `context-only` the context.
-        model: default name, Hugging Face id or local folder.
-        variants: SPECs, in the order shown.
-        defaults: run-wide parameter values as text, for keys that a SPEC leaves out.
-        answer: reference answer, or empty.
-        max_new_tokens: tokens to generate per variant.
-        ignore_eos: go on after the end-of-sequence token.
-        device: auto, cpu or cuda.
-        dtype: auto, float32, bfloat16 or float16.
-        kind: compare, or sweep: many variants, no kept sets; max_new_tokens may be 0.
-        analysis: parts of the diagnostics to run, of ANALYSES.
-        follow_ups: further questions to the same evicted caches; context-only.
-        own_indices: variants whose kept positions are given; they come after `variants`.
-        protect: passages that no method may evict; see `protection.protected_ranges`.
-    """
-
-    context: str
-    question: str = ""
+    context: str  # the long text
+    question: str = ""  # asked about it; empty for none
+    # `regular` compresses context and question, `context-only` the context.
     scenario: Scenario = "regular"
-    model: str = DEFAULT_MODEL
-    variants: tuple[str, ...] = ("full",)
+    model: str = DEFAULT_MODEL  # default name, Hugging Face id or local folder
+    variants: tuple[str, ...] = ("full",)  # SPECs, in the order shown
+    # Run-wide parameter values as text, for keys that a SPEC leaves out.
     defaults: Mapping[str, str] = field(default_factory=dict)
-    answer: str = ""
-    max_new_tokens: int = 64
-    ignore_eos: bool = False
-    device: str = "auto"
-    dtype: str = "auto"
+    answer: str = ""  # reference answer, or empty
+    max_new_tokens: int = 64  # tokens to generate per variant
+    ignore_eos: bool = False  # go on after the end-of-sequence token
+    device: str = "auto"  # auto, cpu or cuda
+    dtype: str = "auto"  # auto, float32, bfloat16 or float16
+    # Compare, or sweep: many variants, no kept sets; max_new_tokens may be 0.
     kind: Kind = "compare"
-    analysis: tuple[str, ...] = ()
-    follow_ups: tuple[str, ...] = ()
+    analysis: tuple[str, ...] = ()  # parts of the diagnostics to run, of ANALYSES
+    follow_ups: tuple[str, ...] = ()  # further questions to the same evicted caches; context-only
+    # Variants whose kept positions are given; they come after `variants`.
     own_indices: tuple[ExternalSelection, ...] = ()
+    # Passages that no method may evict; see `protection.protected_ranges`.
     protect: tuple[str, ...] = ()
 
     @cached_property
     def specs(self) -> tuple[VariantSpec, ...]:
-        """The parsed variants, those of given positions last; a process parses them once.
-
-        Raises:
-            ConfigError: a SPEC is wrong, or two of them are the same.
-        """
+        """The parsed variants, those of given positions last; ConfigError for a wrong one."""
         specs = [VariantSpec.parse(text, self.defaults) for text in self.variants]
         specs += [own.spec() for own in self.own_indices]
         seen: dict[tuple[object, ...], str] = {}
@@ -91,12 +73,7 @@ class CompareRequest:
         return {key: value for key, value in vars(self).items() if key != "specs"}
 
     def validate(self) -> tuple[VariantSpec, ...]:
-        """Check everything that needs no model.
-
-        Raises:
-            PromptError: empty, too long or invalid text.
-            ConfigError: a setting out of range.
-        """
+        """Check all that needs no model: PromptError for a text, ConfigError for a setting."""
         for name, text in (
             ("question", self.question),
             ("reference answer", self.answer),
@@ -115,8 +92,7 @@ class CompareRequest:
             if value not in known:
                 raise ConfigError(f"{name} must be one of {', '.join(known)}; got {value!r}.")
         self._check_counts()
-        self._check_diagnostics()
-        self._check_protect()
+        self._check_extras()
         return self.specs
 
     def _check_counts(self) -> None:
@@ -136,7 +112,13 @@ class CompareRequest:
         if not least <= self.max_new_tokens <= MAX_NEW_TOKENS:
             raise ConfigError(f"New tokens must be from {least} to {MAX_NEW_TOKENS}.")
 
-    def _check_diagnostics(self) -> None:
+    def _check_extras(self) -> None:
+        if len(self.protect) > MAX_PROTECTED:
+            raise ConfigError(
+                f"{len(self.protect)} protected texts are too many; a run takes {MAX_PROTECTED}."
+            )
+        if not all(text.strip() for text in self.protect):
+            raise ConfigError("A protected text is empty; write it or remove it.")
         for name in self.analysis:
             if name not in ANALYSES:
                 raise ConfigError(f"Analysis must be of {', '.join(ANALYSES)}; got {name!r}.")
@@ -152,32 +134,16 @@ class CompareRequest:
         if not all(text.strip() for text in self.follow_ups):
             raise ConfigError("A follow-up question is empty; write it or remove it.")
 
-    def _check_protect(self) -> None:
-        if len(self.protect) > MAX_PROTECTED:
-            raise ConfigError(
-                f"{len(self.protect)} protected texts are too many; a run takes {MAX_PROTECTED}."
-            )
-        if not all(text.strip() for text in self.protect):
-            raise ConfigError("A protected text is empty; write it or remove it.")
-
 
 def check_context(text: str) -> None:
-    """Refuse a context that is empty, or that `check_text` refuses.
-
-    Raises:
-        PromptError: says which.
-    """
+    """Refuse a context that is empty, or that `check_text` refuses."""
     check_text("context", text)
     if not text.strip():
         raise PromptError("The context is empty; paste or upload a text first.")
 
 
 def check_text(name: str, text: str) -> None:
-    """Refuse text that cannot be stored or tokenised.
-
-    Raises:
-        PromptError: too long, or not valid Unicode (a lone surrogate).
-    """
+    """Refuse text that is too long, or not valid Unicode (a lone surrogate): PromptError."""
     if len(text) > MAX_TEXT_CHARS:
         raise PromptError(
             f"The {name} has {len(text):,} characters; the limit is {MAX_TEXT_CHARS:,}. Shorten it."

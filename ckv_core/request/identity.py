@@ -4,13 +4,13 @@ No torch.
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Protocol
 
 from ckv_core.errors import ConfigError
-from ckv_core.methods import METHODS, PARAMETERS, SELECTOR_PARAMETERS, Method
+from ckv_core.methods import METHODS, PARAMETERS, SELECTOR_PARAMETERS
 from ckv_core.methods.parameters import Budget, ParameterValue
 from ckv_core.request.variants import selector_of, spec_without, written_parameters
 
@@ -39,16 +39,11 @@ Pairs = tuple[tuple[str, ParameterValue], ...]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything but the budget that decides what a variant keeps of a prompt.
+    """Everything but the budget that decides what a variant keeps of a prompt."""
 
-    Attributes:
-        name: `snapkv+critical`.
-        critical: as recorded beside it.
-        parameters: (SPEC key, value) by key; None where the run does not say it.
-    """
-
-    name: str
-    critical: bool
+    name: str  # `snapkv+critical`
+    critical: bool  # as recorded beside it
+    # (SPEC key, value) by key; None where the run does not say it.
     parameters: tuple[tuple[str, ParameterValue | None], ...]
 
     @property
@@ -69,22 +64,17 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Equal for variants that keep the same of the same prompt.
-
-    Attributes:
-        budget: as asked for, so that 10 % is the same of any prompt; None where none is.
-    """
+    """Equal for variants that keep the same of the same prompt."""
 
     settings: Settings
+    # As asked for, so that 10 % is the same of any prompt; None where none is.
     budget: Budget | None
 
 
 def identify(variant: Recorded, **more: ParameterValue) -> Identity:
     """What decides the outcome: the resolved parameters, and the SPEC only where they are silent.
 
-    Args:
-        variant: of this version, of an older one or of any file.
-        more: what else has to be the same, by name.
+    `more` is what else has to be the same, by name.
     """
     told = (variant.spec, variant.method, variant.critical)
     return _identity(*told, tuple(variant.params.items()), tuple(more.items()))
@@ -95,7 +85,9 @@ def _identity(spec: str, method: str, critical: bool, params: Pairs, more: Pairs
     known = next((each for each in METHODS if each.name == method), None)
     name = spec.partition(":")[0].strip()
     written = written_parameters(spec)
-    parameters: dict[str, ParameterValue | None] = dict.fromkeys(_read_by(known, name))
+    parameters: dict[str, ParameterValue | None] = dict.fromkeys(
+        () if known is None else known.parameters(selector_of(name))
+    )
     parameters |= {key: _parsed(key, text) for key, text in written.items()}
     parameters |= dict(params)
     left_out = _APART | (_POOLING if parameters.get("pool") == "none" else frozenset())
@@ -125,11 +117,7 @@ def _without_critical(variant: Recorded) -> dict[str, ParameterValue]:
 
 
 def told_apart(specs: Mapping[Identity, str]) -> dict[Identity, str]:
-    """A SPEC for each, unique among them: it also writes what tells it from its namesakes.
-
-    Args:
-        specs: of each identity, one SPEC that stands for it.
-    """
+    """A SPEC for each, unique among them: it also writes what tells it from its namesakes."""
     namesakes: dict[str, set[Settings]] = {}
     for identity, spec in specs.items():
         namesakes.setdefault(spec_without(spec, "budget"), set()).add(identity.settings)
@@ -137,20 +125,17 @@ def told_apart(specs: Mapping[Identity, str]) -> dict[Identity, str]:
         identity: _with(spec, _telling(identity.settings, namesakes[spec_without(spec, "budget")]))
         for identity, spec in specs.items()
     }
-    for more in (_budget_of, _all_of):
+    ways: tuple[Callable[[Identity], Given], ...] = (
+        lambda one: {"budget": str(one.budget)} if one.budget else {},
+        lambda one: dict(one.settings.parameters),
+    )
+    for more in ways:
         counts = Counter(named.values())
         named = {
             identity: _with(spec, more(identity)) if counts[spec] > 1 else spec
             for identity, spec in named.items()
         }
     return named
-
-
-def _read_by(method: Method | None, name: str) -> tuple[str, ...]:
-    """The parameters that must be known to know the outcome."""
-    if method is None:
-        return ()
-    return tuple(method.parameters(selector_of(name)))
 
 
 def _parsed(key: str, text: str) -> ParameterValue:
@@ -190,14 +175,6 @@ def _telling(settings: Settings, namesakes: Collection[Settings]) -> Given:
     # They differ in what is recorded of them; alpha is what readers look for.
     first = next(key for key in own if any(each.get(key, "") is None for each in said))
     return {first: own[first]} if first == "alpha" or own[first] is None else {}
-
-
-def _budget_of(identity: Identity) -> Given:
-    return {"budget": str(identity.budget)} if identity.budget else {}
-
-
-def _all_of(identity: Identity) -> Given:
-    return dict(identity.settings.parameters)
 
 
 def _with(spec: str, parameters: Given) -> str:

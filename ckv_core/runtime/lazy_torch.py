@@ -25,16 +25,9 @@ else:
 
 
 def check_shape(name: str, tensor: Tensor, axes: str, sizes: dict[str, int]) -> None:
-    """Check a tensor's axes and remember the sizes of axes not yet known.
+    """Check a tensor's axes, "kv_heads prompt_len head_dim", and remember sizes not yet known.
 
-    Args:
-        name: for the message.
-        tensor: what came in.
-        axes: axis names separated by blanks, e.g. "kv_heads prompt_len head_dim".
-        sizes: known axis sizes; extended in place.
-
-    Raises:
-        ValueError: a programming error; says what was expected and what came.
+    ValueError, a programming error, says what was expected and what came.
     """
     names = axes.split()
     if tensor.dim() != len(names):

@@ -10,7 +10,7 @@ from functools import partial
 
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.worker.counting import COUNT_RUNNER, TokenCounter
-from ckv_core.worker.fair_queue import FairQueue
+from ckv_core.worker.fair_queue import FairQueue, Warms
 from ckv_core.worker.messages import (
     Cancel,
     Job,
@@ -29,7 +29,6 @@ from ckv_core.worker.messages import (
 )
 from ckv_core.worker.process import ENGINE_RUNNER, WorkerProcess, worker_main
 from ckv_core.worker.task import RESTARTS, Task
-from ckv_core.worker.warms import Warms
 
 LOGGER = logging.getLogger(__name__)
 FIRST_BACKOFF_S = 0.25
@@ -87,7 +86,6 @@ class WorkerClient:
     # --- public, any thread -------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the worker in the background."""
         self._thread.start()
 
     @property

@@ -67,7 +67,6 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int | None:
-        """Process id."""
         return self._process.pid
 
     def send(self, command: Command) -> None:
@@ -160,7 +159,6 @@ def serve_until_the_end(process: str, serve: Callable[[], None]) -> None:
 
 
 def make_runner(path: str) -> Any:
-    """What `module:attribute` names, called."""
     module, _, attribute = path.partition(":")
     return getattr(importlib.import_module(module), attribute)()
 

@@ -74,7 +74,6 @@ class EngineRunner:
         return compare(request, served.loaded, should_stop, served.prefills)
 
     def release(self) -> None:
-        """Drop all models."""
         self._models.clear()
         _free_memory()
 

@@ -49,39 +49,22 @@ class Channel(Protocol):
     """Both directions of a connection, as `multiprocessing` shapes it."""
 
     def send(self, obj: Any, /) -> None:
-        """Send one message.
-
-        Raises:
-            OSError: the other end is gone.
-        """
+        """Send one message; OSError if the other end is gone."""
 
     def recv(self) -> Any:
-        """Wait for one message.
-
-        Raises:
-            EOFError: the other end is gone.
-        """
+        """Wait for one message; EOFError if the other end is gone."""
 
 
 class Runner(Protocol):
     """What the loop needs of an engine; `runner.EngineRunner` is the real one."""
 
     def load(self, model: str, device: str, dtype: str, report: Report) -> ModelInfo:
-        """Have this model in memory; `report` gets each step and may raise.
-
-        Raises:
-            ModelError: it cannot be loaded.
-        """
+        """Have this model in memory (or ModelError); `report` gets each step and may raise."""
 
     def compare(
         self, request: CompareRequest, should_stop: Callable[[], bool]
     ) -> Iterator[RunEvent]:
-        """Run on the model that `load` brought in last.
-
-        Raises:
-            RunCancelledError: `should_stop` turned true.
-            CkvError: the request cannot be served.
-        """
+        """Run on the model that `load` brought in last; raises once `should_stop` is true."""
 
     def release(self) -> None:
         """Drop all models, after memory ran out."""

@@ -155,6 +155,11 @@ def _build(arch: str, attention: str) -> PreTrainedModel:
     return model.eval().requires_grad_(requires_grad=False)
 
 
+def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
+    """Without any weights, as counting loads it."""
+    return read_tokenizer(kept_conversion(find_checkpoint(name, silent, with_weights=False)))
+
+
 def drained(work: Generator[Any, Any, Found]) -> Found:
     """What a generator returns in the end."""
     while True:
@@ -173,6 +178,3 @@ SPECS = (
     *(method.name for method in METHODS),
     *(f"{method}+{selector}" for selector, method in _FOLLOWED.items()),
 )
-def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
-    """Without any weights, as counting loads it."""
-    return read_tokenizer(kept_conversion(find_checkpoint(name, silent, with_weights=False)))

@@ -144,15 +144,10 @@ def _of_groups(scores: Tensor, view: LayerView, parameters: Parameters) -> Tenso
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """Entries sorted by both scores, once for every budget and alpha.
+    """Entries sorted by both scores, once for every budget and alpha."""
 
-    Attributes:
-        first: [..., kv_heads, evictable] int32, entries by falling attention score.
-        second: the same by falling stage-2 score.
-    """
-
-    first: Tensor
-    second: Tensor
+    first: Tensor  # [..., kv_heads, evictable] int32, entries by falling attention score
+    second: Tensor  # the same by falling stage-2 score
 
     def keep(self, head_budgets: Tensor, quotas: Tensor) -> Tensor:
         """Give each head's quota to A, the rest of its budget to A * ||V W_O||_1.
@@ -162,7 +157,7 @@ class Ranking:
             quotas: [..., kv_heads] int64, entries of stage 1, each from 0 to the head's budget.
 
         Returns:
-            keep_mask [..., kv_heads, evictable] bool; a head has its budget of True.
+            [..., kv_heads, evictable] bool; a head has its budget of True.
         """
         kept = keep_first(self.first, quotas)
         # Stage 2 stays within the first `budget` entries of its order: stage 1 took no more
@@ -186,15 +181,8 @@ def first_quotas(candidates: Candidates, head_budgets: Tensor) -> Tensor:
 def first_stage(head_budgets: Tensor, first_stage_ratio: float) -> Tensor:
     """Floor of alpha * b per head, exact for the decimal alpha that the user wrote.
 
-    Args:
-        head_budgets: [..., kv_heads] int64, up to 2**43 each.
-        first_stage_ratio: alpha, 0 to 1, of at most 6 decimals: more would not fit into int64.
-
-    Returns:
-        [..., kv_heads] int64.
-
-    Raises:
-        ConfigError: alpha has more decimals.
+    Of [..., kv_heads] int64 up to 2**43 each. ConfigError where alpha has over 6 decimals: more
+    would not fit into int64.
     """
     alpha = Fraction(str(first_stage_ratio))
     if alpha.denominator > 10**6:

@@ -13,9 +13,15 @@ from typing import Self
 
 from ckv_core.methods.base import STORES
 from ckv_core.methods.parts.base import Parameters
-from ckv_core.methods.parts.plain import PlainSegment
-from ckv_core.methods.parts.residual import RESIDUAL, ResidualSegment, older
-from ckv_core.methods.parts.store import Segment, Store, TensorSegment
+from ckv_core.methods.parts.store import (
+    RESIDUAL,
+    PlainSegment,
+    ResidualSegment,
+    Segment,
+    Store,
+    TensorSegment,
+    older,
+)
 from ckv_core.methods.parts.views import PromptShape
 from ckv_core.runtime.lazy_torch import Tensor, torch
 
@@ -31,17 +37,14 @@ class _Int4Segment(TensorSegment):
 
     Attributes:
         keys, values: [heads, length, bytes] uint8, two numbers in each.
-        key_scales: [heads, groups, head_dim, 2] float16: smallest, step.
-        value_scales: [heads, length, groups, 2] float16.
-        like: keys and values [0, 0, dim] in the model's type.
         key_group: [heads, length] int16, the group of each entry; in order where None.
     """
 
     by_entry = ("keys", "values", "key_group", "value_scales")
 
-    key_scales: Tensor
-    value_scales: Tensor
-    like: tuple[Tensor, Tensor]
+    key_scales: Tensor  # [heads, groups, head_dim, 2] float16: smallest, step
+    value_scales: Tensor  # [heads, length, groups, 2] float16
+    like: tuple[Tensor, Tensor]  # keys and values [0, 0, dim] in the model's type
     key_group: Tensor | None = None
 
     def decoded(self) -> tuple[Tensor, Tensor]:

@@ -23,16 +23,13 @@ class _Int8Segment(TensorSegment):
 
     Attributes:
         keys, values: [heads, length, dim] int8.
-        key_scales: [heads, 1, head_dim] float32.
-        value_scales: [heads, length, 1] float32.
-        dtype: of the model.
     """
 
     by_entry = ("keys", "values", "value_scales")
 
-    key_scales: Tensor
-    value_scales: Tensor
-    dtype: torch.dtype
+    key_scales: Tensor  # [heads, 1, head_dim] float32
+    value_scales: Tensor  # [heads, length, 1] float32
+    dtype: torch.dtype  # of the model
 
     def decoded(self) -> tuple[Tensor, Tensor]:
         keys, values = self.keys * self.key_scales, self.values * self.value_scales

@@ -12,9 +12,15 @@ from dataclasses import dataclass
 from ckv_core.methods.base import STORES
 from ckv_core.methods.parameters import Parameter, number
 from ckv_core.methods.parts.base import Parameters
-from ckv_core.methods.parts.plain import PlainSegment
-from ckv_core.methods.parts.residual import RESIDUAL, ResidualSegment, older
-from ckv_core.methods.parts.store import Segment, Store, TensorSegment
+from ckv_core.methods.parts.store import (
+    RESIDUAL,
+    PlainSegment,
+    ResidualSegment,
+    Segment,
+    Store,
+    TensorSegment,
+    older,
+)
 from ckv_core.methods.parts.views import LayerView, PromptShape
 from ckv_core.runtime.lazy_torch import Tensor, torch
 
@@ -35,12 +41,10 @@ class _ThinSegment(TensorSegment):
     Attributes:
         keys: [heads, length, kept channels].
         values: [heads, length, value_dim].
-        channels: [heads, kept channels] int16, ascending.
-        head_dim: all channels.
     """
 
-    channels: Tensor
-    head_dim: int
+    channels: Tensor  # [heads, kept channels] int16, ascending
+    head_dim: int  # all channels
 
     def decoded(self) -> tuple[Tensor, Tensor]:
         whole = self.keys.new_zeros(*self.keys.shape[:2], self.head_dim)

@@ -52,14 +52,9 @@ class TopScoresOfAll(TopScores):
 
 
 def top_counts(scores: Tensor, total: int) -> Tensor:
-    """How many of all rows' `total` highest scores lie in each row; ties to the earlier row.
+    """How many of the `total` highest of [rows, entries] scores lie in each row, [rows] on the CPU.
 
-    Args:
-        scores: [rows, entries].
-        total: from 0 to all of them.
-
-    Returns:
-        [rows] int64 on the CPU.
+    Ties go to the earlier row.
     """
     if not total:
         return torch.zeros(len(scores), dtype=torch.int64)

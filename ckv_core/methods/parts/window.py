@@ -66,18 +66,10 @@ WINDOW_SCORER = Window()
 
 
 def smooth(score: Tensor, kernel: int, pool: str) -> Tensor:
-    """Pool a score along the prompt, stride 1, centred.
+    """Pool a score [heads, entries] along the prompt, stride 1, centred.
 
     `avg` divides by the kernel at the edges too (torch's default, as kvpress ships it), which
     damps the first entries; `max` does not.
-
-    Args:
-        score: [heads, entries].
-        kernel: odd width in tokens.
-        pool: max, avg or none.
-
-    Returns:
-        [heads, entries].
     """
     if pool == "none" or kernel == 1 or score.shape[-1] == 0:
         return score
@@ -88,15 +80,6 @@ def smooth(score: Tensor, kernel: int, pool: str) -> Tensor:
 
 
 def group_reduce(score: Tensor, kv_heads: int, how: str) -> Tensor:
-    """Combine the query heads that share a KV head.
-
-    Args:
-        score: [query_heads, entries].
-        kv_heads: number of groups; query head h belongs to KV head h // group_size.
-        how: mean or max.
-
-    Returns:
-        [kv_heads, entries].
-    """
+    """Combine, by mean or max, the query heads that share a KV head: [kv_heads, entries]."""
     grouped = score.view(kv_heads, -1, score.shape[-1])
     return grouped.mean(1) if how == "mean" else grouped.amax(1)

@@ -13,7 +13,6 @@ from threading import Event
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.ckv_core.tiny_models import load_tokenizer
 
 from ckv_core.errors import ModelError
 from ckv_core.models import sources
@@ -24,6 +23,7 @@ from ckv_core.models.store import models_folder
 from ckv_core.request.compare_request import DEFAULT_MODEL
 from tests.ckv_core.models.prepare_process import WEIGHTS
 from tests.ckv_core.models.tiny_gguf import HEADS, KV_HEADS, read_gguf_weights, write_tiny_gguf
+from tests.factories.models import load_tokenizer
 
 pytestmark = pytest.mark.slow
 
