@@ -70,9 +70,8 @@ class Recorder:
             owner: the user who asked; None without logins.
             lineage: the run that it was made from.
         """
-        title = title.strip() or first_words(request.question) or first_words(request.context)
+        title = title.strip() or title_of(request)
         with self._lock, self._database.write() as session:
-            title = title or "Untitled run"
             slug = repository.create_run(session, request, title, _now(), owner, lineage)
             servers.assign(session, slug, self._database.server)
             return slug
@@ -170,6 +169,11 @@ _SAVES: dict[type[RunEvent], Callable[[Session, int, Any], None]] = {
 def _save(session: Session, run_id: int, event: RunEvent) -> None:
     if not isinstance(event, Progress):
         _SAVES[type(event)](session, run_id, event)
+
+
+def title_of(request: CompareRequest) -> str:
+    """The first words of the question, or of the context."""
+    return first_words(request.question) or first_words(request.context) or "Untitled run"
 
 
 def first_words(text: str) -> str:

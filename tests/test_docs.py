@@ -1,5 +1,6 @@
 """A claim in a document is tested: rows, paths, commands, pins and the Space's front matter."""
 
+import ast
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -84,6 +85,18 @@ def test_every_setting_has_a_row_and_every_row_is_a_setting():
         f"CKV_MAX_{field.name.upper()}" for field in fields(Limits)
     }
     assert {name for name in table_rows(OPERATIONS) if name.startswith("CKV_")} == read
+
+
+def test_every_stop_of_a_comparison_exists():
+    text = (ROOT / "docs" / "way_of_a_comparison.md").read_text(encoding="utf-8")
+    stops = re.findall(r"`([\w/]+\.py):([\w.]+)`", text)
+    assert len(stops) > 20
+    for path, name in stops:
+        body = ast.parse((ROOT / path).read_text(encoding="utf-8")).body
+        for part in name.split("."):
+            found = [node for node in body if getattr(node, "name", "") == part]
+            assert found, f"{path} has no {name}"
+            body = found[0].body
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

@@ -25,14 +25,19 @@ class AblationStep:
     """One variant of the ablation.
 
     Attributes:
-        spec: its SPEC, complete.
+        variant: every parameter resolved.
         label: two or three words.
         change: what it changes, and against which step.
     """
 
-    spec: str
+    variant: VariantSpec
     label: str
     change: str
+
+    @property
+    def spec(self) -> str:
+        """Its SPEC, complete."""
+        return self.variant.spec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +127,7 @@ def ablation(
         if not changes.keys() <= _allowed(spec, selector).keys():
             continue
         step = _variant(spec, selector, changes)
-        steps.setdefault(_key(step), AblationStep(step.spec, label, change))
+        steps.setdefault(_key(step), AblationStep(step, label, change))
     return tuple(steps.values())
 
 
@@ -132,24 +137,21 @@ def ablation_of(result: RunResult) -> tuple[AblationStepResult, ...]:
     An ablation is there if the base, its un-pooled form and CriticalKV with and without the norm
     are. Of several, the first.
     """
-    index_of = {
-        _key(VariantSpec.parse(variant.spec)): index
+    specs = {
+        index: VariantSpec.parse(variant.spec)
         for index, variant in enumerate(result.variants)
         if variant.method != OWN
     }
+    index_of = {_key(spec): index for index, spec in specs.items()}
     with_critical = {variant.method for variant in result.variants if variant.critical}
     for at in index_of.values():
-        variant = result.variants[at]
+        variant, spec = result.variants[at], specs[at]
         if variant.method not in with_critical:
-            continue  # reading its SPEC and building its steps is what takes long
-        spec = VariantSpec.parse(variant.spec)
+            continue  # building its steps is what takes long
         if spec.critical or not spec.method.supports_critical or variant.perturbation is None:
             continue
         steps = ablation(spec)
-        keys = [_key(VariantSpec.parse(step.spec)) for step in steps]
-        found = [
-            (step, index_of[key]) for step, key in zip(steps, keys, strict=True) if key in index_of
-        ]
+        found = [(step, index_of[key]) for step in steps if (key := _key(step.variant)) in index_of]
         needed = {label for label, *_ in _STEPS[:4]} & {step.label for step in steps}
         if needed <= {step.label for step, _ in found}:
             base = variant.perturbation.head_l1
@@ -164,27 +166,19 @@ def _variant(spec: VariantSpec, selector: str, changes: dict[str, str]) -> Varia
     kept = {key: str(spec.params[key]) for key in spec.given if key in allowed}
     window = {key: str(spec.params[key]) for key in ("window",) if key in allowed}
     try:
-        step = _parse(name, {**kept, **changes})
+        step = VariantSpec.parse(name, {**kept, **changes})
     except ConfigError:  # the preset's window is wider than the budget
-        return _parse(name, {**kept, **window, **changes})
-    if step.protected == spec.protected or _can_choose(step):
+        return VariantSpec.parse(name, {**kept, **window, **changes})
+    # Whether the budget holds more than what is always kept; one in shares or bytes may.
+    budget = step.budget
+    can_choose = budget.unit != "tokens" or budget.amount > step.protected_tokens
+    if step.protected == spec.protected or can_choose:
         return step
-    return _parse(name, {**kept, **window, **changes})
+    return VariantSpec.parse(name, {**kept, **window, **changes})
 
 
 def _allowed(spec: VariantSpec, selector: str) -> dict[str, Parameter]:
     return spec.method.parameters(CRITICAL if selector else None)
-
-
-def _can_choose(spec: VariantSpec) -> bool:
-    """Whether the budget holds more than what is always kept; one in shares or bytes may."""
-    budget = spec.budget
-    return budget.unit != "tokens" or budget.amount > spec.protected_tokens
-
-
-def _parse(name: str, pairs: dict[str, str]) -> VariantSpec:
-    text = ",".join(f"{key}={value}" for key, value in pairs.items())
-    return VariantSpec.parse(f"{name}:{text}" if text else name)
 
 
 def _key(spec: VariantSpec) -> tuple[object, ...]:

@@ -47,11 +47,11 @@ def ablation_means(variants: Sequence[JoinedVariant]) -> list[AblationStepMeans]
     for found in _ablations(variants):
         by_base.setdefault(found[0].step.spec, []).append(found)
     ablations = max(by_base.values(), key=len, default=[])
-    steps: dict[AblationStep, list[Pair]] = {}
+    steps: dict[str, list[Pair]] = {}
     for found in sorted(ablations, key=len, reverse=True):  # the longest one knows the order
         for each in found:
-            steps.setdefault(each.step, []).append((each, found[0]))
-    return [_means(step, pairs) for step, pairs in steps.items()]
+            steps.setdefault(each.step.spec, []).append((each, found[0]))
+    return [_means(pairs) for pairs in steps.values()]
 
 
 def has_ablation(variants: Sequence[JoinedVariant]) -> bool:
@@ -80,10 +80,10 @@ def _ablations(variants: Sequence[JoinedVariant]) -> Iterator[tuple[AblationStep
             without.add(looks)
 
 
-def _means(step: AblationStep, pairs: Sequence[Pair]) -> AblationStepMeans:
+def _means(pairs: Sequence[Pair]) -> AblationStepMeans:
     better = [own.better_heads for own, _ in pairs if own.better_heads is not None]
     return AblationStepMeans(
-        step=step,
+        step=pairs[0][0].step,
         head_l1=mean_interval([own.head_l1 for own, _ in pairs]),
         final_hidden_l1=mean_interval([own.final_hidden_l1 for own, _ in pairs]),
         head_of_base=_mean([o.head_l1 / b.head_l1 for o, b in pairs if b.head_l1]),

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckv_core.analysis.aggregate_runs import Joined, JoinedVariant, join
-from ckv_core.analysis.identity import Settings
 from ckv_core.analysis.intervals import MIN_PROMPTS, Interval, Intervals, Values, mean_ends
 from ckv_core.methods.parameters import Budget
+from ckv_core.request.identity import Settings
 from ckv_core.results.chain import COVERED, check_chain
 from ckv_core.results.events import RunResult
 from ckv_core.results.figures import figures_in

@@ -6,9 +6,9 @@ No torch.
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ckv_core.analysis.identity import Identity, identify, told_apart
 from ckv_core.errors import ConfigError
 from ckv_core.methods.parameters import Budget
+from ckv_core.request.identity import Identity, identify, told_apart
 from ckv_core.request.variants import spec_without
 from ckv_core.results.events import RunResult
 from ckv_core.results.records import ModelInfo, RoundingFloor, VariantResult

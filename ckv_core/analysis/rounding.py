@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from ckv_core.analysis.identity import base_index
+from ckv_core.request.identity import base_index
 from ckv_core.results.events import RunResult
 from ckv_core.results.figures import FIGURES
 from ckv_core.results.records import RoundingFloor, VariantResult

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ckv_core.analysis.identity import Settings, identify
+from ckv_core.request.identity import Settings, identify
 from ckv_core.request.variants import spec_without
 from ckv_core.results.byte_budget import asked_bytes
 from ckv_core.results.events import RunResult

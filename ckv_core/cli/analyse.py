@@ -44,7 +44,6 @@ class _Prompt:
 
 
 def register(commands: Commands) -> None:
-    """Add the command."""
     parser = commands.add_parser(
         "analyse",
         help="the same variants on several prompts: bounds, fidelity, intervals",
@@ -78,7 +77,7 @@ def _analyse(options: argparse.Namespace) -> int:
         variants=chosen_variants(options, defaults),
         defaults=defaults,
         max_new_tokens=options.max_new_tokens,
-        analysis=_parts(options.analyse),
+        analysis=() if options.analyse.strip() == "none" else comma_list(options.analyse),
         **model_settings(options),
     )
     requests = [_checked(shared, prompt) for prompt in prompts]
@@ -101,7 +100,7 @@ def _analyse(options: argparse.Namespace) -> int:
             continue
         results.append(result)
         answers.append(prompt.answer)
-        lines.write(partial(_document, result, prompt.answer))
+        lines.write(partial(running.result_document, result, prompt.answer))
     try:
         if results:
             _deliver(options, results, answers)
@@ -110,12 +109,6 @@ def _analyse(options: argparse.Namespace) -> int:
     if failed:
         raise CkvError(f"{len(failed)} of {len(prompts)} prompts failed, the first: {failed[0]}")
     return 0
-
-
-def _document(result: RunResult, answer: str) -> Any:
-    from ckv_core.analysis.result_json import to_json
-
-    return to_json(result, (answer,))
 
 
 def _deliver(
@@ -129,17 +122,12 @@ def _deliver(
 
             print_results(results, answers)
 
-    def means() -> list[Any]:
+    def means() -> Any:
         from ckv_core.analysis.means_json import means_json
 
-        return [means_json(results)]
+        return means_json(results)
 
     running.deliver(options.means, means, show)
-
-
-def _parts(text: str) -> tuple[str, ...]:
-    """Parts of the diagnostics by name; none for `none`."""
-    return () if text.strip() == "none" else comma_list(text)
 
 
 def _checked(shared: CompareRequest, prompt: _Prompt) -> CompareRequest:
@@ -159,16 +147,16 @@ def _named(error: CkvError, prompt: _Prompt) -> CkvError:
 
 def _prompts(options: argparse.Namespace) -> list[_Prompt]:
     contexts = options.context or []
-    found = [_Prompt(path, read_text(path), options.question, options.answer) for path in contexts]
+    given = [_Prompt(path, read_text(path), options.question, options.answer) for path in contexts]
     if options.prompts:
-        found += _read_prompts(options.prompts)
-    if not found:
+        given += _read_prompts(options.prompts)
+    if not given:
         raise ConfigError("Give at least one prompt with --context or --prompts.")
-    return found
+    return given
 
 
 def _read_prompts(path: str) -> list[_Prompt]:
-    found = []
+    prompts = []
     for number, line in enumerate(read_text(path, "prompts").split("\n"), 1):
         if not line.strip():
             continue
@@ -183,5 +171,5 @@ def _read_prompts(path: str) -> list[_Prompt]:
             if not isinstance(value, str):
                 raise PromptError(f"{name} must be an object whose {key} is text.")
             texts[key] = value
-        found.append(_Prompt(name, **texts))
-    return found
+        prompts.append(_Prompt(name, **texts))
+    return prompts

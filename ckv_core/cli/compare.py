@@ -1,12 +1,13 @@
 """The command `compare`: several variants on one prompt."""
 
 import argparse
-from typing import Any
+from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
+from ckv_core.analysis.evidence import held
 from ckv_core.cli import running
-from ckv_core.cli.evidence import check_evidence, print_evidence
 from ckv_core.cli.options import (
     EXAMPLES,
     Commands,
@@ -19,7 +20,7 @@ from ckv_core.cli.options import (
     given_defaults,
     model_settings,
     own_indices,
-    read_text,
+    prompt_settings,
 )
 from ckv_core.cli.tables import (
     number,
@@ -27,20 +28,22 @@ from ckv_core.cli.tables import (
     print_floor,
     print_generation,
     print_head,
+    print_table,
     print_verdict,
     share,
 )
+from ckv_core.errors import PromptError
 from ckv_core.request.compare_request import ANALYSES, MAX_NEW_TOKENS, CompareRequest
 from ckv_core.results.byte_budget import asked_bytes
 from ckv_core.results.chain import COVERED, check_chain, covered_means
 from ckv_core.results.events import RunResult
 from ckv_core.results.figures import FIGURES
-from ckv_core.results.records import VariantResult
+from ckv_core.results.passages import spans_of
+from ckv_core.results.records import PromptInfo, VariantResult
 from ckv_core.runtime.terminal import say
 
 
 def register(commands: Commands) -> None:
-    """Add the command."""
     parser = commands.add_parser(
         "compare",
         help="run several methods on one prompt",
@@ -79,10 +82,6 @@ def register(commands: Commands) -> None:
 def _compare(options: argparse.Namespace) -> int:
     defaults = given_defaults(options)
     request = CompareRequest(
-        context=read_text(options.context),
-        question=options.question,
-        answer=options.answer,
-        protect=tuple(options.protect),
         variants=chosen_variants(options, defaults),
         own_indices=own_indices(options.own or ()),
         defaults=defaults,
@@ -90,6 +89,7 @@ def _compare(options: argparse.Namespace) -> int:
         ignore_eos=options.ignore_eos,
         analysis=comma_list(options.analyse or ""),
         follow_ups=tuple(options.follow_up or ()),
+        **prompt_settings(options),
         **model_settings(options),
     )
     request.validate()
@@ -100,16 +100,12 @@ def _compare(options: argparse.Namespace) -> int:
         check_evidence(running.tokenised(request, loaded), sought)
     result = running.run(request, loaded, load_ms)
 
-    def documents() -> list[Any]:
-        from ckv_core.analysis.result_json import to_json
-
-        return [to_json(result, (*sought, options.answer))]
-
     def show() -> None:
         _print_result(result, options.answer)
         print_evidence(result, sought, options.answer)
 
-    running.deliver(options.json, documents, show)
+    told = partial(running.result_document, result, *sought, options.answer)
+    running.deliver(options.json, told, show)
     return 0
 
 
@@ -150,7 +146,6 @@ def _print_analysis(variant: VariantResult) -> None:
 
 
 def _asked(variant: VariantResult) -> str:
-    """What a budget in bytes asked for."""
     asked = asked_bytes(variant)
     return "" if asked is None else f" ({asked:,} asked for)"
 
@@ -176,3 +171,43 @@ def _print_measured(variant: VariantResult) -> None:
             f"   final hidden L1 {perturbation.final_hidden_l1:.1f}, "
             f"KL {number(perturbation.kl)} nats (first decoding step){heads}"
         )
+
+
+def check_evidence(prompt: PromptInfo, texts: Sequence[str]) -> None:
+    """Refuse a passage that does not occur in the compressed prompt: PromptError."""
+    for text in texts:
+        if not spans_of(prompt, text):
+            raise PromptError(
+                f"--evidence {text!r} does not occur in the compressed prompt; copy the words "
+                "from the context."
+            )
+
+
+def print_evidence(result: RunResult, texts: Sequence[str], answer: str) -> None:
+    """A table per passage (and the answer, where it occurs), a row per variant that evicted."""
+    if result.prompt is None or result.model is None:
+        return
+    for text in dict.fromkeys((*texts, answer)):
+        spans = spans_of(result.prompt, text)
+        if not spans:  # of the answer; the head of what is printed says so
+            continue
+        tokens = sum(end - first for first, end in spans)
+        times = "once" if len(spans) == 1 else f"{len(spans)} times"
+        kind = "evidence" if text in texts else "reference answer"
+        say(f"\n{kind} {text!r}: {times} in the compressed prompt, {tokens} tokens")
+        rows = []
+        for variant in result.variants:
+            found = held(variant, spans, result.model.evictable_layers)
+            if found is not None:
+                rows.append(
+                    (
+                        variant.spec,
+                        f"{found.entries:,} of {found.slots:,}",
+                        share(found.mean),
+                        share(found.chance),
+                        f"{found.whole:,} of {found.heads:,}",
+                    )
+                )
+        if rows:
+            head = ("variant", "slots kept", "share", "expected at random", "heads keeping all")
+            print_table(head, rows)

@@ -8,13 +8,12 @@ from ckv_core.cli.options import Commands
 from ckv_core.cli.running import clear_progress, load
 from ckv_core.engine.head_tables import MAX_BYTES, keep_table
 from ckv_core.errors import ConfigError
-from ckv_core.methods.parts.head_shares import NEEDLE, table_name
+from ckv_core.methods.headkv import NEEDLE, table_name
 from ckv_core.request.compare_request import DEFAULT_MODEL, CompareRequest
 from ckv_core.runtime.terminal import say
 
 
 def register(commands: Commands) -> None:
-    """Add the command."""
     parser = commands.add_parser("heads", help="make or bring a head table for headkv")
     parser.add_argument("--model", metavar="NAME|PATH", help="default: $CKV_MODEL")
     parser.add_argument("--device", help="auto, cpu or cuda; default: $CKV_DEVICE or auto")

@@ -26,7 +26,6 @@ PRESS is a SPEC, read under preset=kvpress, or presses in Python:
 
 
 def register(commands: Commands) -> None:
-    """Add the command."""
     parser = commands.add_parser(
         "import-kvpress",
         help="run a press of kvpress and write what it keeps, for compare --own",
@@ -60,7 +59,7 @@ def _import(options: argparse.Namespace) -> int:
     request.validate()
     own, kept = _run(request, chain, budget, python)
     shown = f"{own.label}: {kept:,} entries. Next: compare --own {options.json}"
-    running.deliver(options.json, lambda: own_to_json([own]), lambda: say(shown))
+    running.deliver(options.json, lambda: own_to_json([own])[0], lambda: say(shown))
     return 0
 
 

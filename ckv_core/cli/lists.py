@@ -8,7 +8,6 @@ from ckv_core.runtime.terminal import say
 
 
 def register(commands: Commands) -> None:
-    """Add both commands."""
     methods = commands.add_parser("methods", help="list methods and SPEC keys")
     methods.set_defaults(command=_methods)
     models = commands.add_parser("models", help="list models that are at hand")

@@ -31,7 +31,6 @@ class Parser(argparse.ArgumentParser):
     """Errors are one line."""
 
     def error(self, message: str) -> NoReturn:
-        """One line instead of the usage block."""
         say(f"error: {message}", to_error=True)
         raise SystemExit(2)
 
@@ -90,53 +89,49 @@ def model_settings(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def prompt_settings(options: argparse.Namespace) -> dict[str, Any]:
+    """What `add_prompt_options` read, as fields of a request."""
+    return {
+        "context": read_text(options.context),
+        "question": options.question,
+        "answer": options.answer,
+        "protect": tuple(options.protect),
+    }
+
+
 def given_defaults(options: argparse.Namespace) -> dict[str, str]:
-    """--budget and --alpha, where they were given."""
     given = {"budget": options.budget, "alpha": options.alpha}
     return {key: value for key, value in given.items() if value is not None}
 
 
 def chosen_variants(options: argparse.Namespace, defaults: Mapping[str, str]) -> tuple[str, ...]:
-    """--variant, then the steps of --ablation that are not among them; else `full` alone.
-
-    Raises:
-        ConfigError: a SPEC is wrong, or has no ablation.
-    """
+    """--variant, then the steps of --ablation that are not among them; else `full` alone."""
     written = tuple(options.variant or ("full",))
     if not options.ablation:
         return written
     there = {VariantSpec.parse(text, defaults).settings() for text in written}
-    steps = [VariantSpec.parse(step.spec) for step in ablation(options.ablation, defaults)]
+    steps = [step.variant for step in ablation(options.ablation, defaults)]
     return (*written, *(step.spec for step in steps if step.settings() not in there))
 
 
 def own_indices(paths: Sequence[str]) -> tuple[ExternalSelection, ...]:
-    """The variants in the files of --own.
-
-    Raises:
-        CkvError: a file cannot be read or is wrong; the message names it.
-    """
-    found: list[ExternalSelection] = []
+    """The variants in the files of --own; an error names its file."""
+    selections: list[ExternalSelection] = []
     for path in paths:
         text = read_text(path, "kept positions")
         try:
-            found += read_external_selection(text)
+            selections += read_external_selection(text)
         except CkvError as error:
             raise ConfigError(f"--own {path!r}: {error}") from None
-    return tuple(found)
+    return tuple(selections)
 
 
 def comma_list(text: str) -> tuple[str, ...]:
-    """What stands between the commas."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 def read_text(path: str, what: str = "context") -> str:
-    """A UTF-8 file, or stdin for `-`.
-
-    Raises:
-        PromptError: cannot be read, or is not UTF-8.
-    """
+    """A UTF-8 file, or stdin for `-`; PromptError where it cannot be read."""
     try:
         raw = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
     except OSError as error:

@@ -3,7 +3,7 @@
 import json
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,11 +40,7 @@ def tokenised(request: CompareRequest, loaded: "LoadedModel") -> PromptInfo:
 
 
 def run(request: CompareRequest, loaded: "LoadedModel", load_ms: float) -> RunResult:
-    """The whole result; the load time joins its timings.
-
-    Raises:
-        CkvError: the request cannot be served; out of memory is one too.
-    """
+    """The whole result; the load time joins its timings. Out of memory is a CkvError too."""
     from ckv_core.compare.compare import compare
 
     result = RunResult()
@@ -63,6 +59,13 @@ def run(request: CompareRequest, loaded: "LoadedModel", load_ms: float) -> RunRe
     return result
 
 
+def result_document(result: RunResult, *texts: str) -> Any:
+    """The whole run as JSON values, with who holds these texts."""
+    from ckv_core.analysis.result_json import to_json
+
+    return to_json(result, texts)
+
+
 def show_progress(event: Progress) -> None:
     """One line that is overwritten; only on a terminal."""
     share = "" if event.fraction is None else f" {event.fraction:4.0%}"
@@ -70,54 +73,29 @@ def show_progress(event: Progress) -> None:
 
 
 def clear_progress() -> None:
-    """Remove the progress line."""
     show_line("")
 
 
-def deliver(
-    path: str | None, documents: Callable[[], Sequence[Any]], show: Callable[[], None]
-) -> None:
+def deliver(path: str | None, document: Callable[[], Any], show: Callable[[], None]) -> None:
     """Write what --json asks for, then print the tables unless the JSON went to stdout.
 
     The file comes first, for a closed pipe ends the printing; the tables come also where it
     could not be written.
-
-    Raises:
-        CkvError: the file cannot be written.
     """
     try:
-        if path is not None:
-            _write_json(documents(), path)
+        lines = JsonLines(path)
+        lines.write(document)
+        lines.close()
     finally:
         if path != "-":
             show()
-
-
-def _write_json(documents: Sequence[Any], path: str) -> None:
-    """One JSON document a line, to a file or, for `-`, to stdout.
-
-    Raises:
-        CkvError: the file cannot be written.
-    """
-    text = "\n".join(json.dumps(document, allow_nan=False) for document in documents)
-    if path == "-":
-        say(text)
-        return
-    try:
-        Path(path).write_text(text + "\n", encoding="utf-8")
-    except OSError as error:
-        raise _unwritable(path, error) from None
 
 
 class JsonLines:
     """Documents to a file or stdout, each on its own line as soon as it is there."""
 
     def __init__(self, path: str | None) -> None:
-        """Begin a new file; `-` is stdout, None nothing.
-
-        Raises:
-            CkvError: the file cannot be written.
-        """
+        """Begin a new file; `-` is stdout, None nothing."""
         self._path = path
         self._failed: OSError | None = None
         if path not in (None, "-"):
@@ -141,11 +119,7 @@ class JsonLines:
             self._failed = error
 
     def close(self) -> None:
-        """Tell what could not be written.
-
-        Raises:
-            CkvError: a line.
-        """
+        """Tell what could not be written."""
         if self._failed:
             raise _unwritable(str(self._path), self._failed)
 

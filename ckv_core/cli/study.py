@@ -262,7 +262,7 @@ def _export(options: argparse.Namespace) -> int:
             stored.facts,
             with_data=options.data,
         )
-    running.deliver(options.json, lambda: [document], lambda: None)
+    running.deliver(options.json, lambda: document, lambda: None)
     return 0
 
 

@@ -1,7 +1,8 @@
 """The command `sweep`: budgets x alphas x methods on one prompt, read once."""
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 from ckv_core.analysis.sweep import (
     SWEPT,
@@ -23,7 +24,7 @@ from ckv_core.cli.options import (
     check_json_path,
     comma_list,
     model_settings,
-    read_text,
+    prompt_settings,
 )
 from ckv_core.cli.tables import (
     ANSWERS,
@@ -59,7 +60,6 @@ _ALWAYS = ("head", "final", "kl", "agreement", "answer")  # columns, known or no
 
 
 def register(commands: Commands) -> None:
-    """Add the command."""
     parser = commands.add_parser("sweep", help="budgets x alphas x methods on one prompt")
     parser.set_defaults(command=_sweep)
     add_prompt_options(parser)
@@ -101,12 +101,9 @@ def _sweep(options: argparse.Namespace) -> int:
     )
     request = grid.request(
         CompareRequest(
-            context=read_text(options.context),
-            question=options.question,
-            answer=options.answer,
-            protect=tuple(options.protect),
             max_new_tokens=options.max_new_tokens,
             analysis=(options.analyse,) if options.analyse else (),
+            **prompt_settings(options),
             **model_settings(options),
         )
     )
@@ -117,12 +114,8 @@ def _sweep(options: argparse.Namespace) -> int:
         _check_cost(request, loaded)
     result = running.run(request, loaded, load_ms)
 
-    def documents() -> list[Any]:
-        from ckv_core.analysis.result_json import to_json
-
-        return [to_json(result)]
-
-    running.deliver(options.json, documents, lambda: _print_result(result, options.answer))
+    told = partial(running.result_document, result)
+    running.deliver(options.json, told, lambda: _print_result(result, options.answer))
     return 0
 
 

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from ckv_core.compare.protection import short_name
 from ckv_core.engine.cache.prompt_slots import Keep
+from ckv_core.engine.chooser import Chooser
 from ckv_core.engine.external_selection import own_selection
-from ckv_core.engine.generated_layer import Chooser
 from ckv_core.engine.layer_view import PromptLayer
 from ckv_core.engine.policy_row import Acting
 from ckv_core.engine.prefill import Prefill
@@ -53,17 +53,18 @@ def choose(
     """
     scored = len(run.specs) - len(run.own_masks)
     specs, budgets = run.specs[:scored], run.budgets[:scored]
-    place = {variant_key(spec): row for row, spec in enumerate(specs)}
+    place = {spec.settings(): row for row, spec in enumerate(specs)}
     base_of: dict[int, int] = {}
     for row, spec in enumerate(run.specs):
         if not spec.critical:
             continue
-        key = variant_key(spec.base())
+        base = spec.base()
+        key = base.settings()
         if key in measured:
             continue
         if key not in place:
             place[key] = len(specs)
-            specs.append(spec.base())
+            specs.append(base)
             budgets.append(run.budgets[row])
         base_of[row] = place[key]
     chosen = select_all(specs, prefilled, budgets, run.stopwatch.now, run.should_stop)
@@ -73,11 +74,6 @@ def choose(
         spent = sum(selection.elapsed_ms for selection in part)
         run.stopwatch.timings_ms[name] = run.stopwatch.timings_ms.get(name, 0.0) + spent
     return wanted, {row: chosen[base] for row, base in base_of.items()}
-
-
-def variant_key(spec: VariantSpec) -> VariantKey:
-    """Equal for variants that keep the same entries of the same prompt."""
-    return (spec.name, *sorted(spec.params.items()))
 
 
 def compact_rows(
@@ -93,9 +89,13 @@ def compact_rows(
         selection = selections[row]
         budget = {} if spec.method.name == "full" else {"budget": selection.budget}
         shown = spec.method.name != "full" and run.request.kind != "sweep"
+        protection: dict[str, str] = {}
+        if run.passages and spec.method.evicts:  # a word for the texts, and their positions
+            name = short_name(run.request.protect)
+            protection = {"protect": name, "protected": ranges_text(run.passages)}
         yield VariantSelected(
             index=row,
-            params={**spec.params, **budget, **_protection(run, spec)},
+            params={**spec.params, **budget, **protection},
             retained=retained_set(selection, run.loaded.info, prefilled.prompt_len)
             if shown
             else None,
@@ -106,14 +106,6 @@ def compact_rows(
             arrays = selection.arrays.items()
             yield VariantAnalysed(row, {k: _by_layer(v, run.loaded.info) for k, v in arrays})
     return rows
-
-
-def _protection(run: Run, spec: VariantSpec) -> dict[str, str]:
-    """What was protected: a word for the texts, and their positions."""
-    if not run.passages or not spec.method.evicts:
-        return {}
-    name, places = short_name(run.request.protect), ranges_text(run.passages)
-    return {"protect": name, "protected": places}
 
 
 def _plan(spec: VariantSpec, selection: Selection, prefilled: Prefill) -> RowPlan:

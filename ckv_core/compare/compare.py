@@ -11,7 +11,7 @@ import ckv_core
 from ckv_core.compare.choose import choose, compact_rows, score
 from ckv_core.compare.follow_ups import follow_up_prompts
 from ckv_core.compare.generate import generate
-from ckv_core.compare.memory_check import check_memory
+from ckv_core.compare.memory import check_memory
 from ckv_core.compare.protection import protected_ranges
 from ckv_core.compare.sweep import sweep
 from ckv_core.engine.external_selection import mean_kept, own_mask
@@ -24,12 +24,7 @@ from ckv_core.engine.select import resolve_budget
 from ckv_core.errors import PromptError
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.request.compare_request import CompareRequest
-from ckv_core.results.events import (
-    Progress,
-    RunEvent,
-    RunFinished,
-    RunPrepared,
-)
+from ckv_core.results.events import Progress, RunEvent, RunFinished, RunPrepared
 from ckv_core.results.records import PromptInfo, VariantResult
 from ckv_core.runtime.device_memory import PeakMemory, give_back
 from ckv_core.runtime.stopwatch import Stopwatch
@@ -107,7 +102,6 @@ def _stages(run: Run, prefills: PrefillCache | None) -> Iterator[RunEvent]:
 
 
 def environment() -> dict[str, str]:
-    """Versions that a run depends on."""
     return {
         "python": platform.python_version(),
         "torch": str(torch.__version__),  # a TorchVersion would load torch where it is unpickled
@@ -117,13 +111,13 @@ def environment() -> dict[str, str]:
 
 
 def _prepare(request: CompareRequest, loaded: LoadedModel, should_stop: Callable[[], bool]) -> Run:
-    specs = request.validate()
+    request.validate()
     prompt = build_prompt(loaded.tokenizer, request.context, request.question, request.scenario)
     further = follow_up_prompts(loaded.tokenizer, request, prompt)
     for rendered in (prompt, *further):
         check_length(rendered.tokens, request.max_new_tokens, loaded.info.context_limit)
     passages = protected_ranges(prompt, request.protect)
-    specs = [spec.protecting(passages, prompt.compressed_tokens) for spec in specs]
+    specs = [spec.protecting(passages, prompt.compressed_tokens) for spec in request.specs]
     info = loaded.info
     entry_bytes = 2 * info.head_dim * loaded.model.dtype.itemsize
     planned = _planned(loaded, prompt, Needs.of(specs))
@@ -148,11 +142,7 @@ def _prepare(request: CompareRequest, loaded: LoadedModel, should_stop: Callable
 
 
 def _planned(loaded: LoadedModel, prompt: PromptInfo, needs: Needs) -> Planned:
-    """The passes that variants ask for.
-
-    Raises:
-        PromptError: behind the prompt they reach over the model's limit.
-    """
+    """The passes that variants ask for; PromptError where they reach over the model's limit."""
     if not needs.passes:
         return ()
     given = prompt_tokens(loaded.tokenizer, prompt)
@@ -171,11 +161,7 @@ def _planned(loaded: LoadedModel, prompt: PromptInfo, needs: Needs) -> Planned:
 
 
 def check_length(prompt_tokens: int, max_new_tokens: int, limit: int) -> None:
-    """Refuse a prompt that does not fit; nothing is ever cut silently.
-
-    Raises:
-        PromptError: says by how many tokens the prompt is over the limit.
-    """
+    """Refuse a prompt that does not fit (PromptError); nothing is ever cut silently."""
     over = prompt_tokens + max_new_tokens - limit
     if over > 0:
         raise PromptError(

@@ -22,9 +22,8 @@ def follow_up_prompts(
 ) -> list[PromptInfo]:
     """The prompt of each follow-up question, rendered as the first question's was.
 
-    Raises:
-        PromptError: with one of them the context would be tokenised otherwise, so the
-            compressed prompt would not be the same.
+    PromptError where the context would be tokenised otherwise with one of them, so that the
+    compressed prompt would not be the same.
     """
     first = prompt.token_ids[: prompt.compressed_tokens]
     prompts = []
@@ -41,18 +40,7 @@ def follow_up_prompts(
 
 
 def follow_ups(run: Run, rows: PromptRows) -> Iterator[RunEvent]:
-    """Answer every follow-up question with every variant.
-
-    Args:
-        run: the comparison.
-        rows: as they were after selection.
-
-    Yields:
-        Progress, and after each question one FollowUpsAnswered per variant.
-
-    Raises:
-        RunCancelledError: the run was stopped.
-    """
+    """Answer every follow-up question with every variant, from the rows as selection left them."""
     answers: list[list[FollowUp]] = [[] for _ in run.specs]
     prompts = run.follow_up_prompts
     for done, (question, prompt) in enumerate(zip(run.request.follow_ups, prompts, strict=True)):

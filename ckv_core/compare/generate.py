@@ -18,7 +18,7 @@ from ckv_core.engine.select import Selection
 from ckv_core.measure.diagnostics import analyse
 from ckv_core.measure.first_step import MeasuredStep, measured_step, perturbations
 from ckv_core.measure.rounding_floor import control_rows, rounding_floor
-from ckv_core.measure.teacher_forced import forced
+from ckv_core.measure.teacher_forced import teacher_forced
 from ckv_core.results.events import (
     FloorMeasured,
     Progress,
@@ -39,21 +39,13 @@ def generate(
     """Read what was not compressed, measure the first decoding step, decode to the end.
 
     What the diagnostics was asked for follows: quantities of the measured step at once, the full
-    cache's text read by all variants and the follow-up questions at the end.
-
-    Args:
-        run: the comparison.
-        prefilled: the compressed prompt.
-        rows: of all variants and the reference.
-        selections: what each variant keeps.
-        bases: per variant with CriticalKV, what it would keep without.
+    cache's text read by all variants and the follow-up questions at the end. `bases` has, per
+    variant with CriticalKV, what it would keep without.
     """
     request, loaded = run.request, run.loaded
     rest = list(run.prompt.token_ids[run.prompt.compressed_tokens :])
     capacity = len(rest) + max(request.max_new_tokens, 1)  # the measured step needs one
-    controls = []
-    if run.measures_floor:
-        controls = control_rows(prefilled, run.rows, len(rest) + 1)
+    controls = control_rows(prefilled, run.rows, len(rest) + 1) if run.measures_floor else []
     parts = rows.start(capacity)
     context = DecodeContext(loaded, [*parts, *controls], run.should_stop)
     decoder = Decoder(loaded, context)
@@ -76,7 +68,8 @@ def generate(
         yield FloorMeasured(floor)
         context.drop(controls)
         step = step.first(run.rows)
-    _note_held(run, held_bytes(prefilled, rows, context.parts, [*selections, *bases.values()]))
+    held = held_bytes(prefilled, rows, context.parts, [*selections, *bases.values()])
+    run.memory["held"] = max(held, run.memory.get("held", 0))  # of a sweep the largest group
     yield from _measured(run, step, decoder, prefilled, selections, bases)
     if request.max_new_tokens == 0:  # a sweep that only measures
         return
@@ -91,13 +84,8 @@ def generate(
     yield from _finish(run, generation, series)
     continuation = generation.token_ids[run.reference]
     if "forced" in request.analysis and continuation:
-        yield from forced(run, prefilled, rows, continuation)
+        yield from teacher_forced(run, prefilled, rows, continuation)
     yield from follow_ups(run, rows)
-
-
-def _note_held(run: Run, held: int) -> None:
-    """Of a sweep the largest group counts."""
-    run.memory["held"] = max(held, run.memory.get("held", 0))
 
 
 def _decode(

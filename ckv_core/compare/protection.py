@@ -28,13 +28,13 @@ def protected_ranges(prompt: PromptInfo, protect: Sequence[str]) -> tuple[range,
     Raises:
         PromptError: a text does not occur, positions lie outside, or the places are too many.
     """
-    found = merged(place for text in protect for place in _places(prompt, text.strip()))
-    if len(found) > MAX_PROTECTED:
+    ranges = merged(place for text in protect for place in _places(prompt, text.strip()))
+    if len(ranges) > MAX_PROTECTED:
         raise PromptError(
-            f"The protected texts occur in {len(found):,} places of the prompt; up to "
+            f"The protected texts occur in {len(ranges):,} places of the prompt; up to "
             f"{MAX_PROTECTED} can be protected: give longer texts, or positions (tokens:12-39)."
         )
-    return found
+    return ranges
 
 
 def short_name(protect: Sequence[str]) -> str:
@@ -47,14 +47,14 @@ def short_name(protect: Sequence[str]) -> str:
 def _places(prompt: PromptInfo, text: str) -> list[range]:
     match, compressed = _RANGE.fullmatch(text), prompt.compressed_tokens
     if match is None:
-        found = [range(*span) for span in spans_of(prompt, text)]
-        if not found:
+        places = [range(*span) for span in spans_of(prompt, text)]
+        if not places:
             shown = text if len(text) <= 60 else f"{text[:57]}..."
             raise PromptError(
                 f"The protected text {shown!r} does not occur in the compressed prompt; copy the "
                 "words from the context, or give positions (tokens:12-39)."
             )
-        return found
+        return places
     first, last = int(match[1]), int(match[2])
     if not first <= last < compressed:
         raise PromptError(

@@ -7,9 +7,8 @@ own tensors.
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Literal
 
-from ckv_core.compare.choose import VariantKey, choose, compact_rows, variant_key
+from ckv_core.compare.choose import VariantKey, choose, compact_rows
 from ckv_core.compare.generate import generate
 from ckv_core.engine.prefill import Prefill
 from ckv_core.engine.run import Run
@@ -20,14 +19,9 @@ GROUP_ROWS = 32
 
 
 def sweep(run: Run, prefilled: Prefill) -> Iterator[RunEvent]:
-    """Select, measure and decode all variants, plain ones first: they are the others' bases.
-
-    Args:
-        run: its variants are the points.
-        prefilled: scored.
-    """
+    """Select, measure and decode all variants, plain ones first: they are the others' bases."""
     points = sorted(range(len(run.specs)), key=lambda point: run.specs[point].critical)
-    measured = frozenset(variant_key(spec) for spec in run.specs if not spec.critical)
+    measured = frozenset(spec.settings() for spec in run.specs if not spec.critical)
     size = GROUP_ROWS - 1
     groups = [points[start : start + size] for start in range(0, len(points), size)]
     merged = _Merged(run)
@@ -65,37 +59,23 @@ class _Merged:
         self._specs = run.specs
         # Head L1 of every variant measured so far: a base that is a point is not measured twice.
         self._head_l1: dict[VariantKey, Float32Array] = {}
-        count = len(run.specs)
-        self._texts: list[str] = [""] * count
-        self._token_ids: list[tuple[int, ...]] = [()] * count
-        self._token_texts: list[tuple[str, ...]] = [()] * count
-        self._stopped: list[Literal["eos", "length"] | None] = [None] * count
+        self._rows: list[tuple[object, ...]] = [("", (), (), None)] * len(run.specs)
 
     def event(self, event: RunEvent, group: list[int]) -> RunEvent:
         """The same event with the sweep's own numbering of variants."""
         if isinstance(event, FloorMeasured):
             return event
         if isinstance(event, Generated):
-            return self._generated(event, group)
+            columns = (event.texts, event.token_ids, event.token_texts, event.stopped)
+            for index, row in zip(group, zip(*columns, strict=True), strict=True):
+                self._rows[index] = row
+            return Generated(*zip(*self._rows, strict=True))
         index = group[event.index]  # type: ignore[union-attr]  # all others are of a variant
         if not isinstance(event, VariantMeasured):
             return replace(event, index=index)  # type: ignore[arg-type]
         spec, perturbation = self._specs[index], event.perturbation
-        self._head_l1[variant_key(spec)] = perturbation.head_l1
+        self._head_l1[spec.settings()] = perturbation.head_l1
         if spec.critical and perturbation.base_head_l1 is None:
-            base = self._head_l1[variant_key(spec.base())]
+            base = self._head_l1[spec.base().settings()]
             perturbation = replace(perturbation, base_head_l1=base)
         return replace(event, index=index, perturbation=perturbation)
-
-    def _generated(self, event: Generated, group: list[int]) -> Generated:
-        for row, index in enumerate(group):
-            self._texts[index] = event.texts[row]
-            self._token_ids[index] = event.token_ids[row]
-            self._token_texts[index] = event.token_texts[row]
-            self._stopped[index] = event.stopped[row]
-        return Generated(
-            tuple(self._texts),
-            tuple(self._token_ids),
-            tuple(self._token_texts),
-            tuple(self._stopped),
-        )

@@ -3,7 +3,7 @@
 Budget, alpha and budget rule do not change an order, so a run that changes them sorts nothing.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -11,14 +11,11 @@ from torch import Tensor
 from ckv_core.engine.layer_view import PromptLayer
 from ckv_core.engine.needle_probe import table_of
 from ckv_core.engine.prefill import Prefill
-from ckv_core.methods.parameters import ParameterValue
-from ckv_core.methods.parts.base import Parameters, Scorer
-from ckv_core.methods.parts.layout import LAYOUT
-from ckv_core.methods.parts.top_k import order
+from ckv_core.methods.parts.base import Kept, Parameters, Scorer, Selector
+from ckv_core.methods.parts.layout import LAYOUT, page_size
+from ckv_core.methods.parts.top_k import keep_first, order
 from ckv_core.methods.parts.views import LayerView
 from ckv_core.request.variants import VariantSpec
-
-Columns = slice | Tensor
 
 
 def protected_mask(spec: VariantSpec, prompt_len: int) -> Tensor:
@@ -44,64 +41,58 @@ def order_keys(spec: VariantSpec) -> tuple[Hashable, ...]:
 
 
 class PromptCandidates:
-    """Those of one variant in one prompt; see `parts.base.Candidates`.
-
-    Attributes:
-        scorer, parameters: of the variant.
-        layers: evictable layers.
-        kv_heads: KV heads of each.
-        entries: of each head that may be evicted.
-        columns: their positions, in order.
-        spare: of them, what a head keeps on average.
-        protected: entries of each head that are always kept.
-    """
+    """Those of one variant in one prompt; `parts.base.Candidates` tells what each thing is."""
 
     def __init__(self, spec: VariantSpec, prefill: Prefill, budget: int) -> None:
         self.scorer: Scorer = spec.scorer
         self.parameters: Parameters = {**spec.params, "budget": budget}
         self.kv_heads = prefill.loaded.info.kv_heads
-        self.columns: Columns = _columns(protected_mask(spec, prefill.prompt_len))
+        free = (~protected_mask(spec, prefill.prompt_len)).nonzero().flatten()
+        first, last = int(free[0]), int(free[-1])
+        # They lie together, but for a span in the middle that is protected.
+        together = last - first + 1 == len(free)
+        self.columns: slice | Tensor = slice(first, last + 1) if together else free
         self._evictable = prefill.loaded.info.evictable_layers
         self.layers = len(self._evictable)
-        self.entries = _count(self.columns)
+        self.entries = len(free)
         self.protected = prefill.prompt_len - self.entries
         self.spare = budget - self.protected
         self._key = _score_key(spec, self.parameters)
         self._prefill = prefill
 
     def view(self, place: int) -> LayerView:
-        """The evictable layer in that place."""
         return PromptLayer(self._prefill, self._evictable[place])
 
     def head_table(self, name: str) -> Sequence[Sequence[float]]:
-        """How much each KV head of the evictable layers matters, by that table."""
         table = table_of(self._prefill.loaded, name)
         return [table[layer] for layer in self._evictable]
 
     def first(self) -> Tensor:
-        """By the scorer's scores, [layers, kv_heads, entries] int32."""
         if self.scorer.by_position:
-            newest = order(self.scores(0))
-            return newest.expand(self.layers, -1, -1)
-        return self._order("first", lambda view: self.scorer.scores(view, self.parameters))
+            return order(self.scores(0)).expand(self.layers, -1, -1)
+        return self.by("first", lambda view: self.scorer.scores(view, self.parameters))
 
     def joint(self) -> Tensor:
-        """The same, the heads of a layer together, [layers, kv_heads * entries] int32."""
         key = ("joint", self._key)
         return self._prefill.memo.order(key, lambda: self._sort(self.scores, joint=True)).flatten(1)
 
-    def by(self, key: tuple[ParameterValue, ...], score: Callable[[LayerView], Tensor]) -> Tensor:
-        """By another score of all entries, [layers, kv_heads, entries] int32."""
-        return self._order(key, score)
+    def by(self, key: Hashable, score: Callable[[LayerView], Tensor]) -> Tensor:
+        def scores(place: int) -> Tensor:
+            return self._evictable_part(score(self.view(place)))
 
-    def _order(self, key: Hashable, score: Callable[[LayerView], Tensor]) -> Tensor:
-        def sort() -> Tensor:
-            return self._sort(lambda place: self._evictable_part(score(self.view(place))))
+        return self._prefill.memo.order((key, self._key), lambda: self._sort(scores))
 
-        return self._prefill.memo.order((key, self._key), sort)
+    def keep(self, selector: Selector, layers: slice, head_budgets: Tensor) -> Kept:
+        """What the selector keeps in some layers; see `Selector.keep`."""
+        return selector.keep(self, layers, head_budgets)
+
+    def stage_one(
+        self, selector: Selector, place: int, head_budgets: Tensor, arrays: Mapping[str, Tensor]
+    ) -> Tensor | None:
+        """What its first stage alone keeps in one layer; see `Selector.stage_one`."""
+        return selector.stage_one(self, place, head_budgets, arrays)
 
     def scores(self, place: int) -> Tensor:
-        """The scorer's scores in one layer, [kv_heads, entries] float32."""
         return self._evictable_part(self.scorer.scores(self.view(place), self.parameters))
 
     def _evictable_part(self, scores: Tensor) -> Tensor:
@@ -118,17 +109,87 @@ class PromptCandidates:
         return orders
 
 
+class SharedCandidates(PromptCandidates):
+    """As if a layer had one KV head, whose scores are the mean of those of all its heads."""
+
+    def __init__(self, spec: VariantSpec, prefill: Prefill, budget: int) -> None:
+        super().__init__(spec, prefill, budget)
+        self.kv_heads = 1
+
+    def head_table(self, name: str) -> Sequence[Sequence[float]]:
+        """A layer's part is what its heads have together."""
+        return [[sum(row)] for row in super().head_table(name)]
+
+    def _evictable_part(self, scores: Tensor) -> Tensor:
+        return super()._evictable_part(scores.mean(0, keepdim=True))
+
+
+class PageCandidates(SharedCandidates):
+    """Whole pages in the place of entries, scored by the mean of their entries.
+
+    Pages that hold something protected are no candidates: they are held anyway, and filled first.
+    """
+
+    def __init__(self, spec: VariantSpec, prefill: Prefill, budget: int) -> None:
+        super().__init__(spec, prefill, budget)
+        self._size = page_size(spec.params)
+        self._key = (*self._key, "pages")
+        protected = protected_mask(spec, prefill.prompt_len)
+        page = torch.arange(prefill.prompt_len) // self._size
+        of_entry = page[self.columns]
+        free = ~torch.isin(of_entry, page[protected])
+        pages = sorted(set(of_entry[free].tolist()))
+        of_free = torch.searchsorted(torch.tensor(pages, dtype=torch.int64), of_entry[free])
+        self._all = len(of_entry)
+        self._free = free.nonzero()[:, 0].to(prefill.device)  # among the entries
+        self._of_free = of_free.to(prefill.device)
+        self.entries = len(pages)
+
+    def _evictable_part(self, scores: Tensor) -> Tensor:
+        """[1, pages]."""
+        shared = super()._evictable_part(scores)[:, self._free.to(scores.device)]
+        place = self._of_free.to(scores.device)
+        totals = shared.new_zeros(1, self.entries).index_add(1, place, shared)
+        sizes: Tensor = place.bincount(minlength=self.entries)
+        return totals / sizes
+
+    def keep(self, selector: Selector, layers: slice, head_budgets: Tensor) -> Kept:
+        """What the selector keeps as pages, cut where the budget of entries ends.
+
+        Protected pages come first, then as many whole pages as the rest of the budget holds, as the
+        selector chooses; what is left goes to the best other page, from its first entry on.
+        """
+        chosen = selector.keep(self, layers, self._pages(head_budgets)).mask
+        ranked = self.first()[layers].long()
+        places = torch.arange(2, self.entries + 2, device=ranked.device).expand_as(ranked)
+        turn = torch.empty_like(ranked).scatter(-1, ranked, places)
+        turn = turn.masked_fill(chosen.to(turn.device), 1)
+        by_turn = self._by_entry(turn, 0).argsort(dim=-1, stable=True).int()
+        return Kept(keep_first(by_turn, head_budgets))
+
+    def stage_one(
+        self,
+        selector: Selector,
+        place: int,
+        head_budgets: Tensor,
+        arrays: Mapping[str, Tensor],  # noqa: ARG002 - chosen for heads
+    ) -> Tensor | None:
+        """Entries of the pages of its first stage and of protected ones, [1, entries] bool."""
+        pages = self._pages(head_budgets)
+        first = selector.stage_one(self, place, pages, {})
+        return None if first is None else self._by_entry(first, fill=True)
+
+    def _pages(self, head_budgets: Tensor) -> Tensor:
+        spare = head_budgets - (self._all - len(self._free))
+        return (spare.clamp(min=0) // self._size).clamp(max=self.entries)
+
+    def _by_entry(self, of_pages: Tensor, fill: int) -> Tensor:
+        """[..., entries] of [..., pages]; `fill` in pages that hold something protected."""
+        of_entries = of_pages.new_full((*of_pages.shape[:-1], self._all), fill)
+        of_entries[..., self._free] = of_pages[..., self._of_free]
+        return of_entries
+
+
 def _score_key(spec: VariantSpec, parameters: Parameters) -> tuple[Hashable, ...]:
     """Equal for equal scores of the same candidates."""
     return (spec.scorer.key(parameters), spec.passages, spec.params.get(LAYOUT.name))
-
-
-def _columns(protected: Tensor) -> Columns:
-    """A slice where they lie together, which they do but for a span in the middle."""
-    free = (~protected).nonzero().flatten()
-    first, last = int(free[0]), int(free[-1])
-    return slice(first, last + 1) if last - first + 1 == len(free) else free
-
-
-def _count(columns: Columns) -> int:
-    return len(columns) if isinstance(columns, Tensor) else columns.stop - columns.start

@@ -52,17 +52,12 @@ def causal_attention(
 def log_sum_exp(query: Tensor, keys: Tensor, scaling: float) -> Tensor:
     """What `causal_attention` tells of a kernel that does not, in blocks of queries.
 
-    Args:
-        query: [query_heads, tokens, head_dim], of the last `tokens` entries.
-        keys: [kv_heads, entries, head_dim].
-        scaling: factor of the logits.
-
-    Returns:
-        [query_heads, tokens] float32.
+    Of queries [query_heads, tokens, head_dim], the last of the keys [kv_heads, entries, head_dim],
+    to [query_heads, tokens] float32.
     """
     grouped = query.reshape(len(keys), -1, *query.shape[1:])
     start = keys.shape[1] - query.shape[1]
-    found = torch.empty(grouped.shape[:3], dtype=torch.float32, device=query.device)
+    totals = torch.empty(grouped.shape[:3], dtype=torch.float32, device=query.device)
     for first in range(0, query.shape[1], _QUERIES):
         block = grouped[:, :, first : first + _QUERIES].float()
         seen = start + first + block.shape[2]
@@ -70,24 +65,16 @@ def log_sum_exp(query: Tensor, keys: Tensor, scaling: float) -> Tensor:
         for head, own in enumerate(block):
             logits = (own @ keys[head, :seen].float().T).mul_(scaling)
             part = logits.masked_fill_(unseen, -torch.inf).logsumexp(-1)
-            found[head, :, first : first + _QUERIES] = part
-    return found.flatten(0, 1)
+            totals[head, :, first : first + _QUERIES] = part
+    return totals.flatten(0, 1)
 
 
 def sliding_attention(
     query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scaling: float
 ) -> Tensor:
-    """Attention under a mask, which the windows of sliding layers keep small.
+    """Attention under a mask [tokens, entries] bool, which sliding windows keep small.
 
-    Args:
-        query: [1, query_heads, tokens, head_dim].
-        keys: [1, kv_heads, entries, head_dim].
-        values: [1, kv_heads, entries, value_dim].
-        mask: [tokens, entries] bool, True = visible.
-        scaling: factor of the logits.
-
-    Returns:
-        [1, query_heads, tokens, value_dim].
+    Arguments and output as of `causal_attention`.
     """
     if query.device.type == "cpu":
         return functional.scaled_dot_product_attention(

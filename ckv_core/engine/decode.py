@@ -72,11 +72,7 @@ class DecodeContext:
         self.parts = [part for part in self.parts if id(part) not in gone]
 
     def tail(self, layer: int, row: int) -> tuple[Tensor, Tensor]:
-        """What a row without a policy had in the last pass after its prompt.
-
-        Returns:
-            Keys and values, each [kv_heads, entries, dim].
-        """
+        """Keys, values [kv_heads, entries, dim] after the prompt of a row without a policy."""
         part = next(each for each in self.parts if isinstance(each, Rows) and row in each.places)
         return part.layers[layer].tail(part.places.index(row))
 
@@ -114,14 +110,10 @@ class Decoder:
         self.context = context
 
     def feed(self, token_ids: Tensor, *, commit: bool = True) -> Tensor:
-        """Process the next generated tokens of every row.
+        """Process the next generated tokens of every row, [rows, tokens]; one where a policy acts.
 
-        Args:
-            token_ids: [rows, new_tokens]; one new token where a row has a policy.
-            commit: False to look at the outputs without keeping the entries.
-
-        Returns:
-            [rows, vocabulary] float32 logits after the last new token.
+        Without `commit` the entries are not kept. Gives [rows, vocabulary] float32 logits after the
+        last new token.
         """
 
         def one_pass(some: Tensor) -> Tensor:
@@ -170,21 +162,17 @@ class Decoder:
         if len(groups) == 1:
             return work(token_ids)
         row_of = {place: row for row, place in enumerate(sorted(self.context.places))}
-        rows, found = [], []
+        rows, outputs = [], []
         for parts in groups:
             with self.context.only(parts) as places:
                 rows += [row_of[place] for place in places]
-                found.append(work(token_ids[rows[-len(places) :]]))
-        return torch.cat(found)[sorted(range(len(rows)), key=rows.__getitem__)]
+                outputs.append(work(token_ids[rows[-len(places) :]]))
+        return torch.cat(outputs)[sorted(range(len(rows)), key=rows.__getitem__)]
 
     def read(self, token_ids: Sequence[int]) -> Tensor:
         """Let every row read the same tokens, in chunks; nothing is evicted meanwhile.
 
-        Args:
-            token_ids: at least one.
-
-        Returns:
-            [rows, vocabulary] float32 logits after the last one.
+        Gives [rows, vocabulary] float32 logits after the last one.
         """
         rows = len(self.context.places)
         tokens = torch.tensor([token_ids], device=self.loaded.device)

@@ -16,13 +16,9 @@ KeepMask = NDArray[np.bool_]
 
 
 def own_mask(own: ExternalSelection, model: ModelInfo, prompt: PromptInfo) -> KeepMask:
-    """What one such variant keeps.
+    """What one such variant keeps, [layers, kv_heads, compressed_tokens]; else all true.
 
-    Returns:
-        [layers, kv_heads, compressed_tokens]; layers that are not evicted are all true.
-
-    Raises:
-        ConfigError: the positions are of another model or prompt, or do not fit these.
+    ConfigError where the positions are of another model or prompt, or do not fit these.
     """
     _check_model(own, model)
     _check_prompt(own, prompt)
@@ -38,7 +34,13 @@ def own_mask(own: ExternalSelection, model: ModelInfo, prompt: PromptInfo) -> Ke
         elif rows is not None:
             for head in range(model.kv_heads):
                 kept = unpack(rows[0 if own.same_heads else head])
-                _check_range(own, kept, f"layer {layer}, KV head {head}", prompt.compressed_tokens)
+                tokens = prompt.compressed_tokens
+                if kept.size and kept[-1] >= tokens:
+                    raise ConfigError(
+                        f"{own.label!r} keeps position {kept[-1]:,} in layer {layer}, KV head "
+                        f"{head}; the compressed prompt has {tokens:,} tokens, so 0 to "
+                        f"{tokens - 1:,} can be kept."
+                    )
                 mask[layer, head] = False
                 mask[layer, head, kept] = True
     return mask
@@ -122,12 +124,4 @@ def _check_prompt(own: ExternalSelection, prompt: PromptInfo) -> None:
         raise ConfigError(
             f"{own.label!r} was chosen on {own.compressed_tokens:,} compressed tokens; this "
             f"prompt has {tokens:,}; {advice}."
-        )
-
-
-def _check_range(own: ExternalSelection, kept: NDArray[np.int32], where: str, tokens: int) -> None:
-    if kept.size and kept[-1] >= tokens:
-        raise ConfigError(
-            f"{own.label!r} keeps position {kept[-1]:,} in {where}; the compressed prompt has "
-            f"{tokens:,} tokens, so 0 to {tokens - 1:,} can be kept."
         )

@@ -39,7 +39,6 @@ class Generation:
 
     @property
     def running(self) -> bool:
-        """Whether any row goes on."""
         return None in self.stopped
 
     @property
@@ -83,7 +82,6 @@ class Generation:
         return str(self._tokenizer.decode(token_ids, skip_special_tokens=True))
 
     def text(self, row: int) -> str:
-        """All text of one row."""
         return "".join(self._texts[row])
 
     def token_texts(self, row: int) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from ckv_core.errors import ConfigError
-from ckv_core.methods.parts.head_shares import table_name
+from ckv_core.methods.headkv import table_name
 from ckv_core.results.records import ModelInfo
 from ckv_core.runtime.home import home_folder
 
@@ -74,7 +74,7 @@ def keep_table(model: ModelInfo, name: str, text: str) -> HeadTable:
     Raises:
         ConfigError: it is no table of this model, or the folder cannot be written.
     """
-    found, path = parse_table(text, model), _path(model, name)
+    table, path = parse_table(text, model), _path(model, name)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         beside = path.with_suffix(f".{os.getpid()}")
@@ -83,7 +83,7 @@ def keep_table(model: ModelInfo, name: str, text: str) -> HeadTable:
     except OSError as error:
         said = error.strerror or error
         raise ConfigError(f"The head table {path} cannot be written: {said}.") from None
-    return found
+    return table
 
 
 def _path(model: ModelInfo, name: str) -> Path:

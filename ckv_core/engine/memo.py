@@ -27,7 +27,6 @@ class Memo:
         return sum(tensor.nbytes for tensor in (*statistics, *self._orders.values()))
 
     def clear(self) -> None:
-        """Forget all of it."""
         self._statistics.clear()
         self._rooms.clear()
         self._orders.clear()
@@ -40,20 +39,14 @@ class Memo:
         On the CPU those of all layers lie in one tensor: a small tensor left behind by each layer,
         between large ones that come and go, would split the C library's free memory until it has
         to ask for more.
-
-        Args:
-            kind: equal for equal statistics.
-            layer: index of the decoder layer.
-            layers: of the model.
-            compute: makes it.
         """
         if (kind, layer) not in self._statistics:
-            found = compute()
-            if found.device.type == "cpu":
+            computed = compute()
+            if computed.device.type == "cpu":
                 if kind not in self._rooms:
-                    self._rooms[kind] = found.new_empty(layers, *found.shape)
-                found = self._rooms[kind][layer].copy_(found)
-            self._statistics[kind, layer] = found
+                    self._rooms[kind] = computed.new_empty(layers, *computed.shape)
+                computed = self._rooms[kind][layer].copy_(computed)
+            self._statistics[kind, layer] = computed
         return self._statistics[kind, layer]
 
     def order(self, key: Hashable, sort: Callable[[], Tensor]) -> Tensor:

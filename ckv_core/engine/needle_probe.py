@@ -14,7 +14,7 @@ from ckv_core.engine.layer_view import PromptLayer
 from ckv_core.engine.prefill import Needs, Prefill, prefill
 from ckv_core.engine.prompt import build_prompt
 from ckv_core.errors import ConfigError
-from ckv_core.methods.parts.head_shares import NEEDLE
+from ckv_core.methods.headkv import NEEDLE
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.results.passages import spans_of
 
@@ -42,30 +42,29 @@ _FILLER = (
 def table_of(loaded: LoadedModel, name: str) -> HeadTable:
     """The model's table of that name; that of the probe is made where it is not there yet.
 
-    Raises:
-        ConfigError: there is none; says how to bring one.
+    ConfigError where there is none; it says how to bring one.
     """
-    found = kept_table(loaded.info, name)
-    if found is None and name == NEEDLE:
+    table = kept_table(loaded.info, name)
+    if table is None and name == NEEDLE:
         return probe(loaded)
-    if found is None:
+    if table is None:
         raise ConfigError(
             f"{loaded.info.name!r} has no head table {name!r}; bring one with `python -m ckv_core "
             f"heads --model MODEL --file FILE --name {name}`, or leave table out."
         )
-    return found
+    return table
 
 
 def probe(loaded: LoadedModel) -> HeadTable:
     """Read a few prompts with needles; keep and give the table."""
     info = loaded.info
-    found = torch.zeros(info.layers, info.kv_heads, dtype=torch.float64)
+    table = torch.zeros(info.layers, info.kv_heads, dtype=torch.float64)
     with torch.inference_mode():
         for result, needle, answer in _readings(loaded):
             for layer in info.evictable_layers:
-                found[layer] += _looked_at(PromptLayer(result, layer), needle, answer)
-    found /= found.max().clamp(min=torch.finfo(found.dtype).tiny)
-    text = "\n".join("\t".join(f"{value:.6f}" for value in row) for row in found.tolist())
+                table[layer] += _looked_at(PromptLayer(result, layer), needle, answer)
+    table /= table.max().clamp(min=torch.finfo(table.dtype).tiny)
+    text = "\n".join("\t".join(f"{value:.6f}" for value in row) for row in table.tolist())
     return keep_table(info, NEEDLE, text + "\n")
 
 
@@ -101,9 +100,9 @@ def _prompt(
 
 def _looked_at(view: PromptLayer, needle: slice, answer: int) -> torch.Tensor:
     """Mean over the heads of a group and sum over the answer, [kv_heads] float64."""
-    length, found = needle.stop - needle.start, []
+    length, inside_weights = needle.stop - needle.start, []
     for rows in view.window_rows(answer):
         weights, places = rows.topk(min(length, rows.shape[1]))
         inside = (places >= needle.start) & (places < needle.stop)
-        found.append((weights * inside).sum().double().cpu() / length)
-    return torch.stack(found).view(view.kv_heads, -1).mean(1)
+        inside_weights.append((weights * inside).sum().double().cpu() / length)
+    return torch.stack(inside_weights).view(view.kv_heads, -1).mean(1)

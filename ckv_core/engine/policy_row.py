@@ -10,7 +10,7 @@ from ckv_core.engine.cache.evicting import EvictingSlots
 from ckv_core.engine.cache.pieces import places
 from ckv_core.engine.cache.prompt_slots import PromptSlots
 from ckv_core.engine.cache.slots import SlotCache
-from ckv_core.engine.generated_layer import Chooser
+from ckv_core.engine.chooser import Chooser
 from ckv_core.errors import EngineError
 from ckv_core.methods.parts.base import Parameters
 from ckv_core.methods.parts.steps import StepPolicy, StepView
@@ -19,20 +19,14 @@ from ckv_core.results.records import HeldSeries
 
 @dataclass(frozen=True, slots=True)
 class Acting:
-    """A policy and the variant that it acts for.
-
-    Attributes:
-        parameters: of the variant; `budget` is in tokens.
-        carried: by layer, what the policy knows of the prompt's entries at first; empty for
-            nothing.
-        chooser: ranks entries for policies that ask.
-        passages: positions of the prompt that every head has kept and none may evict.
-    """
+    """A policy and the variant that it acts for."""
 
     policy: StepPolicy
-    parameters: Parameters
+    parameters: Parameters  # of the variant; `budget` is in tokens
+    # By layer, what the policy knows of the prompt's entries at first; empty for nothing.
     carried: Mapping[int, Mapping[str, Tensor]] = field(default_factory=dict)
-    chooser: Chooser | None = None
+    chooser: Chooser | None = None  # ranks entries for policies that ask
+    # Positions of the prompt that every head has kept and none may evict.
     passages: tuple[range, ...] = ()
 
     def slots(self, kept: PromptSlots, mask: Tensor | None, layer: int) -> EvictingSlots:
@@ -63,40 +57,27 @@ class Acting:
 
 @dataclass(slots=True)
 class PolicyRow:
-    """One row, decoded as `rows.Rows` are.
+    """One row, decoded as `rows.Rows` are."""
 
-    Attributes:
-        places: its one place in the batch; empty once it has left.
-        row: its place in the batch at first.
-        layers: its slots; layers that nothing may evict from are not EvictingSlots.
-        position: of the next token; also how many tokens it has read.
-        prompt_len: of the compressed prompt.
-        step: generated tokens that have been fed.
-        held: entries and bytes in evictable layers, at the choice of each generated token.
-        evicted: (step, layer, [kv_heads, entries] int64 positions, -1 where a head has fewer).
-    """
-
-    places: list[int]
-    row: int
+    places: list[int]  # its one place in the batch; empty once it has left
+    row: int  # its place in the batch at first
+    # Its slots; layers that nothing may evict from are not EvictingSlots.
     layers: list[SlotCache | EvictingSlots]
-    position: int
-    prompt_len: int
+    position: int  # of the next token; also how many tokens it has read
+    prompt_len: int  # of the compressed prompt
     acting: Acting
-    step: int = 0
+    step: int = 0  # generated tokens that have been fed
+    # Entries and bytes in evictable layers, at the choice of each generated token.
     held: list[tuple[int, int]] = field(default_factory=list)
+    # (step, layer, [kv_heads, entries] int64 positions, -1 where a head has fewer).
     evicted: list[tuple[int, int, Tensor]] = field(default_factory=list)
 
     @property
     def grown_bytes(self) -> int:
-        """Bytes held for what is read and generated."""
         return sum(layer.grown_bytes for layer in self.layers)
 
     def commit(self, tokens: int, *, generated: bool) -> None:
-        """Keep the last pass's new entries; after a generated token the policy acts.
-
-        Raises:
-            EngineError: several generated tokens at once, or an answer of the wrong shape.
-        """
+        """Keep the last pass's new entries; after a generated token the policy acts."""
         if generated and tokens != 1:
             raise EngineError("A row that evicts while it generates takes one token at a time.")
         if generated and self.step == 0:

@@ -32,38 +32,27 @@ def chunk_tokens(device: torch.device) -> int:
 
 @dataclass(slots=True)
 class LayerStates:
-    """What prefill leaves of one layer.
+    """What prefill leaves of one layer."""
 
-    Attributes:
-        keys, values: [kv_heads, held, head_dim or value_dim], keys after RoPE: all entries of
-            the prompt, or of a sliding layer the last ones.
-        queries: [query_heads, window, head_dim], the last queries after RoPE.
-        scaling: factor of the logits.
-    """
-
+    # keys, values: [kv_heads, held, head_dim or value_dim], keys after RoPE: all entries of the
+    # prompt, or of a sliding layer the last ones.
     keys: Tensor
     values: Tensor
-    queries: Tensor
-    scaling: float
+    queries: Tensor  # [query_heads, window, head_dim], the last queries after RoPE
+    scaling: float  # factor of the logits
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What variants ask of a prefill.
+    """What variants ask of a prefill."""
 
-    Attributes:
-        window: last queries.
-        observers: of different keys.
-        passes: further ones, of different keys; they can be made up for later.
-    """
-
-    window: int = 0
-    observers: tuple[Observer, ...] = ()
+    window: int = 0  # last queries
+    observers: tuple[Observer, ...] = ()  # of different keys
+    # Further ones, of different keys; they can be made up for later.
     passes: tuple[FurtherPasses, ...] = ()
 
     @classmethod
     def of(cls, specs: Iterable[VariantSpec]) -> "Needs":
-        """Of these variants together."""
         specs = list(specs)
         observers = {o.key: o for spec in specs for o in spec.observers}
         passes = {p.key: p for spec in specs for p in spec.passes}
@@ -73,25 +62,17 @@ class Needs:
 
 @dataclass(slots=True)
 class Prefill:
-    """The processed prompt: plain data, and a memo of what was computed from it.
-
-    Attributes:
-        layers: one per decoder layer.
-        logits: [vocabulary] of the last token, float32.
-        observed: what observers and further passes gathered, by key; of evictable layers, by
-            layer.
-        memo: statistics and orders that variants share.
-    """
+    """The processed prompt: plain data, and a memo of what was computed from it."""
 
     loaded: LoadedModel
-    layers: list[LayerStates]
-    logits: Tensor
+    layers: list[LayerStates]  # one per decoder layer
+    logits: Tensor  # [vocabulary] of the last token, float32
+    # What observers and further passes gathered, by key; of evictable layers, by layer.
     observed: dict[Hashable, dict[int, Tensor]] = field(default_factory=dict)
-    memo: Memo = field(default_factory=Memo)
+    memo: Memo = field(default_factory=Memo)  # statistics and orders that variants share
 
     @property
     def prompt_len(self) -> int:
-        """Tokens processed."""
         return self._entries.shape[1]
 
     @property
@@ -117,7 +98,6 @@ class Prefill:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all tensors held."""
         states = [t for layer in self.layers for t in (layer.keys, layer.values, layer.queries)]
         observed = [tensor for layers in self.observed.values() for tensor in layers.values()]
         return sum(t.nbytes for t in (*states, *observed, self.logits)) + self.memo.nbytes
@@ -134,14 +114,11 @@ def sliding_room(window: int, device: torch.device) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """The first tokens of a prompt, which an earlier prefill has read.
-
-    Attributes:
-        tokens: a multiple of the device's chunk, so that the borders of chunks, and with them all
-            bits, are those of a prompt read from the start.
-    """
+    """The first tokens of a prompt, which an earlier prefill has read."""
 
     source: Prefill
+    # A multiple of the device's chunk, so that the borders of chunks, and with them all bits, are
+    # those of a prompt read from the start.
     tokens: int
 
     def held(self, layer: int) -> int:
@@ -149,7 +126,51 @@ class Prefix:
         return self.source.layers[layer].keys.shape[1]
 
 
-class _PrefillContext:
+class Reader:
+    """Has the model read tokens in chunks; a subclass has `attend`, each layer's attention."""
+
+    def __init__(self, loaded: LoadedModel, should_stop: Callable[[], bool]) -> None:
+        self.loaded, self._should_stop = loaded, should_stop
+        self._hidden = torch.empty(0)  # what the attention under way was given
+
+    def read(self, token_ids: Tensor, start: int, length: int, *, is_seen: bool) -> Tensor:
+        """Read [1, tokens] at positions from `start` on, of so many; the last one's logits."""
+        told = self.loaded.attentions if is_seen else ()
+        positions = torch.arange(start, start + token_ids.shape[1], device=token_ids.device)
+        with read_as_whole(self.loaded.model, length), inputs_told(told, self._take_hidden):
+            output = self.loaded.model(
+                input_ids=token_ids,
+                position_ids=positions[None],
+                use_cache=False,
+                logits_to_keep=1,
+                ckv_context=self,
+            )
+        return cast(Tensor, output.logits[0, -1])
+
+    def _take_hidden(self, states: Tensor) -> None:
+        """Of the attention that comes next, [1, tokens, hidden_size]."""
+        self._hidden = states[0]
+
+    def _causal(
+        self, layer: int, start: int, query: Tensor, states: tuple[Tensor, Tensor], scaling: float
+    ) -> tuple[Tensor, Chunk]:
+        """Attention over keys and values [kv_heads, entries, dim], and what observers see of it."""
+        keys, values = states
+        out, total = causal_attention(query, keys[None], values[None], scaling)
+        seen = Chunk(
+            start,
+            query[0],
+            keys,
+            values,
+            scaling,
+            partial(LayerRotary, self.loaded, layer),
+            lambda: log_sum_exp(query[0], keys, scaling) if total is None else total[0],
+            lambda: self._hidden,
+        )
+        return out, seen
+
+
+class _PromptReader(Reader):
     """Causal attention over all chunks so far; keeps keys, values and the last queries."""
 
     def __init__(
@@ -160,11 +181,10 @@ class _PrefillContext:
         should_stop: Callable[[], bool],
         prefix: Prefix | None,
     ) -> None:
-        self.loaded = loaded
+        super().__init__(loaded, should_stop)
         self._windows = loaded.sliding_windows
         self._prompt_len = prompt_len
         self._window = min(max(needs.window, KEPT_QUERIES), prompt_len)
-        self._should_stop = should_stop
         self._prefix = prefix
         self._observers = needs.observers
         self.observed: dict[Hashable, dict[int, Tensor]] = {o.key: {} for o in needs.observers}
@@ -172,11 +192,6 @@ class _PrefillContext:
         self.layers: list[LayerStates | None] = [None] * loaded.info.layers
         self.first = 0 if prefix is None else prefix.tokens
         self.start = self.first
-        self._hidden = torch.empty(0)  # what the attention under way was given
-
-    def take_hidden(self, states: Tensor) -> None:
-        """Of the attention that comes next, [1, tokens, hidden_size]."""
-        self._hidden = states[0]
 
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float
@@ -194,30 +209,15 @@ class _PrefillContext:
             return self._slide(layer, states, query, key[0], value[0])
         states.keys[:, self.start : end] = key[0]
         states.values[:, self.start : end] = value[0]
-        keys, values = states.keys[:, :end], states.values[:, :end]
-        out, total = causal_attention(query, keys[None], values[None], scaling)
-        if self._observers:
-            seen = Chunk(
-                self.start,
-                query[0],
-                keys,
-                values,
-                scaling,
-                partial(LayerRotary, self.loaded, layer),
-                lambda: log_sum_exp(query[0], keys, scaling) if total is None else total[0],
-                lambda: self._hidden,
-            )
-            self._observe(layer, seen)
-        return out
-
-    def _observe(self, layer: int, seen: Chunk) -> None:
-        """Let the observers take in one chunk of an evictable layer."""
+        held_states = states.keys[:, :end], states.values[:, :end]
+        out, seen = self._causal(layer, self.start, query, held_states, scaling)
         for observer in self._observers:
             statistics = self.observed[observer.key]
             if layer not in statistics:
                 heads = (seen.queries.shape[0], seen.keys.shape[0])
                 statistics[layer] = observer.begin(*heads, self._prompt_len, seen.keys)
             observer.see(statistics[layer], seen)
+        return out
 
     def _slide(
         self, layer: int, states: LayerStates, query: Tensor, key: Tensor, value: Tensor
@@ -274,11 +274,11 @@ def prefill(
     should_stop: Callable[[], bool],
     prefix: Prefix | None = None,
 ) -> Generator[Progress, None, Prefill]:
-    """Process the prompt in chunks, with progress after each.
+    """Process a prompt of at least one token in chunks, with progress after each.
 
     Args:
         loaded: the model.
-        token_ids: [prompt_len], at least one.
+        token_ids: [prompt_len].
         needs: what to keep and to observe.
         should_stop: asked at every layer.
         prefix: taken over instead of read; at least the needed window (and KEPT_QUERIES) follows
@@ -286,28 +286,17 @@ def prefill(
 
     Returns:
         The states that variants are selected from (the generator's return value).
-
-    Raises:
-        RunCancelledError: should_stop said so.
     """
-    context = _PrefillContext(loaded, len(token_ids), needs, should_stop, prefix)
+    reader = _PromptReader(loaded, len(token_ids), needs, should_stop, prefix)
     ids = torch.tensor([token_ids], device=loaded.device)
     logits = ids.new_empty(0)
     chunk = chunk_tokens(loaded.device)
-    told = loaded.attentions if needs.observers else ()
-    for start in range(context.first, len(token_ids), chunk):
+    for start in range(reader.first, len(token_ids), chunk):
         end = min(start + chunk, len(token_ids))
-        context.start = start
-        with read_as_whole(loaded.model, len(token_ids)), inputs_told(told, context.take_hidden):
-            output = loaded.model(
-                input_ids=ids[:, start:end],
-                position_ids=torch.arange(start, end, device=ids.device)[None],
-                use_cache=False,
-                logits_to_keep=1,
-                ckv_context=context,
-            )
-        logits = output.logits[0, -1].float()
+        reader.start = start
+        is_seen = bool(needs.observers)
+        logits = reader.read(ids[:, start:end], start, len(token_ids), is_seen=is_seen).float()
         yield Progress("prefill", end / len(token_ids), f"{end:,} of {len(token_ids):,} tokens")
     trim()
-    layers = [states for states in context.layers if states is not None]
-    return Prefill(loaded, layers, logits, context.observed)
+    layers = [states for states in reader.layers if states is not None]
+    return Prefill(loaded, layers, logits, reader.observed)

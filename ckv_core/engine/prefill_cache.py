@@ -19,11 +19,11 @@ class PrefillCache:
     def get(self, token_ids: Sequence[int], needs: Needs) -> Prefill | None:
         """The prefill of exactly these tokens, if it is here with all that is needed."""
         key = tuple(token_ids)
-        found = self._prefills.get(key)
-        if found is None or not found.serves(needs):
+        kept = self._prefills.get(key)
+        if kept is None or not kept.serves(needs):
             return None
         self._prefills.move_to_end(key)
-        return found
+        return kept
 
     def prefix(self, token_ids: Sequence[int], needs: Needs) -> Prefix | None:
         """The longest start of these tokens that is here, in whole chunks; None if there is none.
@@ -38,12 +38,13 @@ class PrefillCache:
         device = next(iter(self._prefills.values())).loaded.device  # all are of one model
         chunk = chunk_tokens(device)
         most = (len(wanted) - max(needs.window, KEPT_QUERIES)) // chunk * chunk
-        found = {
-            key: _lent(kept, _shared(key, wanted[: max(most, 0)], chunk))
-            for key, kept in self._prefills.items()
-        }
+        found = {}
+        for key, kept in self._prefills.items():
+            tokens = _shared(key, wanted[: max(most, 0)], chunk)
+            if tokens and kept.lends(tokens):
+                found[key] = tokens
         key = max(found, key=lambda each: found[each], default=())
-        if not found.get(key) or length_dependent(self._prefills[key].loaded.model):
+        if key not in found or length_dependent(self._prefills[key].loaded.model):
             return None
         self._prefills.move_to_end(key)
         return Prefix(self._prefills[key], found[key])
@@ -69,17 +70,11 @@ class PrefillCache:
             self._prefills[tuple(token_ids)] = kept
 
     def clear(self) -> None:
-        """Drop all."""
         self._prefills.clear()
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the kept prefills hold."""
         return sum(prefill.nbytes for prefill in self._prefills.values())
-
-
-def _lent(prefill: Prefill, tokens: int) -> int:
-    return tokens if tokens and prefill.lends(tokens) else 0
 
 
 def _shared(one: tuple[int, ...], other: tuple[int, ...], chunk: int) -> int:

@@ -61,11 +61,7 @@ def build_prompt(
 
 
 def prompt_tokens(tokenizer: PreTrainedTokenizerBase, prompt: PromptInfo) -> PromptTokens:
-    """The compressed part of a prompt, and what further passes over it are made of.
-
-    Raises:
-        ModelError: the chat template failed.
-    """
+    """The compressed part of a prompt, and what further passes over it are made of."""
 
     def encode(text: str) -> list[int]:
         return list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])

@@ -13,17 +13,7 @@ from ckv_core.results.records import ModelInfo, Receipt, RetainedSet
 
 
 def receipt(selection: Selection, model: ModelInfo, rows: PromptRows, row: int) -> Receipt:
-    """Entries and bytes of one variant.
-
-    Args:
-        selection: what it keeps.
-        model: whose layers these are.
-        rows: what all variants hold.
-        row: the variant's among them.
-
-    Raises:
-        EngineError: it keeps another number of entries than was asked for.
-    """
+    """Entries and bytes of the variant in a row; EngineError where it keeps another number."""
     evictable = [rows.layers[layer] for layer in model.evictable_layers]
     prompt_len = rows.prompt_len
     masks = [selection.keep_masks[layer] for layer in model.evictable_layers]
@@ -65,14 +55,7 @@ def retained_set(selection: Selection, model: ModelInfo, prompt_len: int) -> Ret
 def held_bytes(
     prefilled: Prefill, rows: PromptRows, parts: Sequence[Part], selections: Sequence[Selection]
 ) -> int:
-    """Bytes of the tensors that a run holds when decoding begins.
-
-    Args:
-        prefilled: keys, values, last queries, and the scores and orders that are still there.
-        rows: what the rows keep of it.
-        parts: the same rows, with the room for what they generate where that is set aside.
-        selections: whose kept sets are there, bases included; some may be the same object.
-    """
+    """Bytes of the tensors that a run holds when decoding begins; a kept set counts once."""
     masks = {id(mask): mask for each in selections for mask in each.keep_masks if mask is not None}
     kept_sets = sum(mask.nbytes for mask in masks.values())
     grown = sum(part.grown_bytes for part in parts)

@@ -19,17 +19,11 @@ class RowPlan:
 
 @dataclass(slots=True)
 class Rows:
-    """Rows of one prompt that are decoded in step and evict nothing meanwhile.
+    """Rows of one prompt that are decoded in step and evict nothing meanwhile."""
 
-    Attributes:
-        places: of each row in the batch; empty once all have left.
-        layers: their slots.
-        position: of the next token; also how many tokens each row has read.
-    """
-
-    places: list[int]
-    layers: list[SlotCache]
-    position: int
+    places: list[int]  # of each row in the batch; empty once all have left
+    layers: list[SlotCache]  # their slots
+    position: int  # of the next token; also how many tokens each row has read
 
     @property
     def grown_bytes(self) -> int:
@@ -37,7 +31,6 @@ class Rows:
         return sum(layer.grown_bytes for layer in self.layers)
 
     def commit(self, tokens: int, *, generated: bool) -> None:  # noqa: ARG002 - of PolicyRow
-        """Keep the last pass's new entries."""
         self.position += tokens
         for layer in self.layers:
             layer.commit(tokens)
@@ -51,22 +44,14 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class PromptRows:
-    """All rows of one prompt as selection left them; every decoding of them starts here anew.
+    """All rows of one prompt as selection left them; every decoding of them starts here anew."""
 
-    Attributes:
-        prompt_len: tokens of the compressed prompt.
-        plans: of all rows.
-        windows: sliding window of each layer, or None.
-        steady: rows without a policy; `layers` holds them together.
-        alone: the other rows, by layer.
-    """
-
-    prompt_len: int
-    plans: Sequence[RowPlan]
-    windows: Sequence[int | None]
-    steady: Sequence[int]
+    prompt_len: int  # tokens of the compressed prompt
+    plans: Sequence[RowPlan]  # of all rows
+    windows: Sequence[int | None]  # sliding window of each layer, or None
+    steady: Sequence[int]  # rows without a policy; `layers` holds them together
     layers: list[PromptSlots]
-    alone: dict[int, list[PromptSlots]]
+    alone: dict[int, list[PromptSlots]]  # the other rows, by layer
 
     @property
     def own_bytes(self) -> int:
@@ -84,12 +69,7 @@ class PromptRows:
         return self.layers[layer].row_bytes(self.steady.index(row))
 
     def start(self, capacity: int, first_place: int = 0) -> list[Rows | PolicyRow]:
-        """The rows at the end of the prompt.
-
-        Args:
-            capacity: tokens that may be read and generated from here.
-            first_place: of the rows in their batch.
-        """
+        """The rows at the end of the prompt, with room for `capacity` further tokens."""
         places = [first_place + row for row in self.steady]
         steady = [
             SlotCache(kept, len(places), capacity, window)
@@ -111,7 +91,6 @@ class PromptRows:
 
 
 def prompt_rows(prefilled: Prefill, plans: Sequence[RowPlan]) -> PromptRows:
-    """Copy what rows keep of a prompt."""
     steady = [row for row, plan in enumerate(plans) if plan.acting is None]
     alone = [row for row, plan in enumerate(plans) if plan.acting is not None]
 
@@ -119,11 +98,11 @@ def prompt_rows(prefilled: Prefill, plans: Sequence[RowPlan]) -> PromptRows:
     whole = Keep(None)  # sliding layers: nothing is evicted, and no store is asked
 
     def compacted(rows: Sequence[int]) -> list[PromptSlots]:
-        found = []
+        slots = []
         for index, (states, window) in enumerate(zip(prefilled.layers, windows, strict=True)):
             keeps = [plans[row].keeps[index] if window is None else whole for row in rows]
-            found.append(compact(states.keys, states.values, keeps))
-        return found
+            slots.append(compact(states.keys, states.values, keeps))
+        return slots
 
     return PromptRows(
         prompt_len=prefilled.prompt_len,

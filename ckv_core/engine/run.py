@@ -17,35 +17,26 @@ from ckv_core.runtime.stopwatch import Stopwatch
 
 @dataclass(slots=True)
 class Run:
-    """One comparison under way.
-
-    Attributes:
-        budgets: per variant, entries per KV head.
-        select_ms: per variant, once selected.
-        follow_up_prompts: one per follow-up question, with the same compressed prompt.
-        own_masks: what the last variants keep whose positions were given, each
-            [layers, kv_heads, compressed_tokens].
-        further_passes: over the compressed prompt, that the variants ask for.
-        passages: positions of the compressed prompt that no method may evict.
-        measures_floor: whether to measure how far rounding alone moves its figures.
-        prefix_tokens: first tokens of the prompt that were taken over from another's prefill.
-        memory: bytes that were found to be held, as of RunFinished; shared by the parts of a sweep.
-    """
+    """One comparison under way."""
 
     request: CompareRequest
     loaded: LoadedModel
     should_stop: Callable[[], bool]
     specs: list[VariantSpec]
     prompt: PromptInfo
-    budgets: list[int]
+    budgets: list[int]  # per variant, entries per KV head
     stopwatch: Stopwatch
-    select_ms: list[float] = field(default_factory=list)
+    select_ms: list[float] = field(default_factory=list)  # per variant, once selected
+    # One per follow-up question, with the same compressed prompt.
     follow_up_prompts: list[PromptInfo] = field(default_factory=list)
+    # What the last variants keep whose positions were given, each [layers, kv_heads,
+    # compressed_tokens].
     own_masks: list[NDArray[np.bool_]] = field(default_factory=list)
-    further_passes: Planned = ()
-    passages: tuple[range, ...] = ()
-    measures_floor: bool = True
-    prefix_tokens: int = 0
+    further_passes: Planned = ()  # over the compressed prompt, that the variants ask for
+    passages: tuple[range, ...] = ()  # positions of the compressed prompt that no method may evict
+    measures_floor: bool = True  # whether to measure how far rounding alone moves its figures
+    prefix_tokens: int = 0  # first tokens of the prompt that were taken over from another's prefill
+    # Bytes that were found to be held, as of RunFinished; shared by the parts of a sweep.
     memory: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -56,10 +47,8 @@ class Run:
 
     @property
     def needs(self) -> Needs:
-        """What the variants ask of the prefill."""
         return Needs.of(self.specs)
 
     @property
     def rows(self) -> int:
-        """Rows in the decode batch."""
         return max(len(self.specs), self.reference + 1)

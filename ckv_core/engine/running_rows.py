@@ -45,8 +45,7 @@ class Chosen:
     def read(self) -> list[int]:
         """The tokens, once they have arrived.
 
-        Raises:
-            EngineError: a row's logits hold NaN or infinity, as float16's overflow leaves them.
+        EngineError where a row's logits hold NaN or infinity, as float16's overflow leaves them.
         """
         if self._arrived is not None:
             self._arrived.synchronize()
@@ -61,11 +60,7 @@ def next_tokens(logits: Tensor) -> list[int]:
 
 
 def check_finite(values: list[float]) -> None:
-    """Refuse numbers that can be no result.
-
-    Raises:
-        EngineError: one is NaN or infinite.
-    """
+    """Refuse numbers that can be no result, NaN and infinity: EngineError."""
     if not all(map(math.isfinite, values)):
         raise EngineError(
             "The model's output is not finite (NaN or infinity), so nothing of this run can be "
@@ -91,11 +86,9 @@ class RunningRows:
     def step(self, logits: Tensor | None = None) -> None:
         """Choose the next token of every row that goes on.
 
-        Where tokens are fetched late, the device is given the next step before this one's are
-        read: what a row that has stopped gets there is thrown away.
-
-        Args:
-            logits: [rows, vocabulary] of all rows, if the last tokens have been fed already.
+        Where tokens are fetched late, the device is given the next step before this one's are read:
+        what a row that has stopped gets there is thrown away. `logits` [rows, vocabulary] are of
+        all rows, if the last tokens have been fed already.
         """
         stopped = self._generation.stopped
         running = [at for at, row in enumerate(self._rows) if stopped[row] is None]
@@ -105,17 +98,14 @@ class RunningRows:
             logits = None if logits is None else logits[running]
             if self._coming is not None:
                 self._coming.keep_rows(running)
-        chosen, self._coming = self._coming or Chosen(self._next(logits)), None
+        chosen, self._coming = self._coming, None
+        if chosen is None:
+            if logits is None:
+                last = [[self.tokens[row]] for row in self._rows]
+                logits = self._decoder.feed(torch.tensor(last, device=self._decoder.loaded.device))
+            chosen = Chosen(logits)
         if self._late and self._generation.left > 1:
             fed = chosen.tokens[:, None].to(self._decoder.loaded.device)  # of a model on several
             self._coming = Chosen(self._decoder.feed(fed))
         for row, token in zip(self._rows, chosen.read(), strict=True):
             self.tokens[row] = token
-
-    def _next(self, logits: Tensor | None) -> Tensor:
-        if logits is not None:
-            return logits
-        device = self._decoder.loaded.device
-        return self._decoder.feed(
-            torch.tensor([[self.tokens[row]] for row in self._rows], device=device)
-        )

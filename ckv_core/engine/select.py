@@ -7,11 +7,15 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from ckv_core.engine.candidates import PromptCandidates, order_keys
-from ckv_core.engine.layouts import PageCandidates, candidates_of, keep, page_note, selectable
+from ckv_core.engine.candidates import (
+    PageCandidates,
+    PromptCandidates,
+    SharedCandidates,
+    order_keys,
+)
 from ckv_core.engine.prefill import Prefill
 from ckv_core.errors import RunCancelledError
-from ckv_core.methods.parts.layout import page_size
+from ckv_core.methods.parts.layout import is_shared, page_size
 from ckv_core.request.variants import VariantSpec
 from ckv_core.results.byte_budget import entries_within
 from ckv_core.results.records import ModelInfo
@@ -21,36 +25,27 @@ SLOTS_AT_ONCE = 2**18  # (layer, head, position) slots that are chosen from at a
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What one variant keeps.
+    """What one variant keeps."""
 
-    Attributes:
-        budget: entries per KV head asked for, on average.
-        keep_masks: per layer [kv_heads, prompt_len] bool; None where everything is kept.
-        warnings: sentences for the receipt.
-        arrays: what the selector chose besides, [evictable layers, kv_heads] float32, by name.
-        elapsed_ms: what choosing took.
-        requested_entries: of positions that were given; else budget x KV heads x layers.
-    """
-
-    budget: int
+    budget: int  # entries per KV head asked for, on average
+    # Per layer [kv_heads, prompt_len] bool; None where everything is kept.
     keep_masks: tuple[Tensor | None, ...]
-    warnings: tuple[str, ...]
+    warnings: tuple[str, ...]  # sentences for the receipt
+    # What the selector chose besides, [evictable layers, kv_heads] float32, by name.
     arrays: Mapping[str, Tensor] = field(default_factory=dict)
-    elapsed_ms: float = 0.0
+    elapsed_ms: float = 0.0  # what choosing took
+    # Of positions that were given; else budget x KV heads x layers.
     requested_entries: int | None = None
 
 
 def resolve_budget(spec: VariantSpec, model: ModelInfo, prompt_len: int, entry_bytes: int) -> int:
-    """Budget in tokens, checked against what the variant always keeps.
+    """Budget in tokens, checked against what the variant always keeps (ConfigError).
 
     Args:
         spec: the variant.
         model: for the number of evictable layers and KV heads.
         prompt_len: compressed tokens.
-        entry_bytes: bytes of one key and value.
-
-    Raises:
-        ConfigError: the budget is below the protected tokens.
+        entry_bytes: of one key and value.
     """
     if not spec.method.evicts:
         return prompt_len
@@ -88,47 +83,35 @@ def select_all(
         budgets: per variant, entries per KV head.
         now: a clock in seconds; sorting counts for the variant that first needs it.
         should_stop: asked before each variant.
-
-    Raises:
-        RunCancelledError: `should_stop` said so.
     """
-    found: dict[int, Selection] = {}
+    selections: dict[int, Selection] = {}
     # Variants that share orders follow one another, however few orders are kept.
     for row in sorted(range(len(specs)), key=lambda row: repr(order_keys(specs[row]))):
         if should_stop():
             raise RunCancelledError
         start = now()
         chosen = _choose(specs[row], prefill, budgets[row])
-        found[row] = replace(chosen, elapsed_ms=(now() - start) * 1000)
-    return [found[row] for row in range(len(specs))]
+        selections[row] = replace(chosen, elapsed_ms=(now() - start) * 1000)
+    return [selections[row] for row in range(len(specs))]
 
 
 def stage_one(spec: VariantSpec, prefill: Prefill, selection: Selection) -> list[Tensor | None]:
     """What stage 1 alone keeps, always-kept entries included: N' of the paper.
 
-    Args:
-        spec: any variant; of one whose selector has a single stage it is all that it keeps.
-        prefill: the compressed prompt.
-        selection: of this variant.
-
-    Returns:
-        Per layer [kv_heads, prompt_len] bool; None where everything is kept.
+    Of a variant whose selector has a single stage it is all that it keeps. Per layer
+    [kv_heads, prompt_len] bool; None where everything is kept.
     """
     masks = list(selection.keep_masks)
     if spec.method.scorer is None or all(mask is None for mask in masks):
         return masks
-    entries = candidates_of(spec, prefill, selection.budget)
-    candidates = selectable(spec, prefill, selection.budget, entries)
+    _, candidates = _candidates(spec, prefill, selection.budget)
     arrays = {name: array[:, : candidates.kv_heads] for name, array in selection.arrays.items()}
     for place, layer in enumerate(prefill.loaded.info.evictable_layers):
         mask = masks[layer]
         if mask is None:
             continue
         budgets = mask[: candidates.kv_heads, candidates.columns].sum(-1)
-        if isinstance(candidates, PageCandidates):
-            first = candidates.stage_one(spec.selector, place, budgets)
-        else:
-            first = spec.selector.stage_one(candidates, place, budgets, arrays)
+        first = candidates.stage_one(spec.selector, place, budgets, arrays)
         if first is not None:
             stage = torch.ones_like(mask)
             stage[:, candidates.columns] = first.to(mask.device)
@@ -147,26 +130,30 @@ def _choose(spec: VariantSpec, prefill: Prefill, budget: int) -> Selection:
             f"{prompt_len} tokens: nothing was evicted.",
         )
         return Selection(budget, tuple(masks), warnings if spec.method.evicts else ())
-    entries = candidates_of(spec, prefill, budget)
+    entries, candidates = _candidates(spec, prefill, budget)
     head_budgets = rule.head_budgets(entries, entries.spare, spec.params)
-    candidates = selectable(spec, prefill, budget, entries)
     kept, arrays = _keep(spec, candidates, head_budgets, prefill)
     for place, layer in enumerate(info.evictable_layers):
         masks[layer] = kept[place].to(prefill.layers[layer].keys.device)
-    size = page_size(spec.params)
-    notes = (page_note(kept, size),) if size else ()
-    warnings = (*_nothing_chosen(spec, budget, entries.spare), *notes)
-    return Selection(budget, tuple(masks), warnings, arrays)
+    notes = []
+    if entries.spare <= 0:
+        notes.append(
+            f"The budget of {budget} tokens holds only what is always kept "
+            f"({spec.protected_text}): no entry was chosen, whatever the method. Raise the budget, "
+            "or lower what is always kept."
+        )
+    if size := page_size(spec.params):
+        notes.append(_page_note(kept, size))
+    return Selection(budget, tuple(masks), tuple(notes), arrays)
 
 
-def _nothing_chosen(spec: VariantSpec, budget: int, spare: int) -> tuple[str, ...]:
-    """A warning where the always-kept tokens use up the budget."""
-    if spare > 0:
-        return ()
-    return (
-        f"The budget of {budget} tokens holds only what is always kept ({spec.protected_text}): "
-        "no entry was chosen, whatever the method. Raise the budget, or lower what is always kept.",
-    )
+def _candidates(
+    spec: VariantSpec, prefill: Prefill, budget: int
+) -> tuple[PromptCandidates, PromptCandidates]:
+    """The entries that a variant may evict, for its budget rule, and what its selector ranks."""
+    kind = SharedCandidates if is_shared(spec.params) else PromptCandidates
+    entries = kind(spec, prefill, budget)
+    return entries, PageCandidates(spec, prefill, budget) if page_size(spec.params) else entries
 
 
 def _keep(
@@ -181,8 +168,20 @@ def _keep(
     arrays: dict[str, list[Tensor]] = {}
     for start in range(0, layers, at_once):
         part = slice(start, min(start + at_once, layers))
-        chosen = keep(spec, candidates, part, head_budgets[part])
+        chosen = candidates.keep(spec.selector, part, head_budgets[part])
         kept[part, :, candidates.columns] = chosen.mask.to(kept.device)
         for name, array in chosen.arrays.items():
             arrays.setdefault(name, []).append(array.to(kept.device).expand(-1, heads))
     return kept, {name: torch.cat(parts) for name, parts in arrays.items()}
+
+
+def _page_note(kept: Tensor, size: int) -> str:
+    """How many pages a server would hold, and how full; `kept` is alike in all heads."""
+    layers, _, prompt_len = kept.shape
+    padded = torch.nn.functional.pad(kept[:, 0], (0, -prompt_len % size))
+    pages = int(padded.view(layers, -1, size).any(-1).sum())
+    share = int(kept[:, 0].sum()) / max(1, pages * size)
+    return (
+        f"In pages of {size} positions: {pages / layers:.1f} pages per layer on average, "
+        f"{share:.0%} of their room filled; a server holds them whole."
+    )

@@ -14,11 +14,7 @@ _MAX_CHARS = 1_000
 def asked_presses(text: str) -> Chain:
     """Read `adakv+critical:safeguard=0.1` or `AdaKVPress(CURPress(num_sinks=4))`.
 
-    Args:
-        text: a SPEC, under the preset kvpress, or a Python call of presses.
-
-    Raises:
-        ConfigError: it is neither, or kvpress cannot do what it says.
+    A SPEC is read under the preset kvpress. ConfigError where kvpress cannot do what it says.
     """
     if re.match(r"\s*[A-Z]", text):
         return _written(text)
@@ -62,11 +58,7 @@ def _written(text: str) -> Chain:
 
 
 def _chain(node: ast.AST) -> Chain:
-    """The presses of a call, from the outermost in.
-
-    Raises:
-        ValueError: it holds anything but names, one press inside each and plain arguments.
-    """
+    """The presses of a call, from the outermost in; ValueError for anything but presses."""
     if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and len(node.args) < 2):
         raise ValueError
     own = {str(each.arg): _argument(each) for each in node.keywords}

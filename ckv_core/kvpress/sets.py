@@ -26,25 +26,15 @@ KeepMask = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One press on one text.
+    """One press on one text."""
 
-    Attributes:
-        text: its index.
-        press: from the outermost in.
-        budget: entries per KV head, on average.
-    """
-
-    text: int
-    press: Chain
-    budget: int
+    text: int  # its index
+    press: Chain  # from the outermost in
+    budget: int  # entries per KV head, on average
 
 
 def kvpress_python(given: str | None = None) -> str:
-    """The Python that has kvpress: as given, of the variable, or as make sets it up.
-
-    Raises:
-        ConfigError: it is not there; says how to get it.
-    """
+    """The Python that has kvpress: as given, of the variable, or as make sets it up."""
     named = given or os.environ.get(VARIABLE)
     path = Path(named) if named else _OURS
     if not path.is_file():

@@ -52,7 +52,6 @@ class Runner:
     """A model on the CPU in float32, and presses at work on it."""
 
     def __init__(self, folder: str) -> None:
-        """Load it."""
         import torch
         from transformers import AutoModelForCausalLM
 
@@ -72,13 +71,13 @@ class Runner:
         """
         from kvpress import BasePress
 
-        found: list[Answer] = [{"kept": []} for _ in jobs]
+        answers: list[Answer] = [{"kept": []} for _ in jobs]
         shared: dict[str, dict[int, Any]] = {"sdpa": {}, "eager": {}}
         for place, job in enumerate(jobs):
             try:
                 press = _built(job["press"], job["removed"])
             except UnfitPressError as error:
-                found[place] = {"error": str(error)}
+                answers[place] = {"error": str(error)}
                 continue
             how = "eager" if EAGER in [name for name, _ in job["press"]] else "sdpa"
             own = type(press).__call__, type(press).forward_hook
@@ -86,28 +85,28 @@ class Runner:
                 press.post_init_from_model(self._model)
                 shared[how][place] = press
             else:
-                found[place] = self._alone(tokens, press, how)
+                answers[place] = self._alone(tokens, press, how)
         for how, presses in shared.items():
             if presses:
-                self._together(tokens, presses, how, found)
-        return found
+                self._together(tokens, presses, how, answers)
+        return answers
 
     def _together(
-        self, tokens: list[int], presses: dict[int, Any], how: str, found: list[Answer]
+        self, tokens: list[int], presses: dict[int, Any], how: str, answers: list[Answer]
     ) -> None:
         def hook(module: Any, _inputs: Any, kwargs: Any, output: Any) -> None:
             states = kwargs["past_key_values"].layers[module.layer_idx]
             for place, press in presses.items():
-                if "error" in found[place]:
+                if "error" in answers[place]:
                     continue
                 module.masked_key_indices = None
                 given = (states.keys.clone(), states.values.clone(), output[1], kwargs)
                 try:
                     kept = press.compress(module, kwargs["hidden_states"], *given)
                     mask = self._mask(module, kept[0], states.keys)
-                    found[place]["kept"].append(_packed(mask))
+                    answers[place]["kept"].append(_packed(mask))
                 except Exception as error:  # another project's code; the other presses go on
-                    found[place] = {"error": _sentence(error)}
+                    answers[place] = {"error": _sentence(error)}
             module.masked_key_indices = None
 
         hooks = [each.register_forward_hook(hook, with_kwargs=True) for each in self._attentions]
@@ -128,7 +127,6 @@ class Runner:
             return {"error": _sentence(error)}
 
     def _read(self, tokens: list[int], how: str, press: Any = None) -> Any:
-        """The cache after the text."""
         from transformers import DynamicCache
 
         self._model.set_attn_implementation(how)

@@ -7,7 +7,7 @@ run, v_i the L1 norm of V_i W_O, N' the entries of stage 1, N'' those of stage 2
 import torch
 from torch import Tensor
 
-from ckv_core.runtime.shapes import check_shape
+from ckv_core.runtime.lazy_torch import check_shape
 
 
 def bounds(attention: Tensor, norms: Tensor, kept: Tensor, stage_one: Tensor) -> dict[str, Tensor]:
@@ -58,14 +58,9 @@ def bounds(attention: Tensor, norms: Tensor, kept: Tensor, stage_one: Tensor) ->
 
 
 def sigma_oracle(attention: Tensor, counts: Tensor) -> Tensor:
-    """Largest attention mass that so many entries can hold.
+    """Largest attention mass that so many entries can hold, [query_heads].
 
-    Args:
-        attention: [query_heads, entries].
-        counts: [kv_heads] int64, entries in N' per KV head, at least one.
-
-    Returns:
-        [query_heads].
+    Of attention [query_heads, entries] and entries in N' per KV head, [kv_heads] int64 from 1 on.
     """
     mass = attention.sort(dim=-1, descending=True).values.cumsum(-1)
     group_size = attention.shape[0] // counts.shape[0]

@@ -16,12 +16,18 @@ from ckv_core.engine.run import Run
 from ckv_core.engine.select import Selection, stage_one
 from ckv_core.errors import RunCancelledError
 from ckv_core.measure.bounds import bounds, sigma_oracle
-from ckv_core.measure.distances import METRICS, distances, head_weights, project_heads
 from ckv_core.measure.first_step import MeasuredStep
 from ckv_core.measure.oracles import greedy_mask, oracle_mask
-from ckv_core.measure.perturbation import log_attention, moved_heads
+from ckv_core.measure.perturbation import (
+    METRICS,
+    distances,
+    head_weights,
+    log_attention,
+    moved_heads,
+    project_heads,
+)
+from ckv_core.methods.attention_scores import value_norm
 from ckv_core.methods.parts.critical import ALPHA, CRITICAL
-from ckv_core.methods.scoring.value_norm import value_norm
 from ckv_core.request.variants import VariantSpec
 from ckv_core.results.events import Progress, RunEvent, VariantAnalysed
 from ckv_core.results.quantities import QUANTITIES
@@ -32,23 +38,14 @@ _SEARCH_FACTOR = 3  # the greedy oracle looks at so many times the entries that 
 
 @dataclass(frozen=True, slots=True)
 class _LayerStep:
-    """One layer of the full run at the measured step; entries are prompt and tail.
+    """One layer of the full run at the measured step; entries are prompt and tail."""
 
-    Attributes:
-        log_attention: [kv_heads, group_size, entries].
-        attention: the same, not as logarithms.
-        norms: [kv_heads, group_size, entries] value norms.
-        values: [kv_heads, entries, value_dim] float32.
-        weights: [query_heads, value_dim, hidden], W_O by head.
-        tail: entries after the compressed prompt.
-    """
-
-    log_attention: Tensor
-    attention: Tensor
-    norms: Tensor
-    values: Tensor
-    weights: Tensor
-    tail: int
+    log_attention: Tensor  # [kv_heads, group_size, entries]
+    attention: Tensor  # the same, not as logarithms
+    norms: Tensor  # [kv_heads, group_size, entries] value norms
+    values: Tensor  # [kv_heads, entries, value_dim] float32
+    weights: Tensor  # [query_heads, value_dim, hidden], W_O by head
+    tail: int  # entries after the compressed prompt
 
     def extend(self, mask: Tensor | None) -> Tensor:
         """A mask of the prompt with the tail, all of which is kept, [kv_heads, entries]."""
@@ -66,33 +63,22 @@ class _LayerStep:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """One variant in one layer: N, N' and what it never drops, with the tail.
+    """One variant in one layer: N, N' and what it never drops, with the tail."""
 
-    Attributes:
-        row: of the variant.
-        mask, stage_one: [kv_heads, entries] bool.
-        protected: [entries] bool.
-        key: variants that share it protect the same entries.
-    """
-
-    row: int
+    row: int  # of the variant
+    # mask, stage_one: [kv_heads, entries] bool.
     mask: Tensor
     stage_one: Tensor
-    protected: Tensor
-    key: Hashable
+    protected: Tensor  # [entries] bool
+    key: Hashable  # variants that share it protect the same entries
 
     @property
     def counts(self) -> Tensor:
-        """Entries kept per head, [kv_heads]."""
         return self.mask.sum(-1)
 
 
 def analyse(
-    run: Run,
-    step: MeasuredStep,
-    decoder: Decoder,
-    prefilled: Prefill,
-    selections: list[Selection],
+    run: Run, step: MeasuredStep, decoder: Decoder, prefilled: Prefill, selections: list[Selection]
 ) -> Iterator[RunEvent]:
     """Arrays of every variant but `full`; NaN in layers that are not evicted.
 
@@ -102,16 +88,6 @@ def analyse(
     run's, so that theorem 4's bound of plain selection can be compared; `stage1_alpha` records
     which it was. StreamingLLM's own score is recency. A variant that evicts nothing has
     everything in N'.
-
-    Args:
-        run: asks for `bounds`, `greedy` or both.
-        step: the measured step.
-        decoder: holds the full run's queries and tail.
-        prefilled: holds the full run's prompt entries.
-        selections: what each variant keeps.
-
-    Raises:
-        RunCancelledError: the run was stopped.
     """
     rows = [row for row in range(len(run.specs)) if row != run.reference]
     specs = [_with_stage_one(run, run.specs[row]) for row in rows]
@@ -192,27 +168,24 @@ def _kept(
 def _measure(state: _LayerStep, variant: _Kept, cascaded: Tensor) -> dict[str, Tensor]:
     """Distances, bounds and the two ranked oracles of one variant in one layer.
 
-    Args:
-        state: the layer.
-        variant: what it keeps.
-        cascaded: [query_heads, value_dim], full run's head outputs minus the variant's own.
+    `cascaded` is the full run's head outputs minus its own, [query_heads, value_dim].
     """
     attention, norms = state.attention.flatten(0, 1), state.norms.flatten(0, 1)
-    found = bounds(attention, norms, variant.mask, variant.stage_one)
-    found["sigma_oracle"] = sigma_oracle(attention, variant.stage_one.sum(-1))
+    measured = bounds(attention, norms, variant.mask, variant.stage_one)
+    measured["sigma_oracle"] = sigma_oracle(attention, variant.stage_one.sum(-1))
     scores = {"attention": state.attention, "critical": state.attention * state.norms}
     for name, score in scores.items():
         best = oracle_mask(score.mean(1), variant.protected, variant.counts)
-        found[f"oracle_{name}_l1"] = state.head_l1(best)
+        measured[f"oracle_{name}_l1"] = state.head_l1(best)
     full = project_heads((state.attention @ state.values).flatten(0, 1)[None], state.weights)[0]
     isolated = moved_heads(state.log_attention, state.values, variant.mask)
     both = project_heads(torch.stack([isolated, cascaded]), state.weights)
     for suffix, moved in zip(("", "_cascaded"), both, strict=True):
         heads, summed = distances(full, moved), distances(full.sum(0), moved.sum(0))
-        found |= {f"head_{metric}{suffix}": heads[metric] for metric in METRICS}
-        found |= {f"attention_{metric}{suffix}": summed[metric] for metric in METRICS}
+        measured |= {f"head_{metric}{suffix}": heads[metric] for metric in METRICS}
+        measured |= {f"attention_{metric}{suffix}": summed[metric] for metric in METRICS}
     # The isolated head L1 is part of every run's perturbation.
-    return {name: value for name, value in found.items() if name in QUANTITIES}
+    return {name: value for name, value in measured.items() if name in QUANTITIES}
 
 
 def _greedy(run: Run, state: _LayerStep, kept: list[_Kept]) -> list[Tensor]:
@@ -255,10 +228,10 @@ def _search(state: _LayerStep, variant: _Kept, start: Tensor, head: int) -> Tens
 
 
 def _put(
-    arrays: dict[str, Float32Array], layer: int, layers: int, found: dict[str, Tensor]
+    arrays: dict[str, Float32Array], layer: int, layers: int, measured: dict[str, Tensor]
 ) -> None:
     """Write one layer's values into its place of arrays that begin as NaN."""
-    for name, value in found.items():
+    for name, value in measured.items():
         if name not in arrays:
             arrays[name] = np.full((layers, *value.shape), np.nan, dtype=np.float32)
         arrays[name][layer] = value.cpu().numpy()

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -19,22 +19,15 @@ from ckv_core.results.records import Float32Array, Perturbation
 
 @dataclass(frozen=True, slots=True)
 class MeasuredStep:
-    """Outputs of the measured step.
+    """Outputs of the measured step."""
 
-    Attributes:
-        logits: [rows, vocabulary].
-        hidden: per layer [rows, hidden_size], the residual stream after the block.
-        heads: per layer [rows, query_heads, value_dim], each head's output before W_O.
-        normed: [rows, hidden_size], the last block's output after the model's final norm.
-    """
-
-    logits: Tensor
-    hidden: tuple[Tensor, ...]
+    logits: Tensor  # [rows, vocabulary]
+    hidden: tuple[Tensor, ...]  # per layer [rows, hidden_size], the residual stream after the block
+    # Per layer [rows, query_heads, value_dim], each head's output before W_O.
     heads: tuple[Tensor, ...]
-    normed: Tensor
+    normed: Tensor  # [rows, hidden_size], the last block's output after the model's final norm
 
     def first(self, rows: int) -> "MeasuredStep":
-        """Of the first rows only."""
         return MeasuredStep(
             self.logits[:rows],
             tuple(hidden[:rows] for hidden in self.hidden),
@@ -46,11 +39,7 @@ class MeasuredStep:
 def measured_step(decoder: Decoder, token: int, reference: int, *, commit: bool) -> MeasuredStep:
     """Feed the full run's first token to every row and record what it does.
 
-    Args:
-        decoder: at the first decoding step.
-        token: the full run's first generated token.
-        reference: the row that holds the full cache.
-        commit: whether this is also every row's own next step.
+    `reference` is the row of the full cache; `commit` makes it every row's own next step too.
     """
     loaded, context = decoder.loaded, decoder.context
     rows = len(context.places)
@@ -58,9 +47,9 @@ def measured_step(decoder: Decoder, token: int, reference: int, *, commit: bool)
     projections = [cast(nn.Module, attention.o_proj) for attention in loaded.attentions]
     vocabulary: nn.Module = loaded.model.get_output_embeddings()  # type: ignore[no-untyped-call]
     with (
-        _residual_stream(loaded.layers) as hidden,
-        _inputs(projections) as outputs,
-        _inputs([vocabulary]) as normed,
+        _collected(loaded.layers, outputs=True) as hidden,
+        _collected(projections) as outputs,
+        _collected([vocabulary]) as normed,
     ):
         tokens = torch.full((rows, 1), token, device=loaded.device)
         logits = decoder.feed(tokens, commit=commit)
@@ -76,7 +65,7 @@ def perturbations(
     reference: int,
     selections: Sequence[tuple[int, Selection, Selection | None]],
 ) -> Iterator[tuple[int, Perturbation]]:
-    """Perturbation of each variant.
+    """(row, perturbation) of each variant; EngineError where the step's logits are not finite.
 
     Args:
         step: the measured step.
@@ -84,12 +73,6 @@ def perturbations(
         prefill: holds the full run's prompt entries.
         reference: the row that holds the full cache.
         selections: (row, what it keeps, what its base keeps or None).
-
-    Yields:
-        (row, Perturbation).
-
-    Raises:
-        EngineError: the step's logits are not finite.
     """
     # A base that is itself a variant is the same object, and measured once.
     wanted = {id(kept): kept for _, *pair in selections for kept in pair if kept is not None}
@@ -141,29 +124,15 @@ def _head_l1(
 
 
 @contextmanager
-def _residual_stream(layers: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
-    """Collect each block's output for the last token, [rows, hidden_size]."""
-    hidden: list[Tensor] = []
+def _collected(modules: Sequence[nn.Module], *, outputs: bool = False) -> Iterator[list[Tensor]]:
+    """What goes into each module, or comes out of it, for the last token: [rows, width]."""
+    collected: list[Tensor] = []
 
-    def hook(_module: nn.Module, _inputs: object, output: Tensor | tuple[Tensor, ...]) -> None:
-        states = output if isinstance(output, Tensor) else output[0]
-        hidden.append(states[:, -1].float())
-
-    with ExitStack() as hooks:
-        for layer in layers:
-            hooks.enter_context(layer.register_forward_hook(hook))
-        yield hidden
-
-
-@contextmanager
-def _inputs(modules: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
-    """Collect what goes into each module for the last token, [rows, width]."""
-    inputs: list[Tensor] = []
-
-    def hook(_module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
-        inputs.append(arguments[0][:, -1].float())
+    def hook(_module: nn.Module, inputs: tuple[Tensor, ...], output: Any) -> None:
+        first, *_ = output if outputs and isinstance(output, tuple) else (output,)
+        collected.append((first if outputs else inputs[0])[:, -1].float())
 
     with ExitStack() as hooks:
         for module in modules:
-            hooks.enter_context(module.register_forward_pre_hook(hook))
-        yield inputs
+            hooks.enter_context(module.register_forward_hook(hook))
+        yield collected

@@ -8,15 +8,12 @@ _CANDIDATES = 1024  # evaluated at a time: bounds the [candidates, hidden] produ
 
 
 def oracle_mask(score: Tensor, protected: Tensor, counts: Tensor) -> Tensor:
-    """Keep the protected entries and the best of the others.
+    """Keep the protected entries and the best of the others; ties go to the earlier entry.
 
     Args:
         score: [kv_heads, entries].
         protected: [entries] bool, kept in any case.
-        counts: [kv_heads] int64, entries kept per head, the protected ones included.
-
-    Returns:
-        [kv_heads, entries] bool with `counts` True per row; ties go to the earlier entry.
+        counts: [kv_heads] int64 of True in each row of the result, protected ones included.
     """
     order = score.masked_fill(protected, torch.inf).argsort(dim=-1, descending=True, stable=True)
     ranks = torch.arange(score.shape[-1], device=score.device).expand_as(order)
@@ -80,16 +77,7 @@ def _losses(
     kept_sum: Tensor,
     kept_mass: Tensor,
 ) -> Tensor:
-    """Head L1 of the group without each candidate, [candidates].
-
-    Args:
-        attention: [group_size, candidates].
-        values: [candidates, value_dim].
-        output_weight: [group_size, value_dim, hidden].
-        target: [group_size, value_dim], sum of A V over everything.
-        kept_sum: the same over what is kept.
-        kept_mass: [group_size], sum of A over what is kept.
-    """
+    """Head L1 of the group without each candidate, [candidates]."""
     tiny = torch.finfo(attention.dtype).tiny
     without = kept_sum[:, None] - attention[..., None] * values
     mass = (kept_mass[:, None] - attention).clamp_min(tiny)

@@ -42,13 +42,7 @@ class _PartedSlots(SlotCache):
 
 
 def control_rows(prefilled: Prefill, first_place: int, capacity: int) -> list[Rows]:
-    """The controls at the end of the prompt; they share the prefill's own tensors.
-
-    Args:
-        prefilled: the prompt.
-        first_place: of the controls in their batch, the others before.
-        capacity: tokens that are read from here on, the measured step's included.
-    """
+    """The controls at the end of the prompt; they share the prefill's own tensors."""
     windows, cuts = prefilled.loaded.sliding_windows, CUTS
     if prefilled.loaded.model.dtype == torch.float32:
         cuts = CUTS[:1]
@@ -73,9 +67,6 @@ def rounding_floor(step: MeasuredStep, reference: int, first: int) -> RoundingFl
         step: the measured step, with the controls.
         reference: the row that holds the full cache.
         first: the first control's row; the others follow.
-
-    Raises:
-        EngineError: the logits are not finite.
     """
     layers = [hidden_l1(hidden[first:], hidden[reference]).amax() for hidden in step.hidden]
     kl = kl_divergence(step.logits[first:], step.logits[reference]).tolist()

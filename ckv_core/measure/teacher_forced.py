@@ -40,7 +40,7 @@ class _Candidates:
         return Candidate(token, self._texts[token], probability)
 
 
-def forced(
+def teacher_forced(
     run: Run, prefilled: Prefill, rows: PromptRows, continuation: Sequence[int]
 ) -> Iterator[RunEvent]:
     """Agreement, KL and rank at every position of the full cache's continuation.
@@ -53,10 +53,6 @@ def forced(
 
     Yields:
         Progress, then one VariantAnalysed per variant, `full` included.
-
-    Raises:
-        RunCancelledError: the run was stopped.
-        EngineError: logits are not finite.
     """
     rest = run.prompt.token_ids[run.prompt.compressed_tokens :]
     capacity = len(rest) + len(continuation)
@@ -104,13 +100,7 @@ def teacher_forced_chunk(rows: int, vocabulary: int) -> int:
 
 
 def _figures(logits: Tensor, reference: int, tokens: Tensor) -> Tensor:
-    """Agreement, KL and rank, [3, rows, positions] float32.
-
-    Args:
-        logits: [rows, positions, vocabulary].
-        reference: row of the full cache.
-        tokens: [positions] that the full cache generated there.
-    """
+    """Agreement, KL, rank of logits [rows, positions, vocabulary]: [3, rows, positions]."""
     top1 = (logits.argmax(-1) == logits[reference].argmax(-1)).float()
     rank = torch.cat([token_rank(row[None], tokens) for row in logits])  # bounds what it holds
     return torch.stack([top1, kl_divergence(logits, logits[reference]), rank.float()])

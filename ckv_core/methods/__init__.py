@@ -16,6 +16,7 @@ import ckv_core.methods.defensivekv
 import ckv_core.methods.chunkkv
 import ckv_core.methods.laprox
 import ckv_core.methods.observed_attention
+import ckv_core.methods.h2o
 import ckv_core.methods.vatp
 import ckv_core.methods.random
 import ckv_core.methods.knorm
@@ -26,7 +27,6 @@ import ckv_core.methods.kvzip
 import ckv_core.methods.capkv
 import ckv_core.methods.compactor
 import ckv_core.methods.tova
-import ckv_core.methods.h2o
 import ckv_core.methods.scissorhands
 import ckv_core.methods.r_kv
 import ckv_core.methods.parts.compaction

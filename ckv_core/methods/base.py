@@ -52,29 +52,18 @@ def store_parameter() -> Parameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """One eviction method as a composition of parts.
+    """One eviction method as a composition of parts."""
 
-    Attributes:
-        name: the word used in a SPEC.
-        label: what a reader sees.
-        summary: one sentence; shown beside the control and in the README's table.
-        source: the paper.
-        scorer: which evidence ranks the entries; None where there is no ranking.
-        budget_rule: how the budget is divided over layers and KV heads; None where there is none.
-        selector: which entries a head keeps, without a '+'.
-        policy: what evicts while generating; None where nothing does.
-        press: its counterpart in kvpress; None where that has none.
-    """
-
-    name: str
-    label: str
-    summary: str
-    source: str
-    scorer: Scorer | None = None
+    name: str  # the word used in a SPEC
+    label: str  # what a reader sees
+    summary: str  # one sentence; shown beside the control and in the README's table
+    source: str  # the paper
+    scorer: Scorer | None = None  # which evidence ranks the entries; None where there is no ranking
+    # How the budget is divided over layers and KV heads; None where there is none.
     budget_rule: BudgetRule | None = None
-    selector: Selector = TOP_K
-    policy: StepPolicy | None = None
-    press: Press | None = None
+    selector: Selector = TOP_K  # which entries a head keeps, without a '+'
+    policy: StepPolicy | None = None  # what evicts while generating; None where nothing does
+    press: Press | None = None  # its counterpart in kvpress; None where that has none
 
     @property
     def evicts(self) -> bool:
@@ -164,11 +153,7 @@ class MethodRegistry:
         self._methods: dict[str, Method] = {}
 
     def register(self, method: Method) -> None:
-        """Add one method.
-
-        Raises:
-            ConfigError: the name is taken, or its parts do not go together.
-        """
+        """Add one method; ConfigError where its name is taken or its parts do not go together."""
         if method.name in self._methods:
             raise ConfigError(f"Method {method.name!r} is registered twice.")
         if reason := method.misfit():
@@ -176,11 +161,7 @@ class MethodRegistry:
         self._methods[method.name] = method
 
     def get(self, name: str) -> Method:
-        """The method of that name.
-
-        Raises:
-            ConfigError: unknown name; the message lists the known ones.
-        """
+        """The method of that name; the ConfigError of an unknown one lists those that are known."""
         if name in self._methods:
             return self._methods[name]
         close = get_close_matches(name, self._methods, n=1)

@@ -6,12 +6,13 @@ take 1 elsewhere. They also evict while generating, and round layer budgets in a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from fractions import Fraction
 
 from ckv_core.methods.base import METHODS, Method
 from ckv_core.methods.parameters import Parameter, number
-from ckv_core.methods.parts.base import SINKS, Parameters
-from ckv_core.methods.parts.preferences import PREFERENCES
+from ckv_core.methods.parts.base import SINKS, BudgetRule, Candidates, Parameters
+from ckv_core.methods.parts.shares import integer_shares
 from ckv_core.methods.parts.views import LayerView, PromptShape
 from ckv_core.methods.parts.window import (
     AUTHORS_KERNEL,
@@ -20,9 +21,68 @@ from ckv_core.methods.parts.window import (
     GROUP,
     Window,
 )
+from ckv_core.runtime.lazy_torch import Tensor, torch
 
-if TYPE_CHECKING:
-    from torch import Tensor
+TAU_1 = Parameter(
+    name="tau1",
+    help="CAKE: root that a layer's dispersion of attention is raised to before layers share.",
+    default=1.0,
+    parse=number("tau1", 0.01, 100.0),
+)
+TAU_2 = Parameter(
+    name="tau2",
+    help="CAKE: root that a layer's shift of attention is raised to before layers share.",
+    default=1.0,
+    parse=number("tau2", 0.01, 100.0),
+)
+
+
+class Preferences(BudgetRule):
+    """Layers in proportion to dispersion^(1/tau1) x shift^(1/tau2) (arXiv:2503.12491)."""
+
+    name = "preferences"
+    parameters = (TAU_1, TAU_2)
+    looks_at = "all layers"
+    reads = ("window",)
+
+    def head_budgets(self, candidates: Candidates, spare: int, parameters: Parameters) -> Tensor:
+        total, window = candidates.layers * spare, candidates.scorer.queries(candidates.parameters)
+        views = map(candidates.view, range(candidates.layers))
+        statistics = [_spread_and_shift(view, window).tolist() for view in views]
+        wished = preferred_shares(
+            statistics, [1 / float(parameters[k.name]) for k in self.parameters]
+        )
+        budgets = integer_shares([share * total for share in wished], total, candidates.entries)
+        return torch.tensor(budgets)[:, None].expand(-1, candidates.kv_heads)
+
+    def work_bytes(self, shape: PromptShape, parameters: Parameters) -> int:
+        return 16 * int(parameters["window"]) * shape.prompt_len
+
+
+def preferred_shares(statistics: list[list[float]], powers: list[float]) -> list[Fraction]:
+    """Of the total, per layer, from its dispersion and shift; equal where no attention varies."""
+    weights = [
+        Fraction(math.prod(x**power for x, power in zip(pair, powers, strict=True)))
+        for pair in statistics
+    ]
+    if not sum(weights):
+        weights = [Fraction(1)] * len(weights)
+    return [weight / sum(weights) for weight in weights]
+
+
+def _spread_and_shift(view: LayerView, window: int) -> Tensor:
+    """Entropy of the attention to the past, and variance over the window, each summed: [2]."""
+
+    def compute() -> Tensor:
+        sums = torch.zeros(2, device=view.keys.device)
+        for rows in view.window_rows(window):
+            past = rows[:, : rows.shape[1] - window]
+            sums[0] -= (past * (past + 1e-10).log()).sum()
+            sums[1] += past.var(0).sum() if window > 1 else 0
+        return sums
+
+    return view.statistic(f"spread and shift {window}", compute)
+
 
 GAMMA = Parameter(
     name="gamma",
@@ -56,6 +116,6 @@ METHODS.register(
         summary="Window attention and its variance; layers share the budget by spread and shift.",
         source="Qin et al. 2025, arXiv:2503.12491",
         scorer=MeanAndVariance(),
-        budget_rule=PREFERENCES,
+        budget_rule=Preferences(),
     )
 )

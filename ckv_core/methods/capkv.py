@@ -6,10 +6,132 @@ multiplies the dot product by could not be read; here it is that of the model's 
 one matrix of head size squared per query head, and a triangular solve for each entry.
 """
 
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
 from ckv_core.methods.base import METHODS, Method
-from ckv_core.methods.parts.capacity import Capacity
+from ckv_core.methods.expected_attention import FUTURE, QueryStatistics
+from ckv_core.methods.parameters import Choice, Parameter, number
+from ckv_core.methods.parts.base import SINKS, Parameters, Scorer
 from ckv_core.methods.parts.press import Press
-from ckv_core.methods.parts.uniform import UNIFORM
+from ckv_core.methods.parts.shares import UNIFORM
+from ckv_core.methods.parts.views import Chunk, LayerView, Observer, PromptShape
+from ckv_core.runtime.lazy_torch import Tensor, torch
+
+TAU = Parameter(
+    name="tau",
+    help="CapKV: how much a key's alignment with the mean query weighs, as a factor of the logit "
+    "(align=dot) or of the cosine.",
+    default=1.0,
+    kvpress=5.0,
+    parse=number("tau", 0.0, 100.0),
+)
+ALIGN = Parameter(
+    name="align",
+    help="CapKV: alignment of a key with the mean query: their dot product, scaled as the model "
+    "does (paper), or their cosine, the largest weight then being 1 (kvpress).",
+    default="dot",
+    kvpress="cosine",
+    parse=Choice("align", "dot", "cosine"),
+)
+ANCHOR = Parameter(
+    name="anchor",
+    help="CapKV: mean of the queries as the prompt had them (seen), or before RoPE and then turned "
+    "to the mean of the `future` next positions (future, kvpress).",
+    default="seen",
+    kvpress="future",
+    parse=Choice("anchor", "seen", "future"),
+)
+_LEAST_RIDGE = 1e-9  # of the mean diagonal: keeps float64 from a singular matrix
+
+
+@dataclass(frozen=True, slots=True)
+class QuerySum:
+    """Of all queries after RoPE but those of the first `sinks` tokens.
+
+    [query_heads, head_dim] float32.
+    """
+
+    sinks: int
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return ("sum of the queries", self.sinks)
+
+    def begin(self, query_heads: int, kv_heads: int, prompt_len: int, like: Tensor) -> Tensor:
+        return torch.zeros(query_heads, like.shape[-1], dtype=torch.float32, device=like.device)
+
+    def see(self, statistic: Tensor, chunk: Chunk) -> None:
+        statistic += chunk.queries[:, max(self.sinks - chunk.start, 0) :].float().sum(1)
+
+    def nbytes(self, shape: PromptShape) -> int:
+        return 4 * shape.query_heads * shape.head_dim
+
+    def work_bytes(self, shape: PromptShape, chunk: int) -> int:
+        return 4 * shape.query_heads * chunk * shape.head_dim
+
+
+class Capacity(Scorer):
+    """w u^T (I + sum of w u u^T)^-1 u, with u the value and w = exp(tau * alignment)."""
+
+    name = "capacity"
+    parameters = (TAU, ALIGN, ANCHOR, FUTURE, replace(SINKS, default=4))
+    query_aware = False
+    non_negative = True
+
+    def observes(self, parameters: Parameters) -> tuple[Observer, ...]:
+        sinks = int(parameters["sinks"])
+        return (QueryStatistics(sinks) if parameters["anchor"] == "future" else QuerySum(sinks),)
+
+    def evidence(self, view: LayerView, parameters: Parameters) -> Tensor:
+        sinks, tau = int(parameters["sinks"]), float(parameters["tau"])
+        cosine, entries = parameters["align"] == "cosine", view.keys.shape[1]
+        anchors = self._anchors(view, parameters)
+        anchors = torch.nn.functional.normalize(anchors, dim=-1) if cosine else anchors
+        scores = anchors.new_zeros(view.query_heads, entries)
+        for head, anchor in enumerate(anchors):
+            own = head * view.kv_heads // view.query_heads
+            keys = view.keys[own, sinks:].float()
+            keys = torch.nn.functional.normalize(keys, dim=-1) if cosine else keys * view.scaling
+            logits = tau * (keys @ anchor)
+            scores[head, sinks:] = leverage(logits, view.values[own, sinks:], shifted=cosine)
+        return scores
+
+    def _anchors(self, view: LayerView, parameters: Parameters) -> Tensor:
+        """The mean query of each query head, [query_heads, head_dim] float32."""
+        (observer,) = self.observes(parameters)
+        gathered, entries = view.observed(observer), view.keys.shape[1]
+        if not isinstance(observer, QueryStatistics):
+            return gathered / max(entries - int(parameters["sinks"]), 1)
+        means, _ = observer.moments(gathered, entries)
+        future = (entries, int(parameters["future"]))
+        return view.rotary().mean_turn(means[:, None], *future)[:, 0]
+
+    def work_bytes(self, shape: PromptShape, parameters: Parameters) -> int:
+        angles = 4 * int(parameters["future"]) * shape.head_dim
+        rows = 8 * 4 * shape.head_dim + 4 * shape.query_heads
+        return angles + shape.prompt_len * rows + 8 * 4 * shape.head_dim**2
+
+
+def leverage(logits: Tensor, values: Tensor, *, shifted: bool) -> Tensor:
+    """Weighted ridge leverage of each value [entries, value_dim]: [entries] float32, from 0 to 1.
+
+    Weights, given as logits, are divided by the largest, and the ridge of 1 with them unless they
+    are `shifted`, so that it stays 1 beside weights whose largest is 1: the score is the same, and
+    nothing overflows.
+    """
+    rows, peak = values.double(), logits.max().double()
+    weights = (logits - peak).double().exp()
+    scaled = rows * weights.sqrt()[:, None]
+    matrix = scaled.T @ scaled
+    ridge = torch.ones_like(peak) if shifted else (-peak).exp()
+    ridge = ridge.maximum(matrix.diagonal().mean() * _LEAST_RIDGE)
+    matrix.diagonal().add_(ridge.clamp(max=1e200))
+    root = torch.linalg.cholesky(matrix)
+    solved: Tensor = torch.linalg.solve_triangular(root, scaled.T, upper=False)
+    return solved.square().sum(0).float()
+
 
 METHODS.register(
     Method(

@@ -8,9 +8,205 @@ its sketch anew each time: no two runs agree; here it has a seed. Costs attentio
 one matrix of the sketch's size squared per KV head.
 """
 
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from ckv_core.errors import ConfigError
 from ckv_core.methods.base import METHODS, Method
-from ckv_core.methods.parts.outliers import Outliers
-from ckv_core.methods.parts.uniform import UNIFORM
+from ckv_core.methods.expected_attention import VALUE_SIZE
+from ckv_core.methods.parameters import Choice, Parameter, ParameterValue, integer, number
+from ckv_core.methods.parts.base import RECENT, SEED, SINKS, Parameters, Scorer, generator
+from ckv_core.methods.parts.shares import UNIFORM
+from ckv_core.methods.parts.views import Chunk, LayerView, Observer, PromptShape
+from ckv_core.methods.parts.window import KERNEL, smooth
+from ckv_core.runtime.lazy_torch import Tensor, torch
+
+_FLOAT = 4  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class NonCausalAttention:
+    """Attention that an entry gets from all queries of its tile, summed, per query head.
+
+    Tiles are counted after the first `sinks` tokens and end before the last `recent`. Logits are
+    not scaled. A last tile that is not full counts as if each missing query attended equally to
+    all; its missing entries draw attention as entries of logit 0 where `attended`, as kvpress has
+    it, else none.
+
+    [query_heads, prompt_len + tile * head_dim] float32: the sums, then the queries of a tile whose
+    last entries are not read yet.
+    """
+
+    tile: int
+    sinks: int
+    recent: int
+    attended: bool
+
+    @property
+    def key(self) -> tuple[str, int, int, int, bool]:
+        return ("attention within tiles", self.tile, self.sinks, self.recent, self.attended)
+
+    def begin(self, query_heads: int, kv_heads: int, prompt_len: int, like: Tensor) -> Tensor:
+        width = prompt_len + self.tile * like.shape[-1]
+        return torch.zeros(query_heads, width, dtype=torch.float32, device=like.device)
+
+    def see(self, statistic: Tensor, chunk: Chunk) -> None:
+        heads, tokens, head_dim = chunk.queries.shape
+        prompt_len = statistic.shape[1] - self.tile * head_dim
+        held = statistic[:, prompt_len:].view(heads, self.tile, head_dim)
+        end = prompt_len - self.recent
+        first = max(chunk.start - self.sinks, 0) // self.tile * self.tile + self.sinks
+        for start in range(first, min(chunk.start + tokens, end), self.tile):
+            stop = min(start + self.tile, end)
+            new = slice(max(start, chunk.start), min(stop, chunk.start + tokens))
+            own = chunk.queries[:, new.start - chunk.start : new.stop - chunk.start]
+            held[:, new.start - start : new.stop - start] = own
+            if new.start < new.stop == stop:
+                sums = statistic[:, start:stop]
+                self._attend(sums, held[:, : stop - start], chunk.keys[:, start:stop])
+
+    def _attend(self, sums: Tensor, queries: Tensor, keys: Tensor) -> None:
+        """The attention of one tile's queries [query_heads, size, dim] to its keys."""
+        kv_heads, size, _ = keys.shape
+        missing = self.tile - size
+        for own, grouped, key in zip(
+            sums.view(kv_heads, -1, size),  # writes into the statistic
+            queries.reshape(kv_heads, -1, *queries.shape[1:]),
+            keys.float(),
+            strict=True,
+        ):
+            logits = grouped @ key.T
+            if self.attended:
+                logits = torch.nn.functional.pad(logits, (0, missing))
+            own.add_(logits.softmax(-1)[..., :size].sum(1) + missing / self.tile)
+
+    def nbytes(self, shape: PromptShape) -> int:
+        return _FLOAT * shape.query_heads * (shape.prompt_len + self.tile * shape.head_dim)
+
+    def work_bytes(self, shape: PromptShape, chunk: int) -> int:
+        group = shape.query_heads // shape.kv_heads
+        tile = min(self.tile, shape.prompt_len)
+        return _FLOAT * tile * (4 * group * self.tile + shape.kv_heads * shape.head_dim)
+
+
+_RATIO = "ratio"
+_RIDGE = 0.01
+
+
+def _blend(text: str) -> ParameterValue:
+    try:
+        return _RATIO if text == _RATIO else number("blend", 0.0, 100.0)(text)
+    except ConfigError:
+        message = f"blend must be a number from 0 to 100, or {_RATIO!r}; got {text!r}."
+        raise ConfigError(message) from None
+
+
+BLEND = Parameter(
+    name="blend",
+    help="Compactor: weight of the keys' leverage beside the attention; 'ratio' (kvpress) is the "
+    "share of the prompt that is evicted.",
+    default=0.5,
+    kvpress=_RATIO,
+    parse=_blend,
+)
+SKETCH = Parameter(
+    name="sketch",
+    help="Compactor: dimensions that keys are mixed into by random numbers before their leverage "
+    "is computed; 0, or as many as a head has, computes it from the keys themselves.",
+    default=48,
+    parse=integer("sketch", 0, 1024),
+)
+TILE = Parameter(
+    name="tile",
+    help="Compactor: tokens that attend to each other, to later ones too.",
+    default=128,
+    kvpress=256,
+    parse=integer("tile", 1, 1024),
+)
+PAD = Parameter(
+    name="pad",
+    help="Compactor: what fills up the last tile is masked, or attended to with a logit of 0 "
+    "(kvpress).",
+    default="masked",
+    kvpress="attended",
+    parse=Choice("pad", "masked", "attended"),
+)
+
+
+class Outliers(Scorer):
+    """Attention within tiles plus `blend` times leverage, each standardised over the layer."""
+
+    name = "outliers"
+    parameters = (
+        BLEND,
+        SKETCH,
+        SEED,
+        TILE,
+        PAD,
+        replace(KERNEL, default=1, kvpress=3),
+        replace(VALUE_SIZE, default="off", kvpress="on"),
+        replace(SINKS, default=8),
+        replace(RECENT, default=4),
+    )
+    query_aware = False
+
+    def key(self, parameters: Parameters) -> tuple[ParameterValue, ...]:
+        by_budget = (parameters["budget"],) if parameters["blend"] == _RATIO else ()
+        return (*super().key(parameters), *by_budget)
+
+    def observes(self, parameters: Parameters) -> tuple[Observer, ...]:
+        tile, sinks, recent = (int(parameters[key]) for key in ("tile", "sinks", "recent"))
+        return (NonCausalAttention(tile, sinks, recent, parameters["pad"] == "attended"),)
+
+    def scores(self, view: LayerView, parameters: Parameters) -> Tensor:
+        kv_heads, entries = view.keys.shape[:2]
+        inner = slice(int(parameters["sinks"]), entries - int(parameters["recent"]))
+        blend = parameters["blend"]
+        if blend == _RATIO:
+            blend = 1 - int(parameters["budget"]) / entries
+        (observer,) = self.observes(parameters)
+        attention = view.observed(observer)[:, inner]
+        attention = attention.view(kv_heads, -1, attention.shape[-1]).mean(1)
+        if parameters["value_size"] == "on":
+            values = view.values[:, inner]
+            attention *= torch.linalg.vector_norm(values, dim=-1, dtype=torch.float32)
+        attention = smooth(attention, int(parameters["kernel"]), "avg")
+        keys = view.rotary().undo(view.keys[:, inner].float(), inner.start)
+        leverages = [self._leverage(key, view.layer, at, parameters) for at, key in enumerate(keys)]
+        scores = attention.new_zeros(kv_heads, entries)
+        scores[:, inner] = _standard(attention) + float(blend) * _standard(torch.stack(leverages))
+        return scores
+
+    def _leverage(self, keys: Tensor, layer: int, head: int, parameters: Parameters) -> Tensor:
+        """x^T (X^T X + ridge)^-1 x of one head's centred and sketched keys, [entries] float32."""
+        width, sketch = keys.shape[1], int(parameters["sketch"])
+        rows = (keys - keys.mean(0)).double()
+        if 0 < sketch < width:
+            mixed = sketch_matrix((parameters["seed"], layer, head), width, sketch)
+            rows = rows @ mixed.to(rows)
+        matrix = rows.T @ rows
+        matrix.diagonal().add_(_RIDGE)
+        root = torch.linalg.cholesky(matrix)
+        solved: Tensor = torch.linalg.solve_triangular(root, rows.T, upper=False)
+        return solved.square().sum(0).float()
+
+    def work_bytes(self, shape: PromptShape, parameters: Parameters) -> int:
+        heads = 4 * 6 * shape.kv_heads * shape.head_dim
+        return (heads + 8 * 5 * shape.head_dim) * shape.prompt_len
+
+
+def sketch_matrix(place: tuple[object, ...], width: int, sketch: int) -> Tensor:
+    """[width, sketch] of normal numbers whose products keep lengths in the mean."""
+    drawn = torch.randn(width, sketch, generator=generator("sketch", *place))
+    return drawn / math.sqrt(sketch)
+
+
+def _standard(scores: Tensor) -> Tensor:
+    """Less their mean, over their standard deviation; all heads of the layer together."""
+    return (scores - scores.mean()) / scores.std().clamp(min=1e-6)
+
 
 METHODS.register(
     Method(

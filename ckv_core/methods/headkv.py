@@ -1,14 +1,94 @@
 """HeadKV: SnapKV's scores; heads that find needles get more of the budget, in all layers.
 
-The authors publish tables for two models; for any other a probe makes one (`engine/needle.py`).
+The authors publish tables for two models; for others a probe makes one (`engine/needle_probe.py`).
 Their formula and their words disagree on beta: `beta_sign`. Their code keeps a set for each query
 head; here heads that share a KV head share its mean. Theirs rounds and may leave entries over;
 here totals are exact.
 """
 
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+from ckv_core.errors import ConfigError
 from ckv_core.methods.base import METHODS, Method
-from ckv_core.methods.parts.head_shares import HeadShares
+from ckv_core.methods.parameters import Choice, Parameter, ParameterValue
+from ckv_core.methods.parts.base import BudgetRule, Candidates, Parameters
+from ckv_core.methods.parts.shares import integer_shares
 from ckv_core.methods.parts.window import WINDOW_SCORER
+from ckv_core.methods.pyramidkv import BETA
+from ckv_core.runtime.lazy_torch import Tensor, torch
+
+NEEDLE = "needle"  # the table that the needle probe makes
+
+
+def table_name(text: str) -> ParameterValue:
+    """Reads the name of a table, which is part of a path."""
+    if not re.fullmatch(r"[a-z0-9][a-z0-9_-]{0,39}", text, re.ASCII):
+        raise ConfigError(
+            "table must be a word of at most 40 lower-case letters, digits, - and _; "
+            f"got {text[:60]!r}."
+        )
+    return text
+
+
+HEAD_BETA = replace(
+    BETA, default=1.5, help="PyramidKV: the last layer gets 1/beta of the mean; HeadKV: the pool."
+)
+BETA_SIGN = Parameter(
+    name="beta_sign",
+    help="HeadKV: the pool is 1/beta of the budget (code, the authors' formula), or all but 1/beta "
+    "of it, so that a higher beta means a bigger pool (text, their words).",
+    default="code",
+    parse=Choice("beta_sign", "code", "text"),
+)
+TABLE = Parameter(
+    name="table",
+    help="HeadKV: which table says how much each head matters; 'needle' is made by a probe when a "
+    "model first needs it, others come from files (`python -m ckv_core heads`).",
+    default=NEEDLE,
+    parse=table_name,
+)
+
+
+class HeadShares(BudgetRule):
+    """Every head keeps what is not in the pool, and its share of the pool (arXiv:2410.19258)."""
+
+    name = "head_shares"
+    parameters = (HEAD_BETA, BETA_SIGN, TABLE)
+
+    def head_budgets(self, candidates: Candidates, spare: int, parameters: Parameters) -> Tensor:
+        pooled = 1 / Fraction(str(parameters["beta"]))
+        if parameters["beta_sign"] == "text":
+            pooled = 1 - pooled
+        rows = candidates.head_table(str(parameters["table"]))
+        shape = (candidates.layers, candidates.kv_heads)
+        return shared_budgets(rows, spare, candidates.entries, pooled).view(shape)
+
+
+def shared_budgets(
+    rows: Sequence[Sequence[float]], spare: int, evictable: int, pooled: Fraction
+) -> Tensor:
+    """Head budgets beyond the protected entries, all layers' heads in a row.
+
+    A head gets (1 - pooled) * spare, and pooled * spare * heads times its part of the table's sum;
+    equal parts where the table has none for these layers.
+
+    Args:
+        rows: [layers][kv_heads], none below 0.
+        spare: mean entries per head.
+        evictable: entries that a head has to choose from.
+        pooled: share of the budget in the pool.
+    """
+    parts = [Fraction(part) for row in rows for part in row]
+    parts = parts if any(parts) else [Fraction(1)] * len(parts)
+    total, whole = len(parts) * spare, sum(parts)
+    shares = [(1 - pooled) * spare + pooled * total * part / whole for part in parts]
+    return torch.tensor(integer_shares(shares, total, evictable), dtype=torch.int64)
+
 
 METHODS.register(
     Method(

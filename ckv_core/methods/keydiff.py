@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ckv_core.methods.base import METHODS, Method
 from ckv_core.methods.parts.base import Parameters, Scorer
 from ckv_core.methods.parts.press import Press
-from ckv_core.methods.parts.uniform import UNIFORM
+from ckv_core.methods.parts.shares import UNIFORM
 from ckv_core.methods.parts.views import LayerView, PromptShape
-from ckv_core.runtime.lazy_torch import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from ckv_core.runtime.lazy_torch import Tensor, torch
 
 
 class KeyDifference(Scorer):

@@ -5,11 +5,101 @@ keep a share of each partition and the tail besides; here, as in kvpress, the ta
 budget, so a budget below the tail keeps the newest tokens only.
 """
 
+from __future__ import annotations
+
+from dataclasses import replace
+
 from ckv_core.methods.base import METHODS, Method
-from ckv_core.methods.parts.lag_relative import LAG_RELATIVE
-from ckv_core.methods.parts.partitions import PARTITIONS
+from ckv_core.methods.parameters import Parameter, integer
+from ckv_core.methods.parts.base import SINKS, Candidates, Kept, Parameters, Scorer, Selector
 from ckv_core.methods.parts.press import Press
-from ckv_core.methods.parts.uniform import UNIFORM
+from ckv_core.methods.parts.shares import UNIFORM
+from ckv_core.methods.parts.views import LayerView, PromptShape
+from ckv_core.runtime.lazy_torch import Tensor, torch
+
+LAG = Parameter(
+    name="lag",
+    help="LagKV: tokens of a partition; each is scored against the next one.",
+    default=128,
+    parse=integer("lag", 2, 65536),
+)
+LAG_SINKS = replace(SINKS, default=16, kvpress=4)
+
+
+def scored_partitions(entries: int, parameters: Parameters) -> tuple[slice, int]:
+    """What has a full partition after it, and how many partitions that is."""
+    sinks, lag = int(parameters["sinks"]), int(parameters["lag"])
+    count = max((entries - sinks) // lag - 1, 0)
+    return slice(sinks, sinks + count * lag), count
+
+
+class Partitions(Selector):
+    """First the tail, newest first; then one entry of each partition after another, best first.
+
+    So partitions keep equally many, the earlier ones one more where it does not come out even.
+    The same sets follow from kvpress's rule, one top-k over ranks within partitions.
+    """
+
+    name = "partitions"
+    needs_entries = True
+    reads = ("lag", "sinks")
+
+    def keep(self, candidates: Candidates, layers: slice, head_budgets: Tensor) -> Kept:
+        order = candidates.first()[layers]
+        prompt_len = candidates.view(0).keys.shape[1]
+        sinks, lag = (int(candidates.parameters[key]) for key in ("sinks", "lag"))
+        scored, count = scored_partitions(prompt_len, candidates.parameters)
+        position = torch.arange(prompt_len, device=order.device)[candidates.columns]
+        length = int((position < scored.stop).sum())  # they come first among the candidates
+        places = torch.arange(candidates.entries, device=order.device).expand(order.shape)
+        turn = torch.empty_like(places).scatter(-1, order.long(), places)  # right for the tail
+        if length:
+            # Of which some entries may be protected: partitions are not all of one size then.
+            partition = (position[:length] - sinks) // lag
+            sizes = partition.bincount(minlength=count)
+            in_partition = places[..., :length] - (sizes.cumsum(0) - sizes)[partition]
+            by_turn = (partition * candidates.entries + turn[..., :length]).argsort(-1)
+            rank = torch.empty_like(in_partition).scatter(-1, by_turn, in_partition)
+            after_tail = candidates.entries - length
+            turn[..., :length] = after_tail + (rank * count + partition).argsort(-1).argsort(-1)
+        return Kept(turn < head_budgets[..., None].to(turn.device))
+
+    def work_bytes(self, shape: PromptShape, parameters: Parameters) -> int:
+        return 48 * shape.kv_heads * shape.prompt_len
+
+
+class LagRelative(Scorer):
+    """How unevenly the channels lie in the next partition's ranges; the tail before all, newest."""
+
+    name = "lag_relative"
+    parameters = (LAG, LAG_SINKS)
+    query_aware = False
+    across_heads = False
+    non_negative = True
+
+    def scores(self, view: LayerView, parameters: Parameters) -> Tensor:
+        kv_heads, entries = view.keys.shape[:2]
+        part, count = scored_partitions(entries, parameters)
+        newest = torch.arange(2, entries + 2, dtype=torch.float32, device=view.keys.device)
+        scores = newest.repeat(kv_heads, 1)  # of the scored entries none is above 2
+        for head in range(kv_heads if count else 0):
+            scores[head, part] = 0
+            for states in (view.keys[head], view.values[head]):
+                cut = states[part.start : part.stop + int(parameters["lag"])].float()
+                cut = cut.reshape(count + 1, -1, states.shape[-1])
+                scores[head, part] += _spread(cut[:-1], cut[1:]).flatten()
+        return scores
+
+    def work_bytes(self, shape: PromptShape, parameters: Parameters) -> int:
+        return 4 * 8 * shape.head_dim * shape.prompt_len
+
+
+def _spread(states: Tensor, reference: Tensor) -> Tensor:
+    """[partitions, lag], each row sums to 1; a channel that does not vary there counts as it is."""
+    low, high = reference.amin(1, keepdim=True), reference.amax(1, keepdim=True)
+    width = torch.where(high > low, high - low, 1)
+    return ((states - low) / width).std(-1).softmax(-1)
+
 
 METHODS.register(
     Method(
@@ -17,9 +107,9 @@ METHODS.register(
         label="LagKV",
         summary="Keeps in each partition what stands out from the next one, and the last tokens.",
         source="Liang et al. 2025, arXiv:2504.04704",
-        scorer=LAG_RELATIVE,
+        scorer=LagRelative(),
         budget_rule=UNIFORM,
-        selector=PARTITIONS,
+        selector=Partitions(),
         press=Press("LagKVPress", {"n_sink": "sinks", "lag_size": "lag"}),
     )
 )

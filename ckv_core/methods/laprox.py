@@ -8,17 +8,13 @@ of 32 and averages over 7. Costs the value norms and needs all layers before any
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from ckv_core.methods.base import METHODS, Method
 from ckv_core.methods.parts.base import SINKS, Parameters
 from ckv_core.methods.parts.top_scores import TopScoresOfAll
 from ckv_core.methods.parts.views import LayerView, PromptShape
 from ckv_core.methods.parts.window import AUTHORS_POOL, AUTHORS_WINDOW, GROUP, KERNEL, Window
-from ckv_core.runtime.lazy_torch import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from ckv_core.runtime.lazy_torch import Tensor, torch
 
 
 class OutputShare(Window):

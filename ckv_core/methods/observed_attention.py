@@ -6,18 +6,13 @@ newest entries have few queries, their own among them, and so rank high.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ckv_core.methods.base import METHODS, Method
-from ckv_core.methods.parts.accumulated import ACCUMULATED
+from ckv_core.methods.h2o import ACCUMULATED
 from ckv_core.methods.parts.base import Parameters, Scorer
 from ckv_core.methods.parts.press import Press
-from ckv_core.methods.parts.uniform import UNIFORM
+from ckv_core.methods.parts.shares import UNIFORM
 from ckv_core.methods.parts.views import LayerView, Observer
-from ckv_core.runtime.lazy_torch import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from ckv_core.runtime.lazy_torch import Tensor, torch
 
 
 class MeanAttention(Scorer):
@@ -28,9 +23,6 @@ class MeanAttention(Scorer):
 
     def observes(self, parameters: Parameters) -> tuple[Observer, ...]:
         return (ACCUMULATED,)
-
-    def scores(self, view: LayerView, parameters: Parameters) -> Tensor:
-        return self.group(self.evidence(view, parameters), view.kv_heads, parameters)
 
     def evidence(self, view: LayerView, parameters: Parameters) -> Tensor:
         seen = view.observed(ACCUMULATED)

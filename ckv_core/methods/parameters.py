@@ -15,23 +15,14 @@ ParameterValue = int | float | str
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Entries to keep per KV head, averaged, as the user gave it.
+    """Entries to keep per KV head, averaged, as the user gave it."""
 
-    Attributes:
-        amount: tokens, percent of the compressed prompt, or MiB of the whole evicted cache.
-        unit: which of the three.
-    """
-
-    amount: float
-    unit: Literal["tokens", "percent", "mib"]
+    amount: float  # tokens, percent of the compressed prompt, or MiB of the whole evicted cache
+    unit: Literal["tokens", "percent", "mib"]  # which of the three
 
     @classmethod
     def parse(cls, text: str) -> "Budget":
-        """Read `128`, `10%` or `12MiB`.
-
-        Raises:
-            ConfigError: not one of these forms, or not positive.
-        """
+        """Read `128`, `10%` or `12MiB`, which must be positive; ConfigError for anything else."""
         form = r"\s*([+-]?\d+(?:\.\d+)?)\s*(%|mib)?\s*"
         match = re.fullmatch(form, text, re.IGNORECASE | re.ASCII)
         if not match:
@@ -54,7 +45,7 @@ class Budget:
 
         Args:
             prompt_len: tokens in the compressed prompt.
-            bytes_per_token: cache bytes of one position over all evictable layers and KV heads.
+            bytes_per_token: of one position over all evictable layers and KV heads.
         """
         if self.unit == "percent":
             return math.floor(prompt_len * self.amount / 100 + 1e-9)

@@ -36,15 +36,12 @@ def flash_on_cpu(
     """PyTorch's fused kernel, which holds no logits; equal dimensions.
 
     Args:
-        queries: [rows, heads, queries, head_dim].
+        queries: [rows, heads, queries, head_dim]; the output is shaped alike, in float32.
         keys: [rows, heads or fewer, entries, head_dim], at least one entry; a group of query heads
             may share one.
         values: as keys.
         scaling: factor of the logits.
         is_causal: query i sees entries up to i.
-
-    Returns:
-        Output, shaped as queries, in float32, and log-sum-exp [rows, heads, queries] float32.
     """
     flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     out, total = flash(queries, keys, values, is_causal=is_causal, scale=scaling)
@@ -69,20 +66,17 @@ def _block(
     queries: Tensor, keys: Tensor, values: Tensor, scaling: float, mask: Tensor | None
 ) -> Part:
     """All queries at once; `logits` is worked on in place, for it is large."""
-    logits = _products(queries, keys.transpose(1, 2))
+    # Half precision has no room for large logits and too few digits for softmax.
+    if queries.dtype != torch.float32 and queries.device.type == "cuda":
+        logits = torch.bmm(queries, keys.transpose(1, 2), out_dtype=torch.float32)
+    else:
+        logits = torch.bmm(queries.float(), keys.transpose(1, 2).float())
     logits *= scaling
     if mask is not None:
         logits.masked_fill_(~mask, -torch.inf)
     total = logits.logsumexp(-1)
     logits -= total.clamp_min(torch.finfo(torch.float32).min)[..., None]
     return torch.bmm(logits.exp_().to(values.dtype), values).float(), total
-
-
-def _products(queries: Tensor, keys: Tensor) -> Tensor:
-    """In float32: half precision has no room for large logits and too few digits for softmax."""
-    if queries.dtype != torch.float32 and queries.device.type == "cuda":
-        return torch.bmm(queries, keys, out_dtype=torch.float32)
-    return torch.bmm(queries.float(), keys.float())
 
 
 def join(one: Part, other: Part) -> Tensor:

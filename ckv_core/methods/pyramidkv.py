@@ -1,9 +1,73 @@
 """PyramidKV: SnapKV's scores with budgets that fall from the lowest layer to the highest."""
 
+from __future__ import annotations
+
+from fractions import Fraction
+
 from ckv_core.methods.base import METHODS, Method
+from ckv_core.methods.parameters import Choice, Parameter, number
+from ckv_core.methods.parts.base import BudgetRule, Candidates, Parameters
 from ckv_core.methods.parts.press import SNAPKV, Press
-from ckv_core.methods.parts.pyramid import PYRAMID
+from ckv_core.methods.parts.shares import integer_shares
 from ckv_core.methods.parts.window import WINDOW_SCORER
+from ckv_core.runtime.lazy_torch import Tensor, torch
+
+BETA = Parameter(
+    name="beta",
+    help="PyramidKV: steepness; the last layer gets 1/beta of the mean budget.",
+    default=20.0,
+    parse=number("beta", 1.0, 1000.0),
+)
+PYRAMID_WINDOW = Parameter(
+    name="pyramid_window",
+    help="PyramidKV: layers share what is left beyond the window; or the whole budget, equally "
+    "where the last layer's share would not hold the window (kvpress).",
+    default="beyond",
+    kvpress="inside",
+    parse=Choice("pyramid_window", "beyond", "inside"),
+)
+
+
+class Pyramid(BudgetRule):
+    """Layer budgets by place alone (arXiv:2406.02069)."""
+
+    name = "pyramid"
+    parameters = (BETA, PYRAMID_WINDOW)
+
+    def head_budgets(self, candidates: Candidates, spare: int, parameters: Parameters) -> Tensor:
+        shape, beta = (candidates.layers, candidates.kv_heads), float(parameters["beta"])
+        inside = candidates.protected if parameters["pyramid_window"] == "inside" else 0
+        return pyramid_budgets(shape, spare, candidates.entries, beta, inside)
+
+
+def pyramid_budgets(
+    shape: tuple[int, int], spare: int, evictable: int, beta: float, inside: int = 0
+) -> Tensor:
+    """Head budgets beyond the protected entries (arXiv:2406.02069, as its code computes them).
+
+    With mean = spare + inside, the last layer gets lo = mean / beta, the first
+    hi = 2 * mean - lo; hi is clipped to `evictable`, then lo = 2 * mean - hi, so the mean stays.
+    Where lo is then below `inside`, all layers get the same.
+
+    Args:
+        shape: evictable layers, and KV heads of each; all heads of a layer get the same.
+        spare: mean entries per head.
+        evictable: entries that a head has to choose from.
+        beta: steepness, >= 1; 1 is uniform.
+        inside: protected entries that count into the shares, as kvpress has it.
+    """
+    (layers, kv_heads), mean = shape, spare + inside
+    low = Fraction(mean) / Fraction(str(beta))
+    high = min(2 * mean - low, Fraction(evictable))
+    low = 2 * mean - high
+    if low < inside or high < low:
+        high = low = Fraction(mean)
+    step = (high - low) / max(layers - 1, 1)
+    high = high if layers > 1 else Fraction(mean)
+    shares = [high - layer * step - inside for layer in range(layers)]
+    per_layer = integer_shares(shares, layers * spare, evictable)
+    return torch.tensor(per_layer, dtype=torch.int64)[:, None].expand(layers, kv_heads)
+
 
 METHODS.register(
     Method(
@@ -12,7 +76,7 @@ METHODS.register(
         summary="SnapKV's scores; lower layers get more of the budget than higher ones.",
         source="Zhang et al. 2024, arXiv:2406.02069",
         scorer=WINDOW_SCORER,
-        budget_rule=PYRAMID,
+        budget_rule=Pyramid(),
         press=Press("PyramidKVPress", {**SNAPKV.arguments, "beta": "beta"}),
     )
 )

@@ -6,19 +6,13 @@ kvpress makes its generator anew in each layer: with a seed, all layers evict th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ckv_core.methods.base import METHODS, Method
 from ckv_core.methods.parameters import Choice, Parameter
-from ckv_core.methods.parts.base import Parameters, Scorer
-from ckv_core.methods.parts.lots import SEED, generator
+from ckv_core.methods.parts.base import SEED, Parameters, Scorer, generator
 from ckv_core.methods.parts.press import Press
-from ckv_core.methods.parts.uniform import UNIFORM
+from ckv_core.methods.parts.shares import UNIFORM
 from ckv_core.methods.parts.views import LayerView
-from ckv_core.runtime.lazy_torch import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from ckv_core.runtime.lazy_torch import Tensor, torch
 
 LOTS = Parameter(
     name="lots",

@@ -2,7 +2,7 @@
 
 from ckv_core.methods.base import METHODS, Method
 from ckv_core.methods.parts.press import SNAPKV
-from ckv_core.methods.parts.uniform import UNIFORM
+from ckv_core.methods.parts.shares import UNIFORM
 from ckv_core.methods.parts.window import WINDOW_SCORER
 
 METHODS.register(

@@ -4,10 +4,63 @@ Its code goes on so while it generates, and gives keys positions inside the cach
 on, and keys keep the positions that they have in the text. kvpress evicts at the prompt's end only.
 """
 
+from __future__ import annotations
+
+from dataclasses import replace
+
 from ckv_core.methods.base import METHODS, Method
-from ckv_core.methods.parts.position import POSITION, ROLL
+from ckv_core.methods.parameters import Choice, Parameter
+from ckv_core.methods.parts.base import SINKS, Parameters, Scorer
 from ckv_core.methods.parts.press import Press
-from ckv_core.methods.parts.uniform import UNIFORM
+from ckv_core.methods.parts.shares import UNIFORM
+from ckv_core.methods.parts.steps import StepPolicy, StepView
+from ckv_core.methods.parts.views import LayerView
+from ckv_core.runtime.lazy_torch import Tensor, torch
+
+ROLLING = Parameter(
+    name="rolling",
+    help="StreamingLLM: on goes on dropping the oldest entries but the sinks while it generates.",
+    default="off",
+    parse=Choice("rolling", "off", "on"),
+)
+
+
+class Position(Scorer):
+    """The position itself; the first tokens are always kept."""
+
+    name = "position"
+    parameters = (replace(SINKS, default=4),)
+    query_aware = False
+    by_position = True
+    across_heads = False
+
+    def scores(self, view: LayerView, parameters: Parameters) -> Tensor:
+        kv_heads, entries = view.keys.shape[:2]
+        # Below 0: a place is no weight.
+        places = torch.arange(-entries, 0, dtype=torch.float32, device=view.keys.device)
+        return places.expand(kv_heads, -1)
+
+
+class Roll(StepPolicy):
+    """As many entries as the budget says: the sinks and the newest."""
+
+    name = "roll"
+    needs_equal = True
+    parameters = (ROLLING,)
+    reads = ("sinks",)
+
+    def wanted(self, parameters: Parameters) -> bool:
+        return parameters["rolling"] == "on"
+
+    def after_step(self, view: StepView, parameters: Parameters) -> Tensor | None:
+        excess = view.positions.shape[1] - int(parameters["budget"])
+        if excess <= 0:
+            return None
+        sinks = int(parameters["sinks"])
+        keep = torch.ones_like(view.positions, dtype=torch.bool)
+        keep[:, sinks : sinks + excess] = False
+        return keep
+
 
 METHODS.register(
     Method(
@@ -15,9 +68,9 @@ METHODS.register(
         label="StreamingLLM",
         summary="Keeps the first `sinks` tokens and the newest ones; looks at positions only.",
         source="Xiao et al. 2023, arXiv:2309.17453",
-        scorer=POSITION,
+        scorer=Position(),
         budget_rule=UNIFORM,
-        policy=ROLL,
+        policy=Roll(),
         press=Press("StreamingLLMPress", {"n_sink": "sinks"}),
     )
 )

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ckv_core.methods.base import METHODS, Method
 from ckv_core.methods.parameters import Choice, Parameter
 from ckv_core.methods.parts.base import Parameters, Scorer
 from ckv_core.methods.parts.press import Press
+from ckv_core.methods.parts.shares import UNIFORM
 from ckv_core.methods.parts.steps import StepPolicy, StepView
-from ckv_core.methods.parts.uniform import UNIFORM
 from ckv_core.methods.parts.views import LayerView
-from ckv_core.runtime.lazy_torch import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
+from ckv_core.runtime.lazy_torch import Tensor, torch
 
 NEWEST = Parameter(
     name="newest",

@@ -14,7 +14,7 @@ from ckv_core.methods.base import METHODS, Method
 from ckv_core.methods.h2o import Accumulated, HalfRecent
 from ckv_core.methods.parameters import Parameter
 from ckv_core.methods.parts.base import SINKS, Parameters
-from ckv_core.methods.parts.uniform import UNIFORM
+from ckv_core.methods.parts.shares import UNIFORM
 from ckv_core.methods.parts.views import LayerView
 from ckv_core.runtime.lazy_torch import torch
 

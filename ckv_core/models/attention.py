@@ -40,7 +40,6 @@ class AttentionContext(Protocol):
         Returns:
             [rows, query_heads, new_tokens, value_dim].
         """
-        ...
 
 
 def context_attention(

@@ -1,6 +1,6 @@
 """Says what the engine cannot do with a model, by name, before its weights are read."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedConfig
@@ -14,16 +14,13 @@ _LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
 
 
 def check_config(config: PreTrainedConfig, name: str) -> int:
-    """Refuse a model by its config alone, with every reason that the config shows.
+    """Refuse a model by its config alone, with every reason that the config shows: ModelError.
 
     The model is also built without weights (on the meta device), so that its modules are
     checked before gigabytes are downloaded.
 
     Returns:
         How many numbers its weights are; tied ones counted once.
-
-    Raises:
-        ModelError: the engine cannot serve this model.
     """
     reasons = list(_reasons(config))
     if reasons:
@@ -46,35 +43,23 @@ def check_config(config: PreTrainedConfig, name: str) -> int:
 
 def _reasons(config: PreTrainedConfig) -> Iterator[str]:
     text = config.get_text_config(decoder=True)
-    checks: tuple[tuple[Callable[[], bool], str], ...] = (
-        (lambda: bool(config.is_encoder_decoder), "it is an encoder-decoder model"),
-        (
-            lambda: type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING,
-            "it is not a text-generation model that transformers has built in",
-        ),
-        (
-            lambda: getattr(config, "quantization_config", None) is not None,
-            "its weights are quantised, so the value norms cannot be read from o_proj",
-        ),
-        (
-            lambda: getattr(text, "kv_lora_rank", None) is not None,
+    if config.is_encoder_decoder:
+        yield "it is an encoder-decoder model"
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        yield "it is not a text-generation model that transformers has built in"
+    if getattr(config, "quantization_config", None) is not None:
+        yield "its weights are quantised, so the value norms cannot be read from o_proj"
+    if getattr(text, "kv_lora_rank", None) is not None:
+        yield (
             "it caches one latent for all heads (multi-head latent attention), not keys and "
-            "values per KV head",
-        ),
-        (
-            lambda: getattr(text, "attn_logit_softcapping", None) is not None,
-            "its attention caps the logits (softcap), which the engine does not implement",
-        ),
-        (
-            lambda: bool(getattr(text, "num_kv_shared_layers", 0)),
-            "some of its layers share the keys and values of others",
-        ),
-        (
-            lambda: bool(getattr(text, "use_bidirectional_attention", False)),
-            "its attention looks ahead (bidirectional)",
-        ),
-    )
-    yield from (reason for applies, reason in checks if applies())
+            "values per KV head"
+        )
+    if getattr(text, "attn_logit_softcapping", None) is not None:
+        yield "its attention caps the logits (softcap), which the engine does not implement"
+    if getattr(text, "num_kv_shared_layers", 0):
+        yield "some of its layers share the keys and values of others"
+    if getattr(text, "use_bidirectional_attention", False):
+        yield "its attention looks ahead (bidirectional)"
     unknown = sorted(set(getattr(text, "layer_types", None) or ()) - _LAYER_TYPES)
     if unknown:
         yield (

@@ -1,4 +1,4 @@
-"""Models that can be chosen without typing: prepared, local or in the Hub's cache. No torch."""
+"""Models that can be chosen without typing: at hand, and small public ones. No torch."""
 
 import json
 import os
@@ -15,19 +15,12 @@ from ckv_core.request.compare_request import DEFAULT_MODEL
 
 @dataclass(frozen=True, slots=True)
 class ModelChoice:
-    """One entry of a model list.
+    """One entry of a model list."""
 
-    Attributes:
-        name: what `--model` and the run request take.
-        source: where it was found.
-        ready: False if it is prepared or downloaded at first use.
-        note: one line for the reader.
-    """
-
-    name: str
-    source: Literal["default", "folder", "hub cache", "environment"]
-    ready: bool
-    note: str
+    name: str  # what `--model` and the run request take
+    source: Literal["default", "folder", "hub cache", "environment"]  # where it was found
+    ready: bool  # False if it is prepared or downloaded at first use
+    note: str  # one line for the reader
 
 
 def list_models() -> list[ModelChoice]:
@@ -36,13 +29,13 @@ def list_models() -> list[ModelChoice]:
     Cheap: reads folder listings and configs. Whether the engine can serve a model is checked
     when it is loaded.
     """
-    found = [_default_choice(), *_folder_choices(), *_hub_choices()]
+    choices = [_default_choice(), *_folder_choices(), *_hub_choices()]
     wanted = os.environ.get("CKV_MODEL", "").strip()
-    if wanted and wanted not in {choice.name for choice in found}:
+    if wanted and wanted not in {choice.name for choice in choices}:
         there = Path(wanted).expanduser().exists()
         note = "from CKV_MODEL" if there else "from CKV_MODEL; fetched at first use"
-        found.insert(1, ModelChoice(wanted, "environment", there, note))
-    return found
+        choices.insert(1, ModelChoice(wanted, "environment", there, note))
+    return choices
 
 
 def _default_choice() -> ModelChoice:
@@ -85,3 +78,43 @@ def _is_causal_checkpoint(folder: Path) -> bool:
     except (OSError, ValueError, KeyError, TypeError):
         return False
     return causal and next(folder.glob("*.safetensors"), None) is not None
+
+
+FLOAT32_BYTES = 4  # what `--dtype auto` is on a CPU
+
+
+@dataclass(frozen=True, slots=True)
+class SuggestedModel:
+    """One model as its config has it."""
+
+    name: str  # what a run request takes
+    parameters: int  # without those that it has twice (tied embeddings)
+    layers: int
+    kv_heads: int
+    head_dim: int
+    context: int  # tokens that it was trained for
+    license: str  # of the weights
+
+    @property
+    def weights_bytes(self) -> int:
+        return self.parameters * FLOAT32_BYTES
+
+    @property
+    def token_bytes(self) -> int:
+        """Keys and values of one prompt token in float32."""
+        return 2 * self.layers * self.kv_heads * self.head_dim * FLOAT32_BYTES
+
+
+SUGGESTED = (
+    SuggestedModel(DEFAULT_MODEL, 134_515_008, 30, 3, 64, 8_192, "Apache-2.0"),
+    SuggestedModel(
+        "HuggingFaceTB/SmolLM2-360M-Instruct", 361_821_120, 32, 5, 64, 8_192, "Apache-2.0"
+    ),
+    SuggestedModel("Qwen/Qwen2.5-0.5B-Instruct", 494_032_768, 24, 2, 64, 32_768, "Apache-2.0"),
+    SuggestedModel("Qwen/Qwen2.5-1.5B-Instruct", 1_543_714_304, 28, 2, 128, 32_768, "Apache-2.0"),
+    SuggestedModel(
+        "HuggingFaceTB/SmolLM2-1.7B-Instruct", 1_711_376_384, 24, 32, 64, 8_192, "Apache-2.0"
+    ),
+    SuggestedModel("Qwen/Qwen3-4B-Instruct-2507", 4_022_468_096, 36, 8, 128, 262_144, "Apache-2.0"),
+    SuggestedModel("Qwen/Qwen2.5-7B-Instruct", 7_615_616_512, 28, 4, 128, 32_768, "Apache-2.0"),
+)

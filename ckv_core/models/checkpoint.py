@@ -16,8 +16,7 @@ from safetensors import SafetensorError, safe_open
 
 from ckv_core.errors import ModelError
 from ckv_core.models.default_model import prepare_default_model
-from ckv_core.models.download import progress_bar
-from ckv_core.models.sources import IGNORED_PATTERNS, SMALL_PATTERNS, WEIGHT_PATTERNS
+from ckv_core.models.sources import IGNORED_PATTERNS, SMALL_PATTERNS, WEIGHT_PATTERNS, progress_bar
 from ckv_core.models.steps import STALL_S, Meter, Report, Step
 from ckv_core.models.store import models_folder
 from ckv_core.request.compare_request import DEFAULT_MODEL
@@ -32,22 +31,16 @@ _WHAT_CAN_BE_GIVEN = (
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Files of one model.
-
-    Attributes:
-        folder: holds config and tokenizer.
-        gguf: name of the GGUF file in it, or None where the weights are safetensors.
-        converted_from: SHA-256 of the GGUF file that the folder was made from.
-    """
+    """Files of one model."""
 
     name: str
-    folder: Path
+    folder: Path  # holds config and tokenizer
+    # Name of the GGUF file in it, or None where the weights are safetensors.
     gguf: str | None = None
-    converted_from: str | None = None
+    converted_from: str | None = None  # SHA-256 of the GGUF file that the folder was made from
 
     @property
     def nbytes(self) -> int:
-        """Size of the weights files."""
         files = [self.folder / self.gguf] if self.gguf is not None else self.weights()
         return sum(path.stat().st_size for path in files)
 
@@ -85,11 +78,7 @@ def find_checkpoint(name: str, report: Report, *, with_weights: bool) -> Checkpo
 
 
 def check_folder(name: str, folder: Path, *, with_weights: bool = True) -> None:
-    """Name everything that a checkpoint folder lacks.
-
-    Raises:
-        ModelError: config.json, weights or tokenizer missing or damaged; only pickles given.
-    """
+    """Name everything that a folder lacks or has damaged, and refuse pickles: ModelError."""
     missing = [] if (folder / "config.json").is_file() else ["config.json"]
     if not any((folder / file).is_file() for file in _TOKENIZER_FILES):
         missing.append("the tokenizer (tokenizer.json)")
@@ -168,16 +157,7 @@ def _hub_checkpoint(hub_id: str, report: Report, *, with_weights: bool) -> Check
     if with_weights:
         sentence = f"Fetching {hub_id} from the Hugging Face Hub or its local cache."
         report(Step(sentence, limit_s=STALL_S))
-    folder = _snapshot(hub_id, patterns, report)
-    check_folder(hub_id, folder, with_weights=with_weights)
-    return Checkpoint(hub_id, folder)
-
-
-def _snapshot(hub_id: str, patterns: list[str], report: Report) -> Path:
-    """Files of a model from the cache, downloaded where they are missing.
-
-    What the report raises stops the download; what there is of a file stays for the next one.
-    """
+    # What the report raises stops the download; what there is of a file stays for the next one.
     try:
         # Looks into the local cache by itself where the Hub does not answer.
         snapshot = snapshot_download(
@@ -204,4 +184,5 @@ def _snapshot(hub_id: str, patterns: list[str], report: Report) -> Path:
     except (HfHubHTTPError, OSError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ModelError(f"{hub_id!r} could not be downloaded ({reason}); try again.") from error
-    return Path(snapshot)
+    check_folder(hub_id, Path(snapshot), with_weights=with_weights)
+    return Checkpoint(hub_id, Path(snapshot))

@@ -29,17 +29,10 @@ _PROBES = (
 
 
 def convert_gguf(gguf: Path, target: Path, report: Report) -> None:
-    """Write the dequantised weights, config and tokenizer of a GGUF into a folder.
+    """Write the dequantised weights, config and tokenizer of a GGUF into an empty folder.
 
-    The weights stay float32: rounding them would change the model.
-
-    Args:
-        gguf: the file; its config was checked before.
-        target: an existing, empty folder.
-        report: told of each step.
-
-    Raises:
-        ModelError: what was written differs from what was read.
+    The weights stay float32: rounding them would change the model. ModelError where what was
+    written differs from what was read.
     """
     disable_progress_bar()  # type: ignore[no-untyped-call]  # the report tells each step
     limit_s = read_limit_s(8 * gguf.stat().st_size)  # four bits become 32

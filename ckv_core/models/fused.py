@@ -6,6 +6,7 @@ that no architecture needs a name here: what computes something else stays as it
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any, cast
 
 import torch
@@ -86,12 +87,10 @@ class FusedMlp(nn.Module):
 
 @torch.no_grad()
 def fuse(model: PreTrainedModel, attentions: Sequence[nn.Module]) -> None:
-    """Replace what can be replaced.
+    """Replace in place what can be replaced, without gradients.
 
-    Args:
-        model: changed in place, without gradients. A part's old weights are given back before the
-            next part is looked at.
-        attentions: its attention modules, which call our attention function.
+    A part's old weights are given back before the next part is looked at; `attentions` are the
+    modules that call our attention function.
     """
     keywords = _keywords(model, attentions)
     names = [name for name, _ in model.named_modules()]
@@ -136,18 +135,16 @@ def _keywords(model: PreTrainedModel, attentions: Sequence[nn.Module]) -> dict[s
         if not args and {"hidden_states", "position_embeddings"} <= kwargs.keys():
             found[names[part]] = kwargs
 
-    hooks = [part.register_forward_pre_hook(hook, with_kwargs=True) for part in attentions]
     device = next(model.get_input_embeddings().parameters()).device
-    try:
+    with ExitStack() as hooks:
+        for part in attentions:
+            hooks.enter_context(part.register_forward_pre_hook(hook, with_kwargs=True))
         ids = torch.arange(3, device=device)[None]
-        model(input_ids=ids, use_cache=False, ckv_context=_Recorder())
-    finally:
-        for each in hooks:
-            each.remove()
+        model(input_ids=ids, use_cache=False, ckv_context=Recorder())
     return found
 
 
-class _Recorder:
+class Recorder:
     """Answers with the queries and remembers what it was given."""
 
     def __init__(self) -> None:
@@ -162,7 +159,7 @@ class _Recorder:
 
 def _attended(attention: nn.Module, keywords: dict[str, Any]) -> list[Tensor]:
     """Queries, keys, values, scaling and output for random states and any angle."""
-    recorder, states = _Recorder(), keywords["hidden_states"]
+    recorder, states = Recorder(), keywords["hidden_states"]
     cos_sin = tuple(_random(each) for each in keywords["position_embeddings"])
     given = {"hidden_states": _random(states), "position_embeddings": cos_sin}
     output, _ = attention(**(keywords | given | {"ckv_context": recorder}))

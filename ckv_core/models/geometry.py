@@ -18,23 +18,17 @@ _KNOWN_PARTS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """Layers, heads and windows of one model.
+    """Layers, heads and windows of one model."""
 
-    Attributes:
-        layers: decoder blocks, in order.
-        attentions: the attention module of each block.
-        sliding_windows: tokens that each layer sees; None = all, so methods may evict.
-        query_heads, kv_heads, head_dim: the same in every layer.
-        context_limit: tokens the model was trained for.
-    """
-
-    layers: tuple[nn.Module, ...]
-    attentions: tuple[nn.Module, ...]
+    layers: tuple[nn.Module, ...]  # decoder blocks, in order
+    attentions: tuple[nn.Module, ...]  # the attention module of each block
+    # Tokens that each layer sees; None = all, so methods may evict.
     sliding_windows: tuple[int | None, ...]
+    # query_heads, kv_heads, head_dim: the same in every layer.
     query_heads: int
     kv_heads: int
     head_dim: int
-    context_limit: int
+    context_limit: int  # tokens the model was trained for
 
     @property
     def evictable_layers(self) -> tuple[int, ...]:
@@ -43,21 +37,22 @@ class Geometry:
 
 
 def read_geometry(model: PreTrainedModel, name: str) -> Geometry:
-    """Read the geometry of a model; parameters may lie on the meta device.
-
-    Args:
-        model: a causal language model.
-        name: how the user calls it, for error sentences.
+    """Read the geometry of a causal model, also of one on the meta device.
 
     Raises:
         ModelError: a layer is not plain softmax attention with keys and values per KV head.
     """
     config = model.config.get_text_config(decoder=True)
     layers = _decoder_layers(model, name)
-    attentions = attention_modules(layers, name)
+    attentions = tuple(attention_module(layer, at, name) for at, layer in enumerate(layers))
     query_heads = int(config.num_attention_heads)
     kv_heads = int(getattr(config, "num_key_value_heads", None) or query_heads)
-    head_dim = _head_dim(attentions[0], query_heads, name)
+    head_dim = getattr(attentions[0], "head_dim", None)
+    if not isinstance(head_dim, int):
+        raise ModelError(
+            f"{type(attentions[0]).__name__} of {name!r} does not say its head_dim for its "
+            f"{query_heads} query heads; choose another model."
+        )
     for index, attention in enumerate(attentions):
         _check_projections(attention, index, (query_heads, kv_heads, head_dim), name)
     limit = context_limit(config)
@@ -126,16 +121,7 @@ def _decoder_layers(model: PreTrainedModel, name: str) -> tuple[nn.Module, ...]:
     return tuple(layers)
 
 
-def attention_modules(layers: Sequence[nn.Module], name: str) -> tuple[nn.Module, ...]:
-    """The attention module of each block.
-
-    Raises:
-        ModelError: a block has none, or one that does what the engine does not know.
-    """
-    return tuple(_attention(layer, index, name) for index, layer in enumerate(layers))
-
-
-def _attention(layer: nn.Module, index: int, name: str) -> nn.Module:
+def attention_module(layer: nn.Module, index: int, name: str) -> nn.Module:
     """The one attention module of a block, with nothing in it that the engine would not see."""
     found = [m for m in layer.children() if hasattr(m, "o_proj") and hasattr(m, "layer_idx")]
     if len(found) != 1 or found[0].layer_idx != index:
@@ -154,16 +140,6 @@ def _attention(layer: nn.Module, index: int, name: str) -> nn.Module:
             "another model."
         )
     return attention
-
-
-def _head_dim(attention: nn.Module, query_heads: int, name: str) -> int:
-    head_dim = getattr(attention, "head_dim", None)
-    if not isinstance(head_dim, int):
-        raise ModelError(
-            f"{type(attention).__name__} of {name!r} does not say its head_dim for its "
-            f"{query_heads} query heads; choose another model."
-        )
-    return head_dim
 
 
 def _check_projections(

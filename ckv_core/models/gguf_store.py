@@ -1,6 +1,7 @@
 """GGUF files are dequantised once and kept as folders under CKV_HOME/models/.converted."""
 
 import shutil
+from math import prod
 from pathlib import Path
 
 from ckv_core.errors import ModelError
@@ -36,8 +37,7 @@ def header_limit_s(checkpoint: Checkpoint) -> float:
 def converted(checkpoint: Checkpoint, report: Report) -> Checkpoint:
     """A folder with the weights of a GGUF, made now if it is not there yet.
 
-    Raises:
-        ModelError: the file is damaged, or there is no room for its float32 weights.
+    ModelError where the file is damaged, or there is no room for its float32 weights.
     """
     if checkpoint.gguf is None:
         return checkpoint
@@ -52,7 +52,7 @@ def converted(checkpoint: Checkpoint, report: Report) -> Checkpoint:
 
         shapes = weight_shapes(checkpoint)
         check_sizes(checkpoint, shapes)
-        _check_room(gguf, work, sum(_count(shape) for shape in shapes.values()))
+        _check_room(gguf, work, sum(prod(shape) for shape in shapes.values()))
         convert_gguf(gguf, work, report)
         return write_manifest(work, f"GGUF {gguf.name}, SHA-256 {sha256}")
 
@@ -62,13 +62,6 @@ def converted(checkpoint: Checkpoint, report: Report) -> Checkpoint:
 
 def _folder(sha256: str) -> Path:
     return models_folder() / ".converted" / sha256
-
-
-def _count(shape: tuple[int, ...]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count
 
 
 def _check_room(gguf: Path, work: Path, parameters: int) -> None:

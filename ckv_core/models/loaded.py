@@ -8,7 +8,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ckv_core.models.attention import ATTENTION_NAME
 from ckv_core.models.fused import fuse
-from ckv_core.models.geometry import attention_modules, read_geometry
+from ckv_core.models.geometry import attention_module, read_geometry
 from ckv_core.models.packed import pack_linear_maps
 from ckv_core.models.probe import probe
 from ckv_core.results.records import ModelInfo
@@ -16,27 +16,20 @@ from ckv_core.results.records import ModelInfo
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedModel:
-    """One model in memory; in eval mode, without gradients, attention handed to the context.
+    """One model in memory; in eval mode, without gradients, attention handed to the context."""
 
-    Attributes:
-        model: call it as `model(..., use_cache=False, ckv_context=context)`.
-        layers: decoder blocks, in order; their output is the residual stream.
-        attentions: the attention module of each block, each with a linear `o_proj` whose `weight`
-            can be read.
-        sliding_windows: [layers] window in tokens; None = evictable. The only truth: a window
-            that reaches the context limit counts as none.
-        eos_token_ids: tokens that end a generation.
-        parameters: numbers in the weights; what embedding and head share counts once, though
-            packing gives the head a copy.
-    """
-
-    model: PreTrainedModel
+    model: PreTrainedModel  # call it as `model(..., use_cache=False, ckv_context=context)`
     tokenizer: PreTrainedTokenizerBase
     info: ModelInfo
-    layers: tuple[nn.Module, ...]
+    layers: tuple[nn.Module, ...]  # decoder blocks, in order; their output is the residual stream
+    # The attention module of each block, each with a linear `o_proj` whose `weight` can be read.
     attentions: tuple[nn.Module, ...]
+    # [layers] window in tokens; None = evictable. The only truth: a window that reaches the context
+    # limit counts as none.
     sliding_windows: tuple[int | None, ...]
-    eos_token_ids: frozenset[int]
+    eos_token_ids: frozenset[int]  # tokens that end a generation
+    # Numbers in the weights; what embedding and head share counts once, though packing gives the
+    # head a copy.
     parameters: int
 
     @property
@@ -50,15 +43,8 @@ def wrap_model(
 ) -> LoadedModel:
     """Hand a model's attention to our function, check it by a run and describe it.
 
-    Args:
-        model: changed in place: eval mode, no gradients, our attention function, fused and packed
-            parts.
-        tokenizer: the one that belongs to it.
-        name: as the user gave it.
-        sha256: of the weights files.
-
-    Raises:
-        ModelError: the model has something that the engine does not implement.
+    The model is changed in place: eval mode, no gradients, our attention function, fused and
+    packed parts. ModelError where it has something that the engine does not implement.
     """
     geometry = read_geometry(model, name)
     model.set_attn_implementation(ATTENTION_NAME)
@@ -79,12 +65,13 @@ def wrap_model(
         evictable_layers=geometry.evictable_layers,
         context_limit=geometry.context_limit,
     )
+    attentions = tuple(attention_module(part, i, name) for i, part in enumerate(geometry.layers))
     return LoadedModel(
         model=model,
         tokenizer=tokenizer,
         info=info,
         layers=geometry.layers,
-        attentions=attention_modules(geometry.layers, name),
+        attentions=attentions,
         sliding_windows=geometry.sliding_windows,
         eos_token_ids=_eos_token_ids(model, tokenizer),
         parameters=parameters,

@@ -15,13 +15,7 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar, set_tqdm_hook
 
-from ckv_core.errors import (
-    CkvError,
-    ConfigError,
-    ModelError,
-    is_device_lost,
-    is_out_of_memory,
-)
+from ckv_core.errors import CkvError, ConfigError, ModelError, is_device_lost, is_out_of_memory
 from ckv_core.models.attention import ATTENTION_NAME
 from ckv_core.models.capability import check_config
 from ckv_core.models.checkpoint import Checkpoint, find_checkpoint
@@ -31,15 +25,6 @@ from ckv_core.models.sizes import check_parameters, check_sizes, weight_shapes
 from ckv_core.models.steps import Meter, Report, Step, read_limit_s, silent
 from ckv_core.models.weights import checked_sha256
 from ckv_core.request.compare_request import DEVICES, DTYPES
-
-
-def load_tokenizer(name: str, report: Report = silent) -> PreTrainedTokenizerBase:
-    """Load a tokenizer without any weights.
-
-    Raises:
-        ModelError: unknown or incomplete model.
-    """
-    return read_tokenizer(kept_conversion(find_checkpoint(name, report, with_weights=False)))
 
 
 def load_model(
@@ -170,11 +155,7 @@ def _too_large(checkpoint: Checkpoint) -> ModelError:
 
 
 def read_config(checkpoint: Checkpoint) -> PreTrainedConfig:
-    """A model's config, once its sizes were found to be those of its weights.
-
-    Raises:
-        ModelError: it cannot be read, or asks for what the weights do not hold.
-    """
+    """A model's config, once its sizes were found to be those of its weights."""
     check_sizes(checkpoint, weight_shapes(checkpoint))
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(
@@ -191,11 +172,6 @@ def read_config(checkpoint: Checkpoint) -> PreTrainedConfig:
 
 
 def read_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
-    """A model's tokenizer, without weights.
-
-    Raises:
-        ModelError: it cannot be read.
-    """
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
             str(checkpoint.folder), trust_remote_code=False, **_gguf_keyword(checkpoint)

@@ -42,9 +42,8 @@ class PackedLinear(nn.Module):
 def pack_linear_maps(model: nn.Module) -> None:
     """Replace every plain linear map of a float32 CPU model, where this build of PyTorch can.
 
-    Args:
-        model: changed in place; each weight is given back as soon as its packed form exists. A
-            head that shares the embedding's weight gets a packed one of its own.
+    Each weight is given back as soon as its packed form exists. A head that shares the
+    embedding's weight gets a packed one of its own.
     """
     names = [name for name, part in model.named_modules() if type(part) is nn.Linear]
     for name in names:
@@ -52,14 +51,10 @@ def pack_linear_maps(model: nn.Module) -> None:
         if _can_pack(linear.weight):
             model.set_submodule(name, PackedLinear(linear))
     if any(isinstance(part, PackedLinear) for part in model.modules()):
-        _let_file_go(model)
-
-
-def _let_file_go(model: nn.Module) -> None:
-    """Copy what was not packed: as a view of the weights' file it keeps all of it in memory."""
-    for parameter in model.parameters():
-        if parameter.layout == torch.strided:
-            parameter.data = parameter.data.clone()
+        # What was not packed is copied: a view of the weights' file keeps all of it in memory.
+        for parameter in model.parameters():
+            if parameter.layout == torch.strided:
+                parameter.data = parameter.data.clone()
 
 
 def _can_pack(weight: Tensor) -> bool:

@@ -9,13 +9,7 @@ from filelock import FileLock, Timeout
 
 from ckv_core.errors import ModelError
 from ckv_core.models.steps import Report, Step
-from ckv_core.models.store import (
-    Manifest,
-    is_intact,
-    models_folder,
-    read_manifest,
-    remember,
-)
+from ckv_core.models.store import Manifest, is_intact, models_folder, read_manifest, remember
 
 # A second process waits this long for the first one's conversion or download.
 _WAIT_SECONDS = 3600.0
@@ -30,11 +24,8 @@ def prepare(target: Path, name: str, fill: Callable[[Path], Manifest], report: R
     Args:
         target: the folder.
         name: of the model, for sentences.
-        fill: writes into an empty folder and gives its manifest.
+        fill: writes into an empty folder and gives its manifest; ModelError where it cannot.
         report: told of each step; not called if the folder is ready.
-
-    Raises:
-        ModelError: it cannot be filled or written, with the reason.
     """
     if is_prepared(target):
         return target
@@ -51,7 +42,12 @@ def prepare(target: Path, name: str, fill: Callable[[Path], Manifest], report: R
     except Timeout:
         sentence = f"Another process is preparing {name}; waiting for it."
         report(Step(sentence, limit_s=_WAIT_SECONDS))
-        _wait_for(lock, name)
+        try:
+            lock.acquire(timeout=_WAIT_SECONDS)
+        except Timeout as error:
+            raise ModelError(
+                f"Another process has been preparing {name} for an hour; stop it and try again."
+            ) from error
     try:
         if not is_prepared(target):
             _fill_beside(target, name, fill, report)
@@ -67,15 +63,6 @@ def is_prepared(target: Path) -> bool:
         return manifest is not None and is_intact(target, manifest)
     except OSError:  # another process is replacing it just now
         return False
-
-
-def _wait_for(lock: FileLock, name: str) -> None:
-    try:
-        lock.acquire(timeout=_WAIT_SECONDS)
-    except Timeout as error:
-        raise ModelError(
-            f"Another process has been preparing {name} for an hour; stop it and try again."
-        ) from error
 
 
 def _fill_beside(target: Path, name: str, fill: Callable[[Path], Manifest], report: Report) -> None:

@@ -28,13 +28,10 @@ class _RecordingContext:
 
 
 def probe(model: PreTrainedModel, geometry: Geometry, name: str) -> None:
-    """Check by running it what the modules' names and sizes cannot show.
+    """Check by running it what the modules' names and sizes cannot show: ModelError.
 
     Every layer must call our attention function once, in order, with heads of the expected
     number and size, and hand its output to `o_proj` as it is.
-
-    Raises:
-        ModelError: a layer does otherwise.
     """
     context = _RecordingContext()
     projected: list[Tensor] = []

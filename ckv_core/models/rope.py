@@ -1,7 +1,7 @@
 """RoPE whose factors depend on the length read (longrope): a text read in pieces is as if whole."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -30,17 +30,17 @@ def read_as_whole(model: nn.Module, length: int) -> Iterator[None]:
         states, positions, *others = args
         return (states, _extended(positions, length - 1), *others), kwargs
 
-    handles = []
-    for module in length_dependent(model):
-        handles += [
-            module.register_forward_pre_hook(with_last_position, with_kwargs=True),
-            module.register_forward_hook(_without_last_position),
-        ]
-    try:
+    def without_last(
+        _module: nn.Module, _args: object, cos_sin: tuple[Tensor, ...]
+    ) -> tuple[Tensor, ...]:
+        return tuple(part[:, :-1] for part in cos_sin)  # each [rows, tokens, dim]
+
+    with ExitStack() as hooks:
+        for module in length_dependent(model):
+            pre_hook = module.register_forward_pre_hook(with_last_position, with_kwargs=True)
+            hooks.enter_context(pre_hook)
+            hooks.enter_context(module.register_forward_hook(without_last))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _rope_types(module: nn.Module) -> tuple[object, ...]:
@@ -52,10 +52,3 @@ def _rope_types(module: nn.Module) -> tuple[object, ...]:
 def _extended(positions: Tensor, last: int) -> Tensor:
     """[rows, tokens] positions with one more."""
     return torch.cat([positions, torch.full_like(positions[:, :1], last)], dim=1)
-
-
-def _without_last_position(
-    _module: nn.Module, _args: object, cos_sin: tuple[Tensor, ...]
-) -> tuple[Tensor, ...]:
-    """Cosines and sines, each [rows, tokens, dim], of the pass's own positions."""
-    return tuple(part[:, :-1] for part in cos_sin)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ckv_core.errors import ModelError
+from ckv_core.models.fused import Recorder
 from ckv_core.models.loaded import LoadedModel
 
 _FROM, _TOKENS = 3, 2  # positions that the check reads
@@ -38,17 +39,14 @@ class LayerRotary:
             )
 
     def turn(self, states: Tensor, start: int) -> Tensor:
-        """[heads, tokens, head_dim] float32 at positions from `start` on, as the model does."""
         return self._turned(states, *self._angles(states, start, states.shape[1]))
 
     def undo(self, states: Tensor, start: int) -> Tensor:
-        """What `turn` made these of."""
         cos, sin = self._angles(states, start, states.shape[1])
         scale = cos**2 + sin**2  # 1 but where the embedding scales (YaRN)
         return self._turned(states, cos / scale, -sin / scale)
 
     def mean_turn(self, states: Tensor, start: int, tokens: int) -> Tensor:
-        """The mean of each state turned to every one of these positions; shapes as they are."""
         angles = self._angles(states, start, tokens)
         cos, sin = (part.mean(1, keepdim=True) for part in angles)
         return self._turned(states, cos, sin)
@@ -71,42 +69,21 @@ class LayerRotary:
         """Whether the layer's queries, without RoPE and turned here, are its queries with it."""
         weight = next(attention.parameters())
         generator = torch.Generator().manual_seed(0)
-        states = torch.randn(1, _TOKENS, self._width(attention), generator=generator)
+        projection = cast(nn.Linear, getattr(attention, "q_proj", None) or attention.qkv_proj)
+        states = torch.randn(1, _TOKENS, projection.in_features, generator=generator)
         states = states.to(weight)
         angles = self._angles(states.float(), _FROM, _TOKENS)
         plain = torch.ones_like(angles[0]), torch.zeros_like(angles[1])
-        context = _Queries()
+        queries = []
         for cos, sin in (plain, angles):
+            context = Recorder()
             attention(
                 hidden_states=states,
                 position_embeddings=(cos.to(weight), sin.to(weight)),
                 attention_mask=None,
                 ckv_context=context,
             )
-        without, expected = (each.float() for each in context.seen)
+            queries.append(context.given[0][0].float())
+        without, expected = queries
         error = (self.turn(without, _FROM) - expected).abs().amax()
         return bool(error <= _CLOSE * expected.abs().amax())
-
-    @staticmethod
-    def _width(attention: nn.Module) -> int:
-        projection = getattr(attention, "q_proj", None) or attention.qkv_proj
-        return int(cast(nn.Linear, projection).in_features)
-
-
-class _Queries:
-    """Remembers a layer's queries."""
-
-    def __init__(self) -> None:
-        self.seen: list[Tensor] = []
-
-    def attend(
-        self,
-        layer: int,  # noqa: ARG002
-        query: Tensor,
-        key: Tensor,  # noqa: ARG002
-        value: Tensor,  # noqa: ARG002
-        scaling: float,  # noqa: ARG002
-    ) -> Tensor:
-        """Attends to nothing."""
-        self.seen.append(query[0])
-        return query

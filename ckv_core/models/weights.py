@@ -5,22 +5,14 @@ from pathlib import Path
 
 from ckv_core.errors import ModelError
 from ckv_core.models.checkpoint import Checkpoint
-from ckv_core.models.store import (
-    MANIFEST_NAME,
-    combine,
-    file_hashes,
-    hashes_before,
-    read_manifest,
-)
+from ckv_core.models.store import MANIFEST_NAME, combine, file_hashes, hashes_before, read_manifest
 
 
 def checked_sha256(checkpoint: Checkpoint) -> str:
     """One hash over the weights files; of a converted GGUF that file's.
 
-    A file is read once; it counts as the same while path, size, time and inode are.
-
-    Raises:
-        ModelError: a file holds other bits than it should.
+    A file is read once; it counts as the same while path, size, time and inode are. ModelError
+    where it holds other bits than it should.
     """
     if checkpoint.converted_from is not None:  # its folder was compared when it was found
         return checkpoint.converted_from

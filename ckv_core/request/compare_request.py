@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal, get_args
 
 from ckv_core.errors import ConfigError, PromptError
@@ -28,52 +29,35 @@ MAX_PROTECTED = 12  # places of a prompt: their positions fit into one parameter
 MAX_TEXT_CHARS = 4_000_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class CompareRequest:
-    """One comparison as the user asked for it; plain values, safe to store and to send.
+    """One comparison as the user asked for it; plain values, safe to store and to send."""
 
-    Attributes:
-        context: the long text.
-        question: asked about it; empty for none.
-        scenario: `regular` compresses context and question, `context-only` the context.
-        model: default name, Hugging Face id or local folder.
-        variants: SPECs, in the order shown.
-        defaults: run-wide parameter values as text, for keys that a SPEC leaves out.
-        answer: reference answer, or empty.
-        max_new_tokens: tokens to generate per variant.
-        ignore_eos: go on after the end-of-sequence token.
-        device: auto, cpu or cuda.
-        dtype: auto, float32, bfloat16 or float16.
-        kind: compare, or sweep: many variants, no kept sets; max_new_tokens may be 0.
-        analysis: parts of the diagnostics to run, of ANALYSES.
-        follow_ups: further questions to the same evicted caches; context-only.
-        own_indices: variants whose kept positions are given; they come after `variants`.
-        protect: passages that no method may evict; see `protection.protected_ranges`.
-    """
-
-    context: str
-    question: str = ""
+    context: str  # the long text
+    question: str = ""  # asked about it; empty for none
+    # `regular` compresses context and question, `context-only` the context.
     scenario: Scenario = "regular"
-    model: str = DEFAULT_MODEL
-    variants: tuple[str, ...] = ("full",)
+    model: str = DEFAULT_MODEL  # default name, Hugging Face id or local folder
+    variants: tuple[str, ...] = ("full",)  # SPECs, in the order shown
+    # Run-wide parameter values as text, for keys that a SPEC leaves out.
     defaults: Mapping[str, str] = field(default_factory=dict)
-    answer: str = ""
-    max_new_tokens: int = 64
-    ignore_eos: bool = False
-    device: str = "auto"
-    dtype: str = "auto"
+    answer: str = ""  # reference answer, or empty
+    max_new_tokens: int = 64  # tokens to generate per variant
+    ignore_eos: bool = False  # go on after the end-of-sequence token
+    device: str = "auto"  # auto, cpu or cuda
+    dtype: str = "auto"  # auto, float32, bfloat16 or float16
+    # Compare, or sweep: many variants, no kept sets; max_new_tokens may be 0.
     kind: Kind = "compare"
-    analysis: tuple[str, ...] = ()
-    follow_ups: tuple[str, ...] = ()
+    analysis: tuple[str, ...] = ()  # parts of the diagnostics to run, of ANALYSES
+    follow_ups: tuple[str, ...] = ()  # further questions to the same evicted caches; context-only
+    # Variants whose kept positions are given; they come after `variants`.
     own_indices: tuple[ExternalSelection, ...] = ()
+    # Passages that no method may evict; see `protection.protected_ranges`.
     protect: tuple[str, ...] = ()
 
-    def specs(self) -> list[VariantSpec]:
-        """The parsed variants, those of given positions last.
-
-        Raises:
-            ConfigError: a SPEC is wrong, or two of them are the same.
-        """
+    @cached_property
+    def specs(self) -> tuple[VariantSpec, ...]:
+        """The parsed variants, those of given positions last; ConfigError for a wrong one."""
         specs = [VariantSpec.parse(text, self.defaults) for text in self.variants]
         specs += [own.spec() for own in self.own_indices]
         seen: dict[tuple[object, ...], str] = {}
@@ -82,15 +66,14 @@ class CompareRequest:
             if key in seen:
                 raise ConfigError(f"Variant {spec.spec!r} is listed twice; change or remove one.")
             seen[key] = spec.spec
-        return specs
+        return tuple(specs)
 
-    def validate(self) -> list[VariantSpec]:
-        """Check everything that needs no model.
+    def __getstate__(self) -> dict[str, object]:
+        """Without the parsed variants: a method's parts are not sent to another process."""
+        return {key: value for key, value in vars(self).items() if key != "specs"}
 
-        Raises:
-            PromptError: empty, too long or invalid text.
-            ConfigError: a setting out of range.
-        """
+    def validate(self) -> tuple[VariantSpec, ...]:
+        """Check all that needs no model: PromptError for a text, ConfigError for a setting."""
         for name, text in (
             ("question", self.question),
             ("reference answer", self.answer),
@@ -109,9 +92,8 @@ class CompareRequest:
             if value not in known:
                 raise ConfigError(f"{name} must be one of {', '.join(known)}; got {value!r}.")
         self._check_counts()
-        self._check_diagnostics()
-        self._check_protect()
-        return self.specs()
+        self._check_extras()
+        return self.specs
 
     def _check_counts(self) -> None:
         count = len(self.variants) + len(self.own_indices)
@@ -130,7 +112,13 @@ class CompareRequest:
         if not least <= self.max_new_tokens <= MAX_NEW_TOKENS:
             raise ConfigError(f"New tokens must be from {least} to {MAX_NEW_TOKENS}.")
 
-    def _check_diagnostics(self) -> None:
+    def _check_extras(self) -> None:
+        if len(self.protect) > MAX_PROTECTED:
+            raise ConfigError(
+                f"{len(self.protect)} protected texts are too many; a run takes {MAX_PROTECTED}."
+            )
+        if not all(text.strip() for text in self.protect):
+            raise ConfigError("A protected text is empty; write it or remove it.")
         for name in self.analysis:
             if name not in ANALYSES:
                 raise ConfigError(f"Analysis must be of {', '.join(ANALYSES)}; got {name!r}.")
@@ -146,32 +134,16 @@ class CompareRequest:
         if not all(text.strip() for text in self.follow_ups):
             raise ConfigError("A follow-up question is empty; write it or remove it.")
 
-    def _check_protect(self) -> None:
-        if len(self.protect) > MAX_PROTECTED:
-            raise ConfigError(
-                f"{len(self.protect)} protected texts are too many; a run takes {MAX_PROTECTED}."
-            )
-        if not all(text.strip() for text in self.protect):
-            raise ConfigError("A protected text is empty; write it or remove it.")
-
 
 def check_context(text: str) -> None:
-    """Refuse a context that is empty, or that `check_text` refuses.
-
-    Raises:
-        PromptError: says which.
-    """
+    """Refuse a context that is empty, or that `check_text` refuses."""
     check_text("context", text)
     if not text.strip():
         raise PromptError("The context is empty; paste or upload a text first.")
 
 
 def check_text(name: str, text: str) -> None:
-    """Refuse text that cannot be stored or tokenised.
-
-    Raises:
-        PromptError: too long, or not valid Unicode (a lone surrogate).
-    """
+    """Refuse text that is too long, or not valid Unicode (a lone surrogate): PromptError."""
     if len(text) > MAX_TEXT_CHARS:
         raise PromptError(
             f"The {name} has {len(text):,} characters; the limit is {MAX_TEXT_CHARS:,}. Shorten it."

@@ -17,36 +17,28 @@ OWN = "own"  # in the place of a method's name; no SPEC can ask for it
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExternalSelection:
-    """What one variant keeps, and what prompt and model that was chosen on, as far as told.
+    """What one variant keeps, and what prompt and model that was chosen on, as far as told."""
 
-    Attributes:
-        label: what a reader sees.
-        rows: per layer, per KV head, the kept positions as packed by `pack`; None for a layer
-            that is not evicted. A layer of one row in `same_heads` serves all KV heads, the one
-            layer in `same_layers` all layers.
-        layers, kv_heads: of the model; None if not told.
-        sha256: of the model's weights; empty if not told.
-        compressed_tokens: length of the prompt that the positions index; None if not told.
-        token_ids: packed tokens of that prompt; None if not told.
-    """
-
-    label: str
+    label: str  # what a reader sees
+    # Per layer, per KV head, the kept positions as packed by `pack`; None for a layer that is not
+    # evicted. A layer of one row in `same_heads` serves all KV heads, the one layer in
+    # `same_layers` all layers.
     rows: tuple[tuple[bytes, ...] | None, ...] = field(repr=False)
     same_heads: bool = False
     same_layers: bool = False
+    # layers, kv_heads: of the model; None if not told.
     layers: int | None = None
     kv_heads: int | None = None
-    sha256: str = ""
+    sha256: str = ""  # of the model's weights; empty if not told
+    # Length of the prompt that the positions index; None if not told.
     compressed_tokens: int | None = None
+    # Packed tokens of that prompt; None if not told.
     token_ids: bytes | None = field(default=None, repr=False)
 
     def spec(self) -> VariantSpec:
         """The variant, named by its label; its budget is what it keeps."""
         method = Method(
-            name=OWN,
-            label=self.label,
-            summary="Positions that other code chose.",
-            source="",
+            name=OWN, label=self.label, summary="Positions that other code chose.", source=""
         )
         return VariantSpec(method, method.selector, {"label": self.label}, ("label",))
 

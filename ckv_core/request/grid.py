@@ -9,21 +9,24 @@ from ckv_core.request.variants import VariantSpec, spec_without
 
 ASK_ABOVE_S = 120.0  # a sweep that is expected to take longer must be confirmed
 DEFAULT_PARAMETERS = 134_515_008  # of the default model, whose times the estimate is made of
+# Seconds of the default model in float32 on two CPU cores, torch 2.13: prefill of 2,064 tokens 3.3
+# and of 8,000 tokens 21; selecting and measuring 51 points at 1,968 tokens 2.4, half of it growing
+# with the prompt; a decoding step of 1 row 0.045 and of 8 rows 0.077. A busy machine
+# takes up to twice as long. Bounds and oracles: 11 points at 666 tokens 1.0 and at 1,395 tokens 1.3
+# on one thread of a busy machine, taken by half.
+PREFILL_TOKEN, PREFILL_PAIR = 1.2e-3, 1.8e-7  # per prompt token, and per its square
+POINT, POINT_TOKEN = 0.025, 1.2e-5  # per point, and per point and prompt token
+BOUNDS, BOUNDS_TOKEN = 0.04, 1.5e-5  # the same where bounds and oracles are measured
+STEP, STEP_ROW = 0.04, 0.005  # per decoding step of a group of rows, and per step and row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepGrid:
-    """Budgets x alphas x methods.
+    """Budgets x alphas x methods."""
 
-    Attributes:
-        methods: SPECs without budget and alpha.
-        budgets: as in a SPEC.
-        alphas: as in a SPEC; only `+critical` methods take them.
-    """
-
-    methods: tuple[str, ...]
-    budgets: tuple[str, ...]
-    alphas: tuple[str, ...] = ()
+    methods: tuple[str, ...]  # SPECs without budget and alpha
+    budgets: tuple[str, ...]  # as in a SPEC
+    alphas: tuple[str, ...] = ()  # as in a SPEC; only `+critical` methods take them
 
     def variants(self) -> tuple[str, ...]:
         """SPECs of all points, `full` first; a point that two rows of the grid share is one.
@@ -31,8 +34,7 @@ class SweepGrid:
         Rows share it too where one of them writes out a setting that is the default.
 
         Raises:
-            ConfigError: an empty side, a wrong value, `full` or a SPEC with budget or alpha, or
-                more points than a sweep takes.
+            ConfigError: an empty side, a wrong value or method, or too many points.
         """
         if not self.methods:
             raise ConfigError("Choose at least one method to sweep.")
@@ -54,7 +56,7 @@ class SweepGrid:
             for alpha in alphas if takes_alpha else ("",):
                 for budget in budgets:
                     extra = {"budget": budget, **({"alpha": alpha} if alpha else {})}
-                    point = VariantSpec.parse(_joined(spec.spec, extra))
+                    point = VariantSpec.parse(spec.spec, extra)
                     points.setdefault(point.settings(), point.spec)
         count = len(points) + 1
         if count > MAX_SWEEP_POINTS:
@@ -66,11 +68,7 @@ class SweepGrid:
 
     @classmethod
     def around(cls, variants: tuple[str, ...]) -> "SweepGrid":
-        """The smallest grid that holds these points; that of a sweep's request gives it again.
-
-        Raises:
-            ConfigError: a SPEC is wrong.
-        """
+        """The smallest grid that holds these points; that of a sweep's request gives it again."""
         methods: dict[tuple[object, ...], str] = {}
         budgets: dict[str, None] = {}
         alphas: dict[str, None] = {}
@@ -90,55 +88,15 @@ class SweepGrid:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
-    """Seconds that the parts of a sweep take; defaults are the default model on two CPU cores.
-
-    Calibrated on SmolLM2-135M in float32, torch 2.13: prefill of 2,064 tokens 3.3 s and of
-    8,000 tokens 21 s; selecting and measuring 51 points at 1,968 tokens 2.4 s, half of each
-    point's share growing with the prompt; a decoding step of 1 row 45 ms and of 8 rows 77 ms.
-    A busy machine takes up to twice as long. Bounds and oracles: 11 points at 666 tokens 1.0 s and
-    at 1,395 tokens 1.3 s on one thread of a busy machine, taken by half.
-
-    Attributes:
-        prefill_token: per prompt token.
-        prefill_pair: per prompt token squared.
-        point: per point.
-        point_token: per point and prompt token.
-        bounds: per point, where bounds and oracles are measured.
-        bounds_token: the same per point and prompt token.
-        step: per decoding step of a group of 32 rows.
-        step_row: per decoding step and row.
-    """
-
-    prefill_token: float = 1.2e-3
-    prefill_pair: float = 1.8e-7
-    point: float = 0.025
-    point_token: float = 1.2e-5
-    bounds: float = 0.04
-    bounds_token: float = 1.5e-5
-    step: float = 0.04
-    step_row: float = 0.005
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What a sweep takes, before it runs.
+    """What a sweep takes, before it runs."""
 
-    Attributes:
-        points: variants, the full cache among them.
-        seconds: estimate; the default model's where the size of another one is not known.
-        prompt_tokens: counted by the model, or a guess.
-        is_counted: which of the two.
-        model: as the request names it.
-        parameters: of the model; None where it is not known.
-    """
-
-    points: int
-    seconds: float
-    prompt_tokens: int
-    is_counted: bool
-    model: str
-    parameters: int | None
+    points: int  # variants, the full cache among them
+    seconds: float  # estimate; the default model's where the size of another one is not known
+    prompt_tokens: int  # counted by the model, or a guess
+    is_counted: bool  # which of the two
+    model: str  # as the request names it
+    parameters: int | None  # of the model; None where it is not known
 
     @property
     def is_guess(self) -> bool:
@@ -178,25 +136,12 @@ class Cost:
 def sweep_cost(
     request: CompareRequest, prompt_tokens: int, *, is_counted: bool, parameters: int | None = None
 ) -> Cost:
-    """Points and seconds of a sweep, the model loaded and the prompt not yet processed.
-
-    Args:
-        request: of kind sweep.
-        prompt_tokens: of its prompt.
-        is_counted: whether that was counted.
-        parameters: of the model, where it is loaded here.
-    """
-    points = len(request.variants)
-    seconds = estimate_seconds(
-        prompt_tokens,
-        points,
-        request.max_new_tokens,
-        parameters,
-        has_bounds="bounds" in request.analysis,
-    )
+    """Points and seconds of a sweep, the model loaded and the prompt not yet processed."""
+    points, has_bounds = len(request.variants), "bounds" in request.analysis
+    new = request.max_new_tokens
     return Cost(
         points=points,
-        seconds=seconds,
+        seconds=estimate_seconds(prompt_tokens, points, new, parameters, has_bounds=has_bounds),
         prompt_tokens=prompt_tokens,
         is_counted=is_counted,
         model=request.model,
@@ -215,22 +160,13 @@ def estimate_seconds(
     """What a sweep is expected to take on two CPU cores.
 
     A model larger than the default one takes longer by as much as it has more parameters; that
-    is rough, and no smaller one is taken for faster.
-
-    Args:
-        prompt_tokens: counted, or a guess.
-        points: variants, `full` among them.
-        max_new_tokens: generated per variant; 0 where the sweep only measures.
-        parameters: of the model; None takes the default model's.
-        has_bounds: whether the bounds are measured at every point.
+    is rough, and no smaller one is taken for faster. `points` has `full` among them.
     """
-    rates = Rates()
-    groups = -(-points // 31)
-    prefill = prompt_tokens * (rates.prefill_token + prompt_tokens * rates.prefill_pair)
-    measured = points * (rates.point + prompt_tokens * rates.point_token)
+    prefill = prompt_tokens * (PREFILL_TOKEN + prompt_tokens * PREFILL_PAIR)
+    measured = points * (POINT + prompt_tokens * POINT_TOKEN)
     if has_bounds:
-        measured += points * (rates.bounds + prompt_tokens * rates.bounds_token)
-    decoded = max_new_tokens * (groups * rates.step + points * rates.step_row)
+        measured += points * (BOUNDS + prompt_tokens * BOUNDS_TOKEN)
+    decoded = max_new_tokens * (-(-points // 31) * STEP + points * STEP_ROW)
     return _scale(parameters) * (prefill + measured + decoded)
 
 
@@ -246,8 +182,3 @@ def _check_method(spec: VariantSpec) -> None:
         raise ConfigError(
             f"{spec.spec!r} sets {' and '.join(fixed)}, which the sweep varies; leave that out."
         )
-
-
-def _joined(spec: str, extra: dict[str, str]) -> str:
-    pairs = ",".join(f"{key}={value}" for key, value in extra.items())
-    return f"{spec},{pairs}" if ":" in spec else f"{spec}:{pairs}"

@@ -13,29 +13,22 @@ from ckv_core.methods.parameters import Budget, Parameter, ParameterValue
 from ckv_core.methods.parts.base import Part, Scorer, Selector
 from ckv_core.methods.parts.critical import READINGS
 from ckv_core.methods.parts.layout import LAYOUT, is_shared, page_size
-from ckv_core.methods.parts.plain import PLAIN
 from ckv_core.methods.parts.steps import StepPolicy
-from ckv_core.methods.parts.store import Store
+from ckv_core.methods.parts.store import PLAIN, Store
 from ckv_core.methods.parts.views import FurtherPasses, Observer, PromptShape
 from ckv_core.runtime.spans import merged, without
 
 
 @dataclass(frozen=True, slots=True)
 class VariantSpec:
-    """One variant with every parameter resolved; only the budget still depends on the prompt.
+    """One variant with every parameter resolved; only the budget still depends on the prompt."""
 
-    Attributes:
-        method: composition of scorer and budget rule.
-        selector: plain top-k, CriticalKV's two stages, or those with an alpha per KV head.
-        params: every parameter that this variant uses, by SPEC key.
-        given: the keys that the user wrote, so that the SPEC can be shown short.
-        passages: positions that the request protects, beyond those that its parts do.
-    """
-
-    method: Method
-    selector: Selector
-    params: Mapping[str, ParameterValue]
+    method: Method  # composition of scorer and budget rule
+    selector: Selector  # plain top-k, CriticalKV's two stages, or those with an alpha per KV head
+    params: Mapping[str, ParameterValue]  # every parameter that this variant uses, by SPEC key
+    # The keys that the user wrote, so that the SPEC can be shown short.
     given: tuple[str, ...] = field(default=())
+    # Positions that the request protects, beyond those that its parts do.
     passages: tuple[range, ...] = ()
 
     @classmethod
@@ -44,8 +37,7 @@ class VariantSpec:
 
         Args:
             text: the SPEC.
-            defaults: run-wide values (budget, alpha, ...) for keys that the SPEC leaves out;
-                keys that the method does not use are passed over.
+            defaults: run-wide values for keys that the SPEC leaves out, if its method reads them.
 
         Raises:
             ConfigError: unknown method or key, or a value out of range.
@@ -98,16 +90,11 @@ class VariantSpec:
 
     @property
     def store(self) -> Store:
-        """What holds the kept entries."""
         return STORES.get(str(self.params.get("store")), PLAIN)
 
     @property
     def scorer(self) -> Scorer:
-        """Of a variant that evicts by rank.
-
-        Raises:
-            ConfigError: asked of another.
-        """
+        """Of a variant that evicts by rank; ConfigError of another."""
         if self.method.scorer is None:
             raise ConfigError(f"{self.method.label} ranks nothing.")
         return self.method.scorer
@@ -126,18 +113,13 @@ class VariantSpec:
 
     @property
     def budget(self) -> Budget:
-        """The budget as given; `full` has none.
-
-        Raises:
-            ConfigError: asked of `full`.
-        """
+        """The budget as given; ConfigError of `full`, which has none."""
         if "budget" not in self.params:
             raise ConfigError(f"{self.method.label} takes no budget.")
         return Budget.parse(str(self.params["budget"]))
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """What it is composed of."""
         method = self.method
         parts = (method.scorer, method.budget_rule, self.selector, self.policy, self.store)
         return tuple(part for part in parts if part is not None)
@@ -206,14 +188,7 @@ class VariantSpec:
         return sum(part.work_bytes(shape, self.params) for part in self.parts)
 
     def check_budget(self, tokens: int) -> None:
-        """Refuse a budget that does not hold what is always kept.
-
-        Args:
-            tokens: entries per KV head.
-
-        Raises:
-            ConfigError: says how much is needed.
-        """
+        """Refuse a budget (entries per KV head) that does not hold what is always kept."""
         needed = max(self.protected_tokens, 1)
         if tokens < needed:
             raise ConfigError(
@@ -266,7 +241,6 @@ def told_by(label: str) -> frozenset[str]:
 
 
 def spec_without(spec: str, *keys: str) -> str:
-    """The SPEC without these keys."""
     head, _, tail = spec.partition(":")
     pairs = [pair for pair in tail.split(",") if pair and pair.partition("=")[0] not in keys]
     return f"{head}:{','.join(pairs)}" if pairs else head
@@ -290,11 +264,7 @@ def _selector(method: Method, word: str) -> Selector:
 def _asked_for(
     options: Mapping[str, Parameter], chosen: Mapping[str, ParameterValue]
 ) -> dict[str, Parameter]:
-    """Parameters of the optional parts that a SPEC asks for.
-
-    Raises:
-        ConfigError: one is given without the key that asks for its part.
-    """
+    """Parameters of the optional parts that a SPEC asks for; none may stand without its part."""
     word = str(chosen.get("store"))
     parts: dict[str, tuple[bool, Part]]
     parts = {key: (key in chosen, part) for key, part in POLICIES.items() if key in options}

@@ -16,8 +16,7 @@ def human_bytes(count: int) -> str:
 def memory_line(memory: Mapping[str, int]) -> str:
     """Estimate, measured peak, and the cache apart from it; empty without an estimate.
 
-    Args:
-        memory: `RunResult.memory`, in bytes.
+    `memory` is that of a RunResult, in bytes.
     """
     if "total" not in memory:
         return ""

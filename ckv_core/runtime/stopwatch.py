@@ -22,9 +22,7 @@ class Stopwatch:
     def measure(self, name: str, *, waits: bool = True) -> Iterator[None]:
         """Time the body and add it to `name`; also when the body raises.
 
-        Args:
-            name: of the stage.
-            waits: False where the body itself waits for what the device was given before.
+        `waits` is False where the body itself waits for what the device was given before.
         """
         now = self.now if waits else time.perf_counter
         start = now()

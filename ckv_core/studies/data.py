@@ -79,7 +79,7 @@ def read_samples(
             raise ConfigError(
                 f"data.columns has {column!r}; it maps {', '.join(COLUMNS)} to the file's names."
             )
-    rows = _csv_rows(text, columns or {}) if _is_csv(name) else _json_rows(text)
+    rows = _csv_rows(text, columns or {}) if name.lower().endswith(".csv") else _json_rows(text)
     samples: list[Sample] = []
     lines: dict[str, int] = {}
     for line, values in rows:
@@ -101,18 +101,6 @@ def read_samples(
     return tuple(samples)
 
 
-def sample_values(sample: Sample) -> dict[str, Any]:
-    """A line of a data file."""
-    values: dict[str, Any] = {
-        "id": sample.id,
-        "context": sample.context,
-        "question": sample.question,
-        "answers": list(sample.answers),
-    }
-    more = {"metric": sample.metric, "source": sample.source, "choices": list(sample.choices)}
-    return values | {key: value for key, value in more.items() if value}
-
-
 def _json_rows(text: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
     for line, content in enumerate(text.split("\n"), start=1):  # a line may hold U+2028
         if not content.strip():
@@ -125,10 +113,6 @@ def _json_rows(text: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
         if not isinstance(values, dict):
             raise ConfigError(f"Line {line} is no JSON object with context, question and answers.")
         yield line, values
-
-
-def _is_csv(name: str) -> bool:
-    return name.lower().endswith(".csv")
 
 
 def _csv_rows(text: str, columns: Mapping[str, str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -164,7 +148,7 @@ def _sample(values: Mapping[str, Any], columns: Mapping[str, str], place: str) -
         context=context,
         question=_text(field["question"], MAX_TEXT_CHARS),
         answers=_answers(field["answers"]),
-        metric=metric or _metric(field["metric"]),
+        metric=metric or field["metric"].maybe(lambda at: at.one_of("", *METRICS)) or "",
         source=_text(field["source"], MAX_ID),
         tags={"task": dataset} if dataset else {},
         choices=tuple(name.text(1_000) for name in classes),
@@ -192,7 +176,3 @@ def _answers(field: JsonField) -> tuple[str, ...]:
     if not answers:
         raise ConfigError("answers is empty; give at least one reference answer.")
     return answers
-
-
-def _metric(field: JsonField) -> str:
-    return field.one_of("", *METRICS) if not field.absent else ""

@@ -20,6 +20,7 @@ from ckv_core.studies.spec import MAX_SAMPLES, STUDY_KEYS, study_of, study_value
 
 SCHEMA = 1
 MAX_CHARS = 512 * 2**20
+_COSTS = ("failed", "cache_share", "head_l1")
 
 
 def export(
@@ -54,7 +55,10 @@ def export(
         "table": [_row(row) for row in reading.rows],
         "decision": decision
         | {
-            "points": [_costs(row) for row in reading.rows],
+            "points": [
+                asdict(row.point) | {name: getattr(row, name) for name in _COSTS}
+                for row in reading.rows
+            ],
             "pairs": [_pair(pair) for pair in reading.pairs],
             "l1_answers": None if reading.l1_answers is None else asdict(reading.l1_answers),
         },
@@ -150,12 +154,6 @@ def _sample(result: SampleResult) -> dict[str, Any]:
 
 def _row(row: Row) -> dict[str, Any]:
     return asdict(row.point) | {name: getattr(row, name) for name in ("n", "score", "low", "high")}
-
-
-def _costs(row: Row) -> dict[str, Any]:
-    return asdict(row.point) | {
-        name: getattr(row, name) for name in ("failed", "cache_share", "head_l1")
-    }
 
 
 def _pair(pair: PairedRow) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from ckv_core.analysis.intervals import CONFIDENCE, MIN_PROMPTS, Values, mean_ends
+from ckv_core.analysis.intervals import CONFIDENCE, MIN_PROMPTS, mean_ends
 
 Z_TWO_SIDED = float(norm.ppf((1 + CONFIDENCE) / 2))
 Z_ONE_SIDED = float(norm.ppf(CONFIDENCE))
@@ -27,7 +27,8 @@ def score_ends(scores: Sequence[float]) -> tuple[float, float]:
         scores: at least one, each 0 to 1.
     """
     values = np.asarray(scores, np.float64)
-    if len(values) >= MIN_PROMPTS and not _is_binary(values) and np.ptp(values) > 0:
+    is_binary = np.isin(values, (0.0, 1.0)).all()
+    if len(values) >= MIN_PROMPTS and not is_binary and np.ptp(values) > 0:
         low, high = mean_ends(values[None])
         return float(low[0]), float(high[0])
     return wilson_ends(float(values.mean()), len(values))
@@ -122,7 +123,3 @@ def _root(statistic: Callable[[float], float], value: float, low: float, high: f
     if distance(high) > 0:
         return high
     return float(brentq(distance, low, high, xtol=1e-10))
-
-
-def _is_binary(values: Values) -> bool:
-    return bool(np.isin(values, (0.0, 1.0)).all())

@@ -224,11 +224,7 @@ def _unfit(points: Sequence[Point], size: PromptSize) -> dict[Point, str]:
 
 def _failed(sample: Sample, point: Point, reason: str) -> SampleResult:
     return SampleResult(
-        sample=sample.id,
-        variant=point.variant,
-        budget=point.budget,
-        state="failed",
-        reason=reason,
+        sample=sample.id, variant=point.variant, budget=point.budget, state="failed", reason=reason
     )
 
 

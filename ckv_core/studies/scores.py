@@ -37,12 +37,14 @@ def exact_match(text: str, answers: Sequence[str], _choices: Sequence[str] = ())
 
 def token_f1(text: str, answers: Sequence[str], _choices: Sequence[str] = ()) -> float:
     """SQuAD and LongBench's QA: F1 of the normalised words, of the best answer."""
-    return max(_f1(normalised(text).split(), normalised(each).split()) for each in answers)
+    own, wanted = normalised(text).split(), [normalised(each).split() for each in answers]
+    return max(_f1(own, each, sum((Counter(own) & Counter(each)).values())) for each in wanted)
 
 
 def rouge_l(text: str, answers: Sequence[str], _choices: Sequence[str] = ()) -> float:
     """ROUGE-L (Lin, 2004) over words of lower case: F1 of the longest common subsequence."""
-    return max(_rouge(_words(text), _words(each)) for each in answers)
+    own, wanted = _words(text), [_words(each) for each in answers]
+    return max(_f1(own, each, LCSseq.similarity(own, each)) for each in wanted)
 
 
 def classification(text: str, answers: Sequence[str], choices: Sequence[str] = ()) -> float:
@@ -105,13 +107,7 @@ def score(text: str, sample: Sample, metric: str) -> float:
     return METRICS[sample.metric or metric](text, sample.answers, sample.choices)
 
 
-def _f1(own: Sequence[str], wanted: Sequence[str]) -> float:
-    common = sum((Counter(own) & Counter(wanted)).values())
-    return 2 * common / (len(own) + len(wanted)) if common else 0.0
-
-
-def _rouge(own: Sequence[str], wanted: Sequence[str]) -> float:
-    common = LCSseq.similarity(own, wanted)
+def _f1(own: Sequence[str], wanted: Sequence[str], common: int) -> float:
     return 2 * common / (len(own) + len(wanted)) if common else 0.0
 
 

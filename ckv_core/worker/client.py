@@ -10,7 +10,7 @@ from functools import partial
 
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.worker.counting import COUNT_RUNNER, TokenCounter
-from ckv_core.worker.fair_queue import FairQueue
+from ckv_core.worker.fair_queue import FairQueue, Warms
 from ckv_core.worker.messages import (
     Cancel,
     Job,
@@ -29,7 +29,6 @@ from ckv_core.worker.messages import (
 )
 from ckv_core.worker.process import ENGINE_RUNNER, WorkerProcess, worker_main
 from ckv_core.worker.task import RESTARTS, Task
-from ckv_core.worker.warms import Warms
 
 LOGGER = logging.getLogger(__name__)
 FIRST_BACKOFF_S = 0.25
@@ -87,7 +86,6 @@ class WorkerClient:
     # --- public, any thread -------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the worker in the background."""
         self._thread.start()
 
     @property
@@ -302,7 +300,8 @@ class WorkerClient:
         wait_s = 0.0
         if self._failed_starts:
             wait_s = min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2 ** (self._failed_starts - 1))
-            self._take_what_cannot_start()
+            if self._task is None and (job := self._queue.take()) is not None:
+                self._task = Task(job, None)  # a worker that cannot start fails the first job
         self._start_at = time.monotonic() + wait_s
         for status in list(self._loaded.values()):
             self._report(ModelStatus(status.model, False, _sentence(reason)))
@@ -310,11 +309,6 @@ class WorkerClient:
         if self._task is not None:
             # Of this nothing goes to others: it may name what somebody else wanted to load.
             self._end_lost(self._task, _sentence(self._task.reason_of_loss(reason)))
-
-    def _take_what_cannot_start(self) -> None:
-        """A worker that cannot start fails the first job; else it would wait for ever."""
-        if self._task is None and (job := self._queue.take()) is not None:
-            self._task = Task(job, None)
 
     def _end_lost(self, task: Task, sentence: str) -> None:
         command = task.command

@@ -32,12 +32,7 @@ class Counter(Protocol):
     def count_tokens(self, request: CompareRequest, step: Steps) -> tuple[int, int, int]:
         """Prompt tokens, compressed tokens, context limit; called from several threads at once.
 
-        Args:
-            request: what would run.
-            step: told what is done next, as a sentence's beginning, and how long it may take.
-
-        Raises:
-            CkvError: the text or the model cannot be used.
+        `step` is told what is done next, as a sentence's beginning, and how long it may take.
         """
 
 
@@ -64,11 +59,7 @@ class TokenCounter:
     """The app's side: any thread may ask; the process starts with the first question."""
 
     def __init__(self, counter: str = COUNT_RUNNER) -> None:
-        """Start nothing yet.
-
-        Args:
-            counter: `module:attribute` of the Counter, imported in the child only.
-        """
+        """Start nothing yet; `module:attribute` of the Counter is imported in the child only."""
         self._counter = counter
         self._lock = threading.RLock()
         self._process: WorkerProcess | None = None

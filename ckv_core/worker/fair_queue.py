@@ -1,23 +1,20 @@
-"""The jobs that wait for the worker, in the order in which they will run: users take turns."""
+"""What waits for the worker: jobs, for which users take turns, and models to load. No torch."""
 
 import threading
-from collections import deque
+import time
+from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from itertools import count
 
-from ckv_core.worker.messages import Job
+from ckv_core.worker.messages import Job, ModelStatus, Warm
 
 
 @dataclass(slots=True)
 class _Line:
-    """What one user has waiting.
+    """What one user has waiting."""
 
-    Attributes:
-        turn: of the first job; each further one is a turn later.
-        jobs: each with its number in the order of arrival.
-    """
-
-    turn: int
+    turn: int  # of the first job; each further one is a turn later
+    # Each with its number in the order of arrival.
     jobs: deque[tuple[int, Job]] = field(default_factory=deque)
 
 
@@ -55,8 +52,12 @@ class FairQueue:
             line.turn += 1
             line.jobs.popleft()
             self._running = jobs[0].job_id
-            for owner in [o for o, each in self._lines.items() if _is_past(each, self._turn)]:
-                del self._lines[owner]
+            # A line is as good as none if it is empty and its next job would join this round.
+            self._lines = {
+                owner: line
+                for owner, line in self._lines.items()
+                if line.jobs or line.turn > self._turn
+            }
             return jobs[0]
 
     def done(self) -> None:
@@ -94,6 +95,39 @@ class FairQueue:
         return [job for *_, job in sorted(places, key=lambda place: place[:2])]
 
 
-def _is_past(line: _Line, turn: int) -> bool:
-    """Whether a line is as good as none: empty, and its next job would join the present round."""
-    return not line.jobs and line.turn <= turn
+KEPT = 4
+REFUSED_S = 600.0  # a model that hung is not loaded ahead for so long; a run may try
+PUT_OFF = "{model} is not loaded ahead, for others are; it is loaded when a run asks for it."
+
+
+class Warms:
+    """The newest few wishes, the oldest of them first. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._waiting: OrderedDict[str, Warm] = OrderedDict()
+        self._refused: dict[str, tuple[float, str]] = {}
+
+    def add(self, warm: Warm) -> ModelStatus | None:
+        """Keep a wish; what to tell if this or another model will not be loaded for it."""
+        until, sentence = self._refused.get(warm.model, (0.0, ""))
+        if time.monotonic() < until:
+            return ModelStatus(warm.model, False, sentence, failed=True)
+        self._waiting.pop(warm.model, None)
+        self._waiting[warm.model] = warm
+        if len(self._waiting) <= KEPT:
+            return None
+        model, _ = self._waiting.popitem(last=False)
+        return ModelStatus(model, False, PUT_OFF.format(model=model))
+
+    def take(self) -> Warm | None:
+        return self._waiting.popitem(last=False)[1] if self._waiting else None
+
+    def remove(self, model: str) -> bool:
+        """Give a wish up; False if there is none."""
+        return self._waiting.pop(model, None) is not None
+
+    def refuse(self, model: str, sentence: str) -> None:
+        """Do not try this model again for a while; the sentence tells why."""
+        now = time.monotonic()
+        self._refused = {name: kept for name, kept in self._refused.items() if now < kept[0]}
+        self._refused[model] = (now + REFUSED_S, sentence)

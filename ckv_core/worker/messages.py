@@ -10,16 +10,11 @@ from ckv_core.results.events import RunEvent
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Run this comparison.
+    """Run this comparison."""
 
-    Attributes:
-        job_id: marks every event that comes back.
-        owner: the user whose turn it takes; None where nobody logs in.
-    """
-
-    job_id: str
+    job_id: str  # marks every event that comes back
     request: CompareRequest
-    owner: str | None = None
+    owner: str | None = None  # the user whose turn it takes; None where nobody logs in
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +69,11 @@ class Pong:
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """What a job, a warm-up or a count is at. Over its time it hangs, and its process is ended.
+    """What a job, a warm-up or a count is at. Over its time it hangs, and its process is ended."""
 
-    Attributes:
-        job_id: of the job or warm-up, or the query.
-        what: as a sentence's beginning, e.g. `Reading the config of X`.
-        limit_s: until the next message of this kind; None for no limit.
-    """
-
-    job_id: str
-    what: str
-    limit_s: float | None
+    job_id: str  # of the job or warm-up, or the query
+    what: str  # as a sentence's beginning, e.g. `Reading the config of X`.
+    limit_s: float | None  # until the next message of this kind; None for no limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,20 +108,15 @@ class JobCancelled:
 
 @dataclass(frozen=True, slots=True)
 class ModelStatus:
-    """What the worker is doing about a model.
-
-    Attributes:
-        ready: True once the model can run.
-        message: one line for the reader; an error sentence if `failed`.
-        loading: more will come; `WorkerClient.cancel_warm` stops a load that no run asked for.
-        fraction: how much of a download or of the weights there is, 0 to 1; None where unknown.
-    """
+    """What the worker is doing about a model."""
 
     model: str
-    ready: bool
-    message: str
+    ready: bool  # True once the model can run
+    message: str  # one line for the reader; an error sentence if `failed`
     failed: bool = False
+    # More will come; `WorkerClient.cancel_warm` stops a load that no run asked for.
     loading: bool = False
+    # How much of a download or of the weights there is, 0 to 1; None where unknown.
     fraction: float | None = None
 
 

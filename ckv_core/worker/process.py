@@ -67,7 +67,6 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int | None:
-        """Process id."""
         return self._process.pid
 
     def send(self, command: Command) -> None:
@@ -134,9 +133,11 @@ def worker_main(connection: Connection, runner: str) -> None:
     `spawn` re-imports the parent's main module before this, so that module must import the
     dashboard inside its `main()` only.
     """
-    serve_until_the_end(
-        "worker", lambda: WorkerLoop(connection, lambda: make_runner(runner), _leave).run()
-    )
+
+    def serve() -> None:
+        WorkerLoop(connection, lambda: make_runner(runner), lambda: os._exit(1)).run()
+
+    serve_until_the_end("worker", serve)
 
 
 def serve_until_the_end(process: str, serve: Callable[[], None]) -> None:
@@ -157,12 +158,7 @@ def serve_until_the_end(process: str, serve: Callable[[], None]) -> None:
     os._exit(code)
 
 
-def _leave() -> None:
-    os._exit(1)
-
-
 def make_runner(path: str) -> Any:
-    """What `module:attribute` names, called."""
     module, _, attribute = path.partition(":")
     return getattr(importlib.import_module(module), attribute)()
 

@@ -54,7 +54,10 @@ class EngineRunner:
             if self._bytes() > KEPT_BYTES:
                 self.release()
             loaded = load_model(model, device, dtype, report)
-            self._models[key] = _Served(loaded, PrefillCache(_prefill_bytes(loaded.device)))
+            kept = KEPT_PREFILL_BYTES
+            if loaded.device.type == "cuda":  # prefills of a large model are large too
+                kept = max(kept, available_bytes(loaded.device) // KEPT_CUDA_SHARE)
+            self._models[key] = _Served(loaded, PrefillCache(kept))
         self._models.move_to_end(key)
         while len(self._models) > KEPT_MODELS or (
             len(self._models) > 1 and self._bytes() > KEPT_BYTES
@@ -71,7 +74,6 @@ class EngineRunner:
         return compare(request, served.loaded, should_stop, served.prefills)
 
     def release(self) -> None:
-        """Drop all models."""
         self._models.clear()
         _free_memory()
 
@@ -88,13 +90,6 @@ class EngineRunner:
             for served in self._models.values()
             for parameter in served.loaded.model.parameters()
         )
-
-
-def _prefill_bytes(device: torch.device) -> int:
-    """Bytes of prefills to keep; those of a large model are large too."""
-    if device.type != "cuda":
-        return KEPT_PREFILL_BYTES
-    return max(KEPT_PREFILL_BYTES, available_bytes(device) // KEPT_CUDA_SHARE)
 
 
 def _free_memory() -> None:

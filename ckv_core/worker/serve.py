@@ -49,39 +49,22 @@ class Channel(Protocol):
     """Both directions of a connection, as `multiprocessing` shapes it."""
 
     def send(self, obj: Any, /) -> None:
-        """Send one message.
-
-        Raises:
-            OSError: the other end is gone.
-        """
+        """Send one message; OSError if the other end is gone."""
 
     def recv(self) -> Any:
-        """Wait for one message.
-
-        Raises:
-            EOFError: the other end is gone.
-        """
+        """Wait for one message; EOFError if the other end is gone."""
 
 
 class Runner(Protocol):
     """What the loop needs of an engine; `runner.EngineRunner` is the real one."""
 
     def load(self, model: str, device: str, dtype: str, report: Report) -> ModelInfo:
-        """Have this model in memory; `report` gets each step and may raise.
-
-        Raises:
-            ModelError: it cannot be loaded.
-        """
+        """Have this model in memory (or ModelError); `report` gets each step and may raise."""
 
     def compare(
         self, request: CompareRequest, should_stop: Callable[[], bool]
     ) -> Iterator[RunEvent]:
-        """Run on the model that `load` brought in last.
-
-        Raises:
-            RunCancelledError: `should_stop` turned true.
-            CkvError: the request cannot be served.
-        """
+        """Run on the model that `load` brought in last; raises once `should_stop` is true."""
 
     def release(self) -> None:
         """Drop all models, after memory ran out."""
@@ -202,7 +185,9 @@ class WorkerLoop:
             if is_first:
                 self._send(Within(job.job_id, "The run", None))
                 is_first = False
-            timed = _with_load(event, load_ms) if isinstance(event, RunFinished) else event
+            timed = event
+            if isinstance(event, RunFinished):
+                timed = replace(event, timings_ms={**event.timings_ms, "load": load_ms})
             self._send(JobEvent(job.job_id, timed))
 
     def _load(self, runner: Runner, task: Job | Warm, stop: threading.Event) -> None:
@@ -215,7 +200,8 @@ class WorkerLoop:
             what = step.sentence.partition(":")[0].rstrip(".")
             self._send(Within(task.job_id, what, step.limit_s))
             if isinstance(task, Job):
-                self._send(JobEvent(job_id=task.job_id, event=_progress(step)))
+                progress = Progress("load", step.fraction, step.sentence)
+                self._send(JobEvent(task.job_id, progress))
             self._send(
                 ModelStatus(model, False, step.sentence, loading=True, fraction=step.fraction)
             )
@@ -238,14 +224,6 @@ class WorkerLoop:
                 self._channel.send(reply)
         except OSError:
             self._on_lost()
-
-
-def _progress(step: Step) -> Progress:
-    return Progress("load", step.fraction, step.sentence)
-
-
-def _with_load(event: RunFinished, load_ms: float) -> RunFinished:
-    return replace(event, timings_ms={**event.timings_ms, "load": load_ms})
 
 
 def sentence_of(error: Exception, what: str) -> str:

@@ -15,12 +15,7 @@ class Task:
     """A job or a warm-up that was handed to the worker. Not thread-safe."""
 
     def __init__(self, command: Job | Warm, run_limit_s: float | None) -> None:
-        """Hand over now; `is_hung` turns true once a step takes longer than it may.
-
-        Args:
-            command: as sent.
-            run_limit_s: of a job, from its first event on; None for none.
-        """
+        """Hand over now; `run_limit_s` counts from a job's first event on, None is no limit."""
         self.command = command
         self._run_limit_s = run_limit_s if isinstance(command, Job) else None
         self._doing = Within(command.job_id, "Handing the run to the worker", TAKE_S)
@@ -32,7 +27,6 @@ class Task:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether it was asked to stop."""
         return self._stop_reason is not None
 
     @property
@@ -52,7 +46,6 @@ class Task:
         return isinstance(warm, Warm) and (warm.model, warm.device, warm.dtype) == wanted
 
     def goes_on(self, step: Within) -> None:
-        """It has come to another step."""
         self._doing = step
         self._hangs_at = None if step.limit_s is None else time.monotonic() + step.limit_s
 
@@ -62,12 +55,7 @@ class Task:
             self._over_at = time.monotonic() + self._run_limit_s
 
     def stop(self, reason: str, grace_s: float) -> None:
-        """It was asked to stop.
-
-        Args:
-            reason: of its end; empty if it was cancelled.
-            grace_s: until its worker is ended.
-        """
+        """It was asked to stop, as cancelled without a reason; its worker ends after `grace_s`."""
         self._stop_reason = reason
         self._kill_at = time.monotonic() + grace_s
         self._over_at = None

@@ -15,6 +15,7 @@ from transformers import (
     Phi3Config,
     PreTrainedConfig,
     PreTrainedModel,
+    PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen3Config,
@@ -22,7 +23,11 @@ from transformers import (
 )
 
 from ckv_core.methods import METHODS
+from ckv_core.models.checkpoint import find_checkpoint
+from ckv_core.models.gguf_store import kept_conversion
 from ckv_core.models.loaded import LoadedModel, wrap_model
+from ckv_core.models.loading import read_tokenizer
+from ckv_core.models.steps import silent
 
 Found = TypeVar("Found")
 ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3", "phi3", "gemma3")
@@ -156,6 +161,11 @@ def saved_model(folder: Path) -> str:
     plain_model("llama").save_pretrained(folder)
     tiny_tokenizer().save_pretrained(folder)
     return str(folder)
+
+
+def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
+    """Without any weights, as counting loads it."""
+    return read_tokenizer(kept_conversion(find_checkpoint(name, silent, with_weights=False)))
 
 
 def drained(work: Generator[Any, Any, Found]) -> Found:

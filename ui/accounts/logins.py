@@ -124,7 +124,8 @@ class Logins:
     async def verify(self, user: str, password: str, address: str) -> LoginResult:
         """Whether this is the user's password; wrong ones count against name and address."""
         guessing = [self._digest("user", user), self._digest("address", address)]
-        if (wait_s := self._blocked_for(guessing)) > 0:
+        ends = [self._guesses[key].blocked_until for key in guessing if key in self._guesses]
+        if (wait_s := max(ends, default=0.0) - self._clock()) > 0:
             return LoginResult(wait_s=math.ceil(wait_s))
         # Counted before it is known to be wrong: guesses sent at once must not all go through.
         for key in guessing:
@@ -144,10 +145,6 @@ class Logins:
         """Whether the user is still there, with the same password."""
         user = self._users.get(known.user)
         return user is not None and user.hashed == known.hashed
-
-    def _blocked_for(self, keys: list[bytes]) -> float:
-        found = [self._guesses[key].blocked_until for key in keys if key in self._guesses]
-        return max(found, default=0.0) - self._clock()
 
     def _count(self, key: bytes) -> None:
         guesses = self._guesses.pop(key, None) or _Guesses()

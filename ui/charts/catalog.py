@@ -5,7 +5,7 @@ from typing import cast
 
 import plotly.graph_objects as go
 
-from ckv_core.analysis.identity import base_index
+from ckv_core.request.identity import base_index
 from ckv_core.results.chain import shared_kv_heads
 from ckv_core.results.events import RunResult
 from ckv_core.results.quantities import ARRAYS

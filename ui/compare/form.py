@@ -13,7 +13,6 @@ from ui.compare.forms import (
     ADVANCED_PARAMETERS,
     CONTROL_NAMES,
     DEFAULT_ANALYSIS,
-    FormValues,
     ablation_bases,
 )
 from ui.compare.model_list import models_value
@@ -24,6 +23,8 @@ from ui.compare.prompt_controls import (
     build_prompt,
     device_control,
     model_control,
+    number,
+    text,
 )
 from ui.shell.parts import ModelLine, ModelList, Notice, OwnBar, VariantPicker
 
@@ -88,11 +89,6 @@ def build_form(
     )
 
 
-def form_updates(form: FormValues) -> list[Any]:
-    """New values for all controls, in the order of `CONTROL_NAMES`."""
-    return form.controls()
-
-
 def _build_run_controls(
     controls: dict[str, Any], models: Sequence[str], model: str
 ) -> tuple[ModelLine, ModelList]:
@@ -102,38 +98,17 @@ def _build_run_controls(
     controls["variants"] = VariantPicker(
         list(DEFAULT_VARIANTS),
         offer=picker_offer(
-            "Variants",
-            "All share one prompt, one prefill and one total budget.",
-            DEFAULT_VARIANTS,
+            "Variants", "All share one prompt, one prefill and one total budget.", DEFAULT_VARIANTS
         ),
         elem_id="variants",
     )
     with gr.Row():
-        controls["budget"] = gr.Textbox(
-            value="128",
-            label="Budget",
-            info="Entries kept per KV head: 128, 10% or 4MiB.",
-            elem_id="budget",
-            min_width=120,
-            max_lines=1,
-        )
-        # Not sliders: those turn a number out of range into another one without a word.
-        controls["alpha"] = gr.Number(
-            value=0.25,
-            step=0.05,
-            label="Alpha",
-            info="CriticalKV: share chosen by attention alone, 0 to 1.",
-            elem_id="alpha",
-            min_width=120,
-        )
-        controls["max_new_tokens"] = gr.Number(
-            value=64,
-            step=1,
-            label="New tokens",
-            info=f"Generated per variant, 1 to {MAX_NEW_TOKENS}.",
-            elem_id="max-new-tokens",
-            min_width=120,
-        )
+        told = "Entries kept per KV head: 128, 10% or 4MiB."
+        controls["budget"] = text("budget", "Budget", told, value="128", min_width=120)
+        told = "CriticalKV: share chosen by attention alone, 0 to 1."
+        controls["alpha"] = number("alpha", "Alpha", told, 0.25, step=0.05)
+        told = f"Generated per variant, 1 to {MAX_NEW_TOKENS}."
+        controls["max_new_tokens"] = number("max-new-tokens", "New tokens", told, 64)
     return model_line, model_list
 
 
@@ -166,24 +141,22 @@ def _build_more(controls: dict[str, Any], device: str) -> tuple[Component, gr.Bu
             info=ANALYSIS_INFO,
             elem_id="analysis",
         )
-        controls["follow_ups"] = gr.Textbox(
-            label="Follow-up questions",
-            info=f"One per line, up to {MAX_FOLLOW_UPS}; asked of the same evicted caches. Needs "
+        controls["follow_ups"] = text(
+            "follow-up-questions",
+            "Follow-up questions",
+            f"One per line, up to {MAX_FOLLOW_UPS}; asked of the same evicted caches. Needs "
             "the scenario Context only, where the cache does not depend on the question.",
-            lines=2,
-            max_lines=8,
-            elem_id="follow-up-questions",
+            (2, 8),
         )
     with gr.Accordion("More variants", open=False, elem_id="more"):
-        controls["more_variants"] = gr.Textbox(
-            label="One variant per line",
-            info="A SPEC: METHOD[+critical|+critical_auto][:key=value,...], with its own "
+        controls["more_variants"] = text(
+            "more-variants",
+            "One variant per line",
+            "A SPEC: METHOD[+critical|+critical_auto][:key=value,...], with its own "
             f"budget, alpha and parameters; up to {MAX_VARIANTS} variants in all.",
+            (3, 8),
             placeholder="snapkv:budget=256\nadakv+critical:budget=10%,alpha=0.5\n"
             "snapkv+critical:preset=kvpress",
-            lines=3,
-            max_lines=8,
-            elem_id="more-variants",
         )
         with gr.Row(elem_id="ladder"):
             base = gr.Dropdown(
@@ -197,13 +170,12 @@ def _build_more(controls: dict[str, Any], device: str) -> tuple[Component, gr.Bu
                 scale=0,
             )
             button = gr.Button("Add the ablation", elem_id="add-ladder", scale=0, min_width=220)
-        controls["own"] = gr.Textbox(
-            label="External selections",
-            info="Kept positions from other code as JSON (docs/external_selection.md, or a "
+        controls["own"] = text(
+            "own",
+            "External selections",
+            "Kept positions from other code as JSON (docs/external_selection.md, or a "
             "run's result JSON): each becomes one more variant. Paste them, or open files.",
-            lines=2,
-            max_lines=4,
-            elem_id="own",
+            (2, 4),
         )
         OwnBar(elem_id="own-bar")
     return base, button

@@ -74,13 +74,16 @@ class FormValues:
         ticked = given["variants"]
         if not isinstance(ticked, (list, tuple)):
             raise ConfigError("Choose at least one variant.")
+        measured = given["analysis"]
+        if not isinstance(measured, (list, tuple)):
+            raise ConfigError("The form sent no list of analyses; reload the page.")
         order = [spec for _, spec in variant_choices()]
         return cls(
             **{name: read_text(given[name]) for name in _TEXT_NAMES},
             variants=tuple(spec for spec in order if spec in ticked),
             alpha=_number("alpha", given["alpha"]),
             max_new_tokens=read_new_tokens(given["max_new_tokens"]),
-            analysis=_chosen(given["analysis"]),
+            analysis=tuple(name for name in ANALYSES if name in measured),
             ignore_eos=bool(given["ignore_eos"]),
             parameters={k.name: read_text(given[k.name]).strip() for k in ADVANCED_PARAMETERS},
         )
@@ -92,23 +95,14 @@ class FormValues:
         ticked = {spec: offered(spec, defaults) for spec in request.variants}
         preset = defaults.get("preset", "")
         return cls(
-            context=request.context,
-            question=request.question,
-            answer=request.answer,
-            scenario=request.scenario,
-            model=request.model,
+            **{name: getattr(request, name) for name in _SAME},
             variants=tuple(filter(None, ticked.values())),
             budget=defaults.get("budget", DEFAULT_BUDGET),
             alpha=float(defaults.get("alpha", shown_default(PARAMETERS["alpha"], preset))),
-            max_new_tokens=request.max_new_tokens,
             more_variants="\n".join(spec for spec, choice in ticked.items() if not choice),
-            analysis=request.analysis,
             follow_ups="\n".join(request.follow_ups),
             protect="\n".join(request.protect),
             own=own_to_text(request.own_indices),
-            device=request.device,
-            dtype=request.dtype,
-            ignore_eos=request.ignore_eos,
             parameters={k.name: defaults.get(k.name, "") for k in ADVANCED_PARAMETERS},
         )
 
@@ -126,19 +120,11 @@ class FormValues:
         Raises:
             ConfigError: an external selection is wrong.
         """
+        same = {name: getattr(self, name) for name in _SAME} | {"model": self.model.strip()}
         return CompareRequest(
-            context=self.context,
-            question=self.question,
-            scenario=self.scenario,  # type: ignore[arg-type]  # validate() refuses other words
-            model=self.model.strip(),
+            **same,
             variants=(*self.variants, *read_lines(self.more_variants)),
             defaults=self._defaults(),
-            answer=self.answer,
-            max_new_tokens=self.max_new_tokens,
-            ignore_eos=self.ignore_eos,
-            device=self.device,
-            dtype=self.dtype,
-            analysis=self.analysis,
             follow_ups=read_lines(self.follow_ups),
             protect=read_lines(self.protect),
             own_indices=read_external_selection(self.own),
@@ -152,20 +138,10 @@ class FormValues:
         return {"budget": self.budget.strip(), **changed}
 
 
-_TEXT_NAMES = (
-    "context",
-    "question",
-    "answer",
-    "scenario",
-    "model",
-    "budget",
-    "more_variants",
-    "follow_ups",
-    "protect",
-    "own",
-    "device",
-    "dtype",
-)
+# Fields that a request has under the same name and in the same form.
+_SAME_TEXTS = ("context", "question", "answer", "scenario", "model", "device", "dtype")
+_SAME = (*_SAME_TEXTS, "max_new_tokens", "analysis", "ignore_eos")
+_TEXT_NAMES = (*_SAME_TEXTS, "budget", "more_variants", "follow_ups", "protect", "own")
 CONTROL_NAMES: tuple[str, ...] = (
     *(f.name for f in fields(FormValues) if f.name != "parameters"),
     *(k.name for k in ADVANCED_PARAMETERS),
@@ -186,7 +162,7 @@ def with_ablation(base: str, ticked: Sequence[str], lines: str) -> str:
         ConfigError: no ablation can stand on that base, or a typed line is wrong.
     """
     typed = lines.rstrip("\n").splitlines()
-    steps = {VariantSpec.parse(step.spec).settings(): step.spec for step in ablation(base)}
+    steps = {step.variant.settings(): step.spec for step in ablation(base)}
     known = {VariantSpec.parse(line).settings() for line in [*ticked, *typed] if line.strip()}
     missing = [spec for settings, spec in steps.items() if settings not in known]
     return "\n".join([*typed, *missing])
@@ -207,7 +183,7 @@ def describe_variants(form: FormValues, most: int = MAX_VARIANTS) -> str:
     PARAMETERS["budget"].parse(request.defaults["budget"])
     for name, text in request.defaults.items():
         PARAMETERS[name].parse(text)
-    specs = request.specs()
+    specs = request.specs
     if not specs:
         raise ConfigError("Choose at least one variant.")
     if (more := len(specs) - most) > 0:
@@ -237,13 +213,6 @@ def check_lines(text: str) -> None:
 def read_lines(text: str) -> tuple[str, ...]:
     """The lines that are not blank."""
     return tuple(filter(None, map(str.strip, text.splitlines())))
-
-
-def _chosen(ticked: object) -> tuple[str, ...]:
-    """Parts of the diagnostics, in their own order."""
-    if not isinstance(ticked, (list, tuple)):
-        raise ConfigError("The form sent no list of analyses; reload the page.")
-    return tuple(name for name in ANALYSES if name in ticked)
 
 
 def read_text(value: object) -> str:

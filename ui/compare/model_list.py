@@ -5,7 +5,7 @@ from typing import Any
 
 import psutil
 
-from ckv_core.models.suggested import SUGGESTED
+from ckv_core.models.catalog import SUGGESTED
 
 
 def models_value(ready: Collection[str]) -> dict[str, Any]:

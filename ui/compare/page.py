@@ -12,7 +12,7 @@ from ckv_core.errors import CkvError, PromptError
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.worker.messages import ModelStatus
 from ui.compare.examples import Example
-from ui.compare.form import Form, build_form, form_updates
+from ui.compare.form import Form, build_form
 from ui.compare.forms import (
     ADVANCED_PARAMETERS,
     CONTROL_NAMES,
@@ -183,7 +183,9 @@ class ComparePage:
             slug = self._services.start_run(request, lineage)
         except CkvError as error:
             return ["", said(str(error), "error"), *[gr.skip()] * 4]
-        label = f"Settings: {request.model}, {len(specs)} variants, {_budget_text(request)}"
+        label = (
+            f"Settings: {request.model}, {len(specs)} variants, budget {request.defaults['budget']}"
+        )
         return [
             slug,
             SILENT,
@@ -216,7 +218,7 @@ class ComparePage:
             snapshot = find_run(self._services, slug)
         except CkvError as error:
             return [*untouched, "", said(str(error), "error"), *rest, ""]
-        controls = form_updates(FormValues.from_request(snapshot.request))
+        controls = FormValues.from_request(snapshot.request).controls()
         if not shown:
             told = said(f"Settings of run {slug} are filled in; change them and run.")
             return [*controls, "", told, *rest, slug]
@@ -235,7 +237,7 @@ class ComparePage:
         told = (
             f"Sample {sample} of a study is filled in, at its smallest budget; change it and run."
         )
-        return [*form_updates(FormValues.from_request(request)), "", said(told), *rest, ""]
+        return [*FormValues.from_request(request).controls(), "", said(told), *rest, ""]
 
     def describe(self, *values: object) -> dict[str, Any]:
         """The variants that would run, or what is wrong with them."""
@@ -328,7 +330,3 @@ def add_ablation(base: object, ticked: object, lines: object) -> list[Any]:
         return [with_ablation(str(base or ""), names, str(lines or "")), SILENT]
     except CkvError as error:
         return [gr.skip(), said(str(error), "error")]
-
-
-def _budget_text(request: CompareRequest) -> str:
-    return f"budget {request.defaults['budget']}"

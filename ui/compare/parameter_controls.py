@@ -10,6 +10,7 @@ from ckv_core.methods.base import own_defaults
 from ckv_core.methods.parameters import Parameter
 from ui.compare.forms import ADVANCED_PARAMETERS
 from ui.compare.offers import shown_default
+from ui.compare.prompt_controls import text
 
 
 def preset_updates(preset: str, alpha: float) -> list[Any]:
@@ -41,14 +42,8 @@ def parameter_control(parameter: Parameter) -> Component:
             elem_id=elem_id,
             min_width=220,
         )
-    return gr.Textbox(
-        label=parameter.name,
-        info=parameter.help,
-        placeholder=placeholder(parameter, "paper"),
-        elem_id=elem_id,
-        min_width=220,
-        max_lines=1,
-    )
+    shown = placeholder(parameter, "paper")
+    return text(elem_id, parameter.name, parameter.help, placeholder=shown, min_width=220)
 
 
 def placeholder(parameter: Parameter, preset: str) -> str:

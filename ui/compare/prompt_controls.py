@@ -61,32 +61,16 @@ def build_prompt(
     """
     with gr.Column(scale=5, min_width=320):
         buttons = _build_examples(examples)
-        controls["context"] = gr.Textbox(
-            label="Context",
-            info="The long text whose cache entries are evicted. Paste it, or open a file.",
-            lines=10,
-            max_lines=10,
-            elem_id="context",
-        )
+        told = "The long text whose cache entries are evicted. Paste it, or open a file."
+        controls["context"] = text("context", "Context", told, (10, 10))
         bar = ContextBar(elem_id="context-bar")
         with gr.Row():
-            controls["question"] = gr.Textbox(
-                label="Question",
-                info="Asked about the context; may be empty.",
-                elem_id="question",
-                scale=3,
-                min_width=260,
-                lines=1,
-                max_lines=4,
+            told = "Asked about the context; may be empty."
+            controls["question"] = text(
+                "question", "Question", told, (1, 4), scale=3, min_width=260
             )
-            controls["answer"] = gr.Textbox(
-                label="Reference answer",
-                info=answer_info,
-                elem_id="answer",
-                scale=2,
-                min_width=200,
-                lines=1,
-                max_lines=4,
+            controls["answer"] = text(
+                "answer", "Reference answer", answer_info, (1, 4), scale=2, min_width=200
             )
         controls["scenario"] = gr.Radio(
             SCENARIO_CHOICES,
@@ -95,15 +79,27 @@ def build_prompt(
             info="What the methods may evict from.",
             elem_id="scenario",
         )
-        controls["protect"] = gr.Textbox(
-            label="Protected text",
-            info="Passages that no method may evict, one per line: words copied from the prompt, "
+        controls["protect"] = text(
+            "protect",
+            "Protected text",
+            "Passages that no method may evict, one per line: words copied from the prompt, "
             "or positions (tokens:12-39). They count inside the budget.",
-            elem_id="protect",
-            lines=1,
-            max_lines=6,
+            (1, 6),
         )
     return buttons, bar
+
+
+def text(
+    elem_id: str, label: str, info: str, lines: tuple[int, int] = (1, 1), **more: Any
+) -> gr.Textbox:
+    """A field of text, of so many lines at first and at most."""
+    first, most = lines
+    return gr.Textbox(label=label, info=info, elem_id=elem_id, lines=first, max_lines=most, **more)
+
+
+def number(elem_id: str, label: str, info: str, value: float, **more: Any) -> gr.Number:
+    """A field of a number. No slider: that turns one out of range into another without a word."""
+    return gr.Number(value, label=label, info=info, elem_id=elem_id, **{"min_width": 120} | more)
 
 
 def model_control(models: Sequence[str], model: str) -> gr.Dropdown:

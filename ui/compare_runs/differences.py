@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckv_core.analysis.agreement import first_difference
-from ckv_core.analysis.identity import NOT_RECORDED, Identity, identify, told_apart
 from ckv_core.analysis.regimes import regime_named, run_regimes
 from ckv_core.request.external_selection import OWN
+from ckv_core.request.identity import NOT_RECORDED, Identity, identify, told_apart
 from ckv_core.request.variants import spec_without
 from ckv_core.results.events import RunResult
 from ckv_core.results.records import RetainedSet, VariantResult

@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ckv_core.analysis.identity import identify
 from ckv_core.methods import METHODS
 from ckv_core.request.external_selection import OWN
+from ckv_core.request.identity import identify
 from ckv_core.request.variants import VariantSpec
 from ckv_core.results.records import VariantResult
 

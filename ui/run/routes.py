@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from urllib.parse import quote
 
 from starlette.requests import Request
@@ -55,19 +56,22 @@ def build_routes(services: Services) -> list[Route]:
     """All routes; each answers GET and runs in a worker thread."""
     routes = RunRoutes(services)
     return [
-        Route("/healthz", _healthz),
+        Route("/healthz", lambda _: JSONResponse({"ok": True}, headers=NO_STORE)),
         *operation_routes(services),
         Route("/r/{slug}", _short_link),
         Route("/s/{token}", routes.open_share),
         *figure_routes(routes.find),
         *report_routes(services, routes.find),
-        Route("/data/{slug}/prompt", routes.prompt),
+        Route("/data/{slug}/prompt", routes.of_run(routes.prompt)),
         Route("/data/{slug}/{index}/retained", routes.retained),
-        Route("/data/{slug}/{index}/evicted", routes.evicted),
-        Route("/data/{slug}/result.json", routes.result_json),
-        Route("/data/{slug}/bundle.zip", routes.bundle),
-        Route("/data/{slug}/kvpress.py", routes.kvpress),
-        *(Route(f"/data/{{slug}}/{name}.csv", routes.csv_of(name)) for name in TABLES),
+        Route("/data/{slug}/{index}/evicted", routes.of_run(routes.evicted)),
+        Route("/data/{slug}/result.json", routes.of_run(routes.result_json)),
+        Route("/data/{slug}/bundle.zip", routes.of_run(routes.bundle)),
+        Route("/data/{slug}/kvpress.py", routes.of_run(routes.kvpress)),
+        *(
+            Route(f"/data/{{slug}}/{name}.csv", routes.of_run(partial(routes.table, name)))
+            for name in TABLES
+        ),
     ]
 
 
@@ -103,15 +107,23 @@ class RunRoutes:
             )
         return response
 
-    def prompt(self, request: Request) -> Response:
+    def of_run(
+        self, answer: Callable[[RunSnapshot, Request], Response | None]
+    ) -> Callable[[Request], Response]:
+        """A handler; the answer is given the run, and is None where that has no such data yet."""
+
+        def handle(request: Request) -> Response:
+            snapshot = self.find(request)
+            if snapshot is None:
+                return missing(NO_RUN)
+            return answer(snapshot, request) or missing(NOT_YET)
+
+        return handle
+
+    def prompt(self, run: RunSnapshot, _: Request) -> Response | None:
         """Token texts of the prompt and where the context lies in it."""
-        snapshot = self.find(request)
-        if snapshot is None:
-            return missing(NO_RUN)
-        prompt = snapshot.result.prompt
-        if prompt is None:
-            return missing(NOT_YET)
-        return JSONResponse(prompt_value(prompt), headers=_caching(snapshot))
+        prompt = run.result.prompt
+        return JSONResponse(prompt_value(prompt), headers=_caching(run)) if prompt else None
 
     def retained(self, request: Request) -> Response:
         """Bits of one variant's kept set, as `RetainedSet` packs them.
@@ -125,81 +137,45 @@ class RunRoutes:
             kept = self._services.retained(slug, read_index(request.path_params["index"]))
         except CkvError:
             return missing(NO_RUN)
-        if kept is None:
-            return missing(NOT_YET)
-        return Response(kept.bits, media_type="application/octet-stream", headers=IMMUTABLE)
+        return _bits(kept.bits) if kept is not None else missing(NOT_YET)
 
-    def evicted(self, request: Request) -> Response:
+    def evicted(self, run: RunSnapshot, request: Request) -> Response | None:
         """What a variant evicted while it generated, as `HeldSeries.evicted` has it."""
-        snapshot = self.find(request)
-        if snapshot is None:
-            return missing(NO_RUN)
-        index, variants = read_index(request.path_params["index"]), snapshot.result.variants
+        index, variants = read_index(request.path_params["index"]), run.result.variants
         held = variants[index].held if 0 <= index < len(variants) else None
-        if held is None:
-            return missing(NOT_YET)
-        return Response(held.evicted, media_type="application/octet-stream", headers=IMMUTABLE)
+        return _bits(held.evicted) if held else None
 
-    def result_json(self, request: Request) -> Response:
+    def result_json(self, run: RunSnapshot, _: Request) -> Response | None:
         """The whole run in the documented schema."""
-        snapshot = self.find(request)
-        if snapshot is None:
-            return missing(NO_RUN)
-        if not snapshot.result.variants:
-            return missing(NOT_YET)
-        self._services.note_export([snapshot.slug])
-        text = json.dumps(to_json(snapshot.result, (snapshot.request.answer,)))
-        return Response(
-            text,
-            media_type="application/json",
-            headers=_download(snapshot, "result.json"),
-        )
+        if not run.result.variants:
+            return None
+        self._services.note_export([run.slug])
+        text = json.dumps(to_json(run.result, (run.request.answer,)))
+        return _file(run, "result.json", text, "application/json")
 
-    def bundle(self, request: Request) -> Response:
+    def bundle(self, run: RunSnapshot, _: Request) -> Response | None:
         """The run as a bundle, to be imported elsewhere."""
-        snapshot = self.find(request)
-        if snapshot is None:
-            return missing(NO_RUN)
-        if not snapshot.is_final:
-            return missing(NOT_YET)
+        if not run.is_final:
+            return None
         try:
-            data = self._services.export_bundle([snapshot.slug])
+            data = self._services.export_bundle([run.slug])
         except CkvError as error:
             return missing(str(error))
-        headers = {
-            **NO_STORE,
-            "Content-Disposition": f'attachment; filename="ckv-{snapshot.slug}.zip"',
-        }
-        return Response(data, media_type="application/zip", headers=headers)
+        disposition = {"Content-Disposition": f'attachment; filename="ckv-{run.slug}.zip"'}
+        return Response(data, 200, NO_STORE | disposition, "application/zip")
 
-    def kvpress(self, request: Request) -> Response:
+    def kvpress(self, run: RunSnapshot, _: Request) -> Response | None:
         """The variants as code for kvpress, without the run's text."""
-        snapshot = self.find(request)
-        if snapshot is None:
-            return missing(NO_RUN)
-        if not snapshot.is_final or snapshot.result.prompt is None:
-            return missing(NOT_YET)
-        return Response(
-            kvpress_code(snapshot.result, snapshot.request.max_new_tokens),
-            media_type="text/x-python; charset=utf-8",
-            headers=_download(snapshot, "kvpress.py"),
-        )
+        if not run.is_final or run.result.prompt is None:
+            return None
+        code = kvpress_code(run.result, run.request.max_new_tokens)
+        return _file(run, "kvpress.py", code, "text/x-python; charset=utf-8")
 
-    def csv_of(self, name: str) -> Callable[[Request], Response]:
-        """The handler of one table."""
-
-        def handle(request: Request) -> Response:
-            snapshot = self.find(request)
-            if snapshot is None:
-                return missing(NO_RUN)
-            self._services.note_export([snapshot.slug])
-            return Response(
-                TABLES[name](snapshot.result),
-                media_type="text/csv; charset=utf-8",
-                headers=_download(snapshot, f"{name}.csv"),
-            )
-
-        return handle
+    def table(self, name: str, run: RunSnapshot, _: Request) -> Response:
+        """One table as CSV."""
+        self._services.note_export([run.slug])
+        text = TABLES[name](run.result)
+        return _file(run, f"{name}.csv", text, "text/csv; charset=utf-8")
 
     def find(self, request: Request) -> RunSnapshot | None:
         """The run that a path names; None if there is none."""
@@ -208,10 +184,6 @@ class RunRoutes:
             return self._services.snapshot(slug) if is_slug(slug) else None
         except CkvError:
             return None
-
-
-def _healthz(_: Request) -> Response:
-    return JSONResponse({"ok": True}, headers=NO_STORE)
 
 
 def _short_link(request: Request) -> Response:
@@ -223,6 +195,10 @@ def _caching(snapshot: RunSnapshot) -> dict[str, str]:
     return IMMUTABLE if snapshot.is_final else NO_STORE
 
 
-def _download(snapshot: RunSnapshot, name: str) -> dict[str, str]:
-    disposition = f'attachment; filename="ckv-{snapshot.slug}-{name}"'
-    return {**_caching(snapshot), "Content-Disposition": disposition}
+def _bits(data: bytes) -> Response:
+    return Response(data, media_type="application/octet-stream", headers=IMMUTABLE)
+
+
+def _file(run: RunSnapshot, name: str, text: str, kind: str) -> Response:
+    disposition = {"Content-Disposition": f'attachment; filename="ckv-{run.slug}-{name}"'}
+    return Response(text, 200, _caching(run) | disposition, kind)

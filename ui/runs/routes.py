@@ -42,10 +42,7 @@ def library_routes(services: Services) -> list[Route]:
         disposition = {"Content-Disposition": f'attachment; filename="{name}"'}
         return Response(data, 200, NO_STORE | disposition, "application/zip")
 
-    return [
-        Route("/runs/import", import_file, methods=["POST"]),
-        Route("/runs/export", export),
-    ]
+    return [Route("/runs/import", import_file, methods=["POST"]), Route("/runs/export", export)]
 
 
 def _refused(error: CkvError) -> JSONResponse:

@@ -49,11 +49,14 @@ class HttpServer:
         Raises:
             CkvError: it ended instead.
         """
+        # Half of the files that this process may open are for others than clients.
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        most = min(MOST_CONNECTIONS, files // 2)
         self._server = uvicorn.Server(
             uvicorn.Config(
                 app,
                 # What uvicorn could find instead has other ways to wait.
-                http=cast("Any", partial(Connection, most=_most_connections())),
+                http=cast("Any", partial(Connection, most=most)),
                 loop="asyncio",
                 ws="none",
                 lifespan="on",
@@ -203,12 +206,6 @@ class Connection(H11Protocol):
         head += "Content-Type: text/plain\r\nRetry-After: 5\r\nConnection: close\r\n\r\n"
         self.transport.write(head.encode() + BUSY)
         self.transport.close()
-
-
-def _most_connections() -> int:
-    """Half of the files that this process may open are for others than clients."""
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return min(MOST_CONNECTIONS, files // 2)
 
 
 def _bound(host: str, port: int) -> list[socket.socket]:

@@ -22,14 +22,7 @@ SESSION_COOKIE = "ckv_session"
 LOGIN_PATH = "/login"
 # What the login page is made of stands among them; none of them tells anything.
 OPEN_PATHS = frozenset(
-    {
-        "/healthz",
-        "/readyz",
-        "/gradio_api/startup-events",
-        LOGIN_PATH,
-        "/theme.css",
-        "/favicon.ico",
-    }
+    {"/healthz", "/readyz", "/gradio_api/startup-events", LOGIN_PATH, "/theme.css", "/favicon.ico"}
 )
 OPEN_PREFIXES = ("/s/", "/static/fonts/")
 # What the Run page needs of Gradio; its handlers ask ui.accounts.access themselves.
@@ -70,7 +63,8 @@ class Identity:
         address = (scope.get("client") or ("",))[0]
         result = await self.logins.check(headers.get("authorization", ""), address)
         if result.wait_s:
-            return too_many(result.wait_s)
+            told = f"Too many wrong logins; try again in {result.wait_s} s."
+            return PlainTextResponse(told, 429, {"Retry-After": str(result.wait_s)})
         try:
             viewer = await anyio.to_thread.run_sync(self._viewer, result.user, headers)
         except StorageError as error:
@@ -122,12 +116,6 @@ class Identity:
             if name.startswith(COOKIE_PREFIX)
         ]
         return replace(found or Viewer(), shared=self._shares.slugs(shared))
-
-
-def too_many(wait_s: int) -> PlainTextResponse:
-    """What is told to who guessed too often."""
-    headers = {"Retry-After": str(wait_s)}
-    return PlainTextResponse(f"Too many wrong logins; try again in {wait_s} s.", 429, headers)
 
 
 def own_path(text: str) -> str:

@@ -98,11 +98,6 @@ class LiveRun:
     owner: str | None = None
     _stage: tuple[Stage, float] | None = None
 
-    @classmethod
-    def from_stored(cls, stored: StoredRun) -> "LiveRun":
-        """A run that was just created."""
-        return cls(stored.slug, stored.title, stored.request, stored.created_at, owner=stored.owner)
-
     def apply(self, event: RunEvent) -> None:
         """Take in one event; the first one starts the run."""
         if self.started_at is None:

@@ -5,6 +5,7 @@ import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 
 from ckv_core.errors import CkvError, StorageError
 from ckv_core.request.compare_request import CompareRequest, check_text
@@ -25,14 +26,14 @@ from storage import audit, repository, shares
 from storage.bundle import write_bundle
 from storage.bundle_import import ImportReport, import_bundle
 from storage.database import Database
-from storage.recorder import Recorder
+from storage.recorder import Recorder, title_of
 from storage.records import Lineage
 from ui.accounts.access import Access
 from ui.accounts.accounts import Accounts
 from ui.accounts.administration import Administration
 from ui.limits import Limits
 from ui.services.library import Library
-from ui.services.live_runs import RunSnapshot
+from ui.services.live_runs import LiveRun, RunSnapshot
 from ui.services.shares import Shares
 from ui.services.stored_runs import StoredRuns
 from ui.services.studies import Studies
@@ -115,9 +116,9 @@ class Services:
             if self._closing:
                 raise CkvError("The app is closing; start it again first.")
             self._check_room(owner)
-            slug = self._recorder.create(request, owner=owner, lineage=lineage)
-            with self._database.read() as session:
-                self._unfinished.add(repository.load_run(session, slug))
+            title = title_of(request)
+            slug = self._recorder.create(request, title, owner, lineage)
+            self._unfinished.add(LiveRun(slug, title, request, datetime.now(UTC), owner=owner))
             self._client.submit(Job(slug, request, owner))
         self._unfinished.places_changed()
         return slug

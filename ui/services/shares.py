@@ -10,12 +10,7 @@ from storage.shares import ShareRecord
 from ui.accounts.access import Access
 from ui.limits import LimitError
 
-EXPIRIES_DAYS: dict[str, int | None] = {
-    "1 day": 1,
-    "7 days": 7,
-    "30 days": 30,
-    "never": None,
-}
+EXPIRIES_DAYS: dict[str, int | None] = {"1 day": 1, "7 days": 7, "30 days": 30, "never": None}
 OPEN_LINKS = 32  # of one run at a time
 COOKIE_PREFIX = "ckv_share_"
 COOKIES = 16  # of one request that are looked at; browsers send the newest last

@@ -9,7 +9,7 @@ from ckv_core.errors import CkvError, StorageError
 from ckv_core.results.events import RunEvent
 from ckv_core.runtime.logs import fields
 from storage.recorder import Recorder
-from storage.records import RunState, StoredRun
+from storage.records import RunState
 from ui.services.live_runs import LiveRun, RunSnapshot
 
 LOGGER = logging.getLogger(__name__)
@@ -20,10 +20,7 @@ class UnfinishedRuns:
     """Thread-safe; a run is here from its start until its end is recorded."""
 
     def __init__(
-        self,
-        recorder: Recorder,
-        stop: Callable[[str], None],
-        order: Callable[[], Sequence[str]],
+        self, recorder: Recorder, stop: Callable[[str], None], order: Callable[[], Sequence[str]]
     ) -> None:
         """Empty.
 
@@ -39,19 +36,13 @@ class UnfinishedRuns:
         self._live: dict[str, LiveRun] = {}
         self._unsaved: dict[str, LiveRun] = {}
 
-    def add(self, stored: StoredRun) -> None:
+    def add(self, run: LiveRun) -> None:
         """Follow a run that was just created."""
         with self._lock:
-            self._live[stored.slug] = LiveRun.from_stored(stored)
-        asked = stored.request
-        LOGGER.info(
-            "run queued",
-            extra=fields(
-                run=stored.slug,
-                kind=asked.kind,
-                variants=len(asked.variants) + len(asked.own_indices),
-            ),
-        )
+            self._live[run.slug] = run
+        asked = run.request
+        told = fields(run=run.slug, kind=asked.kind, variants=len(asked.specs))
+        LOGGER.info("run queued", extra=told)
 
     def slugs(self) -> list[str]:
         """Of all that are not over, oldest first."""
@@ -78,17 +69,6 @@ class UnfinishedRuns:
         order = self._order() if run.state == "queued" else ()
         with self._lock:
             return run.snapshot(self._ahead(run, order))
-
-    def in_order(self) -> list[RunSnapshot]:
-        """All that are not over, as they run and will run; users take turns.
-
-        The first runs, or runs next; `queue_ahead` counts from it. For whoever may see the runs of
-        all: `owners` tells whose they are.
-        """
-        order = self._order()
-        with self._lock:
-            runs = [self._live[slug] for slug in order if slug in self._live]
-            return [run.snapshot(self._ahead(run, order)) for run in runs]
 
     def places_changed(self) -> None:
         """Those who watch waiting runs look again: one came before or between them."""
@@ -157,8 +137,10 @@ class UnfinishedRuns:
             run.end(state, reason)
             for waiting in self._live.values():
                 waiting.version += 1  # one run fewer may be ahead of it
-            if not was_saved:
-                self._keep_unsaved(run)
+            if not was_saved:  # storage still calls it running; whoever asks gets the truth
+                self._unsaved[slug] = run
+                while len(self._unsaved) > UNSAVED_LIMIT:
+                    del self._unsaved[next(iter(self._unsaved))]
         LOGGER.info("run ended", extra=_ended(run))
         if was_saved:
             self._save_again()
@@ -195,12 +177,6 @@ class UnfinishedRuns:
         except StorageError as error:
             return "failed", _not_saved(error)
         return ended or ("failed", "The run was deleted.")
-
-    def _keep_unsaved(self, run: LiveRun) -> None:
-        """Storage still calls it running; whoever asks gets the truth from memory."""
-        self._unsaved[run.slug] = run
-        while len(self._unsaved) > UNSAVED_LIMIT:
-            del self._unsaved[next(iter(self._unsaved))]
 
 
 def _ended(run: LiveRun) -> dict[str, object]:

@@ -87,12 +87,5 @@ def _page(
     headers: dict[str, str] | None = None,
 ) -> Response:
     return plain_page(
-        "login",
-        "Log in",
-        None,
-        status=status,
-        headers=headers,
-        next=target,
-        user=user,
-        told=told,
+        "login", "Log in", None, status=status, headers=headers, next=target, user=user, told=told
     )

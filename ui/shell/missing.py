@@ -1,10 +1,9 @@
 """What a reader sees at an address that shows nothing: one sentence and where to go instead."""
 
 from starlette.datastructures import Headers
-from starlette.responses import HTMLResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ui.accounts.access import SCOPE_KEY, Viewer
+from ui.accounts.access import SCOPE_KEY
 from ui.shell.plain_pages import plain_page
 
 NO_PAGE = "There is no page at this address."
@@ -39,14 +38,12 @@ class MissingPages:
             if not message.get("more_body"):
                 is_ours = Headers(raw=start["headers"]).get("content-type", "")
                 text = sentence.decode() if is_ours.startswith("text/plain") else NO_PAGE
-                await missing_page(text, scope.get(SCOPE_KEY))(scope, receive, send)
+                page = plain_page(
+                    "missing", "Not found", scope.get(SCOPE_KEY), status=404, sentence=text
+                )
+                await page(scope, receive, send)
 
         await self._app(scope, receive, send_page)
-
-
-def missing_page(sentence: str, viewer: Viewer | None) -> HTMLResponse:
-    """The page, in the look of the app."""
-    return plain_page("missing", "Not found", viewer, status=404, sentence=sentence)
 
 
 def _navigates(scope: Scope) -> bool:

@@ -9,7 +9,7 @@ from ckv_core.request.compare_request import MAX_NEW_TOKENS
 from ckv_core.studies.scores import METRICS
 from ckv_core.studies.tasks import TASKS
 from ui.compare.offers import picker_offer
-from ui.compare.prompt_controls import SCENARIO_CHOICES, model_control
+from ui.compare.prompt_controls import SCENARIO_CHOICES, model_control, number, text
 from ui.shell.parts import StudyFile, VariantPicker
 from ui.studies.forms import DEFAULT_METHODS, STUDY_CONTROLS, StudyForm
 
@@ -37,27 +37,16 @@ def build_study_form(*, models: Sequence[str], model: str) -> dict[str, Any]:
 
 
 def _build_data(found: dict[str, Any]) -> None:
-    found["name"] = gr.Textbox(
-        label="Name",
-        info="A study of the same name goes on where it stands.",
-        placeholder="needles",
-        elem_id="study-name",
-        max_lines=1,
-    )
+    told = "A study of the same name goes on where it stands."
+    found["name"] = text("study-name", "Name", told, placeholder="needles")
     found["source"] = gr.Radio(
         SOURCES, value=DEFAULTS.source, label="Samples from", elem_id="study-source"
     )
     with gr.Column(elem_id="study-file-area") as found["file_area"]:
-        found["data"] = gr.Textbox(
-            label="Samples", info=DATA_INFO, lines=8, max_lines=8, elem_id="study-data"
-        )
+        found["data"] = text("study-data", "Samples", DATA_INFO, (8, 8))
         StudyFile(elem_id="study-file")
-        found["columns"] = gr.Textbox(
-            label="Columns",
-            info="Only where names differ: context=passage, answers=label.",
-            elem_id="study-columns",
-            max_lines=1,
-        )
+        told = "Only where names differ: context=passage, answers=label."
+        found["columns"] = text("study-columns", "Columns", told)
     with gr.Column(visible=False, elem_id="study-task-area") as found["task_area"]:
         found["task"] = gr.Dropdown(
             [(f"{task.name}: {task.summary}", task.name) for task in TASKS.values()],
@@ -91,13 +80,12 @@ def _build_methods(found: dict[str, Any], models: Sequence[str], model: str) -> 
         ),
         elem_id="methods",
     )
-    found["more_methods"] = gr.Textbox(
-        label="More methods, one SPEC per line",
-        info="Without a budget: it comes from the list below.",
+    found["more_methods"] = text(
+        "more-methods",
+        "More methods, one SPEC per line",
+        "Without a budget: it comes from the list below.",
+        (1, 4),
         placeholder="snapkv+critical:stage2=raw,alpha=0.5",
-        lines=1,
-        max_lines=4,
-        elem_id="more-methods",
     )
     with gr.Row():
         found["budgets"] = _text("budgets", "Budgets", "All in percent, or all in tokens.")
@@ -119,21 +107,10 @@ def _build_methods(found: dict[str, Any], models: Sequence[str], model: str) -> 
 
 
 def _text(name: str, label: str, info: str) -> gr.Textbox:
-    return gr.Textbox(
-        value=getattr(DEFAULTS, name),
-        label=label,
-        info=info,
-        elem_id=f"study-{name}",
-        min_width=120,
-        max_lines=1,
-    )
+    value = getattr(DEFAULTS, name)
+    return text(f"study-{name}", label, info, value=value, min_width=120)
 
 
 def _number(name: str, label: str, info: str) -> gr.Number:
-    return gr.Number(
-        value=float(getattr(DEFAULTS, name)),
-        label=label,
-        info=info,
-        elem_id=f"study-{name.replace('_', '-')}",
-        min_width=110,
-    )
+    value = float(getattr(DEFAULTS, name))
+    return number(f"study-{name.replace('_', '-')}", label, info, value, min_width=110)

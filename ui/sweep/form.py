@@ -14,6 +14,8 @@ from ui.compare.prompt_controls import (
     build_prompt,
     device_control,
     model_control,
+    number,
+    text,
 )
 from ui.shell.parts import Notice, VariantPicker
 from ui.sweep.forms import SWEEP_CONTROLS, SweepForm
@@ -62,31 +64,20 @@ def _build_grid(controls: dict[str, Any]) -> None:
         ),
         elem_id="methods",
     )
-    controls["more_methods"] = gr.Textbox(
-        label="More methods, one SPEC per line",
-        info="Without budget and alpha: these come from the lists below.",
+    controls["more_methods"] = text(
+        "more-methods",
+        "More methods, one SPEC per line",
+        "Without budget and alpha: these come from the lists below.",
+        (1, 4),
         placeholder="snapkv:pool=none",
-        lines=1,
-        max_lines=4,
-        elem_id="more-methods",
     )
     with gr.Row():
-        controls["budgets"] = gr.Textbox(
-            value=DEFAULTS.budgets,
-            label="Budgets",
-            info="Entries per KV head or percent: 64, 128, 10%.",
-            elem_id="budgets",
-            min_width=180,
-            max_lines=1,
+        told = "Entries per KV head or percent: 64, 128, 10%."
+        controls["budgets"] = text(
+            "budgets", "Budgets", told, value=DEFAULTS.budgets, min_width=180
         )
-        controls["alphas"] = gr.Textbox(
-            value=DEFAULTS.alphas,
-            label="Alphas",
-            info="CriticalKV only, 0 to 1: 0, 0.25, 0.5.",
-            elem_id="alphas",
-            min_width=180,
-            max_lines=1,
-        )
+        told = "CriticalKV only, 0 to 1: 0, 0.25, 0.5."
+        controls["alphas"] = text("alphas", "Alphas", told, value=DEFAULTS.alphas, min_width=180)
     controls["bounds"] = gr.Checkbox(
         value=False,
         label="Bounds and oracles",
@@ -102,11 +93,5 @@ def _build_grid(controls: dict[str, Any]) -> None:
             elem_id="generate",
             min_width=180,
         )
-        controls["max_new_tokens"] = gr.Number(
-            value=DEFAULTS.max_new_tokens,
-            step=1,
-            label="New tokens",
-            info=f"Where text is generated, 1 to {MAX_NEW_TOKENS}.",
-            elem_id="max-new-tokens",
-            min_width=120,
-        )
+        told, tokens = f"Where text is generated, 1 to {MAX_NEW_TOKENS}.", DEFAULTS.max_new_tokens
+        controls["max_new_tokens"] = number("max-new-tokens", "New tokens", told, tokens)

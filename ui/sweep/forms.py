@@ -12,12 +12,9 @@ from ui.compare.offers import offered, variant_choices
 from ui.results import views
 
 CHARS_PER_TOKEN = 4
+# Fields that a request has under the same name and in the same form.
+_SAME = ("context", "question", "answer", "scenario", "model", "device")
 DEFAULT_METHODS = ("snapkv", "snapkv+critical:stage2=raw", "snapkv+critical:stage2=pooled")
-
-
-def method_choices() -> list[tuple[str, str]]:
-    """(label, SPEC) of every method with a budget to sweep."""
-    return [(label, spec) for label, spec in variant_choices() if spec != "full"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +62,9 @@ class SweepForm:
         rest = ("methods", "bounds", "generate", "max_new_tokens")
         return cls(
             **{name: read_text(given[name]) for name in SWEEP_CONTROLS if name not in rest},
-            methods=tuple(spec for _, spec in method_choices() if spec in ticked),
+            methods=tuple(
+                spec for _, spec in variant_choices() if spec in ticked and spec != "full"
+            ),
             bounds=bool(given["bounds"]),
             generate=generate,
             max_new_tokens=read_new_tokens(given["max_new_tokens"]) if generate else 32,
@@ -78,15 +77,8 @@ class SweepForm:
         Raises:
             ConfigError: the run has a SPEC that is wrong here.
         """
-        prompt = cls(
-            context=request.context,
-            question=request.question,
-            answer=request.answer,
-            scenario=request.scenario,
-            protect="\n".join(request.protect),
-            model=request.model,
-            device=request.device,
-        )
+        same = {name: getattr(request, name) for name in _SAME}
+        prompt = cls(**same, protect="\n".join(request.protect))
         if request.kind != "sweep":
             return prompt
         grid = SweepGrid.around(request.variants)
@@ -118,14 +110,10 @@ class SweepForm:
             budgets=read_list(self.budgets),
             alphas=read_list(self.alphas),
         )
+        same = {name: getattr(self, name) for name in _SAME} | {"model": self.model.strip()}
         prompt = CompareRequest(
-            context=self.context,
-            question=self.question,
-            answer=self.answer,
-            scenario=self.scenario,  # type: ignore[arg-type]  # validate() refuses other words
+            **same,
             protect=read_lines(self.protect),
-            model=self.model.strip(),
-            device=self.device,
             max_new_tokens=self.max_new_tokens if self.generate else 0,
             analysis=("bounds",) if self.bounds else (),
         )

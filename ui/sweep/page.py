@@ -116,11 +116,7 @@ class SweepPage:
                 self.describe, form.inputs(), [form.cost_line], **SHARED
             )
         form.context_bar.count(
-            self.describe,
-            form.inputs(),
-            [form.cost_line],
-            trigger_mode="always_last",
-            **SHARED,
+            self.describe, form.inputs(), [form.cost_line], trigger_mode="always_last", **SHARED
         )
         names = ("scenario", "model", "methods", "bounds", "generate")
         blurred = ("budgets", "alphas", "more_methods", "max_new_tokens")

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from ckv_core.analysis.aggregate import Aggregate
 from ckv_core.analysis.aggregate_runs import JoinedVariant
-from ckv_core.analysis.identity import NOT_RECORDED
 from ckv_core.analysis.pairs import Pair
 from ckv_core.analysis.regimes import Regimes, regimes_of
 from ckv_core.methods.parameters import Budget
+from ckv_core.request.identity import NOT_RECORDED
 from ckv_core.request.variants import written_parameters
 from ckv_core.results.figures import figures_in
 from ckv_core.results.quantities import Figure

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ckv_core.analysis.identity import base_index
+from ckv_core.request.identity import base_index
 from ckv_core.results.events import RunResult
 from ckv_core.results.quantities import ARRAYS, array_of
 from ckv_core.results.records import Float32Array

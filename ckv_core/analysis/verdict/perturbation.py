@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ckv_core.analysis.identity import base_index
 from ckv_core.analysis.names import display_names
 from ckv_core.analysis.verdict.base import State, listed, percent, spread
+from ckv_core.request.identity import base_index
 from ckv_core.request.variants import selector_of
 from ckv_core.results.chain import mean_head_l1
 from ckv_core.results.records import VariantResult

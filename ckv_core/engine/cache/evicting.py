@@ -14,8 +14,7 @@ from torch import Tensor
 from ckv_core.engine.cache.pieces import Piece, merged
 from ckv_core.engine.cache.prompt_slots import PromptSlots
 from ckv_core.methods.partial_attention import join, partial
-from ckv_core.methods.parts.plain import PlainSegment
-from ckv_core.methods.parts.store import Segment
+from ckv_core.methods.parts.store import PlainSegment, Segment
 
 
 class EvictingSlots:
@@ -66,12 +65,10 @@ class EvictingSlots:
 
     @property
     def entries(self) -> int:
-        """Entries held, of all heads."""
         return sum(piece.positions.numel() for piece in self._pieces)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the tensors that hold them."""
         return sum(piece.segment.nbytes for piece in self._pieces)
 
     @property
@@ -80,14 +77,12 @@ class EvictingSlots:
         return sum(piece.segment.nbytes for piece in self._growing)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-        """As of SlotCache, with one row."""
         _, query_heads, tokens, head_dim = query.shape
         self._newest, self._scaling = query[0, :, -self._most :], scaling
         positions = torch.arange(self._next, self._next + tokens, device=key.device)
         self._pending = [
             piece.followed_by(
-                self._of(piece, key[0]),
-                self._of(piece, value[0]),
+                (self._of(piece, key[0]), self._of(piece, value[0])),
                 positions.expand(len(piece.heads), -1),
             )
             for piece in self._growing
@@ -105,20 +100,20 @@ class EvictingSlots:
 
         The queries are of the last `tokens` entries of each piece, where those are more than one.
         """
-        found = []
+        parts = []
         for piece in pieces:
             own = self._of(piece, queries)
             if tokens > 1:
                 mask = torch.ones(tokens, piece.length, dtype=torch.bool, device=own.device)
                 mask = mask.tril(piece.length - tokens).repeat(own.shape[1] // tokens, 1)
-                found.append(partial(own, *piece.segment.decoded(), self._scaling, mask))
+                parts.append(partial(own, *piece.segment.decoded(), self._scaling, mask))
             else:
-                found.append(piece.segment.attend(own, self._scaling))
+                parts.append(piece.segment.attend(own, self._scaling))
         if len(pieces[0].heads) == self._kv_heads:
-            return found[0]
-        out = found[0][0].new_zeros(*queries.shape[:2], found[0][0].shape[2])
+            return parts[0]
+        out = parts[0][0].new_zeros(*queries.shape[:2], parts[0][0].shape[2])
         total = torch.full_like(out[..., 0], -torch.inf)
-        for piece, part in zip(pieces, found, strict=True):
+        for piece, part in zip(pieces, parts, strict=True):
             out[piece.index], total[piece.index] = part
         return out, total
 
@@ -127,7 +122,6 @@ class EvictingSlots:
         return states if len(piece.heads) == self._kv_heads else states[piece.index]
 
     def commit(self, tokens: int) -> None:
-        """Keep the entries of the last pass."""
         self._growing, self._pending = self._pending, []
         self._next += tokens
         earlier = [self._queries] if self._queries.numel() else []
@@ -164,20 +158,17 @@ class EvictingSlots:
         return torch.stack(keys), torch.stack(values)
 
     def _head_since(self, head: int, position: int) -> tuple[Tensor, Tensor]:
-        found = []
+        late_states = []
         for piece in self._pieces:
             if head in piece.heads:
                 at = piece.heads.index(head)
                 late = piece.positions[at] >= position
-                found.append([states[at][late] for states in piece.segment.decoded()])
-        keys, values = zip(*found, strict=True)
+                late_states.append([states[at][late] for states in piece.segment.decoded()])
+        keys, values = zip(*late_states, strict=True)
         return torch.cat(keys), torch.cat(values)
 
     def queries(self) -> tuple[Tensor, float]:
-        """The newest committed, [query_heads, at most as many as were asked for, head_dim].
-
-        With the factor of their logits.
-        """
+        """The newest committed, [query_heads, queries, head_dim], and the factor of logits."""
         return self._queries, self._scaling
 
     def write(self, carried: Mapping[str, Tensor]) -> None:
@@ -192,17 +183,12 @@ class EvictingSlots:
 
     @property
     def lengths(self) -> list[int]:
-        """Entries of each head."""
         return self._ends(len(self._pieces))
 
     def evict(self, keep: Tensor, counts: Sequence[int]) -> None:
-        """Go on with some entries only.
+        """Go on with [kv_heads, entries] bool, laid out as `positions`; the host knows the counts.
 
         Where a store holds the prompt's entries apart, their own counts are fetched.
-
-        Args:
-            keep: [kv_heads, entries] bool, laid out as `positions`, False for padding.
-            counts: of True in each row.
         """
         if self._fixed and all(isinstance(piece.segment, PlainSegment) for piece in self._fixed):
             self._open()
@@ -224,12 +210,8 @@ class EvictingSlots:
         self._growing = []
         for piece in self._fixed:
             own = grown.take(piece.heads)
-            joined = piece.followed_by(*own.segment.decoded(), own.positions)
-            carried = {
-                name: torch.cat([each, own.carried[name]], 1)
-                for name, each in piece.carried.items()
-            }
-            self._growing.append(replace(joined, carried=carried))
+            joined = piece.followed_by(own.segment.decoded(), own.positions, own.carried)
+            self._growing.append(joined)
         self._fixed = []
 
     def _padded(self, of_pieces: Sequence[Tensor], fill: float) -> Tensor:
@@ -239,9 +221,9 @@ class EvictingSlots:
         longest = max(self._ends(len(self._pieces)))
         first = of_pieces[0]
         padded = first.new_full((self._kv_heads, longest, *first.shape[2:]), fill)
-        for at, (piece, each) in enumerate(zip(self._pieces, of_pieces, strict=True)):
+        for at, (piece, rows) in enumerate(zip(self._pieces, of_pieces, strict=True)):
             starts = self._ends(at)
-            for row, head in zip(each, piece.heads, strict=True):
+            for row, head in zip(rows, piece.heads, strict=True):
                 padded[head, starts[head] : starts[head] + len(row)] = row
         return padded
 
@@ -249,14 +231,14 @@ class EvictingSlots:
         """What `_padded` joined, [heads, length] for each piece."""
         if len(self._pieces) == 1:
             return [padded]
-        found = []
+        of_pieces = []
         for at, piece in enumerate(self._pieces):
             starts = self._ends(at)
             rows = [
                 padded[head, starts[head] : starts[head] + piece.length] for head in piece.heads
             ]
-            found.append(torch.stack(rows))
-        return found
+            of_pieces.append(torch.stack(rows))
+        return of_pieces
 
     def _ends(self, pieces: int) -> list[int]:
         """Entries of each head in the first so many pieces."""

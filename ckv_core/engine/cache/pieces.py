@@ -6,30 +6,21 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from ckv_core.methods.parts.plain import PlainSegment
-from ckv_core.methods.parts.store import Segment
+from ckv_core.methods.parts.store import PlainSegment, Segment
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Piece:
-    """Entries of some heads, of equal count.
+    """Entries of some heads, of equal count."""
 
-    Attributes:
-        heads: KV heads, ascending.
-        index: the same on the device.
-        positions: [heads, length] int64, ascending.
-        carried: [heads, length] by name.
-    """
-
-    heads: tuple[int, ...]
-    index: Tensor
+    heads: tuple[int, ...]  # KV heads, ascending
+    index: Tensor  # the same on the device
     segment: Segment
-    positions: Tensor
-    carried: Mapping[str, Tensor] = field(default_factory=dict)
+    positions: Tensor  # [heads, length] int64, ascending
+    carried: Mapping[str, Tensor] = field(default_factory=dict)  # [heads, length] by name
 
     @property
     def length(self) -> int:
-        """Entries of each head."""
         return self.positions.shape[1]
 
     def take(self, members: Sequence[int]) -> "Piece":
@@ -45,32 +36,37 @@ class Piece:
             carried={name: each[at] for name, each in self.carried.items()},
         )
 
-    def followed_by(self, key: Tensor, value: Tensor, positions: Tensor) -> "Piece":
-        """With new entries of the same heads, [heads, tokens, dim] and [heads, tokens]."""
-        keys, values = self.segment.decoded()
-        zeros = {name: each.new_zeros(positions.shape) for name, each in self.carried.items()}
+    def followed_by(
+        self,
+        states: tuple[Tensor, Tensor],
+        positions: Tensor,
+        carried: Mapping[str, Tensor] | None = None,
+    ) -> "Piece":
+        """With further entries of the same heads, keys and values [heads, tokens, dim].
+
+        Positions and what is carried of them, 0 where that is not given, are [heads, tokens].
+        """
+        pairs = zip(self.segment.decoded(), states, strict=True)
+        new = carried or {
+            name: old.new_zeros(positions.shape) for name, old in self.carried.items()
+        }
         return replace(
             self,
-            segment=PlainSegment(torch.cat([keys, key], 1), torch.cat([values, value], 1)),
+            segment=PlainSegment(*(torch.cat(pair, 1) for pair in pairs)),
             positions=torch.cat([self.positions, positions], 1),
-            carried={name: torch.cat([self.carried[name], zeros[name]], 1) for name in zeros},
+            carried={name: torch.cat([old, new[name]], 1) for name, old in self.carried.items()},
         )
 
     def cut(self, mask: Tensor, counts: Sequence[int]) -> "list[Piece]":
-        """What is kept, by count.
-
-        Args:
-            mask: [heads, length] bool.
-            counts: of True in each row, known to the host.
-        """
+        """What a mask [heads, length] bool keeps, by its count of True, which the host knows."""
         by_count: dict[int, list[int]] = {}
         for at, count in enumerate(counts):
             by_count.setdefault(count, []).append(at)
-        found = []
+        cut_pieces = []
         for count, members in by_count.items():
             of_count = mask[members] if len(by_count) > 1 else mask
-            found.append(self.take(members)._at(places(of_count, count)))
-        return found
+            cut_pieces.append(self.take(members)._at(places(of_count, count)))
+        return cut_pieces
 
     def _at(self, places: Tensor) -> "Piece":
         if places.shape[1] == self.length:
@@ -84,19 +80,14 @@ class Piece:
 
 
 def places(mask: Tensor, most: int) -> Tensor:
-    """Columns of each row's True, ascending; the device is not waited for.
+    """Columns of each row's True, [rows, most] int64, -1 after the end of rows that have fewer.
 
-    Args:
-        mask: [rows, columns] bool.
-        most: True of any row.
-
-    Returns:
-        [rows, most] int64, -1 after the end of rows that have fewer.
+    The device is not waited for: no row of the mask [rows, columns] has over `most`.
     """
     ranks = mask.cumsum(1).sub_(1).masked_fill_(~mask, most)
     columns = torch.arange(mask.shape[1], device=mask.device).expand_as(ranks)
-    found = torch.full((len(mask), most + 1), -1, device=mask.device)
-    return found.scatter_(1, ranks, columns)[:, :most]
+    filled = torch.full((len(mask), most + 1), -1, device=mask.device)
+    return filled.scatter_(1, ranks, columns)[:, :most]
 
 
 def merged(pieces: Sequence[Piece]) -> list[Piece]:
@@ -104,10 +95,10 @@ def merged(pieces: Sequence[Piece]) -> list[Piece]:
     by_length: dict[int, list[Piece]] = {}
     for piece in pieces:
         by_length.setdefault(piece.length, []).append(piece)
-    found = []
+    whole = []
     for same in by_length.values():
         if len(same) == 1:
-            found.append(same[0])
+            whole.append(same[0])
             continue
         heads = [head for piece in same for head in piece.heads]
         keys, values = zip(*(piece.segment.decoded() for piece in same), strict=True)
@@ -120,5 +111,5 @@ def merged(pieces: Sequence[Piece]) -> list[Piece]:
                 name: torch.cat([piece.carried[name] for piece in same]) for name in same[0].carried
             },
         )
-        found.append(joined.take(sorted(range(len(heads)), key=heads.__getitem__)))
-    return found
+        whole.append(joined.take(sorted(range(len(heads)), key=heads.__getitem__)))
+    return whole

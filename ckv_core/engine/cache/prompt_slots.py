@@ -16,24 +16,17 @@ from torch import Tensor
 
 from ckv_core.engine.cache.varlen import Packed, pack, usable_kernel
 from ckv_core.methods.parts.base import Parameters
-from ckv_core.methods.parts.plain import PLAIN, PlainSegment
-from ckv_core.methods.parts.store import Segment, Store
+from ckv_core.methods.parts.store import PLAIN, PlainSegment, Segment, Store
 
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """What one row keeps of one layer's prompt, and how it holds it.
+    """What one row keeps of one layer's prompt, and how it holds it."""
 
-    Attributes:
-        mask: [kv_heads, prompt_len] bool, or None for everything.
-        parameters: of the row's variant, for the store.
-        weights: [kv_heads, head_dim] of the store; None where it asks for none.
-    """
-
-    mask: Tensor | None
+    mask: Tensor | None  # [kv_heads, prompt_len] bool, or None for everything
     store: Store = PLAIN
-    parameters: Parameters = field(default_factory=dict)
-    weights: Tensor | None = None
+    parameters: Parameters = field(default_factory=dict)  # of the row's variant, for the store
+    weights: Tensor | None = None  # [kv_heads, head_dim] of the store; None where it asks for none
 
     @property
     def shares(self) -> bool:
@@ -42,55 +35,39 @@ class Keep:
 
     @property
     def store_key(self) -> tuple[object, ...]:
-        """Equal where entries are held alike."""
         read = [parameter.name for parameter in self.store.parameters]
         return (self.store.name, *(self.parameters[name] for name in read))
 
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """Slots, of any rows, that keep the same number of entries in the same store.
+    """Slots, of any rows, that keep the same number of entries in the same store."""
 
-    Attributes:
-        segment: the entries.
-        slots: per head of the segment, row * kv_heads + KV head.
-        index: [heads] int64, the same on the device: reading it back would wait for the device.
-    """
-
-    segment: Segment
-    slots: tuple[int, ...]
+    segment: Segment  # the entries
+    slots: tuple[int, ...]  # per head of the segment, row * kv_heads + KV head
+    # [heads] int64, the same on the device: reading it back would wait for the device.
     index: Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class PromptSlots:
-    """Prompt entries of all rows in one layer; positions are those of the rows' keep masks.
+    """Prompt entries of all rows in one layer; positions are those of the rows' keep masks."""
 
-    Attributes:
-        prompt_len: entries of the whole prompt; of a sliding layer, those that the prefill held.
-        like: keys and values [kv_heads, 0, dim]: the layer's heads, dimensions, type and device.
-        whole: the prefill's own tensors, [kv_heads, prompt_len, dim]; None where no row has them.
-        whole_rows: rows that attend to all of them.
-        stacks: the other rows' slots.
-        packed: plain stacks' entries for the variable-length kernel; None where it is not used.
-        apart: the stacks that the kernel does not read.
-        order: [slots] int64, the slots as attention takes them: packed, apart, of whole rows.
-        place: [slots] int64, where in that order each slot is.
-    """
-
-    prompt_len: int
+    prompt_len: int  # entries of the whole prompt; of a sliding layer, those that the prefill held
+    # Keys and values [kv_heads, 0, dim]: the layer's heads, dimensions, type and device.
     like: tuple[Tensor, Tensor]
+    # The prefill's own tensors, [kv_heads, prompt_len, dim]; None where no row has them.
     whole: tuple[Tensor, Tensor] | None
-    whole_rows: tuple[int, ...]
-    stacks: tuple[Stack, ...]
+    whole_rows: tuple[int, ...]  # rows that attend to all of them
+    stacks: tuple[Stack, ...]  # the other rows' slots
+    # Plain stacks' entries for the variable-length kernel; None where it is not used.
     packed: Packed | None
-    apart: tuple[Stack, ...]
-    order: Tensor
-    place: Tensor
+    apart: tuple[Stack, ...]  # the stacks that the kernel does not read
+    order: Tensor  # [slots] int64, the slots as attention takes them: packed, apart, of whole rows
+    place: Tensor  # [slots] int64, where in that order each slot is
 
     @property
     def kv_heads(self) -> int:
-        """KV heads of one row."""
         return self.like[0].shape[0]
 
     @property
@@ -133,13 +110,7 @@ class PromptSlots:
 
 
 def compact(keys: Tensor, values: Tensor, rows: Sequence[Keep]) -> PromptSlots:
-    """Copy what each row keeps of one layer.
-
-    Args:
-        keys: [kv_heads, prompt_len, head_dim].
-        values: [kv_heads, prompt_len, value_dim].
-        rows: what each keeps.
-    """
+    """Copy what each row keeps of one layer's keys and values, [kv_heads, prompt_len, dim]."""
     kv_heads, prompt_len, _ = keys.shape
     like = (
         keys.new_empty(kv_heads, 0, keys.shape[2]),

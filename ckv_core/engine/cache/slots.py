@@ -104,12 +104,9 @@ class SlotCache:
         Args:
             keys: [kv_heads, prompt_len, head_dim].
             values: [kv_heads, prompt_len, value_dim].
-            slots: [rows * kv_heads, group * tokens, head_dim].
+            slots: [rows * kv_heads, group * tokens, head_dim]; so is the output.
             tokens: new ones of each row.
             scaling: factor of the logits.
-
-        Returns:
-            Output [rows * kv_heads, group * tokens, value_dim] and log-sum-exp, without the last.
         """
         kv_heads, prompt_len, _ = keys.shape
         queries = slots.view(-1, kv_heads, *slots.shape[1:]).transpose(0, 1)
@@ -120,11 +117,11 @@ class SlotCache:
             if tokens > 1:
                 mask = visible(start, start + tokens, first, prompt_len, self._window, slots.device)
                 mask = mask.repeat(queries.shape[1] * queries.shape[2] // tokens, 1)
-        found = self._attend_prompt(
+        part = self._attend_prompt(
             queries.flatten(1, 2), keys[:, first:], values[:, first:], scaling, mask
         )
         shape = queries.shape[:3]
-        out, total = found[0].view(*shape, -1), found[1].view(shape)
+        out, total = part[0].view(*shape, -1), part[1].view(shape)
         return out.transpose(0, 1).flatten(0, 1), total.transpose(0, 1).flatten(0, 1)
 
     def _attend_prompt(

@@ -28,33 +28,20 @@ Kernel = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Kept entries of many KV heads, one head after another.
+    """Kept entries of many KV heads, one head after another."""
 
-    Attributes:
-        keys: [entries of all heads, 1, head_dim].
-        values: [entries of all heads, 1, head_dim].
-        slots: [heads] int64, row * kv_heads + KV head.
-        starts: [heads + 1] int32, where each head begins.
-        longest: entries of the longest head.
-        kernel: what attends to them.
-    """
-
-    keys: Tensor
-    values: Tensor
-    slots: Tensor
-    starts: Tensor
-    longest: int
-    kernel: Kernel
+    keys: Tensor  # [entries of all heads, 1, head_dim]
+    values: Tensor  # [entries of all heads, 1, head_dim]
+    slots: Tensor  # [heads] int64, row * kv_heads + KV head
+    starts: Tensor  # [heads + 1] int32, where each head begins
+    longest: int  # entries of the longest head
+    kernel: Kernel  # what attends to them
 
     def attention(self, queries: Tensor, scaling: float) -> tuple[Tensor, Tensor]:
-        """Attention of each head's queries over its own entries.
-
-        Args:
-            queries: [heads, queries, head_dim].
-            scaling: factor of the logits.
+        """Attention of each head's queries [heads, queries, head_dim] over its own entries.
 
         Returns:
-            Output [heads, queries, head_dim] and log-sum-exp [heads, queries], both float32.
+            Output, shaped alike, and log-sum-exp [heads, queries], both float32.
         """
         heads, count, head_dim = queries.shape
         starts = torch.arange(heads + 1, dtype=torch.int32, device=queries.device) * count
@@ -80,7 +67,7 @@ def pack(
 
     Args:
         keys: [entries of all heads, head_dim].
-        values: [entries of all heads, head_dim].
+        values: alike.
         slots: [heads] int64, row * kv_heads + KV head.
         lengths: entries of each head, none of them 0.
         kernel: what attends to them.

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 from ckv_core.methods.parameters import Choice, Parameter, number
 from ckv_core.methods.parts.base import BudgetRule, Candidates, Parameters
 from ckv_core.methods.parts.shares import integer_shares
 from ckv_core.methods.parts.views import PromptShape
-from ckv_core.runtime.lazy_torch import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from ckv_core.runtime.lazy_torch import Tensor, torch
 
 SAFEGUARD = Parameter(
     name="safeguard",
@@ -63,7 +59,7 @@ def adaptive_budgets(order: Tensor, kv_heads: int, spare: int, safeguard: float)
     Args:
         order: [layers, kv_heads * evictable] int32, the entries of all heads of a layer, one head
             after the other, by falling pooled window attention.
-        kv_heads: KV heads per layer.
+        kv_heads: per layer.
         spare: mean entries per head.
         safeguard: share that stays uniform, 0 to 1.
 
@@ -95,18 +91,10 @@ def safeguarded(candidates: Candidates) -> int:
 
 
 def floored_budgets(order: Tensor, kv_heads: int, spare: int, least: int) -> Tensor:
-    """Head budgets beyond the protected entries, as kvpress shares them out.
+    """As `adaptive_budgets`, the way kvpress shares them out.
 
-    The first `least` entries of every head are granted; all others of the layer compete.
-
-    Args:
-        order: as for `adaptive_budgets`.
-        kv_heads: KV heads per layer.
-        spare: mean entries per head.
-        least: from 0 to `spare`.
-
-    Returns:
-        [layers, kv_heads] int64 on the CPU, each layer summing to kv_heads * spare.
+    The first `least` entries of every head, 0 to `spare`, are granted; all others of the layer
+    compete.
     """
     budgets = []
     for heads in order // max(order.shape[-1] // kv_heads, 1):

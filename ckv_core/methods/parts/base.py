@@ -8,15 +8,14 @@ how what is kept is held.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
+from hashlib import blake2b
+from typing import ClassVar, Literal, Protocol
 
 from ckv_core.methods.parameters import Parameter, ParameterValue, integer
 from ckv_core.methods.parts.views import FurtherPasses, LayerView, Observer, PromptShape
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from ckv_core.runtime.lazy_torch import Generator, Tensor, torch
 
 Parameters = Mapping[str, ParameterValue]
 
@@ -33,20 +32,21 @@ RECENT = Parameter(
     default=0,
     parse=integer("recent", 0, 4096),
 )
+SEED = Parameter(
+    name="seed",
+    help="Random, Compactor: of the random numbers; each layer and KV head has its own ones.",
+    default=0,
+    parse=integer("seed", 0, 999_999_999),
+)
 
 
 class Part(ABC):
-    """One of the things that a method is composed of; stateless, one object serves all runs.
+    """One of the things that a method is composed of; stateless, one object serves all runs."""
 
-    Attributes:
-        name: the word for it in cache keys and lists.
-        parameters: SPEC keys that it reads, with defaults, ranges and a sentence each.
-        reads: names of keys of its scorer that it reads besides.
-    """
-
-    name: ClassVar[str]
+    name: ClassVar[str]  # the word for it in cache keys and lists
+    # SPEC keys that it reads, with defaults, ranges and a sentence each.
     parameters: ClassVar[tuple[Parameter, ...]] = ()
-    reads: ClassVar[tuple[str, ...]] = ()
+    reads: ClassVar[tuple[str, ...]] = ()  # names of keys of its scorer that it reads besides
 
     def unfit(self, scorer: Scorer) -> str:
         """Why it cannot follow this scorer, to come after the method's name; empty if it can."""
@@ -55,8 +55,14 @@ class Part(ABC):
         return f"has a scorer that does not take {' and '.join(missing)}" if missing else ""
 
     def protects(self, parameters: Parameters) -> dict[str, slice]:
-        """Positions of the prompt that are never evicted, by what the reader calls them."""
-        return {}
+        """Positions of the prompt that are never evicted, by the parameter that says how many."""
+        own = {
+            parameter.name: int(parameters[parameter.name])
+            for parameter in self.parameters
+            if parameter.name in ("sinks", "window", "recent")
+        }
+        first = {"sinks": slice(0, own.pop("sinks"))} if "sinks" in own else {}
+        return first | {name: slice(-count, None) for name, count in own.items() if count}
 
     def check(self, parameters: Parameters) -> str:
         """A sentence on values that do not go together; empty if all do."""
@@ -76,45 +82,41 @@ class Part(ABC):
 
 
 class Scorer(Part):
-    """What an entry is worth.
+    """What an entry is worth."""
 
-    Attributes:
-        across_heads: whether scores of different heads can be compared.
-        non_negative: whether its scores are weights to which CriticalKV's product with the value
-            norm can be applied; of a negative score a larger norm would make less.
-        by_position: whether it looks at positions alone, so that all heads share one order.
-        needs_window: whether it asks for the observation window's attention.
-        needs_norms: whether it asks for value norms.
-        norm_order: which ones, 1 for L1 and 2 for L2.
-        query_aware: whether it looks at the queries of the prompt's end, with them at a question
-            that stands there; what else a method knows of the prompt is no different.
-    """
-
+    # Whether it looks at the queries of the prompt's end, with them at a question that stands
+    # there; what else a method knows of the prompt is no different.
     query_aware: ClassVar[bool] = True
-    across_heads: ClassVar[bool] = True
+    across_heads: ClassVar[bool] = True  # whether scores of different heads can be compared
+    # Whether its scores are weights to which CriticalKV's product with the value norm can be
+    # applied; of a negative score a larger norm would make less.
     non_negative: ClassVar[bool] = False
+    # Whether it looks at positions alone, so that all heads share one order.
     by_position: ClassVar[bool] = False
-    needs_window: ClassVar[bool] = False
-    needs_norms: ClassVar[bool] = False
-    norm_order: ClassVar[int] = 1
+    needs_window: ClassVar[bool] = False  # whether it asks for the observation window's attention
+    needs_norms: ClassVar[bool] = False  # whether it asks for value norms
+    norm_order: ClassVar[int] = 1  # which ones, 1 for L1 and 2 for L2
 
     def queries(self, parameters: Parameters) -> int:
         """Last queries of the prompt that it asks for."""
-        return 0
+        asks = any(parameter.name == "window" for parameter in self.parameters)
+        return int(parameters["window"]) if asks else 0
 
     def key(self, parameters: Parameters) -> tuple[ParameterValue, ...]:
         """Equal for equal scores of one prompt."""
         return (self.name, *(parameters[parameter.name] for parameter in self.parameters))
 
-    @abstractmethod
     def scores(self, view: LayerView, parameters: Parameters) -> Tensor:
         """What ranks entries and divides budgets: higher is kept first.
 
-        `budget` of the parameters is in tokens; who reads it has it in its `key`.
+        A scorer has this or `evidence`; the other follows. `budget` of the parameters is in
+        tokens; who reads it has it in its `key`.
 
         Returns:
             [kv_heads, entries] float32; columns after the last that may be evicted may be missing.
         """
+        smoothed = self.smooth(self.evidence(view, parameters), parameters)
+        return self.group(smoothed, view.kv_heads, parameters)
 
     def evidence(self, view: LayerView, parameters: Parameters) -> Tensor:
         """The same per query head and before any smoothing, [query_heads, entries] float32."""
@@ -131,71 +133,48 @@ class Scorer(Part):
 
 
 class Candidates(Protocol):
-    """The entries of one prompt that one variant may evict, ordered by score.
+    """The entries of one prompt that one variant may evict, ordered by score."""
 
-    Attributes:
-        scorer: of the variant.
-        parameters: of the variant, by SPEC key; `budget` is in tokens.
-        layers: evictable layers.
-        kv_heads: KV heads of each.
-        entries: of each head that may be evicted.
-        columns: their positions, in order.
-        spare: of them, what a head keeps on average.
-        protected: entries of each head that are always kept.
-    """
-
-    scorer: Scorer
-    parameters: Parameters
-    layers: int
-    kv_heads: int
-    entries: int
-    columns: slice | Tensor
-    spare: int
-    protected: int
+    scorer: Scorer  # of the variant
+    parameters: Parameters  # of the variant, by SPEC key; `budget` is in tokens
+    layers: int  # evictable layers
+    kv_heads: int  # KV heads of each
+    entries: int  # of each head that may be evicted
+    columns: slice | Tensor  # their positions, in order
+    spare: int  # of them, what a head keeps on average
+    protected: int  # entries of each head that are always kept
 
     def scores(self, place: int) -> Tensor:
         """The scorer's scores in one layer, [kv_heads, entries] float32."""
-        ...
 
     def first(self) -> Tensor:
         """By the scorer's scores, [layers, kv_heads, entries] int32."""
-        ...
 
     def joint(self) -> Tensor:
         """The same, the heads of a layer together: [layers, kv_heads * entries] int32.
 
         One head's entries lie after the other's.
         """
-        ...
 
-    def by(self, key: tuple[ParameterValue, ...], score: Callable[[LayerView], Tensor]) -> Tensor:
+    def by(self, key: Hashable, score: Callable[[LayerView], Tensor]) -> Tensor:
         """By another score of all entries, [layers, kv_heads, entries] int32; kept under `key`."""
-        ...
 
     def view(self, place: int) -> LayerView:
         """The evictable layer in that place."""
-        ...
 
     def head_table(self, name: str) -> Sequence[Sequence[float]]:
         """How much each KV head of the evictable layers matters, by that table: from 0 to 1."""
-        ...
 
 
 class BudgetRule(Part):
-    """How many entries each head keeps.
+    """How many entries each head keeps."""
 
-    Attributes:
-        compares_heads: whether it asks for the joint order of a layer's heads.
-        looks_at: what must be known before one layer's budgets are: nothing of the prompt, this
-            layer, or all layers.
-        ranks_heads: whether heads compete by their scores.
-        equal: whether all heads of all layers get as many.
-    """
-
-    compares_heads: ClassVar[bool] = False
+    compares_heads: ClassVar[bool] = False  # whether it asks for the joint order of a layer's heads
+    # What must be known before one layer's budgets are: nothing of the prompt, this layer, or all
+    # layers.
     looks_at: ClassVar[Literal["nothing", "layer", "all layers"]] = "nothing"
-    ranks_heads: ClassVar[bool] = False
-    equal: ClassVar[bool] = False
+    ranks_heads: ClassVar[bool] = False  # whether heads compete by their scores
+    equal: ClassVar[bool] = False  # whether all heads of all layers get as many
 
     def unfit(self, scorer: Scorer) -> str:
         """As of all parts; heads that compete need scores that can be compared."""
@@ -219,38 +198,28 @@ class BudgetRule(Part):
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What a selector keeps of some layers.
+    """What a selector keeps of some layers."""
 
-    Attributes:
-        mask: [layers, kv_heads, entries] bool, of the candidates; a head has its budget of True.
-        arrays: what it chose besides, [layers, kv_heads] by its name in `quantities.QUANTITIES`.
-    """
-
+    # [layers, kv_heads, entries] bool, of the candidates; a head has its budget of True.
     mask: Tensor
+    # What it chose besides, [layers, kv_heads] by its name in `quantities.QUANTITIES`.
     arrays: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 class Selector(Part):
-    """Which entries a head keeps.
+    """Which entries a head keeps."""
 
-    Attributes:
-        label: what a reader sees after the method's name; empty for none.
-        offers: endings of a SPEC under which a list of variants offers it.
-        needs_norms: whether it asks for value norms.
-        needs_full_window: whether it asks for the window's attention to itself too.
-        needs_entries: whether it looks at single entries, so that whole pages cannot stand in
-            their place.
-        one_layer: whether it chooses in one layer at a time; else in as many as fit.
-        tries: kept sets that it compares at a time.
-    """
-
-    label: ClassVar[str] = ""
+    label: ClassVar[str] = ""  # what a reader sees after the method's name; empty for none
+    # Endings of a SPEC under which a list of variants offers it.
     offers: ClassVar[tuple[str, ...]] = ("",)
-    needs_norms: ClassVar[bool] = False
+    needs_norms: ClassVar[bool] = False  # whether it asks for value norms
+    # Whether it asks for the window's attention to itself too.
     needs_full_window: ClassVar[bool] = False
+    # Whether it looks at single entries, so that whole pages cannot stand in their place.
     needs_entries: ClassVar[bool] = False
+    # Whether it chooses in one layer at a time; else in as many as fit.
     one_layer: ClassVar[bool] = False
-    tries: ClassVar[int] = 1
+    tries: ClassVar[int] = 1  # kept sets that it compares at a time
 
     def label_of(self, parameters: Mapping[str, object]) -> str:
         """The label with what readers must be told of its parameters."""
@@ -285,3 +254,9 @@ class Selector(Part):
             None of a selector of one stage.
         """
         return None
+
+
+def generator(*place: object) -> Generator:
+    """One per seed, layer, head and the like, on the CPU, unlike any other's."""
+    digest = blake2b(repr(place).encode(), digest_size=8).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest))

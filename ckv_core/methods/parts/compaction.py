@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ckv_core.methods.base import POLICIES
 from ckv_core.methods.parameters import Parameter, integer
 from ckv_core.methods.parts.base import Parameters, Scorer
 from ckv_core.methods.parts.steps import StepPolicy, StepView
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from ckv_core.runtime.lazy_torch import Tensor
 
 EVERY = Parameter(
     name="every",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from ckv_core.errors import ConfigError
 from ckv_core.methods.parameters import Choice, Parameter, ParameterValue, number
@@ -18,9 +18,7 @@ from ckv_core.methods.parts.adaptive import safeguarded
 from ckv_core.methods.parts.base import Candidates, Kept, Parameters, Scorer, Selector
 from ckv_core.methods.parts.top_k import keep_first
 from ckv_core.methods.parts.views import LayerView
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from ckv_core.runtime.lazy_torch import Tensor
 
 # Two readings of one paper, by the parameter stage2; answers differ between them.
 READINGS: dict[str, str] = {"raw": "as printed", "pooled": "as the authors' code"}
@@ -146,15 +144,10 @@ def _of_groups(scores: Tensor, view: LayerView, parameters: Parameters) -> Tenso
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """Entries sorted by both scores, once for every budget and alpha.
+    """Entries sorted by both scores, once for every budget and alpha."""
 
-    Attributes:
-        first: [..., kv_heads, evictable] int32, entries by falling attention score.
-        second: the same by falling stage-2 score.
-    """
-
-    first: Tensor
-    second: Tensor
+    first: Tensor  # [..., kv_heads, evictable] int32, entries by falling attention score
+    second: Tensor  # the same by falling stage-2 score
 
     def keep(self, head_budgets: Tensor, quotas: Tensor) -> Tensor:
         """Give each head's quota to A, the rest of its budget to A * ||V W_O||_1.
@@ -164,7 +157,7 @@ class Ranking:
             quotas: [..., kv_heads] int64, entries of stage 1, each from 0 to the head's budget.
 
         Returns:
-            keep_mask [..., kv_heads, evictable] bool; a head has its budget of True.
+            [..., kv_heads, evictable] bool; a head has its budget of True.
         """
         kept = keep_first(self.first, quotas)
         # Stage 2 stays within the first `budget` entries of its order: stage 1 took no more
@@ -188,15 +181,8 @@ def first_quotas(candidates: Candidates, head_budgets: Tensor) -> Tensor:
 def first_stage(head_budgets: Tensor, first_stage_ratio: float) -> Tensor:
     """Floor of alpha * b per head, exact for the decimal alpha that the user wrote.
 
-    Args:
-        head_budgets: [..., kv_heads] int64, up to 2**43 each.
-        first_stage_ratio: alpha, 0 to 1, of at most 6 decimals: more would not fit into int64.
-
-    Returns:
-        [..., kv_heads] int64.
-
-    Raises:
-        ConfigError: alpha has more decimals.
+    Of [..., kv_heads] int64 up to 2**43 each. ConfigError where alpha has over 6 decimals: more
+    would not fit into int64.
     """
     alpha = Fraction(str(first_stage_ratio))
     if alpha.denominator > 10**6:

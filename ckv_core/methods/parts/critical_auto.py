@@ -27,15 +27,11 @@ One kept set serves all query heads of a group, so their bounds are summed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from ckv_core.methods.parts.base import Candidates, Kept, Scorer
 from ckv_core.methods.parts.critical import Ranking, TwoStages, first_stage
 from ckv_core.methods.parts.top_k import keep_first
-from ckv_core.runtime.lazy_torch import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from ckv_core.runtime.lazy_torch import Tensor, torch
 
 ALPHA_GRID: tuple[float, ...] = tuple(step / 20 for step in range(21))
 

@@ -9,18 +9,21 @@ bytes follow the budget.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import Self
 
 from ckv_core.methods.base import STORES
 from ckv_core.methods.parts.base import Parameters
-from ckv_core.methods.parts.plain import PlainSegment
-from ckv_core.methods.parts.residual import RESIDUAL, ResidualSegment, older
-from ckv_core.methods.parts.store import Segment, Store
+from ckv_core.methods.parts.store import (
+    RESIDUAL,
+    PlainSegment,
+    ResidualSegment,
+    Segment,
+    Store,
+    TensorSegment,
+    older,
+)
 from ckv_core.methods.parts.views import PromptShape
-from ckv_core.runtime.lazy_torch import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from ckv_core.runtime.lazy_torch import Tensor, torch
 
 GROUP = 32
 _MOST = 15
@@ -29,68 +32,33 @@ _LARGEST = 65504.0  # of float16
 
 
 @dataclass(frozen=True, slots=True)
-class _Int4Segment(Segment):
+class _Int4Segment(TensorSegment):
     """A number is the smallest of its group and so many steps.
 
     Attributes:
         keys, values: [heads, length, bytes] uint8, two numbers in each.
-        key_scales: [2, heads, groups, head_dim] float16: smallest, step.
-        key_group: [heads, length] int16, the group of each entry.
-        value_scales: [2, heads, length, groups] float16.
-        like: keys and values [0, 0, dim] in the model's type.
+        key_group: [heads, length] int16, the group of each entry; in order where None.
     """
 
-    keys: Tensor
-    key_scales: Tensor
-    key_group: Tensor | None
-    values: Tensor
-    value_scales: Tensor
-    like: tuple[Tensor, Tensor]
+    by_entry = ("keys", "values", "key_group", "value_scales")
 
-    @property
-    def heads(self) -> int:
-        return self.keys.shape[0]
-
-    @property
-    def length(self) -> int:
-        return self.keys.shape[1]
-
-    @property
-    def nbytes(self) -> int:
-        held = (self.keys, self.key_scales, self.values, self.value_scales)
-        index = 0 if self.key_group is None else self.key_group.nbytes
-        return sum(tensor.nbytes for tensor in held) + index
+    key_scales: Tensor  # [heads, groups, head_dim, 2] float16: smallest, step
+    value_scales: Tensor  # [heads, length, groups, 2] float16
+    like: tuple[Tensor, Tensor]  # keys and values [0, 0, dim] in the model's type
+    key_group: Tensor | None = None
 
     def decoded(self) -> tuple[Tensor, Tensor]:
         key_like, value_like = self.like
-        low, step = self.key_scales.float().gather(2, self._rows())
+        low, step = self.key_scales.float().gather(1, self._rows()).unbind(-1)
         keys = low + step * _unpacked(self.keys, key_like.shape[-1])
         width = value_like.shape[-1]
-        scales = self.value_scales.float().repeat_interleave(_group_of(width), -1)
-        values = scales[0] + scales[1] * _unpacked(self.values, width)
+        least, steps = self.value_scales.float().repeat_interleave(_group_of(width), 2).unbind(-1)
+        values = least + steps * _unpacked(self.values, width)
         return keys.to(key_like.dtype), values.to(value_like.dtype)
 
-    def take(self, heads: Tensor) -> Segment:
-        return replace(
-            self,
-            keys=self.keys[heads],
-            key_scales=self.key_scales[:, heads],
-            key_group=None if self.key_group is None else self.key_group[heads],
-            values=self.values[heads],
-            value_scales=self.value_scales[:, heads],
-        )
-
-    def keep(self, places: Tensor) -> Segment:
-        def kept(states: Tensor) -> Tensor:
-            return torch.take_along_dim(states, places[..., None], -2)
-
-        return replace(
-            self,
-            keys=kept(self.keys),
-            key_group=self._groups().gather(1, places),
-            values=kept(self.values),
-            value_scales=torch.stack([kept(each) for each in self.value_scales]),
-        )
+    def keep(self, places: Tensor) -> Self:
+        grouped = replace(self, key_group=self._groups())
+        return super(_Int4Segment, grouped).keep(places)
 
     def _groups(self) -> Tensor:
         """The group of each entry, [heads, length]; in order until some are evicted."""
@@ -100,9 +68,8 @@ class _Int4Segment(Segment):
         return groups.to(torch.int16).expand(self.heads, -1)
 
     def _rows(self) -> Tensor:
-        """Which scales are each entry's, [2, heads, length, head_dim] int64."""
-        shape = (2, self.heads, self.length, self.key_scales.shape[-1])
-        return self._groups().long()[None, ..., None].expand(shape)
+        """Which scales are each entry's, [heads, length, head_dim, 2] int64."""
+        return self._groups().long()[..., None, None].expand(-1, -1, *self.key_scales.shape[2:])
 
 
 class Int4(Store):
@@ -122,9 +89,8 @@ class Int4(Store):
         value_codes, value_scales = _coded_values(values[:, :split].float())
         coded = _Int4Segment(
             keys=_packed(key_codes),
-            key_scales=key_scales,
-            key_group=None,
             values=_packed(value_codes),
+            key_scales=key_scales,
             value_scales=value_scales,
             like=(keys[:0, :0].clone(), values[:0, :0].clone()),
         )
@@ -149,27 +115,27 @@ def _group_of(width: int) -> int:
 
 
 def _coded_keys(states: Tensor) -> tuple[Tensor, Tensor]:
-    """Numbers 0 to 15 and [2, heads, groups, head_dim] of [heads, entries, head_dim] float32."""
+    """Numbers 0 to 15 and [heads, groups, head_dim, 2] of [heads, entries, head_dim] float32."""
     groups = torch.split(states, GROUP, dim=1)
     low = torch.stack([part.amin(1) for part in groups], 1)
     high = torch.stack([part.amax(1) for part in groups], 1)
     scales = _scales(low, high)
-    lows, steps = scales.float().repeat_interleave(GROUP, 2)[:, :, : states.shape[1]]
+    lows, steps = scales.float().repeat_interleave(GROUP, 1)[:, : states.shape[1]].unbind(-1)
     return _codes(states, lows, steps), scales
 
 
 def _coded_values(states: Tensor) -> tuple[Tensor, Tensor]:
-    """The same by entry, [2, heads, entries, groups]."""
+    """The same by entry, [heads, entries, groups, 2]."""
     group = _group_of(states.shape[-1])
     grouped = states.reshape(*states.shape[:-1], -1, group)
     scales = _scales(grouped.amin(-1), grouped.amax(-1))
-    lows, steps = scales.float().repeat_interleave(group, -1)
+    lows, steps = scales.float().repeat_interleave(group, 2).unbind(-1)
     return _codes(states, lows, steps), scales
 
 
 def _scales(low: Tensor, high: Tensor) -> Tensor:
     """Smallest values and steps as they are held."""
-    pair = torch.stack([low, (high - low) / _MOST])
+    pair = torch.stack([low, (high - low) / _MOST], -1)
     return pair.clamp(-_LARGEST, _LARGEST).half()
 
 

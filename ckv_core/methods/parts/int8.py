@@ -6,71 +6,34 @@ arXiv:2402.02750). What is read and generated after the prompt stays in the mode
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from ckv_core.methods.base import STORES
 from ckv_core.methods.parts.base import Parameters
-from ckv_core.methods.parts.store import Segment, Store
-from ckv_core.runtime.lazy_torch import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from ckv_core.methods.parts.store import Segment, Store, TensorSegment
+from ckv_core.runtime.lazy_torch import Tensor, torch
 
 _MOST = 127
 _SCALE_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class _Int8Segment(Segment):
+class _Int8Segment(TensorSegment):
     """An entry is its eight bits times its scale.
 
     Attributes:
-        keys: [heads, length, head_dim] int8.
-        key_scales: [heads, 1, head_dim] float32.
-        values: [heads, length, value_dim] int8.
-        value_scales: [heads, length, 1] float32.
-        dtype: of the model.
+        keys, values: [heads, length, dim] int8.
     """
 
-    keys: Tensor
-    key_scales: Tensor
-    values: Tensor
-    value_scales: Tensor
-    dtype: torch.dtype
+    by_entry = ("keys", "values", "value_scales")
 
-    @property
-    def heads(self) -> int:
-        return self.keys.shape[0]
-
-    @property
-    def length(self) -> int:
-        return self.keys.shape[1]
-
-    @property
-    def nbytes(self) -> int:
-        held = (self.keys, self.key_scales, self.values, self.value_scales)
-        return sum(tensor.nbytes for tensor in held)
+    key_scales: Tensor  # [heads, 1, head_dim] float32
+    value_scales: Tensor  # [heads, length, 1] float32
+    dtype: torch.dtype  # of the model
 
     def decoded(self) -> tuple[Tensor, Tensor]:
         keys, values = self.keys * self.key_scales, self.values * self.value_scales
         return keys.to(self.dtype), values.to(self.dtype)
-
-    def take(self, heads: Tensor) -> Segment:
-        return replace(
-            self,
-            keys=self.keys[heads],
-            key_scales=self.key_scales[heads],
-            values=self.values[heads],
-            value_scales=self.value_scales[heads],
-        )
-
-    def keep(self, places: Tensor) -> Segment:
-        def kept(states: Tensor) -> Tensor:
-            return torch.take_along_dim(states, places[..., None], 1)
-
-        values, scales = kept(self.values), kept(self.value_scales)
-        return replace(self, keys=kept(self.keys), values=values, value_scales=scales)
 
 
 class Int8(Store):
@@ -81,7 +44,8 @@ class Int8(Store):
     def encode(
         self, keys: Tensor, values: Tensor, parameters: Parameters, weights: Tensor | None = None
     ) -> Segment:
-        return _Int8Segment(*_rounded(keys, 1), *_rounded(values, 2), dtype=keys.dtype)
+        (key_codes, key_scales), (codes, scales) = _rounded(keys, 1), _rounded(values, 2)
+        return _Int8Segment(key_codes, codes, key_scales, scales, keys.dtype)
 
     def head_bytes(self, entries: int, head_dim: int, itemsize: int, parameters: Parameters) -> int:
         return entries * (2 * head_dim + _SCALE_BYTES) + head_dim * _SCALE_BYTES

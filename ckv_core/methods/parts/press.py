@@ -20,19 +20,13 @@ _ADAPTIVE = "AdaKVPress"
 
 @dataclass(frozen=True, slots=True)
 class Press:
-    """The class of a method.
+    """The class of a method."""
 
-    Attributes:
-        name: in kvpress.
-        arguments: parameters by the arguments that they give; `on` and `off` become true and false.
-        around: the press that it wraps.
-        scores: whether CriticalKV's presses can wrap it.
-    """
-
-    name: str
+    name: str  # in kvpress
+    # Parameters by the arguments that they give; `on` and `off` become true and false.
     arguments: Mapping[str, str] = field(default_factory=dict)
-    around: Press | None = None
-    scores: bool = True
+    around: Press | None = None  # the press that it wraps
+    scores: bool = True  # whether CriticalKV's presses can wrap it
 
     @property
     def parameters(self) -> frozenset[str]:
@@ -86,5 +80,4 @@ EXPECTED_ATTENTION = Press(
 
 
 def adaptive(around: Press) -> Press:
-    """AdaKV's press around another."""
     return Press(_ADAPTIVE, {"alpha_safeguard": "safeguard"}, around)

@@ -5,13 +5,11 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from ckv_core.methods.parts.base import Parameters, Part
 from ckv_core.methods.parts.views import LayerView
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from ckv_core.runtime.lazy_torch import Tensor
 
 
 @dataclass(slots=True)
@@ -19,42 +17,30 @@ class StepView:
     """One row's entries in one layer after a decoding step, for a policy to choose from.
 
     Heads that hold fewer entries than the longest are padded at the end: position -1.
-
-    Attributes:
-        step: generated tokens that have been fed, 1 for the first.
-        layer: index of the decoder layer.
-        prompt_len: positions below it are of the prompt.
-        positions: [kv_heads, entries] int64, prompt and generated ones, oldest first.
-        probabilities: [query_heads, entries] float32, the newest query's attention over them, its
-            own entry included; rows sum to 1, padding has 0. None where the policy does not ask.
-        first_generated: position of the first generated token; before it lie prompt and question.
-        choose: what the variant's own scorer and selector keep, so many in each head, of the
-            entries from a position on: [kv_heads, entries] bool, with all earlier entries; the
-            policy's `queries` are the window.
-        carried: what the policy wrote about each entry, [kv_heads, entries] by name; it is kept in
-            step with the entries: evicted with them, 0 for a new one.
     """
 
-    step: int
-    layer: int
-    prompt_len: int
-    positions: Tensor
+    step: int  # generated tokens that have been fed, 1 for the first
+    layer: int  # index of the decoder layer
+    prompt_len: int  # positions below it are of the prompt
+    positions: Tensor  # [kv_heads, entries] int64, prompt and generated ones, oldest first
+    # [query_heads, entries] float32, the newest query's attention over them, its own entry
+    # included; rows sum to 1, padding has 0. None where the policy does not ask.
     probabilities: Tensor | None
-    first_generated: int
+    first_generated: int  # position of the first generated token; before it lie prompt and question
+    # What the variant's own scorer and selector keep, so many in each head, of the entries from a
+    # position on: [kv_heads, entries] bool, with all earlier entries; the policy's `queries` are
+    # the window.
     choose: Callable[[int, int], Tensor]
+    # What the policy wrote about each entry, [kv_heads, entries] by name; it is kept in step with
+    # the entries: evicted with them, 0 for a new one.
     carried: dict[str, Tensor] = field(default_factory=dict)
 
 
 class StepPolicy(Part):
-    """When and what a row evicts while it generates.
+    """When and what a row evicts while it generates."""
 
-    Attributes:
-        needs_equal: whether all heads must begin with as many entries.
-        needs_probabilities: whether `StepView.probabilities` must be there.
-    """
-
-    needs_equal: ClassVar[bool] = False
-    needs_probabilities: ClassVar[bool] = False
+    needs_equal: ClassVar[bool] = False  # whether all heads must begin with as many entries
+    needs_probabilities: ClassVar[bool] = False  # whether `StepView.probabilities` must be there
 
     def wanted(self, parameters: Parameters) -> bool:
         """Whether a variant has it; without it, what is generated stays."""

@@ -1,15 +1,15 @@
-"""What a store is: how kept entries are held. No torch is imported."""
+"""What a store is: how kept entries are held, as they come or the newest ones only. No torch."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass, fields, replace
+from typing import ClassVar, Self
 
+from ckv_core.methods.parameters import Parameter, integer
 from ckv_core.methods.parts.base import Parameters, Part
 from ckv_core.methods.parts.views import LayerView
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from ckv_core.runtime.lazy_torch import Tensor, torch
 
 
 class Segment(ABC):
@@ -49,14 +49,48 @@ class Segment(ABC):
         return partial(queries, *self.decoded(), scaling)
 
 
+@dataclass(frozen=True, slots=True)
+class TensorSegment(Segment):
+    """Entries held in the tensors among its fields, all [heads, ...]."""
+
+    # Fields that are [heads, length, ...]; the others serve all entries of a head.
+    by_entry: ClassVar[tuple[str, ...]] = ("keys", "values")
+
+    # keys, values: [heads, length, ...], in its own form.
+    keys: Tensor
+    values: Tensor
+
+    @property
+    def heads(self) -> int:
+        return self.keys.shape[0]
+
+    @property
+    def length(self) -> int:
+        return self.keys.shape[1]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(tensor.nbytes for tensor in self._tensors.values())
+
+    def take(self, heads: Tensor) -> Self:
+        return replace(self, **{name: each[heads] for name, each in self._tensors.items()})
+
+    def keep(self, places: Tensor) -> Self:
+        held = {name: getattr(self, name) for name in self.by_entry}
+        index = {n: places.view(*places.shape, *[1] * (held[n].dim() - 2)) for n in held}
+        return replace(self, **{n: torch.take_along_dim(held[n], index[n], 1) for n in held})
+
+    @property
+    def _tensors(self) -> dict[str, Tensor]:
+        held = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {name: each for name, each in held.items() if isinstance(each, torch.Tensor)}
+
+
 class Store(Part):
-    """How the kept entries of the prompt are held; what is generated stays in full precision.
+    """How the kept entries of the prompt are held; what is generated stays in full precision."""
 
-    Attributes:
-        is_plain: entries are held as they come, so that rows that keep all of them can share
-            the prefill's own tensors.
-    """
-
+    # Entries are held as they come, so that rows that keep all of them can share the prefill's own
+    # tensors.
     is_plain: ClassVar[bool] = False
 
     def weights(self, view: LayerView, parameters: Parameters) -> Tensor | None:
@@ -77,12 +111,76 @@ class Store(Part):
         """
 
     def head_bytes(self, entries: int, head_dim: int, itemsize: int, parameters: Parameters) -> int:
-        """Bytes of so many entries of one head; never fewer for more.
-
-        Args:
-            entries: of the prompt.
-            head_dim: numbers of a key, and of a value.
-            itemsize: bytes of a number in the model's own type.
-            parameters: of the variant.
-        """
+        """Bytes of so many entries of one head; never fewer for more."""
         return 2 * entries * head_dim * itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class PlainSegment(TensorSegment):
+    """Keys [heads, length, head_dim] and values [heads, length, value_dim] as they are."""
+
+    def decoded(self) -> tuple[Tensor, Tensor]:
+        return self.keys, self.values
+
+
+class PlainStore(Store):
+    """Nothing is encoded."""
+
+    name = "plain"
+    is_plain = True
+
+    def encode(
+        self, keys: Tensor, values: Tensor, parameters: Parameters, weights: Tensor | None = None
+    ) -> PlainSegment:
+        return PlainSegment(keys, values)
+
+
+PLAIN = PlainStore()
+
+
+RESIDUAL = Parameter(
+    name="residual",
+    help="With store=int4 and store=think: kept entries of each KV head, the newest, that stay as "
+    "they are.",
+    default=32,
+    parse=integer("residual", 0, 4096),
+)
+
+
+def older(length: int, parameters: Parameters) -> int:
+    """Entries of a head of so many that do not stay as they are."""
+    return max(0, length - int(parameters[RESIDUAL.name]))
+
+
+@dataclass(frozen=True, slots=True)
+class ResidualSegment(Segment):
+    """Older entries in some form, and after them plain ones."""
+
+    older: Segment
+    newest: PlainSegment
+
+    @property
+    def heads(self) -> int:
+        return self.newest.heads
+
+    @property
+    def length(self) -> int:
+        return self.older.length + self.newest.length
+
+    @property
+    def nbytes(self) -> int:
+        return self.older.nbytes + self.newest.nbytes
+
+    def decoded(self) -> tuple[Tensor, Tensor]:
+        pairs = zip(self.older.decoded(), self.newest.decoded(), strict=True)
+        keys, values = (torch.cat(pair, 1) for pair in pairs)
+        return keys, values
+
+    def take(self, heads: Tensor) -> Segment:
+        return ResidualSegment(self.older.take(heads), self.newest.take(heads))
+
+    def keep(self, places: Tensor) -> Segment:
+        """Of older entries as many stay so in every head; the others of a head become plain."""
+        count = int((places < self.older.length).sum(1).min())
+        rest = PlainSegment(*self.decoded()).keep(places[:, count:])
+        return ResidualSegment(self.older.keep(places[:, :count]), rest) if count else rest

@@ -7,20 +7,22 @@ shrink, values do not; the newest entries keep all channels.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from ckv_core.methods.base import STORES
 from ckv_core.methods.parameters import Parameter, number
 from ckv_core.methods.parts.base import Parameters
-from ckv_core.methods.parts.plain import PlainSegment
-from ckv_core.methods.parts.residual import RESIDUAL, ResidualSegment, older
-from ckv_core.methods.parts.store import Segment, Store
+from ckv_core.methods.parts.store import (
+    RESIDUAL,
+    PlainSegment,
+    ResidualSegment,
+    Segment,
+    Store,
+    TensorSegment,
+    older,
+)
 from ckv_core.methods.parts.views import LayerView, PromptShape
-from ckv_core.runtime.lazy_torch import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from ckv_core.runtime.lazy_torch import Tensor, torch
 
 PRUNED = Parameter(
     name="pruned",
@@ -33,46 +35,21 @@ _INDEX_BYTES = 2
 
 
 @dataclass(frozen=True, slots=True)
-class _ThinSegment(Segment):
+class _ThinSegment(TensorSegment):
     """Keys of some channels; of the others they are 0.
 
     Attributes:
         keys: [heads, length, kept channels].
-        channels: [heads, kept channels] int16, ascending.
         values: [heads, length, value_dim].
-        head_dim: all channels.
     """
 
-    keys: Tensor
-    channels: Tensor
-    values: Tensor
-    head_dim: int
-
-    @property
-    def heads(self) -> int:
-        return self.keys.shape[0]
-
-    @property
-    def length(self) -> int:
-        return self.keys.shape[1]
-
-    @property
-    def nbytes(self) -> int:
-        return self.keys.nbytes + self.channels.nbytes + self.values.nbytes
+    channels: Tensor  # [heads, kept channels] int16, ascending
+    head_dim: int  # all channels
 
     def decoded(self) -> tuple[Tensor, Tensor]:
         whole = self.keys.new_zeros(*self.keys.shape[:2], self.head_dim)
         index = self.channels.long()[:, None].expand(self.keys.shape)
         return whole.scatter(-1, index, self.keys), self.values
-
-    def take(self, heads: Tensor) -> Segment:
-        keys, channels, values = (x[heads] for x in (self.keys, self.channels, self.values))
-        return replace(self, keys=keys, channels=channels, values=values)
-
-    def keep(self, places: Tensor) -> Segment:
-        index = places[..., None]
-        keys, values = (torch.take_along_dim(x, index, 1) for x in (self.keys, self.values))
-        return replace(self, keys=keys, values=values)
 
 
 class Think(Store):
@@ -100,7 +77,7 @@ class Think(Store):
         channels = best[:, : channels_kept(width, parameters)].sort(-1).values
         index = channels[:, None].expand(-1, split, -1)
         kept = early.gather(-1, index)
-        thin = _ThinSegment(kept, channels.to(torch.int16), values[:, :split].clone(), width)
+        thin = _ThinSegment(kept, values[:, :split].clone(), channels.to(torch.int16), width)
         return ResidualSegment(thin, newest)
 
     def work_bytes(self, shape: PromptShape, parameters: Parameters) -> int:

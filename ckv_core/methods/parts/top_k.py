@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ckv_core.methods.parts.base import Candidates, Kept, Selector
-from ckv_core.runtime.lazy_torch import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from ckv_core.runtime.lazy_torch import Tensor, torch
 
 
 class TopK(Selector):
@@ -24,26 +19,14 @@ TOP_K = TopK()
 
 
 def order(score: Tensor) -> Tensor:
-    """Entries of each row by falling score; equal scores go to the earlier token.
-
-    Args:
-        score: [..., entries].
-
-    Returns:
-        [..., entries] int32.
-    """
+    """Entries of each row by falling score, [..., entries] int32; ties: the earlier token."""
     return score.argsort(dim=-1, descending=True, stable=True).int()
 
 
 def keep_first(order: Tensor, head_budgets: Tensor) -> Tensor:
-    """Mark the first entries of each row's order.
+    """Mark the first entries of each row's order, [..., kv_heads, evictable] bool.
 
-    Args:
-        order: [..., kv_heads, evictable] int32.
-        head_budgets: [..., kv_heads] int64, entries, each from 0 to evictable.
-
-    Returns:
-        keep_mask [..., kv_heads, evictable] bool; each row has its budget of True.
+    `head_budgets` are [..., kv_heads] int64, each from 0 to evictable.
     """
     first = order[..., : int(head_budgets.max())].long()
     places = torch.arange(first.shape[-1], device=order.device)

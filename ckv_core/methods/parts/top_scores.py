@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from ckv_core.methods.parts.base import BudgetRule, Candidates, Parameters
 from ckv_core.methods.parts.views import PromptShape
-from ckv_core.runtime.lazy_torch import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from ckv_core.runtime.lazy_torch import Tensor, torch
 
 
 class TopScores(BudgetRule):
@@ -55,14 +52,9 @@ class TopScoresOfAll(TopScores):
 
 
 def top_counts(scores: Tensor, total: int) -> Tensor:
-    """How many of all rows' `total` highest scores lie in each row; ties to the earlier row.
+    """How many of the `total` highest of [rows, entries] scores lie in each row, [rows] on the CPU.
 
-    Args:
-        scores: [rows, entries].
-        total: from 0 to all of them.
-
-    Returns:
-        [rows] int64 on the CPU.
+    Ties go to the earlier row.
     """
     if not total:
         return torch.zeros(len(scores), dtype=torch.int64)

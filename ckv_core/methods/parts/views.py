@@ -4,28 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from torch import Tensor
+from ckv_core.runtime.lazy_torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class PromptShape:
-    """What the memory of a part depends on.
+    """What the memory of a part depends on."""
 
-    Attributes:
-        layers: evictable layers.
-        query_heads, kv_heads: of each.
-        head_dim: numbers of one key.
-        prompt_len: compressed tokens.
-    """
-
-    layers: int
+    layers: int  # evictable layers
+    # query_heads, kv_heads: of each.
     query_heads: int
     kv_heads: int
-    head_dim: int
-    prompt_len: int
+    head_dim: int  # numbers of one key
+    prompt_len: int  # compressed tokens
 
 
 class Statistic(Protocol):
@@ -34,19 +27,15 @@ class Statistic(Protocol):
     @property
     def key(self) -> Hashable:
         """Equal where the same is gathered."""
-        ...
 
     def begin(self, query_heads: int, kv_heads: int, prompt_len: int, like: Tensor) -> Tensor:
         """The statistic of one layer before anything is seen, on `like`'s device."""
-        ...
 
     def nbytes(self, shape: PromptShape) -> int:
         """Bytes of one layer's statistic."""
-        ...
 
     def work_bytes(self, shape: PromptShape, chunk: int) -> int:
         """Upper bound of what taking in `chunk` tokens needs for a moment."""
-        ...
 
 
 class Observer(Statistic, Protocol):
@@ -54,39 +43,25 @@ class Observer(Statistic, Protocol):
 
     def see(self, statistic: Tensor, chunk: Chunk) -> None:
         """Take in one chunk of one layer; writes into `statistic`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
 class PromptTokens:
-    """What further passes are made of.
+    """What further passes are made of."""
 
-    Attributes:
-        token_ids: of the compressed prompt.
-        lead: how many of them the chat template writes before the user's text.
-        closing: what the template writes after it, up to where an answer begins.
-        encode: the tokens of a text, without special ones.
-    """
-
-    token_ids: tuple[int, ...]
-    lead: int
-    closing: tuple[int, ...]
-    encode: Callable[[str], Sequence[int]]
+    token_ids: tuple[int, ...]  # of the compressed prompt
+    lead: int  # how many of them the chat template writes before the user's text
+    closing: tuple[int, ...]  # what the template writes after it, up to where an answer begins
+    encode: Callable[[str], Sequence[int]]  # the tokens of a text, without special ones
 
 
 @dataclass(frozen=True, slots=True)
 class FurtherPass:
-    """Tokens that are read behind the whole prompt and then forgotten.
+    """Tokens that are read behind the whole prompt and then forgotten."""
 
-    Attributes:
-        token_ids: at least one.
-        part: positions of the prompt that they are about.
-        lead: of the prompt's tokens.
-    """
-
-    token_ids: tuple[int, ...]
-    part: slice
-    lead: int
+    token_ids: tuple[int, ...]  # at least one
+    part: slice  # positions of the prompt that they are about
+    lead: int  # of the prompt's tokens
 
 
 class FurtherPasses(Statistic, Protocol):
@@ -95,18 +70,15 @@ class FurtherPasses(Statistic, Protocol):
     @property
     def shorter_by(self) -> str:
         """The SPEC key whose lower values make the passes shorter."""
-        ...
 
     def passes(self, prompt: PromptTokens) -> Sequence[FurtherPass]:
         """All of them, in order."""
-        ...
 
     def see(self, statistic: Tensor, chunk: Chunk, seen: FurtherPass) -> None:
         """Take in one chunk of one pass in one layer; its keys are the prompt's, then the pass's.
 
         Writes into `statistic`.
         """
-        ...
 
 
 class Rotary(Protocol):
@@ -114,78 +86,45 @@ class Rotary(Protocol):
 
     def turn(self, states: Tensor, start: int) -> Tensor:
         """[heads, tokens, head_dim] float32 at positions from `start` on, as the model does."""
-        ...
 
     def undo(self, states: Tensor, start: int) -> Tensor:
         """What `turn` made these of."""
-        ...
 
     def mean_turn(self, states: Tensor, start: int, tokens: int) -> Tensor:
         """The mean of each state turned to every one of these positions; shapes as they are."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """What one layer sees of some consecutive prompt tokens.
+    """What one layer sees of some consecutive prompt tokens."""
 
-    Attributes:
-        start: position of the first of them.
-        queries: [query_heads, tokens, head_dim], after RoPE.
-        keys: [kv_heads, entries, head_dim], of all positions so far, the chunk's own included.
-        values: [kv_heads, entries, value_dim].
-        scaling: factor of the logits.
-        rotary: makes the layer's RoPE.
-        log_sum_exp: gives, [query_heads, tokens] float32, that of each query's logits over all
-            that it sees.
-        hidden: gives what the layer's attention was given, [tokens, hidden_size].
-    """
-
-    start: int
-    queries: Tensor
-    keys: Tensor
-    values: Tensor
-    scaling: float
-    rotary: Callable[[], Rotary]
+    start: int  # position of the first of them
+    queries: Tensor  # [query_heads, tokens, head_dim], after RoPE
+    keys: Tensor  # [kv_heads, entries, head_dim], of all positions so far, the chunk's own included
+    values: Tensor  # [kv_heads, entries, value_dim]
+    scaling: float  # factor of the logits
+    rotary: Callable[[], Rotary]  # makes the layer's RoPE
+    # Gives, [query_heads, tokens] float32, that of each query's logits over all that it sees.
     log_sum_exp: Callable[[], Tensor]
+    # Gives what the layer's attention was given, [tokens, hidden_size].
     hidden: Callable[[], Tensor]
 
 
 class LayerView(Protocol):
     """One evictable layer of a processed prompt, as scorers and selectors see it."""
 
-    @property
-    def layer(self) -> int:
-        """Index of the decoder layer."""
-        ...
-
-    @property
-    def keys(self) -> Tensor:
-        """[kv_heads, entries, head_dim], after RoPE."""
-        ...
-
-    @property
-    def values(self) -> Tensor:
-        """[kv_heads, entries, value_dim]."""
-        ...
-
-    @property
-    def kv_heads(self) -> int:
-        """KV heads."""
-        ...
-
-    @property
-    def query_heads(self) -> int:
-        """Query heads; head h reads KV head h // (query_heads / kv_heads)."""
-        ...
+    layer: int  # index of the decoder layer
+    keys: Tensor  # [kv_heads, entries, head_dim], after RoPE
+    values: Tensor  # [kv_heads, entries, value_dim]
+    kv_heads: int  # KV heads
+    query_heads: int  # query heads; head h reads KV head h // (query_heads / kv_heads)
+    scaling: float  # factor of the logits
 
     def window_attention(self, window: int) -> Tensor:
         """Mean attention of the last `window` queries, [query_heads, entries - window]."""
-        ...
 
     def full_window_attention(self, window: int) -> Tensor:
         """As `window_attention`, the window's own columns too, [query_heads, entries]."""
-        ...
 
     def window_rows(self, window: int) -> Iterator[Tensor]:
         """The attention of each of the last `window` queries, of one query head after the other.
@@ -193,29 +132,18 @@ class LayerView(Protocol):
         Yields:
             [window, entries] float32; rows sum to 1.
         """
-        ...
 
     def window_queries(self, window: int) -> Tensor:
         """The last `window` queries after RoPE, [query_heads, window, head_dim]."""
-        ...
 
     def value_norms(self, order: int = 1) -> Tensor:
         """L1 or L2 norm of V W_O, [query_heads, entries] float32."""
-        ...
 
     def observed(self, gathered: Statistic) -> Tensor:
         """What was gathered in this layer, by an observer or in further passes."""
-        ...
 
     def statistic(self, kind: str, compute: Callable[[], Tensor]) -> Tensor:
         """A few numbers, computed once for all variants; equal kinds share them."""
-        ...
-
-    @property
-    def scaling(self) -> float:
-        """Factor of the logits."""
-        ...
 
     def rotary(self) -> Rotary:
         """The layer's RoPE."""
-        ...

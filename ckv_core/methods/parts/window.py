@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from ckv_core.methods.parameters import Choice, Parameter, integer
 from ckv_core.methods.parts.base import SINKS, Parameters, Scorer
 from ckv_core.methods.parts.views import LayerView
-from ckv_core.runtime.lazy_torch import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from ckv_core.runtime.lazy_torch import Tensor, torch
 
 WINDOW = Parameter(
     name="window",
@@ -55,19 +52,6 @@ class Window(Scorer):
     non_negative = True
     needs_window = True
 
-    def protects(self, parameters: Parameters) -> dict[str, slice]:
-        return {
-            "sinks": slice(0, int(parameters["sinks"])),
-            "window": slice(-int(parameters["window"]), None),
-        }
-
-    def queries(self, parameters: Parameters) -> int:
-        return int(parameters["window"])
-
-    def scores(self, view: LayerView, parameters: Parameters) -> Tensor:
-        pooled = self.smooth(self.evidence(view, parameters), parameters)
-        return self.group(pooled, view.kv_heads, parameters)
-
     def evidence(self, view: LayerView, parameters: Parameters) -> Tensor:
         return view.window_attention(int(parameters["window"]))
 
@@ -82,18 +66,10 @@ WINDOW_SCORER = Window()
 
 
 def smooth(score: Tensor, kernel: int, pool: str) -> Tensor:
-    """Pool a score along the prompt, stride 1, centred.
+    """Pool a score [heads, entries] along the prompt, stride 1, centred.
 
     `avg` divides by the kernel at the edges too (torch's default, as kvpress ships it), which
     damps the first entries; `max` does not.
-
-    Args:
-        score: [heads, entries].
-        kernel: odd width in tokens.
-        pool: max, avg or none.
-
-    Returns:
-        [heads, entries].
     """
     if pool == "none" or kernel == 1 or score.shape[-1] == 0:
         return score
@@ -104,15 +80,6 @@ def smooth(score: Tensor, kernel: int, pool: str) -> Tensor:
 
 
 def group_reduce(score: Tensor, kv_heads: int, how: str) -> Tensor:
-    """Combine the query heads that share a KV head.
-
-    Args:
-        score: [query_heads, entries].
-        kv_heads: number of groups; query head h belongs to KV head h // group_size.
-        how: mean or max.
-
-    Returns:
-        [kv_heads, entries].
-    """
+    """Combine, by mean or max, the query heads that share a KV head: [kv_heads, entries]."""
     grouped = score.view(kv_heads, -1, score.shape[-1])
     return grouped.mean(1) if how == "mean" else grouped.amax(1)

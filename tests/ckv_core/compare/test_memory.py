@@ -8,8 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from ckv_core.compare import memory_check as memory
-from ckv_core.compare import memory_sizes
+from ckv_core.compare import memory
 from ckv_core.compare.compare import compare
 from ckv_core.engine.cache.prompt_slots import Keep, compact
 from ckv_core.engine.layer_view import PromptLayer
@@ -138,7 +137,7 @@ def test_a_run_that_does_not_fit_is_refused_before_anything_is_computed(
     little_memory: list[int],
 ) -> None:
     asked = CompareRequest(context=TEXT * 24, variants=VARIANTS, defaults={"budget": "10%"})
-    little_memory[0] = torch.get_num_threads() * memory_sizes.THREAD_OVERHEAD_BYTES + 8_000_000
+    little_memory[0] = torch.get_num_threads() * memory.THREAD_OVERHEAD_BYTES + 8_000_000
     with pytest.raises(PromptError) as refused:
         next(compare(asked, tiny_model("llama")))
     sentence = str(refused.value)

@@ -19,9 +19,8 @@ from ckv_core.engine.rows import PromptRows, RowPlan, prompt_rows
 from ckv_core.engine.select import Selection, select
 from ckv_core.errors import EngineError
 from ckv_core.methods.parts.base import Parameters
-from ckv_core.methods.parts.plain import PLAIN, PlainSegment
 from ckv_core.methods.parts.steps import StepPolicy, StepView
-from ckv_core.methods.parts.store import Segment, Store
+from ckv_core.methods.parts.store import PLAIN, PlainSegment, Segment, Store
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.request.variants import VariantSpec
 from tests.ckv_core.compare.test_decode_equality import CLOSE, masked, prefilled, prompt_ids

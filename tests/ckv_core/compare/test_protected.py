@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckv_core.analysis.evidence import held
-from ckv_core.analysis.identity import identify
 from ckv_core.analysis.result_json import to_json
 from ckv_core.compare.compare import compare
 from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.errors import CkvError
 from ckv_core.request.compare_request import MAX_PROTECTED, CompareRequest
+from ckv_core.request.identity import identify
 from ckv_core.request.variants import VariantSpec
 from ckv_core.results.codec import from_json
 from ckv_core.results.events import RunResult

@@ -11,7 +11,7 @@ from ckv_core.engine import prefill as engine_prefill
 from ckv_core.engine.causal import log_sum_exp
 from ckv_core.engine.prefill import Needs, Prefill, prefill
 from ckv_core.engine.prefill_cache import PrefillCache
-from ckv_core.methods.parts.accumulated import ACCUMULATED
+from ckv_core.methods.h2o import ACCUMULATED
 from ckv_core.methods.parts.views import Chunk, PromptShape
 from ckv_core.models.loaded import LoadedModel
 from tests.factories.models import drained, tiny_model

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from ckv_core.measure import oracles
 from ckv_core.measure.bounds import bounds, sigma_oracle
-from ckv_core.measure.distances import distances, head_weights, project_heads
 from ckv_core.measure.oracles import greedy_mask, oracle_mask
-from ckv_core.measure.perturbation import moved_heads
+from ckv_core.measure.perturbation import distances, head_weights, moved_heads, project_heads
 
 ENTRIES = 24
 

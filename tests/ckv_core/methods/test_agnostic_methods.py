@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ckv_core.errors import ModelError
 from ckv_core.methods import METHODS
-from ckv_core.methods.parts.query_statistics import QueryStatistics
+from ckv_core.methods.expected_attention import QueryStatistics
 from ckv_core.methods.parts.views import Chunk
 from ckv_core.models.rotary import LayerRotary
 from tests.factories.layers import GivenCandidates, LiteralRotary, random_layer

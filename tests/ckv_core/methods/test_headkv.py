@@ -15,7 +15,7 @@ from ckv_core.engine import needle_probe as needle
 from ckv_core.engine.head_tables import keep_table, kept_table, parse_table
 from ckv_core.engine.layer_view import PromptLayer
 from ckv_core.errors import ConfigError
-from ckv_core.methods.parts.head_shares import shared_budgets
+from ckv_core.methods.headkv import shared_budgets
 from tests.factories.models import plain_model, tiny_model
 from tests.reference.budgets import largest_remainder
 

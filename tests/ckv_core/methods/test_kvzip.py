@@ -12,7 +12,7 @@ from ckv_core.engine.prefill import Needs, Prefill, prefill
 from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.engine.prompt import build_prompt, prompt_tokens
 from ckv_core.errors import PromptError, RunCancelledError
-from ckv_core.methods.parts.reconstruction import Reconstruction
+from ckv_core.methods.kvzip import Reconstruction
 from ckv_core.methods.parts.views import PromptShape, PromptTokens
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.request.compare_request import SCENARIOS, CompareRequest, Scenario

@@ -6,10 +6,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ckv_core.methods import METHODS
-from ckv_core.methods.parts.capacity import QuerySum
-from ckv_core.methods.parts.non_causal import NonCausalAttention
-from ckv_core.methods.parts.outliers import sketch_matrix
-from ckv_core.methods.parts.query_statistics import QueryStatistics
+from ckv_core.methods.capkv import QuerySum
+from ckv_core.methods.compactor import NonCausalAttention, sketch_matrix
+from ckv_core.methods.expected_attention import QueryStatistics
 from ckv_core.methods.parts.views import Chunk, Observer
 from tests.factories.layers import GivenStates, LiteralRotary, random_layer
 from tests.reference import leverage_scores as literal

@@ -8,8 +8,7 @@ from transformers import DynamicCache
 
 from ckv_core.compare.compare import compare
 from ckv_core.errors import ConfigError
-from ckv_core.methods import METHODS
-from ckv_core.methods.parts import redundancy
+from ckv_core.methods import METHODS, r_kv
 from ckv_core.request.compare_request import SCENARIOS, CompareRequest
 from ckv_core.request.variants import VariantSpec
 from tests.factories.events import folded
@@ -49,9 +48,9 @@ def test_the_score_is_the_literal_one(
 
 def test_similarities_in_blocks_of_rows_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     keys = random_layer(4, 1, 1, 40).keys[0]
-    whole = redundancy.redundancy(keys, 0.5)
-    monkeypatch.setattr(redundancy, "_ROWS", 7)
-    torch.testing.assert_close(redundancy.redundancy(keys, 0.5), whole)
+    whole = r_kv.redundancy(keys, 0.5)
+    monkeypatch.setattr(r_kv, "_ROWS", 7)
+    torch.testing.assert_close(r_kv.redundancy(keys, 0.5), whole)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)

@@ -8,8 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckv_core.methods.scoring.value_norm import value_norm
-from ckv_core.methods.scoring.window import window_attention
+from ckv_core.methods.attention_scores import value_norm, window_attention
 from tests.ckv_core.methods.test_selection_laws import Rows, rows
 from tests.factories.layers import window_scores
 from tests.reference import scores as literal_scores
@@ -74,7 +73,7 @@ def test_permuting_query_heads_inside_a_group_changes_no_score(
 def test_value_norm_equals_one_matrix_product_per_entry(
     kv_heads: int, group_size: int, head_dim: int, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ckv_core.methods.scoring.value_norm.block_rows", lambda *, on_cuda: rows)
+    monkeypatch.setattr("ckv_core.methods.attention_scores.block_rows", lambda *, on_cuda: rows)
     generator = torch.Generator().manual_seed(7)
     values = torch.randn(kv_heads, 9, head_dim, generator=generator)
     weight = torch.randn(11, kv_heads * group_size * head_dim, generator=generator)

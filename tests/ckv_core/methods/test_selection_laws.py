@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from ckv_core.methods.parts.adaptive import adaptive_budgets, floored_budgets, safeguarded
 from ckv_core.methods.parts.critical import Ranking, first_quotas, first_stage
-from ckv_core.methods.parts.position import POSITION
-from ckv_core.methods.parts.pyramid import pyramid_budgets
 from ckv_core.methods.parts.shares import integer_shares
 from ckv_core.methods.parts.top_k import keep_first, order
+from ckv_core.methods.pyramidkv import pyramid_budgets
+from ckv_core.methods.streaming_llm import Position
 from ckv_core.request.variants import VariantSpec
 from tests.factories.layers import Scores, window_scores
 from tests.reference import budgets as literal_budgets
@@ -286,5 +286,5 @@ def test_largest_remainder_equals_the_literal_rule(
 
 def test_streaming_llm_ranks_all_heads_alike_and_newer_first() -> None:
     layer = SimpleNamespace(keys=torch.zeros(3, 10, 2))
-    mask = top_k(POSITION.scores(layer, {}), torch.tensor([4, 4, 4]))
+    mask = top_k(Position().scores(layer, {}), torch.tensor([4, 4, 4]))
     assert kept(mask) == [{6, 7, 8, 9}] * 3

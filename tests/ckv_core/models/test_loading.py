@@ -16,10 +16,10 @@ from transformers import AutoModelForCausalLM
 from ckv_core.errors import ConfigError, ModelError
 from ckv_core.models import checkpoint
 from ckv_core.models.loaded import LoadedModel
-from ckv_core.models.loading import load_model, load_tokenizer
+from ckv_core.models.loading import load_model
 from ckv_core.models.store import models_folder
 from tests.ckv_core.models.tiny_gguf import HEADS, KV_HEADS, read_gguf_weights, write_tiny_gguf
-from tests.factories.models import plain_model, tiny_config, tiny_tokenizer
+from tests.factories.models import load_tokenizer, plain_model, tiny_config, tiny_tokenizer
 
 
 @pytest.fixture(autouse=True)

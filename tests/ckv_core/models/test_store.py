@@ -46,8 +46,8 @@ def test_an_unchanged_file_is_hashed_once_and_a_changed_one_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[Path] = []
-    original = store._hash_file
-    monkeypatch.setattr(store, "_hash_file", lambda path: (read.append(path), original(path))[1])
+    original = store.hash_file
+    monkeypatch.setattr(store, "hash_file", lambda path: (read.append(path), original(path))[1])
     path = tmp_path / "model.safetensors"
     path.write_bytes(b"weights")
     assert weights_sha256([path]) == weights_sha256([path]) == _sha256(b"weights")

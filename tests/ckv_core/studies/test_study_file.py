@@ -2,13 +2,14 @@
 
 import json
 from contextlib import suppress
+from dataclasses import asdict
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ckv_core.errors import ConfigError
-from ckv_core.studies.data import read_samples, sample_values
+from ckv_core.studies.data import read_samples
 from ckv_core.studies.records import Point, Study
 from ckv_core.studies.spec import read_study, write_study
 from ckv_core.studies.tasks import TASKS, make_samples
@@ -120,7 +121,7 @@ def test_samples_are_read_with_their_own_metric_and_id():
     first, second = read_samples(lines(LINE, LINE | {"id": None, "metric": "token_f1"}))
     assert (first.id, first.answers, first.metric) == ("a", ("because", "so"), "")
     assert (second.id, second.metric) == ("line 2", "token_f1")
-    assert read_samples(lines(sample_values(first), sample_values(second))) == (first, second)
+    assert read_samples(lines(asdict(first), asdict(second))) == (first, second)
 
 
 def test_a_bar_parts_answers_in_csv_alone():

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from ckv_core.analysis.identity import base_index
+from ckv_core.request.identity import base_index
 from ckv_core.results.chain import check_chain
 from tests.factories.app import snapshot
 from tests.factories.runs import QUERY_HEADS, analysed, done_result

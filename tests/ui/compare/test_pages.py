@@ -71,7 +71,7 @@ def test_a_request_survives_the_way_through_the_form():
         ignore_eos=True,
     )
     back = FormValues.from_controls(FormValues.from_request(asked).controls()).request()
-    assert {s.settings() for s in back.specs()} == {s.settings() for s in asked.specs()}
+    assert {s.settings() for s in back.specs} == {s.settings() for s in asked.specs}
     assert dataclasses.replace(back, variants=()) == dataclasses.replace(asked, variants=())
 
 

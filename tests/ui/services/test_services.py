@@ -152,9 +152,7 @@ def test_users_take_turns_and_each_is_told_its_true_place(file_database: Databas
     with acting_as(Viewer(user="ann")):
         assert [services.snapshot(slug).queue_ahead for slug in (second, third)] == [2, 3]
         assert services.snapshot(third).version > seen
-        places = services._unfinished.in_order()
-        assert [view.slug for view in places] == [first, fourth, second, third]
-        assert [view.queue_ahead for view in places] == [0, 1, 2, 3]
+        assert services._client.order() == (first, fourth, second, third)
         services.cancel_run(first)
     with acting_as(Viewer(user="ben")):
         assert end_of(services, fourth).state == "done"

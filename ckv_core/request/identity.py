@@ -4,20 +4,34 @@ No torch.
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Protocol
 
 from ckv_core.errors import ConfigError
-from ckv_core.methods import METHODS, PARAMETERS, SELECTOR_PARAMETERS, Method
+from ckv_core.methods import METHODS, PARAMETERS, SELECTOR_PARAMETERS
 from ckv_core.methods.parameters import Budget, ParameterValue
 from ckv_core.request.variants import selector_of, spec_without, written_parameters
-from ckv_core.results.records import VariantResult
 
 NOT_RECORDED = "?"  # in the place of a parameter's value that a run does not say
 # Every other parameter is recorded with its value, so what a preset stands for is known without it.
 _APART = frozenset({"budget", "preset", "protected"})  # of the last, `protect` names the texts
 _POOLING = frozenset({"kernel", "stage2"})  # without pooling these decide nothing
+
+
+class Recorded(Protocol):
+    """What a run's record says of a variant; `results.records.VariantResult` is one."""
+
+    @property
+    def spec(self) -> str: ...
+    @property
+    def method(self) -> str: ...
+    @property
+    def critical(self) -> bool: ...
+    @property
+    def params(self) -> Mapping[str, ParameterValue]: ...
+
 
 Given = Mapping[str, ParameterValue | None]
 Pairs = tuple[tuple[str, ParameterValue], ...]
@@ -25,16 +39,11 @@ Pairs = tuple[tuple[str, ParameterValue], ...]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything but the budget that decides what a variant keeps of a prompt.
+    """Everything but the budget that decides what a variant keeps of a prompt."""
 
-    Attributes:
-        name: `snapkv+critical`.
-        critical: as recorded beside it.
-        parameters: (SPEC key, value) by key; None where the run does not say it.
-    """
-
-    name: str
-    critical: bool
+    name: str  # `snapkv+critical`
+    critical: bool  # as recorded beside it
+    # (SPEC key, value) by key; None where the run does not say it.
     parameters: tuple[tuple[str, ParameterValue | None], ...]
 
     @property
@@ -55,13 +64,10 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Equal for variants that keep the same of the same prompt.
-
-    Attributes:
-        budget: as asked for, so that 10 % is the same of any prompt; None where none is.
-    """
+    """Equal for variants that keep the same of the same prompt."""
 
     settings: Settings
+    # As asked for, so that 10 % is the same of any prompt; None where none is.
     budget: Budget | None
 
     @property
@@ -75,12 +81,10 @@ class Identity:
         return replace(self, settings=Settings(name, critical=False, parameters=told))
 
 
-def identify(variant: VariantResult, **more: ParameterValue) -> Identity:
+def identify(variant: Recorded, **more: ParameterValue) -> Identity:
     """What decides the outcome: the resolved parameters, and the SPEC only where they are silent.
 
-    Args:
-        variant: of this version, of an older one or of any file.
-        more: what else has to be the same, by name.
+    `more` is what else has to be the same, by name.
     """
     told = (variant.spec, variant.method, variant.critical)
     return _identity(*told, tuple(variant.params.items()), tuple(more.items()))
@@ -91,7 +95,9 @@ def _identity(spec: str, method: str, critical: bool, params: Pairs, more: Pairs
     known = next((each for each in METHODS if each.name == method), None)
     name = spec.partition(":")[0].strip()
     written = written_parameters(spec)
-    parameters: dict[str, ParameterValue | None] = dict.fromkeys(_read_by(known, name))
+    parameters: dict[str, ParameterValue | None] = dict.fromkeys(
+        () if known is None else known.parameters(selector_of(name))
+    )
     parameters |= {key: _parsed(key, text) for key, text in written.items()}
     parameters |= dict(params)
     left_out = _APART | (_POOLING if parameters.get("pool") == "none" else frozenset())
@@ -102,7 +108,7 @@ def _identity(spec: str, method: str, critical: bool, params: Pairs, more: Pairs
     return Identity(settings, budget)
 
 
-def base_index(variants: Sequence[VariantResult], index: int) -> int | None:
+def base_index(variants: Sequence[Recorded], index: int) -> int | None:
     """The variant of the same method and parameters without CriticalKV, if it is among them."""
     wanted = identify(variants[index]).base
     if wanted is None:
@@ -112,11 +118,7 @@ def base_index(variants: Sequence[VariantResult], index: int) -> int | None:
 
 
 def told_apart(specs: Mapping[Identity, str]) -> dict[Identity, str]:
-    """A SPEC for each, unique among them: it also writes what tells it from its namesakes.
-
-    Args:
-        specs: of each identity, one SPEC that stands for it.
-    """
+    """A SPEC for each, unique among them: it also writes what tells it from its namesakes."""
     namesakes: dict[str, set[Settings]] = {}
     for identity, spec in specs.items():
         namesakes.setdefault(spec_without(spec, "budget"), set()).add(identity.settings)
@@ -124,20 +126,17 @@ def told_apart(specs: Mapping[Identity, str]) -> dict[Identity, str]:
         identity: _with(spec, _telling(identity.settings, namesakes[spec_without(spec, "budget")]))
         for identity, spec in specs.items()
     }
-    for more in (_budget_of, _all_of):
+    ways: tuple[Callable[[Identity], Given], ...] = (
+        lambda one: {"budget": str(one.budget)} if one.budget else {},
+        lambda one: dict(one.settings.parameters),
+    )
+    for more in ways:
         counts = Counter(named.values())
         named = {
             identity: _with(spec, more(identity)) if counts[spec] > 1 else spec
             for identity, spec in named.items()
         }
     return named
-
-
-def _read_by(method: Method | None, name: str) -> tuple[str, ...]:
-    """The parameters that must be known to know the outcome."""
-    if method is None:
-        return ()
-    return tuple(method.parameters(selector_of(name)))
 
 
 def _parsed(key: str, text: str) -> ParameterValue:
@@ -177,14 +176,6 @@ def _telling(settings: Settings, namesakes: Collection[Settings]) -> Given:
     # They differ in what is recorded of them; alpha is what readers look for.
     first = next(key for key in own if any(each.get(key, "") is None for each in said))
     return {first: own[first]} if first == "alpha" or own[first] is None else {}
-
-
-def _budget_of(identity: Identity) -> Given:
-    return {"budget": str(identity.budget)} if identity.budget else {}
-
-
-def _all_of(identity: Identity) -> Given:
-    return dict(identity.settings.parameters)
 
 
 def _with(spec: str, parameters: Given) -> str:

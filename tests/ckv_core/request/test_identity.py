@@ -2,8 +2,8 @@
 
 import pytest
 
-from ckv_core.analysis.identity import identify, told_apart
 from ckv_core.methods.parameters import Budget
+from ckv_core.request.identity import identify, told_apart
 from ckv_core.request.variants import VariantSpec
 from ckv_core.results.records import VariantResult
 

@@ -1,8 +1,9 @@
-"""What the memory of a run depends on, and how much each stage takes: upper bounds.
+"""How much memory a run will take, told before anything is computed; too much is refused.
 
-Tensors that live at different times within one stage are added up.
+Upper bounds: tensors that live at different times within one stage are added up.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -14,14 +15,17 @@ from ckv_core.engine.causal import has_cuda_flash
 from ckv_core.engine.decode import READ_CHUNK
 from ckv_core.engine.memo import KEPT_ORDERS
 from ckv_core.engine.prefill import KEPT_QUERIES, chunk_tokens, sliding_room
+from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.engine.run import Run
 from ckv_core.engine.select import SLOTS_AT_ONCE
+from ckv_core.errors import PromptError
 from ckv_core.measure.rounding_floor import CUTS
 from ckv_core.measure.teacher_forced import teacher_forced_chunk
+from ckv_core.methods.attention_scores import block_rows
 from ckv_core.methods.partial_attention import MAX_LOGITS
 from ckv_core.methods.parts.views import PromptShape
-from ckv_core.methods.scoring.value_norm import block_rows
-from ckv_core.models.loaded import LoadedModel
+from ckv_core.runtime.device_memory import available_bytes, give_back
+from ckv_core.runtime.memory_line import human_bytes
 
 FLOAT, INDEX, ORDER = 4, 8, 4  # bytes
 # What kernels keep for themselves. On CUDA it was never measured: workspaces have 32 MiB each.
@@ -32,33 +36,7 @@ _HELD_SHARE = 8  # of this much freed memory the C library holds on to one part
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What the memory of a run depends on.
-
-    Attributes:
-        linear: output features of all linear maps of one decoder block.
-        rest: tokens read after the compressed prompt.
-        rows: rows decoded together, the full cache's included.
-        sweep: whether it runs group by group.
-        count: variants asked for.
-        budgets: entries per KV head of each variant that exists at a time.
-        masks: kept sets that exist at a time, bases included.
-        window: last queries kept.
-        flash: whether CUDA's flash kernel serves.
-        chunk: tokens of a pass over the prompt.
-        sliding, room: tokens of the widest sliding window, 0 where no layer slides, and entries
-            that such a layer holds.
-        windows: distinct observation windows that are scored.
-        widest: tokens of the widest of them.
-        orders: of the entries by score, that the prefill keeps.
-        norms: kinds of value norms that are needed.
-        full_window: whether the window's attention to itself is needed.
-        tries: kept sets that a selector compares at a time.
-        observed, observing: bytes of what is gathered while the prompt is read, and of gathering.
-        further, passing: tokens of the longest further pass, and bytes of gathering from it.
-        work: bytes that the parts of one variant ask for while they work.
-        analysed: whether the diagnostics's quantities are measured.
-        forced: whether all rows read the full cache's text.
-    """
+    """What the memory of a run depends on."""
 
     layers: int
     evictable: int
@@ -66,41 +44,45 @@ class Sizes:
     kv_heads: int
     head_dim: int
     hidden: int
-    linear: int
+    linear: int  # output features of all linear maps of one decoder block
     vocabulary: int
     itemsize: int
     on_cuda: bool
-    flash: bool
-    chunk: int
+    flash: bool  # whether CUDA's flash kernel serves
+    chunk: int  # tokens of a pass over the prompt
+    # sliding, room: tokens of the widest sliding window, 0 where no layer slides, and entries that
+    # such a layer holds.
     sliding: int
     room: int
     tokens: int
-    rest: int
+    rest: int  # tokens read after the compressed prompt
     new_tokens: int
-    rows: int
-    sweep: bool
-    count: int
-    budgets: tuple[int, ...]
-    masks: int
-    window: int
-    windows: int
-    widest: int
-    orders: int
-    norms: int
-    full_window: bool
-    tries: int
+    rows: int  # rows decoded together, the full cache's included
+    sweep: bool  # whether it runs group by group
+    count: int  # variants asked for
+    budgets: tuple[int, ...]  # entries per KV head of each variant that exists at a time
+    masks: int  # kept sets that exist at a time, bases included
+    window: int  # last queries kept
+    windows: int  # distinct observation windows that are scored
+    widest: int  # tokens of the widest of them
+    orders: int  # of the entries by score, that the prefill keeps
+    norms: int  # kinds of value norms that are needed
+    full_window: bool  # whether the window's attention to itself is needed
+    tries: int  # kept sets that a selector compares at a time
+    # observed, observing: bytes of what is gathered while the prompt is read, and of gathering.
     observed: int
     observing: int
+    # further, passing: tokens of the longest further pass, and bytes of gathering from it.
     further: int
     passing: int
-    work: int
-    analysed: bool
-    forced: bool
+    work: int  # bytes that the parts of one variant ask for while they work
+    analysed: bool  # whether the diagnostics's quantities are measured
+    teacher_forced: bool  # whether all rows read the full cache's text
 
     @classmethod
     def of(cls, run: Run) -> Self:
-        """Sizes of a run."""
         loaded, info, prompt = run.loaded, run.loaded.info, run.prompt
+        vocabulary, hidden = next(loaded.model.get_input_embeddings().parameters()).shape
         needs = run.needs
         scored = [spec for spec in run.specs if spec.queries]
         orders = {key for spec in run.specs for key in order_keys(spec)}
@@ -116,11 +98,8 @@ class Sizes:
         seen = min(chunk, shape.prompt_len)
         sliding = max((each or 0 for each in loaded.sliding_windows), default=0)
         further = [one for _, passes in run.further_passes for one in passes]
-        rows, budgets, masks = (
-            run.rows,
-            sorted(run.budgets, reverse=True),
-            len(run.specs) + critical,
-        )
+        rows, masks = run.rows, len(run.specs) + critical
+        budgets = sorted(run.budgets, reverse=True)
         if run.request.kind == "sweep":
             rows, budgets, masks = min(rows, GROUP_ROWS), budgets[:GROUP_ROWS], min(masks, 64)
         return cls(
@@ -129,7 +108,9 @@ class Sizes:
             query_heads=info.query_heads,
             kv_heads=info.kv_heads,
             head_dim=info.head_dim,
-            **_model_sizes(loaded),
+            linear=sum(getattr(part, "out_features", 0) for part in loaded.layers[0].modules()),
+            vocabulary=vocabulary,
+            hidden=hidden,
             itemsize=loaded.model.dtype.itemsize,
             on_cuda=loaded.device.type == "cuda",
             flash=has_cuda_flash(loaded.device, loaded.model.dtype),
@@ -157,7 +138,7 @@ class Sizes:
             passing=max((p.work_bytes(shape, chunk) for p in needs.passes), default=0),
             work=max((spec.work_bytes(shape) for spec in run.specs), default=0),
             analysed=bool({"bounds", "greedy"} & set(run.request.analysis)),
-            forced="forced" in run.request.analysis and run.request.max_new_tokens > 0,
+            teacher_forced="forced" in run.request.analysis and run.request.max_new_tokens > 0,
         )
 
     @property
@@ -272,7 +253,6 @@ class Sizes:
         )
 
     def _attention(self, fed: int, rows: int) -> int:
-        """Attention of `fed` new tokens of so many rows."""
         logits = rows * self.query_heads * fed * (self.rest + self.new_tokens + 1)
         if self.on_cuda or self.evictable < self.layers:  # elsewhere no logits of the prompt
             logits = max(logits, self.query_heads * fed * max(self.tokens, sum(self.budgets)))
@@ -284,7 +264,7 @@ class Sizes:
 
         Rows are compared one by one, but the C library may find another place for each.
         """
-        if not self.forced:
+        if not self.teacher_forced:
             return 0
         chunk = min(teacher_forced_chunk(self.rows, self.vocabulary), self.new_tokens)
         copies = FLOAT if self.itemsize == FLOAT else FLOAT + self.itemsize
@@ -311,8 +291,74 @@ class Sizes:
         return stage + stage // _HELD_SHARE + torch.get_num_threads() * THREAD_OVERHEAD_BYTES
 
 
-def _model_sizes(loaded: LoadedModel) -> dict[str, int]:
-    block = loaded.layers[0].modules()
-    linear = sum(getattr(part, "out_features", 0) for part in block)
-    vocabulary, hidden = next(loaded.model.get_input_embeddings().parameters()).shape
-    return {"linear": linear, "vocabulary": vocabulary, "hidden": hidden}
+def check_memory(run: Run, prefills: PrefillCache | None) -> dict[str, int]:
+    """The estimate of a run; kept prefills but that of its prompt are dropped for their room.
+
+    Returns:
+        Bytes: prefill_peak, cache, variants, total (of the highest stage, above what is in use
+        now) and available (what can be dropped included).
+
+    Raises:
+        PromptError: it does not fit; with the numbers and what would.
+    """
+    sizes = Sizes.of(run)
+    free = available_bytes(run.loaded.device)
+    droppable = 0 if prefills is None else _droppable(run, prefills, sizes)
+    if sizes.total > free + droppable:
+        raise PromptError(_refusal(sizes, free + droppable, run.loaded.info.device))
+    if prefills is not None and sizes.total > free:
+        prefills.keep_only(run.prompt.token_ids[: sizes.tokens], run.needs)
+        give_back()
+    return {
+        "prefill_peak": sizes.prefill_peak,
+        "cache": sizes.cache,
+        "variants": sizes.variants,
+        "total": sizes.total,
+        "available": free + droppable,
+    }
+
+
+def _droppable(run: Run, prefills: PrefillCache, sizes: Sizes) -> int:
+    """Bytes of kept prefills, of this prompt's own only what the estimate counts once more."""
+    own = prefills.get(run.prompt.token_ids[: sizes.tokens], run.needs)
+    if own is None:
+        return prefills.nbytes
+    return prefills.nbytes - own.nbytes + min(own.nbytes, sizes.states + sizes.scores)
+
+
+def _refusal(sizes: Sizes, available: int, device: str) -> str:
+    fewer = []
+    tokens = _largest(sizes.tokens, lambda n: replace(sizes, tokens=n).total <= available)
+    if tokens:
+        fewer.append(f"shorten the context by {sizes.tokens - tokens:,} tokens to {tokens:,}")
+    count = _largest(len(sizes.budgets), lambda n: _with_variants(sizes, n).total <= available)
+    if count:
+        fewer.append(
+            f"choose {count} of the {sizes.count} {'points' if sizes.sweep else 'variants'}"
+        )
+    advice = " or ".join(fewer) or "choose a smaller model"
+    return (
+        f"This run needs about {human_bytes(sizes.total)} of memory and {device} has "
+        f"{human_bytes(available)} left (reading the prompt {human_bytes(sizes.prefill_peak)}, "
+        f"of it the full cache {human_bytes(sizes.cache)}; the variants' caches "
+        f"{human_bytes(sizes.variants)}). Please {advice}."
+    )
+
+
+def _with_variants(sizes: Sizes, count: int) -> Sizes:
+    """The same run with the `count` variants of the largest budgets."""
+    return replace(
+        sizes,
+        budgets=sizes.budgets[:count],
+        rows=min(sizes.rows, count + 1),
+        masks=min(sizes.masks, 2 * count),
+    )
+
+
+def _largest(below: int, fits: Callable[[int], bool]) -> int:
+    """Largest number under `below` that fits, by bisection; 0 if none does."""
+    low, high = 0, below
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low

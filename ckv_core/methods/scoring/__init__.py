@@ -1,1 +1,0 @@
-"""Scores: how much evidence speaks for keeping each prompt entry."""
