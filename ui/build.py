@@ -100,13 +100,7 @@ def build_app(services: Services, settings: Settings) -> gr.Blocks:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What is served.
-
-    Attributes:
-        app: the guards, and behind them Gradio's app with our routes.
-        gradio: that one alone.
-        blocks: its pages.
-    """
+    """What is served: the guards, behind them Gradio's app with our routes, and its pages."""
 
     app: ASGIApp
     gradio: App
@@ -120,11 +114,7 @@ class Site:
 
 
 def build_site(services: Services, settings: Settings) -> Site:
-    """The pages behind their guards; see docs of `gr.mount_gradio_app`.
-
-    Raises:
-        ConfigError: MCP is wanted and not installed.
-    """
+    """The pages behind their guards; ConfigError where MCP is wanted and not installed."""
     identity = Identity(services) if services.with_logins else None
     blocks = build_app(services, settings)
     blocks.state_session_capacity = SESSIONS

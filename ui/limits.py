@@ -48,11 +48,7 @@ class Limits:
 
     @classmethod
     def from_environ(cls, given: Mapping[str, str]) -> "Limits":
-        """Read the limits that are set.
-
-        Raises:
-            ConfigError: one is no number, or out of range.
-        """
+        """Read the limits that are set."""
         names = [field.name for field in fields(cls)]
         return cls(
             **{name: _number(name, given[_key(name)]) for name in names if _key(name) in given}
@@ -69,12 +65,7 @@ class Limits:
         return None if self.run_minutes is None else 60.0 * self.run_minutes
 
     def check(self, request: CompareRequest) -> None:
-        """Refuse a request over a limit.
-
-        Raises:
-            PromptError: a text is too long.
-            LimitError: too many variants or new tokens.
-        """
+        """PromptError for a text that is too long; LimitError for too many variants or tokens."""
         more = (*request.follow_ups, *request.protect)
         texts = (request.context, request.question, request.answer, *more)
         longest = max(len(text) for text in texts)
@@ -98,11 +89,7 @@ class Limits:
             )
 
     def check_prompt(self, tokens: int) -> None:
-        """Refuse a prompt that is too long for this app, whatever its model takes.
-
-        Raises:
-            PromptError: it is.
-        """
+        """PromptError for a prompt that is too long for this app, whatever its model takes."""
         if self.prompt_tokens is not None and tokens > self.prompt_tokens:
             raise PromptError(
                 f"The prompt has {tokens:,} tokens; this app takes {self.prompt_tokens:,}. "
@@ -110,15 +97,7 @@ class Limits:
             )
 
     def check_queue(self, waiting: int, own: int | None) -> None:
-        """Refuse one more run than fits.
-
-        Args:
-            waiting: unfinished runs.
-            own: those of the user who asks; None without logins.
-
-        Raises:
-            LimitError: no place is left.
-        """
+        """LimitError for one more unfinished run than fits; `own` is None without logins."""
         if waiting >= self.queue:
             raise LimitError(
                 f"The queue is full ({self.queue} runs); wait for one to end or cancel one."
@@ -130,11 +109,7 @@ class Limits:
             )
 
     def check_saved(self, saved: int) -> None:
-        """Refuse one more run than may be saved.
-
-        Raises:
-            LimitError: the library is full.
-        """
+        """LimitError for one more run than may be saved."""
         if saved >= self.runs:
             raise LimitError(
                 f"{saved:,} runs are saved, which is this app's limit; delete some first."

@@ -19,12 +19,7 @@ from ui.settings import Settings
 
 
 def serve(settings: Settings) -> None:
-    """Serve until SIGTERM or SIGINT, then leave no process and no unsaved run behind.
-
-    Raises:
-        CkvError: others could reach an app without logins, the port is taken, or the database
-            cannot be opened or is another server's, or MCP is wanted and not installed.
-    """
+    """Serve until SIGTERM or SIGINT, then leave no process and no unsaved run behind."""
     logs.configure(settings.log_style, "app")
     settings.check_exposure()
     url = settings.database_url or default_url(home_folder())

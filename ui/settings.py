@@ -55,11 +55,7 @@ class Settings:
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> "Settings":
-        """Read CKV_* and what Hugging Face Spaces sets; empty values count as unset.
-
-        Raises:
-            ConfigError: a value cannot be used.
-        """
+        """Read CKV_* and what Hugging Face Spaces sets; empty values count as unset."""
         given = {key: value.strip() for key, value in environ.items() if value.strip()}
         on_spaces = "SPACE_ID" in given
         default_host = "0.0.0.0" if on_spaces else "127.0.0.1"  # noqa: S104 - a Space is a container
@@ -89,11 +85,7 @@ class Settings:
         return _is_loopback(self.host)
 
     def check_exposure(self) -> None:
-        """Refuse to serve other machines without logins, unless told to.
-
-        Raises:
-            ConfigError: nobody said that this is wanted.
-        """
+        """Refuse to serve other machines without logins, unless told to."""
         if not (self.is_loopback or self.users or self.allow_anonymous):
             raise ConfigError(
                 f"Other machines could reach the app on {self.host} without a login; set CKV_AUTH "

@@ -53,16 +53,7 @@ class Users(Mapping[str, User]):
         file: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Read the file, if there is one.
-
-        Args:
-            fixed: users that no file tells.
-            file: as docs/operations.md has it.
-            clock: seconds, for how often the file is looked at.
-
-        Raises:
-            ConfigError: the file cannot be used.
-        """
+        """Read the file, if there is one; ConfigError if it cannot be used."""
         self._fixed = dict(fixed or {})
         self._file = file
         self._clock = clock
@@ -100,11 +91,7 @@ class Users(Mapping[str, User]):
 
 
 def read_users(text: str | None, file: str | None) -> Users:
-    """Users from the value of CKV_AUTH, who is an administrator, and the path in CKV_AUTH_FILE.
-
-    Raises:
-        ConfigError: either cannot be used.
-    """
+    """Users from the value of CKV_AUTH, who is an administrator, and the path in CKV_AUTH_FILE."""
     if text and text.startswith("@"):
         text, file = "", file or text[1:]
     fixed: dict[str, User] = {}
@@ -117,11 +104,7 @@ def read_users(text: str | None, file: str | None) -> Users:
 
 
 def read_file(file: Path) -> dict[str, User]:
-    """Users of a file: one NAME:HASH, or NAME:HASH:admin, a line.
-
-    Raises:
-        ConfigError: it cannot be read, a line cannot be meant, or it names nobody.
-    """
+    """Users of a file: one NAME:HASH, or NAME:HASH:admin, a line; or ConfigError."""
     try:
         lines = file.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

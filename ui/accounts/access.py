@@ -56,25 +56,13 @@ class Access:
     """Answers what the current viewer may do; without logins that is everything."""
 
     def __init__(self, database: Database, users: Mapping[str, User] | None = None) -> None:
-        """Answer for an app.
-
-        Args:
-            database: open; knows whose a run is.
-            users: who may log in, by name; without any there are no logins.
-        """
+        """Answer for the users who may log in, by name; without any there are no logins."""
         self._database = database
         self.users = users or {}
         self.with_logins = bool(users)
 
     def user(self, *, change: bool = False) -> str | None:
-        """Whose library this is; None where everybody shares one.
-
-        Args:
-            change: whether more than reading is wanted; the worker's time counts.
-
-        Raises:
-            AccessError: the viewer has no library, or may not change it.
-        """
+        """Whose library this is, None for everybody's; AccessError if it may not be used so."""
         viewer = self.viewer()
         if viewer.user is None and not viewer.is_trusted:
             raise AccessError(LOGIN_NEEDED)
@@ -83,11 +71,7 @@ class Access:
         return viewer.user
 
     def account(self) -> str:
-        """Name of the user whose sessions and tokens are to be seen or changed.
-
-        Raises:
-            AccessError: nobody is logged in, or only with a token.
-        """
+        """Whose sessions and tokens are asked for; AccessError without a login by password."""
         user = self.user()
         if user is None:
             raise AccessError("This app has no logins, so there are no accounts.")
@@ -96,11 +80,7 @@ class Access:
         return user
 
     def check_admin(self) -> None:
-        """Refuse whoever is no administrator.
-
-        Raises:
-            AccessError: the viewer is none, or came with a token.
-        """
+        """AccessError for whoever is no administrator, or came with a token."""
         viewer = self.viewer()
         if not viewer.is_trusted:
             self.account()
@@ -114,12 +94,7 @@ class Access:
         return viewer.user is None and not viewer.is_trusted
 
     def check_run(self, slug: str, right: Right = "read") -> None:
-        """Refuse a run that is not the viewer's, with the error of one that does not exist.
-
-        Raises:
-            RunMissingError: there is none, or it is somebody else's.
-            AccessError: the viewer may only read.
-        """
+        """RunMissingError for another's run as for none; AccessError for whoever only reads."""
         viewer = self.viewer()
         if viewer.is_trusted or (slug in viewer.shared and right == "read"):
             return

@@ -62,12 +62,7 @@ class Accounts:
         return Viewer(user=name, is_admin=user.is_admin)
 
     def note_password(self, user: str | None, is_right: bool) -> None:
-        """Tell the audit log of a wrong password, or of a new HTTP Basic login.
-
-        Args:
-            user: None for a name that nobody has; it may be a password in the wrong field.
-            is_right: whether the password was.
-        """
+        """Tell the audit log of a wrong password (None: an unknown name), or a new Basic login."""
         try:
             with self._database.write() as session:
                 is_in = is_right and user and not credentials.is_disabled(session, user)
@@ -105,27 +100,14 @@ class Accounts:
                 audit.record(session, viewer.user, "signed out")
 
     def open(self, kind: Kind) -> list[CredentialRecord]:
-        """The viewer's sessions or tokens that are good, newest first.
-
-        Raises:
-            AccessError: nobody is logged in with a password.
-        """
+        """The viewer's sessions or tokens that are good, newest first."""
         owner, now = self._access.account(), datetime.now(UTC)
         with self._database.read() as session:
             found = credentials.list_credentials(session, kind, owner)
         return [each for each in found if each.is_open(now)]
 
     def make_token(self, name: str, scope: str, expiry: str) -> str:
-        """Make an API token; it can be shown this once.
-
-        Args:
-            name: what the user calls it.
-            scope: one of SCOPES.
-            expiry: one of EXPIRIES_DAYS.
-
-        Raises:
-            CkvError: one of them is wrong, there are too many, or nobody is logged in.
-        """
+        """Make an API token of SCOPES and EXPIRIES_DAYS; it can be shown this once."""
         owner = self._access.account()
         name = " ".join(name.split())
         if not 0 < len(name) <= NAME_CHARS or not name.isprintable():
@@ -147,11 +129,7 @@ class Accounts:
         return token
 
     def revoke(self, credential_id: int) -> bool:
-        """End one of the viewer's tokens or sessions; False if it was not open.
-
-        Raises:
-            AccessError: nobody is logged in with a password.
-        """
+        """End one of the viewer's tokens or sessions; False if it was not open."""
         owner = self._access.account()
         with self._database.write() as session:
             closed = credentials.revoke(session, credential_id, datetime.now(UTC), owner)

@@ -55,13 +55,7 @@ class Administration:
     """Every method is for administrators; without logins everybody is one."""
 
     def __init__(self, database: Database, access: Access, stop: Callable[[str], None]) -> None:
-        """Administer an app.
-
-        Args:
-            database: open.
-            access: says who is an administrator.
-            stop: stops the run of this slug, whoever's it is.
-        """
+        """Administer an app; `stop` stops the run of a slug, whoever's it is."""
         self._database = database
         self._access = access
         self._stop = stop
@@ -73,11 +67,7 @@ class Administration:
             return usage.waiting_runs(session)
 
     def cancel(self, slug: str) -> None:
-        """Stop anybody's run.
-
-        Raises:
-            StorageError: there is no such run.
-        """
+        """Stop anybody's run."""
         self._access.check_admin()
         actor = self._access.viewer().user
         with self._database.write() as session:
@@ -121,13 +111,7 @@ class Administration:
         return rows
 
     def set_disabled(self, name: str, *, disabled: bool) -> bool:
-        """Shut a user out at once, or in again; False if nothing changed.
-
-        Sessions and tokens of a user who is shut out end for good.
-
-        Raises:
-            ConfigError: there is no such user, or it is the administrator who asks.
-        """
+        """Shut a user out, all sessions and tokens too, or in again; False for no change."""
         self._access.check_admin()
         actor = self._access.account()
         if name not in self._access.users:

@@ -85,12 +85,7 @@ class Logins:
         self._nobody = HASHER.hash(secrets.token_hex())
 
     async def check(self, header: str, address: str) -> LoginResult:
-        """Who sends this Authorization header.
-
-        Args:
-            header: its value; empty for none.
-            address: of the client.
-        """
+        """Who sends this Authorization header from this address."""
         given = _read_basic(header)
         if given is None:
             return LoginResult()

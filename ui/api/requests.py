@@ -22,11 +22,7 @@ from ui.sweep.forms import SweepForm, read_list
 
 
 def compare_request(given: JsonField, settings: Settings) -> CompareRequest:
-    """Of `Api.compare`'s arguments; still to be validated.
-
-    Raises:
-        ConfigError: one is not of its kind.
-    """
+    """Of `Api.compare`'s arguments; still to be validated."""
     own = given["own_indices"].maybe(lambda field: field.items(MAX_VARIANTS)) or []
     chosen = given["variants"].maybe(lambda field: _texts(field, MAX_VARIANTS))
     defaults = {"budget": given["budget"].text(TEXT_CHARS)}
@@ -45,11 +41,7 @@ def compare_request(given: JsonField, settings: Settings) -> CompareRequest:
 
 
 def sweep_request(given: JsonField, settings: Settings) -> CompareRequest:
-    """Of `Api.sweep`'s arguments; what is null is as in a new sweep form.
-
-    Raises:
-        ConfigError: one is not of its kind, or the grid is wrong.
-    """
+    """Of `Api.sweep`'s arguments; what is null is as in a new sweep form."""
     form = SweepForm()
     methods = given["methods"].maybe(lambda field: _texts(field, MAX_SWEEP_POINTS))
     budgets = given["budgets"].maybe(lambda field: _texts(field, MAX_SWEEP_POINTS))

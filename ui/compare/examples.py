@@ -61,11 +61,7 @@ class Example:
 
 
 def load_examples(folder: Path = EXAMPLES_FOLDER) -> list[Example]:
-    """Read `index.json` and the texts that it names, in its order.
-
-    Raises:
-        ConfigError: a file is missing, not UTF-8 or malformed, or an id occurs twice.
-    """
+    """Read `index.json` and the texts that it names, in its order, or ConfigError."""
     entries = _read_index(folder / "index.json")
     examples = [_example(folder, entry) for entry in entries]
     ids = [example.id for example in examples]

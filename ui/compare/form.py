@@ -44,11 +44,7 @@ ANALYSIS_INFO = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form(Controls):
-    """The built controls, in the order of `CONTROL_NAMES`, and what belongs to this form alone.
-
-    Attributes:
-        ablation_base, ablation_button: add the ablation of a method to the variants.
-    """
+    """The built controls, in the order of `CONTROL_NAMES`, and what belongs to this form alone."""
 
     model_line: ModelLine
     model_list: ModelList
@@ -60,14 +56,7 @@ class Form(Controls):
 def build_form(
     *, models: Sequence[str], model: str, device: str, examples: Sequence[Example]
 ) -> Form:
-    """Lay out the controls; call inside a Blocks context.
-
-    Args:
-        models: names offered; any other can be typed.
-        model: preselected.
-        device: preselected.
-        examples: offered as buttons.
-    """
+    """Lay out the controls, two of them preselected; call inside a Blocks context."""
     controls: dict[str, Any] = {}
     with gr.Row(equal_height=False):
         buttons, context_bar = build_prompt(

@@ -63,13 +63,7 @@ class FormValues:
 
     @classmethod
     def from_controls(cls, values: Sequence[object]) -> "FormValues":
-        """Take the values of all controls, in the order of `CONTROL_NAMES`.
-
-        They come from a client, which may send anything.
-
-        Raises:
-            ConfigError: a value is not of the kind that its control gives.
-        """
+        """Of all controls, in order; a client may send anything, which is a ConfigError."""
         given = dict(zip(CONTROL_NAMES, values, strict=True))
         ticked = given["variants"]
         if not isinstance(ticked, (list, tuple)):
@@ -115,11 +109,7 @@ class FormValues:
         return [values[name] for name in CONTROL_NAMES]
 
     def request(self) -> CompareRequest:
-        """What to run; still to be validated.
-
-        Raises:
-            ConfigError: an external selection is wrong.
-        """
+        """What to run; still to be validated."""
         same = {name: getattr(self, name) for name in _SAME} | {"model": self.model.strip()}
         return CompareRequest(
             **same,
@@ -154,13 +144,7 @@ def ablation_bases() -> list[tuple[str, str]]:
 
 
 def with_ablation(base: str, ticked: Sequence[str], lines: str) -> str:
-    """The lines of "More variants" with the steps over a base added.
-
-    Nothing that was typed is lost; steps that are ticked or typed already are left out.
-
-    Raises:
-        ConfigError: no ablation can stand on that base, or a typed line is wrong.
-    """
+    """The lines of "More variants", and the steps over a base that are not there or ticked."""
     typed = lines.rstrip("\n").splitlines()
     steps = {step.variant.settings(): step.spec for step in ablation(base)}
     known = {VariantSpec.parse(line).settings() for line in [*ticked, *typed] if line.strip()}
@@ -169,15 +153,7 @@ def with_ablation(base: str, ticked: Sequence[str], lines: str) -> str:
 
 
 def describe_variants(form: FormValues, most: int = MAX_VARIANTS) -> str:
-    """One line that names the variants that would run.
-
-    Args:
-        form: what is filled in.
-        most: variants that one run takes.
-
-    Raises:
-        ConfigError: a SPEC, budget or parameter is wrong, or the variants are too many.
-    """
+    """One line that names the variants that would run; ConfigError if they are wrong."""
     request = form.request()
     # A lone `full` has no budget, so a wrong one would pass unseen.
     PARAMETERS["budget"].parse(request.defaults["budget"])
@@ -196,11 +172,7 @@ def describe_variants(form: FormValues, most: int = MAX_VARIANTS) -> str:
 
 
 def check_lines(text: str) -> None:
-    """Check the lines of "More variants" one by one, and name the line that is wrong.
-
-    Raises:
-        ConfigError: with the number of the line.
-    """
+    """ConfigError with the number of the line of "More variants" that is wrong."""
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip():
             continue
@@ -216,11 +188,7 @@ def read_lines(text: str) -> tuple[str, ...]:
 
 
 def read_text(value: object) -> str:
-    """The text of a field; empty for none.
-
-    Raises:
-        ConfigError: it is something else.
-    """
+    """The text of a field, empty for none; ConfigError for something else."""
     if value is None:
         return ""
     if not isinstance(value, str):
@@ -233,11 +201,7 @@ def _number(name: str, value: object) -> float:
 
 
 def read_new_tokens(value: object) -> int:
-    """The number of tokens to generate.
-
-    Raises:
-        ConfigError: it is none.
-    """
+    """The number of tokens to generate; ConfigError for anything else."""
     if isinstance(value, (int, float)) and 1 <= value <= MAX_NEW_TOKENS and value == int(value):
         return int(value)
     raise ConfigError(f"New tokens must be a whole number from 1 to {MAX_NEW_TOKENS}.")

@@ -9,11 +9,7 @@ from ckv_core.models.catalog import SUGGESTED
 
 
 def models_value(ready: Collection[str]) -> dict[str, Any]:
-    """Value of the ModelList component.
-
-    Args:
-        ready: names of models that are here already.
-    """
+    """Value of the ModelList component; `ready` names the models that are here already."""
     return {
         "memory": int(psutil.virtual_memory().total),
         "rows": [

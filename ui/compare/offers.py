@@ -46,14 +46,7 @@ def shown_default(parameter: Parameter, preset: str) -> ParameterValue:
 def picker_offer(
     label: str, info: str, usual: Sequence[str], *, with_full: bool = True
 ) -> dict[str, Any]:
-    """What a VariantPicker offers.
-
-    Args:
-        label: above it.
-        info: a line below the label.
-        usual: SPECs that one button chooses.
-        with_full: whether the full cache can be chosen.
-    """
+    """What a VariantPicker offers; one button chooses the SPECs in `usual`."""
     methods = [method for method in METHODS if with_full or method.evicts]
     return {
         "label": label,

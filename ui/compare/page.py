@@ -165,10 +165,7 @@ class ComparePage:
     # --- handlers -----------------------------------------------------------------------
 
     def start(self, *values: object) -> list[Any]:
-        """Start a run, or say in one sentence why not; nothing that was typed changes.
-
-        The last value is the run from which the form was filled in, or empty.
-        """
+        """Start a run made from the last value's, or say why not; what was typed stays."""
         *controls, source = values
         try:
             request = FormValues.from_controls(controls).request()
@@ -201,10 +198,7 @@ class ComparePage:
             yield updates
 
     def open(self, request: gr.Request) -> list[Any]:
-        """What the address asks for: /?from=SLUG fills the form, /?id=SLUG shows the run too.
-
-        /?study=SLUG&sample=ID fills the form from a sample of a study.
-        """
+        """/?from=SLUG or /?study=SLUG&sample=ID fills the form, /?id=SLUG shows the run too."""
         query = request.query_params if request else {}
         shown, source = query.get("id"), query.get("from")
         if query.get("study"):

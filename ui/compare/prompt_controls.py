@@ -18,12 +18,7 @@ SCENARIO_CHOICES = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Controls:
-    """A built form.
-
-    Attributes:
-        controls: by name, in the order of the form's values; of many kinds, so untyped.
-        examples: each example with its button.
-    """
+    """A built form: controls by name in the order of its values, and the examples' buttons."""
 
     controls: dict[str, Any]
     examples: list[tuple[Example, gr.Button]]

@@ -19,13 +19,7 @@ def words() -> dict[str, str]:
 
 
 def with_terms(text: str) -> str:
-    """HTML in which `[[KV head]]`, or `[[KV head|heads]]`, is a button that explains the word.
-
-    assets/terms.js shows the explanation. The rest of the text stays as it is.
-
-    Raises:
-        KeyError: a marked word is not in the glossary.
-    """
+    """HTML in which `[[KV head]]`, or `[[KV head|heads]]`, is a button that explains the word."""
     return _MARKED.sub(lambda found: _button(found[1], found[2] or found[1]), text)
 
 

@@ -19,12 +19,7 @@ class RunsPage:
     """The page's list and what happens on it."""
 
     def __init__(self, services: Services, *, import_mib: int) -> None:
-        """Lay out the page; call inside its route.
-
-        Args:
-            services: of the app.
-            import_mib: MiB of one request, and so of a file to import.
-        """
+        """Lay out the page; call inside its route. A file to import has up to `import_mib` MiB."""
         self._library = services.library
         self._import_mib = import_mib
         gr.Markdown(

@@ -80,11 +80,7 @@ def _text(given: str) -> str:
 
 
 def read_slugs(given: object) -> list[str]:
-    """The chosen runs; a client may send anything.
-
-    Raises:
-        StorageError: none is chosen, or too many are.
-    """
+    """The chosen runs, which a client may send as anything; StorageError for none or too many."""
     slugs = [slug for slug in given if is_slug(slug)] if isinstance(given, list) else []
     if not slugs:
         raise StorageError("Choose at least one run first.")

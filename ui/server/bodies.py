@@ -28,12 +28,7 @@ class Bodies:
     """ASGI middleware: an app gets a body that is whole, not too large, and not too much JSON."""
 
     def __init__(self, app: ASGIApp, most: int) -> None:
-        """Stand before an app.
-
-        Args:
-            app: gets what passes, and never more than it may.
-            most: bytes of a request with a context or a file.
-        """
+        """Stand before an app; a request with a context or a file has `most` bytes."""
         self._app = app
         self._most = most
         self._held = 0

@@ -31,11 +31,7 @@ class HttpServer:
     """One app on one port; it is served by a thread of its own."""
 
     def __init__(self, host: str, port: int) -> None:
-        """Take the port; nobody is answered yet.
-
-        Raises:
-            CkvError: the port cannot be used.
-        """
+        """Take the port, or CkvError; nobody is answered yet."""
         self._sockets = _bound(host, port)
         name = host.strip("[]")
         name = "localhost" if name in ("0.0.0.0", "::") else name  # noqa: S104 - a comparison
@@ -44,11 +40,7 @@ class HttpServer:
         self._thread = threading.Thread(target=self._run, name="http", daemon=True)
 
     def start(self, app: ASGIApp) -> None:
-        """Return once the app answers, however long its start takes.
-
-        Raises:
-            CkvError: it ended instead.
-        """
+        """Return once the app answers, however long that takes; CkvError if it ended instead."""
         # Half of the files that this process may open are for others than clients.
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         most = min(MOST_CONNECTIONS, files // 2)

@@ -43,13 +43,7 @@ class Guard:
     """ASGI middleware that answers for the app what must never reach it."""
 
     def __init__(self, app: ASGIApp, settings: Settings, identity: Identity | None = None) -> None:
-        """Guard an app.
-
-        Args:
-            app: answers what may pass.
-            settings: of the app.
-            identity: tells who asks; None for an app without logins.
-        """
+        """Guard an app; one without logins has no identity."""
         self._app = Bodies(app, settings.limits.body_bytes)
         self._settings = settings
         self._identity = identity

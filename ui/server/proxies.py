@@ -16,12 +16,7 @@ class NamedProxies:
     """ASGI middleware: client, scheme and host are those that a named proxy tells, else as seen."""
 
     def __init__(self, app: ASGIApp, names: str) -> None:
-        """Stand before all else.
-
-        Args:
-            app: reads no forwarded header.
-            names: addresses and networks with commas between, or `*`; empty for none.
-        """
+        """Believe addresses and networks with commas between, or `*`; empty for none."""
         self._app = app
         self._named = ProxyHeadersMiddleware(self._told, names or [])  # type: ignore[arg-type]
         self._has_warned = False

@@ -21,14 +21,7 @@ class Library:
     def __init__(
         self, database: Database, access: Access, let_go: Callable[[str], None], limits: Limits
     ) -> None:
-        """Purge what was deleted too long ago to be restored.
-
-        Args:
-            database: open.
-            access: what the viewer may do; each method asks it.
-            let_go: told before a run is deleted; raises StorageError if the run is not over.
-            limits: how many runs may be saved.
-        """
+        """Purge old deletions; `let_go` hears of each, and raises for a run that is not over."""
         self._database = database
         self._access = access
         self._let_go = let_go
@@ -48,11 +41,7 @@ class Library:
             return library.list_runs(session, wanted, sort, limit, offset)
 
     def summary(self, slug: str) -> RunSummary:
-        """One run as a line of the list.
-
-        Raises:
-            RunMissingError: there is no such run.
-        """
+        """One run as a line of the list."""
         self._access.check_run(slug)
         with self._database.read() as session:
             return library.summary(session, slug)
@@ -79,32 +68,20 @@ class Library:
             return repository.load_notes(session, slug)
 
     def annotate(self, slug: str, title: str, note: str, tags: Sequence[str]) -> None:
-        """Set a run's title, note and tags.
-
-        Raises:
-            StorageError: one of them is not allowed, or there is no such run.
-        """
+        """Set a run's title, note and tags."""
         self._access.check_run(slug, "change")
         with self._database.write() as session:
             library.annotate(session, slug, title, note, tags)
 
     def add_tag(self, slugs: Sequence[str], tag: str) -> None:
-        """Give several runs one more tag.
-
-        Raises:
-            StorageError: the tag is not allowed, or a run has enough of them or is gone.
-        """
+        """Give several runs one more tag."""
         for slug in slugs:
             self._access.check_run(slug, "change")
         with self._database.write() as session:
             library.add_tag(session, slugs, tag)
 
     def set_pinned(self, slug: str, *, pinned: bool) -> None:
-        """Pin a run or let it go.
-
-        Raises:
-            StorageError: there is no such run.
-        """
+        """Pin a run or let it go."""
         self._access.check_run(slug, "change")
         with self._database.write() as session:
             library.set_pinned(session, slug, pinned=pinned)
@@ -115,11 +92,7 @@ class Library:
             library.purge_deleted(session, _now() - _UNDO)
 
     def delete(self, slugs: Sequence[str]) -> None:
-        """Delete finished runs; all or none.
-
-        Raises:
-            StorageError: one is not over, or does not exist.
-        """
+        """Delete finished runs; all or none."""
         for slug in slugs:
             self._access.check_run(slug, "change")
         for slug in slugs:
@@ -131,11 +104,7 @@ class Library:
                 audit.record(session, self._access.user(), "deleted", slug)
 
     def restore(self, slugs: Sequence[str]) -> int:
-        """Undo a deletion of the last ten minutes; returns how many runs came back.
-
-        Raises:
-            CkvError: newer runs have taken their room; nothing came back.
-        """
+        """Undo a deletion of the last ten minutes, if there is room; returns how many came back."""
         owner = self._access.user(change=True)
         with self._database.write() as session:
             saved = saved_runs(session, owner)

@@ -104,11 +104,7 @@ class Services:
     # --- runs ---------------------------------------------------------------------------------
 
     def start_run(self, request: CompareRequest, lineage: Lineage | None = None) -> str:
-        """Check, record and queue a run; returns its slug.
-
-        Raises:
-            CkvError: the request is wrong or over a limit, or the run cannot be recorded.
-        """
+        """Check, record and queue a run; returns its slug. CkvError if it cannot be taken."""
         owner = self._access.user(change=True)
         request.validate()
         self._limits.check(request)
@@ -124,20 +120,12 @@ class Services:
         return slug
 
     def cancel_run(self, slug: str) -> None:
-        """Stop a run; nothing if it is over.
-
-        Raises:
-            StorageError: there is no such run.
-        """
+        """Stop a run; nothing if it is over."""
         self._access.check_run(slug, "change")
         self._stop(slug)
 
     def snapshot(self, slug: str) -> RunSnapshot:
-        """A run as it is now.
-
-        Raises:
-            StorageError: there is no such run, or it cannot be read.
-        """
+        """A run as it is now."""
         self._access.check_run(slug)
         run = self._unfinished.find(slug)
         if run is not None:
@@ -216,11 +204,7 @@ class Services:
         return data
 
     def note_export(self, slugs: Sequence[str]) -> None:
-        """Tell the audit log that runs left the app as files; a full disk keeps none from it.
-
-        Raises:
-            StorageError: a run is not there.
-        """
+        """Tell the audit log that runs left the app as files; a full disk keeps none from it."""
         for slug in slugs:
             self._access.check_run(slug)
         try:
@@ -231,11 +215,7 @@ class Services:
             LOGGER.exception("An export is missing in the audit log.")
 
     def import_bundle(self, data: bytes) -> ImportReport:
-        """Store the runs of a bundle or a result file as the viewer's own, all or none.
-
-        Raises:
-            StorageError: the file is wrong or the runs are too many; nothing was stored.
-        """
+        """Store the runs of a bundle or a result file as the viewer's own, all or none."""
         owner = self._access.user(change=True)
         return import_bundle(self._database, data, owner, self._limits.runs, actor=owner)
 

@@ -24,11 +24,7 @@ class Shares:
         self._access = access
 
     def create(self, slug: str, expiry: str) -> str:
-        """Make a link that lasts as long as one of EXPIRIES_DAYS says; returns its token.
-
-        Raises:
-            CkvError: the run is not the viewer's, the expiry is unknown or there are too many.
-        """
+        """Make a link that lasts as long as one of EXPIRIES_DAYS says; returns its token."""
         self._access.check_run(slug, "change")
         if expiry not in EXPIRIES_DAYS:
             raise ConfigError("Choose when the link expires.")
@@ -43,21 +39,13 @@ class Shares:
         return token
 
     def of_run(self, slug: str) -> list[ShareRecord]:
-        """All links of a run, newest first.
-
-        Raises:
-            RunMissingError: the run is not the viewer's.
-        """
+        """All links of a run, newest first."""
         self._access.check_run(slug, "own")
         with self._database.read() as session:
             return shares.list_shares(session, slug)
 
     def revoke(self, slug: str, share_id: int) -> bool:
-        """Close a link; False if it was closed already or is not of this run.
-
-        Raises:
-            RunMissingError: the run is not the viewer's.
-        """
+        """Close a link; False if it was closed already or is not of this run."""
         self._access.check_run(slug, "change")
         with self._database.write() as session:
             was_open = shares.revoke_share(session, slug, share_id, datetime.now(UTC))

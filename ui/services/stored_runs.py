@@ -28,11 +28,7 @@ class StoredRuns:
             LOGGER.warning("%d unfinished runs of dead servers were marked as failed.", left)
 
     def snapshot(self, slug: str) -> RunSnapshot:
-        """A run as it is recorded; one whose server died meanwhile is failed first.
-
-        Raises:
-            RunMissingError: there is no such run.
-        """
+        """A run as it is recorded; one whose server died meanwhile is failed first."""
         if self._ahead_elsewhere(slug) is not None:
             self.recover()
         with self._database.read() as session:
@@ -41,11 +37,7 @@ class StoredRuns:
         return stored_snapshot(stored, ahead)
 
     async def watch(self, slug: str) -> AsyncIterator[RunSnapshot]:
-        """The run now, and about every second until it is over.
-
-        Raises:
-            RunMissingError: there is no such run.
-        """
+        """The run now, and about every second until it is over."""
         while True:
             view = await asyncio.to_thread(self.snapshot, slug)
             yield view
@@ -59,11 +51,7 @@ class StoredRuns:
             self._recorder.cancel(slug, reason)
 
     def check_over(self, slug: str) -> None:
-        """Refuse to delete a run that another server is at.
-
-        Raises:
-            StorageError: it is.
-        """
+        """Refuse to delete a run that another server is at."""
         if self._ahead_elsewhere(slug) is not None:
             raise StorageError("This run is not over; cancel it first, then delete it.")
 

@@ -100,15 +100,7 @@ class Studies:
     # --- pages --------------------------------------------------------------------------------
 
     def samples_of(self, study: Study, text: str = "") -> tuple[Sample, ...]:
-        """The samples of a definition; waits where a task's prompts have to be counted.
-
-        Args:
-            study: whose data names a file or a task.
-            text: of the file.
-
-        Raises:
-            CkvError: the data is wrong.
-        """
+        """The samples of a study's task, or of its file's text; waits where prompts are counted."""
         self._access.user(change=True)
         study.validate()
         if "file" in study.data:
@@ -125,11 +117,7 @@ class Studies:
         return make_samples(study.data, count)
 
     def cost(self, study: Study, samples: tuple[Sample, ...]) -> Cost:
-        """What it takes, from a few of its prompts that are counted; waits.
-
-        Raises:
-            CkvError: they cannot be counted.
-        """
+        """What it takes, from a few of its prompts that are counted; waits."""
         self._access.user(change=True)
         points = study.points()
         step = max(1, len(samples) // COUNTED)
@@ -145,11 +133,7 @@ class Studies:
         return cost(study, sizes | counted, dict.fromkeys(sizes, len(points)))
 
     def start(self, study: Study, samples: tuple[Sample, ...]) -> str:
-        """Save a study, or lead the one of that name on, and have it run; returns its slug.
-
-        Raises:
-            CkvError: it is wrong or over a limit, or changed what decided its results.
-        """
+        """Save a study, or lead the one of that name on, and have it run; returns its slug."""
         owner = self._access.user(change=True)
         points = study.validate()
         for sample in samples:
@@ -200,11 +184,7 @@ class Studies:
         return self._view(self._check(slug))
 
     def reading(self, slug: object) -> StudyReading:
-        """A study with its results; a client may send anything as its name.
-
-        Raises:
-            CkvError: there is none of that name for whoever asks.
-        """
+        """A study with its results; a client may send anything as its name."""
         if not is_slug(slug):
             raise StorageError(NO_STUDY)
         stored = self.view(str(slug)).stored
@@ -316,11 +296,7 @@ class Studies:
         return PromptSize(counted.tokens, counted.compressed_tokens)
 
     def _check(self, slug: str, *, change: bool = False) -> StoredStudy:
-        """The viewer's own study.
-
-        Raises:
-            StudyMissingError: there is none, or it is somebody else's.
-        """
+        """The viewer's own study."""
         owner = self._access.user(change=change) or ""
         stored = self._store.load(slug)
         if stored.owner != owner:
@@ -336,13 +312,7 @@ class Studies:
 
 @functools.lru_cache(maxsize=KEPT_READINGS)
 def _read(studies: Studies, slug: str, _: Hashable) -> StudyReading:
-    """Once for all charts and files of one state; whoever asks was let in before.
-
-    Args:
-        studies: to read from.
-        slug: of the study.
-        _: its state: another one is read anew.
-    """
+    """Once for all charts and files of one state; whoever asks was let in before."""
     # Contexts are long, and nothing here reads them.
     samples = [replace(sample, context="") for sample in studies.samples(slug)]
     return StudyReading(slug, studies.view(slug).stored.study, samples, studies.results(slug))

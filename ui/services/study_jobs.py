@@ -67,11 +67,7 @@ class StudyJobs:
         self._end: JobDone | JobFailed | JobCancelled | None = None
 
     def size(self, request: CompareRequest) -> PromptSize:
-        """Of the request's prompt.
-
-        Raises:
-            CkvError: it cannot be tokenised, or is too long for this app.
-        """
+        """Of the request's prompt; CkvError for one that is wrong or too long for this app."""
         counted = self._worker.count_tokens(request, COUNT_S)
         if counted.error:
             raise PromptError(counted.error)
@@ -79,12 +75,7 @@ class StudyJobs:
         return PromptSize(counted.tokens, counted.compressed_tokens)
 
     def run(self, request: CompareRequest) -> RunResult:
-        """The whole result; a lost worker is tried once more.
-
-        Raises:
-            RunCancelledError: it was stopped.
-            CkvError: the request cannot be served.
-        """
+        """The whole result; a lost worker is tried once more, RunCancelledError once stopped."""
         message = ""
         for _ in range(LOST_TRIES):
             end = self._run_once(request)

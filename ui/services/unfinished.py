@@ -84,11 +84,7 @@ class UnfinishedRuns:
         return sum(slug in self._live for slug in order[: order.index(run.slug)])
 
     def let_go(self, slug: str) -> None:
-        """Forget a run that is to be deleted.
-
-        Raises:
-            StorageError: it is not over.
-        """
+        """Forget a run that is to be deleted; StorageError if it is not over."""
         with self._lock:
             if slug in self._live:
                 raise StorageError("This run is not over; cancel it first, then delete it.")

@@ -80,11 +80,7 @@ class PageHeads:
         await self._app(scope, receive, rewriting(send, lambda body: with_head(body, lines)))
 
     def _words_of(self, slug: str) -> tuple[str, str]:
-        """Title and description of a run's page.
-
-        Raises:
-            RunMissingError: there is no such run, or it is somebody else's.
-        """
+        """Title and description of a run's page."""
         if not is_slug(slug):
             raise RunMissingError(UNKNOWN_RUN)
         try:

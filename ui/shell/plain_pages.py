@@ -26,16 +26,7 @@ def plain_page(
     headers: dict[str, str] | None = None,
     **values: object,
 ) -> HTMLResponse:
-    """One page.
-
-    Args:
-        name: of the template in assets/pages/.
-        title: above it and of the window.
-        viewer: who sees it; None for nobody, who gets no links.
-        status: of the answer.
-        headers: more of the answer's.
-        values: what the template shows; `told` is a refusal, `done` what was done.
-    """
+    """The template of this name in assets/pages/; a viewer of None, nobody, gets no links."""
     header = header_html("", user=user_html(viewer), with_links=viewer is not None)
     page = _templates().get_template(f"{name}.html")
     text = page.render({"told": "", "done": ""} | values, title=title, app=TITLE, header=header)

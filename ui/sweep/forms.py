@@ -47,13 +47,7 @@ class SweepForm:
 
     @classmethod
     def from_controls(cls, values: Sequence[object]) -> "SweepForm":
-        """Take the values of all controls, in the order of `SWEEP_CONTROLS`.
-
-        They come from a client, which may send anything.
-
-        Raises:
-            ConfigError: a value is not of the kind that its control gives.
-        """
+        """Of all controls, in order; a client may send anything, which is a ConfigError."""
         given = dict(zip(SWEEP_CONTROLS, values, strict=True))
         ticked = given["methods"]
         if not isinstance(ticked, (list, tuple)):
@@ -72,11 +66,7 @@ class SweepForm:
 
     @classmethod
     def from_request(cls, request: CompareRequest) -> "SweepForm":
-        """The form with the prompt of another run, and with the grid if that was a sweep.
-
-        Raises:
-            ConfigError: the run has a SPEC that is wrong here.
-        """
+        """The form with the prompt of another run, and with the grid if that was a sweep."""
         same = {name: getattr(request, name) for name in _SAME}
         prompt = cls(**same, protect="\n".join(request.protect))
         if request.kind != "sweep":
@@ -100,11 +90,7 @@ class SweepForm:
         return [list(value) if isinstance(value, tuple) else value for value in values]
 
     def request(self) -> CompareRequest:
-        """What to run; still to be validated.
-
-        Raises:
-            ConfigError: a list or a method is wrong.
-        """
+        """What to run; still to be validated."""
         grid = SweepGrid(
             methods=(*self.methods, *read_lines(self.more_methods)),
             budgets=read_list(self.budgets),
@@ -137,15 +123,7 @@ def cost_question(cost: Cost) -> str:
 
 
 def estimate(request: CompareRequest, counted: TokensCounted | None) -> Cost:
-    """Points and seconds of a request.
-
-    Args:
-        request: of kind sweep.
-        counted: tokens of the prompt; None where the model is not ready.
-
-    Raises:
-        PromptError: the prompt is longer than the model takes.
-    """
+    """Points and seconds of a sweep; PromptError for tokens counted over what the model takes."""
     tokens = max(1, (len(request.context) + len(request.question)) // CHARS_PER_TOKEN)
     is_counted = counted is not None and counted.tokens > 0
     if counted is not None and is_counted:

@@ -136,10 +136,7 @@ class SweepPage:
     # --- handlers -----------------------------------------------------------------------
 
     def ask(self, *values: object) -> list[Any]:
-        """Start a cheap sweep; ask first where it is costly or nobody knows.
-
-        Takes the form's values and the run from which it was filled in, or empty.
-        """
+        """Start a cheap sweep; ask first where it is costly or nobody knows."""
         return self.start(*values, "")
 
     def start(self, *values: object) -> list[Any]:
@@ -219,11 +216,7 @@ class SweepPage:
         return [*form.controls(), said(told), source]
 
     def _cost(self, form: SweepForm) -> Cost:
-        """Points and estimate; the prompt is counted where the model is ready.
-
-        Raises:
-            CkvError: the form is wrong or the prompt too long.
-        """
+        """Points and estimate; the prompt is counted where the model is ready."""
         request = form.request()
         request.validate()
         return estimate(request, count_if_ready(self._services, request))

@@ -76,12 +76,7 @@ class SweepBlock:
 
 
 def build_sweep_results(*, visible: bool, top: Sequence[Component] = ()) -> SweepBlock:
-    """Lay out an empty block; call inside a Blocks context.
-
-    Args:
-        visible: whether it shows.
-        top: the page's verdict and status bar; empty makes them.
-    """
+    """Lay out an empty block below the page's verdict and status bar, or with its own."""
     verdict, status = top or build_top()
     with gr.Column(visible=visible, elem_id="sweep-results", elem_classes=RESULTS) as area:
         gr.HTML("<h2>Results of the sweep</h2>", elem_classes=["bare", "offscreen"])
