@@ -15,10 +15,11 @@ from ckv_core.request.compare_request import (
 from ckv_core.request.grid import SweepGrid
 from ckv_core.results.external_selection_json import own_from_json
 from ckv_core.runtime.json_fields import JsonField
+from ui.compare.form_values import read_list
 from ui.compare.offers import DEFAULT_VARIANTS
 from ui.runs.query import TEXT_CHARS
 from ui.settings import Settings
-from ui.sweep.forms import SweepForm, read_list
+from ui.sweep.form import SweepForm
 
 
 def compare_request(given: JsonField, settings: Settings) -> CompareRequest:

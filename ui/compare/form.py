@@ -7,27 +7,26 @@ from typing import Any
 import gradio as gr
 from gradio.components import Component
 
+from ckv_core.methods import METHODS, PARAMETERS, POLICIES
+from ckv_core.methods.base import own_defaults
+from ckv_core.methods.parameters import Parameter
 from ckv_core.request.compare_request import DTYPES, MAX_FOLLOW_UPS, MAX_NEW_TOKENS, MAX_VARIANTS
 from ui.compare.examples import Example
-from ui.compare.forms import (
-    ADVANCED_PARAMETERS,
-    CONTROL_NAMES,
-    DEFAULT_ANALYSIS,
-    ablation_bases,
-)
-from ui.compare.model_list import models_value
-from ui.compare.offers import DEFAULT_VARIANTS, picker_offer
-from ui.compare.parameter_controls import parameter_control
+from ui.compare.form_values import ADVANCED_PARAMETERS, CONTROL_NAMES, FormValues
+from ui.compare.offers import DEFAULT_VARIANTS, models_value, picker_offer, shown_default
 from ui.compare.prompt_controls import (
     Controls,
     build_prompt,
     device_control,
+    dropdown,
     model_control,
     number,
     text,
 )
+from ui.settings import Settings
 from ui.shell.parts import ModelLine, ModelList, Notice, OwnBar, VariantPicker
 
+DEFAULTS = FormValues()
 ANALYSIS_CHOICES = [
     ("Bounds and oracles", "bounds"),
     ("Teacher-forced fidelity", "forced"),
@@ -53,19 +52,21 @@ class Form(Controls):
     ablation_button: gr.Button
 
 
-def build_form(
-    *, models: Sequence[str], model: str, device: str, examples: Sequence[Example]
-) -> Form:
-    """Lay out the controls, two of them preselected; call inside a Blocks context."""
+def build_form(settings: Settings, models: Sequence[str], examples: Sequence[Example]) -> Form:
+    """Lay out the controls; call inside a Blocks context."""
     controls: dict[str, Any] = {}
     with gr.Row(equal_height=False):
-        buttons, context_bar = build_prompt(
-            controls, examples, answer_info="Optional: looked for in every generated text."
-        )
+        info = "Optional: looked for in every generated text."
+        buttons, context_bar = build_prompt(controls, examples, answer_info=info)
         with gr.Column(scale=4, min_width=320):
-            model_line, model_list = _build_run_controls(controls, models, model)
+            controls["model"] = model_control(models, settings.model)
+            model_line = ModelLine(elem_id="model-line")
+            model_list = ModelList(models_value(models), elem_id="model-list")
+            _build_variants(controls)
     variants_line = Notice(elem_id="variants-line")
-    base, button = _build_more(controls, device)
+    _build_parameters(controls, settings.device)
+    _build_diagnostics(controls)
+    base, button = _build_more(controls)
     return Form(
         controls={name: controls[name] for name in CONTROL_NAMES},
         examples=buttons,
@@ -78,54 +79,40 @@ def build_form(
     )
 
 
-def _build_run_controls(
-    controls: dict[str, Any], models: Sequence[str], model: str
-) -> tuple[ModelLine, ModelList]:
-    controls["model"] = model_control(models, model)
-    model_line = ModelLine(elem_id="model-line")
-    model_list = ModelList(models_value(models), elem_id="model-list")
-    controls["variants"] = VariantPicker(
-        list(DEFAULT_VARIANTS),
-        offer=picker_offer(
-            "Variants", "All share one prompt, one prefill and one total budget.", DEFAULT_VARIANTS
-        ),
-        elem_id="variants",
-    )
+def _build_variants(controls: dict[str, Any]) -> None:
+    told = "All share one prompt, one prefill and one total budget."
+    offer = picker_offer("Variants", told, DEFAULT_VARIANTS)
+    controls["variants"] = VariantPicker(list(DEFAULT_VARIANTS), offer=offer, elem_id="variants")
     with gr.Row():
         told = "Entries kept per KV head: 128, 10% or 4MiB."
-        controls["budget"] = text("budget", "Budget", told, value="128", min_width=120)
+        controls["budget"] = text("budget", "Budget", told, value=DEFAULTS.budget, min_width=120)
         told = "CriticalKV: share chosen by attention alone, 0 to 1."
-        controls["alpha"] = number("alpha", "Alpha", told, 0.25, step=0.05)
-        told = f"Generated per variant, 1 to {MAX_NEW_TOKENS}."
-        controls["max_new_tokens"] = number("max-new-tokens", "New tokens", told, 64)
-    return model_line, model_list
+        controls["alpha"] = number("alpha", "Alpha", told, DEFAULTS.alpha, step=0.05)
+        told, tokens = f"Generated per variant, 1 to {MAX_NEW_TOKENS}.", DEFAULTS.max_new_tokens
+        controls["max_new_tokens"] = number("max-new-tokens", "New tokens", told, tokens)
 
 
-def _build_more(controls: dict[str, Any], device: str) -> tuple[Component, gr.Button]:
-    """Advanced parameters, diagnostics and further variants; the ablation's base and button."""
+def _build_parameters(controls: dict[str, Any], device: str) -> None:
     with gr.Accordion("Advanced parameters", open=False, elem_id="advanced"):
         gr.Markdown("An empty field means the default shown in grey. Set here for all variants.")
         with gr.Row(elem_classes=["knob-grid"]):
             for parameter in ADVANCED_PARAMETERS:
                 controls[parameter.name] = parameter_control(parameter)
-            controls["dtype"] = gr.Dropdown(
-                list(DTYPES),
-                value="auto",
-                label="dtype",
-                info="auto: float32 on CPU, the checkpoint's own on CUDA.",
-                elem_id="dtype",
-                min_width=220,
-            )
+            told = "auto: float32 on CPU, the checkpoint's own on CUDA."
+            controls["dtype"] = dropdown("dtype", "dtype", told, DTYPES, "auto", min_width=220)
             controls["device"] = device_control(device)
         controls["ignore_eos"] = gr.Checkbox(
             label="Ignore EOS",
             info="Go on after the end-of-sequence token: equally many tokens for all variants.",
             elem_id="ignore-eos",
         )
+
+
+def _build_diagnostics(controls: dict[str, Any]) -> None:
     with gr.Accordion("Diagnostics", open=False, elem_id="lab-settings"):
         controls["analysis"] = gr.CheckboxGroup(
             ANALYSIS_CHOICES,
-            value=list(DEFAULT_ANALYSIS),
+            value=list(DEFAULTS.analysis),
             label="Measure",
             info=ANALYSIS_INFO,
             elem_id="analysis",
@@ -137,6 +124,10 @@ def _build_more(controls: dict[str, Any], device: str) -> tuple[Component, gr.Bu
             "the scenario Context only, where the cache does not depend on the question.",
             (2, 8),
         )
+
+
+def _build_more(controls: dict[str, Any]) -> tuple[Component, gr.Button]:
+    """Further variants; the ablation's base and button."""
     with gr.Accordion("More variants", open=False, elem_id="more"):
         controls["more_variants"] = text(
             "more-variants",
@@ -148,15 +139,13 @@ def _build_more(controls: dict[str, Any], device: str) -> tuple[Component, gr.Bu
             "snapkv+critical:preset=kvpress",
         )
         with gr.Row(elem_id="ladder"):
-            base = gr.Dropdown(
-                ablation_bases(),
-                value=ablation_bases()[0][1],
-                label="Ablation over",
-                info="Controls that tell un-pooling, the value norm and alpha apart; the results "
-                "then hold a chart of them.",
-                elem_id="ladder-base",
-                min_width=320,
-                scale=0,
+            bases = [(method.label, method.name) for method in METHODS if method.supports_critical]
+            told = (
+                "Controls that tell un-pooling, the value norm and alpha apart; the results then "
+                "hold a chart of them."
+            )
+            base = dropdown(
+                "ladder-base", "Ablation over", told, bases, bases[0][1], min_width=320, scale=0
             )
             button = gr.Button("Add the ablation", elem_id="add-ladder", scale=0, min_width=220)
         controls["own"] = text(
@@ -168,3 +157,44 @@ def _build_more(controls: dict[str, Any], device: str) -> tuple[Component, gr.Bu
         )
         OwnBar(elem_id="own-bar")
     return base, button
+
+
+def preset_updates(preset: str, alpha: float) -> list[Any]:
+    """Alpha and the advanced parameters' shown defaults under a preset.
+
+    An alpha that the reader moved stays.
+    """
+    known = {shown_default(PARAMETERS["alpha"], name) for name in ("paper", "kvpress")}
+    new_alpha = shown_default(PARAMETERS["alpha"], preset) if alpha in known else gr.skip()
+    parameters = [
+        gr.update(choices=_parameter_choices(k, preset))
+        if k.choices
+        else gr.update(placeholder=placeholder(k, preset))
+        for k in ADVANCED_PARAMETERS
+        if k.name != "preset"
+    ]
+    return [new_alpha, *parameters]
+
+
+def parameter_control(parameter: Parameter) -> Component:
+    """A list for words, a text field for numbers; empty means the default."""
+    head = (f"parameter-{parameter.name}", parameter.name, parameter.help)
+    if parameter.choices:
+        return dropdown(*head, _parameter_choices(parameter, "paper"), "", min_width=220)
+    return text(*head, placeholder=placeholder(parameter, "paper"), min_width=220)
+
+
+def placeholder(parameter: Parameter, preset: str) -> str:
+    """The default, and those of methods that have their own; of a part only on request, off."""
+    if parameter.name in POLICIES:
+        return "off"
+    own = [
+        f"{METHODS.get(method).label}: {default}"
+        for method, default in own_defaults(parameter.name).items()
+    ]
+    return ", ".join([str(shown_default(parameter, preset)), *own])
+
+
+def _parameter_choices(parameter: Parameter, preset: str) -> list[tuple[str, str]]:
+    default = shown_default(parameter, preset)
+    return [(f"default ({default})", ""), *((word, word) for word in parameter.choices)]

@@ -1,12 +1,15 @@
-"""The variants that the forms offer: as a list, and by class for the picker. Pure: no Gradio."""
+"""What the forms offer: variants as a list and by class, and models. Pure: no Gradio, no torch."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
+
+import psutil
 
 from ckv_core.methods import METHODS, PARAMETERS, Method
 from ckv_core.methods.parameters import Parameter, ParameterValue
+from ckv_core.models.catalog import SUGGESTED
 from ckv_core.request.variants import VariantSpec
-from ui.compare.method_classes import by_class
 from ui.looks.palette import look_of
 
 DEFAULT_VARIANTS = (
@@ -43,6 +46,45 @@ def shown_default(parameter: Parameter, preset: str) -> ParameterValue:
     return parameter.default
 
 
+@dataclass(frozen=True, slots=True)
+class MethodClass:
+    """One class: an id for links, its heading, and a sentence."""
+
+    key: str
+    name: str
+    note: str
+
+
+CLASSES = (
+    MethodClass("full", "Reference", "Nothing is evicted."),
+    MethodClass(
+        "query-aware",
+        "Query-aware",
+        "Look at the queries of the prompt's end: a question that stands there chooses what is "
+        "kept.",
+    ),
+    MethodClass(
+        "query-agnostic",
+        "Query-agnostic",
+        "Keep the same whatever is asked, so one cache serves many questions.",
+    ),
+    MethodClass(
+        "generating",
+        "Evict while generating",
+        "Hold their budget at every step: generated entries push older ones out.",
+    ),
+)
+
+
+def by_class(methods: Iterable[Method]) -> Iterator[tuple[MethodClass, list[Method]]]:
+    """The classes that have methods, which readers compare fairly, each with those in order."""
+    members: dict[str, list[Method]] = {}
+    for method in methods:
+        key = "generating" if method.goes_on else method.regime or "full"
+        members.setdefault(key, []).append(method)
+    return ((group, members[group.key]) for group in CLASSES if group.key in members)
+
+
 def picker_offer(
     label: str, info: str, usual: Sequence[str], *, with_full: bool = True
 ) -> dict[str, Any]:
@@ -63,11 +105,11 @@ def _method_value(method: Method) -> dict[str, Any]:
     """A method with its variants; those of a selector stand together under its name."""
     plain, *others = (_variant_value(method, spec) for spec in _specs(method))
     families: dict[str, list[dict[str, Any]]] = {}
-    for each in others:
-        families.setdefault(each["family"], []).append(each)
+    for variant in others:
+        families.setdefault(variant["family"], []).append(variant)
     return {
         "plain": plain,
-        "families": [{"name": name, "variants": found} for name, found in families.items()],
+        "families": [{"name": name, "variants": held} for name, held in families.items()],
         # What the search looks through beside the labels.
         "words": f"{method.name} {method.regime} {method.summary} {method.source}",
     }
@@ -85,3 +127,22 @@ def _specs(method: Method) -> list[str]:
     named = {f"{method.name}+{each.name}": each.offers for each in method.selectors[1:]}
     endings = [f"{name}:{end}" if end else name for name, ends in named.items() for end in ends]
     return [method.name, *endings]
+
+
+def models_value(ready: Collection[str]) -> dict[str, Any]:
+    """Value of the ModelList component; `ready` names the models that are here already."""
+    return {
+        "memory": int(psutil.virtual_memory().total),
+        "rows": [
+            {
+                "name": model.name,
+                "parameters": model.parameters,
+                "context": model.context,
+                "license": model.license,
+                "weights": model.weights_bytes,
+                "token": model.token_bytes,
+                "ready": model.name in ready,
+            }
+            for model in SUGGESTED
+        ],
+    }

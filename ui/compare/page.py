@@ -6,14 +6,14 @@ from functools import partial
 from typing import Any
 
 import gradio as gr
-from gradio.components import Component
 
-from ckv_core.errors import CkvError, PromptError
+from ckv_core.errors import CkvError
+from ckv_core.models.catalog import SUGGESTED
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.worker.messages import ModelStatus
 from ui.compare.examples import Example
-from ui.compare.form import Form, build_form
-from ui.compare.forms import (
+from ui.compare.form import Form, build_form, preset_updates
+from ui.compare.form_values import (
     ADVANCED_PARAMETERS,
     CONTROL_NAMES,
     FormValues,
@@ -22,25 +22,14 @@ from ui.compare.forms import (
     read_new_tokens,
     with_ablation,
 )
-from ui.compare.model_list import suggested_name
-from ui.compare.parameter_controls import preset_updates
 from ui.compare.prompt_controls import EXAMPLE_TEXTS, show_example
+from ui.compare.prompt_page import PromptPage
 from ui.results import views
 from ui.results.block import ResultsBlock, build_results
-from ui.results.live import (
-    SHOW_ADDRESS,
-    Feed,
-    build_run_row,
-    cancel_run,
-    count_if_ready,
-    find_run,
-    follow,
-    made_from,
-    run_buttons,
-)
+from ui.results.live import Feed, find_run
 from ui.services.services import Services
 from ui.settings import Settings
-from ui.shell.parts import PRIVATE, SHARED, SILENT, Tone, said
+from ui.shell.parts import AT_ONCE, SHARED, SILENT, Tone, event_field, said
 from ui.tables.study import sample_request
 
 EXAMPLE_SETTINGS = ("variants", "budget", "max_new_tokens")
@@ -48,7 +37,7 @@ MODEL_POLL_S = 0.5
 MODEL_POLLS = 1_200
 
 
-class ComparePage:
+class ComparePage(PromptPage[Form, ResultsBlock]):
     """The page's components and what happens on them."""
 
     def __init__(
@@ -60,75 +49,44 @@ class ComparePage:
         examples: Sequence[Example],
     ) -> None:
         """Lay out the page; call inside the Blocks context."""
-        self._services = services
-        self._settings = settings
-        self.slug = gr.Textbox(visible="hidden", elem_id="slug")
-        self.source = gr.Textbox(visible="hidden", elem_id="source")
-        with gr.Accordion("Settings", open=True, elem_id="settings") as self.settings:
-            self.form: Form = build_form(
-                models=models, model=settings.model, device=settings.device, examples=examples
-            )
-        self.run, self.cancel, self.notice = build_run_row()
-        self.block: ResultsBlock = build_results(visible=False)
+        form = partial(build_form, settings, models, examples)
+        super().__init__(services, settings, form, partial(build_results, visible=False), Feed)
         self._wire_form()
+        self._wire_model()
+        self._wire_variants()
 
     def wire(self, page: gr.Blocks) -> None:
         """Connect what starts, follows and stops a run."""
         inputs = self.form.inputs()
-        started = [self.slug, self.notice, self.settings, self.block.area, self.run, self.cancel]
         asked = [*inputs, self.source]
-        start = self.run.click(self.start, asked, started, queue=False, **PRIVATE)
-        start.then(None, [self.slug], None, js=SHOW_ADDRESS, **PRIVATE)
-        start.then(self.tail, [self.slug], self._tailed, trigger_mode="multiple", **SHARED)
-        self.cancel.click(
-            partial(cancel_run, self._services), [self.slug], [self.notice], queue=False, **PRIVATE
-        )
-        shown = [*inputs, *started, self.source]
-        opened = page.load(self.open, None, shown, queue=False, **PRIVATE)
+        self.follow_after(self.run.click(self.start, asked, self._started, **AT_ONCE))
+        opened = page.load(self.open, None, [*inputs, *self._started, self.source], **AT_ONCE)
         opened.then(self.tail, [self.slug], self._tailed, **SHARED)
-        opened.then(self.describe, inputs, [self.form.variants_line], queue=False, **PRIVATE)
+        opened.then(self.describe, inputs, [self.form.variants_line], **AT_ONCE)
         page.load(self.watch_model, self.form.pick("model"), [self.form.model_line], **SHARED)
 
-    @property
-    def _tailed(self) -> list[Component]:
-        return [*self.block.outputs, self.run, self.cancel]
-
     def _wire_form(self) -> None:
-        form = self.form
+        form, bar = self.form, self.form.context_bar
+        counted = form.pick("context", "question", "scenario", "model", "max_new_tokens")
+        filled = form.pick(*EXAMPLE_TEXTS, *EXAMPLE_SETTINGS)
         for example, button in form.examples:
-            filled = button.click(
-                partial(fill_example, example),
-                None,
-                form.pick(*EXAMPLE_TEXTS, *EXAMPLE_SETTINGS),
-                queue=False,
-                **PRIVATE,
-            )
-            filled.then(self.count, self._counted, [form.context_bar], **SHARED)
-            filled.then(self.describe, form.inputs(), [form.variants_line], queue=False, **PRIVATE)
-        form.context_bar.count(
-            self.count, self._counted, [form.context_bar], trigger_mode="always_last", **SHARED
-        )
-        gr.on(
-            [
-                *(c.input for c in form.pick("scenario", "model")),
-                form.controls["max_new_tokens"].blur,
-            ],
-            self.count,
-            self._counted,
-            [form.context_bar],
-            trigger_mode="always_last",
-            **SHARED,
-        )
-        model = form.controls["model"]
-        model.input(self.warm, [model], None, queue=False, **PRIVATE).then(
-            self.watch_model, [model], [form.model_line], **SHARED
-        )
-        form.model_line.stop(self.stop_loading, None, None, queue=False, **PRIVATE)
-        picked = form.model_list.pick(pick_model, None, [model], queue=False, **PRIVATE)
-        picked.then(self.warm, [model], None, queue=False, **PRIVATE).then(
-            self.watch_model, [model], [form.model_line], **SHARED
-        )
-        self._wire_variants()
+            event = button.click(partial(fill_example, example), None, filled, **AT_ONCE)
+            event.then(self.count, counted, [bar], **SHARED)
+            event.then(self.describe, form.inputs(), [form.variants_line], **AT_ONCE)
+        bar.count(self.count, counted, [bar], trigger_mode="always_last", **SHARED)
+        events = [c.input for c in form.pick("scenario", "model")]
+        events.append(form.controls["max_new_tokens"].blur)
+        gr.on(events, self.count, counted, [bar], trigger_mode="always_last", **SHARED)
+
+    def _wire_model(self) -> None:
+        form, model = self.form, self.form.controls["model"]
+        picked = form.model_list.pick(pick_model, None, [model], **AT_ONCE)
+        for load in (
+            model.input(self.warm, [model], None, **AT_ONCE),
+            picked.then(self.warm, [model], None, **AT_ONCE),
+        ):
+            load.then(self.watch_model, [model], [form.model_line], **SHARED)
+        form.model_line.stop(self.stop_loading, None, None, **AT_ONCE)
 
     def _wire_variants(self) -> None:
         form = self.form
@@ -138,7 +96,7 @@ class ComparePage:
             [form.ablation_base, form.controls["variants"], more],
             [more, line],
             **SHARED,
-        ).then(self.describe, form.inputs(), [line], queue=False, **PRIVATE)
+        ).then(self.describe, form.inputs(), [line], **AT_ONCE)
         preset, alpha = form.pick("preset", "alpha")
         parameters = form.pick(*(k.name for k in ADVANCED_PARAMETERS if k.name != "preset"))
         events: list[Any] = [
@@ -146,21 +104,8 @@ class ComparePage:
             *(c.blur for c in form.pick("budget", "alpha", "more_variants", "own")),
             *(c.blur if isinstance(c, gr.Textbox) else c.input for c in parameters),
         ]
-        gr.on(
-            events,
-            self.describe,
-            form.inputs(),
-            [form.variants_line],
-            queue=False,
-            trigger_mode="always_last",
-            **PRIVATE,
-        )
-        preset.input(preset_updates, [preset, alpha], [alpha, *parameters], queue=False, **PRIVATE)
-
-    @property
-    def _counted(self) -> list[Component]:
-        names = ("context", "question", "scenario", "model", "max_new_tokens")
-        return self.form.pick(*names)
+        gr.on(events, self.describe, form.inputs(), [line], trigger_mode="always_last", **AT_ONCE)
+        preset.input(preset_updates, [preset, alpha], [alpha, *parameters], **AT_ONCE)
 
     # --- handlers -----------------------------------------------------------------------
 
@@ -170,68 +115,44 @@ class ComparePage:
         try:
             request = FormValues.from_controls(controls).request()
             specs = request.validate()
-            self._check_length(request)
-            lineage = made_from(
-                self._services,
-                source,
-                request,
-                lambda it: FormValues.from_request(it).request(),
-            )
-            slug = self._services.start_run(request, lineage)
+            self._counted(request)
+            parts = f"{len(specs)} variants, budget {request.defaults['budget']}"
+            refill = FormValues.from_request
+            return self._start(request, source, lambda it: refill(it).request(), parts)
         except CkvError as error:
-            return ["", said(str(error), "error"), *[gr.skip()] * 4]
-        label = (
-            f"Settings: {request.model}, {len(specs)} variants, budget {request.defaults['budget']}"
-        )
-        return [
-            slug,
-            SILENT,
-            gr.update(label=label, open=False),
-            gr.update(visible=True),
-            gr.update(interactive=False),
-            gr.update(interactive=True),
-        ]
-
-    async def tail(self, slug: str) -> AsyncIterator[list[Any]]:
-        """Follow the run; the buttons turn with its state."""
-        async for updates in follow(self._services, slug, Feed(self.block), run_buttons, more=2):
-            yield updates
+            return self._refused(error)
 
     def open(self, request: gr.Request) -> list[Any]:
         """/?from=SLUG or /?study=SLUG&sample=ID fills the form, /?id=SLUG shows the run too."""
         query = request.query_params if request else {}
-        shown, source = query.get("id"), query.get("from")
-        if query.get("study"):
-            return self._of_sample(query.get("study"), query.get("sample", ""))
-        untouched = [gr.skip() for _ in CONTROL_NAMES]
-        rest = [gr.skip() for _ in range(4)]
-        if not shown and not source:
-            return [*untouched, "", SILENT, *rest, ""]
-        slug = shown or source
+        shown, source, study = query.get("id"), query.get("from"), query.get("study")
+        controls: list[Any] = [gr.skip() for _ in CONTROL_NAMES]
+        slug, told, area, made_from = "", SILENT, gr.skip(), ""
         try:
-            snapshot = find_run(self._services, slug)
+            if study:
+                controls = self._of_sample(study, query.get("sample", ""))
+                told = said(
+                    f"Sample {query.get('sample', '')} of a study is filled in, at its smallest "
+                    "budget; change it and run."
+                )
+            elif shown or source:
+                asked = find_run(self._services, shown or source).request
+                controls = FormValues.from_request(asked).controls()
+                slug, made_from = shown or "", shown or source or ""
+                if shown:
+                    area = gr.update(visible=True)
+                else:
+                    told = said(f"Settings of run {source} are filled in; change them and run.")
         except CkvError as error:
-            return [*untouched, "", said(str(error), "error"), *rest, ""]
-        controls = FormValues.from_request(snapshot.request).controls()
-        if not shown:
-            told = said(f"Settings of run {slug} are filled in; change them and run.")
-            return [*controls, "", told, *rest, slug]
-        return [*controls, slug, SILENT, gr.skip(), gr.update(visible=True), *rest[2:], slug]
+            told = said(str(error), "error")
+        return [*controls, slug, told, gr.skip(), area, gr.skip(), gr.skip(), made_from]
 
-    def _of_sample(self, study: str | None, sample: str) -> list[Any]:
-        """A sample of a study with its methods in the form, nothing else."""
-        rest = [gr.skip() for _ in range(4)]
-        try:
-            studies = self._services.studies
-            found = studies.reading(study)
-            request = sample_request(found.study, studies.samples(found.slug), sample)
-        except CkvError as error:
-            untouched = [gr.skip() for _ in CONTROL_NAMES]
-            return [*untouched, "", said(str(error), "error"), *rest, ""]
-        told = (
-            f"Sample {sample} of a study is filled in, at its smallest budget; change it and run."
-        )
-        return [*FormValues.from_request(request).controls(), "", said(told), *rest, ""]
+    def _of_sample(self, study: str, sample: str) -> list[object]:
+        """The controls for a sample of a study with its methods."""
+        studies = self._services.studies
+        reading = studies.reading(study)
+        request = sample_request(reading.study, studies.samples(reading.slug), sample)
+        return FormValues.from_request(request).controls()
 
     def describe(self, *values: object) -> dict[str, Any]:
         """The variants that would run, or what is wrong with them."""
@@ -261,15 +182,6 @@ class ComparePage:
         except CkvError as error:
             return said(str(error), "error")
 
-    def _check_length(self, request: CompareRequest) -> None:
-        """Refuse a prompt over the limit before there is a run; a busy worker checks it later."""
-        counted = count_if_ready(self._services, request)
-        if counted is None:
-            return
-        value = views.count_value(counted, request)
-        if counted.tokens and value["tone"] == "error":
-            raise PromptError(value["text"])
-
     def warm(self, model: str) -> None:
         """Load the chosen model ahead of the run."""
         if model and model.strip():
@@ -277,9 +189,8 @@ class ComparePage:
 
     def stop_loading(self, event: gr.EventData) -> None:
         """Stop loading or downloading the model ahead; a run that needs it goes on."""
-        data = getattr(event, "_data", None)
-        if isinstance(data, dict) and data.get("name"):
-            self._services.cancel_load(str(data["name"]))
+        if name := event_field(event, "name"):
+            self._services.cancel_load(str(name))
 
     async def watch_model(self, model: str) -> AsyncIterator[dict[str, Any]]:
         """Say how far the worker is with the model, until it is ready or has failed."""
@@ -306,9 +217,8 @@ def status_value(status: ModelStatus) -> dict[str, Any]:
 
 def pick_model(event: gr.EventData) -> Any:
     """The model that was chosen in the list of suggestions."""
-    data = getattr(event, "_data", None)
-    name = suggested_name(data.get("name")) if isinstance(data, dict) else None
-    return gr.skip() if name is None else name
+    name = event_field(event, "name")
+    return name if any(model.name == name for model in SUGGESTED) else gr.skip()
 
 
 def fill_example(example: Example) -> list[object]:

@@ -20,7 +20,7 @@ SCENARIO_CHOICES = [
 class Controls:
     """A built form: controls by name in the order of its values, and the examples' buttons."""
 
-    controls: dict[str, Any]
+    controls: dict[str, Any]  # of many kinds
     examples: list[tuple[Example, gr.Button]]
     context_bar: ContextBar
 
@@ -46,27 +46,23 @@ def build_prompt(
 ) -> tuple[list[tuple[Example, gr.Button]], ContextBar]:
     """Add `context`, `question`, `answer`, `scenario` and `protect` in a column, inside a Row.
 
-    Args:
-        controls: by name; filled in.
-        examples: offered as buttons.
-        answer_info: what the reference answer is for.
-
     Returns:
         Each example with its button, and the bar below the context.
     """
     with gr.Column(scale=5, min_width=320):
-        buttons = _build_examples(examples)
+        with gr.Row(elem_classes=["example-row"]):
+            gr.HTML("<span>Try an example</span>", elem_classes=["bare", "example-lead"])
+            style: dict[str, Any] = {"size": "sm", "min_width": 80, "scale": 0}
+            style["elem_classes"] = ["example-button"]
+            buttons = [(example, gr.Button(example.title, **style)) for example in examples]
         told = "The long text whose cache entries are evicted. Paste it, or open a file."
         controls["context"] = text("context", "Context", told, (10, 10))
         bar = ContextBar(elem_id="context-bar")
         with gr.Row():
-            told = "Asked about the context; may be empty."
-            controls["question"] = text(
-                "question", "Question", told, (1, 4), scale=3, min_width=260
-            )
-            controls["answer"] = text(
-                "answer", "Reference answer", answer_info, (1, 4), scale=2, min_width=200
-            )
+            told, size = "Asked about the context; may be empty.", {"scale": 3, "min_width": 260}
+            controls["question"] = text("question", "Question", told, (1, 4), **size)
+            size = {"scale": 2, "min_width": 200}
+            controls["answer"] = text("answer", "Reference answer", answer_info, (1, 4), **size)
         controls["scenario"] = gr.Radio(
             SCENARIO_CHOICES,
             value="regular",
@@ -97,37 +93,21 @@ def number(elem_id: str, label: str, info: str, value: float, **more: Any) -> gr
     return gr.Number(value, label=label, info=info, elem_id=elem_id, **{"min_width": 120} | more)
 
 
+def dropdown(
+    elem_id: str, label: str, info: str, choices: Sequence[Any], value: str, **more: Any
+) -> gr.Dropdown:
+    """A list of words, or of (label, word)."""
+    return gr.Dropdown(list(choices), value=value, label=label, info=info, elem_id=elem_id, **more)
+
+
 def model_control(models: Sequence[str], model: str) -> gr.Dropdown:
     """Which model reads the prompt; any other than those offered can be typed."""
-    return gr.Dropdown(
-        list(models),
-        value=model,
-        label="Model",
-        info="Choose one, or type a Hugging Face id or a local folder and press Enter.",
-        allow_custom_value=True,
-        elem_id="model",
-        scale=3,
-        min_width=260,
-    )
+    told = "Choose one, or type a Hugging Face id or a local folder and press Enter."
+    size = {"scale": 3, "min_width": 260}
+    return dropdown("model", "Model", told, models, model, allow_custom_value=True, **size)
 
 
 def device_control(device: str) -> gr.Dropdown:
     """Where the model runs."""
-    return gr.Dropdown(
-        list(DEVICES),
-        value=device,
-        label="Device",
-        info="auto: CUDA if there is one.",
-        elem_id="device",
-        min_width=120,
-    )
-
-
-def _build_examples(examples: Sequence[Example]) -> list[tuple[Example, gr.Button]]:
-    with gr.Row(elem_classes=["example-row"]):
-        gr.HTML("<span>Try an example</span>", elem_classes=["bare", "example-lead"])
-        buttons = [
-            gr.Button(each.title, size="sm", min_width=80, scale=0, elem_classes=["example-button"])
-            for each in examples
-        ]
-    return list(zip(examples, buttons, strict=True))
+    told = "auto: CUDA if there is one."
+    return dropdown("device", "Device", told, DEVICES, device, min_width=120)

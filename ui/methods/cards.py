@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from ckv_core.methods import METHODS, SELECTORS, Method
 from ckv_core.methods.parameters import Parameter
 from ckv_core.request.variants import VariantSpec
-from ui.compare.method_classes import MethodClass, by_class
+from ui.compare.offers import MethodClass, by_class
 from ui.looks.theme import ASSETS
 
 METHODS_PACKAGE = "ckv_core.methods"

@@ -6,7 +6,7 @@ import gradio as gr
 
 from ckv_core.methods import METHODS, PARAMETERS, SELECTOR_PARAMETERS
 from ckv_core.methods.parameters import Parameter
-from ui.compare.parameter_controls import placeholder
+from ui.compare.form import placeholder
 from ui.looks.theme import ASSETS
 from ui.methods.cards import marked, methods_list
 

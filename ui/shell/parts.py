@@ -3,12 +3,15 @@
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import gradio as gr
+
 from ui.components.base import ScriptedHtml
 
 Tone = Literal["", "good", "warn", "error"]
 PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
 # A handler that only waits must never make another wait.
 SHARED: dict[str, Any] = {**PRIVATE, "concurrency_limit": None}
+AT_ONCE: dict[str, Any] = {**PRIVATE, "queue": False}
 
 
 class Notice(ScriptedHtml):
@@ -45,7 +48,7 @@ class ModelLine(Notice):
 
 
 class ModelList(ScriptedHtml):
-    """Shows what `ui.compare.model_list.models_value` gives; triggers `pick` with {name}."""
+    """Shows what `ui.compare.offers.models_value` gives; triggers `pick` with {name}."""
 
     NAME = "model-list"
     SCRIPTS = ("model_list.js",)
@@ -134,3 +137,9 @@ def said(text: str, tone: Tone = "", links: Sequence[tuple[str, str]] = ()) -> d
 SILENT = said("")
 TO_RUNS = ("List of runs", "/runs")
 TO_COMPARE = ("Compare page", "/")
+
+
+def event_field(event: gr.EventData, name: str) -> Any:
+    """One field of a client's event, which may be anything; None for none."""
+    data = getattr(event, "_data", None)
+    return data.get(name) if isinstance(data, dict) else None

@@ -12,9 +12,8 @@ from ckv_core.request.compare_request import DEFAULT_MODEL
 from ckv_core.studies.data import COLUMNS, read_samples
 from ckv_core.studies.records import DEFAULT_TOLERANCE, Study
 from ckv_core.studies.spec import read_study, write_study
-from ui.compare.forms import read_text
+from ui.compare.form_values import read_list, read_text
 from ui.compare.offers import variant_choices
-from ui.sweep.forms import read_list
 
 DEFAULT_METHODS = ("snapkv", "snapkv+critical:stage2=pooled", "adakv", "expected_attention")
 PREVIEW_ROWS = 3

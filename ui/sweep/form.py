@@ -1,14 +1,24 @@
-"""The sweep form: the prompt, the grid of methods, budgets and alphas, and the line of cost."""
+"""The sweep form: the prompt, the grid of methods, budgets and alphas, and the way to a request."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import gradio as gr
 
-from ckv_core.request.compare_request import MAX_NEW_TOKENS, MAX_SWEEP_POINTS
+from ckv_core.request.compare_request import MAX_NEW_TOKENS, MAX_SWEEP_POINTS, CompareRequest
+from ckv_core.request.grid import SweepGrid
 from ui.compare.examples import Example
-from ui.compare.offers import picker_offer
+from ui.compare.form_values import (
+    PromptValues,
+    prompt_of,
+    read_controls,
+    read_lines,
+    read_list,
+    read_new_tokens,
+    ticked_specs,
+)
+from ui.compare.offers import offered, picker_offer
 from ui.compare.prompt_controls import (
     Controls,
     build_prompt,
@@ -17,9 +27,78 @@ from ui.compare.prompt_controls import (
     number,
     text,
 )
+from ui.settings import Settings
 from ui.shell.parts import Notice, VariantPicker
-from ui.sweep.forms import SWEEP_CONTROLS, SweepForm
 
+DEFAULT_METHODS = ("snapkv", "snapkv+critical:stage2=raw", "snapkv+critical:stage2=pooled")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepForm(PromptValues):
+    """The form's values, in the order of the controls.
+
+    Attributes:
+        methods: SPECs ticked in the list.
+        more_methods: one SPEC per line, without budget and alpha.
+        budgets, alphas: lists with commas.
+        bounds: whether the bounds are measured, for the curve of sigma.
+        generate: whether text is generated; new tokens count only then.
+    """
+
+    methods: tuple[str, ...] = DEFAULT_METHODS
+    more_methods: str = ""
+    budgets: str = "64, 128, 256, 512"
+    alphas: str = "0, 0.25, 0.5"
+    bounds: bool = False
+    generate: bool = True
+    max_new_tokens: int = 32
+
+    @classmethod
+    def from_controls(cls, values: Sequence[object]) -> "SweepForm":
+        """Of all controls, in order; a client may send anything, which is a ConfigError."""
+        given = read_controls(cls, SWEEP_CONTROLS, values)
+        ticked = ticked_specs(given["methods"], "method")
+        given["methods"] = tuple(spec for spec in ticked if spec != "full")
+        given |= {name: bool(given[name]) for name in ("bounds", "generate")}
+        tokens = given.pop("max_new_tokens")
+        return cls(**given, max_new_tokens=read_new_tokens(tokens) if given["generate"] else 32)
+
+    @classmethod
+    def from_request(cls, request: CompareRequest) -> "SweepForm":
+        """The form with the prompt of another run, and with the grid if that was a sweep."""
+        prompt = cls(**prompt_of(request))  # type: ignore[arg-type]  # texts alone
+        if request.kind != "sweep":
+            return prompt
+        grid = SweepGrid.around(request.variants)
+        ticked = {spec: offered(spec) for spec in grid.methods}
+        return replace(
+            prompt,
+            methods=tuple(filter(None, ticked.values())),
+            more_methods="\n".join(spec for spec, choice in ticked.items() if not choice),
+            budgets=", ".join(grid.budgets),
+            alphas=", ".join(grid.alphas) or prompt.alphas,
+            bounds="bounds" in request.analysis,
+            generate=request.max_new_tokens > 0,
+            max_new_tokens=request.max_new_tokens or prompt.max_new_tokens,
+        )
+
+    def controls(self) -> list[object]:
+        """One value per control, in the order of `SWEEP_CONTROLS`."""
+        values = [getattr(self, name) for name in SWEEP_CONTROLS]
+        return [list(value) if isinstance(value, tuple) else value for value in values]
+
+    def request(self) -> CompareRequest:
+        """What to run; still to be validated."""
+        grid = SweepGrid(
+            methods=(*self.methods, *read_lines(self.more_methods)),
+            budgets=read_list(self.budgets),
+            alphas=read_list(self.alphas),
+        )
+        tokens, analysis = self.max_new_tokens if self.generate else 0, ("bounds",) * self.bounds
+        return grid.request(replace(self.prompt(), max_new_tokens=tokens, analysis=analysis))
+
+
+SWEEP_CONTROLS: tuple[str, ...] = tuple(f.name for f in fields(SweepForm))
 DEFAULTS = SweepForm()
 
 
@@ -31,39 +110,30 @@ class SweepControls(Controls):
 
 
 def build_sweep_form(
-    *, models: Sequence[str], model: str, device: str, examples: Sequence[Example]
+    settings: Settings, models: Sequence[str], examples: Sequence[Example]
 ) -> SweepControls:
     """Lay out the controls; call inside a Blocks context."""
     controls: dict[str, Any] = {}
     with gr.Row(equal_height=False):
-        buttons, context_bar = build_prompt(
-            controls, examples, answer_info="Optional: looked for where text is generated."
-        )
+        info = "Optional: looked for where text is generated."
+        buttons, context_bar = build_prompt(controls, examples, answer_info=info)
         with gr.Column(scale=4, min_width=320):
             with gr.Row():
-                controls["model"] = model_control(models, model)
-                controls["device"] = device_control(device)
+                controls["model"] = model_control(models, settings.model)
+                controls["device"] = device_control(settings.device)
             _build_grid(controls)
-    cost_line = Notice(elem_id="cost-line")
     return SweepControls(
         controls={name: controls[name] for name in SWEEP_CONTROLS},
         examples=buttons,
         context_bar=context_bar,
-        cost_line=cost_line,
+        cost_line=Notice(elem_id="cost-line"),
     )
 
 
 def _build_grid(controls: dict[str, Any]) -> None:
-    controls["methods"] = VariantPicker(
-        list(DEFAULTS.methods),
-        offer=picker_offer(
-            "Methods",
-            "Each at every budget, with CriticalKV also at every alpha.",
-            DEFAULTS.methods,
-            with_full=False,
-        ),
-        elem_id="methods",
-    )
+    told = "Each at every budget, with CriticalKV also at every alpha."
+    offer = picker_offer("Methods", told, DEFAULT_METHODS, with_full=False)
+    controls["methods"] = VariantPicker(list(DEFAULT_METHODS), offer=offer, elem_id="methods")
     controls["more_methods"] = text(
         "more-methods",
         "More methods, one SPEC per line",

@@ -1,36 +1,28 @@
 """The Sweep page: budgets x alphas x methods on one prompt, its cost told before it runs."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import gradio as gr
-from gradio.components import Component
 
 from ckv_core.errors import CkvError
 from ckv_core.request.compare_request import CompareRequest
-from ckv_core.request.grid import Cost
+from ckv_core.request.grid import Cost, sweep_cost
 from ui.compare.examples import Example
 from ui.compare.prompt_controls import EXAMPLE_TEXTS, show_example
-from ui.results.live import (
-    SHOW_ADDRESS,
-    build_run_row,
-    cancel_run,
-    count_if_ready,
-    find_run,
-    follow,
-    made_from,
-    run_buttons,
-)
+from ui.compare.prompt_page import PromptPage
+from ui.results.live import find_run
 from ui.services.services import Services
 from ui.settings import Settings
-from ui.shell.parts import PRIVATE, SHARED, SILENT, Notice, said
-from ui.sweep.form import build_sweep_form
-from ui.sweep.forms import SWEEP_CONTROLS, SweepForm, cost_question, cost_sentence, estimate
-from ui.sweep.results import SweepFeed, build_sweep_results
+from ui.shell.parts import AT_ONCE, SHARED, SILENT, Notice, said
+from ui.sweep.form import SWEEP_CONTROLS, SweepControls, SweepForm, build_sweep_form
+from ui.sweep.results import SweepBlock, SweepFeed, build_sweep_results
+
+CHARS_PER_TOKEN = 4
 
 
-class SweepPage:
+class SweepPage(PromptPage[SweepControls, SweepBlock]):
     """The page's components and what happens on them."""
 
     def __init__(
@@ -42,96 +34,49 @@ class SweepPage:
         examples: Sequence[Example],
     ) -> None:
         """Lay out the page; call inside its route."""
-        self._services = services
         gr.Markdown(
             "## Sweep\nMany budgets, alphas and methods on one prompt, read once. The curves say "
             "which budget a method needs and which alpha serves it best.",
             elem_classes=["section"],
         )
-        self.slug = gr.Textbox(visible="hidden", elem_id="slug")
-        self.source = gr.Textbox(visible="hidden", elem_id="source")
-        with gr.Accordion("Settings", open=True, elem_id="settings") as self.settings:
-            self.form = build_sweep_form(
-                models=models, model=settings.model, device=settings.device, examples=examples
-            )
-        self.run, self.cancel, self.notice = build_run_row()
+        form = partial(build_sweep_form, settings, models, examples)
+        super().__init__(services, settings, form, self._build_results, SweepFeed)
+        self._wire_form()
+
+    def _build_results(self) -> SweepBlock:
+        """The question of cost, which is hidden, and the results."""
         with gr.Row(visible=False, elem_id="confirm") as self.confirm:
             self.question = Notice(elem_id="confirm-text")
             self.yes = gr.Button("Run it", variant="primary", elem_id="confirm-yes", scale=0)
             self.no = gr.Button("Not now", elem_id="confirm-no", scale=0)
         self.offered = gr.Textbox(visible="hidden", elem_id="offered")
-        self.block = build_sweep_results(visible=False)
-        self._wire_form()
+        return build_sweep_results(visible=False)
 
     def wire(self, page: gr.Blocks) -> None:
         """Connect what starts, follows and stops a sweep."""
         inputs = self.form.inputs()
-        started = self._started
         asked = [*inputs, self.source]
-        confirmed = [*asked, self.offered]
-        for event in (
-            self.run.click(self.ask, asked, started, queue=False, **PRIVATE),
-            self.yes.click(self.start, confirmed, started, queue=False, **PRIVATE),
-        ):
-            event.then(None, [self.slug], None, js=SHOW_ADDRESS, **PRIVATE)
-            event.then(self.tail, [self.slug], self._tailed, trigger_mode="multiple", **SHARED)
-        self.no.click(
-            lambda: [gr.update(visible=False), SILENT],
-            None,
-            [self.confirm, self.notice],
-            queue=False,
-            **PRIVATE,
-        )
-        self.cancel.click(
-            partial(cancel_run, self._services), [self.slug], [self.notice], queue=False, **PRIVATE
-        )
+        started = [*self._started, self.confirm, self.question, self.offered]
+        self.follow_after(self.run.click(self.ask, asked, started, **AT_ONCE))
+        self.follow_after(self.yes.click(self.start, [*asked, self.offered], started, **AT_ONCE))
+        shut = [gr.update(visible=False), SILENT]
+        self.no.click(lambda: shut, None, [self.confirm, self.notice], **AT_ONCE)
         self.block.wire(self._services, self.slug)
-        shown = [*inputs, self.notice, self.source]
-        opened = page.load(self.open, None, shown, queue=False, **PRIVATE)
-        opened.then(self.describe, inputs, [self.form.cost_line], queue=False, **PRIVATE)
-
-    @property
-    def _started(self) -> list[Any]:
-        return [
-            self.slug,
-            self.notice,
-            self.settings,
-            self.block.area,
-            self.run,
-            self.cancel,
-            self.confirm,
-            self.question,
-            self.offered,
-        ]
-
-    @property
-    def _tailed(self) -> list[Component]:
-        return [*self.block.outputs, self.run, self.cancel]
+        opened = page.load(self.open, None, [*inputs, self.notice, self.source], **AT_ONCE)
+        opened.then(self.describe, inputs, [self.form.cost_line], **AT_ONCE)
 
     def _wire_form(self) -> None:
         form = self.form
-        texts = form.pick(*EXAMPLE_TEXTS)
+        inputs, line, texts = form.inputs(), [form.cost_line], form.pick(*EXAMPLE_TEXTS)
         for example, button in form.examples:
-            button.click(partial(show_example, example), None, texts, queue=False, **PRIVATE).then(
-                self.describe, form.inputs(), [form.cost_line], **SHARED
-            )
-        form.context_bar.count(
-            self.describe, form.inputs(), [form.cost_line], trigger_mode="always_last", **SHARED
-        )
+            filled = button.click(partial(show_example, example), None, texts, **AT_ONCE)
+            filled.then(self.describe, inputs, line, **SHARED)
+        form.context_bar.count(self.describe, inputs, line, trigger_mode="always_last", **SHARED)
         names = ("scenario", "model", "methods", "bounds", "generate")
         blurred = ("budgets", "alphas", "more_methods", "max_new_tokens")
-        events: list[Any] = [
-            *(c.input for c in form.pick(*names)),
-            *(c.blur for c in form.pick(*blurred)),
-        ]
-        gr.on(
-            events,
-            self.describe,
-            form.inputs(),
-            [form.cost_line],
-            trigger_mode="always_last",
-            **SHARED,
-        )
+        events: list[Any] = [c.input for c in form.pick(*names)]
+        events += [c.blur for c in form.pick(*blurred)]
+        gr.on(events, self.describe, inputs, line, trigger_mode="always_last", **SHARED)
 
     # --- handlers -----------------------------------------------------------------------
 
@@ -146,53 +91,36 @@ class SweepPage:
         that was said yes to; each may be empty. A form that changed since is asked about anew.
         """
         *controls, source, agreed = values
+        closed = [gr.update(visible=False), SILENT, ""]
         try:
-            form = SweepForm.from_controls(controls)
-            request = form.request()
-            request.validate()
-            cost = self._cost(form)
-            question = cost_question(cost)
+            request = SweepForm.from_controls(controls).request()
+            cost = self._cost(request)
+            question = (
+                f"This sweep has {cost.points} points and takes about {cost.duration} (estimated "
+                f"from {cost.basis}); run it?"
+            )
             if cost.must_ask and agreed != question:
                 shown = [gr.update(visible=True), said(question, "warn"), question]
                 return ["", SILENT, *[gr.skip()] * 4, *shown]
-            lineage = made_from(
-                self._services,
-                source,
-                request,
-                lambda it: SweepForm.from_request(it).request(),
-            )
-            slug = self._services.start_run(request, lineage)
+            parts = f"{len(request.variants)} points"
+            refill = SweepForm.from_request
+            started = self._start(request, source, lambda it: refill(it).request(), parts)
         except CkvError as error:
-            return self._refused(error)
-        label = f"Settings: {request.model}, {len(request.variants)} points"
-        return [
-            slug,
-            SILENT,
-            gr.update(label=label, open=False),
-            gr.update(visible=True),
-            gr.update(interactive=False),
-            gr.update(interactive=True),
-            gr.update(visible=False),
-            SILENT,
-            "",
-        ]
+            started = self._refused(error)
+        return [*started, *closed]
 
     def describe(self, *values: object) -> dict[str, Any]:
         """Number of points and what they would cost, or what is wrong with them."""
         try:
             form = SweepForm.from_controls(values)
+            request = form.request()
             if not form.context.strip():
-                return said(f"{len(form.request().variants)} points. {_PASTE}")
-            return said(cost_sentence(self._cost(form)))
+                points = len(request.variants)
+                return said(f"{points} points. Paste a context to see what they cost.")
+            cost = self._cost(request)
         except CkvError as error:
             return said(str(error), "error")
-
-    async def tail(self, slug: str) -> AsyncIterator[list[Any]]:
-        """Follow the sweep; the buttons turn with its state."""
-        async for updates in follow(
-            self._services, slug, SweepFeed(self.block), run_buttons, more=2
-        ):
-            yield updates
+        return said(f"{cost.amount}: about {cost.duration}, estimated from {cost.basis}.")
 
     def open(self, request: gr.Request) -> list[Any]:
         """/sweep?from=SLUG fills the form from a run; of a sweep, the grid too."""
@@ -207,23 +135,18 @@ class SweepPage:
             return [*untouched, said(str(error), "error"), ""]
         told = f"The prompt of run {source} is filled in; choose what to sweep."
         if asked.kind == "sweep":
-            grid = (
-                "the grid"
-                if _is_whole_grid(form, asked)
-                else "the smallest grid that holds the points"
-            )
+            smallest = "the smallest grid that holds the points"
+            grid = "the grid" if _is_whole_grid(form, asked) else smallest
             told = f"The prompt and {grid} of run {source} are filled in; change them and run."
         return [*form.controls(), said(told), source]
 
-    def _cost(self, form: SweepForm) -> Cost:
-        """Points and estimate; the prompt is counted where the model is ready."""
-        request = form.request()
+    def _cost(self, request: CompareRequest) -> Cost:
+        """Points and estimate of a valid sweep; the prompt is counted where the model is ready."""
         request.validate()
-        return estimate(request, count_if_ready(self._services, request))
-
-    def _refused(self, error: CkvError) -> list[Any]:
-        rest = [gr.skip()] * 4
-        return ["", said(str(error), "error"), *rest, gr.update(visible=False), SILENT, ""]
+        if counted := self._counted(request):
+            return sweep_cost(request, counted.tokens, is_counted=True)
+        characters = len(request.context) + len(request.question)
+        return sweep_cost(request, max(1, characters // CHARS_PER_TOKEN), is_counted=False)
 
 
 def _is_whole_grid(form: SweepForm, asked: CompareRequest) -> bool:
@@ -232,6 +155,3 @@ def _is_whole_grid(form: SweepForm, asked: CompareRequest) -> bool:
         return set(form.request().variants) == set(asked.variants)
     except CkvError:
         return False
-
-
-_PASTE = "Paste a context to see what they cost."

@@ -14,10 +14,10 @@ from ui.components.base import section_html
 from ui.components.data_table import DataTable
 from ui.components.run_charts import RunCharts
 from ui.results import chart_views, views
-from ui.results.block import RESULTS, build_top
+from ui.results.block import RESULTS, ResultsBlock, build_top
 from ui.results.live import Feed, find_run
 from ui.services.services import RunSnapshot, Services
-from ui.shell.parts import RunLinks, SectionLinks
+from ui.shell.parts import AT_ONCE, RunLinks, SectionLinks
 from ui.tables.sweep import alphas_table, curve_name, points_table, savings_table
 
 SHARED_TOP = 2  # outputs that both kinds of results share: verdict and status bar
@@ -41,18 +41,9 @@ POINTS_TEXT = "### All points\nA column's name sorts by it."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SweepBlock:
-    """The built components.
+class SweepBlock(ResultsBlock):
+    """The built components; the quality of `reference` is matched in the table of savings."""
 
-    Attributes:
-        area: holds everything but the verdict and the status bar; hidden until there is a run.
-        outputs: all that a feed writes, in its order; those two come first.
-        reference: whose quality is matched in the table of savings.
-        savings: that table.
-    """
-
-    area: gr.Column
-    outputs: list[Component]
     reference: Any
     savings: Component
 
@@ -65,14 +56,7 @@ class SweepBlock:
             except CkvError:
                 return gr.skip()
 
-        self.reference.input(
-            matched,
-            [slug, self.reference],
-            [self.savings],
-            queue=False,
-            api_visibility="private",
-            show_progress="hidden",
-        )
+        self.reference.input(matched, [slug, self.reference], [self.savings], **AT_ONCE)
 
 
 def build_sweep_results(*, visible: bool, top: Sequence[Component] = ()) -> SweepBlock:
@@ -101,15 +85,6 @@ def build_sweep_results(*, visible: bool, top: Sequence[Component] = ()) -> Swee
 
 class SweepFeed(Feed):
     """Remembers what one viewer was sent; what compares points waits until all are measured."""
-
-    def __init__(self, block: SweepBlock) -> None:
-        self._sweep = block
-        self._sent: dict[str, Any] = {}
-
-    @property
-    def width(self) -> int:
-        """How many updates there are at a time."""
-        return len(self._sweep.outputs)
 
     def updates(self, snapshot: RunSnapshot, now: datetime) -> list[Any]:
         """One update per output of the block, in its order."""
@@ -151,7 +126,7 @@ class EitherFeed(Feed):
     def updates(self, snapshot: RunSnapshot, now: datetime) -> list[Any]:
         """Updates of the comparison's block, then of the sweep's without what they share."""
         if snapshot.request.kind == "sweep":
-            found = self._sweeps.updates(snapshot, now)
-            top, rest = found[:SHARED_TOP], found[SHARED_TOP:]
-            return [*top, *[None] * (self._compare.width - SHARED_TOP), *rest]
+            sent = self._sweeps.updates(snapshot, now)
+            unused = [None] * (self._compare.width - SHARED_TOP)
+            return [*sent[:SHARED_TOP], *unused, *sent[SHARED_TOP:]]
         return [*self._compare.updates(snapshot, now), *[None] * (self._sweeps.width - SHARED_TOP)]

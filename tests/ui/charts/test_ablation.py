@@ -9,12 +9,13 @@ import pytest
 
 from ckv_core.analysis.ablation import ablation
 from ckv_core.errors import ConfigError
+from ckv_core.methods import METHODS
 from ckv_core.request.compare_request import MAX_VARIANTS
 from tests.factories.runs import LAYERS, QUERY_HEADS, done_result, kept_variant
 from ui.charts.ablation import ablation_csv
 from ui.charts.catalog import figure_of
 from ui.charts.layout import GRID_COLOR
-from ui.compare.forms import FormValues, ablation_bases, with_ablation
+from ui.compare.form_values import FormValues, with_ablation
 from ui.compare.offers import DEFAULT_VARIANTS
 from ui.compare.page import add_ablation
 
@@ -42,7 +43,7 @@ def ablation_run(*, steps: int | None = None):
     return dataclasses.replace(done_result(), variants=variants)
 
 
-@pytest.mark.parametrize("base", [name for _, name in ablation_bases()])
+@pytest.mark.parametrize("base", [m.name for m in METHODS if m.supports_critical])
 def test_the_form_with_a_ablation_is_a_valid_request(base):
     form = FormValues(context="a text", more_variants=with_ablation(base, DEFAULT_VARIANTS, ""))
     assert len(form.request().validate()) <= MAX_VARIANTS

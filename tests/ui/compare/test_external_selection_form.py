@@ -9,7 +9,7 @@ from ckv_core.errors import ConfigError
 from ckv_core.results.external_selection_json import read_external_selection
 from tests.factories.app import SLUG, FakeServices, request, snapshot
 from tests.factories.runs import selection_file
-from ui.compare.forms import CONTROL_NAMES, FormValues, describe_variants
+from ui.compare.form_values import CONTROL_NAMES, FormValues, describe_variants
 from ui.compare.page import ComparePage
 from ui.compare_runs.differences import _differing_settings
 from ui.limits import LimitError, Limits

@@ -15,9 +15,9 @@ from ckv_core.worker.messages import ModelStatus, TokensCounted
 from storage.records import Lineage
 from tests.factories.app import BAD_SLUGS, SLUG, FakeServices, request, running, snapshot
 from ui.build import build_app
-from ui.compare.forms import CONTROL_NAMES, FormValues, check_lines, describe_variants
+from ui.compare.form import parameter_control, placeholder
+from ui.compare.form_values import CONTROL_NAMES, FormValues, check_lines, describe_variants
 from ui.compare.page import ComparePage
-from ui.compare.parameter_controls import parameter_control, placeholder
 from ui.methods.cards import methods_list
 from ui.methods.page import parameters_table
 from ui.results.block import build_results

@@ -7,7 +7,7 @@ from starlette.testclient import TestClient
 from ckv_core.errors import ConfigError
 from tests.factories.app import SLUG, FakeServices, request, snapshot
 from tests.factories.runs import analysed, done_result
-from ui.compare.forms import FormValues
+from ui.compare.form_values import FormValues
 from ui.compare.offers import variant_choices
 from ui.results import views
 from ui.results.cards import teacher_forced_value

@@ -16,12 +16,12 @@ from storage.database import default_url, open_database
 from storage.records import Lineage
 from tests.factories.app import BAD_SLUGS, SLUG, SWEEP_SLUG, FakeServices, request, sweep_snapshot
 from tests.factories.runs import done_result
-from ui.compare.forms import FormValues
+from ui.compare.form_values import FormValues
 from ui.results.live import made_from
 from ui.run.lineage import LineageSection
 from ui.services.live_runs import stored_snapshot
 from ui.settings import Settings
-from ui.sweep.forms import SweepForm
+from ui.sweep.form import SweepForm
 from ui.sweep.page import SweepPage
 
 

@@ -13,7 +13,7 @@ from ckv_core.worker.messages import ModelStatus, TokensCounted
 from tests.factories.app import SLUG, SWEEP_SLUG, FakeServices, sweep_snapshot
 from tests.factories.runs import sweep_result
 from ui.settings import Settings
-from ui.sweep.forms import SWEEP_CONTROLS, SweepForm
+from ui.sweep.form import SWEEP_CONTROLS, SweepForm
 from ui.sweep.page import SweepPage
 from ui.sweep.results import SweepFeed, build_sweep_results
 

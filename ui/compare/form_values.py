@@ -1,11 +1,13 @@
-"""What the compare form holds, and its way to a request and back. Pure: no Gradio."""
+"""What a form of one prompt holds, and its way to a request and back. Pure: no Gradio."""
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 from ckv_core.analysis.ablation import ablation
 from ckv_core.errors import CkvError, ConfigError
-from ckv_core.methods import METHODS, PARAMETERS
+from ckv_core.methods import PARAMETERS
 from ckv_core.methods.parameters import DEFAULT_BUDGET, Parameter
 from ckv_core.request.compare_request import (
     ANALYSES,
@@ -25,11 +27,47 @@ ADVANCED_PARAMETERS: tuple[Parameter, ...] = tuple(
     k for k in PARAMETERS.values() if k.name not in MAIN_PARAMETERS
 )
 DEFAULT_ANALYSIS = ("bounds", "forced")
+# Fields that a request has under the same name and in the same form.
+_PROMPT = ("context", "question", "answer", "scenario", "model", "device")
+_SAME = ("dtype", "max_new_tokens", "analysis", "ignore_eos")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FormValues:
-    """The form's values as the reader sees them, in the order of the controls.
+class PromptValues:
+    """What all these forms hold, as the reader sees it; `protect` has one passage a line."""
+
+    context: str = ""
+    question: str = ""
+    answer: str = ""
+    scenario: str = "regular"
+    protect: str = ""
+    model: str = DEFAULT_MODEL
+    device: str = "auto"
+
+    def prompt(self) -> CompareRequest:
+        """A request of these alone."""
+        same: dict[str, Any] = {name: getattr(self, name) for name in _PROMPT}
+        same["model"] = self.model.strip()
+        return CompareRequest(**same, protect=read_lines(self.protect))
+
+
+def prompt_of(request: CompareRequest) -> dict[str, str]:
+    """The values of PromptValues that give this request's prompt again."""
+    same = {name: getattr(request, name) for name in _PROMPT}
+    return same | {"protect": "\n".join(request.protect)}
+
+
+def read_controls(
+    form: type[PromptValues], names: Sequence[str], values: Sequence[object]
+) -> dict[str, Any]:
+    """Controls by name; a client may send anything: ConfigError where a text is none."""
+    given = dict(zip(names, values, strict=True))
+    return given | {f.name: read_text(given[f.name]) for f in fields(form) if f.type is str}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormValues(PromptValues):
+    """The compare form's values, in the order of the controls.
 
     Attributes:
         variants: SPECs ticked in the list.
@@ -37,16 +75,10 @@ class FormValues:
         more_variants: one SPEC per line.
         analysis: parts of the diagnostics to run, of ANALYSES.
         follow_ups: one question per line.
-        protect: passages that no method may evict, one per line.
         own: kept positions of other code, JSON documents one after the other.
         parameters: text of each advanced parameter; empty for its default.
     """
 
-    context: str = ""
-    question: str = ""
-    answer: str = ""
-    scenario: str = "regular"
-    model: str = DEFAULT_MODEL
     variants: tuple[str, ...] = DEFAULT_VARIANTS
     budget: str = DEFAULT_BUDGET
     alpha: float = 0.25
@@ -54,9 +86,7 @@ class FormValues:
     more_variants: str = ""
     analysis: tuple[str, ...] = DEFAULT_ANALYSIS
     follow_ups: str = ""
-    protect: str = ""
     own: str = ""
-    device: str = "auto"
     dtype: str = "auto"
     ignore_eos: bool = False
     parameters: dict[str, str] = field(default_factory=dict)
@@ -64,22 +94,21 @@ class FormValues:
     @classmethod
     def from_controls(cls, values: Sequence[object]) -> "FormValues":
         """Of all controls, in order; a client may send anything, which is a ConfigError."""
-        given = dict(zip(CONTROL_NAMES, values, strict=True))
-        ticked = given["variants"]
-        if not isinstance(ticked, (list, tuple)):
-            raise ConfigError("Choose at least one variant.")
-        measured = given["analysis"]
-        if not isinstance(measured, (list, tuple)):
+        given = read_controls(cls, CONTROL_NAMES, values)
+        parameters = {k.name: read_text(given.pop(k.name)).strip() for k in ADVANCED_PARAMETERS}
+        if not isinstance(given["analysis"], (list, tuple)):
             raise ConfigError("The form sent no list of analyses; reload the page.")
-        order = [spec for _, spec in variant_choices()]
+        alpha = "" if given["alpha"] is None else str(given["alpha"])
         return cls(
-            **{name: read_text(given[name]) for name in _TEXT_NAMES},
-            variants=tuple(spec for spec in order if spec in ticked),
-            alpha=_number("alpha", given["alpha"]),
-            max_new_tokens=read_new_tokens(given["max_new_tokens"]),
-            analysis=tuple(name for name in ANALYSES if name in measured),
-            ignore_eos=bool(given["ignore_eos"]),
-            parameters={k.name: read_text(given[k.name]).strip() for k in ADVANCED_PARAMETERS},
+            **given
+            | {
+                "variants": ticked_specs(given["variants"], "variant"),
+                "alpha": float(PARAMETERS["alpha"].parse(alpha)),
+                "max_new_tokens": read_new_tokens(given["max_new_tokens"]),
+                "analysis": tuple(name for name in ANALYSES if name in given["analysis"]),
+                "ignore_eos": bool(given["ignore_eos"]),
+            },
+            parameters=parameters,
         )
 
     @classmethod
@@ -87,15 +116,15 @@ class FormValues:
         """The form that gives this request again."""
         defaults = dict(request.defaults)
         ticked = {spec: offered(spec, defaults) for spec in request.variants}
-        preset = defaults.get("preset", "")
+        alpha = shown_default(PARAMETERS["alpha"], defaults.get("preset", ""))
+        same: dict[str, Any] = {name: getattr(request, name) for name in _SAME}
         return cls(
-            **{name: getattr(request, name) for name in _SAME},
+            **same | prompt_of(request),
             variants=tuple(filter(None, ticked.values())),
             budget=defaults.get("budget", DEFAULT_BUDGET),
-            alpha=float(defaults.get("alpha", shown_default(PARAMETERS["alpha"], preset))),
+            alpha=float(defaults.get("alpha", alpha)),
             more_variants="\n".join(spec for spec, choice in ticked.items() if not choice),
             follow_ups="\n".join(request.follow_ups),
-            protect="\n".join(request.protect),
             own=own_to_text(request.own_indices),
             parameters={k.name: defaults.get(k.name, "") for k in ADVANCED_PARAMETERS},
         )
@@ -110,37 +139,26 @@ class FormValues:
 
     def request(self) -> CompareRequest:
         """What to run; still to be validated."""
-        same = {name: getattr(self, name) for name in _SAME} | {"model": self.model.strip()}
-        return CompareRequest(
+        # Run-wide parameters: the budget, and whatever differs from its default.
+        defaults = {"budget": self.budget.strip()}
+        defaults |= {name: text for name, text in self.parameters.items() if text}
+        if self.alpha != shown_default(PARAMETERS["alpha"], defaults.get("preset", "")):
+            defaults["alpha"] = f"{self.alpha:g}"
+        same: dict[str, Any] = {name: getattr(self, name) for name in _SAME}
+        return replace(
+            self.prompt(),
             **same,
             variants=(*self.variants, *read_lines(self.more_variants)),
-            defaults=self._defaults(),
+            defaults=defaults,
             follow_ups=read_lines(self.follow_ups),
-            protect=read_lines(self.protect),
             own_indices=read_external_selection(self.own),
         )
 
-    def _defaults(self) -> dict[str, str]:
-        """Run-wide parameters: the budget, and whatever differs from its default."""
-        changed = {name: text for name, text in self.parameters.items() if text}
-        if self.alpha != shown_default(PARAMETERS["alpha"], self.parameters.get("preset", "")):
-            changed["alpha"] = f"{self.alpha:g}"
-        return {"budget": self.budget.strip(), **changed}
 
-
-# Fields that a request has under the same name and in the same form.
-_SAME_TEXTS = ("context", "question", "answer", "scenario", "model", "device", "dtype")
-_SAME = (*_SAME_TEXTS, "max_new_tokens", "analysis", "ignore_eos")
-_TEXT_NAMES = (*_SAME_TEXTS, "budget", "more_variants", "follow_ups", "protect", "own")
 CONTROL_NAMES: tuple[str, ...] = (
     *(f.name for f in fields(FormValues) if f.name != "parameters"),
     *(k.name for k in ADVANCED_PARAMETERS),
 )
-
-
-def ablation_bases() -> list[tuple[str, str]]:
-    """(label, SPEC) of the methods that an ablation can stand on."""
-    return [(method.label, method.name) for method in METHODS if method.supports_critical]
 
 
 def with_ablation(base: str, ticked: Sequence[str], lines: str) -> str:
@@ -156,7 +174,6 @@ def describe_variants(form: FormValues, most: int = MAX_VARIANTS) -> str:
     """One line that names the variants that would run; ConfigError if they are wrong."""
     request = form.request()
     # A lone `full` has no budget, so a wrong one would pass unseen.
-    PARAMETERS["budget"].parse(request.defaults["budget"])
     for name, text in request.defaults.items():
         PARAMETERS[name].parse(text)
     specs = request.specs
@@ -182,9 +199,21 @@ def check_lines(text: str) -> None:
             raise ConfigError(f"More variants, line {number}: {error}") from error
 
 
+def ticked_specs(ticked: object, what: str) -> tuple[str, ...]:
+    """The SPECs of the list that are ticked, in its order; ConfigError for no list."""
+    if not isinstance(ticked, (list, tuple)):
+        raise ConfigError(f"Choose at least one {what}.")
+    return tuple(spec for _, spec in variant_choices() if spec in ticked)
+
+
 def read_lines(text: str) -> tuple[str, ...]:
     """The lines that are not blank."""
     return tuple(filter(None, map(str.strip, text.splitlines())))
+
+
+def read_list(text: str) -> tuple[str, ...]:
+    """The parts of a list such as `64, 128, 10%`."""
+    return read_lines(re.sub("[,;]", "\n", text))
 
 
 def read_text(value: object) -> str:
@@ -194,10 +223,6 @@ def read_text(value: object) -> str:
     if not isinstance(value, str):
         raise ConfigError("The form sent something that is not text; reload the page.")
     return value
-
-
-def _number(name: str, value: object) -> float:
-    return float(PARAMETERS[name].parse("" if value is None else str(value)))
 
 
 def read_new_tokens(value: object) -> int:
