@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ui.api.api import STOPPING
+from ui.api.endpoints import STOPPING
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXT = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")

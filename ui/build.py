@@ -1,8 +1,9 @@
 """Puts the pages together into one Gradio app."""
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import gradio as gr
 from fastapi import FastAPI
@@ -17,13 +18,12 @@ from ckv_core.errors import ConfigError
 from ckv_core.models.catalog import list_models
 from ui.aggregate.page import AggregatePage
 from ui.aggregate.routes import aggregate_routes
-from ui.api.api import Api
+from ui.api.endpoints import Api
 from ui.api.routes import api_routes
 from ui.compare.examples import load_examples
 from ui.compare.page import ComparePage
 from ui.compare_runs.page import CompareRunsPage
 from ui.looks.theme import ASSETS, CSS_PATHS, FAVICON_PATH, build_theme
-from ui.methods.limits import build_limits
 from ui.methods.page import build_methods
 from ui.run.page import RunPage
 from ui.run.routes import build_routes
@@ -59,41 +59,32 @@ NO_MCP = (
 
 def build_app(services: Services, settings: Settings) -> gr.Blocks:
     """All pages, wired to the services."""
+    models = [model.name for model in list_models()]
+    if settings.model not in models:
+        models.insert(0, settings.model)
+    prompts: dict[str, Any] = {"models": models, "examples": load_examples()}
     app: gr.Blocks
     with gr.Blocks(title=TITLE, fill_width=True, analytics_enabled=False) as app:
         _header("/")
-        compare = ComparePage(
-            services, settings, models=_models(settings.model), examples=load_examples()
-        )
-        compare.wire(app)
+        ComparePage(services, settings, **prompts).wire(app)
         Api(services, settings).register()
-    with app.route("Sweep", "/sweep", show_in_navbar=False) as sweep_route:
-        _header("/sweep")
-        SweepPage(
-            services, settings, models=_models(settings.model), examples=load_examples()
-        ).wire(sweep_route)
-    with app.route("Runs", "/runs", show_in_navbar=False) as runs_route:
-        _header("/runs")
-        RunsPage(services, import_mib=settings.limits.body_mib).wire(runs_route)
-    with app.route("Compare runs", "/compare-runs", show_in_navbar=False) as compared_route:
-        _header("/runs", current="true")
-        CompareRunsPage(services).wire(compared_route)
+    # Name, path, the page that the header marks, and what lays it out.
+    pages: list[tuple[str, str, str, Callable[[], Any]]] = [
+        ("Sweep", "/sweep", "", lambda: SweepPage(services, settings, **prompts)),
+        ("Runs", "/runs", "", lambda: RunsPage(services, import_mib=settings.limits.body_mib)),
+        ("Compare runs", "/compare-runs", "/runs", lambda: CompareRunsPage(services)),
+        ("Run", "/run", "/runs", lambda: RunPage(services)),
+        ("Aggregate", "/aggregate", "/runs", lambda: AggregatePage(services)),
+        ("Studies", "/studies", "", lambda: StudiesPage(services, settings, models=models)),
+        ("Study", "/study", "/studies", lambda: StudyPage(services)),
+    ]
+    for name, path, marked, build in pages:
+        with app.route(name, path, show_in_navbar=False) as route:
+            _header(marked or path, current="true" if marked else "page")
+            build().wire(route)
     with app.route("Methods", "/methods", show_in_navbar=False):
         _header("/methods")
-        build_methods()
-        build_limits(settings.limits, with_logins=bool(settings.users))
-    with app.route("Run", "/run", show_in_navbar=False) as run_route:
-        _header("/runs", current="true")
-        RunPage(services).wire(run_route)
-    with app.route("Aggregate", "/aggregate", show_in_navbar=False) as aggregate_route:
-        _header("/runs", current="true")
-        AggregatePage(services).wire(aggregate_route)
-    with app.route("Studies", "/studies", show_in_navbar=False) as studies_route:
-        _header("/studies")
-        StudiesPage(services, settings, models=_models(settings.model)).wire(studies_route)
-    with app.route("Study", "/study", show_in_navbar=False) as study_route:
-        _header("/studies", current="true")
-        StudyPage(services).wire(study_route)
+        build_methods(settings)
     app.queue(api_open=False, max_size=WAITING_EVENTS)
     return app
 
@@ -169,8 +160,3 @@ def build_site(services: Services, settings: Settings) -> Site:
 
 def _header(path: str, *, current: str = "page") -> None:
     gr.HTML(header_html(path, current=current), js_on_load=USER_SCRIPT, elem_classes=["bare"])
-
-
-def _models(chosen: str) -> list[str]:
-    names = [model.name for model in list_models()]
-    return names if chosen in names else [chosen, *names]

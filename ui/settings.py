@@ -34,7 +34,7 @@ class Settings:
         space_host: public host name on Hugging Face Spaces; None elsewhere.
         limits: what the app takes at most.
         cluster: where studies run: local, auto or Ray's address; None for the app's own worker.
-        mcp: offer the endpoints of ui/api/api.py to MCP clients too.
+        mcp: offer the endpoints of ui/api/endpoints.py to MCP clients too.
         log_style: of the lines on standard error.
     """
 

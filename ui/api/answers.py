@@ -1,4 +1,4 @@
-"""What the endpoints of ui/api/api.py tell of a run, as plain JSON values."""
+"""What the endpoints of ui/api/endpoints.py tell of a run, as plain JSON values."""
 
 from dataclasses import replace
 from typing import Any

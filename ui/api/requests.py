@@ -1,4 +1,4 @@
-"""What the endpoints of ui/api/api.py are given, checked and made into requests."""
+"""What the endpoints of ui/api/endpoints.py are given, checked and made into requests."""
 
 from dataclasses import replace
 
@@ -25,32 +25,30 @@ from ui.sweep.form import SweepForm
 def compare_request(given: JsonField, settings: Settings) -> CompareRequest:
     """Of `Api.compare`'s arguments; still to be validated."""
     own = given["own_indices"].maybe(lambda field: field.items(MAX_VARIANTS)) or []
-    chosen = given["variants"].maybe(lambda field: _texts(field, MAX_VARIANTS))
     defaults = {"budget": given["budget"].text(TEXT_CHARS)}
     if not given["alpha"].absent:
         defaults["alpha"] = f"{given['alpha'].number(0, 1):g}"
     return replace(
         _prompt(given, settings),
-        variants=DEFAULT_VARIANTS if chosen is None else chosen,
+        variants=_texts(given["variants"], MAX_VARIANTS, DEFAULT_VARIANTS),
         defaults=defaults,
         max_new_tokens=given["max_new_tokens"].integer(1, MAX_NEW_TOKENS),
         ignore_eos=given["ignore_eos"].boolean(),
-        analysis=given["analysis"].maybe(lambda field: _texts(field, len(ANALYSES))) or (),
+        analysis=_texts(given["analysis"], len(ANALYSES)),
         own_indices=own_from_json(own),
-        follow_ups=given["follow_ups"].maybe(lambda field: _texts(field, MAX_FOLLOW_UPS)) or (),
+        follow_ups=_texts(given["follow_ups"], MAX_FOLLOW_UPS),
     )
 
 
 def sweep_request(given: JsonField, settings: Settings) -> CompareRequest:
     """Of `Api.sweep`'s arguments; what is null is as in a new sweep form."""
-    form = SweepForm()
-    methods = given["methods"].maybe(lambda field: _texts(field, MAX_SWEEP_POINTS))
-    budgets = given["budgets"].maybe(lambda field: _texts(field, MAX_SWEEP_POINTS))
-    alphas = given["alphas"].maybe(_alphas)
+    form, alphas = SweepForm(), given["alphas"]
     grid = SweepGrid(
-        methods=form.methods if methods is None else methods,
-        budgets=read_list(form.budgets) if budgets is None else budgets,
-        alphas=read_list(form.alphas) if alphas is None else alphas,
+        methods=_texts(given["methods"], MAX_SWEEP_POINTS, form.methods),
+        budgets=_texts(given["budgets"], MAX_SWEEP_POINTS, read_list(form.budgets)),
+        alphas=read_list(form.alphas)
+        if alphas.absent
+        else tuple(f"{item.number(0, 1):g}" for item in alphas.items(MAX_SWEEP_POINTS)),
     )
     prompt = replace(
         _prompt(given, settings),
@@ -68,14 +66,10 @@ def _prompt(given: JsonField, settings: Settings) -> CompareRequest:
         scenario=given["scenario"].text(TEXT_CHARS),  # type: ignore[arg-type]  # validated
         model=given["model"].text(TEXT_CHARS).strip() or settings.model,
         answer=given["answer"].text(MAX_TEXT_CHARS),
-        protect=given["protect"].maybe(lambda field: _texts(field, MAX_PROTECTED)) or (),
+        protect=_texts(given["protect"], MAX_PROTECTED),
         device=settings.device,
     )
 
 
-def _texts(field: JsonField, most: int) -> tuple[str, ...]:
-    return tuple(item.text(MAX_TEXT_CHARS) for item in field.items(most))
-
-
-def _alphas(field: JsonField) -> tuple[str, ...]:
-    return tuple(f"{item.number(0, 1):g}" for item in field.items(MAX_SWEEP_POINTS))
+def _texts(field: JsonField, most: int, absent: tuple[str, ...] = ()) -> tuple[str, ...]:
+    return absent if field.absent else tuple(f.text(MAX_TEXT_CHARS) for f in field.items(most))

@@ -1,14 +1,15 @@
 """The Methods page: generated from the registered methods and parameters."""
 
-from collections.abc import Iterable, Sequence
+from typing import Any
 
 import gradio as gr
 
 from ckv_core.methods import METHODS, PARAMETERS, SELECTOR_PARAMETERS
-from ckv_core.methods.parameters import Parameter
 from ui.compare.form import placeholder
 from ui.looks.theme import ASSETS
 from ui.methods.cards import marked, methods_list
+from ui.settings import Settings
+from ui.shell.parts import Facts
 
 FORMULA_TEXT = (
     "In the formulas a head keeps the entries *i* of largest *s*, as many as its budget *b*; "
@@ -40,58 +41,50 @@ SPEC_TEXT = (
 )
 
 
-def build_methods() -> None:
+LIMITS_TEXT = (
+    "## Limits\nWhat this app takes at most; whoever runs it sets them with `CKV_MAX_...`."
+)
+
+
+def build_methods(settings: Settings) -> None:
     """Lay out the page; call inside its route."""
     with gr.Column(elem_id="methods"):
         gr.Markdown(INTRO, elem_classes=["section"])
-        gr.HTML(
-            methods_list(),
-            elem_classes=["bare"],
-            apply_default_css=False,
-            js_on_load=(ASSETS / "method_links.js").read_text("utf-8"),
-        )
+        script = (ASSETS / "method_links.js").read_text("utf-8")
+        bare: dict[str, Any] = {"elem_classes": ["bare"], "apply_default_css": False}
+        gr.HTML(methods_list(), js_on_load=script, **bare)
         gr.Markdown(SPEC_TEXT, elem_classes=["section"])
         gr.Markdown(PARAMETERS_TEXT, elem_classes=["section"])
-        gr.HTML(parameters_table(), elem_classes=["bare"], apply_default_css=False)
+        gr.HTML(parameters_table(), **bare)
+    gr.Markdown(LIMITS_TEXT, elem_classes=["section"])
+    limits = settings.limits.rows(with_logins=bool(settings.users))
+    Facts({"rows": [{"label": name, "text": text} for name, text in limits]}, elem_id="limits")
 
 
 def parameters_table() -> str:
-    """HTML table, one row per parameter."""
+    """One row per parameter; a phone shows it as cards, each cell with its head's name before."""
     heads = ("Parameter", "paper", "kvpress", "Used by", "Meaning")
-    rows = (
-        (
-            f"`{parameter.name}`",
-            _default(parameter, "paper"),
-            _default(parameter, "kvpress"),
-            _users(parameter.name),
-            parameter.help
-            + (f" One of {', '.join(parameter.choices)}." if parameter.choices else ""),
+    rows = []
+    for parameter in PARAMETERS.values():
+        words = f" One of {', '.join(parameter.choices)}." if parameter.choices else ""
+        # What it is under a preset, and for methods that have their own default.
+        defaults = [
+            preset if parameter.name == "preset" else placeholder(parameter, preset)
+            for preset in heads[1:3]
+        ]
+        cells = (f"`{parameter.name}`", *defaults, _users(parameter.name), parameter.help + words)
+        rows.append(
+            "".join(
+                f'<td data-label="{head}">{marked(cell)}</td>'
+                for head, cell in zip(heads, cells, strict=True)
+            )
         )
-        for parameter in PARAMETERS.values()
-    )
-    return _table("Parameters", heads, rows)
-
-
-def _table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table that a phone shows as cards, where each cell has its head's name before it."""
-    lines = (
-        "".join(
-            f'<td data-label="{head}">{marked(cell)}</td>'
-            for head, cell in zip(heads, row, strict=True)
-        )
-        for row in rows
-    )
     head = "".join(f'<th scope="col">{name}</th>' for name in heads)
-    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    body = "".join(f"<tr>{row}</tr>" for row in rows)
     return (
-        f'<table class="ckv-table ckv-cells"><caption class="ckv-offscreen">{caption}</caption>'
+        '<table class="ckv-table ckv-cells"><caption class="ckv-offscreen">Parameters</caption>'
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
     )
-
-
-def _default(parameter: Parameter, preset: str) -> str:
-    """What the parameter is under a preset, and for methods that have their own default."""
-    return preset if parameter.name == "preset" else placeholder(parameter, preset)
 
 
 def _users(parameter: str) -> str:

@@ -12,8 +12,8 @@ from tests.factories.app import ENDLESS, SLUG, FakeServices, end_of, request, sn
 from tests.ui.served_app import by
 from tests.ui.server.test_security import every_route
 from ui.accounts.access import LOGIN_NEEDED
-from ui.api import api as api_module
-from ui.api.api import BROKEN, Api
+from ui.api import endpoints as api_module
+from ui.api.endpoints import BROKEN, Api
 from ui.limits import Limits
 from ui.settings import Settings
 

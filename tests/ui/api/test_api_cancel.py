@@ -5,7 +5,7 @@ import pytest
 from tests.factories.app import ENDLESS, end_of, generating, wait_until
 from tests.ui.api.test_api import gradio_client
 from tests.ui.served_app import by
-from ui.api.api import STOPPING
+from ui.api.endpoints import STOPPING
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from mcp.client.streamable_http import streamable_http_client
 from ckv_core.errors import ConfigError
 from tests.factories.app import ENDLESS, end_of, generating, script, wait_until
 from tests.ui.served_app import by
-from ui.api.api import STOPPING
+from ui.api.endpoints import STOPPING
 from ui.build import build_site
 from ui.settings import Settings
 

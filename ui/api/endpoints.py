@@ -51,15 +51,10 @@ class Api:
         self._services = services
         self._settings = settings
 
-    @property
-    def endpoints(self) -> tuple[Callable[..., Any], ...]:
-        """The methods that clients may call."""
-        found = (self.compare, self.sweep, self.get_run, self.cancel, self.list_runs)
-        return (*found, self.export_run)
-
     def register(self) -> None:
         """Make them known to Gradio; call inside the Blocks context."""
-        for method in self.endpoints:
+        first = (self.compare, self.sweep, self.get_run, self.cancel)
+        for method in (*first, self.list_runs, self.export_run):
             # Not queued: MCP then calls the function with the request that carries the login.
             api(_endpoint(method), api_name=method.__name__, queue=False)
 
@@ -162,9 +157,10 @@ class Api:
         was_over = self._find(slug).is_final
         self._services.cancel_run(slug)
         snapshot = self._find(slug)
-        over, state = snapshot.is_final, snapshot.state
-        told = f"This run is over already ({state}); nothing was changed." if was_over else STOPPING
-        return {"slug": snapshot.slug, "state": state, "over": over, "told": told}
+        told = STOPPING
+        if was_over:
+            told = f"This run is over already ({snapshot.state}); nothing was changed."
+        return {"slug": slug, "state": snapshot.state, "over": snapshot.is_final, "told": told}
 
     def list_runs(  # noqa: PLR0913, PLR0917 - the arguments are the endpoint's
         self,
@@ -190,20 +186,18 @@ class Api:
             offset: Runs to leave out at the start.
         """
         given = JsonField(locals(), whole="request")
+        texts = ("text", "model", "method", "tag")
         wanted = RunFilter(
-            text=given["text"].text(TEXT_CHARS),
-            model=given["model"].text(TEXT_CHARS),
-            method=given["method"].text(TEXT_CHARS),
-            tag=given["tag"].text(TEXT_CHARS),
+            **{name: given[name].text(TEXT_CHARS) for name in texts},
             state=given["state"].one_of(*STATES) if state else "",
         )
-        found, total = self._services.library.list_runs(
+        runs, total = self._services.library.list_runs(
             wanted,
             cast("RunSort", given["sort"].one_of(*SORTS)),
             given["limit"].integer(1, MOST_RUNS),
             given["offset"].integer(0, 10**9),
         )
-        return {"total": total, "runs": [run_row(run) for run in found]}
+        return {"total": total, "runs": [run_row(run) for run in runs]}
 
     def export_run(self, slug: str) -> Result:
         """The whole run as result JSON: kept positions, tokens and every figure; may be large.
