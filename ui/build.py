@@ -36,10 +36,8 @@ from ui.server.sessions import lifespan
 from ui.server.streams import OwnStreams
 from ui.services.services import Services
 from ui.settings import Settings
-from ui.shell.account_routes import account_routes
-from ui.shell.admin_routes import admin_routes
+from ui.shell.account_routes import account_routes, admin_routes, login_routes
 from ui.shell.header import TITLE, USER_SCRIPT, header_html
-from ui.shell.login_routes import login_routes
 from ui.shell.missing import MissingPages
 from ui.shell.page_heads import PageHeads
 from ui.studies.list_page import StudiesPage

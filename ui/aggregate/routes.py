@@ -13,7 +13,7 @@ from ui.charts.aggregate import AGGREGATE_CHARTS, means_csv, wins_csv
 from ui.charts.budget_means import budgets_csv
 from ui.charts.layer_bands import layers_csv
 from ui.results.figure_routes import NO_CHART, figure_response
-from ui.server.route_answers import NO_STORE
+from ui.server.route_answers import CSV, NO_STORE, as_file
 from ui.services.services import Services
 from ui.tables.aggregate import AggregatedRuns
 
@@ -48,12 +48,7 @@ def aggregate_routes(services: Services) -> list[Route]:
                 runs = load_together(services, request.path_params["slugs"])
             except CkvError as error:
                 return PlainTextResponse(str(error), 404, NO_STORE)
-            disposition = f'attachment; filename="ckv-several-{name}.csv"'
-            return Response(
-                TABLES[name](runs),
-                media_type="text/csv; charset=utf-8",
-                headers={**NO_STORE, "Content-Disposition": disposition},
-            )
+            return as_file(f"ckv-several-{name}.csv", TABLES[name](runs), CSV)
 
         return handle
 

@@ -29,7 +29,7 @@ from ui.report.routes import report_routes
 from ui.results.figure_routes import figure_routes
 from ui.results.views import prompt_value
 from ui.server.operations import operation_routes
-from ui.server.route_answers import IMMUTABLE, NO_RUN, NO_STORE, missing
+from ui.server.route_answers import CSV, IMMUTABLE, NO_RUN, NO_STORE, as_file, missing
 from ui.services.services import RunSnapshot, Services
 from ui.services.shares import COOKIE_PREFIX, COOKIES
 from ui.services.slugs import is_slug, read_index
@@ -161,8 +161,7 @@ class RunRoutes:
             data = self._services.export_bundle([run.slug])
         except CkvError as error:
             return missing(str(error))
-        disposition = {"Content-Disposition": f'attachment; filename="ckv-{run.slug}.zip"'}
-        return Response(data, 200, NO_STORE | disposition, "application/zip")
+        return as_file(f"ckv-{run.slug}.zip", data, "application/zip")
 
     def kvpress(self, run: RunSnapshot, _: Request) -> Response | None:
         """The variants as code for kvpress, without the run's text."""
@@ -174,8 +173,7 @@ class RunRoutes:
     def table(self, name: str, run: RunSnapshot, _: Request) -> Response:
         """One table as CSV."""
         self._services.note_export([run.slug])
-        text = TABLES[name](run.result)
-        return _file(run, f"{name}.csv", text, "text/csv; charset=utf-8")
+        return _file(run, f"{name}.csv", TABLES[name](run.result), CSV)
 
     def find(self, request: Request) -> RunSnapshot | None:
         """The run that a path names; None if there is none."""
@@ -200,5 +198,4 @@ def _bits(data: bytes) -> Response:
 
 
 def _file(run: RunSnapshot, name: str, text: str, kind: str) -> Response:
-    disposition = {"Content-Disposition": f'attachment; filename="ckv-{run.slug}-{name}"'}
-    return Response(text, 200, _caching(run) | disposition, kind)
+    return as_file(f"ckv-{run.slug}-{name}", text, kind, _caching(run))

@@ -8,7 +8,7 @@ from starlette.routing import Route
 
 from ckv_core.errors import CkvError, StorageError
 from ui.runs.query import read_slugs
-from ui.server.route_answers import NO_STORE
+from ui.server.route_answers import NO_STORE, as_file
 from ui.services.services import Services
 
 # No form of another site can send this type, and no script can without being asked for first.
@@ -39,8 +39,7 @@ def library_routes(services: Services) -> list[Route]:
         except CkvError as error:
             return _refused(error)
         name = f"ckv-{slugs[0]}.zip" if len(slugs) == 1 else f"ckv-{len(slugs)}-runs.zip"
-        disposition = {"Content-Disposition": f'attachment; filename="{name}"'}
-        return Response(data, 200, NO_STORE | disposition, "application/zip")
+        return as_file(name, data, "application/zip")
 
     return [Route("/runs/import", import_file, methods=["POST"]), Route("/runs/export", export)]
 

@@ -29,8 +29,8 @@ from storage.database import Database
 from storage.recorder import Recorder, title_of
 from storage.records import Lineage
 from ui.accounts.access import Access
-from ui.accounts.accounts import Accounts
 from ui.accounts.administration import Administration
+from ui.accounts.credentials import Accounts
 from ui.limits import Limits
 from ui.services.library import Library
 from ui.services.live_runs import LiveRun, RunSnapshot

@@ -1,28 +1,100 @@
-"""Routes of /account: a user's own API tokens and sessions."""
+"""Pages of users, which work without scripts: log in and out, one's account, administration."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from datetime import UTC, datetime
+from urllib.parse import parse_qs, urlencode
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from ckv_core.errors import CkvError
-from ui.accounts.access import AccessError
-from ui.accounts.accounts import EXPIRIES_DAYS, NAME_CHARS, SCOPES, Accounts
-from ui.server.route_answers import NO_STORE
-from ui.shell.login_routes import read_form
-from ui.shell.plain_pages import plain_page, viewer_of
+from ckv_core.errors import CkvError, ConfigError, StorageError
+from storage.audit import ACTIONS, KEPT_ENTRIES, AuditFilter
+from ui.accounts.access import SCOPE_KEY, AccessError, Viewer
+from ui.accounts.administration import Administration, audit_csv_text
+from ui.accounts.credentials import (
+    DISABLED,
+    EXPIRIES_DAYS,
+    NAME_CHARS,
+    SCOPES,
+    SESSION_LASTS,
+    Accounts,
+)
+from ui.server.identity import LOGIN_PATH, SESSION_COOKIE, Identity, own_path
+from ui.server.route_answers import CSV, NO_STORE, as_file
+from ui.shell.plain_pages import plain_page
 
-PATH = "/account"
+FORM_BYTES = 8192
+FIELD_CHARS = 200
 MOST_DIGITS = 18
+SHOWN = 100  # entries of the audit log
+WRONG = "There is no such user with this password; check both."
+Form = dict[str, str]
+Handler = Callable[[Request, Form], Response]
+
+
+def login_routes(accounts: Accounts, identity: Identity) -> list[Route]:
+    """Logging in and out; only for an app with logins. The guard refuses forms of other sites."""
+
+    async def show(request: Request) -> Response:
+        target = own_path(request.query_params.get("next", "/"))
+        if _viewer(request).user is not None:
+            return RedirectResponse(target, 303, NO_STORE)
+        return plain_page("login", "Log in", None, next=target, user="")
+
+    async def sign_in(request: Request) -> Response:
+        form = await _read_form(request)
+        target, user = own_path(form.get("next", "/")), form.get("user", "")
+
+        def refused(told: str, status: int) -> Response:
+            return plain_page(
+                "login", "Log in", None, status=status, next=target, user=user, told=told
+            )
+
+        address = request.client.host if request.client else ""
+        result = await identity.logins.verify(user, form.get("password", ""), address)
+        if result.wait_s:
+            answer = refused(f"Too many wrong logins; try again in {result.wait_s} s.", 429)
+            answer.headers["Retry-After"] = str(result.wait_s)
+            return answer
+        if result.user is None:
+            return refused(WRONG, 401)
+        try:
+            token = await run_in_threadpool(accounts.sign_in, result.user)
+        except CkvError as error:
+            return refused(str(error), 503)
+        if token is None:
+            return refused(DISABLED, 403)
+        response = RedirectResponse(target, 303, NO_STORE)
+        response.set_cookie(
+            SESSION_COOKIE,
+            token,
+            max_age=int(SESSION_LASTS.total_seconds()),
+            httponly=True,
+            secure=request.url.scheme == "https",
+            samesite="lax",
+        )
+        return response
+
+    def sign_out(_: Request) -> Response:
+        accounts.sign_out()
+        response = RedirectResponse(LOGIN_PATH, 303, NO_STORE)
+        response.delete_cookie(SESSION_COOKIE)
+        return response
+
+    return [
+        Route(LOGIN_PATH, show),
+        Route(LOGIN_PATH, sign_in, methods=["POST"]),
+        Route("/logout", sign_out, methods=["POST"]),
+    ]
 
 
 def account_routes(accounts: Accounts) -> list[Route]:
-    """All; only for an app with logins. The guard refuses forms of other sites."""
+    """A user's own API tokens and sessions; only for an app with logins."""
 
-    def page(request: Request, *, token: str = "", told: str = "") -> Response:
-        viewer = viewer_of(request)
+    def page(request: Request, _: Form, *, token: str = "", told: str = "") -> Response:
+        viewer = _viewer(request)
         return plain_page(
             "account",
             "Account",
@@ -40,44 +112,120 @@ def account_routes(accounts: Accounts) -> list[Route]:
             told=told,
         )
 
-    async def show(request: Request) -> Response:
-        return await run_in_threadpool(page, request)
-
-    async def make(request: Request) -> Response:
-        form = await read_form(request)
+    def make(request: Request, form: Form) -> Response:
         given = (form.get(name, "") for name in ("name", "scope", "expiry"))
         try:
-            token = await run_in_threadpool(accounts.make_token, *given)
+            return page(request, form, token=accounts.make_token(*given))
         except AccessError:
             raise
         except CkvError as error:
-            return await run_in_threadpool(page, request, told=str(error))
-        return await run_in_threadpool(page, request, token=token)
+            return page(request, form, told=str(error))
 
-    async def revoke(request: Request) -> Response:
-        number = (await read_form(request)).get("id", "")
+    def revoke(_: Request, form: Form) -> Response:
+        number = form.get("id", "")
         if number.isascii() and number.isdigit() and len(number) <= MOST_DIGITS:
-            await run_in_threadpool(accounts.revoke, int(number))
-        return RedirectResponse(PATH, 303, NO_STORE)
+            accounts.revoke(int(number))
+        return RedirectResponse("/account", 303, NO_STORE)
 
     return [
-        Route(PATH, refusing(show)),
-        Route(f"{PATH}/tokens", refusing(make), methods=["POST"]),
-        Route(f"{PATH}/revoke", refusing(revoke), methods=["POST"]),
+        _route("/account", page),
+        _route("/account/tokens", make, "POST"),
+        _route("/account/revoke", revoke, "POST"),
     ]
 
 
-def refusing(
-    handle: Callable[[Request], Awaitable[Response]],
-) -> Callable[[Request], Awaitable[Response]]:
-    """The handler; what it refuses becomes a page that says why."""
+def admin_routes(administration: Administration, *, with_logins: bool) -> list[Route]:
+    """Queue, storage, users and the audit log; the services refuse whoever is no administrator."""
+
+    def page(request: Request, _: Form, told: str = "") -> Response:
+        viewer, wanted = _viewer(request), _wanted(request)
+        return plain_page(
+            "admin",
+            "Admin",
+            viewer,
+            status=400 if told else 200,
+            told=told,
+            user=viewer.user,
+            with_logins=with_logins,
+            queue=administration.queue(),
+            storage=administration.storage(),
+            users=administration.users(),
+            entries=administration.audit(wanted, SHOWN),
+            shown=SHOWN,
+            actions=ACTIONS,
+            wanted=wanted,
+            since=f"{wanted.since:%Y-%m-%d}" if wanted.since else "",
+            query=urlencode(dict(request.query_params)),
+        )
+
+    def cancel(form: Form) -> None:
+        administration.cancel(form.get("slug", "")[:FIELD_CHARS])
+
+    def disable(form: Form) -> None:
+        administration.set_disabled(form.get("user", ""), disabled=form.get("disable") == "1")
+
+    def done(act: Callable[[Form], None], section: str) -> Handler:
+        def handle(request: Request, form: Form) -> Response:
+            try:
+                act(form)
+            except (ConfigError, StorageError) as error:
+                return page(request, form, str(error))
+            return RedirectResponse(f"/admin#{section}", 303, NO_STORE)
+
+        return handle
+
+    def audit_csv(request: Request, _: Form) -> Response:
+        entries = administration.audit(_wanted(request), KEPT_ENTRIES)
+        return as_file("ckv-audit.csv", audit_csv_text(entries), CSV)
+
+    routes = [
+        _route("/admin", page),
+        _route("/admin/cancel", done(cancel, "queue"), "POST"),
+        _route("/admin/audit.csv", audit_csv),
+    ]
+    users = _route("/admin/users", done(disable, "users"), "POST")
+    return [*routes, users] if with_logins else routes
+
+
+def _route(path: str, handle: Handler, verb: str = "GET") -> Route:
+    """A handler of a form, in a worker thread; what it refuses becomes a page that says why."""
 
     async def answer(request: Request) -> Response:
+        form = await _read_form(request) if verb == "POST" else {}
         try:
-            return await handle(request)
+            return await run_in_threadpool(handle, request, form)
         except CkvError as error:
-            status = 403 if isinstance(error, AccessError) else 503
-            viewer = viewer_of(request)
+            status, viewer = 403 if isinstance(error, AccessError) else 503, _viewer(request)
             return plain_page("refused", "Not possible", viewer, status=status, told=str(error))
 
-    return answer
+    return Route(path, answer, methods=[verb])
+
+
+def _viewer(request: Request) -> Viewer:
+    viewer: Viewer = request.scope[SCOPE_KEY]
+    return viewer
+
+
+async def _read_form(request: Request) -> Form:
+    """The fields of a small form; the first value of each, nothing of one that is too big."""
+    body = await request.body()
+    if len(body) > FORM_BYTES:
+        return {}
+    fields = parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True)
+    return {name: values[0] for name, values in fields.items()}
+
+
+def _wanted(request: Request) -> AuditFilter:
+    """The filter of an address, which may hold anything."""
+    given = {name: text.strip()[:FIELD_CHARS] for name, text in request.query_params.items()}
+    action = given.get("action", "")
+    try:
+        since = datetime.strptime(given.get("since", ""), "%Y-%m-%d").replace(tzinfo=UTC)
+    except ValueError:
+        since = None
+    return AuditFilter(
+        actor=given.get("actor", ""),
+        action=action if action in ACTIONS else "",
+        target=given.get("target", ""),
+        since=since,
+    )

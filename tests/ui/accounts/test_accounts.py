@@ -13,9 +13,9 @@ from storage.credentials import hash_token
 from storage.models import Account, Credential
 from tests.factories.app import ENDLESS, end_of, finished, generating, script, wait_until
 from tests.ui.served_app import USERS, Served, by, served
-from ui.accounts.accounts import DISABLED
+from ui.accounts.credentials import DISABLED
 from ui.server.identity import SESSION_COOKIE, own_path
-from ui.shell.login_routes import WRONG
+from ui.shell.account_routes import WRONG
 from ui.users import HASHER, User
 
 READER = {"accept": "text/html,application/xhtml+xml"}
