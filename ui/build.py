@@ -56,7 +56,6 @@ NO_MCP = (
 
 
 def build_app(services: Services, settings: Settings) -> gr.Blocks:
-    """All pages, wired to the services."""
     models = [model.name for model in list_models()]
     if settings.model not in models:
         models.insert(0, settings.model)

@@ -48,7 +48,6 @@ class Limits:
 
     @classmethod
     def from_environ(cls, given: Mapping[str, str]) -> "Limits":
-        """Read the limits that are set."""
         names = [field.name for field in fields(cls)]
         return cls(
             **{name: _number(name, given[_key(name)]) for name in names if _key(name) in given}
@@ -61,7 +60,6 @@ class Limits:
 
     @property
     def run_seconds(self) -> float | None:
-        """How long a run may take."""
         return None if self.run_minutes is None else 60.0 * self.run_minutes
 
     def check(self, request: CompareRequest) -> None:
@@ -116,7 +114,6 @@ class Limits:
             )
 
     def rows(self, *, with_logins: bool) -> list[tuple[str, str]]:
-        """Name and value of each limit, for people."""
         rows = [("Unfinished runs at a time", f"{self.queue:,}")]
         if with_logins:
             rows.append(("Unfinished runs of one user", f"{self.queue_per_user:,}"))

@@ -81,7 +81,6 @@ class Settings:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can reach the app."""
         return _is_loopback(self.host)
 
     def check_exposure(self) -> None:

@@ -62,11 +62,9 @@ class Users(Mapping[str, User]):
         self._users = self._fixed | (read_file(file) if file else {})
 
     def __getitem__(self, name: str) -> User:
-        """The user of this name."""
         return self._current()[name]
 
     def __iter__(self) -> Iterator[str]:
-        """All names."""
         return iter(self._current())
 
     def __len__(self) -> int:

@@ -106,7 +106,6 @@ class Access:
             raise AccessError(READS_ONLY)
 
     def may(self, slug: str, right: Right) -> bool:
-        """Whether the viewer has this right to a run."""
         try:
             self.check_run(slug, right)
         except CkvError:
@@ -114,7 +113,6 @@ class Access:
         return True
 
     def viewer(self) -> Viewer:
-        """The one behind the current request."""
         if not self.with_logins:
             return EVERYBODY
         viewer = _of_gradio() or _current.get()

@@ -46,7 +46,6 @@ class UserRow:
 
 
 def audit_csv_text(entries: Sequence[AuditRecord]) -> str:
-    """The audit log as a table."""
     rows = ((e.at.isoformat(), e.actor or "", e.action, e.target) for e in entries)
     return csv_text(("time", "user", "action", "target"), rows)
 
@@ -67,7 +66,6 @@ class Administration:
             return usage.waiting_runs(session)
 
     def cancel(self, slug: str) -> None:
-        """Stop anybody's run."""
         self._access.check_admin()
         actor = self._access.viewer().user
         with self._database.write() as session:
@@ -76,7 +74,6 @@ class Administration:
         self._stop(slug)
 
     def storage(self) -> StorageUsage:
-        """Runs and bytes."""
         self._access.check_admin()
         with self._database.read() as session:
             owners = usage.usage_by_owner(session)
@@ -89,7 +86,6 @@ class Administration:
         )
 
     def users(self) -> list[UserRow]:
-        """All users, by name."""
         self._access.check_admin()
         now = datetime.now(UTC)
         with self._database.read() as session:

@@ -17,7 +17,6 @@ SCOPES = ("read", "write")
 
 
 def add_commands(parsers: Any) -> None:
-    """Add the commands to those of storage/commands.py."""
     token = parsers.add_parser("token", help="API tokens: make, list, revoke")
     acts = token.add_subparsers(required=True, metavar="ACT")
     found = acts.add_parser("create", help="make a token; it is printed this once")

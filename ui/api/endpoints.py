@@ -47,7 +47,6 @@ class Api:
     """
 
     def __init__(self, services: Services, settings: Settings) -> None:
-        """Endpoints of one app."""
         self._services = services
         self._settings = settings
 

@@ -59,7 +59,6 @@ def sweep_request(given: JsonField, settings: Settings) -> CompareRequest:
 
 
 def _prompt(given: JsonField, settings: Settings) -> CompareRequest:
-    """What both have."""
     return CompareRequest(
         context=given["context"].text(MAX_TEXT_CHARS),
         question=given["question"].text(MAX_TEXT_CHARS),

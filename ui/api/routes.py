@@ -56,7 +56,6 @@ def _route(verb: str, path: str, method: Callable[..., Any]) -> Route:
 
 
 async def _call(method: Callable[..., Any], given: dict[str, Any]) -> Any:
-    """The method with arguments by name."""
     parameters = inspect.signature(method).parameters
     for name in given:
         if name not in parameters:

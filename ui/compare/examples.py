@@ -31,7 +31,6 @@ class Example:
     max_new_tokens: int
 
     def request(self) -> CompareRequest:
-        """The comparison that this example fills in."""
         return CompareRequest(
             context=self.context,
             question=self.question,

@@ -38,8 +38,6 @@ MODEL_POLLS = 1_200
 
 
 class ComparePage(PromptPage[Form, ResultsBlock]):
-    """The page's components and what happens on them."""
-
     def __init__(
         self,
         services: Services,
@@ -48,7 +46,6 @@ class ComparePage(PromptPage[Form, ResultsBlock]):
         models: Sequence[str],
         examples: Sequence[Example],
     ) -> None:
-        """Lay out the page; call inside the Blocks context."""
         form = partial(build_form, settings, models, examples)
         super().__init__(services, settings, form, partial(build_results, visible=False), Feed)
         self._wire_form()
@@ -56,7 +53,6 @@ class ComparePage(PromptPage[Form, ResultsBlock]):
         self._wire_variants()
 
     def wire(self, page: gr.Blocks) -> None:
-        """Connect what starts, follows and stops a run."""
         inputs = self.form.inputs()
         asked = [*inputs, self.source]
         self.follow_after(self.run.click(self.start, asked, self._started, **AT_ONCE))
@@ -183,7 +179,6 @@ class ComparePage(PromptPage[Form, ResultsBlock]):
             return said(str(error), "error")
 
     def warm(self, model: str) -> None:
-        """Load the chosen model ahead of the run."""
         if model and model.strip():
             self._services.warm(model.strip())
 
@@ -209,7 +204,6 @@ class ComparePage(PromptPage[Form, ResultsBlock]):
 
 
 def status_value(status: ModelStatus) -> dict[str, Any]:
-    """Value of the ModelLine component."""
     tone: Tone = "error" if status.failed else "good" if status.ready else ""
     loading = status.model if status.loading else ""
     return said(status.message, tone) | {"loading": loading, "fraction": status.fraction}

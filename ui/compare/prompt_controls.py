@@ -25,11 +25,9 @@ class Controls:
     context_bar: ContextBar
 
     def inputs(self) -> list[Any]:
-        """All controls, for a handler that reads the form."""
         return list(self.controls.values())
 
     def pick(self, *names: str) -> list[Any]:
-        """Some controls."""
         return [self.controls[name] for name in names]
 
 
@@ -108,6 +106,5 @@ def model_control(models: Sequence[str], model: str) -> gr.Dropdown:
 
 
 def device_control(device: str) -> gr.Dropdown:
-    """Where the model runs."""
     told = "auto: CUDA if there is one."
     return dropdown("device", "Device", told, DEVICES, device, min_width=120)

@@ -31,8 +31,6 @@ B = TypeVar("B", bound=ResultsBlock)
 
 
 class PromptPage(Generic[F, B]):
-    """The components of such a page and what happens on them."""
-
     def __init__(
         self,
         services: Services,
@@ -41,7 +39,6 @@ class PromptPage(Generic[F, B]):
         block: Callable[[], B],
         feed: Callable[[B], Feed],
     ) -> None:
-        """Lay out form, buttons and results."""
         self._services, self._settings, self._feed = services, settings, feed
         self.slug = gr.Textbox(visible="hidden", elem_id="slug")
         self.source = gr.Textbox(visible="hidden", elem_id="source")

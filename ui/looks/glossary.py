@@ -13,7 +13,6 @@ _MARKED = re.compile(r"\[\[([^\]|]+)(?:\|([^\]]+))?\]\]")
 
 @cache
 def words() -> dict[str, str]:
-    """Explanation by word."""
     table = PAGE.read_text(encoding="utf-8").partition(_HEADING)[2]
     return {word.strip(): text.strip() for word, text in _ROW.findall(table)}
 

@@ -116,15 +116,12 @@ class Look:
 
     @property
     def value(self) -> dict[str, str]:
-        """For the components."""
         return {"color": self.color, "symbol": self.symbol, "dash": self.dash}
 
     def line(self) -> dict[str, Any]:
-        """Plotly's line."""
         return {"color": self.color, "dash": self.dash, "width": 2}
 
     def marker(self, size: int) -> dict[str, Any]:
-        """Plotly's marker."""
         is_open = "-open" in self.symbol
         edge: dict[str, Any] = {"width": 2 if is_open else int("-dot" in self.symbol)}
         edge |= {} if is_open else {"color": "#ffffff"}
@@ -146,7 +143,6 @@ def looks_of(variants: Iterable[VariantResult]) -> list[Look]:
 
 
 def look_of(spec: str) -> Look:
-    """Of a SPEC alone."""
     parsed = VariantSpec.parse(spec)
     variant = VariantResult(
         spec=parsed.spec,

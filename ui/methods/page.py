@@ -47,7 +47,6 @@ LIMITS_TEXT = (
 
 
 def build_methods(settings: Settings) -> None:
-    """Lay out the page; call inside its route."""
     with gr.Column(elem_id="methods"):
         gr.Markdown(INTRO, elem_classes=["section"])
         script = (ASSETS / "method_links.js").read_text("utf-8")

@@ -30,20 +30,15 @@ class LineageView(ScriptedHtml):
 
 
 class LineageSection:
-    """The section's component and what happens on it."""
-
     def __init__(self, services: Services) -> None:
-        """Lay out the section; call inside the page's route."""
         self._services = services
         self._view = LineageView(elem_id="lineage")
 
     @property
     def outputs(self) -> list[Component]:
-        """What `open` writes."""
         return [self._view]
 
     def wire(self, slug: gr.Textbox) -> None:
-        """Connect running again; `slug` holds the page's run."""
         self._view.reproduce(self.reproduce, [slug], [self._view], **PRIVATE)
 
     def open(self, slug: str) -> list[dict[str, Any] | None]:
@@ -56,7 +51,6 @@ class LineageSection:
             return [None]
 
     def reproduce(self, slug: str) -> dict[str, Any] | None:
-        """Start the same request once more."""
         try:
             run = find_run(self._services, slug)
             if str(run.result.environment.get(IMPORTED, "")).endswith(FROM_RESULT):

@@ -20,10 +20,7 @@ from ui.sweep.results import SHARED_TOP, EitherFeed, SweepFeed, build_sweep_resu
 
 
 class RunPage:
-    """The page's components and what happens on them."""
-
     def __init__(self, services: Services) -> None:
-        """Lay out the page; call inside its route."""
         self._services = services
         self.slug = gr.Textbox(visible="hidden", elem_id="slug")
         self.followed = gr.Textbox(visible="hidden", elem_id="followed")

@@ -53,7 +53,6 @@ TABLES: dict[str, Callable[[RunResult], str]] = {
 
 
 def build_routes(services: Services) -> list[Route]:
-    """All routes; each answers GET and runs in a worker thread."""
     routes = RunRoutes(services)
     return [
         Route("/healthz", lambda _: JSONResponse({"ok": True}, headers=NO_STORE)),
@@ -76,8 +75,6 @@ def build_routes(services: Services) -> list[Route]:
 
 
 class RunRoutes:
-    """What can be fetched of one run."""
-
     def __init__(self, services: Services) -> None:
         self._services = services
 
@@ -146,7 +143,6 @@ class RunRoutes:
         return _bits(held.evicted) if held else None
 
     def result_json(self, run: RunSnapshot, _: Request) -> Response | None:
-        """The whole run in the documented schema."""
         if not run.result.variants:
             return None
         self._services.note_export([run.slug])
@@ -154,7 +150,6 @@ class RunRoutes:
         return _file(run, "result.json", text, "application/json")
 
     def bundle(self, run: RunSnapshot, _: Request) -> Response | None:
-        """The run as a bundle, to be imported elsewhere."""
         if not run.is_final:
             return None
         try:
@@ -171,7 +166,6 @@ class RunRoutes:
         return _file(run, "kvpress.py", code, "text/x-python; charset=utf-8")
 
     def table(self, name: str, run: RunSnapshot, _: Request) -> Response:
-        """One table as CSV."""
         self._services.note_export([run.slug])
         return _file(run, f"{name}.csv", TABLES[name](run.result), CSV)
 

@@ -27,10 +27,7 @@ class ShareLinks(ScriptedHtml):
 
 
 class ShareSection:
-    """The section's components and what happens on them."""
-
     def __init__(self, services: Services) -> None:
-        """Lay out the section, hidden; call inside the page's route."""
         self._services = services
         with gr.Accordion("Share", open=False, visible=False, elem_id="share") as area:
             self._links = ShareLinks(elem_id="share-links")
@@ -38,11 +35,9 @@ class ShareSection:
 
     @property
     def outputs(self) -> list[Block]:
-        """What `open` writes."""
         return [self._area, self._links]
 
     def wire(self, slug: gr.Textbox) -> None:
-        """Connect making and revoking; `slug` holds the page's run."""
         self._links.issue(self.issue, [slug], [self._links], **PRIVATE)
         self._links.revoke(self.revoke, [slug], [self._links], **PRIVATE)
 
@@ -63,7 +58,6 @@ class ShareSection:
         return self._value(slug, path=f"/s/{token}")
 
     def revoke(self, slug: str, event: gr.EventData) -> dict[str, Any]:
-        """Close a link."""
         share_id = _field(event, "id")
         if not is_slug(slug) or not isinstance(share_id, int) or not 0 < share_id < 2**63:
             return self._value(slug)

@@ -16,8 +16,6 @@ PAGE_SIZE = 25
 
 
 class RunsPage:
-    """The page's list and what happens on it."""
-
     def __init__(self, services: Services, *, import_mib: int) -> None:
         """Lay out the page; call inside its route. A file to import has up to `import_mib` MiB."""
         self._library = services.library
@@ -30,12 +28,10 @@ class RunsPage:
         self.runs = RunList(elem_id="runs")
 
     def wire(self, page: gr.Blocks) -> None:
-        """Connect opening and every action on runs."""
         page.load(self.open, None, [self.runs], queue=False, **PRIVATE)
         self.runs.act(self.act, None, [self.runs], queue=False, **PRIVATE)
 
     def open(self, request: gr.Request) -> dict[str, Any]:
-        """The view that the address names."""
         return self._view(request.query_params if request else {})
 
     def act(self, event: gr.EventData) -> dict[str, Any]:

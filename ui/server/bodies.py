@@ -34,7 +34,6 @@ class Bodies:
         self._held = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on with its body read, or say why not."""
         if scope["type"] != "http" or scope["method"] in ("GET", "HEAD"):
             await self._app(scope, receive, send)
             return
@@ -59,7 +58,6 @@ class Bodies:
             body.let_go()
 
     def _hold(self, more: int) -> bool:
-        """Take room for so many bytes more, or give some back."""
         if more > 0 and self._held + more > HELD * self._most:
             return False
         self._held += more
@@ -73,8 +71,6 @@ class _RefusedError(Exception):
 
 
 class _Body:
-    """One request's body as it comes."""
-
     def __init__(self, most: int, hold: Callable[[int], bool]) -> None:
         self._most = most
         self._hold = hold
@@ -90,7 +86,6 @@ class _Body:
         self._check_size(int(length[:20]))
 
     async def read(self, receive: Receive) -> None:
-        """Read it whole."""
         parts, size, more = [], 0, True
         while more:
             message = await receive()
@@ -126,7 +121,6 @@ class _Body:
         return receive_again
 
     def let_go(self) -> None:
-        """Make room for others."""
         self._hold(-self._held)
         self._held = 0
 

@@ -98,7 +98,6 @@ class Connection(H11Protocol):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it is the client's turn."""
         return self._waits_for is not None and not self.transport.is_closing()
 
     def connection_made(self, transport: Any) -> None:
@@ -115,7 +114,6 @@ class Connection(H11Protocol):
         self._look()
 
     def on_response_complete(self) -> None:
-        """Wait for the next request."""
         super().on_response_complete()
         self._look()
 
@@ -125,12 +123,10 @@ class Connection(H11Protocol):
         self._watch_stall(self.transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
-        """The client has taken nearly all."""
         super().resume_writing()
         self._stop_timers(stall_only=True)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Let go of the timers, which hold the connection."""
         self._waits_for = None
         self._stop_timers()
         super().connection_lost(exc)
@@ -201,7 +197,6 @@ class Connection(H11Protocol):
 
 
 def _bound(host: str, port: int) -> list[socket.socket]:
-    """A socket for each address of a host name."""
     bound: list[socket.socket] = []
     try:
         found = socket.getaddrinfo(

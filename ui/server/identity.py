@@ -52,7 +52,6 @@ class Identity:
     """Tells the viewer of each request to what follows; for one event loop."""
 
     def __init__(self, services: Services) -> None:
-        """Identify the users of an app with logins."""
         self._accounts = services.accounts
         self._shares = services.shares
         self.logins = Logins(services.users, told=services.accounts.note_password)

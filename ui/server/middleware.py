@@ -40,8 +40,6 @@ PERMISSIONS = (
 
 
 class Guard:
-    """ASGI middleware that answers for the app what must never reach it."""
-
     def __init__(self, app: ASGIApp, settings: Settings, identity: Identity | None = None) -> None:
         """Guard an app; one without logins has no identity."""
         self._app = Bodies(app, settings.limits.body_bytes)
@@ -63,7 +61,6 @@ class Guard:
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse, or pass on with the viewer, a bounded body and our headers."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return

@@ -32,7 +32,6 @@ def operation_routes(services: Services) -> list[Route]:
         return PlainTextResponse("ready\n", headers=NO_STORE)
 
     def metrics(_: Request) -> Response:
-        """The figures in Prometheus' text format."""
         try:
             body = generate_latest(registry)
         except CkvError as error:
@@ -43,8 +42,6 @@ def operation_routes(services: Services) -> list[Route]:
 
 
 class RunCollector(Collector):
-    """Figures read from the services at each scrape; nothing is kept between two."""
-
     def __init__(self, services: Services) -> None:
         self._services = services
 

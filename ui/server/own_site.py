@@ -17,8 +17,6 @@ UNKNOWN_NAME = (
 
 
 class OwnSite:
-    """The names of one app, and who may ask it from where."""
-
     def __init__(self, settings: Settings) -> None:
         self._names = settings.allowed_hosts
         self._space_host = settings.space_host

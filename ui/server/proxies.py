@@ -22,7 +22,6 @@ class NamedProxies:
         self._has_warned = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Put in the scope what a named proxy tells, and take the headers out."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return

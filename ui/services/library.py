@@ -47,13 +47,11 @@ class Library:
             return library.summary(session, slug)
 
     def choices(self) -> dict[str, list[str]]:
-        """The models, methods and tags that can be filtered by."""
         owner = self._access.user()
         with self._database.read() as session:
             return library.choices(session, owner)
 
     def relatives(self, slug: str) -> tuple[RunRelative | None, list[RunRelative]]:
-        """Parent and children of a run."""
         self._access.check_run(slug, "own")
         owner = self._access.user()
         with self._database.read() as session:
@@ -68,20 +66,17 @@ class Library:
             return repository.load_notes(session, slug)
 
     def annotate(self, slug: str, title: str, note: str, tags: Sequence[str]) -> None:
-        """Set a run's title, note and tags."""
         self._access.check_run(slug, "change")
         with self._database.write() as session:
             library.annotate(session, slug, title, note, tags)
 
     def add_tag(self, slugs: Sequence[str], tag: str) -> None:
-        """Give several runs one more tag."""
         for slug in slugs:
             self._access.check_run(slug, "change")
         with self._database.write() as session:
             library.add_tag(session, slugs, tag)
 
     def set_pinned(self, slug: str, *, pinned: bool) -> None:
-        """Pin a run or let it go."""
         self._access.check_run(slug, "change")
         with self._database.write() as session:
             library.set_pinned(session, slug, pinned=pinned)

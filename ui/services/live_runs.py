@@ -109,7 +109,6 @@ class LiveRun:
         self.version += 1
 
     def end(self, state: RunState, reason: str) -> None:
-        """Put it into its final state."""
         self.state, self.reason, self.progress = state, reason, None
         self.finished_at = datetime.now(UTC)
         if self.result.timings_ms:

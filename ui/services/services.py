@@ -125,7 +125,6 @@ class Services:
         self._stop(slug)
 
     def snapshot(self, slug: str) -> RunSnapshot:
-        """A run as it is now."""
         self._access.check_run(slug)
         run = self._unfinished.find(slug)
         if run is not None:
@@ -160,7 +159,6 @@ class Services:
             await asyncio.sleep(interval_s)
 
     def count_by_state(self) -> dict[str, int]:
-        """Saved runs, by state."""
         with self._database.read() as session:
             return repository.count_by_state(session)
 
@@ -170,7 +168,6 @@ class Services:
 
     @property
     def worker_alive(self) -> bool:
-        """Whether the worker process runs."""
         return self._client.worker_pid is not None
 
     def worker_ready(self) -> bool:
@@ -228,7 +225,6 @@ class Services:
 
     @property
     def users(self) -> Mapping[str, User]:
-        """Who may log in, by name."""
         return self._access.users
 
     @property
@@ -263,7 +259,6 @@ class Services:
         return self._model_statuses.get(model)
 
     def warm(self, model: str) -> None:
-        """Load a model ahead of its first run."""
         self._access.user(change=True)
         self._keep_status(ModelStatus(model, False, f"{model} waits to be loaded.", loading=True))
         self._client.warm(model)

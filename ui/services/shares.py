@@ -39,7 +39,6 @@ class Shares:
         return token
 
     def of_run(self, slug: str) -> list[ShareRecord]:
-        """All links of a run, newest first."""
         self._access.check_run(slug, "own")
         with self._database.read() as session:
             return shares.list_shares(session, slug)

@@ -169,7 +169,6 @@ class Studies:
         self._stop_current(slug)
 
     def delete(self, slug: str) -> None:
-        """Delete a study with all its results."""
         self._check(slug, change=True)
         self._store.rest(slug)
         self._stop_current(slug)
@@ -180,7 +179,6 @@ class Studies:
         return [self._view(each) for each in self._store.every(self._access.user() or "")]
 
     def view(self, slug: str) -> StudyView:
-        """One of them."""
         return self._view(self._check(slug))
 
     def reading(self, slug: object) -> StudyReading:
@@ -191,12 +189,10 @@ class Studies:
         return _read(self, stored.slug, (write_study(stored.study), stored.done, stored.failed))
 
     def samples(self, slug: str) -> list[Sample]:
-        """All samples of a study."""
         self._check(slug)
         return self._store.samples(slug)
 
     def results(self, slug: str) -> list[SampleResult]:
-        """The results that are there."""
         self._check(slug)
         return self._store.results(slug)
 

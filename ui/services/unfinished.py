@@ -37,7 +37,6 @@ class UnfinishedRuns:
         self._unsaved: dict[str, LiveRun] = {}
 
     def add(self, run: LiveRun) -> None:
-        """Follow a run that was just created."""
         with self._lock:
             self._live[run.slug] = run
         asked = run.request
@@ -55,7 +54,6 @@ class UnfinishedRuns:
             return [run.owner for run in self._live.values()]
 
     def states(self) -> dict[str, int]:
-        """How many there are in each state."""
         with self._lock:
             return dict(Counter(run.state for run in self._live.values()))
 
@@ -65,7 +63,6 @@ class UnfinishedRuns:
             return self._live.get(slug) or self._unsaved.get(slug)
 
     def view(self, run: LiveRun) -> RunSnapshot:
-        """The run as it is now."""
         order = self._order() if run.state == "queued" else ()
         with self._lock:
             return run.snapshot(self._ahead(run, order))

@@ -15,7 +15,6 @@ class MissingPages:
     """ASGI middleware: a 404 is a page for whoever navigates; programs get what they got."""
 
     def __init__(self, app: ASGIApp) -> None:
-        """Add to the pages of an app."""
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -83,7 +83,6 @@ class SweepForm(PromptValues):
         )
 
     def controls(self) -> list[object]:
-        """One value per control, in the order of `SWEEP_CONTROLS`."""
         values = [getattr(self, name) for name in SWEEP_CONTROLS]
         return [list(value) if isinstance(value, tuple) else value for value in values]
 
@@ -112,7 +111,6 @@ class SweepControls(Controls):
 def build_sweep_form(
     settings: Settings, models: Sequence[str], examples: Sequence[Example]
 ) -> SweepControls:
-    """Lay out the controls; call inside a Blocks context."""
     controls: dict[str, Any] = {}
     with gr.Row(equal_height=False):
         info = "Optional: looked for where text is generated."

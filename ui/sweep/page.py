@@ -23,8 +23,6 @@ CHARS_PER_TOKEN = 4
 
 
 class SweepPage(PromptPage[SweepControls, SweepBlock]):
-    """The page's components and what happens on them."""
-
     def __init__(
         self,
         services: Services,
@@ -33,7 +31,6 @@ class SweepPage(PromptPage[SweepControls, SweepBlock]):
         models: Sequence[str],
         examples: Sequence[Example],
     ) -> None:
-        """Lay out the page; call inside its route."""
         gr.Markdown(
             "## Sweep\nMany budgets, alphas and methods on one prompt, read once. The curves say "
             "which budget a method needs and which alpha serves it best.",
@@ -53,7 +50,6 @@ class SweepPage(PromptPage[SweepControls, SweepBlock]):
         return build_sweep_results(visible=False)
 
     def wire(self, page: gr.Blocks) -> None:
-        """Connect what starts, follows and stops a sweep."""
         inputs = self.form.inputs()
         asked = [*inputs, self.source]
         started = [*self._started, self.confirm, self.question, self.offered]

@@ -48,7 +48,6 @@ class SweepBlock(ResultsBlock):
     savings: Component
 
     def wire(self, services: Services, slug: Component) -> None:
-        """Connect the choice; `slug` names the run that is shown."""
 
         def matched(name: object, reference: object) -> Any:
             try:
@@ -87,7 +86,6 @@ class SweepFeed(Feed):
     """Remembers what one viewer was sent; what compares points waits until all are measured."""
 
     def updates(self, snapshot: RunSnapshot, now: datetime) -> list[Any]:
-        """One update per output of the block, in its order."""
         result = snapshot.result
         ready = chart_views.is_swept(snapshot)
         names = [(curve_name(c), at) for at, c in enumerate(curves(result))] if ready else []
@@ -120,7 +118,6 @@ class EitherFeed(Feed):
 
     @property
     def width(self) -> int:
-        """How many updates there are at a time."""
         return self._compare.width + self._sweeps.width - SHARED_TOP
 
     def updates(self, snapshot: RunSnapshot, now: datetime) -> list[Any]:
