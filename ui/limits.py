@@ -1,7 +1,8 @@
 """What one app takes at most; the environment may lower most of it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from ckv_core.errors import CkvError, ConfigError, PromptError
 from ckv_core.request.compare_request import (
@@ -17,40 +18,39 @@ class LimitError(CkvError):
     """More was asked than the app's settings allow."""
 
 
+def _limit(default: int | None, highest: int, label: str) -> Any:
+    return field(default=default, metadata={"highest": highest, "label": label})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Each is read from CKV_MAX_ and its name in capitals.
+    """Each is read from CKV_MAX_ and its name in capitals; the engine's own cannot be raised.
 
-    Attributes:
-        queue: unfinished runs at a time, of everybody.
-        queue_per_user: unfinished runs of one user; only with logins.
-        runs: saved runs; of one user where there are logins, else of the app.
-        body_mib: size of a request with a context or a file, in MiB; others take 1 MiB.
-        context_chars: characters of the context, and of each other text.
-        prompt_tokens: tokens of the whole prompt; None for as many as the model takes.
-        variants: variants of a run.
-        sweep_points: variants of a sweep.
-        new_tokens: generated tokens per variant.
-        run_minutes: of a run, from when it starts, not while it waits; None for no limit.
+    Those of one user count only with logins. None is as many as the model takes, or no limit.
     """
 
-    queue: int = 32
-    queue_per_user: int = 8
-    runs: int = 100_000
-    # 4 million characters of JSON-escaped text need 24 MB at most.
-    body_mib: int = 32
-    context_chars: int = MAX_TEXT_CHARS
-    prompt_tokens: int | None = None
-    variants: int = MAX_VARIANTS
-    sweep_points: int = MAX_SWEEP_POINTS
-    new_tokens: int = MAX_NEW_TOKENS
-    run_minutes: int | None = None
+    queue: int = _limit(32, 10_000, "Unfinished runs at a time")
+    queue_per_user: int = _limit(8, 10_000, "Unfinished runs of one user")
+    runs: int = _limit(100_000, 10_000_000, "Saved runs")
+    context_chars: int = _limit(MAX_TEXT_CHARS, MAX_TEXT_CHARS, "Characters of a context")
+    prompt_tokens: int | None = _limit(None, 100_000_000, "Tokens of a prompt")
+    variants: int = _limit(MAX_VARIANTS, MAX_VARIANTS, "Variants of a run")
+    sweep_points: int = _limit(MAX_SWEEP_POINTS, MAX_SWEEP_POINTS, "Variants of a sweep")
+    new_tokens: int = _limit(MAX_NEW_TOKENS, MAX_NEW_TOKENS, "New tokens per variant")
+    # From when it starts, not while it waits.
+    run_minutes: int | None = _limit(None, 100_000, "Minutes of a run")
+    # Others take 1 MiB. 4 million characters of JSON-escaped text need 24 MB at most.
+    body_mib: int = _limit(32, 1024, "Size of a request with a context or a file")
 
     @classmethod
     def from_environ(cls, given: Mapping[str, str]) -> "Limits":
-        names = [field.name for field in fields(cls)]
+        keys = {f"CKV_MAX_{f.name.upper()}": f for f in fields(cls)}
         return cls(
-            **{name: _number(name, given[_key(name)]) for name in names if _key(name) in given}
+            **{
+                f.name: _number(key, given[key], f.metadata["highest"])
+                for key, f in keys.items()
+                if key in given
+            }
         )
 
     @property
@@ -114,47 +114,21 @@ class Limits:
             )
 
     def rows(self, *, with_logins: bool) -> list[tuple[str, str]]:
-        rows = [("Unfinished runs at a time", f"{self.queue:,}")]
-        if with_logins:
-            rows.append(("Unfinished runs of one user", f"{self.queue_per_user:,}"))
-        tokens, minutes = self.prompt_tokens, self.run_minutes
-        whose = "Saved runs of one user" if with_logins else "Saved runs"
-        return [
-            *rows,
-            (whose, f"{self.runs:,}"),
-            ("Characters of a context", f"{self.context_chars:,}"),
-            ("Tokens of a prompt", "as the model takes" if tokens is None else f"{tokens:,}"),
-            ("Variants of a run", f"{self.variants:,}"),
-            ("Variants of a sweep", f"{self.sweep_points:,}"),
-            ("New tokens per variant", f"{self.new_tokens:,}"),
-            ("Minutes of a run", "no limit" if minutes is None else f"{minutes:,}"),
-            ("Size of a request with a context or a file", f"{self.body_mib:,} MiB"),
-        ]
+        """Name and value of each limit, for people."""
+        unset = {"prompt_tokens": "as the model takes", "run_minutes": "no limit"}
+        whose = {"runs": " of one user"} if with_logins else {}
+        rows = []
+        for f in fields(self):
+            value, unit = getattr(self, f.name), " MiB" if f.name == "body_mib" else ""
+            text = unset[f.name] if value is None else f"{value:,}{unit}"
+            if with_logins or f.name != "queue_per_user":
+                rows.append((f.metadata["label"] + whose.get(f.name, ""), text))
+        return rows
 
 
-# The engine's own limits cannot be raised.
-_HIGHEST = {
-    "queue": 10_000,
-    "queue_per_user": 10_000,
-    "runs": 10_000_000,
-    "body_mib": 1024,
-    "context_chars": MAX_TEXT_CHARS,
-    "prompt_tokens": 100_000_000,
-    "variants": MAX_VARIANTS,
-    "sweep_points": MAX_SWEEP_POINTS,
-    "new_tokens": MAX_NEW_TOKENS,
-    "run_minutes": 100_000,
-}
-
-
-def _key(name: str) -> str:
-    return f"CKV_MAX_{name.upper()}"
-
-
-def _number(name: str, text: str) -> int:
-    highest = _HIGHEST[name]
+def _number(key: str, text: str, highest: int) -> int:
     # The length stops int() from reading a huge text.
     valid = text.isascii() and text.isdigit() and len(text) < 12
     if not (valid and 1 <= int(text) <= highest):
-        raise ConfigError(f"{_key(name)} must be a whole number from 1 to {highest:,}.")
+        raise ConfigError(f"{key} must be a whole number from 1 to {highest:,}.")
     return int(text)

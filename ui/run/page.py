@@ -12,8 +12,7 @@ from ckv_core.errors import CkvError
 from ui.results import views
 from ui.results.block import build_results
 from ui.results.live import Feed, cancel_run, find_run, follow
-from ui.run.lineage import LineageSection
-from ui.run.share import ShareSection
+from ui.run.sections import LineageSection, ShareSection
 from ui.services.services import RunSnapshot, Services
 from ui.shell.parts import PRIVATE, SILENT, TO_COMPARE, TO_RUNS, Facts, Notice, said
 from ui.sweep.results import SHARED_TOP, EitherFeed, SweepFeed, build_sweep_results

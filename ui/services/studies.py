@@ -26,6 +26,7 @@ from ckv_core.studies.runner import (
 )
 from ckv_core.studies.spec import write_study
 from ckv_core.studies.tasks import make_samples
+from ckv_core.worker.client import WorkerClient
 from ckv_core.worker.messages import Reply
 from storage import studies as stored_studies
 from storage.database import Database
@@ -34,7 +35,7 @@ from storage.study_rows import missing_study
 from ui.accounts.access import Access
 from ui.limits import Limits
 from ui.services.slugs import is_slug
-from ui.services.study_jobs import PREFIX, StudyJobs, Worker
+from ui.services.study_jobs import PREFIX, StudyJobs
 from ui.tables.study import StudyReading
 
 LOGGER = logging.getLogger(__name__)
@@ -77,7 +78,7 @@ class Studies:
         database: Database,
         access: Access,
         limits: Limits,
-        worker: Worker,
+        worker: WorkerClient,
         cluster: str | None = None,
     ) -> None:
         """Nothing runs before `begin`."""

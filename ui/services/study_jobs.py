@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable, Mapping
-from typing import Protocol
 from uuid import uuid4
 
 from ckv_core.errors import CkvError, PromptError, RunCancelledError
@@ -10,6 +9,7 @@ from ckv_core.request.compare_request import CompareRequest
 from ckv_core.results.events import RunResult
 from ckv_core.results.records import ModelInfo
 from ckv_core.studies.runner import PromptSize
+from ckv_core.worker.client import WorkerClient
 from ckv_core.worker.messages import (
     Job,
     JobCancelled,
@@ -17,7 +17,6 @@ from ckv_core.worker.messages import (
     JobEvent,
     JobFailed,
     Reply,
-    TokensCounted,
 )
 from ckv_core.worker.task import RESTARTS
 
@@ -26,25 +25,12 @@ LOST_TRIES = 2  # a sample whose worker was lost so often is at fault itself
 COUNT_S = 60.0
 
 
-class Worker(Protocol):
-    """What is needed of `WorkerClient`."""
-
-    def submit(self, job: Job) -> None:
-        """Queue a job."""
-
-    def cancel(self, job_id: str) -> None:
-        """Stop it."""
-
-    def count_tokens(self, request: CompareRequest, timeout_s: float = 30.0) -> TokensCounted:
-        """Tokenise; waits."""
-
-
 class StudyJobs:
     """One study's engine, of `runner.Engine`; used by one thread, stopped by any."""
 
     def __init__(
         self,
-        worker: Worker,
+        worker: WorkerClient,
         owner: str | None,
         check_prompt: Callable[[int], None],
         on_served: Callable[[ModelInfo, Mapping[str, str]], None],

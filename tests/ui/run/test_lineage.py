@@ -18,7 +18,7 @@ from tests.factories.app import BAD_SLUGS, SLUG, SWEEP_SLUG, FakeServices, reque
 from tests.factories.runs import done_result
 from ui.compare.form_values import FormValues
 from ui.results.live import made_from
-from ui.run.lineage import LineageSection
+from ui.run.sections import LineageSection
 from ui.services.live_runs import stored_snapshot
 from ui.settings import Settings
 from ui.sweep.form import SweepForm
