@@ -17,7 +17,7 @@ from ui.accounts.access import Access
 from ui.tables.csv_text import csv_text
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class StorageUsage:
     """What the runs take.
 
@@ -34,7 +34,7 @@ class StorageUsage:
     is_local: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class UserRow:
     """One user of the users' file; UTC, None for never."""
 
@@ -81,9 +81,7 @@ class Administration:
         file = Path(self._database.name)
         is_local = file.is_file()
         disk = shutil.disk_usage(file.parent if is_local else home_folder())
-        return StorageUsage(
-            owners=owners, database_bytes=size, free_bytes=disk.free, is_local=is_local
-        )
+        return StorageUsage(owners, size, disk.free, is_local)
 
     def users(self) -> list[UserRow]:
         self._access.check_admin()
@@ -95,15 +93,8 @@ class Administration:
         rows = []
         for name, user in sorted(self._access.users.items()):
             account = known.get(name, AccountRecord())
-            rows.append(
-                UserRow(
-                    name=name,
-                    is_admin=user.is_admin,
-                    disabled_at=account.disabled_at,
-                    last_login_at=account.last_login_at,
-                    tokens=counts.count(name),
-                )
-            )
+            times = (account.disabled_at, account.last_login_at)
+            rows.append(UserRow(name, user.is_admin, *times, counts.count(name)))
         return rows
 
     def set_disabled(self, name: str, *, disabled: bool) -> bool:

@@ -10,7 +10,7 @@ from ckv_core.errors import CkvError, StorageError
 from ui.runs.query import NAMES, STATES, TEXT_CHARS, asked_text, read_query, read_slugs, run_row
 from ui.services.library import UNDO_MINUTES
 from ui.services.services import Services
-from ui.shell.parts import PRIVATE, RunList
+from ui.shell.parts import AT_ONCE, RunList, event_field
 
 PAGE_SIZE = 25
 
@@ -28,45 +28,45 @@ class RunsPage:
         self.runs = RunList(elem_id="runs")
 
     def wire(self, page: gr.Blocks) -> None:
-        page.load(self.open, None, [self.runs], queue=False, **PRIVATE)
-        self.runs.act(self.act, None, [self.runs], queue=False, **PRIVATE)
+        page.load(self.open, None, [self.runs], **AT_ONCE)
+        self.runs.act(self.act, None, [self.runs], **AT_ONCE)
 
     def open(self, request: gr.Request) -> dict[str, Any]:
         return self._view(request.query_params if request else {})
 
     def act(self, event: gr.EventData) -> dict[str, Any]:
         """Do what the reader asked of some runs, and show the same view again."""
-        data = getattr(event, "_data", None)
-        asked: Mapping[str, Any] = data if isinstance(data, dict) else {}
+        names = ("action", "slugs", "query", "pinned", "tag", "title", "note", "tags")
+        asked = {name: event_field(event, name) for name in names}
         try:
-            shown = dict(parse_qsl(str(asked.get("query", ""))[:4_000].removeprefix("?")))
+            shown = dict(parse_qsl(str(asked["query"] or "")[:4_000].removeprefix("?")))
         except ValueError:  # too many fields
             shown = {}
         try:
             told = self._do(asked)
         except CkvError as error:
             return self._view(shown, str(error), tone="error")
-        undo = read_slugs(asked.get("slugs")) if asked.get("action") == "delete" else None
+        undo = read_slugs(asked["slugs"]) if asked["action"] == "delete" else None
         return self._view(shown, told, undo=undo)
 
     def _do(self, asked: Mapping[str, Any]) -> str:
-        if asked.get("action") == "refresh":
+        if asked["action"] == "refresh":
             return ""
-        slugs = read_slugs(asked.get("slugs"))
-        match asked.get("action"):
+        slugs = read_slugs(asked["slugs"])
+        match asked["action"]:
             case "delete":
                 self._library.delete(slugs)
                 return f"{_runs(len(slugs))} deleted; undo works for {UNDO_MINUTES} minutes."
             case "undo":
                 return f"{_runs(self._library.restore(slugs))} restored."
             case "pin":
-                self._library.set_pinned(slugs[0], pinned=asked.get("pinned") is True)
-                return "Pinned." if asked.get("pinned") is True else "No longer pinned."
+                self._library.set_pinned(slugs[0], pinned=asked["pinned"] is True)
+                return "Pinned." if asked["pinned"] is True else "No longer pinned."
             case "tag":
-                self._library.add_tag(slugs, str(asked.get("tag", "")).strip())
+                self._library.add_tag(slugs, str(asked["tag"] or "").strip())
                 return f"{_runs(len(slugs))} tagged."
             case "edit":
-                texts = [str(asked.get(name, "")) for name in ("title", "note", "tags")]
+                texts = [str(asked[name] or "") for name in ("title", "note", "tags")]
                 self._library.annotate(slugs[0], texts[0], texts[1], texts[2].split())
                 return "Saved."
             case _:
@@ -81,13 +81,12 @@ class RunsPage:
         undo: list[str] | None = None,
     ) -> dict[str, Any]:
         query = read_query(given)
-        offset = (query.page - 1) * PAGE_SIZE
-        runs, total = self._library.list_runs(query.wanted, query.sort, PAGE_SIZE, offset)
-        pages = max(1, -(-total // PAGE_SIZE))
-        page = min(query.page, pages)
-        if page != query.page:
+        page, pages = query.page, 0
+        while not pages or page > pages:  # an address may name a page that is no longer there
+            page = min(page, pages or page)
             offset = (page - 1) * PAGE_SIZE
             runs, total = self._library.list_runs(query.wanted, query.sort, PAGE_SIZE, offset)
+            pages = max(1, -(-total // PAGE_SIZE))
         return {
             "rows": [
                 {**run_row(run), "kind": run.kind, "asked": asked_text(run.variant_specs)}

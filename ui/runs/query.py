@@ -1,9 +1,10 @@
 """The list of runs by its address: query to filter and back, summaries to rows. No Gradio."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from ckv_core.errors import StorageError
 from ckv_core.methods import METHODS
@@ -13,6 +14,7 @@ from storage.models import ACTIVE_STATES, END_STATES
 from storage.records import Outcome, RunFilter, RunSort, RunSummary
 from ui.services.slugs import is_slug
 
+T = TypeVar("T")
 TEXT_CHARS = 400
 MOST_CHOSEN = 100
 MOST_BUDGETS = 5  # that are named
@@ -37,46 +39,44 @@ def read_query(given: Mapping[str, str]) -> RunQuery:
     """Read an address, which may hold anything; what cannot be read is left out and told."""
     wrong: list[str] = []
 
-    def number(name: str) -> int | None:
-        text = given.get(name, "").strip()
-        if not text:
-            return None
-        if text.isascii() and text.isdigit() and len(text) < 10:
-            return int(text)
-        wrong.append(name.replace("_", " "))
-        return None
-
-    def day(name: str) -> datetime | None:
-        text = given.get(name, "").strip()
-        if not text:
-            return None
+    def read(name: str, parse: Callable[[str], T]) -> T | None:
         try:
-            return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC)
+            return parse(text) if (text := given.get(name, "").strip()) else None
         except ValueError:
-            wrong.append(name)
+            wrong.append(name.replace("_", " "))
             return None
 
-    until = day("until")
+    until = read("until", _day)
     if until is not None and until.year < 9999:
         until += timedelta(days=1)
     wanted = RunFilter(
         **{name: _text(given.get(name, "")) for name in _TEXTS},
-        min_budget=number("min_budget"),
-        max_budget=number("max_budget"),
-        since=day("since"),
+        min_budget=read("min_budget", _number),
+        max_budget=read("max_budget", _number),
+        since=read("since", _day),
         until=until,
         pinned=given.get("pinned") == "1",
     )
     sort = given.get("sort", SORTS[0])
-    page = number("page")
+    page = read("page", _number)
     told = f"Left out, because it cannot be read: {', '.join(wrong)}." if wrong else ""
     return RunQuery(wanted, sort if sort in SORTS else SORTS[0], page or 1, told)
 
 
+def _number(text: str) -> int:
+    if not re.fullmatch("[0-9]{1,9}", text):
+        raise ValueError(text)
+    return int(text)
+
+
+def _day(text: str) -> datetime:
+    return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC)
+
+
 def _text(given: str) -> str:
     """PostgreSQL takes neither a NUL nor half a character."""
-    held = given.replace("\x00", "").encode("utf-8", "ignore").decode()
-    return held.strip()[:TEXT_CHARS]
+    valid = given.replace("\x00", "").encode("utf-8", "ignore").decode()
+    return valid.strip()[:TEXT_CHARS]
 
 
 def read_slugs(given: object) -> list[str]:
@@ -116,7 +116,7 @@ def asked_text(specs: Sequence[str]) -> str:
         if name != FULL:
             forms.setdefault(name, set()).add(bool(plus))
             budgets |= {v: None for key, v in written_parameters(spec).items() if key == "budget"}
-    methods = [_method_text(name, found) for name, found in forms.items()]
+    methods = [_method_text(name, kinds) for name, kinds in forms.items()]
     parts = [", ".join(methods) or _LABELS[FULL]]
     if len(budgets) > MOST_BUDGETS:
         parts.append(f"{len(budgets)} budgets")

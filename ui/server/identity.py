@@ -102,19 +102,19 @@ class Identity:
     def _viewer(self, by_password: str | None, headers: Headers) -> Viewer:
         cookies = cookie_parser(headers.get("cookie", ""))
         scheme, _, token = headers.get("authorization", "").partition(" ")
-        found = None
+        viewer = None
         if by_password is not None:
-            found = self._accounts.viewer_by_password(by_password)
+            viewer = self._accounts.viewer_by_password(by_password)
         elif scheme.lower() == "bearer":
-            found = self._accounts.viewer("token", token.strip())
+            viewer = self._accounts.viewer("token", token.strip())
         elif SESSION_COOKIE in cookies:
-            found = self._accounts.viewer("session", cookies[SESSION_COOKIE])
+            viewer = self._accounts.viewer("session", cookies[SESSION_COOKIE])
         shared = [
             (name.removeprefix(COOKIE_PREFIX), value)
             for name, value in cookies.items()
             if name.startswith(COOKIE_PREFIX)
         ]
-        return replace(found or Viewer(), shared=self._shares.slugs(shared))
+        return replace(viewer or Viewer(), shared=self._shares.slugs(shared))
 
 
 def own_path(text: str) -> str:
@@ -131,7 +131,7 @@ def _refusal(scope: Scope, headers: Headers, viewer: Viewer) -> Response | None:
     is_open = path in OPEN_PATHS or path.startswith(OPEN_PREFIXES)
     if is_open or (viewer.shared and _serves_share(path, viewer.shared)):
         return None
-    if _navigates(scope, headers):
+    if navigates(scope):
         query = scope.get("query_string", b"").decode("latin-1")
         target = quote(f"{path}?{query}" if query else path, safe="")
         return RedirectResponse(f"{LOGIN_PATH}?next={target}", 303, NO_STORE)
@@ -141,10 +141,11 @@ def _refusal(scope: Scope, headers: Headers, viewer: Viewer) -> Response | None:
     return PlainTextResponse("Log in to use this app.", 401, {} if by_page else basic)
 
 
-def _navigates(scope: Scope, headers: Headers) -> bool:
+def navigates(scope: Scope) -> bool:
     """Whether somebody opens an address in a browser, not a program or a page's script."""
     if scope["method"] != "GET" or str(scope["path"]).startswith(FOR_PROGRAMS):
         return False
+    headers = Headers(scope=scope)
     mode = headers.get("sec-fetch-mode", "navigate")
     return mode == "navigate" and "text/html" in headers.get("accept", "")
 

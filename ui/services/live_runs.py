@@ -4,6 +4,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from typing import Any
 
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.results.events import Progress, RunEvent, RunResult, Stage
@@ -62,19 +63,13 @@ def stored_snapshot(stored: StoredRun, ahead_elsewhere: int | None = None) -> Ru
             state, reason = "failed", END_NOT_RECORDED
         else:
             reason = ELSEWHERE
-    return RunSnapshot(
-        slug=stored.slug,
-        title=stored.title,
+    return _snapshot(
+        stored,
         state=state,
         reason=reason,
         progress=None,
         stage_ms=stored.result.timings_ms,
         queue_ahead=(ahead_elsewhere or 0) if state == "queued" else 0,
-        request=stored.request,
-        result=stored.result,
-        created_at=stored.created_at,
-        started_at=stored.started_at,
-        finished_at=stored.finished_at,
         version=0,
     )
 
@@ -117,19 +112,12 @@ class LiveRun:
 
     def snapshot(self, queue_ahead: int) -> RunSnapshot:
         """A copy that later events do not reach."""
-        return RunSnapshot(
-            slug=self.slug,
-            title=self.title,
-            state=self.state,
-            reason=self.reason,
+        return _snapshot(
+            self,
             progress=self.progress,
             stage_ms=dict(self.stage_ms),
             queue_ahead=queue_ahead,
-            request=self.request,
             result=replace(self.result, variants=list(self.result.variants)),
-            created_at=self.created_at,
-            started_at=self.started_at,
-            finished_at=self.finished_at,
             version=self.version,
         )
 
@@ -142,3 +130,10 @@ class LiveRun:
         if last != stage:
             self.stage_ms[last] = self.stage_ms.get(last, 0.0) + (now - since) * 1000
             self._stage = (stage, now)
+
+
+def _snapshot(run: LiveRun | StoredRun, **more: Any) -> RunSnapshot:
+    """What both have under one name, and the rest."""
+    times = ("created_at", "started_at", "finished_at")
+    names = ("slug", "title", "state", "reason", "request", "result", *times)
+    return RunSnapshot(**{name: getattr(run, name) for name in names} | more)

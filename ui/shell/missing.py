@@ -4,11 +4,10 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ui.accounts.access import SCOPE_KEY
+from ui.server.identity import navigates
 from ui.shell.plain_pages import plain_page
 
 NO_PAGE = "There is no page at this address."
-FOR_PROGRAMS = ("/api/", "/gradio_api/")
-_HTML = "text/html"
 
 
 class MissingPages:
@@ -19,7 +18,7 @@ class MissingPages:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer as the app does, but for a reader's 404; a sentence of ours stays."""
-        if not _navigates(scope):
+        if scope["type"] != "http" or not navigates(scope):
             await self._app(scope, receive, send)
             return
         start: Message | None = None
@@ -43,10 +42,3 @@ class MissingPages:
                 await page(scope, receive, send)
 
         await self._app(scope, receive, send_page)
-
-
-def _navigates(scope: Scope) -> bool:
-    if scope["type"] != "http" or scope["method"] != "GET":
-        return False
-    accepted = Headers(scope=scope).get("accept", "")
-    return _HTML in accepted and not str(scope["path"]).startswith(FOR_PROGRAMS)
