@@ -185,11 +185,10 @@ class Api:
             offset: Runs to leave out at the start.
         """
         given = JsonField(locals(), whole="request")
-        texts = ("text", "model", "method", "tag")
-        wanted = RunFilter(
-            **{name: given[name].text(TEXT_CHARS) for name in texts},
-            state=given["state"].one_of(*STATES) if state else "",
-        )
+        texts: dict[str, Any] = {
+            name: given[name].text(TEXT_CHARS) for name in ("text", "model", "method", "tag")
+        }
+        wanted = RunFilter(**texts, state=given["state"].one_of(*STATES) if state else "")
         runs, total = self._services.library.list_runs(
             wanted,
             cast("RunSort", given["sort"].one_of(*SORTS)),
