@@ -81,9 +81,8 @@ def fill(database: Database) -> None:
             rows = [
                 {
                     "run_id": run.id, "position": at, "spec": METHODS[at % 4], "label": "L",
-                    "method": METHODS[at % 4], "critical": at > 3, "params": {}, "text": words,
-                    "budget_tokens": 1 + rng.randrange(2_000), "final_hidden_l1": rng.random(),
-                    "timings_ms": {}, "token_ids": b"", "token_texts": b"",
+                    "method": METHODS[at % 4], "budget_tokens": 1 + rng.randrange(2_000),
+                    "document": {"text": words},
                 }
                 for at in range(VARIANTS)
             ]  # fmt: skip

@@ -12,7 +12,7 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
 from ckv_core.errors import StorageError
-from storage.server_lock import hold
+from storage.file_lock import hold
 from storage.sqlite_file import beside, sqlite_file, unfinished_mark
 
 

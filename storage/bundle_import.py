@@ -165,11 +165,11 @@ def _save_result(session: Session, run_id: int, bundled: BundledRun) -> None:
             result.kind,
             result.memory,
         )
-        event_rows.save_prepared(session, run_id, prepared)
+        event_rows.save(session, run_id, prepared)
     if result.floor is not None:
-        event_rows.save_floor(session, run_id, FloorMeasured(result.floor))
+        event_rows.save(session, run_id, FloorMeasured(result.floor))
     if result.finished:
-        event_rows.save_run_finished(session, run_id, RunFinished(result.timings_ms))
+        event_rows.save(session, run_id, RunFinished(result.timings_ms))
     session.execute(
         update(Run)
         .where(Run.id == run_id)

@@ -45,14 +45,9 @@ def decode_json(data: bytes) -> Any:
     return json.loads(zlib.decompress(data).decode("utf-8", "surrogatepass"))
 
 
-def encode_texts(texts: Sequence[str]) -> bytes:
-    """Compress a list of texts."""
-    return encode_json(list(texts))
-
-
-def decode_texts(data: bytes) -> tuple[str, ...]:
-    """Undo `encode_texts`."""
-    return tuple(decode_json(data))
+def encode_list(values: list[Any]) -> EncodedArray:
+    """Compress JSON values; `decode_json` takes the data."""
+    return EncodedArray("json", [len(values)], FLOAT_CODEC, encode_json(values))
 
 
 def encode_floats(array: Float32Array) -> EncodedArray:
@@ -62,15 +57,15 @@ def encode_floats(array: Float32Array) -> EncodedArray:
 
 
 def decode_floats(encoded: EncodedArray) -> Float32Array:
-    """Undo `encode_floats`; the array is writable.
+    """Undo `encode_floats`; the array is read-only, as it may be shared.
 
     Raises:
         StorageError: the row was not written by `encode_floats`.
     """
     if (encoded.codec, encoded.dtype) != (FLOAT_CODEC, "<f4"):
         raise StorageError(f"The database holds an array of unknown codec {encoded.codec!r}.")
-    values = np.frombuffer(zlib.decompress(encoded.data), dtype="<f4")
-    return values.astype(np.float32).reshape(encoded.shape)
+    values = np.frombuffer(zlib.decompress(encoded.data), dtype="<f4").reshape(encoded.shape)
+    return values.astype(np.float32, copy=False)
 
 
 def encode_held(held: HeldSeries) -> dict[str, EncodedArray]:

@@ -7,7 +7,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 
 from alembic import command
@@ -34,7 +34,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from ckv_core.errors import StorageError
 from storage.backup import copy_database
 from storage.explain import explain
-from storage.server_lock import only_server
+from storage.file_lock import hold
 from storage.sqlite_file import beside, check_whole, sqlite_file
 
 MIGRATIONS = Path(__file__).parent / "migrations"
@@ -97,8 +97,10 @@ def downgrade(url: str, revision: str) -> None:
     Raises:
         StorageError: there is no such schema, the SQLite file has a server, or the database failed.
     """
-    with closing(open_database(url)) as database, only_server(database), database.explained():
-        _migrate(database.engine.url, database.name, revision)
+    with closing(open_database(url)) as database, database.explained():
+        found, name = database.engine.url, database.name
+        with hold(sqlite_file(found), name) if database.server is None else nullcontext():
+            _migrate(found, name, revision)
 
 
 class Database:

@@ -157,8 +157,9 @@ class Prompt(Base):
 
 
 class Variant(Base):
-    """One variant of a run: parameters, receipt, generation and figures."""
+    """One variant of a run: what lists sort and filter by, and all that is no array."""
 
+    # The document last: SQLite reads a row from its start and can then stop before it.
     __tablename__ = "variants"
     __table_args__ = (
         UniqueConstraint("run_id", "position"),
@@ -169,20 +170,10 @@ class Variant(Base):
     run_id: Mapped[int] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"))
     position: Mapped[int] = mapped_column(Integer, doc="0, 1, ... as shown")
     spec: Mapped[str] = mapped_column(doc="as in the SPEC grammar")
-    label: Mapped[str] = mapped_column(doc="what a reader sees")
     method: Mapped[str] = mapped_column(String(64), index=True, doc="e.g. snapkv")
-    critical: Mapped[bool] = mapped_column(doc="with CriticalKV's selector")
-    params: Mapped[JsonObject] = mapped_column(doc="every resolved parameter by SPEC key")
     budget_tokens: Mapped[int | None] = mapped_column(
-        doc="asked entries per KV head (mean); this and the other receipt columns are null "
-        "until selection"
+        doc="asked entries per KV head (mean); null until selection"
     )
-    requested_entries: Mapped[int | None] = mapped_column(doc="asked, all evictable layers")
-    retained_entries: Mapped[int | None] = mapped_column(doc="kept, all evictable layers")
-    cache_bytes: Mapped[int | None] = mapped_column(doc="of this variant's prompt entries")
-    full_cache_bytes: Mapped[int | None] = mapped_column(doc="the same of the full cache")
-    warnings: Mapped[list[str] | None] = mapped_column(doc="sentences of the receipt")
-    stopped: Mapped[str | None] = mapped_column(String(16), doc="eos or length; null before")
     agreement: Mapped[float | None] = mapped_column(
         doc="share of the full cache's tokens reproduced before the first difference"
     )
@@ -190,26 +181,14 @@ class Variant(Base):
         doc="index of the first generated token that differs; null for none"
     )
     answer_found: Mapped[bool | None] = mapped_column(doc="null without a reference answer")
-    timings_ms: Mapped[JsonObject] = mapped_column(doc="milliseconds per stage")
-    kl: Mapped[float | None] = mapped_column(doc="KL(full || variant), nats; null for NaN")
-    final_hidden_l1: Mapped[float | None] = mapped_column(
-        doc="last of layer_hidden_l1, kept for sorting"
+    document: Mapped[JsonObject] = mapped_column(
+        doc="a variant as in docs/result_json.md, but for what is in arrays; the columns above "
+        "follow from it"
     )
-    improved_head_share: Mapped[float | None] = mapped_column(
-        doc="share of query heads below the base's head L1, kept for sorting"
-    )
-    text: Mapped[str] = mapped_column(doc="generated so far")
-    token_ids: Mapped[bytes] = mapped_column(doc="generated; zlib of int32, little-endian")
-    token_texts: Mapped[bytes] = mapped_column(doc="text of each; zlib of a JSON list")
-    answer_scores: Mapped[JsonObject | None] = mapped_column(doc="0 to 1, by name")
-    forced_steps: Mapped[bytes | None] = mapped_column(
-        doc="candidates at each position of the full cache's continuation; zlib of JSON"
-    )
-    follow_ups: Mapped[bytes | None] = mapped_column(doc="answers so far; zlib of JSON")
 
 
 class Array(Base):
-    """A large numeric result of a variant."""
+    """A large result of a variant: numbers, or a list as in docs/result_json.md."""
 
     __tablename__ = "arrays"
 
@@ -221,14 +200,15 @@ class Array(Base):
         primary_key=True,
         doc="retained [layers, kv_heads, positions], head_l1 and base_head_l1 "
         "[layers, query_heads], layer_hidden_l1 [layers], held [2, tokens]: entries and bytes, "
-        "evicted [entries, 4]: step, layer, KV head and position; and the quantities of "
-        "docs/definitions.md by name",
+        "evicted [entries, 4]: step, layer, KV head and position; the quantities of "
+        "docs/definitions.md by name; and lists: token_ids, token_texts, forced_steps, follow_ups",
     )
-    dtype: Mapped[str] = mapped_column(String(8), doc="numpy name: bool, <f4, <i8 or <u4")
+    dtype: Mapped[str] = mapped_column(String(8), doc="numpy name: bool, <f4, <i8 or <u4; or json")
     shape: Mapped[list[int]] = mapped_column(doc="sizes of the axes")
     codec: Mapped[str] = mapped_column(
         String(16),
-        doc="zlib: the array in C order; bits+zlib: numpy.packbits over the last axis first",
+        doc="zlib: the array in C order, or the JSON text; bits+zlib: numpy.packbits over the "
+        "last axis first",
     )
     data: Mapped[bytes] = mapped_column(doc="compressed bytes")
 

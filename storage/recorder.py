@@ -5,24 +5,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from sqlalchemy.orm import Session
 
 from ckv_core.request.compare_request import CompareRequest
-from ckv_core.results.events import (
-    FloorMeasured,
-    FollowUpsAnswered,
-    Generated,
-    Progress,
-    RunEvent,
-    RunFinished,
-    RunPrepared,
-    VariantAnalysed,
-    VariantFinished,
-    VariantMeasured,
-    VariantSelected,
-)
+from ckv_core.results.events import Generated, Progress, RunEvent
 from storage import event_rows, repository, servers
 from storage.database import Database
 from storage.records import Lineage, RunState
@@ -97,7 +84,7 @@ class Recorder:
                 if run_id is not None:
                     if not isinstance(event, Generated):
                         self._flush(session, run_id, slug)
-                    _save(session, run_id, event)
+                    event_rows.save(session, run_id, event)
             if run_id is None:
                 self._generations.pop(slug, None)
             elif isinstance(event, Generated) or slug in self._generations:
@@ -135,7 +122,7 @@ class Recorder:
     def _flush(self, session: Session, run_id: int, slug: str) -> None:
         generation = self._generations.get(slug)
         if generation is not None and generation.waiting is not None:
-            event_rows.save_generated(session, run_id, generation.waiting)
+            event_rows.save(session, run_id, generation.waiting)
 
     def end_of(self, slug: str) -> tuple[RunState, str] | None:
         """How a run ended, also if another server ended it; None if it has not, or is gone."""
@@ -151,24 +138,6 @@ class Recorder:
                     repository.end_run(session, slug, state, reason, _now())
             self._generations.pop(slug, None)
             return run_id is not None
-
-
-_SAVES: dict[type[RunEvent], Callable[[Session, int, Any], None]] = {
-    RunPrepared: event_rows.save_prepared,
-    VariantSelected: event_rows.save_selected,
-    FloorMeasured: event_rows.save_floor,
-    VariantMeasured: event_rows.save_measured,
-    VariantAnalysed: event_rows.save_analysed,
-    FollowUpsAnswered: event_rows.save_follow_ups,
-    Generated: event_rows.save_generated,
-    VariantFinished: event_rows.save_finished_variant,
-    RunFinished: event_rows.save_run_finished,
-}
-
-
-def _save(session: Session, run_id: int, event: RunEvent) -> None:
-    if not isinstance(event, Progress):
-        _SAVES[type(event)](session, run_id, event)
 
 
 def title_of(request: CompareRequest) -> str:

@@ -12,10 +12,12 @@ from sqlalchemy.orm import Session
 
 from ckv_core.errors import StorageError
 from ckv_core.request.compare_request import CompareRequest, Kind
+from ckv_core.results.codec import revived
 from ckv_core.results.events import RunResult
-from ckv_core.results.records import RetainedSet
+from ckv_core.results.records import ModelInfo, RetainedSet, RoundingFloor
 from storage import mapping, search, servers
 from storage.codecs import EncodedArray, decode_retained
+from storage.decoded import DecodedRuns
 from storage.models import ACTIVE_STATES, ALIVE, SLUG_LENGTH, Array, Prompt, Run, Tag, Variant
 from storage.records import Lineage, RunNotes, RunState, StoredRun
 
@@ -35,8 +37,13 @@ def missing_run(slug: str) -> RunMissingError:
 # --- reading ----------------------------------------------------------------------------
 
 
-def load_run(session: Session, slug: str) -> StoredRun:
+def load_run(session: Session, slug: str, kept: DecodedRuns | None = None) -> StoredRun:
     """A run with everything that was recorded of it.
+
+    Args:
+        session: of the database.
+        slug: of the run.
+        kept: results to look into and to keep this one in, if the run is over.
 
     Raises:
         RunMissingError: there is none of that name.
@@ -47,21 +54,14 @@ def load_run(session: Session, slug: str) -> StoredRun:
     if found is None:
         raise missing_run(slug)
     run, prompt = found
-    variants = session.scalars(
-        select(Variant).where(Variant.run_id == run.id).order_by(Variant.position)
-    ).all()
-    arrays = _load_arrays(session, [variant.id for variant in variants])
-    result = RunResult(
-        model=mapping.model_record(run.model),
-        prompt=mapping.prompt_record(prompt),
-        variants=[mapping.variant_record(row, arrays.get(row.id, {})) for row in variants],
-        environment=run.environment,
-        timings_ms=run.timings_ms,
-        finished=run.complete,
-        kind=cast("Kind", run.kind),
-        memory=run.memory or {},
-        floor=mapping.floor_record(run.floor),
-    )
+    key = (run.id, slug, run.created_at, run.finished_at)
+    decoded = kept.get(key) if kept else None
+    if decoded is None:
+        request = mapping.request_record(run.request, prompt)
+        decoded = request, _load_result(session, run, prompt)
+        if kept and run.state not in ACTIVE_STATES:
+            kept.keep(key, decoded)
+    request, result = decoded
     return StoredRun(
         slug=run.slug,
         title=run.title,
@@ -70,9 +70,27 @@ def load_run(session: Session, slug: str) -> StoredRun:
         created_at=run.created_at,
         started_at=run.started_at,
         finished_at=run.finished_at,
-        request=mapping.request_record(run.request, prompt),
+        request=request,
         result=result,
         owner=run.owner,
+    )
+
+
+def _load_result(session: Session, run: Run, prompt: Prompt) -> RunResult:
+    variants = session.scalars(
+        select(Variant).where(Variant.run_id == run.id).order_by(Variant.position)
+    ).all()
+    arrays = _load_arrays(session, [variant.id for variant in variants])
+    return RunResult(
+        model=None if run.model is None else revived(ModelInfo, run.model),
+        prompt=mapping.prompt_record(prompt),
+        variants=[mapping.variant_record(row.document, arrays.get(row.id, {})) for row in variants],
+        environment=run.environment,
+        timings_ms=run.timings_ms,
+        finished=run.complete,
+        kind=cast("Kind", run.kind),
+        memory=run.memory or {},
+        floor=None if run.floor is None else revived(RoundingFloor, run.floor),
     )
 
 

@@ -50,10 +50,10 @@ def index_run(session: Session, run_id: int) -> None:
         .join(Prompt, Prompt.run_id == Run.id)
         .where(Run.id == run_id)
     ).one()
-    texts = session.scalars(
-        select(Variant.text).where(Variant.run_id == run_id).order_by(Variant.position)
+    documents = session.scalars(
+        select(Variant.document).where(Variant.run_id == run_id).order_by(Variant.position)
     )
-    source = "\n".join([*found, *texts])[:INDEXED_CHARS]
+    source = "\n".join([*found, *(document["text"] for document in documents)])[:INDEXED_CHARS]
     words = " ".join(sorted(_that_fit(words_of(source))))
     forget_run(session, run_id)
     session.execute(text(_statement(session, "index")), {"run_id": run_id, "words": words})

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import LargeBinary, cast, func, select, text
+from sqlalchemy import LargeBinary, Text, cast, func, select, text
 from sqlalchemy.orm import InstrumentedAttribute, Session
 from sqlalchemy.sql.elements import ColumnElement
 
@@ -13,7 +13,6 @@ from storage.models import ACTIVE_STATES, ALIVE, Array, Prompt, Run, Variant
 
 _BLOBS = (Prompt.token_ids, Prompt.pieces, Prompt.own_indices)
 _TEXTS = (Prompt.context, Prompt.question)
-_OF_VARIANT = (Variant.token_ids, Variant.token_texts, Variant.forced_steps, Variant.follow_ups)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +57,7 @@ def usage_by_owner(session: Session) -> list[OwnerUsage]:
     }
     parts = (
         select(Run.owner, _sum(session, (*_BLOBS, *_TEXTS))).join(Prompt, Prompt.run_id == Run.id),
-        select(Run.owner, _sum(session, (*_OF_VARIANT, Variant.text))).join(
+        select(Run.owner, _sum(session, (Variant.document,))).join(
             Variant, Variant.run_id == Run.id
         ),
         select(Run.owner, _sum(session, (Array.data,)))
@@ -85,7 +84,7 @@ def _sum(session: Session, columns: Sequence[InstrumentedAttribute[Any]]) -> Col
 
     def size(column: InstrumentedAttribute[Any]) -> ColumnElement[int]:
         if not is_sqlite:
-            return func.octet_length(column)
+            return func.octet_length(cast(column, Text) if column is Variant.document else column)
         # Without reading it, but for texts, whose length would be that in characters.
         is_blob = isinstance(column.type, LargeBinary)
         return func.length(column if is_blob else cast(column, LargeBinary))

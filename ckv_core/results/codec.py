@@ -138,22 +138,36 @@ def from_json(data: object) -> RunResult:
     return Reader(root).record(root, RunResult)
 
 
-def revived(declared: Any, value: Any) -> Any:
-    """Undo `plain` of what this app wrote itself, arrays apart; nothing is checked."""
+def revived(record: type[T], value: Any) -> T:
+    """Undo `plain` of what this app wrote itself, arrays with NaN apart; nothing is checked."""
+    return cast("T", _reviver(cast("Any", record))(value))
+
+
+@cache
+def _reviver(declared: Any) -> Callable[[Any], Any]:
     base, _ = _parts(declared)
-    if base is float:
-        return math.nan if value is None else float(value)
-    if get_origin(base) in _UNIONS:
-        is_whole = value is None or base == ParameterValue
-        return value if is_whole else revived(get_args(base)[0], value)
+    if base in _REVIVED:
+        return _REVIVED[base]
+    if get_origin(base) in _UNIONS and base != ParameterValue:
+        there = _reviver(get_args(base)[0])
+        return lambda value: None if value is None else there(value)
     if get_origin(base) is tuple:
-        return tuple(revived(get_args(base)[0], item) for item in value)
-    if is_dataclass(base):
-        record = cast("type", base)
+        item = _reviver(get_args(base)[0])
+        return tuple if item is _as_it_is else lambda values: tuple(map(item, values))
+    if not is_dataclass(base):
+        return _as_it_is
+    record = cast("type", base)
+    kinds = [(name, _reviver(kind)) for name, kind in declarations(record).items()]
+
+    def revive(value: Any) -> Any:
         if isinstance(value, list):
-            return record(*value)
-        kinds = declarations(record).items()
-        return record(**{name: revived(kind, value[name]) for name, kind in kinds if name in value})
+            return record(*(read(item) for (_, read), item in zip(kinds, value, strict=True)))
+        return record(**{name: read(value[name]) for name, read in kinds if name in value})
+
+    return revive
+
+
+def _as_it_is(value: Any) -> Any:
     return value
 
 
@@ -408,6 +422,11 @@ _WRITE: dict[type, Callable[[Any], Any]] = {
     HeldSeries: lambda held: (
         record_json(held, ("evicted",)) | {"evicted": held.evictions().tolist()}
     ),
+}
+_REVIVED: dict[Any, Callable[[Any], Any]] = {
+    float: lambda value: math.nan if value is None else float(value),
+    Float32Array: lambda value: np.array(value, np.float32),
+    Candidate: lambda value: Candidate(*value),  # there are thousands
 }
 _READ: dict[Any, Callable[[Reader, JsonField], Any]] = {
     bool: lambda _, at: at.boolean(),

@@ -3,9 +3,9 @@
 The command line, the recorder and the pages all hold a `RunResult`, whole or still growing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from ckv_core.methods.parameters import ParameterValue
 from ckv_core.request.compare_request import MAX_SWEEP_POINTS, Kind
@@ -164,6 +164,22 @@ RunEvent = (
 )
 
 
+def variant_changes(event: RunEvent) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Variants that an event tells of, and their new members; `analysis` joins what is there."""
+    match event:
+        case VariantSelected() | VariantMeasured() | VariantFinished() | FollowUpsAnswered():
+            changes = {item.name: getattr(event, item.name) for item in fields(event)}
+            yield changes.pop("index"), changes
+        case VariantAnalysed():
+            steps = {} if event.forced_steps is None else {"forced_steps": event.forced_steps}
+            yield event.index, {"analysis": event.analysis, **steps}
+        case Generated():
+            names = ("text", "token_ids", "token_texts", "stopped")
+            parts = (event.texts, event.token_ids, event.token_texts, event.stopped)
+            for index, each in enumerate(zip(*parts, strict=True)):
+                yield index, dict(zip(names, each, strict=True))
+
+
 @dataclass(slots=True)
 class RunResult:
     """A run folded from its events; whole once `finished` is true.
@@ -192,29 +208,13 @@ class RunResult:
                 self.kind, self.memory = event.kind, event.memory
             case FloorMeasured():
                 self.floor = event.floor
-            case VariantSelected() | VariantMeasured() | VariantFinished() | FollowUpsAnswered():
-                changes = {f.name: getattr(event, f.name) for f in fields(event)}
-                self._update(changes.pop("index"), **changes)
-            case VariantAnalysed():
-                variant = self.variants[event.index]
-                steps = variant.forced_steps if event.forced_steps is None else event.forced_steps
-                joined = {**variant.analysis, **event.analysis}
-                self._update(event.index, analysis=joined, forced_steps=steps)
-            case Generated():
-                for index, text in enumerate(event.texts):
-                    self._update(
-                        index,
-                        text=text,
-                        token_ids=event.token_ids[index],
-                        token_texts=event.token_texts[index],
-                        stopped=event.stopped[index],
-                    )
             case RunFinished():
                 self.timings_ms = event.timings_ms
                 self.memory = {**self.memory, **event.memory}
                 self.finished = True
-            case Progress():
-                pass
-
-    def _update(self, index: int, **changes: object) -> None:
-        self.variants[index] = replace(self.variants[index], **changes)  # type: ignore[arg-type]
+            case _:
+                for index, changes in variant_changes(event):
+                    variant = self.variants[index]
+                    if "analysis" in changes:
+                        changes["analysis"] = {**variant.analysis, **changes["analysis"]}
+                    self.variants[index] = replace(variant, **changes)

@@ -76,10 +76,6 @@ class JsonField:
             return tuple(item.integer(low, high) for item in self.items(most))
         return tuple(values)
 
-    def texts(self, most: int, length: int) -> tuple[str, ...]:
-        """An array of exactly `length` texts."""
-        return tuple(item.text(most) for item in self.items(length, length))
-
     def integer(self, low: int, high: int) -> int:
         """A whole number from low to high."""
         value = self.value

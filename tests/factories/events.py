@@ -124,7 +124,7 @@ def _plain_variant(found: VariantResult) -> dict[str, object]:
             "head_l1": array_key(moved.head_l1),
             "base_head_l1": array_key(moved.base_head_l1),
             "layer_hidden_l1": array_key(moved.layer_hidden_l1),
-            "kl": repr(moved.kl + 0.0),  # SQLite has no negative zero
+            "kl": repr(moved.kl),
         }
     return fields
 

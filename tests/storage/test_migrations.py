@@ -1,5 +1,7 @@
 """Every schema that was ever released leads to the tables of today and back, with its data."""
 
+import json
+import zlib
 from contextlib import closing
 from datetime import UTC, datetime
 
@@ -22,11 +24,15 @@ from sqlalchemy import (
     insert,
     inspect,
     select,
+    update,
 )
 
 from ckv_core.request.compare_request import CompareRequest
-from storage import library, repository
+from ckv_core.results.records import Candidate, FollowUp, ForcedStep
+from storage import library, mapping, repository
+from storage.codecs import EncodedArray
 from storage.database import MIGRATIONS, downgrade, open_database
+from storage.models import Array, Variant
 from storage.recorder import Recorder
 from storage.records import RunFilter
 from storage.study_models import Base
@@ -110,6 +116,8 @@ def test_an_old_database_upgrades_with_its_data(new_url, revision):
 def assert_kept(engine: Engine, before: Rows) -> None:
     """What these rows held is there; columns that this schema lacks do not count."""
     after = all_rows(engine)
+    # Lists of a variant, which were columns of it.
+    after["arrays"] = [row for row in after["arrays"] if row["dtype"] != "json"]
     for name, rows in before.items():
         if name in after:
             assert len(rows) == len(after[name])
@@ -218,6 +226,50 @@ def test_a_run_of_the_first_release_opens_as_it_was(new_url):
     assert stored_snapshot(run).result == result
 
 
+def test_columns_of_a_variant_become_its_document_and_arrays(new_url):
+    url = new_url()
+    step, follow_up = [[[7, "\x00", 0.5]], [[8, "b", 1.0]]], {
+        "question": "And?", "text": "c", "token_ids": [9], "token_texts": ["c"],
+        "stopped": "eos", "agreement": 0.5, "first_difference": None,
+    }  # fmt: skip
+    columns = {
+        "kl": float("inf"), "first_difference": None, "warnings": ["Mind."], "stopped": "eos",
+        "answer_scores": {"token_f1": 0.25}, "timings_ms": {"select": 1.5}, "params": {"alpha": 1},
+        "token_ids": zlib.compress(b"\x07\x00\x00\x00"), "token_texts": packed(["a"]),
+        "forced_steps": packed([step]), "follow_ups": packed([follow_up]),
+        "text": "\ue0000000a", "full_cache_bytes": 2**40,
+    }  # fmt: skip
+    with closing_engine(url) as engine:
+        with engine.begin() as connection:
+            command.upgrade(migration_config(connection), "0010")
+        one_row_each(engine)
+        with engine.begin() as connection:
+            connection.execute(
+                update(Table("variants", MetaData(), autoload_with=connection)).values(columns)
+            )
+        with closing(open_database(url)) as database, database.read() as session:
+            document = session.scalars(select(Variant.document)).one()
+            rows = session.scalars(select(Array).where(Array.dtype == "json"))
+            arrays = {
+                each.name: EncodedArray("json", each.shape, "zlib", each.data) for each in rows
+            }
+    found = mapping.variant_record(document, arrays)
+    assert (found.text, found.token_ids, found.token_texts) == ("\x00a", (7,), ("a",))
+    assert found.forced_steps == (
+        ForcedStep((Candidate(7, "\x00", 0.5),), (Candidate(8, "b", 1.0),)),
+    )
+    answer = {**follow_up, "token_ids": (9,), "token_texts": ("c",)}
+    assert found.follow_ups == (FollowUp(**answer),)
+    assert (found.stopped, found.first_difference) == ("eos", None)
+    assert (found.answer_scores, found.timings_ms) == ({"token_f1": 0.25}, {"select": 1.5})
+    assert (found.receipt.warnings, found.receipt.full_cache_bytes) == (("Mind.",), 2**40)
+    assert document["perturbation"]["kl"] == "inf"
+
+
+def packed(value: object) -> bytes:
+    return zlib.compress(json.dumps(value).encode())
+
+
 def one_row_each(engine: Engine) -> Rows:
     """Insert a row into every table of whatever schema this is; returns what was stored."""
     schema = MetaData()
@@ -239,7 +291,7 @@ def sample_row(table: Table) -> dict[str, object]:
         elif isinstance(column.type, JSON):
             row[column.name] = {"key": ["value", 1]}
         elif isinstance(column.type, LargeBinary):
-            row[column.name] = b"\x00\xff"
+            row[column.name] = zlib.compress(b"[]  ")  # a JSON text and a whole number of integers
         elif isinstance(column.type, Boolean):
             row[column.name] = True
         elif isinstance(column.type, Integer | Float):

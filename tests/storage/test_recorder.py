@@ -231,7 +231,7 @@ def test_deleting_a_run_deletes_all_that_hangs_on_it(database):
             session.scalar(text(f"SELECT count(*) FROM {table}"))
             for table in ("runs", "prompts", "variants", "arrays")
         ]
-    assert counts == [1, 1, 2, 8]
+    assert counts == [1, 1, 2, 12]
 
 
 def test_threads_record_different_runs_at_once(database):

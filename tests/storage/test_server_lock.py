@@ -12,7 +12,8 @@ import pytest
 
 from ckv_core.errors import StorageError
 from storage.database import default_url, open_database
-from storage.server_lock import hold, only_server
+from storage.file_lock import hold
+from storage.server_lock import only_server
 
 ROOT = Path(__file__).resolve().parents[2]
 HOLDER = """

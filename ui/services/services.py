@@ -314,7 +314,7 @@ class Services:
             self._stored.cancel(slug, CANCELLED)
 
     def _let_go(self, slug: str) -> None:
-        self._stored.check_over(slug)
+        self._stored.let_go(slug)
         self._unfinished.let_go(slug)
 
     def _check_room(self, owner: str | None) -> None:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from ckv_core.errors import StorageError
 from storage import repository, servers
 from storage.database import Database
+from storage.decoded import DecodedRuns
 from storage.recorder import Recorder
 from ui.services.live_runs import RunSnapshot, stored_snapshot
 
@@ -21,6 +22,7 @@ class StoredRuns:
     def __init__(self, database: Database, recorder: Recorder) -> None:
         self._database = database
         self._recorder = recorder
+        self._decoded = DecodedRuns()
 
     def recover(self) -> None:
         """Fail what dead servers left behind; on SQLite at start only."""
@@ -32,7 +34,7 @@ class StoredRuns:
         if self._ahead_elsewhere(slug) is not None:
             self.recover()
         with self._database.read() as session:
-            stored = repository.load_run(session, slug)
+            stored = repository.load_run(session, slug, self._decoded)
             ahead = servers.ahead_elsewhere(session, slug, self._database.server)
         return stored_snapshot(stored, ahead)
 
@@ -50,10 +52,11 @@ class StoredRuns:
         if self._ahead_elsewhere(slug) is not None:
             self._recorder.cancel(slug, reason)
 
-    def check_over(self, slug: str) -> None:
-        """Refuse to delete a run that another server is at."""
+    def let_go(self, slug: str) -> None:
+        """Forget a run that is to be deleted; refuses one that another server is at."""
         if self._ahead_elsewhere(slug) is not None:
             raise StorageError("This run is not over; cancel it first, then delete it.")
+        self._decoded.forget(slug)
 
     def _ahead_elsewhere(self, slug: str) -> int | None:
         if self._database.server is None:

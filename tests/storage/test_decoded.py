@@ -1,0 +1,77 @@
+"""A stored run is decoded once while it is kept, and only what is over is kept."""
+
+import pytest
+
+from ckv_core.request.compare_request import CompareRequest
+from storage import library, mapping, repository
+from storage.database import Database
+from storage.decoded import DecodedRuns
+from storage.recorder import Recorder
+from storage.records import StoredRun
+from tests.factories.events import assert_same_result, big_events, folded
+
+STREAM = big_events(tokens=100, variants=2)
+
+
+@pytest.fixture
+def decodes(monkeypatch) -> list[object]:
+    """One item for each variant that is decoded."""
+    seen: list[object] = []
+    decode = mapping.variant_record
+    monkeypatch.setattr(mapping, "variant_record", lambda *row: seen.append(1) or decode(*row))
+    return seen
+
+
+def stored(database: Database, *, is_over: bool = True) -> str:
+    recorder = Recorder(database)
+    slug = recorder.create(CompareRequest(context="word " * 100, question="What?"))
+    for event in STREAM:
+        recorder.apply(slug, event)
+    if is_over:
+        recorder.finish(slug)
+    return slug
+
+
+def load(database: Database, slug: str, kept: DecodedRuns) -> StoredRun:
+    with database.read() as session:
+        return repository.load_run(session, slug, kept)
+
+
+def test_a_run_that_is_over_is_decoded_once_until_it_is_forgotten(database: Database, decodes):
+    slug, kept = stored(database), DecodedRuns()
+    for _ in range(3):
+        run = load(database, slug, kept)
+        assert_same_result(run.result, folded(STREAM))
+        assert run.request.question == "What?"
+    assert len(decodes) == 2
+    with database.write() as session:
+        library.annotate(session, slug, "Another title", "", ())
+    assert load(database, slug, kept).title == "Another title"
+    kept.forget(slug)
+    load(database, slug, kept)
+    assert len(decodes) == 4
+
+
+def test_an_unfinished_run_is_read_each_time(database: Database, decodes):
+    slug, kept = stored(database, is_over=False), DecodedRuns()
+    load(database, slug, kept)
+    Recorder(database).finish(slug)
+    assert load(database, slug, kept).state == "done"
+    assert len(decodes) == 4
+
+
+def test_what_was_not_used_for_longest_goes_where_they_are_too_big(database: Database, decodes):
+    first, second, third = (stored(database) for _ in range(3))
+    kept = DecodedRuns(most_bytes=100_000)  # two of about 44,000
+    for slug in (first, second, first, third, first):
+        load(database, slug, kept)
+    assert len(decodes) == 6
+    load(database, second, kept)
+    assert len(decodes) == 8
+
+
+def test_a_run_above_the_limit_is_not_kept(database: Database, decodes):
+    slug, kept = stored(database), DecodedRuns(most_bytes=1_000)
+    load(database, slug, kept)
+    load(database, slug, kept)
+    assert len(decodes) == 4
