@@ -40,6 +40,15 @@ from tests.factories.runs import model_info
 READY = re.compile(r"ready at (http://\S+)/")
 MODEL = model_info(layers=30, query_heads=9, kv_heads=3, head_dim=64, context_limit=131_072)
 WINDOW_MS = 1000
+VARIANTS = (
+    "Full cache",
+    "StreamingLLM",
+    *(
+        f"{method}{ending}"
+        for method in ("SnapKV", "PyramidKV", "AdaKV")
+        for ending in ("", " + CriticalKV, as printed")
+    ),
+)
 WORDS = ("the ", "report ", "notes ", "that ", "rare ", "names ", "are ", "evicted ", "early.\n")
 ZOOM = """async () => {
   const canvas = document.querySelector('#kept .ckv-map-top');
@@ -216,15 +225,16 @@ def changed_alpha(browser: Browser, url: str, rounds: int) -> list[float]:
     page.locator("#model-line", has_text="is ready").wait_for(timeout=120_000)
     page.locator("#context textarea").fill(EXAMPLE.read_text(encoding="utf-8"))
     page.locator("#question textarea, #question input").first.fill(QUESTION)
-    for box in page.locator("#variants label").all():
-        box.locator("input").set_checked("per head" not in box.inner_text())
+    page.locator("#variants").get_by_role("button", name="None").click()
+    for label in VARIANTS:
+        page.locator("#variants").get_by_role("checkbox", name=label, exact=True).check()
     times = []
     for number in range(rounds + 1):
         if not page.locator("#alpha input").is_visible():
             page.get_by_role("button", name=re.compile("^Settings")).click()
         page.locator("#alpha input").fill(f"0.{number + 30}")
         page.locator("#alpha input").blur()
-        page.locator("#variants-line", has_text="8 variants").wait_for()
+        page.locator("#variants-line", has_text=f"{len(VARIANTS)} variants").wait_for()
         page.locator("#run:enabled").wait_for()
         if number:
             page.evaluate("document.querySelector('#kept').scrollIntoView()")
