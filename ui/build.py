@@ -23,6 +23,7 @@ from ui.api.routes import api_routes
 from ui.compare.examples import load_examples
 from ui.compare.page import ComparePage
 from ui.compare_runs.page import CompareRunsPage
+from ui.components.modules import module_route
 from ui.looks.theme import ASSETS, CSS_PATHS, FAVICON_PATH, build_theme
 from ui.methods.page import build_methods
 from ui.run.page import RunPage
@@ -120,6 +121,7 @@ def build_site(services: Services, settings: Settings) -> Site:
                     *(login_routes(services.accounts, identity) if identity else []),
                     *(account_routes(services.accounts) if identity else []),
                     *admin_routes(services.administration, with_logins=services.with_logins),
+                    module_route(),
                     *build_routes(services),
                     *aggregate_routes(services),
                     *study_routes(services),

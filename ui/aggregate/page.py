@@ -10,11 +10,13 @@ from ckv_core.analysis.intervals import MIN_PROMPTS
 from ckv_core.errors import CkvError
 from ui.aggregate.chosen import MAX_RUNS, load_together, read_slugs
 from ui.components.data_table import DataTable
+from ui.components.notice import Notice
 from ui.components.run_charts import RunCharts
+from ui.components.section_links import SectionLinks
 from ui.results.block import RESULTS
 from ui.results.chart_views import aggregate_value
 from ui.services.services import Services
-from ui.shell.parts import PRIVATE, TO_RUNS, Notice, SectionLinks, said
+from ui.shell.parts import PRIVATE, TO_RUNS, said
 from ui.tables.aggregate import (
     MAIN_FIGURES,
     AggregatedRuns,

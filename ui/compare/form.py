@@ -23,8 +23,11 @@ from ui.compare.prompt_controls import (
     number,
     text,
 )
+from ui.components.model_list import ModelList
+from ui.components.notice import ModelLine, Notice
+from ui.components.text_files import OwnBar
+from ui.components.variant_picker import VariantPicker
 from ui.settings import Settings
-from ui.shell.parts import ModelLine, ModelList, Notice, OwnBar, VariantPicker
 
 DEFAULTS = FormValues()
 ANALYSIS_CHOICES = [
@@ -45,9 +48,9 @@ ANALYSIS_INFO = (
 class Form(Controls):
     """The built controls, in the order of `CONTROL_NAMES`, and what belongs to this form alone."""
 
-    model_line: ModelLine
-    model_list: ModelList
-    variants_line: Notice
+    model_line: gr.HTML
+    model_list: gr.HTML
+    variants_line: gr.HTML
     ablation_base: Any
     ablation_button: gr.Button
 

@@ -8,7 +8,7 @@ import gradio as gr
 
 from ckv_core.request.compare_request import DEVICES
 from ui.compare.examples import Example
-from ui.shell.parts import ContextBar
+from ui.components.text_files import ContextBar
 
 SCENARIO_CHOICES = [
     ("Context and question are compressed", "regular"),
@@ -22,7 +22,7 @@ class Controls:
 
     controls: dict[str, Any]  # of many kinds
     examples: list[tuple[Example, gr.Button]]
-    context_bar: ContextBar
+    context_bar: gr.HTML
 
     def inputs(self) -> list[Any]:
         return list(self.controls.values())
@@ -41,7 +41,7 @@ def show_example(example: Example) -> list[str]:
 
 def build_prompt(
     controls: dict[str, Any], examples: Sequence[Example], *, answer_info: str
-) -> tuple[list[tuple[Example, gr.Button]], ContextBar]:
+) -> tuple[list[tuple[Example, gr.Button]], gr.HTML]:
     """Add `context`, `question`, `answer`, `scenario` and `protect` in a column, inside a Row.
 
     Returns:

@@ -6,9 +6,11 @@ import gradio as gr
 
 from ckv_core.errors import CkvError, StorageError
 from ui.compare_runs.differences import differences_value
+from ui.components.notice import Notice
+from ui.components.run_differences import RunDifferences
 from ui.results.live import find_run
 from ui.services.services import RunSnapshot, Services
-from ui.shell.parts import PRIVATE, SILENT, TO_RUNS, Notice, RunDifferences, said
+from ui.shell.parts import PRIVATE, SILENT, TO_RUNS, said
 
 MOST_RUNS = 4
 

@@ -6,10 +6,10 @@ import gradio as gr
 
 from ckv_core.methods import METHODS, PARAMETERS, SELECTOR_PARAMETERS
 from ui.compare.form import placeholder
-from ui.looks.theme import ASSETS
+from ui.components.facts import Facts
+from ui.components.modules import on_load
 from ui.methods.cards import marked, methods_list
 from ui.settings import Settings
-from ui.shell.parts import Facts
 
 FORMULA_TEXT = (
     "In the formulas a head keeps the entries *i* of largest *s*, as many as its budget *b*; "
@@ -49,9 +49,8 @@ LIMITS_TEXT = (
 def build_methods(settings: Settings) -> None:
     with gr.Column(elem_id="methods"):
         gr.Markdown(INTRO, elem_classes=["section"])
-        script = (ASSETS / "method_links.js").read_text("utf-8")
         bare: dict[str, Any] = {"elem_classes": ["bare"], "apply_default_css": False}
-        gr.HTML(methods_list(), js_on_load=script, **bare)
+        gr.HTML(methods_list(), js_on_load=on_load("assets/scripts/pages/method_links.js"), **bare)
         gr.Markdown(SPEC_TEXT, elem_classes=["section"])
         gr.Markdown(PARAMETERS_TEXT, elem_classes=["section"])
         gr.HTML(parameters_table(), **bare)

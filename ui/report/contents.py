@@ -7,8 +7,9 @@ from typing import Any, Literal
 
 from ckv_core.errors import ConfigError
 from storage.records import RunNotes
-from ui.components.base import ScriptedHtml
+from ui.components.base import Scripted
 from ui.components.data_table import DataTable
+from ui.components.facts import Facts
 from ui.components.generations import FollowUpAnswers, Generations
 from ui.components.kept_tokens import KeptTokens
 from ui.components.run_charts import RunCharts
@@ -21,7 +22,6 @@ from ui.results import views
 from ui.results.cards import teacher_forced_value
 from ui.results.chart_views import alphas_value, curves_value, diagnostics_value, perturbation_value
 from ui.services.live_runs import RunSnapshot
-from ui.shell.parts import Facts
 from ui.sweep import results as sweep_results
 from ui.tables.sweep import points_table, savings_table
 
@@ -34,7 +34,7 @@ GROUPS: dict[Group, str] = {
 NO_GROUP = f"A report can be made without {', '.join(GROUPS)}; name some of these."
 LEFT_OUT = "This part was left out of the report."
 Value = dict[str, Any] | None
-Shown = list[tuple[type[ScriptedHtml], Value]]
+Shown = list[tuple[Scripted, Value]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +80,14 @@ def contents_of(run: RunSnapshot, notes: RunNotes, without: Collection[Group]) -
     if run.request.kind == "sweep":
         _add_sweep(contents, run, without)
     else:
-        heading, text = _headed(results.RECEIPT_TEXT)
-        shown: Shown = [(SummaryTable, views.summary_value(run.result, ended=True))]
-        contents.sections.append(Section("summary", heading, text, shown))
+        table = views.summary_value(run.result, ended=True)
+        section = Section("summary", *_headed(results.RECEIPT_TEXT), [(SummaryTable, table)])
+        contents.sections.append(section)
         _add_generations(contents, run, without)
         _add_kept(contents, run, without)
         _add_measured(contents, run, without)
-    shown = [(Facts, _facts(run, notes, without))]
-    contents.sections.append(Section("run", "Settings and environment", "", shown))
+    facts: Shown = [(Facts, _facts(run, notes, without))]
+    contents.sections.append(Section("run", "Settings and environment", "", facts))
     return contents
 
 
@@ -103,9 +103,8 @@ def _add_generations(contents: Contents, run: RunSnapshot, without: Collection[G
         else:
             strips[address] = _json(teacher_forced_value(run.result, card["index"]))
     contents.files["strips"] = strips
-    heading, text = _headed(results.GENERATIONS_TEXT)
     shown: Shown = [(Generations, value), (FollowUpAnswers, views.follow_ups_value(run))]
-    contents.sections.append(Section("generations", heading, text, shown))
+    contents.sections.append(Section("generations", *_headed(results.GENERATIONS_TEXT), shown))
 
 
 def _add_kept(contents: Contents, run: RunSnapshot, without: Collection[Group]) -> None:
@@ -134,22 +133,20 @@ def _add_kept(contents: Contents, run: RunSnapshot, without: Collection[Group]) 
 
 
 def _add_measured(contents: Contents, run: RunSnapshot, without: Collection[Group]) -> None:
-    heading, text = _headed(results.PERTURBATION_TEXT)
-    _add_charts(contents, run, without, Section("perturbation", heading, text), perturbation_value)
+    section = Section("perturbation", *_headed(results.PERTURBATION_TEXT))
+    _add_charts(contents, run, without, section, perturbation_value)
     _add_charts(contents, run, without, Section("laboratory", "Diagnostics", ""), diagnostics_value)
 
 
 def _add_sweep(contents: Contents, run: RunSnapshot, without: Collection[Group]) -> None:
-    heading, text = _headed(sweep_results.CURVES_TEXT)
-    _add_charts(contents, run, without, Section("curves", heading, text), curves_value)
-    heading, text = _headed(sweep_results.SAVINGS_TEXT)
+    section = Section("curves", *_headed(sweep_results.CURVES_TEXT))
+    _add_charts(contents, run, without, section, curves_value)
     shown: Shown = [(DataTable, savings_table(run.result, 0))]
-    contents.sections.append(Section("savings", heading, text, shown))
-    heading, text = _headed(sweep_results.ALPHA_TEXT)
-    _add_charts(contents, run, without, Section("alphas", heading, text), alphas_value)
-    heading, text = _headed(sweep_results.POINTS_TEXT)
+    contents.sections.append(Section("savings", *_headed(sweep_results.SAVINGS_TEXT), shown))
+    section = Section("alphas", *_headed(sweep_results.ALPHA_TEXT))
+    _add_charts(contents, run, without, section, alphas_value)
     shown = [(DataTable, points_table(run.result, run.request.answer))]
-    contents.sections.append(Section("points", heading, text, shown))
+    contents.sections.append(Section("points", *_headed(sweep_results.POINTS_TEXT), shown))
 
 
 def _add_charts(

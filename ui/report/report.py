@@ -17,7 +17,7 @@ from string import Template
 
 from ckv_core.errors import CkvError
 from storage.records import RunNotes
-from ui.components.base import ScriptedHtml
+from ui.components.modules import joined
 from ui.looks.theme import ASSETS, CSS_PATHS, build_theme
 from ui.report.contents import GROUPS, Contents, Group, contents_of
 from ui.report.definitions import definitions
@@ -57,13 +57,6 @@ _POLICY = (
 
 class ReportTooBigError(CkvError):
     """The file would pass the limit."""
-
-
-class ReportPage(ScriptedHtml):
-    """The page around the components; only its script is used."""
-
-    NAME = "report"
-    SCRIPTS = ("sections.js", "report.js")
 
 
 def build_report(
@@ -112,7 +105,8 @@ def _page_json(run: RunSnapshot, contents: Contents) -> bytes:
             "heading": section.heading,
             "text": section.text,
             "components": [
-                {"component": component.NAME, "value": value} for component, value in section.shown
+                {"component": {"name": each.name, "module": each.module}, "value": value}
+                for each, value in section.shown
             ],
         }
         for section in contents.sections
@@ -127,15 +121,9 @@ def _page_json(run: RunSnapshot, contents: Contents) -> bytes:
 
 
 def _script(contents: Contents) -> str:
-    """The scripts of the components that are shown, then the page's own."""
-    used = {component for section in contents.sections for component, _ in section.shown}
-    bodies = [(each.NAME, each.script()) for each in sorted(used, key=lambda each: each.NAME)]
-    bodies.append((ReportPage.NAME, ReportPage.script()))
-    functions = ",\n".join(
-        f"{json.dumps(name)}: function (element, props, trigger, watch, fetch) {{\n{body}\n}}"
-        for name, body in bodies
-    )
-    return f"const COMPONENTS = {{\n{functions}\n}};\nCOMPONENTS.report(document.body);\n"
+    """The modules of the components that are shown, then the page's own, which draws them."""
+    used = {component.module for section in contents.sections for component, _ in section.shown}
+    return joined([*sorted(used), "ui/report/report.js"])
 
 
 @functools.cache

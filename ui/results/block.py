@@ -8,10 +8,11 @@ from gradio.components import Component
 from ui.components.generations import FollowUpAnswers, Generations
 from ui.components.kept_tokens import KeptTokens
 from ui.components.run_charts import RunCharts
+from ui.components.run_links import RunLinks
+from ui.components.section_links import SectionLinks
 from ui.components.status_bar import StatusBar
 from ui.components.summary_table import SummaryTable
 from ui.components.verdict import VerdictStrip
-from ui.shell.parts import RunLinks, SectionLinks
 
 RECEIPT_TEXT = (
     "### Receipt and summary\n"

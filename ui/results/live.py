@@ -12,16 +12,18 @@ from ckv_core.request.compare_request import CompareRequest
 from ckv_core.worker.messages import TokensCounted
 from storage.records import Lineage
 from storage.repository import RunMissingError
-from ui.looks.theme import ASSETS
+from ui.components.modules import imported
+from ui.components.notice import RunNotice
 from ui.results import chart_views, views
 from ui.results.block import ResultsBlock
 from ui.services.services import RunSnapshot, Services
 from ui.services.slugs import UNKNOWN_RUN, is_slug
-from ui.shell.parts import SILENT, Notice, RunNotice, said
+from ui.shell.parts import SILENT, said
 
 LOGGER = logging.getLogger(__name__)
 # Reload then opens the Run page, which follows the same run.
-SHOW_ADDRESS = (ASSETS / "address.js").read_text("utf-8")
+_ADDRESS = imported("assets/scripts/pages/history.js")
+SHOW_ADDRESS = f"(slug) => {_ADDRESS}.then((module) => module.default(slug))"
 COUNT_TIMEOUT_S = 5.0
 
 
@@ -123,7 +125,7 @@ async def follow(
         LOGGER.info("Stopped following %s: %s", slug, error)
 
 
-def build_run_row() -> tuple[gr.Button, gr.Button, Notice]:
+def build_run_row() -> tuple[gr.Button, gr.Button, gr.HTML]:
     """Run, Cancel and the line beside them; call inside a Blocks context."""
     with gr.Row(elem_id="actions"):
         run = gr.Button("Run", variant="primary", elem_id="run", min_width=140, scale=0)

@@ -9,12 +9,14 @@ import gradio as gr
 from gradio.components import Component
 
 from ckv_core.errors import CkvError
+from ui.components.facts import Facts
+from ui.components.notice import Notice
 from ui.results import views
 from ui.results.block import build_results
 from ui.results.live import Feed, cancel_run, find_run, follow
 from ui.run.sections import LineageSection, ShareSection
 from ui.services.services import RunSnapshot, Services
-from ui.shell.parts import PRIVATE, SILENT, TO_COMPARE, TO_RUNS, Facts, Notice, said
+from ui.shell.parts import PRIVATE, SILENT, TO_COMPARE, TO_RUNS, said
 from ui.sweep.results import SHARED_TOP, EitherFeed, SweepFeed, build_sweep_results
 
 

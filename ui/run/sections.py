@@ -11,7 +11,7 @@ from ckv_core.errors import CkvError, ConfigError
 from storage.bundle import FROM_RESULT, IMPORTED
 from storage.records import Lineage, RunRelative
 from storage.shares import ShareRecord
-from ui.components.base import ScriptedHtml
+from ui.components.base import component
 from ui.results.live import find_run
 from ui.services.services import Services
 from ui.services.shares import EXPIRIES_DAYS
@@ -24,14 +24,11 @@ NO_QUESTION = (
 )
 
 
-class LineageView(ScriptedHtml):
-    """Shows {"slug", "parent", "children", "told", "started"}; triggers `reproduce`.
+LineageView = component(__file__, "lineage")
+"""Shows {"slug", "parent", "children", "told", "started"}; triggers `reproduce`.
 
-    `started` is a run to go to. For {"guest": true} the page hides what guests cannot use.
-    """
-
-    NAME = "lineage"
-    SCRIPTS = ("lineage.js",)
+`started` is a run to go to. For {"guest": true} the page hides what guests cannot use.
+"""
 
 
 class LineageSection:
@@ -75,14 +72,11 @@ def _relative(run: RunRelative) -> dict[str, Any]:
     return {"slug": run.slug, "title": run.title, "kind": run.kind, "state": run.state}
 
 
-class ShareLinks(ScriptedHtml):
-    """Shows {"plain", "expiries", "rows": [{"id", "created", "expires", "state"}], "path", "told"}.
+ShareLinks = component(__file__, "share_links")
+"""Shows {"plain", "expiries", "rows": [{"id", "created", "expires", "state"}], "path", "told"}.
 
-    Triggers `issue` with {expiry} and `revoke` with {id}. `path` is of the link that was just made.
-    """
-
-    NAME = "share-links"
-    SCRIPTS = ("share_links.js",)
+Triggers `issue` with {expiry} and `revoke` with {id}. `path` is of the link that was just made.
+"""
 
 
 class ShareSection:

@@ -7,10 +7,11 @@ from urllib.parse import parse_qsl
 import gradio as gr
 
 from ckv_core.errors import CkvError, StorageError
+from ui.components.run_list import RunList
 from ui.runs.query import NAMES, STATES, TEXT_CHARS, asked_text, read_query, read_slugs, run_row
 from ui.services.library import UNDO_MINUTES
 from ui.services.services import Services
-from ui.shell.parts import AT_ONCE, RunList, event_field
+from ui.shell.parts import AT_ONCE, event_field
 
 PAGE_SIZE = 25
 

@@ -41,7 +41,7 @@ SHARE_PATHS = frozenset(
         "/gradio_api/reset",
     }
 )
-SHARE_PREFIXES = ("/assets/", "/static/", "/svelte/", "/gradio_api/heartbeat/")
+SHARE_PREFIXES = ("/assets/", "/scripts/", "/static/", "/svelte/", "/gradio_api/heartbeat/")
 FOR_PROGRAMS = ("/api/", "/gradio_api/")
 READING = ("GET", "HEAD", "OPTIONS")
 ASKED_AGAIN_S = 1.0  # how long a stream outlives its login

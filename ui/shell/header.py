@@ -3,11 +3,12 @@
 import html
 
 from ui.accounts.access import Viewer
-from ui.looks.theme import ASSETS, LOGO_PATH
+from ui.components.modules import on_load
+from ui.looks.theme import LOGO_PATH
 
 # Who is logged in stands in the head of a page of Gradio's, which is else the same for everybody.
 USER_TEMPLATE = "ckv-user"
-USER_SCRIPT = (ASSETS / "user.js").read_text("utf-8")
+USER_SCRIPT = on_load("assets/scripts/pages/user.js")
 TITLE = "CriticalKV Lab"
 PAGES = {
     "/": "Compare",
@@ -31,7 +32,7 @@ def header_html(
     Args:
         path: of the page to mark; empty for none.
         current: `page`, or `true` where the page shown belongs to the marked one.
-        user: of `user_html`; assets/user.js adds it to pages of Gradio's.
+        user: of `user_html`; assets/scripts/pages/user.js adds it to pages of Gradio's.
         with_links: whether the reader may go to the pages.
     """
     links = "".join(

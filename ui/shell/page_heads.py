@@ -16,15 +16,15 @@ from ckv_core.errors import CkvError
 from storage.records import RunSummary
 from storage.repository import RunMissingError
 from ui.accounts.access import SCOPE_KEY
+from ui.components.modules import address
 from ui.looks.glossary import words
-from ui.looks.theme import ASSETS
 from ui.server.route_answers import missing
 from ui.services.services import Services
 from ui.services.slugs import UNKNOWN_RUN, is_slug
 from ui.shell.header import TITLE, USER_TEMPLATE, user_html
 
-# What makes Gradio's updates cheaper, leaving a page quiet, and words explain themselves.
-SCRIPTS = ("clones.js", "leaving.js", "terms.js")
+# What makes leaving a page quiet, and words explain themselves.
+SCRIPTS = ("history", "terms")
 
 # Page -> its own title, and what a preview says below it.
 PAGES = {
@@ -106,10 +106,13 @@ def words_of(run: RunSummary, *, with_text: bool) -> tuple[str, str]:
 @cache
 def scripts_html() -> str:
     """Our scripts that no component brings, and the glossary's words for them."""
-    scripts = "".join((ASSETS / name).read_text("utf-8") for name in SCRIPTS)
     # No word can end the script early.
     told = json.dumps(words()).replace("<", "\\u003c")
-    return f"<script>window.ckvWords = {told};{scripts}</script>"
+    tags = [f'<script type="application/json" id="ckv-words">{told}</script>']
+    for name in SCRIPTS:
+        src = address(f"assets/scripts/pages/{name}.js")
+        tags.append(f'<script type="module" src="{src}"></script>')
+    return "".join(tags)
 
 
 def rewriting(send: Send, rewrite: Callable[[bytes], bytes]) -> Send:

@@ -10,7 +10,8 @@ from ckv_core.studies.scores import METRICS
 from ckv_core.studies.tasks import TASKS
 from ui.compare.offers import picker_offer
 from ui.compare.prompt_controls import SCENARIO_CHOICES, model_control, number, text
-from ui.shell.parts import StudyFile, VariantPicker
+from ui.components.text_files import StudyFile
+from ui.components.variant_picker import VariantPicker
 from ui.studies.forms import DEFAULT_METHODS, STUDY_CONTROLS, StudyForm
 
 DEFAULTS = StudyForm()

@@ -9,9 +9,10 @@ import gradio as gr
 from ckv_core.errors import CkvError
 from ckv_core.studies.data import read_file
 from ui.components.data_table import DataTable
+from ui.components.notice import Notice
 from ui.services.services import Services
 from ui.settings import Settings
-from ui.shell.parts import PRIVATE, SHARED, SILENT, Notice, said
+from ui.shell.parts import PRIVATE, SHARED, SILENT, said
 from ui.studies.form import build_study_form
 from ui.studies.forms import StudyForm, preview
 from ui.studies.progress import cost_sentence, studies_table

@@ -13,13 +13,16 @@ from storage.study_records import StoredStudy
 from ui.charts.chart import chart_values
 from ui.charts.study import STUDY_CHARTS
 from ui.components.data_table import DataTable
+from ui.components.facts import Facts
+from ui.components.notice import Notice
 from ui.components.run_charts import RunCharts
+from ui.components.section_links import SectionLinks
 from ui.components.verdict import VerdictStrip
 from ui.results.block import RESULTS
 from ui.services.services import Services
 from ui.services.slugs import is_slug
 from ui.services.studies import NO_STUDY, StudyView
-from ui.shell.parts import PRIVATE, SHARED, Facts, Notice, SectionLinks, said
+from ui.shell.parts import PRIVATE, SHARED, said
 from ui.studies.progress import progress_sentence
 from ui.tables.study import (
     StudyReading,

@@ -27,8 +27,9 @@ from ui.compare.prompt_controls import (
     number,
     text,
 )
+from ui.components.notice import Notice
+from ui.components.variant_picker import VariantPicker
 from ui.settings import Settings
-from ui.shell.parts import Notice, VariantPicker
 
 DEFAULT_METHODS = ("snapkv", "snapkv+critical:stage2=raw", "snapkv+critical:stage2=pooled")
 
@@ -105,7 +106,7 @@ DEFAULTS = SweepForm()
 class SweepControls(Controls):
     """The built controls, in the order of `SWEEP_CONTROLS`, and the line of cost."""
 
-    cost_line: Notice
+    cost_line: gr.HTML
 
 
 def build_sweep_form(

@@ -12,10 +12,11 @@ from ckv_core.request.grid import Cost, sweep_cost
 from ui.compare.examples import Example
 from ui.compare.prompt_controls import EXAMPLE_TEXTS, show_example
 from ui.compare.prompt_page import PromptPage
+from ui.components.notice import Notice
 from ui.results.live import find_run
 from ui.services.services import Services
 from ui.settings import Settings
-from ui.shell.parts import AT_ONCE, SHARED, SILENT, Notice, said
+from ui.shell.parts import AT_ONCE, SHARED, SILENT, said
 from ui.sweep.form import SWEEP_CONTROLS, SweepControls, SweepForm, build_sweep_form
 from ui.sweep.results import SweepBlock, SweepFeed, build_sweep_results
 

@@ -13,11 +13,13 @@ from ckv_core.errors import CkvError
 from ui.components.base import section_html
 from ui.components.data_table import DataTable
 from ui.components.run_charts import RunCharts
+from ui.components.run_links import RunLinks
+from ui.components.section_links import SectionLinks
 from ui.results import chart_views, views
 from ui.results.block import RESULTS, ResultsBlock, build_top
 from ui.results.live import Feed, find_run
 from ui.services.services import RunSnapshot, Services
-from ui.shell.parts import AT_ONCE, RunLinks, SectionLinks
+from ui.shell.parts import AT_ONCE
 from ui.tables.sweep import alphas_table, curve_name, points_table, savings_table
 
 SHARED_TOP = 2  # outputs that both kinds of results share: verdict and status bar

@@ -11,7 +11,7 @@ import numpy as np
 
 Cell = str | int | float | None
 # What some reader takes for the end of a line, drops, or cannot encode. `csvField` of
-# assets/common.js has the same three rules.
+# assets/scripts/dom.js has the same three rules.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 # A spreadsheet runs a cell that starts like this, full-width forms included; where its language
 # has the comma in numbers, a semicolon starts a cell too.

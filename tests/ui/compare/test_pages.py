@@ -233,7 +233,7 @@ def test_a_feed_sends_charts_once_and_only_when_all_is_measured():
     now = snapshot().created_at
     half = snapshot().result
     half.variants[2] = dataclasses.replace(half.variants[2], perturbation=None)
-    at = [type(component).__name__ for component in built.outputs].index("RunCharts")
+    at = [component.elem_id for component in built.outputs].index("charts")
     first = feed.updates(running(result=half), now)
     assert len(first) == len(built.outputs)
     assert first[at]["charts"] == []

@@ -22,9 +22,9 @@ from ckv_core.analysis.evidence import evidence as evidence_shares
 from ckv_core.results.records import HeldSeries, RetainedSet
 from ui.components.generations import Generations
 from ui.components.kept_tokens import KeptTokens
+from ui.components.run_links import RunLinks
 from ui.components.status_bar import StatusBar
 from ui.components.summary_table import SummaryTable
-from ui.shell.parts import RunLinks
 
 HOSTILE = '<img src=x onerror="window.__hit=1"> ${7*7} `${window.__hit=1}` {{value}} </script>'
 WORDS = ["the ", "report ", "notes ", "that ", "rare ", "names ", "are ", "evicted ", "early.\n"]

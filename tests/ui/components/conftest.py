@@ -7,6 +7,7 @@ from playwright.sync_api import Browser
 
 from tests.processes import free_port
 from tests.ui.components.components_lab import Lab, View, Visitor, build_page, data_routes
+from ui.components.modules import module_route
 from ui.looks.theme import CSS_PATHS, build_theme
 
 
@@ -24,7 +25,7 @@ def lab() -> Iterator[Lab]:
         footer_links=[],
         ssr_mode=False,
         run_history=False,
-        app_kwargs={"routes": data_routes(lab)},
+        app_kwargs={"routes": [*data_routes(lab), module_route()]},
     )
     yield lab
     demo.close()

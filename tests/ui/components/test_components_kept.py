@@ -1,7 +1,6 @@
 """Kept tokens in a real browser: every number against numpy."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,14 +9,11 @@ from playwright.sync_api import Browser
 
 from ckv_core.results.records import RetainedSet
 from tests.ui.components.components_lab import View, evidence, expected_evidence, small_run
+from ui.components.modules import joined
 from ui.looks.palette import DENSITY_STOPS
 
-ASSETS = Path(__file__).parents[3] / "assets"
-DATA_SCRIPT = (
-    "const list = (v) => Array.isArray(v) ? v : [], str = (v) => String(v ?? '');\n"
-    + (ASSETS / "kept_data.js").read_text("utf-8")
-    + "\nreturn {KeptSet, Prompt, alwaysKept};"
-)
+DATA = "ui/components/kept_tokens/data.js"
+DATA_SCRIPT = f'{joined([DATA])}\nreturn MODULES["{DATA}"];'
 
 
 @pytest.mark.parametrize(

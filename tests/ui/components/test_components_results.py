@@ -93,7 +93,7 @@ def test_summary_is_a_table_with_headers_and_help_by_keyboard(
     assert page.locator("#summary caption").count() == 1
     assert page.locator("#summary thead th[scope=col]").count() == 3
     assert "⚠ missing" in page.locator("#summary tbody").inner_text()
-    tip = page.locator("#summary [role=tooltip]")
+    tip = page.locator("[role=tooltip]")
     assert tip.is_hidden()
     page.locator("#summary .ckv-help").focus()
     assert tip.is_visible()

@@ -111,10 +111,16 @@ def test_twenty_added_methods_each_have_a_mark_and_a_line_of_their_own(
     looks = looks_of(run_of(*names))
     assert len({(look.color, look.symbol) for look in looks}) == len(names)
     assert len({(look.color, look.dash) for look in looks}) == len(names)
-    known = (ASSETS / "common.js").read_text(encoding="utf-8")
+    known = (ASSETS / "scripts/marks.js").read_text(encoding="utf-8")
     assert all(re.search(rf'^ +"?{look.symbol}"?: "M', known, re.MULTILINE) for look in looks)
     readings = looks_of(run_of("m9", "m9+critical", "m9+critical_auto"))
     assert len({look.dash for look in readings}) == 3
+
+
+def test_pages_draw_with_the_same_stops() -> None:
+    script = (ASSETS / "scripts/marks.js").read_text("utf-8")
+    for name in ("DENSITY_STOPS", "DIVERGING_STOPS", "DIVERGING_STOPS_DARK"):
+        assert f'const {name} = "{" ".join(globals()[name])}"' in script
 
 
 def test_grey_is_the_full_caches_alone_and_orange_no_methods() -> None:

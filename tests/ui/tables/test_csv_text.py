@@ -8,9 +8,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from playwright.sync_api import Browser
 
+from ui.components.modules import joined
 from ui.tables.csv_text import csv_text
 
 ROOT = Path(__file__).resolve().parents[3]
+CSV = "assets/scripts/dom.js"
 BREAKS = "\r\n\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 STARTS = "=+-@\uff1d\uff0b\uff0d\uff20"
 HIDING = " \t\r\n\xa0\u200b\u3000\ufeff"  # before a formula, which a spreadsheet then still runs
@@ -60,11 +62,8 @@ def test_tables_are_written_in_one_place():
 
 def test_pages_write_texts_as_the_server_does(browser: Browser):
     texts = ["a\r=1+1", "\xa0=1", "a;=1", "a\t\0\x1b\x85\u2028b", '"=1"', "-12 %", "-x", "\ufeff@a"]
-    script = (ROOT / "assets/common.js").read_text()
-    start = script.index("function csvField(")
-    field = script[start : script.index("\n}\n", start) + 3]
     page = browser.new_page()
     written = page.evaluate(
-        f"texts => {{ const str = String; {field} return texts.map(csvField); }}", texts
+        f'texts => {{ {joined([CSV])}; return texts.map(MODULES["{CSV}"].csvField); }}', texts
     )
     assert written == csv_text((), [(text,) for text in texts]).splitlines()[1:]

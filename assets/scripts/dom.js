@@ -1,0 +1,174 @@
+// What our components share: values from the server, elements that hold text and never HTML, files.
+
+export const list = (value) => (Array.isArray(value) ? value : []);
+export const str = (value) => (value === null || value === undefined ? "" : String(value));
+export const clamp = (value, low, high) => Math.min(high, Math.max(low, value));
+export const whole = (value) => Math.round(value).toLocaleString("en-US");
+/** A share as percent, with one decimal where it is small. */
+export function percent(share) {
+  if (!Number.isFinite(share)) return "–";
+  const value = share * 100;
+  return `${value > 0 && value < 9.95 ? value.toFixed(1) : value.toFixed(0)}%`;
+}
+
+export function seconds(value) {
+  if (!Number.isFinite(value)) return "";
+  if (value < 60) return `${value.toFixed(1)} s`;
+  return `${Math.floor(value / 60)} min ${Math.floor(value % 60)} s`;
+}
+
+export function milliseconds(value) {
+  return value >= 1000 ? `${(value / 1000).toFixed(1)} s` : `${Math.round(value)} ms`;
+}
+
+export const SVG = "http://www.w3.org/2000/svg";
+
+/**
+ * Make an element, as in `make("p.ckv-hint", { title }, [text, link])`; no HTML ever.
+ *
+ * @param {string} name tag and classes
+ * @param {...any} parts first an object of attributes, `on*` listeners or `text`, if any; then children, null for none
+ */
+export function make(name, ...parts) {
+  const [tag, ...classes] = name.split(".");
+  /** @type {any} */
+  const node = document.createElement(tag);
+  if (tag === "button") node.type = "button";
+  const props = parts[0]?.constructor === Object ? parts.shift() : {};
+  for (const [key, value] of Object.entries(props)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (key === "text") node.textContent = value;
+    else if (key === "class") classes.push(...value.split(" ").filter(Boolean));
+    else if (key.startsWith("on")) node.addEventListener(key.slice(2), value);
+    else node.setAttribute(key, value === true ? "" : value);
+  }
+  if (classes.length) node.className = classes.join(" ");
+  node.append(...parts.flat(Infinity).filter((child) => child !== null && child !== undefined));
+  return node;
+}
+
+/** Write text only when it changed, so that streaming does not disturb a selection. */
+export function setText(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+/** Words for fingers, or for a mouse and keys. */
+export const byTouch = (touch, mouse) => (matchMedia("(hover: none)").matches ? touch : mouse);
+/** A SPEC in pieces: it breaks after a comma before it breaks inside a word. */
+export function specParts(spec) {
+  return str(spec)
+    .split(/(?<=[:,])/)
+    .flatMap((part) => [part, make("wbr")]);
+}
+
+/** An SVG element with these attributes. */
+export function shape(tag, fields) {
+  const node = document.createElementNS(SVG, tag);
+  Object.entries(fields).forEach(([name, value]) => node.setAttribute(name, value));
+  return node;
+}
+
+/** At the head of what ranks methods of both regimes; hidden where there is nothing to say. */
+export const regimesHead = () => make("p.ckv-regimes", { hidden: true });
+
+export function setRegimes(node, told) {
+  setText(node, told ? str(told) : "");
+  node.hidden = !told;
+}
+
+/** Which regime a row is of. */
+export function regimeMark(regime) {
+  return regime ? make("span.ckv-regime", { "data-regime": str(regime), text: str(regime) }) : null;
+}
+
+export function chip(text, tone = "") {
+  return make("span", { class: `ckv-chip ${tone ? `ckv-${tone}` : ""}`, text: str(text) });
+}
+
+/** Words of the glossary, written [[KV head]] or [[KV head|heads]], as buttons that terms.js serves; plain words in a report. */
+export function withTerms(text) {
+  return str(text)
+    .split(/(\[\[[^\]]+\]\])/)
+    .map((part) => {
+      if (!part.startsWith("[[")) return part;
+      const [word, shown] = part.slice(2, -2).split("|");
+      if (!document.getElementById("ckv-words")) return shown ?? word;
+      return make("button.ckv-term", { value: word, text: shown ?? word, "aria-label": `${shown ?? word}, explain` });
+    });
+}
+
+/** Copy text; the old command is for pages served without TLS. */
+async function copyText(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    const area = make("textarea.ckv-offscreen", { "aria-hidden": "true" });
+    area.value = text;
+    document.body.append(area);
+    area.select();
+    const copied = document.execCommand("copy");
+    area.remove();
+    return copied;
+  }
+}
+
+/** A button that copies what `text()` gives, and says for a moment whether it did. */
+export function copyButton(words, text) {
+  const button = make("button.ckv-button.ckv-quiet", words);
+  button.addEventListener("click", async () => {
+    setText(button, (await copyText(text())) ? "Copied" : "Not copied");
+    setTimeout(() => setText(button, words), 1500);
+  });
+  return button;
+}
+
+/** What is wider than the page scrolls sideways, with the keyboard too. */
+export const scroller = (label, ...children) => make("div.ckv-scroll", { tabindex: "0", role: "region", "aria-label": label }, children);
+
+/** The head of a table: a name or a cell's content for each column. */
+export const tableHead = (...names) => make("thead", make("tr", ...names.map((name) => make("th", { scope: "col" }, name))));
+
+/** Give the reader a Blob, or what an address holds, as a file. */
+export function saveFile(content, name) {
+  const href = content instanceof Blob ? URL.createObjectURL(content) : content;
+  make("a", { href, download: name }).click();
+  if (content instanceof Blob) setTimeout(() => URL.revokeObjectURL(href), 10_000);
+}
+
+/** Draw now and after each update from the server; say so in data-ready for the tests. */
+export function onValue({ element, props, watch }, draw) {
+  const run = () => {
+    draw(props.value && typeof props.value === "object" ? props.value : null);
+    element.dataset.ready = "1";
+  };
+  run();
+  watch("value", run);
+}
+
+/** An observer that says of a node whether it is near the view, whenever that changes. */
+export const nearView = (act, rootMargin = "200px") =>
+  new IntersectionObserver((entries) => act(entries.some((entry) => entry.isIntersecting)), { rootMargin });
+
+/** Columns of a grid of `count` cards, so that rows are about equally full: 5 are 3 + 2. */
+export function balanceColumns(grid, count) {
+  const rows = Math.max(1, Math.ceil(count / 4));
+  grid.style.setProperty("--ckv-columns", String(Math.max(1, Math.ceil(count / rows))));
+}
+
+/** One CSV field on one line, which no spreadsheet runs as a formula; as ui/tables/csv_text.py does. */
+export function csvField(value) {
+  const escaped = { "\t": "\\t", "\n": "\\n", "\r": "\\r" };
+  const hex = (code) => (code < 256 ? `\\x${code.toString(16).padStart(2, "0")}` : `\\u${code.toString(16)}`);
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is escaped
+  const line = str(value).replace(/[\0-\x1f\x7f-\x9f\u2028\u2029\p{Cs}]/gu, (found) => escaped[found] ?? hex(found.charCodeAt(0)));
+  const isNumber = typeof value === "number" || /^-[0-9.,]+\s*%?$/.test(line);
+  const safe = isNumber ? line : line.replace(/(^|;)(?=[\s\u200b-\u200f\u2060\ufeff]*[-=+@\uff0d\uff1d\uff0b\uff20])/g, "$1'");
+  return `"${safe.replaceAll('"', '""')}"`;
+}
+
+/** Give the reader lines of fields as a CSV file. */
+export function downloadCsv(lines, name) {
+  const text = `${lines.map((line) => line.map(csvField).join(",")).join("\r\n")}\r\n`;
+  saveFile(new Blob([text], { type: "text/csv;charset=utf-8" }), name);
+}

@@ -1,0 +1,42 @@
+// The shape and colour that stand for a variant everywhere, and the colours of shares and differences.
+
+import { shape } from "./dom.js";
+
+export const DENSITY_STOPS = "#00224e #123570 #3b496c #575d6d #707173 #8a8678 #a59c74 #c3b369 #e1cc55 #fee838".split(" ");
+const DIVERGING_STOPS = "#005389 #0072b9 #5d91cc #94b0da #c5d1e7 #f3f3f3 #e9c9c7 #dba09d #ca7674 #b64b4e #9f132b".split(" ");
+const DIVERGING_STOPS_DARK = "#87bcfe #2f9df6 #3a7cbc #395d85 #313f52 #242424 #523736 #834b49 #b75e5e #ee7273 #ff9f9c".split(" ");
+export const isDark = () => document.body.classList.contains("dark");
+
+/** Stops of differences, the lower side first: the middle is the page's ground, light or dark. */
+export const divergingStops = () => (isDark() ? DIVERGING_STOPS_DARK : DIVERGING_STOPS);
+
+// Shapes in a 12 x 12 box, by their Plotly names.
+const MARKER_PATHS = {
+  circle: "M6 1a5 5 0 1 0 .01 0z",
+  square: "M1.5 1.5h9v9h-9z",
+  "triangle-up": "M6 1l5.4 9.8H.6z",
+  "triangle-down": "M6 11L.6 1.2h10.8z",
+  "triangle-left": "M1 6L10.8.6v10.8z",
+  "triangle-right": "M11 6L1.2.6v10.8z",
+  diamond: "M6 .4L11.6 6 6 11.6.4 6z",
+  "star-diamond": "M6 .4L7.7 4.3 11.6 6 7.7 7.7 6 11.6 4.3 7.7.4 6 4.3 4.3z",
+  cross: "M4.2.8h3.6v3.4h3.4v3.6H7.8v3.4H4.2V7.8H.8V4.2h3.4z",
+  x: "M2.8.6L6 3.8 9.2.6l2.2 2.2L8.2 6l3.2 3.2-2.2 2.2L6 8.2l-3.2 3.2L.6 9.2 3.8 6 .6 2.8z",
+  star: "M6 .4l1.7 3.7 4 .5-3 2.7.8 4L6 9.3 2.5 11.3l.8-4-3-2.7 4-.5z",
+  pentagon: "M6 .6l5.4 4-2.1 6.4H2.7L.6 4.6z",
+  hexagram: "M6 .4L7.7 3.2h3.2L9.3 6l1.6 2.8H7.7L6 11.6 4.3 8.8H1.1L2.7 6 1.1 3.2h3.2z",
+  hexagon: "M6 .6l4.8 2.7v5.4L6 11.4 1.2 8.7V3.3z",
+  "star-triangle-up": "M6 .4C6 5 8 8.6 11.6 10.6 8 9.4 4 9.4.4 10.6 4 8.6 6 5 6 .4z",
+  hexagon2: "M.6 6l2.7-4.8h5.4L11.4 6l-2.7 4.8H3.3z",
+};
+
+/** The coloured shape that stands for a variant everywhere: filled, open, with a dot or a hole. */
+export function marker(look) {
+  const { color, symbol } = { color: "gray", symbol: "circle", ...look };
+  const open = symbol.includes("-open");
+  const path = MARKER_PATHS[symbol.replace(/(-open)?(-dot)?$/, "")] ?? MARKER_PATHS.circle;
+  const svg = shape("svg", { viewBox: "-1 -1 14 14", class: "ckv-marker", "aria-hidden": "true" });
+  svg.append(shape("path", { d: path, fill: open ? "none" : color, stroke: color, "stroke-width": open ? 2 : 0 }));
+  if (symbol.includes("-dot")) svg.append(shape("circle", { cx: 6, cy: 6, r: 1.7, class: open ? "" : "ckv-hole", fill: color }));
+  return svg;
+}

@@ -1,0 +1,283 @@
+// The state that all views of one run share, and the maps' descriptions. Views redraw per frame.
+
+import { clamp, percent, setText, str, whole } from "../../../assets/scripts/dom.js";
+import { DENSITY_STOPS, divergingStops } from "../../../assets/scripts/marks.js";
+import { HeatMap, MIN_SPAN } from "./map.js";
+import { densityStep, differenceStep, rampOf } from "./ramp.js";
+
+const HASH_KEYS = ["token", "variant", "layer", "span"];
+/** The hash as {token, variant, layer, span}; anything that is no number is left out. */
+function readHash() {
+  const fields = new URLSearchParams(location.hash.slice(1));
+  const number = (text) => (/^\d{1,9}$/.test(text ?? "") ? Number(text) : null);
+  const ends = /^(\d{1,9})-(\d{1,9})$/.exec(fields.get("span") ?? "");
+  return {
+    token: number(fields.get("token")),
+    variant: number(fields.get("variant")),
+    layer: number(fields.get("layer")),
+    span: ends ? [Number(ends[1]), Number(ends[2]) + 1] : null,
+  };
+}
+
+/** The variant to begin with: the first with CriticalKV, else the first. */
+function mostTelling(variants) {
+  return Math.max(
+    0,
+    variants.findIndex((each) => str(each.spec).includes("+critical")),
+  );
+}
+
+/** What to set it against: the same method without CriticalKV, else any other variant. */
+function baseOf(variants, chosen) {
+  const base = str(variants[chosen].spec).split(/[+:]/, 1)[0];
+  const found = variants.findIndex((each) => str(each.spec).split(":", 1)[0] === base && each !== variants[chosen]);
+  if (found >= 0) return found;
+  return variants.length > 1 && chosen === 0 ? 1 : 0;
+}
+
+export class KeptApp {
+  constructor(run, host, live) {
+    this.prompt = run.prompt;
+    this.variants = run.variants;
+    this.shape = run.shape;
+    this.positions = run.shape.positions;
+    this.host = host;
+    this.live = live;
+    this.evictable = new Set(run.shape.evictable);
+    this.range = [0, this.positions];
+    this.hover = null;
+    this.token = null;
+    this.span = null;
+    this.layer = run.shape.evictable[0] ?? 0;
+    this.chosen = mostTelling(run.variants);
+    this.pair = [this.chosen, baseOf(run.variants, this.chosen)];
+    this.matches = [];
+    this.answer = "";
+    this.extending = false;
+    this.views = [];
+    this.dirty = new Set();
+    this.timers = new Map();
+  }
+
+  current() {
+    return this.variants[this.chosen];
+  }
+
+  /** Where the reference answer stands in the compressed prompt. */
+  answerSpans() {
+    return this.answer.trim() ? this.prompt.occurrences(this.answer, this.positions) : [];
+  }
+
+  /** Begin with the reference answer as the evidence; the address stays as it is. */
+  selectAnswer() {
+    const [span] = this.answerSpans();
+    if (!span) return null;
+    Object.assign(this, { span, answerAt: 0 });
+    this.redraw("overlay", "text", "panels");
+    return span[0];
+  }
+
+  slotCount() {
+    return this.shape.evictable.length * this.shape.heads;
+  }
+
+  tokenName(token) {
+    const text = this.prompt.pieces[token] ?? "";
+    return `token ${whole(token)} “${text.replace(/\n/g, "↵")}”`;
+  }
+
+  /** Ask for a redraw of heat, overlay, text or panels in the next frame. */
+  redraw(...parts) {
+    parts.forEach((part) => this.dirty.add(part));
+    if (this.frame) return;
+    this.frame = requestAnimationFrame(() => {
+      this.frame = null;
+      const due = new Set(this.dirty);
+      this.dirty.clear();
+      const from = performance.now();
+      this.views.forEach((view) => view(due));
+      if (due.has("heat")) this.host.element.dataset.drawMs = (performance.now() - from).toFixed(1);
+    });
+  }
+
+  /** Run once things have been quiet for 80 ms. */
+  later(name, act) {
+    clearTimeout(this.timers.get(name));
+    this.timers.set(name, setTimeout(act, 80));
+  }
+
+  say(text) {
+    setText(this.live, text);
+  }
+
+  point(hover) {
+    if (hover === null && this.hover === null) return;
+    this.hover = hover;
+    this.redraw("overlay", "point");
+  }
+
+  /** Show `span` positions from `first` on, kept inside the prompt. */
+  showRange(first, span) {
+    const size = clamp(Math.round(span), Math.min(MIN_SPAN, this.positions), this.positions);
+    const from = clamp(Math.round(first), 0, this.positions - size);
+    this.range = [from, from + size];
+    this.redraw("heat");
+  }
+
+  /** Scale a range by `factor` so that `anchor` stays where it is. */
+  zoomTo([x0, x1], factor, anchor) {
+    const span = clamp((x1 - x0) * factor, MIN_SPAN, this.positions);
+    this.showRange(anchor - ((anchor - x0) / (x1 - x0)) * span, span);
+  }
+
+  bringIntoView(first, end) {
+    const [x0, x1] = this.range;
+    if (first >= x0 && end <= x1) return;
+    this.showRange((first + end) / 2 - (x1 - x0) / 2, x1 - x0);
+  }
+
+  pick({ token = this.token, layer = this.layer, chosen = this.chosen }) {
+    if (chosen !== this.chosen) this.redraw("shade");
+    Object.assign(this, { token, layer, chosen, extending: false });
+    this.say([str(this.current().label), `layer ${layer}`, ...(token === null ? [] : [this.tokenName(token)])].join(", "));
+    this.redraw("heat", "overlay", "text", "panels");
+    this.writeHash();
+  }
+
+  /** `quiet` leaves the text where it is. */
+  selectSpan(first, end, { quiet = false } = {}) {
+    this.span = [clamp(first, 0, this.prompt.pieces.length - 1), clamp(end, 1, this.prompt.pieces.length)];
+    this.extending = false;
+    if (!quiet && first < this.positions) this.bringIntoView(first, Math.min(end, this.positions));
+    this.redraw("overlay", "text", "panels");
+    this.writeHash();
+  }
+
+  clear() {
+    Object.assign(this, { token: null, span: null, hover: null, matches: [], extending: false });
+    this.say("Selection cleared");
+    this.redraw("overlay", "text", "panels", "search");
+    this.writeHash();
+  }
+
+  matchesInView() {
+    const [x0, x1] = this.range;
+    return this.matches.filter(([first, end]) => end > x0 && first < x1);
+  }
+
+  /** Keep what others put into the hash. */
+  writeHash() {
+    const fields = new URLSearchParams(location.hash.slice(1));
+    HASH_KEYS.forEach((key) => fields.delete(key));
+    if (this.token !== null) fields.set("token", String(this.token));
+    if (this.span) fields.set("span", `${this.span[0]}-${this.span[1] - 1}`);
+    if (this.token !== null || this.span) {
+      fields.set("variant", this.current().index);
+      fields.set("layer", this.layer);
+    }
+    const hash = fields.toString();
+    history.replaceState(history.state, "", location.pathname + location.search + (hash ? `#${hash}` : ""));
+  }
+
+  /** Go to the spot of the address; out-of-range numbers are ignored. */
+  applyHash() {
+    const { token, variant, layer, span } = readHash();
+    const length = this.prompt.pieces.length;
+    const chosen = this.variants.findIndex((each) => each.index === variant);
+    if (chosen >= 0) this.chosen = chosen;
+    if (layer !== null && layer < this.shape.layers) this.layer = layer;
+    if (token !== null && token < length) this.token = token;
+    if (span && span[0] < span[1] && span[1] <= length) this.span = span;
+    this.redraw("heat", "overlay", "shade", "text", "panels");
+    return this.span?.[0] ?? this.token;
+  }
+
+  /** Colours and font of the canvases, from the theme in force. */
+  readInk() {
+    const style = getComputedStyle(this.host.root);
+    const of = (name) => style.getPropertyValue(name).trim();
+    this.ink = {
+      text: of("--body-text-color"),
+      subdued: of("--body-text-color-subdued"),
+      surface: of("--background-fill-secondary"),
+      line: of("--ckv-line"),
+      context: of("--ckv-context"),
+      question: of("--ckv-question"),
+      match: of("--ckv-match"),
+      span: of("--ckv-match"),
+      pick: of("--ckv-pick"),
+      font: `11px ${of("--font") || "sans-serif"}`,
+    };
+    this.density = rampOf(DENSITY_STOPS);
+    this.diverging = rampOf(divergingStops());
+  }
+}
+
+/** "position 12 “word”", and the bin when several positions share a pixel. */
+function placeText(app, position, first, end) {
+  const bin = end - first > 1 ? ` (column of ${whole(end - first)} positions)` : "";
+  return `${app.tokenName(position)}${bin}`;
+}
+
+export function layerMap(app, variant, at) {
+  const { heads } = app.shape;
+  const share = (row, first, end) => variant.kept.layerSum(row, first, end) / ((end - first) * heads);
+  return new HeatMap(app, {
+    kind: "layer",
+    rows: () => app.shape.layers,
+    rowName: String,
+    ramp: () => app.density,
+    label: () => `${str(variant.label)}: share of KV heads that keep each entry, layers by positions`,
+    sample: (row, first, end) => densityStep(share(row, first, end)),
+    hatched: (row) => !app.evictable.has(row),
+    marks: () => variant,
+    describe: (row, position, first, end) =>
+      `layer ${row} · ${placeText(app, position, first, end)} · kept by ${variant.kept.headsKeeping(row, position)} of ${heads} KV heads${end - first > 1 ? ` · column ${percent(share(row, first, end))}` : ""}`,
+    pick: (row, position) => app.pick({ token: position, layer: row, chosen: at }),
+  });
+}
+
+export function differenceMap(app) {
+  const pair = () => app.pair.map((at) => app.variants[at]);
+  const { heads } = app.shape;
+  return new HeatMap(app, {
+    kind: "layer",
+    rows: () => app.shape.layers,
+    rowName: String,
+    ramp: () => app.diverging,
+    signed: true,
+    label: () =>
+      `Difference: share of KV heads, ${pair()
+        .map((each) => str(each.label))
+        .join(" minus ")}`,
+    sample: (row, first, end) => {
+      const [one, two] = pair();
+      const gap = one.kept.layerSum(row, first, end) - two.kept.layerSum(row, first, end);
+      return differenceStep(gap / ((end - first) * heads));
+    },
+    hatched: (row) => !app.evictable.has(row),
+    marks: () => ({}),
+    describe: (row, position, first, end) => {
+      const kept = pair().map((each) => `${str(each.label)} ${each.kept.headsKeeping(row, position)}`);
+      return `layer ${row} · ${placeText(app, position, first, end)} · KV heads of ${heads}: ${kept.join(", ")}`;
+    },
+    pick: (row, position) => app.pick({ token: position, layer: row }),
+  });
+}
+
+export function headMap(app) {
+  const kept = () => app.current().kept;
+  return new HeatMap(app, {
+    kind: "head",
+    rows: () => app.shape.heads,
+    rowName: String,
+    ramp: () => app.density,
+    label: () => `${str(app.current().label)}, layer ${app.layer}: entries each KV head keeps`,
+    sample: (row, first, end) => densityStep(kept().headSum(app.layer, row, first, end) / (end - first)),
+    hatched: () => !app.evictable.has(app.layer),
+    marks: () => app.current(),
+    describe: (row, position, first, end) =>
+      `layer ${app.layer} · KV head ${row} · ${placeText(app, position, first, end)} · ${kept().keeps(app.layer, row, position) ? "kept" : "evicted"}`,
+    pick: (_row, position) => app.pick({ token: position }),
+  });
+}

@@ -1,0 +1,65 @@
+// Search, filters and sort of the list of runs: a plain GET form, so the address is the view.
+
+import { list, make, str } from "../../../assets/scripts/dom.js";
+
+let unfolded = false; // on a narrow screen, where all fields would fill it
+export function filterForm(query, choices) {
+  const labelled = (text, node) => make("label.ckv-field", make("span", { text }), node);
+  const input = (name, label, more = {}) => {
+    const node = make("input.ckv-input", { name, type: "text", ...more });
+    node.value = str(query[name]);
+    return labelled(label, node);
+  };
+  const pick = (name, label, values, blank = "any") => {
+    const node = make("select.ckv-input", { name }, [
+      blank === null ? null : make("option", { value: "", text: blank }),
+      ...list(values).map((value) => make("option", { value: str(value), text: str(value) })),
+    ]);
+    // An address may name what no run has (any more): the list is filtered by it all the same.
+    const asked = str(query[name]);
+    if (asked && blank !== null && !list(values).includes(asked)) node.append(make("option", { value: asked, text: asked }));
+    node.value = asked;
+    if (node.selectedIndex < 0) node.selectedIndex = 0;
+    return labelled(label, node);
+  };
+  const form = make("form.ckv-filters", { action: "/runs", method: "get", role: "search", "aria-label": "Runs" }, [
+    input("text", "Search title, note, question and generations", { type: "search", maxlength: "400" }),
+    pick("model", "Model", choices.models),
+    pick("method", "Method", choices.methods),
+    input("min_budget", "Budget from", { type: "number", min: "0", step: "1" }),
+    input("max_budget", "Budget to", { type: "number", min: "0", step: "1" }),
+    pick("tag", "Tag", choices.tags),
+    pick("state", "State", choices.states),
+    pick("kind", "Kind", ["compare", "sweep"]),
+    pick("answer", "Answer", ["kept", "lost"]),
+    input("since", "From day (UTC)", { type: "date" }),
+    input("until", "To day (UTC)", { type: "date" }),
+    pick("pinned", "Pinned", ["1"], "all runs"),
+    pick("sort", "Sort", ["newest", "oldest", "title", "model", "tokens"], null),
+    make("span.ckv-filter-buttons", [
+      make("button.ckv-button", { type: "submit", text: "Search" }),
+      make("a.ckv-link", { href: "/runs", text: "Clear" }),
+    ]),
+  ]);
+  const given = Object.keys(query).filter((name) => name !== "text").length;
+  const more = make("button.ckv-button.ckv-more-filters", given ? `Filters and sort (${given})` : "Filters and sort");
+  const fold = () => {
+    form.dataset.folded = unfolded ? "" : "1";
+    more.setAttribute("aria-expanded", String(unfolded));
+  };
+  more.addEventListener("click", () => {
+    unfolded = !unfolded;
+    fold();
+  });
+  form.firstElementChild.after(more);
+  fold();
+  const pinned = form.elements.pinned;
+  pinned.options[1].textContent = "pinned only";
+  const theme = new URLSearchParams(location.search).get("__theme");
+  if (theme) form.append(make("input", { type: "hidden", name: "__theme", value: theme }));
+  // Empty fields would only make the address long.
+  form.addEventListener("submit", () => {
+    for (const field of form.elements) if (field.name && !field.value) field.disabled = true;
+  });
+  return form;
+}

@@ -1,0 +1,184 @@
+// Saved runs: rows with their outcome, inline editing, and actions on chosen ones.
+
+import { chip, list, make, onValue, scroller, setText, str, tableHead, whole } from "../../../assets/scripts/dom.js";
+import { RunFiles } from "./run_files.js";
+import { filterForm } from "./run_filters.js";
+
+const button = (text, onclick, more = {}) => make("button.ckv-button.ckv-quiet", { text, onclick, ...more });
+
+function pageLinks(value) {
+  const link = (page, text) => {
+    const query = new URLSearchParams(location.search);
+    query.set("page", page);
+    return make("a.ckv-link", { href: `/runs?${query}`, text });
+  };
+  return [
+    value.page > 1 ? link(value.page - 1, "Previous page") : null,
+    make("span.ckv-subdued", `Page ${value.page} of ${value.pages}, ${whole(value.total)} ${value.total === 1 ? "run" : "runs"}`),
+    value.page < value.pages ? link(value.page + 1, "Next page") : null,
+  ].filter(Boolean);
+}
+
+export default function mount(host) {
+  const { root, trigger } = host;
+  const chosen = new Set();
+  let dropped = [];
+  let restored = false;
+  const told = make("p.ckv-notice", { role: "status" });
+  const undo = make("button.ckv-button", { text: "Undo", hidden: true });
+  const empty = make("p.ckv-empty");
+  const body = make("tbody");
+  const all = make("input", { type: "checkbox", "aria-label": "Choose all runs of this page" });
+  const heads = ["Run", "Outcome", "State", "Model", "Variants", "Tokens", "Created (UTC)"];
+  const table = scroller("Saved runs", [
+    make("table.ckv-table.ckv-run-table", tableHead(all, ...heads, make("span.ckv-offscreen", "Actions")), body),
+  ]);
+  const pages = make("nav.ckv-pages", { "aria-label": "Pages of the list" });
+  const filters = make("div");
+  const files = new RunFiles(() => act("refresh", []));
+  const bulk = make("div.ckv-bulk", { role: "group", "aria-label": "Chosen runs", hidden: true });
+  root.append(files.node, filters, make("div.ckv-told", told, undo), bulk, empty, table, pages);
+
+  const act = (action, slugs, more = {}) => trigger("act", { action, slugs, query: location.search, ...more });
+  undo.addEventListener("click", () => act("undo", dropped));
+  all.addEventListener("change", () => {
+    for (const box of body.querySelectorAll("input[data-slug]")) {
+      box.checked = all.checked;
+      if (all.checked) chosen.add(box.dataset.slug);
+      else chosen.delete(box.dataset.slug);
+    }
+    drawBulk();
+  });
+
+  function drawBulk() {
+    bulk.hidden = chosen.size === 0;
+    const slugs = [...chosen];
+    // With the entry of the browser's history: whoever comes back finds them chosen.
+    if (restored) history.replaceState({ ...history.state, chosen: slugs }, "");
+    const tag = make("input.ckv-input", { type: "text", maxlength: "40", "aria-label": "Tag for the chosen runs", placeholder: "tag" });
+    const compare = make("a.ckv-link", { text: "Compare runs", href: `/compare-runs?ids=${slugs.map(encodeURIComponent).join(",")}` });
+    compare.hidden = slugs.length < 2 || slugs.length > 4;
+    const aggregate = make("a.ckv-link", { text: "Aggregate", href: `/aggregate?ids=${slugs.map(encodeURIComponent).join(",")}` });
+    aggregate.hidden = slugs.length < 2;
+    bulk.replaceChildren(
+      make("span", `${slugs.length} chosen`),
+      tag,
+      button("Tag", () => act("tag", slugs, { tag: tag.value })),
+      compare,
+      aggregate,
+      button("Export chosen", () => files.take([...chosen]), { title: "One bundle (zip) with prompts, notes and tags" }),
+      button("Delete chosen", () => act("delete", slugs)),
+    );
+  }
+
+  function editor(row, line) {
+    const field = (label, node) => make("label.ckv-field", make("span", { text: label }), node);
+    const title = make("input.ckv-input", { type: "text", maxlength: "200" });
+    const tags = make("input.ckv-input", { type: "text" });
+    const note = make("textarea.ckv-input", { rows: "3", maxlength: "10000" });
+    title.value = str(row.title);
+    tags.value = list(row.tags).join(" ");
+    note.value = str(row.note);
+    const close = () => {
+      form.remove();
+      line.querySelector("[data-edit]").focus();
+    };
+    const save = (event) => {
+      event.preventDefault();
+      act("edit", [row.slug], { title: title.value, note: note.value, tags: tags.value });
+    };
+    const form = make("tr.ckv-editor", [
+      make("td", { colspan: String(heads.length + 2) }, [
+        make("form", { onsubmit: save }, [
+          field("Title", title),
+          field("Tags, separated by spaces", tags),
+          field("Note", note),
+          make("span", make("button.ckv-button", { type: "submit", text: "Save" }), button("Cancel", close)),
+        ]),
+      ]),
+    ]);
+    form.addEventListener("keydown", (event) => {
+      if (event.key === "Escape") close();
+    });
+    line.after(form);
+    title.focus();
+  }
+
+  function item(row) {
+    const name = str(row.title) || row.slug;
+    const box = make("input", { type: "checkbox", "data-slug": row.slug, "aria-label": `Choose ${name}` });
+    box.checked = chosen.has(row.slug);
+    box.addEventListener("change", () => {
+      if (box.checked) chosen.add(row.slug);
+      else chosen.delete(row.slug);
+      drawBulk();
+    });
+    const actions = make("td.ckv-row-actions", [
+      button(row.pinned ? "Unpin" : "Pin", () => act("pin", [row.slug], { pinned: !row.pinned }), {
+        "aria-label": `${row.pinned ? "Unpin" : "Pin"} ${name}`,
+      }),
+      button(
+        "Edit",
+        () => {
+          if (!line.nextSibling?.classList.contains("ckv-editor")) editor(row, line);
+        },
+        { "aria-label": `Edit ${name}`, "data-edit": true },
+      ),
+      button("Delete", () => act("delete", [row.slug]), { "aria-label": `Delete ${name}` }),
+    ]);
+    const line = make("tr", [
+      make("td", box),
+      make("th", { scope: "row" }, [
+        row.pinned ? chip("Pinned") : null,
+        row.kind === "sweep" ? chip("Sweep") : null,
+        make("a.ckv-link", { href: `/run?id=${encodeURIComponent(row.slug)}`, text: name }),
+        make("span.ckv-hint.ckv-asked", str(row.asked)),
+        make("span.ckv-chips", ...list(row.tags).map((tag) => chip(`#${tag}`))),
+        row.note ? make("span.ckv-hint.ckv-note", str(row.note)) : null,
+      ]),
+      make("td", { class: row.outcome ? "ckv-outcome" : "ckv-none", text: str(row.outcome) || "–" }),
+      make("td", make("span.ckv-state", { "data-state": str(row.state), text: str(row.state) })),
+      make("td", str(row.model)),
+      make("td.ckv-num", { "data-unit": "variants", text: str(row.variants), title: list(row.specs).join("\n") }),
+      make("td", {
+        class: `ckv-num ${row.tokens === null ? "ckv-none" : ""}`,
+        "data-unit": "tokens",
+        text: row.tokens === null ? "–" : whole(row.tokens),
+      }),
+      make("td.ckv-num", { text: str(row.created).slice(0, 16).replace("T", " "), title: new Date(row.created).toLocaleString() }),
+      actions,
+    ]);
+    return line;
+  }
+
+  onValue(host, (value) => {
+    const rows = list(value?.rows);
+    if (value !== null && !restored) {
+      restored = true;
+      for (const slug of list(history.state?.chosen)) chosen.add(str(slug));
+    }
+    const there = new Set(rows.map((row) => row.slug));
+    for (const slug of chosen) if (!there.has(slug)) chosen.delete(slug);
+    dropped = list(value?.undo);
+    files.most = Number(value?.import_mib) || Infinity;
+    all.checked = false;
+    setText(told, str(value?.told));
+    told.dataset.tone = str(value?.tone);
+    undo.hidden = dropped.length === 0;
+    // A refused edit keeps what was typed.
+    const typing = value?.tone === "error" && body.querySelector(".ckv-editor");
+    if (!typing) body.replaceChildren(...rows.map(item));
+    const filtered = Object.keys(value?.query ?? {}).length > 0;
+    empty.replaceChildren(
+      ...(filtered
+        ? ["No run passes the search and the filters."]
+        : ["No runs yet. Start one on the ", make("a.ckv-link", { href: "/", text: "Compare page" }), "."]),
+    );
+    empty.hidden = value === null || rows.length > 0;
+    table.hidden = rows.length === 0;
+    pages.replaceChildren(...(value && rows.length ? pageLinks(value) : []));
+    filters.replaceChildren(...(value && (filtered || rows.length) ? [filterForm(value.query ?? {}, value.choices ?? {})] : []));
+    drawBulk();
+    if (!undo.hidden) undo.focus();
+  });
+}

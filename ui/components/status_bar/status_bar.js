@@ -1,0 +1,102 @@
+// Progress of a run: state, stages with their times, a bar, what happens now.
+
+import { chip, clamp, list, make, milliseconds, onValue, seconds, setText, str } from "../../../assets/scripts/dom.js";
+
+const STATE_LABELS = { idle: "Ready", queued: "Queued", running: "Running", done: "Done", failed: "Failed", cancelled: "Cancelled" };
+const STATE_SIGNS = { idle: "○", queued: "◷", running: "▶", done: "✓", failed: "✕", cancelled: "■" };
+
+/** One clear line: the reason of a failure, the queue, or what happens now. */
+function sentenceOf(value) {
+  if (value.state === "failed" || value.state === "cancelled") return str(value.reason);
+  if (value.state === "queued") {
+    const ahead = Number(value.queue_ahead) || 0;
+    const who = ahead === 1 ? "1 run is" : `${ahead} runs are`;
+    return ahead ? `${who} ahead of this one; it starts by itself.` : "Starts next.";
+  }
+  return str(value.detail);
+}
+
+function stageItem(stage) {
+  const known = stage.state === "done" || stage.state === "active" ? stage.state : "waiting";
+  const time = Number.isFinite(stage.ms) && stage.ms !== null ? milliseconds(stage.ms) : "";
+  const signs = { done: "✓", active: "▸", waiting: "·" };
+  return make("li", { class: `ckv-stage ckv-stage-${known}`, "aria-current": known === "active" ? "step" : null }, [
+    make("span.ckv-stage-sign", { "aria-hidden": "true", text: signs[known] }),
+    make("span", str(stage.label || stage.name)),
+    make("span.ckv-offscreen", `, ${known}`),
+    make("span.ckv-num.ckv-subdued", { text: time }),
+  ]);
+}
+
+export default function mount(host) {
+  const { root, props } = host;
+  const sign = make("span.ckv-status-sign", { "aria-hidden": "true" });
+  const stateName = make("strong.ckv-status-name");
+  const sentence = make("span.ckv-status-text");
+  const elapsed = make("span.ckv-status-time.ckv-num");
+  const stages = make("ol.ckv-stages", { "aria-label": "Stages" });
+  const fill = make("div.ckv-bar-fill");
+  const bar = make(
+    "div.ckv-bar",
+    { role: "progressbar", "aria-label": "Progress of this stage", "aria-valuemin": "0", "aria-valuemax": "100" },
+    [fill],
+  );
+  const chips = make("div.ckv-chips");
+  const panel = make("div.ckv-status.ckv-panel", { hidden: true }, [
+    make("div.ckv-status-line", make("div.ckv-status-live", { role: "status", "aria-live": "polite" }, sign, stateName, sentence), elapsed),
+    bar,
+    stages,
+    chips,
+  ]);
+  root.append(panel);
+
+  function drawBar(value) {
+    const running = value.state === "running";
+    bar.hidden = !running;
+    const known = Number.isFinite(value.fraction) && value.fraction !== null;
+    bar.classList.toggle("ckv-bar-unknown", !known);
+    if (!known) {
+      bar.removeAttribute("aria-valuenow");
+      fill.style.width = "";
+      return;
+    }
+    const share = clamp(value.fraction, 0, 1);
+    bar.setAttribute("aria-valuenow", String(Math.round(share * 100)));
+    fill.style.width = `${(share * 100).toFixed(1)}%`;
+  }
+
+  // The server speaks only when something happens, which during a long prefill may take minutes.
+  let came = 0;
+  let ticking = 0;
+  function drawTime() {
+    const waits = props.value?.state === "running";
+    const known = Number(props.value?.elapsed_s);
+    const since = waits ? (performance.now() - came) / 1000 : 0;
+    setText(elapsed, known ? seconds(known + since) : "");
+    clearTimeout(ticking);
+    if (waits && root.isConnected) ticking = setTimeout(drawTime, 1000);
+  }
+
+  let stagesDrawn = "";
+  onValue(host, (value) => {
+    came = performance.now();
+    drawTime();
+    panel.hidden = value === null;
+    if (value === null) return;
+    const state = STATE_LABELS[value.state] ? value.state : "idle";
+    panel.dataset.state = state;
+    setText(sign, STATE_SIGNS[state]);
+    setText(stateName, STATE_LABELS[state]);
+    setText(sentence, sentenceOf(value));
+    drawBar(value);
+    const shape = JSON.stringify([state, value.stages, value.chips]);
+    if (shape === stagesDrawn) return;
+    stagesDrawn = shape;
+    stages.replaceChildren(...list(value.stages).map(stageItem));
+    // Of a run that was cut off nothing is known of its stages: they are not still to come.
+    const over = state === "failed" || state === "cancelled";
+    stages.hidden = !list(value.stages).some((stage) => !over || stage.state === "done");
+    chips.replaceChildren(...list(value.chips).map((text) => chip(text)));
+    chips.hidden = list(value.chips).length === 0;
+  });
+}

@@ -1,0 +1,41 @@
+// Reads a text file in the browser and asks for a token count once typing rests.
+
+import { make, onValue, setText, str } from "../../../assets/scripts/dom.js";
+import { area, fileOpener, fill } from "./text_file.js";
+
+const MAX_CHARS = 4_000_000;
+const BIG_CHARS = 200_000;
+const REST_MS = 600;
+const BIG_REST_MS = 2500;
+
+export default function mount(host) {
+  const { root, trigger } = host;
+  const { open, told } = fileOpener("Open a text file", ([file]) => fill(area("context"), file, MAX_CHARS, ". Shorten it."));
+  const counted = make("span.ckv-context-count.ckv-num", { role: "status" });
+  root.append(make("div.ckv-context-bar", open, told, counted));
+
+  let timer = null;
+
+  function ask(text) {
+    clearTimeout(timer);
+    const rest = text.length > BIG_CHARS ? BIG_REST_MS : REST_MS;
+    counted.dataset.tone = "";
+    setText(counted, text.trim() === "" ? "" : "counting…");
+    timer = setTimeout(() => {
+      if (root.isConnected) trigger("count");
+    }, rest);
+  }
+
+  function onInput(event) {
+    if (!root.isConnected) document.removeEventListener("input", onInput);
+    else if (event.target.closest("#context, #question")) ask(area("context").value);
+  }
+
+  document.addEventListener("input", onInput);
+
+  onValue(host, (value) => {
+    counted.dataset.tone = str(value?.tone);
+    setText(counted, str(value?.text));
+    document.dispatchEvent(new CustomEvent("ckv-tokens", { detail: Number(value?.tokens) || 0 }));
+  });
+}

@@ -1,0 +1,13 @@
+// Reads a file of samples in the browser into the field #study-data.
+
+import { make } from "../../../assets/scripts/dom.js";
+import { area, fileOpener, fill } from "./text_file.js";
+
+const MAX_CHARS = 8_000_000;
+const ADVICE = " here. Take python -m ckv_core study.";
+
+export default function mount({ root }) {
+  const take = ([file]) => fill(area("study-data"), file, MAX_CHARS, ADVICE);
+  const { open, told } = fileOpener("Open a JSONL or CSV file", take, { accept: ".jsonl,.json,.csv,.txt" });
+  root.append(make("div.ckv-context-bar", open, told));
+}

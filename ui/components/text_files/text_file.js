@@ -1,0 +1,57 @@
+// Text files that are read in the browser, so that no upload exists: a button, its line, the field they go to.
+
+import { make, setText, whole } from "../../../assets/scripts/dom.js";
+
+/** A field by the id of its block.
+ * @returns {HTMLTextAreaElement} */
+export const area = (id) => document.querySelector(`#${id} textarea`);
+
+/** Put a text into a field as if it had been typed and left, which the server hears of. */
+export function put(box, text) {
+  box.value = text;
+  box.dispatchEvent(new Event("input", { bubbles: true }));
+  box.dispatchEvent(new Event("blur"));
+}
+
+/** A button that opens files, and the line that says what `take` made of them, or the error that it threw. */
+export function fileOpener(words, take, attributes = {}) {
+  const told = make("span.ckv-context-told", { role: "status" });
+  const say = (text, tone = "") => {
+    told.dataset.tone = tone;
+    setText(told, text);
+  };
+  const picker = make("input.ckv-offscreen", { type: "file", tabindex: "-1", "aria-hidden": "true", ...attributes });
+  picker.addEventListener("change", async () => {
+    const files = [...picker.files];
+    picker.value = "";
+    try {
+      if (files.length) say(await take(files));
+    } catch (error) {
+      say(error.message, "error");
+    }
+  });
+  return { say, told, open: [make("button.ckv-button", { text: words, onclick: () => picker.click() }), picker] };
+}
+
+/** Text of a file; throws an Error whose message is the sentence to show. `limit` is `mostBytes` in words. */
+export async function textOf(file, mostBytes, limit) {
+  if (file.size > mostBytes) {
+    throw new Error(`${file.name} has ${whole(file.size / 1e6)} MB; choose one of up to ${limit}.`);
+  }
+  let text;
+  try {
+    text = new TextDecoder("utf-8", { fatal: true }).decode(await file.arrayBuffer());
+  } catch {
+    throw new Error(`${file.name} is not UTF-8 text; save it as UTF-8 and open it again.`);
+  }
+  if (text.includes("\u0000")) throw new Error(`${file.name} is not a text file; choose one that is.`);
+  return text;
+}
+
+/** Fill a field with one file of up to `most` characters and say so; `advice` is what to do with a longer one. */
+export async function fill(box, file, most, advice) {
+  const text = await textOf(file, 4 * most, `${whole(most)} characters`);
+  if (text.length > most) throw new Error(`${file.name} has ${whole(text.length)} characters; the limit is ${whole(most)}${advice}`);
+  put(box, text);
+  return `${file.name}, ${whole(text.length)} characters`;
+}

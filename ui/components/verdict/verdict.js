@@ -1,0 +1,54 @@
+// What came out of a run: one sentence, who by outcome, what perturbation did, what is not said.
+
+import { list, make, onValue, regimeMark, regimesHead, setRegimes, setText, str } from "../../../assets/scripts/dom.js";
+import { marker } from "../../../assets/scripts/marks.js";
+
+const SIGNS = { kept: "✓", lost: "✕", cut: "…" };
+function memberItem(member) {
+  return make("li", [
+    make("span.ckv-name", member.look ? marker(member.look) : null, make("span", str(member.name))),
+    regimeMark(member.regime),
+    member.note ? make("span.ckv-subdued", str(member.note)) : null,
+  ]);
+}
+
+function groupRow(group) {
+  const state = SIGNS[group.state] ? group.state : "cut";
+  return make("div.ckv-verdict-group", { "data-state": state }, [
+    make("dt", make("span.ckv-verdict-sign", { "aria-hidden": "true", text: SIGNS[state] }), make("span", ` ${str(group.label)}`)),
+    make("dd", make("ul", ...list(group.variants).map(memberItem))),
+  ]);
+}
+
+export default function mount(host) {
+  const { root } = host;
+  const headline = make("p.ckv-verdict-headline");
+  const regimes = regimesHead();
+  const groups = make("dl.ckv-verdict-groups");
+  const findings = make("div.ckv-verdict-findings");
+  const cautions = make("p.ckv-verdict-cautions.ckv-subdued");
+  const strip = make("section.ckv-panel.ckv-verdict-strip", { "aria-label": "What came out", hidden: true }, [
+    make("div", { role: "status" }, headline),
+    regimes,
+    groups,
+    findings,
+    cautions,
+  ]);
+  root.append(strip);
+
+  let drawn = "";
+  onValue(host, (value) => {
+    const shape = JSON.stringify(value);
+    strip.hidden = !value?.headline;
+    if (strip.hidden || shape === drawn) return;
+    drawn = shape;
+    setText(headline, str(value.headline));
+    setRegimes(regimes, value.regimes);
+    groups.replaceChildren(...list(value.groups).map(groupRow));
+    groups.hidden = list(value.groups).length === 0;
+    findings.replaceChildren(...list(value.findings).map((text) => make("p", str(text))));
+    findings.hidden = list(value.findings).length === 0;
+    setText(cautions, list(value.cautions).map(str).join(" "));
+    cautions.hidden = cautions.textContent === "";
+  });
+}

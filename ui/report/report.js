@@ -1,0 +1,105 @@
+// Draws a report: its sections' components, which fetch what they need from inside this file.
+
+import { make, scroller, tableHead } from "../../assets/scripts/dom.js";
+import { SectionLinks } from "../components/section_links/sections.js";
+
+const root = document.querySelector("main");
+const files = new Map([...document.querySelectorAll("script[data-file]")].map((node) => [node.getAttribute("data-file"), node]));
+const figures = new Map();
+
+/** One of the packed files that the page carries, as an answer. */
+function unpacked(name) {
+  const packed = Uint8Array.from(atob(files.get(name).textContent), (sign) => sign.charCodeAt(0));
+  return new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip")));
+}
+
+/** What stands in for `fetch`: addresses are those of the app, nothing leaves the page. */
+async function fetchInside(address) {
+  const { pathname, searchParams } = new URL(address, "file:///");
+  if (!files.has(pathname)) return new Response("", { status: 404 });
+  if (!pathname.includes("/figure/")) return unpacked(pathname);
+  searchParams.delete("v");
+  if (!figures.has(pathname)) figures.set(pathname, unpacked(pathname).json());
+  const figure = (await figures.get(pathname))[String(searchParams)];
+  return figure ? new Response(JSON.stringify(figure)) : new Response("", { status: 404 });
+}
+
+/** The chart library, unpacked when the first chart is seen; the page's policy knows its hash. */
+let plotly = null;
+async function loadPlotly() {
+  document.head.append(make("script", { text: await unpacked("plotly").text() }));
+  return globalThis.Plotly;
+}
+Reflect.defineProperty(globalThis, "ckvPlotly", {
+  get() {
+    plotly ??= loadPlotly();
+    return plotly;
+  },
+});
+
+globalThis.fetch = fetchInside;
+
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const followTheme = () => document.body.classList.toggle("dark", dark.matches);
+dark.addEventListener("change", followTheme);
+followTheme();
+
+function mount({ component, value }, parent) {
+  const part = make("div.ckv", { "data-component": component.name });
+  const element = make("div.ckv-host", part);
+  parent.append(element);
+  globalThis.MODULES[component.module].default({ root: part, element, props: { value }, trigger() {}, watch() {} });
+}
+
+function drawSection(section) {
+  const node = make("section", { id: section.name, "aria-label": section.heading }, [
+    make("h2", { text: section.heading }),
+    section.text ? make("p.ckv-section-text.ckv-subdued", { text: section.text }) : null,
+  ]);
+  root.append(node);
+  section.components.forEach((each) => mount(each, node));
+}
+
+function drawTable({ columns, rows }, name) {
+  const row = ([first, ...rest]) => make("tr", make("th", { scope: "row", text: first }), ...rest.map((text) => make("td", text)));
+  const table = make("table.ckv-table.ckv-wrapped", tableHead(...columns), make("tbody", rows.map(row)));
+  return scroller(`${name}, scrolls sideways`, table);
+}
+
+/** One folded part per heading; what comes before the first one stays open. */
+function drawDefinitions(blocks) {
+  const node = make("section", { id: "definitions", "aria-label": "Definitions" }, make("h2", "Definitions"));
+  let part = node;
+  let name = "Definitions";
+  let tables = 0;
+  for (const block of blocks) {
+    if (block.heading) {
+      name = block.heading;
+      part = make("details.ckv-panel", make("summary", { text: block.heading }));
+      node.append(part);
+    } else if (block.columns) {
+      tables += 1;
+      part.append(drawTable(block, `${name}, table ${tables}`));
+    } else if (block.items) part.append(make("ul", ...block.items.map((text) => make("li", { text }))));
+    else part.append(make("p", { text: block.text }));
+  }
+  root.append(node);
+}
+
+function draw(page) {
+  document.title = `${page.title} – CriticalKV Lab`;
+  root.replaceChildren(
+    make("header", make("h1", { text: page.title }), make("p.ckv-subdued", { text: page.subtitle })),
+    new SectionLinks(() => [...root.querySelectorAll("section > h2")]).node,
+  );
+  page.sections.forEach(drawSection);
+  drawDefinitions(page.definitions);
+  document.body.dataset.drawn = "1";
+}
+
+unpacked("page")
+  .json()
+  .then(draw)
+  .catch((error) => {
+    root.append(make("p", { role: "alert", text: `The report cannot be shown: ${error.message}. Open it in a current browser.` }));
+  });
