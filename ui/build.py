@@ -33,8 +33,7 @@ from ui.runs.routes import library_routes
 from ui.server.identity import Identity
 from ui.server.middleware import Guard
 from ui.server.proxies import NamedProxies
-from ui.server.sessions import lifespan
-from ui.server.streams import OwnStreams
+from ui.server.streams import OwnStreams, Streams
 from ui.services.services import Services
 from ui.settings import Settings
 from ui.shell.account_routes import account_routes, admin_routes, login_routes
@@ -47,8 +46,9 @@ from ui.studies.routes import study_routes
 from ui.sweep.page import SweepPage
 
 PAGE_CSS = [ASSETS / f"{name}.css" for name in ("pages", "methods", "sweep", "library", "study")]
-# 12 KiB each. A page whose session was dropped loses the choices that its menus have got since.
-SESSIONS = 1000
+# Gradio keeps what each has last sent and got, at least 0.4 MiB. A page whose session was dropped
+# loses the choices that its menus have got since.
+SESSIONS = 100
 WAITING_EVENTS = 256
 NO_MCP = (
     "CKV_MCP=1 needs the package mcp in a version that Gradio takes; install it with "
@@ -129,11 +129,10 @@ def build_site(services: Services, settings: Settings) -> Site:
                     *api_routes(Api(services, settings)),
                 ],
                 "middleware": [
-                    Middleware(OwnStreams),
+                    Middleware(OwnStreams, streams=Streams(blocks._queue)),
                     Middleware(MissingPages),
                     Middleware(PageHeads, services=services),
                 ],
-                "lifespan": lifespan,
                 "docs_url": None,
                 "redoc_url": None,
                 "openapi_url": None,

@@ -44,8 +44,6 @@ def configure(style: Style, process: str) -> None:
         logging.getLogger(name).setLevel(logging.INFO)
     sys.excepthook = lambda _, error, __: _log_error("The process failed.", error)
     threading.excepthook = lambda args: _log_error("A thread failed.", args.exc_value)
-    # Gradio tells of failed handlers this way, with the values that they were given.
-    traceback.print_exc = _print_exc
     warnings.showwarning = _show_warning
 
 
@@ -156,10 +154,6 @@ def _time(seconds: float) -> str:
 
 def _log_error(event: str, error: BaseException | None) -> None:
     LOGGER.error(event, exc_info=error)
-
-
-def _print_exc(*_: object, **__: object) -> None:
-    _log_error("A handler failed.", sys.exception())
 
 
 def _show_warning(

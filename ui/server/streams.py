@@ -85,9 +85,10 @@ class Streams:
 class OwnStreams:
     """ASGI middleware: what another login opened is not found."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        """Stand before the routes of a Gradio app whose `lifespan` made its Streams."""
+    def __init__(self, app: ASGIApp, *, streams: Streams) -> None:
+        """Stand before the routes of a Gradio app."""
         self._app = app
+        self._streams = streams
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on what names no session, or the viewer's own."""
@@ -103,8 +104,7 @@ class OwnStreams:
             body = await _small_body(receive)
             asked = _named_in(body)
             receive = _again(body, receive)
-        streams: Streams = scope["app"].state.streams
-        if all(streams.may(scope[SCOPE_KEY], name) for name in asked):
+        if all(self._streams.may(scope[SCOPE_KEY], name) for name in asked):
             await self._app(scope, receive, send)
             return
         await PlainTextResponse(NOT_YOURS, 404)(scope, receive, send)
