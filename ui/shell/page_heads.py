@@ -25,6 +25,7 @@ from ui.shell.header import TITLE, USER_TEMPLATE, user_html
 
 # What makes leaving a page quiet, and words explain themselves.
 SCRIPTS = ("history", "terms")
+SHARED = ("dom", "marks", "tip")
 
 # Page -> its own title, and what a preview says below it.
 PAGES = {
@@ -112,6 +113,9 @@ def scripts_html() -> str:
     for name in SCRIPTS:
         src = address(f"assets/scripts/pages/{name}.js")
         tags.append(f'<script type="module" src="{src}"></script>')
+    for name in SHARED:  # components would ask for them one after the other
+        href = address(f"assets/scripts/{name}.js")
+        tags.append(f'<link rel="modulepreload" href="{href}">')
     return "".join(tags)
 
 
