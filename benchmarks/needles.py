@@ -15,6 +15,7 @@ import numpy as np
 
 from benchmarks.needle_prompts import TASKS, Needle, needles, read_texts
 from ckv_core.compare.compare import compare
+from ckv_core.methods import METHODS
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.loading import load_model
 from ckv_core.request.compare_request import DEFAULT_MODEL, SCENARIOS, CompareRequest
@@ -36,6 +37,10 @@ VARIANTS = {
     "adakv+critical:stage2=pooled": "adakv",
     "pyramidkv": None,
 }
+# All that are registered, and CriticalKV's two readings over SnapKV.
+EVERY: dict[str, str | None] = {
+    method.name: None for method in METHODS if method.name != "full"
+} | {"snapkv+critical": "snapkv", "snapkv+critical:stage2=pooled": "snapkv"}
 COLUMNS = [
     "model",
     "scenario",
@@ -58,9 +63,13 @@ COLUMNS = [
 
 
 def measure(
-    loaded: LoadedModel, needle: Needle, budgets: list[str], scenario: str, new_tokens: int
+    loaded: LoadedModel,
+    needle: Needle,
+    points: list[tuple[str, str]],
+    scenario: str,
+    new_tokens: int,
 ) -> RunResult:
-    """All variants at all budgets on one prompt."""
+    """All points, of a budget and a variant each, on one prompt."""
     request = CompareRequest(
         context=needle.context,
         question=needle.question,
@@ -69,11 +78,7 @@ def measure(
         kind="sweep",
         variants=(
             "full",
-            *(
-                VariantSpec.parse(each, {"budget": budget}).spec
-                for budget in budgets
-                for each in VARIANTS
-            ),
+            *(VariantSpec.parse(variant, {"budget": budget}).spec for budget, variant in points),
         ),
         max_new_tokens=new_tokens,
     )
@@ -83,15 +88,16 @@ def measure(
     return result
 
 
-def rows(result: RunResult, budgets: list[str]) -> Iterator[dict[str, object]]:
-    """A row per variant and budget, the full cache first."""
+def rows(
+    result: RunResult, points: list[tuple[str, str]], bases: dict[str, str | None]
+) -> Iterator[dict[str, object]]:
+    """A row per point, the full cache first."""
     full, *evicted = result.variants
     yield _row(full, "", "full", None)
-    for at, budget in enumerate(budgets):
-        part = evicted[at * len(VARIANTS) : (at + 1) * len(VARIANTS)]
-        found = dict(zip(VARIANTS, part, strict=True))
-        for name, base in VARIANTS.items():
-            yield _row(found[name], budget, name, found[base] if base else None)
+    found = dict(zip(points, evicted, strict=True))
+    for (budget, name), variant in found.items():
+        base = bases[name]
+        yield _row(variant, budget, name, found[budget, base] if base else None)
 
 
 def _row(
@@ -125,11 +131,14 @@ def main() -> None:
     add("--name", help="of the model in the file")
     add("--tokens", type=int, default=1050, help="of a text")
     add("--count", type=int, default=30, help="texts")
+    add("--all-methods", action="store_true", help="every registered method, two of CriticalKV")
     add("--budget", action="append", help="default 20%% and 50%%")
     add("--max-new-tokens", type=int, default=40)
     options = parser.parse_args()
+    variants = EVERY if options.all_methods else VARIANTS
     loaded = load_model(options.model, report=lambda _: None)
     texts, budgets = read_texts(options.texts), options.budget or ["20%", "50%"]
+    points = [(budget, variant) for budget in budgets for variant in variants]
     done: set[str] = set()
     if options.csv.exists():
         with options.csv.open(encoding="utf-8", newline="") as file:
@@ -142,7 +151,7 @@ def main() -> None:
             if needle.text in done:
                 continue
             start = time.perf_counter()
-            result = measure(loaded, needle, budgets, options.scenario, options.max_new_tokens)
+            result = measure(loaded, needle, points, options.scenario, options.max_new_tokens)
             shared = {
                 "model": options.name or options.model,
                 "scenario": options.scenario,
@@ -152,7 +161,7 @@ def main() -> None:
                 "tokens": result.prompt.tokens if result.prompt else 0,
                 "answer": needle.answer,
             }
-            writer.writerows(shared | row for row in rows(result, budgets))
+            writer.writerows(shared | row for row in rows(result, points, variants))
             file.flush()
             took = time.perf_counter() - start
             print(f"{needle.text}: {took:.1f} s", file=sys.stderr, flush=True)
