@@ -150,13 +150,13 @@ def test_command_line_options_in_the_readme_exist():
 def test_requirements_are_pinned_exactly(name):
     assert pins(name)
     for line in pins(name):
-        assert re.fullmatch(r"[A-Za-z0-9_.-]+==[0-9][0-9A-Za-z.]*", line), line
+        assert re.fullmatch(r"[A-Za-z0-9_.-]+(\[[a-z,]+\])?==[0-9][0-9A-Za-z.]*", line), line
 
 
 def test_every_requirement_has_a_reason():
     reasons = (ROOT / "docs" / "decisions.md").read_text(encoding="utf-8")
     for line in [line for name in REQUIREMENTS for line in pins(name)]:
-        package = re.escape(line.partition("==")[0])
+        package = re.escape(re.split(r"==|\[", line)[0])
         assert re.search(rf"^\| .*\b{package}\b.* \|", reasons, re.MULTILINE), line
 
 
