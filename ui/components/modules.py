@@ -45,8 +45,12 @@ def address(path: str) -> str:
 
 
 def imported(path: str) -> str:
-    """JavaScript: a promise of the module, whose `default` is its default export."""
-    return f'import("{address(path)}")'
+    """JavaScript: a promise of the module, whose `default` is its default export.
+
+    The address is whole: Chromium keeps what `new Function` compiled and resolves a relative one
+    against the page that was first, of another app perhaps.
+    """
+    return f'import(new URL("{address(path)}", location.href).href)'
 
 
 def on_load(path: str) -> str:
