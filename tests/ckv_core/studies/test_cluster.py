@@ -122,8 +122,6 @@ def test_a_sample_that_loses_its_worker_each_time_fails_alone(cluster, study):
 def test_a_model_that_no_worker_can_load_is_told(cluster, tmp_path: Path):
     missing = Study(name="x", data={}, model=str(tmp_path), variants=("snapkv",), budgets=("50%",))
     with pytest.raises(ModelError):
-        ran(cluster, missing, SAMPLES[:1])
-    with pytest.raises(ModelError):
         cluster.sizes(missing, SAMPLES[:1])
 
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import gradio as gr
 import pytest
 
-from ckv_core.results.figures import FIGURES
+from ckv_core.results.figures import figures_in
 from ckv_core.worker.messages import ModelStatus, TokensCounted
 from tests.factories.app import SLUG, SWEEP_SLUG, FakeServices, sweep_snapshot
 from tests.factories.runs import sweep_result
@@ -202,7 +202,7 @@ def test_charts_wait_until_all_points_are_measured_and_are_sent_once():
     names = [chart["name"] for chart in first[at]["charts"]]
     assert names[0] == "sweep-answer"  # what came out stands first
     # The full cache has no exact match of its own here.
-    assert set(names) == {f"sweep-{key}" for key in FIGURES if key != "exact_match"}
+    assert set(names) == {f"sweep-{key}" for key in figures_in("sweep") if key != "exact_match"}
     again = feed.updates(sweep_snapshot(), now)
     assert all(update == gr.skip() for update in again)
 
