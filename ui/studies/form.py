@@ -18,7 +18,8 @@ DEFAULTS = StudyForm()
 SOURCES = [("Own file", "file"), ("Built-in task", "task")]
 DATA_INFO = (
     "One JSON object a line with context, question, answers (a list) and, if you like, id and "
-    "metric; or CSV with these columns. How it is read is shown below before anything runs."
+    "metric; or CSV with these columns; or an exported study. How it is read is shown below before "
+    "anything runs."
 )
 
 

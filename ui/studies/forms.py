@@ -78,6 +78,11 @@ class StudyForm:
         """Text of the data file; empty for a task."""
         return self.data if self.source == "file" else ""
 
+    @property
+    def is_exported(self) -> bool:
+        """Whether the text is a study that was exported, and no samples."""
+        return self.data_text.lstrip().startswith('{"schema":')
+
     def study(self) -> Study:
         """What to run, with every value checked.
 
@@ -144,6 +149,8 @@ def preview(form: StudyForm) -> tuple[str, dict[str, Any] | None]:
     """
     if form.source != "file" or not form.data.strip():
         return "", None
+    if form.is_exported:
+        return "An exported study: Run stores it with its results.", None
     theirs = file_columns(form.data, form.file_name)
     try:
         mapping = form.mapping()

@@ -1,13 +1,11 @@
 """The Studies page: all studies, and the form of a new one with its cost told before it runs."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import gradio as gr
 
 from ckv_core.errors import CkvError
-from ckv_core.studies.data import read_file
 from ui.components.data_table import DataTable
 from ui.components.notice import Notice
 from ui.services.services import Services
@@ -37,13 +35,6 @@ class StudiesPage:
         self.agreed = gr.Textbox(visible="hidden", elem_id="offered")
         self.notice = Notice(elem_id="studies-notice")
         self.table = DataTable(elem_id="studies", section="### All studies\nNewest first.")
-        self.file = gr.UploadButton(
-            "Import a study (JSON)",
-            file_types=[".json"],
-            size="sm",
-            elem_id="study-import",
-            scale=0,
-        )
         with gr.Accordion("New study", open=True, elem_id="new-study"):
             form = build_study_form(models=models, model=settings.model)
             self.areas = [form.pop("file_area"), form.pop("task_area")]
@@ -62,9 +53,6 @@ class StudiesPage:
         """Connect opening, the form and what starts a study."""
         inputs = list(self.form.values())
         page.load(self.open, None, [self.notice, self.table], queue=False, **PRIVATE)
-        self.file.upload(self.add, [self.file], [self.slug, self.notice], **SHARED).then(
-            None, [self.slug], None, js=OPEN_STUDY, **PRIVATE
-        )
         self.form["source"].input(
             lambda source: [
                 gr.update(visible=source == "file"),
@@ -88,10 +76,13 @@ class StudiesPage:
             **SHARED,
         )
         asked = [self.slug, self.answer, self.confirm, self.question, self.agreed]
-        self.run.click(self.ask, inputs, asked, **SHARED)
-        self.yes.click(self.start, [*inputs, self.agreed], asked, **SHARED).then(
-            None, [self.slug], None, js=OPEN_STUDY, **PRIVATE
-        )
+        for button, act, given in (
+            (self.run, self.ask, inputs),
+            (self.yes, self.start, [*inputs, self.agreed]),
+        ):
+            button.click(act, given, asked, **SHARED).then(
+                None, [self.slug], None, js=OPEN_STUDY, **PRIVATE
+            )
         self.no.click(
             lambda: [gr.update(visible=False), SILENT],
             None,
@@ -109,13 +100,6 @@ class StudiesPage:
         except CkvError as error:
             return [said(str(error), "error"), None]
 
-    def add(self, path: str) -> list[Any]:
-        """Store an exported study and open it, or say what is wrong with the file."""
-        try:
-            return [self._services.studies.add(read_file(Path(path))), SILENT]
-        except CkvError as error:
-            return ["", said(str(error), "error")]
-
     def describe(self, *values: object) -> list[Any]:
         """How the samples are read and what would run, or what is wrong."""
         try:
@@ -126,10 +110,12 @@ class StudiesPage:
         return [said(told or self._points_of(form)), table]
 
     def ask(self, *values: object) -> list[Any]:
-        """What it costs, before it starts; or one sentence on why it cannot."""
+        """What it costs, before it starts, or why it cannot; an exported study is stored."""
         try:
-            form = StudyForm.from_controls(values)
-            study, studies = form.study(), self._services.studies
+            form, studies = StudyForm.from_controls(values), self._services.studies
+            if form.is_exported:
+                return [studies.add(form.data_text), SILENT, gr.update(visible=False), SILENT, ""]
+            study = form.study()
             cost = studies.cost(study, studies.samples_of(study, form.data_text))
         except CkvError as error:
             return ["", said(str(error), "error"), gr.update(visible=False), SILENT, ""]

@@ -46,6 +46,14 @@ def test_the_mapping_is_told_with_the_first_samples():
     assert preview(form(data="")) == ("", None)
 
 
+def test_an_exported_study_is_no_list_of_samples():
+    exported = form(data='{"schema": 1, "study": {}}')
+    assert exported.is_exported
+    assert preview(exported) == ("An exported study: Run stores it with its results.", None)
+    assert not form().is_exported
+    assert not form(source="task", data=exported.data, length="512", samples=2.0).is_exported
+
+
 def test_a_wrong_mapping_names_the_columns_of_the_file():
     with pytest.raises(ConfigError, match=r"The file's columns: passage, q, gold, extra\."):
         preview(form(data=CSV))
