@@ -23,8 +23,8 @@ from ui.services.services import Services
 from ui.services.slugs import UNKNOWN_RUN, is_slug
 from ui.shell.header import TITLE, USER_TEMPLATE, user_html
 
-# What makes leaving a page quiet, and words explain themselves.
-SCRIPTS = ("history", "terms")
+# What makes leaving a page quiet, words explain themselves, and Gradio's updates cheap.
+SCRIPTS = ("history", "terms", "clones")
 SHARED = ("dom", "marks", "tip")
 
 # Page -> its own title, and what a preview says below it.
