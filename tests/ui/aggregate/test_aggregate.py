@@ -16,7 +16,7 @@ from ui.aggregate.chosen import read_slugs, take_together
 from ui.aggregate.page import means_table
 from ui.charts.aggregate import AGGREGATE_CHARTS, means_csv, win_figure, wins_csv
 from ui.results.chart_views import aggregate_value
-from ui.tables.aggregate import DIAGNOSTICS_FIGURES
+from ui.tables.aggregate import DIAGNOSTICS_FIGURES, MAIN_FIGURES
 from ui.tables.pairs import pairs_table
 
 CRITICAL = "snapkv+critical:budget=64,alpha=0.25"
@@ -191,7 +191,9 @@ def test_charts_carry_the_interval_and_the_count():
 def test_there_is_a_chart_of_what_was_measured_and_of_nothing_else():
     found = take_together(runs_of(2))
     names = [chart["name"] for chart in aggregate_value(["a", "b"], found)["charts"]]
-    assert names == ["budget", "kl", "final", "head", "improved_heads", "layers", "wins"]
+    known = [figure.key for figure in found.known(MAIN_FIGURES)]
+    assert names == ["budget", *known, "layers", "wins"]
+    assert {"kl", "final", "head", "improved_heads"} <= {*known}
     assert AGGREGATE_CHARTS["agreement"].figure(found, {}) is None
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from ckv_core.analysis.aggregate import budget_curves, varied_units
 from ckv_core.analysis.intervals import MIN_PROMPTS, mean_interval
+from ckv_core.results.figures import figures_in
 from tests.factories.app import prompt_run, runs_of, sweep_snapshot
 from tests.factories.runs import Swept, sweep_result
 from ui.aggregate.chosen import take_together
@@ -151,15 +152,16 @@ def test_a_figure_that_not_all_prompts_have_is_drawn_with_its_own_n():
 
 
 def test_the_final_layer_comes_first_and_only_what_is_known_is_offered():
-    assert choices(take_together(runs_of(2)), "quantity") == [
-        "final",
-        "kl",
-        "head",
-        "improved_heads",
-    ]
-    more = choices(take_together(generated_runs(2)), "quantity")
-    assert more[:3] == ["final", "answer", "agreement"]
-    assert {"sigma_over_half", "head", "token_f1"} <= set(more)
+    for runs in (runs_of(2), generated_runs(2)):
+        points = runs[0].result.variants[1:]
+        known = [
+            key
+            for key, figure in figures_in("means").items()
+            if any(figure.read(point) is not None for point in points)
+        ]
+        offered = choices(take_together(runs), "quantity")
+        assert offered == sorted(known, key=lambda key: key != "final")
+        assert {"final", "kl", "head", "improved_heads"} <= {*offered}
 
 
 def test_one_budget_alone_is_no_curve():
