@@ -1,5 +1,6 @@
 """A browser, served apps, and databases: a test that takes one runs on SQLite and PostgreSQL."""
 
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from itertools import count
@@ -34,6 +35,7 @@ PROCESSES = {"browser", "app", "open_app", "team_app", "services", "stopped"} | 
     "worker",
 }
 _numbers = count()
+gc.disable()  # until all is imported
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -44,6 +46,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.postgresql)
         if PROCESSES & {*item.fixturenames, *item.path.parts}:
             item.add_marker(pytest.mark.e2e)
+
+
+def pytest_collection_finish() -> None:
+    """Every run of the engine collects garbage, and would look at all that was imported."""
+    gc.enable()
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

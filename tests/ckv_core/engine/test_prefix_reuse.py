@@ -1,7 +1,5 @@
 """Laws of the shared start of two prompts: the same bits as read anew, and fewer tokens read."""
 
-import gc
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -200,13 +198,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
-@pytest.fixture
-def unfrozen() -> Iterator[None]:
-    """A runner keeps what was imported from the garbage collector."""
-    yield
-    gc.unfreeze()
-
-
 def ask(runner: EngineRunner, folder: str, question: str) -> tuple[RunResult, int]:
     """A run in `regular` and the tokens that the model read in it."""
     request = CompareRequest(
@@ -231,7 +222,6 @@ def ask(runner: EngineRunner, folder: str, question: str) -> tuple[RunResult, in
     return result, sum(passes)
 
 
-@pytest.mark.usefixtures("unfrozen")
 def test_another_question_on_the_same_text_gives_the_run_of_a_fresh_runner(folder: str) -> None:
     used = EngineRunner()
     ask(used, folder, "Who waved?")

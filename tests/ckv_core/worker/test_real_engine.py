@@ -181,12 +181,10 @@ def test_the_default_model_becomes_ready_and_counts(client: WorkerClient, log: L
 
 
 def test_a_collection_between_runs_does_not_look_at_what_was_imported() -> None:
+    gc.unfreeze()
     before = len(gc.get_objects())
     EngineRunner()
-    try:
-        assert len(gc.get_objects()) < before / 10
-    finally:
-        gc.unfreeze()
+    assert len(gc.get_objects()) < before / 10
 
 
 def test_another_models_run_finds_the_room_of_the_first_ones_prefills(
@@ -194,7 +192,6 @@ def test_another_models_run_finds_the_room_of_the_first_ones_prefills(
 ) -> None:
     other = saved_model(tmp_path / "other")
     runner = EngineRunner()
-    gc.unfreeze()
 
     def run(model: str) -> None:
         runner.load(model, "auto", "auto", silent)
