@@ -32,10 +32,10 @@ from ckv_core.engine.rows import RowPlan, prompt_rows
 from ckv_core.engine.select import select
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.loading import load_model
-from ckv_core.models.store import models_folder
 from ckv_core.request.compare_request import DEFAULT_MODEL
 from ckv_core.request.variants import VariantSpec
 from ckv_core.results.events import VariantSelected
+from ckv_core.runtime.home import models_folder
 
 
 def against_kvpress(loaded: LoadedModel, python: str, rounds: int) -> None:

@@ -25,8 +25,8 @@ from ckv_core.engine.generation import Generation
 from ckv_core.engine.prompt import build_prompt
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.loading import load_model
-from ckv_core.models.store import models_folder
 from ckv_core.request.compare_request import DEFAULT_MODEL
+from ckv_core.runtime.home import models_folder
 from ckv_core.runtime.stopwatch import Stopwatch
 
 STEPS = NEW_TOKENS - 1  # the first token comes from the prompt's logits

@@ -14,7 +14,7 @@ from pathlib import Path
 from ckv_core.errors import ConfigError
 from ckv_core.methods.headkv import table_name
 from ckv_core.results.records import ModelInfo
-from ckv_core.runtime.home import home_folder
+from ckv_core.runtime.home import head_tables_folder
 
 MAX_BYTES = 2**20
 _NUMBER = re.compile(r"[+-]?(\d{1,20}(\.\d{0,30})?|\.\d{1,30})(e[+-]?\d{1,3})?", re.ASCII | re.I)
@@ -89,4 +89,4 @@ def keep_table(model: ModelInfo, name: str, text: str) -> HeadTable:
 def _path(model: ModelInfo, name: str) -> Path:
     of_model = f"{model.name} {model.sha256} {model.layers} {model.kv_heads}"
     key = blake2b(of_model.encode(), digest_size=10).hexdigest()
-    return home_folder() / "head_tables" / key / f"{table_name(name)}.tsv"
+    return head_tables_folder() / key / f"{table_name(name)}.tsv"

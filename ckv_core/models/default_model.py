@@ -9,8 +9,9 @@ from ckv_core.errors import ModelError
 from ckv_core.models import sources
 from ckv_core.models.prepared import prepare
 from ckv_core.models.steps import Report, Step, read_limit_s
-from ckv_core.models.store import Manifest, models_folder, write_manifest
+from ckv_core.models.store import Manifest, write_manifest
 from ckv_core.request.compare_request import DEFAULT_MODEL
+from ckv_core.runtime.home import models_folder
 
 _DOWNLOAD_SECONDS = sources.PIP_SECONDS + 60  # neither pip nor this copy tells how far it is
 

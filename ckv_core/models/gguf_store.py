@@ -12,10 +12,10 @@ from ckv_core.models.steps import STEP_S, Report, Step, read_limit_s
 from ckv_core.models.store import (
     Manifest,
     known_sha256,
-    models_folder,
     weights_sha256,
     write_manifest,
 )
+from ckv_core.runtime.home import models_folder
 from ckv_core.runtime.memory_line import human_bytes
 
 

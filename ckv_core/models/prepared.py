@@ -9,7 +9,8 @@ from filelock import FileLock, Timeout
 
 from ckv_core.errors import ModelError
 from ckv_core.models.steps import Report, Step
-from ckv_core.models.store import Manifest, is_intact, models_folder, read_manifest, remember
+from ckv_core.models.store import Manifest, is_intact, read_manifest, remember
+from ckv_core.runtime.home import models_folder
 
 # A second process waits this long for the first one's conversion or download.
 _WAIT_SECONDS = 3600.0

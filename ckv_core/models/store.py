@@ -11,7 +11,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from ckv_core.runtime.home import home_folder
+from ckv_core.runtime.home import weights_file
 
 MANIFEST_NAME = "manifest.json"
 
@@ -32,11 +32,6 @@ class Manifest:
     source: str  # where the weights came from, for the reader
     sha256: str  # of the weights files
     files: tuple[StoredFile, ...]
-
-
-def models_folder() -> Path:
-    """Folder of prepared models and of those that users put there."""
-    return home_folder() / "models"
 
 
 def write_manifest(folder: Path, source: str) -> Manifest:
@@ -122,20 +117,16 @@ def _key(path: Path) -> str:
     return f"{real}|{status.st_size}|{status.st_mtime_ns}|{status.st_ino}"
 
 
-def _known_path() -> Path:
-    return home_folder() / "weights-sha256.json"
-
-
 def _read_known() -> dict[str, str]:
     try:
-        known = json.loads(_known_path().read_text("utf-8"))
+        known = json.loads(weights_file().read_text("utf-8"))
     except (OSError, ValueError):
         return {}
     return known if isinstance(known, dict) else {}
 
 
 def _update_known(fresh: Mapping[str, str]) -> None:
-    path = _known_path()
+    path = weights_file()
     # It only saves time, so a home folder that cannot be written is no reason to fail.
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)

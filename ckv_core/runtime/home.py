@@ -1,4 +1,7 @@
-"""Where the application keeps its data: `CKV_HOME`, or the platform's user data folder."""
+"""Where the application keeps its data: `CKV_HOME`, or the platform's user data folder.
+
+Nothing of it may exist yet; whoever writes creates it.
+"""
 
 import os
 from pathlib import Path
@@ -7,8 +10,23 @@ import platformdirs
 
 
 def home_folder() -> Path:
-    """The data folder; it may not exist yet, whoever writes creates it."""
+    """All of it, the database too."""
     given = os.environ.get("CKV_HOME", "").strip()
     if given:
         return Path(given).expanduser().absolute()
     return platformdirs.user_data_path("criticalkv-lab", appauthor=False)
+
+
+def models_folder() -> Path:
+    """Prepared models, and those that users put there."""
+    return home_folder() / "models"
+
+
+def weights_file() -> Path:
+    """Hashes of weights that were read before, by file, size and date."""
+    return home_folder() / "weights-sha256.json"
+
+
+def head_tables_folder() -> Path:
+    """Scores of heads that were measured once, by model."""
+    return home_folder() / "head_tables"

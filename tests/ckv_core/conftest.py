@@ -13,5 +13,5 @@ def head_tables_apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path
     """Tables of the tests' models are kept for the session, away from the user's own."""
     home = tmp_path_factory.mktemp("head-tables")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(head_tables, "home_folder", lambda: home)
+        patch.setattr(head_tables, "head_tables_folder", lambda: home)
         yield home

@@ -81,7 +81,7 @@ def test_the_probe_counts_the_strongest_entries_that_lie_in_the_needle() -> None
 def test_the_probe_runs_once_a_model_and_its_table_is_kept(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(head_tables, "home_folder", lambda: tmp_path)
+    monkeypatch.setattr(head_tables, "head_tables_folder", lambda: tmp_path)
     loaded = tiny_model("gemma3")
     first = needle.table_of(loaded, "needle")
     sliding = set(range(loaded.info.layers)) - set(loaded.info.evictable_layers)
@@ -97,7 +97,7 @@ def test_the_probe_runs_once_a_model_and_its_table_is_kept(
 def test_a_file_is_clipped_and_may_have_a_column_per_query_head(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(head_tables, "home_folder", lambda: tmp_path)
+    monkeypatch.setattr(head_tables, "head_tables_folder", lambda: tmp_path)
     assert keep_table(LLAMA, "duo", GOOD) == ((0.1, 0.9), (1.0, 0.0), (0.0, 1.0))
     assert kept_table(LLAMA, "duo") == parse_table(GOOD, LLAMA)
     by_query = parse_table("0\t1\t0.5\t0.5\n" * 3, LLAMA)

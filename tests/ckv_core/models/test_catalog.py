@@ -9,8 +9,9 @@ import pytest
 
 from ckv_core.models import catalog
 from ckv_core.models.catalog import list_models
-from ckv_core.models.store import models_folder, write_manifest
+from ckv_core.models.store import write_manifest
 from ckv_core.request.compare_request import DEFAULT_MODEL
+from ckv_core.runtime.home import models_folder
 
 
 @pytest.fixture(autouse=True)

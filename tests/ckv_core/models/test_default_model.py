@@ -19,8 +19,8 @@ from ckv_core.models import sources
 from ckv_core.models.default_model import prepare_default_model
 from ckv_core.models.loading import load_model
 from ckv_core.models.steps import Step, silent
-from ckv_core.models.store import models_folder
 from ckv_core.request.compare_request import DEFAULT_MODEL
+from ckv_core.runtime.home import models_folder
 from tests.ckv_core.models.prepare_process import WEIGHTS
 from tests.ckv_core.models.tiny_gguf import HEADS, KV_HEADS, read_gguf_weights, write_tiny_gguf
 from tests.factories.models import load_tokenizer

@@ -17,7 +17,7 @@ from ckv_core.errors import ConfigError, ModelError
 from ckv_core.models import checkpoint
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.loading import load_model
-from ckv_core.models.store import models_folder
+from ckv_core.runtime.home import models_folder
 from tests.ckv_core.models.tiny_gguf import HEADS, KV_HEADS, read_gguf_weights, write_tiny_gguf
 from tests.factories.models import load_tokenizer, plain_model, tiny_config, tiny_tokenizer
 
