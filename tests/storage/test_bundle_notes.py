@@ -11,7 +11,7 @@ from ckv_core.errors import StorageError
 from storage import library
 from storage.bundle import entry_name, write_bundle
 from storage.bundle_import import ImportReport, import_bundle
-from storage.database import default_url, open_database
+from storage.database import default_url
 from storage.records import RunFilter
 from storage.result_file import UNFINISHED
 from tests.factories.events import assert_same_result, big_events
@@ -19,18 +19,10 @@ from tests.storage.conftest import load
 from tests.storage.test_bundle import assert_refused, exported, made, sealed
 
 
-@pytest.fixture
-def here(tmp_path):
-    opened = open_database(default_url(tmp_path))
-    yield opened
-    opened.close()
-
-
 @pytest.fixture(scope="module")
-def there(tmp_path_factory):
-    opened = open_database(default_url(tmp_path_factory.mktemp("there")))
-    yield opened
-    opened.close()
+def new_url(tmp_path_factory):
+    """Of SQLite alone."""
+    return lambda: default_url(tmp_path_factory.mktemp("database"))
 
 
 def child(database, parent: str, kind="fork") -> str:
