@@ -147,7 +147,7 @@ def _print_result(result: RunResult, answer: str) -> None:
             perturbation = variant.perturbation
             better = perturbation.improved_head_share if perturbation else None
             shown = [ANSWERS.get(answer_outcome(variant) or "", "-"), share(figures["agreement"])]
-            shown += [share(figures[key]) for key in more]
+            shown += [(share if FIGURES[key].is_share else number)(figures[key]) for key in more]
             shown += [*(number(figures[key]) for key in ("head", "final", "kl")), share(better)]
             rows.append((_name(curve.spec), f"{budget:,}", *shown))
     outcome = ("answer", "agreement", *(FIGURES[key].label for key in more))

@@ -210,7 +210,7 @@ def test_sweep_prints_every_figure_of_a_point(show) -> None:
     (line,) = re.findall(r"^method .*$", points, re.M)
     (row,) = re.findall(r"^snapkv\+critical:alpha=0\.5 +64 .*$", points, re.M)
     cells = dict(zip(re.split(r" {2,}", line), re.split(r" {2,}", row), strict=True))
-    assert cells == {
+    known = {
         "method": "snapkv+critical:alpha=0.5",
         "budget": "64",
         "head L1": "3",
@@ -223,6 +223,7 @@ def test_sweep_prints_every_figure_of_a_point(show) -> None:
         "Token F1": "20.0%",
         "Edit similarity": "50.0%",
     }
+    assert cells.items() >= known.items()
 
 
 def test_sweep_prints_the_budget_of_equal_quality_and_the_saving(show) -> None:
