@@ -243,6 +243,18 @@ _ALL: tuple[Figure, ...] = (
         places=_EVERYWHERE,
     ),
     Figure(
+        key="worst_head",
+        label="Worst head L1",
+        unit="L1",
+        group="distance",
+        definition="Head L1 of the one query head whose output eviction moves most: a mean over "
+        "hundreds of heads hides it.",
+        read=_moved(lambda moved: moved.worst_head_l1),
+        better="lower",
+        header="worst_head_l1",
+        places=_EVERYWHERE,
+    ),
+    Figure(
         key="improved_heads",
         label="Heads closer to the full cache than without CriticalKV",
         unit="1",

@@ -188,7 +188,7 @@ class Perturbation:
         kl: KL(full || variant) of the next-token distributions, nats.
     """
 
-    derived: ClassVar = ("improved_head_share", "final_hidden_l1")
+    derived: ClassVar = ("improved_head_share", "final_hidden_l1", "worst_head_l1")
 
     head_l1: Heads
     base_head_l1: Heads | None
@@ -199,6 +199,12 @@ class Perturbation:
     def final_hidden_l1(self) -> float:
         """Cascaded L1 after the last block, before the final norm."""
         return float(self.layer_hidden_l1[-1])
+
+    @property
+    def worst_head_l1(self) -> float | None:
+        """Head L1 of the query head that moved most; None where none is known."""
+        known = self.head_l1[~np.isnan(self.head_l1)]
+        return float(known.max()) if known.size else None
 
     @property
     def improved_head_share(self) -> float | None:

@@ -1,7 +1,11 @@
 """Figures are declared well, and docs/definitions.md holds them as they are."""
 
+from math import nan
+
+from ckv_core.results.codec import record_json
 from ckv_core.results.figures import FIGURES, figures_in
 from ckv_core.results.figures_doc import PAGE, figures_table, with_table
+from tests.factories.runs import bare, measured, variant
 
 
 def test_the_table_is_up_to_date() -> None:
@@ -22,3 +26,10 @@ def test_no_two_figures_share_a_key_a_header_or_a_label() -> None:
     assert len(set(headers)) == len(headers)
     labels = [figure.mean_label for figure in FIGURES.values()]
     assert len(set(labels)) == len(labels)
+
+
+def test_the_worst_head_is_the_largest_that_is_known_in_the_json_too() -> None:
+    read = FIGURES["worst_head"].read
+    moved = measured([[1, 7], [nan, nan]], 3)
+    assert read(variant("snapkv:budget=64", moved)) == record_json(moved)["worst_head_l1"] == 7
+    assert read(variant("snapkv:budget=64", measured([[nan]], 3))) is read(bare("full")) is None
