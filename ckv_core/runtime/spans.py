@@ -23,7 +23,7 @@ def without(places: Sequence[range], others: Iterable[range]) -> tuple[range, ..
     for other in others:
         below = [range(each.start, min(each.stop, other.start)) for each in left]
         above = [range(max(each.start, other.stop), each.stop) for each in left]
-        left = [*below, *above]
+        left = [*filter(None, below), *filter(None, above)]  # or empty ones double each time
     return merged(left)
 
 

@@ -12,6 +12,7 @@ from ckv_core.studies.records import DEFAULT_TOLERANCE, MAX_NAME, MAX_TOLERANCE,
 from ckv_core.studies.scores import METRICS
 from ckv_core.studies.tasks import TASKS
 
+MAX_DEPTH = 8  # a study has three levels
 MAX_FILE_CHARS = 100_000
 MAX_SAMPLES = 5_000
 MAX_LENGTH = 1_000_000  # tokens
@@ -121,17 +122,25 @@ def _load(text: str) -> object:
             f"The {_WHOLE} has {len(text):,} characters; the limit is {MAX_FILE_CHARS:,}."
         )
     try:
-        # An alias can make a few lines into gigabytes.
-        if any(isinstance(each, yaml.AliasEvent) for each in yaml.parse(text, _Loader)):
-            raise ConfigError(f"The {_WHOLE} uses a YAML alias (*name); write the value out.")
+        _check_events(yaml.parse(text, _Loader))
         return yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader
-    except RecursionError:
-        raise ConfigError(f"The {_WHOLE} is nested too deeply.") from None
     except (yaml.YAMLError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
         place = f" at line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
         raise ConfigError(f"The {_WHOLE} is no YAML{place}: {problem}.") from None
+
+
+def _check_events(events: Iterable[yaml.Event]) -> None:
+    """Refuse what makes a few lines into gigabytes, or a parser that works at them for hours."""
+    depth = 0
+    for event in events:
+        if isinstance(event, yaml.AliasEvent):
+            raise ConfigError(f"The {_WHOLE} uses a YAML alias (*name); write the value out.")
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            raise ConfigError(f"The {_WHOLE} is nested too deeply.")
 
 
 def _read_data(field: JsonField) -> dict[str, Any]:
