@@ -24,6 +24,8 @@ from storage.server_lock import only_server
 from tests.factories.events import big_events
 from tests.storage.first_release import SLUG, UNFINISHED, make_first_release
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):

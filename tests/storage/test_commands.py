@@ -14,6 +14,8 @@ from storage.models import Run
 from storage.recorder import Recorder
 from storage.records import Lineage
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def runs(tmp_path, monkeypatch) -> list[str]:

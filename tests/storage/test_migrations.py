@@ -48,6 +48,8 @@ from tests.storage.first_release import (
 )
 from ui.services.live_runs import stored_snapshot
 
+pytestmark = pytest.mark.slow
+
 Rows = dict[str, list[dict[str, object]]]
 # Tables of the full-text search are no mapped classes; test_library.py has their laws.
 SEARCH = "run_search"

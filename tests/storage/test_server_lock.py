@@ -15,6 +15,8 @@ from storage.database import default_url, open_database
 from storage.file_lock import hold
 from storage.server_lock import only_server
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 HOLDER = """
 import sys

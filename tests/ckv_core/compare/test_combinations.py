@@ -29,6 +29,8 @@ from tests.ckv_core.compare.test_decode_equality import (
 from tests.factories.models import plain_model, tiny_model
 from tests.reference.forward import forward
 
+pytestmark = pytest.mark.slow
+
 COUNT, STEPS = 40, 13
 # Small enough for a short prompt; no observer's.
 SMALL = {"window": 8, "lag": 16, "history": 20, "buffer": 8, "every": 12, "to": 9, "chunk": 5}

@@ -24,6 +24,8 @@ from tests.reference.forward import Tap, evictable_layers, forward
 from tests.reference.report import report
 from tests.reference.stepwise import Held, decode
 
+pytestmark = pytest.mark.slow
+
 METHODS = {
     "tova": evicting_methods.tova,
     "h2o": evicting_methods.h2o,

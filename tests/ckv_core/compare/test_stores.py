@@ -31,6 +31,8 @@ from tests.reference.report import report
 from tests.reference.stepwise import decode
 from tests.reference.stores import quarter_kept, thin_kept
 
+pytestmark = pytest.mark.slow
+
 RESIDUAL, BUDGET = 8, 60
 ENCODED = ("int4", "think")
 METHODS = ("snapkv:window=8", "adakv:window=8", "tova", "h2o")

@@ -20,6 +20,8 @@ from ckv_core.runtime.home import models_folder
 from tests.ckv_core.models.tiny_gguf import write_tiny_gguf
 from tests.factories.models import saved_model, tiny_config
 
+pytestmark = pytest.mark.slow
+
 BUILT = "a model was built"
 
 

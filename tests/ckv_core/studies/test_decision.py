@@ -178,6 +178,7 @@ def test_where_the_full_cache_answers_nothing_no_method_is_said_to_keep_it():
     assert "the full cache itself answers nothing" in decision.sentence
 
 
+@pytest.mark.slow
 def test_a_lossy_method_is_hardly_ever_recommended():
     rng = random.Random(1)
     wrong = 0

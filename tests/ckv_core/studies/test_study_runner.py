@@ -14,6 +14,8 @@ from ckv_core.studies.runner import PromptSize, part_of, run_sample, run_study
 from tests.factories.events import folded
 from tests.factories.models import tiny_model
 
+pytestmark = pytest.mark.slow
+
 STUDY = Study(
     name="tiny",
     data={"file": "x"},

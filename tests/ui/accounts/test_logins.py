@@ -13,6 +13,8 @@ from ui.accounts.logins import FREE_GUESSES, LONGEST_WAIT_S, REMEMBERED_S, WATCH
 from ui.settings import Settings
 from ui.users import HASHER, LOOKED_AT_EVERY_S, User, Users, read_users
 
+pytestmark = pytest.mark.slow
+
 HASH = HASHER.hash("right")
 USERS = {"ann": User(HASH)}
 OTHER = "10.0.0.2"

@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import io
+from functools import cache
 
 import numpy as np
 import pytest
@@ -223,6 +224,7 @@ def numbers(rows, column, **where):
     ]
 
 
+@cache
 def diagnostics_runs():
     runs = generated_runs()
     for at, run in enumerate(runs):

@@ -18,6 +18,8 @@ from ui.report.contents import GROUPS, read_groups
 from ui.report.definitions import definitions
 from ui.report.report import ReportTooBigError, build_report
 
+pytestmark = pytest.mark.slow
+
 FIGURES = 4  # of each chart; drawing takes most of the time
 
 
