@@ -7,7 +7,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 from ckv_core.errors import StorageError
 from ckv_core.request.compare_request import CompareRequest
@@ -88,7 +88,7 @@ def assert_refused(database: Database, data: bytes, match: str = "bundle") -> No
     assert run_count(database) == before
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=settings().max_examples // 3)
 @given(stream=events())
 def test_an_imported_run_equals_the_exported_one(there, opened, stream):
     slug = made(there, stream)

@@ -121,6 +121,7 @@ def test_a_damaged_database_is_one_sentence(tmp_path):
     assert_one_sentence(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="file modes are POSIX")
 @pytest.mark.parametrize("existing", [False, True])
 def test_a_read_only_folder_is_one_sentence(existing):

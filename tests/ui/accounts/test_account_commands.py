@@ -6,6 +6,8 @@ import pytest
 
 from ui.commands import main
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def at_home(tmp_path, monkeypatch):
