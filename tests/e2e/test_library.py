@@ -20,7 +20,7 @@ from tests.e2e.steps import (
 )
 from tests.factories.app import request
 from tests.factories.runs import done_result
-from tests.ui.served_app import Served, served
+from tests.ui.served_app import Served
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +107,20 @@ def test_runs_on_other_prompts_are_compared_by_their_tables(
     expect(figures).to_contain_text("Final hidden L1")
 
 
+def test_a_run_with_changes_remembers_the_run_it_was_made_from(
+    app: Served, slugs: dict[str, str], page: Page
+) -> None:
+    page.goto(f"{app.url}/?from={slugs['other']}")
+    expect(page.locator("#notice")).to_contain_text("change them and run")
+    set_new_tokens(page, 7)
+    run(page)
+    slug = wait_for_slug(page)
+    page.goto(f"{app.url}/run?id={slug}")
+    expect(page.locator("#lineage")).to_contain_text("This is a fork of other?: what differs")
+    page.goto(f"{app.url}/run?id={slugs['other']}")
+    expect(page.locator("#lineage")).to_contain_text("A fork of this")
+
+
 def test_chosen_runs_are_exported_and_come_back_after_their_loss(
     app: Served, slugs: dict[str, str], page: Page, tmp_path: Path
 ) -> None:
@@ -121,41 +135,27 @@ def test_chosen_runs_are_exported_and_come_back_after_their_loss(
     download.value.save_as(bundle)
     expect(page.locator("#runs")).to_contain_text("with prompts, notes and tags")
 
-    with served(tmp_path / "elsewhere", with_logins=False) as elsewhere:
-        page.goto(f"{elsewhere.url}/runs")
-        expect(page.locator("#runs")).to_contain_text("No runs yet")
-        choose = page.locator("#runs input[data-import]")
-        choose.set_input_files(bundle)
-        expect(page.locator("#runs")).to_contain_text("Imported 1 of 1 run.")
-        expect(row).to_contain_text("kept note")
-        expect(row).to_contain_text("#kept")
-        choose.set_input_files(bundle)
-        expect(page.locator("#runs")).to_contain_text(f"already here: {slugs['first']}.")
+    app.empty()
+    page.goto(f"{app.url}/runs")
+    expect(page.locator("#runs")).to_contain_text("No runs yet")
+    choose = page.locator("#runs input[data-import]")
+    choose.set_input_files(bundle)
+    expect(page.locator("#runs")).to_contain_text("Imported 1 of 1 run.")
+    expect(row).to_contain_text("kept note")
+    expect(row).to_contain_text("#kept")
+    choose.set_input_files(bundle)
+    expect(page.locator("#runs")).to_contain_text(f"already here: {slugs['first']}.")
 
-        result = tmp_path / "result.json"
-        result.write_text(json.dumps(to_json(done_result())))
-        choose.set_input_files(result)
-        expect(page.locator("#runs tbody tr")).to_have_count(2)
+    result = tmp_path / "result.json"
+    result.write_text(json.dumps(to_json(done_result())))
+    choose.set_input_files(result)
+    expect(page.locator("#runs tbody tr")).to_have_count(2)
 
-        wrong = tmp_path / "notes.json"
-        wrong.write_text("<img src=x onerror=alert(1)>")
-        choose.set_input_files(wrong)
-        line = page.locator("#runs [role=status]", has_text="refused")
-        expect(line).to_have_text(
-            "The file was refused, nothing was imported: it is neither a bundle nor a result JSON."
-        )
-        assert page.evaluate("document.documentElement.scrollWidth") <= 430
-
-
-def test_a_run_with_changes_remembers_the_run_it_was_made_from(
-    app: Served, slugs: dict[str, str], page: Page
-) -> None:
-    page.goto(f"{app.url}/?from={slugs['other']}")
-    expect(page.locator("#notice")).to_contain_text("change them and run")
-    set_new_tokens(page, 7)
-    run(page)
-    slug = wait_for_slug(page)
-    page.goto(f"{app.url}/run?id={slug}")
-    expect(page.locator("#lineage")).to_contain_text("This is a fork of other?: what differs")
-    page.goto(f"{app.url}/run?id={slugs['other']}")
-    expect(page.locator("#lineage")).to_contain_text("A fork of this")
+    wrong = tmp_path / "notes.json"
+    wrong.write_text("<img src=x onerror=alert(1)>")
+    choose.set_input_files(wrong)
+    line = page.locator("#runs [role=status]", has_text="refused")
+    expect(line).to_have_text(
+        "The file was refused, nothing was imported: it is neither a bundle nor a result JSON."
+    )
+    assert page.evaluate("document.documentElement.scrollWidth") <= 430

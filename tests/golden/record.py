@@ -4,6 +4,7 @@ import json
 import lzma
 import zlib
 from collections.abc import Iterator
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -72,10 +73,9 @@ def read() -> dict[str, Any]:
 
 
 def runs() -> Iterator[tuple[str, dict[str, Any], str]]:
-    """(name, example, scenario) of every run."""
-    for example in examples():
-        for scenario in SCENARIOS:
-            yield f"{Path(example['file']).stem}, {scenario}", example, scenario
+    """(name, example, scenario) of every run: the scenarios take turns."""
+    for example, scenario in zip(examples(), cycle(SCENARIOS), strict=False):
+        yield f"{Path(example['file']).stem}, {scenario}", example, scenario
 
 
 def main() -> None:

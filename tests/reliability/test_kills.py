@@ -22,7 +22,7 @@ from tests.processes import assert_gone
 from tests.reliability.killed_server import STEPS, work
 
 # `make soak` asks for more.
-ROUNDS = 16 * int(os.environ.get("CKV_SOAK", "1"))
+ROUNDS = 8 * int(os.environ.get("CKV_SOAK", "1"))
 SEED = random.SystemRandom().randrange(10**6)
 DONE_TEXT = "".join(f"w{step} " for step in range(STEPS))
 PATIENCE_S = 90

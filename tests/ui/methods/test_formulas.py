@@ -5,7 +5,6 @@ import json
 import re
 from pathlib import Path
 
-import pytest
 from playwright.sync_api import Browser
 
 from ckv_core.methods import METHODS
@@ -32,15 +31,15 @@ def test_where_codes_disagree_and_what_it_costs_comes_from_the_method_itself():
     assert "tiles of 128 against 256" in card
 
 
-@pytest.mark.parametrize(("width", "theme"), [(430, "light"), (1440, "dark")])
-def test_formulas_are_drawn_and_nothing_is_wider_than_the_page(
-    browser: Browser, open_app: Served, width: int, theme: str
-):
-    page = browser.new_page(viewport={"width": width, "height": 900})
-    page.goto(f"{open_app.url}/methods?__theme={theme}")
+def test_formulas_are_drawn_and_nothing_is_wider_than_the_page(browser: Browser, open_app: Served):
+    page = browser.new_page()
+    page.goto(f"{open_app.url}/methods?__theme=light")
     page.locator(".ckv-formula math").first.wait_for()
-    boxes = [node.bounding_box() for node in page.locator(".ckv-formula math").all()]
-    assert len(boxes) == len(FORMULAS)
-    assert all(box is not None and box["height"] > 12 for box in boxes)
-    expect_well_made(page)
+    for width, theme in ((430, "light"), (1440, "dark")):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.evaluate("theme => document.body.classList.add(theme)", theme)
+        boxes = [node.bounding_box() for node in page.locator(".ckv-formula math").all()]
+        assert len(boxes) == len(FORMULAS)
+        assert all(box is not None and box["height"] > 12 for box in boxes)
+        expect_well_made(page)
     page.close()
