@@ -84,7 +84,9 @@ def assert_refused(database: Database, data: bytes, match: str = "bundle") -> No
     before = run_count(database)
     with pytest.raises(StorageError, match=match) as caught:
         import_bundle(database, data)
-    assert "nothing was imported" in str(caught.value)
+    told = str(caught.value)
+    assert "nothing was imported" in told
+    assert (told[-1], "\n" in told, len(told) < 300) == (".", False, True), told
     assert run_count(database) == before
 
 
@@ -183,6 +185,7 @@ def test_missing_extra_and_repeated_entries_are_refused(here, there):
     with pytest.warns(UserWarning, match="Duplicate"):
         twice = rewritten(data, {}, [(entry_name(slug), b"{}")])
     assert_refused(here, twice, "twice")
+    assert_refused(here, zipped({f"runs/{at}": b"" for at in range(1_100)}), "more than 1000 runs")
 
 
 def test_entries_in_another_order_are_read(here, there):
@@ -245,6 +248,7 @@ def test_what_is_no_bundle_is_refused(here, data):
         ("created_at", "2026-01-02T03:04:05"),
         ("created_at", "0001-01-01T00:00:00+23:59"),
         ("title", 5),
+        ("title", "x" * 1001),
         ("request", None),
         ("request.context", None),
         ("request.scenario", "other"),
