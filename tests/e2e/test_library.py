@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from ckv_core.analysis.result_json import to_json
 from ckv_core.request.compare_request import CompareRequest
@@ -28,11 +28,18 @@ def app(open_app: Served) -> Served:
     return open_app
 
 
+@pytest.fixture(scope="module")
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    """Keeps what it loaded from one test to the next."""
+    with browser.new_context(viewport={"width": 430, "height": 900}) as context:
+        yield context
+
+
 @pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
-    context = browser.new_context(viewport={"width": 430, "height": 900}, accept_downloads=True)
-    yield context.new_page()
-    context.close()
+def page(context: BrowserContext) -> Iterator[Page]:
+    page = context.new_page()
+    yield page
+    page.close()
 
 
 def stored(app: Served, asked: CompareRequest, result: RunResult) -> str:

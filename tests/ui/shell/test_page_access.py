@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from tests.e2e.steps import expect_well_made, see_everything
 from tests.factories.app import store_run, sweep_snapshot
@@ -65,11 +65,19 @@ def show(page: Page, name: str) -> None:
         expect(chart.locator(".main-svg").first).to_be_visible()
 
 
+@pytest.fixture(scope="module")
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    """Keeps what it loaded from one page to the next."""
+    with browser.new_context() as context:
+        yield context
+
+
 @pytest.mark.parametrize("name", ["", "runs", "sweep", "aggregate", "compare-runs", "laboratory"])
 def test_axe_finds_nothing_and_nothing_scrolls_sideways(
-    browser: Browser, pages: dict[str, str], name: str
+    context: BrowserContext, pages: dict[str, str], name: str
 ) -> None:
-    page = browser.new_page(viewport={"width": 430, "height": 900})
+    page = context.new_page()
+    page.set_viewport_size({"width": 430, "height": 900})
     address = pages[name]
     page.goto(f"{address}{'&' if '?' in address else '?'}__theme=light")
     show(page, name)

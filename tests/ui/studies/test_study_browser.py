@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from tests.e2e.steps import expect_well_made, see_everything
 from tests.factories.app import STUDY, store_study
@@ -29,9 +29,16 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
             yield found
 
 
+@pytest.fixture(scope="module")
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    """Keeps what it loaded from one test to the next."""
+    with browser.new_context(viewport={"width": 430, "height": 900}) as context:
+        yield context
+
+
 @pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
-    page = browser.new_page(viewport={"width": 430, "height": 900})
+def page(context: BrowserContext) -> Iterator[Page]:
+    page = context.new_page()
     yield page
     page.close()
 
