@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from tests.factories.app import ENDLESS, end_of, generating, script, wait_until
-from tests.ui.served_app import Served, by, served
+from tests.ui.served_app import Served, by
 
 CLIENTS = 50
 ROUNDS = 3 * int(os.environ.get("CKV_SOAK", "1"))  # `make soak` asks for more
@@ -18,9 +18,8 @@ USERS = ("ann", "bob")
 
 
 @pytest.fixture(scope="module")
-def app(tmp_path_factory):
-    with served(tmp_path_factory.mktemp("clients")) as app:
-        yield app
+def app(team_app: Served) -> Served:
+    return team_app
 
 
 def start(app: Served, user: str, played: str, context: str) -> str:
