@@ -63,8 +63,6 @@ cases = st.builds(
 )
 
 
-@pytest.mark.slow
-@settings(max_examples=1000, deadline=None)
 @given(cases)
 def test_the_chain_of_bounds_holds_where_sigma_is_over_a_half(case: Case) -> None:
     found, slack = case.measured(), 1e-9

@@ -11,7 +11,7 @@ from ui.components.modules import module_route
 from ui.looks.theme import CSS_PATHS, build_theme
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def lab() -> Iterator[Lab]:
     """Serve the page on a free port."""
     lab = Lab()
