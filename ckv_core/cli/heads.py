@@ -5,8 +5,8 @@ import os
 from pathlib import Path
 
 from ckv_core.cli.options import Commands
-from ckv_core.cli.running import clear_progress, load
-from ckv_core.engine.head_tables import MAX_BYTES, keep_table
+from ckv_core.cli.running import clear_progress, load, show_progress
+from ckv_core.engine.head_tables import MAX_BYTES, keep_table, table_of
 from ckv_core.errors import ConfigError
 from ckv_core.methods.headkv import NEEDLE, table_name
 from ckv_core.request.compare_request import DEFAULT_MODEL, CompareRequest
@@ -33,7 +33,10 @@ def _heads(options: argparse.Namespace) -> int:
     if options.file is None:
         from ckv_core.engine.needle_probe import probe
 
-        table = probe(loaded)
+        for event in probe(loaded):
+            show_progress(event)
+        clear_progress()
+        table = table_of(loaded.info, name)
     else:
         table = keep_table(loaded.info, name, _text(Path(options.file)))
     for layer, row in enumerate(table):

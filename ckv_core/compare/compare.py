@@ -2,7 +2,7 @@
 
 import math
 import platform
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 
 import torch
 import transformers
@@ -16,16 +16,20 @@ from ckv_core.compare.protection import protected_ranges
 from ckv_core.compare.sweep import sweep
 from ckv_core.engine.external_selection import mean_kept, own_mask
 from ckv_core.engine.further_passes import Planned, further_passes
+from ckv_core.engine.head_tables import kept_table, table_of
+from ckv_core.engine.needle_probe import probe
 from ckv_core.engine.prefill import Needs, Prefill, prefill
 from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.engine.prompt import build_prompt, prompt_tokens
 from ckv_core.engine.run import Run
 from ckv_core.engine.select import resolve_budget
 from ckv_core.errors import PromptError
+from ckv_core.methods.headkv import NEEDLE
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.results.events import Progress, RunEvent, RunFinished, RunPrepared
-from ckv_core.results.records import PromptInfo, VariantResult
+from ckv_core.request.variants import VariantSpec
+from ckv_core.results.records import ModelInfo, PromptInfo, VariantResult
 from ckv_core.runtime.device_memory import PeakMemory, give_back
 from ckv_core.runtime.stopwatch import Stopwatch
 
@@ -90,6 +94,8 @@ def _stages(run: Run, prefills: PrefillCache | None) -> Iterator[RunEvent]:
     with run.stopwatch.measure("score"):
         yield from further_passes(prefilled, run.further_passes, run.should_stop)
     yield from score(run, prefilled)
+        if run.probes:
+            yield from probe(run.loaded, run.should_stop)
     if run.request.kind == "sweep":
         yield from sweep(run, prefilled)
         return
@@ -140,10 +146,19 @@ def _prepare(request: CompareRequest, loaded: LoadedModel, should_stop: Callable
         passages=passages,
     )
 
+        probes=_probes(specs, info),
 
 def _planned(loaded: LoadedModel, prompt: PromptInfo, needs: Needs) -> Planned:
     """The passes that variants ask for; PromptError where they reach over the model's limit."""
     if not needs.passes:
+def _probes(specs: Sequence[VariantSpec], model: ModelInfo) -> bool:
+    """Whether the needle probe must be made; ConfigError where another table is missing."""
+    names = {name for spec in specs for name in spec.tables}
+    for name in sorted(names - {NEEDLE}):
+        table_of(model, name)
+    return NEEDLE in names and kept_table(model, NEEDLE) is None
+
+
         return ()
     given = prompt_tokens(loaded.tokenizer, prompt)
     planned = [(each, each.passes(given)) for each in needs.passes]

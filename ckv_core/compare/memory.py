@@ -14,6 +14,7 @@ from ckv_core.engine.candidates import order_keys
 from ckv_core.engine.causal import has_cuda_flash
 from ckv_core.engine.decode import READ_CHUNK
 from ckv_core.engine.memo import KEPT_ORDERS
+from ckv_core.engine.needle_probe import PROBE_TOKENS
 from ckv_core.engine.prefill import KEPT_QUERIES, chunk_tokens, sliding_room
 from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.engine.run import Run
@@ -75,6 +76,7 @@ class Sizes:
     # further, passing: tokens of the longest further pass, and bytes of gathering from it.
     further: int
     passing: int
+    probes: bool  # whether the needle probe reads its prompts beside this one
     work: int  # bytes that the parts of one variant ask for while they work
     analysed: bool  # whether the diagnostics's quantities are measured
     teacher_forced: bool  # whether all rows read the full cache's text
@@ -136,6 +138,7 @@ class Sizes:
             observing=max((o.work_bytes(shape, seen) for o in needs.observers), default=0),
             further=max((len(one.token_ids) for one in further), default=0),
             passing=max((p.work_bytes(shape, chunk) for p in needs.passes), default=0),
+            probes=run.probes,
             work=max((spec.work_bytes(shape) for spec in run.specs), default=0),
             analysed=bool({"bounds", "greedy"} & set(run.request.analysis)),
             teacher_forced="forced" in run.request.analysis and run.request.max_new_tokens > 0,
@@ -186,6 +189,15 @@ class Sizes:
         own = self.layers * self.further * self.kv_heads * self.entry
         reading = self._activations(min(self.chunk, self.further), 1) + together._chunk_attention()
         return self.states + own + layer + reading + self.passing
+
+    @property
+    def _probe_peak(self) -> int:
+        """While the needle probe reads one of its prompts, with the rows of its last queries."""
+        if not self.probes:
+            return 0
+        other = replace(self, tokens=PROBE_TOKENS, observed=0, observing=0)
+        rows = (3 * self.window + self.head_dim) * PROBE_TOKENS * FLOAT
+        return self.states + other.prefill_peak + rows
 
     def _chunk_attention(self) -> int:
         """Parts joined by log-sum-exp; the mask of sliding layers, also as floats."""
@@ -285,7 +297,8 @@ class Sizes:
     @property
     def total(self) -> int:
         """The highest stage, and what is held beyond tensors."""
-        stage = max(self.prefill_peak, self._passes_peak, self.select_peak(), self.decode_peak())
+        reading = max(self.prefill_peak, self._passes_peak, self._probe_peak)
+        stage = max(reading, self.select_peak(), self.decode_peak())
         if self.on_cuda:
             return stage + CUDA_OVERHEAD_BYTES
         return stage + stage // _HELD_SHARE + torch.get_num_threads() * THREAD_OVERHEAD_BYTES

@@ -8,8 +8,8 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from ckv_core.engine.head_tables import table_of
 from ckv_core.engine.layer_view import PromptLayer
-from ckv_core.engine.needle_probe import table_of
 from ckv_core.engine.prefill import Prefill
 from ckv_core.methods.parts.base import Kept, Parameters, Scorer, Selector
 from ckv_core.methods.parts.layout import LAYOUT, page_size
@@ -64,7 +64,7 @@ class PromptCandidates:
         return PromptLayer(self._prefill, self._evictable[place])
 
     def head_table(self, name: str) -> Sequence[Sequence[float]]:
-        table = table_of(self._prefill.loaded, name)
+        table = table_of(self._prefill.loaded.info, name)
         return [table[layer] for layer in self._evictable]
 
     def first(self) -> Tensor:

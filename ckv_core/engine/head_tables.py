@@ -68,6 +68,17 @@ def kept_table(model: ModelInfo, name: str) -> HeadTable | None:
     return parse_table(text, model)
 
 
+def table_of(model: ModelInfo, name: str) -> HeadTable:
+    """The same; ConfigError where there is none, which says how to bring one."""
+    table = kept_table(model, name)
+    if table is None:
+        raise ConfigError(
+            f"{model.name!r} has no head table {name!r}; bring one with `python -m ckv_core "
+            f"heads --model MODEL --file FILE --name {name}`, or leave table out."
+        )
+    return table
+
+
 def keep_table(model: ModelInfo, name: str, text: str) -> HeadTable:
     """Check a table and keep it under a name; returns it as it will be read.
 

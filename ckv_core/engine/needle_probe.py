@@ -5,20 +5,22 @@ many as the needle has, those inside the needle count with their attention. Here
 where theirs is generated and only right ones count: so that small models have a table, too.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Generator
+from typing import cast
 
 import torch
 
-from ckv_core.engine.head_tables import HeadTable, keep_table, kept_table
+from ckv_core.engine.head_tables import HeadTable, keep_table
 from ckv_core.engine.layer_view import PromptLayer
 from ckv_core.engine.prefill import Needs, Prefill, prefill
 from ckv_core.engine.prompt import build_prompt
-from ckv_core.errors import ConfigError
 from ckv_core.methods.headkv import NEEDLE
 from ckv_core.models.loaded import LoadedModel
+from ckv_core.results.events import Progress
 from ckv_core.results.passages import spans_of
 
 _TOKENS = 1_024  # of a prompt at most
+PROBE_TOKENS = _TOKENS + 128  # with the answer, at most
 _SENTENCES = 40
 _DEPTHS = (0.1, 0.5, 0.9)
 _NEEDLES = (
@@ -39,48 +41,41 @@ _FILLER = (
 )
 
 
-def table_of(loaded: LoadedModel, name: str) -> HeadTable:
-    """The model's table of that name; that of the probe is made where it is not there yet.
+@torch.inference_mode()
+def probe(
+    loaded: LoadedModel, should_stop: Callable[[], bool] = lambda: False
+) -> Generator[Progress, None, HeadTable]:
+    """Read a few prompts with needles; keep the table of what the heads looked at, and give it.
 
-    ConfigError where there is none; it says how to bring one.
+    Raises:
+        RunCancelledError: should_stop, asked at every layer, said so; no table is kept then.
     """
-    table = kept_table(loaded.info, name)
-    if table is None and name == NEEDLE:
-        return probe(loaded)
-    if table is None:
-        raise ConfigError(
-            f"{loaded.info.name!r} has no head table {name!r}; bring one with `python -m ckv_core "
-            f"heads --model MODEL --file FILE --name {name}`, or leave table out."
-        )
-    return table
-
-
-def probe(loaded: LoadedModel) -> HeadTable:
-    """Read a few prompts with needles; keep and give the table."""
     info = loaded.info
     table = torch.zeros(info.layers, info.kv_heads, dtype=torch.float64)
-    with torch.inference_mode():
-        for result, needle, answer in _readings(loaded):
-            for layer in info.evictable_layers:
-                table[layer] += _looked_at(PromptLayer(result, layer), needle, answer)
+    asked = [(*needle, depth) for needle in _NEEDLES for depth in _DEPTHS]
+    for done, (sentence, question, depth) in enumerate(asked):
+        ids, place = _prompt(loaded, sentence, question, depth)
+        answer = loaded.tokenizer(sentence, add_special_tokens=False)["input_ids"]
+        reading = prefill(loaded, ids + answer[:-1], Needs(len(answer)), should_stop)
+        result = yield from _told(reading, done, len(asked))
+        for layer in info.evictable_layers:
+            table[layer] += _looked_at(PromptLayer(result, layer), place, len(answer))
+        del result  # the next one takes as much room
     table /= table.max().clamp(min=torch.finfo(table.dtype).tiny)
     text = "\n".join("\t".join(f"{value:.6f}" for value in row) for row in table.tolist())
     return keep_table(info, NEEDLE, text + "\n")
 
 
-def _readings(loaded: LoadedModel) -> Iterator[tuple[Prefill, slice, int]]:
-    """Each prompt with its answer but for the last token, where the needle is, answer tokens."""
-    for sentence, question in _NEEDLES:
-        for depth in _DEPTHS:
-            ids, needle = _prompt(loaded, sentence, question, depth)
-            answer = loaded.tokenizer(sentence, add_special_tokens=False)["input_ids"]
-            steps = prefill(loaded, ids + answer[:-1], Needs(len(answer)), lambda: False)
-            while True:
-                try:
-                    next(steps)
-                except StopIteration as end:
-                    yield end.value, needle, len(answer)
-                    break
+def _told(
+    reading: Generator[Progress, None, Prefill], done: int, count: int
+) -> Generator[Progress, None, Prefill]:
+    """What one reading gives; its progress as that of all."""
+    while True:
+        try:
+            share = next(reading).fraction or 0.0
+        except StopIteration as end:
+            return cast(Prefill, end.value)
+        yield Progress("score", (done + share) / count, f"needle probe, text {done + 1} of {count}")
 
 
 def _prompt(

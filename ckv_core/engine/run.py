@@ -33,6 +33,7 @@ class Run:
     # compressed_tokens].
     own_masks: list[NDArray[np.bool_]] = field(default_factory=list)
     further_passes: Planned = ()  # over the compressed prompt, that the variants ask for
+    probes: bool = False  # whether the model lacks the needle probe's table, and a variant asks
     passages: tuple[range, ...] = ()  # positions of the compressed prompt that no method may evict
     measures_floor: bool = True  # whether to measure how far rounding alone moves its figures
     prefix_tokens: int = 0  # first tokens of the prompt that were taken over from another's prefill

@@ -60,11 +60,15 @@ class HeadShares(BudgetRule):
     name = "head_shares"
     parameters = (HEAD_BETA, BETA_SIGN, TABLE)
 
+    def tables(self, parameters: Parameters) -> tuple[str, ...]:
+        return (str(parameters["table"]),)
+
     def head_budgets(self, candidates: Candidates, spare: int, parameters: Parameters) -> Tensor:
         pooled = 1 / Fraction(str(parameters["beta"]))
         if parameters["beta_sign"] == "text":
             pooled = 1 - pooled
-        rows = candidates.head_table(str(parameters["table"]))
+        (table,) = self.tables(parameters)
+        rows = candidates.head_table(table)
         shape = (candidates.layers, candidates.kv_heads)
         return shared_budgets(rows, spare, candidates.entries, pooled).view(shape)
 

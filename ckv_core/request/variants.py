@@ -183,6 +183,11 @@ class VariantSpec:
         """What must be gathered for it in further passes, once the prompt is read."""
         return tuple(each for part in self.parts for each in part.passes(self.params))
 
+    @property
+    def tables(self) -> frozenset[str]:
+        """Names of the head tables that it asks for."""
+        return frozenset(name for part in self.parts for name in part.tables(self.params))
+
     def work_bytes(self, shape: PromptShape) -> int:
         """Upper bound of what its parts ask for while they work."""
         return sum(part.work_bytes(shape, self.params) for part in self.parts)

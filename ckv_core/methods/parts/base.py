@@ -80,6 +80,10 @@ class Part(ABC):
         """Upper bound of what it needs while it works, beyond some numbers per entry of a layer."""
         return 0
 
+    def tables(self, parameters: Parameters) -> tuple[str, ...]:
+        """Names of the head tables that must be there before it chooses."""
+        return ()
+
 
 class Scorer(Part):
     """What an entry is worth."""

@@ -1,8 +1,11 @@
 """HeadKV: budgets against the literal formula, the probe against loops, files that are refused."""
 
+from collections import deque
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -10,13 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckv_core.cli import main
+from ckv_core.compare.compare import compare
 from ckv_core.engine import head_tables
 from ckv_core.engine import needle_probe as needle
-from ckv_core.engine.head_tables import keep_table, kept_table, parse_table
+from ckv_core.engine.head_tables import keep_table, kept_table, parse_table, table_of
 from ckv_core.engine.layer_view import PromptLayer
-from ckv_core.errors import ConfigError
+from ckv_core.engine.prefill import Needs, prefill
+from ckv_core.errors import ConfigError, RunCancelledError
 from ckv_core.methods.headkv import shared_budgets
-from tests.factories.models import plain_model, tiny_model
+from ckv_core.request.compare_request import CompareRequest
+from ckv_core.results.events import Progress
+from tests.factories.models import drained, plain_model, tiny_model
 from tests.reference.budgets import largest_remainder
 
 LLAMA = tiny_model("llama").info  # 3 layers, 2 KV heads, 4 query heads
@@ -56,42 +63,69 @@ def test_the_probe_counts_the_strongest_entries_that_lie_in_the_needle() -> None
     ids, place = needle._prompt(loaded, sentence, question, 0.5)
     assert len(ids) <= needle._TOKENS
     assert loaded.tokenizer.decode(ids[place]).strip() == sentence
-    result, found_place, answer = next(needle._readings(loaded))
-    fed, _ = needle._prompt(loaded, sentence, question, needle._DEPTHS[0])
     spoken = loaded.tokenizer(sentence, add_special_tokens=False)["input_ids"]
-    assert answer == len(spoken)
+    answer, text = len(spoken), ids + spoken[:-1]
     with torch.inference_mode():
-        tokens = torch.tensor([fed + spoken[:-1]])
-        attention = plain(tokens, output_attentions=True).attentions
-    length = found_place.stop - found_place.start
+        result = drained(prefill(loaded, text, Needs(answer), lambda: False))
+        attention = plain(torch.tensor([text]), output_attentions=True).attentions
+    length = place.stop - place.start
     for layer in range(loaded.info.layers):
         heads = []
         for head in range(4):
             total = 0.0
             for row in attention[layer][0, head, -answer:].tolist():
                 strongest = sorted(range(len(row)), key=lambda i, row=row: -row[i])[:length]
-                inside = [i for i in strongest if found_place.start <= i < found_place.stop]
+                inside = [i for i in strongest if place.start <= i < place.stop]
                 total += sum(row[i] for i in inside) / length
             heads.append(total)
-        found = needle._looked_at(PromptLayer(result, layer), found_place, answer)
+        found = needle._looked_at(PromptLayer(result, layer), place, answer)
         expected = [(heads[0] + heads[1]) / 2, (heads[2] + heads[3]) / 2]
         assert found.tolist() == pytest.approx(expected, rel=1e-3, abs=1e-5)
 
 
-def test_the_probe_runs_once_a_model_and_its_table_is_kept(
+def asked(**changes: Any) -> CompareRequest:
+    fields = {"context": "Rain fell. " * 60, "variants": ("headkv:budget=40",), "max_new_tokens": 1}
+    return CompareRequest(**{**fields, **changes})
+
+
+def test_the_probe_runs_once_a_model_with_progress_and_its_table_is_kept(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(head_tables, "head_tables_folder", lambda: tmp_path)
     loaded = tiny_model("gemma3")
-    first = needle.table_of(loaded, "needle")
+
+    def probing() -> list[Progress]:
+        events = [event for event in compare(asked(), loaded) if isinstance(event, Progress)]
+        return [event for event in events if "needle probe" in event.detail]
+
+    told = probing()
+    shares = [event.fraction for event in told]
+    assert shares == sorted(shares)
+    assert shares[-1] == 1
+    assert len(shares) >= 6
+    first = table_of(loaded.info, "needle")
     sliding = set(range(loaded.info.layers)) - set(loaded.info.evictable_layers)
     assert max(map(max, first)) == 1
     assert not any(any(first[layer]) for layer in sliding)
-    monkeypatch.setattr(needle, "probe", None)
-    assert needle.table_of(loaded, "needle") == first
+    assert not probing()
+    assert table_of(loaded.info, "needle") == first
     assert kept_table(replace(loaded.info, sha256="1" * 64), "needle") is None
+
+
+def test_a_cancelled_probe_keeps_no_table(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(head_tables, "home_folder", lambda: tmp_path)
+    loaded, told = tiny_model("llama"), Mock(side_effect=[False] * 10 + [True])
+    with pytest.raises(RunCancelledError):
+        deque(needle.probe(loaded, told), maxlen=0)
+    assert kept_table(loaded.info, "needle") is None
+    deque(needle.probe(loaded), maxlen=0)
+    assert table_of(loaded.info, "needle")
+
+
+def test_a_missing_table_is_refused_before_anything_is_read() -> None:
+    events = compare(asked(variants=("headkv:budget=40,table=duo",)), tiny_model("llama"))
     with pytest.raises(ConfigError, match="has no head table 'duo'; bring one"):
-        needle.table_of(loaded, "duo")
+        next(events)
 
 
 def test_a_file_is_clipped_and_may_have_a_column_per_query_head(
