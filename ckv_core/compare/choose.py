@@ -16,6 +16,7 @@ from ckv_core.engine.receipt import receipt, retained_set
 from ckv_core.engine.rows import PromptRows, RowPlan, prompt_rows
 from ckv_core.engine.run import Run
 from ckv_core.engine.select import Selection, select_all
+from ckv_core.models.rotary import movers
 from ckv_core.request.variants import VariantSpec
 from ckv_core.results.events import Progress, RunEvent, VariantAnalysed, VariantSelected
 from ckv_core.results.records import Float32Array, ModelInfo
@@ -121,7 +122,8 @@ def _plan(spec: VariantSpec, selection: Selection, prefilled: Prefill) -> RowPla
     evictable = prefilled.loaded.info.evictable_layers
     carried = {layer: policy.begins_with(views[layer], parameters) for layer in evictable}
     chooser = Chooser(spec, prefilled.loaded)
-    return RowPlan(keeps, Acting(policy, parameters, carried, chooser, spec.passages))
+    rotaries = movers(prefilled.loaded, evictable) if policy.moves(parameters) else {}
+    return RowPlan(keeps, Acting(policy, parameters, carried, chooser, rotaries, spec.passages))
 
 
 def _by_layer(array: Tensor, model: ModelInfo) -> Float32Array:

@@ -26,9 +26,10 @@ from ckv_core.engine.select import resolve_budget
 from ckv_core.errors import PromptError
 from ckv_core.methods.headkv import NEEDLE
 from ckv_core.models.loaded import LoadedModel
+from ckv_core.models.rotary import movers
 from ckv_core.request.compare_request import CompareRequest
-from ckv_core.results.events import Progress, RunEvent, RunFinished, RunPrepared
 from ckv_core.request.variants import VariantSpec
+from ckv_core.results.events import Progress, RunEvent, RunFinished, RunPrepared
 from ckv_core.results.records import ModelInfo, PromptInfo, VariantResult
 from ckv_core.runtime.device_memory import PeakMemory, give_back
 from ckv_core.runtime.stopwatch import Stopwatch
@@ -93,9 +94,9 @@ def _stages(run: Run, prefills: PrefillCache | None) -> Iterator[RunEvent]:
     prefilled = yield from _prefill(run, prefills)
     with run.stopwatch.measure("score"):
         yield from further_passes(prefilled, run.further_passes, run.should_stop)
-    yield from score(run, prefilled)
         if run.probes:
             yield from probe(run.loaded, run.should_stop)
+    yield from score(run, prefilled)
     if run.request.kind == "sweep":
         yield from sweep(run, prefilled)
         return
@@ -125,6 +126,8 @@ def _prepare(request: CompareRequest, loaded: LoadedModel, should_stop: Callable
     passages = protected_ranges(prompt, request.protect)
     specs = [spec.protecting(passages, prompt.compressed_tokens) for spec in request.specs]
     info = loaded.info
+    if any(spec.policy is not None and spec.policy.moves(spec.params) for spec in specs):
+        movers(loaded, info.evictable_layers)
     entry_bytes = 2 * info.head_dim * loaded.model.dtype.itemsize
     planned = _planned(loaded, prompt, Needs.of(specs))
     own_masks = [own_mask(own, info, prompt) for own in request.own_indices]
@@ -143,14 +146,11 @@ def _prepare(request: CompareRequest, loaded: LoadedModel, should_stop: Callable
         follow_up_prompts=further,
         own_masks=own_masks,
         further_passes=planned,
+        probes=_probes(specs, info),
         passages=passages,
     )
 
-        probes=_probes(specs, info),
 
-def _planned(loaded: LoadedModel, prompt: PromptInfo, needs: Needs) -> Planned:
-    """The passes that variants ask for; PromptError where they reach over the model's limit."""
-    if not needs.passes:
 def _probes(specs: Sequence[VariantSpec], model: ModelInfo) -> bool:
     """Whether the needle probe must be made; ConfigError where another table is missing."""
     names = {name for spec in specs for name in spec.tables}
@@ -159,6 +159,9 @@ def _probes(specs: Sequence[VariantSpec], model: ModelInfo) -> bool:
     return NEEDLE in names and kept_table(model, NEEDLE) is None
 
 
+def _planned(loaded: LoadedModel, prompt: PromptInfo, needs: Needs) -> Planned:
+    """The passes that variants ask for; PromptError where they reach over the model's limit."""
+    if not needs.passes:
         return ()
     given = prompt_tokens(loaded.tokenizer, prompt)
     planned = [(each, each.passes(given)) for each in needs.passes]

@@ -14,6 +14,7 @@ from ckv_core.engine.chooser import Chooser
 from ckv_core.errors import EngineError
 from ckv_core.methods.parts.base import Parameters
 from ckv_core.methods.parts.steps import StepPolicy, StepView
+from ckv_core.models.rotary import LayerRotary
 from ckv_core.results.records import HeldSeries
 
 
@@ -26,13 +27,16 @@ class Acting:
     # By layer, what the policy knows of the prompt's entries at first; empty for nothing.
     carried: Mapping[int, Mapping[str, Tensor]] = field(default_factory=dict)
     chooser: Chooser | None = None  # ranks entries for policies that ask
+    # By layer, what puts keys at their places among what is held; empty: those in the text stay.
+    rotaries: Mapping[int, LayerRotary] = field(default_factory=dict)
     # Positions of the prompt that every head has kept and none may evict.
     passages: tuple[range, ...] = ()
 
     def slots(self, kept: PromptSlots, mask: Tensor | None, layer: int) -> EvictingSlots:
         """One layer's entries at the end of the prompt."""
         queries = self.policy.queries(self.parameters)
-        return EvictingSlots(kept, mask, self.carried.get(layer, {}), queries)
+        rotary = self.rotaries.get(layer)
+        return EvictingSlots(kept, mask, self.carried.get(layer, {}), queries, rotary)
 
     def free(self, positions: Tensor) -> Tensor | None:
         """Entries that the policy may see, by their positions; as many in every head.

@@ -142,6 +142,11 @@ def _choose(spec: VariantSpec, prefill: Prefill, budget: int) -> Selection:
             f"({spec.protected_text}): no entry was chosen, whatever the method. Raise the budget, "
             "or lower what is always kept."
         )
+    if spec.policy is not None and spec.policy.moves(spec.params):
+        notes.append(
+            "Keys move to positions inside the cache while it generates; head L1 and bounds are "
+            "those of the kept set at its positions in the text."
+        )
     if size := page_size(spec.params):
         notes.append(_page_note(kept, size))
     return Selection(budget, tuple(masks), tuple(notes), arrays)

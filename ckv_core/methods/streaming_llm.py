@@ -1,7 +1,12 @@
 """StreamingLLM: the first tokens (sinks) and the newest ones, the same set in every head.
 
-Its code goes on so while it generates, and gives keys positions inside the cache; `rolling=on` goes
-on, and keys keep the positions that they have in the text. kvpress evicts at the prompt's end only.
+Its code goes on so while it generates (`rolling=on`) and gives keys positions inside the cache
+(`positions=cache`); kvpress evicts at the prompt's end only, and keys keep the positions that they
+have in the text. The code holds keys without RoPE and turns all of them in every step. Here they
+are held as the prompt left them, and turned by as many places as entries behind them were evicted:
+in every step from what is held, in float32, rounded once to the model's type. So nothing adds up,
+and the newest, which do not move, are exact. The query keeps its position in the text: RoPE sees
+distances alone.
 """
 
 from __future__ import annotations
@@ -21,7 +26,16 @@ ROLLING = Parameter(
     name="rolling",
     help="StreamingLLM: on goes on dropping the oldest entries but the sinks while it generates.",
     default="off",
+    kvpress="off",
     parse=Choice("rolling", "off", "on"),
+)
+POSITIONS = Parameter(
+    name="positions",
+    help="StreamingLLM: where RoPE puts held keys while it generates: at their places in the text, "
+    "or inside the cache, as its code does.",
+    default="original",
+    kvpress="original",
+    parse=Choice("positions", "original", "cache"),
 )
 
 
@@ -46,15 +60,18 @@ class Roll(StepPolicy):
 
     name = "roll"
     needs_equal = True
-    parameters = (ROLLING,)
+    parameters = (ROLLING, POSITIONS)
     reads = ("sinks",)
 
     def wanted(self, parameters: Parameters) -> bool:
-        return parameters["rolling"] == "on"
+        return parameters["rolling"] == "on" or self.moves(parameters)
+
+    def moves(self, parameters: Parameters) -> bool:
+        return parameters["positions"] == "cache"
 
     def after_step(self, view: StepView, parameters: Parameters) -> Tensor | None:
         excess = view.positions.shape[1] - int(parameters["budget"])
-        if excess <= 0:
+        if excess <= 0 or parameters["rolling"] == "off":
             return None
         sinks = int(parameters["sinks"])
         keep = torch.ones_like(view.positions, dtype=torch.bool)

@@ -1,7 +1,7 @@
-"""RoPE of one layer, made by the model's own modules: to turn states, to undo it, to average it."""
+"""RoPE of one layer, made by the model's own modules: to turn, to undo, to average, to move on."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from inspect import signature
 from typing import cast
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ckv_core.errors import ModelError
 from ckv_core.models.fused import Recorder
 from ckv_core.models.loaded import LoadedModel
+from ckv_core.models.rope import length_dependent
 
 _FROM, _TOKENS = 3, 2  # positions that the check reads
 _CLOSE = 0.02  # of the largest number, which is what half precision rounds
@@ -35,35 +36,44 @@ class LayerRotary:
         if self._embedding is None or self._apply is None or not self._is_as_in(attention):
             raise ModelError(
                 f"How layer {layer} of {loaded.info.name!r} turns its queries by position (RoPE) "
-                "is not known, so its queries cannot be averaged; choose another method."
+                "is not known, so nothing can be turned to other positions; choose another method."
             )
 
     def turn(self, states: Tensor, start: int) -> Tensor:
-        return self._turned(states, *self._angles(states, start, states.shape[1]))
+        return self._turned(states, *self._from(states, start, states.shape[1]))
 
     def undo(self, states: Tensor, start: int) -> Tensor:
-        cos, sin = self._angles(states, start, states.shape[1])
+        cos, sin = self._from(states, start, states.shape[1])
         scale = cos**2 + sin**2  # 1 but where the embedding scales (YaRN)
         return self._turned(states, cos / scale, -sin / scale)
 
     def mean_turn(self, states: Tensor, start: int, tokens: int) -> Tensor:
-        angles = self._angles(states, start, tokens)
+        angles = self._from(states, start, tokens)
         cos, sin = (part.mean(1, keepdim=True) for part in angles)
         return self._turned(states, cos, sin)
 
-    def _angles(self, states: Tensor, start: int, tokens: int) -> tuple[Tensor, Tensor]:
-        """Cosines and sines, each [1, tokens, rotary_dim] float32."""
+    def move(self, states: Tensor, by: Tensor) -> Tensor:
+        """States after RoPE as they were at positions later by [heads, tokens] int64: float32."""
+        cos, sin = self._angles(states, by)
+        scale = (cos**2 + sin**2).sqrt()
+        return self._turned(states[:, None], cos / scale, sin / scale)[:, 0]
+
+    def _from(self, states: Tensor, start: int, tokens: int) -> tuple[Tensor, Tensor]:
+        return self._angles(states, torch.arange(start, start + tokens, device=states.device)[None])
+
+    def _angles(self, states: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosines and sines at [rows, tokens] positions, [rows, tokens, rotary_dim] float32."""
         embedding = cast(nn.Module, self._embedding)
-        positions = torch.arange(start, start + tokens, device=states.device)[None]
         by_kind = "layer_type" in signature(embedding.forward).parameters
         kind = (self._kind,) if by_kind else ()
         cos, sin = embedding(states[:1].float(), positions, *kind)
         return cos, sin
 
     def _turned(self, states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        batch = states.float()[None]
+        """[heads, tokens, head_dim] by one row of angles, or [rows, heads, ...] by one each."""
+        batch = states.float().reshape(len(cos), -1, *states.shape[-2:])
         apply = cast("Callable[..., tuple[Tensor, Tensor]]", self._apply)
-        return apply(batch, batch, cos, sin)[0][0]
+        return apply(batch, batch, cos, sin)[0].view(states.shape)
 
     def _is_as_in(self, attention: nn.Module) -> bool:
         """Whether the layer's queries, without RoPE and turned here, are its queries with it."""
@@ -72,7 +82,7 @@ class LayerRotary:
         projection = cast(nn.Linear, getattr(attention, "q_proj", None) or attention.qkv_proj)
         states = torch.randn(1, _TOKENS, projection.in_features, generator=generator)
         states = states.to(weight)
-        angles = self._angles(states.float(), _FROM, _TOKENS)
+        angles = self._from(states.float(), _FROM, _TOKENS)
         plain = torch.ones_like(angles[0]), torch.zeros_like(angles[1])
         queries = []
         for cos, sin in (plain, angles):
@@ -87,3 +97,13 @@ class LayerRotary:
         without, expected = queries
         error = (self.turn(without, _FROM) - expected).abs().amax()
         return bool(error <= _CLOSE * expected.abs().amax())
+
+
+def movers(loaded: LoadedModel, layers: Iterable[int]) -> dict[int, LayerRotary]:
+    """RoPE by layer, to move keys in; ModelError where that is not exact."""
+    if length_dependent(loaded.model):
+        raise ModelError(
+            f"RoPE of {loaded.info.name!r} depends on the length of the text (longrope), so keys "
+            "cannot be moved in it; leave out positions=cache."
+        )
+    return {layer: LayerRotary(loaded, layer) for layer in layers}

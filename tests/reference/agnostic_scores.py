@@ -66,11 +66,11 @@ def lagkv(scores: list[Row], tail: int, budget: int) -> set[int]:
     return set(queue[:budget])
 
 
-def rotation(position: int, dim: int) -> Tensor:
-    """RoPE's matrix at a position: halves turned against one another, base 100."""
+def rotation(position: int, dim: int, base: float = 100.0) -> Tensor:
+    """RoPE's matrix at a position: halves turned against one another."""
     matrix = torch.zeros(dim, dim, dtype=torch.float64)
     for pair in range(dim // 2):
-        angle = position * 100.0 ** (-2 * pair / dim)
+        angle = position * base ** (-2 * pair / dim)
         here, there = pair, pair + dim // 2
         matrix[here, here] = matrix[there, there] = math.cos(angle)
         matrix[here, there], matrix[there, here] = -math.sin(angle), math.sin(angle)

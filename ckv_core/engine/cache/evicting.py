@@ -15,13 +15,19 @@ from ckv_core.engine.cache.pieces import Piece, merged
 from ckv_core.engine.cache.prompt_slots import PromptSlots
 from ckv_core.methods.partial_attention import join, partial
 from ckv_core.methods.parts.store import PlainSegment, Segment
+from ckv_core.models.rotary import LayerRotary
 
 
 class EvictingSlots:
     """Slots of one row: `attend` and `commit` as of SlotCache, and eviction between passes."""
 
     def __init__(
-        self, prompt: PromptSlots, mask: Tensor | None, carried: Mapping[str, Tensor], queries: int
+        self,
+        prompt: PromptSlots,
+        mask: Tensor | None,
+        carried: Mapping[str, Tensor],
+        queries: int,
+        rotary: LayerRotary | None = None,
     ) -> None:
         """Begin with what a row keeps of its prompt.
 
@@ -30,6 +36,8 @@ class EvictingSlots:
             mask: [kv_heads, prompt_len] bool, what it keeps; None for everything.
             carried: [kv_heads, prompt_len] by name.
             queries: how many of the newest to keep.
+            rotary: puts keys at their places among what is held; every head holds equally many
+                then. None leaves them where they are in the text.
         """
         keys, values = prompt.like
         self._kv_heads = prompt.kv_heads
@@ -54,6 +62,7 @@ class EvictingSlots:
         self._growing = [Piece(tuple(heads), everyone, PlainSegment(keys, values), nothing, none)]
         self._pending = self._growing  # with the entries of the last pass
         self._next = prompt.prompt_len
+        self._rotary = rotary
         self._most = max(queries, 1)
         self._queries = self._newest = keys.new_empty(0)
         self._scaling = 1.0
@@ -88,10 +97,26 @@ class EvictingSlots:
             for piece in self._growing
         ]
         queries = query.reshape(self._kv_heads, -1, head_dim)
-        own = self._attended(self._pending, queries, tokens)
-        fixed = [piece for piece in self._fixed if piece.length]
+        before = self._ends(len(self._fixed))[0]
+        own = self._attended(self._placed(self._pending, before), queries, tokens)
+        fixed = self._placed([piece for piece in self._fixed if piece.length], 0)
         out = join(own, self._attended(fixed, queries, 1)) if fixed else own[0]
         return out.view(1, query_heads, tokens, -1).to(query.dtype)
+
+    def _placed(self, pieces: list[Piece], first: int) -> list[Piece]:
+        """Keys moved by what was evicted after them, so that new ones need not move.
+
+        Their first entries lie at the place `first` of what their heads hold.
+        """
+        if self._rotary is None:
+            return pieces
+        evicted, placed = self._next - self.lengths[0], []
+        for piece in pieces:
+            keys, values = piece.segment.decoded()
+            place = torch.arange(first, first + piece.length, device=keys.device)
+            moved = self._rotary.move(keys, evicted - (piece.positions - place)).to(keys.dtype)
+            placed.append(replace(piece, segment=PlainSegment(moved, values)))
+        return placed
 
     def _attended(
         self, pieces: Sequence[Piece], queries: Tensor, tokens: int

@@ -46,6 +46,10 @@ class StepPolicy(Part):
         """Whether a variant has it; without it, what is generated stays."""
         return True
 
+    def moves(self, parameters: Parameters) -> bool:
+        """Whether RoPE puts keys where they lie among what is held, as many in every head."""
+        return False
+
     def queries(self, parameters: Parameters) -> int:
         """How many of the newest queries it needs."""
         return 0

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.slow
 COUNT, STEPS = 40, 13
 # Small enough for a short prompt; no observer's.
 SMALL = {"window": 8, "lag": 16, "history": 20, "buffer": 8, "every": 12, "to": 9, "chunk": 5}
-SMALL |= {"rolling": "on", "budget": str(BUDGET), "residual": 8}
+SMALL |= {"rolling": "on", "positions": "cache", "budget": str(BUDGET), "residual": 8}
 
 
 def _parts(kind: str) -> list:

@@ -161,6 +161,9 @@ def test_a_layers_rope_is_undone_and_averaged_as_the_model_turns(arch: str) -> N
     turned = rotary.turn(plain, 40)
     assert not torch.allclose(turned, plain, atol=0.1)
     torch.testing.assert_close(rotary.undo(turned, 40), plain, **CLOSE)
+    by = torch.tensor([[3, 0, 200]]).expand(len(plain), -1)
+    at = [rotary.turn(plain[:, t : t + 1], 40 + t + int(by[0, t])) for t in range(3)]
+    torch.testing.assert_close(rotary.move(turned[:, :3], by), torch.cat(at, 1), **CLOSE)
     places = [rotary.turn(plain[:, :1], 40 + t) for t in range(7)]
     torch.testing.assert_close(
         rotary.mean_turn(plain[:, :1], 40, 7), torch.stack(places).mean(0), **CLOSE

@@ -54,6 +54,7 @@ VALUES = {
     "rolling": st.sampled_from(["off", "on"]),
     "history": st.integers(1, 1024).map(str),
     "drop": st.floats(0, 0.9).map(str),
+    "positions": st.sampled_from(["original", "cache"]),
     "mix": st.floats(0, 1).map(str),
     "alike": st.floats(-1, 1).map(str),
     "buffer": st.integers(64, 4096).map(str),
