@@ -20,12 +20,14 @@ import torch
 from numpy.typing import NDArray
 
 from ckv_core.engine.further_passes import further_passes
+from ckv_core.engine.layer_view import PromptLayer
 from ckv_core.engine.prefill import Needs, Prefill, prefill
 from ckv_core.engine.prompt import build_prompt, prompt_tokens
 from ckv_core.engine.select import select
 from ckv_core.errors import CkvError
 from ckv_core.kvpress.sets import Job, KeepMask, kept_by_presses, kvpress_python, unpacked
 from ckv_core.methods import METHODS, SELECTORS
+from ckv_core.methods.lagkv import scored_partitions
 from ckv_core.methods.parts.press import VERSION, press_code
 from ckv_core.models.default_model import prepare_default_model
 from ckv_core.models.loaded import LoadedModel
@@ -45,10 +47,12 @@ SHARES = (10, 50)  # percent kept
 LEAST = 0.99
 # Where both sides can be asked for the same thing only with a parameter beside the preset.
 BESIDE = {"pyramidkv+critical": "beta=1"}
-# Of what is not equal though neither side rounds: a sentence that goes with the figures.
+# Of what is not equal though neither side rounds: a sentence that goes with the figures; in braces
+# come those of `by_topk`.
 CAUSES = {
     "lagkv": "Sinks and tail have one score there, and so have equal ranks of all partitions: "
-    "where a budget ends among them `torch.topk` takes any; here newest, or earliest, stay.",
+    "where a budget ends among them `torch.topk` takes any; here newest, or earliest, stay. With "
+    "`torch.topk` among them here, too, {} and {} are equal.",
 }
 HEAD = """\
 # Parity with kvpress
@@ -64,7 +68,8 @@ budget here.
 
 Where a figure below 100 has no remainder beside it, two scores at a cut lie nearer to each other
 than sums of float32 in another order agree. CriticalKVPress takes the scores of PyramidKVPress and
-not its budgets, which `beta=1` says here. RandomPress has the seed 0 on both sides.
+not its budgets, which `beta=1` says here. RandomPress has the seed 0 on both sides; CompactorPress,
+which has none, runs after `torch.manual_seed(0)`, and with another seed keeps other entries.
 """
 
 
@@ -154,6 +159,22 @@ def ours(spec: VariantSpec, prefilled: Prefill, budget: int) -> KeepMask:
     return np.stack([np.ones(shape, np.bool_) if m is None else m.numpy() for m in masks])
 
 
+@torch.inference_mode()
+def by_topk(spec: VariantSpec, prefilled: Prefill, budget: int) -> KeepMask:
+    """As `ours`, of LagKV: ranks in partitions, sinks and tail first, `torch.topk` among ties."""
+    masks = []
+    for layer in range(len(prefilled.layers)):
+        scores = spec.scorer.scores(PromptLayer(prefilled, layer), spec.params)
+        part, count = scored_partitions(scores.shape[1], spec.params)
+        partitions = scores[:, part].view(len(scores), count, -1)
+        ranks = torch.ones_like(scores)
+        size = partitions.shape[-1]
+        ranks[:, part] = (partitions.argsort(-1).argsort(-1) / size).flatten(1)
+        kept = ranks[None].topk(budget, -1).indices[0]
+        masks.append(torch.zeros_like(ranks, dtype=torch.bool).scatter(1, kept, value=True))
+    return torch.stack(masks).numpy()
+
+
 def equal_share(left: NDArray[np.bool_], right: NDArray[np.bool_]) -> float:
     """Entries that both keep, of what the one that keeps more does."""
     return float((left & right).sum() / max(left.sum(), right.sum()))
@@ -171,18 +192,24 @@ def measured(
     pairs = [(spec, share) for spec in variants for share in SHARES]
     rows = [{"spec": spec.spec, "share": share} for spec, share in pairs]
     equal: list[list[float]] = [[] for _ in pairs]
+    tied: list[list[float]] = [[] for _ in pairs]
     for text in all_texts:
         prefilled = read(loaded, text, variants)
-        for row, shares, (spec, share) in zip(rows, equal, pairs, strict=True):
+        for row, shares, ties, (spec, share) in zip(rows, equal, tied, pairs, strict=True):
             theirs = sets[text.name, spec.spec, share]
             budget = round(float(theirs.sum(-1).mean()))  # so that both keep equally many
             here = ours(spec, prefilled, budget)
             shares.append(equal_share(here, theirs))
+            if spec.name in CAUSES:
+                ties.append(equal_share(by_topk(spec, prefilled, budget), theirs))
             if text.name == RECORDED_TEXT:
                 layers = theirs[RECORDED_LAYERS]
                 row |= {"budget": budget, "layers": packed(layers)}
                 row["equal"] = equal_share(here[RECORDED_LAYERS], layers)
-    return [row | {"figure": shown(shares)} for row, shares in zip(rows, equal, strict=True)]
+    return [
+        row | {"figure": shown(shares)} | ({"by_topk": shown(ties)} if ties else {})
+        for row, shares, ties in zip(rows, equal, tied, strict=True)
+    ]
 
 
 def shown(shares: Sequence[float]) -> str:
@@ -238,13 +265,14 @@ def record(rows: Sequence[dict[str, Any]], all_texts: Sequence[Text]) -> None:
 def document(found: dict[str, Any]) -> str:
     """docs/parity.md of what was measured."""
     figures = {(row["spec"], row["share"]): row["figure"] for row in found["rows"]}
+    tied = {(row["spec"], row["share"]): row.get("by_topk") for row in found["rows"]}
     header = ("SPEC", "press", *(f"{share} % kept" for share in SHARES), "remainder")
     cells = [
         (
             f"`{spec.spec}`",
             f"`{press_names(spec)}`",
             *(figures[spec.spec, share] for share in SHARES),
-            CAUSES.get(spec.name, ""),
+            CAUSES.get(spec.name, "").format(*(tied[spec.spec, share] for share in SHARES)),
         )
         for spec in map(VariantSpec.parse, dict.fromkeys(row["spec"] for row in found["rows"]))
     ]

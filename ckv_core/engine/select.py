@@ -56,7 +56,7 @@ def resolve_budget(spec: VariantSpec, model: ModelInfo, prompt_len: int, entry_b
         budget = entries_within(spec, asked // heads, model.head_dim, itemsize)
     else:
         budget = spec.budget.resolve(prompt_len, entry_bytes * heads)
-    spec.check_budget(budget)
+    spec.check_budget(budget, prompt_len)
     return budget
 
 

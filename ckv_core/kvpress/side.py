@@ -49,14 +49,14 @@ def main() -> None:
 
 
 class Runner:
-    """A model on the CPU in float32, and presses at work on it."""
+    """A model on the CPU in float32, and presses at work on it, as after `torch.manual_seed(0)`."""
 
     def __init__(self, folder: str) -> None:
         import torch
         from transformers import AutoModelForCausalLM
 
         self._torch = torch
-        torch.manual_seed(0)
+        self._seeded = torch.Generator().manual_seed(0).get_state()
         model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
         self._model = model.eval()
         inner = getattr(self._model.model, "language_model", self._model.model)
@@ -94,6 +94,8 @@ class Runner:
     def _together(
         self, tokens: list[int], presses: dict[int, Any], how: str, answers: list[Answer]
     ) -> None:
+        numbers = dict.fromkeys(presses, self._seeded)  # each press draws as if it were alone
+
         def hook(module: Any, _inputs: Any, kwargs: Any, output: Any) -> None:
             states = kwargs["past_key_values"].layers[module.layer_idx]
             for place, press in presses.items():
@@ -101,12 +103,14 @@ class Runner:
                     continue
                 module.masked_key_indices = None
                 given = (states.keys.clone(), states.values.clone(), output[1], kwargs)
+                self._torch.set_rng_state(numbers[place])
                 try:
                     kept = press.compress(module, kwargs["hidden_states"], *given)
                     mask = self._mask(module, kept[0], states.keys)
                     answers[place]["kept"].append(_packed(mask))
                 except Exception as error:  # another project's code; the other presses go on
                     answers[place] = {"error": _sentence(error)}
+                numbers[place] = self._torch.get_rng_state()
             module.masked_key_indices = None
 
         hooks = [each.register_forward_hook(hook, with_kwargs=True) for each in self._attentions]
@@ -119,6 +123,7 @@ class Runner:
     def _alone(self, tokens: list[int], press: Any, how: str) -> Answer:
         try:
             whole = self._read(tokens, how)
+            self._torch.set_rng_state(self._seeded)
             cache = self._read(tokens, how, press)
             layers = zip(self._attentions, cache.layers, whole.layers, strict=True)
             masks = [self._mask(each, kept.keys, all_.keys) for each, kept, all_ in layers]

@@ -4,13 +4,15 @@ The paper's serving engine and kvpress, both by its author, leave logits unscale
 differ: the engine blends half of the leverage in, kvpress as much as it evicts; tiles of 128
 against 256; kvpress multiplies by the value's size, smooths, and lets padding draw attention. The
 engine also takes leverage by chunks of 512, this and kvpress of the whole prompt. kvpress draws
-its sketch anew each time: no two runs agree; here it has a seed. Costs attention within tiles and
-one matrix of the sketch's size squared per KV head.
+its sketch from torch's own generator, so no two runs agree, unless `torch.manual_seed` comes
+before: then `preset=kvpress` draws the same numbers. Costs attention within tiles and one matrix of
+the sketch's size squared per KV head.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ckv_core.errors import ConfigError
@@ -18,6 +20,7 @@ from ckv_core.methods.base import METHODS, Method
 from ckv_core.methods.expected_attention import VALUE_SIZE
 from ckv_core.methods.parameters import Choice, Parameter, ParameterValue, integer, number
 from ckv_core.methods.parts.base import RECENT, SEED, SINKS, Parameters, Scorer, generator
+from ckv_core.methods.parts.press import Press
 from ckv_core.methods.parts.shares import UNIFORM
 from ckv_core.methods.parts.views import Chunk, LayerView, Observer, PromptShape
 from ckv_core.methods.parts.window import KERNEL, smooth
@@ -118,6 +121,14 @@ SKETCH = Parameter(
     default=48,
     parse=integer("sketch", 0, 1024),
 )
+DRAWN = Parameter(
+    name="drawn",
+    help="Compactor: the sketch of each layer and KV head from numbers of its own (apart), or of "
+    "all in turn from one generator, as kvpress after torch.manual_seed(seed).",
+    default="apart",
+    kvpress="in_turn",
+    parse=Choice("drawn", "apart", "in_turn"),
+)
 TILE = Parameter(
     name="tile",
     help="Compactor: tokens that attend to each other, to later ones too.",
@@ -143,6 +154,7 @@ class Outliers(Scorer):
         BLEND,
         SKETCH,
         SEED,
+        DRAWN,
         TILE,
         PAD,
         replace(KERNEL, default=1, kvpress=3),
@@ -174,17 +186,16 @@ class Outliers(Scorer):
             attention *= torch.linalg.vector_norm(values, dim=-1, dtype=torch.float32)
         attention = smooth(attention, int(parameters["kernel"]), "avg")
         keys = view.rotary().undo(view.keys[:, inner].float(), inner.start)
-        leverages = [self._leverage(key, view.layer, at, parameters) for at, key in enumerate(keys)]
+        mixed = sketches(view.layer, kv_heads, keys.shape[-1], parameters)
+        leverages = list(map(self._leverage, keys, mixed))
         scores = attention.new_zeros(kv_heads, entries)
         scores[:, inner] = _standard(attention) + float(blend) * _standard(torch.stack(leverages))
         return scores
 
-    def _leverage(self, keys: Tensor, layer: int, head: int, parameters: Parameters) -> Tensor:
+    def _leverage(self, keys: Tensor, mixed: Tensor | None) -> Tensor:
         """x^T (X^T X + ridge)^-1 x of one head's centred and sketched keys, [entries] float32."""
-        width, sketch = keys.shape[1], int(parameters["sketch"])
         rows = (keys - keys.mean(0)).double()
-        if 0 < sketch < width:
-            mixed = sketch_matrix((parameters["seed"], layer, head), width, sketch)
+        if mixed is not None:
             rows = rows @ mixed.to(rows)
         matrix = rows.T @ rows
         matrix.diagonal().add_(_RIDGE)
@@ -197,10 +208,21 @@ class Outliers(Scorer):
         return (heads + 8 * 5 * shape.head_dim) * shape.prompt_len
 
 
-def sketch_matrix(place: tuple[object, ...], width: int, sketch: int) -> Tensor:
-    """[width, sketch] of normal numbers whose products keep lengths in the mean."""
-    drawn = torch.randn(width, sketch, generator=generator("sketch", *place))
-    return drawn / math.sqrt(sketch)
+def sketches(
+    layer: int, kv_heads: int, width: int, parameters: Parameters
+) -> Sequence[Tensor | None]:
+    """[width, sketch] per KV head, of normal numbers whose products keep lengths in the mean."""
+    seed, sketch = int(parameters["seed"]), int(parameters["sketch"])
+    if not 0 < sketch < width:
+        return [None] * kv_heads
+    if parameters["drawn"] == "apart":
+        own = [generator("sketch", seed, layer, head) for head in range(kv_heads)]
+        drawn = [torch.randn(width, sketch, generator=each) for each in own]
+    else:
+        stream = torch.Generator().manual_seed(seed)
+        for _ in range(layer + 1):  # the earlier layers' come before
+            drawn = list(torch.randn(kv_heads, width, sketch, generator=stream))
+    return [each / math.sqrt(sketch) for each in drawn]
 
 
 def _standard(scores: Tensor) -> Tensor:
@@ -216,5 +238,14 @@ METHODS.register(
         source="Chari and Van Durme 2025, arXiv:2507.08143",
         scorer=Outliers(),
         budget_rule=UNIFORM,
+        press=Press(
+            "CompactorPress",
+            {
+                "sink_size_start": "sinks",
+                "sink_size_end": "recent",
+                "chunk_size": "tile",
+                "sketch_dimension": "sketch",
+            },
+        ),
     )
 )

@@ -1,8 +1,9 @@
 """LagKV: entries that stand out from the tokens after them; it needs no query.
 
 The authors sum the scores of keys and values, kvpress averages them: the same order. The authors
-keep a share of each partition and the tail besides; here, as in kvpress, the tail is inside the
-budget, so a budget below the tail keeps the newest tokens only.
+keep a share of each partition, and sinks and tail always; here the share is what makes the total
+the budget, so the sets are theirs wherever the budget holds sinks and tail. Of less they keep more
+than was asked for (`tail=protected` refuses it), kvpress any tokens of the tail, this the newest.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ckv_core.methods.base import METHODS, Method
-from ckv_core.methods.parameters import Parameter, integer
+from ckv_core.methods.parameters import Choice, Parameter, integer
 from ckv_core.methods.parts.base import SINKS, Candidates, Kept, Parameters, Scorer, Selector
 from ckv_core.methods.parts.press import Press
 from ckv_core.methods.parts.shares import UNIFORM
@@ -22,6 +23,13 @@ LAG = Parameter(
     help="LagKV: tokens of a partition; each is scored against the next one.",
     default=128,
     parse=integer("lag", 2, 65536),
+)
+TAIL = Parameter(
+    name="tail",
+    help="LagKV: of a budget below the tail the newest tokens stay (inside), or it is refused, for "
+    "the authors keep the whole tail always (protected).",
+    default="inside",
+    parse=Choice("tail", "inside", "protected"),
 )
 LAG_SINKS = replace(SINKS, default=16, kvpress=4)
 
@@ -72,10 +80,20 @@ class LagRelative(Scorer):
     """How unevenly the channels lie in the next partition's ranges; the tail before all, newest."""
 
     name = "lag_relative"
-    parameters = (LAG, LAG_SINKS)
+    parameters = (LAG, LAG_SINKS, TAIL)
     query_aware = False
     across_heads = False
     non_negative = True
+
+    def refuses(self, budget: int, prompt_len: int, parameters: Parameters) -> str:
+        part, _ = scored_partitions(prompt_len, parameters)
+        least = prompt_len - (part.stop - part.start)
+        if parameters["tail"] == "inside" or budget >= least:
+            return ""
+        return (
+            f"sinks and tail are {least:,} of the prompt's {prompt_len:,} tokens, and the budget "
+            f"is {budget:,}; raise it, lower 'lag', or take tail=inside."
+        )
 
     def scores(self, view: LayerView, parameters: Parameters) -> Tensor:
         kv_heads, entries = view.keys.shape[:2]

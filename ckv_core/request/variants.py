@@ -192,8 +192,12 @@ class VariantSpec:
         """Upper bound of what its parts ask for while they work."""
         return sum(part.work_bytes(shape, self.params) for part in self.parts)
 
-    def check_budget(self, tokens: int) -> None:
+    def check_budget(self, tokens: int, prompt_len: int | None = None) -> None:
         """Refuse a budget (entries per KV head) that does not hold what is always kept."""
+        if prompt_len is not None:
+            reasons = (part.refuses(tokens, prompt_len, self.params) for part in self.parts)
+            if reason := next(filter(None, reasons), ""):
+                raise ConfigError(f"{self.spec!r}: {reason}")
         needed = max(self.protected_tokens, 1)
         if tokens < needed:
             raise ConfigError(

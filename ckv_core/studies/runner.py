@@ -216,7 +216,7 @@ def _unfit(points: Sequence[Point], size: PromptSize) -> dict[Point, str]:
             continue
         tokens = Budget.parse(point.budget).resolve(size.compressed, 1)
         try:
-            VariantSpec.parse(point.spec).check_budget(tokens)
+            VariantSpec.parse(point.spec).check_budget(tokens, size.compressed)
         except ConfigError as error:
             reasons[point] = str(error)
     return reasons

@@ -6,6 +6,7 @@ imported SPEC may hold anything.
 
 from collections.abc import Iterator
 
+from ckv_core.errors import ConfigError
 from ckv_core.methods import METHODS, SELECTORS
 from ckv_core.methods.parameters import Parameter, ParameterValue
 from ckv_core.methods.parts.press import VERSION, Chain, Press, press_code
@@ -56,7 +57,6 @@ _SCENARIOS = {
     "question in\n  the observation window. Pass both as the context to come near it.",
     "context-only": "This run did the same.",
 }
-_MOST = 1e9  # no parameter goes so far
 _PRESSES = {method.name: method.press for method in METHODS if method.press}
 
 
@@ -165,8 +165,7 @@ def _parameters(variant: VariantResult) -> dict[str, ParameterValue]:
 
 
 def _recorded(parameter: Parameter, value: object) -> ParameterValue:
-    if parameter.choices:
-        return str(value) if value in parameter.choices else parameter.default
-    if isinstance(value, bool) or not isinstance(value, int | float) or not -_MOST < value < _MOST:
+    try:
+        return parameter.parse(str(value))
+    except ConfigError:
         return parameter.default
-    return value

@@ -68,6 +68,10 @@ class Part(ABC):
         """A sentence on values that do not go together; empty if all do."""
         return ""
 
+    def refuses(self, budget: int, prompt_len: int, parameters: Parameters) -> str:
+        """A sentence on why so long a prompt cannot have that budget; empty if it can."""
+        return ""
+
     def observes(self, parameters: Parameters) -> tuple[Observer, ...]:
         """What must be gathered while the prompt is read."""
         return ()
@@ -76,13 +80,13 @@ class Part(ABC):
         """What must be gathered in further passes over given tokens, once the prompt is read."""
         return ()
 
-    def work_bytes(self, shape: PromptShape, parameters: Parameters) -> int:
-        """Upper bound of what it needs while it works, beyond some numbers per entry of a layer."""
-        return 0
-
     def tables(self, parameters: Parameters) -> tuple[str, ...]:
         """Names of the head tables that must be there before it chooses."""
         return ()
+
+    def work_bytes(self, shape: PromptShape, parameters: Parameters) -> int:
+        """Upper bound of what it needs while it works, beyond some numbers per entry of a layer."""
+        return 0
 
 
 class Scorer(Part):

@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ckv_core.errors import ModelError
+from ckv_core.errors import ConfigError, ModelError
 from ckv_core.methods import METHODS
 from ckv_core.methods.expected_attention import QueryStatistics
 from ckv_core.methods.parts.views import Chunk
 from ckv_core.models.rotary import LayerRotary
+from ckv_core.request.variants import VariantSpec
 from tests.factories.layers import GivenCandidates, LiteralRotary, random_layer
 from tests.factories.models import tiny_model
 from tests.reference import agnostic_scores as literal
@@ -125,6 +126,23 @@ def test_lagkv_keeps_what_the_literal_loop_does(
         own = found.view(len(expected), lag).tolist()
         members = kept[0, head].nonzero().flatten().tolist()
         assert set(members) == literal.lagkv(own, entries - scored, budget)
+
+
+@pytest.mark.parametrize(
+    ("prompt_len", "budget", "least"), [(400, 159, 160), (400, 160, None), (170, 169, 170)]
+)
+def test_a_protected_tail_refuses_a_budget_that_does_not_hold_it(
+    prompt_len: int, budget: int, least: int | None
+) -> None:
+    """400 = 16 sinks, 240 scored, 80 + 64 of tail: whole partitions of 80."""
+    inside = VariantSpec.parse(f"lagkv:budget={budget},lag=80")
+    inside.check_budget(budget, prompt_len)
+    spec = VariantSpec.parse(f"lagkv:budget={budget},lag=80,tail=protected")
+    if least is None:
+        spec.check_budget(budget, prompt_len)
+        return
+    with pytest.raises(ConfigError, match=f"sinks and tail are {least} of"):
+        spec.check_budget(budget, prompt_len)
 
 
 @given(st.integers(1, 2), st.integers(1, 2), st.integers(0, 4), st.integers(5, 14), SEEDS)

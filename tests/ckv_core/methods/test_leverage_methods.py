@@ -1,5 +1,7 @@
 """CapKV and Compactor against literal loops, their evidence gathered in chunks of any border."""
 
+import math
+
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +9,7 @@ from torch import Tensor
 
 from ckv_core.methods import METHODS
 from ckv_core.methods.capkv import QuerySum
-from ckv_core.methods.compactor import NonCausalAttention, sketch_matrix
+from ckv_core.methods.compactor import NonCausalAttention, sketches
 from ckv_core.methods.expected_attention import QueryStatistics
 from ckv_core.methods.parts.views import Chunk, Observer
 from tests.factories.layers import GivenStates, LiteralRotary, random_layer
@@ -96,12 +98,15 @@ def test_compactor_is_the_literal_sum_of_outliers_and_attention(
     (kv_heads, group), kvpress = sizes, preset == "kvpress"
     parameters = {"sinks": 2, "recent": 1, "tile": tile, "pad": "attended" if kvpress else "masked"}
     parameters |= {"kernel": 3 if kvpress else 1, "value_size": "on" if kvpress else "off"}
+    parameters |= {"drawn": "in_turn" if kvpress else "apart"}
     parameters |= {"sketch": sketch, "seed": 5, "blend": "ratio" if kvpress else 0.5, "budget": 4}
     observer = NonCausalAttention(tile, 2, 1, kvpress)
     queries = ROTARY.turn(plain_queries(kv_heads * group, entries, seed), 0)
     layer = gathered(random_layer(seed, kv_heads, group, entries, dim=DIM), observer, queries, seed)
     found = scorer("compactor").scores(layer, parameters)
     attention, leverages = [], []
+    mixed = sketches(layer.layer, kv_heads, DIM, parameters)
+    assert [each is None for each in mixed] == [sketch != 3] * kv_heads
     for head in range(kv_heads):
         keys, values = (each[head, 2:-1].tolist() for each in (layer.keys, layer.values))
         own = queries[head * group : (head + 1) * group, 2:-1].tolist()
@@ -111,14 +116,29 @@ def test_compactor_is_the_literal_sum_of_outliers_and_attention(
             sized = [a * literal.dot(v, v) ** 0.5 for a, v in zip(means, values, strict=True)]
             means = pooled(sized, "avg", 3)
         attention.append(means)
-        mixed = sketch_matrix((5, layer.layer, head), DIM, sketch).tolist() if sketch == 3 else None
+        own_sketch = None if mixed[head] is None else mixed[head].tolist()
         before = ROTARY.undo(layer.keys[head : head + 1, 2:-1], 2)[0].tolist()
-        leverages.append(literal.leverage(before, mixed, 0.01))
+        leverages.append(literal.leverage(before, own_sketch, 0.01))
     weight = 1 - 4 / entries if kvpress else 0.5
     pairs = zip(literal.standardised(attention), literal.standardised(leverages), strict=True)
     expected = [[a + weight * b for a, b in zip(*pair, strict=True)] for pair in pairs]
     torch.testing.assert_close(found[:, 2:-1], torch.tensor(expected), rtol=1e-3, atol=1e-3)
     assert not found[:, :2].any()
+
+
+def test_sketches_in_turn_are_what_torchs_own_generator_draws_layer_by_layer() -> None:
+    """As kvpress does: all KV heads of a layer at once."""
+    parameters = {"seed": 7, "sketch": 48, "drawn": "in_turn"}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(7)
+        drawn = [torch.randn(1, 3, 64, 48) * (1 / math.sqrt(48)) for _ in range(4)]
+    for layer, expected in enumerate(drawn):
+        found = sketches(layer, 3, 64, parameters)
+        torch.testing.assert_close(torch.stack(found), expected[0])  # type: ignore[arg-type]
+    apart = {**parameters, "drawn": "apart"}
+    for kind in (parameters, apart):  # none is another's
+        every = [each for layer in range(3) for each in sketches(layer, 2, 64, kind)]
+        assert len({float(each[0, 0]) for each in every}) == 6  # type: ignore[index]
 
 
 def test_only_a_blend_by_ratio_is_scored_anew_for_another_budget() -> None:

@@ -133,9 +133,16 @@ def test_without_pooling_the_kernel_is_one():
     assert "pool is" not in code_of("snapkv:pool=none")
 
 
+def test_what_is_as_in_kvpress_has_no_note():
+    assert "blend is" not in code_of("compactor:preset=kvpress")
+
+
 @pytest.mark.parametrize(
     ("spec", "note"),
     [
+        ("compactor", "blend is 0.5 here and ratio in kvpress"),
+        ("streaming_llm:rolling=on", "rolling is on here and off in kvpress"),
+        ("streaming_llm:positions=cache", "positions is cache here and original in kvpress"),
         ("snapkv", "pool is max here and avg in kvpress"),
         ("snapkv:sinks=4", "keeps no sinks; the variant kept the first 4"),
         ("snapkv:group=max", "the variant the maximum"),
