@@ -6,19 +6,16 @@ the range over the rounds; a ratio is taken within each round. Cost against leng
 
 import argparse
 import gc
-import json
-import os
 import platform
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 
 import torch
 import transformers
 
+from benchmarks.kvpress_process import kvpress_side
 from benchmarks.limit import against_limit
 from benchmarks.setting import BUDGET, EXAMPLE, NEW_TOKENS, QUESTION, VARIANTS, request, run
 from benchmarks.tables import memory_cells, ratios, selection_share, spread, table
@@ -42,39 +39,19 @@ def against_kvpress(loaded: LoadedModel, python: str, rounds: int) -> None:
     """Eight variants on one prompt: ours cold and warm, kvpress one press after another."""
     context = EXAMPLE.read_text(encoding="utf-8")
     prompt = build_prompt(loaded.tokenizer, context, QUESTION, "context-only")
-    setting = {
-        "model": str(models_folder() / DEFAULT_MODEL),
-        "device": loaded.device.type,
+    asked = {
         "context_ids": prompt.token_ids[: prompt.compressed_tokens],
         "question_ids": prompt.token_ids[prompt.compressed_tokens :],
-        "budget": BUDGET,
+        "budgets": [BUDGET],
         "new_tokens": NEW_TOKENS,
     }
-    side = subprocess.Popen(
-        [python, str(Path(__file__).with_name("kvpress_side.py"))],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "TQDM_DISABLE": "1"},
-    )
-
-    def ask(line: object) -> dict[str, float]:
-        assert side.stdin is not None
-        assert side.stdout is not None
-        side.stdin.write(json.dumps(line) + "\n")
-        side.stdin.flush()
-        return json.loads(side.stdout.readline())  # type: ignore[no-any-return]
-
     times: dict[str, list[float]] = {"cold": [], "warm": [], "kvpress": []}
-    try:
-        ask(setting)
+    with kvpress_side(python, loaded.device.type, ignore_eos=True) as side:
         for _ in range(rounds):
             prefills = PrefillCache(2**30)
             for name in ("cold", "warm"):
                 times[name].append(run(loaded, prefills)[0])
-            times["kvpress"].append(ask("run")["ms"])
-    finally:
-        side.kill()
+            times["kvpress"].append(side(asked))
     rows = [
         (name, spread(values), ratios(times["kvpress"], values)) for name, values in times.items()
     ]

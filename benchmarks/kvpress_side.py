@@ -1,7 +1,8 @@
-"""The kvpress side of the comparison; runs in kvpress's own environment.
+"""The kvpress side of the comparisons; runs in kvpress's own environment.
 
-Reads one JSON line {"model", "device", "context_ids", "question_ids", "budget", "new_tokens"}, then
-runs all presses once for every further line and answers with {"ms"} per line.
+Reads one JSON line {"model", "device", "ignore_eos"} and answers {"ready"}. Then, for each further
+line {"context_ids", "question_ids", "budgets", "new_tokens"}, runs the full cache once and every
+press at each budget, and answers with {"ms"}.
 """
 
 import json
@@ -22,7 +23,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 
 def presses(ratio: float) -> list:
-    """The same eight methods as `setting.VARIANTS`, in the same order; None is the full cache."""
+    """The same methods as `setting.VARIANTS` without the full cache, in the same order."""
 
     def snapkv() -> SnapKVPress:
         return SnapKVPress(compression_ratio=ratio, window_size=32, kernel_size=7)
@@ -31,7 +32,6 @@ def presses(ratio: float) -> list:
         return PyramidKVPress(compression_ratio=ratio, window_size=32, kernel_size=7)
 
     return [
-        None,
         StreamingLLMPress(compression_ratio=ratio),
         snapkv(),
         CriticalKVPress(snapkv(), first_stage_ratio=0.25),
@@ -46,18 +46,20 @@ def main() -> None:
     setting = json.loads(sys.stdin.readline())
     model = AutoModelForCausalLM.from_pretrained(setting["model"], dtype=torch.float32)
     model = model.to(setting["device"]).eval()
-    model.generation_config.eos_token_id = []  # every press generates all its tokens
+    if setting["ignore_eos"]:
+        model.generation_config.eos_token_id = []  # every press generates all its tokens
     tokenizer = AutoTokenizer.from_pretrained(setting["model"])
     pipeline = KVPressTextGenerationPipeline(model=model, tokenizer=tokenizer)
-    context = torch.tensor([setting["context_ids"]], device=setting["device"])
-    question = torch.tensor([setting["question_ids"]], device=setting["device"])
-    ratio = 1 - setting["budget"] / context.shape[1]
-    inputs = {"context_ids": context, "questions_ids": [question]}
     print(json.dumps({"ready": True}), flush=True)
-    for _line in sys.stdin:
+    for line in sys.stdin:
+        asked = json.loads(line)
+        context = torch.tensor([asked["context_ids"]], device=model.device)
+        question = torch.tensor([asked["question_ids"]], device=model.device)
+        inputs = {"context_ids": context, "questions_ids": [question]}
+        ratios = [1 - budget / context.shape[1] for budget in asked["budgets"]]
         start = time.perf_counter()
-        for press in presses(ratio):
-            pipeline._forward(inputs, max_new_tokens=setting["new_tokens"], press=press)
+        for press in [None, *(press for ratio in ratios for press in presses(ratio))]:
+            pipeline._forward(inputs, max_new_tokens=asked["new_tokens"], press=press)
         elapsed = (time.perf_counter() - start) * 1000
         print(json.dumps({"ms": elapsed}), flush=True)
 

@@ -1,0 +1,109 @@
+"""Benchmarks of a study: its throughput beside kvpress's pipeline, and one worker against two.
+
+A study of RULER's multi-key needles: 7 methods x 3 budgets and the full cache, 32 tokens. Prints
+Markdown tables; kvpress and ours alternate sample by sample, each ratio is of one sample.
+"""
+
+import argparse
+import time
+from contextlib import closing
+
+import torch
+
+from benchmarks.kvpress_process import kvpress_side
+from benchmarks.setting import VARIANTS
+from benchmarks.tables import ratios, spread, table
+from ckv_core.engine.prompt import build_prompt
+from ckv_core.models.loading import load_model
+from ckv_core.request.compare_request import DEFAULT_MODEL
+from ckv_core.studies.cluster import Cluster
+from ckv_core.studies.engine import LocalEngine
+from ckv_core.studies.records import Sample, Study
+from ckv_core.studies.runner import run_sample
+
+SHARES = (10, 20, 50)  # percent
+
+
+def study_of(length: int, samples: int) -> Study:
+    """Multi-key needles of this length."""
+    return Study(
+        name="throughput",
+        data={"task": "niah_multikey_1", "length": length, "samples": samples, "seed": 1},
+        scenario="context-only",
+        variants=VARIANTS,
+        budgets=tuple(f"{share}%" for share in SHARES),
+        max_new_tokens=32,
+    )
+
+
+def against_kvpress(python: str, study: Study) -> None:
+    """Sample by sample, the model loaded on both sides."""
+    engine = LocalEngine(DEFAULT_MODEL, "cpu")
+    samples = engine.samples(study)
+    run_sample(study, samples[0], study.points()[:1], engine)  # the first run of a process is slow
+    tokenizer = load_model(DEFAULT_MODEL, "cpu").tokenizer
+    times: dict[str, list[float]] = {"ours": [], "kvpress": []}
+    with kvpress_side(python, "cpu", ignore_eos=False) as side:
+        for sample in samples:
+            start = time.perf_counter()
+            results = run_sample(study, sample, study.points(), engine)
+            times["ours"].append((time.perf_counter() - start) * 1000)
+            if any(result.state != "done" for result in results):
+                raise SystemExit(f"A result of {sample.id} failed: {results}")
+            prompt = build_prompt(tokenizer, sample.context, sample.question, study.scenario)
+            asked = {
+                "context_ids": prompt.token_ids[: prompt.compressed_tokens],
+                "question_ids": prompt.token_ids[prompt.compressed_tokens :],
+                "budgets": [prompt.compressed_tokens * share // 100 for share in SHARES],
+                "new_tokens": study.max_new_tokens,
+            }
+            times["kvpress"].append(side(asked))
+    rows = [
+        (name, spread(values), ratios(times["kvpress"], values)) for name, values in times.items()
+    ]
+    title = f"A study against kvpress: {len(study.points())} points, {len(samples)} samples"
+    header = ("side", "ms a sample, median (range)", "speed against kvpress, median (range)")
+    table(f"{title} of {prompt.tokens:,} tokens", header, rows)
+
+
+def against_workers(study: Study, rounds: int) -> None:
+    """Ray's workers of one thread, one against two; the start of the cluster is not counted."""
+    torch.set_num_threads(1)
+    times: dict[int, list[float]] = {1: [], 2: []}
+    for _ in range(rounds):
+        for workers, values in times.items():
+            values.append(_on_cluster(study, workers))
+    rows = [(count, spread(values), ratios(times[1], values)) for count, values in times.items()]
+    header = ("workers", "ms, median (range)", "speed against one, median (range)")
+    table("A study on workers of one thread each, models loaded", header, rows)
+
+
+def _on_cluster(study: Study, workers: int) -> float:
+    """Milliseconds between the first commit and the last, over the share of samples between."""
+    commits: list[float] = []
+    with closing(Cluster("local", "cpu", workers=workers)) as cluster:
+        samples: tuple[Sample, ...] = cluster.samples(study)
+        for _ in cluster.run_study(
+            study, samples, (), lambda _: commits.append(time.perf_counter()), lambda *_: None
+        ):
+            pass
+    # Each worker's first sample comes with loading; the rate is that of what follows it.
+    between = (commits[-1] - commits[workers - 1]) * 1000
+    return between * len(samples) / (len(samples) - workers)
+
+
+def main() -> None:
+    """Run what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kvpress-python", help="python of an environment with kvpress")
+    parser.add_argument("--samples", type=int, default=8)
+    parser.add_argument("--length", type=int, default=2_048)
+    parser.add_argument("--rounds", type=int, default=1)
+    options = parser.parse_args()
+    if options.kvpress_python:
+        against_kvpress(options.kvpress_python, study_of(options.length, options.samples))
+    against_workers(study_of(options.length // 2, options.samples), options.rounds)
+
+
+if __name__ == "__main__":
+    main()
