@@ -42,6 +42,7 @@ def against_kvpress(loaded: LoadedModel, python: str, rounds: int) -> None:
     asked = {
         "context_ids": prompt.token_ids[: prompt.compressed_tokens],
         "question_ids": prompt.token_ids[prompt.compressed_tokens :],
+        "variants": VARIANTS[1:],
         "budgets": [BUDGET],
         "new_tokens": NEW_TOKENS,
     }

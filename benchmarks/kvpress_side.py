@@ -1,8 +1,8 @@
 """The kvpress side of the comparisons; runs in kvpress's own environment.
 
 Reads one JSON line {"model", "device", "ignore_eos"} and answers {"ready"}. Then, for each further
-line {"context_ids", "question_ids", "budgets", "new_tokens"}, runs the full cache once and every
-press at each budget, and answers with {"ms"}.
+line {"context_ids", "question_ids", "variants", "budgets", "new_tokens"}, runs the full cache once
+and every variant at each budget, and answers with {"ms"}.
 """
 
 import json
@@ -12,8 +12,12 @@ import time
 import torch
 from kvpress import (
     AdaKVPress,
+    BasePress,
     CriticalAdaKVPress,
     CriticalKVPress,
+    ExpectedAttentionPress,
+    KeyDiffPress,
+    KnormPress,
     PyramidKVPress,
     SnapKVPress,
     StreamingLLMPress,
@@ -22,8 +26,8 @@ from kvpress.pipeline import KVPressTextGenerationPipeline
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 
-def presses(ratio: float) -> list:
-    """The same methods as `setting.VARIANTS` without the full cache, in the same order."""
+def press(variant: str, ratio: float) -> BasePress:
+    """The press that is a variant of `setting.VARIANTS` or `study_bench.VARIANTS`."""
 
     def snapkv() -> SnapKVPress:
         return SnapKVPress(compression_ratio=ratio, window_size=32, kernel_size=7)
@@ -31,15 +35,18 @@ def presses(ratio: float) -> list:
     def pyramidkv() -> PyramidKVPress:
         return PyramidKVPress(compression_ratio=ratio, window_size=32, kernel_size=7)
 
-    return [
-        StreamingLLMPress(compression_ratio=ratio),
-        snapkv(),
-        CriticalKVPress(snapkv(), first_stage_ratio=0.25),
-        pyramidkv(),
-        CriticalKVPress(pyramidkv(), first_stage_ratio=0.25),
-        AdaKVPress(snapkv()),
-        CriticalAdaKVPress(snapkv(), first_stage_ratio=0.25),
-    ]
+    return {
+        "streaming_llm": lambda: StreamingLLMPress(compression_ratio=ratio),
+        "snapkv": snapkv,
+        "snapkv+critical": lambda: CriticalKVPress(snapkv(), first_stage_ratio=0.25),
+        "pyramidkv": pyramidkv,
+        "pyramidkv+critical": lambda: CriticalKVPress(pyramidkv(), first_stage_ratio=0.25),
+        "adakv": lambda: AdaKVPress(snapkv()),
+        "adakv+critical": lambda: CriticalAdaKVPress(snapkv(), first_stage_ratio=0.25),
+        "knorm": lambda: KnormPress(compression_ratio=ratio),
+        "keydiff": lambda: KeyDiffPress(compression_ratio=ratio),
+        "expected_attention": lambda: ExpectedAttentionPress(compression_ratio=ratio),
+    }[variant]()
 
 
 def main() -> None:
@@ -58,8 +65,12 @@ def main() -> None:
         inputs = {"context_ids": context, "questions_ids": [question]}
         ratios = [1 - budget / context.shape[1] for budget in asked["budgets"]]
         start = time.perf_counter()
-        for press in [None, *(press for ratio in ratios for press in presses(ratio))]:
-            pipeline._forward(inputs, max_new_tokens=asked["new_tokens"], press=press)
+        pipeline._forward(inputs, max_new_tokens=asked["new_tokens"], press=None)
+        for ratio in ratios:
+            for variant in asked["variants"]:
+                pipeline._forward(
+                    inputs, max_new_tokens=asked["new_tokens"], press=press(variant, ratio)
+                )
         elapsed = (time.perf_counter() - start) * 1000
         print(json.dumps({"ms": elapsed}), flush=True)
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.stats import binomtest, bootstrap
 
 from ckv_core.errors import ConfigError
 from ckv_core.results.figures import FIGURES
@@ -146,7 +146,7 @@ def mean_ends(samples: Values) -> tuple[Values, Values]:
     low, high = samples.mean(axis=-1), samples.mean(axis=-1)
     varied = np.ptp(samples, axis=-1) > 0  # of others there is nothing to resample
     if varied.any():
-        found = bootstrap(
+        found = scipy.stats.bootstrap(
             (samples[varied],),
             np.mean,
             axis=-1,
@@ -162,5 +162,5 @@ def mean_ends(samples: Values) -> tuple[Values, Values]:
 
 def share_ends(count: int, n: int) -> tuple[float, float]:
     """Ends of Clopper and Pearson's exact interval of a share: `count` of `n` said yes."""
-    found = binomtest(count, n).proportion_ci(CONFIDENCE, method="exact")
+    found = scipy.stats.binomtest(count, n).proportion_ci(CONFIDENCE, method="exact")
     return float(found.low), float(found.high)

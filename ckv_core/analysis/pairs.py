@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isnan
 
-from scipy.stats import binomtest
+import scipy
 
 from ckv_core.analysis.aggregate_runs import JoinedVariant
 from ckv_core.analysis.intervals import YES_NO, Interval, mean_interval
@@ -73,7 +73,7 @@ def mcnemar(lower: int, higher: int) -> float:
         higher: prompts that went from no to yes.
     """
     changed = lower + higher
-    return float(binomtest(lower, changed).pvalue) if changed else 1.0
+    return float(scipy.stats.binomtest(lower, changed).pvalue) if changed else 1.0
 
 
 def _with_bases(variants: Sequence[JoinedVariant]) -> Iterator[Pair]:

@@ -1,4 +1,4 @@
-"""What `analyse` prints: means over prompts. Imported late, for scipy takes a second."""
+"""What `analyse` prints: means over prompts."""
 
 from collections.abc import Sequence
 

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from ckv_core.cli import running
+from ckv_core.cli.aggregate import print_results
 from ckv_core.cli.options import (
     EXAMPLES,
     Commands,
@@ -118,8 +119,6 @@ def _deliver(
 
     def show() -> None:
         if options.json != "-":
-            from ckv_core.cli.aggregate import print_results
-
             print_results(results, answers)
 
     def means() -> Any:

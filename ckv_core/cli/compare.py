@@ -6,8 +6,10 @@ from functools import partial
 
 import numpy as np
 
+from ckv_core.analysis.aggregate import aggregate
 from ckv_core.analysis.evidence import held
 from ckv_core.cli import running
+from ckv_core.cli.aggregate import print_bounds
 from ckv_core.cli.options import (
     EXAMPLES,
     Commands,
@@ -125,9 +127,6 @@ def _print_result(result: RunResult, answer: str) -> None:
             say(f"   > {follow_up.question}{told}")
             say("   " + follow_up.text.strip().replace("\n", "\n   "))
     if any("theta" in variant.analysis for variant in result.variants):
-        from ckv_core.analysis.aggregate import aggregate
-        from ckv_core.cli.aggregate import print_bounds  # scipy takes a second
-
         print_bounds(aggregate([result]))
     print_ablation(result)
 

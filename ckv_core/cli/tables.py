@@ -1,9 +1,9 @@
 """Plain tables, and what `compare`, `sweep` and `analyse` print alike."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from ckv_core.analysis.ablation import ablation_of
+from ckv_core.analysis.intervals import Interval
 from ckv_core.analysis.rounding import floor_sentence
 from ckv_core.analysis.sweep import cut_note, shown_figures
 from ckv_core.analysis.verdict import verdict_of
@@ -14,9 +14,6 @@ from ckv_core.results.passages import occurrences
 from ckv_core.results.records import VariantResult
 from ckv_core.runtime.memory_line import memory_line
 from ckv_core.runtime.terminal import plain, say
-
-if TYPE_CHECKING:  # it loads scipy, which takes a second
-    from ckv_core.analysis.intervals import Interval
 
 GENERATION_TITLE = (
     "\nown generation; agreement: share of the full cache's tokens before the first difference"

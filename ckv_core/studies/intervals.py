@@ -5,15 +5,15 @@ One source is one sample: samples of the same text are averaged first, for they 
 
 from collections.abc import Callable, Sequence
 from math import sqrt
+from statistics import NormalDist
 
 import numpy as np
-from scipy.optimize import brentq
-from scipy.stats import norm
+import scipy
 
 from ckv_core.analysis.intervals import CONFIDENCE, MIN_PROMPTS, mean_ends
 
-Z_TWO_SIDED = float(norm.ppf((1 + CONFIDENCE) / 2))
-Z_ONE_SIDED = float(norm.ppf(CONFIDENCE))
+Z_TWO_SIDED = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+Z_ONE_SIDED = NormalDist().inv_cdf(CONFIDENCE)
 
 
 def score_ends(scores: Sequence[float]) -> tuple[float, float]:
@@ -122,4 +122,4 @@ def _root(statistic: Callable[[float], float], value: float, low: float, high: f
         return low
     if distance(high) > 0:
         return high
-    return float(brentq(distance, low, high, xtol=1e-10))
+    return float(scipy.optimize.brentq(distance, low, high, xtol=1e-10))
