@@ -32,7 +32,6 @@ from ckv_core.models.loading import load_model
 from ckv_core.request.compare_request import DEFAULT_MODEL
 from ckv_core.request.variants import VariantSpec
 from ckv_core.results.events import VariantSelected
-from ckv_core.runtime.home import models_folder
 
 
 def against_kvpress(loaded: LoadedModel, python: str, rounds: int) -> None:
