@@ -16,7 +16,7 @@ def wait_for_model(page: Page) -> None:
     expect(page.locator("#model-line")).to_contain_text("is ready", timeout=120_000)
 
 
-def test_an_example_runs_with_the_default_variants(page: Page, wait_for_model, tmp_path):
+def test_an_example_runs_with_the_default_variants(page: Page, wait_for_model):
     page.get_by_role("button", name="Needle in a report").click()
     expect(page.locator("#context-bar")).to_contain_text(re.compile(r"[\d,]+ of 8,192 tokens"))
     expect(page.locator("#variants-line")).to_contain_text("6 variants: Full cache, StreamingLLM")
@@ -41,7 +41,6 @@ def test_an_example_runs_with_the_default_variants(page: Page, wait_for_model, t
     heads = page.locator('#charts [data-drawn*="/figure/heads?"]')
     heads.locator("select[name=variant]").select_option(label=PRINTED)
     expect(heads.locator(".js-plotly-plot")).to_contain_text(PRINTED)
-    page.screenshot(path=tmp_path / "done.png", full_page=True)
 
 
 def test_reload_attaches_again_and_a_second_tab_sees_the_same_run(page: Page, context, app):
