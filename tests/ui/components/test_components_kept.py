@@ -8,7 +8,13 @@ from numpy.typing import NDArray
 from playwright.sync_api import Browser
 
 from ckv_core.results.records import RetainedSet
-from tests.ui.components.components_lab import View, evidence, expected_evidence, small_run
+from tests.ui.components.components_lab import (
+    View,
+    evidence,
+    expected_evidence,
+    large_run,
+    small_run,
+)
 from ui.components.modules import joined
 from ui.looks.palette import DENSITY_STOPS
 
@@ -246,3 +252,13 @@ def test_views_begin_with_the_first_critical_variant_against_its_base(
     view.show_kept(small_run())
     label = '#kept .ckv-difference [aria-label*="SnapKV + CriticalKV minus SnapKV"]'
     view.page.locator(label).wait_for()
+
+
+@pytest.mark.slow
+def test_of_128k_positions_only_what_is_seen_becomes_words(open_view: Callable[..., View]) -> None:
+    view = open_view()
+    view.show_kept(large_run())
+    assert "of 131,072" in view.page.locator("#kept .ckv-where").inner_text()
+    assert 0 < view.page.locator("#kept .t").count() < 4000
+    view.page.get_by_role("searchbox", name="Search the prompt").fill("rare names")
+    view.page.locator("#kept .ckv-count", has_text="1 of").wait_for()
