@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize
 
-from ckv_core.request.compare_request import DEFAULT_MODEL
-from ckv_core.runtime.home import home_folder
+from ckv_core.models.default_model import prepare_default_model
+from ckv_core.models.steps import silent
 from tests.e2e.app_runner import (
     ROOT,
     App,
@@ -21,12 +21,9 @@ DESK: ViewportSize = {"width": 1440, "height": 900}
 
 
 @pytest.fixture(scope="session")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The user's prepared models if there are any; else a folder that the first app fills."""
-    prepared = home_folder() / "models"
-    if (prepared / DEFAULT_MODEL / "manifest.json").is_file():
-        return prepared
-    return tmp_path_factory.mktemp("models")
+def models() -> Path:
+    """Where the default model is, prepared by whichever test needs it first."""
+    return prepare_default_model(silent).parent
 
 
 @pytest.fixture(scope="session")
