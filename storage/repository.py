@@ -76,6 +76,22 @@ def load_run(session: Session, slug: str, kept: DecodedRuns | None = None) -> St
     )
 
 
+def load_request(session: Session, slug: str) -> CompareRequest:
+    """What a run was asked, its texts too.
+
+    Raises:
+        RunMissingError: there is none of that name.
+    """
+    found = session.execute(
+        select(Run.request, Prompt)
+        .join(Prompt, Prompt.run_id == Run.id)
+        .where(Run.slug == slug, ALIVE)
+    ).one_or_none()
+    if found is None:
+        raise missing_run(slug)
+    return mapping.request_record(*found)
+
+
 def _load_result(session: Session, run: Run, prompt: Prompt) -> RunResult:
     variants = session.scalars(
         select(Variant).where(Variant.run_id == run.id).order_by(Variant.position)

@@ -6,9 +6,10 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from ckv_core.request.compare_request import CompareRequest
 from ckv_core.results.records import ModelInfo
 from ckv_core.studies.records import Key, Sample, SampleResult, Study
-from storage import study_rows
+from storage import repository, study_rows
 from storage.commands import database_url
 from storage.database import Database, open_database
 from storage.study_records import StoredStudy
@@ -90,6 +91,15 @@ class Studies:
         with self._database.read() as session:
             return study_rows.load_sample(session, slug, sample)
 
+    def requests(self, runs: Sequence[str]) -> dict[str, CompareRequest]:
+        """What these stored runs were asked, by slug.
+
+        Raises:
+            RunMissingError: one of them is not there.
+        """
+        with self._database.read() as session:
+            return {slug: repository.load_request(session, slug) for slug in runs}
+
     def results(self, slug: str) -> list[SampleResult]:
         """Of the points that the study has now, in the order of samples and points."""
         with self._database.read() as session:
@@ -124,10 +134,10 @@ class Studies:
         with self._database.write() as session:
             study_rows.set_wanted(session, slug, wanted=False, reason=reason)
 
-    def wanted(self) -> list[str]:
-        """Slugs of the studies that the app is to run, oldest first."""
+    def wanted(self) -> dict[str, str]:
+        """Slug -> owner of the studies that the app is to run, oldest first."""
         with self._database.read() as session:
-            return study_rows.wanted_slugs(session)
+            return study_rows.wanted_studies(session)
 
     def delete(self, slug: str) -> bool:
         """Delete one with its samples and results; False if there is none."""

@@ -219,10 +219,10 @@ def set_wanted(session: Session, slug: str, *, wanted: bool, reason: str = "") -
     )
 
 
-def wanted_slugs(session: Session) -> list[str]:
-    """Of the studies that the app is to run, oldest first."""
-    statement = select(StudyRow.slug).where(StudyRow.wanted).order_by(StudyRow.id)
-    return [*session.scalars(statement)]
+def wanted_studies(session: Session) -> dict[str, str]:
+    """Slug -> owner of the studies that the app is to run, oldest first."""
+    statement = select(StudyRow.slug, StudyRow.owner).where(StudyRow.wanted).order_by(StudyRow.id)
+    return {row.slug: row.owner for row in session.execute(statement)}
 
 
 def delete_study(session: Session, slug: str) -> bool:

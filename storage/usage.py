@@ -1,15 +1,16 @@
-"""What administrators see of the runs of all: who waits, how many are saved, how big. No text."""
+"""What administrators see of runs and studies: who waits, how many are saved, how big. No text."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import LargeBinary, Text, cast, func, select, text
+from sqlalchemy import LargeBinary, Select, Text, cast, func, select, text
 from sqlalchemy.orm import InstrumentedAttribute, Session
 from sqlalchemy.sql.elements import ColumnElement
 
 from storage.models import ACTIVE_STATES, ALIVE, Array, Prompt, Run, Variant
+from storage.study_models import StudyResult, StudyRow, StudySample
 
 _BLOBS = (Prompt.token_ids, Prompt.pieces, Prompt.own_indices)
 _TEXTS = (Prompt.context, Prompt.question)
@@ -30,11 +31,12 @@ class WaitingRun:
 
 @dataclass(slots=True, kw_only=True)
 class OwnerUsage:
-    """Saved runs of one user, and the bytes of their texts, tokens and arrays."""
+    """Saved runs and studies of one user, and the bytes of their texts, tokens and arrays."""
 
     owner: str | None
-    runs: int
-    bytes: int
+    runs: int = 0
+    studies: int = 0
+    bytes: int = 0
 
 
 def waiting_runs(session: Session) -> list[WaitingRun]:
@@ -49,12 +51,27 @@ def waiting_runs(session: Session) -> list[WaitingRun]:
 
 
 def usage_by_owner(session: Session) -> list[OwnerUsage]:
-    """Runs that are not deleted, the user with most bytes first."""
-    counted = select(Run.owner, func.count()).where(ALIVE).group_by(Run.owner)
-    found = {
-        owner: OwnerUsage(owner=owner, runs=runs, bytes=0)
-        for owner, runs in session.execute(counted)
-    }
+    """Runs that are not deleted, and studies; the user with most bytes first."""
+    found: dict[str | None, OwnerUsage] = {}
+
+    def of(owner: str | None) -> OwnerUsage:
+        name = owner or None  # without logins a run's owner is null, a study's is empty
+        return found.setdefault(name, OwnerUsage(owner=name))
+
+    runs = select(Run.owner, func.count()).where(ALIVE).group_by(Run.owner)
+    for owner, count in session.execute(runs):
+        of(owner).runs = count
+    studies = select(StudyRow.owner, func.count()).group_by(StudyRow.owner)
+    for owner, count in session.execute(studies):
+        of(owner).studies = count
+    for part in (*_run_sizes(session), *_study_sizes(session)):
+        for owner, size in session.execute(part):
+            of(owner).bytes += size
+    return sorted(found.values(), key=lambda usage: (-usage.bytes, usage.owner or ""))
+
+
+def _run_sizes(session: Session) -> Iterator[Select[Any]]:
+    """Bytes by owner, of each table of runs."""
     parts = (
         select(Run.owner, _sum(session, (*_BLOBS, *_TEXTS))).join(Prompt, Prompt.run_id == Run.id),
         select(Run.owner, _sum(session, (Variant.document,))).join(
@@ -64,10 +81,15 @@ def usage_by_owner(session: Session) -> list[OwnerUsage]:
         .join(Variant, Variant.run_id == Run.id)
         .join(Array, Array.variant_id == Variant.id),
     )
-    for part in parts:
-        for owner, size in session.execute(part.where(ALIVE).group_by(Run.owner)):
-            found[owner].bytes += size
-    return sorted(found.values(), key=lambda usage: (-usage.bytes, usage.owner or ""))
+    yield from (part.where(ALIVE).group_by(Run.owner) for part in parts)
+
+
+def _study_sizes(session: Session) -> Iterator[Select[Any]]:
+    """Bytes by owner, of each table of studies."""
+    for columns in ((StudySample.context, StudySample.details), (StudyResult.text,)):
+        table = columns[0].class_
+        size = select(StudyRow.owner, _sum(session, columns))
+        yield size.join(table, table.study_id == StudyRow.id).group_by(StudyRow.owner)
 
 
 def database_bytes(session: Session) -> int:
@@ -83,10 +105,10 @@ def _sum(session: Session, columns: Sequence[InstrumentedAttribute[Any]]) -> Col
     is_sqlite = session.get_bind().dialect.name == "sqlite"
 
     def size(column: InstrumentedAttribute[Any]) -> ColumnElement[int]:
-        if not is_sqlite:
-            return func.octet_length(cast(column, Text) if column is Variant.document else column)
-        # Without reading it, but for texts, whose length would be that in characters.
         is_blob = isinstance(column.type, LargeBinary)
+        if not is_sqlite:
+            return func.octet_length(column if is_blob else cast(column, Text))
+        # Without reading it, but for texts, whose length would be that in characters.
         return func.length(column if is_blob else cast(column, LargeBinary))
 
     total: ColumnElement[int] = func.coalesce(size(columns[0]), 0)

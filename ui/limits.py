@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, Literal
 
 from ckv_core.errors import CkvError, ConfigError, PromptError
 from ckv_core.request.compare_request import (
@@ -11,6 +11,7 @@ from ckv_core.request.compare_request import (
     MAX_TEXT_CHARS,
     MAX_VARIANTS,
     CompareRequest,
+    too_many_tokens,
 )
 
 
@@ -32,6 +33,7 @@ class Limits:
     queue: int = _limit(32, 10_000, "Unfinished runs at a time")
     queue_per_user: int = _limit(8, 10_000, "Unfinished runs of one user")
     runs: int = _limit(100_000, 10_000_000, "Saved runs")
+    studies: int = _limit(1_000, 100_000, "Saved studies")
     context_chars: int = _limit(MAX_TEXT_CHARS, MAX_TEXT_CHARS, "Characters of a context")
     prompt_tokens: int | None = _limit(None, 100_000_000, "Tokens of a prompt")
     variants: int = _limit(MAX_VARIANTS, MAX_VARIANTS, "Variants of a run")
@@ -89,34 +91,31 @@ class Limits:
     def check_prompt(self, tokens: int) -> None:
         """PromptError for a prompt that is too long for this app, whatever its model takes."""
         if self.prompt_tokens is not None and tokens > self.prompt_tokens:
-            raise PromptError(
-                f"The prompt has {tokens:,} tokens; this app takes {self.prompt_tokens:,}. "
-                "Shorten the context."
-            )
+            raise too_many_tokens(tokens, self.prompt_tokens)
 
-    def check_queue(self, waiting: int, own: int | None) -> None:
-        """LimitError for one more unfinished run than fits; `own` is None without logins."""
+    def check_queue(self, waiting: int, own: int | None, what: str = "runs") -> None:
+        """LimitError for one more unfinished run or study than fits; `own` None without logins."""
         if waiting >= self.queue:
             raise LimitError(
-                f"The queue is full ({self.queue} runs); wait for one to end or cancel one."
+                f"The queue is full ({self.queue} {what}); wait for one to end or cancel one."
             )
         if own is not None and own >= self.queue_per_user:
             raise LimitError(
-                f"You have {own} unfinished runs, which is this app's limit for one user; wait "
+                f"You have {own} unfinished {what}, which is this app's limit for one user; wait "
                 "for one to end or cancel one."
             )
 
-    def check_saved(self, saved: int) -> None:
-        """LimitError for one more run than may be saved."""
-        if saved >= self.runs:
+    def check_saved(self, saved: int, what: Literal["runs", "studies"] = "runs") -> None:
+        """LimitError for one more run or study than may be saved."""
+        if saved >= getattr(self, what):
             raise LimitError(
-                f"{saved:,} runs are saved, which is this app's limit; delete some first."
+                f"{saved:,} {what} are saved, which is this app's limit; delete some first."
             )
 
     def rows(self, *, with_logins: bool) -> list[tuple[str, str]]:
         """Name and value of each limit, for people."""
         unset = {"prompt_tokens": "as the model takes", "run_minutes": "no limit"}
-        whose = {"runs": " of one user"} if with_logins else {}
+        whose = dict.fromkeys(("runs", "studies"), " of one user") if with_logins else {}
         rows = []
         for f in fields(self):
             value, unit = getattr(self, f.name), " MiB" if f.name == "body_mib" else ""

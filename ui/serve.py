@@ -39,7 +39,11 @@ def serve(settings: Settings) -> None:
     ):
         access = Access(database, settings.users)
         services = Services(
-            database, access=access, limits=settings.limits, cluster=settings.cluster
+            database,
+            access=access,
+            limits=settings.limits,
+            cluster=settings.cluster,
+            device=settings.device,
         )
         site: Site | None = None
         try:

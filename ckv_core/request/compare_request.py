@@ -142,6 +142,13 @@ def check_context(text: str) -> None:
         raise PromptError("The context is empty; paste or upload a text first.")
 
 
+def too_many_tokens(tokens: int, most: int) -> PromptError:
+    """What to raise for a prompt that is longer than this app takes, whatever its model takes."""
+    return PromptError(
+        f"The prompt has {tokens:,} tokens; this app takes {most:,}. Shorten the context."
+    )
+
+
 def check_text(name: str, text: str) -> None:
     """Refuse text that is too long, or not valid Unicode (a lone surrogate): PromptError."""
     if len(text) > MAX_TEXT_CHARS:

@@ -9,7 +9,7 @@ from ckv_core.engine.prompt import build_prompt
 from ckv_core.errors import OUT_OF_MEMORY, CkvError, is_out_of_memory
 from ckv_core.models.loading import load_model
 from ckv_core.models.steps import Report, silent
-from ckv_core.request.compare_request import CompareRequest
+from ckv_core.request.compare_request import CompareRequest, too_many_tokens
 from ckv_core.results.events import RunResult
 from ckv_core.results.records import ModelInfo
 from ckv_core.studies.records import Key, Sample, Study
@@ -22,8 +22,20 @@ class LocalEngine:
 
     workers = 1
 
-    def __init__(self, model: str, device: str, report: Report = silent) -> None:
+    def __init__(
+        self,
+        model: str,
+        device: str,
+        report: Report = silent,
+        prompt_tokens: int | None = None,
+    ) -> None:
         """Load.
+
+        Args:
+            model: as anywhere.
+            device: auto, cpu or cuda.
+            report: told each step.
+            prompt_tokens: most of a prompt; None for as many as the model takes.
 
         Raises:
             ModelError: the model cannot be loaded.
@@ -34,6 +46,7 @@ class LocalEngine:
         self.info: ModelInfo = self._loaded.info
         self.parameters: int = self._loaded.parameters
         self.environment = environment()
+        self._prompt_tokens = prompt_tokens
 
     def samples(self, study: Study) -> tuple[Sample, ...]:
         """The samples of a study's task, made to length with this model's tokens."""
@@ -71,6 +84,8 @@ class LocalEngine:
             PromptError: it is, or cannot be tokenised.
         """
         found = self._size(request)
+        if self._prompt_tokens is not None and found.tokens > self._prompt_tokens:
+            raise too_many_tokens(found.tokens, self._prompt_tokens)
         check_length(found.tokens, request.max_new_tokens, self.info.context_limit)
         return found
 

@@ -13,6 +13,7 @@ from ckv_core.studies.records import Sample, SampleResult, Study
 from storage.database import Database
 from storage.studies import Studies
 from storage.study_models import StudyResult, StudySample
+from storage.usage import usage_by_owner
 
 STUDY = Study(
     name="needles",
@@ -174,13 +175,28 @@ def test_owners_have_names_of_their_own(studies):
     assert studies.slug("needles") == mine
 
 
+def test_administrators_see_how_many_and_how_big(studies, opened):
+    mine = studies.save(STUDY, SAMPLES, "ann")
+    studies.save(replace(STUDY, name="second"), SAMPLES[:1], "ann")
+    studies.save(STUDY, SAMPLES)
+    with opened.read() as session:
+        before = {each.owner: each for each in usage_by_owner(session)}
+    assert (before["ann"].studies, before[None].studies) == (2, 1)
+    assert before["ann"].bytes > before[None].bytes > 0
+    studies.commit(mine, results_of(SAMPLES[0], text="w\u00f6rd"))
+    with opened.read() as session:
+        after = {each.owner: each for each in usage_by_owner(session)}
+    assert after["ann"].bytes - before["ann"].bytes == 5 * len(STUDY.points())
+    assert after[None] == before[None]
+
+
 def test_what_the_app_is_to_run_is_remembered(studies):
     slug = studies.save(STUDY, SAMPLES)
     studies.want(slug)
-    assert studies.wanted() == [slug]
+    assert studies.wanted() == {slug: ""}
     assert studies.load(slug).state == "queued"
     studies.rest(slug, "No room.")
-    assert studies.wanted() == []
+    assert studies.wanted() == {}
     assert studies.load(slug).reason == "No room."
 
 

@@ -67,6 +67,7 @@ class Services:
         access: Access | None = None,
         limits: Limits | None = None,
         cluster: str | None = None,
+        device: str = "auto",
     ) -> None:
         """Mark runs that a dead server left behind as failed, and start the worker.
 
@@ -77,6 +78,7 @@ class Services:
             access: what viewers may do; by default everything, as without logins.
             limits: what is taken at most.
             cluster: where studies run, as `Cluster` takes it; None for the own worker.
+            device: of the cluster's workers.
 
         Raises:
             StorageError: the database cannot be written.
@@ -97,7 +99,7 @@ class Services:
         self._stored = StoredRuns(database, self._recorder)
         self._stored.recover()
         self.library = Library(database, self._access, self._let_go, self._limits)
-        self.studies = Studies(database, self._access, self._limits, self._client, cluster)
+        self.studies = Studies(database, self._access, self._limits, self._client, cluster, device)
         self._client.start()
         self.studies.begin()
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ckv_core.errors import ConfigError, ModelError
+from ckv_core.errors import CkvError, ConfigError, ModelError
+from ckv_core.request.compare_request import too_many_tokens
 from ckv_core.studies.cluster import LOST, TRIES, Cluster
 from ckv_core.studies.engine import LocalEngine
 from ckv_core.studies.records import Sample, SampleResult, Study
@@ -117,6 +118,17 @@ def test_a_sample_that_loses_its_worker_each_time_fails_alone(cluster, study):
     assert len(lost) >= TRIES
     assert {result.reason for result in results} == {LOST}
     assert len(results) == len(study.points())
+
+
+def test_the_apps_limit_of_a_prompt_and_its_device_reach_the_workers(cluster, study, monkeypatch):
+    tokens = LocalEngine(study.model, "cpu").sizes(study, SAMPLES[:1])["q0"].tokens
+    monkeypatch.setattr(cluster, "_prompt_tokens", tokens - 1)
+    reasons = {result.reason for result in ran(cluster, study, SAMPLES[:1])}
+    assert reasons == {str(too_many_tokens(tokens, tokens - 1))}
+    monkeypatch.setattr(cluster, "_prompt_tokens", None)
+    monkeypatch.setattr(cluster, "_device", "cuda")
+    with pytest.raises(CkvError, match="CUDA"):
+        ran(cluster, study, SAMPLES[:1])
 
 
 def test_a_model_that_no_worker_can_load_is_told(cluster, tmp_path: Path):
