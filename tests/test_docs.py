@@ -24,6 +24,7 @@ REQUIREMENTS = (
     "requirements-dev.txt",
     "requirements-mcp.txt",
     "requirements-cluster.txt",
+    "requirements-lm-eval.txt",
 )
 # Stands for a file that the reader is going to write.
 MADE_UP = {"ckv_core/methods/NAME.py"}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ckv_core.errors import CkvError, ConfigError
-from ckv_core.request.compare_request import MAX_TEXT_CHARS, check_context
+from ckv_core.request.compare_request import MAX_TEXT_CHARS, CompareRequest, check_context
 from ckv_core.runtime.json_fields import JsonField
 from ckv_core.studies.records import (
     MAX_ANSWER_CHARS,
@@ -98,6 +98,40 @@ def read_samples(
             raise ConfigError(f"{name} has over {MAX_SAMPLES:,} samples; take fewer.")
     if not samples:
         raise ConfigError(f"{name} has no samples; write one JSON object a line.")
+    return tuple(samples)
+
+
+def samples_of_runs(runs: Mapping[str, CompareRequest]) -> tuple[Sample, ...]:
+    """The texts of stored runs as samples; runs over one context are of one source.
+
+    Args:
+        runs: what each was asked, by slug, which becomes the sample's id.
+
+    Raises:
+        ConfigError: a run has no reference answer, or the same texts as another one.
+    """
+    first: dict[str, str] = {}
+    asked: dict[tuple[str, str], str] = {}
+    samples = []
+    for slug, run in runs.items():
+        if not run.answer.strip():
+            raise ConfigError(
+                f"Run {slug} has no reference answer to score by; open it in Compare, fill in "
+                "Reference answer and run it again, or leave it out."
+            )
+        twin = asked.setdefault((run.context, run.question), slug)
+        if twin != slug:
+            raise ConfigError(f"Runs {twin} and {slug} ask the same; leave one of them out.")
+        source = first.setdefault(run.context, slug)
+        samples.append(
+            Sample(
+                id=slug,
+                context=run.context,
+                question=run.question,
+                answers=(run.answer.strip(),),
+                source=source,
+            )
+        )
     return tuple(samples)
 
 

@@ -196,7 +196,7 @@ def run_sample(
     return [
         _failed(sample, point, refused[point])
         if point in refused
-        else _result(study, sample, point, found[point], result)
+        else _scored(study, sample, point, found[point], result)
         for point in points
     ]
 
@@ -226,6 +226,15 @@ def _failed(sample: Sample, point: Point, reason: str) -> SampleResult:
     return SampleResult(
         sample=sample.id, variant=point.variant, budget=point.budget, state="failed", reason=reason
     )
+
+
+def _scored(
+    study: Study, sample: Sample, point: Point, variant: VariantResult, run: RunResult
+) -> SampleResult:
+    try:
+        return _result(study, sample, point, variant, run)
+    except CkvError as error:
+        return _failed(sample, point, str(error))
 
 
 def _result(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from rapidfuzz import fuzz
 from rapidfuzz.distance import LCSseq, Levenshtein
 
+from ckv_core.studies.harness import LM_EVAL, harness_score
 from ckv_core.studies.records import Sample
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -103,7 +104,12 @@ def score(text: str, sample: Sample, metric: str) -> float:
         text: as generated.
         sample: with at least one answer; its own metric wins.
         metric: the study's.
+
+    Raises:
+        CkvError: the task of lm_eval that scores it cannot.
     """
+    if sample.metric == LM_EVAL:
+        return harness_score(text, sample)
     return METRICS[sample.metric or metric](text, sample.answers, sample.choices)
 
 

@@ -8,6 +8,7 @@ import yaml  # type: ignore[import-untyped]
 from ckv_core.errors import ConfigError
 from ckv_core.request.compare_request import DEFAULT_MODEL, MAX_NEW_TOKENS, SCENARIOS, Scenario
 from ckv_core.runtime.json_fields import JsonField
+from ckv_core.studies.harness import LM_EVAL
 from ckv_core.studies.records import DEFAULT_TOLERANCE, MAX_NAME, MAX_TOLERANCE, Study
 from ckv_core.studies.scores import METRICS
 from ckv_core.studies.tasks import TASKS
@@ -28,7 +29,12 @@ STUDY_KEYS = {
     "metric",
     "tolerance",
 }
-_DATA_KEYS = {"file": {"file", "columns"}, "task": {"task", "length", "samples", "seed"}}
+_DATA_KEYS = {
+    "file": {"file", "columns"},
+    "task": {"task", "length", "samples", "seed"},
+    "runs": {"runs"},
+    LM_EVAL: {LM_EVAL, "samples", "metric", "context"},
+}
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]
@@ -148,7 +154,7 @@ def _read_data(field: JsonField) -> dict[str, Any]:
         field.fail("{file: NAME.jsonl} or {task: NAME, length: N, samples: N} is expected")
     kinds = [kind for kind in _DATA_KEYS if kind in field.value]
     if len(kinds) != 1:
-        field.fail("one of file and task is expected")
+        field.fail(f"one of {', '.join(_DATA_KEYS)} is expected")
     (kind,) = kinds
     _refuse_unknown(field.value, _DATA_KEYS[kind], "data.")
     if kind == "file":
@@ -157,6 +163,16 @@ def _read_data(field: JsonField) -> dict[str, Any]:
             columns = field["columns"].members(16)
             data["columns"] = {key: _word(each, 200) for key, each in columns.items()}
         return data
+    if kind == "runs":
+        return {"runs": [_word(each, MAX_NAME) for each in field["runs"].items(MAX_SAMPLES)]}
+    samples = field["samples"].integer(1, MAX_SAMPLES)
+    if kind == LM_EVAL:
+        named = [name for name in ("metric", "context") if not field[name].absent]
+        return {
+            LM_EVAL: _word(field[LM_EVAL], 200),
+            "samples": samples,
+            **{name: _word(field[name], 200) for name in named},
+        }
     length = field["length"]
     lengths = length.items(16) if isinstance(length.value, list) else [length]
     found = [each.integer(64, MAX_LENGTH) for each in lengths]
@@ -165,7 +181,7 @@ def _read_data(field: JsonField) -> dict[str, Any]:
     return {
         "task": field["task"].one_of(*TASKS),
         "length": found if isinstance(length.value, list) else found[0],
-        "samples": field["samples"].integer(1, MAX_SAMPLES),
+        "samples": samples,
         "seed": field["seed"].maybe(lambda at: at.integer(0, 2**31)) or 0,
     }
 

@@ -13,8 +13,9 @@ from pathlib import PurePath
 from ckv_core.errors import CkvError, ConfigError, PromptError, RunCancelledError, StorageError
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.studies.cluster import Cluster
-from ckv_core.studies.data import read_samples
+from ckv_core.studies.data import read_samples, samples_of_runs
 from ckv_core.studies.export import read_export
+from ckv_core.studies.harness import LM_EVAL, harness_samples
 from ckv_core.studies.records import Sample, SampleResult, Study
 from ckv_core.studies.runner import (
     Cost,
@@ -42,7 +43,6 @@ LOGGER = logging.getLogger(__name__)
 CANCELLED = "Stopped on request."
 KEPT_READINGS = 8  # bootstrap intervals of a big study take seconds
 NO_STUDY = "There is no study of this name; see the list of studies."
-MAX_STUDIES = 1_000  # of one user
 MOST_FAILED = 3  # samples in a row that failed as a whole for one reason: it is not theirs
 COUNTED = 5  # prompts that are tokenised for an estimate
 
@@ -52,7 +52,7 @@ class StudyView:
     """A study as it is now.
 
     Attributes:
-        running: it is this study's turn.
+        running: it is this study's turn, or its last sample's that a cluster still works at.
         progress: where it is; None while it does not run.
     """
 
@@ -62,8 +62,10 @@ class StudyView:
 
     @property
     def state(self) -> str:
-        """`running`, `queued`, `done` or `unfinished`."""
-        return "running" if self.running else self.stored.state
+        """`running`, `stopping`, `queued`, `done` or `unfinished`."""
+        if self.running:
+            return "running" if self.stored.wanted else "stopping"
+        return self.stored.state
 
 
 class Studies:
@@ -80,11 +82,21 @@ class Studies:
         limits: Limits,
         worker: WorkerClient,
         cluster: str | None = None,
+        device: str = "auto",
     ) -> None:
-        """Nothing runs before `begin`."""
+        """Nothing runs before `begin`.
+
+        Args:
+            database: open.
+            access: what viewers may do.
+            limits: what is taken at most.
+            worker: of the app.
+            cluster: where studies run, as `Cluster` takes it; None for the app's worker.
+            device: of the cluster's workers.
+        """
         self._store = stored_studies.Studies(database)
         self._access, self._limits, self._worker = access, limits, worker
-        self._address = cluster
+        self._address, self._device = cluster, device
         self._cluster: Cluster | None = None  # of the thread that runs studies
         self._wake = threading.Event()
         self._lock = threading.Lock()
@@ -101,7 +113,7 @@ class Studies:
     # --- pages --------------------------------------------------------------------------------
 
     def samples_of(self, study: Study, text: str = "") -> tuple[Sample, ...]:
-        """The samples of a study's task, or of its file's text; waits where prompts are counted."""
+        """The samples of a study's task, or of its file's text; waits for tokens and data sets."""
         self._access.user(change=True)
         study.validate()
         if "file" in study.data:
@@ -109,6 +121,10 @@ class Studies:
                 raise ConfigError("Give the data file of the study.")
             name = PurePath(str(study.data["file"])).name
             return read_samples(text, name, study.data.get("columns"))
+        if "runs" in study.data:
+            return self.samples_of_runs(study.data["runs"])
+        if LM_EVAL in study.data:
+            return harness_samples(study)
 
         def count(context: str, question: str) -> int:
             return self._size(
@@ -116,6 +132,12 @@ class Studies:
             ).tokens
 
         return make_samples(study.data, count)
+
+    def samples_of_runs(self, slugs: Sequence[str]) -> tuple[Sample, ...]:
+        """The texts of stored runs that the viewer may read, as samples."""
+        for slug in slugs:
+            self._access.check_run(slug)
+        return samples_of_runs(self._store.requests(slugs))
 
     def cost(self, study: Study, samples: tuple[Sample, ...]) -> Cost:
         """What it takes, from a few of its prompts that are counted; waits."""
@@ -140,6 +162,7 @@ class Studies:
         for sample in samples:
             self._limits.check(request_of(study, sample, points))
         self._check_room(study, owner)
+        self._check_queue(owner)
         slug = self._store.save(study, samples, owner or "")
         self._want(slug)
         return slug
@@ -160,7 +183,9 @@ class Studies:
 
     def resume(self, slug: str) -> None:
         """Have a study run on; what failed is tried again."""
-        self._check(slug, change=True)
+        stored = self._check(slug, change=True)
+        if not stored.wanted:
+            self._check_queue(stored.owner)
         self._want(slug)
 
     def cancel(self, slug: str) -> None:
@@ -224,7 +249,7 @@ class Studies:
             self._wake.clear()
             try:
                 while not self._closing and (wanted := self._store.wanted()):
-                    self._run(wanted[0])
+                    self._run(next(iter(wanted)))
             except Exception:
                 LOGGER.exception("Studies cannot be run.")
             if self._closing:
@@ -260,7 +285,9 @@ class Studies:
         commit = _Committed(lambda found: self._store.commit(slug, found))
         samples, standing = self._store.samples(slug), self._store.standing(slug)
         if self._address:
-            self._cluster = self._cluster or Cluster(self._address)
+            self._cluster = self._cluster or Cluster(
+                self._address, self._device, prompt_tokens=self._limits.prompt_tokens
+            )
             progresses = self._cluster.run_study(
                 study, samples, standing, commit, functools.partial(self._store.served_by, slug)
             )
@@ -273,8 +300,13 @@ class Studies:
 
     def _check_room(self, study: Study, owner: str | None) -> None:
         known = self._store.every(owner or "")
-        if len(known) >= MAX_STUDIES and study.name not in {each.study.name for each in known}:
-            raise ConfigError(f"There are {len(known):,} studies; delete some first.")
+        if study.name not in {each.study.name for each in known}:
+            self._limits.check_saved(len(known), "studies")
+
+    def _check_queue(self, owner: str | None) -> None:
+        waiting = [*self._store.wanted().values()]
+        own = waiting.count(owner or "") if self._access.with_logins else None
+        self._limits.check_queue(len(waiting), own, "studies")
 
     def _want(self, slug: str) -> None:
         self._store.want(slug)

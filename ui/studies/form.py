@@ -6,6 +6,7 @@ from typing import Any
 import gradio as gr
 
 from ckv_core.request.compare_request import MAX_NEW_TOKENS
+from ckv_core.studies.harness import has_harness
 from ckv_core.studies.scores import METRICS
 from ckv_core.studies.tasks import TASKS
 from ui.compare.offers import picker_offer
@@ -16,17 +17,26 @@ from ui.studies.forms import DEFAULT_METHODS, STUDY_CONTROLS, StudyForm
 
 DEFAULTS = StudyForm()
 SOURCES = [("Own file", "file"), ("Built-in task", "task")]
+HARNESS = ("lm-evaluation-harness", "lm_eval")  # where its package is installed
 DATA_INFO = (
     "One JSON object a line with context, question, answers (a list) and, if you like, id and "
     "metric; or CSV with these columns; or an exported study. How it is read is shown below before "
     "anything runs."
 )
 
+# Area -> the sources that it is for.
+AREAS = {
+    "file_area": {"file"},
+    "task_area": {"task"},
+    "harness_area": {"lm_eval"},
+    "samples_area": {"task", "lm_eval"},
+}
+
 
 def build_study_form(*, models: Sequence[str], model: str) -> dict[str, Any]:
     """Lay out the controls, by name in the order of `STUDY_CONTROLS`; call inside Blocks.
 
-    Beside them `file_area` and `task_area`, of which the source shows one.
+    Beside them `AREAS`, which the source shows or hides.
     """
     found: dict[str, Any] = {}
     with gr.Row(equal_height=False):
@@ -34,15 +44,16 @@ def build_study_form(*, models: Sequence[str], model: str) -> dict[str, Any]:
             _build_data(found)
         with gr.Column(scale=4, min_width=320):
             _build_methods(found, models, model)
-    areas = {name: found[name] for name in ("file_area", "task_area")}
+    areas = {name: found[name] for name in AREAS}
     return {name: found[name] for name in STUDY_CONTROLS} | areas
 
 
 def _build_data(found: dict[str, Any]) -> None:
     told = "A study of the same name goes on where it stands."
     found["name"] = text("study-name", "Name", told, placeholder="needles")
+    sources = [*SOURCES, HARNESS] if has_harness() else SOURCES
     found["source"] = gr.Radio(
-        SOURCES, value=DEFAULTS.source, label="Samples from", elem_id="study-source"
+        sources, value=DEFAULTS.source, label="Samples from", elem_id="study-source"
     )
     with gr.Column(elem_id="study-file-area") as found["file_area"]:
         found["data"] = text("study-data", "Samples", DATA_INFO, (8, 8))
@@ -59,8 +70,13 @@ def _build_data(found: dict[str, Any]) -> None:
         )
         with gr.Row():
             found["length"] = _text("length", "Length", "Tokens of a prompt: 1024, 2048.")
-            found["samples"] = _number("samples", "Samples", "At each length.")
             found["seed"] = _number("seed", "Seed", "Of chance.")
+    with gr.Column(visible=False) as found["harness_area"]:
+        told = "Name of a task that writes its answer. Its data set is fetched from the Hub."
+        found["lm_eval"] = text("study-lm-eval", "Task", told, placeholder="longbench_hotpotqa")
+    with gr.Column(visible=False) as found["samples_area"]:
+        told = "How many; of a built-in task at each length."
+        found["samples"] = _number("samples", "Samples", told)
     found["scenario"] = gr.Radio(
         SCENARIO_CHOICES,
         value=DEFAULTS.scenario,

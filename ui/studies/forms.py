@@ -10,12 +10,15 @@ from typing import Any
 from ckv_core.errors import CkvError, ConfigError
 from ckv_core.request.compare_request import DEFAULT_MODEL
 from ckv_core.studies.data import COLUMNS, read_samples
-from ckv_core.studies.records import DEFAULT_TOLERANCE, Study
+from ckv_core.studies.records import DEFAULT_TOLERANCE, Sample, Study
 from ckv_core.studies.spec import read_study, write_study
 from ui.compare.form_values import read_list, read_text
 from ui.compare.offers import variant_choices
+from ui.services.slugs import is_slug
 
 DEFAULT_METHODS = ("snapkv", "snapkv+critical:stage2=pooled", "adakv", "expected_attention")
+MOST_RUNS = 100  # in an address
+MOST_CHARS = 4_000_000
 PREVIEW_ROWS = 3
 PREVIEW_CHARS = 90
 
@@ -25,8 +28,9 @@ class StudyForm:
     """The form's values as the reader sees them, in the order of the controls.
 
     Attributes:
-        source: `file`, whose text is in `data`, or `task`.
+        source: `file`, whose text is in `data`, `task`, or `lm_eval`, a task of that package.
         columns: `ours=theirs`, with commas, where names in the file differ.
+        lm_eval: the name of its task.
         length: tokens of a task's prompts; several with commas.
         samples: of a task, at each length.
         methods: SPECs ticked; `more_methods` one per line; none has a budget.
@@ -38,6 +42,7 @@ class StudyForm:
     data: str = ""
     columns: str = ""
     task: str = "niah_multikey_1"
+    lm_eval: str = ""
     length: str = "1024"
     samples: str = "50"
     seed: str = "0"
@@ -92,7 +97,7 @@ class StudyForm:
         lines = (line.strip() for line in self.more_methods.splitlines())
         study = Study(
             name=self.name.strip(),
-            data=self._file() if self.source == "file" else self._task(),
+            data=self._data(),
             model=self.model.strip(),
             scenario=self.scenario,  # type: ignore[arg-type]  # read_study refuses other words
             variants=(*self.methods, *filter(None, lines)),
@@ -104,6 +109,11 @@ class StudyForm:
         if not study.name:
             raise ConfigError("Give the study a name, so that it can be found and gone on with.")
         return read_study(write_study(study))
+
+    def _data(self) -> dict[str, Any]:
+        if self.source == "lm_eval":
+            return {"lm_eval": self.lm_eval, "samples": _whole("Samples", self.samples)}
+        return self._file() if self.source == "file" else self._task()
 
     def _file(self) -> dict[str, Any]:
         if not self.data.strip():
@@ -136,6 +146,37 @@ class StudyForm:
                 )
             found[own] = theirs
         return found
+
+
+def read_run_slugs(text: str) -> list[str]:
+    """Names of runs in an address, each once.
+
+    Raises:
+        ConfigError: one cannot name a run, or there are too many.
+    """
+    slugs = list(dict.fromkeys(read_list(text)))
+    if len(slugs) > MOST_RUNS or not all(map(is_slug, slugs)):
+        raise ConfigError(f"Name up to {MOST_RUNS} runs; a study file takes more as data.runs.")
+    return slugs
+
+
+def sample_lines(samples: Sequence[Sample]) -> str:
+    """The samples as the lines of a file that `read_samples` reads.
+
+    Raises:
+        ConfigError: they are too long for a form.
+    """
+    names = ("id", "context", "question", "answers", "source")
+    text = "\n".join(
+        json.dumps({name: getattr(each, name) for name in names}, ensure_ascii=False)
+        for each in samples
+    )
+    if len(text) > MOST_CHARS:
+        raise ConfigError(
+            f"The texts of these runs have {len(text):,} characters, and the form takes "
+            f"{MOST_CHARS:,}. Choose fewer, or name them as data.runs in a study file."
+        )
+    return text
 
 
 STUDY_CONTROLS: tuple[str, ...] = tuple(field.name for field in fields(StudyForm))

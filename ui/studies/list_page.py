@@ -11,8 +11,8 @@ from ui.components.notice import Notice
 from ui.services.services import Services
 from ui.settings import Settings
 from ui.shell.parts import PRIVATE, SHARED, SILENT, said
-from ui.studies.form import build_study_form
-from ui.studies.forms import StudyForm, preview
+from ui.studies.form import AREAS, build_study_form
+from ui.studies.forms import StudyForm, preview, read_run_slugs, sample_lines
 from ui.studies.progress import cost_sentence, studies_table
 
 INTRO = (
@@ -37,7 +37,7 @@ class StudiesPage:
         self.table = DataTable(elem_id="studies", section="### All studies\nNewest first.")
         with gr.Accordion("New study", open=True, elem_id="new-study"):
             form = build_study_form(models=models, model=settings.model)
-            self.areas = [form.pop("file_area"), form.pop("task_area")]
+            self.areas = [form.pop(name) for name in AREAS]
             self.form = form
             self.told = Notice(elem_id="study-line")
             self.preview = DataTable(elem_id="study-preview")
@@ -52,18 +52,26 @@ class StudiesPage:
     def wire(self, page: gr.Blocks) -> None:
         """Connect opening, the form and what starts a study."""
         inputs = list(self.form.values())
-        page.load(self.open, None, [self.notice, self.table], queue=False, **PRIVATE)
+        page.load(
+            self.open, None, [self.notice, self.table, self.form["data"]], queue=False, **PRIVATE
+        )
         self.form["source"].input(
-            lambda source: [
-                gr.update(visible=source == "file"),
-                gr.update(visible=source != "file"),
-            ],
+            lambda source: [gr.update(visible=source in each) for each in AREAS.values()],
             [self.form["source"]],
             self.areas,
             queue=False,
             **PRIVATE,
         )
-        blurred = ("data", "columns", "budgets", "more_methods", "length", "samples", "name")
+        blurred = (
+            "data",
+            "columns",
+            "budgets",
+            "more_methods",
+            "length",
+            "samples",
+            "name",
+            "lm_eval",
+        )
         gr.on(
             [
                 *(self.form[name].blur for name in blurred),
@@ -93,12 +101,17 @@ class StudiesPage:
 
     # --- handlers -----------------------------------------------------------------------
 
-    def open(self) -> list[Any]:
-        """The list as it is now."""
+    def open(self, request: gr.Request) -> list[Any]:
+        """The list as it is now; /studies?runs=SLUG,SLUG fills the samples with runs' texts."""
+        told, table, data = SILENT, None, gr.skip()
         try:
-            return [SILENT, studies_table(self._services.studies.every())]
+            table = studies_table(self._services.studies.every())
+            if slugs := read_run_slugs(request.query_params.get("runs", "") if request else ""):
+                data = sample_lines(self._services.studies.samples_of_runs(slugs))
+                told = said(f"Filled in as samples: the texts of {len(slugs)} stored runs.")
         except CkvError as error:
-            return [said(str(error), "error"), None]
+            told = said(str(error), "error")
+        return [told, table, data]
 
     def describe(self, *values: object) -> list[Any]:
         """How the samples are read and what would run, or what is wrong."""

@@ -8,7 +8,7 @@ from ui.services.studies import StudyView
 
 
 def state_word(view: StudyView) -> str:
-    """`running`, `waiting`, `done` or `stopped`."""
+    """`running`, `stopping`, `waiting`, `done` or `stopped`."""
     return {"queued": "waiting", "unfinished": "stopped"}.get(view.state, view.state)
 
 
@@ -26,7 +26,8 @@ def progress_sentence(view: StudyView) -> str:
         told.append(f"now sample {now.sample}")
     if now is not None and now.seconds_left is not None:
         told.append(f"about {duration(now.seconds_left)} left")
-    return f"{state_word(view).capitalize()}: {', '.join(told)}. {stored.reason}".rstrip()
+    ends = " What a cluster works at ends first." if view.state == "stopping" else ""
+    return f"{state_word(view).capitalize()}: {', '.join(told)}. {stored.reason}{ends}".rstrip()
 
 
 def cost_sentence(cost: Cost) -> str:

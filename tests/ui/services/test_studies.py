@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -14,6 +15,7 @@ from ui.accounts.access import Access, Viewer, acting_as
 from ui.limits import Limits
 from ui.services.services import Services
 from ui.services.studies import StudyView
+from ui.studies.progress import progress_sentence
 from ui.users import User
 
 PATIENCE_S = 60.0
@@ -158,6 +160,59 @@ def test_tasks_are_counted_by_the_model(services):
     assert cost.seconds > 0
     with pytest.raises(ConfigError, match="data file"):
         services.studies.samples_of(STUDY)
+
+
+def test_the_texts_of_stored_runs_become_samples(services):
+    asked = CompareRequest(context="one two", question="steps", answer="two", model="tiny")
+    slugs = [
+        services.start_run(each)
+        for each in (asked, replace(asked, question="steps?"), replace(asked, context="other"))
+    ]
+    found = services.studies.samples_of(replace(STUDY, data={"runs": slugs}))
+    assert [(s.id, s.context, s.question, s.answers) for s in found] == [
+        (slugs[0], "one two", "steps", ("two",)),
+        (slugs[1], "one two", "steps?", ("two",)),
+        (slugs[2], "other", "steps", ("two",)),
+    ]
+    assert [sample.source for sample in found] == [slugs[0], slugs[0], slugs[2]]
+    twin = services.start_run(asked)
+    with pytest.raises(ConfigError, match="ask the same"):
+        services.studies.samples_of_runs([slugs[0], twin])
+    plain = services.start_run(replace(asked, answer=""))
+    with pytest.raises(ConfigError, match="no reference answer"):
+        services.studies.samples_of_runs([plain])
+    with pytest.raises(StorageError, match="no run"):
+        services.studies.samples_of_runs(["nothere00000"])
+
+
+def test_studies_are_bounded_as_runs_are(file_database):
+    access = Access(file_database, {"ann": User(""), "bob": User("")})
+    limits = Limits(studies=2, queue=3, queue_per_user=1)
+    services = Services(file_database, make_client=make_client, access=access, limits=limits)
+    services.studies._run_samples = lambda *_: time.sleep(PATIENCE_S)  # type: ignore[method-assign]
+    try:
+        with acting_as(Viewer(user="ann")):
+            first = services.studies.start(STUDY, samples(2))
+            with pytest.raises(CkvError, match="1 unfinished studies"):
+                services.studies.start(replace(STUDY, name="second"), samples(2))
+            services.studies._store.save(replace(STUDY, name="second"), samples(2), "ann")
+            with pytest.raises(CkvError, match="2 studies are saved"):
+                services.studies.start(replace(STUDY, name="third"), samples(2))
+            services.studies.resume(first)
+        with acting_as(Viewer(user="bob")):
+            services.studies.start(STUDY, samples(2))
+    finally:
+        services.close()
+
+
+def test_a_study_that_a_cluster_still_works_at_says_that_it_stops(services):
+    slug = services.studies.start(STUDY, samples(40))
+    view = wait_until(services, slug, lambda view: view.stored.done > 1)
+    asked = replace(view, running=True, stored=replace(view.stored, wanted=False))
+    assert asked.state == "stopping"
+    assert progress_sentence(asked).startswith("Stopping: ")
+    assert "What a cluster works at ends first." in progress_sentence(asked)
+    services.studies.cancel(slug)
 
 
 def test_a_study_is_its_owners_alone(file_database):

@@ -60,12 +60,18 @@ export default function mount(host) {
     compare.hidden = slugs.length < 2 || slugs.length > 4;
     const aggregate = make("a.ckv-link", { text: "Aggregate", href: `/aggregate?ids=${slugs.map(encodeURIComponent).join(",")}` });
     aggregate.hidden = slugs.length < 2;
+    const study = make("a.ckv-link", {
+      text: "Study",
+      href: `/studies?runs=${slugs.map(encodeURIComponent).join(",")}`,
+      title: "Their texts as the samples of a study",
+    });
     bulk.replaceChildren(
       make("span", `${slugs.length} chosen`),
       tag,
       button("Tag", () => act("tag", slugs, { tag: tag.value })),
       compare,
       aggregate,
+      study,
       button("Export chosen", () => files.take([...chosen]), { title: "One bundle (zip) with prompts, notes and tags" }),
       button("Delete chosen", () => act("delete", slugs)),
     );
