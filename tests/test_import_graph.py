@@ -156,15 +156,15 @@ def test_tables_and_figures_need_no_page_and_no_database(package):
         assert not any(other.startswith("ui.services") for other in behind), name
 
 
-def test_the_core_names_storage_in_one_place():
-    """Studies are saved: `ckv_core/cli/study.py` loads `storage` by name when it needs it."""
+def test_the_core_names_storage_and_pages_in_one_place():
+    """Studies are saved and reported: `ckv_core/cli/study.py` loads both by name, on use."""
     named = [
         str(path.relative_to(ROOT))
         for path in sources("ckv_core")
         for node in ast.walk(ast.parse(path.read_text("utf-8")))
-        if isinstance(node, ast.Constant) and str(node.value).startswith("storage.")
+        if isinstance(node, ast.Constant) and str(node.value).startswith(("storage.", "ui."))
     ]
-    assert named == ["ckv_core/cli/study.py"]
+    assert named == ["ckv_core/cli/study.py"] * 2
 
 
 @pytest.mark.slow

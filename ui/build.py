@@ -26,6 +26,7 @@ from ui.compare_runs.page import CompareRunsPage
 from ui.components.modules import module_route
 from ui.looks.theme import ASSETS, CSS_PATHS, FAVICON_PATH, build_theme
 from ui.methods.page import build_methods
+from ui.report.routes import study_report_routes
 from ui.run.page import RunPage
 from ui.run.routes import build_routes
 from ui.runs.page import RunsPage
@@ -125,6 +126,7 @@ def build_site(services: Services, settings: Settings) -> Site:
                     *build_routes(services),
                     *aggregate_routes(services),
                     *study_routes(services),
+                    *study_report_routes(services),
                     *library_routes(services),
                     *api_routes(Api(services, settings)),
                 ],

@@ -3,8 +3,8 @@
 import argparse
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ckv_core.cli import running
 from ckv_core.cli.options import Commands, check_json_path, read_text
 from ckv_core.cli.tables import print_table, share
-from ckv_core.errors import ConfigError, StorageError
-from ckv_core.request.compare_request import DEFAULT_MODEL
+from ckv_core.errors import CkvError, ConfigError, StorageError
+from ckv_core.request.compare_request import DEFAULT_MODEL, CompareRequest
 from ckv_core.results.events import Progress
 from ckv_core.runtime.terminal import say, show_line
+from ckv_core.studies.bibtex import bibtex
 from ckv_core.studies.cluster import Cluster
-from ckv_core.studies.data import read_file, read_samples
+from ckv_core.studies.data import read_file, read_samples, samples_of_runs
+from ckv_core.studies.harness import LM_EVAL, harness_samples
 from ckv_core.studies.methods_text import methods_text
 from ckv_core.studies.records import Key, Sample, SampleResult, Study
 from ckv_core.studies.runner import Cost, cost, open_points, part_of
@@ -33,6 +35,7 @@ LONG_S = 1800.0  # a study that takes longer asks first
 # The one thing of storage that the core asks for, when a study is run, listed, shown or exported.
 # tests/test_import_graph.py holds it to this line.
 STORE = "storage.studies"
+REPORT = "ui.report.study"  # and of the pages, for --html
 
 
 class Store(Protocol):
@@ -44,6 +47,7 @@ class Store(Protocol):
     def every(self, owner: str | None = None) -> list[Any]: ...
     def load(self, slug: str) -> Any: ...
     def samples(self, slug: str) -> list[Sample]: ...
+    def requests(self, runs: Sequence[str]) -> Mapping[str, CompareRequest]: ...
     def results(self, slug: str) -> list[SampleResult]: ...
     def standing(self, slug: str) -> set[Key]: ...
     def commit(self, slug: str, results: Sequence[SampleResult]) -> None: ...
@@ -83,12 +87,8 @@ def register(commands: Commands) -> None:
     listed.set_defaults(command=_list)
     show = found.add_parser("show", help="print what a study says")
     show.set_defaults(command=_show)
-    export = found.add_parser("export", help="write a study with its results as JSON")
-    export.set_defaults(command=_export)
-    export.add_argument("--json", required=True, metavar="FILE|-", help="- for stdout")
-    export.add_argument(
-        "--data", action="store_true", help="with all texts, for `study import` elsewhere"
-    )
+    export = found.add_parser("export", help="write a study with its results as files")
+    _add_export(export)
     imported = found.add_parser("import", help="store a study that was exported with --data")
     imported.set_defaults(command=_import)
     imported.add_argument("file", metavar="FILE.json")
@@ -98,6 +98,20 @@ def register(commands: Commands) -> None:
         each.add_argument(
             "--db", metavar="URL", help="database; default: $CKV_DATABASE_URL or that of CKV_HOME"
         )
+
+
+def _add_export(export: argparse.ArgumentParser) -> None:
+    export.set_defaults(command=_export)
+    for name, what in (
+        ("--json", "all of it; - for stdout"),
+        ("--inspect", "a log of Inspect; - for stdout"),
+        ("--bibtex", "papers of its methods; - for stdout"),
+    ):
+        export.add_argument(name, metavar="FILE|-", help=what)
+    export.add_argument("--html", metavar="FILE", help="a report that opens offline")
+    export.add_argument(
+        "--data", action="store_true", help="JSON with all texts, for `study import` elsewhere"
+    )
 
 
 def _store(url: str | None) -> AbstractContextManager[Store]:
@@ -120,8 +134,10 @@ def _run(options: argparse.Namespace) -> int:
         read_text(options.file, "study"), os.environ.get("CKV_MODEL") or DEFAULT_MODEL
     )
     number, of = _shard(options.shard)
-    samples = _samples_of_file(study, options.file)
-    with _store(options.db) as store, _engine(study, options) as engine:
+    with ExitStack() as stack:
+        store = stack.enter_context(_store(options.db))
+        samples = _given_samples(study, options.file, store)
+        engine = stack.enter_context(_engine(study, options))
         if samples is None:
             samples = engine.samples(study)
         slug = store.save(study, samples)
@@ -168,8 +184,12 @@ def _report(step: "Step") -> None:
     running.show_progress(Progress("load", step.fraction, step.sentence))
 
 
-def _samples_of_file(study: Study, path: str) -> tuple[Sample, ...] | None:
-    """The samples of its data file, which lies beside the study file; None where it has a task."""
+def _given_samples(study: Study, path: str, store: Store) -> tuple[Sample, ...] | None:
+    """Of its data file (beside the study file), of runs or lm_eval; None for a task of ours."""
+    if "runs" in study.data:
+        return samples_of_runs(store.requests(study.data["runs"]))
+    if LM_EVAL in study.data:
+        return harness_samples(study)
     if "file" not in study.data:
         return None
     file = (Path() if path == "-" else Path(path).parent) / study.data["file"]
@@ -250,20 +270,46 @@ def _show(options: argparse.Namespace) -> int:
 
 def _export(options: argparse.Namespace) -> int:
     from ckv_core.studies.export import export  # scipy takes a second
+    from ckv_core.studies.inspect_log import inspect_log
 
-    check_json_path(options.json)
+    if not (options.json or options.inspect or options.bibtex or options.html):
+        raise ConfigError("Say what to write: --json, --html, --inspect or --bibtex, and a file.")
+    for path in (options.json, options.inspect):
+        check_json_path(path)
     with _store(options.db) as store:
         slug = store.slug(options.name)
-        stored = store.load(slug)
-        document = export(
-            stored.study,
-            store.samples(slug),
-            store.results(slug),
-            stored.facts,
-            with_data=options.data,
-        )
-    running.deliver(options.json, lambda: document, lambda: None)
+        stored, samples = store.load(slug), store.samples(slug)
+        of_study = (stored.study, samples, store.results(slug), stored.facts)
+    if options.json:
+        document = export(*of_study, with_data=options.data)
+        running.deliver(options.json, lambda: document, lambda: None)
+    if options.inspect:
+        running.deliver(options.inspect, lambda: inspect_log(*of_study), lambda: None)
+    if options.bibtex:
+        _write(options.bibtex, bibtex(stored.study))
+    if options.html:
+        _write(options.html, _report_maker()(slug, *of_study).decode())
     return 0
+
+
+def _report_maker() -> Any:
+    try:
+        return import_module(REPORT).report_of_study
+    except ImportError as error:
+        raise ConfigError(
+            f"A report needs the app's packages, and {error.name or 'one'} is not installed; "
+            "install requirements.txt."
+        ) from None
+
+
+def _write(path: str, text: str) -> None:
+    if path == "-":
+        say(text)
+        return
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise CkvError(f"{path!r} cannot be written: {error.strerror or error}.") from None
 
 
 def _import(options: argparse.Namespace) -> int:

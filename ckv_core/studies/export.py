@@ -12,6 +12,7 @@ from ckv_core.results.codec import Reader, record_json
 from ckv_core.results.records import ModelInfo, Versions
 from ckv_core.runtime.json_fields import JsonField
 from ckv_core.studies.decision import Decision, decide
+from ckv_core.studies.harness import LM_EVAL
 from ckv_core.studies.methods_text import methods_text
 from ckv_core.studies.reading import PairedRow, Row, read_results
 from ckv_core.studies.records import Sample, SampleResult, Study
@@ -122,7 +123,7 @@ def read_export(text: str) -> Exported:
 
 
 def _checked(at: JsonField, sample: Sample) -> Sample:
-    at["metric"].maybe(lambda metric: metric.one_of("", *METRICS))
+    at["metric"].maybe(lambda metric: metric.one_of("", LM_EVAL, *METRICS))
     if not (sample.answers and sample.id and sample.id.isprintable()):
         at.fail("a sample with an id that can be typed and an answer is expected")
     try:

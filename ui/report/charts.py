@@ -3,12 +3,16 @@
 import itertools
 import json
 import math
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlencode
 
-from ckv_core.results.events import RunResult
-from ui.charts.catalog import figure_of
+import plotly.graph_objects as go
 
+from ui.charts.chart import Choices
+
+# Name of a chart and its choices -> the figure; None where there is no data.
+Draw = Callable[[str, Choices], go.Figure | None]
 # Drawing one takes some 50 ms.
 FIGURES_PER_CHART = 40
 CUT = "To stay small, the report has some of the choices only in: {names}. The app has them all."
@@ -28,24 +32,24 @@ def embedded_charts(value: dict[str, Any]) -> tuple[dict[str, Any], str]:
     return {**value, "heading": "", "charts": charts}, " ".join(words)
 
 
-def chart_figures(result: RunResult, value: dict[str, Any]) -> dict[str, bytes]:
+def chart_figures(draw: Draw, value: dict[str, Any]) -> dict[str, bytes]:
     """Address of each chart -> JSON {choices as in a query: figure}.
 
     Args:
-        result: what is drawn.
+        draw: one chart.
         value: of the component, as `embedded_charts` gives it.
     """
     base = f"{value['base']}/{value['slug']}/figure"
-    return {f"{base}/{chart['name']}": _figures(result, chart) for chart in value["charts"]}
+    return {f"{base}/{chart['name']}": _figures(draw, chart) for chart in value["charts"]}
 
 
-def _figures(result: RunResult, chart: dict[str, Any]) -> bytes:
+def _figures(draw: Draw, chart: dict[str, Any]) -> bytes:
     controls = chart["controls"]
     options = [[str(option) for option, _ in control["options"]] for control in controls]
     figures = []
     for chosen in itertools.product(*options):
         choices = {control["name"]: one for control, one in zip(controls, chosen, strict=True)}
-        figure = figure_of(result, chart["name"], choices)
+        figure = draw(chart["name"], choices)
         if figure is not None:
             figures.append(f"{json.dumps(urlencode(choices))}:{figure.to_json()}")
     return f"{{{','.join(figures)}}}".encode()

@@ -3,10 +3,12 @@
 import json
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 from ckv_core.errors import ConfigError
 from storage.records import RunNotes
+from ui.charts.catalog import figure_of
 from ui.components.base import Scripted
 from ui.components.data_table import DataTable
 from ui.components.facts import Facts
@@ -81,7 +83,7 @@ def contents_of(run: RunSnapshot, notes: RunNotes, without: Collection[Group]) -
         _add_sweep(contents, run, without)
     else:
         table = views.summary_value(run.result, ended=True)
-        section = Section("summary", *_headed(results.RECEIPT_TEXT), [(SummaryTable, table)])
+        section = Section("summary", *headed(results.RECEIPT_TEXT), [(SummaryTable, table)])
         contents.sections.append(section)
         _add_generations(contents, run, without)
         _add_kept(contents, run, without)
@@ -104,12 +106,12 @@ def _add_generations(contents: Contents, run: RunSnapshot, without: Collection[G
             strips[address] = _json(teacher_forced_value(run.result, card["index"]))
     contents.files["strips"] = strips
     shown: Shown = [(Generations, value), (FollowUpAnswers, views.follow_ups_value(run))]
-    contents.sections.append(Section("generations", *_headed(results.GENERATIONS_TEXT), shown))
+    contents.sections.append(Section("generations", *headed(results.GENERATIONS_TEXT), shown))
 
 
 def _add_kept(contents: Contents, run: RunSnapshot, without: Collection[Group]) -> None:
     value, prompt = views.kept_value(run), run.result.prompt
-    heading, text = _headed(results.KEPT_TEXT)
+    heading, text = headed(results.KEPT_TEXT)
     if "kept" in without:
         contents.sections.append(Section("kept", heading, LEFT_OUT))
         return
@@ -133,20 +135,20 @@ def _add_kept(contents: Contents, run: RunSnapshot, without: Collection[Group]) 
 
 
 def _add_measured(contents: Contents, run: RunSnapshot, without: Collection[Group]) -> None:
-    section = Section("perturbation", *_headed(results.PERTURBATION_TEXT))
+    section = Section("perturbation", *headed(results.PERTURBATION_TEXT))
     _add_charts(contents, run, without, section, perturbation_value)
     _add_charts(contents, run, without, Section("laboratory", "Diagnostics", ""), diagnostics_value)
 
 
 def _add_sweep(contents: Contents, run: RunSnapshot, without: Collection[Group]) -> None:
-    section = Section("curves", *_headed(sweep_results.CURVES_TEXT))
+    section = Section("curves", *headed(sweep_results.CURVES_TEXT))
     _add_charts(contents, run, without, section, curves_value)
     shown: Shown = [(DataTable, savings_table(run.result, 0))]
-    contents.sections.append(Section("savings", *_headed(sweep_results.SAVINGS_TEXT), shown))
-    section = Section("alphas", *_headed(sweep_results.ALPHA_TEXT))
+    contents.sections.append(Section("savings", *headed(sweep_results.SAVINGS_TEXT), shown))
+    section = Section("alphas", *headed(sweep_results.ALPHA_TEXT))
     _add_charts(contents, run, without, section, alphas_value)
     shown = [(DataTable, points_table(run.result, run.request.answer))]
-    contents.sections.append(Section("points", *_headed(sweep_results.POINTS_TEXT), shown))
+    contents.sections.append(Section("points", *headed(sweep_results.POINTS_TEXT), shown))
 
 
 def _add_charts(
@@ -166,7 +168,9 @@ def _add_charts(
     value, words = embedded_charts(value)
     text = f"{section.text} {words}".strip()
     contents.sections.append(replace(section, text=text, shown=[(RunCharts, value)]))
-    contents.files.setdefault("charts", {}).update(chart_figures(run.result, value))
+    contents.files.setdefault("charts", {}).update(
+        chart_figures(partial(figure_of, run.result), value)
+    )
 
 
 def _facts(run: RunSnapshot, notes: RunNotes, without: Collection[Group]) -> Value:
@@ -183,7 +187,7 @@ def _facts(run: RunSnapshot, notes: RunNotes, without: Collection[Group]) -> Val
     return {"rows": [*rows, *views.details_value(run)["rows"]]}
 
 
-def _headed(markdown: str) -> tuple[str, str]:
+def headed(markdown: str) -> tuple[str, str]:
     """Heading and words of a section's text on the pages."""
     heading, _, words = without_marks(markdown).removeprefix("### ").partition("\n")
     return heading, words

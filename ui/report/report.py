@@ -1,6 +1,6 @@
-"""A run as one HTML file that opens offline: the app's own components, fed from inside the file.
+"""A run or a study as one HTML file that opens offline: the app's components, fed from inside.
 
-No text of a run stands in the markup: all of it is packed (gzip, base64) and put on the page by
+No text of theirs stands in the markup: all of it is packed (gzip, base64) and put on the page by
 scripts as text. The policy in the file lets run exactly the two scripts whose hashes it names, and
 lets nothing be fetched.
 """
@@ -77,13 +77,26 @@ def build_report(
         ReportTooBigError: it would be longer; the sentence says what to leave out.
     """
     contents = contents_of(run, notes or RunNotes(), without)
+    made = f"{run.created_at:%Y-%m-%d %H:%M} UTC"
+    subtitle = f"Report of CriticalKV Lab on run {run.slug}, made {made}"
+    return packed_report(run.title, subtitle, contents, limit_bytes)
+
+
+def packed_report(
+    title: str, subtitle: str, contents: Contents, limit_bytes: int = LIMIT_BYTES
+) -> bytes:
+    """Contents as the file, UTF-8.
+
+    Raises:
+        ReportTooBigError: it would be longer.
+    """
     files = {
         group: {name: _packed(data) for name, data in found.items()}
         for group, found in contents.files.items()
     }
     if files.get("charts"):
         files["charts"]["plotly"] = _plotly()[0]
-    page = {"page": _packed(_page_json(run, contents))}
+    page = {"page": _packed(_page_json(title, subtitle, contents))}
     script = _script(contents)
     text = _PAGE.substitute(
         policy=_POLICY.format(scripts=" ".join((_hash(script.encode()), _plotly()[1]))),
@@ -97,8 +110,7 @@ def build_report(
     return data
 
 
-def _page_json(run: RunSnapshot, contents: Contents) -> bytes:
-    made = f"{run.created_at:%Y-%m-%d %H:%M} UTC"
+def _page_json(title: str, subtitle: str, contents: Contents) -> bytes:
     sections = [
         {
             "name": section.name,
@@ -112,8 +124,8 @@ def _page_json(run: RunSnapshot, contents: Contents) -> bytes:
         for section in contents.sections
     ]
     page = {
-        "title": run.title,
-        "subtitle": f"Report of CriticalKV Lab on run {run.slug}, made {made}",
+        "title": title,
+        "subtitle": subtitle,
         "sections": sections,
         "definitions": definitions(),
     }

@@ -11,6 +11,7 @@ from starlette.routing import Route
 from ckv_core.errors import CkvError
 from ui.report.contents import read_groups
 from ui.report.report import build_report
+from ui.report.study import report_of_study
 from ui.results.llm_comparator import NO_PAIR, comparable_pairs, comparator_json
 from ui.server.route_answers import NO_RUN, NO_STORE, missing
 from ui.services.live_runs import RunSnapshot
@@ -70,6 +71,27 @@ def report_routes(services: Services, find: Callable[[Request], RunSnapshot | No
         Route("/data/{slug}/report.html", of_run(report)),
         Route("/data/{slug}/llm_comparator.json", of_run(comparator)),
     ]
+
+
+def study_report_routes(services: Services) -> list[Route]:
+    """The HTML report of a study."""
+    room = threading.BoundedSemaphore(1)
+
+    def report(request: Request) -> Response:
+        studies = services.studies
+        if not room.acquire(blocking=False):
+            return PlainTextResponse(BUSY, 503, headers={**NO_STORE, "Retry-After": "5"})
+        try:
+            found = studies.reading(request.path_params["slug"])
+            facts = studies.view(found.slug).stored.facts
+            data = report_of_study(found.slug, found.study, found.samples, found.results, facts)
+        except CkvError as error:
+            return missing(str(error))
+        finally:
+            room.release()
+        return _download(data, f"ckv-study-{found.slug}.html", "text/html; charset=utf-8")
+
+    return [Route("/studies/{slug}/report.html", report)]
 
 
 def _index(request: Request, name: str, default: int) -> int:

@@ -1,4 +1,4 @@
-"""Routes of a study: its charts, its tables as CSV, the whole as JSON and its file as YAML."""
+"""Routes of a study: its charts, its tables as CSV, the whole in other formats, its file."""
 
 import json
 from collections.abc import Callable
@@ -9,8 +9,10 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from ckv_core.errors import CkvError
+from ckv_core.studies.bibtex import bibtex
 from ckv_core.studies.export import export
-from ckv_core.studies.records import SampleResult
+from ckv_core.studies.inspect_log import inspect_log
+from ckv_core.studies.records import SampleResult, Study
 from ckv_core.studies.spec import write_study
 from ui.charts.study import STUDY_CHARTS
 from ui.results.figure_routes import NO_CHART, figure_response
@@ -41,6 +43,11 @@ def results_csv(found: StudyReading) -> str:
 
 TABLES: dict[str, Callable[[StudyReading], str]] = {"scores": scores_csv, "results": results_csv}
 
+TEXTS: dict[str, tuple[Callable[[Study], str], str]] = {
+    "study.yaml": (write_study, "application/yaml"),
+    "papers.bib": (bibtex, "application/x-bibtex"),
+}
+
 
 def study_routes(services: Services) -> list[Route]:
     """All of them; each answers GET and runs in a worker thread."""
@@ -70,14 +77,22 @@ def study_routes(services: Services) -> list[Route]:
         values = export(found.study, samples, found.results, facts, with_data=with_data)
         return _file(json.dumps(values, ensure_ascii=False), "application/json", "study.json")
 
-    def definition(found: StudyReading, _: Request) -> Response:
-        return _file(write_study(found.study), "application/yaml", "study.yaml")
+    def inspect(found: StudyReading, _: Request) -> Response:
+        facts = services.studies.view(found.slug).stored.facts
+        samples = services.studies.samples(found.slug)
+        values = inspect_log(found.study, samples, found.results, facts)
+        return _file(json.dumps(values), "application/json", "inspect.json")
+
+    def text(name: str) -> Callable[[StudyReading, Request], Response]:
+        write, kind = TEXTS[name]
+        return lambda found, _: _file(write(found.study), kind, name)
 
     return [
         Route("/studies/{slug}/figure/{name}", answered(figure)),
         *(Route(f"/studies/{{slug}}/{name}.csv", answered(table(name))) for name in TABLES),
         Route("/studies/{slug}/study.json", answered(whole)),
-        Route("/studies/{slug}/study.yaml", answered(definition)),
+        Route("/studies/{slug}/inspect.json", answered(inspect)),
+        *(Route(f"/studies/{{slug}}/{name}", answered(text(name))) for name in TEXTS),
     ]
 
 

@@ -1,0 +1,88 @@
+"""A study as the HTML report shows it: the answer, tables, charts, samples and settings."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ckv_core.studies.records import Sample, SampleResult, Study
+from ui.charts.study import STUDY_CHARTS, charts_value
+from ui.components.data_table import DataTable
+from ui.components.facts import Facts
+from ui.components.run_charts import RunCharts
+from ui.components.verdict import VerdictStrip
+from ui.report.charts import chart_figures, embedded_charts
+from ui.report.contents import Contents, Section, headed
+from ui.report.report import packed_report
+from ui.studies import page
+from ui.tables.study import (
+    StudyReading,
+    decision_table,
+    facts_rows,
+    pairs_table,
+    scores_table,
+    tasks_table,
+    verdict_value,
+)
+from ui.tables.study_samples import samples_table
+
+SAMPLES_TEXT = "### Samples\nWhere methods disagree most comes first."
+
+
+def report_of_study(
+    slug: str,
+    study: Study,
+    samples: Sequence[Sample],
+    results: Sequence[SampleResult],
+    facts: Mapping[str, Any],
+) -> bytes:
+    """The file, UTF-8.
+
+    Args:
+        slug: of the study.
+        study: the definition.
+        samples: all.
+        results: those that are there.
+        facts: `StoredStudy.facts`.
+
+    Raises:
+        ReportTooBigError: it would be longer than a report may be.
+    """
+    found = StudyReading(slug, study, samples, results)
+    made = str(facts["created_at"])[:16].replace("T", " ")
+    subtitle = f"Report of CriticalKV Lab on study {slug}, made {made} UTC"
+    return packed_report(study.name, subtitle, _contents(found, facts))
+
+
+def _contents(found: StudyReading, facts: Mapping[str, Any]) -> Contents:
+    value, words = embedded_charts(charts_value(found))
+    heading, text = headed(page.CHARTS_TEXT)
+    charts = Section("charts", heading, f"{text} {words}".strip(), [(RunCharts, value)])
+    tables = (
+        ("decision", page.DECISION_TEXT, decision_table(found)),
+        ("scores", page.SCORES_TEXT, scores_table(found)),
+        ("pairs", page.PAIRS_TEXT, pairs_table(found)),
+        ("tasks", page.TASKS_TEXT, tasks_table(found)),
+        ("samples", SAMPLES_TEXT, samples_table(found)),
+    )
+    sections = [
+        Section(name, *headed(text), [(DataTable, _without_links(table))])
+        for name, text, table in tables
+    ]
+    sections.insert(
+        0, Section("verdict", "What came out", "", [(VerdictStrip, verdict_value(found))])
+    )
+    sections.insert(2, charts)
+    settings: list[Any] = [(Facts, {"rows": facts_rows(found, facts)})]
+    sections.append(Section("study", "Settings and environment", "", settings))
+
+    def draw(name: str, choices: Mapping[str, str]) -> Any:
+        return STUDY_CHARTS[name].figure(found, choices)
+
+    return Contents(sections, {"charts": chart_figures(draw, value)})
+
+
+def _without_links(table: dict[str, Any]) -> dict[str, Any]:
+    """A file leads to no page of the app."""
+    for row in table["rows"]:
+        for cell in row["cells"].values():
+            cell.pop("href", None)
+    return table
