@@ -2,6 +2,7 @@
 
 import html
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -10,10 +11,10 @@ from ckv_core.analysis.regimes import marked_name
 from ckv_core.methods.parameters import Budget
 from ckv_core.studies.reading import Row
 from ckv_core.studies.records import FULL, Point
-from ui.charts.chart import Chart, Control
+from ui.charts.chart import Chart, Control, chart_values
 from ui.charts.layout import budget_axis, empty_figure, new_figure
 from ui.looks.palette import DENSITY_STOPS, FULL_LOOK
-from ui.tables.study import StudyReading
+from ui.tables.study import StudyReading, cell_address
 
 _UNITS = {"percent": "percent of the prompt", "tokens": "entries per KV head"}
 _CANNOT = 0.5  # a cell where the full cache scores less is shown apart
@@ -49,29 +50,30 @@ def needle_figure(found: StudyReading, point: Point) -> go.Figure:
     if not own:
         return empty_figure(f"{name}: needles", "There is no result yet.")
     shape = (len(depths), len(lengths))
-    score, counts = np.full(shape, np.nan, np.float32), np.zeros(shape, np.int32)
+    score, more = np.full(shape, np.nan, np.float32), np.empty(shape, object)
     figure = new_figure(
         f"{html.escape(name, quote=False)}: needles",
         f"Mean score; n = {min(map(len, own.values()))} to {max(map(len, own.values()))} samples "
-        "a cell; x: the full cache is below 50",
+        "a cell; x: the full cache is below 50; a click leads to the samples",
     )
     for (length, depth), scores in own.items():
         at = depths.index(depth), lengths.index(length)
-        score[at], counts[at] = 100 * sum(scores) / len(scores), len(scores)
+        address = cell_address(found.slug, point, length=f"{length:.0f}", depth=f"{depth:g}")
+        score[at], more[at] = 100 * sum(scores) / len(scores), [len(scores), address]
     scale = [[at / (len(DENSITY_STOPS) - 1), color] for at, color in enumerate(DENSITY_STOPS)]
     figure.add_trace(
         go.Heatmap(
             z=score,
             x=[f"{length:,.0f}" for length in lengths],
             y=[f"{depth:.0%}" for depth in depths],
-            customdata=counts,
+            customdata=more.tolist(),
             zmin=0,
             zmax=100,
             colorscale=scale,
             xgap=1,
             ygap=1,
             colorbar={"title": {"text": "score"}, "thickness": 12},
-            hovertemplate="%{x} tokens, depth %{y}: %{z:.0f}, n = %{customdata}<extra></extra>",
+            hovertemplate="%{x} tokens, depth %{y}: %{z:.0f}, n = %{customdata[0]}<extra></extra>",
         )
     )
     cannot = [at for at, scores in full.items() if sum(scores) / len(scores) < _CANNOT]
@@ -221,3 +223,17 @@ _ALL: tuple[Chart[StudyReading], ...] = (
     ),
 )
 STUDY_CHARTS = {chart.name: chart for chart in _ALL}
+
+
+def charts_value(found: StudyReading) -> dict[str, Any]:
+    """Value of the RunCharts of a study."""
+    return {
+        "slug": found.slug,
+        "base": "/studies",
+        "file": "study",
+        "key": str(len(found.results)),
+        "heading": "",
+        "text": "The charts appear here with the first results.",
+        "head": found.regimes.head,
+        "charts": chart_values(STUDY_CHARTS.values(), found),
+    }

@@ -30,7 +30,7 @@ from ui.results.live import Feed, find_run
 from ui.services.services import Services
 from ui.settings import Settings
 from ui.shell.parts import AT_ONCE, SHARED, SILENT, Tone, event_field, said
-from ui.tables.study import sample_request
+from ui.tables.study_samples import sample_request
 
 EXAMPLE_SETTINGS = ("variants", "budget", "max_new_tokens")
 MODEL_POLL_S = 0.5
@@ -126,10 +126,11 @@ class ComparePage(PromptPage[Form, ResultsBlock]):
         slug, told, area, made_from = "", SILENT, gr.skip(), ""
         try:
             if study:
-                controls = self._of_sample(study, query.get("sample", ""))
+                sample = query.get("sample", "")
+                controls, budget = self._of_sample(study, sample, query.get("budget", ""))
                 told = said(
-                    f"Sample {query.get('sample', '')} of a study is filled in, at its smallest "
-                    "budget; change it and run."
+                    f"Sample {sample} of a study is filled in, at a budget of {budget}; change "
+                    "it and run."
                 )
             elif shown or source:
                 asked = find_run(self._services, shown or source).request
@@ -143,12 +144,12 @@ class ComparePage(PromptPage[Form, ResultsBlock]):
             told = said(str(error), "error")
         return [*controls, slug, told, gr.skip(), area, gr.skip(), gr.skip(), made_from]
 
-    def _of_sample(self, study: str, sample: str) -> list[object]:
-        """The controls for a sample of a study with its methods."""
+    def _of_sample(self, study: str, sample: str, budget: str) -> tuple[list[object], object]:
+        """The controls for a sample of a study with its methods, and their budget."""
         studies = self._services.studies
         reading = studies.reading(study)
-        request = sample_request(reading.study, studies.samples(reading.slug), sample)
-        return FormValues.from_request(request).controls()
+        request = sample_request(reading.study, studies.samples(reading.slug), sample, budget)
+        return FormValues.from_request(request).controls(), request.defaults["budget"]
 
     def describe(self, *values: object) -> dict[str, Any]:
         """The variants that would run, or what is wrong with them."""

@@ -3,15 +3,14 @@
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
+from urllib.parse import parse_qsl, urlencode
 
 import gradio as gr
 from gradio.components import Component
 
 from ckv_core.errors import CkvError, StorageError
-from ckv_core.studies.methods_text import methods_text
 from storage.study_records import StoredStudy
-from ui.charts.chart import chart_values
-from ui.charts.study import STUDY_CHARTS
+from ui.charts.study import charts_value
 from ui.components.data_table import DataTable
 from ui.components.facts import Facts
 from ui.components.notice import Notice
@@ -22,20 +21,31 @@ from ui.results.block import RESULTS
 from ui.services.services import Services
 from ui.services.slugs import is_slug
 from ui.services.studies import NO_STUDY, StudyView
-from ui.shell.parts import PRIVATE, SHARED, said
+from ui.shell.parts import PRIVATE, SHARED, SILENT, said
 from ui.studies.progress import progress_sentence
 from ui.tables.study import (
     StudyReading,
     decision_table,
+    facts_rows,
     pairs_table,
-    samples_table,
     scores_table,
     tasks_table,
     verdict_value,
 )
+from ui.tables.study_samples import CELL_NAMES, Cell, read_cell, samples_table
 
 TO_STUDIES = ("List of studies", "/studies")
 WATCH_S = 1.0
+ADDRESS_CHARS = 2_000
+# Who followed a score is led to its samples, once they are drawn.
+SHOW_CELL = """() => {
+  if (!new URLSearchParams(location.search).has("variant")) return;
+  const drawn = setInterval(() => {
+    if (!document.querySelector("#study-samples tbody tr")?.offsetParent) return;
+    clearInterval(drawn);
+    document.getElementById("study-cell").scrollIntoView();
+  }, 100);
+}"""
 READ_EVERY = 5  # watches; reading draws bootstrap samples
 DECISION_TEXT = "### The answer, method by method\nBest first."
 CHARTS_TEXT = "### Score against budget, bytes and perturbation\nBars are 95 % intervals."
@@ -56,6 +66,7 @@ class StudyPage:
         """Lay out the page; call inside its route."""
         self._services = services
         self.slug = gr.Textbox(visible="hidden", elem_id="slug")
+        self.asked = gr.Textbox(visible="hidden", elem_id="asked")
         self.title = gr.Markdown("## Study", elem_id="study-title", elem_classes=["section"])
         self.notice = Notice(elem_id="study-progress")
         with gr.Row(elem_id="study-actions"):
@@ -69,6 +80,7 @@ class StudyPage:
             self.scores = DataTable(elem_id="study-scores", section=SCORES_TEXT)
             self.pairs = DataTable(elem_id="study-pairs", section=PAIRS_TEXT)
             self.tasks = DataTable(elem_id="study-tasks", section=TASKS_TEXT)
+            self.cell = Notice(elem_id="study-cell")
             self.samples = DataTable(elem_id="study-samples", section=SAMPLES_TEXT)
             self.files = Notice(elem_id="study-files")
             self.facts = Facts(elem_id="study-facts")
@@ -82,6 +94,7 @@ class StudyPage:
             self.scores,
             self.pairs,
             self.tasks,
+            self.cell,
             self.samples,
             self.files,
             self.facts,
@@ -97,30 +110,34 @@ class StudyPage:
             self.area,
             *self._read,
         ]
-        opened = page.load(self.open, None, [self.slug], queue=False, **PRIVATE)
-        opened.then(self.follow, [self.slug], followed, **SHARED)
+        address = [self.slug, self.asked]
+        page.load(None, None, None, js=SHOW_CELL, **PRIVATE)
+        opened = page.load(self.open, None, address, queue=False, **PRIVATE)
+        opened.then(self.follow, address, followed, **SHARED)
         for button, act in ((self.resume, self.go_on), (self.cancel, self.stop)):
             button.click(act, [self.slug], [self.notice], queue=False, **PRIVATE).then(
-                self.follow, [self.slug], followed, trigger_mode="multiple", **SHARED
+                self.follow, address, followed, trigger_mode="multiple", **SHARED
             )
 
     # --- handlers -----------------------------------------------------------------------
 
-    def open(self, request: gr.Request) -> str:
-        """The study that the address names."""
-        return str(request.query_params.get("id", "")) if request else ""
+    def open(self, request: gr.Request) -> list[str]:
+        """The study that the address names, and the cell whose samples it asks for."""
+        asked = request.query_params if request else {}
+        cell = {name: asked[name] for name in CELL_NAMES if asked.get(name) is not None}
+        return [str(asked.get("id", "")), urlencode(cell)]
 
-    async def follow(self, slug: object) -> AsyncIterator[list[Any]]:
+    async def follow(self, slug: object, asked: object) -> AsyncIterator[list[Any]]:
         """The study now, and as it goes on until it rests."""
         shown, turn = -1, 0
         while True:
             try:
                 view = await asyncio.to_thread(self._view, slug)
-                goes_on = view.state in ("running", "queued")
+                goes_on = view.state in ("running", "stopping", "queued")
                 known = view.stored.done + view.stored.failed
                 read = [gr.skip()] * len(self._read)
                 if known != shown and (turn % READ_EVERY == 0 or not goes_on):
-                    shown, read = known, await asyncio.to_thread(self._values, slug)
+                    shown, read = known, await asyncio.to_thread(self._values, slug, asked)
             except CkvError as error:
                 hidden = [gr.update(visible=False)] * 3
                 told = said(str(error) or NO_STUDY, "error", (TO_STUDIES,))
@@ -131,7 +148,7 @@ class StudyPage:
                 f"## {_plain(view.stored.study.name)}",
                 said(progress_sentence(view), "" if goes_on or is_whole else "warn"),
                 gr.update(visible=not goes_on and not is_whole),
-                gr.update(visible=goes_on),
+                gr.update(visible=goes_on and view.state != "stopping"),
                 gr.update(visible=True),
                 *read,
             ]
@@ -145,10 +162,11 @@ class StudyPage:
             raise StorageError(NO_STUDY)
         return self._services.studies.view(str(slug))
 
-    def _values(self, slug: object) -> list[Any]:
+    def _values(self, slug: object, asked: object) -> list[Any]:
         studies = self._services.studies
         found = studies.reading(slug)
-        return read_values(found, studies.view(found.slug).stored)
+        cell = read_cell(found, dict(parse_qsl(str(asked)[:ADDRESS_CHARS], True)))
+        return read_values(found, studies.view(found.slug).stored, cell)
 
     def go_on(self, slug: str) -> dict[str, Any]:
         """Run what is left, failed ones again."""
@@ -166,28 +184,27 @@ class StudyPage:
         return said("Asked.")
 
 
-def read_values(found: StudyReading, stored: StoredStudy) -> list[Any]:
-    """One value per component that shows results."""
+def read_values(found: StudyReading, stored: StoredStudy, cell: Cell | None) -> list[Any]:
+    """One value per component that shows results; the samples may be those of one cell."""
     return [
         verdict_value(found),
         decision_table(found),
-        {
-            "slug": found.slug,
-            "base": "/studies",
-            "file": "study",
-            "key": str(len(found.results)),
-            "heading": "",
-            "text": "The charts appear here with the first results.",
-            "head": found.regimes.head,
-            "charts": chart_values(STUDY_CHARTS.values(), found),
-        },
+        charts_value(found),
         scores_table(found),
         pairs_table(found),
         tasks_table(found),
-        samples_table(found),
+        _of_cell(found, cell),
+        samples_table(found, cell),
         said("Export: ", "", _links(found.slug)),
-        {"rows": _facts(found, stored)},
+        {"rows": facts_rows(found, stored.facts)},
     ]
+
+
+def _of_cell(found: StudyReading, cell: Cell | None) -> dict[str, Any]:
+    if cell is None:
+        return SILENT
+    told = f"Only the samples of {cell.words(found)}. "
+    return said(told, "", [("All samples", f"/study?id={found.slug}")])
 
 
 def _links(slug: str) -> list[tuple[str, str]]:
@@ -198,24 +215,10 @@ def _links(slug: str) -> list[tuple[str, str]]:
         ("study file (YAML)", f"{base}/study.yaml"),
         ("all results as CSV", f"{base}/results.csv"),
         ("scores as CSV", f"{base}/scores.csv"),
+        ("report (HTML)", f"{base}/report.html"),
+        ("Inspect log", f"{base}/inspect.json"),
+        ("BibTeX", f"{base}/papers.bib"),
     ]
-
-
-def _facts(found: StudyReading, stored: StoredStudy) -> list[dict[str, str]]:
-    study = found.study
-    data = ", ".join(f"{key} {value}" for key, value in study.data.items())
-    rows = [
-        ("Data", data),
-        ("Model", study.model),
-        ("Scenario", study.scenario),
-        ("Variants", "\n".join(study.variants)),
-        ("Budgets", ", ".join(study.budgets)),
-        ("New tokens", str(study.max_new_tokens)),
-        ("Metric", study.metric),
-        ("Tolerance", f"{study.tolerance:g} points"),
-        ("For a paper", methods_text(study, found.samples, stored.facts)),
-    ]
-    return [{"label": label, "text": text} for label, text in rows]
 
 
 def _plain(name: str) -> str:

@@ -1,6 +1,6 @@
 """A study as the components show it: the answer first, then what it is read from. No Gradio."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -8,16 +8,13 @@ from urllib.parse import urlencode
 
 from ckv_core.analysis import names
 from ckv_core.analysis.regimes import Regimes, regimes_of
-from ckv_core.errors import ConfigError
-from ckv_core.request.compare_request import CompareRequest
 from ckv_core.request.variants import VariantSpec
 from ckv_core.studies.decision import Decision, MethodDecision, decide
-from ckv_core.studies.reading import PairedRow, Reading, read_results
+from ckv_core.studies.methods_text import methods_text
+from ckv_core.studies.reading import PairedRow, Reading, base_of, differences, read_results
 from ckv_core.studies.records import FULL, Point, Sample, SampleResult, Study
 from ui.looks.palette import Look, look_of
 
-MOST_SAMPLES = 500
-QUESTION_CHARS = 80
 OUTCOMES = {
     "kept": ("kept", "Keeps the score, confirmed"),
     "undecided": ("cut", "Undecided"),
@@ -32,7 +29,7 @@ DECISION_NOTE = (
 SCORES_NOTE = (
     "Score: mean of the metric over the samples, points of 100, with 95 % interval; n counts "
     "independent sources. Of full: measured bytes of the cache over the full cache's. Mean head L1 "
-    "is mechanism at one step: lower is not better by itself."
+    "is mechanism at one step: lower is not better by itself. A score leads to its samples."
 )
 PAIRS_NOTE = (
     "Score minus the other's on the same samples, points of 100, with 95 % interval (Tango's, or "
@@ -85,6 +82,18 @@ class StudyReading:
         }
 
     @cached_property
+    def bases(self) -> dict[str, str]:
+        """Of each variant with CriticalKV the one without, where the study has it."""
+        known = {VariantSpec.parse(variant).settings(): variant for variant in self.variants}
+        bases = {v: base_of(Point(v, None)) for v in self.variants}
+        found = {
+            variant: known.get(VariantSpec.parse(base.variant).settings())
+            for variant, base in bases.items()
+            if base is not None
+        }
+        return {variant: base for variant, base in found.items() if base is not None}
+
+    @cached_property
     def looks(self) -> dict[str, Look]:
         """Of each variant."""
         return {variant: look_of(variant) for variant in (FULL, *self.variants)}
@@ -117,33 +126,33 @@ def verdict_value(found: StudyReading) -> dict[str, Any]:
 def decision_table(found: StudyReading) -> dict[str, Any]:
     """Value of the DataTable of methods, best first."""
     columns = [
-        _column("method", "Method", align="left"),
-        _column("outcome", "Outcome", align="left"),
-        _column("budget", "Smallest budget"),
-        _column("chosen", "On the choosing half", "points"),
-        _column("confirmed", "On the confirming half", "points"),
-        _column("low", "At least", "points, 95 %"),
-        _column("high", "At most", "points, 95 %"),
+        column("method", "Method", align="left"),
+        column("outcome", "Outcome", align="left"),
+        column("budget", "Smallest budget"),
+        column("chosen", "On the choosing half", "points"),
+        column("confirmed", "On the confirming half", "points"),
+        column("low", "At least", "points, 95 %"),
+        column("high", "At most", "points, 95 %"),
     ]
     rows = [_row(found, m.variant, _decision_cells(found, m)) for m in found.decision.methods]
-    return _table(found, "What each method comes to", columns, rows, DECISION_NOTE, "decision")
+    return table_of(found, "What each method comes to", columns, rows, DECISION_NOTE, "decision")
 
 
 def scores_table(found: StudyReading) -> dict[str, Any]:
     """Value of the DataTable of all points."""
     columns = [
-        _column("method", "Method", align="left"),
-        _column("budget", "Budget", "requested"),
-        _column("n", "n", "sources"),
-        _column("score", "Score", "points"),
-        *(_column(end, f"Score, {end} end", hidden=True) for end in ("low", "high")),
-        _column("failed", "Failed", "samples"),
-        _column("share", "Of full", "bytes"),
-        _column("head_l1", "Mean head", "L1"),
+        column("method", "Method", align="left"),
+        column("budget", "Budget", "requested"),
+        column("n", "n", "sources"),
+        column("score", "Score", "points"),
+        *(column(end, f"Score, {end} end", hidden=True) for end in ("low", "high")),
+        column("failed", "Failed", "samples"),
+        column("share", "Of full", "bytes"),
+        column("head_l1", "Mean head", "L1"),
     ]
     rows = []
     for row in found.reading.rows:
-        score = _points(row.score)
+        score = points_cell(row.score) | {"href": cell_address(found.slug, row.point)}
         if row.low is not None and row.high is not None:
             score["text"] += f" ({100 * row.low:.1f} to {100 * row.high:.1f})"
         cells = {
@@ -151,123 +160,160 @@ def scores_table(found: StudyReading) -> dict[str, Any]:
             "budget": {"text": row.point.budget or "all"},
             "n": _count(row.n),
             "score": score,
-            "low": _points(row.low),
-            "high": _points(row.high),
+            "low": points_cell(row.low),
+            "high": points_cell(row.high),
             "failed": _count(row.failed),
-            "share": _shown(row.cache_share, "{:.1%}"),
-            "head_l1": _shown(row.head_l1, "{:,.4g}"),
+            "share": shown(row.cache_share, "{:.1%}"),
+            "head_l1": shown(row.head_l1, "{:,.4g}"),
         }
         rows.append(_row(found, row.point.variant, cells))
-    return _table(found, "Score of every method and budget", columns, rows, SCORES_NOTE, "scores")
+    return table_of(found, "Score of every method and budget", columns, rows, SCORES_NOTE, "scores")
 
 
 def pairs_table(found: StudyReading) -> dict[str, Any]:
     """Value of the DataTable of paired differences."""
     columns = [
-        _column("method", "Method", align="left"),
-        _column("budget", "Budget"),
-        _column("other", "Minus", align="left"),
-        _column("n", "n", "sources"),
-        _column("mean", "Difference", "points"),
-        *(_column(end, f"Difference, {end} end", hidden=True) for end in ("low", "high")),
-        _column("moved", "Better / worse", "sources"),
-        _column("p", "p", "McNemar"),
-        _column("holm", "p", "after Holm"),
-        _column("words", "In words", align="left"),
+        column("method", "Method", align="left"),
+        column("budget", "Budget"),
+        column("other", "Minus", align="left"),
+        column("n", "n", "sources"),
+        column("mean", "Difference", "points"),
+        *(column(end, f"Difference, {end} end", hidden=True) for end in ("low", "high")),
+        column("moved", "Better / worse", "sources"),
+        column("p", "p", "McNemar"),
+        column("holm", "p", "after Holm"),
+        column("words", "In words", align="left"),
     ]
     rows = [
         {"look": found.looks[pair.point.variant].value, "cells": _pair_cells(found, pair)}
         for pair in found.reading.pairs
     ]
-    table = _table(found, "Paired differences", columns, rows, PAIRS_NOTE, "pairs")
+    table = table_of(found, "Paired differences", columns, rows, PAIRS_NOTE, "pairs")
     return table | {"head": ""}  # each row stands against its own base or the full cache
 
 
 def tasks_table(found: StudyReading) -> dict[str, Any]:
-    """Value of the DataTable method x task; a sentence where all samples are of one task."""
-    by_task: dict[str, list[Sample]] = {}
-    for sample in found.samples:
-        by_task.setdefault(str(sample.tags.get("task", "")), []).append(sample)
-    if len(by_task) < 2:
+    """Value of the DataTable of tasks as papers print it; a sentence where there is one task.
+
+    A block a budget, each method followed by itself with CriticalKV, tasks and their mean.
+    """
+    tasks = list(dict.fromkeys(map(task_of, found.samples)))
+    if len(tasks) < 2:
         return {"rows": [], "empty": "All samples are of one task."}
-    scores = {
-        (r.sample, Point(r.variant, r.budget)): r.score
-        for r in found.results
-        if r.score is not None
-    }
+    scores = _scores_by_task(found)
     columns = [
-        _column("method", "Method", align="left"),
-        _column("budget", "Budget"),
-        *(_column(f"task{at}", task or "no task") for at, task in enumerate(by_task)),
+        column("method", "Method", align="left"),
+        column("budget", "Budget"),
+        *(
+            column(f"task{at}", task or "no task", _sizes(scores, task))
+            for at, task in enumerate(tasks)
+        ),
+        column("mean", "Mean", "of the tasks"),
     ]
-    rows = []
-    for point in found.study.points():
-        cells: dict[str, Any] = {
-            "method": {"text": found.names[point.variant]},
-            "budget": {"text": point.budget or "all"},
-        }
-        for at, members in enumerate(by_task.values()):
-            own = [s for each in members if (s := scores.get((each.id, point))) is not None]
-            mean = _points(sum(own) / len(own) if own else None)
-            cells[f"task{at}"] = mean | {"text": f"{mean['text']}, n = {len(own)}" if own else ""}
-        rows.append(_row(found, point.variant, cells))
-    note = "Mean score in points of 100 over a task's samples; n counts samples."
-    return _table(found, "Task by task", columns, rows, note, "tasks")
-
-
-def samples_table(found: StudyReading) -> dict[str, Any]:
-    """Value of the DataTable of samples, those where methods disagree most first."""
-    of_sample: dict[str, list[SampleResult]] = {}
-    for result in found.results:
-        of_sample.setdefault(result.sample, []).append(result)
-    rows: list[dict[str, Any]] = [
-        {"look": None, "cells": _sample_cells(found, sample, of_sample.get(sample.id, []))}
-        for sample in found.samples
-    ]
-    rows.sort(key=lambda row: row["cells"]["spread"]["value"] or 0.0, reverse=True)
-    cut = ""
-    if len(rows) > MOST_SAMPLES:
-        cut = f" The first {MOST_SAMPLES} of {len(rows):,}; the CSV of all results has the rest."
-    columns = [
-        _column("id", "Sample", "opens in Compare", align="left"),
-        _column("question", "Question", align="left"),
-        _column("full", "Full cache", "points"),
-        _column("best", "Best point", align="left"),
-        _column("worst", "Worst point", align="left"),
-        _column("spread", "Disagreement", "points"),
-        _column("failed", "Failed", align="left"),
+    full, *_ = found.study.points()
+    budgets = dict.fromkeys(point.budget for point in found.study.points()[1:])
+    points = [Point(variant, budget) for budget in budgets for variant in _paired(found)]
+    rows = [
+        _row(found, point.variant, _task_cells(found, scores, point, tasks))
+        for point in (full, *points)
     ]
     note = (
-        "Disagreement: best minus worst score among methods and budgets, the full cache apart. "
-        f"Failed results are retried by Go on.{cut}"
+        "Mean score in points of 100 over a task's samples, n of them. In brackets: the same minus "
+        "the method without CriticalKV, on the samples that both have. A score leads to its "
+        "samples."
     )
-    table = _table(found, "Samples", columns, rows[:MOST_SAMPLES], note, "samples")
-    return table | {"head": ""}
+    return table_of(found, "Task by task", columns, rows, note, "tasks")
 
 
-def sample_request(study: Study, samples: Iterable[Sample], sample: str) -> CompareRequest:
-    """A sample with all methods of its study, at the smallest budget, for the Compare form.
+def facts_rows(found: StudyReading, facts: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Rows of the Facts: every setting, and the paragraph for a paper.
 
-    Raises:
-        ConfigError: there is no such sample.
+    Args:
+        found: the study.
+        facts: `StoredStudy.facts`.
     """
-    own = next((each for each in samples if each.id == sample), None)
-    if own is None:
-        raise ConfigError(f"The study has no sample {sample[:80]!r}.")
-    _, *points = study.points()
-    return CompareRequest(
-        context=own.context,
-        question=own.question,
-        answer=own.answers[0],
-        scenario=study.scenario,
-        model=study.model,
-        variants=(FULL, *dict.fromkeys(point.variant for point in points)),
-        max_new_tokens=study.max_new_tokens,
-        defaults={"budget": points[0].budget or ""},
-    )
+    study = found.study
+    rows = [
+        ("Data", ", ".join(f"{key} {value}" for key, value in study.data.items())),
+        ("Model", study.model),
+        ("Scenario", study.scenario),
+        ("Variants", "\n".join(study.variants)),
+        ("Budgets", ", ".join(study.budgets)),
+        ("New tokens", str(study.max_new_tokens)),
+        ("Metric", study.metric),
+        ("Tolerance", f"{study.tolerance:g} points"),
+        ("For a paper", methods_text(study, found.samples, facts)),
+    ]
+    return [{"label": label, "text": text} for label, text in rows]
 
 
 # --- cells --------------------------------------------------------------------------------
+
+
+def task_of(sample: Sample) -> str:
+    """The task that a sample is of; empty for none."""
+    return str(sample.tags.get("task", ""))
+
+
+def cell_address(slug: str, point: Point, **tags: object) -> str:
+    """Where the samples of a point are, all or those that have these tags."""
+    values = {"id": slug, "variant": point.variant, "budget": point.budget or ""}
+    return "/study?" + urlencode(values | tags)
+
+
+def _scores_by_task(found: StudyReading) -> dict[tuple[Point, str], dict[str, float]]:
+    """Of each point and task, by sample."""
+    task = {sample.id: task_of(sample) for sample in found.samples}
+    scores: dict[tuple[Point, str], dict[str, float]] = {}
+    for result in found.results:
+        if result.score is not None:
+            key = Point(result.variant, result.budget), task[result.sample]
+            scores.setdefault(key, {})[result.sample] = result.score
+    return scores
+
+
+def _sizes(scores: Mapping[tuple[Point, str], Mapping[str, float]], task: str) -> str:
+    counts = sorted({len(own) for (_, name), own in scores.items() if name == task})
+    ends = dict.fromkeys(f"{counts[at]:,}" for at in (0, -1)) if counts else ()
+    return f"n = {' to '.join(ends)}" if ends else ""
+
+
+def _paired(found: StudyReading) -> list[str]:
+    """The variants, each followed by itself with CriticalKV."""
+    specs = {variant: VariantSpec.parse(variant) for variant in found.variants}
+    family = {variant: spec.base().settings() for variant, spec in specs.items()}
+    first = list(dict.fromkeys(family.values()))
+    return sorted(found.variants, key=lambda v: (first.index(family[v]), specs[v].critical))
+
+
+def _task_cells(
+    found: StudyReading,
+    scores: Mapping[tuple[Point, str], Mapping[str, float]],
+    point: Point,
+    tasks: Sequence[str],
+) -> dict[str, Any]:
+    cells: dict[str, Any] = {
+        "method": {"text": found.names[point.variant]},
+        "budget": {"text": point.budget or "all"},
+    }
+    base = found.bases.get(point.variant)
+    means, moves = [], []
+    for at, task in enumerate(tasks):
+        own = scores.get((point, task), {})
+        other = scores.get((Point(base, point.budget), task), {}) if base else {}
+        move = differences(own, other)
+        means += [sum(own.values()) / len(own)] if own else []
+        moves += [sum(move) / len(move)] if move else []
+        cell = _with_move(means[-1] if own else None, moves[-1] if move else None)
+        cells[f"task{at}"] = cell | {"href": cell_address(found.slug, point, task=task)}
+    whole = sum(means) / len(means) if len(means) == len(tasks) else None
+    moved = sum(moves) / len(moves) if len(moves) == len(tasks) else None
+    return cells | {"mean": _with_move(whole, moved)}
+
+
+def _with_move(score: float | None, move: float | None) -> dict[str, Any]:
+    cell = points_cell(score)
+    return cell if move is None else cell | {"text": f"{cell['text']} ({100 * move:+.1f})"}
 
 
 def _member(found: StudyReading, method: MethodDecision) -> dict[str, Any]:
@@ -306,8 +352,8 @@ def _pair_cells(found: StudyReading, pair: PairedRow) -> dict[str, Any]:
         "low": _signed(pair.low),
         "high": _signed(pair.high),
         "moved": {"text": f"{pair.higher} / {pair.lower}", "value": pair.higher - pair.lower},
-        "p": _shown(pair.p, "{:.2g}"),
-        "holm": _shown(pair.holm_p, "{:.2g}"),
+        "p": shown(pair.p, "{:.2g}"),
+        "holm": shown(pair.holm_p, "{:.2g}"),
         "words": {"text": _in_words(pair)},
     }
 
@@ -323,39 +369,11 @@ def _in_words(pair: PairedRow) -> str:
     return "scores lower" if pair.mean < 0 else "scores higher"
 
 
-def _sample_cells(
-    found: StudyReading, sample: Sample, results: Sequence[SampleResult]
-) -> dict[str, Any]:
-    evicting = [r for r in results if r.variant != FULL and r.score is not None]
-    scored = sorted(evicting, key=lambda r: r.score or 0.0)
-    full = next((r.score for r in results if r.variant == FULL), None)
-    spread = (scored[-1].score or 0.0) - (scored[0].score or 0.0) if scored else None
-    ends = [_point_text(found, scored[at]) for at in (-1, 0)] if spread else ["", ""]
-    reasons = list(dict.fromkeys(r.reason for r in results if r.state == "failed"))
-    failed = sum(r.state == "failed" for r in results)
-    words = " ".join(sample.question.split())
-    question = words if len(words) <= QUESTION_CHARS else f"{words[:QUESTION_CHARS]}…"
-    address = "/?" + urlencode({"study": found.slug, "sample": sample.id})
-    return {
-        "id": {"text": sample.id, "href": address},
-        "question": {"text": question},
-        "full": _points(full),
-        "best": {"text": ends[0]},
-        "worst": {"text": ends[1]},
-        "spread": _points(spread),
-        "failed": {"text": f"{failed}: {' '.join(reasons)}" if failed else "", "value": failed},
-    }
-
-
-def _point_text(found: StudyReading, result: SampleResult) -> str:
-    return f"{found.names[result.variant]} at {result.budget}: {100 * (result.score or 0):.0f}"
-
-
 def _row(found: StudyReading, variant: str, cells: Mapping[str, Any]) -> dict[str, Any]:
     return {"look": found.looks[variant].value, "regime": found.marks[variant], "cells": cells}
 
 
-def _table(
+def table_of(
     found: StudyReading,
     caption: str,
     columns: list[dict[str, Any]],
@@ -374,7 +392,7 @@ def _table(
     }
 
 
-def _column(
+def column(
     key: str, label: str, unit: str = "", *, align: str = "right", hidden: bool = False
 ) -> dict[str, Any]:
     return {"key": key, "label": label, "unit": unit, "align": align, "hidden": hidden}
@@ -384,16 +402,16 @@ def _count(value: int) -> dict[str, Any]:
     return {"text": f"{value:,}", "value": value}
 
 
-def _shown(value: float | None, form: str) -> dict[str, Any]:
+def shown(value: float | None, form: str) -> dict[str, Any]:
     return {"text": "" if value is None else form.format(value), "value": value}
 
 
-def _points(share: float | None) -> dict[str, Any]:
-    return _shown(None if share is None else 100 * share, "{:.1f}")
+def points_cell(share: float | None) -> dict[str, Any]:
+    return shown(None if share is None else 100 * share, "{:.1f}")
 
 
 def _signed(share: float | None) -> dict[str, Any]:
-    return _shown(None if share is None else 100 * share, "{:+.1f}")
+    return shown(None if share is None else 100 * share, "{:+.1f}")
 
 
 def _with_n(text: str, n: int) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
+from ckv_core.request.compare_request import CompareRequest
 from tests.e2e.steps import expect_well_made, see_everything
 from tests.factories.app import STUDY, store_study
 from tests.ui import served_app
@@ -97,12 +98,58 @@ def test_a_stopped_study_goes_on_by_a_button_and_an_unknown_one_is_told(
         expect(page.locator("#study-progress")).to_contain_text("There is no study")
 
 
+def test_a_score_leads_to_its_samples_and_on_to_compare(page: Page, app: Served) -> None:
+    slug = store_study(app.services, dataclasses.replace(STUDY, name="cells"))
+    page.goto(f"{app.url}/study?id={slug}")
+    page.locator("#study-tasks tbody tr", has_text="KeyDiff").last.locator("a").nth(1).click()
+    expect(page.locator("#study-cell")).to_contain_text("Only the samples of KeyDiff at 50%, task")
+    expect(page.locator("#study-samples tbody tr")).to_have_count(20)
+    expect(page.locator("#study-samples")).to_be_in_viewport()
+    page.locator("#study-samples a").first.click()
+    expect(page.locator("#notice")).to_contain_text("at a budget of 50%")
+    page.go_back()
+    page.get_by_role("link", name="All samples").click()
+    expect(page.locator("#study-samples tbody tr")).to_have_count(40)
+
+
+def test_the_report_opens_without_the_app(page: Page, app: Served, tmp_path: Path) -> None:
+    slug = store_study(app.services, dataclasses.replace(STUDY, name="report <b>*two*</b>"))
+    file = tmp_path / "report.html"
+    with app.client() as client:
+        file.write_bytes(client.get(f"/studies/{slug}/report.html").content)
+    page.goto(file.as_uri())
+    expect(page.locator("h1")).to_have_text("report <b>*two*</b>")
+    expect(page.locator("#decision tbody tr")).to_have_count(3)
+    expect(page.locator("#samples tbody tr")).to_have_count(40)
+    expect(page.locator("main a[href^='/']")).to_have_count(0)
+    for chart in page.locator("[data-chart]").all():
+        chart.scroll_into_view_if_needed()
+        expect(chart.locator(".main-svg").first).to_be_visible()
+    expect_well_made(page)
+
+
+def test_chosen_runs_fill_the_samples(page: Page, app: Served) -> None:
+    texts = {"context": LINE["context"], "question": "When?", "answer": "nine"}
+    slug = app.services.start_run(CompareRequest(**texts, model="tiny"))
+    page.goto(f"{app.url}/studies?runs={slug}")
+    expect(page.locator("#study-data textarea")).to_have_value(re.compile(slug))
+    expect(page.locator("#studies-notice")).to_contain_text(
+        "Filled in as samples: the texts of 1 stored"
+    )
+    page.goto(f"{app.url}/studies?runs=nothere00000")
+    expect(page.locator("#studies-notice")).to_contain_text("There is no run")
+
+
 def test_the_files_are_served_and_only_of_studies_that_are_there(app: Served) -> None:
     slug = store_study(app.services, dataclasses.replace(STUDY, name="files"))
     with app.client() as client:
         whole = client.get(f"/studies/{slug}/study.json").json()
         assert (whole["study"]["name"], len(whole["table"])) == ("files", 7)
         assert "variants:" in client.get(f"/studies/{slug}/study.yaml").text
+        assert "@misc{criticalkv_lab," in client.get(f"/studies/{slug}/papers.bib").text
+        log = client.get(f"/studies/{slug}/inspect.json").json()
+        assert (log["version"], len(log["samples"])) == (2, 40)
+        assert "Content-Security-Policy" in client.get(f"/studies/{slug}/report.html").text
         for name in ("scores", "results"):
             assert client.get(f"/studies/{slug}/{name}.csv").status_code == 200
         assert client.get(f"/studies/{slug}/figure/budget").json()["data"]

@@ -1,6 +1,7 @@
 """A study's tables and charts against its made-up scores."""
 
 import dataclasses
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
@@ -13,12 +14,11 @@ from ui.tables.study import (
     StudyReading,
     decision_table,
     pairs_table,
-    sample_request,
-    samples_table,
     scores_table,
     tasks_table,
     verdict_value,
 )
+from ui.tables.study_samples import read_cell, sample_request, samples_table
 
 ALL = study_samples()
 SLUG = "study0123456"
@@ -75,10 +75,72 @@ def test_scores_are_points_with_intervals_and_n():
 
 def test_tasks_are_set_beside_one_another_only_where_there_are_several():
     table = tasks_table(reading())
-    assert [column["label"] for column in table["columns"][2:]] == ["single", "multi"]
-    assert texts(table, "task0")[5] == "0.0, n = 20"  # KeyDiff at 10 % loses every even one
+    assert [column["label"] for column in table["columns"][2:]] == ["single", "multi", "Mean"]
+    assert [column["unit"] for column in table["columns"][2:4]] == ["n = 20", "n = 19 to 20"]
+    cells = {tuple(texts_of(row)): row["cells"] for row in table["rows"]}
+    assert cells["KeyDiff", "10%"]["task0"]["text"] == "0.0"  # it loses every even one
     alone = [dataclasses.replace(each, tags={}) for each in ALL]
     assert tasks_table(StudyReading(SLUG, STUDY, alone, study_results(ALL)))["rows"] == []
+
+
+def test_a_method_with_critical_stands_below_its_base_with_the_difference():
+    mixed = ("keydiff", "snapkv+critical:stage2=raw", "snapkv")
+    study = dataclasses.replace(STUDY, variants=mixed)
+    table = tasks_table(StudyReading(SLUG, study, ALL, study_results(ALL)))
+    printed, base = "SnapKV + CriticalKV, as printed", "SnapKV"
+    block = ["KeyDiff", base, printed]
+    assert texts(table, "method") == ["Full cache", *block, *block]
+    assert texts(table, "budget") == ["all", *["10%"] * 3, *["50%"] * 3]
+    row = {tuple(texts_of(row)): row["cells"] for row in table["rows"]}
+    for at in range(2):
+        own, plain = (row[name, "50%"][f"task{at}"] for name in (printed, base))
+        assert own["text"] == f"{own['value']:.1f} ({own['value'] - plain['value']:+.1f})"
+    tasks = [row[printed, "50%"][f"task{at}"]["value"] for at in range(2)]
+    assert row[printed, "50%"]["mean"]["value"] == pytest.approx(sum(tasks) / 2)
+    assert "(" not in row[base, "50%"]["task0"]["text"]
+
+
+def test_a_score_leads_to_its_samples_and_a_sample_to_its_budget():
+    found = reading()
+    row = next(r for r in tasks_table(found)["rows"] if texts_of(r) == ["KeyDiff", "50%"])
+    address = urlsplit(row["cells"]["task1"]["href"])
+    asked = dict(parse_qsl(address.query, keep_blank_values=True))
+    cell = read_cell(found, asked)
+    assert cell is not None
+    assert (address.path, asked["id"]) == ("/study", SLUG)
+    assert cell.words(found) == "KeyDiff at 50%, task multi"
+    table = samples_table(found, cell)
+    assert table["columns"][2]["label"] == "KeyDiff at 50%, task multi"
+    ids = texts(table, "id")
+    assert len(ids) == 20
+    assert all(int(name[1:]) % 2 for name in ids)
+    own = ("keydiff", "50%")
+    scores = {r.sample: r.score for r in found.results if (r.variant, r.budget) == own}
+    for name, line in zip(ids, table["rows"], strict=True):
+        score = scores[name]
+        assert line["cells"]["score"]["value"] == (None if score is None else 100 * score)
+        assert line["cells"]["id"]["href"].endswith(f"&sample={name}&budget=50%25")
+    assert sample_request(STUDY, ALL, "s003", "50%").defaults["budget"] == "50%"
+    assert sample_request(STUDY, ALL, "s003", "7%").defaults["budget"] == "10%"
+    scored = next(r for r in scores_table(found)["rows"] if texts_of(r) == ["Full cache", "all"])
+    asked = dict(parse_qsl(urlsplit(scored["cells"]["score"]["href"]).query))
+    full = read_cell(found, asked)
+    assert full is not None
+    assert len(samples_table(found, full)["rows"]) == 40
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {},
+        {"variant": "snapkv"},
+        {"variant": "snapkv", "budget": "7%"},
+        {"variant": "<b>", "budget": "10%"},
+        {"variant": "snapkv", "budget": "10%", "task": "elsewhere"},
+    ],
+)
+def test_an_address_that_names_no_cell_shows_all_samples(asked):
+    assert read_cell(reading(), asked) is None
 
 
 def test_samples_where_methods_disagree_come_first_and_open_in_compare():
@@ -119,6 +181,11 @@ def test_a_chart_draws_what_the_table_says(name: str):
         assert 0 <= low <= high <= 100
         assert list(figure.data[0].x) == ["1,024", "2,048"]
         assert len(figure.data[1].x) == 0  # the full cache answers everywhere
+        n, address = figure.data[0].customdata[1][0]
+        cell = read_cell(found, dict(parse_qsl(urlsplit(address).query)))
+        assert cell is not None
+        assert cell.words(found) == "SnapKV at 10%, length 1024, depth 0.35"
+        assert n == len(samples_table(found, cell)["rows"]) == 5
         return
     names = [trace.name for trace in figure.data]
     assert names[0] == "SnapKV, query-aware"

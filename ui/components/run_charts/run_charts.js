@@ -43,6 +43,12 @@ function themed(figure) {
   return { ...figure, data };
 }
 
+/** A point that names a page of ours leads there; in a report there is none. */
+function follow({ points: [point] }) {
+  const address = str(list(point?.customdata).at(-1));
+  if (address.startsWith("/study?") && !document.querySelector(".ckv-report")) location.assign(address);
+}
+
 export default function mount(host) {
   const { root, element } = host;
   const heading = make("h3.ckv-section-name");
@@ -176,6 +182,8 @@ export default function mount(host) {
       const layout = withWholeTitle(asked, this.plot.clientWidth);
       this.plot.style.minHeight = `${layout.height}px`;
       await plotly.react(this.plot, data, layout, { responsive: true, displayModeBar: false });
+      if (!this.followed) this.plot.on("plotly_click", follow);
+      this.followed = true;
     }
 
     /** In the page's colours: the chart itself is grey and transparent. A file has no web font. */

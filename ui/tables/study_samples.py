@@ -1,0 +1,180 @@
+"""The samples of a study: all, or those of one cell of its tables, each a way into Compare."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+from ckv_core.errors import ConfigError
+from ckv_core.request.compare_request import CompareRequest
+from ckv_core.studies.records import FULL, Point, Sample, SampleResult, Study
+from ui.tables.study import StudyReading, column, points_cell, table_of
+
+MOST_SAMPLES = 500
+QUESTION_CHARS = 80
+TEXT_CHARS = 160
+TAGS = ("task", "length", "depth")
+CELL_NAMES = ("variant", "budget", *TAGS)  # of `cell_address`
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One score of a table or a map.
+
+    Attributes:
+        tags: that its samples have; none for all samples.
+    """
+
+    point: Point
+    tags: Mapping[str, str]
+
+    def words(self, found: StudyReading) -> str:
+        """What it is, for readers."""
+        at = f" at {self.point.budget}" if self.point.budget else ""
+        tags = [f"{name} {value or 'none'}" for name, value in self.tags.items()]
+        return ", ".join([f"{found.names[self.point.variant]}{at}", *tags])
+
+    def holds(self, sample: Sample) -> bool:
+        """Whether it is one of the samples."""
+        return all(_is(sample.tags.get(name, ""), text) for name, text in self.tags.items())
+
+
+def read_cell(found: StudyReading, asked: Mapping[str, str]) -> Cell | None:
+    """The cell that an address names; None for none that the study has.
+
+    Args:
+        found: the study.
+        asked: of `cell_address`, hostile.
+    """
+    point = Point(asked.get("variant", ""), asked.get("budget") or None)
+    cell = Cell(point, {name: asked[name] for name in TAGS if name in asked})
+    known = point in found.study.points() and any(map(cell.holds, found.samples))
+    return cell if known else None
+
+
+def samples_table(found: StudyReading, cell: Cell | None = None) -> dict[str, Any]:
+    """Value of the DataTable of samples, those where methods disagree most first.
+
+    Args:
+        found: the study.
+        cell: whose samples alone are listed, with what it scored and wrote.
+    """
+    of_sample: dict[str, list[SampleResult]] = {}
+    for result in found.results:
+        of_sample.setdefault(result.sample, []).append(result)
+    rows: list[dict[str, Any]] = [
+        {"look": None, "cells": _cells(found, sample, of_sample.get(sample.id, []), cell)}
+        for sample in found.samples
+        if cell is None or cell.holds(sample)
+    ]
+    rows.sort(key=lambda row: row["cells"]["spread"]["value"] or 0.0, reverse=True)
+    cut = ""
+    if len(rows) > MOST_SAMPLES:
+        cut = f" The first {MOST_SAMPLES} of {len(rows):,}; the CSV of all results has the rest."
+    note = (
+        "Disagreement: best minus worst score among methods and budgets, the full cache apart. "
+        f"Failed results are retried by Go on.{cut}"
+    )
+    table = table_of(found, "Samples", _columns(found, cell), rows[:MOST_SAMPLES], note, "samples")
+    return table | {"head": ""}
+
+
+def sample_request(
+    study: Study, samples: Iterable[Sample], sample: str, budget: str = ""
+) -> CompareRequest:
+    """A sample with all methods of its study for the Compare form.
+
+    Args:
+        study: of the sample.
+        samples: all.
+        sample: its id, hostile.
+        budget: one of the study's, hostile; else the smallest.
+
+    Raises:
+        ConfigError: there is no such sample.
+    """
+    own = next((each for each in samples if each.id == sample), None)
+    if own is None:
+        raise ConfigError(f"The study has no sample {sample[:80]!r}.")
+    _, *points = study.points()
+    budgets = [point.budget or "" for point in points]
+    return CompareRequest(
+        context=own.context,
+        question=own.question,
+        answer=own.answers[0],
+        scenario=study.scenario,
+        model=study.model,
+        variants=(FULL, *dict.fromkeys(point.variant for point in points)),
+        max_new_tokens=study.max_new_tokens,
+        defaults={"budget": budget if budget in budgets else budgets[0]},
+    )
+
+
+def _is(value: object, text: str) -> bool:
+    """Whether an address means this tag: 1024 is 1024.0."""
+    try:
+        return float(str(value)) == float(text)
+    except ValueError:
+        return str(value) == text
+
+
+def _columns(found: StudyReading, cell: Cell | None) -> list[dict[str, Any]]:
+    own = (
+        []
+        if cell is None
+        else [
+            column("score", cell.words(found), "points"),
+            column("text", "It wrote", align="left"),
+        ]
+    )
+    return [
+        column("id", "Sample", "opens in Compare", align="left"),
+        column("question", "Question", align="left"),
+        *own,
+        column("full", "Full cache", "points"),
+        column("best", "Best point", align="left"),
+        column("worst", "Worst point", align="left"),
+        column("spread", "Disagreement", "points"),
+        column("failed", "Failed", align="left"),
+    ]
+
+
+def _cells(
+    found: StudyReading, sample: Sample, results: Sequence[SampleResult], cell: Cell | None
+) -> dict[str, Any]:
+    scored = [r for r in results if r.variant != FULL and r.score is not None]
+    scored.sort(key=lambda r: r.score or 0.0)
+    full = next((r.score for r in results if r.variant == FULL), None)
+    spread = (scored[-1].score or 0.0) - (scored[0].score or 0.0) if scored else None
+    ends = [_point_text(found, scored[at]) for at in (-1, 0)] if spread else ["", ""]
+    reasons = list(dict.fromkeys(r.reason for r in results if r.state == "failed"))
+    failed = sum(r.state == "failed" for r in results)
+    asked = {"study": found.slug, "sample": sample.id}
+    own: dict[str, Any] = {}
+    if cell is not None:
+        asked |= {"budget": cell.point.budget} if cell.point.budget else {}
+        point = (cell.point.variant, cell.point.budget)
+        result = next((r for r in results if (r.variant, r.budget) == point), None)
+        own = {
+            "score": points_cell(result.score if result else None),
+            "text": {"text": _cut(result.text if result else "", TEXT_CHARS)},
+        }
+    return {
+        "id": {"text": sample.id, "href": "/?" + urlencode(asked)},
+        "question": {"text": _cut(sample.question, QUESTION_CHARS)},
+        **own,
+        "full": points_cell(full),
+        "best": {"text": ends[0]},
+        "worst": {"text": ends[1]},
+        "spread": points_cell(spread),
+        "failed": {"text": f"{failed}: {' '.join(reasons)}" if failed else "", "value": failed},
+    }
+
+
+def _point_text(found: StudyReading, result: SampleResult) -> str:
+    return f"{found.names[result.variant]} at {result.budget}: {100 * (result.score or 0):.0f}"
+
+
+def _cut(text: str, most: int) -> str:
+    words = " ".join(text[: 4 * most].split())
+    return words if len(words) <= most else f"{words[:most]}…"
