@@ -189,7 +189,10 @@ def _given_samples(study: Study, path: str, store: Store) -> tuple[Sample, ...] 
     if "runs" in study.data:
         return samples_of_runs(store.requests(study.data["runs"]))
     if LM_EVAL in study.data:
-        return harness_samples(study)
+        show_line("lm_eval reads the list of its tasks, which takes some 20 s")
+        samples = harness_samples(study)
+        running.clear_progress()
+        return samples
     if "file" not in study.data:
         return None
     file = (Path() if path == "-" else Path(path).parent) / study.data["file"]

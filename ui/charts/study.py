@@ -54,7 +54,7 @@ def needle_figure(found: StudyReading, point: Point) -> go.Figure:
     figure = new_figure(
         f"{html.escape(name, quote=False)}: needles",
         f"Mean score; n = {min(map(len, own.values()))} to {max(map(len, own.values()))} samples "
-        "a cell; x: the full cache is below 50; a click leads to the samples",
+        "a cell; x: the full cache is below 50",
     )
     for (length, depth), scores in own.items():
         at = depths.index(depth), lengths.index(length)

@@ -24,8 +24,6 @@ from ui.tables.study import (
 )
 from ui.tables.study_samples import samples_table
 
-SAMPLES_TEXT = "### Samples\nWhere methods disagree most comes first."
-
 
 def report_of_study(
     slug: str,
@@ -54,17 +52,16 @@ def report_of_study(
 
 def _contents(found: StudyReading, facts: Mapping[str, Any]) -> Contents:
     value, words = embedded_charts(charts_value(found))
-    heading, text = headed(page.CHARTS_TEXT)
-    charts = Section("charts", heading, f"{text} {words}".strip(), [(RunCharts, value)])
+    charts = Section("charts", headed(page.CHARTS_TEXT)[0], words, [(RunCharts, value)])
     tables = (
         ("decision", page.DECISION_TEXT, decision_table(found)),
         ("scores", page.SCORES_TEXT, scores_table(found)),
         ("pairs", page.PAIRS_TEXT, pairs_table(found)),
         ("tasks", page.TASKS_TEXT, tasks_table(found)),
-        ("samples", SAMPLES_TEXT, samples_table(found)),
+        ("samples", page.SAMPLES_TEXT, samples_table(found)),
     )
     sections = [
-        Section(name, *headed(text), [(DataTable, _without_links(table))])
+        Section(name, headed(text)[0], "", [(DataTable, _without_links(table))])
         for name, text, table in tables
     ]
     sections.insert(

@@ -72,7 +72,7 @@ def _build_data(found: dict[str, Any]) -> None:
             found["length"] = _text("length", "Length", "Tokens of a prompt: 1024, 2048.")
             found["seed"] = _number("seed", "Seed", "Of chance.")
     with gr.Column(visible=False) as found["harness_area"]:
-        told = "Name of a task that writes its answer. Its data set is fetched from the Hub."
+        told = "One that writes its answer. Its data set is fetched; the first task takes 20 s."
         found["lm_eval"] = text("study-lm-eval", "Task", told, placeholder="longbench_hotpotqa")
     with gr.Column(visible=False) as found["samples_area"]:
         told = "How many; of a built-in task at each length."

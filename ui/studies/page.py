@@ -48,10 +48,15 @@ SHOW_CELL = """() => {
 }"""
 READ_EVERY = 5  # watches; reading draws bootstrap samples
 DECISION_TEXT = "### The answer, method by method\nBest first."
-CHARTS_TEXT = "### Score against budget, bytes and perturbation\nBars are 95 % intervals."
-SCORES_TEXT = "### Every method and budget\nA column's name sorts by it."
+CHARTS_TEXT = (
+    "### Score against budget, bytes and perturbation\n"
+    "Bars are 95 % intervals. A cell of the needle map leads to its samples."
+)
+SCORES_TEXT = (
+    "### Every method and budget\nA column's name sorts by it; a score leads to its samples."
+)
 PAIRS_TEXT = "### Paired differences\nThe same samples, with and without."
-TASKS_TEXT = "### Task by task\nWith and without CriticalKV."
+TASKS_TEXT = "### Task by task\nWith and without CriticalKV. A score leads to its samples."
 SAMPLES_TEXT = (
     "### Samples\n"
     "Where methods disagree most comes first. A sample opens in Compare with the study's methods, "

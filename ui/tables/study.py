@@ -29,7 +29,7 @@ DECISION_NOTE = (
 SCORES_NOTE = (
     "Score: mean of the metric over the samples, points of 100, with 95 % interval; n counts "
     "independent sources. Of full: measured bytes of the cache over the full cache's. Mean head L1 "
-    "is mechanism at one step: lower is not better by itself. A score leads to its samples."
+    "is mechanism at one step: lower is not better by itself."
 )
 PAIRS_NOTE = (
     "Score minus the other's on the same samples, points of 100, with 95 % interval (Tango's, or "
@@ -219,8 +219,7 @@ def tasks_table(found: StudyReading) -> dict[str, Any]:
     ]
     note = (
         "Mean score in points of 100 over a task's samples, n of them. In brackets: the same minus "
-        "the method without CriticalKV, on the samples that both have. A score leads to its "
-        "samples."
+        "the method without CriticalKV, on the samples that both have."
     )
     return table_of(found, "Task by task", columns, rows, note, "tasks")
 

@@ -1,11 +1,22 @@
 """The form of a new study: what it takes, what it refuses, and the mapping shown before."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from ckv_core.errors import ConfigError
-from ui.studies.forms import STUDY_CONTROLS, StudyForm, file_columns, preview
+from ckv_core.studies.data import read_samples
+from ckv_core.studies.records import Sample
+from ui.studies.forms import (
+    MOST_CHARS,
+    STUDY_CONTROLS,
+    StudyForm,
+    file_columns,
+    preview,
+    read_run_slugs,
+    sample_lines,
+)
 
 LINE = {"context": "A long text.", "question": "Why?", "answers": ["because", "so"]}
 JSONL = "\n".join(json.dumps({"id": f"q{at}", **LINE}) for at in range(5))
@@ -32,6 +43,28 @@ def test_a_pasted_file_becomes_a_study_with_every_setting():
 def test_a_task_has_lengths_samples_and_seed():
     data = form(source="task", length="1024, 2048", samples=20.0, seed=3.0).study().data
     assert (data["length"], data["samples"], data["seed"]) == ([1024, 2048], 20, 3)
+
+
+def test_a_task_of_the_harness_has_a_name_and_samples():
+    data = form(source="lm_eval", lm_eval=" gsm8k ", samples=3.0).study().data
+    assert data == {"lm_eval": "gsm8k", "samples": 3}
+
+
+def test_texts_of_runs_are_written_as_a_file_that_is_read_back():
+    samples = tuple(
+        Sample(
+            id=f"run{at}", context="A \u2028 text", question="?", answers=("a|b",), source="run0"
+        )
+        for at in range(2)
+    )
+    assert read_samples(sample_lines(samples)) == samples
+    long = replace(samples[0], context="x" * MOST_CHARS)
+    with pytest.raises(ConfigError, match=r"name them as data\.runs"):
+        sample_lines([long])
+    assert read_run_slugs("a1b2c3d4e5f6, a1b2c3d4e5f6") == ["a1b2c3d4e5f6"]
+    for text in ("<b>", ",".join(f"a1b2c3d4e{at:03}" for at in range(101))):
+        with pytest.raises(ConfigError, match="Name up to 100 runs"):
+            read_run_slugs(text)
 
 
 def test_the_mapping_is_told_with_the_first_samples():
@@ -66,6 +99,7 @@ def test_a_wrong_mapping_names_the_columns_of_the_file():
     [
         ({"name": " "}, "Give the study a name"),
         ({"data": "  "}, "Paste the samples"),
+        ({"source": "lm_eval"}, "data.lm_eval"),
         ({"source": "task", "length": "many"}, "The length must be a whole number"),
         ({"tolerance": "x"}, "The tolerance must be a number"),
         ({"methods": [], "more_methods": ""}, "at least one variant"),
