@@ -103,7 +103,9 @@ class StudiesPage:
 
     def open(self, request: gr.Request) -> list[Any]:
         """The list as it is now; /studies?runs=SLUG,SLUG fills the samples with runs' texts."""
-        told, table, data = SILENT, None, gr.skip()
+        told: dict[str, Any] = SILENT
+        table: dict[str, Any] | None = None
+        data: Any = gr.skip()
         try:
             table = studies_table(self._services.studies.every())
             if slugs := read_run_slugs(request.query_params.get("runs", "") if request else ""):
