@@ -26,7 +26,10 @@ from ui.services.live_runs import RunSnapshot
 
 LIMIT_BYTES = 64 * 2**20
 MIB = 2**20
-_STYLES = (*CSS_PATHS, ASSETS / "pages.css", ASSETS / "report.css")
+_STYLES = (
+    *CSS_PATHS,
+    *(ASSETS / f"{name}.css" for name in ("pages", "sweep", "study", "report")),
+)
 _PAGE = Template("""<!doctype html>
 <html lang="en">
 <head>
