@@ -70,7 +70,7 @@ def usage_by_owner(session: Session) -> list[OwnerUsage]:
     return sorted(found.values(), key=lambda usage: (-usage.bytes, usage.owner or ""))
 
 
-def _run_sizes(session: Session) -> Iterator[Select[Any]]:
+def _run_sizes(session: Session) -> Iterator[Select[Any, int]]:
     """Bytes by owner, of each table of runs."""
     parts = (
         select(Run.owner, _sum(session, (*_BLOBS, *_TEXTS))).join(Prompt, Prompt.run_id == Run.id),
@@ -84,7 +84,7 @@ def _run_sizes(session: Session) -> Iterator[Select[Any]]:
     yield from (part.where(ALIVE).group_by(Run.owner) for part in parts)
 
 
-def _study_sizes(session: Session) -> Iterator[Select[Any]]:
+def _study_sizes(session: Session) -> Iterator[Select[Any, int]]:
     """Bytes by owner, of each table of studies."""
     for columns in ((StudySample.context, StudySample.details), (StudyResult.text,)):
         table = columns[0].class_
