@@ -113,7 +113,7 @@ def test_the_probe_runs_once_a_model_with_progress_and_its_table_is_kept(
 
 
 def test_a_cancelled_probe_keeps_no_table(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(head_tables, "home_folder", lambda: tmp_path)
+    monkeypatch.setattr(head_tables, "head_tables_folder", lambda: tmp_path)
     loaded, told = tiny_model("llama"), Mock(side_effect=[False] * 10 + [True])
     with pytest.raises(RunCancelledError):
         deque(needle.probe(loaded, told), maxlen=0)
