@@ -7,7 +7,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 
-from ckv_core.cli import analyse, compare, heads, import_kvpress, lists, study, sweep
+from ckv_core.cli import analyse, cache, compare, heads, import_kvpress, lists, study, sweep
 from ckv_core.cli.options import Parser
 from ckv_core.errors import CkvError
 from ckv_core.runtime.terminal import say
@@ -17,7 +17,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     parser = Parser(prog="python -m ckv_core", description="Compare KV-cache eviction methods.")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for module in (compare, sweep, analyse, study, heads, import_kvpress, lists):
+    for module in (compare, sweep, analyse, study, cache, heads, import_kvpress, lists):
         module.register(commands)
     options = parser.parse_args(arguments)
     command: Callable[[argparse.Namespace], int] = options.command

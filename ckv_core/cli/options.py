@@ -66,8 +66,15 @@ def add_variant_options(parser: argparse.ArgumentParser) -> None:
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
     """--scenario, --model, --device, --dtype and --json."""
+    parser.add_argument(
+        "--scenario", default="regular", choices=SCENARIOS, help="what is compressed"
+    )
+    add_engine_options(parser)
+
+
+def add_engine_options(parser: argparse.ArgumentParser) -> None:
+    """--model, --device, --dtype and --json."""
     add = parser.add_argument
-    add("--scenario", default="regular", choices=SCENARIOS, help="what is compressed")
     add("--model", metavar="NAME|PATH", help=f"default: $CKV_MODEL or {DEFAULT_MODEL}")
     add("--device", help="auto, cpu or cuda; default: $CKV_DEVICE or auto")
     add(
@@ -81,8 +88,12 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
 
 def model_settings(options: argparse.Namespace) -> dict[str, Any]:
     """What `add_model_options` read, as fields of a request."""
+    return {"scenario": options.scenario, **engine_settings(options)}
+
+
+def engine_settings(options: argparse.Namespace) -> dict[str, Any]:
+    """What `add_engine_options` read, as fields of a request."""
     return {
-        "scenario": options.scenario,
         "model": options.model or os.environ.get("CKV_MODEL") or DEFAULT_MODEL,
         "device": options.device or os.environ.get("CKV_DEVICE") or "auto",
         "dtype": options.dtype,

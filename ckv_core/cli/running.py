@@ -3,13 +3,14 @@
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ckv_core.errors import OUT_OF_MEMORY, CkvError, is_out_of_memory
+from ckv_core.request.cache_requests import WorkRequest
 from ckv_core.request.compare_request import CompareRequest
-from ckv_core.results.events import Progress, RunFinished, RunResult
+from ckv_core.results.events import Progress, RunEvent, RunFinished, RunResult
 from ckv_core.results.records import PromptInfo
 from ckv_core.runtime.terminal import say, show_line
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:  # `methods` must not load torch
     from ckv_core.models.steps import Step
 
 
-def load(request: CompareRequest) -> tuple["LoadedModel", float]:
+def load(request: WorkRequest) -> tuple["LoadedModel", float]:
     """The model of a request, and the milliseconds that loading took."""
     logging.getLogger("transformers").setLevel(logging.ERROR)
     from ckv_core.models.loading import load_model
@@ -44,19 +45,25 @@ def run(request: CompareRequest, loaded: "LoadedModel", load_ms: float) -> RunRe
     from ckv_core.compare.compare import compare
 
     result = RunResult()
+    for event in followed(compare(request, loaded)):
+        result.apply(event)
+        if isinstance(event, RunFinished):
+            result.timings_ms = {"load": load_ms, **event.timings_ms}
+    return result
+
+
+def followed(events: Iterable[RunEvent]) -> Iterator[RunEvent]:
+    """The events of the engine, with their progress shown; out of memory is a CkvError too."""
     try:
-        for event in compare(request, loaded):
-            result.apply(event)
+        for event in events:
             if isinstance(event, Progress):
                 show_progress(event)
-            elif isinstance(event, RunFinished):
-                result.timings_ms = {"load": load_ms, **event.timings_ms}
+            yield event
     except (MemoryError, RuntimeError) as error:  # torch has no class of its own on the CPU
         if is_out_of_memory(error):
             raise CkvError(OUT_OF_MEMORY) from None
         raise
     clear_progress()
-    return result
 
 
 def result_document(result: RunResult, *texts: str) -> Any:

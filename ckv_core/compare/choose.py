@@ -16,6 +16,7 @@ from ckv_core.engine.receipt import receipt, retained_set
 from ckv_core.engine.rows import PromptRows, RowPlan, prompt_rows
 from ckv_core.engine.run import Run
 from ckv_core.engine.select import Selection, select_all
+from ckv_core.methods.parameters import ParameterValue
 from ckv_core.models.rotary import movers
 from ckv_core.request.variants import VariantSpec
 from ckv_core.results.events import Progress, RunEvent, VariantAnalysed, VariantSelected
@@ -83,20 +84,15 @@ def compact_rows(
     """The caches of all rows, and a receipt for each; the kept sets of a sweep stay here."""
     with run.stopwatch.measure("select"):
         chosen = zip(run.specs, selections, strict=True)
-        plans = [_plan(spec, selection, prefilled) for spec, selection in chosen]
+        plans = [row_plan(spec, selection, prefilled) for spec, selection in chosen]
         everything = RowPlan([Keep(None)] * len(prefilled.layers))
         rows = prompt_rows(prefilled, plans + [everything] * (run.rows - len(plans)))
     for row, spec in enumerate(run.specs):
         selection = selections[row]
-        budget = {} if spec.method.name == "full" else {"budget": selection.budget}
         shown = spec.method.name != "full" and run.request.kind != "sweep"
-        protection: dict[str, str] = {}
-        if run.passages and spec.method.evicts:  # a word for the texts, and their positions
-            name = short_name(run.request.protect)
-            protection = {"protect": name, "protected": ranges_text(run.passages)}
         yield VariantSelected(
             index=row,
-            params={**spec.params, **budget, **protection},
+            params=resolved(run, spec, selection),
             retained=retained_set(selection, run.loaded.info, prefilled.prompt_len)
             if shown
             else None,
@@ -109,7 +105,17 @@ def compact_rows(
     return rows
 
 
-def _plan(spec: VariantSpec, selection: Selection, prefilled: Prefill) -> RowPlan:
+def resolved(run: Run, spec: VariantSpec, selection: Selection) -> dict[str, ParameterValue]:
+    """Every parameter that decided what a variant kept, as it is recorded."""
+    budget = {} if spec.method.name == "full" else {"budget": selection.budget}
+    protection: dict[str, str] = {}
+    if run.passages and spec.method.evicts:  # a word for the texts, and their positions
+        name = short_name(run.request.protect)
+        protection = {"protect": name, "protected": ranges_text(run.passages)}
+    return {**spec.params, **budget, **protection}
+
+
+def row_plan(spec: VariantSpec, selection: Selection, prefilled: Prefill) -> RowPlan:
     """How one variant's row is held, and what goes on evicting from it."""
     parameters, policy = {**spec.params, "budget": selection.budget}, spec.policy
     views = [PromptLayer(prefilled, layer) for layer in range(len(prefilled.layers))]

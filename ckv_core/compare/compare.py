@@ -58,7 +58,7 @@ def compare(
         CkvError: a setting, the prompt or the model cannot be used; says what to do.
         RunCancelledError: should_stop said so.
     """
-    run = _prepare(request, loaded, should_stop)
+    run = prepare(request, loaded, should_stop)
     give_back()  # what earlier runs left would hide what this one takes
     memory = check_memory(run, prefills)
     peak = PeakMemory(loaded.device)
@@ -91,12 +91,7 @@ def compare(
 
 
 def _stages(run: Run, prefills: PrefillCache | None) -> Iterator[RunEvent]:
-    prefilled = yield from _prefill(run, prefills)
-    with run.stopwatch.measure("score"):
-        yield from further_passes(prefilled, run.further_passes, run.should_stop)
-        if run.probes:
-            yield from probe(run.loaded, run.should_stop)
-    yield from score(run, prefilled)
+    prefilled = yield from read_prompt(run, prefills)
     if run.request.kind == "sweep":
         yield from sweep(run, prefilled)
         return
@@ -108,6 +103,17 @@ def _stages(run: Run, prefills: PrefillCache | None) -> Iterator[RunEvent]:
     yield from generate(run, prefilled, rows, selections, bases)
 
 
+def read_prompt(run: Run, prefills: PrefillCache | None) -> Generator[RunEvent, None, Prefill]:
+    """The prompt, read or known, with all that the variants' scores ask for."""
+    prefilled = yield from _prefill(run, prefills)
+    with run.stopwatch.measure("score"):
+        yield from further_passes(prefilled, run.further_passes, run.should_stop)
+        if run.probes:
+            yield from probe(run.loaded, run.should_stop)
+    yield from score(run, prefilled)
+    return prefilled
+
+
 def environment() -> dict[str, str]:
     return {
         "python": platform.python_version(),
@@ -117,7 +123,8 @@ def environment() -> dict[str, str]:
     }
 
 
-def _prepare(request: CompareRequest, loaded: LoadedModel, should_stop: Callable[[], bool]) -> Run:
+def prepare(request: CompareRequest, loaded: LoadedModel, should_stop: Callable[[], bool]) -> Run:
+    """Tokens, SPECs, budgets and passes of a run; a CkvError where one of them cannot be."""
     request.validate()
     prompt = build_prompt(loaded.tokenizer, request.context, request.question, request.scenario)
     further = follow_up_prompts(loaded.tokenizer, request, prompt)

@@ -1,6 +1,6 @@
 """Further questions to the same evicted caches, each answered on fresh tails."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from transformers import PreTrainedTokenizerBase
 
@@ -12,6 +12,7 @@ from ckv_core.engine.rows import PromptRows
 from ckv_core.engine.run import Run
 from ckv_core.engine.running_rows import RunningRows, next_tokens
 from ckv_core.errors import PromptError
+from ckv_core.models.loaded import LoadedModel
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.results.events import FollowUpsAnswered, Progress, RunEvent
 from ckv_core.results.records import FollowUp, PromptInfo
@@ -47,24 +48,45 @@ def follow_ups(run: Run, rows: PromptRows) -> Iterator[RunEvent]:
         yield Progress("analyse", done / len(prompts), f"follow-up {done + 1} of {len(prompts)}")
         with run.stopwatch.measure("follow_ups"):
             tail = prompt.token_ids[prompt.compressed_tokens :]
-            generation = _answer(run, rows, tail)
+            generation = _generation(run)
+            for _ in answer(run.loaded, rows, tail, generation, run.should_stop):
+                pass
         for row, found in enumerate(answers):
             found.append(_follow_up(question, generation, row, run.reference))
             yield FollowUpsAnswered(row, tuple(found))
 
 
-def _answer(run: Run, rows: PromptRows, tail: Sequence[int]) -> Generation:
-    loaded, limit = run.loaded, run.request.max_new_tokens
-    context = DecodeContext(loaded, rows.start(len(tail) + limit), run.should_stop)
+def answer(
+    loaded: LoadedModel,
+    rows: PromptRows,
+    tail: Sequence[int],
+    generation: Generation,
+    should_stop: Callable[[], bool],
+) -> Iterator[None]:
+    """Have rows read a question and generate; stops after every token.
+
+    Args:
+        loaded: the model.
+        rows: as selection left them; they are not changed.
+        tail: tokens of the question and of what follows it, at least one.
+        generation: empty; takes the tokens.
+        should_stop: asked at every layer.
+    """
+    context = DecodeContext(loaded, rows.start(len(tail) + generation.left), should_stop)
     decoder = Decoder(loaded, context)
-    end_tokens = frozenset() if run.request.ignore_eos else loaded.eos_token_ids
-    generation = Generation(loaded.tokenizer, run.rows, limit, end_tokens)
     running = RunningRows(decoder, generation, next_tokens(decoder.read(tail)))
     generation.append(running.tokens)
+    yield
     while generation.running:
         running.step()
         generation.append(running.tokens)
-    return generation
+        yield
+
+
+def _generation(run: Run) -> Generation:
+    loaded, request = run.loaded, run.request
+    end_tokens = frozenset() if request.ignore_eos else loaded.eos_token_ids
+    return Generation(loaded.tokenizer, run.rows, request.max_new_tokens, end_tokens)
 
 
 def _follow_up(question: str, generation: Generation, row: int, reference: int) -> FollowUp:

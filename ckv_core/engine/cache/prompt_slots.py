@@ -148,6 +148,14 @@ def compact(keys: Tensor, values: Tensor, rows: Sequence[Keep]) -> PromptSlots:
     return _prompt_slots(prompt_len, like, (keys, values), whole, stacks)
 
 
+def held_slots(
+    prompt_len: int, like: tuple[Tensor, Tensor], held: Sequence[tuple[Segment, Sequence[int]]]
+) -> PromptSlots:
+    """One row of segments, each with its KV heads; `like` as of PromptSlots."""
+    stacks = [_stack(segment, heads, like[0].device) for segment, heads in held]
+    return _prompt_slots(prompt_len, like, None, (), stacks)
+
+
 def _stack(segment: Segment, slots: Sequence[int], device: torch.device) -> Stack:
     return Stack(segment, tuple(slots), torch.tensor(slots, device=device))
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 from ckv_core.methods.parameters import Parameter, integer
 from ckv_core.methods.parts.base import Parameters, Part
@@ -26,9 +27,9 @@ class Segment(ABC):
         """Entries of each head."""
 
     @property
-    @abstractmethod
     def nbytes(self) -> int:
         """Bytes really held: scales and remainders included."""
+        return sum(tensor.nbytes for tensor in self.tensors().values())
 
     @abstractmethod
     def decoded(self) -> tuple[Tensor, Tensor]:
@@ -47,6 +48,34 @@ class Segment(ABC):
         from ckv_core.methods.partial_attention import partial  # noqa: PLC0415 - it loads torch
 
         return partial(queries, *self.decoded(), scaling)
+
+    # --- what a file holds of it; a segment is a dataclass -----------------------------------
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All that it holds, by field; of a segment among its fields by `field.name`."""
+        held: dict[str, Tensor] = {}
+        for name in (each.name for each in fields(cast("Any", self))):
+            value = getattr(self, name)
+            if isinstance(value, Segment):
+                held |= {f"{name}.{key}": tensor for key, tensor in value.tensors().items()}
+            elif isinstance(value, torch.Tensor):
+                held[name] = value
+        return held
+
+    def holding(self, tensors: Mapping[str, Tensor]) -> Self:
+        """The same with other tensors of the same names, shapes and types."""
+        own = {name: tensor for name, tensor in tensors.items() if "." not in name}
+        inner: dict[str, dict[str, Tensor]] = {}
+        for name, tensor in tensors.items():
+            field, dot, key = name.partition(".")
+            if dot:
+                inner.setdefault(field, {})[key] = tensor
+        nested = {field: getattr(self, field).holding(each) for field, each in inner.items()}
+        return cast("Self", replace(cast("Any", self), **own, **nested))
+
+    def is_sound(self) -> bool:
+        """Whether what its tensors index by is in range; they may be a stranger's."""
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,22 +97,13 @@ class TensorSegment(Segment):
     def length(self) -> int:
         return self.keys.shape[1]
 
-    @property
-    def nbytes(self) -> int:
-        return sum(tensor.nbytes for tensor in self._tensors.values())
-
     def take(self, heads: Tensor) -> Self:
-        return replace(self, **{name: each[heads] for name, each in self._tensors.items()})
+        return replace(self, **{name: each[heads] for name, each in self.tensors().items()})
 
     def keep(self, places: Tensor) -> Self:
         held = {name: getattr(self, name) for name in self.by_entry}
         index = {n: places.view(*places.shape, *[1] * (held[n].dim() - 2)) for n in held}
         return replace(self, **{n: torch.take_along_dim(held[n], index[n], 1) for n in held})
-
-    @property
-    def _tensors(self) -> dict[str, Tensor]:
-        held = {each.name: getattr(self, each.name) for each in fields(self)}
-        return {name: each for name, each in held.items() if isinstance(each, torch.Tensor)}
 
 
 class Store(Part):
@@ -167,14 +187,13 @@ class ResidualSegment(Segment):
     def length(self) -> int:
         return self.older.length + self.newest.length
 
-    @property
-    def nbytes(self) -> int:
-        return self.older.nbytes + self.newest.nbytes
-
     def decoded(self) -> tuple[Tensor, Tensor]:
         pairs = zip(self.older.decoded(), self.newest.decoded(), strict=True)
         keys, values = (torch.cat(pair, 1) for pair in pairs)
         return keys, values
+
+    def is_sound(self) -> bool:
+        return self.older.is_sound()
 
     def take(self, heads: Tensor) -> Segment:
         return ResidualSegment(self.older.take(heads), self.newest.take(heads))

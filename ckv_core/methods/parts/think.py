@@ -51,6 +51,11 @@ class _ThinSegment(TensorSegment):
         index = self.channels.long()[:, None].expand(self.keys.shape)
         return whole.scatter(-1, index, self.keys), self.values
 
+    def is_sound(self) -> bool:
+        steps = self.channels.diff(dim=1)
+        inside = (self.channels >= 0) & (self.channels < self.head_dim)
+        return bool(inside.all() and (steps > 0).all())
+
 
 class Think(Store):
     """Fewer channels of keys."""

@@ -1,0 +1,322 @@
+"""A kept cache is the comparison's own, bit for bit; a file that is not is refused."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from ckv_core.compare import kept
+from ckv_core.compare.compare import compare
+from ckv_core.compare.kept import ask, keep
+from ckv_core.engine.cache.kept import KeptCache, read_cache
+from ckv_core.errors import ConfigError, ModelError, PromptError, RunCancelledError
+from ckv_core.request.cache_requests import AskRequest, KeepRequest
+from ckv_core.request.compare_request import CompareRequest
+from ckv_core.request.variants import VariantSpec
+from ckv_core.results.events import Generated, RunFinished
+from ckv_core.results.kept_record import METADATA_KEY, read_record
+from tests.factories.events import folded
+from tests.factories.models import SPECS, half_model, tiny_model
+from tests.reference.report import report
+
+pytestmark = pytest.mark.slow
+
+CONTEXT = report()[2000:2330]
+QUESTIONS = ("Who counted the vessels?", "Where was the harbour?")
+DEFAULTS = {"budget": "48"}
+HELD = (
+    "full",
+    "adakv",
+    "pyramidkv:beta=3",
+    "snapkv:budget=5000",
+    "snapkv:layout=page:16",
+    "adakv:store=int8",
+    "adakv:store=int4,residual=8",
+    "adakv+critical:store=think,residual=8",
+    "snapkv:budget=5000,store=int8",
+)
+
+
+def request(path: Path, spec: str = "adakv", **more: object) -> KeepRequest:
+    run = CompareRequest(context=CONTEXT, variants=(spec,), defaults=DEFAULTS, **more)
+    return KeepRequest(run=run, path=str(path))
+
+
+def asked(path: Path, question: str = QUESTIONS[0]) -> AskRequest:
+    return AskRequest(
+        path=str(path), question=question, model="tiny", max_new_tokens=9, ignore_eos=True
+    )
+
+
+def answer(path: Path, question: str, arch: str = "llama") -> tuple[int, ...]:
+    *_, last, end = [
+        event
+        for event in ask(asked(path, question), tiny_model(arch))
+        if isinstance(event, Generated | RunFinished)
+    ]
+    assert isinstance(end, RunFinished)
+    assert isinstance(last, Generated)
+    return last.token_ids[0]
+
+
+def kept_file(folder: Path, spec: str = "adakv", arch: str = "llama") -> Path:
+    path = folder / "cache.safetensors"
+    list(keep(request(path, spec), tiny_model(arch)))
+    return path
+
+
+def held(cache: KeptCache) -> list[tuple[list[int], dict[str, Tensor]]]:
+    """Slots and tensors of every stack of every layer; of a whole layer its keys and values."""
+    found = []
+    for slots in cache.rows.layers:
+        if slots.whole is not None:
+            found.append(([], dict(zip("kv", slots.whole, strict=True))))
+        found += [(list(stack.slots), stack.segment.tensors()) for stack in slots.stacks]
+    return found
+
+
+@pytest.mark.parametrize("arch", ["llama", "gemma3"])
+@pytest.mark.parametrize("spec", HELD)
+def test_what_is_read_again_is_the_same_bit_for_bit_and_answers_as_the_comparison(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: str, arch: str
+) -> None:
+    made: list[KeptCache] = []
+    write = kept.write_cache
+
+    def seen(path: Path, cache: KeptCache, masks: list[Tensor | None]) -> None:
+        made.append(cache)
+        write(path, cache, masks)
+
+    monkeypatch.setattr(kept, "write_cache", seen)
+    path = kept_file(tmp_path, spec, arch)
+    before, (own,) = path.read_bytes(), made
+    again = read_cache(path, tiny_model(arch))
+    assert again.record == own.record
+    assert (again.context, again.token_ids) == (own.context, own.token_ids)
+    for (heads, tensors), (own_heads, own_tensors) in zip(held(again), held(own), strict=True):
+        assert heads == own_heads
+        assert tensors.keys() == own_tensors.keys()
+        for name, tensor in tensors.items():
+            assert tensor.dtype == own_tensors[name].dtype
+            assert torch.equal(tensor, own_tensors[name])
+    for question in (*QUESTIONS, QUESTIONS[0]):  # asking changes nothing
+        run = CompareRequest(
+            context=CONTEXT,
+            question=question,
+            scenario="context-only",
+            variants=(spec,),
+            defaults=DEFAULTS,
+            max_new_tokens=9,
+            ignore_eos=True,
+        )
+        result = folded(compare(run, tiny_model(arch)))
+        assert answer(path, question, arch) == result.variants[0].token_ids
+        assert again.record.receipt == result.variants[0].receipt
+        assert again.record.params == result.variants[0].params
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_every_method_is_kept_or_refused_with_a_reason(tmp_path: Path, spec: str) -> None:
+    if VariantSpec.parse(spec, DEFAULTS).policy is not None:
+        with pytest.raises(ConfigError, match="goes on evicting while it generates"):
+            kept_file(tmp_path, spec)
+        return
+    path = kept_file(tmp_path, spec)
+    record = read_record(path)
+    assert record.receipt.retained_entries == record.receipt.requested_entries
+    assert len(answer(path, QUESTIONS[0])) == 9
+
+
+def test_the_file_tells_positions_that_others_can_use(tmp_path: Path) -> None:
+    path = kept_file(tmp_path)
+    run = CompareRequest(
+        context=CONTEXT,
+        question="?",
+        scenario="context-only",
+        variants=("adakv",),
+        defaults=DEFAULTS,
+        max_new_tokens=1,
+    )
+    retained = folded(compare(run, tiny_model("llama"))).variants[0].retained
+    assert retained is not None
+    mask = torch.zeros(retained.layers, retained.kv_heads, retained.positions, dtype=torch.bool)
+    with safe_open(path, framework="pt") as file:
+        for name in file.keys():  # noqa: SIM118
+            if name.endswith(".positions"):
+                heads = file.get_tensor(name.replace("positions", "heads"))
+                for head, positions in zip(heads, file.get_tensor(name), strict=True):
+                    mask[int(name.split(".")[1]), head, positions.long()] = True
+    assert torch.equal(mask, torch.from_numpy(retained.mask()))
+
+
+# --- refused ------------------------------------------------------------------------------
+
+Tensors = dict[str, Tensor]
+Receipt = dict[str, object]
+
+
+def first(tensors: Tensors, ending: str) -> str:
+    return next(name for name in sorted(tensors) if name.endswith(ending))
+
+
+def spoilt(change: Callable[[Tensors], object]) -> Callable[[Tensors, Receipt], object]:
+    return lambda tensors, _: change(tensors)
+
+
+def told(**changes: object) -> Callable[[Tensors, Receipt], object]:
+    return lambda _, receipt: receipt.update(changes)
+
+
+def with_value(ending: str, value: float) -> Callable[[Tensors, Receipt], object]:
+    def change(tensors: Tensors, _: Receipt) -> None:
+        tensors[first(tensors, ending)].view(-1)[0] = value
+
+    return change
+
+
+def cast_to(ending: str, dtype: torch.dtype) -> Callable[[Tensors, Receipt], object]:
+    def change(tensors: Tensors, _: Receipt) -> None:
+        name = first(tensors, ending)
+        tensors[name] = tensors[name].to(dtype)
+
+    return change
+
+
+def cut(ending: str) -> Callable[[Tensors, Receipt], object]:
+    def change(tensors: Tensors, _: Receipt) -> None:
+        name = first(tensors, ending)
+        tensors[name] = tensors[name][..., :-1].contiguous()
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (with_value(".positions", 10**6), "not ascending ones of the context"),
+        (with_value(".positions", -1), "not ascending ones of the context"),
+        (with_value(".positions", 300), "not ascending ones of the context"),
+        (with_value(".heads", 1), "every KV head once"),
+        (with_value(".heads", 7), "every KV head once"),
+        (with_value(".keys", float("nan")), "not finite"),
+        (with_value("channels", 99), "channels out of range"),
+        (with_value("channels", -1), "channels out of range"),
+        (cast_to(".keys", torch.float16), "another shape or type"),
+        (cast_to(".positions", torch.int64), "not ascending"),
+        (cast_to("token_ids", torch.int64), "token ids are missing"),
+        (cut(".values"), "another shape or type"),
+        (cut(".positions"), "another shape or type"),
+        (cut("token_ids"), "token ids are missing"),
+        (with_value("context", 255), "not UTF-8"),
+        (with_value("token_ids", 7), "cut into other tokens"),
+        (spoilt(lambda t: t.pop(first(t, ".values"))), "another shape or type"),
+        (spoilt(lambda t: t.pop(first(t, ".heads"))), "lacks heads or positions"),
+        (spoilt(lambda t: t.pop("context")), "context is missing"),
+        (spoilt(lambda t: t.update(more=torch.zeros(2))), "'more' is unknown"),
+        (spoilt(lambda t: t.update({"layers.9.0.keys": torch.zeros(2)})), "is unknown"),
+        (told(spec="h2o:budget=48"), "evicts while it generates"),
+        (told(spec="snapkv:budget=48"), "another shape or type"),
+        (told(spec="nothing"), "nothing"),
+        (told(compressed_tokens=5), "token ids are missing"),
+        (told(compressed_tokens=0), "compressed_tokens"),
+        (told(schema=2), "schema"),
+        (told(receipt=None), "receipt"),
+        (told(created="<script>"), "created"),
+    ],
+)
+def test_a_file_that_cannot_be_one_is_refused(
+    tmp_path: Path, change: Callable[[Tensors, Receipt], object], sentence: str
+) -> None:
+    path = kept_file(tmp_path, "adakv:store=think,residual=8,budget=48")
+    with safe_open(path, framework="pt") as file:
+        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+        receipt = json.loads(file.metadata()[METADATA_KEY])
+    change(tensors, receipt)
+    save_file(tensors, path, {METADATA_KEY: json.dumps(receipt)})
+    with pytest.raises((ConfigError, PromptError), match=sentence):
+        answer(path, QUESTIONS[0])
+
+
+def test_entries_that_the_receipt_does_not_tell_are_refused(tmp_path: Path) -> None:
+    path = kept_file(tmp_path)
+    with safe_open(path, framework="pt") as file:
+        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+        receipt = json.loads(file.metadata()[METADATA_KEY])
+    receipt["receipt"]["retained_entries"] += 1
+    save_file(tensors, path, {METADATA_KEY: json.dumps(receipt)})
+    with pytest.raises(ConfigError, match="its receipt tells another number"):
+        read_cache(path, tiny_model("llama"))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\x00" * 8,
+        (2**40).to_bytes(8, "little") + b"{}",
+        (2).to_bytes(8, "little") + b"[]",
+        (2).to_bytes(8, "little") + b"{}",
+        (9).to_bytes(8, "little") + b"[[[[[[[[[",
+        (20).to_bytes(8, "little") + b'{"a": 1}            ',
+        (40).to_bytes(8, "little") + b'{"a": {"data_offsets": [0, "x"]}}       ',
+        b"PK\x03\x04" * 40,
+    ],
+)
+def test_bytes_that_are_no_safetensors_are_refused(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "cache.safetensors"
+    path.write_bytes(data)
+    with pytest.raises(ConfigError):
+        read_record(path)
+
+
+def test_a_file_that_is_cut_short_or_longer_is_refused(tmp_path: Path) -> None:
+    path = kept_file(tmp_path)
+    data = path.read_bytes()
+    for other in (data[:-1], data[: len(data) // 2], data + b"0"):
+        path.write_bytes(other)
+        with pytest.raises(ConfigError, match="copy it again"):
+            read_record(path)
+
+
+def test_another_model_and_another_type_are_refused(tmp_path: Path) -> None:
+    path = kept_file(tmp_path)
+    with pytest.raises(ModelError, match="load it in float32"):
+        read_cache(path, half_model("llama"))
+    with pytest.raises(ModelError, match="other sizes"):
+        read_cache(path, tiny_model("gemma3"))
+    own = tiny_model("llama")
+    other = replace(own, info=replace(own.info, sha256="1" * 64))
+    with pytest.raises(ModelError, match="made with other weights"):
+        read_cache(path, other)
+
+
+def test_nothing_is_written_where_it_is_not_wanted(tmp_path: Path) -> None:
+    path = kept_file(tmp_path)
+    before = path.read_bytes()
+    with pytest.raises(ConfigError, match="kept already"):
+        kept_file(tmp_path)
+    assert path.read_bytes() == before
+    path.unlink()
+    with pytest.raises(RunCancelledError):
+        list(keep(request(path), tiny_model("llama"), lambda: True))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"question": " "}, "question is empty"),
+        ({"max_new_tokens": 0}, "New tokens"),
+        ({"dtype": "int3"}, "dtype must be"),
+    ],
+)
+def test_a_wrong_question_is_one_sentence(change: dict[str, object], sentence: str) -> None:
+    with pytest.raises((ConfigError, PromptError), match=sentence):
+        AskRequest(path="x", model="tiny", **{"question": "?"} | change).validate()
