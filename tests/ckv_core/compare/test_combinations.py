@@ -1,7 +1,6 @@
 """The contract of methods holds for any parts that fit: sampled by a seed from the registry."""
 
 import random
-from collections import deque
 from dataclasses import replace
 from itertools import product
 
@@ -11,7 +10,6 @@ from transformers import DynamicCache
 
 from ckv_core.compare.choose import _plan
 from ckv_core.engine.decode import DecodeContext, Decoder
-from ckv_core.engine.needle_probe import probe
 from ckv_core.engine.policy_row import PolicyRow
 from ckv_core.engine.prefill import Prefill
 from ckv_core.engine.rows import prompt_rows
@@ -81,7 +79,6 @@ def _name(spec: VariantSpec) -> str:
 @pytest.fixture(scope="module")
 def prompt() -> Prefill:
     loaded = tiny_model("llama")
-    deque(probe(loaded), maxlen=0)
     return prefilled(loaded, prompt_ids(PROMPT_LEN, loaded.model.config.vocab_size))
 
 

@@ -11,10 +11,13 @@ from ckv_core.compare.compare import compare
 from ckv_core.engine.cache.prompt_slots import Keep
 from ckv_core.engine.decode import READ_CHUNK, DecodeContext, Decoder
 from ckv_core.engine.further_passes import further_passes
+from ckv_core.engine.head_tables import kept_table
+from ckv_core.engine.needle_probe import probe
 from ckv_core.engine.prefill import CHUNK, Needs, Prefill, prefill
 from ckv_core.engine.rows import RowPlan, prompt_rows
 from ckv_core.engine.select import select
 from ckv_core.methods import partial_attention as partial
+from ckv_core.methods.headkv import NEEDLE
 from ckv_core.methods.parts.views import PromptTokens
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.request.compare_request import SCENARIOS, CompareRequest, Scenario
@@ -50,6 +53,8 @@ def prompt_ids(length: int, vocabulary: int, seed: int = 5) -> list[int]:
 
 
 def prefilled(loaded: LoadedModel, token_ids: list[int]) -> Prefill:
+    if kept_table(loaded.info, NEEDLE) is None:
+        drained(probe(loaded))
     with torch.inference_mode():
         result = drained(prefill(loaded, token_ids, NEEDS, lambda: False))
         given = PromptTokens(tuple(token_ids), 0, (5,), lambda _text: [6, 7])
