@@ -20,6 +20,8 @@ from tests.factories.events import assert_same_result, big_events, folded
 from tests.factories.strategies import events
 from tests.storage.conftest import load
 
+pytestmark = pytest.mark.slow
+
 REQUEST = CompareRequest(
     context="The long text.", question="What?", answer="This.", protect=("long", "tokens:0-1")
 )

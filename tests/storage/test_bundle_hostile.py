@@ -26,6 +26,8 @@ from tests.storage.test_bundle import (
     zipped,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def whole(there):

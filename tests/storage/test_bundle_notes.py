@@ -18,6 +18,8 @@ from tests.factories.events import assert_same_result, big_events
 from tests.storage.conftest import load
 from tests.storage.test_bundle import assert_refused, exported, made, sealed
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def new_url(tmp_path_factory):

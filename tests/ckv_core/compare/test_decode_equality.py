@@ -36,6 +36,8 @@ from tests.reference.checks import kept_from_mask
 from tests.reference.forward import Kept, forward
 from tests.reference.report import report
 
+pytestmark = pytest.mark.slow
+
 PROMPT_LEN = 150
 BUDGET = 40
 # Logits of these models reach about 10; three to four float32 layers sum some hundred
@@ -231,7 +233,6 @@ def outcome(result: RunResult) -> list[tuple[Any, ...]]:
     return rows
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("arch", "scenario"), [("llama", "context-only"), ("gemma3", "regular")])
 @pytest.mark.parametrize("methods", GROUPS)
 def test_a_batch_gives_each_variant_what_it_gets_alone(
@@ -253,7 +254,6 @@ def test_a_batch_gives_each_variant_what_it_gets_alone(
         )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("scenario", SCENARIOS)
 @pytest.mark.parametrize("methods", GROUPS)
 def test_the_order_of_variants_changes_nothing(
@@ -266,7 +266,6 @@ def test_the_order_of_variants_changes_nothing(
         assert one.token_ids == other.token_ids
 
 
-@pytest.mark.slow
 def test_a_sequence_of_runs_equals_fresh_models() -> None:
     """Other texts, scenarios and parameters in between must not be seen in a later run."""
     arch = "gemma3"  # layers of both kinds
@@ -284,7 +283,6 @@ def test_a_sequence_of_runs_equals_fresh_models() -> None:
     assert in_sequence[0] == in_sequence[-1]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("methods", GROUPS)
 def test_a_cancelled_run_leaves_nothing_behind(methods: tuple[str, ...]) -> None:
     loaded = tiny_model.__wrapped__("llama")
@@ -297,7 +295,6 @@ def test_a_cancelled_run_leaves_nothing_behind(methods: tuple[str, ...]) -> None
     assert outcome(run(asked, loaded)) == before
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("methods", GROUPS)
 def test_a_row_that_meets_its_end_token_stops_and_the_others_go_on(
     methods: tuple[str, ...],
