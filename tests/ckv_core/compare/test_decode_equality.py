@@ -55,6 +55,7 @@ def prompt_ids(length: int, vocabulary: int, seed: int = 5) -> list[int]:
 
 
 def prefilled(loaded: LoadedModel, token_ids: list[int]) -> Prefill:
+    """With all that any method asks for; the needle probe runs once a model."""
     if kept_table(loaded.info, NEEDLE) is None:
         drained(probe(loaded))
     with torch.inference_mode():
