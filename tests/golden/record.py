@@ -1,17 +1,25 @@
-"""Runs every method on the examples and writes what came out: `python -m tests.golden.record`."""
+"""Runs every method on the examples and writes what came out: `python -m tests.golden.record`.
+
+Words after it record only runs with one of them in their names.
+"""
 
 import json
 import lzma
+import sys
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
 
 from ckv_core.compare.compare import compare
+from ckv_core.engine import head_tables
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.loading import load_model
 from ckv_core.request.compare_request import DEFAULT_MODEL, SCENARIOS, CompareRequest
@@ -31,6 +39,42 @@ VARIANTS = (
     "adakv+critical:preset=kvpress,safeguard_rule=blend,stage1_counts_window=off",
     "snapkv+critical:sinks=4,pool=avg,group=max,norm=off,window=16",
 )
+# The methods that came later, on the beginning of one example; each group in one run.
+EXCERPT = 2_400  # letters
+POLICIES = ("tova", "h2o", "scissorhands:history=64", "r_kv:buffer=64")
+ROLLING = "streaming_llm:rolling=on"
+LATER = {
+    "window scorers, regular": (
+        "headkv:table=golden",
+        "cake",
+        "defensivekv",
+        "layer_defensivekv",
+        "chunkkv",
+        "laprox",
+        "snapkv:store=int8",
+        "snapkv:store=int4",
+        "snapkv:store=think",
+        "snapkv+critical:layout=layer",
+        "snapkv:layout=page:16",
+        "snapkv:every=8,to=6,window=4",
+        ROLLING,
+        f"{ROLLING},positions=cache",
+    ),
+    "other scorers, context-only": (
+        "observed_attention",
+        "vatp",
+        "random",
+        "knorm",
+        "keydiff",
+        "lagkv:lag=8",
+        "expected_attention",
+        "ada_expected_attention",
+        "kvzip:repeat=256",
+        "capkv",
+        "compactor",
+        *POLICIES,
+    ),
+}
 
 Golden = dict[str, dict[str, Any]]
 
@@ -40,19 +84,29 @@ def examples() -> list[dict[str, Any]]:
     return list(json.loads((EXAMPLES / "index.json").read_text(encoding="utf-8")))
 
 
-def measure(loaded: LoadedModel, example: dict[str, Any], scenario: str) -> Golden:
-    """One run of all variants, by SPEC."""
-    request = CompareRequest(
+def requested(example: dict[str, Any], scenario: str, variants: tuple[str, ...]) -> CompareRequest:
+    """A run of these variants on all of an example."""
+    return CompareRequest(
         context=(EXAMPLES / example["file"]).read_text(encoding="utf-8"),
         question=example["question"],
         scenario=scenario,  # type: ignore[arg-type]  # one of SCENARIOS
-        variants=VARIANTS,
+        variants=variants,
         defaults={"budget": "10%"},
         max_new_tokens=NEW_TOKENS,
     )
-    result = RunResult()
-    for event in compare(request, loaded):
-        result.apply(event)
+
+
+def measure(loaded: LoadedModel, request: CompareRequest) -> Golden:
+    """One run of all its variants, by SPEC; heads matter by a table of our own."""
+    result, model = RunResult(), loaded.info
+    rows = [[str((3 * i + j) % 7 / 7) for j in range(model.kv_heads)] for i in range(model.layers)]
+    with (
+        TemporaryDirectory() as home,
+        patch.object(head_tables, "head_tables_folder", lambda: Path(home)),
+    ):
+        head_tables.keep_table(model, "golden", "\n".join(map("\t".join, rows)))
+        for event in compare(request, loaded):
+            result.apply(event)
     return {variant.spec: _described(variant) for variant in result.variants}
 
 
@@ -60,11 +114,12 @@ def _described(variant: VariantResult) -> dict[str, Any]:
     """Tokens, and one checksum per layer of the kept set; arrays would be megabytes."""
     assert variant.receipt is not None
     layers = [] if variant.retained is None else variant.retained.mask()
-    return {
+    described = {
         "tokens": list(variant.token_ids),
         "kept": variant.receipt.retained_entries,
         "layers": [zlib.crc32(np.packbits(layer).tobytes()) for layer in layers],
     }
+    return described | ({"evicted": zlib.crc32(variant.held.evicted)} if variant.held else {})
 
 
 def read() -> dict[str, Any]:
@@ -72,17 +127,25 @@ def read() -> dict[str, Any]:
     return dict(json.loads(lzma.decompress(RECORDED.read_bytes())))
 
 
-def runs() -> Iterator[tuple[str, dict[str, Any], str]]:
-    """(name, example, scenario) of every run: the scenarios take turns."""
+def runs() -> Iterator[tuple[str, CompareRequest]]:
+    """(name, request) of every run: the scenarios take turns."""
     for example, scenario in zip(examples(), cycle(SCENARIOS), strict=False):
-        yield f"{Path(example['file']).stem}, {scenario}", example, scenario
+        name = Path(example["file"]).stem
+        yield f"{name}, {scenario}", requested(example, scenario, VARIANTS)
+    first, *_ = examples()
+    for name, variants in LATER.items():
+        whole = requested(first, name.rpartition(" ")[2], variants)
+        yield name, replace(whole, context=whole.context[:EXCERPT])
 
 
 def main() -> None:
-    """Record all of it on one thread, as the tests run."""
+    """Record on one thread, as the tests run."""
     torch.set_num_threads(1)
-    loaded = load_model(DEFAULT_MODEL, "cpu", "float32")
-    found = {name: measure(loaded, example, scenario) for name, example, scenario in runs()}
+    loaded, words = load_model(DEFAULT_MODEL, "cpu", "float32"), sys.argv[1:]
+    found = read()["runs"] if words else {}
+    for name, request in runs():
+        if not words or any(word in name for word in words):
+            found[name] = measure(loaded, request)
     document = {"cpu": torch.backends.cpu.get_cpu_capability(), "runs": found}
     RECORDED.write_bytes(lzma.compress(json.dumps(document, sort_keys=True).encode()))
 

@@ -3,9 +3,11 @@
 import pytest
 import torch
 
+from ckv_core.methods import METHODS
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.loading import load_model
 from ckv_core.request.compare_request import DEFAULT_MODEL
+from ckv_core.request.variants import VariantSpec
 from tests.golden.record import measure, read, runs
 
 SAME_ELSEWHERE = 0.9  # of the layers' sets: another kind of CPU rounds otherwise, near a cut
@@ -17,12 +19,10 @@ def loaded() -> LoadedModel:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "example", "scenario"), [pytest.param(*r, id=r[0]) for r in runs()]
-)
-def test_kept_sets_and_tokens_are_those_recorded(loaded, name, example, scenario) -> None:
+@pytest.mark.parametrize(("name", "request_"), [pytest.param(*r, id=r[0]) for r in runs()])
+def test_kept_sets_and_tokens_are_those_recorded(loaded, name, request_) -> None:
     recorded = read()
-    expected, found = recorded["runs"][name], measure(loaded, example, scenario)
+    expected, found = recorded["runs"][name], measure(loaded, request_)
     assert found.keys() == expected.keys()
     assert {spec: one["kept"] for spec, one in found.items()} == {
         spec: one["kept"] for spec, one in expected.items()
@@ -36,3 +36,8 @@ def test_kept_sets_and_tokens_are_those_recorded(loaded, name, example, scenario
         for here, there in zip(found[spec]["layers"], expected[spec]["layers"], strict=True)
     ]
     assert sum(same) >= SAME_ELSEWHERE * len(same)
+
+
+def test_every_method_is_recorded() -> None:
+    written = {spec for _, each in runs() for spec in each.variants}
+    assert {VariantSpec.parse(spec).method.name for spec in written} == {m.name for m in METHODS}
