@@ -7,6 +7,7 @@ from torch.nn.attention.bias import causal_lower_right
 
 from ckv_core.methods.partial_attention import flash_on_cpu, join, partial, written_out
 
+_SLIDING = 256  # queries of a sliding layer that attend to a slice at a time
 _QUERIES = 128  # of one KV head's group whose logits exist at a time, where written out
 
 
@@ -70,17 +71,28 @@ def log_sum_exp(query: Tensor, keys: Tensor, scaling: float) -> Tensor:
 
 
 def sliding_attention(
-    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scaling: float
+    query: Tensor, keys: Tensor, values: Tensor, window: int, scaling: float
 ) -> Tensor:
-    """Attention under a mask [tokens, entries] bool, which sliding windows keep small.
+    """Attention of the last positions, each over the newest `window` up to its own.
 
-    Arguments and output as of `causal_attention`.
+    Some queries at a time: together they see a slice of the entries, and of the whole chunk no
+    mask is made. Arguments and output else as of `causal_attention`.
     """
-    if query.device.type == "cpu":
-        return functional.scaled_dot_product_attention(
-            query, keys, values, attn_mask=mask, scale=scaling, enable_gqa=True
-        )
-    return _in_blocks(query, keys, values, mask, scaling)
+    tokens, entries = query.shape[2], keys.shape[2]
+    masked = functional.scaled_dot_product_attention
+    out = query.new_empty(*query.shape[:3], values.shape[3])
+    for first in range(0, tokens, _SLIDING):
+        block = query[:, :, first : first + _SLIDING]
+        start = entries - tokens + first
+        end, seen = start + block.shape[2], max(0, start - window + 1)
+        mask = visible(start, end, seen, end, window, query.device)
+        part = (block, keys[:, :, seen:end], values[:, :, seen:end])
+        if query.device.type == "cpu":
+            own = masked(*part, attn_mask=mask, scale=scaling, enable_gqa=True)
+        else:
+            own = _in_blocks(*part, mask, scaling)
+        out[:, :, first : first + _SLIDING] = own
+    return out
 
 
 def visible(

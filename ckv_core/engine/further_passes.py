@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from ckv_core.engine.causal import sliding_attention, visible
+from ckv_core.engine.causal import sliding_attention
 from ckv_core.engine.prefill import Prefill, Reader, chunk_tokens
 from ckv_core.errors import RunCancelledError
 from ckv_core.methods.parts.views import FurtherPass, FurtherPasses
@@ -49,9 +49,7 @@ class _PassReader(Reader):
         values = torch.cat([states.values[:, first:], values], 1)
         start = self._prefill.prompt_len + self.at
         if window is not None:
-            end = start + query.shape[2]
-            mask = visible(start, end, end - keys.shape[1], end, window, query.device)
-            return sliding_attention(query, keys[None], values[None], mask, scaling)
+            return sliding_attention(query, keys[None], values[None], window, scaling)
         if layer not in self.statistics:
             heads = (query.shape[1], len(keys))
             self.statistics[layer] = self._passes.begin(*heads, self._prefill.prompt_len, keys)

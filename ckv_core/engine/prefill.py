@@ -8,7 +8,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from ckv_core.engine.causal import causal_attention, log_sum_exp, sliding_attention, visible
+from ckv_core.engine.causal import causal_attention, log_sum_exp, sliding_attention
 from ckv_core.engine.memo import Memo
 from ckv_core.errors import RunCancelledError
 from ckv_core.methods.parts.views import Chunk, FurtherPasses, Observer
@@ -227,13 +227,7 @@ class _PromptReader(Reader):
         held = min(self.start - self._first_held[layer], room)
         keys = torch.cat([states.keys[:, :held], key], dim=1)
         values = torch.cat([states.values[:, :held], value], dim=1)
-        seen = min(held, window - 1)  # earlier entries are seen by no new token
-        start, end = self.start, self.start + query.shape[2]
-        mask = visible(start, end, start - seen, end, window, query.device)
-        first = held - seen
-        out = sliding_attention(
-            query, keys[None, :, first:], values[None, :, first:], mask, states.scaling
-        )
+        out = sliding_attention(query, keys[None], values[None], window, states.scaling)
         newest = keys[:, -room:]
         states.keys[:, : newest.shape[1]] = newest
         states.values[:, : newest.shape[1]] = values[:, -room:]

@@ -50,17 +50,22 @@ def test_a_chunk_sees_all_entries_up_to_its_own(path: str, value_dim: int, entri
 
 
 @pytest.mark.parametrize("tokens", [1, 7])
-def test_a_mask_in_blocks_is_the_fused_kernels_mask(
-    tokens: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("window", [1, 9, 40])
+def test_a_slice_at_a_time_is_the_mask_of_the_whole_chunk(
+    tokens: int, window: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "ckv_core.methods.partial_attention.MAX_LOGITS", 100
-    )  # a few queries at a time
+    monkeypatch.setattr(causal, "_SLIDING", 3)
+    # What CUDA takes looks at a few queries at a time.
+    monkeypatch.setattr("ckv_core.methods.partial_attention.MAX_LOGITS", 100)
     generator = torch.Generator().manual_seed(tokens)
     query = torch.randn(1, 6, tokens, 16, generator=generator)
     keys = torch.randn(1, 2, 20 + tokens, 16, generator=generator)
     values = torch.randn(1, 2, 20 + tokens, 24, generator=generator)
-    mask = visible(40, 40 + tokens, 20, 40 + tokens, 9, torch.device("cpu"))
-    fused = causal.sliding_attention(query, keys, values, mask, 0.3)
+    mask = visible(20, 20 + tokens, 0, 20 + tokens, window, torch.device("cpu"))
+    whole = torch.nn.functional.scaled_dot_product_attention(
+        query, keys, values, attn_mask=mask, scale=0.3, enable_gqa=True
+    )
+    slices = causal.sliding_attention(query, keys, values, window, 0.3)
+    torch.testing.assert_close(slices, whole, rtol=1e-5, atol=1e-5)
     blocks = causal._in_blocks(query, keys, values, mask, 0.3)
-    torch.testing.assert_close(blocks, fused, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(blocks, whole, rtol=1e-5, atol=1e-5)
