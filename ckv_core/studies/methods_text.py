@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ckv_core.request.variants import VariantSpec
+from ckv_core.studies.harness import LM_EVAL
 from ckv_core.studies.records import Sample, Study
 
 CRITICAL_SOURCE = "Feng et al. 2025, arXiv:2502.03805"
@@ -26,7 +27,7 @@ def methods_text(study: Study, samples: Sequence[Sample], facts: Mapping[str, An
     sources = {sample.source for sample in samples if sample.source}
     texts = f" from {len(sources):,} texts" if sources else ""
     data = ", ".join(f"{key} {value}" for key, value in study.data.items())
-    metrics = sorted({sample.metric or study.metric for sample in samples})
+    metrics = sorted({_metric(study, sample) for sample in samples})
     model, versions = facts.get("model_info"), facts.get("environment") or {}
     served = ""
     if model:
@@ -52,6 +53,12 @@ def methods_text(study: Study, samples: Sequence[Sample], facts: Mapping[str, An
     if made:
         sentences.append(f"Made with {made}")
     return " ".join(f"{sentence}." for sentence in sentences)
+
+
+def _metric(study: Study, sample: Sample) -> str:
+    if sample.metric != LM_EVAL:
+        return sample.metric or study.metric
+    return f"{sample.tags.get('measure')} of lm_eval {sample.tags.get(LM_EVAL)}"
 
 
 def _named(spec: VariantSpec) -> str:

@@ -4,7 +4,7 @@ import copy
 import json
 import random
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 from hypothesis import given
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from ckv_core.errors import ConfigError
 from ckv_core.results.records import ModelInfo
 from ckv_core.studies.export import export, read_export
+from ckv_core.studies.methods_text import methods_text
 from ckv_core.studies.records import Sample, SampleResult, Study
 
 STUDY = Study(
@@ -147,6 +148,12 @@ def test_no_part_of_it_that_is_another_breaks_it(seed):
     holder[step] = rng.choice([None, -1, 1e308, "x" * 5000, [], {}, True, [[[]]], "\ud800"])
     with suppress(ConfigError):
         read_export(json.dumps(values))
+
+
+def test_the_methods_paragraph_names_the_harness_and_its_score():
+    tags = {"task": "ferries", "measure": "exact_match,none", "lm_eval": "0.4.13"}
+    own = replace(SAMPLES[0], metric="lm_eval", tags=tags)
+    assert "scored by exact_match,none of lm_eval 0.4.13." in methods_text(STUDY, [own], {})
 
 
 def test_the_methods_paragraph_names_every_setting():

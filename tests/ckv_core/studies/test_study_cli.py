@@ -95,6 +95,14 @@ def test_killed_in_the_middle_it_goes_on_where_it_was(folder, url, capsys):
     assert cli.main(["study", "run", str(folder / "study.yaml")]) == 0
     assert "Nothing is left to run." in capsys.readouterr().out
     check(exported(folder))
+    files = {name: str(folder / name) for name in ("report.html", "log.json", "papers.bib")}
+    given = zip(("--html", "--inspect", "--bibtex"), files.values(), strict=True)
+    asked = [word for pair in given for word in pair]
+    assert cli.main(["study", "export", "tiny study", *asked]) == 0
+    texts = [Path(file).read_text(encoding="utf-8") for file in files.values()]
+    for text, part in zip(texts, ("<!doctype html>", '"version": 2', "@misc{li2024"), strict=True):
+        assert part in text
+    assert cli.main(["study", "export", "tiny study"]) == 2
 
 
 def check(document):
