@@ -64,9 +64,7 @@ def _contents(found: StudyReading, facts: Mapping[str, Any]) -> Contents:
         Section(name, headed(text)[0], "", [(DataTable, _without_links(table))])
         for name, text, table in tables
     ]
-    sections.insert(
-        0, Section("verdict", "What came out", "", [(VerdictStrip, verdict_value(found))])
-    )
+    sections.insert(0, Section("verdict", "The answer", "", [(VerdictStrip, verdict_value(found))]))
     sections.insert(2, charts)
     settings: list[Any] = [(Facts, {"rows": facts_rows(found, facts)})]
     sections.append(Section("study", "Settings and environment", "", settings))
