@@ -22,8 +22,8 @@ ROOMS = {
     "ckv_core": "errors runtime methods request results models engine analysis measure compare "
     "studies kvpress worker cli",
     "ui": "limits looks tables charts users accounts settings services server components shell "
-    "results compare sweep studies aggregate compare_runs methods report run runs api build serve "
-    "commands",
+    "results compare sweep studies aggregate caches compare_runs methods report run runs api build "
+    "serve commands",
 }
 PURE = ("ui/tables", "ui/charts")  # values and figures, of results alone
 IMPURE = {"gradio", "starlette", "sqlalchemy", "alembic", "storage"}

@@ -20,6 +20,8 @@ from ui.aggregate.page import AggregatePage
 from ui.aggregate.routes import aggregate_routes
 from ui.api.endpoints import Api
 from ui.api.routes import api_routes
+from ui.caches.page import CachesPage
+from ui.caches.routes import cache_routes
 from ui.compare.examples import load_examples
 from ui.compare.page import ComparePage
 from ui.compare_runs.page import CompareRunsPage
@@ -76,6 +78,7 @@ def build_app(services: Services, settings: Settings) -> gr.Blocks:
         ("Aggregate", "/aggregate", "/runs", lambda: AggregatePage(services)),
         ("Studies", "/studies", "", lambda: StudiesPage(services, settings, models=models)),
         ("Study", "/study", "/studies", lambda: StudyPage(services)),
+        ("Caches", "/caches", "", lambda: CachesPage(services, settings)),
     ]
     for name, path, marked, build in pages:
         with app.route(name, path, show_in_navbar=False) as route:
@@ -127,6 +130,7 @@ def build_site(services: Services, settings: Settings) -> Site:
                     *aggregate_routes(services),
                     *study_routes(services),
                     *study_report_routes(services),
+                    *cache_routes(services),
                     *library_routes(services),
                     *api_routes(Api(services, settings)),
                 ],

@@ -41,6 +41,7 @@ class Limits:
     new_tokens: int = _limit(MAX_NEW_TOKENS, MAX_NEW_TOKENS, "New tokens per variant")
     # From when it starts, not while it waits.
     run_minutes: int | None = _limit(None, 100_000, "Minutes of a run")
+    cache_mib: int = _limit(4096, 10_000_000, "Kept caches on disk")
     # Others take 1 MiB. 4 million characters of JSON-escaped text need 24 MB at most.
     body_mib: int = _limit(32, 1024, "Size of a request with a context or a file")
 
@@ -112,13 +113,26 @@ class Limits:
                 f"{saved:,} {what} are saved, which is this app's limit; delete some first."
             )
 
+    def check_answer(self, question: str, new_tokens: int) -> None:
+        """PromptError for a question that is too long, LimitError for too many new tokens."""
+        self.check(CompareRequest(context=question, max_new_tokens=new_tokens))
+
+    def check_caches(self, kept: int) -> None:
+        """LimitError for one more cache beside so many bytes of them."""
+        if kept >= self.cache_mib * 2**20:
+            raise LimitError(
+                f"Kept caches take {self.cache_mib:,} MiB, which is this app's limit; delete some "
+                "first."
+            )
+
     def rows(self, *, with_logins: bool) -> list[tuple[str, str]]:
         """Name and value of each limit, for people."""
         unset = {"prompt_tokens": "as the model takes", "run_minutes": "no limit"}
-        whose = dict.fromkeys(("runs", "studies"), " of one user") if with_logins else {}
+        of_user = ("runs", "studies", "cache_mib")
+        whose = dict.fromkeys(of_user, " of one user") if with_logins else {}
         rows = []
         for f in fields(self):
-            value, unit = getattr(self, f.name), " MiB" if f.name == "body_mib" else ""
+            value, unit = getattr(self, f.name), " MiB" if f.name.endswith("_mib") else ""
             text = unset[f.name] if value is None else f"{value:,}{unit}"
             if with_logins or f.name != "queue_per_user":
                 rows.append((f.metadata["label"] + whose.get(f.name, ""), text))

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from ckv_core.request.cache_requests import WorkRequest
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.results.events import RunEvent
 
@@ -10,10 +11,10 @@ from ckv_core.results.events import RunEvent
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Run this comparison."""
+    """Run this comparison, or keep or ask a cache."""
 
     job_id: str  # marks every event that comes back
-    request: CompareRequest
+    request: WorkRequest
     owner: str | None = None  # the user whose turn it takes; None where nobody logs in
 
 

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 import torch
 
 from ckv_core.compare.compare import compare
+from ckv_core.compare.kept import ask, keep
 from ckv_core.engine.prefill_cache import KEPT_PREFILL_BYTES, PrefillCache
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.loading import load_model
 from ckv_core.models.steps import Report
+from ckv_core.request.cache_requests import AskRequest, KeepRequest, WorkRequest
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.results.events import RunEvent
 from ckv_core.results.records import ModelInfo
@@ -48,7 +50,7 @@ class EngineRunner:
         The prefills of the others go in any case: a run sees only its own model's as room that it
         could have, and would be refused for the others'.
         """
-        key = (model, device, dtype)
+        key = self._key(model, device, dtype)
         self._drop_prefills(but=key)
         if key not in self._models:
             if self._bytes() > KEPT_BYTES:
@@ -70,12 +72,30 @@ class EngineRunner:
         self, request: CompareRequest, should_stop: Callable[[], bool]
     ) -> Iterator[RunEvent]:
         """Run on the model that `load` has in memory."""
-        served = self._models[request.model, request.device, request.dtype]
+        served = self._served(request)
         return compare(request, served.loaded, should_stop, served.prefills)
+
+    def of_cache(
+        self, request: KeepRequest | AskRequest, should_stop: Callable[[], bool]
+    ) -> Iterator[RunEvent]:
+        served = self._served(request)
+        if isinstance(request, AskRequest):
+            return ask(request, served.loaded, should_stop)
+        return keep(request, served.loaded, should_stop, served.prefills)
 
     def release(self) -> None:
         self._models.clear()
         _free_memory()
+
+    def _served(self, request: WorkRequest) -> _Served:
+        return self._models[self._key(request.model, request.device, request.dtype)]
+
+    def _key(self, model: str, device: str, dtype: str) -> ModelKey:
+        """Of the model in memory that serves this; a kept cache names the type that `auto` gave."""
+        for key, served in self._models.items():
+            if key[:2] == (model, device) and dtype in (key[2], served.loaded.info.dtype):
+                return key
+        return (model, device, dtype)
 
     def _drop_prefills(self, but: ModelKey) -> None:
         held = [each.prefills for key, each in self._models.items() if key != but]

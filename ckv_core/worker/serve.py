@@ -16,6 +16,7 @@ from ckv_core.errors import (
     is_out_of_memory,
 )
 from ckv_core.models.steps import STALL_S, Report, Step
+from ckv_core.request.cache_requests import AskRequest, KeepRequest
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.results.events import Progress, RunEvent, RunFinished
 from ckv_core.results.records import ModelInfo
@@ -65,6 +66,11 @@ class Runner(Protocol):
         self, request: CompareRequest, should_stop: Callable[[], bool]
     ) -> Iterator[RunEvent]:
         """Run on the model that `load` brought in last; raises once `should_stop` is true."""
+
+    def of_cache(
+        self, request: KeepRequest | AskRequest, should_stop: Callable[[], bool]
+    ) -> Iterator[RunEvent]:
+        """Keep or ask a cache on that model; raises as `compare`."""
 
     def release(self) -> None:
         """Drop all models, after memory ran out."""
@@ -179,7 +185,11 @@ class WorkerLoop:
         load_ms = (time.perf_counter() - started) * 1000
         self._send(Within(job.job_id, "Reading the prompt with the model's tokenizer", PROMPT_S))
         is_first = True
-        for event in runner.compare(request, stop.is_set):
+        if isinstance(request, CompareRequest):
+            events = runner.compare(request, stop.is_set)
+        else:
+            events = runner.of_cache(request, stop.is_set)
+        for event in events:
             if stop.is_set():  # not every stage of an engine asks by itself
                 raise RunCancelledError
             if is_first:

@@ -2,7 +2,7 @@
 
 import time
 
-from ckv_core.request.compare_request import CompareRequest
+from ckv_core.request.cache_requests import WorkRequest
 from ckv_core.worker.messages import Job, JobCancelled, JobDone, JobFailed, Warm, Within
 
 RESTARTS = "A new worker starts by itself."
@@ -39,7 +39,7 @@ class Task:
         """Whether the steps that have a limit are behind it: the model and its prompt."""
         return self._doing.limit_s is None
 
-    def loads_for(self, request: CompareRequest) -> bool:
+    def loads_for(self, request: WorkRequest) -> bool:
         """Whether a run of this request would find its model ready afterwards."""
         wanted = (request.model, request.device, request.dtype)
         warm = self.command

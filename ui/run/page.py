@@ -9,6 +9,7 @@ import gradio as gr
 from gradio.components import Component
 
 from ckv_core.errors import CkvError
+from ui.caches.keep_section import KeepSection
 from ui.components.facts import Facts
 from ui.components.notice import Notice
 from ui.results import views
@@ -37,6 +38,7 @@ class RunPage:
         with gr.Accordion("What was asked", open=False, visible=False, elem_id="asked") as area:
             self.facts = Facts(elem_id="facts")
         self._asked = area
+        self._keep = KeepSection(services)
         self._share = ShareSection(services)
 
     def wire(self, page: gr.Blocks) -> None:
@@ -46,7 +48,7 @@ class RunPage:
         """
         opened = [self.slug, self.title, self.notice, self.followed, self.block.area]
         opened += [self.sweep.area, self._asked, *self._tailed]
-        sections = [*self._lineage.outputs, *self._share.outputs]
+        sections = [*self._lineage.outputs, *self._share.outputs, *self._keep.outputs]
         page.load(self.open, None, [*opened, *sections], queue=False, **PRIVATE)
         self.followed.change(
             self.tail, [self.slug], self._tailed, concurrency_limit=None, **PRIVATE
@@ -56,6 +58,7 @@ class RunPage:
         )
         self._lineage.wire(self.slug)
         self._share.wire(self.slug)
+        self._keep.wire(self.slug)
         self.sweep.wire(self._services, self.slug)
 
     @property
@@ -69,7 +72,7 @@ class RunPage:
             snapshot = find_run(self._services, slug)
         except CkvError as error:
             untouched = [gr.skip() for _ in range(3 + len(self._tailed))]
-            rest = [*self._lineage.open(""), *self._share.open("")]
+            rest = [*self._lineage.open(""), *self._share.open(""), *self._keep.open(None)]
             told = said(str(error), "error", (TO_RUNS, TO_COMPARE))
             return ["", SILENT, told, "", *untouched, *rest]
         is_sweep = snapshot.request.kind == "sweep"
@@ -86,6 +89,7 @@ class RunPage:
             views.details_value(snapshot),
             *self._lineage.open(snapshot.slug),
             *self._share.open(snapshot.slug),
+            *self._keep.open(snapshot),
         ]
 
     async def tail(self, slug: str) -> AsyncIterator[list[Any]]:

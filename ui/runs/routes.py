@@ -8,11 +8,8 @@ from starlette.routing import Route
 
 from ckv_core.errors import CkvError, StorageError
 from ui.runs.query import read_slugs
-from ui.server.route_answers import NO_STORE, as_file
+from ui.server.route_answers import IMPORT_TYPE, NO_STORE, as_file
 from ui.services.services import Services
-
-# No form of another site can send this type, and no script can without being asked for first.
-IMPORT_TYPE = "application/octet-stream"
 
 
 def library_routes(services: Services) -> list[Route]:

@@ -16,7 +16,7 @@ SMALL_BYTES = 2**20
 # What starts a run or counts its tokens carries the context; own positions are one text in it.
 CONTEXT_PATHS = ("/api/runs", "/gradio_api/queue/join", "/gradio_api/mcp")
 CONTEXT_PREFIXES = ("/gradio_api/run/", "/gradio_api/call/", "/gradio_api/mcp/")
-IMPORT_PATH = "/runs/import"
+IMPORT_PATHS = ("/runs/import", "/caches/import")
 BOUNDS = JsonBounds(containers=2**16, values=2**20)
 COUNTED_BYTES = 2**16
 # What bodies over that may take together, in bodies of the largest size.
@@ -38,7 +38,7 @@ class Bodies:
             await self._app(scope, receive, send)
             return
         path = str(scope["path"]).rstrip("/")
-        is_file = path == IMPORT_PATH
+        is_file = path in IMPORT_PATHS
         is_large = is_file or path in CONTEXT_PATHS or path.startswith(CONTEXT_PREFIXES)
         viewer = scope.get(SCOPE_KEY, EVERYBODY)
         is_large &= viewer.is_trusted or viewer.user is not None

@@ -8,6 +8,8 @@ NO_STORE = {"Cache-Control": "no-store"}
 # For what never changes. A login may stand before it, so no shared cache may keep it.
 IMMUTABLE = {"Cache-Control": "private, max-age=31536000, immutable"}
 CSV = "text/csv; charset=utf-8"
+# No form of another site can send this type, and no script can without being asked for first.
+IMPORT_TYPE = "application/octet-stream"
 NO_RUN = "There is no run of this name."
 
 

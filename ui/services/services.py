@@ -32,6 +32,7 @@ from ui.accounts.access import Access
 from ui.accounts.administration import Administration
 from ui.accounts.credentials import Accounts
 from ui.limits import Limits
+from ui.services.caches import Caches
 from ui.services.library import Library
 from ui.services.live_runs import LiveRun, RunSnapshot
 from ui.services.shares import Shares
@@ -100,6 +101,7 @@ class Services:
         self._stored.recover()
         self.library = Library(database, self._access, self._let_go, self._limits)
         self.studies = Studies(database, self._access, self._limits, self._client, cluster, device)
+        self.caches = Caches(self._access, self._limits, self._client)
         self._client.start()
         self.studies.begin()
 
@@ -282,7 +284,7 @@ class Services:
     # --- replies, in the client's thread --------------------------------------------------------
 
     def _take(self, reply: Reply) -> None:
-        if self.studies.take(reply):
+        if self.studies.take(reply) or self.caches.take(reply):
             return
         match reply:
             case ModelStatus():

@@ -15,6 +15,7 @@ PAGES = {
     "/sweep": "Sweep",
     "/studies": "Studies",
     "/runs": "Runs",
+    "/caches": "Caches",
     "/methods": "Methods",
 }
 FORMS = {"/", "/sweep", "/studies"}

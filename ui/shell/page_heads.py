@@ -38,6 +38,7 @@ PAGES = {
     "runs": ("Runs", "Saved runs: find, compare, aggregate, export."),
     "studies": ("Studies", "Many samples: which method keeps the score at which budget."),
     "study": ("Study", "The answer of a study, with intervals and everything it is read from."),
+    "caches": ("Caches", "Compressed caches kept under a name: compress once, ask many."),
     "compare-runs": ("Compare runs", "Saved runs side by side, variant by variant."),
     "aggregate": ("Aggregate", "Means over the prompts of several runs, with intervals and n."),
     "methods": (

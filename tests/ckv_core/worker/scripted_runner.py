@@ -9,10 +9,12 @@ from pathlib import Path
 
 from ckv_core.errors import ConfigError, ModelError, PromptError, RunCancelledError
 from ckv_core.models.steps import Report, Step
+from ckv_core.request.cache_requests import AskRequest, KeepRequest
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.results.events import Generated, Progress, RunEvent, RunFinished, RunPrepared
 from ckv_core.results.records import ModelInfo, PromptInfo
 from ckv_core.worker.counting import Steps
+from tests.factories.kept import kept_bytes, kept_record
 from tests.factories.runs import bare, model_info, prompt_info
 
 STEP_S = 0.02
@@ -73,6 +75,18 @@ class ScriptedRunner:
             yield Progress("decode", step / steps, f"token {step} of {steps}")
             yield _generated(step, LONG if word == "long" else 0, last=step == steps)
         yield RunFinished({"prefill": 1.0, "decode": 2.0})
+
+    def of_cache(
+        self, request: KeepRequest | AskRequest, should_stop: Callable[[], bool]
+    ) -> Iterator[RunEvent]:
+        """A question is a script too; what is kept has a head and nothing else."""
+        question = request.question if isinstance(request, AskRequest) else request.run.question
+        asked = CompareRequest(context="kept", question=question)
+        for event in self.compare(asked, should_stop):
+            if not isinstance(event, RunPrepared):
+                yield event
+        if isinstance(request, KeepRequest):
+            Path(request.path).write_bytes(kept_bytes(kept_record(spec=request.run.variants[0])))
 
     def count_tokens(self, request: CompareRequest, step: Steps) -> tuple[int, int, int]:
         if request.model == "looping":

@@ -10,7 +10,7 @@ from ckv_core.analysis.result_json import to_json
 from storage.bundle import entry_name
 from tests.factories.app import end_of, finished, script
 from tests.ui.served_app import by
-from ui.runs.routes import IMPORT_TYPE
+from ui.server.route_answers import IMPORT_TYPE
 
 TYPE = {"content-type": IMPORT_TYPE}
 

@@ -4,7 +4,7 @@ import { make, saveFile, setText, str, whole } from "../../../assets/scripts/dom
 
 const MIB = 2 ** 20;
 /** The answer of one of our routes; throws an Error whose message is the sentence to show. */
-async function answerOf(url, options) {
+export async function answerOf(url, options = undefined) {
   let answer;
   try {
     answer = await fetch(url, options);

@@ -1,0 +1,249 @@
+"""Kept caches in the app: kept, asked and stopped by jobs; files of their owners alone."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import gradio as gr
+import pytest
+
+from ckv_core.errors import CkvError, ConfigError
+from ckv_core.request.compare_request import CompareRequest
+from ckv_core.results.kept_folder import KeptFolder
+from tests.factories.app import FakeServices, snapshot
+from tests.factories.kept import kept_bytes, kept_record
+from tests.ui.served_app import Served, by
+from ui.caches.keep_section import KeepSection
+from ui.caches.page import CachesPage
+from ui.caches.values import answers_value, caches_table
+from ui.limits import LimitError, Limits
+from ui.server.route_answers import IMPORT_TYPE
+from ui.services.caches import CacheJob, Caches
+from ui.services.services import Services
+from ui.settings import Settings
+
+PATIENCE_S = 60.0
+TYPE = {"content-type": IMPORT_TYPE}
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CKV_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def asked(question: str = "steps 2", **changes: object) -> CompareRequest:
+    run = CompareRequest(
+        context="one two three",
+        question=question,
+        scenario="context-only",
+        model="tiny",
+        variants=("full", "snapkv:budget=48", "h2o:budget=48"),
+    )
+    return replace(run, **changes)
+
+
+def wait_for(caches: Caches, job: str, wanted: Callable[[CacheJob], bool]) -> CacheJob:
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        found = caches.job(job)
+        if wanted(found):
+            return found
+        time.sleep(0.01)
+    raise AssertionError(f"still {caches.job(job)}")
+
+
+def end_of(caches: Caches, job: str) -> CacheJob:
+    return wait_for(caches, job, lambda found: found.is_final)
+
+
+def test_a_cache_is_kept_asked_and_stopped(services: Services) -> None:
+    caches = services.caches
+    kept = end_of(caches, caches.keep(asked(), 1, "report"))
+    assert kept.state == "done"
+    (entry,) = caches.entries()
+    assert entry.name == "report"
+    assert entry.record == kept_record()
+    job = caches.ask("report", "steps 4", 9)
+
+    async def watched() -> list[CacheJob]:
+        return [each async for each in caches.watch(job)]
+
+    seen = asyncio.run(watched())
+    assert seen[-1].state == "done"
+    assert seen[-1].text == "w0 w1 w2 w3 "
+    stopped = caches.ask("report", "steps 1000000", 9)
+    wait_for(caches, stopped, lambda found: bool(found.text))
+    caches.cancel(stopped)
+    assert end_of(caches, stopped).state == "cancelled"
+    failed = end_of(caches, caches.ask("report", "refuse", 9))
+    assert (failed.state, failed.reason) == ("failed", "Budget 3 is below the protected tokens.")
+    told = answers_value(caches.answers("report"))["rows"]
+    assert [row["question"] for row in told] == ["refuse", "steps 1000000", "steps 4"]
+    assert [row["told"] for row in told] == [failed.reason, "Cancelled.", ""]
+
+
+def test_what_cannot_be_is_refused_before_a_worker_is_asked(services: Services) -> None:
+    caches = services.caches
+    for index, name, sentence in (
+        (2, "x", "goes on evicting"),
+        (7, "x", "no such variant"),
+        (-1, "x", "no such variant"),
+        (1, "../x", "A cache's name"),
+    ):
+        with pytest.raises(ConfigError, match=sentence):
+            caches.keep(asked(), index, name)
+    end_of(caches, caches.keep(asked(), 1, "x"))
+    with pytest.raises(ConfigError, match="kept already"):
+        caches.keep(asked(), 1, "x")
+    for name, question, tokens, sentence in (
+        ("none", "What?", 9, "No cache is kept"),
+        ("x", " ", 9, "question is empty"),
+        ("x", "What?", 0, "New tokens"),
+        ("x", "\ud800", 9, "lone surrogate"),
+    ):
+        with pytest.raises(CkvError, match=sentence):
+            caches.ask(name, question, tokens)
+    with pytest.raises(CkvError, match="no longer remembers"):
+        caches.job("cache:none")
+
+
+def test_limits_hold(services: Services) -> None:
+    caches = services.caches
+    end_of(caches, caches.keep(asked(), 1, "x"))
+    for _ in range(3):
+        caches.ask("x", "steps 1000000", 9)
+    with pytest.raises(LimitError, match="queue is full"):
+        caches.ask("x", "What?", 9)
+    for job in caches.answers("x"):
+        caches.cancel(job.job_id)
+        end_of(caches, job.job_id)
+    small = Limits(new_tokens=5, context_chars=4)
+    with pytest.raises(LimitError, match="generates up to 5"):
+        small.check_answer("abc", 6)
+    with pytest.raises(CkvError, match="this app takes 4"):
+        small.check_answer("abcde", 5)
+    Limits(cache_mib=1).check_caches(2**20 - 1)
+    with pytest.raises(LimitError, match="delete some first"):
+        Limits(cache_mib=1).check_caches(2**20)
+
+
+def test_users_have_their_own_files_and_answers(app: Served) -> None:
+    data = kept_bytes()
+    with app.client("ann") as ann, app.client("bob") as bob, app.client() as guest:
+        sent = {"content": data, "headers": TYPE}
+        assert ann.post("/caches/import?name=report", **sent).json()["told"] == "report is kept."
+        again = ann.post("/caches/import?name=report", **sent)
+        assert (again.status_code, "kept already" in again.json()["told"]) == (400, True)
+        found = ann.get("/caches/file?name=report")
+        assert found.content == data
+        assert found.headers["content-type"] == IMPORT_TYPE
+        assert 'attachment; filename="report.safetensors"' in found.headers["content-disposition"]
+        assert bob.get("/caches/file?name=report").status_code == 404
+        assert guest.get("/caches/file?name=report").status_code in (303, 401, 403, 404)
+        assert guest.post("/caches/import?name=mine", **sent).status_code in (303, 401, 403)
+    with by("bob"):
+        assert app.services.caches.entries() == []
+        with pytest.raises(ConfigError, match="No cache"):
+            app.services.caches.ask("report", "What?", 9)
+    with by("ann"):
+        job = app.services.caches.ask("report", "steps 1", 9)
+        assert end_of(app.services.caches, job).state == "done"
+    with by("bob"):
+        assert app.services.caches.answers("report") == []
+        for act in (app.services.caches.job, app.services.caches.cancel):
+            with pytest.raises(CkvError, match="no longer remembers"):
+                act(job)
+
+
+@pytest.mark.parametrize(
+    ("data", "headers", "status"),
+    [
+        (b"", TYPE, 400),
+        (b"PK\x03\x04" * 9, TYPE, 400),
+        (kept_bytes()[:-1], TYPE, 400),
+        (kept_bytes(), {"content-type": "text/plain"}, 415),
+    ],
+)
+def test_a_wrong_file_is_one_sentence_and_keeps_nothing(
+    app: Served, home: Path, data: bytes, headers: dict[str, str], status: int
+) -> None:
+    with app.client("bob") as bob:
+        answer = bob.post("/caches/import?name=x", content=data, headers=headers)
+    assert answer.status_code == status
+    assert answer.json()["told"].endswith(".")
+    assert not [path for path in home.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("name", ["", "../x", "/etc/passwd", "a%00", "x" * 900])
+def test_a_name_that_is_none_leads_to_no_file(app: Served, name: str) -> None:
+    with app.client("bob") as bob:
+        assert bob.get("/caches/file", params={"name": name}).status_code == 404
+        answer = bob.post(
+            "/caches/import", params={"name": name}, content=kept_bytes(), headers=TYPE
+        )
+    assert answer.status_code == 400
+
+
+def page_of(services: Services) -> CachesPage:
+    with gr.Blocks():
+        return CachesPage(services, Settings.from_environ({}))
+
+
+def test_the_page_lists_renames_and_deletes(services: Services) -> None:
+    page = page_of(services)
+    table, choice, answers, notice = page.refresh("")
+    assert (table["rows"], choice["choices"], answers) == ([], [], {"rows": []})
+    KeptFolder().add("b", lambda path: path.write_bytes(kept_bytes()))
+    KeptFolder().add("a", lambda path: path.write_bytes(kept_bytes(kept_record(spec=HOSTILE))))
+    table, choice, _, notice = page.refresh("b")
+    assert [row["cells"]["name"]["text"] for row in table["rows"]] == ["a", "b"]
+    assert table["rows"][0]["cells"]["variant"]["text"] == HOSTILE  # the component sets text
+    assert (choice["value"], notice["text"]) == ("b", "")
+    assert page.rename("b", "a")[3]["tone"] == "error"
+    *_, told, _ = page.rename("b", " c d ")
+    assert told["text"] == "Renamed to c d."
+    assert page.refresh("c d")[0]["rows"][1]["cells"]["take"]["href"] == "/caches/file?name=c%20d"
+    assert page.delete("none")[3]["tone"] == "error"
+    page.delete("c d")
+    assert [entry.name for entry in KeptFolder().entries()] == ["a"]
+    for odd in (None, 3, ["a"], {"a": 1}):
+        assert page.ask(odd, odd, odd)[1]["tone"] == "error"
+        page.choose(odd)
+
+
+def test_a_spoilt_file_is_told(home: Path) -> None:
+    KeptFolder().free("x").write_bytes(b"spoilt")
+    (row,) = caches_table(KeptFolder().entries())["rows"]
+    assert row["cells"]["variant"]["text"] == "cannot be read; delete it"
+
+
+@pytest.mark.parametrize(
+    ("changes", "offered"),
+    [
+        ({}, ["full", "snapkv:budget=48"]),
+        ({"scenario": "regular"}, []),
+        ({"kind": "sweep"}, []),
+        ({"variants": ("gone:x",)}, []),
+    ],
+)
+def test_the_section_offers_what_can_be_kept(
+    changes: dict[str, object], offered: list[str]
+) -> None:
+    with gr.Blocks():
+        section = KeepSection(FakeServices())
+    area, choice = section.open(snapshot(request=asked(**changes)))
+    assert area.get("visible", False) == bool(offered)
+    if offered:
+        assert choice["choices"] == offered
+
+
+def test_the_section_hides_where_a_run_is_not_over() -> None:
+    with gr.Blocks():
+        section = KeepSection(FakeServices())
+    for run in (snapshot(request=asked(), state="running"), None):
+        assert "visible" not in section.open(run)[0]
+    assert section.keep("nope", "full", "x")[1]["tone"] == "error"

@@ -1,0 +1,123 @@
+"""The section of the Run page that keeps the cache of one variant."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+from urllib.parse import quote
+
+import gradio as gr
+from gradio.blocks import Block
+
+from ckv_core.errors import CkvError, ConfigError
+from ui.caches.values import job_sentence
+from ui.compare.prompt_controls import text
+from ui.components.notice import Notice
+from ui.results.live import find_run
+from ui.services.caches import CacheJob
+from ui.services.services import RunSnapshot, Services
+from ui.shell.parts import AT_ONCE, SHARED, SILENT, said
+
+TO_CACHES = "Ask it on the page Caches"
+TOLD = (
+    "The context is compressed once more by one variant (its prefill is used where the worker "
+    "still has it), and what is kept can then be asked again and again on the page Caches."
+)
+
+
+class KeepSection:
+    """Shown below a finished comparison of the scenario context-only."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        with gr.Accordion("Keep a cache", open=False, visible=False, elem_id="keep") as area:
+            gr.Markdown(TOLD)
+            self.job = gr.Textbox(visible="hidden", elem_id="keep-job")
+            with gr.Row(equal_height=False):
+                self.variant = gr.Dropdown(
+                    [],
+                    label="Variant",
+                    info="Those that evict while they generate cannot be kept.",
+                    elem_id="keep-variant",
+                    allow_custom_value=True,  # its choices are not the server's to remember
+                    scale=3,
+                    min_width=220,
+                )
+                told = "Up to 64 letters, digits, blanks and . _ + -"
+                self.name = text("keep-name", "Name", told, scale=3, min_width=220)
+            with gr.Row():
+                self.keep_button = gr.Button("Keep this cache", elem_id="keep-run", scale=0)
+                self.cancel = gr.Button("Cancel", interactive=False, elem_id="keep-stop", scale=0)
+                self.notice = Notice(elem_id="keep-notice")
+        self.outputs: list[Block] = [area, self.variant]
+
+    def wire(self, slug: gr.Textbox) -> None:
+        followed = [self.notice, self.keep_button, self.cancel]
+        self.keep_button.click(
+            self.keep, [slug, self.variant, self.name], [self.job, self.notice], **AT_ONCE
+        ).then(self.tail, [self.job], followed, **SHARED)
+        self.cancel.click(self.stop, [self.job], [self.notice], **AT_ONCE)
+
+    def open(self, run: RunSnapshot | None) -> list[Any]:
+        """Offer the variants of a run that has caches of a context alone."""
+        names = [] if run is None else self._variants(run)
+        if not names:
+            return [gr.skip(), gr.skip()]
+        return [gr.update(visible=True), gr.update(choices=names, value=names[-1])]
+
+    def _variants(self, run: RunSnapshot) -> list[str]:
+        """SPECs of those that can be kept."""
+        is_fit = run.request.scenario == "context-only" and run.request.kind == "compare"
+        if not (is_fit and run.is_final and self._services.may_change(run.slug)):
+            return []
+        try:  # an imported run may hold what no form gives
+            specs = run.request.specs
+        except CkvError:
+            return []
+        return [
+            variant
+            for variant, spec in zip(run.request.variants, specs, strict=False)
+            if spec.policy is None
+        ]
+
+    # --- handlers -----------------------------------------------------------------------
+
+    def keep(self, slug: object, variant: object, name: object) -> list[Any]:
+        """Start to keep it; the sentence is why not."""
+        try:
+            run = find_run(self._services, slug)
+            names = self._variants(run)
+            if variant not in names:
+                raise ConfigError("Choose one of the run's variants.")
+            index = run.request.variants.index(str(variant))
+            wanted = str(name or "").strip()
+            return [self._services.caches.keep(run.request, index, wanted), SILENT]
+        except CkvError as error:
+            return ["", said(str(error), "error")]
+
+    async def tail(self, job_id: object) -> AsyncIterator[list[Any]]:
+        """Follow it to its end."""
+        if not job_id:
+            yield [gr.skip(), gr.skip(), gr.skip()]
+            return
+        try:
+            async for job in self._services.caches.watch(job_id):
+                going = not job.is_final
+                buttons = [gr.update(interactive=not going), gr.update(interactive=going)]
+                yield [_told(job), *buttons]
+        except CkvError as error:
+            told = said(str(error), "error")
+            yield [told, gr.update(interactive=True), gr.update(interactive=False)]
+
+    def stop(self, job_id: object) -> dict[str, Any]:
+        try:
+            self._services.caches.cancel(job_id)
+        except CkvError as error:
+            return said(str(error), "error")
+        return SILENT
+
+
+def _told(job: CacheJob) -> dict[str, Any]:
+    if job.state == "done":
+        return said(
+            f"{job.name} is kept.", "good", [(TO_CACHES, f"/caches?name={quote(job.name)}")]
+        )
+    return said(job_sentence(job), "error" if job.state == "failed" else "")

@@ -1,0 +1,187 @@
+"""The page /caches: kept compressed caches, questions to them, their names and files."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import gradio as gr
+from gradio.components import Component
+
+from ckv_core.errors import CkvError
+from ckv_core.request.compare_request import MAX_NEW_TOKENS
+from ui.caches.values import answers_value, caches_table
+from ui.compare.prompt_controls import number, text
+from ui.components.base import component
+from ui.components.data_table import DataTable
+from ui.components.notice import Notice
+from ui.services.services import Services
+from ui.settings import Settings
+from ui.shell.parts import AT_ONCE, PRIVATE, SHARED, SILENT, said
+
+INTRO = (
+    "## Kept caches\n"
+    "Compress once, ask many: the compressed cache of a context, kept under a name. Every question "
+    "starts from the cache as it was kept, so no answer depends on another."
+)
+DEFAULT_NEW_TOKENS = 64
+
+Answers = component(__file__, "answers")
+"""Shows {"rows": [{"question", "text", "told", "tone"}]}, newest first."""
+
+CacheFile = component(__file__, "cache_file")
+"""Sends a safetensors file to /caches/import; the value is {"import_mib"}; triggers `imported`."""
+
+
+class CachesPage:
+    """The page's components and what happens on them."""
+
+    def __init__(self, services: Services, settings: Settings) -> None:
+        """Lay out the page; call inside its route."""
+        self._services, self._device = services, settings.device
+        gr.Markdown(INTRO, elem_classes=["section"])
+        self.job = gr.Textbox(visible="hidden", elem_id="cache-job")
+        self.table = DataTable(elem_id="caches")
+        self._lay_out_question()
+        with gr.Accordion("Rename, delete, import", open=False, elem_id="cache-files"):
+            self._lay_out_files(settings.limits.body_mib)
+
+    def _lay_out_question(self) -> None:
+        with gr.Row(equal_height=False):
+            self.cache = gr.Dropdown(
+                [],
+                label="Cache",
+                info="The one that is asked, renamed or deleted.",
+                elem_id="cache",
+                allow_custom_value=True,  # its choices are not the server's to remember
+                scale=2,
+                min_width=220,
+            )
+            told = "About the context of that cache."
+            size = {"scale": 4, "min_width": 260}
+            self.question = text("cache-question", "Question", told, (1, 4), **size)
+            told = f"Generated at most, 1 to {MAX_NEW_TOKENS}."
+            self.tokens = number("cache-tokens", "New tokens", told, DEFAULT_NEW_TOKENS, scale=1)
+        with gr.Row(elem_id="actions"):
+            self.ask_button = gr.Button("Ask", variant="primary", elem_id="cache-ask", scale=0)
+            self.cancel = gr.Button("Cancel", interactive=False, elem_id="cache-cancel", scale=0)
+            self.notice = Notice(elem_id="cache-notice")
+        self.answers = Answers(elem_id="cache-answers")
+
+    def _lay_out_files(self, import_mib: int) -> None:
+        with gr.Row(equal_height=False):
+            told = "For the cache that is chosen above."
+            self.name = text("cache-name", "New name", told, scale=2, min_width=220)
+            self.rename_button = gr.Button("Rename", elem_id="cache-rename", scale=0)
+            self.delete_button = gr.Button("Delete…", elem_id="cache-delete", scale=0)
+        with gr.Row(visible=False, elem_id="confirm") as self.confirm:
+            self.sure = Notice(elem_id="confirm-text")
+            self.yes = gr.Button("Delete it", variant="stop", elem_id="confirm-yes", scale=0)
+            self.no = gr.Button("Keep it", elem_id="confirm-no", scale=0)
+        self.file = CacheFile({"import_mib": import_mib}, elem_id="cache-file")
+
+    def wire(self, page: gr.Blocks) -> None:
+        """Connect opening, asking, and what is done with a file."""
+        listed: list[Component] = [self.table, self.cache, self.answers, self.notice]
+        page.load(self.open, None, listed, **AT_ONCE)
+        self.file.imported(self.refresh, [self.cache], listed, **AT_ONCE)
+        self.cache.input(self.choose, [self.cache], [self.answers], **AT_ONCE)
+        followed = [self.answers, self.ask_button, self.cancel]
+        gr.on(
+            [self.ask_button.click, self.question.submit],
+            self.ask,
+            [self.cache, self.question, self.tokens],
+            [self.job, self.notice],
+            **AT_ONCE,
+        ).then(self.tail, [self.job, self.cache], followed, **SHARED)
+        self.cancel.click(self.stop, [self.job], [self.notice], **AT_ONCE)
+        done = [*listed, self.confirm]
+        self.rename_button.click(self.rename, [self.cache, self.name], done, **AT_ONCE)
+        self.delete_button.click(
+            self.ask_whether, [self.cache], [self.confirm, self.sure], queue=False, **PRIVATE
+        )
+        self.yes.click(self.delete, [self.cache], done, **AT_ONCE)
+        self.no.click(lambda: gr.update(visible=False), None, [self.confirm], **AT_ONCE)
+
+    # --- handlers -----------------------------------------------------------------------
+
+    def open(self, request: gr.Request) -> list[Any]:
+        """The list as it is now, and the cache that the address names."""
+        return self._listed(str(request.query_params.get("name", "")) if request else "")
+
+    def refresh(self, name: object) -> list[Any]:
+        return self._listed(str(name or ""))
+
+    def choose(self, name: object) -> dict[str, Any]:
+        return self._answers(str(name or ""))
+
+    def ask(self, name: object, question: object, tokens: object) -> list[Any]:
+        """Have a question answered; the sentence is why not."""
+        count = int(tokens) if isinstance(tokens, int | float) and abs(tokens) < 10**6 else 0
+        try:
+            job = self._services.caches.ask(
+                str(name or ""), str(question or ""), count, self._device
+            )
+        except CkvError as error:
+            return ["", said(str(error), "error")]
+        return [job, SILENT]
+
+    async def tail(self, job_id: object, name: object) -> AsyncIterator[list[Any]]:
+        """Follow an answer to its end."""
+        if not job_id:
+            yield [gr.skip(), gr.skip(), gr.skip()]
+            return
+        try:
+            async for job in self._services.caches.watch(job_id):
+                shown = await asyncio.to_thread(self._answers, str(name or ""))
+                going = not job.is_final
+                yield [shown, gr.update(interactive=not going), gr.update(interactive=going)]
+        except CkvError:
+            yield [gr.skip(), gr.update(interactive=True), gr.update(interactive=False)]
+
+    def stop(self, job_id: object) -> dict[str, Any]:
+        try:
+            self._services.caches.cancel(job_id)
+        except CkvError as error:
+            return said(str(error), "error")
+        return SILENT
+
+    def rename(self, name: object, to: object) -> list[Any]:
+        new = str(to or "").strip()
+        return self._changed(
+            lambda: self._services.caches.rename(str(name or ""), new), new, f"Renamed to {new}."
+        )
+
+    def ask_whether(self, name: object) -> list[Any]:
+        """Before a file is gone for good."""
+        if not name:
+            return [gr.update(visible=False), SILENT]
+        return [gr.update(visible=True), said(f"Delete {name} for good?", "warn")]
+
+    def delete(self, name: object) -> list[Any]:
+        return self._changed(
+            lambda: self._services.caches.delete(str(name or "")), "", f"{name} is deleted."
+        )
+
+    def _changed(self, act: Callable[[], None], name: str, told: str) -> list[Any]:
+        try:
+            act()
+        except CkvError as error:
+            skipped = [gr.skip(), gr.skip(), gr.skip()]
+            return [*skipped, said(str(error), "error"), gr.update(visible=False)]
+        return [*self._listed(name)[:-1], said(told), gr.update(visible=False)]
+
+    def _listed(self, name: str) -> list[Any]:
+        try:
+            entries = self._services.caches.entries()
+        except CkvError as error:
+            return [None, gr.skip(), None, said(str(error), "error")]
+        names = [entry.name for entry in entries]
+        chosen = name if name in names else next(iter(names), None)
+        choices = gr.update(choices=names, value=chosen)
+        return [caches_table(entries), choices, self._answers(chosen or ""), SILENT]
+
+    def _answers(self, name: str) -> dict[str, Any]:
+        try:
+            return answers_value(self._services.caches.answers(name))
+        except CkvError:
+            return answers_value([])
