@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ckv_core.compare.choose import _plan
+from ckv_core.compare.choose import row_plan
 from ckv_core.compare.compare import compare
 from ckv_core.engine.decode import DecodeContext, Decoder
 from ckv_core.engine.rows import prompt_rows
@@ -28,7 +28,7 @@ def decoded(loaded: LoadedModel, texts: list[list[int]], parameters: str) -> Ten
     spec = VariantSpec.parse(f"streaming_llm:budget={BUDGET},{parameters}")
     with torch.inference_mode():
         result = prefilled(loaded, prompt)
-        rows = prompt_rows(result, [_plan(spec, select(spec, result, BUDGET), result)])
+        rows = prompt_rows(result, [row_plan(spec, select(spec, result, BUDGET), result)])
         decoder = Decoder(loaded, DecodeContext(loaded, rows.start(40), lambda: False))
         decoder.read(question)
         return torch.cat([decoder.feed(torch.tensor([[token]])) for token in generated])

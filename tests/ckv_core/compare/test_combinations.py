@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import DynamicCache
 
-from ckv_core.compare.choose import _plan
+from ckv_core.compare.choose import row_plan
 from ckv_core.engine.decode import DecodeContext, Decoder
 from ckv_core.engine.policy_row import PolicyRow
 from ckv_core.engine.prefill import Prefill
@@ -98,7 +98,7 @@ def test_totals_are_exact_protected_entries_stay_and_decoding_goes_on(
         selection = select(spec, prompt, BUDGET)
         kept = torch.stack([mask for mask in selection.keep_masks if mask is not None])
         again = torch.stack([m for m in select(spec, prompt, BUDGET).keep_masks if m is not None])
-        rows = prompt_rows(prompt, [_plan(spec, selection, prompt)])
+        rows = prompt_rows(prompt, [row_plan(spec, selection, prompt)])
         decoder = Decoder(loaded, DecodeContext(loaded, rows.start(STEPS), lambda: False))
         fed = prompt_ids(STEPS, loaded.model.config.vocab_size, 9)
         logits = torch.stack([decoder.feed(torch.tensor([[token]]))[0] for token in fed])
