@@ -354,7 +354,7 @@ def _print_study(store: Store, slug: str) -> None:
             for row in reading.rows
         ],
     )
-    say(f"\n{methods_text(stored.study, samples, stored.facts)}")
+    say(f"\n{methods_text(stored.study, samples, results, stored.facts)}")
     for reason in dict.fromkeys(result.reason for result in results if result.reason):
         count = sum(result.reason == reason for result in results)
         say(f"\n{count:,} failed: {reason}")

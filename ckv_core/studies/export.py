@@ -51,7 +51,7 @@ def export(
         "schema": SCHEMA,
         "study": study_values(study)
         | dict(facts)
-        | {"samples": len(samples), "methods_text": methods_text(study, samples, facts)},
+        | {"samples": len(samples), "methods_text": methods_text(study, samples, results, facts)},
         "samples": [_sample(result) for result in results],
         "table": [_row(row) for row in reading.rows],
         "decision": decision

@@ -37,7 +37,7 @@ def inspect_log(
     return {
         "version": VERSION,
         "status": "success" if facts.get("state") == "done" else "started",
-        "eval": _spec(study, samples, facts),
+        "eval": _spec(study, samples, results, facts),
         "plan": {
             "steps": [{"solver": "generate", "params": {"scenario": study.scenario}}],
             "config": {"max_tokens": study.max_new_tokens, "temperature": 0.0},
@@ -55,7 +55,12 @@ def inspect_log(
     }
 
 
-def _spec(study: Study, samples: Sequence[Sample], facts: Mapping[str, Any]) -> dict[str, Any]:
+def _spec(
+    study: Study,
+    samples: Sequence[Sample],
+    results: Sequence[SampleResult],
+    facts: Mapping[str, Any],
+) -> dict[str, Any]:
     return {
         "created": facts["created_at"],
         "task": study.name,
@@ -71,7 +76,7 @@ def _spec(study: Study, samples: Sequence[Sample], facts: Mapping[str, Any]) -> 
         "metadata": {
             "made_by": "CriticalKV Lab",
             "model_info": facts.get("model_info"),
-            "methods": methods_text(study, samples, facts),
+            "methods": methods_text(study, samples, results, facts),
         },
     }
 

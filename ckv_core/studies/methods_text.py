@@ -5,7 +5,7 @@ from typing import Any
 
 from ckv_core.request.variants import VariantSpec
 from ckv_core.studies.harness import LM_EVAL
-from ckv_core.studies.records import Sample, Study
+from ckv_core.studies.records import Sample, SampleResult, Study
 
 CRITICAL_SOURCE = "Feng et al. 2025, arXiv:2502.03805"
 _SCENARIOS = {
@@ -14,12 +14,18 @@ _SCENARIOS = {
 }
 
 
-def methods_text(study: Study, samples: Sequence[Sample], facts: Mapping[str, Any]) -> str:
-    """The paragraph.
+def methods_text(
+    study: Study,
+    samples: Sequence[Sample],
+    results: Sequence[SampleResult],
+    facts: Mapping[str, Any],
+) -> str:
+    """The paragraph; of an unfinished study it says so.
 
     Args:
         study: the definition.
         samples: all.
+        results: those that are there.
         facts: `StoredStudy.facts`.
     """
     specs = [VariantSpec.parse(text) for text in study.variants]
@@ -50,6 +56,10 @@ def methods_text(study: Study, samples: Sequence[Sample], facts: Mapping[str, An
         f"A method keeps the full cache's score if it loses less than {study.tolerance:g} points: "
         "the smallest such budget was chosen on half of the samples and tested on the other half",
     ]
+    done = sum(each.score is not None for each in results)
+    wanted = len(samples) * len(study.points())
+    if done < wanted:
+        sentences.insert(1, f"Only {done:,} of the {wanted:,} scores are there and count")
     if made:
         sentences.append(f"Made with {made}")
     return " ".join(f"{sentence}." for sentence in sentences)

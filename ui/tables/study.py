@@ -241,7 +241,7 @@ def facts_rows(found: StudyReading, facts: Mapping[str, Any]) -> list[dict[str, 
         ("New tokens", str(study.max_new_tokens)),
         ("Metric", study.metric),
         ("Tolerance", f"{study.tolerance:g} points"),
-        ("For a paper", methods_text(study, found.samples, facts)),
+        ("For a paper", methods_text(study, found.samples, found.results, facts)),
     ]
     return [{"label": label, "text": text} for label, text in rows]
 

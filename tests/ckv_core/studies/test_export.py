@@ -153,7 +153,7 @@ def test_no_part_of_it_that_is_another_breaks_it(seed):
 def test_the_methods_paragraph_names_the_harness_and_its_score():
     tags = {"task": "ferries", "measure": "exact_match,none", "lm_eval": "0.4.13"}
     own = replace(SAMPLES[0], metric="lm_eval", tags=tags)
-    assert "scored by exact_match,none of lm_eval 0.4.13." in methods_text(STUDY, [own], {})
+    assert "scored by exact_match,none of lm_eval 0.4.13." in methods_text(STUDY, [own], [], {})
 
 
 def test_the_methods_paragraph_names_every_setting():
@@ -163,6 +163,7 @@ def test_the_methods_paragraph_names_every_setting():
         "arXiv:2502.03805",
         "window 8",
         "3 samples",
+        "Only 10 of the 15 scores are there and count.",
         "10% and 50%",
         "weights sha256 abababababab",
         "token_f1",
