@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast soak check format bench kvpress parity gpu lock audit model browser \
+.PHONY: help run test test-fast soak check format bench kvpress parity figures gpu lock audit model browser \
   postgresql
 
 VENV := .venv
@@ -54,6 +54,9 @@ kvpress: $(KVPRESS)/.ready ## Set up kvpress, in an environment of its own
 
 parity: $(VENV)/.runtime model $(KVPRESS)/.ready ## What preset=kvpress keeps beside kvpress: docs/parity.md
 	@PYTHONPATH=. $(PY) benchmarks/parity.py
+
+figures: $(VENV)/.runtime model ## What each method keeps of a text, for the Methods page
+	@PYTHONPATH=. $(PY) benchmarks/kept_figures.py
 
 gpu: ## CUDA tests and figures into docs/performance_gpu.md; GPU_PYTHON names a Python with torch
 	@PYTHONPATH=. $(GPU_PYTHON) benchmarks/gpu.py $(GPU_ARGS)

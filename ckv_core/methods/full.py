@@ -1,4 +1,8 @@
-"""Full cache: nothing is evicted; the reference of every comparison."""
+"""Full cache: nothing is evicted; the reference of every comparison.
+
+No code disagrees on it. Costs one entry per token, layer and KV head, and at every step the time of
+reading them all.
+"""
 
 from ckv_core.methods.base import METHODS, Method
 

@@ -1,4 +1,12 @@
-"""H2O: half of the budget for the newest entries, half for those attended to most so far."""
+"""H2O: half of the budget for the newest entries, half for those attended to most so far.
+
+The authors add attention up, over the batch too, and in a version of their code give keys positions
+inside the cache; it works where each query head has keys of its own. Here heads that share a KV
+head share their mean, and keys keep the positions of the text. kvpress divides by the queries that
+see an entry and keeps no newest half: that is `observed_attention`. Costs the products of all
+queries and keys once more while the prompt is read, a number per query head and entry, and the
+newest query's attention at every step.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""KeyDiff: entries whose keys differ most from the head's mean key; it needs no query."""
+"""KeyDiff: entries whose keys differ most from the head's mean key; it needs no query.
+
+The authors read the prompt in blocks and after each keep the best of what was kept and the block,
+also while generating; here, as in kvpress, all entries are scored once, when the prompt is read.
+Costs a mean and a cosine per key; nothing is captured.
+"""
 
 from __future__ import annotations
 

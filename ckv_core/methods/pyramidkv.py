@@ -1,4 +1,11 @@
-"""PyramidKV: SnapKV's scores with budgets that fall from the lowest layer to the highest."""
+"""PyramidKV: SnapKV's scores with budgets that fall from the lowest layer to the highest.
+
+The authors' code shares what lies beyond the window and rounds steps down, so that totals come out
+higher, by up to an eighth; kvpress shares the whole budget and gives all layers the same where the
+last one's share would not hold its window, which of short prompts leaves SnapKV
+(`pyramid_window=inside`). AdaKV's version of it computes shares from a process's first prompt and
+keeps them. Here totals are exact. Costs what SnapKV does: a layer's place decides its budget.
+"""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from ckv_core.methods.parameters import Parameter
 from ckv_core.request.variants import VariantSpec
 from ui.compare.offers import MethodClass, by_class
 from ui.looks.theme import ASSETS
+from ui.methods.kept import cost_text, figures_head, kept_figure
 
 METHODS_PACKAGE = "ckv_core.methods"
 ARXIV = re.compile(r"arXiv:([\d.]+\d)")
@@ -26,7 +27,8 @@ def methods_list() -> str:
         f"<li><b>{group.name}</b> {' '.join(map(_link, members))}</li>" for group, members in groups
     )
     sections = "".join(_section(group, members) for group, members in groups)
-    return f'<nav aria-label="All methods"><ul class="ckv-jump">{links}</ul></nav>{sections}'
+    jump = f'<nav aria-label="All methods"><ul class="ckv-jump">{links}</ul></nav>'
+    return jump + figures_head() + sections
 
 
 def marked(text: str) -> str:
@@ -58,7 +60,8 @@ def _card(method: Method) -> str:
     return (
         f'<article class="ckv-method" id="method-{method.name}" tabindex="-1">'
         f"<h4>{html.escape(method.label)} <code>{method.name}</code></h4>"
-        f"<p>{marked(method.summary)}</p>{_formula(method)}<dl>{facts}</dl></article>"
+        f"<p>{marked(method.summary)}</p>{_formula(method)}{kept_figure(method)}"
+        f"<dl>{facts}</dl></article>"
     )
 
 
@@ -72,9 +75,10 @@ def _formula(method: Method) -> str:
 
 
 def _notes(method: Method) -> str:
-    """What its file says after the first line: where codes disagree, and what it costs."""
+    """What its file says after the first line, or that of its scorer: where codes disagree."""
     module = sys.modules.get(f"{METHODS_PACKAGE}.{method.name}")
-    _, _, notes = (module.__doc__ or "" if module else "").partition("\n\n")
+    module = module or sys.modules[type(method.scorer).__module__]
+    _, _, notes = (module.__doc__ or "").partition("\n\n")
     return " ".join(notes.split())
 
 
@@ -88,8 +92,9 @@ def _facts(method: Method) -> Iterator[tuple[str, str]]:
         yield "Also takes", ", ".join(f"`{key}`" for key in method.options())
         yield "CriticalKV", _critical_text(method)
         yield "Needs", ", ".join(_needs(variant)) or "the cache alone"
-        yield "Codes and cost", _notes(method)
         yield "kvpress", f"`{method.press.written}`" if method.press else ""
+    yield "Codes and cost", _notes(method)
+    yield "Extra memory", cost_text(method)
     yield "Source", method.source
 
 

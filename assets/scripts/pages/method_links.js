@@ -1,5 +1,7 @@
 // Links within the Methods page; the base address of Gradio's pages would lead `#name` elsewhere.
 
+import figures from "./kept_figures.js";
+
 const go = (hash) => {
   const card = document.getElementById(hash.slice(1));
   card?.scrollIntoView();
@@ -7,6 +9,7 @@ const go = (hash) => {
 };
 
 export default function mount({ element }) {
+  figures(element);
   element.addEventListener("click", (event) => {
     const link = event.target.closest("nav a");
     if (!link) return;

@@ -5,9 +5,10 @@ import json
 import re
 from pathlib import Path
 
-from playwright.sync_api import Browser
+import pytest
+from playwright.sync_api import Browser, expect
 
-from ckv_core.methods import METHODS
+from ckv_core.methods import METHODS, Method
 from tests.e2e.steps import expect_well_made
 from tests.ui.served_app import Served
 from ui.methods.cards import FORMULAS, methods_list
@@ -25,10 +26,24 @@ def test_every_method_has_its_formula_rendered_as_it_is_written():
         assert html.unescape(source[1]) == WRITTEN[name]
 
 
+def facts_of(method: str) -> dict[str, str]:
+    """What a card says, by name."""
+    card = methods_list().partition(f'id="method-{method}"')[2].partition("</article>")[0]
+    return dict(re.findall(r"<dt>([^<]+)</dt><dd>(.*?)</dd>", card))
+
+
+@pytest.mark.parametrize("method", [*METHODS], ids=lambda method: method.name)
+def test_every_method_says_where_codes_disagree_and_what_it_costs(method: Method):
+    facts = facts_of(method.name)
+    assert len(facts["Codes and cost"].split()) > 12
+    assert facts["Extra memory"]
+
+
 def test_where_codes_disagree_and_what_it_costs_comes_from_the_method_itself():
-    card = methods_list().partition('id="method-compactor"')[2].partition("</article>")[0]
-    assert "Codes and cost" in card
-    assert "tiles of 128 against 256" in card
+    assert "tiles of 128 against 256" in facts_of("compactor")["Codes and cost"]
+    # Of a method without a file of its own, from that of its scorer.
+    shared = facts_of("layer_defensivekv")["Codes and cost"]
+    assert shared == facts_of("defensivekv")["Codes and cost"]
 
 
 def test_formulas_are_drawn_and_nothing_is_wider_than_the_page(browser: Browser, open_app: Served):
@@ -42,4 +57,25 @@ def test_formulas_are_drawn_and_nothing_is_wider_than_the_page(browser: Browser,
         assert len(boxes) == len(FORMULAS)
         assert all(box is not None and box["height"] > 12 for box in boxes)
         expect_well_made(page)
+    page.close()
+
+
+def test_figures_show_what_is_kept_at_the_budget_that_is_chosen_by_key(
+    browser: Browser, open_app: Served
+):
+    page = browser.new_page(viewport={"width": 430, "height": 900})
+    page.goto(f"{open_app.url}/methods")
+    figures = page.locator(".ckv-kept")
+    expect(figures).to_have_count(len([each for each in METHODS if each.evicts]))
+    knorm = page.locator("#method-knorm .ckv-kept")
+    expect(knorm.locator("path")).to_have_count(3)
+    expect(knorm).to_contain_text("Knorm at 10 % (")
+    before = knorm.locator(".ckv-kept-above").get_attribute("d")
+    page.get_by_role("radio", name="10 %").focus()
+    page.keyboard.press("ArrowRight")
+    expect(knorm).to_contain_text("Knorm at 20 % (")
+    expect(knorm).to_contain_text("of its entries are SnapKV's too")
+    assert knorm.locator(".ckv-kept-above").get_attribute("d") != before
+    # Beside itself nothing is drawn.
+    expect(page.locator("#method-snapkv .ckv-kept path")).to_have_count(2)
     page.close()
