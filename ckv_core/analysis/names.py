@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ckv_core.request.external_selection import OWN
-from ckv_core.request.variants import VariantSpec, told_by, written_parameters
+from ckv_core.request.variants import VariantSpec, is_named, told_by, written_parameters
 from ckv_core.results.records import VariantResult
 
 
@@ -15,7 +15,7 @@ def display_names(variants: Sequence[VariantResult | VariantSpec]) -> list[str]:
     all have; and of two that share a label. Positions that were given are named by their label.
     """
     counts = Counter(variant.label for variant in variants)
-    written = [{} if _is_own(v) else written_parameters(v.spec) for v in variants]
+    written = [_told(v) for v in variants]
     pairs = zip(variants, written, strict=True)
     budgets = {
         str(v.params.get("budget", parameters.get("budget", ""))) for v, parameters in pairs
@@ -38,9 +38,12 @@ def curve_name(label: str, alpha: float | None, spec: str) -> str:
         spec: theirs; the budget and alpha in it are passed over.
     """
     told = {"budget", "alpha", *told_by(label)}
-    settings = [f"{k} {v}" for k, v in written_parameters(spec).items() if k not in told]
+    written = written_parameters(spec)
+    settings = [] if is_named(spec) else [f"{k} {v}" for k, v in written.items() if k not in told]
     return ", ".join([label, *([] if alpha is None else [f"alpha {alpha:g}"]), *settings])
 
 
-def _is_own(variant: VariantResult | VariantSpec) -> bool:
-    return variant.spec.partition(":")[0] == OWN
+def _told(variant: VariantResult | VariantSpec) -> dict[str, str]:
+    """What its SPEC sets beside what its label says."""
+    written = written_parameters(variant.spec)
+    return {} if variant.spec.partition(":")[0] == OWN or is_named(variant.spec) else written

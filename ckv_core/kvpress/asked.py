@@ -33,7 +33,7 @@ def _unfit(spec: VariantSpec) -> str:
     if press is None or (spec.critical and not has_critical):
         return "has no press for it"
     if spec.params.keys() & (spec.method.options().keys() | {"protected"}):
-        return "has no store, no layout, no protected passages and no compaction"
+        return "has no store, layout, protected passages, compaction or parts of another method"
     passed = press.parameters | {"alpha", "epsilon", "preset", "budget"}
     fixed = {"norm": "on", "group": "mean", "sinks": 0}
     parameters = spec.method.parameters(spec.selector)

@@ -4,8 +4,8 @@ This package imports no torch, so the user interface can list and validate metho
 """
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
 from ckv_core.errors import ConfigError
@@ -47,6 +47,40 @@ def store_parameter() -> Parameter:
         help="How the kept entries are held; left out, in the model's own type.",
         default="plain",
         parse=Choice("store", *STORES),
+    )
+
+
+OWN_PART = "own"  # the word for the part that a method has anyway
+
+
+def budget_rules() -> dict[str, BudgetRule]:
+    """Those of all methods, by name."""
+    rules = (method.budget_rule for method in METHODS)
+    return {rule.name: rule for rule in rules if rule is not None}
+
+
+def plain_selectors() -> dict[str, Selector]:
+    """Those that methods have without a '+', by name."""
+    return {method.selector.name: method.selector for method in METHODS if method.evicts}
+
+
+def composing_parameters() -> tuple[Parameter, Parameter]:
+    """The keys that put another method's part in the place of a method's own."""
+    return (
+        Parameter(
+            name="rule",
+            help="How the budget is shared out over layers and KV heads: by the method's own "
+            "rule, or by that of another method.",
+            default=OWN_PART,
+            parse=Choice("rule", OWN_PART, *budget_rules()),
+        ),
+        Parameter(
+            name="select",
+            help="Which entries a KV head keeps by their scores: as the method has it, or as "
+            "another method does.",
+            default=OWN_PART,
+            parse=Choice("select", OWN_PART, *plain_selectors()),
+        ),
     )
 
 
@@ -106,6 +140,29 @@ class Method:
             return f"{policy.name!r} does not fit, for {rule.name!r} gives heads different budgets"
         return ""
 
+    @property
+    def own_parts(self) -> dict[str, str]:
+        """Names of the parts that another method's can stand for, by the SPEC key that says so."""
+        rule = self.budget_rule
+        return {"rule": rule.name if rule else "", "select": self.selector.name}
+
+    def composed(self, words: Mapping[str, str]) -> "Method":
+        """With the parts of other methods, by SPEC key; ConfigError where they do not fit."""
+        other = {k: v for k, v in words.items() if v not in (OWN_PART, self.own_parts[k])}
+        for key in composing_parameters():
+            key.parse(other.get(key.name, OWN_PART))
+        if not other:
+            return self
+        method = replace(
+            self,
+            budget_rule=budget_rules().get(other.get("rule", ""), self.budget_rule),
+            selector=plain_selectors().get(other.get("select", ""), self.selector),
+            press=None,
+        )
+        if reason := method.misfit():
+            raise ConfigError(f"{self.label} cannot be composed so: {reason}.")
+        return method
+
     def unfit(self, selector: Selector) -> str:
         """Why a selector cannot follow it, to come after its name; empty if it can."""
         if self.scorer is None:
@@ -139,7 +196,8 @@ class Method:
         ]
         stores = [store_parameter()] if STORES else []
         layouts = [] if self.goes_on else [LAYOUT]  # a policy evicts from each head by itself
-        return {parameter.name: parameter for parameter in (*layouts, *stores, *parameters)}
+        found = (*composing_parameters(), *layouts, *stores, *parameters)
+        return {parameter.name: parameter for parameter in found}
 
 
 def _parameters(part: Part | None) -> tuple[Parameter, ...]:

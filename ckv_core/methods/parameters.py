@@ -73,42 +73,74 @@ class Parameter:
         """The words it takes; empty for a number or a budget."""
         return self.parse.choices if isinstance(self.parse, Choice) else ()
 
+    @property
+    def range(self) -> str:
+        """What it takes, in words; empty where its help says that."""
+        return str(getattr(self.parse, "range", ""))
 
-def integer(
-    name: str, low: int, high: int, *, odd: bool = False
-) -> Callable[[str], ParameterValue]:
+
+def integer(name: str, low: int, high: int, *, odd: bool = False) -> "WholeNumber":
     """Reads a whole number within bounds."""
+    return WholeNumber(name, low, high, odd)
 
-    def parse(text: str) -> ParameterValue:
+
+def number(name: str, low: float, high: float, *, decimals: int | None = None) -> "Number":
+    """Reads a number within bounds."""
+    return Number(name, low, high, decimals)
+
+
+@dataclass(frozen=True, slots=True)
+class WholeNumber:
+    """Reads one; of an odd one smoothing is centred."""
+
+    name: str
+    low: int
+    high: int
+    odd: bool
+
+    @property
+    def range(self) -> str:
+        return f"{self.low} to {self.high}{', odd' if self.odd else ''}"
+
+    def __call__(self, text: str) -> ParameterValue:
+        low, high = self.low, self.high
         if not re.fullmatch(r"\d{1,9}", text, re.ASCII) or not low <= int(text) <= high:
-            raise ConfigError(f"{name} must be a whole number from {low} to {high}, got {text!r}.")
-        if odd and int(text) % 2 == 0:
-            raise ConfigError(f"{name} must be odd, so that smoothing is centred; got {text!r}.")
+            raise ConfigError(
+                f"{self.name} must be a whole number from {low} to {high}, got {text!r}."
+            )
+        if self.odd and int(text) % 2 == 0:
+            raise ConfigError(
+                f"{self.name} must be odd, so that smoothing is centred; got {text!r}."
+            )
         return int(text)
 
-    return parse
 
+@dataclass(frozen=True, slots=True)
+class Number:
+    """Reads one with any number of decimals, or up to so many."""
 
-def number(
-    name: str, low: float, high: float, *, decimals: int | None = None
-) -> Callable[[str], ParameterValue]:
-    """Reads a number within bounds."""
+    name: str
+    low: float
+    high: float
+    decimals: int | None
 
-    def parse(text: str) -> ParameterValue:
+    @property
+    def range(self) -> str:
+        return f"{self.low:g} to {self.high:g}"
+
+    def __call__(self, text: str) -> ParameterValue:
         try:
             value = float(text)
         except ValueError:
             value = math.nan
-        if not low <= value <= high:
-            raise ConfigError(f"{name} must be a number from {low:g} to {high:g}, got {text!r}.")
-        if decimals is None:
+        if not self.low <= value <= self.high:
+            raise ConfigError(f"{self.name} must be a number from {self.range}, got {text!r}.")
+        if self.decimals is None:
             return value
-        written = round(value, decimals)
+        written = round(value, self.decimals)
         if not math.isclose(value, written, rel_tol=1e-12):  # closer is 0.1 + 0.2 of a form
-            raise ConfigError(f"{name} takes at most {decimals} decimals, got {text!r}.")
+            raise ConfigError(f"{self.name} takes at most {self.decimals} decimals, got {text!r}.")
         return written
-
-    return parse
 
 
 class Choice:
@@ -117,6 +149,10 @@ class Choice:
     def __init__(self, name: str, *choices: str) -> None:
         self._name = name
         self.choices = choices
+
+    @property
+    def range(self) -> str:
+        return f"one of {', '.join(self.choices)}"
 
     def __call__(self, text: str) -> ParameterValue:
         if text not in self.choices:

@@ -12,11 +12,12 @@ from typing import Protocol
 from ckv_core.errors import ConfigError
 from ckv_core.methods import METHODS, PARAMETERS, SELECTOR_PARAMETERS
 from ckv_core.methods.parameters import Budget, ParameterValue
-from ckv_core.request.variants import selector_of, spec_without, written_parameters
+from ckv_core.request.variants import NAME, selector_of, spec_without, written_parameters
 
 NOT_RECORDED = "?"  # in the place of a parameter's value that a run does not say
 # Every other parameter is recorded with its value, so what a preset stands for is known without it.
-_APART = frozenset({"budget", "preset", "protected"})  # of the last, `protect` names the texts
+# Of what is protected, `protect` names the texts; a name decides nothing.
+_APART = frozenset({"budget", "preset", "protected", NAME})
 _POOLING = frozenset({"kernel", "stage2"})  # without pooling these decide nothing
 
 
@@ -95,8 +96,10 @@ def _identity(spec: str, method: str, critical: bool, params: Pairs, more: Pairs
     known = next((each for each in METHODS if each.name == method), None)
     name = spec.partition(":")[0].strip()
     written = written_parameters(spec)
+    # What has another method's parts is younger than records that leave parameters out.
+    whole = known is None or not {"rule", "select"}.isdisjoint(dict(params))
     parameters: dict[str, ParameterValue | None] = dict.fromkeys(
-        () if known is None else known.parameters(selector_of(name))
+        () if whole or known is None else known.parameters(selector_of(name))
     )
     parameters |= {key: _parsed(key, text) for key, text in written.items()}
     parameters |= dict(params)

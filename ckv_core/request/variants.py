@@ -1,14 +1,18 @@
 """One variant of a comparison, and the grammar of its SPEC. No torch.
 
 SPEC = METHOD[+critical|+critical_auto][:key=value,...]
+
+The key `name` is what readers see of it and decides nothing.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 
 from ckv_core.errors import ConfigError
 from ckv_core.methods import METHODS, POLICIES, SELECTORS, STORES, Method
+from ckv_core.methods.base import OWN_PART, composing_parameters
 from ckv_core.methods.parameters import Budget, Parameter, ParameterValue
 from ckv_core.methods.parts.base import Part, Scorer, Selector
 from ckv_core.methods.parts.critical import READINGS
@@ -17,6 +21,9 @@ from ckv_core.methods.parts.steps import StepPolicy
 from ckv_core.methods.parts.store import PLAIN, Store
 from ckv_core.methods.parts.views import FurtherPasses, Observer, PromptShape
 from ckv_core.runtime.spans import merged, without
+
+NAME = "name"
+_NAME = re.compile(r"\w(?:[\w .()%/-]{0,38}[\w)%])?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +37,7 @@ class VariantSpec:
     given: tuple[str, ...] = field(default=())
     # Positions that the request protects, beyond those that its parts do.
     passages: tuple[range, ...] = ()
+    own_name: str = ""  # what its author calls it; no part of what it is
 
     @classmethod
     def parse(cls, text: str, defaults: Mapping[str, str] | None = None) -> "VariantSpec":
@@ -44,10 +52,12 @@ class VariantSpec:
         """
         head, _, tail = text.strip().partition(":")
         name, plus, word = (part.strip() for part in head.strip().partition("+"))
-        method = METHODS.get(name)
+        tail, own_name = _without_name(tail)
+        method = _composed(METHODS.get(name), {**(defaults or {}), **written_parameters(text)})
         selector = _selector(method, word) if plus else method.selector
         parameters, options = method.parameters(selector), method.options()
         known = {**parameters, **options}
+        _check_policies(method, written_parameters(text))
         chosen = {k: known[k].parse(v) for k, v in (defaults or {}).items() if k in known}
         chosen |= _parse_pairs(tail, head.strip(), known)
         preset = str(chosen.get("preset", "paper"))
@@ -56,10 +66,10 @@ class VariantSpec:
             key: _default(parameter, preset)
             for key, parameter in _asked_for(options, chosen).items()
         }
-        if not is_shared(chosen):
-            chosen.pop(LAYOUT.name, None)  # what is so anyway
+        for key in _said_for_nothing(METHODS.get(name), chosen):
+            del chosen[key]
         given = tuple(key for key in known if key in chosen)
-        variant = cls(method, selector, params | chosen, given)
+        variant = cls(method, selector, params | chosen, given, own_name=own_name)
         for reason in (*(part.check(variant.params) for part in variant.parts), variant._unfit()):
             if reason:
                 raise ConfigError(f"{variant.spec!r}: {reason}")
@@ -102,12 +112,16 @@ class VariantSpec:
     @property
     def spec(self) -> str:
         """The SPEC with the keys that were given; parses back to an equal variant."""
-        pairs = ",".join(f"{k}={self.params[k]}" for k in self.given)
+        written = [(key, self.params[key]) for key in self.given]
+        written += [(NAME, self.own_name)] if self.own_name else []
+        pairs = ",".join(f"{key}={value}" for key, value in written)
         return f"{self.name}:{pairs}" if pairs else self.name
 
     @property
     def label(self) -> str:
-        """What a reader sees; of CriticalKV also in which of its two readings."""
+        """What a reader sees: its own name, or of CriticalKV also in which of two readings."""
+        if self.own_name:
+            return self.own_name
         label = self.selector.label_of(self.params)
         return f"{self.method.label} + {label}" if self.critical else self.method.label
 
@@ -230,13 +244,18 @@ class VariantSpec:
         }
         given = tuple(k for k in self.given if k in kept)
         params = {**defaults, **kept, **params}
-        return replace(self, selector=selector, params=params, given=given)
+        return replace(self, selector=selector, params=params, given=given, own_name="")
 
 
 def written_parameters(spec: str) -> dict[str, str]:
     """The pairs of a SPEC as they stand there, from any file and of any version; unchecked."""
     pairs = (pair.partition("=") for pair in spec.partition(":")[2].split(",") if pair)
     return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def is_named(spec: str) -> bool:
+    """Whether its author gave it a name."""
+    return NAME in written_parameters(spec)
 
 
 def selector_of(spec: str) -> Selector | None:
@@ -268,6 +287,43 @@ def _selector(method: Method, word: str) -> Selector:
     if reason:
         raise ConfigError(f"{method.label} {reason}, so '+{word}' cannot apply to it.")
     return SELECTORS[word]
+
+
+def _without_name(tail: str) -> tuple[str, str]:
+    """The pairs of a SPEC without the name, and the name; ConfigError for one that is none."""
+    pairs = tail.split(",")
+    rest = [pair for pair in pairs if pair.partition("=")[0].strip() != NAME]
+    names = [pair.partition("=")[2].strip() for pair in pairs if pair not in rest]
+    for name in names:
+        if len(names) > 1 or not _NAME.fullmatch(name):
+            raise ConfigError(
+                f"A variant's name has up to 40 letters, digits, spaces and . ( ) % / -, once; got "
+                f"{name[:60]!r}."
+            )
+    return ",".join(rest), "".join(names)
+
+
+def _composed(method: Method, asked: Mapping[str, str]) -> Method:
+    """With the parts of other methods that are asked for, where it takes any."""
+    keys = method.options().keys() & {each.name for each in composing_parameters()}
+    return method.composed({key: asked[key] for key in keys & asked.keys()})
+
+
+def _check_policies(method: Method, written: Mapping[str, str]) -> None:
+    """Refuse a policy that is asked for and cannot be had, with the reason."""
+    for key, part in POLICIES.items():
+        if key not in written or key in method.options() or method.scorer is None:
+            continue
+        reason = part.unfit(method.scorer) or "evicts while it generates by a policy of its own"
+        raise ConfigError(f"{method.label} {reason}, so {key!r} cannot apply to it.")
+
+
+def _said_for_nothing(method: Method, chosen: Mapping[str, ParameterValue]) -> list[str]:
+    """Keys that say what is so anyway."""
+    own = method.own_parts.items()
+    plain = [key for key, name in own if chosen.get(key) in (OWN_PART, name)]
+    plain += [LAYOUT.name] if LAYOUT.name in chosen and not is_shared(chosen) else []
+    return plain
 
 
 def _asked_for(

@@ -72,7 +72,8 @@ def _metric(study: Study, sample: Sample) -> str:
 
 
 def _named(spec: VariantSpec) -> str:
-    sources = [spec.method.source] + ([CRITICAL_SOURCE] if spec.critical else [])
+    sources = [spec.method.label] if spec.own_name else []
+    sources += [spec.method.source] + ([CRITICAL_SOURCE] if spec.critical else [])
     settings = [f"{name} {value}" for name, value in spec.params.items() if name != "budget"]
     return f"{spec.label} ({'; '.join([*sources, ', '.join(settings)])})"
 

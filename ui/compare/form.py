@@ -11,6 +11,7 @@ from ckv_core.methods import METHODS, PARAMETERS, POLICIES
 from ckv_core.methods.base import own_defaults
 from ckv_core.methods.parameters import Parameter
 from ckv_core.request.compare_request import DTYPES, MAX_FOLLOW_UPS, MAX_NEW_TOKENS, MAX_VARIANTS
+from ui.compare.editor import first_value
 from ui.compare.examples import Example
 from ui.compare.form_values import ADVANCED_PARAMETERS, CONTROL_NAMES, FormValues
 from ui.compare.offers import DEFAULT_VARIANTS, models_value, picker_offer, shown_default
@@ -26,6 +27,7 @@ from ui.compare.prompt_controls import (
 from ui.components.model_list import ModelList
 from ui.components.notice import ModelLine, Notice
 from ui.components.text_files import OwnBar
+from ui.components.variant_editor import VariantEditor
 from ui.components.variant_picker import VariantPicker
 from ui.settings import Settings
 
@@ -51,6 +53,7 @@ class Form(Controls):
     model_line: gr.HTML
     model_list: gr.HTML
     variants_line: gr.HTML
+    editor: gr.HTML
     ablation_base: Any
     ablation_button: gr.Button
 
@@ -68,6 +71,7 @@ def build_form(settings: Settings, models: Sequence[str], examples: Sequence[Exa
             _build_variants(controls)
     variants_line = Notice(elem_id="variants-line")
     _build_parameters(controls, settings.device)
+    editor = _build_editor()
     _build_diagnostics(controls)
     base, button = _build_more(controls)
     return Form(
@@ -77,6 +81,7 @@ def build_form(settings: Settings, models: Sequence[str], examples: Sequence[Exa
         model_line=model_line,
         model_list=model_list,
         variants_line=variants_line,
+        editor=editor,
         ablation_base=base,
         ablation_button=button,
     )
@@ -109,6 +114,15 @@ def _build_parameters(controls: dict[str, Any], device: str) -> None:
             info="Go on after the end-of-sequence token: equally many tokens for all variants.",
             elem_id="ignore-eos",
         )
+
+
+def _build_editor() -> gr.HTML:
+    with gr.Accordion("Compose a variant", open=False, elem_id="compose"):
+        gr.Markdown(
+            "Take the scores of one method, the budgets of another, a selector, a policy and a "
+            "store; what does not go together says why. A named one stands among the variants."
+        )
+        return VariantEditor(first_value(), elem_id="variant-editor")
 
 
 def _build_diagnostics(controls: dict[str, Any]) -> None:

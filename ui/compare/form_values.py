@@ -16,7 +16,7 @@ from ckv_core.request.compare_request import (
     MAX_VARIANTS,
     CompareRequest,
 )
-from ckv_core.request.variants import VariantSpec
+from ckv_core.request.variants import VariantSpec, is_named
 from ckv_core.results.external_selection_json import own_to_text, read_external_selection
 from ui.charts.layout import display_names
 from ui.compare.offers import DEFAULT_VARIANTS, offered, shown_default, variant_choices
@@ -200,10 +200,14 @@ def check_lines(text: str) -> None:
 
 
 def ticked_specs(ticked: object, what: str) -> tuple[str, ...]:
-    """The SPECs of the list that are ticked, in its order; ConfigError for no list."""
+    """The SPECs of the list that are ticked, in its order, and those with a name of their own.
+
+    ConfigError for no list.
+    """
     if not isinstance(ticked, (list, tuple)):
         raise ConfigError(f"Choose at least one {what}.")
-    return tuple(spec for _, spec in variant_choices() if spec in ticked)
+    named = [spec for spec in ticked if isinstance(spec, str) and is_named(spec)]
+    return (*(spec for _, spec in variant_choices() if spec in ticked), *dict.fromkeys(named))
 
 
 def read_lines(text: str) -> tuple[str, ...]:

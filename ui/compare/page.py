@@ -10,7 +10,9 @@ import gradio as gr
 from ckv_core.errors import CkvError
 from ckv_core.models.catalog import SUGGESTED
 from ckv_core.request.compare_request import CompareRequest
+from ckv_core.request.variants import VariantSpec
 from ckv_core.worker.messages import ModelStatus
+from ui.compare.editor import composed_value, with_own
 from ui.compare.examples import Example
 from ui.compare.form import Form, build_form, preset_updates
 from ui.compare.form_values import (
@@ -20,6 +22,7 @@ from ui.compare.form_values import (
     check_lines,
     describe_variants,
     read_new_tokens,
+    ticked_specs,
     with_ablation,
 )
 from ui.compare.prompt_controls import EXAMPLE_TEXTS, show_example
@@ -93,6 +96,12 @@ class ComparePage(PromptPage[Form, ResultsBlock]):
             [more, line],
             **SHARED,
         ).then(self.describe, form.inputs(), [line], **AT_ONCE)
+        editor, chosen = form.editor, form.controls["variants"]
+        # Each is sent: what "always_last" sends later has the data of the event before it.
+        editor.compose(compose, None, [editor], trigger_mode="multiple", **AT_ONCE)
+        editor.include(add_composed, [chosen], [chosen, editor], **AT_ONCE).then(
+            self.describe, form.inputs(), [line], **AT_ONCE
+        )
         preset, alpha = form.pick("preset", "alpha")
         parameters = form.pick(*(k.name for k in ADVANCED_PARAMETERS if k.name != "preset"))
         events: list[Any] = [
@@ -220,6 +229,27 @@ def fill_example(example: Example) -> list[object]:
     """Values of `EXAMPLE_TEXTS` and `EXAMPLE_SETTINGS`."""
     settings = [list(example.variants), example.budget, example.max_new_tokens]
     return [*show_example(example), *settings]
+
+
+def compose(event: gr.EventData) -> dict[str, Any]:
+    """What the editor shows of the parts that were chosen in it."""
+    return composed_value(_asked_of(event)) | {"turn": event_field(event, "turn")}
+
+
+def add_composed(ticked: object, event: gr.EventData) -> list[Any]:
+    """The chosen variants with the editor's, or why not."""
+    asked = _asked_of(event)
+    value = composed_value(asked) | {"turn": event_field(event, "turn")}
+    try:
+        chosen = with_own(ticked_specs(ticked, "variant") if ticked else (), asked)
+        name = VariantSpec.parse(chosen[-1]).label
+        return [chosen, value | {"told": f"{name} stands among the variants."}]
+    except CkvError as error:
+        return [gr.skip(), value | {"told": str(error), "tone": "error"}]
+
+
+def _asked_of(event: gr.EventData) -> dict[str, Any]:
+    return {key: event_field(event, key) for key in ("parts", "values", "name")}
 
 
 def add_ablation(base: object, ticked: object, lines: object) -> list[Any]:

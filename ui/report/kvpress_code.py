@@ -100,11 +100,17 @@ def _entry(variant: VariantResult, tokens: int, imported: set[str]) -> Iterator[
     yield f"    {variant.spec!a}: {code},\n"
 
 
+_LACKING = (
+    ({"store", "every"}, "a press has no store and no compaction of what is generated"),
+    ({"protected", "layout"}, "these presses protect no passages and have no layouts"),
+    ({"rule", "select"}, "it is composed of parts of several methods"),
+)
+
+
 def _left_out(variant: VariantResult) -> str:
-    if "store" in variant.params or "every" in variant.params:
-        return "a press has no store and no compaction of what is generated"
-    if "protected" in variant.params or "layout" in variant.params:
-        return "these presses protect no passages and have no layouts"
+    for keys, reason in _LACKING:
+        if keys & variant.params.keys():
+            return reason
     if variant.critical and "alpha" not in variant.params:
         return "kvpress has one first_stage_ratio for all heads"
     press = _PRESSES.get(variant.method)

@@ -86,7 +86,7 @@ def test_presses_are_asked_for_by_a_spec_or_in_pythons_words(text: str, code: st
         ("snapkv:sinks=4", "kvpress has only sinks=0; leave it out."),
         ("snapkv:group=max", "kvpress has only group=mean"),
         ("snapkv+critical:norm=off", "kvpress has only norm=on"),
-        ("adakv:store=int8", "kvpress has no store, no layout"),
+        ("adakv:store=int8", "kvpress has no store, layout"),
         ("SnapKVPress", "is no call of presses; write for instance"),
         ("SnapKVPress(compression_ratio=0.5)", "is no call of presses"),
         ("SnapKVPress(**{'window_size': 4})", "is no call of presses"),

@@ -37,6 +37,7 @@ def shown(*variants: VariantResult) -> list[str]:
         (f"{SPEC},preset=paper", SPEC),
         (f"{SPEC},pool=none,stage2=pooled", f"{SPEC},pool=none,kernel=3"),
         ("adakv:budget=10%,safeguard=0.2", "adakv:budget=10%"),
+        ("knorm:rule=pyramid,name=Mine", "knorm:rule=pyramid,beta=20"),
     ],
 )
 def test_what_does_the_same_is_the_same(one: str, other: str) -> None:
@@ -52,6 +53,7 @@ def test_what_does_the_same_is_the_same(one: str, other: str) -> None:
         "snapkv+critical:budget=65",
         "snapkv+critical:budget=64MiB",
         f"{SPEC},alpha=0.5",
+        f"{SPEC},rule=pyramid",
         f"{SPEC},kernel=5",
         f"{SPEC},preset=kvpress,window=32",
     ],

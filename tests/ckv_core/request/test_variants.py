@@ -134,3 +134,51 @@ def test_alpha_per_head_takes_every_critical_parameter_but_alpha() -> None:
         VariantSpec.parse("snapkv+critical_auto:alpha=0.5")
     with pytest.raises(ConfigError, match="'critical' and 'critical_auto' are known"):
         VariantSpec.parse("snapkv+best")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("keydiff:rule=adaptive", "scores that cannot be compared between heads"),
+        ("h2o:rule=pyramid", "'pyramid' gives heads different budgets"),
+        ("snapkv:select=partitions", "has a scorer that does not take 'lag'"),
+        ("knorm:select=mass", "has no observation window"),
+        ("chunkkv+critical", "has a selector of its own"),
+        ("knorm:rule=quadratic", "rule must be one of own, uniform"),
+        ("knorm:every=256", "Knorm does not score by an observation window, so 'every' cannot"),
+        ("tova:every=256", "TOVA does not score by an observation window, so 'every' cannot"),
+        ("full:rule=uniform", "'full' does not take 'rule'"),
+        ("snapkv:name=<b>", "A variant's name has up to 40 letters"),
+        ("snapkv:name=a,name=b", "A variant's name has up to 40 letters"),
+        (f"snapkv:name={'x' * 41}", "A variant's name has up to 40 letters"),
+    ],
+)
+def test_what_cannot_be_composed_says_why(text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        VariantSpec.parse(text)
+
+
+def test_parts_of_other_methods_bring_their_parameters_and_leave_their_own() -> None:
+    spec = VariantSpec.parse("adakv:rule=pyramid,select=chunks,beta=5")
+    assert {"beta", "pyramid_window", "chunk", "chunks_of", "window"} <= spec.params.keys()
+    assert not {"safeguard", "safeguard_rule"} & spec.params.keys()
+    assert VariantSpec.parse(spec.spec) == spec
+    assert VariantSpec.parse("chunkkv+critical:select=top_k").critical
+
+
+def test_a_part_that_a_method_has_anyway_is_not_written() -> None:
+    plain = VariantSpec.parse("snapkv")
+    assert VariantSpec.parse("snapkv:rule=uniform,select=own") == plain
+    assert VariantSpec.parse("snapkv", {"rule": "own"}) == plain
+
+
+def test_a_name_is_what_readers_see_and_decides_nothing() -> None:
+    spec = VariantSpec.parse("snapkv+critical:alpha=0.5, name = Half a budget (50 %) ")
+    assert (spec.label, spec.spec) == (
+        "Half a budget (50 %)",
+        "snapkv+critical:alpha=0.5,name=Half a budget (50 %)",
+    )
+    assert VariantSpec.parse(spec.spec) == spec
+    assert spec.settings() == VariantSpec.parse("snapkv+critical:alpha=0.5").settings()
+    assert spec.base().label == "SnapKV"
+    assert VariantSpec.parse("full:name=Alles").label == "Alles"
