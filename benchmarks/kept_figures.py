@@ -13,7 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.parity import EXAMPLES, KeepMask, Text, equal_share, ours, read, texts
+from ckv_core.engine.head_tables import kept_table
+from ckv_core.engine.needle_probe import probe
 from ckv_core.methods import METHODS
+from ckv_core.methods.headkv import NEEDLE
 from ckv_core.methods.parts.views import PromptShape
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.loading import load_model
@@ -111,6 +114,9 @@ def setting(text: Text) -> dict[str, Any]:
 def main() -> None:
     """Measure everything and write the file."""
     loaded = load_model(DEFAULT_MODEL, "cpu", "float32")
+    if kept_table(loaded.info, NEEDLE) is None:
+        for _ in probe(loaded):
+            pass
     text = text_of(loaded)
     example = setting(text)
     mentions = places_of(text, example["answer"])
