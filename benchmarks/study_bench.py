@@ -107,13 +107,14 @@ def main() -> None:
     """Run what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kvpress-python", help="python of an environment with kvpress")
-    parser.add_argument("--samples", type=int, default=8)
+    parser.add_argument("--samples", type=int, default=8, help="of the study beside kvpress")
+    parser.add_argument("--worker-samples", type=int, default=8, help="of the study on workers")
     parser.add_argument("--length", type=int, default=2_048)
     parser.add_argument("--rounds", type=int, default=1)
     options = parser.parse_args()
     if options.kvpress_python:
         against_kvpress(options.kvpress_python, study_of(options.length, options.samples))
-    against_workers(study_of(options.length // 2, options.samples), options.rounds)
+    against_workers(study_of(options.length // 2, options.worker_samples), options.rounds)
 
 
 if __name__ == "__main__":
