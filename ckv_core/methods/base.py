@@ -91,7 +91,8 @@ class Method:
     name: str  # the word used in a SPEC
     label: str  # what a reader sees
     summary: str  # one sentence; shown beside the control and in the README's table
-    source: str  # the paper
+    source: str  # the paper: authors, year, arXiv number
+    title: str = ""  # of that paper
     scorer: Scorer | None = None  # which evidence ranks the entries; None where there is no ranking
     # How the budget is divided over layers and KV heads; None where there is none.
     budget_rule: BudgetRule | None = None

@@ -115,6 +115,7 @@ METHODS.register(
         label="CAKE",
         summary="Window attention and its variance; layers share the budget by spread and shift.",
         source="Qin et al. 2025, arXiv:2503.12491",
+        title="CAKE: Cascading and Adaptive KV Cache Eviction with Layer Preferences",
         scorer=MeanAndVariance(),
         budget_rule=Preferences(),
     )

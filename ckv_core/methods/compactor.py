@@ -236,6 +236,8 @@ METHODS.register(
         label="Compactor",
         summary="Keeps keys unlike the others, and what neighbours attend to, later ones too.",
         source="Chari and Van Durme 2025, arXiv:2507.08143",
+        title="Compactor: Calibrated Query-Agnostic KV Cache Compression with Approximate "
+        "Leverage Scores",
         scorer=Outliers(),
         budget_rule=UNIFORM,
         press=Press(

@@ -145,6 +145,8 @@ METHODS.register(
         label="H2O",
         summary="At every step keeps the newest half, and what was attended to most so far.",
         source="Zhang et al. 2023, arXiv:2306.14048",
+        title="H2O: Heavy-Hitter Oracle for Efficient Generative Inference of Large Language "
+        "Models",
         scorer=Accumulated(),
         budget_rule=UNIFORM,
         selector=HalfRecent(),

@@ -100,6 +100,8 @@ METHODS.register(
         label="HeadKV",
         summary="SnapKV's scores; heads that find needles, by a probe, get more of the budget.",
         source="Fu et al. 2024, arXiv:2410.19258",
+        title="Not All Heads Matter: A Head-Level KV Cache Compression Method with Integrated "
+        "Retrieval and Reasoning",
         scorer=WINDOW_SCORER,
         budget_rule=HeadShares(),
     )

@@ -32,6 +32,7 @@ METHODS.register(
         label="Knorm",
         summary="Keeps the keys of smallest L2 norm; looks at no query.",
         source="Devoto et al. 2024, arXiv:2406.11430",
+        title="A Simple and Effective L2 Norm-Based Strategy for KV Cache Compression",
         scorer=KeyNorm(),
         budget_rule=UNIFORM,
         press=Press("KnormPress"),

@@ -142,6 +142,7 @@ METHODS.register(
         label="KVzip",
         summary="Keeps what the model attends to while it repeats the prompt: 2 to 3 prefills.",
         source="Kim et al. 2025, arXiv:2505.23416",
+        title="KVzip: Query-Agnostic KV Cache Compression with Context Reconstruction",
         scorer=Repeated(),
         budget_rule=TopScoresOfAll(),
         press=Press("KVzipPress", {"n_sink": "sinks", "chunk_size": "repeat"}, scores=False),

@@ -125,6 +125,7 @@ METHODS.register(
         label="LagKV",
         summary="Keeps in each partition what stands out from the next one, and the last tokens.",
         source="Liang et al. 2025, arXiv:2504.04704",
+        title="LagKV: Lag-Relative Information of the KV Cache Tells Which Tokens Are Important",
         scorer=LagRelative(),
         budget_rule=UNIFORM,
         selector=Partitions(),

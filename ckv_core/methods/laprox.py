@@ -49,6 +49,7 @@ METHODS.register(
         label="LaProx",
         summary="Window attention times projected values; all heads of all layers share a budget.",
         source="Mai and Kim 2026, arXiv:2605.07234",
+        title="Reformulating KV Cache Eviction Problem for Long-Context LLM Inference",
         scorer=OutputShare(),
         budget_rule=TopScoresOfAll(),
     )

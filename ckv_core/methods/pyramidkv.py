@@ -82,6 +82,7 @@ METHODS.register(
         label="PyramidKV",
         summary="SnapKV's scores; lower layers get more of the budget than higher ones.",
         source="Zhang et al. 2024, arXiv:2406.02069",
+        title="PyramidKV: Dynamic KV Cache Compression based on Pyramidal Information Funneling",
         scorer=WINDOW_SCORER,
         budget_rule=Pyramid(),
         press=Press("PyramidKVPress", {**SNAPKV.arguments, "beta": "beta"}),

@@ -18,6 +18,7 @@ METHODS.register(
         label="SnapKV",
         summary="Keeps what the observation window attends to, smoothed; equal budget per head.",
         source="Li et al. 2024, arXiv:2404.14469",
+        title="SnapKV: LLM Knows What You are Looking for Before Generation",
         scorer=WINDOW_SCORER,
         budget_rule=UNIFORM,
         press=SNAPKV,

@@ -85,6 +85,7 @@ METHODS.register(
         label="StreamingLLM",
         summary="Keeps the first `sinks` tokens and the newest ones; looks at positions only.",
         source="Xiao et al. 2023, arXiv:2309.17453",
+        title="Efficient Streaming Language Models with Attention Sinks",
         scorer=Position(),
         budget_rule=UNIFORM,
         policy=Roll(),

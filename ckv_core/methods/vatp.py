@@ -40,6 +40,8 @@ METHODS.register(
         label="VATP",
         summary="Newest half; for the rest the most attention so far times the value's L1 norm.",
         source="Guo et al. 2024, arXiv:2406.12335",
+        title="Attention Score is not All You Need for Token Importance Indicator in KV Cache "
+        "Reduction: Value Also Matters",
         scorer=ValueAware(),
         budget_rule=UNIFORM,
         selector=HalfRecent(),

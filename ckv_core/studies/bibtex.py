@@ -7,8 +7,9 @@ from ckv_core.request.variants import VariantSpec
 from ckv_core.studies.methods_text import CRITICAL_SOURCE
 from ckv_core.studies.records import Study
 
-HEAD = "% Titles are the names that this tool uses; arXiv has the papers' own.\n"
+CRITICAL_TITLE = "CriticalKV: Optimizing KV Cache Eviction from an Output Perturbation Perspective"
 RULER_SOURCE = "Hsieh et al. 2024, arXiv:2404.06654"
+RULER_TITLE = "RULER: What's the Real Context Size of Your Long-Context Language Models?"
 _SOURCE = re.compile(
     r"(?:after )?(?P<authors>[^,]+?) (?P<year>\d{4}), arXiv:(?P<id>\d{4}\.\d{4,5})"
 )
@@ -17,35 +18,36 @@ _SPECIAL = re.compile(r"([&%$#_{}~^\\])")
 
 def bibtex(study: Study) -> str:
     """One entry a paper, in the order of the study's methods, then the tool's own."""
-    named: dict[str, list[str]] = {}
+    papers: dict[tuple[str, str], dict[str, None]] = {}  # source and title -> what is used of it
     for text in study.variants:
         spec = VariantSpec.parse(text)
         if spec.method.evicts:
-            source = spec.method.source.removeprefix("after ")
-            named.setdefault(source, []).append(spec.method.label)
+            paper = (spec.method.source.removeprefix("after "), spec.method.title)
+            papers.setdefault(paper, {})[spec.method.label] = None
         if spec.critical:
-            named.setdefault(CRITICAL_SOURCE, []).append("CriticalKV")
+            papers.setdefault((CRITICAL_SOURCE, CRITICAL_TITLE), {})["CriticalKV"] = None
     if "task" in study.data:
-        named[RULER_SOURCE] = ["RULER"]
-    entries = [_paper(source, ", ".join(dict.fromkeys(names))) for source, names in named.items()]
-    return HEAD + "\n".join([*filter(None, entries), _tool(study)])
+        papers[RULER_SOURCE, RULER_TITLE] = {"RULER": None}
+    entries = [_paper(*paper, ", ".join(used)) for paper, used in papers.items()]
+    return "\n".join([*filter(None, entries), _tool(study)])
 
 
-def _paper(source: str, title: str) -> str:
+def _paper(source: str, title: str, used: str) -> str:
     """Empty for what is no paper: a control, or a source that names none."""
     found = _SOURCE.fullmatch(source)
     if found is None:
         year = re.search(r"\d{4}", source)
-        return _entry(_key(title), title=title, note=source) if year else ""
+        return _entry(_key(used), title=title or used, note=source) if year else ""
     authors, year_text, number = found.group("authors", "year", "id")
     return _entry(
         f"{_key(authors.partition(' ')[0])}{year_text}_{number.replace('.', '_')}",
         author=authors.replace(" et al.", " and others"),
-        title=title,
+        title=title or used,
         year=year_text,
         eprint=number,
         archiveprefix="arXiv",
         url=f"https://arxiv.org/abs/{number}",
+        note=f"Used here: {used}",
     )
 
 
@@ -55,10 +57,11 @@ def _tool(study: Study) -> str:
 
 
 def _entry(key: str, **fields: str) -> str:
-    lines = "".join(
-        f"  {name} = {{{_SPECIAL.sub(_escaped, value) if name != 'url' else value}}},\n"
-        for name, value in fields.items()
-    )
+    escaped = {name: _SPECIAL.sub(_escaped, value) for name, value in fields.items()}
+    # Braces of its own keep a title's capitals; an address is never escaped.
+    escaped |= {"title": f"{{{escaped['title']}}}"}
+    escaped |= {"url": fields["url"]} if "url" in fields else {}
+    lines = "".join(f"  {name} = {{{value}}},\n" for name, value in escaped.items())
     return f"@misc{{{key},\n{lines}}}\n"
 
 

@@ -32,7 +32,8 @@ def test_each_paper_has_one_entry():
         "feng2025_2502_03805",
         "criticalkv_lab",
     ]
-    assert "title = {H2O, Observed attention}" in text
+    assert "title = {{H2O: Heavy-Hitter Oracle for Efficient Generative Inference" in text
+    assert "note = {Used here: H2O, Observed attention}" in text
     assert "author = {Li and others}" in text
     assert "url = {https://arxiv.org/abs/2404.14469}" in text
     assert r"study a\_b}" in text
@@ -46,7 +47,10 @@ def test_a_control_has_no_paper():
 def test_every_method_that_names_a_paper_has_an_entry():
     for method in METHODS:
         if method.evicts and "arXiv:" in method.source:
-            assert len(keys(bibtex(study_of(method.name)))) == 2, method.name
+            text = bibtex(study_of(method.name))
+            assert len(keys(text)) == 2, method.name
+            assert method.title
+            assert f"title = {{{{{method.title}}}}}" in text, method.name
 
 
 def log() -> dict[str, object]:
