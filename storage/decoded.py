@@ -2,6 +2,7 @@
 
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from datetime import datetime
 
 from ckv_core.request.compare_request import CompareRequest
@@ -23,17 +24,29 @@ class DecodedRuns:
         self._most = most_bytes
         self._lock = threading.Lock()
         self._kept: OrderedDict[Key, tuple[Decoded, int]] = OrderedDict()
+        self._decoding: dict[Key, threading.Lock] = {}
 
-    def get(self, key: Key) -> Decoded | None:
-        """A run's request and result, if they are kept."""
+    def once(self, key: Key, decode: Callable[[], Decoded]) -> Decoded:
+        """A run's request and result: as kept, or decoded by one of those who ask at a time."""
         with self._lock:
-            if key not in self._kept:
-                return None
-            self._kept.move_to_end(key)
-            return self._kept[key][0]
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key][0]
+            turn = self._decoding.setdefault(key, threading.Lock())
+        with turn:
+            with self._lock:
+                if key in self._kept:
+                    return self._kept[key][0]
+            try:
+                decoded = decode()
+                self._keep(key, decoded)
+            finally:
+                with self._lock:
+                    self._decoding.pop(key, None)
+            return decoded
 
-    def keep(self, key: Key, decoded: Decoded) -> None:
-        """Keep one, and let those go that were not used for longest."""
+    def _keep(self, key: Key, decoded: Decoded) -> None:
+        """Let those go for it that were not used for longest."""
         with self._lock:
             self._kept[key] = decoded, _size(*decoded)
             while self._kept and sum(size for _, size in self._kept.values()) > self._most:

@@ -17,7 +17,7 @@ from ckv_core.results.events import RunResult
 from ckv_core.results.records import ModelInfo, RetainedSet, RoundingFloor
 from storage import mapping, search, servers
 from storage.codecs import EncodedArray, decode_retained
-from storage.decoded import DecodedRuns
+from storage.decoded import Decoded, DecodedRuns
 from storage.models import ACTIVE_STATES, ALIVE, SLUG_LENGTH, Array, Prompt, Run, Tag, Variant
 from storage.records import Lineage, RunNotes, RunState, StoredRun
 
@@ -54,14 +54,13 @@ def load_run(session: Session, slug: str, kept: DecodedRuns | None = None) -> St
     if found is None:
         raise missing_run(slug)
     run, prompt = found
+
+    def decode() -> Decoded:
+        return mapping.request_record(run.request, prompt), _load_result(session, run, prompt)
+
     key = (run.id, slug, run.created_at, run.finished_at)
-    decoded = kept.get(key) if kept else None
-    if decoded is None:
-        request = mapping.request_record(run.request, prompt)
-        decoded = request, _load_result(session, run, prompt)
-        if kept and run.state not in ACTIVE_STATES:
-            kept.keep(key, decoded)
-    request, result = decoded
+    is_over = run.state not in ACTIVE_STATES
+    request, result = kept.once(key, decode) if kept and is_over else decode()
     return StoredRun(
         slug=run.slug,
         title=run.title,
