@@ -17,11 +17,8 @@ from ui.results.block import RESULTS
 from ui.results.chart_views import aggregate_value
 from ui.services.services import Services
 from ui.shell.parts import PRIVATE, TO_RUNS, said
-from ui.tables.aggregate import (
-    MAIN_FIGURES,
-    AggregatedRuns,
-    variant_name,
-)
+from ui.tables.aggregate import MAIN_FIGURES, AggregatedRuns, variant_name
+from ui.tables.data_table import Cells, column, count, data_table, table_row, text_column
 from ui.tables.pairs import pairs_table, shown_interval
 
 INTRO = (
@@ -118,52 +115,49 @@ class AggregatePage:
 def means_table(runs: AggregatedRuns) -> dict[str, Any]:
     """Value of the DataTable: one row per variant; the file has the intervals' ends too."""
     known = runs.known(MAIN_FIGURES)
-    columns: list[dict[str, Any]] = [
-        {"key": "variant", "label": "Variant", "align": "left"},
-        {"key": "budget", "label": "Budget", "unit": "requested"},
-        {"key": "n", "label": "n", "unit": "prompts"},
+    columns = [
+        text_column("variant", "Variant"),
+        column("budget", "Budget", "requested"),
+        column("n", "n", "prompts"),
     ]
     for figure in known:
-        columns.append({"key": figure.key, "label": figure.mean_label, "unit": figure.unit_name})
+        columns.append(column(figure.key, figure.mean_label, figure.unit_name))
         columns += [
-            {"key": f"{figure.key}_{end}", "label": f"{figure.mean_label} {end}", "hidden": True}
+            column(f"{figure.key}_{end}", f"{figure.mean_label} {end}", hidden=True)
             for end in ("low", "high")
         ]
     if any(member.cut for member in runs.members):
-        columns.append({"key": "cut", "label": "Cut", "unit": "before the answer"})
-    columns.append({"key": "wins", "label": "Heads won", "unit": "of the means"})
+        columns.append(column("cut", "Cut", "before the answer"))
+    columns.append(column("wins", "Heads won", "of the means"))
     if any(member.violations is not None for member in runs.members):
-        columns.append({"key": "broken", "label": "Bounds broken", "unit": "of sigma over 0.5"})
-    columns.append({"key": "spec", "label": "SPEC", "align": "left"})
-    return {
-        "caption": "Means over the prompts",
-        "head": runs.regimes.head,
-        "columns": columns,
-        "rows": [
-            {
-                "look": runs.looks[member.joined.place].value,
-                "regime": mark,
-                "cells": _cells(member),
-            }
+        columns.append(column("broken", "Bounds broken", "of sigma over 0.5"))
+    columns.append(text_column("spec", "SPEC"))
+    looks = runs.looks
+    return data_table(
+        "Means over the prompts",
+        columns,
+        [
+            table_row(_cells(member), looks[member.joined.place].value, mark)
             for member, mark in zip(runs.members, runs.regimes.marks, strict=True)
         ],
-        "note": f"Mean, and 95 % interval: BCa bootstrap over prompts where n is {MIN_PROMPTS} or "
+        file="aggregate.csv",
+        head=runs.regimes.head,
+        note=f"Mean, and 95 % interval: BCa bootstrap over prompts where n is {MIN_PROMPTS} or "
         "more; exact (Clopper-Pearson) for shares of yes-or-no prompts. Intervals beside one "
         "another are no comparison: see the pairs below. Heads won: query heads "
         "whose mean L1 over the prompts is below that of the same variant without CriticalKV. "
         "Bounds broken: heads with sigma over 0.5 where L1 <= theta <= theta-hat <= relaxed fails.",
-        "file": "aggregate.csv",
-    }
+    )
 
 
-def _cells(member: Aggregate) -> dict[str, Any]:
+def _cells(member: Aggregate) -> Cells:
     n = member.joined.n
     asked = member.joined.budget
-    cells: dict[str, Any] = {
+    cells: Cells = {
         "variant": {"text": variant_name(member.joined, with_budget=False)},
         "budget": {"text": str(asked), "value": asked.amount} if asked else {"text": ""},
         "spec": {"text": member.spec},
-        "n": {"text": str(n), "value": n},
+        "n": count(n),
     }
     for figure in MAIN_FIGURES:
         mean = member.figures.get(figure.key)

@@ -7,19 +7,20 @@ from urllib.parse import quote
 from ckv_core.results.kept_folder import KeptEntry
 from ckv_core.runtime.memory_line import human_bytes
 from ui.services.caches import CacheJob
+from ui.tables.data_table import Cells, column, count, data_table, table_row, text_column
 
 COLUMNS = (
-    ("name", "Name", "", "left"),
-    ("variant", "Variant", "SPEC", "left"),
-    ("model", "Model", "", "left"),
-    ("budget", "Budget", "tokens a KV head", "right"),
-    ("context", "Context", "tokens", "right"),
-    ("entries", "Kept entries", "", "right"),
-    ("memory", "In memory", "evictable layers", "right"),
-    ("full", "Full cache", "", "right"),
-    ("file", "File", "", "right"),
-    ("made", "Made", "UTC", "left"),
-    ("take", "Take away", "safetensors", "left"),
+    text_column("name", "Name"),
+    text_column("variant", "Variant", "SPEC"),
+    text_column("model", "Model"),
+    column("budget", "Budget", "tokens a KV head"),
+    column("context", "Context", "tokens"),
+    column("entries", "Kept entries"),
+    column("memory", "In memory", "evictable layers"),
+    column("full", "Full cache"),
+    column("file", "File"),
+    text_column("made", "Made", "UTC"),
+    text_column("take", "Take away", "safetensors"),
 )
 NOTE = (
     "A file has the kept keys and values, their positions, the receipt, and the whole context as "
@@ -33,20 +34,11 @@ EMPTY = (
 
 def caches_table(entries: Sequence[KeptEntry]) -> dict[str, Any]:
     """Value of the DataTable of all kept caches."""
-    return {
-        "caption": "Kept caches",
-        "columns": [
-            {"key": key, "label": label, "unit": unit, "align": align}
-            for key, label, unit, align in COLUMNS
-        ],
-        "rows": [{"look": None, "cells": _cells(entry)} for entry in entries],
-        "note": NOTE,
-        "file": "caches.csv",
-        "empty": EMPTY,
-    }
+    rows = [table_row(_cells(entry)) for entry in entries]
+    return data_table("Kept caches", COLUMNS, rows, file="caches.csv", note=NOTE, empty=EMPTY)
 
 
-def _cells(entry: KeptEntry) -> dict[str, Any]:
+def _cells(entry: KeptEntry) -> Cells:
     record = entry.record
     if record is None:
         return {"name": {"text": entry.name}, "variant": {"text": "cannot be read; delete it"}}
@@ -55,19 +47,15 @@ def _cells(entry: KeptEntry) -> dict[str, Any]:
         "name": {"text": entry.name},
         "variant": {"text": record.spec},
         "model": {"text": record.model.name},
-        "budget": _count(receipt.budget_tokens),
-        "context": _count(record.compressed_tokens),
-        "entries": _count(receipt.retained_entries),
+        "budget": count(receipt.budget_tokens),
+        "context": count(record.compressed_tokens),
+        "entries": count(receipt.retained_entries),
         "memory": _size(receipt.cache_bytes),
         "full": _size(receipt.full_cache_bytes),
         "file": _size(entry.size),
         "made": {"text": record.created[:16].replace("T", " ")},
         "take": {"text": "Download", "href": f"/caches/file?name={quote(entry.name)}"},
     }
-
-
-def _count(value: int) -> dict[str, Any]:
-    return {"text": f"{value:,}", "value": value}
 
 
 def _size(value: int) -> dict[str, Any]:

@@ -20,33 +20,33 @@ _UNITS = {"percent": "percent of the prompt", "tokens": "entries per KV head"}
 _CANNOT = 0.5  # a cell where the full cache scores less is shown apart
 
 
-def score_figure(found: StudyReading) -> go.Figure:
+def score_figure(reading: StudyReading) -> go.Figure:
     """Mean score against the budget, one line per method; the full cache dotted.
 
     Definition: mean of the samples' metric over independent sources, points of 100; bars are 95 %
     intervals (Wilson where every score is 0 or 1, else bootstrap). n = sources.
     """
-    first = Budget.parse(found.study.points()[1].budget or "1")
+    first = Budget.parse(reading.study.points()[1].budget or "1")
     figure = _lines(
-        found,
+        reading,
         "Score against the budget",
         lambda row: Budget.parse(row.point.budget).amount if row.point.budget else None,
     )
-    ticks = [Budget.parse(point.budget).amount for point in found.study.points() if point.budget]
+    ticks = [Budget.parse(point.budget).amount for point in reading.study.points() if point.budget]
     budget_axis(figure, ticks, _UNITS.get(first.unit, first.unit))
     return figure
 
 
-def needle_figure(found: StudyReading, point: Point) -> go.Figure:
+def needle_figure(reading: StudyReading, point: Point) -> go.Figure:
     """Mean score by length and depth of the needle, of one method at one budget.
 
     Definition: mean over the samples of a cell, in points; a cell where the full cache itself
     scores below 50 is crossed out. n = samples of a cell, in the hover text.
     """
-    own, full = _cells(found, point), _cells(found, Point(FULL, None))
+    own, full = _cells(reading, point), _cells(reading, Point(FULL, None))
     lengths = sorted({length for length, _ in own | full})
     depths = sorted({depth for _, depth in own | full})
-    name = f"{found.names[point.variant]}{f' at {point.budget}' if point.budget else ''}"
+    name = f"{reading.names[point.variant]}{f' at {point.budget}' if point.budget else ''}"
     if not own:
         return empty_figure(f"{name}: needles", "There is no result yet.")
     shape = (len(depths), len(lengths))
@@ -58,7 +58,7 @@ def needle_figure(found: StudyReading, point: Point) -> go.Figure:
     )
     for (length, depth), scores in own.items():
         at = depths.index(depth), lengths.index(length)
-        address = cell_address(found.slug, point, length=f"{length:.0f}", depth=f"{depth:g}")
+        address = cell_address(reading.slug, point, length=f"{length:.0f}", depth=f"{depth:g}")
         score[at], more[at] = 100 * sum(scores) / len(scores), [len(scores), address]
     scale = [[at / (len(DENSITY_STOPS) - 1), color] for at, color in enumerate(DENSITY_STOPS)]
     figure.add_trace(
@@ -97,18 +97,18 @@ def needle_figure(found: StudyReading, point: Point) -> go.Figure:
     return figure
 
 
-def _lines(found: StudyReading, title: str, place: Callable[[Row], float | None]) -> go.Figure:
+def _lines(reading: StudyReading, title: str, place: Callable[[Row], float | None]) -> go.Figure:
     """Scores of all points, joined by rising budget."""
-    rows = [row for row in found.reading.rows if row.score is not None]
+    rows = [row for row in reading.scores.rows if row.score is not None]
     counts = sorted({row.n for row in rows})
     if not counts:
         return empty_figure(title, "There is no result yet.")
     n = f"n = {counts[0]}" + (f" to {counts[-1]}" if len(counts) > 1 else "")
     figure = new_figure(
-        title, f"Mean and 95 % interval, {n} sources", legend_rows=len(found.variants)
+        title, f"Mean and 95 % interval, {n} sources", legend_rows=len(reading.variants)
     )
-    for variant in found.variants:
-        look = found.looks[variant]
+    for variant in reading.variants:
+        look = reading.looks[variant]
         points = [
             (x, row)
             for row in rows
@@ -123,7 +123,7 @@ def _lines(found: StudyReading, title: str, place: Callable[[Row], float | None]
                 x=np.array([x for x, _ in points], np.float64),
                 y=score,
                 name=html.escape(
-                    marked_name(found.names[variant], found.marks[variant]), quote=False
+                    marked_name(reading.names[variant], reading.marks[variant]), quote=False
                 ),
                 mode="lines+markers",
                 line=look.line(),
@@ -160,11 +160,11 @@ def _ends(rows: Iterable[Row]) -> np.ndarray:
     return 100 * np.array(ends, np.float64).T
 
 
-def _cells(found: StudyReading, point: Point) -> dict[tuple[float, float], list[float]]:
+def _cells(reading: StudyReading, point: Point) -> dict[tuple[float, float], list[float]]:
     """Scores by (length, depth) of samples that have both."""
-    tags = {sample.id: sample.tags for sample in found.samples}
+    tags = {sample.id: sample.tags for sample in reading.samples}
     cells: dict[tuple[float, float], list[float]] = {}
-    for result in found.results:
+    for result in reading.results:
         own = tags.get(result.sample, {})
         if (result.variant, result.budget) != (point.variant, point.budget) or result.score is None:
             continue
@@ -174,17 +174,17 @@ def _cells(found: StudyReading, point: Point) -> dict[tuple[float, float], list[
     return cells
 
 
-def _point_controls(found: StudyReading) -> list[Control]:
-    points = found.study.points()
+def _point_controls(reading: StudyReading) -> list[Control]:
+    points = reading.study.points()
     options = [
-        (str(at), f"{found.names[p.variant]}{f' at {p.budget}' if p.budget else ''}")
+        (str(at), f"{reading.names[p.variant]}{f' at {p.budget}' if p.budget else ''}")
         for at, p in enumerate(points)
     ]
     return [Control("point", "Method and budget", [*options[1:], options[0]])]
 
 
-def _scored(found: StudyReading) -> bool:
-    return any(row.score is not None for row in found.reading.rows)
+def _scored(reading: StudyReading) -> bool:
+    return any(row.score is not None for row in reading.scores.rows)
 
 
 _ALL: tuple[Chart[StudyReading], ...] = (
@@ -193,15 +193,15 @@ _ALL: tuple[Chart[StudyReading], ...] = (
         title="Score against the budget",
         csv="scores",
         has_data=_scored,
-        draw=lambda found, _: score_figure(found),
+        draw=lambda reading, _: score_figure(reading),
     ),
     Chart(
         name="bytes",
         title="Score against bytes",
         csv="scores",
         has_data=_scored,
-        draw=lambda found, _: _lines(
-            found, "Score against bytes", lambda row: row.cache_share
+        draw=lambda reading, _: _lines(
+            reading, "Score against bytes", lambda row: row.cache_share
         ).update_xaxes(title_text="cache bytes, share of the full cache's", tickformat=".0%"),
     ),
     Chart(
@@ -209,31 +209,33 @@ _ALL: tuple[Chart[StudyReading], ...] = (
         title="Needle heat map",
         csv="results",
         controls=_point_controls,
-        has_data=lambda found: bool(_cells(found, Point(FULL, None))),
-        draw=lambda found, chosen: needle_figure(found, found.study.points()[int(chosen["point"])]),
+        has_data=lambda reading: bool(_cells(reading, Point(FULL, None))),
+        draw=lambda reading, chosen: needle_figure(
+            reading, reading.study.points()[int(chosen["point"])]
+        ),
     ),
     Chart(
         name="moved",
         title="Score against perturbation",
         csv="scores",
-        has_data=lambda found: any(row.head_l1 is not None for row in found.reading.rows),
-        draw=lambda found, _: _lines(
-            found, "Score against perturbation", lambda row: row.head_l1
+        has_data=lambda reading: any(row.head_l1 is not None for row in reading.scores.rows),
+        draw=lambda reading, _: _lines(
+            reading, "Score against perturbation", lambda row: row.head_l1
         ).update_xaxes(title_text="mean head L1, first decoding step", rangemode="tozero"),
     ),
 )
 STUDY_CHARTS = {chart.name: chart for chart in _ALL}
 
 
-def charts_value(found: StudyReading) -> dict[str, Any]:
+def charts_value(reading: StudyReading) -> dict[str, Any]:
     """Value of the RunCharts of a study."""
     return {
-        "slug": found.slug,
+        "slug": reading.slug,
         "base": "/studies",
         "file": "study",
-        "key": str(len(found.results)),
+        "key": str(len(reading.results)),
         "heading": "",
         "text": "The charts appear here with the first results.",
-        "head": found.regimes.head,
-        "charts": chart_values(STUDY_CHARTS.values(), found),
+        "head": reading.regimes.head,
+        "charts": chart_values(STUDY_CHARTS.values(), reading),
     }

@@ -78,7 +78,7 @@ def contents_of(run: RunSnapshot, notes: RunNotes, without: Collection[Group]) -
     """Everything of a run that is over, but the groups to leave out."""
     contents = Contents()
     if (verdict := views.verdict_value(run)) is not None:
-        contents.sections.append(Section("verdict", "What came out", "", [(VerdictStrip, verdict)]))
+        contents.sections.append(Section("verdict", "Outcome", "", [(VerdictStrip, verdict)]))
     if run.request.kind == "sweep":
         _add_sweep(contents, run, without)
     else:

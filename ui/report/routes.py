@@ -82,14 +82,16 @@ def study_report_routes(services: Services) -> list[Route]:
         if not room.acquire(blocking=False):
             return PlainTextResponse(BUSY, 503, headers={**NO_STORE, "Retry-After": "5"})
         try:
-            found = studies.reading(request.path_params["slug"])
-            facts = studies.view(found.slug).stored.facts
-            data = report_of_study(found.slug, found.study, found.samples, found.results, facts)
+            reading = studies.reading(request.path_params["slug"])
+            facts = studies.view(reading.slug).stored.facts
+            data = report_of_study(
+                reading.slug, reading.study, reading.samples, reading.results, facts
+            )
         except CkvError as error:
             return missing(str(error))
         finally:
             room.release()
-        return _download(data, f"ckv-study-{found.slug}.html", "text/html; charset=utf-8")
+        return _download(data, f"ckv-study-{reading.slug}.html", "text/html; charset=utf-8")
 
     return [Route("/studies/{slug}/report.html", report)]
 

@@ -44,33 +44,35 @@ def report_of_study(
     Raises:
         ReportTooBigError: it would be longer than a report may be.
     """
-    found = StudyReading(slug, study, samples, results)
+    reading = StudyReading(slug, study, samples, results)
     made = str(facts["created_at"])[:16].replace("T", " ")
     subtitle = f"Report of CriticalKV Lab on study {slug}, made {made} UTC"
-    return packed_report(study.name, subtitle, _contents(found, facts))
+    return packed_report(study.name, subtitle, _contents(reading, facts))
 
 
-def _contents(found: StudyReading, facts: Mapping[str, Any]) -> Contents:
-    value, words = embedded_charts(charts_value(found))
+def _contents(reading: StudyReading, facts: Mapping[str, Any]) -> Contents:
+    value, words = embedded_charts(charts_value(reading))
     charts = Section("charts", headed(page.CHARTS_TEXT)[0], words, [(RunCharts, value)])
     tables = (
-        ("decision", page.DECISION_TEXT, decision_table(found)),
-        ("scores", page.SCORES_TEXT, scores_table(found)),
-        ("pairs", page.PAIRS_TEXT, pairs_table(found)),
-        ("tasks", page.TASKS_TEXT, tasks_table(found)),
-        ("samples", page.SAMPLES_TEXT, samples_table(found)),
+        ("decision", page.DECISION_TEXT, decision_table(reading)),
+        ("scores", page.SCORES_TEXT, scores_table(reading)),
+        ("pairs", page.PAIRS_TEXT, pairs_table(reading)),
+        ("tasks", page.TASKS_TEXT, tasks_table(reading)),
+        ("samples", page.SAMPLES_TEXT, samples_table(reading)),
     )
     sections = [
         Section(name, headed(text)[0], "", [(DataTable, _without_links(table))])
         for name, text, table in tables
     ]
-    sections.insert(0, Section("verdict", "The answer", "", [(VerdictStrip, verdict_value(found))]))
+    sections.insert(
+        0, Section("verdict", "The answer", "", [(VerdictStrip, verdict_value(reading))])
+    )
     sections.insert(2, charts)
-    settings: list[Any] = [(Facts, {"rows": facts_rows(found, facts)})]
+    settings: list[Any] = [(Facts, {"rows": facts_rows(reading, facts)})]
     sections.append(Section("study", "Settings and environment", "", settings))
 
     def draw(name: str, choices: Mapping[str, str]) -> Any:
-        return STUDY_CHARTS[name].figure(found, choices)
+        return STUDY_CHARTS[name].figure(reading, choices)
 
     return Contents(sections, {"charts": chart_figures(draw, value)})
 

@@ -15,6 +15,7 @@ from ckv_core.studies.spec import read_study, write_study
 from ui.compare.form_values import read_list, read_text
 from ui.compare.offers import variant_choices
 from ui.services.slugs import is_slug
+from ui.tables.data_table import data_table, table_row, text_column
 
 DEFAULT_METHODS = ("snapkv", "snapkv+critical:stage2=pooled", "adakv", "expected_attention")
 MOST_RUNS = 100  # in an address
@@ -203,26 +204,22 @@ def preview(form: StudyForm) -> tuple[str, dict[str, Any] | None]:
     unread = [name for name in theirs if name not in read.values()]
     rest = f" Not read: {_listed(unread)}." if unread else ""
     count = f"{len(samples):,} sample{'' if len(samples) == 1 else 's'}"
-    rows: list[dict[str, Any]] = [
+    shown = [
         {
-            "look": None,
-            "cells": {
-                "id": _cut(sample.id),
-                "context": _cut(sample.context),
-                "question": _cut(sample.question),
-                "answers": _cut(" | ".join(sample.answers)),
-                "metric": _cut(sample.metric or form.metric),
-            },
+            "id": _cut(sample.id),
+            "context": _cut(sample.context),
+            "question": _cut(sample.question),
+            "answers": _cut(" | ".join(sample.answers)),
+            "metric": _cut(sample.metric or form.metric),
         }
         for sample in samples[:PREVIEW_ROWS]
     ]
-    table = {
-        "caption": "The first samples as they are read",
-        "columns": [{"key": key, "label": key, "align": "left"} for key in rows[0]["cells"]],
-        "rows": rows,
-        "note": "",
-        "file": "samples-preview.csv",
-    }
+    table = data_table(
+        "The first samples as they are read",
+        [text_column(name, name) for name in shown[0]],
+        map(table_row, shown),
+        file="samples-preview.csv",
+    )
     return f"{count}: {told}.{rest}", table
 
 

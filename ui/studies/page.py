@@ -169,9 +169,9 @@ class StudyPage:
 
     def _values(self, slug: object, asked: object) -> list[Any]:
         studies = self._services.studies
-        found = studies.reading(slug)
-        cell = read_cell(found, dict(parse_qsl(str(asked)[:ADDRESS_CHARS], True)))
-        return read_values(found, studies.view(found.slug).stored, cell)
+        reading = studies.reading(slug)
+        cell = read_cell(reading, dict(parse_qsl(str(asked)[:ADDRESS_CHARS], True)))
+        return read_values(reading, studies.view(reading.slug).stored, cell)
 
     def go_on(self, slug: str) -> dict[str, Any]:
         """Run what is left, failed ones again."""
@@ -189,27 +189,27 @@ class StudyPage:
         return said("Asked.")
 
 
-def read_values(found: StudyReading, stored: StoredStudy, cell: Cell | None) -> list[Any]:
+def read_values(reading: StudyReading, stored: StoredStudy, cell: Cell | None) -> list[Any]:
     """One value per component that shows results; the samples may be those of one cell."""
     return [
-        verdict_value(found),
-        decision_table(found),
-        charts_value(found),
-        scores_table(found),
-        pairs_table(found),
-        tasks_table(found),
-        _of_cell(found, cell),
-        samples_table(found, cell),
-        said("Export: ", "", _links(found.slug)),
-        {"rows": facts_rows(found, stored.facts)},
+        verdict_value(reading),
+        decision_table(reading),
+        charts_value(reading),
+        scores_table(reading),
+        pairs_table(reading),
+        tasks_table(reading),
+        _of_cell(reading, cell),
+        samples_table(reading, cell),
+        said("Export: ", "", _links(reading.slug)),
+        {"rows": facts_rows(reading, stored.facts)},
     ]
 
 
-def _of_cell(found: StudyReading, cell: Cell | None) -> dict[str, Any]:
+def _of_cell(reading: StudyReading, cell: Cell | None) -> dict[str, Any]:
     if cell is None:
         return SILENT
-    told = f"Only the samples of {cell.words(found)}. "
-    return said(told, "", [("All samples", f"/study?id={found.slug}")])
+    told = f"Only the samples of {cell.words(reading)}. "
+    return said(told, "", [("All samples", f"/study?id={reading.slug}")])
 
 
 def _links(slug: str) -> list[tuple[str, str]]:

@@ -5,6 +5,7 @@ from typing import Any
 
 from ckv_core.studies.runner import Cost
 from ui.services.studies import StudyView
+from ui.tables.data_table import Cells, column, count, data_table, table_row, text_column
 
 
 def state_word(view: StudyView) -> str:
@@ -49,37 +50,29 @@ def duration(seconds: float) -> str:
 def studies_table(views: Sequence[StudyView]) -> dict[str, Any]:
     """Value of the DataTable of all studies."""
     columns = [
-        ("name", "Name", "", "left"),
-        ("state", "State", "", "left"),
-        ("results", "Results", "of all", "right"),
-        ("failed", "Failed", "", "right"),
-        ("samples", "Samples", "", "right"),
-        ("points", "Points", "a sample", "right"),
-        ("model", "Model", "", "left"),
-        ("created", "Created", "UTC", "left"),
+        text_column("name", "Name"),
+        text_column("state", "State"),
+        column("results", "Results", "of all"),
+        column("failed", "Failed"),
+        column("samples", "Samples"),
+        column("points", "Points", "a sample"),
+        text_column("model", "Model"),
+        text_column("created", "Created", "UTC"),
     ]
-    return {
-        "caption": "All studies",
-        "columns": [
-            {"key": key, "label": label, "unit": unit, "align": align}
-            for key, label, unit, align in columns
-        ],
-        "rows": [{"look": None, "cells": _cells(view)} for view in views],
-        "note": "",
-        "file": "studies.csv",
-        "empty": "There is no study yet: the form below makes one.",
-    }
+    rows = [table_row(_cells(view)) for view in views]
+    empty = "There is no study yet: the form below makes one."
+    return data_table("All studies", columns, rows, file="studies.csv", empty=empty)
 
 
-def _cells(view: StudyView) -> dict[str, Any]:
+def _cells(view: StudyView) -> Cells:
     stored = view.stored
     return {
         "name": {"text": stored.study.name, "href": f"/study?id={stored.slug}"},
         "state": {"text": state_word(view)},
         "results": {"text": f"{stored.done:,} of {stored.total:,}", "value": stored.done},
-        "failed": {"text": f"{stored.failed:,}", "value": stored.failed},
-        "samples": {"text": f"{stored.samples:,}", "value": stored.samples},
-        "points": {"text": f"{stored.points:,}", "value": stored.points},
+        "failed": count(stored.failed),
+        "samples": count(stored.samples),
+        "points": count(stored.points),
         "model": {"text": stored.study.model},
         "created": {"text": f"{stored.created_at:%Y-%m-%d %H:%M}"},
     }

@@ -25,20 +25,20 @@ _RESULT = tuple(field.name for field in fields(SampleResult))
 _FIGURES = ("n", "failed", "score", "low", "high", "cache_share", "head_l1")
 
 
-def scores_csv(found: StudyReading) -> str:
+def scores_csv(reading: StudyReading) -> str:
     """One line per point, shares from 0 to 1, unrounded."""
     return csv_text(
         ("variant", "budget", *_FIGURES),
         (
             (row.point.variant, row.point.budget or "", *(getattr(row, f) for f in _FIGURES))
-            for row in found.reading.rows
+            for row in reading.scores.rows
         ),
     )
 
 
-def results_csv(found: StudyReading) -> str:
+def results_csv(reading: StudyReading) -> str:
     """One line per sample and point: all that is known of it."""
-    return csv_text(_RESULT, (astuple(result) for result in found.results))
+    return csv_text(_RESULT, (astuple(result) for result in reading.results))
 
 
 TABLES: dict[str, Callable[[StudyReading], str]] = {"scores": scores_csv, "results": results_csv}
@@ -61,31 +61,31 @@ def study_routes(services: Services) -> list[Route]:
 
         return handle
 
-    def figure(found: StudyReading, request: Request) -> Response:
+    def figure(reading: StudyReading, request: Request) -> Response:
         chart = STUDY_CHARTS.get(request.path_params["name"])
         if chart is None:
             return PlainTextResponse(NO_CHART, 404, NO_STORE)
-        return figure_response(chart.figure(found, request.query_params), NO_STORE)
+        return figure_response(chart.figure(reading, request.query_params), NO_STORE)
 
     def table(name: str) -> Callable[[StudyReading, Request], Response]:
-        return lambda found, _: _file(TABLES[name](found), "text/csv", f"study-{name}.csv")
+        return lambda reading, _: _file(TABLES[name](reading), "text/csv", f"study-{name}.csv")
 
-    def whole(found: StudyReading, request: Request) -> Response:
-        facts = services.studies.view(found.slug).stored.facts
+    def whole(reading: StudyReading, request: Request) -> Response:
+        facts = services.studies.view(reading.slug).stored.facts
         with_data = "data" in request.query_params
-        samples = services.studies.samples(found.slug) if with_data else found.samples
-        values = export(found.study, samples, found.results, facts, with_data=with_data)
+        samples = services.studies.samples(reading.slug) if with_data else reading.samples
+        values = export(reading.study, samples, reading.results, facts, with_data=with_data)
         return _file(json.dumps(values, ensure_ascii=False), "application/json", "study.json")
 
-    def inspect(found: StudyReading, _: Request) -> Response:
-        facts = services.studies.view(found.slug).stored.facts
-        samples = services.studies.samples(found.slug)
-        values = inspect_log(found.study, samples, found.results, facts)
+    def inspect(reading: StudyReading, _: Request) -> Response:
+        facts = services.studies.view(reading.slug).stored.facts
+        samples = services.studies.samples(reading.slug)
+        values = inspect_log(reading.study, samples, reading.results, facts)
         return _file(json.dumps(values), "application/json", "inspect.json")
 
     def text(name: str) -> Callable[[StudyReading, Request], Response]:
         write, kind = TEXTS[name]
-        return lambda found, _: _file(write(found.study), kind, name)
+        return lambda reading, _: _file(write(reading.study), kind, name)
 
     return [
         Route("/studies/{slug}/figure/{name}", answered(figure)),

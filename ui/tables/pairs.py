@@ -6,6 +6,7 @@ from ckv_core.analysis.intervals import Interval
 from ckv_core.analysis.pairs import COMPARED, Difference, Pair
 from ckv_core.results.figures import FIGURES
 from ui.tables.aggregate import AggregatedRuns, variant_name
+from ui.tables.data_table import Cells, column, data_table, table_row, text_column
 
 NOTE = (
     "The variant's value minus the other's on the same prompts: mean, and 95 % bootstrap interval; "
@@ -30,29 +31,24 @@ def pairs_table(runs: AggregatedRuns) -> dict[str, Any]:
     """Value of the DataTable: one row per pair; the file has intervals, counts and p apart."""
     pairs, looks = runs.pairs, runs.looks
     keys = [key for key in COMPARED if any(key in pair.figures for pair in pairs)]
-    columns: list[dict[str, Any]] = [
-        {"key": "variant", "label": "Variant", "align": "left"},
-        {"key": "other", "label": "Minus", "align": "left"},
-    ]
+    columns = [text_column("variant", "Variant"), text_column("other", "Minus")]
     for key in keys:
-        columns.append({"key": key, "label": COMPARED[key], "unit": "difference"})
+        columns.append(column(key, COMPARED[key], "difference"))
         columns += [
-            {"key": f"{key}_{part}", "label": f"{COMPARED[key]} {part}", "hidden": True}
+            column(f"{key}_{part}", f"{COMPARED[key]} {part}", hidden=True)
             for part in ("low", "high", "lower", "higher", "level", "p", "n")
         ]
-    return {
-        "caption": "Compared prompt by prompt",
-        "columns": columns,
-        "rows": [
-            {"look": looks[pair.variant.place].value, "cells": _cells(pair)} for pair in pairs
-        ],
-        "note": NOTE if pairs else "No variant was run with its base or the full cache.",
-        "file": "pairs.csv",
-    }
+    return data_table(
+        "Compared prompt by prompt",
+        columns,
+        [table_row(_cells(pair), looks[pair.variant.place].value) for pair in pairs],
+        file="pairs.csv",
+        note=NOTE if pairs else "No variant was run with its base or the full cache.",
+    )
 
 
-def _cells(pair: Pair) -> dict[str, Any]:
-    cells: dict[str, Any] = {
+def _cells(pair: Pair) -> Cells:
+    cells: Cells = {
         "variant": {"text": variant_name(pair.variant)},
         "other": {"text": variant_name(pair.other)},
     }

@@ -14,6 +14,16 @@ from ckv_core.studies.methods_text import methods_text
 from ckv_core.studies.reading import PairedRow, Reading, base_of, differences, read_results
 from ckv_core.studies.records import FULL, Point, Sample, SampleResult, Study
 from ui.looks.palette import Look, look_of
+from ui.tables.data_table import (
+    Cells,
+    Column,
+    column,
+    count,
+    data_table,
+    figure,
+    table_row,
+    text_column,
+)
 
 OUTCOMES = {
     "kept": ("kept", "Keeps the score, confirmed"),
@@ -48,7 +58,7 @@ class StudyReading:
     results: Sequence[SampleResult]
 
     @cached_property
-    def reading(self) -> Reading:
+    def scores(self) -> Reading:
         """Scores with intervals, and pairs."""
         return read_results(self.study, self.samples, self.results)
 
@@ -86,12 +96,12 @@ class StudyReading:
         """Of each variant with CriticalKV the one without, where the study has it."""
         known = {VariantSpec.parse(variant).settings(): variant for variant in self.variants}
         bases = {v: base_of(Point(v, None)) for v in self.variants}
-        found = {
+        there = {
             variant: known.get(VariantSpec.parse(base.variant).settings())
             for variant, base in bases.items()
             if base is not None
         }
-        return {variant: base for variant, base in found.items() if base is not None}
+        return {variant: base for variant, base in there.items() if base is not None}
 
     @cached_property
     def looks(self) -> dict[str, Look]:
@@ -99,16 +109,16 @@ class StudyReading:
         return {variant: look_of(variant) for variant in (FULL, *self.variants)}
 
 
-def verdict_value(found: StudyReading) -> dict[str, Any]:
+def verdict_value(reading: StudyReading) -> dict[str, Any]:
     """Value of the VerdictStrip: the sentence, who by outcome, and what limits it."""
-    decision = found.decision
+    decision = reading.decision
     groups = []
     for outcome, (state, label) in OUTCOMES.items():
-        members = [_member(found, m) for m in decision.methods if m.outcome == outcome]
+        members = [_member(reading, m) for m in decision.methods if m.outcome == outcome]
         if members and decision.full is not None:
             groups.append({"state": state, "label": label, "variants": members})
     findings = []
-    if (moved := found.reading.l1_answers) is not None:
+    if (moved := reading.scores.l1_answers) is not None:
         ends = "" if moved.low is None else f", 95 % interval {moved.low:z.2f} to {moved.high:z.2f}"
         findings.append(
             "Rank correlation of lower head L1 with a better score, among methods of one sample "
@@ -116,32 +126,32 @@ def verdict_value(found: StudyReading) -> dict[str, Any]:
         )
     return {
         "headline": decision.sentence,
-        "regimes": found.regimes.head,
+        "regimes": reading.regimes.head,
         "groups": groups,
         "findings": findings,
         "cautions": list(decision.cautions),
     }
 
 
-def decision_table(found: StudyReading) -> dict[str, Any]:
+def decision_table(reading: StudyReading) -> dict[str, Any]:
     """Value of the DataTable of methods, best first."""
     columns = [
-        column("method", "Method", align="left"),
-        column("outcome", "Outcome", align="left"),
+        text_column("method", "Method"),
+        text_column("outcome", "Outcome"),
         column("budget", "Smallest budget"),
         column("chosen", "On the choosing half", "points"),
         column("confirmed", "On the confirming half", "points"),
         column("low", "At least", "points, 95 %"),
         column("high", "At most", "points, 95 %"),
     ]
-    rows = [_row(found, m.variant, _decision_cells(found, m)) for m in found.decision.methods]
-    return table_of(found, "What each method comes to", columns, rows, DECISION_NOTE, "decision")
+    rows = [_row(reading, m.variant, _decision_cells(reading, m)) for m in reading.decision.methods]
+    return table_of(reading, "What each method comes to", columns, rows, DECISION_NOTE, "decision")
 
 
-def scores_table(found: StudyReading) -> dict[str, Any]:
+def scores_table(reading: StudyReading) -> dict[str, Any]:
     """Value of the DataTable of all points."""
     columns = [
-        column("method", "Method", align="left"),
+        text_column("method", "Method"),
         column("budget", "Budget", "requested"),
         column("n", "n", "sources"),
         column("score", "Score", "points"),
@@ -151,58 +161,60 @@ def scores_table(found: StudyReading) -> dict[str, Any]:
         column("head_l1", "Mean head", "L1"),
     ]
     rows = []
-    for row in found.reading.rows:
-        score = points_cell(row.score) | {"href": cell_address(found.slug, row.point)}
+    for row in reading.scores.rows:
+        score = points_cell(row.score) | {"href": cell_address(reading.slug, row.point)}
         if row.low is not None and row.high is not None:
             score["text"] += f" ({100 * row.low:.1f} to {100 * row.high:.1f})"
         cells = {
-            "method": {"text": found.names[row.point.variant]},
+            "method": {"text": reading.names[row.point.variant]},
             "budget": {"text": row.point.budget or "all"},
-            "n": _count(row.n),
+            "n": count(row.n),
             "score": score,
             "low": points_cell(row.low),
             "high": points_cell(row.high),
-            "failed": _count(row.failed),
-            "share": shown(row.cache_share, "{:.1%}"),
-            "head_l1": shown(row.head_l1, "{:,.4g}"),
+            "failed": count(row.failed),
+            "share": figure(row.cache_share, "{:.1%}"),
+            "head_l1": figure(row.head_l1, "{:,.4g}"),
         }
-        rows.append(_row(found, row.point.variant, cells))
-    return table_of(found, "Score of every method and budget", columns, rows, SCORES_NOTE, "scores")
+        rows.append(_row(reading, row.point.variant, cells))
+    return table_of(
+        reading, "Score of every method and budget", columns, rows, SCORES_NOTE, "scores"
+    )
 
 
-def pairs_table(found: StudyReading) -> dict[str, Any]:
+def pairs_table(reading: StudyReading) -> dict[str, Any]:
     """Value of the DataTable of paired differences."""
     columns = [
-        column("method", "Method", align="left"),
+        text_column("method", "Method"),
         column("budget", "Budget"),
-        column("other", "Minus", align="left"),
+        text_column("other", "Minus"),
         column("n", "n", "sources"),
         column("mean", "Difference", "points"),
         *(column(end, f"Difference, {end} end", hidden=True) for end in ("low", "high")),
         column("moved", "Better / worse", "sources"),
         column("p", "p", "McNemar"),
         column("holm", "p", "after Holm"),
-        column("words", "In words", align="left"),
+        text_column("words", "In words"),
     ]
     rows = [
-        {"look": found.looks[pair.point.variant].value, "cells": _pair_cells(found, pair)}
-        for pair in found.reading.pairs
+        table_row(_pair_cells(reading, pair), reading.looks[pair.point.variant].value)
+        for pair in reading.scores.pairs
     ]
-    table = table_of(found, "Paired differences", columns, rows, PAIRS_NOTE, "pairs")
+    table = table_of(reading, "Paired differences", columns, rows, PAIRS_NOTE, "pairs")
     return table | {"head": ""}  # each row stands against its own base or the full cache
 
 
-def tasks_table(found: StudyReading) -> dict[str, Any]:
+def tasks_table(reading: StudyReading) -> dict[str, Any]:
     """Value of the DataTable of tasks as papers print it; a sentence where there is one task.
 
     A block a budget, each method followed by itself with CriticalKV, tasks and their mean.
     """
-    tasks = list(dict.fromkeys(map(task_of, found.samples)))
+    tasks = list(dict.fromkeys(map(task_of, reading.samples)))
     if len(tasks) < 2:
         return {"rows": [], "empty": "All samples are of one task."}
-    scores = _scores_by_task(found)
+    scores = _scores_by_task(reading)
     columns = [
-        column("method", "Method", align="left"),
+        text_column("method", "Method"),
         column("budget", "Budget"),
         *(
             column(f"task{at}", task or "no task", _sizes(scores, task))
@@ -210,28 +222,28 @@ def tasks_table(found: StudyReading) -> dict[str, Any]:
         ),
         column("mean", "Mean", "of the tasks"),
     ]
-    full, *_ = found.study.points()
-    budgets = dict.fromkeys(point.budget for point in found.study.points()[1:])
-    points = [Point(variant, budget) for budget in budgets for variant in _paired(found)]
+    full, *_ = reading.study.points()
+    budgets = dict.fromkeys(point.budget for point in reading.study.points()[1:])
+    points = [Point(variant, budget) for budget in budgets for variant in _paired(reading)]
     rows = [
-        _row(found, point.variant, _task_cells(found, scores, point, tasks))
+        _row(reading, point.variant, _task_cells(reading, scores, point, tasks))
         for point in (full, *points)
     ]
     note = (
         "Mean score in points of 100 over a task's samples, n of them. In brackets: the same minus "
         "the method without CriticalKV, on the samples that both have."
     )
-    return table_of(found, "Task by task", columns, rows, note, "tasks")
+    return table_of(reading, "Task by task", columns, rows, note, "tasks")
 
 
-def facts_rows(found: StudyReading, facts: Mapping[str, Any]) -> list[dict[str, str]]:
+def facts_rows(reading: StudyReading, facts: Mapping[str, Any]) -> list[dict[str, str]]:
     """Rows of the Facts: every setting, and the paragraph for a paper.
 
     Args:
-        found: the study.
+        reading: the study.
         facts: `StoredStudy.facts`.
     """
-    study = found.study
+    study = reading.study
     rows = [
         ("Data", ", ".join(f"{key} {value}" for key, value in study.data.items())),
         ("Model", study.model),
@@ -241,7 +253,7 @@ def facts_rows(found: StudyReading, facts: Mapping[str, Any]) -> list[dict[str, 
         ("New tokens", str(study.max_new_tokens)),
         ("Metric", study.metric),
         ("Tolerance", f"{study.tolerance:g} points"),
-        ("For a paper", methods_text(study, found.samples, found.results, facts)),
+        ("For a paper", methods_text(study, reading.samples, reading.results, facts)),
     ]
     return [{"label": label, "text": text} for label, text in rows]
 
@@ -260,11 +272,11 @@ def cell_address(slug: str, point: Point, **tags: object) -> str:
     return "/study?" + urlencode(values | tags)
 
 
-def _scores_by_task(found: StudyReading) -> dict[tuple[Point, str], dict[str, float]]:
+def _scores_by_task(reading: StudyReading) -> dict[tuple[Point, str], dict[str, float]]:
     """Of each point and task, by sample."""
-    task = {sample.id: task_of(sample) for sample in found.samples}
+    task = {sample.id: task_of(sample) for sample in reading.samples}
     scores: dict[tuple[Point, str], dict[str, float]] = {}
-    for result in found.results:
+    for result in reading.results:
         if result.score is not None:
             key = Point(result.variant, result.budget), task[result.sample]
             scores.setdefault(key, {})[result.sample] = result.score
@@ -277,25 +289,25 @@ def _sizes(scores: Mapping[tuple[Point, str], Mapping[str, float]], task: str) -
     return f"n = {' to '.join(ends)}" if ends else ""
 
 
-def _paired(found: StudyReading) -> list[str]:
+def _paired(reading: StudyReading) -> list[str]:
     """The variants, each followed by itself with CriticalKV."""
-    specs = {variant: VariantSpec.parse(variant) for variant in found.variants}
+    specs = {variant: VariantSpec.parse(variant) for variant in reading.variants}
     family = {variant: spec.base().settings() for variant, spec in specs.items()}
     first = list(dict.fromkeys(family.values()))
-    return sorted(found.variants, key=lambda v: (first.index(family[v]), specs[v].critical))
+    return sorted(reading.variants, key=lambda v: (first.index(family[v]), specs[v].critical))
 
 
 def _task_cells(
-    found: StudyReading,
+    reading: StudyReading,
     scores: Mapping[tuple[Point, str], Mapping[str, float]],
     point: Point,
     tasks: Sequence[str],
 ) -> dict[str, Any]:
     cells: dict[str, Any] = {
-        "method": {"text": found.names[point.variant]},
+        "method": {"text": reading.names[point.variant]},
         "budget": {"text": point.budget or "all"},
     }
-    base = found.bases.get(point.variant)
+    base = reading.bases.get(point.variant)
     means, moves = [], []
     for at, task in enumerate(tasks):
         own = scores.get((point, task), {})
@@ -304,7 +316,7 @@ def _task_cells(
         means += [sum(own.values()) / len(own)] if own else []
         moves += [sum(move) / len(move)] if move else []
         cell = _with_move(means[-1] if own else None, moves[-1] if move else None)
-        cells[f"task{at}"] = cell | {"href": cell_address(found.slug, point, task=task)}
+        cells[f"task{at}"] = cell | {"href": cell_address(reading.slug, point, task=task)}
     whole = sum(means) / len(means) if len(means) == len(tasks) else None
     moved = sum(moves) / len(moves) if len(moves) == len(tasks) else None
     return cells | {"mean": _with_move(whole, moved)}
@@ -315,21 +327,21 @@ def _with_move(score: float | None, move: float | None) -> dict[str, Any]:
     return cell if move is None else cell | {"text": f"{cell['text']} ({100 * move:+.1f})"}
 
 
-def _member(found: StudyReading, method: MethodDecision) -> dict[str, Any]:
+def _member(reading: StudyReading, method: MethodDecision) -> dict[str, Any]:
     # The sentence begins with the SPEC, which stands beside it already.
     note = method.sentence.removeprefix(method.variant).removeprefix(":").strip().rstrip(".")
     return {
-        "name": found.names[method.variant],
+        "name": reading.names[method.variant],
         "note": note,
-        "regime": found.marks[method.variant],
-        "look": found.looks[method.variant].value,
+        "regime": reading.marks[method.variant],
+        "look": reading.looks[method.variant].value,
     }
 
 
-def _decision_cells(found: StudyReading, method: MethodDecision) -> dict[str, Any]:
+def _decision_cells(reading: StudyReading, method: MethodDecision) -> dict[str, Any]:
     chosen, confirmed = _signed(method.chosen_difference), _signed(method.confirmed_difference)
     return {
-        "method": {"text": found.names[method.variant]},
+        "method": {"text": reading.names[method.variant]},
         "outcome": {"text": OUTCOMES[method.outcome][1]},
         "budget": {"text": method.budget or "none"},
         "chosen": chosen | {"text": _with_n(chosen["text"], method.chosen_n)},
@@ -339,78 +351,54 @@ def _decision_cells(found: StudyReading, method: MethodDecision) -> dict[str, An
     }
 
 
-def _pair_cells(found: StudyReading, pair: PairedRow) -> dict[str, Any]:
+def _pair_cells(reading: StudyReading, pair: PairedRow) -> dict[str, Any]:
     mean = _signed(pair.mean)
     mean["text"] += f" ({100 * pair.low:+.1f} to {100 * pair.high:+.1f})"
     return {
-        "method": {"text": found.names[pair.point.variant]},
+        "method": {"text": reading.names[pair.point.variant]},
         "budget": {"text": pair.point.budget or "all"},
-        "other": {"text": found.names.get(pair.other.variant, pair.other.variant)},
-        "n": _count(pair.n),
+        "other": {"text": reading.names.get(pair.other.variant, pair.other.variant)},
+        "n": count(pair.n),
         "mean": mean,
         "low": _signed(pair.low),
         "high": _signed(pair.high),
         "moved": {"text": f"{pair.higher} / {pair.lower}", "value": pair.higher - pair.lower},
-        "p": shown(pair.p, "{:.2g}"),
-        "holm": shown(pair.holm_p, "{:.2g}"),
+        "p": figure(pair.p, "{:.2g}"),
+        "holm": figure(pair.holm_p, "{:.2g}"),
         "words": {"text": _in_words(pair)},
     }
 
 
 def _in_words(pair: PairedRow) -> str:
-    p = pair.holm_p
-    if p is not None:
-        if p >= 0.05:
-            return "no difference shown"
-        return "scores lower" if pair.mean < 0 else "scores higher"
-    if pair.low <= 0 <= pair.high:
+    is_shown = not pair.low <= 0 <= pair.high if pair.holm_p is None else pair.holm_p < 0.05
+    if not is_shown:
         return "no difference shown"
     return "scores lower" if pair.mean < 0 else "scores higher"
 
 
-def _row(found: StudyReading, variant: str, cells: Mapping[str, Any]) -> dict[str, Any]:
-    return {"look": found.looks[variant].value, "regime": found.marks[variant], "cells": cells}
+def _row(reading: StudyReading, variant: str, cells: Cells) -> dict[str, Any]:
+    return table_row(cells, reading.looks[variant].value, reading.marks[variant])
 
 
 def table_of(
-    found: StudyReading,
+    reading: StudyReading,
     caption: str,
-    columns: list[dict[str, Any]],
+    columns: list[Column],
     rows: list[dict[str, Any]],
     note: str,
     file: str,
 ) -> dict[str, Any]:
-    return {
-        "caption": caption,
-        "head": found.regimes.head,
-        "columns": columns,
-        "rows": rows,
-        "note": note,
-        "file": f"study-{file}.csv",
-        "empty": "There is no result yet.",
-    }
-
-
-def column(
-    key: str, label: str, unit: str = "", *, align: str = "right", hidden: bool = False
-) -> dict[str, Any]:
-    return {"key": key, "label": label, "unit": unit, "align": align, "hidden": hidden}
-
-
-def _count(value: int) -> dict[str, Any]:
-    return {"text": f"{value:,}", "value": value}
-
-
-def shown(value: float | None, form: str) -> dict[str, Any]:
-    return {"text": "" if value is None else form.format(value), "value": value}
+    head, empty = reading.regimes.head, "There is no result yet."
+    name = f"study-{file}.csv"
+    return data_table(caption, columns, rows, file=name, note=note, head=head, empty=empty)
 
 
 def points_cell(share: float | None) -> dict[str, Any]:
-    return shown(None if share is None else 100 * share, "{:.1f}")
+    return figure(None if share is None else 100 * share, "{:.1f}")
 
 
 def _signed(share: float | None) -> dict[str, Any]:
-    return shown(None if share is None else 100 * share, "{:+.1f}")
+    return figure(None if share is None else 100 * share, "{:+.1f}")
 
 
 def _with_n(text: str, n: int) -> str:

@@ -8,7 +8,8 @@ from urllib.parse import urlencode
 from ckv_core.errors import ConfigError
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.studies.records import FULL, Point, Sample, SampleResult, Study
-from ui.tables.study import StudyReading, column, points_cell, table_of
+from ui.tables.data_table import Cells, Column, column, table_row, text_column
+from ui.tables.study import StudyReading, points_cell, table_of
 
 MOST_SAMPLES = 500
 QUESTION_CHARS = 80
@@ -28,43 +29,43 @@ class Cell:
     point: Point
     tags: Mapping[str, str]
 
-    def words(self, found: StudyReading) -> str:
+    def words(self, reading: StudyReading) -> str:
         """What it is, for readers."""
         at = f" at {self.point.budget}" if self.point.budget else ""
         tags = [f"{name} {value or 'none'}" for name, value in self.tags.items()]
-        return ", ".join([f"{found.names[self.point.variant]}{at}", *tags])
+        return ", ".join([f"{reading.names[self.point.variant]}{at}", *tags])
 
     def holds(self, sample: Sample) -> bool:
         """Whether it is one of the samples."""
         return all(_is(sample.tags.get(name, ""), text) for name, text in self.tags.items())
 
 
-def read_cell(found: StudyReading, asked: Mapping[str, str]) -> Cell | None:
+def read_cell(reading: StudyReading, asked: Mapping[str, str]) -> Cell | None:
     """The cell that an address names; None for none that the study has.
 
     Args:
-        found: the study.
+        reading: the study.
         asked: of `cell_address`, hostile.
     """
     point = Point(asked.get("variant", ""), asked.get("budget") or None)
     cell = Cell(point, {name: asked[name] for name in TAGS if name in asked})
-    known = point in found.study.points() and any(map(cell.holds, found.samples))
+    known = point in reading.study.points() and any(map(cell.holds, reading.samples))
     return cell if known else None
 
 
-def samples_table(found: StudyReading, cell: Cell | None = None) -> dict[str, Any]:
+def samples_table(reading: StudyReading, cell: Cell | None = None) -> dict[str, Any]:
     """Value of the DataTable of samples, those where methods disagree most first.
 
     Args:
-        found: the study.
+        reading: the study.
         cell: whose samples alone are listed, with what it scored and wrote.
     """
     of_sample: dict[str, list[SampleResult]] = {}
-    for result in found.results:
+    for result in reading.results:
         of_sample.setdefault(result.sample, []).append(result)
-    rows: list[dict[str, Any]] = [
-        {"look": None, "cells": _cells(found, sample, of_sample.get(sample.id, []), cell)}
-        for sample in found.samples
+    rows = [
+        table_row(_cells(reading, sample, of_sample.get(sample.id, []), cell))
+        for sample in reading.samples
         if cell is None or cell.holds(sample)
     ]
     rows.sort(key=lambda row: row["cells"]["spread"]["value"] or 0.0, reverse=True)
@@ -75,7 +76,9 @@ def samples_table(found: StudyReading, cell: Cell | None = None) -> dict[str, An
         "Disagreement: best minus worst score among methods and budgets, the full cache apart. "
         f"Failed results are retried by Go on.{cut}"
     )
-    table = table_of(found, "Samples", _columns(found, cell), rows[:MOST_SAMPLES], note, "samples")
+    table = table_of(
+        reading, "Samples", _columns(reading, cell), rows[:MOST_SAMPLES], note, "samples"
+    )
     return table | {"head": ""}
 
 
@@ -118,39 +121,35 @@ def _is(value: object, text: str) -> bool:
         return str(value) == text
 
 
-def _columns(found: StudyReading, cell: Cell | None) -> list[dict[str, Any]]:
-    own = (
-        []
-        if cell is None
-        else [
-            column("score", cell.words(found), "points"),
-            column("text", "It wrote", align="left"),
-        ]
-    )
+def _columns(reading: StudyReading, cell: Cell | None) -> list[Column]:
+    own: list[Column] = []
+    if cell is not None:
+        score = column("score", cell.words(reading), "points")
+        own = [score, text_column("text", "It wrote")]
     return [
-        column("id", "Sample", "opens in Compare", align="left"),
-        column("question", "Question", align="left"),
+        text_column("id", "Sample", "opens in Compare"),
+        text_column("question", "Question"),
         *own,
         column("full", "Full cache", "points"),
-        column("best", "Best point", align="left"),
-        column("worst", "Worst point", align="left"),
+        text_column("best", "Best point"),
+        text_column("worst", "Worst point"),
         column("spread", "Disagreement", "points"),
-        column("failed", "Failed", align="left"),
+        text_column("failed", "Failed"),
     ]
 
 
 def _cells(
-    found: StudyReading, sample: Sample, results: Sequence[SampleResult], cell: Cell | None
-) -> dict[str, Any]:
+    reading: StudyReading, sample: Sample, results: Sequence[SampleResult], cell: Cell | None
+) -> Cells:
     scored = [r for r in results if r.variant != FULL and r.score is not None]
     scored.sort(key=lambda r: r.score or 0.0)
     full = next((r.score for r in results if r.variant == FULL), None)
     spread = (scored[-1].score or 0.0) - (scored[0].score or 0.0) if scored else None
-    ends = [_point_text(found, scored[at]) for at in (-1, 0)] if spread else ["", ""]
+    ends = [_point_text(reading, scored[at]) for at in (-1, 0)] if spread else ["", ""]
     reasons = list(dict.fromkeys(r.reason for r in results if r.state == "failed"))
     failed = sum(r.state == "failed" for r in results)
-    asked = {"study": found.slug, "sample": sample.id}
-    own: dict[str, Any] = {}
+    asked = {"study": reading.slug, "sample": sample.id}
+    own: Cells = {}
     if cell is not None:
         asked |= {"budget": cell.point.budget} if cell.point.budget else {}
         point = (cell.point.variant, cell.point.budget)
@@ -171,8 +170,8 @@ def _cells(
     }
 
 
-def _point_text(found: StudyReading, result: SampleResult) -> str:
-    return f"{found.names[result.variant]} at {result.budget}: {100 * (result.score or 0):.0f}"
+def _point_text(reading: StudyReading, result: SampleResult) -> str:
+    return f"{reading.names[result.variant]} at {result.budget}: {100 * (result.score or 0):.0f}"
 
 
 def _cut(text: str, most: int) -> str:

@@ -30,8 +30,9 @@ from ckv_core.results.passages import spans_of
 from ckv_core.results.quantities import Figure
 from ckv_core.results.records import VariantResult
 from ui.looks.palette import Look, looks_of
+from ui.tables.data_table import column, data_table, figure, table_row, text_column
 
-Cell = dict[str, Any]
+DIGITS = "{:z,.4g}"
 SAVINGS_NOTE = (
     "Read off by interpolation, linear in the logarithm of the budget and never beyond the budgets "
     "tried. One prompt."
@@ -53,11 +54,11 @@ def points_table(result: RunResult, answer: str) -> dict[str, Any]:
     metrics = shown_figures(result)
     oracles = known_oracles(result)
     columns = [
-        _column("method", "Method and alpha", align="left"),
-        _column("budget", "Budget", AXES[budget_unit(result)]),
-        *(_column(m.key, m.label, m.unit_name) for m in metrics),
-        *(_column(oracle.key, oracle.label, "mean head L1") for oracle in oracles),
-        _column("spec", "SPEC", align="left"),
+        text_column("method", "Method and alpha"),
+        column("budget", "Budget", AXES[budget_unit(result)]),
+        *(column(m.key, m.label, m.unit_name) for m in metrics),
+        *(column(oracle.key, oracle.label, "mean head L1") for oracle in oracles),
+        text_column("spec", "SPEC"),
     ]
     rows = []
     looked = zip(curve_looks(result), curve_marks(result), curves(result), strict=True)
@@ -65,24 +66,24 @@ def points_table(result: RunResult, answer: str) -> dict[str, Any]:
         for budget, index in curve.points:
             variant = result.variants[index]
             cells = {
-                "method": _text(curve_name(curve)),
-                "budget": _figure(float(budget), f"{budget:,}"),
-                "spec": _text(variant.spec),
+                "method": {"text": curve_name(curve)},
+                "budget": figure(float(budget), "{:,.0f}"),
+                "spec": {"text": variant.spec},
             }
             for metric in metrics:
                 cells[metric.key] = _metric_cell(metric, variant)
             for oracle in oracles:
-                cells[oracle.key] = _value(oracle.read(variant))
-            rows.append({"look": look.value, "regime": regime, "cells": cells})
-    table = {
-        "caption": "All points of the sweep",
-        "head": run_regimes(result).head,
-        "columns": columns,
-        "rows": rows,
-        "note": " ".join(note for note in notes if note),
-        "file": "sweep-points.csv",
-        "empty": "The points appear here as they are measured.",
-    }
+                cells[oracle.key] = figure(oracle.read(variant), DIGITS)
+            rows.append(table_row(cells, look.value, regime))
+    table = data_table(
+        "All points of the sweep",
+        columns,
+        rows,
+        file="sweep-points.csv",
+        note=" ".join(filter(None, notes)),
+        head=run_regimes(result).head,
+        empty="The points appear here as they are measured.",
+    )
     return _folded(table, (metric.key for metric in metrics)) if result.finished else table
 
 
@@ -96,19 +97,19 @@ def savings_table(result: RunResult, reference: object) -> dict[str, Any]:
     lines = curves(result)
     known = isinstance(reference, int) and 0 <= reference < len(lines)
     rows = _savings_rows(result, lines, lines[reference]) if known else []  # type: ignore[call-overload]
-    table = {
-        "caption": "Budget needed for equal quality",
-        "head": run_regimes(result).head,
-        "columns": [
-            _column("method", "Method and alpha", align="left"),
-            _column("matches", "Matches", align="left"),
-            *(_column(m.key, f"Needs, by {m.label}", "entries") for m in matched_figures(result)),
+    table = data_table(
+        "Budget needed for equal quality",
+        [
+            text_column("method", "Method and alpha"),
+            text_column("matches", "Matches"),
+            *(column(m.key, f"Needs, by {m.label}", "entries") for m in matched_figures(result)),
         ],
-        "rows": rows,
-        "note": " ".join([SAVINGS_NOTE, *([MOOT_NOTE] if nobody_answers(result) else [])]),
-        "file": "sweep-budgets.csv",
-        "empty": "One more method or alpha is needed to compare budgets.",
-    }
+        rows,
+        file="sweep-budgets.csv",
+        note=" ".join([SAVINGS_NOTE, *([MOOT_NOTE] if nobody_answers(result) else [])]),
+        head=run_regimes(result).head,
+        empty="One more method or alpha is needed to compare budgets.",
+    )
     return _folded(table, (metric.key for metric in matched_figures(result)))
 
 
@@ -157,32 +158,31 @@ def alphas_table(result: RunResult) -> dict[str, Any]:
         tried = ", ".join(f"{alpha:g}" for alpha in optimum.alphas)
         gains = {"layers": optimum.layer_gain, "heads": optimum.head_gain}
         cells = {
-            "method": _text(optimum_name(optimum)),
-            "tried": _text(tried),
-            "fixed": _figure(optimum.best_fixed, f"{optimum.best_fixed:g}"),
-            **{key: _figure(gain, f"{gain:z.1%}") for key, gain in gains.items()},
-            "n": _figure(float(heads), f"{heads:,}"),
-            "outcome": _text(alpha_outcome(result, optimum)),
+            "method": {"text": optimum_name(optimum)},
+            "tried": {"text": tried},
+            "fixed": figure(optimum.best_fixed, "{:g}"),
+            **{key: figure(gain, "{:z.1%}") for key, gain in gains.items()},
+            "n": figure(float(heads), "{:,.0f}"),
+            "outcome": {"text": alpha_outcome(result, optimum)},
         }
-        rows.append({"cells": cells})
-    return {
-        "caption": "Best alphas",
-        "columns": [
-            _column("method", "Method and budget", align="left"),
-            _column("tried", "Alphas tried", align="left"),
-            _column("fixed", "Alpha of least head L1"),
-            _column("outcome", "Outcome at it", align="left"),
-            _column("layers", "Gain, an alpha per layer", "head L1 saved"),
-            _column("heads", "Gain, an alpha per KV head", "head L1 saved"),
-            _column("n", "n", "KV heads"),
+        rows.append(table_row(cells))
+    return data_table(
+        "Best alphas",
+        [
+            text_column("method", "Method and budget"),
+            text_column("tried", "Alphas tried"),
+            column("fixed", "Alpha of least head L1"),
+            text_column("outcome", "Outcome at it"),
+            column("layers", "Gain, an alpha per layer", "head L1 saved"),
+            column("heads", "Gain, an alpha per KV head", "head L1 saved"),
+            column("n", "n", "KV heads"),
         ],
-        "rows": rows,
-        "note": "One prompt. Least by the summed isolated head L1 at the first decoding step, not "
-        "by the answer. An alpha per "
-        "layer or KV head is chosen by looking at the outcome.",
-        "file": "sweep-alphas.csv",
-        "empty": "Two alphas at one budget are needed to compare them.",
-    }
+        rows,
+        file="sweep-alphas.csv",
+        note="One prompt. Least by the summed isolated head L1 at the first decoding step, not "
+        "by the answer. An alpha per layer or KV head is chosen by looking at the outcome.",
+        empty="Two alphas at one budget are needed to compare them.",
+    )
 
 
 def _savings_rows(result: RunResult, lines: list[Curve], target: Curve) -> list[dict[str, Any]]:
@@ -196,40 +196,28 @@ def _savings_rows(result: RunResult, lines: list[Curve], target: Curve) -> list[
             budget = saving.target_budget
             row = rows.setdefault(
                 (saving.curve, budget),
-                {
-                    "look": looks[saving.curve].value,
-                    "regime": marks[saving.curve],
-                    "cells": {
-                        "method": _text(curve_name(saving.curve)),
+                table_row(
+                    {
+                        "method": {"text": curve_name(saving.curve)},
                         "matches": {"text": f"{curve_name(target)} at {budget:,}", "value": budget},
-                        **{each.key: _text("") for each in metrics},
+                        **{metric.key: {"text": ""} for metric in metrics},
                     },
-                },
+                    looks[saving.curve].value,
+                    marks[saving.curve],
+                ),
             )
             row["cells"][metric.key] = {"text": saving.full_text, "value": saving.match.budget}
     return list(rows.values())
 
 
-def _column(key: str, label: str, unit: str = "", align: str = "right") -> dict[str, str]:
-    return {"key": key, "label": label, "unit": unit, "align": align}
-
-
-def _text(text: str) -> Cell:
-    return {"text": text, "value": None}
-
-
-def _value(value: float | None) -> Cell:
-    return _text("") if value is None else _figure(value, f"{value:z,.4g}")
-
-
-def _metric_cell(metric: Figure, variant: VariantResult) -> Cell:
+def _metric_cell(metric: Figure, variant: VariantResult) -> dict[str, Any]:
     """A figure of a point; of an answer in a word."""
     if not metric.is_binary:
-        return _value(metric.read(variant))
+        return figure(metric.read(variant), DIGITS)
     if metric.key == "answer" and answer_outcome(variant) == "cut":
-        return _text("cut")
+        return {"text": "cut"}
     value = metric.read(variant)
-    return _text("") if value is None else _figure(value, "yes" if value else "no")
+    return figure(value, "yes" if value else "no")
 
 
 def _folded(table: dict[str, Any], keys: Iterable[str]) -> dict[str, Any]:
@@ -246,7 +234,3 @@ def _folded(table: dict[str, Any], keys: Iterable[str]) -> dict[str, Any]:
     told = [f"{labels[key]}: {text or 'not known'} in every row." for key, text in same.items()]
     kept = [column for column in table["columns"] if column["key"] not in same]
     return {**table, "columns": kept, "note": " ".join([table["note"], *told])}
-
-
-def _figure(value: float, text: str) -> Cell:
-    return {"text": text, "value": value}
