@@ -46,9 +46,10 @@ def needle_figure(reading: StudyReading, point: Point) -> go.Figure:
     own, full = _cells(reading, point), _cells(reading, Point(FULL, None))
     lengths = sorted({length for length, _ in own | full})
     depths = sorted({depth for _, depth in own | full})
-    name = f"{reading.names[point.variant]}{f' at {point.budget}' if point.budget else ''}"
+    name = _point_name(reading, point)
     if not own:
         return empty_figure(f"{name}: needles", "There is no result yet.")
+    cannot = [at for at, scores in full.items() if sum(scores) / len(scores) < _CANNOT]
     shape = (len(depths), len(lengths))
     score, more = np.full(shape, np.nan, np.float32), np.empty(shape, object)
     figure = new_figure(
@@ -57,9 +58,10 @@ def needle_figure(reading: StudyReading, point: Point) -> go.Figure:
         "a cell; x: the full cache is below 50",
     )
     for (length, depth), scores in own.items():
-        at = depths.index(depth), lengths.index(length)
+        at, mean = (depths.index(depth), lengths.index(length)), 100 * sum(scores) / len(scores)
         address = cell_address(reading.slug, point, length=f"{length:.0f}", depth=f"{depth:g}")
-        score[at], more[at] = 100 * sum(scores) / len(scores), [len(scores), address]
+        text = f"{mean:.0f}{' x' if (length, depth) in cannot else ''}"
+        score[at], more[at] = mean, [len(scores), text, address]
     scale = [[at / (len(DENSITY_STOPS) - 1), color] for at, color in enumerate(DENSITY_STOPS)]
     figure.add_trace(
         go.Heatmap(
@@ -76,7 +78,6 @@ def needle_figure(reading: StudyReading, point: Point) -> go.Figure:
             hovertemplate="%{x} tokens, depth %{y}: %{z:.0f}, n = %{customdata[0]}<extra></extra>",
         )
     )
-    cannot = [at for at, scores in full.items() if sum(scores) / len(scores) < _CANNOT]
     figure.add_trace(
         go.Scatter(
             x=[f"{length:,.0f}" for length, _ in cannot],
@@ -174,12 +175,13 @@ def _cells(reading: StudyReading, point: Point) -> dict[tuple[float, float], lis
     return cells
 
 
+def _point_name(reading: StudyReading, point: Point) -> str:
+    return f"{reading.names[point.variant]}{f' at {point.budget}' if point.budget else ''}"
+
+
 def _point_controls(reading: StudyReading) -> list[Control]:
     points = reading.study.points()
-    options = [
-        (str(at), f"{reading.names[p.variant]}{f' at {p.budget}' if p.budget else ''}")
-        for at, p in enumerate(points)
-    ]
+    options = [(str(at), _point_name(reading, point)) for at, point in enumerate(points)]
     return [Control("point", "Method and budget", [*options[1:], options[0]])]
 
 

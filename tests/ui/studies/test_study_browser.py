@@ -112,6 +112,21 @@ def test_a_score_leads_to_its_samples_and_on_to_compare(page: Page, app: Served)
     expect(page.locator("#study-samples tbody tr")).to_have_count(40)
 
 
+def test_a_cell_of_the_needle_map_is_reached_by_keyboard(page: Page, app: Served) -> None:
+    slug = store_study(app.services, dataclasses.replace(STUDY, name="keys"))
+    page.goto(f"{app.url}/study?id={slug}")
+    chart = page.locator('[data-chart="needles"]')
+    chart.scroll_into_view_if_needed()
+    chart.locator("summary").focus()
+    page.keyboard.press("Enter")
+    rows = chart.locator("tbody tr")
+    expect(rows.first.locator("td")).to_have_count(2)
+    for _ in range(2):  # past the box that scrolls
+        page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page.locator("#study-cell")).to_contain_text("Only the samples of")
+
+
 def test_the_report_opens_without_the_app(page: Page, app: Served, tmp_path: Path) -> None:
     slug = store_study(app.services, dataclasses.replace(STUDY, name="report <b>*two*</b>"))
     file = tmp_path / "report.html"

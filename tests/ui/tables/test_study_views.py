@@ -181,7 +181,8 @@ def test_a_chart_draws_what_the_table_says(name: str):
         assert 0 <= low <= high <= 100
         assert list(figure.data[0].x) == ["1,024", "2,048"]
         assert len(figure.data[1].x) == 0  # the full cache answers everywhere
-        n, address = figure.data[0].customdata[1][0]
+        n, score, address = figure.data[0].customdata[1][0]
+        assert score == f"{figure.data[0].z[1][0]:.0f}"
         cell = read_cell(found, dict(parse_qsl(urlsplit(address).query)))
         assert cell is not None
         assert cell.words(found) == "SnapKV at 10%, length 1024, depth 0.35"

@@ -1,6 +1,19 @@
 // Charts of a run: choices and downloads around each; fetched and drawn once they are near.
 
-import { list, make, nearView, onValue, regimesHead, saveFile, setRegimes, setText, str, withTerms } from "../../../assets/scripts/dom.js";
+import {
+  list,
+  make,
+  nearView,
+  onValue,
+  regimesHead,
+  saveFile,
+  scroller,
+  setRegimes,
+  setText,
+  str,
+  tableHead,
+  withTerms,
+} from "../../../assets/scripts/dom.js";
 import { divergingStops, isDark } from "../../../assets/scripts/marks.js";
 
 /** plotly.js, once per page. */
@@ -43,10 +56,32 @@ function themed(figure) {
   return { ...figure, data };
 }
 
-/** A point that names a page of ours leads there; in a report there is none. */
+const isReport = () => document.querySelector(".ckv-report") !== null;
+
+/** A page of ours that a point leads to; in a report there is none. */
+function addressOf(point) {
+  const address = str(list(point).at(-1));
+  return address.startsWith("/study?") && !isReport() ? address : "";
+}
+
 function follow({ points: [point] }) {
-  const address = str(list(point?.customdata).at(-1));
-  if (address.startsWith("/study?") && !document.querySelector(".ckv-report")) location.assign(address);
+  const address = addressOf(point?.customdata);
+  if (address) location.assign(address);
+}
+
+/** A heat map whose cells lead somewhere, for the keyboard and in words: (n, text, address) by row; null of other charts. */
+function cellTable({ data, layout }) {
+  const map = list(data).find((trace) => trace.type === "heatmap" && trace.customdata);
+  if (!map) return null;
+  const cell = (point) => {
+    const [n, text] = list(point);
+    const href = addressOf(point);
+    return make("td.ckv-num.ckv-right", href ? make("a.ckv-link", { href, text }) : str(text), n ? ` (n = ${n})` : "–");
+  };
+  const rows = list(map.y).map((name, at) => make("tr", make("th", { scope: "row", text: name }), ...list(map.customdata[at]).map(cell)));
+  const axes = [layout.yaxis, layout.xaxis].map((axis) => str(axis?.title?.text)).join(" / ");
+  const table = make("table.ckv-table.ckv-tight", tableHead(axes, ...list(map.x)), make("tbody", rows));
+  return [make("summary", "The cells as a table"), scroller("Cells of the map", table)];
 }
 
 export default function mount(host) {
@@ -95,6 +130,7 @@ export default function mount(host) {
       this.controls = make("div.ckv-chart-controls");
       this.plot = make("div.ckv-plot", { role: "img" });
       this.notice = make("p.ckv-hint", { role: "status" });
+      this.cells = make("details", { hidden: true });
       this.csv = make("a.ckv-link", { download: true, text: "CSV" });
       this.files = ["png", "svg"].map((format) =>
         make("button.ckv-button.ckv-quiet", { text: format.toUpperCase(), disabled: true, onclick: () => this.download(format) }),
@@ -102,6 +138,7 @@ export default function mount(host) {
       this.node = make("section.ckv-panel.ckv-chart", { "data-chart": chart.name }, [
         this.controls,
         this.plot,
+        this.cells,
         this.notice,
         make("div.ckv-chart-files", { role: "group" }, ...this.files, this.csv),
       ]);
@@ -164,6 +201,9 @@ export default function mount(host) {
         if (address !== this.drawn) return;
         this.figure = figure;
         await this.paint(plotly);
+        const cells = cellTable(figure);
+        this.cells.hidden = cells === null;
+        this.cells.replaceChildren(...list(cells));
         const { title } = figure.layout;
         this.plot.setAttribute("aria-label", [title?.text, title?.subtitle?.text].filter(Boolean).join(". "));
         this.node.dataset.drawn = address;
