@@ -132,7 +132,7 @@ def test_compaction_follows_every_selector_and_refuses_what_leaves_no_choice() -
     for wrong, said in (
         ("snapkv:every=64,to=32", "must be ever larger"),
         ("snapkv:to=32", "'to' needs 'every'"),
-        ("streaming_llm:every=64", "does not score by an observation window, so 'every' cannot apply"),
+        ("streaming_llm:every=64", "not score by an observation window, so 'every' cannot apply"),
         ("h2o:every=64", "so 'every' cannot apply to it"),
     ):
         with pytest.raises(ConfigError, match=said):
