@@ -137,7 +137,7 @@ def means_table(runs: AggregatedRuns) -> dict[str, Any]:
         "Means over the prompts",
         columns,
         [
-            table_row(_cells(member), looks[member.joined.place].value, mark)
+            table_row(_cells(member), looks[member.joined.place], mark)
             for member, mark in zip(runs.members, runs.regimes.marks, strict=True)
         ],
         file="aggregate.csv",

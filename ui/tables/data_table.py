@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ui.looks.palette import Look
+
 Cells = dict[str, Any]  # by key of their column
 Column = dict[str, Any]
 
@@ -27,9 +29,9 @@ def count(value: int) -> dict[str, Any]:
     return figure(value, "{:,}")
 
 
-def table_row(cells: Cells, look: str | None = None, regime: str = "") -> dict[str, Any]:
+def table_row(cells: Cells, look: Look | None = None, regime: str = "") -> dict[str, Any]:
     """A row; one that stands for a variant or curve has its look, and its regime where needed."""
-    return {"look": look, "regime": regime, "cells": cells}
+    return {"look": look and look.value, "regime": regime, "cells": cells}
 
 
 def data_table(

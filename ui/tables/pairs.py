@@ -41,7 +41,7 @@ def pairs_table(runs: AggregatedRuns) -> dict[str, Any]:
     return data_table(
         "Compared prompt by prompt",
         columns,
-        [table_row(_cells(pair), looks[pair.variant.place].value) for pair in pairs],
+        [table_row(_cells(pair), looks[pair.variant.place]) for pair in pairs],
         file="pairs.csv",
         note=NOTE if pairs else "No variant was run with its base or the full cache.",
     )

@@ -197,7 +197,7 @@ def pairs_table(reading: StudyReading) -> dict[str, Any]:
         text_column("words", "In words"),
     ]
     rows = [
-        table_row(_pair_cells(reading, pair), reading.looks[pair.point.variant].value)
+        table_row(_pair_cells(reading, pair), reading.looks[pair.point.variant])
         for pair in reading.scores.pairs
     ]
     table = table_of(reading, "Paired differences", columns, rows, PAIRS_NOTE, "pairs")
@@ -377,7 +377,7 @@ def _in_words(pair: PairedRow) -> str:
 
 
 def _row(reading: StudyReading, variant: str, cells: Cells) -> dict[str, Any]:
-    return table_row(cells, reading.looks[variant].value, reading.marks[variant])
+    return table_row(cells, reading.looks[variant], reading.marks[variant])
 
 
 def table_of(

@@ -74,7 +74,7 @@ def points_table(result: RunResult, answer: str) -> dict[str, Any]:
                 cells[metric.key] = _metric_cell(metric, variant)
             for oracle in oracles:
                 cells[oracle.key] = figure(oracle.read(variant), DIGITS)
-            rows.append(table_row(cells, look.value, regime))
+            rows.append(table_row(cells, look, regime))
     table = data_table(
         "All points of the sweep",
         columns,
@@ -202,7 +202,7 @@ def _savings_rows(result: RunResult, lines: list[Curve], target: Curve) -> list[
                         "matches": {"text": f"{curve_name(target)} at {budget:,}", "value": budget},
                         **{metric.key: {"text": ""} for metric in metrics},
                     },
-                    looks[saving.curve].value,
+                    looks[saving.curve],
                     marks[saving.curve],
                 ),
             )
