@@ -18,7 +18,7 @@ from ckv_core.request.compare_request import DEFAULT_MODEL
 from ckv_core.studies.cluster import Cluster
 from ckv_core.studies.engine import LocalEngine
 from ckv_core.studies.records import Sample, Study
-from ckv_core.studies.runner import run_sample
+from ckv_core.studies.runner import run_samples
 
 SHARES = (10, 20, 50)  # percent
 # Not PyramidKV: with its layers of unequal length kvpress 0.5.5 fails at 50 %, at the question.
@@ -50,13 +50,13 @@ def against_kvpress(python: str, study: Study) -> None:
     """Sample by sample, the model loaded on both sides."""
     engine = LocalEngine(DEFAULT_MODEL, "cpu")
     samples = engine.samples(study)
-    run_sample(study, samples[0], study.points()[:1], engine)  # the first run of a process is slow
+    [*run_samples(study, [(samples[0], study.points()[:1])], engine)]  # a process is slow at first
     tokenizer = load_model(DEFAULT_MODEL, "cpu").tokenizer
     times: dict[str, list[float]] = {"ours": [], "kvpress": []}
     with kvpress_side(python, "cpu", ignore_eos=False) as side:
         for sample in samples:
             start = time.perf_counter()
-            results = run_sample(study, sample, study.points(), engine)
+            (results,) = run_samples(study, [(sample, study.points())], engine)
             times["ours"].append((time.perf_counter() - start) * 1000)
             if any(result.state != "done" for result in results):
                 raise SystemExit(f"A result of {sample.id} failed: {results}")

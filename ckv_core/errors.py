@@ -23,6 +23,10 @@ class PromptError(CkvError):
     exit_code = 2
 
 
+class NoRoomError(PromptError):
+    """A run needs more memory than there is now."""
+
+
 class ModelError(CkvError):
     """The model is unknown, incomplete or cannot be served by this engine."""
 

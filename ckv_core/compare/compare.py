@@ -23,6 +23,7 @@ from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.engine.prompt import build_prompt, prompt_tokens
 from ckv_core.engine.run import Run
 from ckv_core.engine.select import resolve_budget
+from ckv_core.engine.shared_decode import SharedDecode
 from ckv_core.errors import PromptError
 from ckv_core.methods.headkv import NEEDLE
 from ckv_core.models.loaded import LoadedModel
@@ -41,6 +42,7 @@ def compare(
     loaded: LoadedModel,
     should_stop: Callable[[], bool] = lambda: False,
     prefills: PrefillCache | None = None,
+    shared: SharedDecode | None = None,
 ) -> Iterator[RunEvent]:
     """Run one comparison and report it as it goes.
 
@@ -50,6 +52,8 @@ def compare(
         should_stop: asked at every layer of every pass.
         prefills: of this model; a prompt found there is not processed again, and the run's
             `prefill` time is then 0. Of one that starts alike the shared chunks are taken over.
+        shared: where rows wait for those of other runs, which whoever asks for the next event has
+            decoded meanwhile; None to decode them here.
 
     Yields:
         Events to be folded by `RunResult.apply`; RunFinished is the last.
@@ -59,6 +63,7 @@ def compare(
         RunCancelledError: should_stop said so.
     """
     run = prepare(request, loaded, should_stop)
+    run.shared = shared
     give_back()  # what earlier runs left would hide what this one takes
     memory = check_memory(run, prefills)
     peak = PeakMemory(loaded.device)

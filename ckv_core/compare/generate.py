@@ -15,6 +15,8 @@ from ckv_core.engine.rows import PromptRows
 from ckv_core.engine.run import Run
 from ckv_core.engine.running_rows import RunningRows, fetches_late, next_tokens
 from ckv_core.engine.select import Selection
+from ckv_core.engine.shared_decode import SharedDecode
+from ckv_core.errors import EngineError
 from ckv_core.measure.diagnostics import analyse
 from ckv_core.measure.first_step import MeasuredStep, measured_step, perturbations
 from ckv_core.measure.rounding_floor import control_rows, rounding_floor
@@ -100,6 +102,10 @@ def _decode(
     `tokens` is the first of every row, `next_logits` [rows, vocabulary] what follows if those
     have been fed already.
     """
+    if run.shared is not None:
+        yield from _wait(run.shared, generation, decoder, tokens, next_logits)
+        yield generation.event(len(run.specs))
+        return
     max_new_tokens = run.request.max_new_tokens
     rows = RunningRows(decoder, generation, tokens)
     waits = not fetches_late(run.loaded.device)
@@ -113,6 +119,24 @@ def _decode(
             longest = max(len(ids) for ids in generation.token_ids)
             detail = f"token {longest:,} of {max_new_tokens:,}"
             yield Progress("decode", longest / max_new_tokens, detail)
+
+
+def _wait(
+    shared: SharedDecode,
+    generation: Generation,
+    decoder: Decoder,
+    tokens: list[int],
+    next_logits: Tensor | None,
+) -> Iterator[RunEvent]:
+    """Have the rows decoded with those of other runs; the arguments are `_decode`'s."""
+    if next_logits is not None and generation.running:
+        tokens = next_tokens(next_logits)
+        generation.append(tokens)
+    if generation.running:
+        shared.join(decoder.context.parts, generation, tokens)
+        yield Progress("decode", None, "with other prompts")
+        if generation.running:
+            raise EngineError("A run went on before its rows were decoded.")
 
 
 def _measured(

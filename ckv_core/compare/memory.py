@@ -19,7 +19,7 @@ from ckv_core.engine.prefill import KEPT_QUERIES, chunk_tokens, sliding_room
 from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.engine.run import Run
 from ckv_core.engine.select import SLOTS_AT_ONCE
-from ckv_core.errors import PromptError
+from ckv_core.errors import NoRoomError
 from ckv_core.measure.rounding_floor import CUTS
 from ckv_core.measure.teacher_forced import teacher_forced_chunk
 from ckv_core.methods.attention_scores import block_rows
@@ -312,13 +312,15 @@ def check_memory(run: Run, prefills: PrefillCache | None) -> dict[str, int]:
         now) and available (what can be dropped included).
 
     Raises:
-        PromptError: it does not fit; with the numbers and what would.
+        NoRoomError: it does not fit; with the numbers and what would.
     """
     sizes = Sizes.of(run)
     free = available_bytes(run.loaded.device)
-    droppable = 0 if prefills is None else _droppable(run, prefills, sizes)
+    # A run whose rows wait holds on to its prefill.
+    waits = run.shared is not None and run.shared.rows > 0
+    droppable = 0 if prefills is None or waits else _droppable(run, prefills, sizes)
     if sizes.total > free + droppable:
-        raise PromptError(_refusal(sizes, free + droppable, run.loaded.info.device))
+        raise NoRoomError(_refusal(sizes, free + droppable, run.loaded.info.device))
     if prefills is not None and sizes.total > free:
         prefills.keep_only(run.prompt.token_ids[: sizes.tokens], run.needs)
         give_back()

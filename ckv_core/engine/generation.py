@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Literal
 
 from transformers import PreTrainedTokenizerBase
@@ -104,3 +105,27 @@ class Generation:
             token_texts=tuple(self.token_texts(row) for row in range(rows)),
             stopped=tuple(self.stopped[:rows]),
         )
+
+
+class Generations:
+    """Those of several runs as one, with the rows of one after another; see `Generation`."""
+
+    def __init__(self, generations: Sequence[Generation]) -> None:
+        self._each = generations
+        self._ends = [*accumulate(len(each.token_ids) for each in generations)]
+
+    @property
+    def stopped(self) -> list[Literal["eos", "length"] | None]:
+        return [reason for each in self._each for reason in each.stopped]
+
+    @property
+    def running(self) -> bool:
+        return any(each.running for each in self._each)
+
+    @property
+    def left(self) -> int:
+        return max(each.left for each in self._each)
+
+    def append(self, tokens: Sequence[int]) -> None:
+        for each, start, end in zip(self._each, [0, *self._ends], self._ends, strict=False):
+            each.append(tokens[start:end])

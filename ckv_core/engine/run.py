@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from ckv_core.engine.further_passes import Planned
 from ckv_core.engine.prefill import Needs
+from ckv_core.engine.shared_decode import SharedDecode
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.request.variants import VariantSpec
@@ -35,6 +36,7 @@ class Run:
     further_passes: Planned = ()  # over the compressed prompt, that the variants ask for
     probes: bool = False  # whether the model lacks the needle probe's table, and a variant asks
     passages: tuple[range, ...] = ()  # positions of the compressed prompt that no method may evict
+    shared: SharedDecode | None = None  # where rows wait to be decoded with those of other runs
     measures_floor: bool = True  # whether to measure how far rounding alone moves its figures
     prefix_tokens: int = 0  # first tokens of the prompt that were taken over from another's prefill
     # Bytes that were found to be held, as of RunFinished; shared by the parts of a sweep.

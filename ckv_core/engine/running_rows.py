@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ckv_core.engine.decode import Decoder
-from ckv_core.engine.generation import Generation
+from ckv_core.engine.generation import Generation, Generations
 from ckv_core.errors import EngineError
 
 
@@ -76,7 +76,9 @@ class RunningRows:
         tokens: the last token of every row, those that have left too.
     """
 
-    def __init__(self, decoder: Decoder, generation: Generation, tokens: list[int]) -> None:
+    def __init__(
+        self, decoder: Decoder, generation: Generation | Generations, tokens: list[int]
+    ) -> None:
         self.tokens = tokens
         self._decoder, self._generation = decoder, generation
         self._rows = list(range(len(tokens)))

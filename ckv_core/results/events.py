@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, Literal, get_args
 
+from ckv_core.errors import CkvError
 from ckv_core.methods.parameters import ParameterValue
 from ckv_core.request.compare_request import MAX_SWEEP_POINTS, Kind
 from ckv_core.results.records import (
@@ -218,3 +219,6 @@ class RunResult:
                     if "analysis" in changes:
                         changes["analysis"] = {**variant.analysis, **changes["analysis"]}
                     self.variants[index] = replace(variant, **changes)
+
+
+Outcome = tuple[int, RunResult | CkvError]  # place of a request, and its result or why it has none

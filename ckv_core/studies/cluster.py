@@ -23,7 +23,7 @@ from ckv_core.studies.runner import (
     Served,
     failed_sample,
     open_samples,
-    run_sample,
+    run_samples,
 )
 
 if TYPE_CHECKING:
@@ -231,7 +231,7 @@ class _Worker:
         try:
             self._engine = self._engine or LocalEngine(study.model, device, prompt_tokens=most)
             engine = self._engine
-            results = [run_sample(study, sample, points, engine) for sample, points in samples]
+            results = [*run_samples(study, samples, engine)]
         except CkvError as error:
             return error
         except Exception as error:

@@ -1,19 +1,27 @@
 """The model of this process as a study's engine. Imports torch."""
 
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from ckv_core.compare.compare import check_length, compare, environment
+from ckv_core.compare.compare import check_length, environment
+from ckv_core.compare.together import compare_together
 from ckv_core.engine.prefill_cache import KEPT_PREFILL_BYTES, PrefillCache
 from ckv_core.engine.prompt import build_prompt
-from ckv_core.errors import OUT_OF_MEMORY, CkvError, is_out_of_memory
+from ckv_core.errors import CkvError
 from ckv_core.models.loading import load_model
 from ckv_core.models.steps import Report, silent
 from ckv_core.request.compare_request import CompareRequest, too_many_tokens
-from ckv_core.results.events import RunResult
+from ckv_core.results.events import Outcome
 from ckv_core.results.records import ModelInfo
 from ckv_core.studies.records import Key, Sample, Study
-from ckv_core.studies.runner import Commit, Progress, PromptSize, Served, request_of, run_study
+from ckv_core.studies.runner import (
+    Commit,
+    Progress,
+    PromptSize,
+    Served,
+    request_of,
+    run_study,
+)
 from ckv_core.studies.tasks import Count, make_samples
 
 
@@ -89,21 +97,9 @@ class LocalEngine:
         check_length(found.tokens, request.max_new_tokens, self.info.context_limit)
         return found
 
-    def run(self, request: CompareRequest) -> RunResult:
-        """The whole result.
-
-        Raises:
-            CkvError: the request cannot be served; out of memory is one too.
-        """
-        result = RunResult()
-        try:
-            for event in compare(request, self._loaded, prefills=self._prefills):
-                result.apply(event)
-        except (MemoryError, RuntimeError) as error:
-            if is_out_of_memory(error):
-                raise CkvError(OUT_OF_MEMORY) from None
-            raise
-        return result
+    def run_all(self, requests: Iterable[CompareRequest]) -> Iterator[Outcome]:
+        """The place of each and its result, or why it has none; rows of several share a batch."""
+        return compare_together(requests, self._loaded, prefills=self._prefills)
 
     def _counter(self, study: Study) -> Count:
         def count(context: str, question: str) -> int:

@@ -1,21 +1,21 @@
-"""Runs a study sample by sample: one prefill serves all its points. Knows no model; no torch.
+"""Runs a study's samples: one prefill serves all points of one. Knows no model; no torch.
 
 What is done is never done again, and each sample's results are handed on together, so whoever
 stores them can stop, be killed and go on at any moment.
 """
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ckv_core.errors import CkvError, ConfigError, RunCancelledError
+from ckv_core.errors import CkvError, ConfigError
 from ckv_core.methods.parameters import Budget
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.request.grid import estimate_seconds
 from ckv_core.request.variants import VariantSpec
 from ckv_core.results.chain import mean_head_l1
-from ckv_core.results.events import RunResult
+from ckv_core.results.events import Outcome, RunResult
 from ckv_core.results.records import ModelInfo, VariantResult
 from ckv_core.studies.records import FULL, Key, Point, Sample, SampleResult, Study
 from ckv_core.studies.scores import score
@@ -42,12 +42,13 @@ class Engine(Protocol):
             CkvError: it cannot be tokenised.
         """
 
-    def run(self, request: CompareRequest) -> RunResult:
-        """The whole result.
+    def run_all(self, requests: Iterable[CompareRequest]) -> Iterator[Outcome]:
+        """The place of each request and its result, or why it has none, as they end.
+
+        The next request is asked for when it can be begun.
 
         Raises:
             RunCancelledError: it was stopped, and so is the study.
-            CkvError: the request cannot be served.
         """
 
 
@@ -72,6 +73,7 @@ class Progress:
 
     Attributes:
         done, total: samples, those that stood before included.
+        sample: the one that ended last, empty before the first.
         seconds_left: by the rate measured so far; None before the first sample.
     """
 
@@ -152,13 +154,13 @@ def run_study(
     engine: Engine,
     commit: Commit,
 ) -> Iterator[Progress]:
-    """Run what is not there yet; yields before each sample and at the end.
+    """Run what is not there yet; yields before the first sample and after each.
 
     Args:
         study: the definition.
         samples: all, or a part of them.
         standing: results that stand; the others are computed, failed ones again.
-        engine: runs a sample.
+        engine: runs samples.
         commit: stores the results of one sample, all or none of them.
 
     Raises:
@@ -166,39 +168,75 @@ def run_study(
         StorageError: the results cannot be stored.
     """
     todo = open_samples(study, samples, standing)
-    done, started = len(samples) - len(todo), time.monotonic()
-    for at, (sample, points) in enumerate(todo):
-        left = (time.monotonic() - started) / at * (len(todo) - at) if at else None
-        yield Progress(done=done + at, total=len(samples), sample=sample.id, seconds_left=left)
-        commit(run_sample(study, sample, points, engine))
-    yield Progress(done=len(samples), total=len(samples), sample="", seconds_left=0.0)
+    stood, started = len(samples) - len(todo), time.monotonic()
+    yield Progress(done=stood, total=len(samples), sample="", seconds_left=None)
+    for count, results in enumerate(run_samples(study, todo, engine), 1):
+        commit(results)
+        left = (time.monotonic() - started) / count * (len(todo) - count)
+        last, done = results[0].sample, stood + count
+        yield Progress(done=done, total=len(samples), sample=last, seconds_left=left)
 
 
-def run_sample(
-    study: Study, sample: Sample, points: Sequence[Point], engine: Engine
-) -> list[SampleResult]:
-    """A result of every point; what cannot run fails with its reason, alone where it can.
+def run_samples(
+    study: Study, todo: Iterable[tuple[Sample, Sequence[Point]]], engine: Engine
+) -> Iterator[list[SampleResult]]:
+    """Results of the given points of each sample, in the order in which samples end.
+
+    What cannot run fails with its reason, alone where it can.
 
     Raises:
         RunCancelledError: the engine was stopped.
     """
-    refused: dict[Point, str] = {}
+    asked: list[_Asked] = []
+    never: list[_Asked] = []
+
+    def requests() -> Iterator[CompareRequest]:
+        for sample, points in todo:
+            one = _asked(study, sample, points, engine)
+            if one.fit:
+                asked.append(one)
+                yield request_of(study, sample, one.fit)
+            else:
+                never.append(one)
+
+    for place, outcome in engine.run_all(requests()):
+        yield asked[place].results(outcome)
+    for one in never:
+        yield one.results(RunResult())
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Points of a sample, and why some cannot run on it."""
+
+    study: Study
+    sample: Sample
+    points: Sequence[Point]
+    refused: Mapping[Point, str]
+
+    @property
+    def fit(self) -> list[Point]:
+        return [point for point in self.points if point not in self.refused]
+
+    def results(self, outcome: RunResult | CkvError) -> list[SampleResult]:
+        """Of every point."""
+        if isinstance(outcome, CkvError):
+            return failed_sample(self.sample, self.points, str(outcome), self.refused)
+        variants = dict(zip(self.fit, outcome.variants, strict=True))
+        return [
+            _failed(self.sample, point, self.refused[point])
+            if point in self.refused
+            else _scored(self.study, self.sample, point, variants[point], outcome)
+            for point in self.points
+        ]
+
+
+def _asked(study: Study, sample: Sample, points: Sequence[Point], engine: Engine) -> _Asked:
     try:
-        size = engine.size(request_of(study, sample, points))
-        refused = _unfit(points, size)
-        fit = [point for point in points if point not in refused]
-        result = engine.run(request_of(study, sample, fit)) if fit else RunResult()
-    except RunCancelledError:
-        raise
+        refused = _unfit(points, engine.size(request_of(study, sample, points)))
     except CkvError as error:
-        return failed_sample(sample, points, str(error), refused)
-    found = dict(zip(fit, result.variants, strict=True))
-    return [
-        _failed(sample, point, refused[point])
-        if point in refused
-        else _scored(study, sample, point, found[point], result)
-        for point in points
-    ]
+        refused = dict.fromkeys(points, str(error))
+    return _Asked(study, sample, points, refused)
 
 
 def failed_sample(

@@ -1,12 +1,12 @@
 """A study's samples as jobs of the app's worker: each waits its turn among the runs of all."""
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from uuid import uuid4
 
 from ckv_core.errors import CkvError, PromptError, RunCancelledError
 from ckv_core.request.compare_request import CompareRequest
-from ckv_core.results.events import RunResult
+from ckv_core.results.events import Outcome, RunResult
 from ckv_core.results.records import ModelInfo
 from ckv_core.studies.runner import PromptSize
 from ckv_core.worker.client import WorkerClient
@@ -60,8 +60,13 @@ class StudyJobs:
         self._check_prompt(counted.tokens)
         return PromptSize(counted.tokens, counted.compressed_tokens)
 
-    def run(self, request: CompareRequest) -> RunResult:
-        """The whole result; a lost worker is tried once more, RunCancelledError once stopped."""
+    def run_all(self, requests: Iterable[CompareRequest]) -> Iterator[Outcome]:
+        """One after another, each a job of its own; RunCancelledError once stopped."""
+        for place, request in enumerate(requests):
+            yield place, self._run(request)
+
+    def _run(self, request: CompareRequest) -> RunResult | CkvError:
+        """The whole result, or why there is none; a lost worker is tried once more."""
         message = ""
         for _ in range(LOST_TRIES):
             end = self._run_once(request)
@@ -72,7 +77,7 @@ class StudyJobs:
             message = end.message
             if RESTARTS not in message:
                 break
-        raise CkvError(message)
+        return CkvError(message)
 
     def stop(self) -> None:
         """Stop the job that runs, and take no other."""

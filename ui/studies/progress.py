@@ -24,7 +24,7 @@ def progress_sentence(view: StudyView) -> str:
         told.append(f"{stored.failed:,} failed")
     now = view.progress
     if now is not None and now.sample:
-        told.append(f"now sample {now.sample}")
+        told.append(f"last sample {now.sample}")
     if now is not None and now.seconds_left is not None:
         told.append(f"about {duration(now.seconds_left)} left")
     ends = " What a cluster works at ends first." if view.state == "stopping" else ""

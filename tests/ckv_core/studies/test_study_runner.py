@@ -1,16 +1,17 @@
 """A study's results are those of single comparisons; what stands is never run again."""
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import pytest
 
 from ckv_core.compare.compare import compare
 from ckv_core.engine.prompt import build_prompt
-from ckv_core.errors import ConfigError, RunCancelledError
+from ckv_core.errors import CkvError, ConfigError, RunCancelledError
 from ckv_core.request.compare_request import CompareRequest
-from ckv_core.results.events import RunResult
+from ckv_core.results.events import Outcome, RunResult
 from ckv_core.studies.records import Point, Sample, SampleResult, Study
-from ckv_core.studies.runner import PromptSize, part_of, run_sample, run_study
+from ckv_core.studies.runner import PromptSize, part_of, run_samples, run_study
 from tests.factories.events import folded
 from tests.factories.models import tiny_model
 
@@ -46,9 +47,18 @@ class TinyEngine:
         prompt = build_prompt(tokenizer, request.context, request.question, request.scenario)
         return PromptSize(prompt.tokens, prompt.compressed_tokens)
 
-    def run(self, request: CompareRequest) -> RunResult:
+    def run_all(self, requests: Iterable[CompareRequest]) -> Iterator[Outcome]:
+        for place, request in enumerate(requests):
+            yield place, self.run(request)
+
+    def run(self, request: CompareRequest) -> RunResult | CkvError:
         self.asked.append(request.variants)
         return single(request)
+
+
+def of_sample(study: Study, sample: Sample, points: Sequence[Point]) -> list[SampleResult]:
+    (results,) = run_samples(study, [(sample, points)], TinyEngine())
+    return results
 
 
 def single(request: CompareRequest) -> RunResult:
@@ -57,7 +67,7 @@ def single(request: CompareRequest) -> RunResult:
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.id)
 def test_every_point_is_what_a_comparison_of_it_alone_gives(sample):
-    found = run_sample(STUDY, sample, STUDY.points(), TinyEngine())
+    found = of_sample(STUDY, sample, STUDY.points())
     assert [result.key for result in found] == [
         (sample.id, point.variant, point.budget) for point in STUDY.points()
     ]
@@ -80,7 +90,7 @@ def test_every_point_is_what_a_comparison_of_it_alone_gives(sample):
 
 def test_a_budget_that_is_too_small_fails_alone_and_says_why():
     study = replace(STUDY, budgets=("1%", "60%"))
-    found = run_sample(study, SAMPLES[0], study.points(), TinyEngine())
+    found = of_sample(study, SAMPLES[0], study.points())
     states = {(result.variant, result.budget): result.state for result in found}
     assert states["full", None] == "done"
     assert states["snapkv", "1%"] == "failed"
@@ -112,7 +122,7 @@ def test_a_sample_that_fails_does_not_end_the_study():
     class Failing(TinyEngine):
         def run(self, request):
             if request.context.startswith("Line 1"):
-                raise ConfigError("No.")
+                return ConfigError("No.")
             return super().run(request)
 
     found: list[SampleResult] = []
@@ -142,8 +152,8 @@ def test_parts_are_disjoint_and_whole():
 
 def test_points_without_the_full_cache_are_measured_against_it_all_the_same():
     points = [Point("snapkv", "30%")]
-    whole = run_sample(STUDY, SAMPLES[0], STUDY.points(), TinyEngine())
-    (alone,) = run_sample(STUDY, SAMPLES[0], points, TinyEngine())
+    whole = of_sample(STUDY, SAMPLES[0], STUDY.points())
+    (alone,) = of_sample(STUDY, SAMPLES[0], points)
     (same,) = [r for r in whole if r.key == alone.key]
     assert alone.text == same.text
     assert alone.head_l1 == pytest.approx(same.head_l1, rel=1e-4)

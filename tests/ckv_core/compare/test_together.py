@@ -1,0 +1,162 @@
+"""Comparisons that share a decode batch: each as if it were alone, and failing alone."""
+
+from dataclasses import replace
+
+import pytest
+
+from ckv_core.compare import memory, together
+from ckv_core.compare.compare import compare
+from ckv_core.compare.together import compare_together
+from ckv_core.engine.shared_decode import SharedDecode
+from ckv_core.errors import CkvError, EngineError, NoRoomError, RunCancelledError
+from ckv_core.request.compare_request import CompareRequest
+from ckv_core.results.events import RunResult
+from tests.factories.events import folded
+from tests.factories.models import tiny_model
+
+LINE = "The ferry left at nine and nobody waved. "
+
+
+def asked(at: int, *variants: str, **changes: object) -> CompareRequest:
+    plain = CompareRequest(
+        context=f"Line {at}. " + LINE * (3 + 2 * at),
+        question="When did it leave?",
+        scenario="context-only" if at % 2 else "regular",
+        variants=variants or ("snapkv:budget=30%", "adakv+critical:budget=50%"),
+        max_new_tokens=5 + at,
+        kind="sweep",
+    )
+    return replace(plain, **changes)
+
+
+REQUESTS = (
+    asked(0),
+    asked(1, "full", "h2o:budget=40%", "streaming_llm:budget=40%"),
+    asked(2, "snapkv:budget=60%,store=int8", "tova:budget=50%"),
+    asked(3, max_new_tokens=1),
+    asked(4, max_new_tokens=0),
+)
+
+
+def run(requests=REQUESTS, arch="llama", **options) -> dict[int, RunResult | CkvError]:
+    return dict(compare_together(requests, tiny_model(arch), **options))
+
+
+def told(result: RunResult) -> list[tuple[object, ...]]:
+    return [
+        (v.spec, v.text, v.token_ids, v.stopped, v.agreement, v.receipt, v.held)
+        for v in result.variants
+    ]
+
+
+@pytest.mark.parametrize("arch", ["llama", "gemma3"])
+@pytest.mark.parametrize("most", [1, 4, 32])
+def test_every_result_is_what_the_comparison_alone_gives(arch, most, monkeypatch):
+    monkeypatch.setattr(together, "GROUP_ROWS", most)
+    found = run(arch=arch)
+    assert sorted(found) == [*range(len(REQUESTS))]
+    for at, request in enumerate(REQUESTS):
+        alone = folded(compare(request, tiny_model(arch)))
+        result = found[at]
+        assert isinstance(result, RunResult)
+        assert result.finished
+        assert told(result) == told(alone)
+        for one, other in zip(result.variants, alone.variants, strict=True):
+            assert (one.perturbation is None) == (other.perturbation is None)
+
+
+def test_rows_of_several_prompts_are_decoded_in_one_batch(monkeypatch):
+    batches = []
+    decode = SharedDecode.decode
+    monkeypatch.setattr(
+        SharedDecode, "decode", lambda self: (batches.append(self.rows), decode(self))
+    )
+    run([asked(at) for at in range(5)])
+    assert batches == [15]  # two variants and the full cache of each
+    batches.clear()
+    monkeypatch.setattr(together, "GROUP_ROWS", 6)
+    run([asked(at) for at in range(5)])
+    assert batches == [6, 6, 3]
+
+
+def test_the_next_request_is_asked_for_when_it_can_be_begun(monkeypatch):
+    monkeypatch.setattr(together, "GROUP_ROWS", 6)
+    taken = []
+
+    def requests():
+        for at in range(4):
+            taken.append(at)
+            yield asked(at)
+
+    ended = compare_together(requests(), tiny_model("llama"))
+    assert next(ended)[0] == 0
+    assert taken == [0, 1]
+
+
+def test_what_cannot_run_fails_alone():
+    wrong = asked(1, context="x" * 200_000)
+    found = run([asked(0), wrong, asked(2)])
+    assert isinstance(found[1], CkvError)
+    assert "limit" in str(found[1])
+    assert all(isinstance(found[at], RunResult) for at in (0, 2))
+
+
+def test_what_finds_no_room_beside_others_is_run_after_them(monkeypatch):
+    """Memory is short while rows wait; alone each run has enough."""
+    order, check = [], memory.check_memory
+
+    def short(run, prefills):
+        waits = run.shared is not None and run.shared.rows > 0
+        order.append((run.prompt.tokens, waits))
+        if waits:
+            raise NoRoomError("No room.")
+        return check(run, prefills)
+
+    monkeypatch.setattr("ckv_core.compare.compare.check_memory", short)
+    found = run([asked(0), asked(1)])
+    assert all(isinstance(result, RunResult) and result.finished for result in found.values())
+    assert [waits for _, waits in order] == [False, True, False]
+
+
+def test_what_finds_no_room_alone_is_told(monkeypatch):
+    def short(_run, _prefills):
+        raise NoRoomError("No room.")
+
+    monkeypatch.setattr("ckv_core.compare.compare.check_memory", short)
+    assert {str(error) for error in run([asked(0), asked(1)]).values()} == {"No room."}
+
+
+@pytest.mark.parametrize("error", [EngineError("Not finite."), MemoryError()])
+def test_a_batch_that_fails_is_run_again_one_by_one(error, monkeypatch):
+    def failing(_self):
+        raise error
+
+    alone = [folded(compare(asked(at), tiny_model("llama"))) for at in range(2)]
+    monkeypatch.setattr(SharedDecode, "decode", failing)
+    found = run([asked(0), asked(1)])
+    assert [told(found[at]) for at in range(2)] == [told(result) for result in alone]
+
+
+@pytest.mark.parametrize("moment", ["while a prompt is read", "while rows share a batch"])
+def test_a_stop_ends_all(moment):
+    requests, asked_for = [asked(0), asked(1)], []
+    run(requests, should_stop=lambda: bool(asked_for.append(None)))
+    last = 1 if moment == "while a prompt is read" else len(asked_for)
+    calls = iter(range(1, last + 1))
+    with pytest.raises(RunCancelledError):
+        run(requests, should_stop=lambda: next(calls) == last)
+
+
+def test_a_fault_of_the_code_is_raised(monkeypatch):
+    def faulty(_self):
+        raise RuntimeError("shapes do not match")
+
+    monkeypatch.setattr(SharedDecode, "decode", faulty)
+    with pytest.raises(RuntimeError, match="shapes"):
+        run([asked(0)])
+
+
+def test_a_run_goes_on_only_once_its_rows_are_decoded():
+    shared = SharedDecode(tiny_model("llama"), lambda: False)
+    with pytest.raises(EngineError, match="before its rows"):
+        [*compare(asked(0), tiny_model("llama"), shared=shared)]
