@@ -1,4 +1,4 @@
-"""Benchmarks of a study: its throughput beside kvpress's pipeline, and one worker against two.
+"""Benchmarks of a study: beside kvpress's pipeline, samples together or alone, workers.
 
 A study of RULER's multi-key needles: 8 methods x 3 budgets and the full cache, 32 tokens. Prints
 Markdown tables; kvpress and ours alternate sample by sample, each ratio is of one sample.
@@ -7,18 +7,20 @@ Markdown tables; kvpress and ours alternate sample by sample, each ratio is of o
 import argparse
 import time
 from contextlib import closing
+from dataclasses import replace
 
 import torch
 
 from benchmarks.kvpress_process import kvpress_side
 from benchmarks.tables import ratios, spread, table
+from ckv_core.compare.together import compare_together
 from ckv_core.engine.prompt import build_prompt
 from ckv_core.models.loading import load_model
 from ckv_core.request.compare_request import DEFAULT_MODEL
 from ckv_core.studies.cluster import Cluster
 from ckv_core.studies.engine import LocalEngine
 from ckv_core.studies.records import Sample, Study
-from ckv_core.studies.runner import run_samples
+from ckv_core.studies.runner import request_of, run_samples
 
 SHARES = (10, 20, 50)  # percent
 # Not PyramidKV: with its layers of unequal length kvpress 0.5.5 fails at 50 %, at the question.
@@ -77,6 +79,26 @@ def against_kvpress(python: str, study: Study) -> None:
     table(f"{title} of {prompt.tokens:,} tokens", header, rows)
 
 
+def together_and_alone(study: Study) -> None:
+    """Samples that share decode batches, and each with a batch of its own."""
+    loaded = load_model(DEFAULT_MODEL, "cpu")
+    samples = LocalEngine(DEFAULT_MODEL, "cpu").samples(study)
+    requests = [request_of(study, sample, study.points()) for sample in samples]
+    [*compare_together(requests[:1], loaded)]  # a process is slow at first
+    times: dict[str, list[float]] = {"alone": [], "together": []}
+    for _ in range(3):
+        for name, parts in (("alone", [[one] for one in requests]), ("together", [requests])):
+            start = time.perf_counter()
+            for part in parts:
+                [*compare_together(part, loaded)]
+            times[name].append((time.perf_counter() - start) * 1000 / len(requests))
+    rows = [
+        (name, spread(values), ratios(times["alone"], values)) for name, values in times.items()
+    ]
+    header = ("decoded", "ms a sample, median (range)", "speed against alone, median (range)")
+    table(f"Samples that share a decode batch: {len(study.points())} points", header, rows)
+
+
 def against_workers(study: Study, rounds: int) -> None:
     """Ray's workers of one thread, one against two; the start of the cluster is not counted."""
     torch.set_num_threads(1)
@@ -114,6 +136,9 @@ def main() -> None:
     options = parser.parse_args()
     if options.kvpress_python:
         against_kvpress(options.kvpress_python, study_of(options.length, options.samples))
+    short = study_of(options.length // 2, options.worker_samples)
+    together_and_alone(replace(short, variants=("snapkv", "snapkv+critical"), budgets=("20%",)))
+    together_and_alone(replace(short, budgets=("10%", "50%")))
     against_workers(study_of(options.length // 2, options.worker_samples), options.rounds)
 
 
