@@ -1,5 +1,6 @@
 """Queries on runs. Take a Session, return records, never commit; event_rows.py has the rest."""
 
+import re
 import secrets
 import string
 from collections.abc import Iterable
@@ -22,11 +23,17 @@ from storage.models import ACTIVE_STATES, ALIVE, SLUG_LENGTH, Array, Prompt, Run
 from storage.records import Lineage, RunNotes, RunState, StoredRun
 
 SLUG_ALPHABET = string.ascii_lowercase + string.digits
+_SLUG = re.compile(r"[a-z0-9]{6,32}", re.ASCII)
 _ARRAY_FIELDS = tuple(field.name for field in fields(EncodedArray))
 
 
 class RunMissingError(StorageError):
     """No run has that slug (any more)."""
+
+
+def is_slug(text: object) -> bool:
+    """Whether a client's text can name a run or a study at all."""
+    return isinstance(text, str) and _SLUG.fullmatch(text) is not None
 
 
 def missing_run(slug: str) -> RunMissingError:

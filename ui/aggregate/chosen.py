@@ -9,9 +9,9 @@ from ckv_core.analysis.intervals import interval_note
 from ckv_core.analysis.pairs import compare_pairs
 from ckv_core.analysis.sweep import cut_note
 from ckv_core.errors import ConfigError
+from storage.repository import is_slug
 from ui.services.live_runs import RunSnapshot
 from ui.services.services import Services
-from ui.services.slugs import is_slug
 from ui.tables.aggregate import AggregatedRuns
 
 MAX_RUNS = 100

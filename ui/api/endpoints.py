@@ -20,13 +20,13 @@ from ckv_core.request.compare_request import CompareRequest
 from ckv_core.runtime.json_fields import JsonField
 from storage.library import SORTS
 from storage.records import RunFilter, RunSort
-from storage.repository import RunMissingError
+from storage.repository import RunMissingError, is_slug
 from ui.api.answers import Result, run_json
 from ui.api.requests import compare_request, sweep_request
 from ui.run.routes import NOT_YET
 from ui.runs.query import STATES, TEXT_CHARS, run_row
+from ui.server.route_answers import UNKNOWN_RUN
 from ui.services.services import RunSnapshot, Services
-from ui.services.slugs import UNKNOWN_RUN, is_slug
 from ui.settings import Settings
 
 LOGGER = logging.getLogger(__name__)

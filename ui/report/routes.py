@@ -13,14 +13,14 @@ from ui.report.contents import read_groups
 from ui.report.report import build_report
 from ui.report.study import report_of_study
 from ui.results.llm_comparator import NO_PAIR, comparable_pairs, comparator_json
-from ui.server.route_answers import NO_RUN, NO_STORE, missing
+from ui.server.route_answers import NO_RUN, NO_STORE, as_file, missing, read_index
 from ui.services.live_runs import RunSnapshot
 from ui.services.services import Services
-from ui.services.slugs import read_index
 
 NOT_YET = "This run is not over yet."
 BUSY = "Other reports are being made; try again in a moment."
 AT_A_TIME = 2
+HTML = "text/html; charset=utf-8"
 
 
 def report_routes(services: Services, find: Callable[[Request], RunSnapshot | None]) -> list[Route]:
@@ -41,7 +41,7 @@ def report_routes(services: Services, find: Callable[[Request], RunSnapshot | No
             data = build_report(run, services.library.notes(run.slug), without)
         finally:
             room.release()
-        return _download(data, f"ckv-{run.slug}.html", "text/html; charset=utf-8")
+        return as_file(f"ckv-{run.slug}.html", data, HTML)
 
     def comparator(request: Request, run: RunSnapshot) -> Response:
         pairs = comparable_pairs(run.result)
@@ -51,7 +51,7 @@ def report_routes(services: Services, find: Callable[[Request], RunSnapshot | No
         second = _index(request, "b", pairs[0][1])
         value = comparator_json(run, services.library.notes(run.slug), first, second)
         name = f"ckv-{run.slug}-llm-comparator-{first}-{second}.json"
-        return _download(json.dumps(value).encode(), name, "application/json")
+        return as_file(name, json.dumps(value), "application/json")
 
     def of_run(answer: Callable[[Request, RunSnapshot], Response]) -> Callable[[Request], Response]:
         def handle(request: Request) -> Response:
@@ -91,7 +91,7 @@ def study_report_routes(services: Services) -> list[Route]:
             return missing(str(error))
         finally:
             room.release()
-        return _download(data, f"ckv-study-{reading.slug}.html", "text/html; charset=utf-8")
+        return as_file(f"ckv-study-{reading.slug}.html", data, HTML)
 
     return [Route("/studies/{slug}/report.html", report)]
 
@@ -99,9 +99,3 @@ def study_report_routes(services: Services) -> list[Route]:
 def _index(request: Request, name: str, default: int) -> int:
     text = request.query_params.get(name)
     return default if text is None else read_index(text)
-
-
-def _download(data: bytes, name: str, media_type: str) -> Response:
-    # Notes, tags and the report's looks may change after the run.
-    headers = {**NO_STORE, "Content-Disposition": f'attachment; filename="{name}"'}
-    return Response(data, media_type=media_type, headers=headers)

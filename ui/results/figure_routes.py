@@ -2,20 +2,23 @@
 
 import functools
 import gzip
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.resources import files
+from typing import TypeVar
 
 import plotly.graph_objects as go
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from ckv_core.errors import CkvError
 from ui.charts.catalog import figure_of
+from ui.charts.chart import Chart
 from ui.results.cards import teacher_forced_value
-from ui.server.route_answers import NO_STORE, missing
+from ui.server.route_answers import CSV, NO_STORE, as_file, missing, read_index
 from ui.services.live_runs import RunSnapshot
-from ui.services.slugs import read_index
 
+T = TypeVar("T")
 NO_CHART = "There is no such chart of this run."
 NO_STRIP = "There is no such strip of this run."
 # A finished run never changes, but a newer app may draw it in another way.
@@ -49,6 +52,50 @@ def figure_routes(find: Callable[[Request], RunSnapshot | None]) -> list[Route]:
         Route("/plotly.js", _plotly),
         Route("/data/{slug}/figure/{name}", figure),
         Route("/data/{slug}/{index}/forced", forced),
+    ]
+
+
+def reading(
+    read: Callable[[Request], T], answer: Callable[[T, Request], Response]
+) -> Callable[[Request], Response]:
+    """A handler; what cannot be read is a 404 that says why."""
+
+    def handle(request: Request) -> Response:
+        try:
+            return answer(read(request), request)
+        except CkvError as error:
+            return missing(str(error))
+
+    return handle
+
+
+def drawn_routes(
+    base: str,
+    read: Callable[[Request], T],
+    charts: Mapping[str, Chart[T]],
+    tables: Mapping[str, Callable[[T], str]],
+    file: str,
+) -> list[Route]:
+    """Charts and tables of what is read anew for each request, as it may no longer be shared.
+
+    Args:
+        base: of their addresses.
+        read: what a request's path names; CkvError where there is none.
+        charts: by name.
+        tables: CSV texts by name.
+        file: what the names of the files begin with.
+    """
+
+    def figure(source: T, request: Request) -> Response:
+        chart = charts.get(request.path_params["name"])
+        return figure_response(chart and chart.figure(source, request.query_params), NO_STORE)
+
+    def table(name: str) -> Callable[[T, Request], Response]:
+        return lambda source, _: as_file(f"{file}-{name}.csv", tables[name](source), CSV)
+
+    return [
+        Route(f"{base}/figure/{{name}}", reading(read, figure)),
+        *(Route(f"{base}/{name}.csv", reading(read, table(name))) for name in tables),
     ]
 
 

@@ -11,13 +11,13 @@ from ckv_core.errors import CkvError, StorageError
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.worker.messages import TokensCounted
 from storage.records import Lineage
-from storage.repository import RunMissingError
+from storage.repository import RunMissingError, is_slug
 from ui.components.modules import imported
 from ui.components.notice import RunNotice
 from ui.results import chart_views, views
 from ui.results.block import ResultsBlock
+from ui.server.route_answers import UNKNOWN_RUN
 from ui.services.services import RunSnapshot, Services
-from ui.services.slugs import UNKNOWN_RUN, is_slug
 from ui.shell.parts import SILENT, said
 
 LOGGER = logging.getLogger(__name__)

@@ -12,6 +12,7 @@ from starlette.routing import Route
 from ckv_core.analysis.result_json import to_json
 from ckv_core.errors import CkvError
 from ckv_core.results.events import RunResult
+from storage.repository import is_slug
 from ui.charts.ablation import ablation_csv
 from ui.charts.bounds import bounds_csv
 from ui.charts.run_csv import (
@@ -29,10 +30,9 @@ from ui.report.routes import report_routes
 from ui.results.figure_routes import figure_routes
 from ui.results.views import prompt_value
 from ui.server.operations import operation_routes
-from ui.server.route_answers import CSV, IMMUTABLE, NO_RUN, NO_STORE, as_file, missing
+from ui.server.route_answers import CSV, IMMUTABLE, NO_RUN, NO_STORE, as_file, missing, read_index
 from ui.services.services import RunSnapshot, Services
 from ui.services.shares import COOKIE_PREFIX, COOKIES
-from ui.services.slugs import is_slug, read_index
 from ui.tables.summary import summary_csv
 
 NO_SHARE = "This link opens nothing (any more); ask the one who sent it for a new one."

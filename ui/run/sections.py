@@ -10,12 +10,12 @@ from gradio.components import Component
 from ckv_core.errors import CkvError, ConfigError
 from storage.bundle import FROM_RESULT, IMPORTED
 from storage.records import Lineage, RunRelative
+from storage.repository import is_slug
 from storage.shares import ShareRecord
 from ui.components.base import component
 from ui.results.live import find_run
 from ui.services.services import Services
 from ui.services.shares import EXPIRIES_DAYS
-from ui.services.slugs import is_slug
 from ui.shell.parts import AT_ONCE, event_field
 
 NO_QUESTION = (

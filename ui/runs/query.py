@@ -12,7 +12,7 @@ from ckv_core.request.variants import written_parameters
 from storage.library import SORTS
 from storage.models import ACTIVE_STATES, END_STATES
 from storage.records import Outcome, RunFilter, RunSort, RunSummary
-from ui.services.slugs import is_slug
+from storage.repository import is_slug
 
 T = TypeVar("T")
 TEXT_CHARS = 400

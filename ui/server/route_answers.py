@@ -1,4 +1,4 @@
-"""What our own HTTP routes answer alike: how long it may be kept, files, and what is not there."""
+"""What our own HTTP routes read and answer alike: indices, files, how long a thing may be kept."""
 
 from collections.abc import Mapping
 
@@ -11,6 +11,7 @@ CSV = "text/csv; charset=utf-8"
 # No form of another site can send this type, and no script can without being asked for first.
 IMPORT_TYPE = "application/octet-stream"
 NO_RUN = "There is no run of this name."
+UNKNOWN_RUN = "There is no run of this name; see the list of runs for those that are saved."
 
 
 def missing(sentence: str) -> PlainTextResponse:
@@ -31,3 +32,8 @@ def as_file(
     """
     disposition = {"Content-Disposition": f'attachment; filename="{name}"'}
     return Response(data, 200, {**caching, **disposition}, kind)
+
+
+def read_index(text: str) -> int:
+    """A variant's index out of an address; -1, which no variant has, for what is none."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 6 else -1

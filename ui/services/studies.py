@@ -31,11 +31,11 @@ from ckv_core.worker.client import WorkerClient
 from ckv_core.worker.messages import Reply
 from storage import studies as stored_studies
 from storage.database import Database
+from storage.repository import is_slug
 from storage.study_records import StoredStudy
 from storage.study_rows import missing_study
 from ui.accounts.access import Access
 from ui.limits import Limits
-from ui.services.slugs import is_slug
 from ui.services.study_jobs import PREFIX, StudyJobs
 from ui.tables.study import StudyReading
 

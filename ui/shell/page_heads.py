@@ -14,13 +14,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ckv_core.errors import CkvError
 from storage.records import RunSummary
-from storage.repository import RunMissingError
+from storage.repository import RunMissingError, is_slug
 from ui.accounts.access import SCOPE_KEY
 from ui.components.modules import address
 from ui.looks.glossary import words
-from ui.server.route_answers import missing
+from ui.server.route_answers import UNKNOWN_RUN, missing
 from ui.services.services import Services
-from ui.services.slugs import UNKNOWN_RUN, is_slug
 from ui.shell.header import TITLE, USER_TEMPLATE, user_html
 
 # What makes leaving a page quiet, words explain themselves, and Gradio's updates cheap.

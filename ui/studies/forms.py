@@ -12,9 +12,9 @@ from ckv_core.request.compare_request import DEFAULT_MODEL
 from ckv_core.studies.data import COLUMNS, read_samples
 from ckv_core.studies.records import DEFAULT_TOLERANCE, Sample, Study
 from ckv_core.studies.spec import read_study, write_study
+from storage.repository import is_slug
 from ui.compare.form_values import read_list, read_text
 from ui.compare.offers import variant_choices
-from ui.services.slugs import is_slug
 from ui.tables.data_table import data_table, table_row, text_column
 
 DEFAULT_METHODS = ("snapkv", "snapkv+critical:stage2=pooled", "adakv", "expected_attention")

@@ -9,6 +9,7 @@ import gradio as gr
 from gradio.components import Component
 
 from ckv_core.errors import CkvError, StorageError
+from storage.repository import is_slug
 from storage.study_records import StoredStudy
 from ui.charts.study import charts_value
 from ui.components.data_table import DataTable
@@ -19,7 +20,6 @@ from ui.components.section_links import SectionLinks
 from ui.components.verdict import VerdictStrip
 from ui.results.block import RESULTS
 from ui.services.services import Services
-from ui.services.slugs import is_slug
 from ui.services.studies import NO_STUDY, StudyView
 from ui.shell.parts import PRIVATE, SHARED, SILENT, said
 from ui.studies.progress import progress_sentence

@@ -5,18 +5,17 @@ from collections.abc import Callable
 from dataclasses import astuple, fields
 
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
-from ckv_core.errors import CkvError
 from ckv_core.studies.bibtex import bibtex
 from ckv_core.studies.export import export
 from ckv_core.studies.inspect_log import inspect_log
-from ckv_core.studies.records import SampleResult, Study
+from ckv_core.studies.records import SampleResult
 from ckv_core.studies.spec import write_study
 from ui.charts.study import STUDY_CHARTS
-from ui.results.figure_routes import NO_CHART, figure_response
-from ui.server.route_answers import NO_STORE, missing
+from ui.results.figure_routes import drawn_routes, reading
+from ui.server.route_answers import as_file
 from ui.services.services import Services
 from ui.tables.csv_text import csv_text
 from ui.tables.study import StudyReading
@@ -25,78 +24,58 @@ _RESULT = tuple(field.name for field in fields(SampleResult))
 _FIGURES = ("n", "failed", "score", "low", "high", "cache_share", "head_l1")
 
 
-def scores_csv(reading: StudyReading) -> str:
+def scores_csv(study: StudyReading) -> str:
     """One line per point, shares from 0 to 1, unrounded."""
     return csv_text(
         ("variant", "budget", *_FIGURES),
         (
             (row.point.variant, row.point.budget or "", *(getattr(row, f) for f in _FIGURES))
-            for row in reading.scores.rows
+            for row in study.scores.rows
         ),
     )
 
 
-def results_csv(reading: StudyReading) -> str:
+def results_csv(study: StudyReading) -> str:
     """One line per sample and point: all that is known of it."""
-    return csv_text(_RESULT, (astuple(result) for result in reading.results))
+    return csv_text(_RESULT, (astuple(result) for result in study.results))
 
 
 TABLES: dict[str, Callable[[StudyReading], str]] = {"scores": scores_csv, "results": results_csv}
 
-TEXTS: dict[str, tuple[Callable[[Study], str], str]] = {
-    "study.yaml": (write_study, "application/yaml"),
-    "papers.bib": (bibtex, "application/x-bibtex"),
-}
-
 
 def study_routes(services: Services) -> list[Route]:
     """All of them; each answers GET and runs in a worker thread."""
+    studies = services.studies
 
-    def answered(answer: Callable[[StudyReading, Request], Response]) -> Callable[..., Response]:
-        def handle(request: Request) -> Response:
-            try:
-                return answer(services.studies.reading(request.path_params["slug"]), request)
-            except CkvError as error:
-                return missing(str(error))
+    def read(request: Request) -> StudyReading:
+        return studies.reading(request.path_params["slug"])
 
-        return handle
-
-    def figure(reading: StudyReading, request: Request) -> Response:
-        chart = STUDY_CHARTS.get(request.path_params["name"])
-        if chart is None:
-            return PlainTextResponse(NO_CHART, 404, NO_STORE)
-        return figure_response(chart.figure(reading, request.query_params), NO_STORE)
-
-    def table(name: str) -> Callable[[StudyReading, Request], Response]:
-        return lambda reading, _: _file(TABLES[name](reading), "text/csv", f"study-{name}.csv")
-
-    def whole(reading: StudyReading, request: Request) -> Response:
-        facts = services.studies.view(reading.slug).stored.facts
+    def whole(study: StudyReading, request: Request) -> Response:
+        facts = studies.view(study.slug).stored.facts
         with_data = "data" in request.query_params
-        samples = services.studies.samples(reading.slug) if with_data else reading.samples
-        values = export(reading.study, samples, reading.results, facts, with_data=with_data)
-        return _file(json.dumps(values, ensure_ascii=False), "application/json", "study.json")
+        samples = studies.samples(study.slug) if with_data else study.samples
+        values = export(study.study, samples, study.results, facts, with_data=with_data)
+        return _file("study.json", json.dumps(values, ensure_ascii=False), "application/json")
 
-    def inspect(reading: StudyReading, _: Request) -> Response:
-        facts = services.studies.view(reading.slug).stored.facts
-        samples = services.studies.samples(reading.slug)
-        values = inspect_log(reading.study, samples, reading.results, facts)
-        return _file(json.dumps(values), "application/json", "inspect.json")
+    def inspect(study: StudyReading, _: Request) -> Response:
+        facts, samples = studies.view(study.slug).stored.facts, studies.samples(study.slug)
+        values = inspect_log(study.study, samples, study.results, facts)
+        return _file("inspect.json", json.dumps(values), "application/json")
 
-    def text(name: str) -> Callable[[StudyReading, Request], Response]:
-        write, kind = TEXTS[name]
-        return lambda reading, _: _file(write(reading.study), kind, name)
+    def definition(study: StudyReading, _: Request) -> Response:
+        return _file("study.yaml", write_study(study.study), "application/yaml")
+
+    def papers(study: StudyReading, _: Request) -> Response:
+        return _file("papers.bib", bibtex(study.study), "application/x-bibtex")
 
     return [
-        Route("/studies/{slug}/figure/{name}", answered(figure)),
-        *(Route(f"/studies/{{slug}}/{name}.csv", answered(table(name))) for name in TABLES),
-        Route("/studies/{slug}/study.json", answered(whole)),
-        Route("/studies/{slug}/inspect.json", answered(inspect)),
-        *(Route(f"/studies/{{slug}}/{name}", answered(text(name))) for name in TEXTS),
+        *drawn_routes("/studies/{slug}", read, STUDY_CHARTS, TABLES, "ckv-study"),
+        Route("/studies/{slug}/study.json", reading(read, whole)),
+        Route("/studies/{slug}/inspect.json", reading(read, inspect)),
+        Route("/studies/{slug}/study.yaml", reading(read, definition)),
+        Route("/studies/{slug}/papers.bib", reading(read, papers)),
     ]
 
 
-def _file(text: str, kind: str, name: str) -> Response:
-    disposition = f'attachment; filename="ckv-{name}"'
-    headers = {**NO_STORE, "Content-Disposition": disposition}
-    return Response(text, media_type=f"{kind}; charset=utf-8", headers=headers)
+def _file(name: str, text: str, kind: str) -> Response:
+    return as_file(f"ckv-{name}", text, f"{kind}; charset=utf-8")

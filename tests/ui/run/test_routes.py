@@ -13,12 +13,12 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from ckv_core.errors import ConfigError
+from storage.repository import is_slug
 from tests.factories.app import BAD_SLUGS, SLUG, FakeServices, request, running, snapshot
 from tests.factories.runs import TEN_TOKENS, done_result
 from ui.run.routes import build_routes
 from ui.server.identity import Identity
 from ui.server.middleware import Guard
-from ui.services.slugs import is_slug
 from ui.settings import Settings
 
 SETTINGS = Settings.from_environ({})
