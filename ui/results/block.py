@@ -65,7 +65,7 @@ def build_results(*, visible: bool) -> ResultsBlock:
     verdict, status = build_top()
     with gr.Column(visible=visible, elem_id="results", elem_classes=RESULTS) as area:
         # The sections' headings come one level below it.
-        gr.HTML("<h2>Results</h2>", elem_classes=["bare", "offscreen"])
+        gr.HTML("<h2>Results</h2>", elem_classes=["bare", "ckv-offscreen"])
         links = RunLinks(elem_id="run-links")
         SectionLinks(elem_classes=["ckv-sections-bar"])
         summary = SummaryTable(elem_id="summary", section=RECEIPT_TEXT)

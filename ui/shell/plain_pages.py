@@ -35,7 +35,7 @@ def plain_page(
 def _templates() -> Environment:
     folder = FileSystemLoader(ASSETS / "pages")
     pages = Environment(loader=folder, autoescape=True, undefined=StrictUndefined)
-    style = ((ASSETS / f"{name}.css").read_text("utf-8") for name in ("app", "plain"))
+    style = ((ASSETS / f"{name}.css").read_text("utf-8") for name in ("app", "components", "plain"))
     pages.globals["style"] = "".join(style)
     pages.filters |= {"utc": _utc, "mib": _mib}
     return pages

@@ -64,7 +64,7 @@ def build_sweep_results(*, visible: bool, top: Sequence[Component] = ()) -> Swee
     """Lay out an empty block below the page's verdict and status bar, or with its own."""
     verdict, status = top or build_top()
     with gr.Column(visible=visible, elem_id="sweep-results", elem_classes=RESULTS) as area:
-        gr.HTML("<h2>Results of the sweep</h2>", elem_classes=["bare", "offscreen"])
+        gr.HTML("<h2>Results of the sweep</h2>", elem_classes=["bare", "ckv-offscreen"])
         links = RunLinks(elem_id="sweep-links")
         SectionLinks(elem_classes=["ckv-sections-bar"])
         lines = RunCharts(elem_id="sweep-curves", section=CURVES_TEXT)

@@ -11,7 +11,7 @@ export default function mount(host) {
   const inputs = new Map(); // by the name of a parameter
   const parts = make("div.ckv-editor-grid");
   const parameters = make("div.ckv-editor-grid");
-  const name = make("input.ckv-search", { type: "text", maxlength: "40", oninput: typed, onkeydown: submitted });
+  const name = make("input.ckv-input", { type: "text", maxlength: "40", oninput: typed, onkeydown: submitted });
   const spec = make("code.ckv-editor-spec");
   const told = make("p.ckv-editor-told", { role: "status" });
   const add = make("button.ckv-button", { text: "Add to the variants", onclick: send });
@@ -77,7 +77,7 @@ export default function mount(host) {
     const words = list(parameter.choices);
     const input = words.length
       ? make("select.ckv-select", { onchange: changed }, ...["", ...words].map((word) => option({ word, label: word })))
-      : make("input.ckv-search", { type: "text", oninput: typed, onkeydown: submitted });
+      : make("input.ckv-input", { type: "text", oninput: typed, onkeydown: submitted });
     input.value = inputs.get(parameter.name)?.value ?? "";
     return [parameter.name, input, labelled(str(parameter.name), [parameter.help, parameter.range].filter(Boolean).join(" "), input)];
   }

@@ -8,7 +8,7 @@ export default function mount(host) {
   const { offer } = props;
   const name = make("span.ckv-field-name", { id: `picker-${Math.random().toString(36).slice(2)}`, text: str(offer.label) });
   const chips = make("ul.ckv-picked");
-  const search = make("input.ckv-search", {
+  const search = make("input.ckv-input", {
     type: "search",
     placeholder: "Search name, class or idea",
     "aria-label": `Search ${str(offer.label).toLowerCase()}`,
