@@ -217,20 +217,6 @@ class Prompt {
     }
     return low;
   }
-
-  /** Token spans [first, end) whose text holds the words; at most `limit`. */
-  find(words, limit = 10000) {
-    this.index();
-    const wanted = words.toLowerCase();
-    const spans = [];
-    if (wanted.trim() === "") return spans;
-    let at = this.lower.indexOf(wanted);
-    while (at >= 0 && spans.length < limit) {
-      spans.push([this.tokenAt(at), this.tokenAt(at + wanted.length - 1) + 1]);
-      at = this.lower.indexOf(wanted, at + wanted.length);
-    }
-    return spans;
-  }
 }
 
 async function fetchOk(url, signal) {

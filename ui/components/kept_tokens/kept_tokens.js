@@ -16,12 +16,14 @@ import {
 import { DENSITY_STOPS, divergingStops, marker } from "../../../assets/scripts/marks.js";
 import { differenceMap, headMap, KeptApp, layerMap } from "./app.js";
 import { fetchRun } from "./data.js";
+import { mapPanel } from "./map.js";
 import { drawEvidence, drawToken, shareTable } from "./panels.js";
 import { DENSITY_TICKS, legend } from "./ramp.js";
 import { stepsPanel } from "./steps.js";
 import { TextView } from "./text.js";
 
 const VIEW_MARGIN = "300px";
+const MOST_MATCHES = 10_000;
 function select(label, options, chosen, onChoose) {
   const node = make("select.ckv-select", { "aria-label": label });
   options.forEach(([value, text]) => node.append(make("option", { value: String(value), text })));
@@ -73,30 +75,15 @@ function mapsGrid(app) {
   balanceColumns(grid, app.variants.length);
   app.variants.forEach((variant, at) => {
     const map = layerMap(app, variant, at);
-    const panel = make("figure.ckv-panel.ckv-map-panel", { "data-variant": String(variant.index) }, [
-      make("figcaption", [
-        make("span.ckv-name", marker(variant.look), make("span", { title: str(variant.spec) }, ...specParts(variant.label))),
-        make("span.ckv-num.ckv-subdued", `${percent(variant.kept.share())} kept`),
-      ]),
-      map.box,
+    const panel = mapPanel(map, [
+      make("span.ckv-name", marker(variant.look), make("span", { title: str(variant.spec) }, ...specParts(variant.label))),
+      make("span.ckv-num.ckv-subdued", `${percent(variant.kept.share())} kept`),
     ]);
-    app.views.push((due) => {
-      if (due.has("heat")) {
-        map.drawHeat();
-        panel.classList.toggle("ckv-chosen", at === app.chosen);
-      } else if (due.has("overlay")) map.drawOverlay();
-    });
+    panel.dataset.variant = variant.index;
+    app.views.push((due) => due.has("heat") && panel.classList.toggle("ckv-chosen", at === app.chosen));
     grid.append(panel);
   });
   return grid;
-}
-
-function extraMap(app, map, ...head) {
-  app.views.push((due) => {
-    if (due.has("heat")) map.drawHeat();
-    else if (due.has("overlay")) map.drawOverlay();
-  });
-  return make("figure.ckv-panel.ckv-map-panel", make("figcaption", ...head), map.box);
 }
 
 function differencePanel(app) {
@@ -113,7 +100,7 @@ function differencePanel(app) {
   app.views.push((due) => {
     if (due.has("heat")) scale.paint(divergingStops());
   });
-  const panel = extraMap(app, differenceMap(app), make("strong", "Difference"), chooser(0), make("span", "minus"), chooser(1), scale.node);
+  const panel = mapPanel(differenceMap(app), [make("strong", "Difference"), chooser(0), make("span", "minus"), chooser(1), scale.node]);
   panel.classList.add("ckv-difference");
   return panel;
 }
@@ -124,7 +111,7 @@ function headsPanel(app) {
   app.views.push((due) => {
     if (due.has("heat")) layer.value = String(app.layer);
   });
-  return extraMap(app, headMap(app), make("strong", "KV heads of one layer"), variant, layer);
+  return mapPanel(headMap(app), [make("strong", "KV heads of one layer"), variant, layer]);
 }
 
 /** All choosers of the one chosen variant follow each other. */
@@ -148,7 +135,7 @@ function searchBox(app, text) {
     text.reveal(app.matches[at][0]);
   };
   const search = () => {
-    app.matches = app.prompt.find(input.value);
+    app.matches = app.prompt.occurrences(input.value, app.prompt.pieces.length).slice(0, MOST_MATCHES);
     at = -1;
     setText(count, input.value.trim() === "" ? "" : "no match");
     app.redraw("overlay");

@@ -387,3 +387,12 @@ export class HeatMap {
     app.say(this.options.describe(row, position, first, end));
   }
 }
+
+/** A map with its caption, which redraws itself. */
+export function mapPanel(map, caption) {
+  map.app.views.push((due) => {
+    if (due.has("heat")) map.drawHeat();
+    else if (due.has("overlay")) map.drawOverlay();
+  });
+  return make("figure.ckv-panel.ckv-map-panel", make("figcaption", caption), map.box);
+}

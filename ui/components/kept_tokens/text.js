@@ -117,14 +117,7 @@ export class TextView {
   }
 
   blockOf(token) {
-    let low = 0;
-    let high = this.blocks.length - 1;
-    while (low < high) {
-      const middle = (low + high + 1) >> 1;
-      if (this.blocks[middle].first <= token) low = middle;
-      else high = middle - 1;
-    }
-    return this.blocks[low];
+    return this.blocks.findLast(({ first }) => first <= token);
   }
 
   /** Mark the selected span, the picked token and the pointed-at token in filled blocks. */

@@ -1,10 +1,11 @@
-// Runs as files: import one from this computer, export chosen ones as a bundle.
+// Files that go to the app or come from it: one of this computer sent, chosen runs as a bundle.
 
-import { make, saveFile, setText, str, whole } from "../../../assets/scripts/dom.js";
+import { make, saveFile, str, whole } from "../../../assets/scripts/dom.js";
+import { fileOpener } from "../text_files/text_file.js";
 
 const MIB = 2 ** 20;
 /** The answer of one of our routes; throws an Error whose message is the sentence to show. */
-export async function answerOf(url, options = undefined) {
+async function answerOf(url, options = undefined) {
   let answer;
   try {
     answer = await fetch(url, options);
@@ -16,70 +17,36 @@ export async function answerOf(url, options = undefined) {
   throw new Error(str(known?.told ?? known?.error) || `The app refused this (status ${answer.status}); reload the page and try again.`);
 }
 
-/** A button and its own line; `imported` is called once runs are stored. */
-export class RunFiles {
-  constructor(imported) {
-    this.most = Infinity;
-    this.told = make("p.ckv-notice", { role: "status" });
-    const picker = make("input.ckv-offscreen", {
-      type: "file",
-      accept: ".zip,.json,.jsonl",
-      tabindex: "-1",
-      "aria-hidden": "true",
-      "data-import": true,
-    });
-    this.button = make("button.ckv-button", { text: "Import runs", onclick: () => picker.click() });
-    picker.addEventListener("change", async () => {
-      const file = picker.files[0];
-      if (file) await this.busy(`Importing ${file.name}…`, () => this.read(file, imported));
-      picker.value = "";
-    });
-    this.node = make("div.ckv-told.ckv-files", [
-      this.button,
-      picker,
-      make("span.ckv-hint", "a bundle (zip) or a result file (JSON)"),
-      this.told,
-    ]);
+/** The answer of a route that takes a file of up to `most` MiB; `advice` is what to do with a larger one. */
+export async function sent(url, file, most, advice) {
+  if (file.size > most * MIB) {
+    throw new Error(`${file.name} has ${whole(file.size / MIB)} MiB; this app takes ${whole(most)} MiB at a time. ${advice}`);
   }
+  const headers = { "Content-Type": "application/octet-stream" };
+  return answerOf(url, { method: "POST", body: await file.arrayBuffer(), headers });
+}
 
-  say(text, tone = "") {
-    this.told.dataset.tone = tone;
-    setText(this.told, text);
-  }
-
-  async busy(text, work) {
-    this.button.disabled = true;
-    this.say(text);
-    try {
-      await work();
-    } catch (error) {
-      this.say(error.message, "error");
-    }
-    this.button.disabled = false;
-  }
-
-  async read(file, imported) {
-    if (file.size > this.most * MIB) {
-      throw new Error(
-        `${file.name} has ${whole(file.size / MIB)} MiB; this app takes ${whole(this.most)} MiB at a time. Export fewer runs into a bundle.`,
-      );
-    }
-    const answer = await answerOf("/runs/import", {
-      method: "POST",
-      body: await file.arrayBuffer(),
-      headers: { "Content-Type": "application/octet-stream" },
-    });
-    this.say(str((await answer.json()).told));
+/** A button with its line; `imported` is called once runs are stored, `most` gives the MiB that the app takes. */
+export function runFiles(imported, most) {
+  async function read([file]) {
+    say(`Importing ${file.name}…`);
+    const answer = await sent("/runs/import", file, most(), "Export fewer runs into a bundle.");
     imported();
+    return str((await answer.json()).told);
   }
+
+  const attributes = { accept: ".zip,.json,.jsonl", "data-import": true };
+  const { say, busy, told, open } = fileOpener("Import runs", read, attributes);
 
   /** Gives the reader one bundle of these runs. */
-  async take(slugs) {
-    await this.busy("Exporting…", async () => {
+  const take = (slugs) =>
+    busy(async () => {
+      say("Exporting…");
       const answer = await answerOf(`/runs/export?ids=${slugs.map(encodeURIComponent).join(",")}`);
       const name = /filename="([\w.-]+)"/.exec(answer.headers.get("content-disposition") ?? "")?.[1] ?? "ckv-runs.zip";
       saveFile(await answer.blob(), name);
-      this.say(`Exported ${slugs.length} ${slugs.length === 1 ? "run" : "runs"} with prompts, notes and tags as ${name}.`);
+      return `Exported ${slugs.length} ${slugs.length === 1 ? "run" : "runs"} with prompts, notes and tags as ${name}.`;
     });
-  }
+  const hint = make("span.ckv-hint", "a bundle (zip) or a result file (JSON)");
+  return { take, node: make("div.ckv-told.ckv-files", open, hint, told) };
 }

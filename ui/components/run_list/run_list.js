@@ -1,7 +1,7 @@
 // Saved runs: rows with their outcome, inline editing, and actions on chosen ones.
 
 import { chip, list, make, onValue, scroller, setText, str, tableHead, whole } from "../../../assets/scripts/dom.js";
-import { RunFiles } from "./run_files.js";
+import { runFiles } from "./run_files.js";
 import { filterForm } from "./run_filters.js";
 
 const button = (text, onclick, more = {}) => make("button.ckv-button.ckv-quiet", { text, onclick, ...more });
@@ -35,7 +35,11 @@ export default function mount(host) {
   ]);
   const pages = make("nav.ckv-pages", { "aria-label": "Pages of the list" });
   const filters = make("div");
-  const files = new RunFiles(() => act("refresh", []));
+  let most = Infinity;
+  const files = runFiles(
+    () => act("refresh", []),
+    () => most,
+  );
   const bulk = make("div.ckv-bulk", { role: "group", "aria-label": "Chosen runs", hidden: true });
   root.append(files.node, filters, make("div.ckv-told", told, undo), bulk, empty, table, pages);
 
@@ -166,7 +170,7 @@ export default function mount(host) {
     const there = new Set(rows.map((row) => row.slug));
     for (const slug of chosen) if (!there.has(slug)) chosen.delete(slug);
     dropped = list(value?.undo);
-    files.most = Number(value?.import_mib) || Infinity;
+    most = Number(value?.import_mib) || Infinity;
     all.checked = false;
     setText(told, str(value?.told));
     told.dataset.tone = str(value?.tone);

@@ -1,4 +1,4 @@
-// Text files that are read in the browser, so that no upload exists: a button, its line, the field they go to.
+// Files of this computer: a button and its line; of text files, which no server sees, the field they go to.
 
 import { make, setText, whole } from "../../../assets/scripts/dom.js";
 
@@ -13,7 +13,8 @@ export function put(box, text) {
   box.dispatchEvent(new Event("blur"));
 }
 
-/** A button that opens files, and the line that says what `take` made of them, or the error that it threw. */
+/** A button that opens files, and the line that says what `take` made of them, or the error that it threw.
+ * `busy` does any other work so, with the button at rest meanwhile. */
 export function fileOpener(words, take, attributes = {}) {
   const told = make("span.ckv-context-told", { role: "status" });
   const say = (text, tone = "") => {
@@ -21,16 +22,22 @@ export function fileOpener(words, take, attributes = {}) {
     setText(told, text);
   };
   const picker = make("input.ckv-offscreen", { type: "file", tabindex: "-1", "aria-hidden": "true", ...attributes });
-  picker.addEventListener("change", async () => {
-    const files = [...picker.files];
-    picker.value = "";
+  const button = make("button.ckv-button", { text: words, onclick: () => picker.click() });
+  async function busy(work) {
+    button.disabled = true;
     try {
-      if (files.length) say(await take(files));
+      say(await work());
     } catch (error) {
       say(error.message, "error");
     }
+    button.disabled = false;
+  }
+  picker.addEventListener("change", () => {
+    const files = [...picker.files];
+    picker.value = "";
+    if (files.length) busy(() => take(files));
   });
-  return { say, told, open: [make("button.ckv-button", { text: words, onclick: () => picker.click() }), picker] };
+  return { say, busy, told, open: [button, picker] };
 }
 
 /** Text of a file; throws an Error whose message is the sentence to show. `limit` is `mostBytes` in words. */
