@@ -48,7 +48,6 @@ class HeadWins:
 
     @property
     def heads(self) -> int:
-        """Heads counted."""
         return int((~np.isnan(self.own)).sum())
 
     @property
@@ -58,7 +57,6 @@ class HeadWins:
 
     @property
     def share(self) -> float:
-        """Of the heads counted."""
         return self.count / self.heads if self.heads else float("nan")
 
 

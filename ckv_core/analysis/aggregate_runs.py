@@ -50,7 +50,6 @@ class JoinedVariant:
 
     @property
     def n(self) -> int:
-        """Prompts."""
         return len(self.variants)
 
 

@@ -51,7 +51,6 @@ class Intervals(Mapping[str, Interval]):
         self._drawn: dict[str, Interval] = {}
 
     def __getitem__(self, key: str) -> Interval:
-        """The interval of one key."""
         if key not in self._drawn:
             values = self._values[key]
             if key in YES_NO:
@@ -65,11 +64,9 @@ class Intervals(Mapping[str, Interval]):
         return key in self._values
 
     def __iter__(self) -> Iterator[str]:
-        """All keys."""
         return iter(self._values)
 
     def __len__(self) -> int:
-        """How many keys there are."""
         return len(self._values)
 
     def prompts(self, key: str) -> int:

@@ -19,8 +19,6 @@ from ckv_core.results.records import Float32Array, Perturbation
 
 @dataclass(frozen=True, slots=True)
 class MeasuredStep:
-    """Outputs of the measured step."""
-
     logits: Tensor  # [rows, vocabulary]
     hidden: tuple[Tensor, ...]  # per layer [rows, hidden_size], the residual stream after the block
     # Per layer [rows, query_heads, value_dim], each head's output before W_O.

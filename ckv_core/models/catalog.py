@@ -16,8 +16,6 @@ from ckv_core.runtime.home import models_folder
 
 @dataclass(frozen=True, slots=True)
 class ModelChoice:
-    """One entry of a model list."""
-
     name: str  # what `--model` and the run request take
     source: Literal["default", "folder", "hub cache", "environment"]  # where it was found
     ready: bool  # False if it is prepared or downloaded at first use

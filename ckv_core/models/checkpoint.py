@@ -31,8 +31,6 @@ _WHAT_CAN_BE_GIVEN = (
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Files of one model."""
-
     name: str
     folder: Path  # holds config and tokenizer
     # Name of the GGUF file in it, or None where the weights are safetensors.

@@ -18,8 +18,6 @@ _KNOWN_PARTS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """Layers, heads and windows of one model."""
-
     layers: tuple[nn.Module, ...]  # decoder blocks, in order
     attentions: tuple[nn.Module, ...]  # the attention module of each block
     # Tokens that each layer sees; None = all, so methods may evict.

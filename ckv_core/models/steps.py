@@ -14,8 +14,6 @@ TELL_EVERY_S = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step."""
-
     sentence: str  # for the reader
     fraction: float | None = None  # of this step, 0 to 1; None where its size is unknown
     # Until the next step is told; whoever loads in a process of its own may end that.

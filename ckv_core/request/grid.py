@@ -22,8 +22,6 @@ STEP, STEP_ROW = 0.04, 0.005  # per decoding step of a group of rows, and per st
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepGrid:
-    """Budgets x alphas x methods."""
-
     methods: tuple[str, ...]  # SPECs without budget and alpha
     budgets: tuple[str, ...]  # as in a SPEC
     alphas: tuple[str, ...] = ()  # as in a SPEC; only `+critical` methods take them

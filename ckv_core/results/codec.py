@@ -219,7 +219,6 @@ class Reader:
         return found
 
     def read(self, at: JsonField, declared: Any) -> Any:
-        """One value of a declared type."""
         base, bounds = _parts(declared)
         origin = get_origin(base)
         if base in _READ:

@@ -64,8 +64,6 @@ class RunPrepared:
 
 @dataclass(frozen=True, slots=True)
 class VariantSelected:
-    """One variant's kept set and receipt are known."""
-
     index: int
     params: Mapping[str, ParameterValue]
     retained: RetainedSet | None
@@ -75,16 +73,12 @@ class VariantSelected:
 
 @dataclass(frozen=True, slots=True)
 class VariantMeasured:
-    """One variant's perturbation is known."""
-
     index: int
     perturbation: Perturbation
 
 
 @dataclass(frozen=True, slots=True)
 class FloorMeasured:
-    """How far rounding alone moves the run's figures is known."""
-
     floor: RoundingFloor
 
 

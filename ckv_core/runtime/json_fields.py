@@ -77,7 +77,6 @@ class JsonField:
         return tuple(values)
 
     def integer(self, low: int, high: int) -> int:
-        """A whole number from low to high."""
         value = self.value
         if type(value) is not int or not low <= value <= high:
             self.fail(f"a whole number from {low} to {high} is expected")
@@ -100,7 +99,6 @@ class JsonField:
         return float(value)
 
     def boolean(self) -> bool:
-        """True or false."""
         if not isinstance(self.value, bool):
             self.fail("true or false is expected")
         return self.value

@@ -67,7 +67,6 @@ class FewAlike(logging.Filter):
         self._seen: dict[tuple[object, ...], tuple[float, int]] = {}  # since when, how many
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the line is written."""
         if record.levelno < logging.WARNING:
             return True
         alike = (record.name, record.filename, record.lineno, *_origin(record))

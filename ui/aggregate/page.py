@@ -42,10 +42,7 @@ SHOW_ADDRESS = """(text) => {
 
 
 class AggregatePage:
-    """The page's components and what happens on them."""
-
     def __init__(self, services: Services) -> None:
-        """Lay out the page; call inside its route."""
         self._services = services
         gr.Markdown(INTRO, elem_classes=["section"])
         with gr.Row(equal_height=False, elem_id="aggregate-chosen"):
@@ -73,7 +70,6 @@ class AggregatePage:
         return [self.notice, self.table, self.pairs, self.charts]
 
     def wire(self, page: gr.Blocks) -> None:
-        """Connect the address, the button and the choice."""
         outputs: list[Any] = [self.area, *self._outputs]
         page.load(self.open, None, [self.ids, *outputs], queue=False, **PRIVATE)
         gr.on(

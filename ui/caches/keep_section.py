@@ -94,7 +94,6 @@ class KeepSection:
             return ["", said(str(error), "error")]
 
     async def tail(self, job_id: object) -> AsyncIterator[list[Any]]:
-        """Follow it to its end."""
         if not job_id:
             yield [gr.skip(), gr.skip(), gr.skip()]
             return

@@ -33,10 +33,7 @@ CacheFile = component(__file__, "cache_file")
 
 
 class CachesPage:
-    """The page's components and what happens on them."""
-
     def __init__(self, services: Services, settings: Settings) -> None:
-        """Lay out the page; call inside its route."""
         self._services, self._device = services, settings.device
         gr.Markdown(INTRO, elem_classes=["section"])
         self.job = gr.Textbox(visible="hidden", elem_id="cache-job")
@@ -80,7 +77,6 @@ class CachesPage:
         self.file = CacheFile({"import_mib": import_mib}, elem_id="cache-file")
 
     def wire(self, page: gr.Blocks) -> None:
-        """Connect opening, asking, and what is done with a file."""
         listed: list[Component] = [self.table, self.cache, self.answers, self.notice]
         page.load(self.open, None, listed, **AT_ONCE)
         self.file.imported(self.refresh, [self.cache], listed, **AT_ONCE)
@@ -126,7 +122,6 @@ class CachesPage:
         return [job, SILENT]
 
     async def tail(self, job_id: object, name: object) -> AsyncIterator[list[Any]]:
-        """Follow an answer to its end."""
         if not job_id:
             yield [gr.skip(), gr.skip(), gr.skip()]
             return

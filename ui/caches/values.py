@@ -33,7 +33,6 @@ EMPTY = (
 
 
 def caches_table(entries: Sequence[KeptEntry]) -> dict[str, Any]:
-    """Value of the DataTable of all kept caches."""
     rows = [table_row(_cells(entry)) for entry in entries]
     return data_table("Kept caches", COLUMNS, rows, file="caches.csv", note=NOTE, empty=EMPTY)
 
@@ -63,7 +62,6 @@ def _size(value: int) -> dict[str, Any]:
 
 
 def answers_value(jobs: Sequence[CacheJob]) -> dict[str, Any]:
-    """Value of the list of questions and answers."""
     return {
         "rows": [
             {

@@ -45,7 +45,6 @@ class Chart(Generic[Source]):
     controls: Callable[[Source], list[Control]] = lambda _: []
 
     def offered(self, source: Source) -> list[Control]:
-        """The controls that have options."""
         return [control for control in self.controls(source) if control.options]
 
     def figure(self, source: Source, asked: Choices) -> go.Figure | None:

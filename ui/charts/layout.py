@@ -143,7 +143,6 @@ def rgba(color: str, alpha: float) -> str:
 def budget_line(
     look: Look, name: str, budgets: Sequence[float], values: Sequence[float], unit: str
 ) -> go.Scatter:
-    """One curve."""
     return go.Scatter(
         x=np.array(budgets, np.float64),
         y=np.array(values, np.float64),

@@ -230,7 +230,6 @@ STUDY_CHARTS = {chart.name: chart for chart in _ALL}
 
 
 def charts_value(reading: StudyReading) -> dict[str, Any]:
-    """Value of the RunCharts of a study."""
     return {
         "slug": reading.slug,
         "base": "/studies",

@@ -108,7 +108,6 @@ def _optional(method: Method, parts: Mapping[str, str]) -> Iterable[Parameter]:
 
 
 def _said(spec: VariantSpec) -> list[str]:
-    """Its parts by name."""
     rule, policy = spec.method.budget_rule, spec.policy
     told = [f"scores {spec.scorer.name}", f"budgets {rule.name if rule else 'none'}"]
     told += [f"selector {spec.selector.name}"]

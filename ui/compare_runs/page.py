@@ -16,10 +16,7 @@ MOST_RUNS = 4
 
 
 class CompareRunsPage:
-    """The page's components and what it shows."""
-
     def __init__(self, services: Services) -> None:
-        """Lay out the page; call inside its route."""
         self._services = services
         gr.Markdown(
             "## Compare runs\nEvery run is set against the first. Variants of the same method are "
@@ -30,7 +27,6 @@ class CompareRunsPage:
         self.differences = RunDifferences(elem_id="differences")
 
     def wire(self, page: gr.Blocks) -> None:
-        """Connect opening."""
         page.load(self.open, None, [self.notice, self.differences], queue=False, **PRIVATE)
 
     def open(self, request: gr.Request) -> list[Any]:

@@ -73,7 +73,6 @@ def cost_text(method: Method) -> str:
 
 
 def _told(method: Method, share: str, kept: Mapping[str, Any]) -> str:
-    """The figure in words."""
     heights = bytes.fromhex(kept["bars"])
     tenth, total = len(heights) // 10, max(1, sum(heights))
     first, last = sum(heights[:tenth]) / total, sum(heights[-tenth:]) / total
@@ -92,6 +91,5 @@ def _told(method: Method, share: str, kept: Mapping[str, Any]) -> str:
 
 
 def _bars() -> int:
-    """Parts of the prompt."""
     kept = RECORDED["methods"][RECORDED["beside"]]["kept"]
     return len(kept[str(FIRST_SHARE)]["bars"]) // 2

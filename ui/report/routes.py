@@ -74,7 +74,6 @@ def report_routes(services: Services, find: Callable[[Request], RunSnapshot | No
 
 
 def study_report_routes(services: Services) -> list[Route]:
-    """The HTML report of a study."""
     room = threading.BoundedSemaphore(1)
 
     def report(request: Request) -> Response:

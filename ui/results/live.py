@@ -36,7 +36,6 @@ class Feed:
 
     @property
     def width(self) -> int:
-        """How many updates there are at a time."""
         return len(self._block.outputs)
 
     def updates(self, snapshot: RunSnapshot, now: datetime) -> list[Any]:
@@ -144,7 +143,6 @@ def count_if_ready(services: Services, request: CompareRequest) -> TokensCounted
 
 
 def run_buttons(snapshot: RunSnapshot) -> list[Any]:
-    """Updates of the buttons Run and Cancel."""
     final = snapshot.is_final
     return [gr.update(interactive=final), gr.update(interactive=not final)]
 

@@ -43,7 +43,6 @@ PREVIEW_CHARS = 2_000
 
 
 def status_value(snapshot: RunSnapshot, now: datetime) -> dict[str, Any]:
-    """Value of the StatusBar component."""
     progress = snapshot.progress
     is_running = snapshot.state == "running"
     active = progress.stage if progress and is_running else None

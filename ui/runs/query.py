@@ -90,7 +90,6 @@ def read_slugs(given: object) -> list[str]:
 
 
 def run_row(run: RunSummary) -> dict[str, Any]:
-    """One line of the list."""
     return {
         "slug": run.slug,
         "title": run.title,

@@ -41,7 +41,6 @@ class Library:
             return library.list_runs(session, wanted, sort, limit, offset)
 
     def summary(self, slug: str) -> RunSummary:
-        """One run as a line of the list."""
         self._access.check_run(slug)
         with self._database.read() as session:
             return library.summary(session, slug)

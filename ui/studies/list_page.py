@@ -25,10 +25,7 @@ OPEN_STUDY = "(slug) => { if (slug) location.href = `/study?id=${encodeURICompon
 
 
 class StudiesPage:
-    """The page's components and what happens on them."""
-
     def __init__(self, services: Services, settings: Settings, *, models: Sequence[str]) -> None:
-        """Lay out the page; call inside its route."""
         self._services = services
         gr.Markdown(INTRO, elem_classes=["section"])
         self.slug = gr.Textbox(visible="hidden", elem_id="slug")
@@ -50,7 +47,6 @@ class StudiesPage:
                 self.no = gr.Button("Not now", elem_id="confirm-no", scale=0)
 
     def wire(self, page: gr.Blocks) -> None:
-        """Connect opening, the form and what starts a study."""
         inputs = list(self.form.values())
         page.load(
             self.open, None, [self.notice, self.table, self.form["data"]], queue=False, **PRIVATE

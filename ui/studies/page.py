@@ -65,10 +65,7 @@ SAMPLES_TEXT = (
 
 
 class StudyPage:
-    """The page's components and what happens on them."""
-
     def __init__(self, services: Services) -> None:
-        """Lay out the page; call inside its route."""
         self._services = services
         self.slug = gr.Textbox(visible="hidden", elem_id="slug")
         self.asked = gr.Textbox(visible="hidden", elem_id="asked")
@@ -106,7 +103,6 @@ class StudyPage:
         ]
 
     def wire(self, page: gr.Blocks) -> None:
-        """Connect opening, following, and the two buttons."""
         followed: list[Any] = [
             self.title,
             self.notice,

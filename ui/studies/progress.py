@@ -48,7 +48,6 @@ def duration(seconds: float) -> str:
 
 
 def studies_table(views: Sequence[StudyView]) -> dict[str, Any]:
-    """Value of the DataTable of all studies."""
     columns = [
         text_column("name", "Name"),
         text_column("state", "State"),

@@ -64,7 +64,6 @@ class StudyReading:
 
     @cached_property
     def decision(self) -> Decision:
-        """The answer."""
         return decide(self.study, self.samples, self.results)
 
     @cached_property
@@ -85,7 +84,6 @@ class StudyReading:
 
     @cached_property
     def names(self) -> dict[str, str]:
-        """Of each variant, as everywhere."""
         specs = [VariantSpec.parse(variant) for variant in self.variants]
         return dict(zip(self.variants, names.display_names(specs), strict=True)) | {
             FULL: "Full cache"
@@ -105,7 +103,6 @@ class StudyReading:
 
     @cached_property
     def looks(self) -> dict[str, Look]:
-        """Of each variant."""
         return {variant: look_of(variant) for variant in (FULL, *self.variants)}
 
 
@@ -149,7 +146,6 @@ def decision_table(reading: StudyReading) -> dict[str, Any]:
 
 
 def scores_table(reading: StudyReading) -> dict[str, Any]:
-    """Value of the DataTable of all points."""
     columns = [
         text_column("method", "Method"),
         column("budget", "Budget", "requested"),
@@ -183,7 +179,6 @@ def scores_table(reading: StudyReading) -> dict[str, Any]:
 
 
 def pairs_table(reading: StudyReading) -> dict[str, Any]:
-    """Value of the DataTable of paired differences."""
     columns = [
         text_column("method", "Method"),
         column("budget", "Budget"),

@@ -30,13 +30,11 @@ class Cell:
     tags: Mapping[str, str]
 
     def words(self, reading: StudyReading) -> str:
-        """What it is, for readers."""
         at = f" at {self.point.budget}" if self.point.budget else ""
         tags = [f"{name} {value or 'none'}" for name, value in self.tags.items()]
         return ", ".join([f"{reading.names[self.point.variant]}{at}", *tags])
 
     def holds(self, sample: Sample) -> bool:
-        """Whether it is one of the samples."""
         return all(_is(sample.tags.get(name, ""), text) for name, text in self.tags.items())
 
 

@@ -59,7 +59,6 @@ class Verdict:
     cautions: tuple[str, ...] = field(default=())
 
     def to_json(self) -> dict[str, Any]:
-        """For programs and pages."""
         return {
             "headline": self.headline,
             "regimes": self.regimes,

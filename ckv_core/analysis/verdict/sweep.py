@@ -30,7 +30,6 @@ class Reach:
 
     @property
     def name(self) -> str:
-        """Of the curve."""
         return curve_name(self.curve.label, self.curve.alpha, self.curve.spec)
 
     @property
