@@ -18,7 +18,8 @@ from storage.repository import RunMissingError
 from tests.factories.events import events_of
 from tests.factories.runs import done_result, sweep_result
 from ui.accounts.access import Viewer
-from ui.services.services import RunSnapshot, Services
+from ui.services.live_runs import RunSnapshot
+from ui.services.services import Services
 
 SLUG = "abc123def456"
 SWEEP_SLUG = "sweep0123456"

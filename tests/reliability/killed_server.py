@@ -5,7 +5,8 @@ from multiprocessing.connection import Connection
 from storage.database import open_database
 from storage.server_lock import only_server
 from tests.factories.app import make_client, script, wait_until, worker_pid
-from ui.services.services import RunSnapshot, Services
+from ui.services.live_runs import RunSnapshot
+from ui.services.services import Services
 
 STEPS = 6
 

@@ -26,7 +26,8 @@ from ui.api.requests import compare_request, sweep_request
 from ui.run.routes import NOT_YET
 from ui.runs.query import STATES, TEXT_CHARS, run_row
 from ui.server.route_answers import UNKNOWN_RUN
-from ui.services.services import RunSnapshot, Services
+from ui.services.live_runs import RunSnapshot
+from ui.services.services import Services
 from ui.settings import Settings
 
 LOGGER = logging.getLogger(__name__)

@@ -13,7 +13,8 @@ from ui.compare.prompt_controls import text
 from ui.components.notice import Notice
 from ui.results.live import find_run
 from ui.services.caches import CacheJob
-from ui.services.services import RunSnapshot, Services
+from ui.services.live_runs import RunSnapshot
+from ui.services.services import Services
 from ui.shell.parts import AT_ONCE, SHARED, SILENT, said
 
 TO_CACHES = "Ask it on the page Caches"

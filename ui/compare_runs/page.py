@@ -9,7 +9,8 @@ from ui.compare_runs.differences import differences_value
 from ui.components.notice import Notice
 from ui.components.run_differences import RunDifferences
 from ui.results.live import find_run
-from ui.services.services import RunSnapshot, Services
+from ui.services.live_runs import RunSnapshot
+from ui.services.services import Services
 from ui.shell.parts import PRIVATE, SILENT, TO_RUNS, said
 
 MOST_RUNS = 4

@@ -21,10 +21,11 @@ from ui.looks.glossary import without_marks
 from ui.report.charts import chart_figures, embedded_charts
 from ui.results import block as results
 from ui.results import views
-from ui.results.cards import teacher_forced_value
+from ui.results.cards import follow_ups_value, generations_value, teacher_forced_value
 from ui.results.chart_views import alphas_value, curves_value, diagnostics_value, perturbation_value
 from ui.services.live_runs import RunSnapshot
 from ui.sweep import results as sweep_results
+from ui.tables.summary import summary_value
 from ui.tables.sweep import points_table, savings_table
 
 Group = Literal["kept", "charts", "strips"]
@@ -82,7 +83,7 @@ def contents_of(run: RunSnapshot, notes: RunNotes, without: Collection[Group]) -
     if run.request.kind == "sweep":
         _add_sweep(contents, run, without)
     else:
-        table = views.summary_value(run.result, ended=True)
+        table = summary_value(run.result, ended=True)
         section = Section("summary", *headed(results.RECEIPT_TEXT), [(SummaryTable, table)])
         contents.sections.append(section)
         _add_generations(contents, run, without)
@@ -94,7 +95,7 @@ def contents_of(run: RunSnapshot, notes: RunNotes, without: Collection[Group]) -
 
 
 def _add_generations(contents: Contents, run: RunSnapshot, without: Collection[Group]) -> None:
-    value = views.generations_value(run)
+    value = generations_value(run)
     strips: dict[str, bytes] = {}
     for card in value["cards"] if value else []:
         address = card["forced"]
@@ -105,7 +106,7 @@ def _add_generations(contents: Contents, run: RunSnapshot, without: Collection[G
         else:
             strips[address] = _json(teacher_forced_value(run.result, card["index"]))
     contents.files["strips"] = strips
-    shown: Shown = [(Generations, value), (FollowUpAnswers, views.follow_ups_value(run))]
+    shown: Shown = [(Generations, value), (FollowUpAnswers, follow_ups_value(run))]
     contents.sections.append(Section("generations", *headed(results.GENERATIONS_TEXT), shown))
 
 

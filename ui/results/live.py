@@ -16,9 +16,12 @@ from ui.components.modules import imported
 from ui.components.notice import RunNotice
 from ui.results import chart_views, views
 from ui.results.block import ResultsBlock
+from ui.results.cards import follow_ups_value, generations_value
 from ui.server.route_answers import UNKNOWN_RUN
-from ui.services.services import RunSnapshot, Services
+from ui.services.live_runs import RunSnapshot
+from ui.services.services import Services
 from ui.shell.parts import SILENT, said
+from ui.tables.summary import summary_value
 
 LOGGER = logging.getLogger(__name__)
 # Reload then opens the Run page, which follows the same run.
@@ -44,9 +47,9 @@ class Feed:
             "verdict": views.verdict_value(snapshot),
             "status": views.status_value(snapshot, now),
             "links": views.links_value(snapshot),
-            "summary": views.summary_value(snapshot.result, ended=snapshot.is_final),
-            "generations": views.generations_value(snapshot),
-            "follow_ups": views.follow_ups_value(snapshot),
+            "summary": summary_value(snapshot.result, ended=snapshot.is_final),
+            "generations": generations_value(snapshot),
+            "follow_ups": follow_ups_value(snapshot),
             "kept": views.kept_value(snapshot),
             "charts": chart_views.perturbation_value(snapshot),
             "laboratory": chart_views.diagnostics_value(snapshot),

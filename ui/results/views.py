@@ -12,24 +12,9 @@ from ckv_core.runtime.spans import read_ranges
 from ckv_core.worker.messages import TokensCounted
 from ui.charts.layout import display_names
 from ui.looks.palette import Look, looks_of
-from ui.results.cards import follow_ups_value, generations_value
 from ui.results.llm_comparator import comparable_pairs
-from ui.services.services import RunSnapshot
-from ui.tables.summary import summary_value
+from ui.services.live_runs import RunSnapshot
 from ui.tables.sweep import curve_looks
-
-__all__ = [
-    "count_value",
-    "details_value",
-    "follow_ups_value",
-    "generations_value",
-    "kept_value",
-    "links_value",
-    "prompt_value",
-    "status_value",
-    "summary_value",
-    "verdict_value",
-]
 
 STAGE_LABELS: dict[Stage, str] = {
     "load": "Load model",

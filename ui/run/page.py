@@ -16,7 +16,8 @@ from ui.results import views
 from ui.results.block import build_results
 from ui.results.live import Feed, cancel_run, find_run, follow
 from ui.run.sections import LineageSection, ShareSection
-from ui.services.services import RunSnapshot, Services
+from ui.services.live_runs import RunSnapshot
+from ui.services.services import Services
 from ui.shell.parts import PRIVATE, SILENT, TO_COMPARE, TO_RUNS, said
 from ui.sweep.results import SHARED_TOP, EitherFeed, SweepFeed, build_sweep_results
 

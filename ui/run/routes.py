@@ -31,7 +31,8 @@ from ui.results.figure_routes import figure_routes
 from ui.results.views import prompt_value
 from ui.server.operations import operation_routes
 from ui.server.route_answers import CSV, IMMUTABLE, NO_RUN, NO_STORE, as_file, missing, read_index
-from ui.services.services import RunSnapshot, Services
+from ui.services.live_runs import RunSnapshot
+from ui.services.services import Services
 from ui.services.shares import COOKIE_PREFIX, COOKIES
 from ui.tables.summary import summary_csv
 

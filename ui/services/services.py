@@ -41,8 +41,6 @@ from ui.services.studies import Studies
 from ui.services.unfinished import UnfinishedRuns
 from ui.users import User
 
-__all__ = ["RunSnapshot", "Services"]
-
 LOGGER = logging.getLogger(__name__)
 KEPT_STATUSES = 16  # models whose last word from the worker is remembered
 WATCH_INTERVAL_S = 0.08

@@ -18,7 +18,8 @@ from ui.components.section_links import SectionLinks
 from ui.results import chart_views, views
 from ui.results.block import RESULTS, ResultsBlock, build_top
 from ui.results.live import Feed, find_run
-from ui.services.services import RunSnapshot, Services
+from ui.services.live_runs import RunSnapshot
+from ui.services.services import Services
 from ui.shell.parts import AT_ONCE
 from ui.tables.sweep import alphas_table, curve_name, points_table, savings_table
 

@@ -3,20 +3,12 @@
 from dataclasses import replace
 
 from ckv_core.analysis.regimes import run_regimes
-from ckv_core.analysis.verdict.base import Group, Member, Verdict
+from ckv_core.analysis.verdict.base import Group, Verdict
 from ckv_core.analysis.verdict.run import run_verdict
 from ckv_core.analysis.verdict.sweep import alpha_outcome, sweep_verdict
 from ckv_core.results.events import RunResult
 
-__all__ = [
-    "Group",
-    "Member",
-    "Verdict",
-    "alpha_outcome",
-    "run_verdict",
-    "sweep_verdict",
-    "verdict_of",
-]
+__all__ = ["alpha_outcome", "verdict_of"]
 
 
 def verdict_of(result: RunResult) -> Verdict | None:

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ckv_core.analysis.verdict import run_verdict
 from ckv_core.analysis.verdict.base import counted, listed, percent, spread
+from ckv_core.analysis.verdict.run import run_verdict
 from ckv_core.request.variants import VariantSpec
 from ckv_core.results.records import Perturbation, Receipt, VariantResult
 from tests.factories.runs import PROMPT, run_of

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ckv_core.analysis.rounding import level_with_base, within_floor
-from ckv_core.analysis.verdict import run_verdict
+from ckv_core.analysis.verdict.run import run_verdict
 from ckv_core.compare import generate, sweep
 from ckv_core.compare.compare import compare
 from ckv_core.engine.decode import Decoder

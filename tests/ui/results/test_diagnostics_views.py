@@ -10,7 +10,7 @@ from tests.factories.runs import analysed, done_result
 from ui.compare.form_values import FormValues
 from ui.compare.offers import variant_choices
 from ui.results import views
-from ui.results.cards import teacher_forced_value
+from ui.results.cards import follow_ups_value, generations_value, teacher_forced_value
 from ui.results.figure_routes import figure_routes
 from ui.tables.summary import summary_value
 
@@ -58,13 +58,13 @@ def test_the_chart_library_is_our_own_file(client):
 
 
 def test_a_strip_is_offered_once_the_run_is_over():
-    cards = views.generations_value(snapshot(result=analysed()))["cards"]
+    cards = generations_value(snapshot(result=analysed()))["cards"]
     assert [card["forced"] for card in cards] == [
         None,
         f"/data/{SLUG}/1/forced",
         cards[2]["forced"],
     ]
-    early = views.generations_value(snapshot(state="running", result=analysed()))["cards"]
+    early = generations_value(snapshot(state="running", result=analysed()))["cards"]
     assert not any(card["forced"] for card in early)
 
 
@@ -75,8 +75,8 @@ def test_the_diagnosticss_files_are_linked_where_the_run_has_them():
 
 
 def test_follow_ups_are_cards_per_question():
-    assert views.follow_ups_value(snapshot()) == {"questions": []}
-    (asked,) = views.follow_ups_value(snapshot(result=analysed()))["questions"]
+    assert follow_ups_value(snapshot()) == {"questions": []}
+    (asked,) = follow_ups_value(snapshot(result=analysed()))["questions"]
     assert asked["question"] == "And then?"
     assert [card["chips"] for card in asked["cards"]] == [[], ["50% agreement"], ["50% agreement"]]
     assert asked["cards"][0]["reference"]

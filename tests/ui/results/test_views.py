@@ -23,6 +23,7 @@ from tests.factories.runs import (
     kept_variant,
 )
 from ui.results import views
+from ui.results.cards import generations_value
 from ui.tables.summary import summary_csv, summary_value
 
 
@@ -67,7 +68,7 @@ def test_a_run_that_was_cut_shows_what_there_is_and_nothing_else():
     run = snapshot(state="cancelled", result=dataclasses.replace(result, finished=False))
     stages = views.status_value(run, START)["stages"]
     assert {stage["state"] for stage in stages} <= {"done"}
-    assert [card["index"] for card in views.generations_value(run)["cards"]] == [0]
+    assert [card["index"] for card in generations_value(run)["cards"]] == [0]
     keys = {column["key"] for column in summary_value(run.result, ended=True)["columns"]}
     assert {"retained_entries", "cache_bytes"} <= keys
     assert not {"agreement", "kl", "final", "improved_heads"} & keys
@@ -81,12 +82,12 @@ def test_a_queued_run_says_how_many_are_ahead():
 def test_nothing_is_shown_before_the_variants_are_known():
     run = running()
     assert summary_value(run.result) is None
-    assert views.generations_value(run) is None
+    assert generations_value(run) is None
     assert views.kept_value(run) is None
 
 
 def test_the_full_cache_is_the_reference_of_the_generations():
-    cards = views.generations_value(snapshot())["cards"]
+    cards = generations_value(snapshot())["cards"]
     assert [card["reference"] for card in cards] == [True, False, False]
     assert [card["answer"] for card in cards] == ["found", "missing", "missing"]
     assert cards[1]["first_difference"] == 1
@@ -96,8 +97,8 @@ def test_the_full_cache_is_the_reference_of_the_generations():
 def test_a_card_counts_tokens_while_it_runs_and_rests_when_the_run_ends():
     result = done_result()
     result.variants[1] = dataclasses.replace(result.variants[1], stopped=None)
-    live = views.generations_value(running(result=result))["cards"][1]
-    over = views.generations_value(snapshot(state="cancelled", result=result))["cards"][1]
+    live = generations_value(running(result=result))["cards"][1]
+    over = generations_value(snapshot(state="cancelled", result=result))["cards"][1]
     assert live["status"] == "2 of 64 tokens"
     assert over["status"] == "cancelled"
 

@@ -25,8 +25,8 @@ from tests.factories.app import (
 )
 from ui.accounts.access import Access, Viewer, acting_as
 from ui.limits import Limits
-from ui.services.live_runs import LiveRun
-from ui.services.services import RunSnapshot, Services
+from ui.services.live_runs import LiveRun, RunSnapshot
+from ui.services.services import Services
 from ui.users import User
 
 

@@ -16,7 +16,8 @@ from ui.aggregate.page import means_table
 from ui.charts.aggregate import AGGREGATE_CHARTS
 from ui.charts.catalog import CHARTS
 from ui.compare_runs.differences import differences_value
-from ui.results import chart_views, views
+from ui.results import chart_views
+from ui.tables.summary import summary_value
 from ui.tables.sweep import points_table, savings_table
 
 MARKS = {"query-aware", "query-agnostic"}
@@ -43,7 +44,7 @@ VALUES: dict[str, Callable[[Changed], dict[str, Any] | None]] = {
     "curves": lambda change: chart_views.curves_value(
         dataclasses.replace(sweep_snapshot(), result=change(sweep_result()))
     ),
-    "summary": lambda change: views.summary_value(change(done_result())),
+    "summary": lambda change: summary_value(change(done_result())),
     "runs": lambda change: differences_value(
         [snapshot(slug=slug, result=change(done_result())) for slug in ("a" * 12, "b" * 12)]
     ),
