@@ -47,10 +47,7 @@ def missing_run(slug: str) -> RunMissingError:
 def load_run(session: Session, slug: str, kept: DecodedRuns | None = None) -> StoredRun:
     """A run with everything that was recorded of it.
 
-    Args:
-        session: of the database.
-        slug: of the run.
-        kept: results to look into and to keep this one in, if the run is over.
+    The result of a run that is over is looked for, and kept, in `kept`.
 
     Raises:
         RunMissingError: there is none of that name.

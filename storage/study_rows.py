@@ -66,12 +66,7 @@ def save_study(
 
 
 def find_slug(session: Session, name: str, owner: str | None = None) -> str:
-    """Slug of the study of that name.
-
-    Args:
-        session: of the database.
-        name: as in the study file.
-        owner: whose; None for anybody's.
+    """Slug of the study of that name; of anybody's for an owner of None.
 
     Raises:
         StudyMissingError: there is none.

@@ -36,17 +36,10 @@ def answer_found(text: str, answer: str) -> bool | None:
 
 
 def answer_scores(text: str, answer: str) -> dict[str, float]:
-    """Exact match, token F1 and edit similarity, each 0 to 1.
+    """Exact match, token F1 and edit similarity, each 0 to 1; empty without a reference answer.
 
     Exact match and F1 are SQuAD's: case, punctuation and articles do not count. Edit similarity
     is 1 - Levenshtein distance / length of the longer text, ignoring case and spacing.
-
-    Args:
-        text: what was generated.
-        answer: the reference answer.
-
-    Returns:
-        exact_match, token_f1 and edit_similarity; empty without a reference answer.
     """
     wanted = " ".join(answer.casefold().split())
     if not wanted:

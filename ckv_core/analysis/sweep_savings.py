@@ -147,15 +147,7 @@ def savings(result: RunResult, target: Curve, figure: Figure) -> list[Saving]:
 def savings_of(
     curve: Curve, points: Points, target: Curve, wanted: Points, figure: Figure
 ) -> list[Saving]:
-    """What one curve needs for every point of another, from values that have been read.
-
-    Args:
-        curve: whose budget is sought.
-        points: its values.
-        target: whose quality is matched.
-        wanted: its values.
-        figure: of all of them.
-    """
+    """What one curve needs for every point of another, from values that have been read."""
     tried, lower = tuple(budget for budget, _ in points), figure.better == "lower"
     return [
         Saving(curve, target, budget, tried, matching_budget(points, value, lower=lower))

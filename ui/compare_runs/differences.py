@@ -160,12 +160,9 @@ def _first_specs(rows: Sequence[_Row]) -> dict[Identity, str]:
 
 
 def differences_value(runs: Sequence[RunSnapshot]) -> dict[str, Any]:
-    """Value of the RunDifferences component; every run is set against the first.
+    """Value of the RunDifferences component; of two or more runs each is set against the first.
 
     `same_prompt` is None while one of them has no tokens.
-
-    Args:
-        runs: two or more.
     """
     first = runs[0]
     same = None

@@ -68,13 +68,7 @@ def build_report(
     without: Collection[Group] = (),
     limit_bytes: int = LIMIT_BYTES,
 ) -> bytes:
-    """The file, UTF-8.
-
-    Args:
-        run: one that is over.
-        notes: what readers wrote beside it.
-        without: what to leave out.
-        limit_bytes: how long the file may be.
+    """The file, UTF-8, of a run that is over.
 
     Raises:
         ReportTooBigError: it would be longer; the sentence says what to leave out.

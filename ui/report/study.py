@@ -32,14 +32,7 @@ def report_of_study(
     results: Sequence[SampleResult],
     facts: Mapping[str, Any],
 ) -> bytes:
-    """The file, UTF-8.
-
-    Args:
-        slug: of the study.
-        study: the definition.
-        samples: all.
-        results: those that are there.
-        facts: `StoredStudy.facts`.
+    """The file, UTF-8; `facts` are `StoredStudy.facts`.
 
     Raises:
         ReportTooBigError: it would be longer than a report may be.

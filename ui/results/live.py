@@ -85,11 +85,8 @@ def made_from(
 ) -> Lineage | None:
     """Where a request comes from that was typed into a form filled in from a run.
 
-    Args:
-        services: of the app.
-        source: slug of that run, or empty; a client may send anything.
-        asked: the form's request.
-        through_form: what the form gives that is filled in from a request.
+    `source` names that run, and a client may send anything; `through_form` is what the form gives
+    that is filled in from a request.
 
     Returns:
         None if there is no such run (any more); else a rerun, or a fork if something was changed.

@@ -57,13 +57,7 @@ def comparable_pairs(result: RunResult) -> list[tuple[int, int]]:
 
 
 def comparator_json(run: RunSnapshot, notes: RunNotes, first: int, second: int) -> Json:
-    """One file of the format.
-
-    Args:
-        run: one that is over.
-        notes: its tags become tags of the examples.
-        first: index of the variant that becomes model A.
-        second: index of model B.
+    """One file of the format: the variants at two indices of a run that is over, as models A and B.
 
     Raises:
         ConfigError: these are not two different variants with generated text.

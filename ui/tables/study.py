@@ -232,12 +232,7 @@ def tasks_table(reading: StudyReading) -> dict[str, Any]:
 
 
 def facts_rows(reading: StudyReading, facts: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Rows of the Facts: every setting, and the paragraph for a paper.
-
-    Args:
-        reading: the study.
-        facts: `StoredStudy.facts`.
-    """
+    """Rows of the Facts: every setting, and the paragraph for a paper; with `StoredStudy.facts`."""
     study = reading.study
     rows = [
         ("Data", ", ".join(f"{key} {value}" for key, value in study.data.items())),

@@ -39,12 +39,7 @@ class Cell:
 
 
 def read_cell(reading: StudyReading, asked: Mapping[str, str]) -> Cell | None:
-    """The cell that an address names; None for none that the study has.
-
-    Args:
-        reading: the study.
-        asked: of `cell_address`, hostile.
-    """
+    """The cell that an address names, which may hold anything; None for none that the study has."""
     point = Point(asked.get("variant", ""), asked.get("budget") or None)
     cell = Cell(point, {name: asked[name] for name in TAGS if name in asked})
     known = point in reading.study.points() and any(map(cell.holds, reading.samples))
@@ -54,9 +49,7 @@ def read_cell(reading: StudyReading, asked: Mapping[str, str]) -> Cell | None:
 def samples_table(reading: StudyReading, cell: Cell | None = None) -> dict[str, Any]:
     """Value of the DataTable of samples, those where methods disagree most first.
 
-    Args:
-        reading: the study.
-        cell: whose samples alone are listed, with what it scored and wrote.
+    Of one cell its samples alone, with what it scored and wrote.
     """
     of_sample: dict[str, list[SampleResult]] = {}
     for result in reading.results:
@@ -85,11 +78,7 @@ def sample_request(
 ) -> CompareRequest:
     """A sample with all methods of its study for the Compare form.
 
-    Args:
-        study: of the sample.
-        samples: all.
-        sample: its id, hostile.
-        budget: one of the study's, hostile; else the smallest.
+    `sample` and `budget` may be anything; a budget that is none of the study's is the smallest.
 
     Raises:
         ConfigError: there is no such sample.

@@ -43,12 +43,7 @@ MISSING_ANSWER = "The reference answer does not occur in the compressed prompt."
 
 
 def points_table(result: RunResult, answer: str) -> dict[str, Any]:
-    """Value of the DataTable of all points whose cache is built.
-
-    Args:
-        result: the sweep.
-        answer: the reference answer; one that the compressed prompt lacks is said.
-    """
+    """Value of the DataTable of all points; an answer that the prompt lacks is said."""
     missing = bool(answer.strip() and result.prompt and not spans_of(result.prompt, answer))
     notes = (POINTS_NOTE, floor_sentence(result), MISSING_ANSWER if missing else "")
     metrics = shown_figures(result)
@@ -88,11 +83,9 @@ def points_table(result: RunResult, answer: str) -> dict[str, Any]:
 
 
 def savings_table(result: RunResult, reference: object) -> dict[str, Any]:
-    """Value of the DataTable that says which budget each line needs to match another's quality.
+    """Which budget each line needs to match another's quality, as a DataTable.
 
-    Args:
-        result: the sweep.
-        reference: index of the line whose points are matched; a client may send anything.
+    `reference` is the index of the line whose points are matched; a client may send anything.
     """
     lines = curves(result)
     known = isinstance(reference, int) and 0 <= reference < len(lines)
