@@ -8,14 +8,14 @@ import gradio as gr
 from gradio.blocks import Block
 
 from ckv_core.errors import CkvError, ConfigError
-from ui.caches.values import job_sentence
+from ui.caches.jobs import follow_job, job_sentence
 from ui.compare.prompt_controls import text
 from ui.components.notice import Notice
 from ui.results.live import find_run
 from ui.services.caches import CacheJob
 from ui.services.live_runs import RunSnapshot
 from ui.services.services import Services
-from ui.shell.parts import AT_ONCE, SHARED, SILENT, said
+from ui.shell.parts import AT_ONCE, SHARED, SILENT, said, tried
 
 TO_CACHES = "Ask it on the page Caches"
 TOLD = (
@@ -95,24 +95,11 @@ class KeepSection:
             return ["", said(str(error), "error")]
 
     async def tail(self, job_id: object) -> AsyncIterator[list[Any]]:
-        if not job_id:
-            yield [gr.skip(), gr.skip(), gr.skip()]
-            return
-        try:
-            async for job in self._services.caches.watch(job_id):
-                going = not job.is_final
-                buttons = [gr.update(interactive=not going), gr.update(interactive=going)]
-                yield [_told(job), *buttons]
-        except CkvError as error:
-            told = said(str(error), "error")
-            yield [told, gr.update(interactive=True), gr.update(interactive=False)]
+        async for updates in follow_job(self._services.caches, job_id, _told):
+            yield updates
 
     def stop(self, job_id: object) -> dict[str, Any]:
-        try:
-            self._services.caches.cancel(job_id)
-        except CkvError as error:
-            return said(str(error), "error")
-        return SILENT
+        return tried(self._services.caches.cancel, job_id)
 
 
 def _told(job: CacheJob) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """The page /caches: kept compressed caches, questions to them, their names and files."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -9,14 +8,16 @@ from gradio.components import Component
 
 from ckv_core.errors import CkvError
 from ckv_core.request.compare_request import MAX_NEW_TOKENS
+from ui.caches.jobs import follow_job
 from ui.caches.values import answers_value, caches_table
 from ui.compare.prompt_controls import number, text
 from ui.components.base import component
 from ui.components.data_table import DataTable
 from ui.components.notice import Notice
+from ui.services.caches import CacheJob
 from ui.services.services import Services
 from ui.settings import Settings
-from ui.shell.parts import AT_ONCE, PRIVATE, SHARED, SILENT, said
+from ui.shell.parts import AT_ONCE, PRIVATE, SHARED, SILENT, build_confirm, said, tried
 
 INTRO = (
     "## Kept caches\n"
@@ -70,10 +71,7 @@ class CachesPage:
             self.name = text("cache-name", "New name", told, scale=2, min_width=220)
             self.rename_button = gr.Button("Rename", elem_id="cache-rename", scale=0)
             self.delete_button = gr.Button("Delete…", elem_id="cache-delete", scale=0)
-        with gr.Row(visible=False, elem_id="confirm") as self.confirm:
-            self.sure = Notice(elem_id="confirm-text")
-            self.yes = gr.Button("Delete it", variant="stop", elem_id="confirm-yes", scale=0)
-            self.no = gr.Button("Keep it", elem_id="confirm-no", scale=0)
+        self.confirm, self.sure, self.yes, self.no = build_confirm("Delete it", "Keep it", "stop")
         self.file = CacheFile({"import_mib": import_mib}, elem_id="cache-file")
 
     def wire(self, page: gr.Blocks) -> None:
@@ -122,23 +120,14 @@ class CachesPage:
         return [job, SILENT]
 
     async def tail(self, job_id: object, name: object) -> AsyncIterator[list[Any]]:
-        if not job_id:
-            yield [gr.skip(), gr.skip(), gr.skip()]
-            return
-        try:
-            async for job in self._services.caches.watch(job_id):
-                shown = await asyncio.to_thread(self._answers, str(name or ""))
-                going = not job.is_final
-                yield [shown, gr.update(interactive=not going), gr.update(interactive=going)]
-        except CkvError:
-            yield [gr.skip(), gr.update(interactive=True), gr.update(interactive=False)]
+        def shown(_: CacheJob) -> dict[str, Any]:
+            return self._answers(str(name or ""))
+
+        async for updates in follow_job(self._services.caches, job_id, shown):
+            yield updates
 
     def stop(self, job_id: object) -> dict[str, Any]:
-        try:
-            self._services.caches.cancel(job_id)
-        except CkvError as error:
-            return said(str(error), "error")
-        return SILENT
+        return tried(self._services.caches.cancel, job_id)
 
     def rename(self, name: object, to: object) -> list[Any]:
         new = str(to or "").strip()

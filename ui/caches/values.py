@@ -6,6 +6,7 @@ from urllib.parse import quote
 
 from ckv_core.results.kept_folder import KeptEntry
 from ckv_core.runtime.memory_line import human_bytes
+from ui.caches.jobs import job_sentence
 from ui.services.caches import CacheJob
 from ui.tables.data_table import Cells, column, count, data_table, table_row, text_column
 
@@ -73,17 +74,3 @@ def answers_value(jobs: Sequence[CacheJob]) -> dict[str, Any]:
             for job in jobs
         ]
     }
-
-
-def job_sentence(job: CacheJob) -> str:
-    """Where a job is, or how it ended; empty once it is done."""
-    if job.state == "queued":
-        return "Waits for its turn."
-    if job.state == "failed":
-        return job.reason
-    if job.state == "cancelled":
-        return "Cancelled."
-    if job.progress is None:
-        return ""
-    share = "" if job.progress.fraction is None else f" {job.progress.fraction:.0%}"
-    return f"{job.progress.stage.capitalize()}{share}: {job.progress.detail}"

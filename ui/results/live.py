@@ -20,7 +20,7 @@ from ui.results.cards import follow_ups_value, generations_value
 from ui.server.route_answers import UNKNOWN_RUN
 from ui.services.live_runs import RunSnapshot
 from ui.services.services import Services
-from ui.shell.parts import SILENT, said
+from ui.shell.parts import SILENT, tried
 from ui.tables.summary import summary_value
 
 LOGGER = logging.getLogger(__name__)
@@ -149,10 +149,4 @@ def run_buttons(snapshot: RunSnapshot) -> list[Any]:
 
 def cancel_run(services: Services, slug: str) -> dict[str, Any]:
     """Ask for a run to stop; its tail shows when it has."""
-    if not is_slug(slug):
-        return SILENT
-    try:
-        services.cancel_run(slug)
-    except CkvError as error:
-        return said(str(error), "error")
-    return SILENT
+    return tried(services.cancel_run, slug) if is_slug(slug) else SILENT

@@ -1,15 +1,25 @@
 """Settings of events, and sentences, that several pages use."""
 
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
 
 import gradio as gr
+
+from ckv_core.errors import CkvError
+from ui.components.notice import Notice
 
 Tone = Literal["", "good", "warn", "error"]
 PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
 # A handler that only waits must never make another wait.
 SHARED: dict[str, Any] = {**PRIVATE, "concurrency_limit": None}
 AT_ONCE: dict[str, Any] = {**PRIVATE, "queue": False}
+
+
+class Confirm(NamedTuple):
+    row: gr.Row
+    question: gr.HTML
+    yes: gr.Button
+    no: gr.Button
 
 
 def said(text: str, tone: Tone = "", links: Sequence[tuple[str, str]] = ()) -> dict[str, Any]:
@@ -24,6 +34,29 @@ def said(text: str, tone: Tone = "", links: Sequence[tuple[str, str]] = ()) -> d
 
 
 SILENT = said("")
+
+
+def tried(act: Callable[..., object], *given: Any, done: dict[str, Any] = SILENT) -> dict[str, Any]:
+    """Value of a Notice: what refused, in red, or `done`."""
+    try:
+        act(*given)
+    except CkvError as error:
+        return said(str(error), "error")
+    return done
+
+
+def build_confirm(yes: str, no: str, variant: Literal["primary", "stop"] = "primary") -> Confirm:
+    """A question with its two buttons, hidden; call inside a Blocks context."""
+    with gr.Row(visible=False, elem_id="confirm") as row:
+        question = Notice(elem_id="confirm-text")
+        return Confirm(
+            row,
+            question,
+            gr.Button(yes, variant=variant, elem_id="confirm-yes", scale=0),
+            gr.Button(no, elem_id="confirm-no", scale=0),
+        )
+
+
 TO_RUNS = ("List of runs", "/runs")
 TO_COMPARE = ("Compare page", "/")
 

@@ -10,7 +10,7 @@ from ui.components.data_table import DataTable
 from ui.components.notice import Notice
 from ui.services.services import Services
 from ui.settings import Settings
-from ui.shell.parts import PRIVATE, SHARED, SILENT, said
+from ui.shell.parts import PRIVATE, SHARED, SILENT, build_confirm, said
 from ui.studies.form import AREAS, build_study_form
 from ui.studies.forms import StudyForm, preview, read_run_slugs, sample_lines
 from ui.studies.progress import cost_sentence, studies_table
@@ -41,10 +41,7 @@ class StudiesPage:
             with gr.Row(elem_id="actions"):
                 self.run = gr.Button("Run", variant="primary", elem_id="run", scale=0)
                 self.answer = Notice(elem_id="notice")
-            with gr.Row(visible=False, elem_id="confirm") as self.confirm:
-                self.question = Notice(elem_id="confirm-text")
-                self.yes = gr.Button("Run it", variant="primary", elem_id="confirm-yes", scale=0)
-                self.no = gr.Button("Not now", elem_id="confirm-no", scale=0)
+            self.confirm, self.question, self.yes, self.no = build_confirm("Run it", "Not now")
 
     def wire(self, page: gr.Blocks) -> None:
         inputs = list(self.form.values())

@@ -21,7 +21,7 @@ from ui.components.verdict import VerdictStrip
 from ui.results.block import RESULTS
 from ui.services.services import Services
 from ui.services.studies import NO_STUDY, StudyView
-from ui.shell.parts import PRIVATE, SHARED, SILENT, said
+from ui.shell.parts import PRIVATE, SHARED, SILENT, said, tried
 from ui.studies.progress import progress_sentence
 from ui.tables.study import (
     StudyReading,
@@ -35,6 +35,7 @@ from ui.tables.study import (
 from ui.tables.study_samples import CELL_NAMES, Cell, read_cell, samples_table
 
 TO_STUDIES = ("List of studies", "/studies")
+ASKED = said("Asked.")
 WATCH_S = 1.0
 ADDRESS_CHARS = 2_000
 # Who followed a score is led to its samples, once they are drawn.
@@ -171,18 +172,11 @@ class StudyPage:
 
     def go_on(self, slug: str) -> dict[str, Any]:
         """Run what is left, failed ones again."""
-        return self._tried(self._services.studies.resume, slug)
+        return tried(self._services.studies.resume, slug, done=ASKED)
 
     def stop(self, slug: str) -> dict[str, Any]:
         """Stop it; what is there stays."""
-        return self._tried(self._services.studies.cancel, slug)
-
-    def _tried(self, act: Any, slug: str) -> dict[str, Any]:
-        try:
-            act(slug)
-        except CkvError as error:
-            return said(str(error), "error")
-        return said("Asked.")
+        return tried(self._services.studies.cancel, slug, done=ASKED)
 
 
 def read_values(reading: StudyReading, stored: StoredStudy, cell: Cell | None) -> list[Any]:

@@ -12,11 +12,10 @@ from ckv_core.request.grid import Cost, sweep_cost
 from ui.compare.examples import Example
 from ui.compare.prompt_controls import EXAMPLE_TEXTS, show_example
 from ui.compare.prompt_page import PromptPage
-from ui.components.notice import Notice
 from ui.results.live import find_run
 from ui.services.services import Services
 from ui.settings import Settings
-from ui.shell.parts import AT_ONCE, SHARED, SILENT, said
+from ui.shell.parts import AT_ONCE, SHARED, SILENT, build_confirm, said
 from ui.sweep.form import SWEEP_CONTROLS, SweepControls, SweepForm, build_sweep_form
 from ui.sweep.results import SweepBlock, SweepFeed, build_sweep_results
 
@@ -43,10 +42,7 @@ class SweepPage(PromptPage[SweepControls, SweepBlock]):
 
     def _build_results(self) -> SweepBlock:
         """The question of cost, which is hidden, and the results."""
-        with gr.Row(visible=False, elem_id="confirm") as self.confirm:
-            self.question = Notice(elem_id="confirm-text")
-            self.yes = gr.Button("Run it", variant="primary", elem_id="confirm-yes", scale=0)
-            self.no = gr.Button("Not now", elem_id="confirm-no", scale=0)
+        self.confirm, self.question, self.yes, self.no = build_confirm("Run it", "Not now")
         self.offered = gr.Textbox(visible="hidden", elem_id="offered")
         return build_sweep_results(visible=False)
 

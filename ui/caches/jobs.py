@@ -1,0 +1,43 @@
+"""Jobs on kept caches as pages follow them: where one is, and the buttons that start and stop it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import gradio as gr
+
+from ckv_core.errors import CkvError
+from ui.services.caches import CacheJob, Caches
+
+
+def job_sentence(job: CacheJob) -> str:
+    """Where a job is, or how it ended; empty once it is done."""
+    if job.state == "queued":
+        return "Waits for its turn."
+    if job.state == "failed":
+        return job.reason
+    if job.state == "cancelled":
+        return "Cancelled."
+    if job.progress is None:
+        return ""
+    share = "" if job.progress.fraction is None else f" {job.progress.fraction:.0%}"
+    return f"{job.progress.stage.capitalize()}{share}: {job.progress.detail}"
+
+
+async def follow_job(
+    caches: Caches, job_id: object, shown: Callable[[CacheJob], dict[str, Any]]
+) -> AsyncIterator[list[Any]]:
+    """Updates of what is shown, of the button that started the job, and of Cancel, to its end.
+
+    Nothing changes for a job that was refused; one that nobody remembers is over.
+    """
+    if not job_id:
+        yield [gr.skip(), gr.skip(), gr.skip()]
+        return
+    try:
+        async for job in caches.watch(job_id):
+            goes_on = not job.is_final
+            buttons = [gr.update(interactive=not goes_on), gr.update(interactive=goes_on)]
+            yield [await asyncio.to_thread(shown, job), *buttons]
+    except CkvError:
+        yield [gr.skip(), gr.update(interactive=True), gr.update(interactive=False)]
