@@ -1,4 +1,4 @@
-"""Jobs on kept caches as pages follow them: where one is, and the buttons that start and stop it."""
+"""Jobs on kept caches as pages follow them, with the buttons that start and stop one."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
