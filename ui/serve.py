@@ -11,6 +11,7 @@ from types import FrameType
 from ckv_core.runtime import logs
 from ckv_core.runtime.home import home_folder
 from ckv_core.runtime.terminal import say
+from ckv_core.studies.cluster import Cluster
 from storage.database import default_url, open_database
 from storage.server_lock import only_server
 from ui.accounts.access import EVERYBODY, Access, acting_as
@@ -33,6 +34,7 @@ def serve(settings: Settings) -> None:
     with (
         # First, so that no worker is started for nothing if the port is taken.
         closing(HttpServer(settings.host, settings.port)) as server,
+        _cluster(settings) as cluster,  # before the signals, of which Ray takes some for itself
         _stop_signals() as stop,
         closing(open_database(url)) as database,
         only_server(database),
@@ -42,8 +44,7 @@ def serve(settings: Settings) -> None:
             database,
             access=access,
             limits=settings.limits,
-            cluster=settings.cluster,
-            device=settings.device,
+            cluster=cluster,
         )
         site: Site | None = None
         try:
@@ -60,6 +61,24 @@ def serve(settings: Settings) -> None:
             if site is not None:
                 site.close()
             server.close()
+
+
+@contextmanager
+def _cluster(settings: Settings) -> Iterator[Cluster | None]:
+    """The cluster, if one is set; runs and studies each take half of a worker's room on it."""
+    if settings.cluster is None:
+        yield None
+        return
+    with closing(
+        Cluster(
+            settings.cluster,
+            settings.device,
+            threads=settings.cluster_threads,
+            prompt_tokens=settings.limits.prompt_tokens,
+            share=0.5,
+        )
+    ) as cluster:
+        yield cluster
 
 
 @contextmanager

@@ -33,7 +33,9 @@ class Settings:
             empty for none.
         space_host: public host name on Hugging Face Spaces; None elsewhere.
         limits: what the app takes at most.
-        cluster: where studies run: local, auto or Ray's address; None for the app's own worker.
+        cluster: where runs and studies are computed: local, auto or Ray's address; None for the
+            app's own worker.
+        cluster_threads: CPUs for a worker of the cluster without a GPU.
         mcp: offer the endpoints of ui/api/endpoints.py to MCP clients too.
         log_style: of the lines on standard error.
     """
@@ -50,6 +52,7 @@ class Settings:
     space_host: str | None
     limits: Limits
     cluster: str | None
+    cluster_threads: int
     mcp: bool
     log_style: Style
 
@@ -75,6 +78,7 @@ class Settings:
             space_host=given.get("SPACE_HOST") if on_spaces else None,
             limits=Limits.from_environ(given),
             cluster=given.get("CKV_CLUSTER"),
+            cluster_threads=_threads(given.get("CKV_CLUSTER_THREADS", "1")),
             mcp=_flag(given, "CKV_MCP"),
             log_style=_log_style(given.get("CKV_LOG", "text")),
         )
@@ -104,6 +108,14 @@ def _device(text: str) -> str:
     if text not in DEVICES:
         raise ConfigError(f"CKV_DEVICE must be one of {', '.join(DEVICES)}; got {text!r}.")
     return text
+
+
+def _threads(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 1024):
+        raise ConfigError(
+            f"CKV_CLUSTER_THREADS must be a whole number from 1 to 1024, got {text!r}."
+        )
+    return int(text)
 
 
 def _log_style(text: str) -> Style:

@@ -1,4 +1,4 @@
-"""A study on a Ray cluster: each worker owns the model, Ray Data hands the samples out. No torch.
+"""A Ray cluster, and studies on it: Ray Data hands samples to actors with the model. No torch.
 
 A worker that is lost is started again by Ray, and its samples retried; that no result counts twice
 is the key's business (study, sample, variant, budget). Ray is optional and imported on use.
@@ -43,6 +43,7 @@ class Cluster:
 
     Attributes:
         workers: how many there is room for, or how many were asked for.
+        is_local: all of it is on this machine.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Cluster:
         workers: int | None = None,
         threads: int = 1,
         prompt_tokens: int | None = None,
+        share: float = 1.0,
     ) -> None:
         """Start one on this machine, or join one.
 
@@ -61,6 +63,7 @@ class Cluster:
             workers: at most; None for one a GPU, or one per `threads` CPUs.
             threads: CPUs of a worker without a GPU.
             prompt_tokens: most of a prompt; None for as many as the model takes.
+            share: of a worker's GPU or CPUs that an actor takes; half, where others run beside it.
 
         Raises:
             ConfigError: Ray is not installed, nobody answers, or there is no room for a worker.
@@ -70,6 +73,7 @@ class Cluster:
                 "CKV_CLUSTER needs Ray: pip install -r requirements-cluster.txt, or leave it out."
             )
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"  # who asks after `close` must start none
         import ray
         import ray.data
 
@@ -89,23 +93,47 @@ class Cluster:
                 f"No Ray cluster answers at {address!r}: {reason} CKV_CLUSTER is local, auto or an "
                 "address such as ray://host:10001."
             ) from None
+        ray.put(None)  # imports pydantic here; in another thread that fails beside the pages' import
         logging.getLogger("ray.data").setLevel(logging.ERROR)
         ray.data.DataContext.get_current().enable_progress_bars = False
         room = ray.cluster_resources()
         gpus = 0 if device == "cpu" else int(room.get("GPU", 0))
-        self._needs = {"num_gpus": 1} if gpus else {"num_cpus": threads}
+        self._needs = {"num_gpus": share} if gpus else {"num_cpus": threads * share}
         most = gpus or int(room.get("CPU", 0)) // threads
         if not most:
             raise ConfigError(
                 f"No machine of the cluster has {threads} CPUs for a worker; take fewer threads."
             )
         self.workers = min(most, workers or most)
+        self.is_local = address == LOCAL
         self._engine: Any = None
         self.parameters: int | None = None
 
     def close(self) -> None:
         """Leave; a cluster that was started here ends."""
         self._ray.shutdown()
+
+    def actor(self, kind: type, *values: object, **options: object) -> Any:
+        """An actor with a worker's share; it starts when there is room."""
+        return self._ray.remote(**self._needs, **options)(kind).remote(*values)
+
+    def kill(self, actor: Any) -> None:
+        self._ray.kill(actor)
+
+    def answer(self, reference: Any) -> Any:
+        """Of an actor; waits.
+
+        Raises:
+            CkvError: it failed with that, or the actor was lost.
+        """
+        try:
+            return self._ray.get(reference)
+        except self._ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, CkvError):
+                raise error.cause from None
+            raise
+        except self._ray.exceptions.RayActorError:
+            raise CkvError(f"A worker of the cluster was lost. {LOST.partition('; ')[0]}") from None
 
     def samples(self, study: Study) -> tuple[Sample, ...]:
         """The samples of a study's task, made by a worker with the model's tokens."""
@@ -131,7 +159,7 @@ class Cluster:
             CkvError: a worker cannot load the model, or something failed that is no sample's fault.
         """
         if self._engine is not None:
-            self._ray.kill(self._engine)  # its room is for the workers
+            self.kill(self._engine)  # its room is for the workers
             self._engine = None
         todo = open_samples(study, samples, standing)
         jobs = [[*group] for _, group in groupby(todo, key=lambda left: left[0].context)]
@@ -186,19 +214,9 @@ class Cluster:
             CkvError: it cannot.
         """
         if self._engine is None:
-            self._engine = self._ray.remote(**self._needs)(_Engine).remote()
-            self.parameters = self._answer(self._engine.load.remote(study.model, self._device))
-        return self._answer(self._engine.ask.remote(name, *values))
-
-    def _answer(self, reference: Any) -> Any:
-        try:
-            return self._ray.get(reference)
-        except self._ray.exceptions.RayTaskError as error:
-            if isinstance(error.cause, CkvError):
-                raise error.cause from None
-            raise
-        except self._ray.exceptions.RayActorError:
-            raise CkvError(f"A worker of the cluster was lost. {LOST.partition('; ')[0]}") from None
+            self._engine = self.actor(_Engine)
+            self.parameters = self.answer(self._engine.load.remote(study.model, self._device))
+        return self.answer(self._engine.ask.remote(name, *values))
 
 
 class _Engine:

@@ -1,4 +1,4 @@
-"""What waits for the worker: jobs, for which users take turns, and models to load. No torch."""
+"""What waits for a worker: jobs, for which users take turns, and models to load. No torch."""
 
 import threading
 import time
@@ -22,7 +22,7 @@ class FairQueue:
     """Round after round each user has one turn, whoever came first within a round; thread-safe.
 
     A user who comes new, or again with nothing waiting, joins the present round: however many jobs
-    another has waiting, at most one of them is still ahead, beside the one that runs. All jobs of
+    another has waiting, at most one of them is still ahead, beside those that run. All jobs of
     `owner` None are one user's, so without logins the order is that of arrival.
     """
 
@@ -31,7 +31,7 @@ class FairQueue:
         self._lines: dict[str | None, _Line] = {}
         self._arrivals = count()
         self._turn = 0
-        self._running: str | None = None
+        self._running: list[str] = []
 
     def put(self, job: Job) -> None:
         """Add a job behind the others of its owner."""
@@ -51,7 +51,7 @@ class FairQueue:
             self._turn = line.turn
             line.turn += 1
             line.jobs.popleft()
-            self._running = jobs[0].job_id
+            self._running.append(jobs[0].job_id)
             # A line is as good as none if it is empty and its next job would join this round.
             self._lines = {
                 owner: line
@@ -60,10 +60,10 @@ class FairQueue:
             }
             return jobs[0]
 
-    def done(self) -> None:
-        """What was taken is over."""
+    def done(self, job_id: str) -> None:
+        """A job that was taken is over."""
         with self._lock:
-            self._running = None
+            self._running.remove(job_id)
 
     def remove(self, job_id: str) -> bool:
         """Take a job out; False if it does not wait here. Its owner's others move up."""
@@ -75,16 +75,15 @@ class FairQueue:
                         return True
         return False
 
-    def first(self) -> Job | None:
-        """Whose turn is next, if anybody waits."""
+    def waiting(self) -> list[Job]:
+        """As they will run."""
         with self._lock:
-            return next(iter(self._in_order()), None)
+            return self._in_order()
 
     def order(self) -> tuple[str, ...]:
-        """Ids of the running job, if there is one, and of the waiting ones as they will run."""
+        """Ids of the running jobs, the first that began first, and of the waiting ones in order."""
         with self._lock:
-            running = () if self._running is None else (self._running,)
-            return (*running, *(job.job_id for job in self._in_order()))
+            return (*self._running, *(job.job_id for job in self._in_order()))
 
     def _in_order(self) -> list[Job]:
         places = [

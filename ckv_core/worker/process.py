@@ -144,10 +144,8 @@ def serve_until_the_end(process: str, serve: Callable[[], None]) -> None:
     """Set a child up, serve, and end it; it never outlives its parent, and this returns never."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches both; the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # ends at once, even inside a long operation
-    logs.configure("json" if os.environ.get("CKV_LOG", "").strip() == "json" else "text", process)
+    prepare(process)
     threading.Thread(target=_exit_with_parent, name="parent-watch", daemon=True).start()
-    for name, value in CHILD_ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
     code = 0
     try:
         serve()
@@ -156,6 +154,13 @@ def serve_until_the_end(process: str, serve: Callable[[], None]) -> None:
         code = 1
     # Not sys.exit: threads of native libraries must not hold up or crash the end.
     os._exit(code)
+
+
+def prepare(process: str) -> None:
+    """Logs and environment of a process that serves; before anything heavy is imported."""
+    logs.configure("json" if os.environ.get("CKV_LOG", "").strip() == "json" else "text", process)
+    for name, value in CHILD_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
 
 
 def make_runner(path: str) -> Any:

@@ -26,6 +26,15 @@ class Task:
         self.is_hung = False
 
     @property
+    def is_warm(self) -> bool:
+        """Whether it loads a model ahead, for no run."""
+        return isinstance(self.command, Warm)
+
+    @property
+    def model(self) -> str:
+        return (self.command if isinstance(self.command, Warm) else self.command.request).model
+
+    @property
     def is_stopping(self) -> bool:
         return self._stop_reason is not None
 

@@ -38,8 +38,8 @@ def operation_routes(services: Services) -> list[Route]:
                     gauge.labels(state).set(count)
         except CkvError as error:
             return PlainTextResponse(f"{error}\n", 503, headers=NO_STORE)
-        worker = Gauge("ckv_worker_up", "1 while the model worker lives", registry=registry)
-        worker.set(services.worker_alive)
+        worker = Gauge("ckv_worker_up", "Model workers that live", registry=registry)
+        worker.set(services.workers)
         return Response(generate_latest(registry), 200, NO_STORE, CONTENT_TYPE_LATEST)
 
     return [Route("/readyz", readyz), Route("/metrics", metrics)]

@@ -22,6 +22,10 @@ from ui.limits import Limits
 PREFIX = "cache:"
 WATCH_INTERVAL_S = 0.1
 MOST_ENDED = 64  # whose answers are remembered
+ELSEWHERE = (
+    "Caches are files of this machine, and the app's runs may be computed on others; keep and ask "
+    "them with `python -m ckv_core cache`, or have the app started without CKV_CLUSTER."
+)
 GONE = "The app no longer remembers this; ask again."
 
 State = Literal["queued", "running", "done", "failed", "cancelled"]
@@ -68,7 +72,11 @@ class Caches:
     of the viewer's.
     """
 
-    def __init__(self, access: Access, limits: Limits, worker: WorkerClient) -> None:
+    def __init__(
+        self, access: Access, limits: Limits, worker: WorkerClient, *, has_files: bool = True
+    ) -> None:
+        """Prepare; `has_files` tells whether workers read and write this machine's files."""
+        self._has_files = has_files
         self._access, self._limits, self._worker = access, limits, worker
         self._lock = threading.Lock()
         self._jobs: dict[str, CacheJob] = {}  # oldest first
@@ -179,6 +187,8 @@ class Caches:
 
     def _submit(self, name: str, request: KeepRequest | AskRequest) -> str:
         owner = self._access.user(change=True)
+        if not self._has_files:
+            raise ConfigError(ELSEWHERE)
         question = request.question if isinstance(request, AskRequest) else ""
         job = CacheJob(job_id=f"{PREFIX}{uuid4().hex}", name=name, owner=owner, question=question)
         with self._lock:

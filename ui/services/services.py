@@ -6,12 +6,15 @@ import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 
 from ckv_core.errors import CkvError, StorageError
 from ckv_core.request.compare_request import CompareRequest, check_text
 from ckv_core.results.events import RunPrepared
 from ckv_core.results.records import RetainedSet
+from ckv_core.studies.cluster import Cluster
 from ckv_core.worker.client import WorkerClient
+from ckv_core.worker.cluster_worker import ClusterWorker
 from ckv_core.worker.messages import (
     Job,
     JobCancelled,
@@ -65,10 +68,9 @@ class Services:
         make_client: Callable[..., WorkerClient] = WorkerClient,
         access: Access | None = None,
         limits: Limits | None = None,
-        cluster: str | None = None,
-        device: str = "auto",
+        cluster: Cluster | None = None,
     ) -> None:
-        """Mark runs that a dead server left behind as failed, and start the worker.
+        """Mark runs that a dead server left behind as failed, and start a worker.
 
         Args:
             database: open; the caller closes it after `close`.
@@ -76,8 +78,8 @@ class Services:
                 time limit comes as `run_limit_s`.
             access: what viewers may do; by default everything, as without logins.
             limits: what is taken at most.
-            cluster: where studies run, as `Cluster` takes it; None for the own worker.
-            device: of the cluster's workers.
+            cluster: where runs and studies are computed, closed by the caller after `close`; None
+                for a worker of the app's own.
 
         Raises:
             StorageError: the database cannot be written.
@@ -90,7 +92,10 @@ class Services:
         self.accounts = Accounts(database, self._access)
         self.administration = Administration(database, self._access, self._stop)
         self._starting = threading.Lock()  # around slow steps; the other one never waits for I/O
-        self._client = make_client(self._take, run_limit_s=self._limits.run_seconds)
+        on_cluster = (
+            {"starts": [partial(ClusterWorker, cluster)] * cluster.workers} if cluster else {}
+        )
+        self._client = make_client(self._take, run_limit_s=self._limits.run_seconds, **on_cluster)
         self._unfinished = UnfinishedRuns(self._recorder, self._client.cancel, self._client.order)
         self._model_statuses: dict[str, ModelStatus] = {}
         self._statuses_lock = threading.Lock()
@@ -98,8 +103,9 @@ class Services:
         self._stored = StoredRuns(database, self._recorder)
         self._stored.recover()
         self.library = Library(database, self._access, self._let_go, self._limits)
-        self.studies = Studies(database, self._access, self._limits, self._client, cluster, device)
-        self.caches = Caches(self._access, self._limits, self._client)
+        self.studies = Studies(database, self._access, self._limits, self._client, cluster)
+        has_files = cluster is None or cluster.is_local
+        self.caches = Caches(self._access, self._limits, self._client, has_files=has_files)
         self._client.start()
         self.studies.begin()
 
@@ -169,11 +175,12 @@ class Services:
         return self._unfinished.states()
 
     @property
-    def worker_alive(self) -> bool:
-        return self._client.worker_pid is not None
+    def workers(self) -> int:
+        """How many live."""
+        return self._client.workers
 
     def worker_ready(self) -> bool:
-        """Whether a run would start: the worker answers. Waits for it up to 2 s."""
+        """Whether a run would start: a worker answers. Waits for it up to 2 s."""
         return self._client.is_ready()
 
     def retained(self, slug: str, index: int) -> RetainedSet | None:

@@ -81,8 +81,7 @@ class Studies:
         access: Access,
         limits: Limits,
         worker: WorkerClient,
-        cluster: str | None = None,
-        device: str = "auto",
+        cluster: Cluster | None = None,
     ) -> None:
         """Nothing runs before `begin`.
 
@@ -91,13 +90,11 @@ class Studies:
             access: what viewers may do.
             limits: what is taken at most.
             worker: of the app.
-            cluster: where studies run, as `Cluster` takes it; None for the app's worker.
-            device: of the cluster's workers.
+            cluster: where studies run; None for the app's worker.
         """
         self._store = stored_studies.Studies(database)
         self._access, self._limits, self._worker = access, limits, worker
-        self._address, self._device = cluster, device
-        self._cluster: Cluster | None = None  # of the thread that runs studies
+        self._cluster = cluster
         self._wake = threading.Event()
         self._lock = threading.Lock()
         self._current: tuple[str, StudyJobs] | None = None
@@ -270,7 +267,7 @@ class Studies:
         try:
             self._run_samples(slug, stored.study, jobs)
         except RunCancelledError:
-            return  # who cancelled has noted it; of an app that closes the study is still wanted
+            return  # who cancelled has noted it
         except CkvError as error:
             reason = str(error)
         except Exception:
@@ -279,15 +276,13 @@ class Studies:
         finally:
             with self._lock:
                 self._current, self._progress = None, None
-        self._store.rest(slug, reason)
+        if not self._closing:  # of an app that closes, the study is still wanted
+            self._store.rest(slug, reason)
 
     def _run_samples(self, slug: str, study: Study, jobs: StudyJobs) -> None:
         commit = _Committed(lambda found: self._store.commit(slug, found))
         samples, standing = self._store.samples(slug), self._store.standing(slug)
-        if self._address:
-            self._cluster = self._cluster or Cluster(
-                self._address, self._device, prompt_tokens=self._limits.prompt_tokens
-            )
+        if self._cluster is not None:
             progresses = self._cluster.run_study(
                 study, samples, standing, commit, functools.partial(self._store.served_by, slug)
             )

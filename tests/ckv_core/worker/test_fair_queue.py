@@ -38,6 +38,7 @@ def test_eight_runs_of_one_user_do_not_hold_back_anothers_first() -> None:
     put(queue, "b0")
     put(queue, "b1")
     assert queue.order()[:5] == ("a0", "b0", "a1", "b1", "a2")
+    queue.done("a0")
     assert take(queue) == "b0"
     put(queue, "c0")
     assert queue.order()[:5] == ("b0", "c0", "a1", "b1", "a2")
@@ -47,7 +48,7 @@ def test_who_comes_again_gets_no_turn_ahead_of_who_waited() -> None:
     queue = queue_of("a0", "a1", "b0")
     assert (take(queue), take(queue)) == ("a0", "b0")
     put(queue, "b1")
-    assert queue.order() == ("b0", "a1", "b1")
+    assert queue.order() == ("a0", "b0", "a1", "b1")
 
 
 def test_a_removed_job_lets_its_owners_others_move_up() -> None:
@@ -61,13 +62,19 @@ def test_what_was_taken_stands_first_until_it_is_done() -> None:
     queue = queue_of("a0", "b0")
     assert take(queue) == "a0"
     assert queue.order() == ("a0", "b0")
-    queue.done()
+    queue.done("a0")
     assert queue.order() == ("b0",)
-    first = queue.first()
-    assert first is not None
-    assert first.job_id == take(queue) == "b0"
-    queue.done()
-    assert (queue.take(), queue.first(), queue.order()) == (None, None, ())
+    assert [job.job_id for job in queue.waiting()] == [take(queue)] == ["b0"]
+    queue.done("b0")
+    assert (queue.take(), queue.waiting(), queue.order()) == (None, [], ())
+
+
+def test_several_may_be_taken_and_each_ends_by_itself() -> None:
+    queue = queue_of("a0", "a1", "b0", "b1")
+    assert (take(queue), take(queue)) == ("a0", "b0")
+    assert queue.order() == ("a0", "b0", "a1", "b1")
+    queue.done("b0")
+    assert queue.order() == ("a0", "a1", "b1")
 
 
 @given(st.lists(st.sampled_from(["a", "b", "c", "take"]), max_size=60))
@@ -82,9 +89,9 @@ def test_jobs_are_taken_in_the_order_shown_and_nobody_waits_for_two_of_another(
             waiting.append(f"{step}{number}")
             put(queue, waiting[-1])
         elif waiting:
-            queue.done()
             shown = queue.order()
             taken = take(queue)
+            queue.done(taken)
             assert shown[0] == taken
             assert sorted(shown) == sorted(waiting)
             waiting.remove(taken)

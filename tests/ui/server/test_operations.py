@@ -24,7 +24,7 @@ from ui.settings import Settings
 
 def services(**changes):
     settings = {
-        "worker_alive": True,
+        "workers": 1,
         "worker_ready": lambda: True,
         "count_by_state": lambda: {"done": 2, "failed": 1},
         "live_states": lambda: {"running": 1},
@@ -171,6 +171,13 @@ def test_every_line_of_the_log_is_an_object(stopped):
     failed = [line["error"] for line in lines if line["event"] == "The run failed."]
     assert failed == ["ValueError", "ValueError"]
     assert any(line["event"] == "A handler failed." for line in lines)
+
+
+def test_threads_of_a_cluster_that_are_none_are_refused():
+    assert Settings.from_environ({"CKV_CLUSTER_THREADS": "8"}).cluster_threads == 8
+    for wrong in ("0", "-1", "two", "9999"):
+        with pytest.raises(ConfigError, match="CKV_CLUSTER_THREADS must be a whole number"):
+            Settings.from_environ({"CKV_CLUSTER_THREADS": wrong})
 
 
 def test_a_log_style_that_is_none_is_refused():

@@ -91,7 +91,7 @@ def test_a_sample_that_kills_the_worker_fails_alone(services):
 def test_a_worker_killed_in_the_middle_costs_nothing(services):
     slug = services.studies.start(STUDY, samples(30))
     wait_until(services, slug, lambda view: view.stored.done > 4)
-    services._client._worker.kill()
+    services._client._lanes[0].worker.kill()
     view = wait_until(services, slug, over)
     assert (view.stored.done, view.stored.failed) == (60, 0)
 

@@ -1,0 +1,245 @@
+"""Several workers of one client, made up: who gets which job, and what the loss of one costs."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from ckv_core.request.compare_request import CompareRequest
+from ckv_core.results.events import Progress
+from ckv_core.worker.client import OnLost, OnReply, WorkerClient
+from ckv_core.worker.messages import (
+    Cancel,
+    Command,
+    Job,
+    JobCancelled,
+    JobDone,
+    JobEvent,
+    JobFailed,
+    ModelStatus,
+    Ping,
+    Pong,
+    Warm,
+    WorkerReady,
+)
+from tests.ckv_core.worker.reply_log import TIMEOUT_S, Log
+
+READY = ModelStatus("tiny", True, "tiny is ready.")
+
+
+class Fake:
+    """Ready at once; has every model, stops at once, and ends a job when the test says so."""
+
+    pid = None
+
+    def __init__(
+        self, workers: list["Fake"], _: str, on_reply: OnReply, on_lost: OnLost, *, broken: bool
+    ) -> None:
+        self.on_reply, self.on_lost = partial(on_reply, self), partial(on_lost, self)
+        self.sent: list[Command] = []
+        self.is_deaf = False
+        self.has_replied = not broken
+        workers.append(self)
+        if broken:
+            self.on_lost()
+        else:
+            self.on_reply(WorkerReady())
+
+    def send(self, command: Command) -> None:
+        self.sent.append(command)
+        match command:
+            case Job():
+                self.on_reply(replace(READY, model=command.request.model))
+                self.on_reply(JobEvent(command.job_id, Progress("prefill", 0.0, "")))
+            case Warm():
+                self.on_reply(replace(READY, model=command.model))
+                self.on_reply(JobDone(command.job_id))
+            case Cancel():
+                self.on_reply(JobCancelled(command.job_id))
+            case Ping() if not self.is_deaf:
+                self.on_reply(Pong())
+
+    def kill(self) -> None:
+        self.on_lost()
+
+    def stop(self, timeout_s: float) -> None:
+        pass
+
+    def exit_reason(self) -> str:
+        return "the worker was lost"
+
+    @property
+    def jobs(self) -> list[str]:
+        return [command.job_id for command in self.sent if isinstance(command, Job)]
+
+
+class Lanes:
+    """A client of so many made-up workers."""
+
+    def __init__(self, *broken: bool) -> None:
+        self.log = Log()
+        self.workers: list[Fake] = []
+        starts = [partial(Fake, self.workers, broken=each) for each in broken]
+        self.client = WorkerClient(self.log, starts=starts)
+        self.client.start()
+
+    def begin(self, name: str, context: str, question: str = "", model: str = "tiny") -> Fake:
+        """Submit a job of the user that its first letter names; the worker that got it."""
+        self.submit(name, context, question, model)
+        self.log.start_of(name)
+        return next(worker for worker in self.workers if name in worker.jobs)
+
+    def submit(self, name: str, context: str, question: str = "", model: str = "tiny") -> None:
+        request = CompareRequest(context=context, question=question, model=model)
+        self.client.submit(Job(name, request, name[0]))
+
+    def end(self, name: str) -> None:
+        worker = next(worker for worker in self.workers if name in worker.jobs)
+        worker.on_reply(JobDone(name))
+        assert self.log.end_of(name) == JobDone(name)
+
+
+@pytest.fixture
+def lanes() -> Iterator[Lanes]:
+    """Two that work and have read `one` and `two`."""
+    lanes = Lanes(False, False)
+    with closing(lanes.client):
+        for name in ("one", "two"):
+            lanes.begin(name, name)
+        for name in ("one", "two"):
+            lanes.end(name)
+        yield lanes
+
+
+def wait_until(is_so: Callable[[], object]) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_a_worker_more_starts_only_while_jobs_wait() -> None:
+    lanes = Lanes(False, False, False)
+    with closing(lanes.client):
+        for name in "ab":
+            lanes.begin(name, name)
+            lanes.end(name)
+        assert lanes.client.workers == len(lanes.workers) == 1
+        for name in "cd":
+            lanes.begin(name, name)
+        assert lanes.client.workers == len(lanes.workers) == 2
+        assert lanes.client.order() == ("c", "d")
+
+
+def test_a_prompt_goes_where_it_was_read_though_another_has_been_idle_longer(lanes: Lanes) -> None:
+    first, second = lanes.workers
+    assert lanes.begin("a", "two") is second
+    lanes.end("a")
+    assert lanes.begin("b", "two", "another question") is second
+    lanes.end("b")
+    assert lanes.begin("c", "neither") is first
+    lanes.end("c")
+    assert lanes.begin("d", "two", "another question") is second
+
+
+def test_the_same_prompt_counts_more_than_the_same_context(lanes: Lanes) -> None:
+    first, second = lanes.workers
+    assert lanes.begin("a", "one", "asked here") is first
+    assert lanes.begin("b", "one", "asked there") is second
+    for name in "ab":
+        lanes.end(name)
+    assert lanes.begin("c", "one", "asked there") is second
+    lanes.end("c")
+    assert lanes.begin("d", "one", "asked here") is first
+
+
+def test_where_the_prompts_worker_is_busy_another_takes_the_job(lanes: Lanes) -> None:
+    first, second = lanes.workers
+    assert lanes.begin("a", "two") is second
+    assert lanes.begin("b", "two") is first
+
+
+def test_a_model_that_one_has_is_not_loaded_by_another(lanes: Lanes) -> None:
+    first, _ = lanes.workers
+    assert lanes.begin("a", "one", model="large") is first
+    lanes.end("a")
+    assert lanes.begin("b", "new", model="large") is first
+    lanes.end("b")
+
+
+def test_another_models_run_makes_a_worker_forget_its_prompts(lanes: Lanes) -> None:
+    first, second = lanes.workers
+    assert lanes.begin("a", "one", model="large") is first
+    lanes.end("a")
+    assert lanes.begin("b", "two") is second
+    assert lanes.begin("c", "three") is first
+    for name in "bc":
+        lanes.end(name)
+    assert lanes.begin("d", "one") is second
+
+
+def test_users_take_turns_whichever_worker_is_free(lanes: Lanes) -> None:
+    for name in ("a0", "a1"):
+        lanes.begin(name, name)
+    for name in ("a2", "a3", "b0"):
+        lanes.submit(name, name)
+    wait_until(lambda: len(lanes.client.order()) == 5)
+    assert lanes.client.order() == ("a0", "a1", "b0", "a2", "a3")
+    lanes.end("a1")
+    lanes.log.start_of("b0")
+    assert lanes.client.order() == ("a0", "b0", "a2", "a3")
+
+
+def test_a_lost_worker_costs_its_own_job_alone(lanes: Lanes) -> None:
+    lost, other = lanes.workers
+    assert lanes.begin("a", "one") is lost
+    assert lanes.begin("b", "two") is other
+    lanes.submit("c", "three")
+    lost.kill()
+    end = lanes.log.end_of("a")
+    assert isinstance(end, JobFailed)
+    assert end.message.startswith("The worker was lost. A new worker starts by itself.")
+    lanes.log.start_of("c")
+    assert lanes.workers[2].jobs == ["c"]
+    assert lanes.client.order() == ("b", "c")
+    statuses = [reply for reply in lanes.log.replies if isinstance(reply, ModelStatus)]
+    assert statuses[-1] == READY, "the other one still has the model"
+    lost.on_reply(JobDone("b"))
+    lanes.end("b")
+    assert [reply for reply in lanes.log.replies if reply == JobDone("b")] == [JobDone("b")]
+
+
+def test_cancel_reaches_the_worker_that_runs_the_job_or_the_queue(lanes: Lanes) -> None:
+    first, second = lanes.workers
+    assert lanes.begin("a", "one") is first
+    assert lanes.begin("b", "two") is second
+    lanes.submit("c", "three")
+    for name in "cb":
+        lanes.client.cancel(name)
+        assert lanes.log.end_of(name) == JobCancelled(name)
+    assert Cancel("b") in second.sent
+    assert not any(isinstance(command, Cancel) for command in first.sent)
+    assert "c" not in first.jobs + second.jobs
+    assert lanes.client.order() == ("a",)
+
+
+def test_ready_is_one_that_answers(lanes: Lanes) -> None:
+    lanes.workers[0].is_deaf = True
+    assert lanes.client.is_ready(TIMEOUT_S)
+    lanes.workers[1].is_deaf = True
+    assert not lanes.client.is_ready(0.1)
+
+
+def test_a_worker_that_cannot_start_fails_no_job_that_another_takes() -> None:
+    lanes = Lanes(False, True)
+    with closing(lanes.client):
+        lanes.begin("a", "one")
+        lanes.submit("b", "two")
+        wait_until(lambda: len(lanes.workers) > 2)
+        assert lanes.client.order() == ("a", "b")
+        lanes.end("a")
+        lanes.log.start_of("b")
+        assert lanes.workers[0].jobs == ["a", "b"]
