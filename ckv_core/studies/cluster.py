@@ -93,7 +93,7 @@ class Cluster:
                 f"No Ray cluster answers at {address!r}: {reason} CKV_CLUSTER is local, auto or an "
                 "address such as ray://host:10001."
             ) from None
-        ray.put(None)  # imports pydantic here; in another thread that fails beside the pages' import
+        ray.put(None)  # imports pydantic here; a thread would fail beside the pages' import of it
         logging.getLogger("ray.data").setLevel(logging.ERROR)
         ray.data.DataContext.get_current().enable_progress_bars = False
         room = ray.cluster_resources()
