@@ -54,8 +54,8 @@ def needle_figure(reading: StudyReading, point: Point) -> go.Figure:
     score, more = np.full(shape, np.nan, np.float32), np.empty(shape, object)
     figure = new_figure(
         f"{html.escape(name, quote=False)}: needles",
-        f"Mean score; n = {min(map(len, own.values()))} to {max(map(len, own.values()))} samples "
-        "a cell; x: the full cache is below 50",
+        f"Mean score; n = {_span(map(len, own.values()))} samples a cell; "
+        "x: the full cache is below 50",
     )
     for (length, depth), scores in own.items():
         at, mean = (depths.index(depth), lengths.index(length)), 100 * sum(scores) / len(scores)
@@ -101,12 +101,11 @@ def needle_figure(reading: StudyReading, point: Point) -> go.Figure:
 def _lines(reading: StudyReading, title: str, place: Callable[[Row], float | None]) -> go.Figure:
     """Scores of all points, joined by rising budget."""
     rows = [row for row in reading.scores.rows if row.score is not None]
-    counts = sorted({row.n for row in rows})
-    if not counts:
+    if not rows:
         return empty_figure(title, "There is no result yet.")
-    n = f"n = {counts[0]}" + (f" to {counts[-1]}" if len(counts) > 1 else "")
+    n = _span(row.n for row in rows)
     figure = new_figure(
-        title, f"Mean and 95 % interval, {n} sources", legend_rows=len(reading.variants)
+        title, f"Mean and 95 % interval, n = {n} sources", legend_rows=len(reading.variants)
     )
     for variant in reading.variants:
         look = reading.looks[variant]
@@ -150,6 +149,12 @@ def _lines(reading: StudyReading, title: str, place: Callable[[Row], float | Non
         )
     figure.update_yaxes(title_text="score, points of 100", range=[-3, 103])
     return figure
+
+
+def _span(counts: Iterable[int]) -> str:
+    """`5`, or `4 to 6` where they differ."""
+    there = sorted({*counts})
+    return f"{there[0]}" if len(there) == 1 else f"{there[0]} to {there[-1]}"
 
 
 def _ends(rows: Iterable[Row]) -> np.ndarray:

@@ -142,16 +142,22 @@ def looks_of(variants: Iterable[VariantResult]) -> list[Look]:
     return looks
 
 
-def look_of(spec: str) -> Look:
-    parsed = VariantSpec.parse(spec)
-    variant = VariantResult(
-        spec=parsed.spec,
-        label=parsed.label,
-        method=parsed.method.name,
-        critical=parsed.critical,
-        params=parsed.params,
+def looks_of_specs(specs: Iterable[str]) -> list[Look]:
+    """As `looks_of`, of variants that have not run."""
+    return looks_of(
+        VariantResult(
+            spec=parsed.spec,
+            label=parsed.label,
+            method=parsed.method.name,
+            critical=parsed.critical,
+            params=parsed.params,
+        )
+        for parsed in map(VariantSpec.parse, specs)
     )
-    return looks_of([variant])[0]
+
+
+def look_of(spec: str) -> Look:
+    return looks_of_specs([spec])[0]
 
 
 def bar_marker(color: str | list[str], pattern: str | list[str]) -> dict[str, Any]:

@@ -51,7 +51,7 @@ READ_EVERY = 5  # watches; reading draws bootstrap samples
 DECISION_TEXT = "### The answer, method by method\nBest first."
 CHARTS_TEXT = (
     "### Score against budget, bytes and perturbation\n"
-    "Bars are 95 % intervals. A cell of the needle map leads to its samples."
+    "Bars are 95 % intervals. Cells of a needle map lead to their samples."
 )
 SCORES_TEXT = (
     "### Every method and budget\nA column's name sorts by it; a score leads to its samples."

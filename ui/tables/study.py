@@ -13,7 +13,7 @@ from ckv_core.studies.decision import Decision, MethodDecision, decide
 from ckv_core.studies.methods_text import methods_text
 from ckv_core.studies.reading import PairedRow, Reading, base_of, differences, read_results
 from ckv_core.studies.records import FULL, Point, Sample, SampleResult, Study
-from ui.looks.palette import Look, look_of
+from ui.looks.palette import Look, looks_of_specs
 from ui.tables.data_table import (
     Cells,
     Column,
@@ -103,7 +103,8 @@ class StudyReading:
 
     @cached_property
     def looks(self) -> dict[str, Look]:
-        return {variant: look_of(variant) for variant in (FULL, *self.variants)}
+        specs = [FULL, *self.variants]
+        return dict(zip(specs, looks_of_specs(specs), strict=True))
 
 
 def verdict_value(reading: StudyReading) -> dict[str, Any]:

@@ -63,6 +63,12 @@ def texts_of(row: dict) -> list[str]:
     return [row["cells"]["method"]["text"], row["cells"]["budget"]["text"]]
 
 
+def test_variants_of_one_method_do_not_look_alike():
+    specs = ("full", "snapkv", "snapkv:pool=none", "snapkv+critical", "snapkv+critical:alpha=0")
+    looks = reading(dataclasses.replace(STUDY, variants=specs)).looks
+    assert len({(look.color, look.symbol, look.dash) for look in looks.values()}) == len(specs)
+
+
 def test_scores_are_points_with_intervals_and_n():
     table = scores_table(reading())
     score = dict(zip(map(tuple, map(texts_of, table["rows"])), texts(table, "score"), strict=True))
