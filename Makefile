@@ -22,6 +22,9 @@ help: ## Show the targets
 run: $(VENV)/.runtime model ## Set up and serve the app on http://127.0.0.1:7860
 	@exec $(PY) app.py
 
+# The tests start a few hundred interpreters: without byte code each would compile the app anew.
+test test-fast soak: export PYTHONDONTWRITEBYTECODE :=
+
 # Files in the order of their folders: by number of tests, the long files of few tests came last.
 test: $(VENV)/.dev model browser postgresql ## Set up, a browser included, and run all tests
 	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder

@@ -114,6 +114,7 @@ def served_apps(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Callable[[bool], "Served"]]:
     """With logins and MCP, or without both, as most tests need it: built once, and lent empty."""
+    from tests.factories.app import empty
     from tests.ui.served_app import Served, served  # Gradio takes seconds
 
     apps: dict[bool, Served] = {}
@@ -126,7 +127,7 @@ def served_apps(
                 apps[with_logins] = stack.enter_context(
                     served(folder, with_logins=with_logins, **more)
                 )
-            apps[with_logins].empty()
+            empty(apps[with_logins].services)
             return apps[with_logins]
 
         yield lend

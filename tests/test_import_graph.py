@@ -187,6 +187,9 @@ def test_the_core_imports_without_the_apps_libraries():
     assert done.returncode == 0, done.stderr
 
 
-def test_importing_the_core_package_costs_nothing():
-    done = run_python("import sys, ckv_core\nprint({'torch', 'numpy'} & set(sys.modules))")
+def test_what_a_new_process_imports_costs_nothing():
+    """A spawned worker imports the main module anew."""
+    done = run_python(
+        "import sys, ckv_core, app\nprint({'torch', 'numpy', 'gradio', 'ui'} & set(sys.modules))"
+    )
     assert done.stdout.strip() == "set()", done.stderr

@@ -2,10 +2,12 @@
 
 import re
 
+import psutil
 import pytest
 from playwright.sync_api import Page, expect
 
 from tests.e2e import steps
+from tests.e2e.app_runner import App
 
 PRINTED = "SnapKV + CriticalKV, as printed"
 
@@ -16,10 +18,11 @@ def wait_for_model(page: Page) -> None:
     expect(page.locator("#model-line")).to_contain_text("is ready", timeout=120_000)
 
 
-def test_an_example_runs_with_the_default_variants(page: Page, wait_for_model):
+def test_an_example_runs_with_the_default_variants(page: Page, app: App, wait_for_model):
     page.get_by_role("button", name="Needle in a report").click()
     expect(page.locator("#context-bar")).to_contain_text(re.compile(r"[\d,]+ of 8,192 tokens"))
     expect(page.locator("#variants-line")).to_contain_text("6 variants: Full cache, StreamingLLM")
+    steps.set_new_tokens(page, 32)
     steps.run(page)
     steps.wait_for_slug(page)
     steps.expect_state(page, "done")
@@ -41,6 +44,13 @@ def test_an_example_runs_with_the_default_variants(page: Page, wait_for_model):
     heads = page.locator('#charts [data-drawn*="/figure/heads?"]')
     heads.locator("select[name=variant]").select_option(label=PRINTED)
     expect(heads.locator(".js-plotly-plot")).to_contain_text(PRINTED)
+    # The model has a process of its own; the app's loads no torch for a run.
+    loaded = [
+        any("libtorch" in each.path for each in psutil.Process(pid).memory_maps())
+        for pid in (app.process.pid, *app.workers())
+    ]
+    assert loaded[0] is False
+    assert any(loaded)
 
 
 def test_reload_attaches_again_and_a_second_tab_sees_the_same_run(page: Page, context, app):

@@ -18,7 +18,7 @@ from tests.e2e.steps import (
     set_new_tokens,
     wait_for_slug,
 )
-from tests.factories.app import request
+from tests.factories.app import empty, request
 from tests.factories.runs import done_result
 from tests.ui.served_app import Served
 
@@ -142,7 +142,7 @@ def test_chosen_runs_are_exported_and_come_back_after_their_loss(
     download.value.save_as(bundle)
     expect(page.locator("#runs")).to_contain_text("with prompts, notes and tags")
 
-    app.empty()
+    empty(app.services)
     page.goto(f"{app.url}/runs")
     expect(page.locator("#runs")).to_contain_text("No runs yet")
     choose = page.locator("#runs input[data-import]")

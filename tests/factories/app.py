@@ -6,6 +6,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
+from sqlalchemy import delete
+
 from ckv_core.errors import StorageError
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.results.events import Progress, RunResult
@@ -13,6 +15,7 @@ from ckv_core.results.records import RetainedSet
 from ckv_core.studies.records import FULL, Sample, SampleResult, Study
 from ckv_core.worker.client import WorkerClient
 from ckv_core.worker.messages import ModelStatus, TokensCounted
+from storage.models import Base
 from storage.records import Lineage, Outcome, RunNotes, RunSummary
 from storage.repository import RunMissingError
 from tests.factories.events import events_of
@@ -283,6 +286,17 @@ def finished(services: Services, text: str) -> str:
 
 def generating(view: RunSnapshot) -> bool:
     return bool(view.result.variants and view.result.variants[0].text)
+
+
+def empty(services: Services) -> None:
+    """End what runs, and delete all rows."""
+    for slug in services._unfinished.slugs():
+        services._client.cancel(slug)
+    while services._unfinished.slugs():
+        time.sleep(0.01)
+    with services._database.write() as session:
+        for table in reversed(Base.metadata.sorted_tables):
+            session.execute(delete(table))
 
 
 def worker_pid(services: Services) -> int:

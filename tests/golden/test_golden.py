@@ -1,4 +1,4 @@
-"""Every method on every example keeps and writes what it did when this was recorded."""
+"""Every method keeps and writes what it did when this was recorded."""
 
 import pytest
 import torch

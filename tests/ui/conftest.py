@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from storage.database import Database, default_url, open_database
-from tests.factories.app import make_client
+from tests.factories.app import empty, make_client
 from ui.limits import Limits
 from ui.services.services import Services
 
 if TYPE_CHECKING:
     from tests.ui.served_app import Served
+
+LIMITS = Limits(queue=3)
 
 
 @pytest.fixture
@@ -24,11 +26,27 @@ def file_database(tmp_path: Path) -> Iterator[Database]:
 
 
 @pytest.fixture
-def services(file_database: Database) -> Iterator[Services]:
-    """With room for three unfinished runs."""
-    services = Services(file_database, make_client=make_client, limits=Limits(queue=3))
+def new_services(file_database: Database) -> Iterator[Services]:
+    """With a worker of a test's own."""
+    services = Services(file_database, make_client=make_client, limits=LIMITS)
     yield services
     services.close()
+
+
+@pytest.fixture(scope="module")
+def lasting_services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
+    """One worker for a module: to start it takes longer than most tests."""
+    with closing(open_database(default_url(tmp_path_factory.mktemp("lasting")))) as database:
+        services = Services(database, make_client=make_client, limits=LIMITS)
+        yield services
+        services.close()
+
+
+@pytest.fixture
+def services(lasting_services: Services) -> Services:
+    """Without runs, and with room for three unfinished ones."""
+    empty(lasting_services)
+    return lasting_services
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """The whole app on a free port, with a worker that plays scripts, and users' ways to ask it."""
 
 import json
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -10,10 +9,8 @@ from typing import Any
 
 import gradio as gr
 import httpx
-from sqlalchemy import delete
 
 from storage.database import default_url, open_database
-from storage.models import Base
 from tests.factories.app import make_client
 from tests.processes import free_port
 from ui.accounts.access import EVERYBODY, Access, Viewer, acting_as
@@ -67,16 +64,6 @@ class Served:
                     if messages[-1]["msg"] == "process_completed":
                         break
         return messages
-
-    def empty(self) -> None:
-        """End what runs, and delete all rows."""
-        for slug in self.services._unfinished.slugs():
-            self.services._client.cancel(slug)
-        while self.services._unfinished.slugs():
-            time.sleep(0.01)
-        with self.services._database.write() as session:
-            for table in reversed(Base.metadata.sorted_tables):
-                session.execute(delete(table))
 
     def handler(self, name: str) -> int:
         """Number of the handler with this qualified name, e.g. RunPage.tail."""

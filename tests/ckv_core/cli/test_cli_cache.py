@@ -47,26 +47,27 @@ def in_a_process_of_its_own(*arguments: str) -> str:
 
 
 def test_what_one_process_keeps_another_answers_from(
-    home: Path, tmp_path: Path, context: str
+    home: Path, tmp_path: Path, context: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = saved_model(tmp_path / "model")
-    kept = in_a_process_of_its_own(
-        "cache", "keep", "report", "--context", context, "--variant", SPEC, "--model", model,
-        "--json", "-",
-    )  # fmt: skip
-    document = json.loads(kept)
+    capsys.readouterr()  # transformers tells that it writes
+
+    def printed(*arguments: str) -> str:
+        assert cli.main([*arguments, "--json", "-"]) == 0
+        return capsys.readouterr().out
+
+    of_context = ("--context", context, "--variant", SPEC, "--model", model)
+    document = json.loads(printed("cache", "keep", "report", *of_context))
     assert document["name"] == "report"
     assert document["receipt"]["receipt"]["retained_entries"] == 3 * 2 * 48
     asked = [word for question in QUESTIONS for word in ("--question", question)]
-    new = ["--max-new-tokens", "9", "--ignore-eos", "--json", "-"]
-    told = in_a_process_of_its_own("cache", "ask", "report", *asked, *new)
+    new = ["--max-new-tokens", "9", "--ignore-eos"]
+    told = in_a_process_of_its_own("cache", "ask", "report", *asked, *new, "--json", "-")
     answers = [json.loads(line) for line in told.splitlines()]
     assert [answer["question"] for answer in answers] == list(QUESTIONS)
     for answer in answers:
-        compared = in_a_process_of_its_own(
-            "compare", "--context", context, "--question", answer["question"],
-            "--scenario", "context-only", "--variant", SPEC, "--model", model, *new,
-        )  # fmt: skip
+        question = ("--question", answer["question"], "--scenario", "context-only")
+        compared = printed("compare", *of_context, *question, *new)
         (variant,) = json.loads(compared)["variants"]
         assert answer["token_ids"] == variant["token_ids"]
         assert answer["text"] == variant["text"]

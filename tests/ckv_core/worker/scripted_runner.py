@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -33,9 +32,9 @@ class ScriptedRunner:
     """Scripts: `steps N`, `long N`, `deaf N`, `hang [FILE]`, `spin`, `kill`, `exit N`, `refuse`,
     `bug`, `oom`. `hang` makes the file once it hangs; so does a count whose question is that.
 
-    Tokens of `long` have 100 characters each; `deaf` never asks whether to stop; `modules` fails
-    with the names of what is imported, `quote` with an error that holds the context. Models:
-    `missing`, `slow`, `stuck` (after a step of 0.3 s); others are there at once.
+    Tokens of `long` have 100 characters each; `deaf` never asks whether to stop; `quote` fails
+    with an error that holds the context. Models: `missing`, `slow`, `stuck` (after a step of
+    0.3 s); others are there at once.
     """
 
     def __init__(self) -> None:
@@ -136,9 +135,6 @@ def _interrupt(word: str, number: int) -> None:
             os._exit(number)
         case _ if word in FAILURES:
             raise FAILURES[word]
-        case "modules":
-            loaded = sorted({name.partition(".")[0] for name in sys.modules})
-            raise ConfigError(" ".join(loaded))
 
 
 def _model_info(name: str) -> ModelInfo:

@@ -375,9 +375,9 @@ def test_a_reply_that_cannot_be_taken_in_stops_nothing(log: Log) -> None:
 
 
 @pytest.mark.slow
-def test_twenty_kills_at_random_moments_lose_no_job(client: WorkerClient, log: Log) -> None:
-    moments = random.Random(20)
-    for number in range(20):
+def test_ten_kills_at_random_moments_lose_no_job(client: WorkerClient, log: Log) -> None:
+    moments = random.Random(10)
+    for number in range(10):
         name = f"job{number}"
         pid = wait_for_worker(client)
         client.submit(job("steps 1000000", name))
@@ -391,4 +391,4 @@ def test_twenty_kills_at_random_moments_lose_no_job(client: WorkerClient, log: L
     client.submit(job("steps 1", "last"))
     assert log.end_of("last") == JobDone("last")
     ends = [r.job_id for r in log.replies if isinstance(r, ENDS)]
-    assert len(ends) == len(set(ends)) == 21
+    assert len(ends) == len(set(ends)) == 11

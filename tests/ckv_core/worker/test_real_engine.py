@@ -2,17 +2,13 @@
 
 import gc
 import json
-import os
-import subprocess
-import sys
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from ckv_core.models.steps import silent
-from ckv_core.request.compare_request import DEFAULT_MODEL, CompareRequest
+from ckv_core.request.compare_request import CompareRequest
 from ckv_core.results.events import RunResult
 from ckv_core.worker.client import WorkerClient
 from ckv_core.worker.messages import Job, JobCancelled, JobDone, JobEvent, JobFailed, ModelStatus
@@ -20,38 +16,9 @@ from ckv_core.worker.runner import EngineRunner
 from tests.ckv_core.worker.reply_log import Log
 from tests.factories.models import CONTEXT_LIMIT, saved_model
 
-ROOT = Path(__file__).parents[3]
 START_S = 60.0
 VARIANTS = ("full", "streaming_llm:budget=64", "snapkv+critical:budget=64")
 TEXT = "The quick brown fox jumps over the lazy dog. " * 20
-APP = """
-    import json, sys, threading
-    from ckv_core.request.compare_request import CompareRequest
-    from ckv_core.worker.client import WorkerClient
-    from ckv_core.worker.messages import Job, JobDone, JobFailed
-
-    def main(model):
-        over = threading.Event()
-        replies = []
-
-        def on_reply(reply):
-            replies.append(reply)
-            if isinstance(reply, JobDone | JobFailed):
-                over.set()
-
-        client = WorkerClient(on_reply)
-        client.start()
-        text = "The quick brown fox jumps over the lazy dog. " * 20
-        variants = ("full", "snapkv:budget=64")
-        client.submit(Job("a", CompareRequest(context=text, model=model, variants=variants)))
-        over.wait(60)
-        client.close()
-        heavy = [name for name in ("torch", "transformers", "gradio") if name in sys.modules]
-        print(json.dumps({"end": type(replies[-1]).__name__, "heavy": heavy}))
-
-    if __name__ == "__main__":
-        main(sys.argv[1])
-"""
 
 
 @pytest.fixture(scope="module")
@@ -156,28 +123,30 @@ def test_an_unknown_model_answers_a_count_with_a_sentence(client: WorkerClient) 
     assert "'no-such-model' is unknown" in counted.error
 
 
-def test_the_app_stays_free_of_torch_after_a_real_run(folder: str, tmp_path: Path) -> None:
-    path = tmp_path / "some_app.py"
-    path.write_text(textwrap.dedent(APP))
-    app = subprocess.run(
-        [sys.executable, str(path), folder],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=2 * START_S,
-        check=True,
-    )
-    assert json.loads(app.stdout.splitlines()[-1]) == {"end": "JobDone", "heavy": []}
+def test_a_hostile_model_fails_with_one_sentence_while_other_runs_go_on(
+    client: WorkerClient, log: Log, folder: str, tmp_path: Path
+) -> None:
+    hostile = saved_model(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 10**8}))
 
+    def asked(model: str) -> CompareRequest:
+        return CompareRequest(context=TEXT, model=model, variants=VARIANTS, max_new_tokens=2)
 
-@pytest.mark.slow
-def test_the_default_model_becomes_ready_and_counts(client: WorkerClient, log: Log) -> None:
-    client.warm(DEFAULT_MODEL)
-    log.wait(
-        lambda r: isinstance(r, ModelStatus) and r.model == DEFAULT_MODEL and r.ready, 5 * START_S
-    )
-    counted = client.count_tokens(CompareRequest(context=TEXT))
-    assert (counted.limit, counted.error) == (8192, "")
+    client.warm(hostile)
+    client.submit(Job("bad", asked(hostile), "mallory"))
+    client.submit(Job("worse", asked(hostile), "mallory"))
+    client.submit(Job("good", asked(folder), "ann"))
+    for name in ("bad", "worse"):
+        end = log.end_of(name)
+        assert isinstance(end, JobFailed)
+        assert "num_hidden_layers 100,000,000, more than" in end.message
+        assert "\n" not in end.message
+    assert log.end_of("good") == JobDone("good")
+    assert client.is_ready(START_S)
+    failed = {r.model for r in log.replies if isinstance(r, ModelStatus) and r.failed}
+    assert hostile in failed
+    assert folder not in failed
 
 
 def test_a_collection_between_runs_does_not_look_at_what_was_imported() -> None:

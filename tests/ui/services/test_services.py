@@ -309,28 +309,28 @@ def status_of(services: Services, model: str, wanted: Callable[[ModelStatus], bo
     return status
 
 
-def test_a_warm_model_is_seen_in_the_status(services: Services) -> None:
-    assert services.model_status("tiny") is None
-    services.warm("tiny")
-    status = status_of(services, "tiny", lambda status: status.ready)
+def test_a_warm_model_is_seen_in_the_status(new_services: Services) -> None:
+    assert new_services.model_status("tiny") is None
+    new_services.warm("tiny")
+    status = status_of(new_services, "tiny", lambda status: status.ready)
     assert status.message == "tiny is ready on cpu in float32."
 
 
-def test_loading_ahead_is_told_as_such_and_can_be_cancelled(services: Services) -> None:
-    services.warm("slow")
-    first = services.model_status("slow")
+def test_loading_ahead_is_told_as_such_and_can_be_cancelled(new_services: Services) -> None:
+    new_services.warm("slow")
+    first = new_services.model_status("slow")
     assert first is not None
     assert first.loading
-    services.cancel_load("slow")
-    status = status_of(services, "slow", lambda status: not status.loading)
+    new_services.cancel_load("slow")
+    status = status_of(new_services, "slow", lambda status: not status.loading)
     assert (status.message, status.failed) == ("Loading slow was cancelled.", False)
 
 
-def test_the_status_of_one_model_does_not_hide_that_of_another(services: Services) -> None:
+def test_the_status_of_one_model_does_not_hide_that_of_another(new_services: Services) -> None:
     for model in ("tiny", "other"):
-        services.warm(model)
-    assert status_of(services, "other", lambda status: status.ready)
-    tiny = services.model_status("tiny")
+        new_services.warm(model)
+    assert status_of(new_services, "other", lambda status: status.ready)
+    tiny = new_services.model_status("tiny")
     assert tiny is not None
     assert tiny.ready
 

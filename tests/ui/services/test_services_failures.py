@@ -73,10 +73,10 @@ def test_close_cancels_what_is_unfinished_and_refuses_new_runs(file_database: Da
 
 
 def test_a_disk_that_fills_up_fails_the_run_and_the_app_lives_on(
-    services: Services, file_database: Database
+    new_services: Services, file_database: Database
 ) -> None:
-    slug = services.start_run(script(ENDLESS))
-    wait_until(services, slug, generating)
+    slug = new_services.start_run(script(ENDLESS))
+    wait_until(new_services, slug, generating)
     with file_database.write() as session:
         # SQLite checks these triggers at every write, as it would a full disk.
         for table in ("runs", "variants"):
@@ -86,23 +86,23 @@ def test_a_disk_that_fills_up_fails_the_run_and_the_app_lives_on(
                     "BEGIN SELECT RAISE(ABORT, 'database or disk is full'); END"
                 )
             )
-    end = end_of(services, slug)
+    end = end_of(new_services, slug)
     assert end.state == "failed"
     assert "is full; free some space" in end.reason
-    assert services.snapshot(slug).reason == end.reason
+    assert new_services.snapshot(slug).reason == end.reason
     with file_database.write() as session:
         session.execute(text("DROP TRIGGER full_runs"))
         session.execute(text("DROP TRIGGER full_variants"))
-    later = services.start_run(script("steps 2"))
-    assert end_of(services, later).state == "done"
+    later = new_services.start_run(script("steps 2"))
+    assert end_of(new_services, later).state == "done"
     # The end that could not be recorded then is recorded now.
     deadline = time.monotonic() + TIMEOUT_S
-    while services.count_by_state() != {"done": 1, "failed": 1}:
-        assert time.monotonic() < deadline, services.count_by_state()
+    while new_services.count_by_state() != {"done": 1, "failed": 1}:
+        assert time.monotonic() < deadline, new_services.count_by_state()
         time.sleep(0.01)
     with file_database.read() as session:
         stored = repository.load_run(session, slug)
     assert (stored.state, stored.reason) == ("failed", end.reason)
-    services.library.delete([slug])
+    new_services.library.delete([slug])
     with pytest.raises(StorageError, match="no run"):
-        services.snapshot(slug)
+        new_services.snapshot(slug)

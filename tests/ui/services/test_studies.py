@@ -89,37 +89,37 @@ def test_a_sample_that_kills_the_worker_fails_alone(services):
 
 
 def test_a_worker_killed_in_the_middle_costs_nothing(services):
-    slug = services.studies.start(STUDY, samples(30))
-    wait_until(services, slug, lambda view: view.stored.done > 4)
+    slug = services.studies.start(STUDY, samples(16))
+    wait_until(services, slug, lambda view: view.stored.done > 2)
     services._client._lanes[0].worker.kill()
     view = wait_until(services, slug, over)
-    assert (view.stored.done, view.stored.failed) == (60, 0)
+    assert (view.stored.done, view.stored.failed) == (32, 0)
 
 
 def test_an_app_that_is_closed_goes_on_when_it_opens(file_database):
     first = Services(file_database, make_client=make_client)
-    slug = first.studies.start(STUDY, samples(40))
-    wait_until(first, slug, lambda view: view.stored.done > 4)
+    slug = first.studies.start(STUDY, samples(16))
+    wait_until(first, slug, lambda view: view.stored.done > 2)
     first.close()
     second = Services(file_database, make_client=make_client)
     try:
         before = second.studies.view(slug).stored.done
-        assert 4 < before < 80
+        assert 2 < before < 32
         view = wait_until(second, slug, over)
-        assert (view.state, view.stored.done, view.stored.failed) == ("done", 80, 0)
+        assert (view.state, view.stored.done, view.stored.failed) == ("done", 32, 0)
     finally:
         second.close()
 
 
 def test_stopped_resumed_and_deleted(services):
-    slug = services.studies.start(STUDY, samples(40))
-    wait_until(services, slug, lambda view: view.stored.done > 4)
+    slug = services.studies.start(STUDY, samples(16))
+    wait_until(services, slug, lambda view: view.stored.done > 2)
     services.studies.cancel(slug)
     view = wait_until(services, slug, over)
     assert view.state == "unfinished"
     assert view.stored.reason == "Stopped on request."
     services.studies.resume(slug)
-    assert wait_until(services, slug, lambda view: view.state == "done").stored.done == 80
+    assert wait_until(services, slug, lambda view: view.state == "done").stored.done == 32
     services.studies.delete(slug)
     with pytest.raises(StorageError, match="no study"):
         services.studies.view(slug)
@@ -134,7 +134,7 @@ def test_samples_that_all_fail_for_one_reason_end_the_study(services):
 
 
 def test_runs_come_between_a_studys_samples(services):
-    slug = services.studies.start(STUDY, samples(40))
+    slug = services.studies.start(STUDY, samples(16))
     wait_until(services, slug, lambda view: view.stored.done > 1)
     run = services.start_run(CompareRequest(context="one two", question="steps", model="tiny"))
     until = time.monotonic() + PATIENCE_S
@@ -206,7 +206,7 @@ def test_studies_are_bounded_as_runs_are(file_database):
 
 
 def test_a_study_that_a_cluster_still_works_at_says_that_it_stops(services):
-    slug = services.studies.start(STUDY, samples(40))
+    slug = services.studies.start(STUDY, samples(16))
     view = wait_until(services, slug, lambda view: view.stored.done > 1)
     asked = replace(view, running=True, stored=replace(view.stored, wanted=False))
     assert asked.state == "stopping"
