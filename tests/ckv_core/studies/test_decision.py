@@ -182,12 +182,12 @@ def test_where_the_full_cache_answers_nothing_no_method_is_said_to_keep_it():
 def test_a_lossy_method_is_hardly_ever_recommended():
     rng = random.Random(1)
     wrong = 0
-    for _ in range(60):
+    for _ in range(24):
         n = 300
         lossy = {at for at in range(n) if rng.random() > 0.04}
         samples, results = made(n, {FULL_POINT: set(range(n)), Point("snapkv", "10%"): lossy})
         wrong += decide(STUDY, samples, results).recommended is not None
-    assert wrong <= 5
+    assert wrong <= 2
 
 
 def test_halves_split_every_sample_once_whatever_their_order():

@@ -66,7 +66,16 @@ def stored(url: str) -> int:
 
 
 def start(folder: Path, *more: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "ckv_core", "study", "run", str(folder / "study.yaml"), *more]
+    command = [
+        sys.executable,
+        "-u",
+        "-m",
+        "ckv_core",
+        "study",
+        "run",
+        str(folder / "study.yaml"),
+        *more,
+    ]
     return subprocess.Popen(
         command, cwd=ROOT, env=os.environ.copy(), stdout=subprocess.PIPE, text=True
     )
@@ -79,6 +88,8 @@ def exported(folder: Path) -> dict[str, object]:
     return found
 
 
+# Of each database one law: tests/storage/test_studies.py has both under many writers.
+@pytest.mark.parametrize("new_url", ["postgresql"], indirect=True)
 def test_killed_in_the_middle_it_goes_on_where_it_was(folder, url, capsys):
     process = start(folder)
     until = time.monotonic() + PATIENCE_S
@@ -132,11 +143,14 @@ def check(document):
     assert document["decision"]["sentence"]
 
 
+@pytest.mark.parametrize("new_url", ["sqlite"], indirect=True)
 def test_two_parts_at_once_make_the_whole(folder, url):
-    parts = [start(folder, "--shard", f"{number}/2", "--db", url) for number in (1, 2)]
-    for part in parts:
-        part.communicate(timeout=PATIENCE_S)
-        assert part.returncode == 0
+    other = start(folder, "--shard", "2/2", "--db", url)
+    assert other.stdout is not None
+    assert other.stdout.readline()  # it is at work
+    assert cli.main(["study", "run", str(folder / "study.yaml"), "--shard", "1/2"]) == 0
+    other.communicate(timeout=PATIENCE_S)
+    assert other.returncode == 0
     check(exported(folder))
 
 
