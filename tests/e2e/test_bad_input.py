@@ -13,17 +13,7 @@ from tests.e2e import steps
 from tests.e2e.app_runner import App
 from tests.processes import free_port
 
-BUDGET = "#budget input, #budget textarea"
-ALPHA = "#alpha input"
-TOKENS = "#max-new-tokens input"
 CONTEXT = "#context textarea"
-
-REFUSED_AT_ONCE = [
-    (BUDGET, "many", "Budget 'many' is not a number"),
-    (BUDGET, "", "Budget '' is not a number"),
-    (ALPHA, "7", "alpha must be a number from 0 to 1"),
-    (TOKENS, "2.5", "New tokens must be a whole number from 1 to 1024"),
-]
 
 
 def test_a_refusal_goes_once_the_form_changes_and_comes_again(page: Page, app: App):
@@ -36,19 +26,6 @@ def test_a_refusal_goes_once_the_form_changes_and_comes_again(page: Page, app: A
         expect(refusal).to_contain_text("The context is empty")
         page.locator(CONTEXT).fill(" ")
         expect(refusal).to_be_hidden()
-
-
-def test_wrong_values_are_refused_before_there_is_a_run(page: Page, app: App):
-    steps.fill(page)
-    for selector, typed, sentence in REFUSED_AT_ONCE:
-        box = page.locator(selector).first
-        right = box.input_value()
-        box.fill(typed)
-        steps.run(page)
-        expect(page.locator("#notice [role=alert]")).to_contain_text(sentence)
-        assert box.input_value() == typed
-        assert page.url == f"{app.url}/"
-        box.fill(right)
 
 
 def test_a_wrong_line_of_more_variants_is_named_as_soon_as_it_is_left(page: Page):

@@ -22,7 +22,6 @@ def test_an_example_runs_with_the_default_variants(page: Page, app: App, wait_fo
     page.get_by_role("button", name="Needle in a report").click()
     expect(page.locator("#context-bar")).to_contain_text(re.compile(r"[\d,]+ of 8,192 tokens"))
     expect(page.locator("#variants-line")).to_contain_text("6 variants: Full cache, StreamingLLM")
-    steps.set_new_tokens(page, 32)
     steps.run(page)
     steps.wait_for_slug(page)
     steps.expect_state(page, "done")

@@ -5,17 +5,28 @@ import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import psutil
 import pytest
 
 from ckv_core.request.compare_request import CompareRequest
+from ckv_core.worker import count_runner
 from ckv_core.worker.counting import TRIES, TokenCounter
 from tests.ckv_core.worker.reply_log import TIMEOUT_S, wait_for_file
 
 COUNTER = "tests.ckv_core.worker.scripted_runner:ScriptedRunner"
 THREE = CompareRequest(context="one two three", model="tiny")
+ENDLESS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+
+
+class HastyCounts(count_runner.CountRunner):
+    """The real one, but for how long a count may take."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        count_runner.COUNT_S = 1.0
 
 
 @pytest.fixture
@@ -47,6 +58,25 @@ def test_a_looping_template_ends_is_refused_and_holds_up_nobody(counter: TokenCo
     assert counter.count(THREE, TIMEOUT_S).tokens == 3
     assert pid_of(counter) != pid
     assert not psutil.pid_exists(pid)
+
+
+@pytest.mark.slow
+def test_a_template_that_really_loops_holds_up_nobody(tmp_path: Path) -> None:
+    from tests.factories.models import saved_model  # the process that counts imports this file
+
+    good, looping = (
+        CompareRequest(context="one", model=saved_model(tmp_path / name))
+        for name in ("good", "looping")
+    )
+    (tmp_path / "looping" / "chat_template.jinja").write_text(ENDLESS)
+    with (
+        closing(TokenCounter("tests.ckv_core.worker.test_counting:HastyCounts")) as counter,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        loop = pool.submit(counter.count, looping, 300)
+        assert counter.count(good, 300).tokens > 0
+        assert "chat template" in loop.result().error
+        assert counter.count(good, 300).tokens > 0
 
 
 def test_a_count_that_takes_too_long_for_who_asked_says_so(counter: TokenCounter) -> None:
