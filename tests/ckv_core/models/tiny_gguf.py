@@ -1,5 +1,6 @@
 """A tiny Llama GGUF with a byte-level tokenizer, and an independent reader of its weights."""
 
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -89,15 +90,20 @@ def _tensor_shapes() -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def read_gguf_weights(path: Path, heads: int, kv_heads: int) -> dict[str, Tensor]:
+def read_gguf_weights(
+    path: Path, heads: int, kv_heads: int, layers: Collection[int] = range(LAYERS)
+) -> dict[str, Tensor]:
     """Dequantised weights by transformers' names, read with the gguf package alone.
 
-    A GGUF interleaves the two RoPE halves of each head's query and key rows; undone here.
+    Of the layers, only these. A GGUF interleaves the two RoPE halves of each head's query and key
+    rows; undone here.
     """
     weights: dict[str, Tensor] = {}
     for tensor in GGUFReader(path).tensors:
-        values = torch.from_numpy(dequantize(tensor.data, tensor.tensor_type).copy()).float()
         parts = tensor.name.split(".")
+        if parts[0] == "blk" and int(parts[1]) not in layers:
+            continue
+        values = torch.from_numpy(dequantize(tensor.data, tensor.tensor_type).copy()).float()
         if parts[0] == "blk":
             if parts[2] in ("attn_q", "attn_k"):
                 count = heads if parts[2] == "attn_q" else kv_heads
