@@ -83,6 +83,7 @@ class WorkerClient:
             for start in starts
         ]
         self._lanes[0].wake()
+        self._moved: set[str] = set()  # jobs that were handed to two workers
         self._pings: list[Future[bool]] = []
         self._closed = False
         self._counter = TokenCounter(counter)
@@ -279,6 +280,7 @@ class WorkerClient:
     def _end_task(self, lane: Lane, end: JobDone | JobFailed | JobCancelled) -> None:
         task, lane.task = lane.task, None
         if task is not None and not task.is_warm:
+            self._moved.discard(end.job_id)
             self._queue.done(end.job_id)
             self._report(end)
 
@@ -297,9 +299,26 @@ class WorkerClient:
             lane.task = Task(job, None)  # workers that cannot start fail the first job
         for status in gone:
             self._tell(ModelStatus(status.model, False, _sentence(reason)))
-        if lane.task is not None:
+        if lane.task is not None and not self._move(lane, lane.task):
             # Of this nothing goes to others: it may name what somebody else wanted to load.
             self._end_lost(lane, lane.task, _sentence(lane.task.reason_of_loss(reason)))
+
+    def _move(self, lane: Lane, task: Task) -> bool:
+        """Whether a job waits for another worker, once, as the lost one has said nothing of it.
+
+        That an idle actor, or its machine, is gone is noticed late.
+        """
+        job, others = task.command, any(each.may_serve for each in self._lanes)
+        if isinstance(job, Warm) or task.was_heard or task.is_stopping or not others:
+            return False
+        if job.job_id in self._moved:
+            return False
+        self._moved.add(job.job_id)
+        lane.task = None
+        self._queue.done(job.job_id)
+        self._queue.put(job)
+        self._dispatch()
+        return True
 
     def _end_lost(self, lane: Lane, task: Task, sentence: str) -> None:
         if task.is_warm or not task.has_loaded:

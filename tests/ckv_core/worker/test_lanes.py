@@ -50,6 +50,8 @@ class Fake:
 
     def send(self, command: Command) -> None:
         self.sent.append(command)
+        if self.is_deaf:
+            return
         match command:
             case Job():
                 self.on_reply(replace(READY, model=command.request.model))
@@ -59,7 +61,7 @@ class Fake:
                 self.on_reply(JobDone(command.job_id))
             case Cancel():
                 self.on_reply(JobCancelled(command.job_id))
-            case Ping() if not self.is_deaf:
+            case Ping():
                 self.on_reply(Pong())
 
     def kill(self) -> None:
@@ -97,7 +99,7 @@ class Lanes:
         self.client.submit(Job(name, request, name[0]))
 
     def end(self, name: str) -> None:
-        worker = next(worker for worker in self.workers if name in worker.jobs)
+        worker = next(worker for worker in reversed(self.workers) if name in worker.jobs)
         worker.on_reply(JobDone(name))
         assert self.log.end_of(name) == JobDone(name)
 
@@ -170,6 +172,15 @@ def test_a_model_that_one_has_is_not_loaded_by_another(lanes: Lanes) -> None:
     lanes.end("b")
 
 
+def test_a_model_that_nobody_has_goes_where_the_fewest_are(lanes: Lanes) -> None:
+    first, second = lanes.workers
+    assert lanes.begin("a", "one", model="large") is first
+    lanes.end("a")
+    assert lanes.begin("b", "two") is second
+    lanes.end("b")
+    assert lanes.begin("c", "new", model="larger") is second
+
+
 def test_another_models_run_makes_a_worker_forget_its_prompts(lanes: Lanes) -> None:
     first, second = lanes.workers
     assert lanes.begin("a", "one", model="large") is first
@@ -206,10 +217,30 @@ def test_a_lost_worker_costs_its_own_job_alone(lanes: Lanes) -> None:
     assert lanes.workers[2].jobs == ["c"]
     assert lanes.client.order() == ("b", "c")
     statuses = [reply for reply in lanes.log.replies if isinstance(reply, ModelStatus)]
-    assert statuses[-1] == READY, "the other one still has the model"
-    lost.on_reply(JobDone("b"))
+    assert set(statuses) == {READY}, "the other one still has the model"
+    lost.on_reply(JobDone("c"))
     lanes.end("b")
-    assert [reply for reply in lanes.log.replies if reply == JobDone("b")] == [JobDone("b")]
+    assert lanes.client.order() == ("c",), "what a lost one still says is dropped"
+
+
+def test_a_job_that_a_lost_worker_never_mentioned_goes_to_another_once(lanes: Lanes) -> None:
+    first, second = lanes.workers
+    first.is_deaf = True
+    lanes.submit("a", "one")
+    wait_until(lambda: first.jobs == ["one", "a"])
+    first.kill()
+    lanes.log.start_of("a")
+    assert second.jobs == ["two", "a"]
+    lanes.end("a")
+    third = lanes.workers[2]
+    second.is_deaf = third.is_deaf = True
+    lanes.submit("b", "two")
+    wait_until(lambda: "b" in second.jobs)
+    second.kill()
+    wait_until(lambda: "b" in third.jobs)
+    third.kill()
+    assert isinstance(lanes.log.end_of("b"), JobFailed)
+    assert lanes.client.order() == ()
 
 
 def test_cancel_reaches_the_worker_that_runs_the_job_or_the_queue(lanes: Lanes) -> None:
