@@ -1,6 +1,7 @@
 """Runs on two actors of a real Ray cluster: at once, cancelled, one killed, a study beside them."""
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from functools import partial
@@ -80,6 +81,12 @@ def actors() -> list[psutil.Process]:
 def test_two_run_at_once_and_one_that_is_killed_costs_its_own_run(
     client: WorkerClient, log: Log, folder: str
 ) -> None:
+    for name in ("one", "two"):  # the second one waits, so the second actor starts
+        client.submit(Job(name, request(folder, 1)))
+    deadline = time.monotonic() + 2 * TIMEOUT_S
+    while not all(lane.is_idle for lane in client._lanes):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
     client.submit(Job("long", request(folder, 1000, LONG)))
     log.start_of("long")
     client.submit(Job("short", request(folder, 4)))
