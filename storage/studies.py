@@ -86,11 +86,6 @@ class Studies:
         with self._database.read() as session:
             return study_rows.load_samples(session, slug)
 
-    def sample(self, slug: str, sample: str) -> Sample:
-        """One of them."""
-        with self._database.read() as session:
-            return study_rows.load_sample(session, slug, sample)
-
     def requests(self, runs: Sequence[str]) -> dict[str, CompareRequest]:
         """What these stored runs were asked, by slug.
 

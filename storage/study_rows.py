@@ -112,21 +112,6 @@ def load_samples(session: Session, slug: str) -> list[Sample]:
     return [_sample(row) for row in rows]
 
 
-def load_sample(session: Session, slug: str, sample: str) -> Sample:
-    """One sample.
-
-    Raises:
-        StudyMissingError: there is no such study or sample.
-    """
-    study_id = _row(session, slug).id
-    row = session.scalar(
-        select(StudySample).where(StudySample.study_id == study_id, StudySample.sample == sample)
-    )
-    if row is None:
-        raise missing_study(f"{slug}, sample {sample}")
-    return _sample(row)
-
-
 def load_results(session: Session, slug: str) -> list[SampleResult]:
     """The results of the points that the study has now, in the order of samples and points.
 

@@ -22,7 +22,8 @@ TEXT_COLOR = "#777d87"
 GRID_COLOR = "rgba(128, 128, 128, 0.25)"
 MISSING_COLOR = "rgba(128, 128, 128, 0.45)"
 CHART_HEIGHT = 320
-BAR_PX = 34  # one bar and its name
+BAR_PX = 34  # one bar and its name, of up to two lines
+LINE_PX = 17
 AROUND_BARS_PX = 112  # title above, ticks and unit below
 LEGEND_ROW_PX = 19  # one variant a row is the worst case, on a phone
 
@@ -123,12 +124,14 @@ def name_bars(figure: go.Figure, labels: Sequence[str]) -> None:
     stands beside its bar, where the page's ground and not the bar's colour is behind it.
     """
     longest = max((float(np.nanmax(bar.x, initial=0)) for bar in figure.data), default=0.0)
-    figure.update_layout(height=max(figure.layout.height, AROUND_BARS_PX + BAR_PX * len(labels)))
+    names = [name.replace(":", ":<br>").replace(", ", ",<br>") for name in labels]
+    row_px = max(BAR_PX, LINE_PX * max(1 + name.count("<br>") for name in names))
+    figure.update_layout(height=max(figure.layout.height, AROUND_BARS_PX + row_px * len(names)))
     figure.update_traces(textposition="outside", cliponaxis=False)
     figure.update_xaxes(range=[0, longest * 1.3 or 1], nticks=4)
     figure.update_yaxes(
         tickvals=np.arange(len(labels), dtype=np.int16),
-        ticktext=[name.replace(":", ":<br>").replace(", ", ",<br>") for name in labels],
+        ticktext=names,
         autorange="reversed",
         showgrid=False,
     )

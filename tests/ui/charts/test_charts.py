@@ -12,6 +12,7 @@ from tests.factories.runs import Drawn, drawn_result
 from ui.charts.cache import budgets_figure, entry_counts
 from ui.charts.heads import head_grid_figure, log2_ratio
 from ui.charts.layers import final_figure, head_layer_figure, layer_figure, layer_means, ratio
+from ui.charts.layout import name_bars, new_figure
 from ui.charts.run_csv import analysis_csv
 from ui.looks.palette import looks_of
 
@@ -207,6 +208,13 @@ def test_bars_grow_with_the_variants_so_that_their_names_stay_apart():
     few, many = final_figure(drawn_result()), final_figure(drawn_result(names=names))
     assert many.layout.height > few.layout.height
     assert many.layout.height / len(names) > 30
+
+
+def test_bars_are_as_far_apart_as_the_longest_of_their_names_is_high():
+    figure = new_figure("Bars")
+    figure.add_bar(x=[1.0] * 20, orientation="h")
+    name_bars(figure, ["snapkv:budget=30MiB, query-aware"] * 20)
+    assert figure.layout.height / 20 > 3 * 15
 
 
 @pytest.mark.parametrize("build", ALL_FIGURES)
