@@ -143,8 +143,8 @@ def _check_backup(source: Path) -> None:
     if not source.is_file():
         raise StorageError(f"There is no file {source}.")
     try:
-        with closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True)) as found:
-            found.execute("SELECT version_num FROM alembic_version").fetchone()
-            found.execute("SELECT slug FROM runs LIMIT 1").fetchone()
+        with closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True)) as backup:
+            backup.execute("SELECT version_num FROM alembic_version").fetchone()
+            backup.execute("SELECT slug FROM runs LIMIT 1").fetchone()
     except sqlite3.Error as error:
         raise StorageError(f"{source} is no backup of this app's database: {error}.") from None

@@ -56,39 +56,39 @@ def _parser(
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    found = commands.add_parser("export", help="write runs as a bundle")
-    found.add_argument("slugs", nargs="*", metavar="SLUG", help="names of runs, as in their links")
-    found.add_argument("--all", action="store_true", help="every run that is over")
-    found.add_argument(
+    verb = commands.add_parser("export", help="write runs as a bundle")
+    verb.add_argument("slugs", nargs="*", metavar="SLUG", help="names of runs, as in their links")
+    verb.add_argument("--all", action="store_true", help="every run that is over")
+    verb.add_argument(
         "--out",
         type=Path,
         metavar="FILE",
         help="zip to write; --all numbers it where the runs need several",
     )
-    found.set_defaults(run=export_bundle)
+    verb.set_defaults(run=export_bundle)
     if extend_export is not None:
-        extend_export(found)
+        extend_export(verb)
 
-    found = commands.add_parser("import", help="read the runs of a bundle, all or none")
-    found.add_argument("file", type=Path, metavar="FILE")
-    found.add_argument(
+    verb = commands.add_parser("import", help="read the runs of a bundle, all or none")
+    verb.add_argument("file", type=Path, metavar="FILE")
+    verb.add_argument(
         "--owner", metavar="NAME", help="the user to whom the runs will belong, with logins"
     )
-    found.set_defaults(run=_import)
+    verb.set_defaults(run=_import)
 
-    found = commands.add_parser("backup", help="copy the SQLite database, also while it is in use")
-    found.add_argument("file", type=Path, metavar="FILE", help="must not exist yet")
-    found.set_defaults(run=_backup)
+    verb = commands.add_parser("backup", help="copy the SQLite database, also while it is in use")
+    verb.add_argument("file", type=Path, metavar="FILE", help="must not exist yet")
+    verb.set_defaults(run=_backup)
 
-    found = commands.add_parser("restore", help="put a backup in place; no server may run")
-    found.add_argument("file", type=Path, metavar="FILE")
-    found.set_defaults(run=_restore)
+    verb = commands.add_parser("restore", help="put a backup in place; no server may run")
+    verb.add_argument("file", type=Path, metavar="FILE")
+    verb.set_defaults(run=_restore)
 
-    found = commands.add_parser(
+    verb = commands.add_parser(
         "downgrade", help="lead the tables back, for an older version of the app; no server may run"
     )
-    found.add_argument("schema", metavar="SCHEMA", help="as the older version names it, e.g. 0004")
-    found.set_defaults(run=_downgrade)
+    verb.add_argument("schema", metavar="SCHEMA", help="as the older version names it, e.g. 0004")
+    verb.set_defaults(run=_downgrade)
     if add_more is not None:
         add_more(commands)
     return parser
@@ -113,15 +113,15 @@ def export_bundle(options: argparse.Namespace) -> str:
             return _write_bundle(options.out, len(set(options.slugs)), data)
         over = select(Run.slug).where(Run.state.in_(END_STATES), ALIVE)
         bundles = write_bundles(session, session.scalars(over.order_by(Run.id)).all())
-        found = list(islice(bundles, 2))
-        if not found:
+        first_two = list(islice(bundles, 2))
+        if not first_two:
             raise StorageError("No run is over yet, so there is none to export.")
-        if len(found) == 1:
-            return _write_bundle(options.out, *found[0])
+        if len(first_two) == 1:
+            return _write_bundle(options.out, *first_two[0])
         # Numbered so that their names sort: a run's parent is in the same file or in one before.
         return "\n".join(
             _write_bundle(options.out.with_stem(f"{options.out.stem}-{number:03}"), *bundle)
-            for number, bundle in enumerate(chain(found, bundles), start=1)
+            for number, bundle in enumerate(chain(first_two, bundles), start=1)
         )
 
 

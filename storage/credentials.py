@@ -113,8 +113,8 @@ def find(session: Session, token: str, kind: Kind, now: datetime) -> CredentialR
     ).one_or_none()
     if row is None or row.disabled_at is not None:
         return None
-    found = _record(row.Credential)
-    return found if found.is_open(now) else None
+    credential = _record(row.Credential)
+    return credential if credential.is_open(now) else None
 
 
 def touch(session: Session, credential_id: int, now: datetime) -> None:
@@ -194,12 +194,12 @@ def accounts(session: Session) -> dict[str, AccountRecord]:
 
 
 def _account(session: Session, user: str) -> Account:
-    found = session.get(Account, user, with_for_update=True)
-    if found is None:
-        found = Account(name=user)
-        session.add(found)
+    account = session.get(Account, user, with_for_update=True)
+    if account is None:
+        account = Account(name=user)
+        session.add(account)
         session.flush()
-    return found
+    return account
 
 
 def _record(row: Credential) -> CredentialRecord:

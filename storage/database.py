@@ -98,9 +98,9 @@ def downgrade(url: str, revision: str) -> None:
         StorageError: there is no such schema, the SQLite file has a server, or the database failed.
     """
     with closing(open_database(url)) as database, database.explained():
-        found, name = database.engine.url, database.name
-        with hold(sqlite_file(found), name) if database.server is None else nullcontext():
-            _migrate(found, name, revision)
+        address, name = database.engine.url, database.name
+        with hold(sqlite_file(address), name) if database.server is None else nullcontext():
+            _migrate(address, name, revision)
 
 
 class Database:
@@ -249,10 +249,10 @@ def _migrate(url: URL, name: str, revision: str | None = None) -> None:
             connection.execute(select(func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
             _check_encoding(connection, name)
         current = MigrationContext.configure(connection).get_current_heads()
-        for found in current:
-            if found not in known:
+        for schema in current:
+            if schema not in known:
                 raise StorageError(
-                    f"{name} was made by a newer version of the app (schema {found}); "
+                    f"{name} was made by a newer version of the app (schema {schema}); "
                     "install that version or set CKV_DATABASE_URL to another database."
                 )
         if current and set(current) != set(scripts.get_heads() if revision is None else [revision]):

@@ -96,12 +96,12 @@ def _save_changes(session: Session, run_id: int, changes: Mapping[int, Members])
 def _replace_arrays(session: Session, changes: Mapping[int, Members]) -> None:
     """Write arrays by the keys of their variants, of all of which an event tells the same."""
     arrays = {key: mapping.variant_arrays(members) for key, members in changes.items()}
-    names = {name for found in arrays.values() for name in found}
+    names = {name for of_variant in arrays.values() for name in of_variant}
     session.execute(delete(Array).where(Array.variant_id.in_(arrays), Array.name.in_(names)))
     rows = [
         {"variant_id": key, "name": name, **asdict(array)}
-        for key, found in arrays.items()
-        for name, array in found.items()
+        for key, of_variant in arrays.items()
+        for name, array in of_variant.items()
         if array
     ]
     if rows:

@@ -69,8 +69,8 @@ def _held_itself(file: Path, name: str) -> Iterator[None]:
 def _handle(file: Path) -> int | None:
     """The file, open for good; None if it is not there or may not be written."""
     try:
-        found = file.stat()
-        identity = found.st_dev, found.st_ino
+        status = file.stat()
+        identity = status.st_dev, status.st_ino
         if identity not in _open_files:
             _open_files[identity] = os.open(file, os.O_RDWR)
     except OSError:

@@ -98,10 +98,10 @@ def relatives(
         select(Run.parent_slug, Run.lineage).where(Run.slug == slug)
     ).one_or_none()
     if own is not None and own.parent_slug is not None:
-        found = session.execute(
+        told = session.execute(
             select(Run.title, Run.state).where(Run.slug == own.parent_slug, *seen)
         ).one_or_none()
-        title, state = found or (None, None)
+        title, state = told or (None, None)
         kind = cast("LineageKind", own.lineage)
         parent = RunRelative(own.parent_slug, title, kind, cast("RunState | None", state))
     rows = session.execute(
@@ -196,10 +196,10 @@ def restore_runs(
     """
     statement = select(Run.id, Run.slug).where(Run.slug.in_(slugs), Run.deleted_at > deleted_after)
     statement = statement.where(*_owned_by(owner)).order_by(Run.id)
-    found = session.execute(statement.with_for_update()).all()  # none that is purged meanwhile
-    keys = [row.id for row in found]
+    rows = session.execute(statement.with_for_update()).all()  # none that is purged meanwhile
+    keys = [row.id for row in rows]
     session.execute(update(Run).where(Run.id.in_(keys)).values(deleted_at=None))
-    return [row.slug for row in found]
+    return [row.slug for row in rows]
 
 
 def purge_deleted(session: Session, deleted_until: datetime) -> int:
@@ -229,8 +229,8 @@ def _conditions(session: Session, wanted: RunFilter) -> list[ColumnElement[bool]
     }
     conditions += [column == value for column, value in equal.items() if value]
     if wanted.text.strip():
-        found = search.matching_runs(session, wanted.text)
-        conditions.append(false() if found is None else Run.id.in_(found))
+        matching = search.matching_runs(session, wanted.text)
+        conditions.append(false() if matching is None else Run.id.in_(matching))
     if wanted.tag:
         conditions.append(Run.id.in_(select(Tag.run_id).where(Tag.name == wanted.tag)))
     if wanted.since:

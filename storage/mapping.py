@@ -88,12 +88,12 @@ def prompt_record(row: Prompt) -> PromptInfo | None:
 
 def variant_document(members: Mapping[str, Any]) -> JsonObject:
     """What these members of a variant put into its document: all but their arrays."""
-    found = {
+    document = {
         name: plain(value) for name, value in members.items() if name not in ("analysis", *_ARRAYS)
     }
     if members.get("perturbation") is not None:
-        found["perturbation"] = record_json(members["perturbation"], leave_out=_PERTURBATION)
-    return found
+        document["perturbation"] = record_json(members["perturbation"], leave_out=_PERTURBATION)
+    return document
 
 
 def variant_columns(document: JsonObject) -> Columns:
@@ -105,22 +105,22 @@ def variant_columns(document: JsonObject) -> Columns:
 
 def variant_arrays(members: Mapping[str, Any]) -> dict[str, EncodedArray | None]:
     """Rows of `arrays` of these members of a variant, by name; None where there is none."""
-    found: dict[str, EncodedArray | None] = {
+    rows: dict[str, EncodedArray | None] = {
         name: encode_floats(array) for name, array in members.get("analysis", {}).items()
     }
     for member in _ARRAYS.keys() & members.keys():
-        found |= dict.fromkeys(_ARRAYS[member])
+        rows |= dict.fromkeys(_ARRAYS[member])
         value = members[member]
         if member in _LISTS and value:
-            found[member] = encode_list(plain(value))
+            rows[member] = encode_list(plain(value))
         elif member == "retained" and value is not None:
-            found["retained"] = encode_retained(value)
+            rows["retained"] = encode_retained(value)
         elif member == "held" and value is not None:
-            found |= encode_held(value)
+            rows |= encode_held(value)
         elif member == "perturbation" and value is not None:
             arrays = {name: getattr(value, name) for name in _PERTURBATION}
-            found |= {name: encode_floats(a) for name, a in arrays.items() if a is not None}
-    return found
+            rows |= {name: encode_floats(a) for name, a in arrays.items() if a is not None}
+    return rows
 
 
 def variant_record(document: JsonObject, arrays: Mapping[str, EncodedArray]) -> VariantResult:

@@ -52,12 +52,12 @@ def load_run(session: Session, slug: str, kept: DecodedRuns | None = None) -> St
     Raises:
         RunMissingError: there is none of that name.
     """
-    found = session.execute(
+    row = session.execute(
         select(Run, Prompt).join(Prompt, Prompt.run_id == Run.id).where(Run.slug == slug, ALIVE)
     ).one_or_none()
-    if found is None:
+    if row is None:
         raise missing_run(slug)
-    run, prompt = found
+    run, prompt = row
 
     def decode() -> Decoded:
         return mapping.request_record(run.request, prompt), _load_result(session, run, prompt)
@@ -85,14 +85,14 @@ def load_request(session: Session, slug: str) -> CompareRequest:
     Raises:
         RunMissingError: there is none of that name.
     """
-    found = session.execute(
+    row = session.execute(
         select(Run.request, Prompt)
         .join(Prompt, Prompt.run_id == Run.id)
         .where(Run.slug == slug, ALIVE)
     ).one_or_none()
-    if found is None:
+    if row is None:
         raise missing_run(slug)
-    return mapping.request_record(*found)
+    return mapping.request_record(*row)
 
 
 def _load_result(session: Session, run: Run, prompt: Prompt) -> RunResult:
@@ -275,8 +275,8 @@ def _load_arrays(
     statement = select(Array).where(Array.variant_id.in_(list(variant_ids)))
     if name is not None:
         statement = statement.where(Array.name == name)
-    found: dict[int, dict[str, EncodedArray]] = {}
+    arrays: dict[int, dict[str, EncodedArray]] = {}
     for row in session.scalars(statement):
         encoded = EncodedArray(*(getattr(row, field) for field in _ARRAY_FIELDS))
-        found.setdefault(row.variant_id, {})[row.name] = encoded
-    return found
+        arrays.setdefault(row.variant_id, {})[row.name] = encoded
+    return arrays

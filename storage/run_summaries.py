@@ -64,7 +64,7 @@ def _outcomes(session: Session, keys: Sequence[int]) -> dict[int, Outcome]:
         "compared": and_(evicts, Variant.agreement.is_not(None)),
     }
     counts = [func.count(case((is_so, 1))).label(name) for name, is_so in whether.items()]
-    found = session.execute(
+    rows = session.execute(
         select(Variant.run_id, *counts).where(Variant.run_id.in_(keys)).group_by(Variant.run_id)
     )
     return {
@@ -75,5 +75,5 @@ def _outcomes(session: Session, keys: Sequence[int]) -> dict[int, Outcome]:
             agreeing=row.agreeing,
             compared=row.compared,
         )
-        for row in found
+        for row in rows
     }

@@ -45,7 +45,7 @@ def words_of(source: str) -> list[str]:
 
 def index_run(session: Session, run_id: int) -> None:
     """Write the words of a run's title, note, question and generations as they now are."""
-    found = session.execute(
+    row = session.execute(
         select(Run.title, Run.note, Prompt.question)
         .join(Prompt, Prompt.run_id == Run.id)
         .where(Run.id == run_id)
@@ -53,7 +53,7 @@ def index_run(session: Session, run_id: int) -> None:
     documents = session.scalars(
         select(Variant.document).where(Variant.run_id == run_id).order_by(Variant.position)
     )
-    source = "\n".join([*found, *(document["text"] for document in documents)])[:INDEXED_CHARS]
+    source = "\n".join([*row, *(document["text"] for document in documents)])[:INDEXED_CHARS]
     words = " ".join(sorted(_that_fit(words_of(source))))
     forget_run(session, run_id)
     session.execute(text(_statement(session, "index")), {"run_id": run_id, "words": words})

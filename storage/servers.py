@@ -41,8 +41,8 @@ def ahead_elsewhere(session: Session, slug: str, server: int | None) -> int | No
     if server is None:
         return None
     run = select(Run.id, Run.server).where(Run.slug == slug, _IS_ACTIVE, Run.server != server)
-    found = session.execute(run).one_or_none()
-    if found is None:
+    row = session.execute(run).one_or_none()
+    if row is None:
         return None
-    before = select(func.count()).where(_IS_ACTIVE, Run.server == found.server, Run.id < found.id)
+    before = select(func.count()).where(_IS_ACTIVE, Run.server == row.server, Run.id < row.id)
     return session.scalar(before)

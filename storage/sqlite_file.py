@@ -49,13 +49,13 @@ def check_whole(file: Path) -> None:
         )
     if not file.is_file():
         return
-    found = file.stat()
-    if not found.st_size:
+    status = file.stat()
+    if not status.st_size:
         raise StorageError(
             f"The database {file} is empty (0 bytes); restore a backup, or move it away to begin "
             "a new library."
         )
-    if found.st_nlink > 1:
+    if status.st_nlink > 1:
         raise StorageError(
             f"The database {file} has a second name (a hard link), and SQLite would keep a journal "
             "for each; make one of them a copy."

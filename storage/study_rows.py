@@ -130,13 +130,13 @@ def load_results(session: Session, slug: str) -> list[SampleResult]:
         )
         .where(StudyResult.study_id == row.id)
     )
-    found = [
+    placed = [
         (position, order[result.variant, result.budget], result)
         for result, position in session.execute(statement)
         if (result.variant, result.budget) in order
     ]
-    found.sort(key=lambda at: at[:2])
-    return [_result(result) for *_, result in found]
+    placed.sort(key=lambda at: at[:2])
+    return [_result(result) for *_, result in placed]
 
 
 def standing(session: Session, slug: str) -> set[Key]:

@@ -52,11 +52,11 @@ def waiting_runs(session: Session) -> list[WaitingRun]:
 
 def usage_by_owner(session: Session) -> list[OwnerUsage]:
     """Runs that are not deleted, and studies; the user with most bytes first."""
-    found: dict[str | None, OwnerUsage] = {}
+    owners: dict[str | None, OwnerUsage] = {}
 
     def of(owner: str | None) -> OwnerUsage:
         name = owner or None  # without logins a run's owner is null, a study's is empty
-        return found.setdefault(name, OwnerUsage(owner=name))
+        return owners.setdefault(name, OwnerUsage(owner=name))
 
     runs = select(Run.owner, func.count()).where(ALIVE).group_by(Run.owner)
     for owner, count in session.execute(runs):
@@ -67,7 +67,7 @@ def usage_by_owner(session: Session) -> list[OwnerUsage]:
     for part in (*_run_sizes(session), *_study_sizes(session)):
         for owner, size in session.execute(part):
             of(owner).bytes += size
-    return sorted(found.values(), key=lambda usage: (-usage.bytes, usage.owner or ""))
+    return sorted(owners.values(), key=lambda usage: (-usage.bytes, usage.owner or ""))
 
 
 def _run_sizes(session: Session) -> Iterator[Select[Any, int]]:

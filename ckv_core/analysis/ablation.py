@@ -151,11 +151,11 @@ def ablation_of(result: RunResult) -> tuple[AblationStepResult, ...]:
         if spec.critical or not spec.method.supports_critical or variant.perturbation is None:
             continue
         steps = ablation(spec)
-        found = [(step, index_of[key]) for step in steps if (key := _key(step.variant)) in index_of]
+        known = [(step, index_of[key]) for step in steps if (key := _key(step.variant)) in index_of]
         needed = {label for label, *_ in _STEPS[:4]} & {step.label for step in steps}
-        if needed <= {step.label for step, _ in found}:
+        if needed <= {step.label for step, _ in known}:
             base = variant.perturbation.head_l1
-            read = (_read(step, i, result.variants[i], base) for step, i in found)
+            read = (_read(step, i, result.variants[i], base) for step, i in known)
             return tuple(step for step in read if step is not None)
     return ()
 

@@ -44,13 +44,13 @@ def ablation_means(variants: Sequence[JoinedVariant]) -> list[AblationStepMeans]
     the most prompts counts, of equally many the first.
     """
     by_base: dict[str, list[tuple[AblationStepResult, ...]]] = {}
-    for found in _ablations(variants):
-        by_base.setdefault(found[0].step.spec, []).append(found)
+    for ablation in _ablations(variants):
+        by_base.setdefault(ablation[0].step.spec, []).append(ablation)
     ablations = max(by_base.values(), key=len, default=[])
     steps: dict[str, list[Pair]] = {}
-    for found in sorted(ablations, key=len, reverse=True):  # the longest one knows the order
-        for each in found:
-            steps.setdefault(each.step.spec, []).append((each, found[0]))
+    for ablation in sorted(ablations, key=len, reverse=True):  # the longest one knows the order
+        for each in ablation:
+            steps.setdefault(each.step.spec, []).append((each, ablation[0]))
     return [_means(pairs) for pairs in steps.values()]
 
 
@@ -71,11 +71,11 @@ def _ablations(variants: Sequence[JoinedVariant]) -> Iterator[tuple[AblationStep
         if looks in without:
             continue
         try:
-            found = ablation_of(RunResult(variants=together))
+            ablation = ablation_of(RunResult(variants=together))
         except ConfigError:  # an imported SPEC that nobody can parse
-            found = ()
-        if found:
-            yield found
+            ablation = ()
+        if ablation:
+            yield ablation
         else:
             without.add(looks)
 

@@ -169,9 +169,9 @@ def _head_wins(variants: Sequence[VariantResult]) -> HeadWins | None:
 
 def _chain(variants: Sequence[VariantResult]) -> tuple[int | None, int, int]:
     """Violations of the chain, heads with sigma over 0.5, and heads with all bounds."""
-    found = [each for each in map(check_chain, variants) if each is not None]
-    violations = sum(each.violations for each in found) if found else None
-    return violations, sum(each.covered for each in found), sum(each.heads for each in found)
+    checks = [check for check in map(check_chain, variants) if check is not None]
+    violations = sum(check.violations for check in checks) if checks else None
+    return violations, sum(check.covered for check in checks), sum(check.heads for check in checks)
 
 
 def hidden_by_layer(variant: JoinedVariant) -> LayerMeans | None:
@@ -199,8 +199,8 @@ def reduction_by_layer(
 def _hidden(variant: JoinedVariant) -> dict[int, Float32Array]:
     """[layers] by prompt, of those where every layer is known."""
     measured = zip(variant.prompts, variant.variants, strict=True)
-    found = {at: each.perturbation.layer_hidden_l1 for at, each in measured if each.perturbation}
-    return {at: values for at, values in found.items() if np.isfinite(values).all()}
+    rows = {at: each.perturbation.layer_hidden_l1 for at, each in measured if each.perturbation}
+    return {at: values for at, values in rows.items() if np.isfinite(values).all()}
 
 
 def _means(rows: Sequence[Float32Array]) -> LayerMeans | None:
@@ -242,11 +242,11 @@ class BudgetCurve:
 
 def budget_curves(members: Sequence[Aggregate]) -> list[BudgetCurve]:
     """The curves of several prompts, in the order of their variants; no figure is read."""
-    found: dict[tuple[Settings, str], dict[Budget, Aggregate]] = {}
+    members_of: dict[tuple[Settings, str], dict[Budget, Aggregate]] = {}
     for member in members:
         identity = member.joined.identity
         if (budget := identity.budget) is not None:  # as the full cache has none
-            found.setdefault((identity.settings, budget.unit), {})[budget] = member
+            members_of.setdefault((identity.settings, budget.unit), {})[budget] = member
     return [
         BudgetCurve(
             spec=first.joined.curve_spec,
@@ -256,7 +256,7 @@ def budget_curves(members: Sequence[Aggregate]) -> list[BudgetCurve]:
             place=first.joined.place,
             points=tuple(sorted(points.items(), key=lambda point: point[0].amount)),
         )
-        for (settings, unit), points in found.items()
+        for (settings, unit), points in members_of.items()
         for first in [next(iter(points.values()))]
     ]
 

@@ -202,16 +202,16 @@ def _namesake_notes(compared: Sequence[JoinedVariant]) -> Iterator[str]:
         meant = (each.identity.settings.without("scenario"), each.budget)
         for spec in dict.fromkeys(variant.spec for variant in each.variants):
             rows_of.setdefault(spec, {})[meant] = each
-    rows = [list(found.values()) for found in rows_of.values() if len(found) > 1]
-    known = [[each for each in found if not each.identity.settings.unknown] for found in rows]
-    apart = dict.fromkeys(each for found in known if len(found) > 1 for each in found)
+    rows = [list(alike.values()) for alike in rows_of.values() if len(alike) > 1]
+    known = [[each for each in alike if not each.identity.settings.unknown] for alike in rows]
+    apart = dict.fromkeys(each for alike in known if len(alike) > 1 for each in alike)
     if apart:
         yield (
             "The same SPEC stands for different settings in these runs, which are rows of their "
             f"own: {_listed(list(apart))}."
         )
     unsaid = dict.fromkeys(
-        each for found in rows for each in found if each.identity.settings.unknown
+        each for alike in rows for each in alike if each.identity.settings.unknown
     )
     if unsaid:
         yield (

@@ -143,7 +143,7 @@ def mean_ends(samples: Values) -> tuple[Values, Values]:
     low, high = samples.mean(axis=-1), samples.mean(axis=-1)
     varied = np.ptp(samples, axis=-1) > 0  # of others there is nothing to resample
     if varied.any():
-        found = scipy.stats.bootstrap(
+        resampled = scipy.stats.bootstrap(
             (samples[varied],),
             np.mean,
             axis=-1,
@@ -153,11 +153,11 @@ def mean_ends(samples: Values) -> tuple[Values, Values]:
             method="BCa",
             rng=np.random.default_rng(_SEED),
         ).confidence_interval
-        low[varied], high[varied] = found.low, found.high
+        low[varied], high[varied] = resampled.low, resampled.high
     return low, high
 
 
 def share_ends(count: int, n: int) -> tuple[float, float]:
     """Ends of Clopper and Pearson's exact interval of a share: `count` of `n` said yes."""
-    found = scipy.stats.binomtest(count, n).proportion_ci(CONFIDENCE, method="exact")
-    return float(found.low), float(found.high)
+    ends = scipy.stats.binomtest(count, n).proportion_ci(CONFIDENCE, method="exact")
+    return float(ends.low), float(ends.high)

@@ -94,24 +94,24 @@ def _with_full(variants: Sequence[JoinedVariant]) -> Iterator[Pair]:
 
 
 def _pair(variant: JoinedVariant, other: JoinedVariant, keys: Sequence[str] = ()) -> Pair:
-    found = {key: _difference(variant, other, key) for key in keys or COMPARED}
-    figures = {key: each for key, each in found.items() if each is not None}
+    differences = {key: _difference(variant, other, key) for key in keys or COMPARED}
+    figures = {key: each for key, each in differences.items() if each is not None}
     return Pair(variant=variant, other=other, figures=figures)
 
 
 def _difference(variant: JoinedVariant, other: JoinedVariant, key: str) -> Difference | None:
     own, theirs = _by_prompt(variant, key), _by_prompt(other, key)
-    found = {at: own[at] - theirs[at] for at in own if at in theirs}
-    if not found:
+    differences = {at: own[at] - theirs[at] for at in own if at in theirs}
+    if not differences:
         return None
     floors = [_floors(variant, key), _floors(other, key)]
-    level = {at for at, d in found.items() if abs(d) <= max(f.get(at, -1.0) for f in floors)}
-    lower = sum(d < 0 for at, d in found.items() if at not in level)
-    higher = sum(d > 0 for at, d in found.items() if at not in level)
+    level = {at for at, d in differences.items() if abs(d) <= max(f.get(at, -1.0) for f in floors)}
+    lower = sum(d < 0 for at, d in differences.items() if at not in level)
+    higher = sum(d > 0 for at, d in differences.items() if at not in level)
     if key in YES_NO:
-        mean = Interval(sum(found.values()) / len(found), None, None, len(found))
+        mean = Interval(sum(differences.values()) / len(differences), None, None, len(differences))
         return Difference(mean, lower, higher, len(level), mcnemar(lower, higher))
-    return Difference(mean_interval([*found.values()]), lower, higher, len(level), None)
+    return Difference(mean_interval([*differences.values()]), lower, higher, len(level), None)
 
 
 def _floors(variant: JoinedVariant, key: str) -> dict[int, float]:

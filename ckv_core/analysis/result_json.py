@@ -67,7 +67,7 @@ def derived_json(result: RunResult, passages: Sequence[str] = ()) -> dict[str, A
 def _evidence(result: RunResult, passages: Sequence[str]) -> list[dict[str, Any]]:
     if result.prompt is None or result.model is None:
         return []
-    layers, found = result.model.evictable_layers, []
+    layers, documents = result.model.evictable_layers, []
     for text in filter(str.strip, dict.fromkeys(passages)):
         spans = spans_of(result.prompt, text)
         rows = [
@@ -85,8 +85,8 @@ def _evidence(result: RunResult, passages: Sequence[str]) -> list[dict[str, Any]
             for index, variant in enumerate(result.variants)
             if (each := held(variant, spans, layers)) is not None
         ]
-        found.append({"text": text, "spans": [list(span) for span in spans], "variants": rows})
-    return found
+        documents.append({"text": text, "spans": [list(span) for span in spans], "variants": rows})
+    return documents
 
 
 def _bounds(result: RunResult) -> list[dict[str, Any]]:
@@ -131,10 +131,10 @@ def _curves(result: RunResult, lines: Sequence[Curve]) -> list[dict[str, Any]]:
     def values(figure: Figure, variants: Sequence[VariantResult]) -> list[Any]:
         return [_number(figure.read(variant)) for variant in variants]
 
-    found = []
+    curves = []
     for line in lines:
         variants = [result.variants[index] for _, index in line.points]
-        found.append(
+        curves.append(
             {
                 "spec": line.spec,
                 "alpha": _number(line.alpha),
@@ -144,7 +144,7 @@ def _curves(result: RunResult, lines: Sequence[Curve]) -> list[dict[str, Any]]:
                 "oracles": {oracle.key: values(oracle, variants) for oracle in oracles},
             }
         )
-    return found
+    return curves
 
 
 def _savings(result: RunResult, lines: Sequence[Curve]) -> list[dict[str, Any]]:
@@ -152,7 +152,7 @@ def _savings(result: RunResult, lines: Sequence[Curve]) -> list[dict[str, Any]]:
     if len(lines) < 2:
         return []
     plain_first = sorted(lines, key=lambda line: result.variants[line.points[0][1]].critical)
-    found = []
+    documents = []
     for figure in matched_figures(result):
         points = {line: line.values(result, figure) for line in lines}
         for target in plain_first[: MAX_PAIRS // (len(lines) - 1)]:
@@ -160,7 +160,7 @@ def _savings(result: RunResult, lines: Sequence[Curve]) -> list[dict[str, Any]]:
             others = [line for line in lines if line is not target]
             if not wanted:
                 continue
-            found.append(
+            documents.append(
                 {
                     "figure": figure.key,
                     "target": target.spec,
@@ -171,7 +171,7 @@ def _savings(result: RunResult, lines: Sequence[Curve]) -> list[dict[str, Any]]:
                     ],
                 }
             )
-    return found
+    return documents
 
 
 def _method(line: Curve, needed: Sequence[Saving]) -> dict[str, Any]:

@@ -117,15 +117,15 @@ def curves(result: RunResult) -> list[Curve]:
     Budgets are tokens, or KiB where all were asked in MiB, so that stores share the axis.
     """
     in_bytes = budget_unit(result) == "kib"
-    found: dict[Settings, dict[int, int]] = {}
+    points_of: dict[Settings, dict[int, int]] = {}
     for index, variant in enumerate(result.variants):
         receipt = variant.receipt
         if receipt is None or receipt.budget_tokens < 1 or variant.method == "full":  # 0: imported
             continue
-        points = found.setdefault(identify(variant).settings, {})
+        points = points_of.setdefault(identify(variant).settings, {})
         asked = asked_bytes(variant) or 0
         points.setdefault(asked // 1024 if in_bytes else receipt.budget_tokens, index)
-    return [_curve(result, points) for points in found.values()]
+    return [_curve(result, points) for points in points_of.values()]
 
 
 def _curve(result: RunResult, points: dict[int, int]) -> Curve:
@@ -222,16 +222,16 @@ def oracle_sets(result: RunResult) -> list[OracleSet]:
 
     An oracle keeps as many entries per KV head as the variant does, and what that never drops.
     """
-    found: list[OracleSet] = []
+    sets: list[OracleSet] = []
     for curve in curves(result):
         values = {quantity.key: curve.values(result, quantity) for quantity in ORACLES}
         known = {name: tuple(points) for name, points in values.items() if points}
-        same = [at for at, each in enumerate(found) if _equal(each.values, known)]
+        same = [at for at, each in enumerate(sets) if _equal(each.values, known)]
         if same:
-            found[same[0]] = OracleSet((*found[same[0]].curves, curve), found[same[0]].values)
+            sets[same[0]] = OracleSet((*sets[same[0]].curves, curve), sets[same[0]].values)
         elif known:
-            found.append(OracleSet((curve,), known))
-    return found
+            sets.append(OracleSet((curve,), known))
+    return sets
 
 
 def _equal(

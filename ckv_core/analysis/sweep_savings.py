@@ -62,8 +62,8 @@ class Saving:
     @property
     def share(self) -> float | None:
         """Budget saved: 1 - needed / target; negative where more is needed."""
-        found = self.match.budget
-        return None if found is None else 1 - found / self.target_budget
+        needed = self.match.budget
+        return None if needed is None else 1 - needed / self.target_budget
 
     @property
     def text(self) -> str:
@@ -131,7 +131,7 @@ def savings(result: RunResult, target: Curve, figure: Figure) -> list[Saving]:
     wanted, is_moot = target.values(result, figure), nobody_answers(result)
     floor = floor_by_figure(result.floor).get(figure.key)
     rounded = {budget for budget, value in wanted if floor is not None and value <= floor}
-    found = [
+    compared = [
         replace(saving, is_moot=is_moot)
         for curve in curves(result)
         if curve != target
@@ -140,7 +140,7 @@ def savings(result: RunResult, target: Curve, figure: Figure) -> list[Saving]:
     unsure = Match(None, "rounding")
     return [
         replace(each, match=unsure) if each.tried and each.target_budget in rounded else each
-        for each in found
+        for each in compared
     ]
 
 

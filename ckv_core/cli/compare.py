@@ -196,15 +196,15 @@ def print_evidence(result: RunResult, texts: Sequence[str], answer: str) -> None
         say(f"\n{kind} {text!r}: {times} in the compressed prompt, {tokens} tokens")
         rows = []
         for variant in result.variants:
-            found = held(variant, spans, result.model.evictable_layers)
-            if found is not None:
+            evidence = held(variant, spans, result.model.evictable_layers)
+            if evidence is not None:
                 rows.append(
                     (
                         variant.spec,
-                        f"{found.entries:,} of {found.slots:,}",
-                        share(found.mean),
-                        share(found.chance),
-                        f"{found.whole:,} of {found.heads:,}",
+                        f"{evidence.entries:,} of {evidence.slots:,}",
+                        share(evidence.mean),
+                        share(evidence.chance),
+                        f"{evidence.whole:,} of {evidence.heads:,}",
                     )
                 )
         if rows:

@@ -74,12 +74,12 @@ def _run(
     per_token = 2 * info.head_dim * 4 * len(info.evictable_layers) * info.kv_heads
     entries = min(budget.resolve(len(tokens), per_token), len(tokens))
     jobs = [Job(0, chain, entries)]
-    (found,) = kept_by_presses(python, checkpoint_folder(request.model), [tokens], jobs)
+    (kept,) = kept_by_presses(python, checkpoint_folder(request.model), [tokens], jobs)
     running.clear_progress()
-    if isinstance(found, CkvError):
-        raise found
+    if isinstance(kept, CkvError):
+        raise kept
     label = f"kvpress {VERSION}, {budget}: {press_code(chain)}"
-    return _positions(label[:MAX_LABEL], found, info, prompt), int(found.sum())
+    return _positions(label[:MAX_LABEL], kept, info, prompt), int(kept.sum())
 
 
 def checkpoint_folder(name: str) -> Path:

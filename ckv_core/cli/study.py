@@ -57,8 +57,8 @@ class Store(Protocol):
 def register(commands: Commands) -> None:
     """Add the command with its own commands."""
     parser = commands.add_parser("study", help="many samples x methods x budgets, saved")
-    found = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    run = found.add_parser("run", help="run a study file, or what is left of it")
+    acts = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    run = acts.add_parser("run", help="run a study file, or what is left of it")
     run.set_defaults(command=_run)
     run.add_argument("file", metavar="FILE.yaml", help="docs/studies.md describes it")
     run.add_argument(
@@ -83,13 +83,13 @@ def register(commands: Commands) -> None:
         help="CPUs of a worker without a GPU; default 1",
     )
     run.add_argument("--yes", action="store_true", help="do not ask before a long study")
-    listed = found.add_parser("list", help="list all studies")
+    listed = acts.add_parser("list", help="list all studies")
     listed.set_defaults(command=_list)
-    show = found.add_parser("show", help="print what a study says")
+    show = acts.add_parser("show", help="print what a study says")
     show.set_defaults(command=_show)
-    export = found.add_parser("export", help="write a study with its results as files")
+    export = acts.add_parser("export", help="write a study with its results as files")
     _add_export(export)
-    imported = found.add_parser("import", help="store a study that was exported with --data")
+    imported = acts.add_parser("import", help="store a study that was exported with --data")
     imported.set_defaults(command=_import)
     imported.add_argument("file", metavar="FILE.json")
     for each in (show, export):
@@ -122,8 +122,8 @@ def _store(url: str | None) -> AbstractContextManager[Store]:
             f"Studies are saved in a database, and {error.name or 'a package'} for it is not "
             "installed; install requirements.txt."
         ) from None
-    found: AbstractContextManager[Store] = module.open_studies(url)
-    return found
+    studies: AbstractContextManager[Store] = module.open_studies(url)
+    return studies
 
 
 # --- run --------------------------------------------------------------------------------

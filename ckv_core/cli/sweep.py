@@ -182,26 +182,26 @@ def _print_savings(result: RunResult) -> None:
     said: set[Outcome] = set()
     for target in (curve for curve in curves(result) if "+" not in curve.spec):
         for figure in matched_figures(result):
-            found = savings(result, target, figure)
-            if not found:
+            saved = savings(result, target, figure)
+            if not saved:
                 continue
             title = f"\nbudget of equal {figure.label} as {target.spec}"
-            outcomes = {saving.match.outcome for saving in found}
+            outcomes = {saving.match.outcome for saving in saved}
             if outcomes == {"nothing"}:
                 say(f"{title}: {NOTHING}, {target.spec} is at 0 itself")
                 continue
             say(title)
-            _print_saved(found)
+            _print_saved(saved)
             said |= outcomes
     legend = [f"{word}: {MEANINGS[key]}" for key, word in _WORDS.items() if key in said]
     if legend:
         say("\n" + "; ".join(legend))
 
 
-def _print_saved(found: list[Saving]) -> None:
-    budgets = dict.fromkeys(saving.target_budget for saving in found)
+def _print_saved(saved: list[Saving]) -> None:
+    budgets = dict.fromkeys(saving.target_budget for saving in saved)
     rows: dict[Curve, dict[int, str]] = {}
-    for saving in found:
+    for saving in saved:
         rows.setdefault(saving.curve, {})[saving.target_budget] = saving.text
     print_table(
         ("method", *(f"at {budget:,}" for budget in budgets)),

@@ -47,14 +47,14 @@ def share(value: float | None) -> str:
     return "-" if value is None else f"{value:z.1%}"
 
 
-def interval(found: "Interval | None", *, percent: bool = False) -> str:
+def interval(value: "Interval | None", *, percent: bool = False) -> str:
     """`12.3 [11.8, 12.9]`; without the brackets where there is no interval."""
-    if found is None:
+    if value is None:
         return "-"
     shown = share if percent else number
-    if found.low is None:
-        return shown(found.mean)
-    return f"{shown(found.mean)} [{shown(found.low)}, {shown(found.high)}]"
+    if value.low is None:
+        return shown(value.mean)
+    return f"{shown(value.mean)} [{shown(value.low)}, {shown(value.high)}]"
 
 
 def print_head(result: RunResult, answer: str = "") -> None:

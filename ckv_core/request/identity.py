@@ -55,8 +55,8 @@ class Settings:
     @property
     def alpha(self) -> float | None:
         """None where the method takes none or the run does not say it."""
-        found = dict(self.parameters).get("alpha")
-        return float(found) if isinstance(found, int | float) else None
+        alpha = dict(self.parameters).get("alpha")
+        return float(alpha) if isinstance(alpha, int | float) else None
 
     def without(self, key: str) -> "Settings":
         """Equal for settings that differ in this parameter alone."""
@@ -116,8 +116,8 @@ def base_index(variants: Sequence[Recorded], index: int) -> int | None:
     wanted = identify(variants[index]).base
     if wanted is None:
         return None
-    found = (at for at, other in enumerate(variants) if identify(other) == wanted)
-    return next(found, None)
+    places = (at for at, other in enumerate(variants) if identify(other) == wanted)
+    return next(places, None)
 
 
 def told_apart(specs: Mapping[Identity, str]) -> dict[Identity, str]:

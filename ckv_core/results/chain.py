@@ -123,10 +123,10 @@ def group_tightness(variant: VariantResult) -> float | None:
 
 def chain_of(variant: VariantResult, kv_heads: int | None = None) -> Float32Array | None:
     """L1, theta, theta-hat, relaxed theta [4, layers, heads]; None if not all measured."""
-    found = [variant.analysis[name] for name in _BOUNDS if name in variant.analysis]
-    if variant.perturbation is None or len(found) < len(_BOUNDS):
+    bounds = [variant.analysis[name] for name in _BOUNDS if name in variant.analysis]
+    if variant.perturbation is None or len(bounds) < len(_BOUNDS):
         return None
-    return head_sums(np.stack([variant.perturbation.head_l1, *found]), kv_heads)
+    return head_sums(np.stack([variant.perturbation.head_l1, *bounds]), kv_heads)
 
 
 def check_chain(variant: VariantResult, kv_heads: int | None = None) -> ChainCheck | None:

@@ -109,14 +109,14 @@ def number_json(value: float) -> float | str | None:
 
 
 def _variant_json(variant: VariantResult, evictable: tuple[int, ...]) -> dict[str, Any]:
-    found = record_json(variant, leave_out=("retained",))
+    document = record_json(variant, leave_out=("retained",))
     if variant.perturbation is None:
-        found["perturbation"] = dict.fromkeys(("head_l1", "layer_hidden_l1", "final_hidden_l1"))
+        document["perturbation"] = dict.fromkeys(("head_l1", "layer_hidden_l1", "final_hidden_l1"))
     kept = variant.retained and [
         [np.flatnonzero(row).tolist() for row in heads] if layer in evictable else None
         for layer, heads in enumerate(variant.retained.mask())
     ]
-    return found | {"retained": kept}
+    return document | {"retained": kept}
 
 
 # --- reading ----------------------------------------------------------------------------
@@ -213,10 +213,10 @@ class Reader:
             if isinstance(values.get(name), int | tuple):
                 size = values[name]
                 self.sizes[name] = size if isinstance(size, int) else len(size)
-        found = record(**values)
+        made = record(**values)
         if record in _CHECKS:
-            _CHECKS[record](self, at, found)
-        return found
+            _CHECKS[record](self, at, made)
+        return made
 
     def read(self, at: JsonField, declared: Any) -> Any:
         base, bounds = _parts(declared)
@@ -396,11 +396,11 @@ def _check_prompt(reader: Reader, at: JsonField, prompt: PromptInfo) -> None:
         variants.fail(f"kept sets of at most {MAX_ALL_SLOTS} bits together are expected")
 
 
-def _check_final(_: Reader, at: JsonField, found: Perturbation | RoundingFloor) -> None:
+def _check_final(_: Reader, at: JsonField, made: Perturbation | RoundingFloor) -> None:
     if at["final_hidden_l1"].absent:
         return
     final = _measured(at["final_hidden_l1"], MAX_FLOAT32)
-    if not np.isclose(final, found.final_hidden_l1, rtol=1e-3, equal_nan=True):
+    if not np.isclose(final, made.final_hidden_l1, rtol=1e-3, equal_nan=True):
         at["final_hidden_l1"].fail("the last value of layer_hidden_l1 is expected")
 
 

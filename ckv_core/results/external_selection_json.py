@@ -42,12 +42,12 @@ def read_external_selection(text: str) -> tuple[ExternalSelection, ...]:
 
 def own_from_json(documents: Sequence[JsonField]) -> tuple[ExternalSelection, ...]:
     """The variants in decoded documents; see `read_external_selection`."""
-    found = tuple(own for document in documents for own in _document(document))
-    if len(found) > MAX_VARIANTS:
+    variants = tuple(own for document in documents for own in _document(document))
+    if len(variants) > MAX_VARIANTS:
         raise ConfigError(
-            f"{len(found)} variants are too many; one run takes up to {MAX_VARIANTS}."
+            f"{len(variants)} variants are too many; one run takes up to {MAX_VARIANTS}."
         )
-    return found
+    return variants
 
 
 def own_to_json(variants: Sequence[ExternalSelection]) -> list[dict[str, Any]]:

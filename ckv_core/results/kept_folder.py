@@ -45,8 +45,8 @@ class KeptFolder:
 
     def entries(self) -> list[KeptEntry]:
         """All of them, by name."""
-        found = (path for path in self._folder.glob(f"*{SUFFIX}") if _NAME.fullmatch(path.stem))
-        return [_entry(path) for path in sorted(found)]
+        files = (path for path in self._folder.glob(f"*{SUFFIX}") if _NAME.fullmatch(path.stem))
+        return [_entry(path) for path in sorted(files)]
 
     def entry(self, name: str) -> KeptEntry:
         """The one of that name."""

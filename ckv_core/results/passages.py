@@ -25,8 +25,8 @@ def occurrences(pieces: Sequence[str], text: str) -> list[tuple[int, int]]:
     # A text longer than the prompt is not worth compiling: that may take seconds.
     if not words or not folded or sum(map(len, words)) + len(words) - 1 > ends[-1]:
         return []
-    found = re.finditer(r"\s+".join(map(re.escape, words)), "".join(folded))
-    borders = np.array([(match.start(), match.end() - 1) for match in found]).reshape(-1, 2)
+    matches = re.finditer(r"\s+".join(map(re.escape, words)), "".join(folded))
+    borders = np.array([(match.start(), match.end() - 1) for match in matches]).reshape(-1, 2)
     tokens = np.searchsorted(ends, borders, side="right")
     return [(int(first), int(last) + 1) for first, last in tokens]
 

@@ -33,8 +33,8 @@ class JsonBounds:
             ConfigError: it has more.
         """
         containers = values = depth = 0
-        for found in _PARTS.finditer(text):
-            part = found[0]
+        for match in _PARTS.finditer(text):
+            part = match[0]
             if part in (b"[", b"{"):
                 containers += 1
                 depth += 1

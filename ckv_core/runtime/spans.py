@@ -8,13 +8,13 @@ _WRITTEN = re.compile(r"\d{1,9}-\d{1,9}(?: \d{1,9}-\d{1,9})*", re.ASCII)
 
 def merged(places: Iterable[range]) -> tuple[range, ...]:
     """The same positions, ascending; ranges that touch are one, empty ones are left out."""
-    found: list[range] = []
+    joined: list[range] = []
     for place in sorted(filter(None, places), key=lambda each: each.start):
-        if found and place.start <= found[-1].stop:
-            found[-1] = range(found[-1].start, max(found[-1].stop, place.stop))
+        if joined and place.start <= joined[-1].stop:
+            joined[-1] = range(joined[-1].start, max(joined[-1].stop, place.stop))
         else:
-            found.append(place)
-    return tuple(found)
+            joined.append(place)
+    return tuple(joined)
 
 
 def without(places: Sequence[range], others: Iterable[range]) -> tuple[range, ...]:

@@ -19,30 +19,30 @@ SCOPES = ("read", "write")
 def add_commands(parsers: Any) -> None:
     token = parsers.add_parser("token", help="API tokens: make, list, revoke")
     acts = token.add_subparsers(required=True, metavar="ACT")
-    found = acts.add_parser("create", help="make a token; it is printed this once")
-    found.add_argument("user", metavar="USER")
-    found.add_argument("--name", default="command line", help="what to call it")
-    found.add_argument("--scope", choices=SCOPES, default="read", help="read by default")
-    found.add_argument("--days", type=_days, help="how long it works; for ever by default")
-    found.set_defaults(run=_create)
-    found = acts.add_parser("list", help="the tokens of all, or of one user")
-    found.add_argument("user", nargs="?", metavar="USER")
-    found.set_defaults(run=_list)
-    found = acts.add_parser("revoke", help="end a token")
-    found.add_argument("number", type=int, metavar="NUMBER", help="as `token list` says")
-    found.set_defaults(run=_revoke)
+    act = acts.add_parser("create", help="make a token; it is printed this once")
+    act.add_argument("user", metavar="USER")
+    act.add_argument("--name", default="command line", help="what to call it")
+    act.add_argument("--scope", choices=SCOPES, default="read", help="read by default")
+    act.add_argument("--days", type=_days, help="how long it works; for ever by default")
+    act.set_defaults(run=_create)
+    act = acts.add_parser("list", help="the tokens of all, or of one user")
+    act.add_argument("user", nargs="?", metavar="USER")
+    act.set_defaults(run=_list)
+    act = acts.add_parser("revoke", help="end a token")
+    act.add_argument("number", type=int, metavar="NUMBER", help="as `token list` says")
+    act.set_defaults(run=_revoke)
 
     user = parsers.add_parser("user", help="shut a user out, or in again")
     user.add_argument("act", choices=("disable", "enable"))
     user.add_argument("user", metavar="USER")
     user.set_defaults(run=_set_disabled)
 
-    found = parsers.add_parser("audit", help="the audit log as CSV, newest first")
-    found.add_argument("--user", default="", metavar="USER")
-    found.add_argument("--action", default="", choices=("", *ACTIONS), metavar="ACTION")
-    found.add_argument("--target", default="", metavar="NAME", help="slug, user or token number")
-    found.add_argument("--since", type=_day, metavar="YYYY-MM-DD", help="UTC")
-    found.set_defaults(run=_audit)
+    act = parsers.add_parser("audit", help="the audit log as CSV, newest first")
+    act.add_argument("--user", default="", metavar="USER")
+    act.add_argument("--action", default="", choices=("", *ACTIONS), metavar="ACTION")
+    act.add_argument("--target", default="", metavar="NAME", help="slug, user or token number")
+    act.add_argument("--since", type=_day, metavar="YYYY-MM-DD", help="UTC")
+    act.set_defaults(run=_audit)
 
 
 def _create(options: argparse.Namespace) -> str:
@@ -63,12 +63,12 @@ def _create(options: argparse.Namespace) -> str:
 def _list(options: argparse.Namespace) -> str:
     now = datetime.now(UTC)
     with closing(open_database(commands.database_url())) as database, database.read() as session:
-        found = credentials.list_credentials(session, "token", options.user)
+        tokens = credentials.list_credentials(session, "token", options.user)
     lines = [
-        f"{each.id}  {each.owner}  {each.scope}  expires {_date(each.expires_at)}  "
-        f"last used {_date(each.last_used_at)}  {each.name}"
-        for each in found
-        if each.is_open(now)
+        f"{token.id}  {token.owner}  {token.scope}  expires {_date(token.expires_at)}  "
+        f"last used {_date(token.last_used_at)}  {token.name}"
+        for token in tokens
+        if token.is_open(now)
     ]
     return "\n".join(lines) or "There is no token."
 
@@ -101,8 +101,8 @@ def _audit(options: argparse.Namespace) -> str:
         actor=options.user, action=options.action, target=options.target, since=options.since
     )
     with closing(open_database(commands.database_url())) as database, database.read() as session:
-        found = audit.list_entries(session, wanted, KEPT_ENTRIES)
-    return audit_csv_text(found).rstrip("\n")
+        entries = audit.list_entries(session, wanted, KEPT_ENTRIES)
+    return audit_csv_text(entries).rstrip("\n")
 
 
 def _check_known(name: str) -> None:

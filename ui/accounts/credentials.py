@@ -38,19 +38,19 @@ class Accounts:
         """Who shows this session or API token; None for nobody who may come in."""
         now = datetime.now(UTC)
         with self._database.read() as session:
-            found = credentials.find(session, token, kind, now)
-        user = self._access.users.get(found.owner) if found else None
-        if found is None or user is None:
+            record = credentials.find(session, token, kind, now)
+        user = self._access.users.get(record.owner) if record else None
+        if record is None or user is None:
             return None
-        if kind == "session" and found.password_mark != user.mark:
+        if kind == "session" and record.password_mark != user.mark:
             return None
-        if found.last_used_at is None or now - found.last_used_at > credentials.TOUCHED_EVERY:
-            self._touch(found, now)
+        if record.last_used_at is None or now - record.last_used_at > credentials.TOUCHED_EVERY:
+            self._touch(record, now)
         return Viewer(
-            user=found.owner,
-            scope=found.scope,
-            is_admin=user.is_admin and found.scope == "all",
-            credential=found.id,
+            user=record.owner,
+            scope=record.scope,
+            is_admin=user.is_admin and record.scope == "all",
+            credential=record.id,
         )
 
     def viewer_by_password(self, name: str) -> Viewer | None:
@@ -103,8 +103,8 @@ class Accounts:
         """The viewer's sessions or tokens that are good, newest first."""
         owner, now = self._access.account(), datetime.now(UTC)
         with self._database.read() as session:
-            found = credentials.list_credentials(session, kind, owner)
-        return [each for each in found if each.is_open(now)]
+            known = credentials.list_credentials(session, kind, owner)
+        return [each for each in known if each.is_open(now)]
 
     def make_token(self, name: str, scope: str, expiry: str) -> str:
         """Make an API token of SCOPES and EXPIRIES_DAYS; it can be shown this once."""
@@ -142,9 +142,9 @@ class Accounts:
                 audit.record(session, owner, "signed out")
         return True
 
-    def _touch(self, found: CredentialRecord, now: datetime) -> None:
+    def _touch(self, record: CredentialRecord, now: datetime) -> None:
         try:
             with self._database.write() as session:
-                credentials.touch(session, found.id, now)
+                credentials.touch(session, record.id, now)
         except StorageError:  # a full disk locks nobody out
             LOGGER.exception("The last use of a login could not be noted.")

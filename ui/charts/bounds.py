@@ -56,16 +56,16 @@ def bounds_figure(result: RunResult, index: int, kv_heads: int | None = None) ->
     """
     label, variant = display_names(result.variants)[index], result.variants[index]
     title = f"{label}: bounds of the {'head L1' if kv_heads is None else 'L1 per KV head'}"
-    chain, found = chain_of(variant, kv_heads), check_chain(variant, kv_heads)
+    chain, check = chain_of(variant, kv_heads), check_chain(variant, kv_heads)
     sigma = lowest_sigma(variant, kv_heads)
-    if chain is None or found is None or sigma is None:
+    if chain is None or check is None or sigma is None:
         return empty_figure(title, NO_BOUNDS)
     flat = chain.reshape(len(chain), -1)
     order = np.argsort(flat[0], kind="stable")
     order = order[np.isfinite(flat[:, order]).all(axis=0)]
     kind = _kind(kv_heads)
-    subtitle = f"{found.violations} violations in {found.covered:,} {kind}s with sigma > 0.5"
-    figure = new_figure(title, f"{subtitle}; n = {found.heads:,}", legend_rows=5)
+    subtitle = f"{check.violations} violations in {check.covered:,} {kind}s with sigma > 0.5"
+    figure = new_figure(title, f"{subtitle}; n = {check.heads:,}", legend_rows=5)
     where = head_names(chain[0], order, kind)
     shown = np.where(flat > 0, flat, np.float32(np.nan))[:, order]
     measured = replace(looks_of(result.variants)[index], dash="solid")
@@ -136,8 +136,8 @@ def tightness_figure(result: RunResult, kv_heads: int | None = None) -> go.Figur
     `kv_heads` KV heads, each the sum of its query heads' L over the sum of their theta.
     """
     title = f"Tightness of the bound, L / theta{'' if kv_heads is None else ', per KV head'}"
-    found = {i: tightness_of(result.variants[i], kv_heads) for i in holders(result, "theta")}
-    curves = {i: np.sort(each[~np.isnan(each)]) for i, each in found.items() if each is not None}
+    shares = {i: tightness_of(result.variants[i], kv_heads) for i in holders(result, "theta")}
+    curves = {i: np.sort(each[~np.isnan(each)]) for i, each in shares.items() if each is not None}
     if not curves:
         return empty_figure(title, NO_BOUNDS)
     names, looks = ranked_names(result), looks_of(result.variants)

@@ -55,8 +55,8 @@ def _quantities(names: Sequence[str], label: str = "Quantity") -> list[Control]:
 
 
 def _layer_controls(result: RunResult) -> list[Control]:
-    found = holders(result, "hidden_l1")
-    with_base = any(base_index(result.variants, index) is not None for index in found)
+    measured = holders(result, "hidden_l1")
+    with_base = any(base_index(result.variants, index) is not None for index in measured)
     against = [Control("against", "Show", _LAYER_AGAINST)] if with_base else []
     names = [n for n in names_with(result, "layer", "distance") if n != "hidden_norm_l1"]
     return [*_quantities(names), *against]
@@ -86,8 +86,8 @@ def _win_controls(result: RunResult) -> list[Control]:
 
 
 def _with_base(result: RunResult) -> list[int]:
-    found = holders(result, "head_l1")
-    return [index for index in found if base_values(result, index, "head_l1") is not None]
+    measured = holders(result, "head_l1")
+    return [index for index in measured if base_values(result, index, "head_l1") is not None]
 
 
 def _oracle_controls(result: RunResult) -> list[Control]:

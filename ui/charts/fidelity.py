@@ -26,10 +26,10 @@ def fidelity_figure(result: RunResult) -> go.Figure:
         legend_rows=len(indices),
     )
     for index in indices:
-        found, look = result.variants[index].analysis, looks[index]
-        kl = found["forced_kl"].astype(np.float32)
+        arrays, look = result.variants[index].analysis, looks[index]
+        kl = arrays["forced_kl"].astype(np.float32)
         tokens = np.arange(1, len(kl) + 1, dtype=np.int16)
-        other = found.get("forced_top1", np.ones_like(kl)) == 0
+        other = arrays.get("forced_top1", np.ones_like(kl)) == 0
         line = go.Scatter(
             x=tokens,
             y=kl,

@@ -53,8 +53,8 @@ def layer_figure(
         against: the quantity itself, or against the base.
     """
     label, unit = ARRAYS[name].label, ARRAYS[name].unit_name
-    found = {index: _against(result, index, name, against) for index in holders(result, name)}
-    lines = {index: values for index, values in found.items() if values is not None}
+    compared = {index: _against(result, index, name, against) for index in holders(result, name)}
+    lines = {index: values for index, values in compared.items() if values is not None}
     if not lines:
         return empty_figure(label, NOT_MEASURED if against == "value" else NO_BASE)
     subtitle, axis = {
@@ -124,8 +124,8 @@ def final_figure(result: RunResult, name: str = "hidden_l1") -> go.Figure:
     """
     where = "after the final norm" if name.startswith("normed_") else "before the final norm"
     title = f"Final hidden state, {where}"
-    found = [(i, values_of(result, i, name)) for i in holders(result, name)]
-    bars = {i: float(values[-1]) for i, values in found if values is not None}
+    measured = [(i, values_of(result, i, name)) for i in holders(result, name)]
+    bars = {i: float(values[-1]) for i, values in measured if values is not None}
     if not bars:
         return empty_figure(title, NOT_MEASURED)
     names, looks = ranked_names(result), looks_of(result.variants)
@@ -183,5 +183,5 @@ def _against(result: RunResult, index: int, name: str, against: Against) -> Floa
 
 
 def _oracles(result: RunResult, index: int) -> list[tuple[str, Float32Array]]:
-    found = [(q.label, values_of(result, index, q.key)) for q in ORACLES]
-    return [(label, values) for label, values in found if values is not None]
+    oracles = [(q.label, values_of(result, index, q.key)) for q in ORACLES]
+    return [(label, values) for label, values in oracles if values is not None]

@@ -87,14 +87,14 @@ def display_names(
     variants: Sequence[VariantResult | VariantSpec], *, escaped: bool = True
 ) -> list[str]:
     """One name per variant, as everywhere; escaped for Plotly."""
-    found = names.display_names(variants)
-    return [html.escape(name, quote=False) for name in found] if escaped else found
+    shown = names.display_names(variants)
+    return [html.escape(name, quote=False) for name in shown] if escaped else shown
 
 
 def ranked_names(result: RunResult) -> list[str]:
     """The same for a chart that sets variants beside one another: with their regime, if it must."""
-    found = display_names(result.variants)
-    return [marked_name(*each) for each in zip(found, run_regimes(result).marks, strict=True)]
+    shown = display_names(result.variants)
+    return [marked_name(*each) for each in zip(shown, run_regimes(result).marks, strict=True)]
 
 
 def variant_line(look: Look, name: str, y: NDArray[np.float32], unit: str) -> go.Scatter:

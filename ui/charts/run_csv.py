@@ -139,12 +139,12 @@ def _candidates(result: RunResult) -> Iterator[tuple[Cell, ...]]:
 
 
 def _heads_of(index: int, variant: VariantResult) -> Iterable[tuple[Cell, ...]]:
-    found = variant.perturbation
-    if found is None:
+    measured = variant.perturbation
+    if measured is None:
         return
-    base = found.base_head_l1
-    ratios = None if base is None else log2_ratio(found.head_l1, base)
-    for (layer, head), value in np.ndenumerate(found.head_l1):
+    base = measured.base_head_l1
+    ratios = None if base is None else log2_ratio(measured.head_l1, base)
+    for (layer, head), value in np.ndenumerate(measured.head_l1):
         yield (
             index,
             variant.spec,

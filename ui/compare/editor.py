@@ -149,8 +149,8 @@ def _part_fields(method: Method, parts: Mapping[str, str]) -> list[dict[str, Any
 
 
 def _others(parts: Mapping[str, Part], own: str) -> list[dict[str, str]]:
-    found = [_option(key, part.name, _sentence(part)) for key, part in parts.items()]
-    return [_option("", own), *found]
+    options = [_option(key, part.name, _sentence(part)) for key, part in parts.items()]
+    return [_option("", own), *options]
 
 
 def _option(word: str, label: str, told: str = "") -> dict[str, str]:

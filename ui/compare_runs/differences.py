@@ -72,15 +72,13 @@ def _same(results: Sequence[RunResult]) -> list[_Row]:
     """Rows of variants that are the same by all that decides their outcome."""
     known: dict[str, set[Identity]] = {}
     for variant in (variant for result in results for variant in result.variants):
-        if not (found := identify(variant)).settings.unknown:
-            known.setdefault(variant.spec, set()).add(found)
+        if not (identity := identify(variant)).settings.unknown:
+            known.setdefault(variant.spec, set()).add(identity)
 
     def row_of(variant: VariantResult) -> Identity:
         own, same = identify(variant), known.get(variant.spec, set())
-        waits = (
-            bool(own.settings.unknown) and variant.receipt is None
-        )  # not selected, so no parameters
-        return next(iter(same)) if waits and len(same) == 1 else own
+        waits = variant.receipt is None  # not selected, so no parameters
+        return next(iter(same)) if waits and own.settings.unknown and len(same) == 1 else own
 
     rows: dict[Identity, _Row] = {}
     for at, result in enumerate(results):
@@ -272,8 +270,8 @@ def _figures(variant: VariantResult | None) -> list[str]:
 
 def _tokens(runs: Sequence[RunSnapshot], pair: Pair) -> dict[str, Any]:
     """One variant in every run that has it, set against the first such run."""
-    found = [(i, variant) for i, variant in enumerate(pair.variants) if variant is not None]
-    base_index, base = found[0]
+    present = [(i, variant) for i, variant in enumerate(pair.variants) if variant is not None]
+    base_index, base = present[0]
     prompt = runs[0].result.prompt
     pieces = prompt.pieces if prompt else ()
     return {
@@ -294,7 +292,7 @@ def _tokens(runs: Sequence[RunSnapshot], pair: Pair) -> dict[str, Any]:
                 ],
                 "kept": _kept(base.retained, other.retained, pieces),
             }
-            for index, other in found[1:]
+            for index, other in present[1:]
         ],
     }
 

@@ -96,13 +96,13 @@ def joined(paths: Iterable[str]) -> str:
 def _join(path: str, done: dict[str, str]) -> None:
     """Add a module after what it imports; a circle of imports would never end."""
     text = modules()[path]
-    for found in _IMPORT.finditer(text):
-        if (wanted := _resolved(path, found[3])) not in done:
+    for match in _IMPORT.finditer(text):
+        if (wanted := _resolved(path, match[3])) not in done:
             _join(wanted, done)
 
-    def constant(found: re.Match[str]) -> str:
-        names = found[1].replace(" as ", ": ") if found[1] else f"default: {found[2]}"
-        return f'const {{{names}}} = MODULES["{_resolved(path, found[3])}"];\n'
+    def constant(match: re.Match[str]) -> str:
+        names = match[1].replace(" as ", ": ") if match[1] else f"default: {match[2]}"
+        return f'const {{{names}}} = MODULES["{_resolved(path, match[3])}"];\n'
 
     given = [f"default: {name}" if default else name for default, _, name in _EXPORT.findall(text)]
     body = _EXPORT.sub(r"\2", _IMPORT.sub(constant, text))

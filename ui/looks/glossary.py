@@ -19,12 +19,12 @@ def words() -> dict[str, str]:
 
 def with_terms(text: str) -> str:
     """HTML in which `[[KV head]]`, or `[[KV head|heads]]`, is a button that explains the word."""
-    return _MARKED.sub(lambda found: _button(found[1], found[2] or found[1]), text)
+    return _MARKED.sub(lambda match: _button(match[1], match[2] or match[1]), text)
 
 
 def without_marks(text: str) -> str:
     """The plain words, for where nothing can be shown."""
-    return _MARKED.sub(lambda found: found[2] or found[1], text)
+    return _MARKED.sub(lambda match: match[2] or match[1], text)
 
 
 def _button(word: str, shown: str) -> str:

@@ -88,8 +88,8 @@ def packed_report(
         ReportTooBigError: it would be longer.
     """
     files = {
-        group: {name: _packed(data) for name, data in found.items()}
-        for group, found in contents.files.items()
+        group: {name: _packed(data) for name, data in members.items()}
+        for group, members in contents.files.items()
     }
     if files.get("charts"):
         files["charts"]["plotly"] = _plotly()[0]
@@ -161,13 +161,13 @@ def _hash(script: bytes) -> str:
 def _file_tags(groups: Iterable[dict[str, str]]) -> list[str]:
     return [
         f'<script type="text/plain" data-file="{html.escape(name)}">{packed}</script>'
-        for found in groups
-        for name, packed in found.items()
+        for members in groups
+        for name, packed in members.items()
     ]
 
 
 def _too_big(size: int, limit: int, files: dict[Group, dict[str, str]]) -> str:
-    sizes = {group: sum(map(len, found.values())) / MIB for group, found in files.items()}
+    sizes = {group: sum(map(len, members.values())) / MIB for group, members in files.items()}
     ordered = sorted(sizes, key=lambda group: -sizes[group]) or ["kept"]
     named = ", ".join(f"{name} ({GROUPS[name]}) {sizes.get(name, 0):.1f} MiB" for name in ordered)
     return (

@@ -63,17 +63,17 @@ def _has(variant: VariantResult, at: int) -> bool:
     return len(variant.follow_ups) > at
 
 
-def _answer_card(named: dict[str, Any], variant: VariantResult, found: FollowUp) -> dict[str, Any]:
+def _answer_card(named: dict[str, Any], variant: VariantResult, answer: FollowUp) -> dict[str, Any]:
     is_full = variant.method == "full"
-    chips = [] if found.agreement is None or is_full else [f"{found.agreement:.0%} agreement"]
+    chips = [] if answer.agreement is None or is_full else [f"{answer.agreement:.0%} agreement"]
     return {
         **named,
         "status": "done",
         "chips": chips,
-        "token_texts": list(found.token_texts),
-        "first_difference": found.first_difference,
+        "token_texts": list(answer.token_texts),
+        "first_difference": answer.first_difference,
         "reference": is_full,
-        "stopped": found.stopped,
+        "stopped": answer.stopped,
         "answer": None,
         "forced": None,
     }
@@ -137,8 +137,8 @@ def teacher_forced_value(result: RunResult, index: int) -> dict[str, Any] | None
     }
 
 
-def _candidates(found: tuple[Candidate, ...]) -> list[dict[str, Any]]:
-    return [{"text": each.text, "probability": each.probability} for each in found]
+def _candidates(candidates: tuple[Candidate, ...]) -> list[dict[str, Any]]:
+    return [{"text": each.text, "probability": each.probability} for each in candidates]
 
 
 def _number(value: SupportsFloat) -> float | None:

@@ -36,8 +36,8 @@ def figure_routes(find: Callable[[Request], RunSnapshot | None]) -> list[Route]:
         snapshot = find(request)
         if snapshot is None:
             return missing(NO_CHART)
-        found = figure_of(snapshot.result, request.path_params["name"], request.query_params)
-        return figure_response(found, _caching(snapshot))
+        figure = figure_of(snapshot.result, request.path_params["name"], request.query_params)
+        return figure_response(figure, _caching(snapshot))
 
     def forced(request: Request) -> Response:
         snapshot = find(request)

@@ -51,9 +51,9 @@ _OF_RUN: dict[str, Callable[[VariantResult], float | None]] = {
 
 def comparable_pairs(result: RunResult) -> list[tuple[int, int]]:
     """The full cache, or else the first variant, against each of the others with a text."""
-    found = [index for index, variant in enumerate(result.variants) if variant.token_ids]
-    first = next((i for i in found if result.variants[i].method == "full"), next(iter(found), 0))
-    return [(first, index) for index in found if index != first]
+    texts = [index for index, variant in enumerate(result.variants) if variant.token_ids]
+    first = next((i for i in texts if result.variants[i].method == "full"), next(iter(texts), 0))
+    return [(first, index) for index in texts if index != first]
 
 
 def comparator_json(run: RunSnapshot, notes: RunNotes, first: int, second: int) -> Json:

@@ -246,12 +246,12 @@ _MEMORY_LABELS = {
 
 
 def _memory_text(result: RunResult) -> str:
-    found = [
+    lines = [
         f"{label}: {_mib(result.memory[key])}"
         for key, label in _MEMORY_LABELS.items()
         if key in result.memory
     ]
-    return "\n".join(found) or "not known"
+    return "\n".join(lines) or "not known"
 
 
 def _mib(size_bytes: int) -> str:

@@ -199,10 +199,10 @@ class Connection(H11Protocol):
 def _bound(host: str, port: int) -> list[socket.socket]:
     bound: list[socket.socket] = []
     try:
-        found = socket.getaddrinfo(
+        addresses = socket.getaddrinfo(
             host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-        for family, kind, protocol, _, address in dict.fromkeys(found):
+        for family, kind, protocol, _, address in dict.fromkeys(addresses):
             each = socket.socket(family, kind, protocol)
             each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
@@ -212,7 +212,7 @@ def _bound(host: str, port: int) -> list[socket.socket]:
             except OSError as error:
                 each.close()
                 # localhost may name an address that this machine does not have.
-                if error.errno != errno.EADDRNOTAVAIL or len(found) == 1:
+                if error.errno != errno.EADDRNOTAVAIL or len(addresses) == 1:
                     raise
                 continue
             bound.append(each)

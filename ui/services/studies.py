@@ -280,7 +280,7 @@ class Studies:
             self._store.rest(slug, reason)
 
     def _run_samples(self, slug: str, study: Study, jobs: StudyJobs) -> None:
-        commit = _Committed(lambda found: self._store.commit(slug, found))
+        commit = _Committed(lambda results: self._store.commit(slug, results))
         samples, standing = self._store.samples(slug), self._store.standing(slug)
         if self._cluster is not None:
             progresses = self._cluster.run_study(

@@ -38,30 +38,30 @@ def build_study_form(*, models: Sequence[str], model: str) -> dict[str, Any]:
 
     Beside them `AREAS`, which the source shows or hides.
     """
-    found: dict[str, Any] = {}
+    parts: dict[str, Any] = {}
     with gr.Row(equal_height=False):
         with gr.Column(scale=5, min_width=320):
-            _build_data(found)
+            _build_data(parts)
         with gr.Column(scale=4, min_width=320):
-            _build_methods(found, models, model)
-    areas = {name: found[name] for name in AREAS}
-    return {name: found[name] for name in STUDY_CONTROLS} | areas
+            _build_methods(parts, models, model)
+    areas = {name: parts[name] for name in AREAS}
+    return {name: parts[name] for name in STUDY_CONTROLS} | areas
 
 
-def _build_data(found: dict[str, Any]) -> None:
+def _build_data(parts: dict[str, Any]) -> None:
     told = "A study of the same name goes on where it stands."
-    found["name"] = text("study-name", "Name", told, placeholder="needles")
+    parts["name"] = text("study-name", "Name", told, placeholder="needles")
     sources = [*SOURCES, HARNESS] if has_harness() else SOURCES
-    found["source"] = gr.Radio(
+    parts["source"] = gr.Radio(
         sources, value=DEFAULTS.source, label="Samples from", elem_id="study-source"
     )
-    with gr.Column(elem_id="study-file-area") as found["file_area"]:
-        found["data"] = text("study-data", "Samples", DATA_INFO, (8, 8))
+    with gr.Column(elem_id="study-file-area") as parts["file_area"]:
+        parts["data"] = text("study-data", "Samples", DATA_INFO, (8, 8))
         StudyFile(elem_id="study-file")
         told = "Only where names differ: context=passage, answers=label."
-        found["columns"] = text("study-columns", "Columns", told)
-    with gr.Column(visible=False, elem_id="study-task-area") as found["task_area"]:
-        found["task"] = gr.Dropdown(
+        parts["columns"] = text("study-columns", "Columns", told)
+    with gr.Column(visible=False, elem_id="study-task-area") as parts["task_area"]:
+        parts["task"] = gr.Dropdown(
             [(f"{task.name}: {task.summary}", task.name) for task in TASKS.values()],
             value=DEFAULTS.task,
             label="Task",
@@ -69,15 +69,15 @@ def _build_data(found: dict[str, Any]) -> None:
             elem_id="study-task",
         )
         with gr.Row():
-            found["length"] = _text("length", "Length", "Tokens of a prompt: 1024, 2048.")
-            found["seed"] = _number("seed", "Seed", "Of chance.")
-    with gr.Column(visible=False) as found["harness_area"]:
+            parts["length"] = _text("length", "Length", "Tokens of a prompt: 1024, 2048.")
+            parts["seed"] = _number("seed", "Seed", "Of chance.")
+    with gr.Column(visible=False) as parts["harness_area"]:
         told = "One that writes its answer. Its data set is fetched; the first task takes 20 s."
-        found["lm_eval"] = text("study-lm-eval", "Task", told, placeholder="longbench_hotpotqa")
-    with gr.Column(visible=False) as found["samples_area"]:
+        parts["lm_eval"] = text("study-lm-eval", "Task", told, placeholder="longbench_hotpotqa")
+    with gr.Column(visible=False) as parts["samples_area"]:
         told = "How many; of a built-in task at each length."
-        found["samples"] = _number("samples", "Samples", told)
-    found["scenario"] = gr.Radio(
+        parts["samples"] = _number("samples", "Samples", told)
+    parts["scenario"] = gr.Radio(
         SCENARIO_CHOICES,
         value=DEFAULTS.scenario,
         label="Scenario",
@@ -86,9 +86,9 @@ def _build_data(found: dict[str, Any]) -> None:
     )
 
 
-def _build_methods(found: dict[str, Any], models: Sequence[str], model: str) -> None:
-    found["model"] = model_control(models, model)
-    found["methods"] = VariantPicker(
+def _build_methods(parts: dict[str, Any], models: Sequence[str], model: str) -> None:
+    parts["model"] = model_control(models, model)
+    parts["methods"] = VariantPicker(
         list(DEFAULTS.methods),
         offer=picker_offer(
             "Methods",
@@ -98,7 +98,7 @@ def _build_methods(found: dict[str, Any], models: Sequence[str], model: str) -> 
         ),
         elem_id="methods",
     )
-    found["more_methods"] = text(
+    parts["more_methods"] = text(
         "more-methods",
         "More methods, one SPEC per line",
         "Without a budget: it comes from the list below.",
@@ -106,12 +106,12 @@ def _build_methods(found: dict[str, Any], models: Sequence[str], model: str) -> 
         placeholder="snapkv+critical:stage2=raw,alpha=0.5",
     )
     with gr.Row():
-        found["budgets"] = _text("budgets", "Budgets", "All in percent, or all in tokens.")
-        found["max_new_tokens"] = _number(
+        parts["budgets"] = _text("budgets", "Budgets", "All in percent, or all in tokens.")
+        parts["max_new_tokens"] = _number(
             "max_new_tokens", "New tokens", f"Generated per point, 1 to {MAX_NEW_TOKENS}."
         )
     with gr.Row():
-        found["metric"] = gr.Dropdown(
+        parts["metric"] = gr.Dropdown(
             list(METRICS),
             value=DEFAULTS.metric,
             label="Metric",
@@ -119,7 +119,7 @@ def _build_methods(found: dict[str, Any], models: Sequence[str], model: str) -> 
             elem_id="study-metric",
             min_width=180,
         )
-        found["tolerance"] = _number(
+        parts["tolerance"] = _number(
             "tolerance", "Tolerance", "Points of 100 that may be lost against the full cache."
         )
 

@@ -137,7 +137,7 @@ class StudyForm:
         Raises:
             ConfigError: a part does not read `ours=theirs`.
         """
-        found = {}
+        columns = {}
         for part in read_list(self.columns):
             own, equals, theirs = (text.strip() for text in part.partition("="))
             if not (equals and theirs) or own not in COLUMNS:
@@ -145,8 +145,8 @@ class StudyForm:
                     f"{part[:60]!r} must read NAME=COLUMN with a NAME of {', '.join(COLUMNS)}, "
                     "for example answers=label."
                 )
-            found[own] = theirs
-        return found
+            columns[own] = theirs
+        return columns
 
 
 def read_run_slugs(text: str) -> list[str]:

@@ -21,7 +21,7 @@ _NUMBER = re.compile(r"-[0-9.,]+\s*%?")
 
 def _safe_text(text: str) -> str:
     """The text on one line, control characters escaped, an apostrophe before what may run."""
-    line = _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    line = _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
     return line if _NUMBER.fullmatch(line) else _FORMULA.sub(r"\1'", line)
 
 

@@ -28,15 +28,15 @@ def holders(result: RunResult, name: str) -> list[int]:
 
 def names_with(result: RunResult, axes: str, *groups: str) -> list[str]:
     """Names of the arrays of these axes that at least one variant has."""
-    found = [key for key, q in ARRAYS.items() if q.axes == axes and q.group in groups]
-    return [name for name in found if holders(result, name)]
+    names = [key for key, q in ARRAYS.items() if q.axes == axes and q.group in groups]
+    return [name for name in names if holders(result, name)]
 
 
 def base_values(result: RunResult, index: int, name: str) -> Float32Array | None:
     """The array of the variant's base; the isolated head L1 is known without such a variant."""
-    found = result.variants[index].perturbation
-    if name == "head_l1" and found is not None and found.base_head_l1 is not None:
-        return found.base_head_l1
+    measured = result.variants[index].perturbation
+    if name == "head_l1" and measured is not None and measured.base_head_l1 is not None:
+        return measured.base_head_l1
     base = base_index(result.variants, index)
     return None if base is None else values_of(result, base, name)
 

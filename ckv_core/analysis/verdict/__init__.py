@@ -13,13 +13,13 @@ __all__ = ["alpha_outcome", "verdict_of"]
 
 def verdict_of(result: RunResult) -> Verdict | None:
     """Of a comparison or a sweep that is over."""
-    found = sweep_verdict(result) if result.kind == "sweep" else run_verdict(result)
+    verdict = sweep_verdict(result) if result.kind == "sweep" else run_verdict(result)
     regimes = run_regimes(result)
-    if found is None or not regimes.head:
-        return found
+    if verdict is None or not regimes.head:
+        return verdict
 
     def told(group: Group) -> Group:
         members = (replace(m, regime=regimes.marks[m.index]) for m in group.members)
         return replace(group, members=tuple(members))
 
-    return replace(found, regimes=regimes.head, groups=tuple(map(told, found.groups)))
+    return replace(verdict, regimes=regimes.head, groups=tuple(map(told, verdict.groups)))

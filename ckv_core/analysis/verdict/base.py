@@ -80,8 +80,8 @@ class Verdict:
 
 def groups_of(*wanted: tuple[State, str, Iterable[Member]]) -> tuple[Group, ...]:
     """The groups that have members."""
-    found = (Group(state, label, tuple(members)) for state, label, members in wanted)
-    return tuple(group for group in found if group.members)
+    groups = (Group(state, label, tuple(members)) for state, label, members in wanted)
+    return tuple(group for group in groups if group.members)
 
 
 def listed(names: Sequence[str], most: int = 3) -> str:

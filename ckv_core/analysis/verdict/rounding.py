@@ -24,10 +24,10 @@ def rounding_cautions(result: RunResult) -> Iterable[str]:
         if base is not None and keys:
             pairs.setdefault(_labels(keys), []).append(f"{name} against {names[base]}")
     floor = f"below this run's rounding floor{in_type(result)}"
-    for labels, found in alone.items():
-        yield f"{labels} of {listed(found)}: {floor}, so eviction need not have moved it."
-    for labels, found in pairs.items():
-        yield f"{labels} of {listed(found)}: a difference {floor}, so neither is closer."
+    for labels, affected in alone.items():
+        yield f"{labels} of {listed(affected)}: {floor}, so eviction need not have moved it."
+    for labels, affected in pairs.items():
+        yield f"{labels} of {listed(affected)}: a difference {floor}, so neither is closer."
 
 
 def _evicts(variant: VariantResult) -> bool:

@@ -42,7 +42,7 @@ class Judged:
     def having(self, state: State) -> list[int]:
         """Indices of the variants with this outcome."""
         pairs = zip(self.indices, self.states, strict=True)
-        return [index for index, found in pairs if found == state]
+        return [index for index, outcome in pairs if outcome == state]
 
 
 def run_verdict(result: RunResult) -> Verdict | None:
@@ -88,14 +88,14 @@ def judge(variants: Sequence[VariantResult]) -> Judged:
 
 def full_of(variants: Sequence[VariantResult]) -> VariantResult | None:
     """The full cache, if it is among them and has finished."""
-    found = (v for v in variants if v.method == "full" and v.stopped is not None)
-    return next(found, None)
+    full = (v for v in variants if v.method == "full" and v.stopped is not None)
+    return next(full, None)
 
 
 def where(result: RunResult, indices: Iterable[int]) -> str:
     """`with 614 of 1,537 entries per KV head (40 % of the bytes)`; empty where not known."""
-    found = [result.variants[index].receipt for index in indices]
-    receipts = [each for each in found if each is not None and each.full_cache_bytes]
+    known = [result.variants[index].receipt for index in indices]
+    receipts = [each for each in known if each is not None and each.full_cache_bytes]
     if not receipts:
         return ""
     prompt = result.prompt.compressed_tokens if result.prompt else None

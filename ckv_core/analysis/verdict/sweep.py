@@ -41,15 +41,15 @@ class Reach:
     def lost_above(self) -> int | None:
         """The smallest budget above it that does not; None where all do."""
         low = self.smallest
-        found = (b for b, state in self.states if low is not None and b > low and state == "lost")
-        return next(found, None)
+        lost = (b for b, state in self.states if low is not None and b > low and state == "lost")
+        return next(lost, None)
 
 
 def sweep_verdict(result: RunResult) -> Verdict | None:
     """What came out of a sweep that is over; None where nothing was measured."""
     full = full_of(result.variants)
-    found = curves(result)
-    if not found:
+    lines = curves(result)
+    if not lines:
         return None
     if full is None or not any(v.stopped for v in result.variants if v.method != "full"):
         return Verdict(
@@ -61,7 +61,7 @@ def sweep_verdict(result: RunResult) -> Verdict | None:
             ),
         )
     by_answer = answer_outcome(full) == "found"
-    reaches = [reach for curve in found if (reach := _reach(result, curve, by_answer)).states]
+    reaches = [reach for curve in lines if (reach := _reach(result, curve, by_answer)).states]
     if not reaches:
         return None
     return Verdict(
@@ -77,10 +77,10 @@ def alpha_outcome(result: RunResult, optimum: AlphaOptimum) -> str:
     full = full_of(result.variants)
     by_answer = full is not None and answer_outcome(full) == "found"
     state = _by_answer if by_answer else _by_text
-    found = {
+    states = {
         a: state(result.variants[i]) for a, i in zip(optimum.alphas, optimum.indices, strict=True)
     }
-    own = found.pop(optimum.best_fixed)
+    own = states.pop(optimum.best_fixed)
     if full is None or own is None:
         return ""
     words = {
@@ -88,7 +88,7 @@ def alpha_outcome(result: RunResult, optimum: AlphaOptimum) -> str:
         "lost": "does not answer" if by_answer else "another text",
         "cut": "cut before an answer",
     }
-    others = [f"{alpha:g}" for alpha, each in found.items() if each == "kept"]
+    others = [f"{alpha:g}" for alpha, each in states.items() if each == "kept"]
     does = "do" if len(others) != 1 else "does"
     rest = f"{listed(others)} {does}" if others else "no other does"
     if own == "kept":
@@ -98,8 +98,8 @@ def alpha_outcome(result: RunResult, optimum: AlphaOptimum) -> str:
 
 def _reach(result: RunResult, curve: Curve, by_answer: bool) -> Reach:
     state: Callable[[VariantResult], State | None] = _by_answer if by_answer else _by_text
-    found = [(budget, state(result.variants[index])) for budget, index in curve.points]
-    return Reach(curve, tuple((budget, each) for budget, each in found if each is not None))
+    states = [(budget, state(result.variants[index])) for budget, index in curve.points]
+    return Reach(curve, tuple((budget, each) for budget, each in states if each is not None))
 
 
 def _by_answer(variant: VariantResult) -> State | None:

@@ -55,7 +55,7 @@ def test_formulas_are_drawn_and_nothing_is_wider_than_the_page(browser: Browser,
         page.evaluate("theme => document.body.classList.add(theme)", theme)
         boxes = [node.bounding_box() for node in page.locator(".ckv-formula math").all()]
         assert len(boxes) == len(FORMULAS)
-        assert all(box is not None and box["height"] > 12 for box in boxes)
+        assert all(box is not None and box["height"] > 10 for box in boxes)
         expect_well_made(page)
     page.close()
 
