@@ -128,10 +128,8 @@ def variant_record(document: JsonObject, arrays: Mapping[str, EncodedArray]) -> 
     members = {name: value for name, value in document.items() if name not in _ARRAYS}
     members |= {name: decode_json(arrays[name].data) for name in _LISTS if name in arrays}
     retained = arrays.get("retained")
-    floats: dict[str, Any] = {}
-    for name in (*_PERTURBATION, *QUANTITIES):
-        if name in arrays:
-            floats[name] = decode_floats(arrays[name])
+    names = [name for name in (*_PERTURBATION, *QUANTITIES) if name in arrays]
+    floats: dict[str, Any] = {name: decode_floats(arrays[name]) for name in names}
     measured = None
     if "head_l1" in floats:
         scalars = document.get("perturbation") or {"kl": None}  # all of them were NaN

@@ -72,8 +72,8 @@ class HttpServer:
         if self._server is not None and self._thread.is_alive():
             self._server.should_exit = True
             self._thread.join(2 * STOP_S)
-        for each in self._sockets:
-            each.close()
+        for bound in self._sockets:
+            bound.close()
 
     def _run(self) -> None:
         if self._server is not None:
@@ -184,10 +184,10 @@ class Connection(H11Protocol):
 
     def _make_room(self) -> None:
         """End the connection that has waited longest, or this one if all others are in use."""
-        others = [each for each in self.connections if isinstance(each, Connection)]
-        waiting = [each for each in others if each is not self and each.is_waiting]
+        others = [other for other in self.connections if isinstance(other, Connection)]
+        waiting = [other for other in others if other is not self and other.is_waiting]
         if waiting:
-            min(waiting, key=lambda each: each._since).end()
+            min(waiting, key=lambda other: other._since).end()
             return
         LOGGER.warning("All %d connections are in use; a new one was refused.", self._most)
         head = f"HTTP/1.1 503 Service Unavailable\r\nContent-Length: {len(BUSY)}\r\n"
@@ -203,22 +203,22 @@ def _bound(host: str, port: int) -> list[socket.socket]:
             host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
         for family, kind, protocol, _, address in dict.fromkeys(addresses):
-            each = socket.socket(family, kind, protocol)
-            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            opened = socket.socket(family, kind, protocol)
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
-                each.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             try:
-                each.bind(address)
+                opened.bind(address)
             except OSError as error:
-                each.close()
+                opened.close()
                 # localhost may name an address that this machine does not have.
                 if error.errno != errno.EADDRNOTAVAIL or len(addresses) == 1:
                     raise
                 continue
-            bound.append(each)
+            bound.append(opened)
     except OSError as error:
-        for each in bound:
-            each.close()
+        for opened in bound:
+            opened.close()
         raise CkvError(
             f"Port {port} on {host} cannot be used ({error.strerror}); stop the other program or "
             "set CKV_PORT to a free port."
