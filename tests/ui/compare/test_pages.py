@@ -3,6 +3,8 @@
 import asyncio
 import dataclasses
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
+from functools import cache
 from types import SimpleNamespace
 
 import gradio as gr
@@ -33,9 +35,17 @@ def is_skip(update: object) -> bool:
     return isinstance(update, dict) and update.get("__type__") == "update" and len(update) == 1
 
 
-def compare_page(services: FakeServices) -> ComparePage:
+@cache
+def built() -> ComparePage:
+    """Gradio builds a page for longer than a test asks it."""
     with gr.Blocks(analytics_enabled=False):
-        return ComparePage(services, SETTINGS, models=[SETTINGS.model], examples=[])
+        return ComparePage(FakeServices(), SETTINGS, models=[SETTINGS.model], examples=[])
+
+
+def compare_page(services: FakeServices) -> ComparePage:
+    page = copy(built())
+    page._services = services
+    return page
 
 
 def open_request(**query: str) -> SimpleNamespace:

@@ -1,6 +1,8 @@
 """The Runs page's handlers: any address shows a view, any event gets one sentence."""
 
+from copy import copy
 from datetime import UTC, datetime
+from functools import cache
 from types import SimpleNamespace
 
 import gradio as gr
@@ -12,9 +14,17 @@ from ui.runs.page import RunsPage
 from ui.runs.query import asked_text, outcome_text, read_query
 
 
-def runs_page(services: FakeServices) -> RunsPage:
+@cache
+def built() -> RunsPage:
+    """Gradio builds a page for longer than a test asks it."""
     with gr.Blocks(analytics_enabled=False):
-        return RunsPage(services, import_mib=3)
+        return RunsPage(FakeServices(), import_mib=3)
+
+
+def runs_page(services: FakeServices) -> RunsPage:
+    page = copy(built())
+    page._library = services.library
+    return page
 
 
 def act(page: RunsPage, **data) -> dict:

@@ -2,7 +2,9 @@
 
 import asyncio
 import dataclasses
+from copy import copy
 from datetime import UTC, datetime
+from functools import cache
 from types import SimpleNamespace
 
 import gradio as gr
@@ -22,9 +24,17 @@ TYPED = SweepForm(context="a long text")
 SLOW = dataclasses.replace(TYPED, generate=True, max_new_tokens=1024)
 
 
-def sweep_page(services: FakeServices) -> SweepPage:
+@cache
+def built() -> SweepPage:
+    """Gradio builds a page for longer than a test asks it."""
     with gr.Blocks(analytics_enabled=False):
-        return SweepPage(services, SETTINGS, models=[SETTINGS.model], examples=[])
+        return SweepPage(FakeServices(), SETTINGS, models=[SETTINGS.model], examples=[])
+
+
+def sweep_page(services: FakeServices) -> SweepPage:
+    page = copy(built())
+    page._services = services
+    return page
 
 
 def ready_services(tokens: int = 10, limit: int = 8_192) -> FakeServices:
