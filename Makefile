@@ -26,9 +26,9 @@ run: $(VENV)/.runtime model ## Set up and serve the app on http://127.0.0.1:7860
 test test-fast soak: export PYTHONDONTWRITEBYTECODE :=
 
 # Files in the order of their folders: by number of tests, the long files of few tests came last.
-# Three processes on two cores: a quarter of the time, one or the other waits for what it started.
+# Not three on two cores: it took as long, and what browsers wait for came too late.
 test: $(VENV)/.dev model browser postgresql ## Set up, a browser included, and run all tests
-	OMP_NUM_THREADS=1 $(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # One architecture, ten random cases a law.
 test-fast: $(VENV)/.dev ## Without app, browser, PostgreSQL and slow tests, on one model architecture
