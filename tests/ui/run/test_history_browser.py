@@ -37,12 +37,18 @@ def page(context: BrowserContext) -> Iterator[Page]:
     assert errors == []
 
 
+def open_form(page: Page, url: str) -> None:
+    """Wait until the form listens: what is typed and clicked before is lost."""
+    page.goto(url)
+    page.locator("#context-bar [data-ready]").wait_for(state="attached")
+
+
 def test_back_after_a_run_shows_the_form_and_forward_the_run(
     app: Served, page: Page, monkeypatch: pytest.MonkeyPatch
 ):
     slug = store_run(app.services, request(context=TEXT), done_result())
     monkeypatch.setattr(app.services, "start_run", lambda *_: slug)
-    page.goto(f"{app.url}/?__theme=dark")
+    open_form(page, f"{app.url}/?__theme=dark")
     context = page.locator("#context textarea")
     context.fill(TEXT)
     page.get_by_role("button", name="Run", exact=True).click()
@@ -72,7 +78,7 @@ def test_back_after_a_second_run_shows_the_form_of_that_run(
     slugs = [store_run(app.services, request(context=word), done_result()) for word in "ab"]
     starts = iter(slugs)
     monkeypatch.setattr(app.services, "start_run", lambda *_: next(starts))
-    page.goto(app.url)
+    open_form(page, app.url)
     for word, slug in zip("ab", slugs, strict=True):
         page.locator("#context textarea").fill(word)
         page.get_by_role("button", name="Run", exact=True).click()
