@@ -43,7 +43,7 @@ def compare(
     should_stop: Callable[[], bool] = lambda: False,
     prefills: PrefillCache | None = None,
     shared: SharedDecode | None = None,
-) -> Iterator[RunEvent]:
+) -> Generator[RunEvent]:
     """Run one comparison and report it as it goes.
 
     Args:

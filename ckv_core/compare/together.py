@@ -1,6 +1,6 @@
 """Several comparisons whose rows are decoded in one batch, such as a study's samples."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from ckv_core.compare.compare import compare
@@ -51,7 +51,7 @@ def compare_together(
 class _Run:
     place: int
     request: CompareRequest
-    events: Iterator[RunEvent]
+    events: Generator[RunEvent]
     result: RunResult = field(default_factory=RunResult)
 
 
@@ -100,15 +100,21 @@ class _Together:
     def _decode(self) -> Iterator[Outcome]:
         """All that wait, and each to where it waits again or ends."""
         waiting, self._waiting = self._waiting, []
+        failed = False
         try:
             self._shared.decode()
         except (CkvError, MemoryError, RuntimeError) as error:
             _expected(error)
-            for run in waiting:
-                yield run.place, self._alone(run.request)
-        else:
+            failed = True  # acted on outside, where no traceback holds what the batch held
+        if not failed:
             for run in waiting:
                 yield from self._go_on(run)
+            return
+        again = [(run.place, run.request) for run in waiting]
+        for run in waiting:
+            run.events.close()
+        for place, request in again:
+            yield place, self._alone(request)
 
     def _alone(self, request: CompareRequest) -> RunResult | CkvError:
         result = RunResult()

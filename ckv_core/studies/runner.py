@@ -49,6 +49,7 @@ class Engine(Protocol):
 
         Raises:
             RunCancelledError: it was stopped, and so is the study.
+            CkvError: something that is no request's fault; the study ends with it.
         """
 
 
@@ -201,8 +202,10 @@ def run_samples(
 
     for place, outcome in engine.run_all(requests()):
         yield asked[place].results(outcome)
-    for one in never:
-        yield one.results(RunResult())
+        while never:
+            yield never.pop().results(RunResult())
+    while never:
+        yield never.pop().results(RunResult())
 
 
 @dataclass(frozen=True, slots=True)

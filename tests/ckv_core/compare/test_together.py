@@ -137,6 +137,30 @@ def test_a_batch_that_fails_is_run_again_one_by_one(error, monkeypatch):
     assert [told(found[at]) for at in range(2)] == [told(result) for result in alone]
 
 
+def test_a_batch_that_found_no_memory_lets_go_of_it_before_its_runs_start_again(monkeypatch):
+    alive, at_start = [], []
+
+    def counted(*args):
+        at_start.append(len(alive))
+        alive.append(None)
+        try:
+            yield from compare(*args)
+        finally:
+            alive.pop()
+
+    def failing(self):
+        self._parts, self._generations, self._tokens = [], [], []
+        raise MemoryError
+
+    monkeypatch.setattr(together, "compare", counted)
+    monkeypatch.setattr(SharedDecode, "decode", failing)
+    ended = compare_together([asked(0), asked(1)], tiny_model("llama"))
+    next(ended)
+    assert at_start == [0, 1, 0]
+    next(ended)
+    assert at_start == [0, 1, 0, 0]
+
+
 @pytest.mark.parametrize("moment", ["while a prompt is read", "while rows share a batch"])
 def test_a_stop_ends_all(moment):
     requests, asked_for = [asked(0), asked(1)], []

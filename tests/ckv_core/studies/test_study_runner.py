@@ -118,6 +118,23 @@ def test_what_stands_is_not_run_again_and_failures_are():
     assert {spec.rpartition("=")[2] for asked in again.asked[1:] for spec in asked} == {"45%"}
 
 
+def test_a_sample_that_cannot_be_asked_for_is_told_before_the_others_have_ended():
+    study = replace(STUDY, variants=("snapkv",), budgets=("1%",))
+    order: list[str] = []
+
+    class Counting(TinyEngine):
+        def size(self, request):
+            if request.context.startswith("Line 0"):
+                raise ConfigError("Too long.")
+            return super().size(request)
+
+    def commit(results):
+        order.append(results[0].sample)
+
+    [*run_study(study, SAMPLES, (), Counting(), commit)]
+    assert order == ["s1", "s0", "s2"]
+
+
 def test_a_sample_that_fails_does_not_end_the_study():
     class Failing(TinyEngine):
         def run(self, request):
