@@ -14,7 +14,7 @@ from ckv_core.request.variants import VariantSpec
 from ckv_core.worker.messages import ModelStatus
 from ui.compare.editor import composed_value, with_own
 from ui.compare.examples import Example
-from ui.compare.form import Form, build_form, preset_updates
+from ui.compare.form import DEFAULTS, Form, build_form, preset_updates
 from ui.compare.form_values import (
     ADVANCED_PARAMETERS,
     CONTROL_NAMES,
@@ -59,9 +59,10 @@ class ComparePage(PromptPage[Form, ResultsBlock]):
         inputs = self.form.inputs()
         asked = [*inputs, self.source]
         self.follow_after(self.run.click(self.start, asked, self._started, **AT_ONCE))
-        opened = page.load(self.open, None, [*inputs, *self._started, self.source], **AT_ONCE)
+        # One event for form and line: a line told later could overtake what was typed meanwhile.
+        filled = [*inputs, *self._started, self.source, self.form.variants_line]
+        opened = page.load(self.open, None, filled, **AT_ONCE)
         opened.then(self.tail, [self.slug], self._tailed, **SHARED)
-        opened.then(self.describe, inputs, [self.form.variants_line], **AT_ONCE)
         page.load(self.watch_model, self.form.pick("model"), [self.form.model_line], **SHARED)
 
     def _wire_form(self) -> None:
@@ -90,6 +91,7 @@ class ComparePage(PromptPage[Form, ResultsBlock]):
     def _wire_variants(self) -> None:
         form = self.form
         more, line = form.controls["more_variants"], form.variants_line
+        line.value = self.describe(*DEFAULTS.controls())
         form.ablation_button.click(
             add_ablation,
             [form.ablation_base, form.controls["variants"], more],
@@ -132,11 +134,12 @@ class ComparePage(PromptPage[Form, ResultsBlock]):
         query = request.query_params if request else {}
         shown, source, study = query.get("id"), query.get("from"), query.get("study")
         controls: list[Any] = [gr.skip() for _ in CONTROL_NAMES]
-        slug, told, area, made_from = "", SILENT, gr.skip(), ""
+        slug, told, area, made_from, line = "", SILENT, gr.skip(), "", gr.skip()
         try:
             if study:
                 sample = query.get("sample", "")
                 controls, budget = self._of_sample(study, sample, query.get("budget", ""))
+                line = self.describe(*controls)
                 told = said(
                     f"Sample {sample} of a study is filled in, at a budget of {budget}; change "
                     "it and run."
@@ -144,6 +147,7 @@ class ComparePage(PromptPage[Form, ResultsBlock]):
             elif shown or source:
                 asked = find_run(self._services, shown or source).request
                 controls = FormValues.from_request(asked).controls()
+                line = self.describe(*controls)
                 slug, made_from = shown or "", shown or source or ""
                 if shown:
                     area = gr.update(visible=True)
@@ -151,7 +155,7 @@ class ComparePage(PromptPage[Form, ResultsBlock]):
                     told = said(f"Settings of run {source} are filled in; change them and run.")
         except CkvError as error:
             told = said(str(error), "error")
-        return [*controls, slug, told, gr.skip(), area, gr.skip(), gr.skip(), made_from]
+        return [*controls, slug, told, gr.skip(), area, gr.skip(), gr.skip(), made_from, line]
 
     def _of_sample(self, study: str, sample: str, budget: str) -> tuple[list[object], object]:
         """The controls for a sample of a study with its methods, and their budget."""

@@ -16,7 +16,7 @@ from ui.results.live import find_run
 from ui.services.services import Services
 from ui.settings import Settings
 from ui.shell.parts import AT_ONCE, SHARED, SILENT, build_confirm, said
-from ui.sweep.form import SWEEP_CONTROLS, SweepControls, SweepForm, build_sweep_form
+from ui.sweep.form import DEFAULTS, SWEEP_CONTROLS, SweepControls, SweepForm, build_sweep_form
 from ui.sweep.results import SweepBlock, SweepFeed, build_sweep_results
 
 CHARS_PER_TOKEN = 4
@@ -55,12 +55,14 @@ class SweepPage(PromptPage[SweepControls, SweepBlock]):
         shut = [gr.update(visible=False), SILENT]
         self.no.click(lambda: shut, None, [self.confirm, self.notice], **AT_ONCE)
         self.block.wire(self._services, self.slug)
-        opened = page.load(self.open, None, [*inputs, self.notice, self.source], **AT_ONCE)
-        opened.then(self.describe, inputs, [self.form.cost_line], **AT_ONCE)
+        # One event for form and line: a line told later could overtake what was typed meanwhile.
+        filled = [*inputs, self.notice, self.source, self.form.cost_line]
+        page.load(self.open, None, filled, **AT_ONCE)
 
     def _wire_form(self) -> None:
         form = self.form
         inputs, line, texts = form.inputs(), [form.cost_line], form.pick(*EXAMPLE_TEXTS)
+        form.cost_line.value = self.describe(*DEFAULTS.controls())
         for example, button in form.examples:
             filled = button.click(partial(show_example, example), None, texts, **AT_ONCE)
             filled.then(self.describe, inputs, line, **SHARED)
@@ -120,18 +122,19 @@ class SweepPage(PromptPage[SweepControls, SweepBlock]):
         source = request.query_params.get("from") if request else None
         untouched = [gr.skip() for _ in SWEEP_CONTROLS]
         if not source:
-            return [*untouched, SILENT, ""]
+            return [*untouched, SILENT, "", gr.skip()]
         try:
             asked = find_run(self._services, source).request
             form = SweepForm.from_request(asked)
         except CkvError as error:
-            return [*untouched, said(str(error), "error"), ""]
+            return [*untouched, said(str(error), "error"), "", gr.skip()]
         told = f"The prompt of run {source} is filled in; choose what to sweep."
         if asked.kind == "sweep":
             smallest = "the smallest grid that holds the points"
             grid = "the grid" if _is_whole_grid(form, asked) else smallest
             told = f"The prompt and {grid} of run {source} are filled in; change them and run."
-        return [*form.controls(), said(told), source]
+        controls = form.controls()
+        return [*controls, said(told), source, self.describe(*controls)]
 
     def _cost(self, request: CompareRequest) -> Cost:
         """Points and estimate of a valid sweep; the prompt is counted where the model is ready."""

@@ -188,7 +188,15 @@ def test_from_fills_the_form_without_showing_the_run():
     values = page.open(open_request(**{"from": SLUG}))
     controls, slug = values[: len(CONTROL_NAMES)], values[len(CONTROL_NAMES)]
     assert controls[0] == "a long text"
-    assert (slug, values[-1]) == ("", SLUG)
+    assert (slug, values[-2]) == ("", SLUG)
+    assert values[-1] == page.describe(*controls)
+
+
+def test_the_line_of_variants_is_there_before_any_event():
+    page = compare_page(FakeServices())
+    told = page.form.variants_line.value
+    assert told["text"].startswith("6 variants: Full cache, ")
+    assert is_skip(page.open(open_request())[-1])
 
 
 def test_id_on_the_home_page_shows_the_run():

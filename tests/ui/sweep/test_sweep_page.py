@@ -149,7 +149,8 @@ def test_from_fills_the_prompt_of_a_run():
     page = sweep_page(FakeServices())
     values = page.open(SimpleNamespace(query_params={"from": SLUG}))
     assert values[:2] == ["a long text", "what?"]
-    *untouched, notice, _ = page.open(SimpleNamespace(query_params={"from": "../../etc"}))
+    assert values[-1]["text"].startswith("29 points on 4 prompt tokens or so: about ")
+    *untouched, notice, _, _ = page.open(SimpleNamespace(query_params={"from": "../../etc"}))
     assert notice["tone"] == "error"
     assert len(untouched) == len(SWEEP_CONTROLS)
 
@@ -172,7 +173,7 @@ def test_from_fills_the_whole_grid_of_a_sweep(name):
     asked = GRIDS[name].request()
     services = FakeServices(sweep_snapshot(request=asked))
     page = sweep_page(services)
-    *values, notice, _ = page.open(SimpleNamespace(query_params={"from": SWEEP_SLUG}))
+    *values, notice, _, _ = page.open(SimpleNamespace(query_params={"from": SWEEP_SLUG}))
     assert SweepForm.from_controls(values).request() == asked
     assert notice["text"].startswith("The prompt and the grid of run")
 
@@ -182,7 +183,7 @@ def test_from_says_where_a_sweep_is_no_whole_grid(points):
     asked = TYPED.request()
     asked = dataclasses.replace(asked, variants=asked.variants[:points])
     page = sweep_page(FakeServices(sweep_snapshot(request=asked)))
-    *values, notice, _ = page.open(SimpleNamespace(query_params={"from": SWEEP_SLUG}))
+    *values, notice, _, _ = page.open(SimpleNamespace(query_params={"from": SWEEP_SLUG}))
     form = SweepForm.from_controls(values)
     assert form.context == TYPED.context
     assert points == 1 or form.request() == TYPED.request()
