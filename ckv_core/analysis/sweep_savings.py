@@ -91,16 +91,23 @@ class Saving:
         return f"{self.text} ({meaning})" if meaning else self.text
 
 
-def matching_budget(points: Points, target: float, *, lower: bool = True) -> Match:
+def matching_budget(
+    points: Sequence[tuple[float, float]],
+    target: float,
+    *,
+    lower: bool = True,
+    in_logarithm: bool = True,
+) -> Match:
     """The budget from which on every measured point is at least as good as the target.
 
-    Between two points the value is taken as linear in the logarithm of the budget. Higher values
-    are better only of shares, and of those a target of 0 asks for nothing.
+    Higher values are better only of shares, and of those a target of 0 asks for nothing.
 
     Args:
         points: (budget, value) by rising budget.
         target: value to match.
         lower: whether lower values are better.
+        in_logarithm: whether the value is linear in the budget's logarithm between two points, or
+            in the budget itself.
     """
     if not points:
         return Match(None, "unknown")
@@ -116,7 +123,10 @@ def matching_budget(points: Points, target: float, *, lower: bool = True) -> Mat
     if last == len(points) - 1:
         return Match(None, "worse")
     share = over[last] / (over[last] - over[last + 1])
-    low, high = math.log(points[last][0]), math.log(points[last + 1][0])
+    low, high = points[last][0], points[last + 1][0]
+    if not in_logarithm:
+        return Match(low + share * (high - low), "found")
+    low, high = math.log(low), math.log(high)
     return Match(math.exp(low + share * (high - low)), "found")
 
 

@@ -16,6 +16,7 @@ from ckv_core.studies.harness import LM_EVAL
 from ckv_core.studies.methods_text import methods_text
 from ckv_core.studies.reading import PairedRow, Row, read_results
 from ckv_core.studies.records import Sample, SampleResult, Study
+from ckv_core.studies.savings import budgets_saved
 from ckv_core.studies.scores import METRICS
 from ckv_core.studies.spec import MAX_SAMPLES, STUDY_KEYS, study_of, study_values
 
@@ -61,6 +62,7 @@ def export(
                 for row in reading.rows
             ],
             "pairs": [_pair(pair) for pair in reading.pairs],
+            "savings": [asdict(saved) for saved in budgets_saved(reading)],
             "l1_answers": None if reading.l1_answers is None else asdict(reading.l1_answers),
         },
     } | ({"data": data} if with_data else {})

@@ -79,6 +79,12 @@ class Reading:
     l1_answers: Interval | None
     scores: Mapping[Point, Scores]
 
+    @property
+    def bases(self) -> dict[str, str]:
+        """Of each variant with CriticalKV the one without, where the study has it."""
+        pairs = (pair for pair in self.pairs if pair.other != FULL_POINT)
+        return {pair.point.variant: pair.other.variant for pair in pairs}
+
 
 def read_results(
     study: Study, samples: Sequence[Sample], results: Collection[SampleResult]
@@ -121,7 +127,7 @@ def source(sample: Sample) -> str:
     return sample.source or f"\0{sample.id}"
 
 
-def base_of(point: Point) -> Point | None:
+def _base_of(point: Point) -> Point | None:
     """The same point without CriticalKV; None where it has none, its SPEC as `spec` writes it."""
     spec = VariantSpec.parse(point.variant)
     return Point(spec.base().spec, point.budget) if spec.critical else None
@@ -178,7 +184,7 @@ def _pairs(scores: Mapping[Point, Scores]) -> Iterator[PairedRow]:
     for point in evicting:
         yield from _pair(point, FULL_POINT, scores)
     for point in evicting:
-        base = base_of(point)
+        base = _base_of(point)
         other = by_settings.get(_settings(base)) if base is not None else None
         if other is not None:
             yield from _pair(point, other, scores)

@@ -17,6 +17,7 @@ from ui.looks.palette import DENSITY_STOPS, FULL_LOOK
 from ui.tables.study import StudyReading, cell_address
 
 _UNITS = {"percent": "percent of the prompt", "tokens": "entries per KV head"}
+_MEASURES = {"final_l1": "final L1", "head_l1": "mean head L1"}
 _CANNOT = 0.5  # a cell where the full cache scores less is shown apart
 
 
@@ -95,6 +96,47 @@ def needle_figure(reading: StudyReading, point: Point) -> go.Figure:
     figure.update_xaxes(title_text="prompt, tokens", type="category", showgrid=False)
     figure.update_yaxes(title_text="depth", type="category", autorange="reversed", showgrid=False)
     figure.update_layout(showlegend=False)
+    return figure
+
+
+def perturbation_figure(
+    reading: StudyReading, variant: str, budget: str, measure: str
+) -> go.Figure:
+    """Perturbation of every sample at one budget, of a variant beside the one without CriticalKV.
+
+    Definition: L1 at the first decoding step, samples by rising L1 of the other (the paper's
+    Figures 3b and 6); without a base in the study the other is its first variant.
+    """
+    pair, label = (_other(reading, variant), variant), _MEASURES[measure]
+    known: dict[str, dict[str, float]] = {name: {} for name in pair}
+    for result in reading.results:
+        value = getattr(result, measure)
+        if result.variant in known and result.budget == budget and value is not None:
+            known[result.variant][result.sample] = value
+    theirs, own = (known[name] for name in pair)
+    samples = sorted(theirs.keys() & own.keys(), key=theirs.__getitem__)
+    title = f"{label} of every sample at {budget}"
+    if not samples:
+        return empty_figure(title, "There is no result of both yet.")
+    lower = sum(own[name] < theirs[name] for name in samples)
+    told = f"Lower in {lower} of {len(samples)} samples; no measure of answers"
+    figure = new_figure(title, told, legend_rows=2)
+    for name in pair:
+        look = reading.looks[name]
+        figure.add_trace(
+            go.Scatter(
+                x=np.arange(1, len(samples) + 1, dtype=np.int16),
+                y=np.array([known[name][at] for at in samples], np.float64),
+                name=html.escape(reading.names[name], quote=False),
+                mode="lines+markers",
+                line=look.line() | {"width": 1},
+                marker=look.marker(7),
+                customdata=[html.escape(at, quote=False) for at in samples],
+                hovertemplate="sample %{customdata}: %{y:.4g}",
+            )
+        )
+    figure.update_xaxes(title_text=f"samples by {label} of {reading.names[pair[0]]}", nticks=6)
+    figure.update_yaxes(title_text=label, rangemode="tozero")
     return figure
 
 
@@ -190,6 +232,29 @@ def _point_controls(reading: StudyReading) -> list[Control]:
     return [Control("point", "Method and budget", [*options[1:], options[0]])]
 
 
+def _other(reading: StudyReading, variant: str) -> str:
+    """What a variant's perturbation is set beside: its base, or else the first variant."""
+    return reading.scores.bases.get(variant, reading.variants[0])
+
+
+def _sample_controls(reading: StudyReading) -> list[Control]:
+    bases = reading.scores.bases
+    names = [name for name in reading.variants if _other(reading, name) != name]
+    names.sort(key=lambda name: name not in bases)
+    measured = {m for m in _MEASURES if any(getattr(r, m) is not None for r in reading.results)}
+    measures = [(measure, label) for measure, label in _MEASURES.items() if measure in measured]
+    budgets = dict.fromkeys(point.budget or "" for point in reading.study.points()[1:])
+    return [
+        Control("variant", "Method", [(name, reading.names[name]) for name in names]),
+        Control("budget", "Budget", [(budget, budget) for budget in budgets]),
+        Control("measure", "Measure", measures),
+    ]
+
+
+def _moved(reading: StudyReading) -> bool:
+    return any(row.head_l1 is not None for row in reading.scores.rows)
+
+
 def _scored(reading: StudyReading) -> bool:
     return any(row.score is not None for row in reading.scores.rows)
 
@@ -225,10 +290,20 @@ _ALL: tuple[Chart[StudyReading], ...] = (
         name="moved",
         title="Score against perturbation",
         csv="scores",
-        has_data=lambda reading: any(row.head_l1 is not None for row in reading.scores.rows),
+        has_data=_moved,
         draw=lambda reading, _: _lines(
             reading, "Score against perturbation", lambda row: row.head_l1
         ).update_xaxes(title_text="mean head L1, first decoding step", rangemode="tozero"),
+    ),
+    Chart(
+        name="samples",
+        title="Perturbation, sample by sample",
+        csv="results",
+        controls=_sample_controls,
+        has_data=lambda reading: len(reading.variants) > 1 and _moved(reading),
+        draw=lambda reading, chosen: perturbation_figure(
+            reading, chosen["variant"], chosen["budget"], chosen["measure"]
+        ),
     ),
 )
 STUDY_CHARTS = {chart.name: chart for chart in _ALL}

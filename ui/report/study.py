@@ -18,6 +18,7 @@ from ui.tables.study import (
     decision_table,
     facts_rows,
     pairs_table,
+    savings_table,
     scores_table,
     tasks_table,
     verdict_value,
@@ -50,6 +51,7 @@ def _contents(reading: StudyReading, facts: Mapping[str, Any]) -> Contents:
         ("decision", page.DECISION_TEXT, decision_table(reading)),
         ("scores", page.SCORES_TEXT, scores_table(reading)),
         ("pairs", page.PAIRS_TEXT, pairs_table(reading)),
+        ("savings", page.SAVINGS_TEXT, savings_table(reading)),
         ("tasks", page.TASKS_TEXT, tasks_table(reading)),
         ("samples", page.SAMPLES_TEXT, samples_table(reading)),
     )

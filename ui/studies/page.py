@@ -28,6 +28,7 @@ from ui.tables.study import (
     decision_table,
     facts_rows,
     pairs_table,
+    savings_table,
     scores_table,
     tasks_table,
     verdict_value,
@@ -57,6 +58,10 @@ SCORES_TEXT = (
     "### Every method and budget\nA column's name sorts by it; a score leads to its samples."
 )
 PAIRS_TEXT = "### Paired differences\nThe same samples, with and without."
+SAVINGS_TEXT = (
+    "### Budget saved at an equal score\n"
+    "What a method with CriticalKV needs to answer as well as the same without."
+)
 TASKS_TEXT = "### Task by task\nWith and without CriticalKV. A score leads to its samples."
 SAMPLES_TEXT = (
     "### Samples\n"
@@ -82,6 +87,7 @@ class StudyPage:
             self.charts = RunCharts(elem_id="study-charts", section=CHARTS_TEXT)
             self.scores = DataTable(elem_id="study-scores", section=SCORES_TEXT)
             self.pairs = DataTable(elem_id="study-pairs", section=PAIRS_TEXT)
+            self.savings = DataTable(elem_id="study-savings", section=SAVINGS_TEXT)
             self.tasks = DataTable(elem_id="study-tasks", section=TASKS_TEXT)
             self.cell = Notice(elem_id="study-cell")
             self.samples = DataTable(elem_id="study-samples", section=SAMPLES_TEXT)
@@ -96,6 +102,7 @@ class StudyPage:
             self.charts,
             self.scores,
             self.pairs,
+            self.savings,
             self.tasks,
             self.cell,
             self.samples,
@@ -187,6 +194,7 @@ def read_values(reading: StudyReading, stored: StoredStudy, cell: Cell | None) -
         charts_value(reading),
         scores_table(reading),
         pairs_table(reading),
+        savings_table(reading),
         tasks_table(reading),
         _of_cell(reading, cell),
         samples_table(reading, cell),

@@ -8,11 +8,14 @@ from urllib.parse import urlencode
 
 from ckv_core.analysis import names
 from ckv_core.analysis.regimes import Regimes, regimes_of
+from ckv_core.analysis.sweep_savings import NOTHING, Match
+from ckv_core.methods.parameters import Budget
 from ckv_core.request.variants import VariantSpec
 from ckv_core.studies.decision import Decision, MethodDecision, decide
 from ckv_core.studies.methods_text import methods_text
-from ckv_core.studies.reading import PairedRow, Reading, base_of, differences, read_results
+from ckv_core.studies.reading import PairedRow, Reading, differences, read_results
 from ckv_core.studies.records import FULL, Point, Sample, SampleResult, Study
+from ckv_core.studies.savings import BudgetSaved, budgets_saved
 from ui.looks.palette import Look, looks_of_specs
 from ui.tables.data_table import (
     Cells,
@@ -45,6 +48,13 @@ PAIRS_NOTE = (
     "Score minus the other's on the same samples, points of 100, with 95 % interval (Tango's, or "
     "paired bootstrap); an interval that holds 0 shows no difference. p: exact McNemar, two-sided, "
     "where scores are 0 or 1; Holm: adjusted over all pairs of this table."
+)
+SAVINGS_NOTE = (
+    "The budget at which the method's mean score reaches that of the method without CriticalKV and "
+    "stays there, linear between the budgets tried, as in the paper's Figure 1; over the sources "
+    "that both have at every budget, n of them. Interval: 95 %, paired bootstrap of the sources; "
+    "none below 10. Saved: the share of the other's budget that is not needed; below 0 more is "
+    "needed."
 )
 
 
@@ -88,18 +98,6 @@ class StudyReading:
         return dict(zip(self.variants, names.display_names(specs), strict=True)) | {
             FULL: "Full cache"
         }
-
-    @cached_property
-    def bases(self) -> dict[str, str]:
-        """Of each variant with CriticalKV the one without, where the study has it."""
-        known = {VariantSpec.parse(variant).settings(): variant for variant in self.variants}
-        bases = {v: base_of(Point(v, None)) for v in self.variants}
-        there = {
-            variant: known.get(VariantSpec.parse(base.variant).settings())
-            for variant, base in bases.items()
-            if base is not None
-        }
-        return {variant: base for variant, base in there.items() if base is not None}
 
     @cached_property
     def looks(self) -> dict[str, Look]:
@@ -200,6 +198,31 @@ def pairs_table(reading: StudyReading) -> dict[str, Any]:
     return table | {"head": ""}  # each row stands against its own base or the full cache
 
 
+def savings_table(reading: StudyReading) -> dict[str, Any]:
+    """Value of the DataTable of budgets of equal score; a sentence where nothing has a base."""
+    if not reading.scores.bases or len(reading.study.budgets) < 2:
+        told = "It takes a method with and without CriticalKV, at two budgets or more."
+        return {"rows": [], "empty": told}
+    columns = [
+        text_column("method", "Method"),
+        text_column("other", "Instead of"),
+        column("budget", "at a budget of"),
+        column("score", "which scores", "points"),
+        column("n", "n", "sources"),
+        column("needed", "needs", "for the same score"),
+        column("saved", "Saved", "of the budget"),
+        column("interval", "Needs, interval", "95 %"),
+    ]
+    tried = [point.budget for point in reading.study.points() if point.budget]
+    rows = [
+        table_row(_saved_cells(reading, saved, tried), reading.looks[saved.variant])
+        for saved in budgets_saved(reading.scores)
+    ]
+    caption = "Budget saved at an equal score"
+    table = table_of(reading, caption, columns, rows, SAVINGS_NOTE, "savings")
+    return table | {"head": ""}  # each row stands against its own base
+
+
 def tasks_table(reading: StudyReading) -> dict[str, Any]:
     """Value of the DataTable of tasks as papers print it; a sentence where there is one task.
 
@@ -298,7 +321,7 @@ def _task_cells(
         "method": {"text": reading.names[point.variant]},
         "budget": {"text": point.budget or "all"},
     }
-    base = reading.bases.get(point.variant)
+    base = reading.scores.bases.get(point.variant)
     means, moves = [], []
     for at, task in enumerate(tasks):
         own = scores.get((point, task), {})
@@ -358,6 +381,30 @@ def _pair_cells(reading: StudyReading, pair: PairedRow) -> dict[str, Any]:
         "holm": figure(pair.holm_p, "{:.2g}"),
         "words": {"text": _in_words(pair)},
     }
+
+
+def _saved_cells(reading: StudyReading, saved: BudgetSaved, tried: Sequence[str]) -> Cells:
+    needed, budget = saved.needed.budget, Budget.parse(saved.target.budget or "").amount
+    ends = [_needed(end, tried) for end in (saved.low, saved.high) if end is not None]
+    return {
+        "method": {"text": reading.names[saved.variant]},
+        "other": {"text": reading.names[saved.target.variant]},
+        "budget": {"text": saved.target.budget},
+        "score": points_cell(saved.score),
+        "n": count(saved.n),
+        "needed": {"text": _needed(saved.needed, tried), "value": needed},
+        "saved": figure(None if needed is None else 1 - needed / budget, "{:+.0%}"),
+        "interval": {"text": " to ".join(dict.fromkeys(ends))},
+    }
+
+
+def _needed(match: Match, tried: Sequence[str]) -> str:
+    """`8.2%`; `5% or less` and `over 50%` outside the budgets tried."""
+    if match.outcome == "nothing":
+        return NOTHING
+    if match.budget is None:
+        return f"over {tried[-1]}" if match.outcome == "worse" else f"{tried[0]} or less"
+    return f"{match.budget:.1f}%" if tried[0].endswith("%") else f"{match.budget:,.0f}"
 
 
 def _in_words(pair: PairedRow) -> str:

@@ -81,7 +81,7 @@ def test_a_sweep_from_a_sweep_names_its_parent(changes, kind):
     services = FakeServices(sweep_snapshot(request=SweepForm(context="a long text").request()))
     with gr.Blocks(analytics_enabled=False):
         page = SweepPage(services, Settings.from_environ({}), models=["m"], examples=[])
-    *filled, _, source = page.open(SimpleNamespace(query_params={"from": SWEEP_SLUG}))
+    *filled, _, source, _ = page.open(SimpleNamespace(query_params={"from": SWEEP_SLUG}))
     form = dataclasses.replace(SweepForm.from_controls(filled), **changes)
     page.ask(*form.controls(), source)
     assert services.lineages == [Lineage(SWEEP_SLUG, kind)]

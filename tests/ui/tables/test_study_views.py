@@ -14,6 +14,7 @@ from ui.tables.study import (
     StudyReading,
     decision_table,
     pairs_table,
+    savings_table,
     scores_table,
     tasks_table,
     verdict_value,
@@ -77,6 +78,19 @@ def test_scores_are_points_with_intervals_and_n():
     assert texts(table, "n")[0] == "40"
     assert texts(table, "failed")[-2:] == ["1", "1"]
     assert {row["regime"] for row in table["rows"]} == {"", "query-aware", "query-agnostic"}
+
+
+def test_a_budget_of_equal_score_comes_with_its_interval_and_n():
+    found = reading()
+    table = savings_table(found)
+    rows = {tuple(texts_of(row)): row["cells"] for row in table["rows"]}
+    named = "SnapKV + CriticalKV, as printed"
+    assert list(rows) == [(named, "10%"), (named, "50%")]
+    cells = rows[named, "50%"]
+    assert (cells["other"]["text"], cells["needed"]["text"]) == ("SnapKV", "over 50%")
+    assert (cells["saved"]["text"], cells["n"]["value"]) == ("", 40)
+    alone = dataclasses.replace(STUDY, variants=("snapkv", "keydiff"))
+    assert savings_table(StudyReading(SLUG, alone, ALL, study_results(ALL)))["rows"] == []
 
 
 def test_tasks_are_set_beside_one_another_only_where_there_are_several():
@@ -182,6 +196,16 @@ def test_a_chart_draws_what_the_table_says(name: str):
     found = reading()
     figure = STUDY_CHARTS[name].figure(found, {"point": "1"})
     assert figure is not None
+    if name == "samples":
+        base, own = figure.data
+        assert (base.name, own.name) == ("SnapKV", "SnapKV + CriticalKV, as printed")
+        by_sample = {(r.sample, r.variant): r.head_l1 for r in found.results if r.budget == "10%"}
+        for trace, variant in ((base, "snapkv"), (own, "snapkv+critical:stage2=raw")):
+            assert [by_sample[at, variant] for at in trace.customdata] == list(trace.y)
+        assert list(base.y) == sorted(base.y)
+        lower = sum(own.y < base.y)
+        assert f"Lower in {lower} of {len(base.y)} samples" in figure.layout.title.subtitle.text
+        return
     if name == "needles":
         ((low, high),) = [(float(figure.data[0].z.min()), float(figure.data[0].z.max()))]
         assert 0 <= low <= high <= 100

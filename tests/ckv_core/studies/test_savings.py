@@ -1,0 +1,114 @@
+"""Budgets of equal score, against lines drawn and samples drawn again by hand."""
+
+import random
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ckv_core.studies.reading import read_results
+from ckv_core.studies.records import Point, Sample, SampleResult, Study
+from ckv_core.studies.savings import BudgetSaved, budgets_saved
+
+BUDGETS = ("10%", "20%", "50%")
+STUDY = Study(
+    name="made up",
+    data={"file": "x"},
+    variants=("snapkv", "snapkv+critical"),
+    budgets=BUDGETS,
+)
+Scores = Mapping[str, list[list[float]]]  # of a variant, by budget and sample
+
+
+def saved(scores: Scores) -> list[BudgetSaved]:
+    count = len(next(iter(scores.values()))[0])
+    samples = [Sample(id=f"s{at}", context="c", question="", answers=("a",)) for at in range(count)]
+    results = [
+        SampleResult(
+            sample=f"s{at}", variant=variant, budget=budget, state="done", score=values[at]
+        )
+        for variant, own in scores.items()
+        for budget, values in zip(BUDGETS, own, strict=True)
+        for at in range(count)
+    ]
+    return budgets_saved(read_results(STUDY, samples, results))
+
+
+def test_the_budget_is_linear_between_those_tried_and_named_outside_them():
+    found = saved(
+        {
+            "snapkv": [[0.1] * 3, [0.6] * 3, [0.9] * 3],
+            "snapkv+critical": [[0.2] * 3, [0.4] * 3, [0.8] * 3],
+        }
+    )
+    assert [each.target for each in found] == [Point("snapkv", budget) for budget in BUDGETS]
+    assert [each.needed.outcome for each in found] == ["better", "found", "worse"]
+    assert found[1].needed.budget == pytest.approx(20 + 0.5 * 30)
+    assert found[1].score == pytest.approx(0.6)
+    assert {(each.n, each.low, each.high) for each in found} == {(3, None, None)}
+
+
+def test_a_score_of_0_asks_for_nothing():
+    found = saved({"snapkv": [[0.0] * 12] * 3, "snapkv+critical": [[0.5] * 12] * 3})
+    assert {(each.needed.outcome, each.low, each.high) for each in found} == {
+        ("nothing", None, None)
+    }
+    rare = [0.0] * 11 + [1.0]  # about every third time nobody is drawn
+    found = saved({"snapkv": [rare] * 3, "snapkv+critical": [[0.0] * 12, [0.0] * 12, [1.0] * 12]})
+    assert found[0].low is not None
+    assert found[0].low.outcome == "better"
+
+
+def test_only_sources_that_both_have_at_every_budget_count():
+    scores = {"snapkv": [[0.0, 1.0]] * 3, "snapkv+critical": [[0.0, 1.0]] * 3}
+    assert [each.n for each in saved(scores)] == [2, 2, 2]
+    samples = [Sample(id=name, context="c", question="", answers=("a",)) for name in "ab"]
+    results = [
+        SampleResult(sample=name, variant=variant, budget=budget, state="done", score=0.5)
+        for name in "ab"
+        for variant in STUDY.variants
+        for budget in BUDGETS
+        if (name, budget, variant) != ("a", "20%", "snapkv")
+    ]
+    assert [each.n for each in budgets_saved(read_results(STUDY, samples, results))] == [1, 1, 1]
+    assert budgets_saved(read_results(STUDY, samples, results[:3])) == []
+
+
+@settings(max_examples=8)
+@given(seed=st.integers(0, 2**32))
+def test_the_interval_is_that_of_samples_drawn_again(seed: int):
+    """Against another generator, another interpolation and no matrix."""
+    draw, count = random.Random(seed), 30
+    scores = {
+        "snapkv": [[float(draw.random() < p) for _ in range(count)] for p in (0.3, 0.5, 0.7)],
+        "snapkv+critical": [
+            [float(draw.random() < p) for _ in range(count)] for p in (0.1, 0.5, 0.95)
+        ],
+    }
+    for at, found in enumerate(saved(scores)):
+        again = sorted(needed_by_hand(scores, at, draw, count) for _ in range(3_000))
+        for share, end in ((0.025, found.low), (0.975, found.high)):
+            assert end is not None
+            near = [again[round((share + move) * 2_999)] for move in (-0.024, 0.024)]
+            outside = np.inf if end.outcome == "worse" else -np.inf
+            assert near[0] - 1e-9 <= (end.budget or outside) <= near[1] + 1e-9
+
+
+def needed_by_hand(scores: Scores, at: int, draw: random.Random, count: int) -> float:
+    picked = [draw.randrange(count) for _ in range(count)]
+
+    def mean(values: list[float]) -> float:
+        return sum(values[each] for each in picked) / count
+
+    target, own = mean(scores["snapkv"][at]), list(map(mean, scores["snapkv+critical"]))
+    short = [value < target - 1e-9 for value in own]
+    if not any(short):
+        found = abs(own[0] - target) < 1e-9 and own[1] > target + 1e-9
+        return 10.0 if found else -np.inf
+    if short[2]:
+        return np.inf
+    left = 1 if short[1] else 0
+    amounts = (10.0, 20.0, 50.0)
+    return float(np.interp(target, own[left : left + 2], amounts[left : left + 2]))
