@@ -115,7 +115,7 @@ def perturbation_figure(
             known[result.variant][result.sample] = value
     theirs, own = (known[name] for name in pair)
     samples = sorted(theirs.keys() & own.keys(), key=theirs.__getitem__)
-    title = f"{label} of every sample at {budget}"
+    title = f"{label[0].upper()}{label[1:]} of every sample at {budget}"
     if not samples:
         return empty_figure(title, "There is no result of both yet.")
     lower = sum(own[name] < theirs[name] for name in samples)

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 from ckv_core.analysis import names
 from ckv_core.analysis.regimes import Regimes, regimes_of
-from ckv_core.analysis.sweep_savings import NOTHING, Match
+from ckv_core.analysis.sweep_savings import Match
 from ckv_core.methods.parameters import Budget
 from ckv_core.request.variants import VariantSpec
 from ckv_core.studies.decision import Decision, MethodDecision, decide
@@ -54,7 +54,7 @@ SAVINGS_NOTE = (
     "stays there, linear between the budgets tried, as in the paper's Figure 1; over the sources "
     "that both have at every budget, n of them. Interval: 95 %, paired bootstrap of the sources; "
     "none below 10. Saved: the share of the other's budget that is not needed; below 0 more is "
-    "needed."
+    "needed. Budgets at which the other scores 0 are left out."
 )
 
 
@@ -210,13 +210,14 @@ def savings_table(reading: StudyReading) -> dict[str, Any]:
         column("score", "which scores", "points"),
         column("n", "n", "sources"),
         column("needed", "needs", "for the same score"),
+        column("interval", "95 % interval", "of what it needs"),
         column("saved", "Saved", "of the budget"),
-        column("interval", "Needs, interval", "95 %"),
     ]
     tried = [point.budget for point in reading.study.points() if point.budget]
     rows = [
         table_row(_saved_cells(reading, saved, tried), reading.looks[saved.variant])
         for saved in budgets_saved(reading.scores)
+        if saved.score
     ]
     caption = "Budget saved at an equal score"
     table = table_of(reading, caption, columns, rows, SAVINGS_NOTE, "savings")
@@ -400,8 +401,6 @@ def _saved_cells(reading: StudyReading, saved: BudgetSaved, tried: Sequence[str]
 
 def _needed(match: Match, tried: Sequence[str]) -> str:
     """`8.2%`; `5% or less` and `over 50%` outside the budgets tried."""
-    if match.outcome == "nothing":
-        return NOTHING
     if match.budget is None:
         return f"over {tried[-1]}" if match.outcome == "worse" else f"{tried[0]} or less"
     return f"{match.budget:.1f}%" if tried[0].endswith("%") else f"{match.budget:,.0f}"

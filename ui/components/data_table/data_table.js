@@ -10,6 +10,7 @@ import {
   scroller,
   setRegimes,
   setText,
+  specParts,
   str,
 } from "../../../assets/scripts/dom.js";
 import { marker } from "../../../assets/scripts/marks.js";
@@ -24,7 +25,7 @@ function bodyCell(row, column, first) {
   const text =
     str(href).startsWith("/") && !str(href).startsWith("//")
       ? make("a.ckv-link", { href: str(href), text: str(words) })
-      : make("span", str(words) || "–");
+      : make("span", first ? specParts(words) : str(words) || "–");
   const sign = first && row.look ? marker(row.look) : null;
   const mark = first ? regimeMark(row.regime) : null;
   const named = mark ? make("span", text, mark) : text;

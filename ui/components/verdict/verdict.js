@@ -1,12 +1,12 @@
 // What came out of a run: one sentence, who by outcome, what perturbation did, what is not said.
 
-import { list, make, onValue, regimeMark, regimesHead, setRegimes, setText, str } from "../../../assets/scripts/dom.js";
+import { list, make, onValue, regimeMark, regimesHead, setRegimes, setText, specParts, str } from "../../../assets/scripts/dom.js";
 import { marker } from "../../../assets/scripts/marks.js";
 
 const SIGNS = { kept: "✓", lost: "✕", cut: "…" };
 function memberItem(member) {
   return make("li", [
-    make("span.ckv-name", member.look ? marker(member.look) : null, make("span", str(member.name))),
+    make("span.ckv-name", member.look ? marker(member.look) : null, make("span", specParts(member.name))),
     regimeMark(member.regime),
     member.note ? make("span.ckv-subdued", str(member.note)) : null,
   ]);
