@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from types import SimpleNamespace
 
 from sqlalchemy import delete
 
@@ -148,6 +149,7 @@ class FakeServices:
         self.library = FakeLibrary(self.runs)
         self.accounts = FakeAccounts()
         self.shares = FakeShares()
+        self.caches = SimpleNamespace(refusal="")
         self.started: list[CompareRequest] = []
         self.lineages: list[Lineage | None] = []
         self.cancelled: list[str] = []

@@ -162,7 +162,8 @@ class CachesPage:
         names = [entry.name for entry in entries]
         chosen = name if name in names else next(iter(names), None)
         choices = gr.update(choices=names, value=chosen)
-        return [caches_table(entries), choices, self._answers(chosen or ""), SILENT]
+        told = said(self._services.caches.refusal)
+        return [caches_table(entries), choices, self._answers(chosen or ""), told]
 
     def _answers(self, name: str) -> dict[str, Any]:
         try:

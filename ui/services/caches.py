@@ -76,7 +76,7 @@ class Caches:
         self, access: Access, limits: Limits, worker: WorkerClient, *, has_files: bool = True
     ) -> None:
         """Prepare; `has_files` tells whether workers read and write this machine's files."""
-        self._has_files = has_files
+        self.refusal = "" if has_files else ELSEWHERE  # of keeping and asking
         self._access, self._limits, self._worker = access, limits, worker
         self._lock = threading.Lock()
         self._jobs: dict[str, CacheJob] = {}  # oldest first
@@ -187,8 +187,8 @@ class Caches:
 
     def _submit(self, name: str, request: KeepRequest | AskRequest) -> str:
         owner = self._access.user(change=True)
-        if not self._has_files:
-            raise ConfigError(ELSEWHERE)
+        if self.refusal:
+            raise ConfigError(self.refusal)
         question = request.question if isinstance(request, AskRequest) else ""
         job = CacheJob(job_id=f"{PREFIX}{uuid4().hex}", name=name, owner=owner, question=question)
         with self._lock:

@@ -247,3 +247,18 @@ def test_the_section_hides_where_a_run_is_not_over() -> None:
     for run in (snapshot(request=asked(), state="running"), None):
         assert "visible" not in section.open(run)[0]
     assert section.keep("nope", "full", "x")[1]["tone"] == "error"
+
+
+def test_where_workers_have_other_files_nothing_is_offered_and_the_page_says_why(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    far = FakeServices()
+    far.caches = Caches(services._access, Limits(), services._client, has_files=False)
+    with gr.Blocks():
+        section = KeepSection(far)
+    assert "visible" not in section.open(snapshot(request=asked()))[0]
+    monkeypatch.setattr(services, "caches", far.caches)
+    assert "without CKV_CLUSTER" in page_of(services).refresh("")[-1]["text"]
+    KeptFolder().add("x", lambda path: path.write_bytes(kept_bytes()))
+    with pytest.raises(ConfigError, match="without CKV_CLUSTER"):
+        far.caches.ask("x", "What?", 9)
