@@ -99,7 +99,8 @@ def test_two_run_at_once_and_one_that_is_killed_costs_its_own_run(
     for name in ("b", "c"):
         client.submit(Job(name, request(folder, 1000, LONG)))
         log.start_of(name)
-    killed, _ = actors()
+    killed, spared = actors()
+    assert spared.nice() == psutil.Process().nice()
     killed.kill()
     lost = log.wait(lambda reply: isinstance(reply, JobFailed))
     assert isinstance(lost, JobFailed)
