@@ -9,8 +9,8 @@ const heading = (text) => make("h3", { text });
 function grid(label, head, rows) {
   const named = ({ spec, regime }) =>
     make("th", { scope: "rowgroup", colspan: String(head.length) }, make("code.ckv-spec", specParts(spec)), regimeMark(regime));
-  const row = ([first, ...cells]) =>
-    make("tr", make("th", { scope: "row", text: first }), ...cells.map((text) => make("td.ckv-kept-apart", str(text))));
+  const cell = (first, text) => make("td.ckv-kept-apart", first === "variants" ? specParts(text) : str(text));
+  const row = ([first, ...cells]) => make("tr", make("th", { scope: "row", text: first }), ...cells.map((text) => cell(first, text)));
   // A row of one cell is the name of those below it.
   const body = rows.map((cells) => (cells.length > 1 ? row(cells) : make("tr", named(cells[0]))));
   return scroller(label, make("table.ckv-table.ckv-tight", tableHead(...head), make("tbody", body)));
