@@ -40,6 +40,7 @@ export default function mount(host) {
   onValue(host, (value) => {
     const shape = JSON.stringify(value);
     strip.hidden = !value?.headline;
+    document.body.classList.toggle("ckv-regimes-told", !strip.hidden && Boolean(value.regimes));
     if (strip.hidden || shape === drawn) return;
     drawn = shape;
     setText(headline, str(value.headline));
