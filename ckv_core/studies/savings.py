@@ -23,6 +23,7 @@ class BudgetSaved:
         target: the variant without, at its budget.
         score: of the target, 0 to 1, over the sources that both have at every budget.
         n: those sources.
+        budgets: those at which the variant has scores, rising.
         needed: amount of budget, in the study's unit, by linear interpolation.
         low, high: ends of its 95 % interval, by bootstrap of the sources; None of too few sources
             and where the score to be reached is 0.
@@ -32,6 +33,7 @@ class BudgetSaved:
     target: Point
     score: float
     n: int
+    budgets: tuple[str, ...]
     needed: Match
     low: Match | None
     high: Match | None
@@ -43,13 +45,18 @@ def budgets_saved(reading: Reading) -> list[BudgetSaved]:
 
 
 def _of_pair(scores: Mapping[Point, Scores], variant: str, base: str) -> Iterator[BudgetSaved]:
-    own, others = ([p for p in scores if p.variant == name] for name in (variant, base))
+    # Not a budget at which every sample failed: it may hold less than what is always kept.
+    own, others = (
+        [point for point in scores if point.variant == name and scores[point]]
+        for name in (variant, base)
+    )
     sources = sorted(set.intersection(*(set(scores[point]) for point in (*own, *others))))
     if not sources:
         return
     n = len(sources)
     values = np.array([[scores[point][at] for at in sources] for point in (*own, *others)])
-    amounts = [Budget.parse(point.budget or "").amount for point in own]
+    budgets = tuple(point.budget or "" for point in own)
+    amounts = [Budget.parse(budget).amount for budget in budgets]
     whole = values.mean(1)
     drawn = _resampled(values) if n >= MIN_PROMPTS else None
     for at, target in enumerate(others, start=len(own)):
@@ -58,9 +65,15 @@ def _of_pair(scores: Mapping[Point, Scores], variant: str, base: str) -> Iterato
         if drawn is not None and needed.outcome != "nothing":
             found = [_match(amounts, means[: len(own)], means[at]) for means in drawn]
             low, high = _ends(found)
-        score = float(whole[at])
         yield BudgetSaved(
-            variant=variant, target=target, score=score, n=n, needed=needed, low=low, high=high
+            variant=variant,
+            target=target,
+            score=float(whole[at]),
+            n=n,
+            budgets=budgets,
+            needed=needed,
+            low=low,
+            high=high,
         )
 
 

@@ -52,7 +52,7 @@ PAIRS_NOTE = (
 SAVINGS_NOTE = (
     "The budget at which the method's mean score reaches that of the method without CriticalKV and "
     "stays there, linear between the budgets tried, as in the paper's Figure 1; over the sources "
-    "that both have at every budget, n of them. Interval: 95 %, paired bootstrap of the sources; "
+    "that both have at every budget with scores, n of them. Interval: 95 %, paired bootstrap of the sources; "
     "none below 10. Saved: the share of the other's budget that is not needed; below 0 more is "
     "needed. Budgets at which the other scores 0 are left out."
 )
@@ -213,15 +213,15 @@ def savings_table(reading: StudyReading) -> dict[str, Any]:
         column("interval", "95 % interval", "of what it needs"),
         column("saved", "Saved", "of the budget"),
     ]
-    tried = [point.budget for point in reading.study.points() if point.budget]
     rows = [
-        table_row(_saved_cells(reading, saved, tried), reading.looks[saved.variant])
+        table_row(_saved_cells(reading, saved), reading.looks[saved.variant])
         for saved in budgets_saved(reading.scores)
         if saved.score
     ]
     caption = "Budget saved at an equal score"
     table = table_of(reading, caption, columns, rows, SAVINGS_NOTE, "savings")
-    return table | {"head": ""}  # each row stands against its own base
+    # Each row stands against its own base.
+    return table | {"head": "", "empty": "No method without CriticalKV has scored above 0 yet."}
 
 
 def tasks_table(reading: StudyReading) -> dict[str, Any]:
@@ -384,16 +384,16 @@ def _pair_cells(reading: StudyReading, pair: PairedRow) -> dict[str, Any]:
     }
 
 
-def _saved_cells(reading: StudyReading, saved: BudgetSaved, tried: Sequence[str]) -> Cells:
+def _saved_cells(reading: StudyReading, saved: BudgetSaved) -> Cells:
     needed, budget = saved.needed.budget, Budget.parse(saved.target.budget or "").amount
-    ends = [_needed(end, tried) for end in (saved.low, saved.high) if end is not None]
+    ends = [_needed(end, saved.budgets) for end in (saved.low, saved.high) if end is not None]
     return {
         "method": {"text": reading.names[saved.variant]},
         "other": {"text": reading.names[saved.target.variant]},
         "budget": {"text": saved.target.budget},
         "score": points_cell(saved.score),
         "n": count(saved.n),
-        "needed": {"text": _needed(saved.needed, tried), "value": needed},
+        "needed": {"text": _needed(saved.needed, saved.budgets), "value": needed},
         "saved": figure(None if needed is None else 1 - needed / budget, "{:+.0%}"),
         "interval": {"text": " to ".join(dict.fromkeys(ends))},
     }

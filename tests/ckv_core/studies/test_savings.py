@@ -73,7 +73,20 @@ def test_only_sources_that_both_have_at_every_budget_count():
         if (name, budget, variant) != ("a", "20%", "snapkv")
     ]
     assert [each.n for each in budgets_saved(read_results(STUDY, samples, results))] == [1, 1, 1]
-    assert budgets_saved(read_results(STUDY, samples, results[:3])) == []
+    assert budgets_saved(read_results(STUDY, samples, results[:2])) == []
+
+
+def test_a_budget_at_which_every_sample_failed_is_left_out():
+    samples = [Sample(id="a", context="c", question="", answers=("a",))]
+    results = [
+        SampleResult(sample="a", variant=variant, budget=budget, state=state, score=score)
+        for variant in STUDY.variants
+        for budget in BUDGETS
+        for state, score in [("failed", None) if budget == "10%" else ("done", 0.5)]
+    ]
+    found = budgets_saved(read_results(STUDY, samples, results))
+    assert [each.target.budget for each in found] == ["20%", "50%"]
+    assert {each.budgets for each in found} == {("20%", "50%")}
 
 
 @settings(max_examples=8)

@@ -89,6 +89,9 @@ def test_a_budget_of_equal_score_comes_with_its_interval_and_n():
     cells = rows[named, "50%"]
     assert (cells["other"]["text"], cells["needed"]["text"]) == ("SnapKV", "over 50%")
     assert (cells["saved"]["text"], cells["n"]["value"]) == ("", 40)
+    nothing = [dataclasses.replace(each, score=0.0) for each in study_results(ALL)]
+    empty = savings_table(StudyReading(SLUG, STUDY, ALL, nothing))
+    assert (empty["rows"], "scored above 0" in empty["empty"]) == ([], True)
     alone = dataclasses.replace(STUDY, variants=("snapkv", "keydiff"))
     assert savings_table(StudyReading(SLUG, alone, ALL, study_results(ALL)))["rows"] == []
 

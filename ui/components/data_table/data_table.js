@@ -25,7 +25,7 @@ function bodyCell(row, column, first) {
   const text =
     str(href).startsWith("/") && !str(href).startsWith("//")
       ? make("a.ckv-link", { href: str(href), text: str(words) })
-      : make("span", first ? specParts(words) : str(words) || "–");
+      : make("span", first ? specParts(words || "–") : str(words) || "–");
   const sign = first && row.look ? marker(row.look) : null;
   const mark = first ? regimeMark(row.regime) : null;
   const named = mark ? make("span", text, mark) : text;
