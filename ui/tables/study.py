@@ -52,9 +52,9 @@ PAIRS_NOTE = (
 SAVINGS_NOTE = (
     "The budget at which the method's mean score reaches that of the method without CriticalKV and "
     "stays there, linear between the budgets tried, as in the paper's Figure 1; over the sources "
-    "that both have at every budget with scores, n of them. Interval: 95 %, paired bootstrap of the sources; "
-    "none below 10. Saved: the share of the other's budget that is not needed; below 0 more is "
-    "needed. Budgets at which the other scores 0 are left out."
+    "that both have at every budget with scores, n of them. Interval: 95 %, paired bootstrap of "
+    "the sources; none below 10. Saved: the share of the other's budget that is not needed; below "
+    "0 more is needed. Budgets at which the other scores 0 are left out."
 )
 
 
