@@ -32,7 +32,11 @@ FLOAT, INDEX, ORDER = 4, 8, 4  # bytes
 # What kernels keep for themselves. On CUDA it was never measured: workspaces have 32 MiB each.
 CUDA_OVERHEAD_BYTES = 64 * 2**20
 THREAD_OVERHEAD_BYTES = 8 * 2**20
-_HELD_SHARE = 8  # of this much freed memory the C library holds on to one part
+# glibc keeps freed blocks of up to 32 MiB in its heap, where a later block may not fit between
+# those still held: one small run had a peak of 34 MiB where it mapped each block by itself, and of
+# 38 to 63 MiB where not, depending on what ran before it. The share is what long runs hold beside.
+HEAP_OVERHEAD_BYTES = 32 * 2**20
+_HELD_SHARE = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,7 +305,8 @@ class Sizes:
         stage = max(reading, self.select_peak(), self.decode_peak())
         if self.on_cuda:
             return stage + CUDA_OVERHEAD_BYTES
-        return stage + stage // _HELD_SHARE + torch.get_num_threads() * THREAD_OVERHEAD_BYTES
+        threads = torch.get_num_threads() * THREAD_OVERHEAD_BYTES
+        return stage + stage // _HELD_SHARE + HEAP_OVERHEAD_BYTES + threads
 
 
 def check_memory(run: Run, prefills: PrefillCache | None) -> dict[str, int]:

@@ -137,7 +137,8 @@ def test_a_run_that_does_not_fit_is_refused_before_anything_is_computed(
     little_memory: list[int],
 ) -> None:
     asked = CompareRequest(context=TEXT * 24, variants=VARIANTS, defaults={"budget": "10%"})
-    little_memory[0] = torch.get_num_threads() * memory.THREAD_OVERHEAD_BYTES + 8_000_000
+    overhead = memory.HEAP_OVERHEAD_BYTES + torch.get_num_threads() * memory.THREAD_OVERHEAD_BYTES
+    little_memory[0] = overhead + 8_000_000
     with pytest.raises(PromptError) as refused:
         next(compare(asked, tiny_model("llama")))
     sentence = str(refused.value)
