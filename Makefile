@@ -81,8 +81,9 @@ $(VENV)/.runtime: locks/torch.txt locks/cuda.txt locks/runtime.txt | $(VENV)/.cr
 	@bash scripts/install_locked.sh $(VENV)
 	@touch $@
 
+# Of these packages little is ever imported: byte code is left to the first import.
 $(VENV)/.dev: locks/dev.txt $(VENV)/.runtime
-	$(PIP) install --quiet --no-deps --require-hashes -r $<
+	$(PIP) install --quiet --no-deps --no-compile --require-hashes -r $<
 	@touch $@
 
 node_modules/.ready: package-lock.json $(VENV)/.dev
