@@ -51,7 +51,7 @@ def tiny_model(arch: str) -> LoadedModel:
 @cache
 def half_model(arch: str) -> LoadedModel:
     """The weights of `tiny_model(arch)` rounded to bfloat16."""
-    model = _build(arch, "sdpa").to(torch.bfloat16)  # type: ignore[arg-type]
+    model = _build(arch, "sdpa").to(torch.bfloat16)
     return wrap_model(model, tiny_tokenizer(), name=f"tiny-{arch}", sha256="0" * 64)
 
 

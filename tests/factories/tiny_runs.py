@@ -1,7 +1,11 @@
-"""Runs of the diagnostics on tiny models, made once and shared by its tests."""
+"""Runs on tiny models, and plain transformers' way over the same tokens."""
 
 from dataclasses import replace
 from functools import cache
+from typing import Any
+
+from torch import Tensor
+from transformers import DynamicCache
 
 from ckv_core.compare.compare import compare
 from ckv_core.request.compare_request import CompareRequest, Scenario
@@ -10,9 +14,11 @@ from ckv_core.results.records import VariantResult
 from tests.factories.models import plain_model, tiny_model
 from tests.reference.checks import kept_from_mask
 from tests.reference.comparison import Reference
-from tests.reference.forward import Kept
+from tests.reference.evicting_methods import Beginning
+from tests.reference.forward import Kept, Tap, evictable_layers, forward
 from tests.reference.prompt import build_prompt
 from tests.reference.report import report
+from tests.reference.stepwise import Held, LiteralPolicy, decode
 
 VARIANTS = (
     "full",
@@ -58,7 +64,51 @@ def reference(arch: str, scenario: Scenario, result: RunResult) -> Reference:
 
 
 def kept_of(result: RunResult, variant: VariantResult) -> Kept | None:
-    assert result.model is not None
     if variant.retained is None:
         return None
     return kept_from_mask(variant.retained.mask(), result.model.evictable_layers)
+
+
+# --- a short run, and each of its variants once more on a masked full cache ------------------
+
+
+def short_request(*variants: str, **changes: Any) -> CompareRequest:
+    """A prompt of some 170 tokens."""
+    settings = {
+        "context": report()[:150],
+        "question": "What?",
+        "scenario": "context-only",
+        "max_new_tokens": 9,
+        "ignore_eos": True,
+    }
+    return CompareRequest(variants=variants, **settings | changes)
+
+
+class PlainRun:
+    """What plain transformers needs to go over a run's tokens."""
+
+    def __init__(self, arch: str, result: RunResult) -> None:
+        self.result, self.model, self.info = result, plain_model(arch), tiny_model(arch).info
+        ids = list(result.prompt.token_ids)
+        self.compressed = ids[: result.prompt.compressed_tokens]
+        self.question = ids[len(self.compressed) :]
+
+    def read(self) -> tuple[DynamicCache, Tap, Tensor]:
+        """The compressed prompt's full cache, its attention and its last logits."""
+        cache, tap = DynamicCache(config=self.model.config), Tap(rows=len(self.compressed))
+        return cache, tap, forward(self.model, self.compressed, cache, tap=tap)
+
+    def begun(self, begin: Beginning, tap: Tap) -> dict[int, Held]:
+        """What a literal method keeps of the prompt, by layer."""
+        layers = evictable_layers(self.model)
+        return {at: begin(at, tap.attention[at], self.info.kv_heads) for at in layers}
+
+    def check_tokens(
+        self, variant: VariantResult, cache: DynamicCache, policy: LiteralPolicy | None = None
+    ) -> list[Held | None]:
+        """That a masked full cache writes the variant's tokens; what is held at the end."""
+        kept, tokens = kept_of(self.result, variant), list(variant.token_ids)
+        policy = policy or (lambda _step, _layer, held, _attention: held)
+        logits, held = decode(self.model, cache, kept, self.question, tokens, policy)
+        assert [int(each.argmax()) for each in logits[:-1]] == tokens[1:]
+        return held

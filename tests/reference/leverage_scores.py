@@ -10,7 +10,7 @@ def solved(matrix: list[Row], right: Row) -> Row:
     rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
     size = len(rows)
     for at in range(size):
-        pivot = max(range(at, size), key=lambda i, at=at: abs(rows[i][at]))  # type: ignore[misc]
+        pivot = max(range(at, size), key=lambda i, at=at: abs(rows[i][at]))
         rows[at], rows[pivot] = rows[pivot], rows[at]
         for below in range(at + 1, size):
             factor = rows[below][at] / rows[at][at]

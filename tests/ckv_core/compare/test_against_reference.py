@@ -74,7 +74,6 @@ def tiny_reference(arch: str, result: RunResult, request: CompareRequest) -> Ref
 
 def engine_kept(result: RunResult, index: int) -> Kept | None:
     retained = result.variants[index].retained
-    assert result.model is not None
     if retained is None:
         return None
     return kept_from_mask(retained.mask(), result.model.evictable_layers)
@@ -106,8 +105,6 @@ def check_all(arch: str, request: CompareRequest) -> None:
     """Prompt, kept sets, totals, tokens and all distances of one run."""
     result = run(request, arch)
     assert result.finished
-    assert result.model is not None
-    assert result.prompt is not None
     reference = tiny_reference(arch, result, request)
     assert list(result.prompt.token_ids) == reference.prompt.token_ids
     assert result.prompt.compressed_tokens == reference.prompt.compressed
@@ -124,7 +121,6 @@ def check_all(arch: str, request: CompareRequest) -> None:
             continue
         check_kept(reference, result, index)
         measured = variant.perturbation
-        assert measured is not None
         expected = head_l1(reference.model, full_tap, full_cache, kept)
         assert_heads_close(measured.head_l1.tolist(), expected, sizes, L1_TOLERANCE)
         tap, _, step_logits = reference.first_step(kept, token)
@@ -136,7 +132,6 @@ def check_all(arch: str, request: CompareRequest) -> None:
         assert measured.kl == pytest.approx(expected_kl, rel=L1_TOLERANCE, abs=1e-5)
         if variant.critical:
             base = kept_sets(reference.prefilled, variant.method, False, dict(variant.params))
-            assert measured.base_head_l1 is not None
             assert_heads_close(
                 measured.base_head_l1.tolist(),
                 head_l1(reference.model, full_tap, full_cache, base),
@@ -148,17 +143,13 @@ def check_all(arch: str, request: CompareRequest) -> None:
 def check_kept(reference: Reference, result: RunResult, index: int) -> None:
     """Kept entries against the reference's own choice; exact total; receipt."""
     variant, model, prompt = result.variants[index], result.model, result.prompt
-    assert model is not None
-    assert prompt is not None
     kept = engine_kept(result, index)
-    assert kept is not None
     params: dict[str, Any] = dict(variant.params)
     expected = kept_sets(reference.prefilled, variant.method, variant.critical, params)
     assert agreement(expected, kept) >= MIN_AGREEMENT, variant.spec
     positions = prompt.compressed_tokens
     total = len(model.evictable_layers) * model.kv_heads * min(params["budget"], positions)
     assert entries(kept) == entries(expected) == total
-    assert variant.receipt is not None
     assert variant.receipt.retained_entries == variant.receipt.requested_entries == total
     assert variant.receipt.budget_tokens == params["budget"]
     # float32 keys and values, nothing else: what an entry costs is what the receipt says
@@ -166,7 +157,6 @@ def check_kept(reference: Reference, result: RunResult, index: int) -> None:
     assert variant.receipt.full_cache_bytes == (
         len(model.evictable_layers) * model.kv_heads * positions * 2 * model.head_dim * 4
     )
-    assert variant.retained is not None
     whole = [layer for layer in range(model.layers) if layer not in model.evictable_layers]
     assert variant.retained.mask()[whole].all()
 
@@ -176,12 +166,9 @@ def test_a_budget_of_everything_evicts_nothing_and_says_so(scenario: Scenario) -
     variants = ("full", "snapkv+critical:budget=5000", "adakv:budget=100%")
     result = run(tiny_request(scenario, variants), "llama")
     for variant in result.variants[1:]:
-        assert variant.retained is not None
         assert variant.retained.mask().all()
         assert variant.token_ids == result.variants[0].token_ids
-        assert variant.perturbation is not None
         # the same sums in another order: float32 roundings of a residual stream of length 64
         assert variant.perturbation.layer_hidden_l1.max() < 1e-2
         assert variant.perturbation.head_l1.max() < 1e-3
-        assert variant.receipt is not None
         assert variant.receipt.warnings

@@ -11,13 +11,12 @@ from ckv_core.engine.rows import prompt_rows
 from ckv_core.engine.select import select
 from ckv_core.errors import ModelError
 from ckv_core.models.loaded import LoadedModel
-from ckv_core.request.compare_request import CompareRequest
 from ckv_core.request.variants import VariantSpec
 from tests.ckv_core.compare.test_decode_equality import CLOSE, prefilled, prompt_ids
 from tests.factories.events import folded
 from tests.factories.models import half_model, plain_model, tiny_model
+from tests.factories.tiny_runs import PlainRun, short_request
 from tests.reference import cache_positions
-from tests.reference.report import report
 
 BUDGET, STEPS = 24, 9
 
@@ -60,35 +59,18 @@ def test_half_precision_rounds_a_moved_key_once() -> None:
 
 def test_a_run_receipts_what_it_holds_and_says_what_moves() -> None:
     parameters = f"budget={BUDGET},rolling=on"
-    asked = CompareRequest(
-        context=report()[:150],
-        question="What?",
-        scenario="context-only",
-        variants=(f"streaming_llm:{parameters}", f"streaming_llm:{parameters},positions=cache"),
-        max_new_tokens=STEPS,
-        ignore_eos=True,
+    asked = short_request(
+        f"streaming_llm:{parameters}",
+        f"streaming_llm:{parameters},positions=cache",
         analysis=("forced",),
     )
-    loaded = tiny_model("llama")
-    result = folded(compare(asked, loaded))
-    (stay, move), prompt = result.variants, result.prompt
-    assert prompt is not None
-    assert stay.held is not None
-    assert move.held is not None
-    assert stay.receipt is not None
-    assert move.receipt is not None
+    result = folded(compare(asked, tiny_model("llama")))
+    (stay, move), plain = result.variants, PlainRun("llama", result)
     assert (move.held.entries, move.held.cache_bytes) == (stay.held.entries, stay.held.cache_bytes)
     assert move.receipt.cache_bytes == stay.receipt.cache_bytes
     assert any("positions inside the cache" in each for each in move.receipt.warnings)
-    ids = list(prompt.token_ids)
-    logits = cache_positions.decode(
-        plain_model("llama"),
-        ids[: prompt.compressed_tokens],
-        ids[prompt.compressed_tokens :],
-        list(move.token_ids),
-        BUDGET,
-        rolling=True,
-    )
+    texts = (plain.compressed, plain.question, list(move.token_ids))
+    logits = cache_positions.decode(plain.model, *texts, BUDGET, rolling=True)
     assert [int(each.argmax()) for each in logits[:-1]] == list(move.token_ids[1:])
 
 
@@ -96,8 +78,6 @@ def test_a_run_receipts_what_it_holds_and_says_what_moves() -> None:
     ("arch", "said"), [("longrope", "depends on the length"), ("nope", "is not known")]
 )
 def test_models_whose_keys_cannot_be_moved_are_refused_at_once(arch: str, said: str) -> None:
-    asked = CompareRequest(
-        context=report()[:150], variants=("streaming_llm:budget=24,rolling=on,positions=cache",)
-    )
+    asked = short_request("streaming_llm:budget=24,rolling=on,positions=cache")
     with pytest.raises(ModelError, match=said):
         next(compare(asked, tiny_model(arch)))

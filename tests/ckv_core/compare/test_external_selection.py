@@ -65,8 +65,6 @@ def test_positions_of_a_method_give_exactly_what_the_method_gave(arch: str, scen
         assert ours.receipt == theirs.receipt
         assert ours.token_ids == theirs.token_ids
         assert ours.follow_ups == theirs.follow_ups
-        assert ours.perturbation is not None
-        assert theirs.perturbation is not None
         same = np.testing.assert_array_equal
         same(ours.perturbation.head_l1, theirs.perturbation.head_l1)
         same(ours.perturbation.layer_hidden_l1, theirs.perturbation.layer_hidden_l1)
@@ -87,8 +85,6 @@ def test_any_positions_agree_with_the_slow_reference(arch: str, scenario: Scenar
     """Uneven heads, one of them empty, and a layer not evicted."""
     asked = replace(BASE, scenario=scenario, variants=("full",))
     plain = run(asked, arch)
-    assert plain.model is not None
-    assert plain.prompt is not None
     rng = np.random.default_rng(7)
     mask = rng.random((plain.model.layers, 2, plain.prompt.compressed_tokens)) < 0.2
     last = plain.model.evictable_layers[-1]
@@ -104,7 +100,6 @@ def test_any_positions_agree_with_the_slow_reference(arch: str, scenario: Scenar
     result = own_run(selection_file(retained), asked, arch)
     slow = reference(arch, scenario, replace_variants(result))
     kept = kept_of(result, result.variants[1])
-    assert kept is not None
     for layer, rows in enumerate(kept):
         if rows is not None:
             np.testing.assert_array_equal(rows, mask[layer] | (retained[layer] is None))
@@ -125,7 +120,6 @@ def check(slow, kept: Kept, result: RunResult) -> None:
     full_tap, full_cache, full_logits = slow.first_step(None, token)
     tap, _, step_logits = slow.first_step(kept, token)
     found = variant.perturbation
-    assert found is not None
     assert_heads_close(
         found.head_l1.tolist(),
         head_l1(slow.model, full_tap, full_cache, kept),
@@ -157,7 +151,6 @@ def test_the_documents_examples_run(name: str):
     assert len(EXAMPLES) == 2
     result = own_run(EXAMPLES[name])
     variant = result.variants[1]
-    assert variant.receipt is not None
     assert variant.receipt.retained_entries == variant.receipt.requested_entries
     back = from_json(json.loads(json.dumps(to_json(result))))
     assert back.variants[1].params == variant.params
@@ -166,22 +159,18 @@ def test_the_documents_examples_run(name: str):
 def test_the_receipt_asks_for_what_it_gets_and_warns_of_another_budget():
     result = own_run(selection_file([[list(range(9)), [3, 8]]] * 3))
     receipt = result.variants[1].receipt
-    assert receipt is not None
     assert (receipt.requested_entries, receipt.retained_entries) == (33, 33)
     assert receipt.budget_tokens == 5
     (warning,) = receipt.warnings
     assert "Keeps 5.5 entries per KV head on average; the run's budget is 48" in warning
     same = own_run(selection_file(list(range(48)))).variants[1].receipt
-    assert same is not None
     assert same.warnings == ()
 
 
 def test_keeping_everything_is_said():
     prompt = run(SHORT).prompt
-    assert prompt is not None
     result = own_run(selection_file(list(range(prompt.compressed_tokens))))
     receipt = result.variants[1].receipt
-    assert receipt is not None
     assert "nothing was evicted" in receipt.warnings[0]
     assert result.variants[1].token_ids == result.variants[0].token_ids
 
@@ -217,7 +206,6 @@ def test_positions_that_do_not_fit_are_refused(changes: dict[str, object], sente
 
 def test_a_prompt_that_ends_early_is_refused():
     prompt = run(SHORT).prompt
-    assert prompt is not None
     with pytest.raises(ConfigError, match="9 tokens, where this one compresses"):
         own_run(selection_file([0], prompt={"token_ids": prompt.token_ids[:9]}))
 

@@ -47,7 +47,7 @@ def run(loaded: LoadedModel, prefills: PrefillCache | None = None, **changes: ob
         "defaults": {"budget": "10%"},
         "max_new_tokens": 4,
     }
-    return folded(compare(CompareRequest(**(settings | changes)), loaded, prefills=prefills))  # type: ignore[arg-type]
+    return folded(compare(CompareRequest(**(settings | changes)), loaded, prefills=prefills))
 
 
 @pytest.mark.parametrize("scenario", ["regular", "context-only"])
@@ -121,7 +121,6 @@ def test_what_a_prefill_keeps_lies_in_few_blocks_on_cpu() -> None:
 def test_the_estimate_knows_the_cache_to_the_byte() -> None:
     result = run(tiny_model("qwen3"))
     receipt = result.variants[0].receipt
-    assert receipt is not None
     assert result.memory["cache"] == receipt.full_cache_bytes
 
 

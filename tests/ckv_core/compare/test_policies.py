@@ -67,7 +67,6 @@ class Summed(StepPolicy):
 
     def after_step(self, view: StepView, parameters: Parameters) -> Tensor | None:
         kv_heads, entries = view.positions.shape
-        assert view.probabilities is not None
         seen = view.probabilities.view(kv_heads, -1, entries).sum(1)
         total = view.carried.get("total", torch.zeros_like(seen)) + seen
         view.carried["total"] = total
@@ -86,7 +85,7 @@ def summed(parameters: Parameters) -> LiteralPolicy:
             for i in row:
                 seen = sum(float(attention[head * group + g, i]) for g in range(group))
                 totals[layer, head, i] = totals.get((layer, head, i), 0.0) + seen
-            best = sorted(row, key=lambda i, head=head: -totals[layer, head, i])  # type: ignore[misc]
+            best = sorted(row, key=lambda i, head=head: -totals[layer, head, i])
             kept.append(sorted(best[: int(parameters["budget"])]))
         return kept
 

@@ -52,9 +52,6 @@ def test_every_method_keeps_them_in_every_head_and_its_total(spec: str) -> None:
     parameters = ",".join(f"{key}={n}" for key, n in own.items() if key in known)
     result = run((passage(), "tokens:50-58"), f"{spec}:budget={BUDGET},{parameters}".rstrip(","))
     variant, prompt = result.variants[1], result.prompt
-    assert prompt is not None
-    assert variant.retained is not None
-    assert variant.receipt is not None
     mask = variant.retained.mask()
     assert variant.receipt.retained_entries == mask.sum() == mask[..., 0].size * BUDGET
     spans = spans_of(prompt, passage())
@@ -90,15 +87,12 @@ def test_what_is_no_list_of_ranges_protects_nothing(text: object) -> None:
 def test_the_record_says_what_was_protected_and_the_evidence_counts_it() -> None:
     result = run(("tokens:50-58",), f"snapkv:budget={BUDGET},window={WINDOW}")
     plain = run((), f"snapkv:budget={BUDGET},window={WINDOW}")
-    variant, prompt, model = result.variants[1], result.prompt, result.model
-    assert prompt is not None
-    assert model is not None
+    variant = result.variants[1]
     assert variant.params["protected"] == "50-58"
     assert "protected" not in result.variants[0].params
     again = from_json(json.loads(json.dumps(to_json(result))))
     assert again.variants[1].params == variant.params
-    found = held(variant, [(50, 59)], model.evictable_layers)
-    assert found is not None
+    found = held(variant, [(50, 59)], result.model.evictable_layers)
     assert found.mean == found.chance == 1
     assert identify(variant) != identify(plain.variants[1])
     assert identify(variant) == identify(moved(variant, "61-69"))
@@ -115,10 +109,8 @@ def moved(variant: VariantResult, places: str) -> VariantResult:
 def test_what_the_window_holds_anyway_is_not_counted_twice() -> None:
     result = run((), "snapkv:budget=20,window=8")
     prompt = result.prompt
-    assert prompt is not None
     last = prompt.compressed_tokens - 1
     inside = run((f"tokens:{last - 9}-{last}",), "snapkv:budget=10,window=8")
-    assert inside.variants[1].retained is not None
     assert np.all(inside.variants[1].retained.mask()[..., last - 9 :])
 
 
@@ -134,7 +126,6 @@ def test_a_changed_passage_is_chosen_anew_from_a_kept_prompt() -> None:
         )
         for event in compare(asked, tiny_model("llama"), prefills=kept):
             result.apply(event)
-        assert result.variants[0].retained is not None
         masks.append(result.variants[0].retained.mask())
     assert masks[1][..., 20:30].all()
     assert masks[2][..., 60:70].all()

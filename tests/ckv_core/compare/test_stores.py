@@ -1,14 +1,12 @@
-"""`store=int4|think`: as if a full cache's entries had gone through them; bytes as receipted."""
+"""`store=int8|int4|think`: as if a full cache had gone through them; bytes as receipted."""
 
 import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import DynamicCache
 
 from ckv_core.analysis.sweep import budget_unit, curves
 from ckv_core.compare.compare import compare
@@ -22,13 +20,11 @@ from ckv_core.request.variants import VariantSpec
 from ckv_core.results.byte_budget import asked_bytes, requested_bytes
 from ckv_core.results.events import RunResult
 from tests.factories.events import folded
-from tests.factories.models import drained, plain_model, tiny_model
-from tests.reference.checks import kept_from_mask
+from tests.factories.models import drained, tiny_model
+from tests.factories.tiny_runs import PlainRun, kept_of, short_request
 from tests.reference.eight_bits import round_kept
 from tests.reference.evicting_methods import h2o, tova
-from tests.reference.forward import Tap, evictable_layers, forward
 from tests.reference.report import report
-from tests.reference.stepwise import decode
 from tests.reference.stores import quarter_kept, thin_kept
 
 pytestmark = pytest.mark.slow
@@ -36,18 +32,12 @@ pytestmark = pytest.mark.slow
 RESIDUAL, BUDGET = 8, 60
 ENCODED = ("int4", "think")
 METHODS = ("snapkv:window=8", "adakv:window=8", "tova", "h2o")
+LITERAL = {"tova": tova, "h2o": h2o}
 DEFAULTS = {"residual": 32, "pruned": 0.4}
 
 
 def run(arch: str, *specs: str, context: int = 150) -> RunResult:
-    asked = CompareRequest(
-        context=report()[:context],
-        question="What?",
-        scenario="context-only",
-        variants=("full", *specs),
-        max_new_tokens=6,
-        ignore_eos=True,
-    )
+    asked = short_request("full", *specs, context=report()[:context], max_new_tokens=8)
     return folded(compare(asked, tiny_model(arch)))
 
 
@@ -55,40 +45,34 @@ def with_keys(spec: str, *pairs: str) -> str:
     return f"{spec}{',' if ':' in spec else ':'}{','.join(pairs)}"
 
 
-@pytest.mark.parametrize("store", ENCODED)
+@pytest.mark.parametrize("store", ["int8", *ENCODED])
 @pytest.mark.parametrize("arch", ["llama", "gemma3"])
 def test_runs_write_what_an_encoded_masked_full_cache_writes(arch: str, store: str) -> None:
-    own = (f"budget={BUDGET}", f"store={store}", f"residual={RESIDUAL}")
-    loaded, model = tiny_model(arch), plain_model(arch)
+    """Whatever the method, also where it goes on evicting."""
+    budget = 25 if store == "int8" else BUDGET
+    residual = () if store == "int8" else (f"residual={RESIDUAL}",)
+    own = (f"budget={budget}", f"store={store}", *residual)
     result = run(arch, *(with_keys(spec, *own) for spec in METHODS))
-    prompt = result.prompt
-    assert prompt is not None
-    first = list(prompt.token_ids[: prompt.compressed_tokens])
-    read = list(prompt.token_ids[len(first) :])
+    plain = PlainRun(arch, result)
     for variant in result.variants[1:]:
-        assert variant.retained is not None
-        assert variant.receipt is not None
-        mask = variant.retained.mask()
-        kept = kept_from_mask(mask, loaded.info.evictable_layers)
-        cache, tap = DynamicCache(config=model.config), Tap(rows=len(first))
-        forward(model, first, cache, tap=tap)
-        begin, policy = {"tova": tova, "h2o": h2o}.get(variant.method, lambda _: (None, None))(
-            BUDGET
-        )
-        for layer in evictable_layers(model) if begin else ():
-            begin(layer, tap.attention[layer], loaded.info.kv_heads)
-        if store == "int4":
+        kept = kept_of(result, variant)
+        cache, tap, _ = plain.read()
+        begin, policy = LITERAL.get(variant.method, lambda _: (None, None))(budget)
+        if begin:
+            plain.begun(begin, tap)
+        if store == "int8":
+            round_kept(cache, kept)
+        elif store == "int4":
             quarter_kept(cache, kept, RESIDUAL)
         else:
-            thin_kept(cache, kept, RESIDUAL, 0.4, last_queries(arch, first))
-        unchanged = policy or (lambda _step, _layer, held, _attention: held)
-        logits, _ = decode(model, cache, kept, read, list(variant.token_ids), unchanged)
-        assert [int(each.argmax()) for each in logits[:-1]] == list(variant.token_ids[1:])
-        counts = mask[list(loaded.info.evictable_layers)].sum(-1).flatten().tolist()
-        sizes = [
-            STORES[store].head_bytes(n, loaded.info.head_dim, 4, variant.params) for n in counts
-        ]
+            thin_kept(cache, kept, RESIDUAL, 0.4, last_queries(arch, plain.compressed))
+        plain.check_tokens(variant, cache, policy)
+        counts = [sum(row) for heads in kept if heads is not None for row in heads]
+        dim = plain.info.head_dim
+        sizes = [STORES[store].head_bytes(n, dim, 4, variant.params) for n in counts]
         assert variant.receipt.cache_bytes == sum(sizes)
+        if store == "int8":  # a scale per entry's values, and per channel of a head's keys
+            assert sum(sizes) == sum(counts) * (2 * dim + 4) + len(counts) * dim * 4
 
 
 def last_queries(arch: str, token_ids: list[int]) -> list[list[list[list[float]]]]:
@@ -193,7 +177,6 @@ def test_a_budget_in_bytes_puts_stores_and_eviction_on_one_axis() -> None:
     result = run("llama", *specs, context=400)
     kept: dict[str, list[int]] = {}
     for variant in result.variants[1:]:
-        assert variant.receipt is not None
         asked = requested_bytes(result, variant)
         assert asked == asked_bytes(variant) == int(0.05 * 2**20)
         assert 0.95 * asked <= variant.receipt.cache_bytes <= 1.05 * asked, variant.spec
@@ -216,11 +199,11 @@ def test_a_key_of_another_store_is_refused(spec: str, said: str) -> None:
         VariantSpec.parse(spec)
 
 
-def test_heads_that_keep_nothing_hold_nothing() -> None:
-    for store in ENCODED:
-        empty = STORES[store].encode(torch.zeros(2, 0, 8), torch.zeros(2, 0, 8), DEFAULTS)
-        assert empty.nbytes == 0
-        assert all(np.array_equal(states.shape, (2, 0, 8)) for states in empty.decoded())
+@pytest.mark.parametrize(("store", "size"), [("int8", 2 * 8 * 4), ("int4", 0), ("think", 0)])
+def test_heads_that_keep_nothing_hold_at_most_their_scales(store: str, size: int) -> None:
+    empty = STORES[store].encode(torch.zeros(2, 0, 8), torch.zeros(2, 0, 8), DEFAULTS)
+    assert empty.nbytes == size
+    assert [states.shape for states in empty.decoded()] == [(2, 0, 8)] * 2
 
 
 def test_a_sweep_over_bytes_has_one_axis_for_all_stores() -> None:
@@ -233,52 +216,3 @@ def test_a_sweep_over_bytes_has_one_axis_for_all_stores() -> None:
     assert [[budget for budget, _ in curve.points] for curve in curves(result)] == [[20, 40]] * 2
     mixed = RunResult(variants=[*result.variants, replace(result.variants[1], spec="snapkv")])
     assert budget_unit(mixed) == "tokens"
-
-
-# --- `store=int8`: on any method, as if the kept entries of a full cache had been rounded
-
-
-INT8 = STORES["int8"]
-BUDGETED = ("snapkv:window=8", "adakv:window=8", "tova", "h2o")
-
-
-@pytest.mark.parametrize("arch", ["llama", "gemma3"])
-def test_runs_write_what_a_rounded_masked_full_cache_writes(arch: str) -> None:
-    loaded, model, result = tiny_model(arch), plain_model(arch), RunResult()
-    specs = [f"{spec}{',' if ':' in spec else ':'}budget=25,store=int8" for spec in BUDGETED]
-    asked = CompareRequest(
-        context=report()[:150],
-        question="What?",
-        scenario="context-only",
-        variants=("full", *specs),
-        max_new_tokens=8,
-        ignore_eos=True,
-    )
-    for event in compare(asked, loaded):
-        result.apply(event)
-    prompt = result.prompt
-    assert prompt is not None
-    first = list(prompt.token_ids[: prompt.compressed_tokens])
-    read = list(prompt.token_ids[len(first) :])
-    for variant in result.variants[1:]:
-        assert variant.retained is not None
-        assert variant.receipt is not None
-        kept = kept_from_mask(variant.retained.mask(), loaded.info.evictable_layers)
-        cache, tap = DynamicCache(config=model.config), Tap(rows=len(first))
-        forward(model, first, cache, tap=tap)
-        begin, policy = {"tova": tova, "h2o": h2o}.get(variant.method, lambda _: (None, None))(25)
-        for layer in evictable_layers(model) if begin else ():
-            begin(layer, tap.attention[layer], loaded.info.kv_heads)
-        round_kept(cache, kept)
-        unchanged = policy or (lambda _step, _layer, held, _attention: held)
-        logits, _ = decode(model, cache, kept, read, list(variant.token_ids), unchanged)
-        assert [int(each.argmax()) for each in logits[:-1]] == list(variant.token_ids[1:])
-        entries, dim = variant.receipt.retained_entries, loaded.info.head_dim
-        heads = len(evictable_layers(model)) * loaded.info.kv_heads
-        assert variant.receipt.cache_bytes == entries * (2 * dim + 4) + heads * dim * 4
-
-
-def test_heads_that_keep_nothing_hold_their_scales_alone() -> None:
-    segment = INT8.encode(torch.zeros(2, 0, 16), torch.zeros(2, 0, 16), {})
-    assert [states.shape for states in segment.decoded()] == [(2, 0, 16)] * 2
-    assert segment.nbytes == 2 * 16 * 4

@@ -150,7 +150,7 @@ def test_a_follow_up_that_changes_the_compressed_prompt_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def other(*arguments: object) -> object:
-        prompt = build_prompt(*arguments)  # type: ignore[arg-type]
+        prompt = build_prompt(*arguments)
         return replace(prompt, token_ids=(7, *prompt.token_ids[1:]))
 
     monkeypatch.setattr("ckv_core.compare.follow_ups.build_prompt", other)

@@ -24,7 +24,7 @@ VARIANTS = ("full", "snapkv+critical:budget=48", "adakv:budget=60,window=16")
 
 def _run(loaded: LoadedModel, prefills: PrefillCache | None, **changes: object) -> RunResult:
     settings: dict[str, object] = {"context": TEXT, "variants": VARIANTS, "max_new_tokens": 6}
-    return folded(compare(CompareRequest(**(settings | changes)), loaded, prefills=prefills))  # type: ignore[arg-type]
+    return folded(compare(CompareRequest(**(settings | changes)), loaded, prefills=prefills))
 
 
 def _without_times(result: RunResult) -> dict[str, object]:

@@ -114,7 +114,6 @@ def test_heads_that_keep_nothing_are_left_out_and_add_nothing() -> None:
     masks[0][1, ::3] = True
     masks[2][:, 4:9] = True
     layer = compact(keys, values, [Keep(mask) for mask in masks])
-    assert layer.packed is not None
     assert sorted(layer.packed.slots.tolist()) == [1, 4, 5]
     nothing = compact(keys, values, [Keep(masks[1])])
     assert nothing.packed is None
@@ -139,7 +138,6 @@ def test_packed_entries_exist_once() -> None:
     masks: list[Tensor | None] = [torch.rand(2, 300) < share for share in (0.1, 0.3, 0.3)]
     before = compact(keys, values, [Keep(mask) for mask in (*masks, None)])
     for layer, rows in ((before, (0, 1, 2)), (before.rows([2, 3, 0]), (0, 2))):
-        assert layer.packed is not None
         held = layer.packed.keys.nbytes + layer.packed.values.nbytes
         assert held == sum(layer.row_bytes(row) for row in rows)
         held_keys = [stack.segment.decoded()[0] for stack in layer.stacks]

@@ -119,11 +119,11 @@ def test_sets_are_read_as_they_come(python) -> None:
     texts, jobs = [range(21), range(40)], [JOB, JOB, Job(1, JOB.press, 17)]
     asked = kept_by_presses(python(VERSION_LINE + KEEPS), Path("model"), texts, jobs)
     first, again, other = asked
-    assert first.shape == (3, 2, 21)  # type: ignore[union-attr]
-    assert first.sum(-1).tolist() == [[5, 5]] * 3  # type: ignore[union-attr]
-    assert np.array_equal(first, again)  # type: ignore[arg-type]
-    assert other.shape == (3, 2, 40)  # type: ignore[union-attr]
-    assert other[..., :17].all()  # type: ignore[union-attr]
+    assert first.shape == (3, 2, 21)
+    assert first.sum(-1).tolist() == [[5, 5]] * 3
+    assert np.array_equal(first, again)
+    assert other.shape == (3, 2, 40)
+    assert other[..., :17].all()
 
 
 def test_a_press_that_cannot_run_is_told_and_the_others_go_on(python) -> None:

@@ -66,7 +66,6 @@ def test_every_quantity_equals_a_literal_computation(arch: str, scenario: Scenar
 def test_arrays_have_the_shapes_and_names_of_the_contract(arch: str) -> None:
     result = analysed(arch, "regular")
     model = result.model
-    assert model is not None
     assert set(result.variants[0].analysis) == {"forced_top1", "forced_kl", "forced_rank"}
     shapes = {
         "head": (model.layers, model.query_heads),
@@ -93,7 +92,6 @@ def test_laws_of_sets_that_keep_everything_and_of_stage_one(scenario: Scenario) 
     assert whole["sigma_stage1"] == pytest.approx(1.0, abs=1e-5)
     for variant in result.variants[1:]:
         found, measured = variant.analysis, variant.perturbation
-        assert measured is not None
         assert (found["sigma_stage1"] <= found["sigma_kept"] + 1e-6).all()
         assert (found["sigma_stage1"] <= found["sigma_oracle"] + 1e-6).all()
         assert (measured.head_l1 <= found["theta"] * 1.001 + 1e-3).all()
@@ -137,7 +135,6 @@ def test_the_rest_of_a_run_does_not_depend_on_the_diagnostics() -> None:
         assert set(variant.analysis) <= {"head_alpha"}  # of the selection, not the diagnostics
         assert not variant.answer_scores
         if variant.perturbation is not None:
-            assert other.perturbation is not None
             np.testing.assert_array_equal(variant.perturbation.head_l1, other.perturbation.head_l1)
             assert variant.perturbation.kl == other.perturbation.kl
 
@@ -153,7 +150,6 @@ def test_adding_variants_to_a_run_changes_no_number_of_another() -> None:
         assert variant.analysis.keys() == other.analysis.keys()
         pairs = {name: (found, other.analysis[name]) for name, found in variant.analysis.items()}
         if variant.perturbation is not None:
-            assert other.perturbation is not None
             measured, again = asdict(variant.perturbation), asdict(other.perturbation)
             pairs |= {name: (measured[name], again[name]) for name in measured}
         for name, (found, expected) in pairs.items():

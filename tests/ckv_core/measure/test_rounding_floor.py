@@ -129,7 +129,6 @@ def judged(*finals: float, kl: float = 1.0) -> RunResult:
 
 def cautions(result: RunResult) -> list[str]:
     verdict = run_verdict(result)
-    assert verdict is not None
     return [caution for caution in verdict.cautions if "floor" in caution]
 
 

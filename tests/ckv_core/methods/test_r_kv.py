@@ -4,21 +4,17 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import DynamicCache
 
 from ckv_core.compare.compare import compare
 from ckv_core.errors import ConfigError
 from ckv_core.methods import METHODS, r_kv
-from ckv_core.request.compare_request import SCENARIOS, CompareRequest
+from ckv_core.request.compare_request import SCENARIOS
 from ckv_core.request.variants import VariantSpec
 from tests.factories.events import folded
 from tests.factories.layers import random_layer
-from tests.factories.models import plain_model, tiny_model
+from tests.factories.models import tiny_model
+from tests.factories.tiny_runs import PlainRun, short_request
 from tests.reference import redundancy as literal
-from tests.reference.checks import kept_from_mask
-from tests.reference.forward import forward
-from tests.reference.report import report
-from tests.reference.stepwise import decode
 
 PARAMETERS = {"mix": 0.3, "alike": 0.2, "kernel": 3}
 
@@ -28,10 +24,8 @@ def test_the_score_is_the_literal_one(
     kv_heads: int, group: int, past: int, window: int, seed: int
 ) -> None:
     layer = random_layer(seed % 2**31, kv_heads, group, past + window, window)
-    scorer = METHODS.get("r_kv").scorer
-    assert scorer is not None
     layer.scaling = 0.7
-    found = scorer.scores(layer, {**PARAMETERS, "window": window})
+    found = METHODS.get("r_kv").scorer.scores(layer, {**PARAMETERS, "window": window})
     queries = layer.window_queries(window).double() * 0.7
     for head in range(kv_heads):
         keys = layer.keys[head].double()
@@ -56,29 +50,15 @@ def test_similarities_in_blocks_of_rows_give_the_same(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_kept_sets_and_tokens_are_those_of_the_literal_method(scenario: str) -> None:
     """As many KV heads as query heads: the attention then tells all of the logits."""
-    asked = CompareRequest(
-        context=report()[:150],
-        question="What?",
-        scenario=scenario,
-        variants=("r_kv:budget=40,window=4,kernel=3,buffer=8,mix=0.3,alike=0.2",),
-        max_new_tokens=20,
-        ignore_eos=True,
-    )
-    loaded = tiny_model("mha")
-    result = folded(compare(asked, loaded))
-    ((variant,), prompt, model) = result.variants, result.prompt, plain_model("mha")
-    assert prompt is not None
-    assert variant.retained is not None
-    kept = kept_from_mask(variant.retained.mask(), loaded.info.evictable_layers)
-    cache = DynamicCache(config=model.config)
-    forward(model, list(prompt.token_ids[: prompt.compressed_tokens]), cache)
-    policy = literal.cut_buffer(cache, 40, dict(variant.params))
-    read = list(prompt.token_ids[prompt.compressed_tokens :])
-    logits, held = decode(model, cache, kept, read, list(variant.token_ids), policy)
-    assert [int(each.argmax()) for each in logits[:-1]] == list(variant.token_ids[1:])
-    assert [len(row) for row in held[0] or []] == [40 + 20 % 8] * loaded.info.kv_heads
-    assert variant.held is not None
-    assert variant.held.entries[-1] == (40 + 19 % 8) * loaded.info.kv_heads * loaded.info.layers
+    spec = "r_kv:budget=40,window=4,kernel=3,buffer=8,mix=0.3,alike=0.2"
+    asked = short_request(spec, scenario=scenario, max_new_tokens=20)
+    result = folded(compare(asked, tiny_model("mha")))
+    (variant,), plain = result.variants, PlainRun("mha", result)
+    cache, _, _ = plain.read()
+    held = plain.check_tokens(variant, cache, literal.cut_buffer(cache, 40, dict(variant.params)))
+    info = plain.info
+    assert [len(row) for row in held[0]] == [40 + 20 % 8] * info.kv_heads
+    assert variant.held.entries[-1] == (40 + 19 % 8) * info.kv_heads * info.layers
 
 
 def test_a_buffer_below_the_window_is_refused() -> None:

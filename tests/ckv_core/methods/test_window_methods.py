@@ -20,14 +20,12 @@ CLOSE = {"rtol": 1e-4, "atol": 1e-6}
 
 def scores(method: str, layer: GivenStates, parameters: dict[str, object]) -> Tensor:
     scorer = METHODS.get(method).scorer
-    assert scorer is not None
     return scorer.scores(layer, {"window": layer.rows.shape[1], **parameters})
 
 
 def kept(method: str, candidates: GivenCandidates) -> list[list[set[int]]]:
     """Budgets, then what each head of each layer keeps."""
     rule, selector = METHODS.get(method).budget_rule, METHODS.get(method).selector
-    assert rule is not None
     budgets = rule.head_budgets(candidates, candidates.spare, candidates.parameters)
     assert int(budgets.sum()) == candidates.layers * candidates.kv_heads * candidates.spare
     masks = [
@@ -42,7 +40,6 @@ def given_candidates(
 ) -> GivenCandidates:
     window, entries = layers[0].rows.shape[1:]
     scorer = METHODS.get(method).scorer
-    assert scorer is not None
     parameters = {"window": window, "sinks": 0, **parameters}
     return GivenCandidates(scorer, parameters, layers, slice(0, entries - window), spare)
 
@@ -61,7 +58,6 @@ def test_cake_scores_and_layer_budgets_are_the_literal_ones(
     taus, spare = {"tau1": 1.6, "tau2": 0.4}, seed % (past + 1)
     candidates = given_candidates("cake", layers, spare, {**parameters, **taus})
     rule = METHODS.get("cake").budget_rule
-    assert rule is not None
     budgets = rule.head_budgets(candidates, spare, {**candidates.parameters, **taus})
     shares = literal.cake_preferences([each.rows.tolist() for each in layers], 1.6, 0.4)
     wished = literal.whole_shares(shares, 3 * spare, past)
@@ -153,7 +149,6 @@ def test_observed_attention_is_the_mean_over_the_queries_that_see_an_entry() -> 
     matrix = logits.masked_fill(torch.ones(7, 7).triu(1).bool(), -torch.inf).softmax(-1)
     view = SimpleNamespace(kv_heads=2, observed=lambda _observer: matrix.sum(1))
     scorer = METHODS.get("observed_attention").scorer
-    assert scorer is not None
     for head, row in enumerate(scorer.scores(view, {}).tolist()):
         for i, found in enumerate(row):
             seen = [float(matrix[h, t, i]) for h in (2 * head, 2 * head + 1) for t in range(i, 7)]
@@ -169,7 +164,6 @@ def test_vatp_keeps_the_newest_half_then_sinks_then_the_largest_products(
     values = torch.randn(kv_heads, entries, 3, generator=generator)
     view = SimpleNamespace(kv_heads=kv_heads, values=values, observed=lambda _observer: attention)
     method, budget = METHODS.get("vatp"), seed % (entries + 1)
-    assert method.scorer is not None
     ranked = torch.argsort(method.scorer.scores(view, {"sinks": sinks}), -1, descending=True)
     candidates = SimpleNamespace(first=lambda: ranked[None])
     budgets = torch.full((1, kv_heads), budget)

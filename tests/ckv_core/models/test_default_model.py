@@ -235,7 +235,6 @@ def _start(folder: Path) -> "subprocess.Popen[str]":
 
 def _read_until(process: "subprocess.Popen[str]", words: str) -> list[str]:
     """Lines up to one with these words; the child ends by its own deadline, so this does too."""
-    assert process.stdout is not None
     lines: list[str] = []
     for line in process.stdout:
         lines.append(line)
