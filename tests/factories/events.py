@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +28,15 @@ def folded(stream: Iterable[RunEvent]) -> RunResult:
     for event in stream:
         result.apply(event)
     return result
+
+
+def without_times(result: RunResult) -> dict[str, Any]:
+    """As JSON; times and memory are measured anew in every run."""
+    data = to_json(result)
+    data.pop("memory")
+    for part in (data, *data["variants"]):
+        part.pop("timings_ms")
+    return data
 
 
 def events_of(result: RunResult) -> list[RunEvent]:

@@ -7,10 +7,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ckv_core.methods import METHODS
 from ckv_core.methods.parts.base import Parameters, Scorer
 from ckv_core.methods.parts.critical import second_score
 from ckv_core.methods.parts.top_k import order
-from ckv_core.methods.parts.views import Observer, Rotary
+from ckv_core.methods.parts.views import Chunk, Observer, Rotary
 from ckv_core.methods.parts.window import WINDOW_SCORER
 from tests.reference.agnostic_scores import rotation
 
@@ -172,3 +173,30 @@ class LiteralRotary:
     def mean_turn(self, states: Tensor, start: int, tokens: int) -> Tensor:
         turns = [rotation(start + t, self.dim) for t in range(tokens)]
         return (states.double() @ (sum(turns) / tokens).T).float()
+
+
+DIM, SCALING, ROTARY = 4, 0.7, LiteralRotary(4)
+
+
+def gathered(layer: GivenStates, observer: Observer, queries: Tensor, seed: int) -> GivenStates:
+    """The layer with what an observer gathers in two chunks, whose border lies anywhere."""
+    heads, entries, _ = queries.shape
+    layer.gathered = observer.begin(heads, layer.kv_heads, entries, layer.keys)
+    border = 1 + seed % (entries - 1)
+    for start, end in ((0, border), (border, entries)):
+        part = (queries[:, start:end], layer.keys[:, :end], layer.values[:, :end])
+        observer.see(
+            layer.gathered, Chunk(start, *part, SCALING, lambda: ROTARY, torch.empty, torch.empty)
+        )
+    layer.turning, layer.scaling = ROTARY, SCALING
+    return layer
+
+
+def plain_queries(heads: int, entries: int, seed: int) -> Tensor:
+    """Before RoPE, with a mean."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(heads, entries, DIM, generator=generator) + 1
+
+
+def scorer(method: str) -> Scorer:
+    return METHODS.get(method).scorer

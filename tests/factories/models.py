@@ -43,9 +43,10 @@ CHAT_TEMPLATE = (
 
 
 @cache
-def tiny_model(arch: str) -> LoadedModel:
+def tiny_model(arch: str, **changes: object) -> LoadedModel:
     """The same random weights at every call; shared by the whole session, so never change it."""
-    return wrap_model(_build(arch, "sdpa"), tiny_tokenizer(), name=f"tiny-{arch}", sha256="0" * 64)
+    model = _build(arch, "sdpa", **changes)
+    return wrap_model(model, tiny_tokenizer(), name=f"tiny-{arch}", sha256="0" * 64)
 
 
 @cache
@@ -147,18 +148,18 @@ def tiny_config(arch: str, **changes: object) -> PreTrainedConfig:
     return config_class(**(settings | own | changes))
 
 
-def _build(arch: str, attention: str) -> PreTrainedModel:
+def _build(arch: str, attention: str, **changes: object) -> PreTrainedModel:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(20250204)
         model = AutoModelForCausalLM.from_config(
-            tiny_config(arch), attn_implementation=attention, dtype=torch.float32
+            tiny_config(arch, **changes), attn_implementation=attention, dtype=torch.float32
         )
     return model.eval().requires_grad_(requires_grad=False)
 
 
-def saved_model(folder: Path) -> str:
+def saved_model(folder: Path, **changes: object) -> str:
     """Where a tiny model and its tokenizer lie as a user would have them."""
-    plain_model("llama").save_pretrained(folder)
+    _build("llama", "eager", **changes).save_pretrained(folder)
     tiny_tokenizer().save_pretrained(folder)
     return str(folder)
 

@@ -12,10 +12,10 @@ from ckv_core.request.compare_request import CompareRequest, Scenario
 from ckv_core.results.events import RunResult
 from ckv_core.results.records import VariantResult
 from tests.factories.models import plain_model, tiny_model
-from tests.reference.checks import kept_from_mask
+from tests.reference.checks import kept_of
 from tests.reference.comparison import Reference
 from tests.reference.evicting_methods import Beginning
-from tests.reference.forward import Kept, Tap, evictable_layers, forward
+from tests.reference.forward import Tap, evictable_layers, forward
 from tests.reference.prompt import build_prompt
 from tests.reference.report import report
 from tests.reference.stepwise import Held, LiteralPolicy, decode
@@ -55,18 +55,12 @@ def analysed(arch: str, scenario: Scenario) -> RunResult:
     return run(replace(BASE, scenario=scenario, analysis=analysis), arch)
 
 
-def reference(arch: str, scenario: Scenario, result: RunResult) -> Reference:
+def reference(arch: str, result: RunResult, asked: CompareRequest = BASE) -> Reference:
+    """Of the run that was asked for, in the run's scenario."""
     tokenizer = tiny_model(arch).tokenizer
-    prompt = build_prompt(tokenizer, BASE.context, BASE.question, scenario)
-    return Reference.prefill(
-        plain_model(arch), prompt, [dict(variant.params) for variant in result.variants]
-    )
-
-
-def kept_of(result: RunResult, variant: VariantResult) -> Kept | None:
-    if variant.retained is None:
-        return None
-    return kept_from_mask(variant.retained.mask(), result.model.evictable_layers)
+    prompt = build_prompt(tokenizer, asked.context, asked.question, result.prompt.scenario)
+    params = [dict(variant.params) for variant in result.variants]
+    return Reference.prefill(plain_model(arch), prompt, params)
 
 
 # --- a short run, and each of its variants once more on a masked full cache ------------------

@@ -1,32 +1,17 @@
-"""A whole comparison, the slow way: prefill, keep, decode on the masked full cache, measure."""
+"""A comparison, the slow way: prefill, decode on the masked full cache, a measured step."""
 
 import copy
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
-import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, DynamicCache
+from transformers import DynamicCache
 
-from tests.reference.forward import Kept, Tap, forward, greedy
-from tests.reference.keep import Prefilled, kept_sets, max_window
-from tests.reference.perturbation import head_l1, hidden_l1, kl_divergence
+from tests.reference.forward import Kept, Tap, forward
+from tests.reference.keep import Prefilled, max_window
+from tests.reference.perturbation import output_sizes
 from tests.reference.prompt import ReferencePrompt
-
-# (method, critical, params with every parameter, budget in tokens); `full` has no params
-Variant = tuple[str, bool, dict[str, Any]]
-
-
-@dataclass
-class ReferenceResult:
-    """One variant: kept sets (None for full), tokens, their logits, perturbation."""
-
-    kept: Kept | None
-    token_ids: list[int]
-    logits: list[Tensor]
-    head_l1: list[list[float] | None]
-    layer_hidden_l1: list[float]
-    kl: float
 
 
 @dataclass
@@ -57,47 +42,32 @@ class Reference:
             return cache, self.first_logits
         return cache, forward(self.model, rest, cache, kept=kept)
 
-    def generate(
-        self, kept: Kept | None, steps: int, eos_ids: frozenset[int] = frozenset()
-    ) -> tuple[list[int], list[Tensor]]:
+    def generate(self, kept: Kept | None, steps: int) -> list[int]:
         """Greedy decoding with this variant's own tokens."""
         cache, logits = self.read_question(kept)
-        return greedy(self.model, cache, logits, steps=steps, kept=kept, eos_ids=eos_ids)
+        tokens = [int(logits.argmax())]
+        while len(tokens) < steps:
+            tokens.append(int(forward(self.model, tokens[-1:], cache, kept=kept).argmax()))
+        return tokens
 
-    def first_step(self, kept: Kept | None, token: int) -> tuple[Tap, DynamicCache, Tensor]:
+    @cached_property
+    def token(self) -> int:
+        """The full run's first generated one."""
+        return int(self.read_question(None)[1].argmax())
+
+    @cached_property
+    def full_step(self) -> tuple[Tap, DynamicCache, Tensor]:
+        """The measured step of the full cache."""
+        return self.first_step(None)
+
+    @cached_property
+    def sizes(self) -> list[list[float]]:
+        """Of what each head gives in the measured step."""
+        return output_sizes(self.model, *self.full_step[:2])
+
+    def first_step(self, kept: Kept | None) -> tuple[Tap, DynamicCache, Tensor]:
         """The first decoding step, fed with the full run's first generated token."""
         cache, _ = self.read_question(kept)
         tap = Tap(rows=1)
-        logits = forward(self.model, [token], cache, tap=tap, kept=kept)
+        logits = forward(self.model, [self.token], cache, tap=tap, kept=kept)
         return tap, cache, logits
-
-    def run(
-        self, variants: list[Variant], steps: int, eos_ids: frozenset[int] = frozenset()
-    ) -> list[ReferenceResult]:
-        """Everything that a result holds, one variant after another."""
-        _, question_logits = self.read_question(None)
-        token = int(question_logits.argmax())
-        full_tap, full_cache, full_logits = self.first_step(None, token)
-        results = []
-        for method, critical, params in variants:
-            kept = None if method == "full" else kept_sets(self.prefilled, method, critical, params)
-            tokens, logits = self.generate(kept, steps, eos_ids)
-            tap, _, step_logits = self.first_step(kept, token)
-            results.append(
-                ReferenceResult(
-                    kept,
-                    tokens,
-                    logits,
-                    head_l1(self.model, full_tap, full_cache, kept),
-                    hidden_l1(full_tap, tap),
-                    kl_divergence(full_logits, step_logits),
-                )
-            )
-        return results
-
-
-def load_eager(folder: str) -> Any:
-    """A plain transformers model, float32, eager attention."""
-    return AutoModelForCausalLM.from_pretrained(
-        folder, attn_implementation="eager", dtype=torch.float32
-    ).eval()

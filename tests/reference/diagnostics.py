@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -99,24 +98,16 @@ class Literal:
     slow: Reference
     variants: list[tuple[VariantResult, Kept]]
 
-    @cached_property
-    def token(self) -> int:
-        return int(self.slow.read_question(None)[1].argmax())
-
-    @cached_property
-    def full(self) -> tuple[Tap, Any]:
-        return self.slow.first_step(None, self.token)[:2]
-
     def quantities(self) -> list[Found]:
         """Per variant, arrays by name; NaN in layers that are not evicted."""
         model, layers = self.slow.model, self.slow.model.config.num_hidden_layers
-        found = [self._hidden(kept) for _, kept in self.variants]
+        own = [self.slow.first_step(kept)[:2] for _, kept in self.variants]
+        found = [self._hidden(tap) for tap, _ in own]
         for at, (variant, _) in enumerate(self.variants):
             if "critical_auto" not in variant.spec:
                 found[at]["stage1_alpha"] = np.array([variant.params.get("alpha", 0.25)])
-        own = [self.slow.first_step(kept, self.token)[:2] for _, kept in self.variants]
         for layer in evictable_layers(model):
-            heads = Heads(model, layer, *self.full)
+            heads = Heads(model, layer, *self.slow.full_step[:2])
             masks = [torch.tensor(kept[layer]) for _, kept in self.variants]
             for at, (variant, _) in enumerate(self.variants):
                 fixed = protected(variant, masks[at].shape[1])
@@ -136,12 +127,11 @@ class Literal:
                     found[at].setdefault(name, empty)[layer] = value
         return found
 
-    def _hidden(self, kept: Kept) -> Found:
-        norm = self.slow.model.model.norm
-        full, tap = self.full[0].hidden, self.slow.first_step(kept, self.token)[0].hidden
-        layers = [three(a.flatten(), b.flatten()) for a, b in zip(full, tap, strict=True)]
+    def _hidden(self, tap: Tap) -> Found:
+        norm, full, own = self.slow.model.model.norm, self.slow.full_step[0].hidden, tap.hidden
+        layers = [three(a.flatten(), b.flatten()) for a, b in zip(full, own, strict=True)]
         with torch.no_grad():
-            normed = three(norm(full[-1]).flatten(), norm(tap[-1]).flatten())
+            normed = three(norm(full[-1]).flatten(), norm(own[-1]).flatten())
         found = {
             f"hidden_{m}": np.array(v)
             for m, v in zip(METRICS, zip(*layers, strict=True), strict=True)

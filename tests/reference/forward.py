@@ -104,25 +104,3 @@ def forward(
             logits_to_keep=1,
         )
     return out.logits[0, -1].float()
-
-
-def greedy(
-    model: Any,
-    cache: DynamicCache,
-    logits: Tensor,
-    *,
-    steps: int,
-    kept: Kept | None = None,
-    eos_ids: frozenset[int] = frozenset(),
-) -> tuple[list[int], list[Tensor]]:
-    """Greedy decoding: token ids (a stop token included) and the logits that chose them."""
-    tokens: list[int] = []
-    history: list[Tensor] = []
-    while len(tokens) < steps:
-        tokens.append(int(logits.argmax()))
-        history.append(logits)
-        if tokens[-1] in eos_ids:
-            break
-        if len(tokens) < steps:
-            logits = forward(model, [tokens[-1]], cache, kept=kept)
-    return tokens, history

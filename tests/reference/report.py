@@ -1,4 +1,4 @@
-"""A long plausible report, about 1,600 tokens, written for these tests; and a question about it."""
+"""A long plausible report, about 900 tokens, written for these tests; and a question about it."""
 
 QUESTION = "Which access code did the night supervisor set for the pump room at Alder Quay?"
 ANSWER = "74918"
@@ -63,46 +63,6 @@ showed a metre of mud where two years ago there had been half of that, and a loa
 ground twice in one week. We hired the dredger Philippa for nineteen days instead of the usual
 twelve. Most of the spoil went to the brickworks, which pays a little for it; the rest, too oily
 for bricks, was taken to the lined pit behind the railway yard.
-
-A student from the technical college compared our soundings with those of the last century. In her
-opinion the mud arrives mainly through the old mill race, which nobody has owned since the paper
-mill closed. If a simple weir were set across its mouth, she expects the dredging bill to fall by a
-quarter within five years. We think that her arithmetic is sound, and have asked the land registry
-whom we would need to ask. So far three departments have answered, each naming another of the three.
-
-Accidents and near misses
-
-Eleven incidents were written down, two more than in the year before. Seven were slips on wet
-steps, none with a broken bone. One rowing boat was pushed against the swing bridge by its own
-passengers, who had changed seats to photograph a heron. A crate of lemons fell from the crane at
-Cinder Wharf and floated as far as Gull Point, where children collected most of it. The two serious
-entries are a snapped mooring line, which tore a deckhand's glove, and a small fire in the battery
-room, put out with sand before the brigade arrived.
-
-Money
-
-The office spent 4.1 million, of which dredging took a third. Fuel was cheaper than expected;
-insurance was not. Income from mooring fees rose after the tariff was simplified to three classes,
-although some owners of long narrow boats wrote to complain that they now pay for length they do
-not use. We propose a discount for them. The reserve stands at 620 thousand, enough for one bad
-winter but not for two. If the breakwater has to be rebuilt in a single season, the council would
-need to lend us the difference, and we would repay it out of the timber fees within six years.
-
-What residents wrote
-
-Letters were kinder than last year. A schoolteacher thanked the crew of the small ferry for waiting
-eleven minutes while a pupil fetched a forgotten violin. A baker near the swing bridge asked for
-warning lights that can be seen from behind his counter, since customers leave their bread when the
-barrier falls. Several people asked why the clock on the customs house runs slow. It runs slow
-because its weights were borrowed for a survey; they have been returned, and it is right again.
-
-Plans for the coming year
-
-First, the breakwater: masons will work from the landward side so that the fairway stays open.
-Second, spare parts: a shed at Fallow Basin will hold pumps, cables and lamps for the four stations
-around it. Third, training: every deckhand will learn to operate the locks by hand, without power,
-in the dark. The planning desk will publish a short note each quarter, and would be glad to hear
-which of these numbers the council finds useful and which it would rather not read again.
 """
 
 

@@ -4,7 +4,6 @@
 """
 
 import math
-from fractions import Fraction
 
 from tests.reference.scores import Row, group_reduced, pooled
 
@@ -38,18 +37,6 @@ def cake_preferences(layers: list[list[list[Row]]], tau1: float, tau2: float) ->
                 variance += sum((query[i] - mean) ** 2 for query in head) / (window - 1)
         found.append(dispersion ** (1 / tau1) * variance ** (1 / tau2))
     return [each / sum(found) for each in found]
-
-
-def whole_shares(shares: list[float], total: int, cap: int) -> list[int]:
-    """Largest remainder under a cap; the excess goes round in the same order."""
-    wished = [Fraction(share) * total for share in shares]
-    found = [min(math.floor(wish), cap) for wish in wished]
-    turns = sorted(range(len(wished)), key=lambda i: (math.floor(wished[i]) - wished[i], i))
-    while sum(found) < total:
-        for i in turns:
-            if found[i] < cap and sum(found) < total:
-                found[i] += 1
-    return found
 
 
 def worst_case(rows: list[list[Row]], norms: list[Row], kv_heads: int, kernel: int) -> list[Row]:

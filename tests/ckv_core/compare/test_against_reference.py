@@ -1,27 +1,14 @@
 """The engine against the slow reference: tiny models in every method and parameter."""
 
 from dataclasses import replace
-from functools import cache
-from typing import Any
 
 import pytest
 
-from ckv_core.compare.compare import compare
 from ckv_core.request.compare_request import SCENARIOS, CompareRequest, Scenario
-from ckv_core.results.events import RunResult
-from tests.factories.events import folded
-from tests.factories.models import ARCHITECTURES, plain_model, tiny_model
-from tests.reference.checks import (
-    L1_TOLERANCE,
-    MIN_AGREEMENT,
-    assert_heads_close,
-    kept_from_mask,
-)
-from tests.reference.comparison import Reference
-from tests.reference.forward import Kept, evictable_layers
-from tests.reference.keep import METHODS, agreement, entries, kept_sets
-from tests.reference.perturbation import head_l1, hidden_l1, kl_divergence, output_sizes
-from tests.reference.prompt import build_prompt
+from tests.factories.models import ARCHITECTURES
+from tests.factories.tiny_runs import reference, run
+from tests.reference.checks import check_run
+from tests.reference.keep import METHODS
 from tests.reference.report import report
 
 # Every parameter away from its default at least once, in company and alone.
@@ -47,11 +34,6 @@ PARAMETERS = (
 TEXT = report()[2000:2400]
 
 
-def run(request: CompareRequest, arch: str) -> RunResult:
-    return folded(compare(request, tiny_model(arch)))
-
-
-@cache
 def tiny_request(scenario: Scenario, variants: tuple[str, ...]) -> CompareRequest:
     return CompareRequest(
         context=TEXT,
@@ -64,26 +46,10 @@ def tiny_request(scenario: Scenario, variants: tuple[str, ...]) -> CompareReques
     )
 
 
-def tiny_reference(arch: str, result: RunResult, request: CompareRequest) -> Reference:
-    prompt = build_prompt(
-        tiny_model(arch).tokenizer, request.context, request.question, request.scenario
-    )
-    params = [dict(variant.params) for variant in result.variants]
-    return Reference.prefill(plain_model(arch), prompt, params)
-
-
-def engine_kept(result: RunResult, index: int) -> Kept | None:
-    retained = result.variants[index].retained
-    if retained is None:
-        return None
-    return kept_from_mask(retained.mask(), result.model.evictable_layers)
-
-
 @pytest.mark.parametrize("scenario", SCENARIOS)
 @pytest.mark.parametrize("arch", [*ARCHITECTURES, "mha"])
 def test_tiny_models_agree_with_the_reference(arch: str, scenario: Scenario) -> None:
-    request = tiny_request(scenario, METHODS)
-    check_all(arch, request)
+    check_all(arch, tiny_request(scenario, METHODS))
 
 
 @pytest.mark.slow
@@ -101,64 +67,9 @@ def test_every_parameter_agrees_with_the_reference(arch: str, scenario: Scenario
     check_all(arch, replace(tiny_request(scenario, PARAMETERS[8:]), max_new_tokens=1))
 
 
-def check_all(arch: str, request: CompareRequest) -> None:
-    """Prompt, kept sets, totals, tokens and all distances of one run."""
-    result = run(request, arch)
-    assert result.finished
-    reference = tiny_reference(arch, result, request)
-    assert list(result.prompt.token_ids) == reference.prompt.token_ids
-    assert result.prompt.compressed_tokens == reference.prompt.compressed
-    assert list(result.model.evictable_layers) == evictable_layers(plain_model(arch))
-    _, logits = reference.read_question(None)
-    token = int(logits.argmax())
-    full_tap, full_cache, full_logits = reference.first_step(None, token)
-    sizes = output_sizes(reference.model, full_tap, full_cache)
-    for index, variant in enumerate(result.variants):
-        kept = engine_kept(result, index)
-        tokens, _ = reference.generate(kept, request.max_new_tokens)
-        assert list(variant.token_ids) == tokens, variant.spec
-        if kept is None:
-            continue
-        check_kept(reference, result, index)
-        measured = variant.perturbation
-        expected = head_l1(reference.model, full_tap, full_cache, kept)
-        assert_heads_close(measured.head_l1.tolist(), expected, sizes, L1_TOLERANCE)
-        tap, _, step_logits = reference.first_step(kept, token)
-        assert measured.layer_hidden_l1.tolist() == pytest.approx(
-            hidden_l1(full_tap, tap), rel=L1_TOLERANCE, abs=1e-3
-        )
-        # KL is a difference of float32 log-probabilities
-        expected_kl = kl_divergence(full_logits, step_logits)
-        assert measured.kl == pytest.approx(expected_kl, rel=L1_TOLERANCE, abs=1e-5)
-        if variant.critical:
-            base = kept_sets(reference.prefilled, variant.method, False, dict(variant.params))
-            assert_heads_close(
-                measured.base_head_l1.tolist(),
-                head_l1(reference.model, full_tap, full_cache, base),
-                sizes,
-                L1_TOLERANCE,
-            )
-
-
-def check_kept(reference: Reference, result: RunResult, index: int) -> None:
-    """Kept entries against the reference's own choice; exact total; receipt."""
-    variant, model, prompt = result.variants[index], result.model, result.prompt
-    kept = engine_kept(result, index)
-    params: dict[str, Any] = dict(variant.params)
-    expected = kept_sets(reference.prefilled, variant.method, variant.critical, params)
-    assert agreement(expected, kept) >= MIN_AGREEMENT, variant.spec
-    positions = prompt.compressed_tokens
-    total = len(model.evictable_layers) * model.kv_heads * min(params["budget"], positions)
-    assert entries(kept) == entries(expected) == total
-    assert variant.receipt.retained_entries == variant.receipt.requested_entries == total
-    assert variant.receipt.budget_tokens == params["budget"]
-    # float32 keys and values, nothing else: what an entry costs is what the receipt says
-    assert variant.receipt.cache_bytes == total * 2 * model.head_dim * 4
-    assert variant.receipt.full_cache_bytes == (
-        len(model.evictable_layers) * model.kv_heads * positions * 2 * model.head_dim * 4
-    )
-    whole = [layer for layer in range(model.layers) if layer not in model.evictable_layers]
-    assert variant.retained.mask()[whole].all()
+def check_all(arch: str, asked: CompareRequest) -> None:
+    result = run(asked, arch)
+    check_run(reference(arch, result, asked), result, asked.max_new_tokens)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)

@@ -17,8 +17,9 @@ from ckv_core.results.codec import from_json
 from ckv_core.results.records import VariantResult
 from tests.factories.events import folded
 from tests.factories.models import tiny_model
-from tests.factories.tiny_runs import PlainRun, kept_of, short_request
+from tests.factories.tiny_runs import PlainRun, short_request
 from tests.reference import evicting_methods
+from tests.reference.checks import kept_of
 from tests.reference.stepwise import Held, decode
 
 pytestmark = pytest.mark.slow

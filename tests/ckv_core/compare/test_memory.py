@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
 
 from ckv_core.compare import memory
 from ckv_core.compare.compare import compare
@@ -14,13 +13,13 @@ from ckv_core.engine.cache.prompt_slots import Keep, compact
 from ckv_core.engine.layer_view import PromptLayer
 from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.errors import PromptError
-from ckv_core.models.loaded import LoadedModel, wrap_model
+from ckv_core.models.loaded import LoadedModel
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.results.events import RunPrepared, RunResult, VariantMeasured
 from ckv_core.runtime import device_memory
 from ckv_core.runtime.memory_line import human_bytes, memory_line
 from tests.factories.events import folded
-from tests.factories.models import tiny_config, tiny_model, tiny_tokenizer
+from tests.factories.models import tiny_model
 from tests.reference.report import report
 
 pytestmark = pytest.mark.slow
@@ -30,13 +29,6 @@ VARIANTS = ("full", "streaming_llm", "snapkv+critical", "adakv+critical", "snapk
 AT_WORK = ("cake", "layer_defensivekv", "lagkv:lag=16", "expected_attention", "laprox", "capkv")
 TEXT = "The ferry left at nine. Nobody waved, for nobody had been told. "
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module")
-def long_model() -> LoadedModel:
-    config = tiny_config("llama", max_position_embeddings=65_536)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    return wrap_model(model.eval(), tiny_tokenizer(), name="tiny", sha256="0" * 64)
 
 
 def run(loaded: LoadedModel, prefills: PrefillCache | None = None, **changes: object) -> RunResult:
@@ -52,9 +44,8 @@ def run(loaded: LoadedModel, prefills: PrefillCache | None = None, **changes: ob
 
 @pytest.mark.parametrize("scenario", ["regular", "context-only"])
 @pytest.mark.parametrize("tokens", [2_000, 16_000])
-def test_the_measured_peak_stays_below_the_estimate(
-    long_model: LoadedModel, tokens: int, scenario: str
-) -> None:
+def test_the_measured_peak_stays_below_the_estimate(tokens: int, scenario: str) -> None:
+    long_model = tiny_model("llama", max_position_embeddings=65_536)
     asked = {"context": (TEXT * 300)[:tokens], "scenario": scenario}
     result = run(long_model, variants=VARIANTS + AT_WORK, **asked)
     if "measured_peak" not in result.memory:
@@ -66,9 +57,7 @@ def test_the_measured_peak_stays_below_the_estimate(
 @pytest.fixture(scope="module")
 def wide_model() -> LoadedModel:
     """A vocabulary whose logits weigh more than the cache."""
-    config = tiny_config("llama", vocab_size=40_000, eos_token_id=39_999)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    return wrap_model(model.eval(), tiny_tokenizer(), name="wide", sha256="0" * 64)
+    return tiny_model("llama", vocab_size=40_000, eos_token_id=39_999)
 
 
 LONG_ANSWERS: dict[str, object] = {
@@ -189,9 +178,6 @@ def test_old_prefills_count_as_room_and_make_it(little_memory: list[int]) -> Non
         run(tiny_model("llama"), prefills)
 
 
-# --- the device ---------------------------------------------------------------------------
-
-
 def test_scores_of_other_windows_are_no_room_for_a_run_on_the_same_prompt(
     little_memory: list[int],
 ) -> None:
@@ -205,6 +191,9 @@ def test_scores_of_other_windows_are_no_room_for_a_run_on_the_same_prompt(
     again = run(loaded, prefills, context=context)
     assert again.timings_ms["prefill"] == 0.0
     assert again.memory["available"] - first < prefills.nbytes / 2
+
+
+# --- the device ---------------------------------------------------------------------------
 
 
 def test_the_limit_of_a_container_counts(tmp_path: Path) -> None:

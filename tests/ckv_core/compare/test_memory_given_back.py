@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
 
-from tests.factories.models import tiny_config, tiny_tokenizer
+from tests.factories.models import saved_model
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -80,15 +79,8 @@ def test_what_eviction_frees_leaves_the_device() -> None:
 @pytest.mark.slow
 def test_100_000_tokens_pass_within_the_estimate(tmp_path: Path) -> None:
     """Through the command line; the model is as small as a model can be."""
-    config = tiny_config(
-        "llama",
-        max_position_embeddings=131_072,
-        num_hidden_layers=1,
-        num_attention_heads=1,
-        num_key_value_heads=1,
-    )
-    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "model")
-    tiny_tokenizer().save_pretrained(tmp_path / "model")
+    smallest = dict.fromkeys(("num_hidden_layers", "num_attention_heads", "num_key_value_heads"), 1)
+    model = saved_model(tmp_path / "model", max_position_embeddings=131_072, **smallest)
     lines = (f"Line {number}: one gauge was read again.\n" for number in range(3_000))
     (tmp_path / "context.txt").write_text("".join(lines)[:100_100], encoding="utf-8")
     variants = ("full", "adakv+critical")
@@ -96,7 +88,7 @@ def test_100_000_tokens_pass_within_the_estimate(tmp_path: Path) -> None:
     settings = ["--budget", "5%", "--max-new-tokens", "4", "--json", str(tmp_path / "run.json")]
     printed = child(
         *("-m", "ckv_core", "compare", "--context", str(tmp_path / "context.txt")),
-        *("--model", str(tmp_path / "model"), *chosen, *settings),
+        *("--model", model, *chosen, *settings),
     )
     assert "memory: peak" in printed
     result = json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))

@@ -21,7 +21,8 @@ from ckv_core.results.byte_budget import asked_bytes, requested_bytes
 from ckv_core.results.events import RunResult
 from tests.factories.events import folded
 from tests.factories.models import drained, tiny_model
-from tests.factories.tiny_runs import PlainRun, kept_of, short_request
+from tests.factories.tiny_runs import PlainRun, short_request
+from tests.reference.checks import kept_of
 from tests.reference.eight_bits import round_kept
 from tests.reference.evicting_methods import h2o, tova
 from tests.reference.report import report

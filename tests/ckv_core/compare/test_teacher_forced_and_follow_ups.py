@@ -17,7 +17,8 @@ from ckv_core.measure.teacher_forced import token_rank
 from ckv_core.request.compare_request import SCENARIOS, Scenario
 from ckv_core.results.events import FollowUpsAnswered, Progress, RunResult, VariantFinished
 from tests.factories.models import tiny_model
-from tests.factories.tiny_runs import BASE, VARIANTS, analysed, kept_of, reference, run
+from tests.factories.tiny_runs import BASE, VARIANTS, analysed, reference, run
+from tests.reference.checks import kept_of
 from tests.reference.comparison import Reference
 from tests.reference.forward import Kept, forward
 
@@ -30,7 +31,7 @@ def test_forced_equals_step_by_step_decoding_of_the_masked_full_cache(
     arch: str, scenario: Scenario
 ) -> None:
     result = analysed(arch, scenario)
-    slow = reference(arch, scenario, result)
+    slow = reference(arch, result)
     tokens = list(result.variants[0].token_ids)
     full = forced_logits(slow, None, tokens)
     for variant in result.variants:

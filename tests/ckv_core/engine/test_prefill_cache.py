@@ -4,7 +4,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from ckv_core.analysis.result_json import to_json
 from ckv_core.compare.compare import compare
 from ckv_core.compare.generate import generate
 from ckv_core.engine import candidates, layer_view, memo
@@ -13,7 +12,7 @@ from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.results.events import RunResult
-from tests.factories.events import folded
+from tests.factories.events import folded, without_times
 from tests.factories.models import tiny_model
 
 pytestmark = pytest.mark.slow
@@ -27,22 +26,13 @@ def _run(loaded: LoadedModel, prefills: PrefillCache | None, **changes: object) 
     return folded(compare(CompareRequest(**(settings | changes)), loaded, prefills=prefills))
 
 
-def _without_times(result: RunResult) -> dict[str, object]:
-    """Times and memory are measured anew in every run; all else must be the same."""
-    data = to_json(result)
-    data.pop("memory")
-    for part in (data, *data["variants"]):
-        part.pop("timings_ms")
-    return data
-
-
 @pytest.mark.parametrize("scenario", ["regular", "context-only"])
 def test_a_reused_prefill_gives_the_same_run(scenario: str) -> None:
     loaded, prefills = tiny_model("llama"), PrefillCache(2**30)
     _run(loaded, prefills, scenario=scenario, variants=("full", "snapkv:budget=40"))
     again = _run(loaded, prefills, scenario=scenario)
     assert again.timings_ms["prefill"] == 0.0
-    assert _without_times(again) == _without_times(_run(loaded, None, scenario=scenario))
+    assert without_times(again) == without_times(_run(loaded, None, scenario=scenario))
 
 
 def test_another_text_is_processed() -> None:
@@ -130,7 +120,7 @@ def test_a_changed_budget_alpha_or_rule_sorts_nothing_again(
     changed = ("pyramidkv+critical:budget=60,alpha=0.7", "adakv+critical:budget=50,safeguard=0.5")
     again = _run(loaded, prefills, variants=changed)
     assert len(calls) == 3 * loaded.info.layers
-    assert _without_times(again) == _without_times(_run(loaded, None, variants=changed))
+    assert without_times(again) == without_times(_run(loaded, None, variants=changed))
 
 
 def test_orders_of_many_poolings_are_bounded() -> None:

@@ -13,13 +13,11 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ckv_core.compare.choose import row_plan
 from ckv_core.engine import running_rows
-from ckv_core.engine.cache.prompt_slots import Keep
 from ckv_core.engine.decode import DecodeContext, Decoder
 from ckv_core.engine.generation import Generation
-from ckv_core.engine.layer_view import PromptLayer
-from ckv_core.engine.policy_row import Acting
-from ckv_core.engine.rows import RowPlan, Rows, prompt_rows
+from ckv_core.engine.rows import Rows, prompt_rows
 from ckv_core.engine.running_rows import Chosen, RunningRows
 from ckv_core.engine.select import select
 from ckv_core.request.variants import VariantSpec
@@ -78,16 +76,7 @@ def running(variants: tuple[str, ...], arch: str = "llama") -> RunningRows:
     for name in variants:
         spec = VariantSpec.parse(name)
         budget = PROMPT_LEN if name == "full" else BUDGET
-        parameters = {**spec.params, "budget": budget}
-        acting = None
-        if spec.policy is not None:
-            layers = {at: PromptLayer(result, at) for at in loaded.info.evictable_layers}
-            carried = {
-                at: spec.policy.begins_with(layer, parameters) for at, layer in layers.items()
-            }
-            acting = Acting(spec.policy, parameters, carried)
-        masks = select(spec, result, budget).keep_masks
-        plans.append(RowPlan([Keep(mask) for mask in masks], acting))
+        plans.append(row_plan(spec, select(spec, result, budget), result))
     parts = prompt_rows(result, plans).start(24)
     tokens = [5] * len(variants)
     generation = Generation(loaded.tokenizer, len(tokens), 20, frozenset())

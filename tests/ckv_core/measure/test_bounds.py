@@ -63,8 +63,8 @@ cases = st.builds(
 )
 
 
-@given(cases)
-def test_the_chain_of_bounds_holds_where_sigma_is_over_a_half(case: Case) -> None:
+def strong_heads(case: Case) -> int:
+    """How many heads have a sigma over a half; the chain holds for them."""
     found, slack = case.measured(), 1e-9
     assert (case.l1() <= found["theta"] + slack).all()
     assert (found["theta"] <= found["theta_hat"] + slack).all()
@@ -72,23 +72,20 @@ def test_the_chain_of_bounds_holds_where_sigma_is_over_a_half(case: Case) -> Non
     assert (found["theta_hat"] <= found["theta_relaxed"] + slack)[strong].all()
     # and below it the last step turns around
     assert (found["theta_hat"] >= found["theta_relaxed"] - slack)[~strong].all()
+    return int(strong.sum())
+
+
+@given(cases)
+def test_the_chain_of_bounds_holds_where_sigma_is_over_a_half(case: Case) -> None:
+    strong_heads(case)
 
 
 @pytest.mark.slow
 def test_a_thousand_cases_with_heads_of_sigma_over_a_half_were_looked_at() -> None:
-    cases_seen = heads = violations = 0
-    for seed in range(2_000):
-        case = Case(seed, (0.5, 2.0, 5.0)[seed % 3], 0.1 + 0.8 * (seed % 7) / 7)
-        found = case.measured()
-        strong = found["sigma_stage1"] > 0.5
-        cases_seen += bool(strong.any())
-        heads += int(strong.sum())
-        names = ("theta", "theta_hat", "theta_relaxed")
-        steps = torch.stack([case.l1(), *(found[name] for name in names)])[:, strong]
-        violations += int((steps.diff(dim=0) < -1e-9).any(0).sum())
-    assert cases_seen >= 1_000
-    assert heads >= 1_000
-    assert violations == 0
+    places = (
+        (seed, (0.5, 2.0, 5.0)[seed % 3], 0.1 + 0.8 * (seed % 7) / 7) for seed in range(2_000)
+    )
+    assert sum(strong_heads(Case(*place)) > 0 for place in places) >= 1_000
 
 
 @given(cases)

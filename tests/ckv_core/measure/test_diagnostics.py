@@ -14,7 +14,8 @@ from ckv_core.results.codec import from_json
 from ckv_core.results.events import Progress, VariantAnalysed
 from ckv_core.results.quantities import QUANTITIES
 from tests.factories.models import tiny_model
-from tests.factories.tiny_runs import BASE, analysed, kept_of, reference, run
+from tests.factories.tiny_runs import BASE, analysed, reference, run
+from tests.reference.checks import kept_of
 from tests.reference.diagnostics import Literal
 
 pytestmark = pytest.mark.slow
@@ -44,7 +45,7 @@ GREEDY_TOLERANCE, GREEDY_SHARE = (0.02, 2e-3), 0.75
 def test_every_quantity_equals_a_literal_computation(arch: str, scenario: Scenario) -> None:
     """But for those of the full cache's text, which test_forced_and_follow_ups looks at."""
     result = analysed(arch, scenario)
-    slow = reference(arch, scenario, result)
+    slow = reference(arch, result)
     kept = [(variant, kept_of(result, variant)) for variant in result.variants[1:]]
     literal = Literal(slow, [(v, each) for v, each in kept if each is not None]).quantities()
     looked_at = set()

@@ -13,10 +13,17 @@ from torch import Tensor
 from ckv_core.errors import ConfigError, ModelError
 from ckv_core.methods import METHODS
 from ckv_core.methods.expected_attention import QueryStatistics
-from ckv_core.methods.parts.views import Chunk
 from ckv_core.models.rotary import LayerRotary
 from ckv_core.request.variants import VariantSpec
-from tests.factories.layers import GivenCandidates, LiteralRotary, random_layer
+from tests.factories.layers import (
+    ROTARY,
+    SCALING,
+    GivenCandidates,
+    gathered,
+    plain_queries,
+    random_layer,
+    scorer,
+)
 from tests.factories.models import tiny_model
 from tests.reference import agnostic_scores as literal
 from tests.reference import key_difference
@@ -25,11 +32,6 @@ from tests.reference.selection import top_k
 
 SEEDS = st.integers(0, 2**31)
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
-
-
-def scorer(method: str):
-    found = METHODS.get(method).scorer
-    return found
 
 
 @given(st.integers(1, 3), st.integers(1, 30), SEEDS)
@@ -73,20 +75,9 @@ def test_ada_expected_attention_shares_budgets_by_the_literal_rule(
 ) -> None:
     """Scores are those of Expected Attention with its offset; heads compete by them."""
     method, sinks = METHODS.get("ada_expected_attention"), 2
-    generator = torch.Generator().manual_seed(seed)
-    plain = torch.randn(kv_heads, entries, 4, generator=generator) + 1
-    layer, rotary, observer = (
-        random_layer(seed, kv_heads, 1, entries),
-        LiteralRotary(4),
-        QueryStatistics(sinks),
-    )
-    layer.gathered = observer.begin(kv_heads, kv_heads, entries, layer.keys)
-    queries = rotary.turn(plain, 0)
-    chunk = Chunk(
-        0, queries, layer.keys, layer.values, 0.7, lambda: rotary, torch.empty, torch.empty
-    )
-    observer.see(layer.gathered, chunk)
-    layer.turning, layer.scaling, spare = rotary, 0.7, seed % (entries - sinks + 1)
+    plain, layer = plain_queries(kv_heads, entries, seed), random_layer(seed, kv_heads, 1, entries)
+    gathered(layer, QueryStatistics(sinks), ROTARY.turn(plain, 0), seed)
+    spare = seed % (entries - sinks + 1)
     parameters = {"sinks": sinks, "future": 3, "offset": 0.01, "value_size": "on"}
     parameters |= {"safeguard": safeguard, "safeguard_rule": "blend"}
     assert method.parameters()["offset"].default == 0.01
@@ -95,7 +86,7 @@ def test_ada_expected_attention_shares_budgets_by_the_literal_rule(
     scores = candidates.scores(0)
     for head in range(kv_heads):
         states = (layer.keys[head], layer.values[head])
-        expected = literal.expected_attention(plain[head : head + 1], *states, 0.7, parameters)
+        expected = literal.expected_attention(plain[head : head + 1], *states, SCALING, parameters)
         torch.testing.assert_close(scores[head], torch.tensor(expected), **CLOSE)
     budgets = method.budget_rule.head_budgets(candidates, spare, parameters)
     assert budgets.tolist() == [adaptive_heads(scores.tolist(), spare, safeguard)]
@@ -148,25 +139,15 @@ def test_a_protected_tail_refuses_a_budget_that_does_not_hold_it(
 def test_expected_attention_is_the_literal_one(
     kv_heads: int, group_size: int, sinks: int, entries: int, seed: int
 ) -> None:
-    """Statistics gathered in chunks whose first border lies anywhere."""
-    dim, parameters = 4, {"sinks": sinks, "future": 3, "offset": 0.01}
-    layer = random_layer(seed, kv_heads, group_size, entries, dim=dim)
-    rotary, heads = LiteralRotary(dim), kv_heads * group_size
-    plain = torch.randn(heads, entries, dim, generator=torch.Generator().manual_seed(seed)) + 2
-    queries, observer = rotary.turn(plain, 0), QueryStatistics(sinks)
-    layer.gathered = observer.begin(heads, kv_heads, entries, layer.keys)
-    border = 1 + seed % (entries - 1)
-    for start, end in ((0, border), (border, entries)):
-        part = (queries[:, start:end], layer.keys[:, :end], layer.values[:, :end])
-        observer.see(
-            layer.gathered, Chunk(start, *part, 0.7, lambda: rotary, torch.empty, torch.empty)
-        )
-    layer.turning, layer.scaling = rotary, 0.7
+    parameters = {"sinks": sinks, "future": 3, "offset": 0.01}
+    layer = random_layer(seed, kv_heads, group_size, entries)
+    plain = plain_queries(kv_heads * group_size, entries, seed) + 1
+    gathered(layer, QueryStatistics(sinks), ROTARY.turn(plain, 0), seed)
     found = scorer("expected_attention").scores(layer, {**parameters, "value_size": "on"})
     for head in range(kv_heads):
         own = plain[head * group_size : (head + 1) * group_size]
         states = (layer.keys[head], layer.values[head])
-        expected = literal.expected_attention(own, *states, 0.7, parameters)
+        expected = literal.expected_attention(own, *states, SCALING, parameters)
         torch.testing.assert_close(found[head, sinks:], torch.tensor(expected), **CLOSE)
 
 
@@ -198,8 +179,7 @@ def test_a_layer_that_does_not_turn_by_position_is_refused() -> None:
 
 
 def scores(keys: torch.Tensor) -> torch.Tensor:
-    scorer = METHODS.get("keydiff").scorer
-    return scorer.scores(SimpleNamespace(keys=keys), {})
+    return scorer("keydiff").scores(SimpleNamespace(keys=keys), {})
 
 
 @given(st.integers(1, 3), st.integers(1, 30), st.integers(2, 9), st.integers(0, 2**31))

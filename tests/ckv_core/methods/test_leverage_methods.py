@@ -5,46 +5,26 @@ import math
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 
 from ckv_core.methods import METHODS
 from ckv_core.methods.capkv import QuerySum
 from ckv_core.methods.compactor import NonCausalAttention, sketches
 from ckv_core.methods.expected_attention import QueryStatistics
-from ckv_core.methods.parts.views import Chunk, Observer
-from tests.factories.layers import GivenStates, LiteralRotary, random_layer
+from tests.factories.layers import (
+    DIM,
+    ROTARY,
+    SCALING,
+    gathered,
+    plain_queries,
+    random_layer,
+    scorer,
+)
 from tests.reference import leverage_scores as literal
 from tests.reference.scores import pooled
 
 SEEDS = st.integers(0, 2**31)
 SIZES = st.tuples(st.integers(1, 2), st.integers(1, 2))  # KV heads, query heads of each
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
-DIM, SCALING, ROTARY = 4, 0.7, LiteralRotary(4)
-
-
-def scorer(method: str):
-    found = METHODS.get(method).scorer
-    return found
-
-
-def gathered(layer: GivenStates, observer: Observer, queries: Tensor, seed: int) -> GivenStates:
-    """The layer with what an observer gathers in two chunks."""
-    heads, entries, _ = queries.shape
-    layer.gathered = observer.begin(heads, layer.kv_heads, entries, layer.keys)
-    border = 1 + seed % (entries - 1)
-    for start, end in ((0, border), (border, entries)):
-        part = (queries[:, start:end], layer.keys[:, :end], layer.values[:, :end])
-        observer.see(
-            layer.gathered, Chunk(start, *part, SCALING, lambda: ROTARY, torch.empty, torch.empty)
-        )
-    layer.turning, layer.scaling = ROTARY, SCALING
-    return layer
-
-
-def plain_queries(heads: int, entries: int, seed: int) -> Tensor:
-    """Before RoPE, with a mean."""
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(heads, entries, DIM, generator=generator) + 1
 
 
 @given(

@@ -1,5 +1,6 @@
 """CAKE, DefensiveKV, ChunkKV, LaProx, observed attention and VATP against literal loops."""
 
+from fractions import Fraction
 from types import SimpleNamespace
 
 import torch
@@ -10,8 +11,9 @@ from torch import Tensor
 from ckv_core.methods import METHODS
 from ckv_core.methods.parts.top_scores import top_counts
 from tests.ckv_core.methods.test_selection_laws import rows
-from tests.factories.layers import GivenCandidates, GivenStates, random_layer
+from tests.factories.layers import GivenCandidates, GivenStates, random_layer, scorer
 from tests.reference import window_methods as literal
+from tests.reference.budgets import largest_remainder
 
 SEEDS = st.integers(0, 2**31)
 SIZES = (st.integers(1, 3), st.integers(1, 2), st.integers(2, 18), st.integers(1, 4))
@@ -19,8 +21,7 @@ CLOSE = {"rtol": 1e-4, "atol": 1e-6}
 
 
 def scores(method: str, layer: GivenStates, parameters: dict[str, object]) -> Tensor:
-    scorer = METHODS.get(method).scorer
-    return scorer.scores(layer, {"window": layer.rows.shape[1], **parameters})
+    return scorer(method).scores(layer, {"window": layer.rows.shape[1], **parameters})
 
 
 def kept(method: str, candidates: GivenCandidates) -> list[list[set[int]]]:
@@ -39,9 +40,8 @@ def given_candidates(
     method: str, layers: list[GivenStates], spare: int, parameters: dict[str, object]
 ) -> GivenCandidates:
     window, entries = layers[0].rows.shape[1:]
-    scorer = METHODS.get(method).scorer
     parameters = {"window": window, "sinks": 0, **parameters}
-    return GivenCandidates(scorer, parameters, layers, slice(0, entries - window), spare)
+    return GivenCandidates(scorer(method), parameters, layers, slice(0, entries - window), spare)
 
 
 @given(*SIZES, SEEDS)
@@ -60,7 +60,7 @@ def test_cake_scores_and_layer_budgets_are_the_literal_ones(
     rule = METHODS.get("cake").budget_rule
     budgets = rule.head_budgets(candidates, spare, {**candidates.parameters, **taus})
     shares = literal.cake_preferences([each.rows.tolist() for each in layers], 1.6, 0.4)
-    wished = literal.whole_shares(shares, 3 * spare, past)
+    wished = largest_remainder([Fraction(each) * 3 * spare for each in shares], 3 * spare, past)
     assert budgets.tolist() == [[each] * kv_heads for each in wished]
 
 
@@ -148,8 +148,7 @@ def test_observed_attention_is_the_mean_over_the_queries_that_see_an_entry() -> 
     logits = torch.randn(4, 7, 7, generator=torch.Generator().manual_seed(4))
     matrix = logits.masked_fill(torch.ones(7, 7).triu(1).bool(), -torch.inf).softmax(-1)
     view = SimpleNamespace(kv_heads=2, observed=lambda _observer: matrix.sum(1))
-    scorer = METHODS.get("observed_attention").scorer
-    for head, row in enumerate(scorer.scores(view, {}).tolist()):
+    for head, row in enumerate(scorer("observed_attention").scores(view, {}).tolist()):
         for i, found in enumerate(row):
             seen = [float(matrix[h, t, i]) for h in (2 * head, 2 * head + 1) for t in range(i, 7)]
             assert abs(found - sum(seen) / len(seen)) < 1e-6

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 import pytest
-import torch
 import transformers
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedConfig
@@ -35,11 +34,6 @@ SMALL = {
 
 def _config(name: str, **changes: object) -> PreTrainedConfig:
     return getattr(transformers, f"{name}Config")(**(SMALL | changes))
-
-
-@pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_supported_architectures_pass(arch: str) -> None:
-    check_config(tiny_config(arch), arch)
 
 
 @pytest.mark.parametrize(
@@ -132,16 +126,9 @@ def test_all_end_tokens_of_generation_config_and_tokenizer_count() -> None:
     assert loaded.eos_token_ids == {7, 9, tiny_tokenizer().eos_token_id}
 
 
-def test_dtype_is_reported_as_used() -> None:
-    model = AutoModelForCausalLM.from_config(tiny_config("llama"), dtype=torch.bfloat16)
-    assert wrap_model(model, tiny_tokenizer(), name="llama", sha256="").info.dtype == "bfloat16"
-
-
-# --- the tiny models that tests share
-
-
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_geometry_is_that_of_the_config(arch: str) -> None:
+def test_a_supported_architecture_passes_and_its_geometry_is_the_configs(arch: str) -> None:
+    check_config(tiny_config(arch), arch)
     info = tiny_model(arch).info
     assert (info.query_heads, info.kv_heads, info.head_dim) == (4, 2, 16)
     assert info.context_limit == 2048
@@ -149,21 +136,3 @@ def test_geometry_is_that_of_the_config(arch: str) -> None:
     assert info.device == "cpu"
     expected = (1, 3) if arch == "gemma3" else tuple(range(info.layers))
     assert info.evictable_layers == expected
-
-
-def test_one_architecture_has_heads_wider_than_its_residual_stream() -> None:
-    projection = tiny_model("qwen3").attentions[0].o_proj
-    assert projection.in_features == 64
-    assert projection.out_features == 48
-
-
-def test_the_model_needs_no_gradient_and_is_in_eval_mode() -> None:
-    loaded = tiny_model("llama")
-    assert not loaded.model.training
-    assert not any(parameter.requires_grad for parameter in loaded.model.parameters())
-
-
-def test_tiny_tokenizer_gives_back_any_text() -> None:
-    text = "Gr\u00fc\u00dfe the <|im_start|>\n\n \U0001f642  x"
-    tokenizer = tiny_tokenizer()
-    assert tokenizer.decode(tokenizer(text)["input_ids"]) == text

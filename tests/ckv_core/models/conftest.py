@@ -1,0 +1,15 @@
+"""What the tests of models share."""
+
+from pathlib import Path
+
+import pytest
+
+from ckv_core.models import checkpoint
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty CKV_HOME, and no Hub."""
+    monkeypatch.setenv("CKV_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(checkpoint.constants, "HF_HUB_OFFLINE", True)
+    return tmp_path / "home"
