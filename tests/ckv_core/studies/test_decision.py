@@ -139,8 +139,8 @@ def made(n: int, right: dict[Point, set[int]]) -> tuple[list[Sample], list[Sampl
             score=float(at in right.get(point, set())),
             head_l1=None if point == FULL_POINT else 1.0,
         )
-        for at, sample in enumerate(samples)
         for point in STUDY.points()
+        for at, sample in enumerate(samples)
     ]
     return samples, results
 

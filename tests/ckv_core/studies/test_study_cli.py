@@ -13,9 +13,8 @@ import pytest
 from sqlalchemy import func, select
 
 from ckv_core import cli
-from storage.database import open_database
+from storage.database import Database, open_database
 from storage.study_models import StudyResult
-from tests.factories.models import saved_model
 
 pytestmark = pytest.mark.slow
 
@@ -25,13 +24,8 @@ POINTS = 5
 PATIENCE_S = 120
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return saved_model(tmp_path_factory.mktemp("models") / "tiny")
-
-
 @pytest.fixture
-def folder(tmp_path: Path, model: str) -> Path:
+def folder(tmp_path: Path, model_folder: str) -> Path:
     rng = random.Random(1)
     rows = [
         {
@@ -44,7 +38,7 @@ def folder(tmp_path: Path, model: str) -> Path:
     ]
     (tmp_path / "samples.jsonl").write_text("\n".join(map(json.dumps, rows)))
     (tmp_path / "study.yaml").write_text(
-        f"name: tiny study\nmodel: {model}\ndata: {{file: samples.jsonl}}\n"
+        f"name: tiny study\nmodel: {model_folder}\ndata: {{file: samples.jsonl}}\n"
         "scenario: context-only\nvariants: [full, snapkv, snapkv+critical]\n"
         "budgets: [20%, 40%]\nmax_new_tokens: 4\n"
     )
@@ -60,25 +54,24 @@ def url(new_url, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     return url
 
 
-def stored(url: str) -> int:
-    with closing(open_database(url)) as database, database.read() as session:
+def stored(database: Database) -> int:
+    with database.read() as session:
         return session.scalar(select(func.count()).select_from(StudyResult)) or 0
 
 
 def start(folder: Path, *more: str) -> subprocess.Popen[str]:
-    command = [
-        sys.executable,
-        "-u",
-        "-m",
-        "ckv_core",
-        "study",
-        "run",
-        str(folder / "study.yaml"),
-        *more,
-    ]
+    command = [sys.executable, "-u", "-m", "ckv_core", "study", "run", "study.yaml", *more]
     return subprocess.Popen(
-        command, cwd=ROOT, env=os.environ.copy(), stdout=subprocess.PIPE, text=True
+        command,
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
     )
+
+
+def run(folder: Path, *more: str) -> int:
+    return cli.main(["study", "run", str(folder / "study.yaml"), *more])
 
 
 def exported(folder: Path) -> dict[str, object]:
@@ -93,17 +86,19 @@ def exported(folder: Path) -> dict[str, object]:
 def test_killed_in_the_middle_it_goes_on_where_it_was(folder, url, capsys):
     process = start(folder)
     until = time.monotonic() + PATIENCE_S
-    while not (found := stored(url)) and process.poll() is None and time.monotonic() < until:
-        time.sleep(0.01)
-    process.kill()
-    process.communicate()
-    before = stored(url)
-    assert found
-    assert before % POINTS == 0
-    assert cli.main(["study", "run", str(folder / "study.yaml")]) == 0
-    assert f"{SAMPLES - before // POINTS:,} samples" in capsys.readouterr().out or before == 60
-    assert stored(url) == SAMPLES * POINTS
-    assert cli.main(["study", "run", str(folder / "study.yaml")]) == 0
+    with closing(open_database(url)) as database:
+        while not (found := stored(database)) and process.poll() is None:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        process.kill()
+        process.communicate()
+        before = stored(database)
+        assert found
+        assert before % POINTS == 0
+        assert run(folder) == 0
+        assert f"{SAMPLES - before // POINTS:,} samples" in capsys.readouterr().out or before == 60
+        assert stored(database) == SAMPLES * POINTS
+    assert run(folder) == 0
     assert "Nothing is left to run." in capsys.readouterr().out
     check(exported(folder))
     files = {name: str(folder / name) for name in ("report.html", "log.json", "papers.bib")}
@@ -148,7 +143,7 @@ def test_two_parts_at_once_make_the_whole(folder, url):
     other = start(folder, "--shard", "2/2", "--db", url)
     assert other.stdout is not None
     assert other.stdout.readline()  # it is at work
-    assert cli.main(["study", "run", str(folder / "study.yaml"), "--shard", "1/2"]) == 0
+    assert run(folder, "--shard", "1/2") == 0
     other.communicate(timeout=PATIENCE_S)
     assert other.returncode == 0
     check(exported(folder))
@@ -158,7 +153,7 @@ def test_two_parts_at_once_make_the_whole(folder, url):
 def test_it_is_listed_and_shown(folder, url, capsys):
     assert cli.main(["study", "list"]) == 0
     assert "no study yet" in capsys.readouterr().out
-    assert cli.main(["study", "run", str(folder / "study.yaml"), "--shard", "1/3"]) == 0
+    assert run(folder, "--shard", "1/3") == 0
     capsys.readouterr()
     assert cli.main(["study", "list"]) == 0
     assert "tiny study  unfinished  20 of 60" in capsys.readouterr().out

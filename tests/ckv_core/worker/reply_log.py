@@ -1,9 +1,8 @@
-"""Collects the replies of a worker client and waits for them."""
+"""Collects the replies of a worker client, and waits for them and for other things."""
 
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from ckv_core.worker.messages import JobCancelled, JobDone, JobEvent, JobFailed, Reply
 
@@ -38,12 +37,18 @@ class Log:
     def end_of(self, job_id: str, timeout_s: float = TIMEOUT_S) -> Reply:
         return self.wait(lambda r: isinstance(r, ENDS) and r.job_id == job_id, timeout_s)
 
+    def failure_of(self, job_id: str) -> str:
+        """Why it failed."""
+        end = self.end_of(job_id)
+        assert isinstance(end, JobFailed)
+        return end.message
+
     def start_of(self, job_id: str) -> Reply:
         return self.wait(lambda r: isinstance(r, JobEvent) and r.job_id == job_id)
 
 
-def wait_for_file(path: Path) -> None:
+def wait_until(is_so: Callable[[], object]) -> None:
     deadline = time.monotonic() + TIMEOUT_S
-    while not path.exists():
-        assert time.monotonic() < deadline, f"nobody made {path.name}"
+    while not is_so():
+        assert time.monotonic() < deadline, "not so in time"
         time.sleep(0.01)

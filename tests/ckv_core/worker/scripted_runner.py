@@ -33,8 +33,8 @@ class ScriptedRunner:
     `bug`, `oom`. `hang` makes the file once it hangs; so does a count whose question is that.
 
     Tokens of `long` have 100 characters each; `deaf` never asks whether to stop; `quote` fails
-    with an error that holds the context. Models: `missing`, `slow`, `stuck` (after a step of
-    0.3 s); others are there at once.
+    with an error that holds the context. Models: `missing`, `slow`, `stuck` and others that
+    begin so (after a step of 0.3 s); others are there at once.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class ScriptedRunner:
             for step in range(100):
                 time.sleep(STEP_S)
                 report(Step(f"Part {step} of 100.", step / 100))
-        if model == "stuck":
+        if model.startswith("stuck"):
             report(Step("Reading the config of stuck.", limit_s=0.3))
             time.sleep(3600)
         self.info = _model_info(model)

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -20,14 +21,58 @@ from ckv_core.worker.messages import (
     JobCancelled,
     JobDone,
     JobEvent,
-    JobFailed,
     ModelStatus,
     Reply,
 )
-from tests.ckv_core.worker.reply_log import ENDS, TIMEOUT_S, Log, wait_for_file
+from tests.ckv_core.worker.reply_log import ENDS, TIMEOUT_S, Log, wait_until
 
 RUNNER = "tests.ckv_core.worker.scripted_runner:ScriptedRunner"
 CLOSE_S = 12.0  # a sixth of it is spent on asking a worker that hangs
+
+
+def made_client(on_reply, **changes) -> WorkerClient:
+    client = WorkerClient(on_reply, **{"runner": RUNNER, "counter": RUNNER} | changes)
+    client.start()
+    return client
+
+
+class Shared:
+    """A client of many tests, whose replies go to the log of the one that runs."""
+
+    def __init__(self, cancel_grace_s: float) -> None:
+        self.log = Log()
+        self.client = made_client(self._take, cancel_grace_s=cancel_grace_s)
+
+    def _take(self, reply: Reply) -> None:
+        self.log(reply)
+
+    def lend(self, log: Log) -> Iterator[WorkerClient]:
+        self.log = log
+        wait_for_worker(self.client)
+        yield self.client
+        for name in self.client.order():
+            self.client.cancel(name)
+        wait_until(lambda: not self.client.order())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_thread_outlives_its_client() -> Iterator[None]:
+    yield
+    wait_until(lambda: not any(t.name.startswith("worker-") for t in threading.enumerate()))
+
+
+@pytest.fixture(scope="module")
+def patient_one() -> Iterator[Shared]:
+    shared = Shared(TIMEOUT_S)
+    with closing(shared.client):
+        yield shared
+
+
+@pytest.fixture(scope="module")
+def hasty_one() -> Iterator[Shared]:
+    shared = Shared(0.2)
+    with closing(shared.client):
+        yield shared
 
 
 @pytest.fixture
@@ -36,42 +81,15 @@ def log() -> Log:
 
 
 @pytest.fixture
-def client(log: Log) -> Iterator[WorkerClient]:
+def client(patient_one: Shared, log: Log) -> Iterator[WorkerClient]:
     """One that waits for a worker to stop, however slow the machine is."""
-    yield from started_client(log, TIMEOUT_S)
+    yield from patient_one.lend(log)
 
 
 @pytest.fixture
-def hasty(log: Log) -> Iterator[WorkerClient]:
+def hasty(hasty_one: Shared, log: Log) -> Iterator[WorkerClient]:
     """One that ends a worker which does not stop at once."""
-    yield from started_client(log, 0.2)
-
-
-def started_client(
-    log: Log, cancel_grace_s: float, run_limit_s: float | None = None
-) -> Iterator[WorkerClient]:
-    client = WorkerClient(
-        log,
-        runner=RUNNER,
-        counter=RUNNER,
-        cancel_grace_s=cancel_grace_s,
-        run_limit_s=run_limit_s,
-    )
-    client.start()
-    yield client
-    client.close()
-    assert not _worker_threads()
-
-
-def _worker_threads() -> list[str]:
-    """Names of the client's threads that do not end after close."""
-    deadline = time.monotonic() + TIMEOUT_S
-    while time.monotonic() < deadline:
-        names = [t.name for t in threading.enumerate() if t.name.startswith("worker-")]
-        if not names:
-            return []
-        time.sleep(0.01)
-    return names
+    yield from hasty_one.lend(log)
 
 
 def job(script: str, job_id: str, model: str = "tiny") -> Job:
@@ -79,16 +97,19 @@ def job(script: str, job_id: str, model: str = "tiny") -> Job:
 
 
 def wait_for_worker(client: WorkerClient, other_than: int | None = None) -> int:
-    deadline = time.monotonic() + TIMEOUT_S
-    while time.monotonic() < deadline:
-        pid = client.worker_pid
-        if pid is not None and pid != other_than:
-            return pid
-        time.sleep(0.01)
-    raise AssertionError("no worker in time")
+    wait_until(lambda: client.worker_pid not in (None, other_than))
+    assert client.worker_pid is not None
+    return client.worker_pid
 
 
-def test_jobs_run_one_after_another_in_the_order_given(client: WorkerClient, log: Log) -> None:
+def statuses(log: Log, model: str) -> list[ModelStatus]:
+    return [r for r in log.replies if isinstance(r, ModelStatus) and r.model == model]
+
+
+# --- jobs, and workers that are lost --------------------------------------------------------
+
+
+def test_jobs_run_one_after_another_in_the_order_given(client, log):
     for name in "abc":
         client.submit(job("steps 2", name))
     log.end_of("c")
@@ -97,48 +118,81 @@ def test_jobs_run_one_after_another_in_the_order_given(client: WorkerClient, log
     assert [name for name, _ in order] == sorted(name for name, _ in order)
 
 
-def test_a_killed_worker_fails_its_job_with_the_signal_and_the_queue_goes_on(
-    client: WorkerClient, log: Log
-) -> None:
-    client.submit(job("steps 100000", "a"))
+@pytest.mark.parametrize(
+    ("script", "sent", "reasons"),
+    [
+        ("steps 100000", signal.SIGKILL, ("SIGKILL", "memory")),
+        ("hang", signal.SIGTERM, ("SIGTERM",)),
+        ("exit 7", None, ("exit code 7",)),
+    ],
+    ids=["killed", "terminated", "by itself"],
+)
+def test_a_lost_worker_fails_its_job_with_the_reason_and_the_queue_goes_on(
+    client, log, script, sent, reasons
+):
+    pid = wait_for_worker(client)
+    client.submit(job(script, "a"))
     client.submit(job("steps 2", "b"))
     log.start_of("a")
-    pid = wait_for_worker(client)
-    os.kill(pid, signal.SIGKILL)
-    end = log.end_of("a")
-    assert isinstance(end, JobFailed)
-    assert "SIGKILL" in end.message
-    assert "memory" in end.message
+    if sent:
+        os.kill(pid, sent)
+    said = log.failure_of("a")
+    assert all(reason in said for reason in reasons)
     assert log.end_of("b") == JobDone("b")
     assert client.worker_pid != pid
 
 
-def test_a_worker_that_kills_itself_fails_only_its_own_job(client: WorkerClient, log: Log) -> None:
-    client.submit(job("exit 7", "a"))
-    client.submit(job("steps 1", "b"))
-    end = log.end_of("a")
-    assert isinstance(end, JobFailed)
-    assert "exit code 7" in end.message
-    assert log.end_of("b") == JobDone("b")
-
-
-def test_sigterm_to_the_worker_is_a_reason_too(client: WorkerClient, log: Log) -> None:
-    client.submit(job("hang", "a"))
-    log.start_of("a")
-    os.kill(wait_for_worker(client), signal.SIGTERM)
-    end = log.end_of("a")
-    assert isinstance(end, JobFailed)
-    assert "SIGTERM" in end.message
-
-
-def test_ctrl_c_reaches_the_worker_without_effect(client: WorkerClient, log: Log) -> None:
+def test_ctrl_c_reaches_the_worker_without_effect(client, log):
     client.submit(job("steps 20", "a"))
     log.start_of("a")
     os.kill(wait_for_worker(client), signal.SIGINT)
     assert log.end_of("a") == JobDone("a")
 
 
-def test_cancelling_a_queued_job_removes_it_at_once(client: WorkerClient, log: Log) -> None:
+@pytest.mark.slow
+def test_ten_kills_at_random_moments_lose_no_job(client, log):
+    moments = random.Random(10)
+    for number in range(10):
+        name = f"job{number}"
+        pid = wait_for_worker(client)
+        client.submit(job("steps 1000000", name))
+        if number % 3:
+            log.start_of(name)
+        time.sleep(moments.uniform(0, 0.15))
+        os.kill(pid, signal.SIGKILL)
+        assert log.failure_of(name)
+        wait_for_worker(client, other_than=pid)
+    client.submit(job("steps 1", "last"))
+    assert log.end_of("last") == JobDone("last")
+    ends = [r.job_id for r in log.replies if isinstance(r, ENDS)]
+    assert len(ends) == len(set(ends)) == 11
+
+
+def test_a_worker_that_cannot_start_fails_each_job_and_is_tried_ever_more_rarely(log):
+    broken = "tests.ckv_core.worker.scripted_runner:BrokenRunner"
+    with closing(made_client(log, runner=broken)) as client:
+        started = time.monotonic()
+        for name in "abc":
+            client.submit(job("steps 1", name))
+        for name in "abc":
+            assert "exit code 1" in log.failure_of(name)
+        assert time.monotonic() - started > 0.25 + 0.5
+
+
+def test_a_reply_that_cannot_be_taken_in_stops_nothing(log):
+    def on_reply(reply: Reply) -> None:
+        log(reply)
+        raise RuntimeError("broken listener")
+
+    with closing(made_client(on_reply)) as client:
+        client.submit(job("steps 1", "a"))
+        assert log.end_of("a") == JobDone("a")
+
+
+# --- cancelling -----------------------------------------------------------------------------
+
+
+def test_cancelling_a_queued_job_removes_it_at_once(client, log):
     client.submit(job("steps 100000", "a"))
     client.submit(job("steps 1", "b"))
     client.cancel("b")
@@ -148,8 +202,9 @@ def test_cancelling_a_queued_job_removes_it_at_once(client: WorkerClient, log: L
     assert not any(isinstance(r, JobEvent) and r.job_id == "b" for r in log.replies)
 
 
-def test_a_running_job_is_cancelled_by_the_same_worker(client: WorkerClient, log: Log) -> None:
-    client.submit(job("steps 100000", "a"))
+@pytest.mark.parametrize("model", ["tiny", "slow"], ids=["running", "loading"])
+def test_a_job_is_cancelled_by_the_same_worker(client, log, model):
+    client.submit(job("steps 100000", "a", model))
     log.start_of("a")
     pid = client.worker_pid
     client.cancel("a")
@@ -159,14 +214,12 @@ def test_a_running_job_is_cancelled_by_the_same_worker(client: WorkerClient, log
     assert client.worker_pid == pid
 
 
-def test_a_job_that_does_not_react_is_cancelled_by_force(
-    hasty: WorkerClient, log: Log, tmp_path: Path
-) -> None:
+def test_a_job_that_does_not_react_is_cancelled_by_force(hasty, log, tmp_path: Path):
     hangs = tmp_path / "hangs"
     hasty.submit(job(f"hang {hangs}", "a"))
     hasty.submit(job("steps 1", "b"))
     pid = wait_for_worker(hasty)
-    wait_for_file(hangs)  # a cancel before it hangs would be heard
+    wait_until(hangs.exists)  # a cancel before it hangs would be heard
     hasty.cancel("a")
     hasty.cancel("a")
     assert log.end_of("a") == JobCancelled("a")
@@ -174,7 +227,7 @@ def test_a_job_that_does_not_react_is_cancelled_by_force(
     assert hasty.worker_pid != pid
 
 
-def test_a_stopped_process_is_cancelled_by_force(hasty: WorkerClient, log: Log) -> None:
+def test_a_stopped_process_is_cancelled_by_force(hasty, log):
     hasty.submit(job("steps 100000", "a"))
     log.start_of("a")
     os.kill(wait_for_worker(hasty), signal.SIGSTOP)
@@ -182,15 +235,14 @@ def test_a_stopped_process_is_cancelled_by_force(hasty: WorkerClient, log: Log) 
     assert log.end_of("a") == JobCancelled("a")
 
 
-def test_a_job_bigger_than_the_pipe_blocks_nobody(hasty: WorkerClient, log: Log) -> None:
-    pid = wait_for_worker(hasty)
-    os.kill(pid, signal.SIGSTOP)
+def test_a_job_bigger_than_the_pipe_blocks_nobody(hasty, log):
+    os.kill(wait_for_worker(hasty), signal.SIGSTOP)
     hasty.submit(Job("a", CompareRequest(context="word " * 800_000, question="steps 1")))
     hasty.cancel("a")
     assert log.end_of("a") == JobCancelled("a")
 
 
-def test_cancelling_what_is_over_or_unknown_does_nothing(client: WorkerClient, log: Log) -> None:
+def test_cancelling_what_is_over_or_unknown_does_nothing(client, log):
     client.submit(job("steps 1", "a"))
     log.end_of("a")
     client.cancel("a")
@@ -200,7 +252,86 @@ def test_cancelling_what_is_over_or_unknown_does_nothing(client: WorkerClient, l
     assert sum(isinstance(r, ENDS) for r in log.replies) == 2
 
 
-def test_tokens_are_counted_during_a_job(client: WorkerClient, log: Log) -> None:
+# --- models that are loaded ahead -----------------------------------------------------------
+
+
+def test_a_warm_model_is_reported_and_its_loss_too(client, log):
+    client.warm("tiny")
+    log.wait(lambda r: isinstance(r, ModelStatus) and r.ready)
+    os.kill(wait_for_worker(client), signal.SIGKILL)
+    lost = log.wait(lambda r: isinstance(r, ModelStatus) and "SIGKILL" in r.message)
+    assert not lost.ready
+    assert not lost.failed
+
+
+def test_a_model_that_hangs_costs_its_worker_and_is_not_tried_again(client, log):
+    pid = wait_for_worker(client)
+    client.warm("stuck")
+    failed = log.wait(lambda r: isinstance(r, ModelStatus) and r.model == "stuck" and r.failed)
+    assert "Reading the config of stuck took longer than 0 s" in failed.message
+    assert not failed.loading
+    client.submit(job("steps 1", "a"))
+    assert log.end_of("a") == JobDone("a")
+    assert client.worker_pid != pid
+    assert statuses(log, "stuck")[-1] == failed
+    pid = client.worker_pid
+    client.warm("stuck")
+    log.wait(lambda r: isinstance(r, ModelStatus) and r == failed and r is not failed)
+    assert client.worker_pid == pid
+
+
+def test_a_run_whose_model_hangs_fails_with_the_step_and_the_next_one_runs(client, log):
+    pid = wait_for_worker(client)
+    client.submit(job("steps 1", "a", model="stuck too"))
+    client.submit(job("steps 1", "b"))
+    assert log.failure_of("a").startswith("Reading the config of stuck took longer than")
+    assert log.end_of("b") == JobDone("b")
+    assert client.worker_pid != pid
+
+
+def test_a_run_does_not_wait_for_another_model_that_is_loaded_ahead(client, log):
+    client.warm("slow")
+    wait_until(lambda: statuses(log, "slow"))
+    client.submit(job("steps 1", "a"))
+    assert log.end_of("a") == JobDone("a")
+    cancelled = ModelStatus("slow", False, "Loading slow was cancelled.")
+    assert statuses(log, "slow")[-1] == cancelled
+
+
+def test_a_run_of_the_model_that_is_loaded_ahead_waits_for_it(client, log):
+    client.warm("slow")
+    wait_until(lambda: statuses(log, "slow"))
+    client.submit(job("steps 1", "a", model="slow"))
+    assert log.end_of("a") == JobDone("a")
+    assert not any("cancelled" in status.message for status in statuses(log, "slow"))
+
+
+def test_loading_ahead_can_be_cancelled_also_before_it_starts(client, log):
+    for model in ("slow", "later"):
+        client.warm(model)
+    wait_until(lambda: statuses(log, "slow"))
+    for model in ("later", "slow"):
+        client.cancel_warm(model)
+        cancelled = ModelStatus(model, False, f"Loading {model} was cancelled.")
+        log.wait(partial(operator.eq, cancelled))
+
+
+# --- limits, counts, readiness, the end -----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("script", "grace_s"), [("steps 100000", TIMEOUT_S), ("hang", 0.2)], ids=["hears", "deaf"]
+)
+def test_a_run_over_its_time_ends_with_a_sentence_and_waiting_does_not_count(log, script, grace_s):
+    with closing(made_client(log, cancel_grace_s=grace_s, run_limit_s=0.6)) as client:
+        client.submit(job(script, "a"))
+        client.submit(job("steps 1", "b"))
+        said = log.failure_of("a")
+        assert "ended after 0.01 minutes, this app's limit; what it had is kept" in said
+        assert log.end_of("b") == JobDone("b")
+
+
+def test_tokens_are_counted_during_a_job(client, log):
     client.submit(job("steps 100000", "a"))
     log.start_of("a")
     counted = client.count_tokens(CompareRequest(context="a b c"), TIMEOUT_S)
@@ -208,140 +339,20 @@ def test_tokens_are_counted_during_a_job(client: WorkerClient, log: Log) -> None
     assert not any(isinstance(r, ENDS) for r in log.replies)
 
 
-def test_a_warm_model_is_reported_and_its_loss_too(client: WorkerClient, log: Log) -> None:
-    client.warm("tiny")
-    log.wait(lambda r: isinstance(r, ModelStatus) and r.ready)
-    os.kill(wait_for_worker(client), signal.SIGKILL)
-    lost = log.wait(lambda r: isinstance(r, ModelStatus) and "SIGKILL" in r.message)
-    assert isinstance(lost, ModelStatus)
-    assert not lost.ready
-    assert not lost.failed
-
-
-def test_a_model_that_hangs_costs_its_worker_and_is_not_tried_again(
-    client: WorkerClient, log: Log
-) -> None:
+def test_ready_is_a_worker_that_answers(client):
     pid = wait_for_worker(client)
-    client.warm("stuck")
-    failed = log.wait(lambda r: isinstance(r, ModelStatus) and r.model == "stuck" and r.failed)
-    assert isinstance(failed, ModelStatus)
-    assert "Reading the config of stuck took longer than 0 s" in failed.message
-    assert not failed.loading
-    client.submit(job("steps 1", "a"))
-    assert log.end_of("a") == JobDone("a")
-    assert client.worker_pid != pid
-    stuck = [r for r in log.replies if isinstance(r, ModelStatus) and r.model == "stuck"]
-    assert stuck[-1] == failed
-    pid = client.worker_pid
-    client.warm("stuck")
-    log.wait(lambda r: isinstance(r, ModelStatus) and r == failed and r is not failed)
-    assert client.worker_pid == pid
-
-
-def test_a_run_whose_model_hangs_fails_with_the_step_and_the_next_one_runs(
-    client: WorkerClient, log: Log
-) -> None:
-    client.submit(job("steps 1", "a", model="stuck"))
-    client.submit(job("steps 1", "b"))
-    end = log.end_of("a")
-    assert isinstance(end, JobFailed)
-    assert end.message.startswith("Reading the config of stuck took longer than")
-    assert log.end_of("b") == JobDone("b")
-
-
-def test_a_run_does_not_wait_for_another_model_that_is_loaded_ahead(
-    client: WorkerClient, log: Log
-) -> None:
-    client.warm("slow")
-    log.wait(lambda r: isinstance(r, ModelStatus) and r.model == "slow")
-    client.submit(job("steps 1", "a"))
-    assert log.end_of("a") == JobDone("a")
-    slow = [r for r in log.replies if isinstance(r, ModelStatus) and r.model == "slow"]
-    assert slow[-1] == ModelStatus("slow", False, "Loading slow was cancelled.")
-
-
-def test_a_run_of_the_model_that_is_loaded_ahead_waits_for_it(
-    client: WorkerClient, log: Log
-) -> None:
-    client.warm("slow")
-    log.wait(lambda r: isinstance(r, ModelStatus) and r.model == "slow")
-    client.submit(job("steps 1", "a", model="slow"))
-    assert log.end_of("a") == JobDone("a")
-    assert not any(isinstance(r, ModelStatus) and "cancelled" in r.message for r in log.replies)
-
-
-def test_loading_ahead_can_be_cancelled_also_before_it_starts(
-    client: WorkerClient, log: Log
-) -> None:
-    for model in ("slow", "later"):
-        client.warm(model)
-    log.wait(lambda r: isinstance(r, ModelStatus) and r.model == "slow")
-    for model in ("later", "slow"):
-        client.cancel_warm(model)
-        cancelled = ModelStatus(model, False, f"Loading {model} was cancelled.")
-        log.wait(partial(operator.eq, cancelled))
-
-
-def test_a_run_is_cancelled_while_its_model_loads(client: WorkerClient, log: Log) -> None:
-    client.submit(job("steps 1", "a", model="slow"))
-    log.start_of("a")
-    pid = client.worker_pid
-    client.cancel("a")
-    assert log.end_of("a") == JobCancelled("a")
-    assert client.worker_pid == pid
-
-
-def test_a_run_over_its_time_ends_with_a_sentence_and_waiting_does_not_count(log: Log) -> None:
-    for client in started_client(log, TIMEOUT_S, run_limit_s=0.6):
-        client.submit(job("steps 100000", "a"))
-        client.submit(job("steps 1", "b"))
-        end = log.end_of("a")
-        assert isinstance(end, JobFailed)
-        assert "ended after 0.01 minutes, this app's limit; what it had is kept" in end.message
-        assert log.end_of("b") == JobDone("b")
-
-
-def test_a_run_that_is_over_its_time_and_deaf_ends_with_the_same_sentence(log: Log) -> None:
-    for client in started_client(log, 0.2, run_limit_s=0.3):
-        client.submit(job("hang", "a"))
-        end = log.end_of("a")
-        assert isinstance(end, JobFailed)
-        assert "this app's limit" in end.message
-
-
-def test_ready_is_a_worker_that_answers(client: WorkerClient) -> None:
-    pid = wait_for_worker(client)
-    deadline = time.monotonic() + TIMEOUT_S
-    while not client.is_ready(TIMEOUT_S):
-        assert time.monotonic() < deadline
+    wait_until(lambda: client.is_ready(TIMEOUT_S))
     stopped = psutil.Process(pid)
     stopped.suspend()
-    while stopped.status() != psutil.STATUS_STOPPED:  # the signal may take its time
-        time.sleep(0.01)
+    # The signal may take its time.
+    wait_until(lambda: stopped.status() == psutil.STATUS_STOPPED)
     assert not client.is_ready(0.2)
     os.kill(pid, signal.SIGKILL)
     wait_for_worker(client, other_than=pid)
 
 
-def test_a_worker_that_cannot_start_fails_each_job_and_is_tried_ever_more_rarely(
-    log: Log,
-) -> None:
-    client = WorkerClient(log, runner="tests.ckv_core.worker.scripted_runner:BrokenRunner")
-    client.start()
-    started = time.monotonic()
-    for name in "abc":
-        client.submit(job("steps 1", name))
-    for name in "abc":
-        end = log.end_of(name)
-        assert isinstance(end, JobFailed)
-        assert "exit code 1" in end.message
-    assert time.monotonic() - started > 0.25 + 0.5
-    client.close()
-
-
-def test_close_ends_a_hanging_worker_and_cancels_every_job(log: Log) -> None:
-    client = WorkerClient(log, runner=RUNNER, counter=RUNNER)
-    client.start()
+def test_close_ends_a_hanging_worker_and_cancels_every_job(log):
+    client = made_client(log)
     client.submit(job("hang", "a"))
     client.submit(job("steps 1", "b"))
     log.start_of("a")
@@ -354,41 +365,8 @@ def test_close_ends_a_hanging_worker_and_cancels_every_job(log: Log) -> None:
     assert log.end_of("b") == JobCancelled("b")
 
 
-def test_close_during_start_up_leaves_no_process(log: Log) -> None:
-    client = WorkerClient(log, runner=RUNNER, counter=RUNNER)
-    client.start()
+def test_close_during_start_up_leaves_no_process(log):
+    client = made_client(log)
     pid = wait_for_worker(client)
     client.close(CLOSE_S)
     assert not psutil.pid_exists(pid)
-
-
-def test_a_reply_that_cannot_be_taken_in_stops_nothing(log: Log) -> None:
-    def on_reply(reply: Reply) -> None:
-        log(reply)
-        raise RuntimeError("broken listener")
-
-    client = WorkerClient(on_reply, runner=RUNNER)
-    client.start()
-    client.submit(job("steps 1", "a"))
-    assert log.end_of("a") == JobDone("a")
-    client.close()
-
-
-@pytest.mark.slow
-def test_ten_kills_at_random_moments_lose_no_job(client: WorkerClient, log: Log) -> None:
-    moments = random.Random(10)
-    for number in range(10):
-        name = f"job{number}"
-        pid = wait_for_worker(client)
-        client.submit(job("steps 1000000", name))
-        if number % 3:
-            log.start_of(name)
-        time.sleep(moments.uniform(0, 0.15))
-        os.kill(pid, signal.SIGKILL)
-        end = log.end_of(name)
-        assert isinstance(end, JobFailed)
-        wait_for_worker(client, other_than=pid)
-    client.submit(job("steps 1", "last"))
-    assert log.end_of("last") == JobDone("last")
-    ends = [r.job_id for r in log.replies if isinstance(r, ENDS)]
-    assert len(ends) == len(set(ends)) == 11

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -14,7 +13,7 @@ import pytest
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.worker import count_runner
 from ckv_core.worker.counting import TRIES, TokenCounter
-from tests.ckv_core.worker.reply_log import TIMEOUT_S, wait_for_file
+from tests.ckv_core.worker.reply_log import TIMEOUT_S, wait_until
 
 COUNTER = "tests.ckv_core.worker.scripted_runner:ScriptedRunner"
 THREE = CompareRequest(context="one two three", model="tiny")
@@ -31,16 +30,12 @@ class HastyCounts(count_runner.CountRunner):
 
 @pytest.fixture
 def counter() -> Iterator[TokenCounter]:
-    counter = TokenCounter(COUNTER)
-    yield counter
-    counter.close()
+    with closing(TokenCounter(COUNTER)) as counter:
+        yield counter
 
 
 def pid_of(counter: TokenCounter) -> int:
-    deadline = time.monotonic() + TIMEOUT_S
-    while counter._process is None or counter._process.pid is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: counter._process is not None and counter._process.pid is not None)
     return counter._process.pid
 
 
@@ -76,7 +71,6 @@ def test_a_template_that_really_loops_holds_up_nobody(tmp_path: Path) -> None:
         loop = pool.submit(counter.count, looping, 300)
         assert counter.count(good, 300).tokens > 0
         assert "chat template" in loop.result().error
-        assert counter.count(good, 300).tokens > 0
 
 
 def test_a_count_that_takes_too_long_for_who_asked_says_so(counter: TokenCounter) -> None:
@@ -90,7 +84,7 @@ def test_a_lost_process_is_asked_again_and_then_told(counter: TokenCounter, tmp_
     with ThreadPoolExecutor(1) as pool:
         counted = pool.submit(counter.count, request, TIMEOUT_S)
         for _ in range(TRIES):
-            wait_for_file(hangs)
+            wait_until(hangs.exists)
             hangs.unlink()
             os.kill(pid_of(counter), signal.SIGKILL)
         assert "SIGKILL" in counted.result().error
@@ -98,9 +92,8 @@ def test_a_lost_process_is_asked_again_and_then_told(counter: TokenCounter, tmp_
 
 
 def test_a_process_that_cannot_start_is_one_sentence() -> None:
-    counter = TokenCounter("tests.ckv_core.worker.scripted_runner:BrokenRunner")
-    assert "exit code 1" in counter.count(THREE, TIMEOUT_S).error
-    counter.close()
+    with closing(TokenCounter("tests.ckv_core.worker.scripted_runner:BrokenRunner")) as counter:
+        assert "exit code 1" in counter.count(THREE, TIMEOUT_S).error
 
 
 def test_closing_answers_who_waits_and_leaves_no_process(
@@ -110,12 +103,9 @@ def test_closing_answers_who_waits_and_leaves_no_process(
     request = CompareRequest(context="a", question=f"hang {hangs}", model="tiny")
     with ThreadPoolExecutor(1) as pool:
         counted = pool.submit(counter.count, request, TIMEOUT_S)
-        wait_for_file(hangs)
+        wait_until(hangs.exists)
         pid = pid_of(counter)
         counter.close()
         assert counted.result().error == "The app is closing."
-    deadline = time.monotonic() + TIMEOUT_S
-    while psutil.pid_exists(pid):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: not psutil.pid_exists(pid))
     assert counter.count(THREE, TIMEOUT_S).error == "The app is closing."

@@ -1,7 +1,6 @@
 """Several workers of one client, made up: who gets which job, and what the loss of one costs."""
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -25,7 +24,7 @@ from ckv_core.worker.messages import (
     Warm,
     WorkerReady,
 )
-from tests.ckv_core.worker.reply_log import TIMEOUT_S, Log
+from tests.ckv_core.worker.reply_log import TIMEOUT_S, Log, wait_until
 
 READY = ModelStatus("tiny", True, "tiny is ready.")
 
@@ -114,13 +113,6 @@ def lanes() -> Iterator[Lanes]:
         for name in ("one", "two"):
             lanes.end(name)
         yield lanes
-
-
-def wait_until(is_so: Callable[[], object]) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def test_a_worker_more_starts_only_while_jobs_wait() -> None:

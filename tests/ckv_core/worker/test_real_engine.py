@@ -22,12 +22,6 @@ TEXT = "The quick brown fox jumps over the lazy dog. " * 20
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A model folder as a user would have it."""
-    return saved_model(tmp_path_factory.mktemp("tiny-llama"))
-
-
-@pytest.fixture(scope="module")
 def log() -> Log:
     return Log()
 
@@ -40,9 +34,9 @@ def client(log: Log) -> Iterator[WorkerClient]:
     client.close()
 
 
-def test_a_run_streams_a_whole_result(client: WorkerClient, log: Log, folder: str) -> None:
+def test_a_run_streams_a_whole_result(client: WorkerClient, log: Log, model_folder: str) -> None:
     request = CompareRequest(
-        context=TEXT, question="Who jumps?", model=folder, variants=VARIANTS, max_new_tokens=8
+        context=TEXT, question="Who jumps?", model=model_folder, variants=VARIANTS, max_new_tokens=8
     )
     client.submit(Job("whole", request))
     assert log.end_of("whole", START_S) == JobDone("whole")
@@ -62,12 +56,12 @@ def test_a_run_streams_a_whole_result(client: WorkerClient, log: Log, folder: st
     assert counted.limit == CONTEXT_LIMIT
 
 
-def test_the_same_prompt_is_read_once(client: WorkerClient, log: Log, folder: str) -> None:
+def test_the_same_prompt_is_read_once(client: WorkerClient, log: Log, model_folder: str) -> None:
     read_ms = []
     for budget in (64, 96):
         variants = (f"snapkv:budget={budget}",)
         request = CompareRequest(
-            context="Read once. " * 40, model=folder, variants=variants, max_new_tokens=1
+            context="Read once. " * 40, model=model_folder, variants=variants, max_new_tokens=1
         )
         job = f"read {budget}"
         client.submit(Job(job, request))
@@ -82,10 +76,10 @@ def test_the_same_prompt_is_read_once(client: WorkerClient, log: Log, folder: st
 
 
 def test_a_running_decode_is_cancelled_soon_and_counts_go_on(
-    client: WorkerClient, log: Log, folder: str
+    client: WorkerClient, log: Log, model_folder: str
 ) -> None:
     request = CompareRequest(
-        context=TEXT, model=folder, variants=VARIANTS, max_new_tokens=1024, ignore_eos=True
+        context=TEXT, model=model_folder, variants=VARIANTS, max_new_tokens=1024, ignore_eos=True
     )
     client.submit(Job("long", request))
     log.wait(
@@ -108,9 +102,9 @@ def test_a_running_decode_is_cancelled_soon_and_counts_go_on(
     ],
 )
 def test_a_users_mistake_is_one_sentence(
-    client: WorkerClient, log: Log, folder: str, changes: dict[str, object], sentence: str
+    client: WorkerClient, log: Log, model_folder: str, changes: dict[str, object], sentence: str
 ) -> None:
-    request = CompareRequest(**{"context": TEXT, "model": folder, **changes})  # type: ignore[arg-type]
+    request = CompareRequest(**{"context": TEXT, "model": model_folder, **changes})  # type: ignore[arg-type]
     client.submit(Job(sentence, request))
     end = log.end_of(sentence, START_S)
     assert isinstance(end, JobFailed)
@@ -124,7 +118,7 @@ def test_an_unknown_model_answers_a_count_with_a_sentence(client: WorkerClient) 
 
 
 def test_a_hostile_model_fails_with_one_sentence_while_other_runs_go_on(
-    client: WorkerClient, log: Log, folder: str, tmp_path: Path
+    client: WorkerClient, log: Log, model_folder: str, tmp_path: Path
 ) -> None:
     hostile = saved_model(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
@@ -136,7 +130,7 @@ def test_a_hostile_model_fails_with_one_sentence_while_other_runs_go_on(
     client.warm(hostile)
     client.submit(Job("bad", asked(hostile), "mallory"))
     client.submit(Job("worse", asked(hostile), "mallory"))
-    client.submit(Job("good", asked(folder), "ann"))
+    client.submit(Job("good", asked(model_folder), "ann"))
     for name in ("bad", "worse"):
         end = log.end_of(name)
         assert isinstance(end, JobFailed)
@@ -146,7 +140,7 @@ def test_a_hostile_model_fails_with_one_sentence_while_other_runs_go_on(
     assert client.is_ready(START_S)
     failed = {r.model for r in log.replies if isinstance(r, ModelStatus) and r.failed}
     assert hostile in failed
-    assert folder not in failed
+    assert model_folder not in failed
 
 
 def test_a_collection_between_runs_does_not_look_at_what_was_imported() -> None:
@@ -157,7 +151,7 @@ def test_a_collection_between_runs_does_not_look_at_what_was_imported() -> None:
 
 
 def test_another_models_run_finds_the_room_of_the_first_ones_prefills(
-    folder: str, tmp_path: Path
+    model_folder: str, tmp_path: Path
 ) -> None:
     other = saved_model(tmp_path / "other")
     runner = EngineRunner()
@@ -170,9 +164,9 @@ def test_another_models_run_finds_the_room_of_the_first_ones_prefills(
     def held() -> list[bool]:
         return [bool(served.prefills.nbytes) for served in runner._models.values()]
 
-    run(folder)
+    run(model_folder)
     assert held() == [True]
     run(other)
     assert held() == [False, True]
-    run(folder)
+    run(model_folder)
     assert held() == [False, True]
