@@ -1,6 +1,7 @@
 """What `analyse` prints: means over prompts."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 
 from ckv_core.analysis.ablation_means import ablation_means
 from ckv_core.analysis.aggregate import (
@@ -12,12 +13,12 @@ from ckv_core.analysis.aggregate import (
     reduction_by_layer,
     varied_units,
 )
-from ckv_core.analysis.aggregate_runs import JoinedVariant, join, newest_of_each
+from ckv_core.analysis.aggregate_runs import Joined, JoinedVariant, join, newest_of_each
 from ckv_core.analysis.evidence import held
 from ckv_core.analysis.intervals import Interval, interval_note, mean_interval
-from ckv_core.analysis.pairs import COMPARED, Difference, compare_pairs
+from ckv_core.analysis.pairs import COMPARED, Pair, compare_pairs
 from ckv_core.analysis.sweep import cut_note
-from ckv_core.cli.tables import GENERATION_TITLE, SCORES, interval, print_table
+from ckv_core.cli.tables import GENERATION_TITLE, SCORES, interval, print_columns, print_table
 from ckv_core.methods.parameters import Budget
 from ckv_core.results.chain import COVERED
 from ckv_core.results.events import RunResult
@@ -36,18 +37,7 @@ def print_results(results: Sequence[RunResult], answers: Sequence[str]) -> None:
     joined = join(results)
     chosen = newest_of_each(results)
     results, answers = [results[at] for at in chosen], [answers[at] for at in chosen]
-    model = joined.model
-    tokens = [result.prompt.tokens for result in results if result.prompt]
-    if model is not None:
-        say(
-            f"{model.name} ({model.dtype}, {model.device}); {_counted(joined.n)} of "
-            f"{min(tokens):,} to {max(tokens):,} tokens"
-        )
-    say("mean [95 % interval over prompts: BCa bootstrap, exact for yes-or-no shares]")
-    if told := interval_note(joined.n, joined.fewest):
-        say(f"note: {told}")
-    for note in joined.notes:
-        say(f"note: {note}")
+    _print_head(joined, results)
     members = aggregate_joined(joined)
     _print_distances(members)
     _print_budgets(members)
@@ -68,17 +58,48 @@ def print_results(results: Sequence[RunResult], answers: Sequence[str]) -> None:
         say(f"note: {note}")
 
 
+def _print_head(joined: Joined, results: Sequence[RunResult]) -> None:
+    """The model, the prompts, and what limits their means."""
+    model = joined.model
+    tokens = [result.prompt.tokens for result in results if result.prompt]
+    if model is not None:
+        say(
+            f"{model.name} ({model.dtype}, {model.device}); {_counted(joined.n)} of "
+            f"{min(tokens):,} to {max(tokens):,} tokens"
+        )
+    say("mean [95 % interval over prompts: BCa bootstrap, exact for yes-or-no shares]")
+    for note in filter(None, (interval_note(joined.n, joined.fewest), *joined.notes)):
+        say(f"note: {note}")
+
+
 def _print_distances(members: Sequence[Aggregate]) -> None:
     say("\nfirst decoding step; heads closer to the full cache than without CriticalKV")
     say("heads won: those whose mean head L1 over the prompts is below the base's")
-    rows = []
-    for member in members:
-        wins = member.head_wins
-        won = "-" if wins is None else f"{wins.count}/{wins.heads} {wins.share:.1%}"
-        figures = [interval(member.figures.get(key)) for key in ("head", "final", "kl")]
-        better = interval(member.figures.get("improved_heads"), percent=True)
-        rows.append((member.spec, *figures, better, won))
-    print_table(("variant", "head L1", "final L1", "KL", "heads closer", "heads won"), rows)
+    print_columns(
+        members,
+        {
+            "variant": _spec,
+            "head L1": _mean("head"),
+            "final L1": _mean("final"),
+            "KL": _mean("kl"),
+            "heads closer": _mean("improved_heads", percent=True),
+            "heads won": _heads_won,
+        },
+    )
+
+
+def _spec(member: Aggregate) -> str:
+    return member.spec
+
+
+def _mean(key: str, *, percent: bool = False) -> Callable[[Aggregate], str]:
+    """The column of one figure's means."""
+    return lambda member: interval(member.figures.get(key), percent=percent)
+
+
+def _heads_won(member: Aggregate) -> str:
+    wins = member.head_wins
+    return "-" if wins is None else f"{wins.count}/{wins.heads} {wins.share:.1%}"
 
 
 def _print_budgets(members: Sequence[Aggregate]) -> None:
@@ -86,7 +107,9 @@ def _print_budgets(members: Sequence[Aggregate]) -> None:
     curves = budget_curves(members)
     for unit in varied_units(curves, "final"):
         rows = [(curve.spec, curve.values("final")) for curve in curves if curve.unit == unit]
-        budgets = sorted({budget for _, points in rows for budget, _ in points}, key=_amount)
+        budgets = sorted(
+            {budget for _, points in rows for budget, _ in points}, key=attrgetter("amount")
+        )
         say(f"\nfinal layer against the budget, {BUDGET_UNITS[unit]}; final hidden L1")
         print_table(
             ("variant", *(f"at {budget}" for budget in budgets), "n"),
@@ -127,10 +150,6 @@ def _counted(prompts: int) -> str:
     return f"{prompts} prompt{'' if prompts == 1 else 's'}"
 
 
-def _amount(budget: Budget) -> float:
-    return budget.amount
-
-
 def _prompts(points: Sequence[tuple[Budget, Interval]]) -> str:
     """How many prompts a row's means are of; the fewest and the most where they differ."""
     counts = sorted({mean.n for _, mean in points})
@@ -143,18 +162,15 @@ def _print_ablations(variants: Sequence[JoinedVariant]) -> None:
     if not steps:
         return
     say(f"\nablation over {steps[0].step.spec}; heads below the base's L1")
-    print_table(
-        ("rung", "head L1", "heads below base", "final L1 / base's", "n"),
-        [
-            (
-                step.step.label,
-                interval(step.head_l1),
-                interval(step.better_heads, percent=True),
-                interval(step.final_of_base),
-                str(step.n),
-            )
-            for step in steps
-        ],
+    print_columns(
+        steps,
+        {
+            "rung": lambda step: step.step.label,
+            "head L1": lambda step: interval(step.head_l1),
+            "heads below base": lambda step: interval(step.better_heads, percent=True),
+            "final L1 / base's": lambda step: interval(step.final_of_base),
+            "n": lambda step: str(step.n),
+        },
     )
 
 
@@ -165,51 +181,40 @@ def print_bounds(members: Sequence[Aggregate]) -> None:
         return
     say("\nbounds; the chain L1 <= theta <= theta-hat <= relaxed, means over the covered heads")
     say("covered: sigma > 0.5, as the theorems ask; not the same heads for every variant")
-    print_table(
-        ("variant", "covered heads", "L1", "theta", "theta-hat", "relaxed", "n", "chain broken"),
-        [
-            (
-                member.spec,
-                f"{member.checked:,} of {member.bounded:,}",
-                *(interval(member.figures.get(key)) for key in COVERED),
-                str(member.figures.prompts("theta") if "theta" in member.figures else 0),
-                f"{member.violations:,} of {member.checked:,}",
-            )
-            for member in bounded
-        ],
+    print_columns(
+        bounded,
+        {
+            "variant": _spec,
+            "covered heads": lambda member: f"{member.checked:,} of {member.bounded:,}",
+            **dict(zip(("L1", "theta", "theta-hat", "relaxed"), map(_mean, COVERED), strict=True)),
+            "n": lambda member: str(
+                member.figures.prompts("theta") if "theta" in member.figures else 0
+            ),
+            "chain broken": lambda member: f"{member.violations:,} of {member.checked:,}",
+        },
     )
-    columns = {"sigma": "sigma_stage1", "L1 / theta": "tightness"}
-    # Of a model whose query heads each have a KV head it would be the same number.
-    if any("group_tightness" in member.figures for member in bounded):
-        columns["group L1 / theta"] = "group_tightness"
+    _print_masses(bounded)
+
+
+def _print_masses(bounded: Sequence[Aggregate]) -> None:
+    columns = {"variant": _spec, "sigma": _mean("sigma_stage1"), "L1 / theta": _mean("tightness")}
     say("\nattention mass of stage 1 and tightness, means over all heads")
     say("oracle: the most attention that as many entries as stage 1 takes could hold")
-    if "group L1 / theta" in columns:
+    # Of a model whose query heads each have a KV head it would be the same number.
+    if any("group_tightness" in member.figures for member in bounded):
+        columns["group L1 / theta"] = _mean("group_tightness")
         say("group: both summed over the query heads that share a KV head's kept set")
-    print_table(
-        ("variant", *columns, "sigma > 0.5", "oracle > 0.5"),
-        [
-            (
-                member.spec,
-                *(interval(member.figures.get(key)) for key in columns.values()),
-                interval(member.figures.get("sigma_over_half"), percent=True),
-                interval(member.figures.get("oracle_over_half"), percent=True),
-            )
-            for member in bounded
-        ],
-    )
+    columns["sigma > 0.5"] = _mean("sigma_over_half", percent=True)
+    columns["oracle > 0.5"] = _mean("oracle_over_half", percent=True)
+    print_columns(bounded, columns)
 
 
 def _print_teacher_forced(members: Sequence[Aggregate]) -> None:
-    keys = ("forced_top1", "forced_kl", "forced_rank")
-    rows = [
-        (member.spec, *(interval(member.figures.get(key)) for key in keys))
-        for member in members
-        if "forced_kl" in member.figures
-    ]
-    if rows:
+    if forced := [member for member in members if "forced_kl" in member.figures]:
         say("\non the full cache's own continuation")
-        print_table(("variant", "same first choice", "KL", "rank"), rows)
+        keys = {"same first choice": "forced_top1", "KL": "forced_kl", "rank": "forced_rank"}
+        means = {label: _mean(key) for label, key in keys.items()}
+        print_columns(forced, {"variant": _spec, **means})
 
 
 def _print_generation(members: Sequence[Aggregate]) -> None:
@@ -220,25 +225,32 @@ def _print_generation(members: Sequence[Aggregate]) -> None:
     if not scores and not any("agreement" in member.figures for member in members):
         return
     say(GENERATION_TITLE)
-    rows = []
-    any_cut = any(member.cut for member in members)
-    for member in members:
-        variants = member.joined.variants
-        compared = sum(variant.agreement is not None for variant in variants)
-        first = [v.first_difference + 1 for v in variants if v.first_difference is not None]
-        rows.append(
-            (
-                member.spec,
-                interval(member.figures.get("agreement"), percent=True),
-                f"{len(first)} of {compared}" if compared else "-",
-                interval(mean_interval(first)) if first else "-",
-                *([f"{member.cut} of {len(variants)}"] if any_cut else []),
-                *(interval(member.figures.get(key), percent=True) for key in scores),
-            )
-        )
-    cut = ["cut before it"] if any_cut else []
-    head = ("variant", "agreement", "texts that differ", "at token", *cut, *scores.values())
-    print_table(head, rows)
+    columns = {
+        "variant": _spec,
+        "agreement": _mean("agreement", percent=True),
+        "texts that differ": _texts_that_differ,
+        "at token": _first_differences,
+    }
+    if any(member.cut for member in members):
+        columns["cut before it"] = lambda m: f"{m.cut} of {len(m.joined.variants)}"
+    columns |= {label: _mean(key, percent=True) for key, label in scores.items()}
+    print_columns(members, columns)
+
+
+def _differing(member: Aggregate) -> list[int]:
+    """Where texts first differ from the full cache's, counted from 1."""
+    firsts = (variant.first_difference for variant in member.joined.variants)
+    return [first + 1 for first in firsts if first is not None]
+
+
+def _texts_that_differ(member: Aggregate) -> str:
+    compared = sum(variant.agreement is not None for variant in member.joined.variants)
+    return f"{len(_differing(member))} of {compared}" if compared else "-"
+
+
+def _first_differences(member: Aggregate) -> str:
+    first = _differing(member)
+    return interval(mean_interval(first)) if first else "-"
 
 
 def _print_pairs(variants: Sequence[JoinedVariant]) -> None:
@@ -249,20 +261,15 @@ def _print_pairs(variants: Sequence[JoinedVariant]) -> None:
         return
     say("\npairs: variant minus the other on the same prompts, mean [95 % bootstrap interval]")
     say("yes or no: prompts gained and lost, and p of the exact McNemar test, of this pair alone")
+    head = ("variant", "minus", *(COMPARED[key] for key in keys))
     print_table(
-        ("variant", "minus", *(COMPARED[key] for key in keys)),
-        [
-            (
-                pair.variant.spec,
-                pair.other.spec,
-                *(_difference(key, pair.figures.get(key)) for key in keys),
-            )
-            for pair in pairs
-        ],
+        head,
+        [(p.variant.spec, p.other.spec, *(_difference(key, p) for key in keys)) for p in pairs],
     )
 
 
-def _difference(key: str, difference: Difference | None) -> str:
+def _difference(key: str, pair: Pair) -> str:
+    difference = pair.figures.get(key)
     if difference is None:
         return "-"
     if difference.p is None:

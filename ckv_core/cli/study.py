@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ckv_core.cli import running
 from ckv_core.cli.options import Commands, check_json_path, read_text
-from ckv_core.cli.tables import print_table, share
+from ckv_core.cli.tables import print_columns, share
 from ckv_core.errors import CkvError, ConfigError, StorageError
 from ckv_core.request.compare_request import DEFAULT_MODEL, CompareRequest
 from ckv_core.results.events import Progress
@@ -59,49 +59,39 @@ def register(commands: Commands) -> None:
     parser = commands.add_parser("study", help="many samples x methods x budgets, saved")
     acts = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     run = acts.add_parser("run", help="run a study file, or what is left of it")
-    run.set_defaults(command=_run)
-    run.add_argument("file", metavar="FILE.yaml", help="docs/studies.md describes it")
-    run.add_argument(
-        "--shard",
-        metavar="I/N",
-        help="only every Nth sample, from the Ith on; several machines share a study so",
-    )
-    run.add_argument("--device", help="auto, cpu or cuda; default: $CKV_DEVICE or auto")
-    run.add_argument(
-        "--cluster",
-        metavar="ADDRESS",
-        help="run on Ray: local, auto or an address; default: $CKV_CLUSTER or this process alone",
-    )
-    run.add_argument(
-        "--workers", type=int, metavar="N", help="of the cluster, at most; default: as many as fit"
-    )
-    run.add_argument(
-        "--threads",
-        type=int,
-        default=1,
-        metavar="N",
-        help="CPUs of a worker without a GPU; default 1",
-    )
-    run.add_argument("--yes", action="store_true", help="do not ask before a long study")
     listed = acts.add_parser("list", help="list all studies")
-    listed.set_defaults(command=_list)
     show = acts.add_parser("show", help="print what a study says")
-    show.set_defaults(command=_show)
     export = acts.add_parser("export", help="write a study with its results as files")
-    _add_export(export)
     imported = acts.add_parser("import", help="store a study that was exported with --data")
-    imported.set_defaults(command=_import)
     imported.add_argument("file", metavar="FILE.json")
+    _add_run_options(run)
+    _add_export_options(export)
     for each in (show, export):
         each.add_argument("name", metavar="NAME", help="as in the study file")
-    for each in (run, listed, show, export, imported):
+    commands_of = {run: _run, listed: _list, show: _show, export: _export, imported: _import}
+    for each, command in commands_of.items():
+        each.set_defaults(command=command)
         each.add_argument(
             "--db", metavar="URL", help="database; default: $CKV_DATABASE_URL or that of CKV_HOME"
         )
 
 
-def _add_export(export: argparse.ArgumentParser) -> None:
-    export.set_defaults(command=_export)
+def _add_run_options(run: argparse.ArgumentParser) -> None:
+    add = run.add_argument
+    add("file", metavar="FILE.yaml", help="docs/studies.md describes it")
+    shard = "only every Nth sample, from the Ith on; several machines share a study so"
+    add("--shard", metavar="I/N", help=shard)
+    add("--device", help="auto, cpu or cuda; default: $CKV_DEVICE or auto")
+    cluster = "run on Ray: local, auto or an address; default: $CKV_CLUSTER or this process alone"
+    add("--cluster", metavar="ADDRESS", help=cluster)
+    most = "of the cluster, at most; default: as many as fit"
+    add("--workers", type=int, metavar="N", help=most)
+    cpus = "CPUs of a worker without a GPU; default 1"
+    add("--threads", type=int, default=1, metavar="N", help=cpus)
+    add("--yes", action="store_true", help="do not ask before a long study")
+
+
+def _add_export_options(export: argparse.ArgumentParser) -> None:
     for name, what in (
         ("--json", "all of it; - for stdout"),
         ("--inspect", "a log of Inspect; - for stdout"),
@@ -247,21 +237,21 @@ def _duration(seconds: float) -> str:
 
 def _list(options: argparse.Namespace) -> int:
     with _store(options.db) as store:
-        rows = [
-            (
-                each.study.name,
-                each.state,
-                f"{each.done:,} of {each.total:,}",
-                f"{each.failed:,}",
-                each.study.model,
-                f"{each.created_at:%Y-%m-%d %H:%M}",
-            )
-            for each in store.every()
-        ]
-    if rows:
-        print_table(("name", "state", "results", "failed", "model", "made (UTC)"), rows)
-    else:
+        studies = store.every()
+    if not studies:
         say("There is no study yet.")
+        return 0
+    print_columns(
+        studies,
+        {
+            "name": lambda each: each.study.name,
+            "state": lambda each: each.state,
+            "results": lambda each: f"{each.done:,} of {each.total:,}",
+            "failed": lambda each: f"{each.failed:,}",
+            "model": lambda each: each.study.model,
+            "made (UTC)": lambda each: f"{each.created_at:%Y-%m-%d %H:%M}",
+        },
+    )
     return 0
 
 
@@ -325,36 +315,45 @@ def _import(options: argparse.Namespace) -> int:
 
 
 def _print_study(store: Store, slug: str) -> None:
-    from ckv_core.studies.decision import decide
-    from ckv_core.studies.reading import read_results
-
     stored = store.load(slug)
     samples, results = store.samples(slug), store.results(slug)
-    decision = decide(stored.study, samples, results)
     say(f"\n{stored.study.name}: {stored.done:,} of {stored.total:,} results, {stored.state}")
+    _print_decision(stored.study, samples, results)
+    _print_scores(stored.study, samples, results)
+    say(f"\n{methods_text(stored.study, samples, results, stored.facts)}")
+    for reason in dict.fromkeys(result.reason for result in results if result.reason):
+        count = sum(result.reason == reason for result in results)
+        say(f"\n{count:,} failed: {reason}")
+
+
+def _print_decision(
+    study: Study, samples: Sequence[Sample], results: Sequence[SampleResult]
+) -> None:
+    from ckv_core.studies.decision import decide
+
+    decision = decide(study, samples, results)
     say(decision.sentence)
     for method in decision.methods:
         say(f"  {method.sentence}")
     for caution in decision.cautions:
         say(f"  note: {caution}")
     say()
-    reading = read_results(stored.study, samples, results)
-    print_table(
-        ("variant", "budget", "n", "score", "95 % interval", "cache", "failed"),
-        [
-            (
-                row.point.variant,
-                row.point.budget or "-",
-                f"{row.n:,}",
-                "-" if row.score is None else f"{row.score:.3f}",
-                "-" if row.low is None else f"{row.low:.3f} to {row.high:.3f}",
-                share(row.cache_share),
-                f"{row.failed:,}",
-            )
-            for row in reading.rows
-        ],
+
+
+def _print_scores(study: Study, samples: Sequence[Sample], results: Sequence[SampleResult]) -> None:
+    from ckv_core.studies.reading import read_results
+
+    print_columns(
+        read_results(study, samples, results).rows,
+        {
+            "variant": lambda row: row.point.variant,
+            "budget": lambda row: row.point.budget or "-",
+            "n": lambda row: f"{row.n:,}",
+            "score": lambda row: "-" if row.score is None else f"{row.score:.3f}",
+            "95 % interval": lambda row: (
+                "-" if row.low is None else f"{row.low:.3f} to {row.high:.3f}"
+            ),
+            "cache": lambda row: share(row.cache_share),
+            "failed": lambda row: f"{row.failed:,}",
+        },
     )
-    say(f"\n{methods_text(stored.study, samples, results, stored.facts)}")
-    for reason in dict.fromkeys(result.reason for result in results if result.reason):
-        count = sum(result.reason == reason for result in results)
-        say(f"\n{count:,} failed: {reason}")

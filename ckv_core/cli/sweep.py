@@ -1,6 +1,7 @@
 """The command `sweep`: budgets x alphas x methods on one prompt, read once."""
 
 import argparse
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -27,8 +28,9 @@ from ckv_core.cli.options import (
     prompt_settings,
 )
 from ckv_core.cli.tables import (
-    ANSWERS,
+    answer_word,
     number,
+    print_columns,
     print_cut,
     print_floor,
     print_head,
@@ -41,8 +43,8 @@ from ckv_core.request.compare_request import MAX_NEW_TOKENS, CompareRequest
 from ckv_core.request.grid import ASK_ABOVE_S, SweepGrid, sweep_cost
 from ckv_core.results.events import RunResult
 from ckv_core.results.figures import FIGURES
-from ckv_core.results.outcomes import answer_outcome
 from ckv_core.results.quantities import QUANTITIES
+from ckv_core.results.records import VariantResult
 from ckv_core.runtime.terminal import say
 
 if TYPE_CHECKING:  # `methods` must not load torch
@@ -139,17 +141,11 @@ def _print_result(result: RunResult, answer: str) -> None:
     say(f"\n{len(result.variants)} points, the full cache among them\n")
     known = {figure.key for figure in shown_figures(result)}
     more = [key for key in SWEPT if key in known and key not in _ALWAYS]
-    rows = []
-    for curve in curves(result):
-        for budget, index in curve.points:
-            variant = result.variants[index]
-            figures = {key: figure.read(variant) for key, figure in SWEPT.items()}
-            perturbation = variant.perturbation
-            better = perturbation.improved_head_share if perturbation else None
-            shown = [ANSWERS.get(answer_outcome(variant) or "", "-"), share(figures["agreement"])]
-            shown += [(share if FIGURES[key].is_share else number)(figures[key]) for key in more]
-            shown += [*(number(figures[key]) for key in ("head", "final", "kl")), share(better)]
-            rows.append((_name(curve.spec), f"{budget:,}", *shown))
+    rows = [
+        (_name(curve.spec), f"{budget:,}", *_figures(result.variants[index], more))
+        for curve in curves(result)
+        for budget, index in curve.points
+    ]
     outcome = ("answer", "agreement", *(FIGURES[key].label for key in more))
     unit = "budget" if budget_unit(result) == "tokens" else "KiB"
     print_table(("method", unit, *outcome, "head L1", "final L1", "KL", "heads closer"), rows)
@@ -158,6 +154,14 @@ def _print_result(result: RunResult, answer: str) -> None:
     _print_oracles(result)
     _print_savings(result)
     _print_alphas(result)
+
+
+def _figures(variant: VariantResult, more: Sequence[str]) -> Iterator[str]:
+    """What a point's row says: the answer, the agreement, what `more` names, and what moved."""
+    yield answer_word(variant)
+    for key in ("agreement", *more, "head", "final", "kl", "improved_heads"):
+        figure = FIGURES[key]
+        yield (share if figure.is_share else number)(figure.read(variant))
 
 
 def _print_oracles(result: RunResult) -> None:
@@ -216,19 +220,16 @@ def _print_alphas(result: RunResult) -> None:
             "\nbest alpha by head L1, which is not by the answer; gain over it: hindsight, a limit "
             "for the alphas tried"
         )
-        print_table(
-            ("method", "budget", "best alpha", "outcome at it", "gain by layer", "gain by head"),
-            [
-                (
-                    _name(each.spec),
-                    f"{each.budget:,}",
-                    f"{each.best_fixed:g}",
-                    alpha_outcome(result, each) or "-",
-                    share(each.layer_gain),
-                    share(each.head_gain),
-                )
-                for each in optima
-            ],
+        print_columns(
+            optima,
+            {
+                "method": lambda each: _name(each.spec),
+                "budget": lambda each: f"{each.budget:,}",
+                "best alpha": lambda each: f"{each.best_fixed:g}",
+                "outcome at it": lambda each: alpha_outcome(result, each) or "-",
+                "gain by layer": lambda each: share(each.layer_gain),
+                "gain by head": lambda each: share(each.head_gain),
+            },
         )
 
 

@@ -1,6 +1,7 @@
 """Plain tables, and what `compare`, `sweep` and `analyse` print alike."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from ckv_core.analysis.ablation import ablation_of
 from ckv_core.analysis.intervals import Interval
@@ -15,10 +16,10 @@ from ckv_core.results.records import VariantResult
 from ckv_core.runtime.memory_line import memory_line
 from ckv_core.runtime.terminal import plain, say
 
+Item = TypeVar("Item")
 GENERATION_TITLE = (
     "\nown generation; agreement: share of the full cache's tokens before the first difference"
 )
-ANSWERS = {"found": "yes", "missing": "no", "cut": "cut"}
 # Figures of a generated text against the reference answer.
 SCORES = {
     key: figure.label[0].lower() + figure.label[1:]
@@ -37,6 +38,11 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         say("  ".join([f"{first:<{widths[0]}}", *cells]).rstrip())
 
 
+def print_columns(items: Sequence[Item], columns: Mapping[str, Callable[[Item], str]]) -> None:
+    """The table with a row per item, of what each column reads from it, under the column's name."""
+    print_table(list(columns), [[read(item) for read in columns.values()] for item in items])
+
+
 def number(value: float | None) -> str:
     """Four digits that mean something, no -0; a dash for what is not known."""
     return "-" if value is None else f"{value:z.4g}"
@@ -47,7 +53,7 @@ def share(value: float | None) -> str:
     return "-" if value is None else f"{value:z.1%}"
 
 
-def interval(value: "Interval | None", *, percent: bool = False) -> str:
+def interval(value: Interval | None, *, percent: bool = False) -> str:
     """`12.3 [11.8, 12.9]`; without the brackets where there is no interval."""
     if value is None:
         return "-"
@@ -101,27 +107,30 @@ def print_generation(result: RunResult) -> None:
     """How each variant's own text compares with the full cache's and the reference answer."""
     known = {figure.key for figure in shown_figures(result)}
     scores = {key: label for key, label in SCORES.items() if key in known - {"answer"}}
-    answers = [answer_outcome(variant) for variant in result.variants]
     print_cut(result)
-    if not any(answers) and all(variant.agreement is None for variant in result.variants):
+    if not any(map(answer_outcome, result.variants)) and all(
+        variant.agreement is None for variant in result.variants
+    ):
         return
     say(GENERATION_TITLE)
-    head = ("answer", "agreement", "first difference", "KL there", *scores.values(), "bytes")
-    print_table(
-        ("variant", *head),
-        [
-            (
-                variant.spec,
-                ANSWERS.get(answer or "", "-"),
-                share(variant.agreement),
-                _first_difference(variant),
-                number(kl_where_it_fails(variant)),
-                *(share(FIGURES[key].read(variant)) for key in scores),
-                share(FIGURES["share"].read(variant)),
-            )
-            for variant, answer in zip(result.variants, answers, strict=True)
-        ],
-    )
+    columns: dict[str, Callable[[VariantResult], str]] = {
+        "variant": lambda variant: variant.spec,
+        "answer": answer_word,
+        "agreement": lambda variant: share(variant.agreement),
+        "first difference": _first_difference,
+        "KL there": lambda variant: number(kl_where_it_fails(variant)),
+        **{label: _share_of(key) for key, label in scores.items()},
+        "bytes": _share_of("share"),
+    }
+    print_columns(result.variants, columns)
+
+
+def answer_word(variant: VariantResult) -> str:
+    return {"found": "yes", "missing": "no", "cut": "cut", None: "-"}[answer_outcome(variant)]
+
+
+def _share_of(key: str) -> Callable[[VariantResult], str]:
+    return lambda variant: share(FIGURES[key].read(variant))
 
 
 def _first_difference(variant: VariantResult) -> str:
@@ -136,16 +145,13 @@ def print_ablation(result: RunResult) -> None:
     if not steps:
         return
     say(f"\nablation over {steps[0].step.spec} (first decoding step, {steps[0].heads} heads)")
-    print_table(
-        ("rung", "head L1", "heads below base", "final L1", "KL"),
-        [
-            (
-                each.step.label,
-                number(each.head_l1),
-                share(each.better_heads),
-                number(each.final_hidden_l1),
-                number(each.kl),
-            )
-            for each in steps
-        ],
+    print_columns(
+        steps,
+        {
+            "rung": lambda each: each.step.label,
+            "head L1": lambda each: number(each.head_l1),
+            "heads below base": lambda each: share(each.better_heads),
+            "final L1": lambda each: number(each.final_hidden_l1),
+            "KL": lambda each: number(each.kl),
+        },
     )
