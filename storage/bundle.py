@@ -52,10 +52,7 @@ def write_bundle(
 ) -> bytes:
     """A zip of these runs; the same runs give the same bytes.
 
-    Args:
-        session: to read from.
-        slugs: of the runs.
-        without_notes: those whose notes, tags and lineage are not for whoever asks.
+    `without_notes`: those whose notes, tags and lineage are not for whoever asks.
 
     Raises:
         StorageError: none or too many asked for, one is missing, not over or too big.

@@ -56,12 +56,8 @@ def import_bundle(
 ) -> ImportReport:
     """Check a whole bundle or file of results, then store its runs in one transaction.
 
-    Args:
-        database: open.
-        data: a zip, a JSON text or one a line, from anybody.
-        owner: the user to whom the runs will belong.
-        most: runs of that owner, or of all without one, that may be saved in the end.
-        actor: the user who imports, for the audit log.
+    `data`: a zip, a JSON text or one a line, from anybody. `most`: runs of that owner, or of all
+    without one, that may be saved in the end. `actor`: the user who imports, for the audit log.
 
     Raises:
         StorageError: the file is wrong, the runs are too many or the database failed; nothing of

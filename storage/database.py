@@ -86,13 +86,9 @@ def open_database(url: str) -> "Database":
 
 
 def downgrade(url: str, revision: str) -> None:
-    """Lead a database back to an older schema, for an older version of the app.
+    """Lead a database back to an older schema, such as 0001, for an older version of the app.
 
     What that schema has no place for is lost; a SQLite file is kept beside it as it was.
-
-    Args:
-        url: as of `open_database`; no server may run.
-        revision: of the schema, e.g. 0001.
 
     Raises:
         StorageError: there is no such schema, the SQLite file has a server, or the database failed.

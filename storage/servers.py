@@ -30,11 +30,6 @@ def gone_servers(session: Session) -> list[int]:
 def ahead_elsewhere(session: Session, slug: str, server: int | None) -> int | None:
     """How many unfinished runs come before an unfinished one that lives in another server.
 
-    Args:
-        session: of the database.
-        slug: of the run.
-        server: the server that asks.
-
     Returns:
         None if the run is over, or lives in the server that asks.
     """

@@ -24,28 +24,14 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _extend_export(export: argparse.ArgumentParser) -> None:
-    export.add_argument(
-        "--html", type=Path, metavar="FILE", help="one run as an HTML report that opens offline"
-    )
-    export.add_argument(
-        "--without", default="", metavar="PARTS", help="left out of the report: kept,charts,strips"
-    )
-    export.add_argument(
-        "--comparator",
-        type=Path,
-        metavar="FILE",
-        help="one run's texts as LLM Comparator JSON, a file for each pair of variants",
-    )
-    export.add_argument(
-        "--pair",
-        nargs=2,
-        type=int,
-        metavar=("A", "B"),
-        help="indices of the two variants to compare; else the full cache with each of the others",
-    )
-    export.add_argument(
-        "--kvpress", type=Path, metavar="FILE", help="one run's variants as Python for kvpress"
-    )
+    add = export.add_argument
+    add("--html", type=Path, metavar="FILE", help="one run as an HTML report that opens offline")
+    add("--without", default="", metavar="PARTS", help="left out of the report: kept,charts,strips")
+    texts = "one run's texts as LLM Comparator JSON, a file for each pair of variants"
+    add("--comparator", type=Path, metavar="FILE", help=texts)
+    pair = "indices of the two variants to compare; else the full cache with each of the others"
+    add("--pair", nargs=2, type=int, metavar=("A", "B"), help=pair)
+    add("--kvpress", type=Path, metavar="FILE", help="one run's variants as Python for kvpress")
     export.set_defaults(run=_export)
 
 

@@ -43,10 +43,7 @@ def held(
 ) -> Held | None:
     """What one variant holds; None for the full cache, or where there is no span.
 
-    Args:
-        variant: a finished one.
-        spans: (first, end) positions of each occurrence.
-        layers: that may lose entries.
+    `spans` are (first, end) positions of each occurrence, `layers` those that may lose entries.
 
     Raises:
         PromptError: a span is empty or not inside the compressed prompt.

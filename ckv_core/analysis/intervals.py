@@ -91,12 +91,7 @@ def mean_interval(values: Sequence[float]) -> Interval:
 
 
 def share_interval(values: Sequence[float], *, fewest: int = MIN_PROMPTS) -> Interval:
-    """As `mean_interval`, of shares; exact (Clopper and Pearson) where every prompt is at 0 or 1.
-
-    Args:
-        values: 0 to 1.
-        fewest: prompts for an exact interval.
-    """
+    """As `mean_interval`, of shares; exact (Clopper and Pearson) where all of them are 0 or 1."""
     sample = np.asarray(values, np.float64)
     n = len(sample)
     if n < fewest or not n or not np.isin(sample, (0.0, 1.0)).all():
@@ -107,9 +102,7 @@ def share_interval(values: Sequence[float], *, fewest: int = MIN_PROMPTS) -> Int
 def interval_note(n: int, fewest: int | None = None) -> str | None:
     """Why there is no interval of means, or why not to lean on it; None where there is one.
 
-    Args:
-        n: prompts.
-        fewest: of the variant that was run on the fewest of them.
+    `n` counts prompts, `fewest` those of the variant that was run on the fewest.
     """
     least = n if fewest is None else min(n, fewest)
     if n < MIN_PROMPTS:

@@ -66,12 +66,7 @@ def compare_pairs(variants: Sequence[JoinedVariant]) -> list[Pair]:
 
 
 def mcnemar(lower: int, higher: int) -> float:
-    """Two-sided p of the exact test that a change to no is as likely as one to yes.
-
-    Args:
-        lower: prompts that went from yes to no.
-        higher: prompts that went from no to yes.
-    """
+    """Two-sided p of the exact test that a change to no (`lower`) is as likely as one to yes."""
     changed = lower + higher
     return float(scipy.stats.binomtest(lower, changed).pvalue) if changed else 1.0
 

@@ -25,7 +25,6 @@ from ckv_core.results.events import RunResult
 from ckv_core.results.figures import FIGURES
 from ckv_core.results.passages import spans_of
 from ckv_core.results.quantities import Figure
-from ckv_core.results.records import VariantResult
 
 # A sweep of 255 points has up to 64,770 pairs of curves.
 MAX_PAIRS = 256
@@ -34,10 +33,8 @@ MAX_PAIRS = 256
 def to_json(result: RunResult, passages: Sequence[str] = ()) -> dict[str, Any]:
     """A run, whole or partial, as plain JSON values; no NaN or infinity among them.
 
-    Args:
-        result: the run.
-        passages: texts whose kept slots are counted in `readings`; one that does not occur in
-            the compressed prompt is there without spans.
+    `passages`: texts whose kept slots are counted in `readings`; one that does not occur in the
+    compressed prompt is there without spans.
     """
     return measured_json(result) | {"readings": derived_json(result, passages)}
 
@@ -48,10 +45,8 @@ def derived_json(result: RunResult, passages: Sequence[str] = ()) -> dict[str, A
     A list is empty where the run has no such thing, also where an imported run says what nothing
     can be read off.
 
-    Args:
-        result: a run, whole or partial.
-        passages: texts to look for in the compressed prompt; one that does not occur has no
-            spans, and one that no kept set is known of no variants. Blank ones ask for nothing.
+    `passages`: texts to look for in the compressed prompt; one that does not occur has no spans,
+    and one that no kept set is known of no variants. Blank ones ask for nothing.
     """
     lines = curves(result) if result.kind == "sweep" else []
     return {
@@ -128,23 +123,21 @@ def _curves(result: RunResult, lines: Sequence[Curve]) -> list[dict[str, Any]]:
     figures = known_figures(result) if lines else []
     oracles = known_oracles(result) if lines else []
 
-    def values(figure: Figure, variants: Sequence[VariantResult]) -> list[Any]:
-        return [_number(figure.read(variant)) for variant in variants]
-
-    curves = []
-    for line in lines:
+    def values(read: Sequence[Figure], line: Curve) -> dict[str, list[Any]]:
         variants = [result.variants[index] for _, index in line.points]
-        curves.append(
-            {
-                "spec": line.spec,
-                "alpha": _number(line.alpha),
-                "budgets": [budget for budget, _ in line.points],
-                "variants": [index for _, index in line.points],
-                "figures": {figure.key: values(figure, variants) for figure in figures},
-                "oracles": {oracle.key: values(oracle, variants) for oracle in oracles},
-            }
-        )
-    return curves
+        return {each.key: [_number(each.read(variant)) for variant in variants] for each in read}
+
+    return [
+        {
+            "spec": line.spec,
+            "alpha": _number(line.alpha),
+            "budgets": [budget for budget, _ in line.points],
+            "variants": [index for _, index in line.points],
+            "figures": values(figures, line),
+            "oracles": values(oracles, line),
+        }
+        for line in lines
+    ]
 
 
 def _savings(result: RunResult, lines: Sequence[Curve]) -> list[dict[str, Any]]:
@@ -155,22 +148,20 @@ def _savings(result: RunResult, lines: Sequence[Curve]) -> list[dict[str, Any]]:
     documents = []
     for figure in matched_figures(result):
         points = {line: line.values(result, figure) for line in lines}
-        for target in plain_first[: MAX_PAIRS // (len(lines) - 1)]:
-            wanted = points[target]
-            others = [line for line in lines if line is not target]
-            if not wanted:
-                continue
-            documents.append(
-                {
-                    "figure": figure.key,
-                    "target": target.spec,
-                    "target_budgets": [budget for budget, _ in wanted],
-                    "methods": [
-                        _method(line, savings_of(line, points[line], target, wanted, figure))
-                        for line in others
-                    ],
-                }
-            )
+        documents += [
+            {
+                "figure": figure.key,
+                "target": target.spec,
+                "target_budgets": [budget for budget, _ in points[target]],
+                "methods": [
+                    _method(line, savings_of(line, points[line], target, points[target], figure))
+                    for line in lines
+                    if line is not target
+                ],
+            }
+            for target in plain_first[: MAX_PAIRS // (len(lines) - 1)]
+            if points[target]
+        ]
     return documents
 
 

@@ -102,12 +102,8 @@ def matching_budget(
 
     Higher values are better only of shares, and of those a target of 0 asks for nothing.
 
-    Args:
-        points: (budget, value) by rising budget.
-        target: value to match.
-        lower: whether lower values are better.
-        in_logarithm: whether the value is linear in the budget's logarithm between two points, or
-            in the budget itself.
+    `points`: (budget, value) by rising budget. `in_logarithm`: whether the value is linear in the
+    budget's logarithm between two points, or in the budget itself.
     """
     if not points:
         return Match(None, "unknown")

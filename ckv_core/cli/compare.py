@@ -158,8 +158,7 @@ def _print_measured(variant: VariantResult) -> None:
             f"{_asked(variant)}"
         )
         if variant.held is not None:
-            entries = variant.held.entries
-            first, last = entries[0], entries[-1]
+            first, last = variant.held.entries[0], variant.held.entries[-1]
             say(f"   held {first:,} entries at the first new token, {last:,} at the last")
         for warning in receipt.warnings:
             say(f"   note: {warning}")

@@ -66,9 +66,8 @@ def add_variant_options(parser: argparse.ArgumentParser) -> None:
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
     """--scenario, --model, --device, --dtype and --json."""
-    parser.add_argument(
-        "--scenario", default="regular", choices=SCENARIOS, help="what is compressed"
-    )
+    add = parser.add_argument
+    add("--scenario", default="regular", choices=SCENARIOS, help="what is compressed")
     add_engine_options(parser)
 
 
@@ -77,12 +76,8 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--model", metavar="NAME|PATH", help=f"default: $CKV_MODEL or {DEFAULT_MODEL}")
     add("--device", help="auto, cpu or cuda; default: $CKV_DEVICE or auto")
-    add(
-        "--dtype",
-        default="auto",
-        choices=DTYPES,
-        help="auto: float32 on CPU, the checkpoint's own type on CUDA",
-    )
+    told = "auto: float32 on CPU, the checkpoint's own type on CUDA"
+    add("--dtype", default="auto", choices=DTYPES, help=told)
     add("--json", metavar="FILE|-", help="write the result as JSON; - for stdout")
 
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -273,11 +274,9 @@ def _export(options: argparse.Namespace) -> int:
         slug = store.slug(options.name)
         stored, samples = store.load(slug), store.samples(slug)
         of_study = (stored.study, samples, store.results(slug), stored.facts)
-    if options.json:
-        document = export(*of_study, with_data=options.data)
-        running.deliver(options.json, lambda: document, lambda: None)
-    if options.inspect:
-        running.deliver(options.inspect, lambda: inspect_log(*of_study), lambda: None)
+    told = partial(export, *of_study, with_data=options.data)
+    running.deliver(options.json, told, lambda: None)
+    running.deliver(options.inspect, lambda: inspect_log(*of_study), lambda: None)
     if options.bibtex:
         _write(options.bibtex, bibtex(stored.study))
     if options.html:

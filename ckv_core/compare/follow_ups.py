@@ -65,12 +65,8 @@ def answer(
 ) -> Iterator[None]:
     """Have rows read a question and generate; stops after every token.
 
-    Args:
-        loaded: the model.
-        rows: as selection left them; they are not changed.
-        tail: tokens of the question and of what follows it, at least one.
-        generation: empty; takes the tokens.
-        should_stop: asked at every layer.
+    Rows stay as selection left them; `tail`, of at least one token, is the question and what
+    follows it; `generation` is empty and takes the tokens.
     """
     context = DecodeContext(loaded, rows.start(len(tail) + generation.left), should_stop)
     decoder = Decoder(loaded, context)

@@ -20,10 +20,8 @@ _NAME_CHARS = 24
 def protected_ranges(prompt: PromptInfo, protect: Sequence[str]) -> tuple[range, ...]:
     """Positions of the compressed prompt that are protected: ascending, apart from one another.
 
-    Args:
-        prompt: the tokenised prompt.
-        protect: each a text, every occurrence of which counts (case and spacing ignored), or
-            `tokens:FIRST-LAST`, positions of the prompt with both ends.
+    `protect`: each a text, every occurrence of which counts (case and spacing ignored), or
+    `tokens:FIRST-LAST`, positions of the prompt with both ends.
 
     Raises:
         PromptError: a text does not occur, positions lie outside, or the places are too many.

@@ -31,11 +31,8 @@ def compare_together(
     to do, all of them are, in one batch. What finds no room beside others, or fails in a batch, is
     run again alone.
 
-    Args:
-        requests: the next one is asked for only when it can be begun.
-        loaded: the model of all of them.
-        should_stop: asked at every layer of every pass.
-        prefills: as of `compare`.
+    `requests`: the next one is asked for only when it can be begun. `should_stop`: asked at every
+    layer of every pass.
 
     Yields:
         (place of the request, its result or why it has none), in the order in which they end.

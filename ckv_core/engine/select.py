@@ -41,11 +41,7 @@ class Selection:
 def resolve_budget(spec: VariantSpec, model: ModelInfo, prompt_len: int, entry_bytes: int) -> int:
     """Budget in tokens, checked against what the variant always keeps (ConfigError).
 
-    Args:
-        spec: the variant.
-        model: for the number of evictable layers and KV heads.
-        prompt_len: compressed tokens.
-        entry_bytes: of one key and value.
+    Of a prompt of so many compressed tokens; `entry_bytes` are those of one key and value.
     """
     if not spec.method.evicts:
         return prompt_len
@@ -77,12 +73,8 @@ def select_all(
     The kept entries of a variant's evictable layers sum to
     layers x kv_heads x min(budget, prompt_len).
 
-    Args:
-        specs: the variants.
-        prefill: the compressed prompt.
-        budgets: per variant, entries per KV head.
-        now: a clock in seconds; sorting counts for the variant that first needs it.
-        should_stop: asked before each variant.
+    `budgets`: per variant, entries per KV head. `now`: a clock in seconds; sorting counts for the
+    variant that first needs it. `should_stop`: asked before each variant.
     """
     selections: dict[int, Selection] = {}
     # Variants that share orders follow one another, however few orders are kept.

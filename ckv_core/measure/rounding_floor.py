@@ -63,10 +63,7 @@ def control_rows(prefilled: Prefill, first_place: int, capacity: int) -> list[Ro
 def rounding_floor(step: MeasuredStep, reference: int, first: int) -> RoundingFloor:
     """How far the controls are from the full cache, the larger of them in each figure.
 
-    Args:
-        step: the measured step, with the controls.
-        reference: the row that holds the full cache.
-        first: the first control's row; the others follow.
+    The controls are the rows from `first` on; `reference` is the full cache's.
     """
     layers = [hidden_l1(hidden[first:], hidden[reference]).amax() for hidden in step.hidden]
     kl = kl_divergence(step.logits[first:], step.logits[reference]).tolist()

@@ -43,13 +43,7 @@ class _Candidates:
 def teacher_forced(
     run: Run, prefilled: Prefill, rows: PromptRows, continuation: Sequence[int]
 ) -> Iterator[RunEvent]:
-    """Agreement, KL and rank at every position of the full cache's continuation.
-
-    Args:
-        run: the comparison.
-        prefilled: the compressed prompt.
-        rows: as they were after selection.
-        continuation: the tokens that the full cache generated, at least one.
+    """Agreement, KL and rank at every position of the full cache's continuation, at least one.
 
     Yields:
         Progress, then one VariantAnalysed per variant, `full` included.

@@ -22,11 +22,8 @@ def prepare(target: Path, name: str, fill: Callable[[Path], Manifest], report: R
     Safe to call from several processes: one prepares, the others wait for it. A process that
     dies half-way leaves nothing that a later one would take for whole.
 
-    Args:
-        target: the folder.
-        name: of the model, for sentences.
-        fill: writes into an empty folder and gives its manifest; ModelError where it cannot.
-        report: told of each step; not called if the folder is ready.
+    `fill`: writes into an empty folder and gives its manifest; ModelError where it cannot.
+    `report`: told of each step; not called if the folder is ready.
     """
     if is_prepared(target):
         return target

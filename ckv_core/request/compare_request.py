@@ -82,14 +82,9 @@ class CompareRequest:
         ):
             check_text(name, text)
         check_context(self.context)
-        checks = {
-            "scenario": (self.scenario, SCENARIOS),
-            "device": (self.device, DEVICES),
-            "dtype": (self.dtype, DTYPES),
-            "kind": (self.kind, KINDS),
-        }
-        for name, (value, known) in checks.items():
-            if value not in known:
+        words = {"scenario": SCENARIOS, "device": DEVICES, "dtype": DTYPES, "kind": KINDS}
+        for name, known in words.items():
+            if (value := getattr(self, name)) not in known:
                 raise ConfigError(f"{name} must be one of {', '.join(known)}; got {value!r}.")
         self._check_counts()
         self._check_extras()

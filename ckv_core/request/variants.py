@@ -43,9 +43,7 @@ class VariantSpec:
     def parse(cls, text: str, defaults: Mapping[str, str] | None = None) -> "VariantSpec":
         """Read `METHOD[+critical|+critical_auto][:key=value,...]`.
 
-        Args:
-            text: the SPEC.
-            defaults: run-wide values for keys that the SPEC leaves out, if its method reads them.
+        `defaults`: run-wide values for keys that the SPEC leaves out, if its method reads them.
 
         Raises:
             ConfigError: unknown method or key, or a value out of range.

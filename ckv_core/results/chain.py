@@ -65,9 +65,7 @@ def _shared(kv_heads: int, query_heads: int) -> int | None:
 def head_sums(values: Float32Array, kv_heads: int | None = None) -> Float32Array:
     """Sums over the query heads of each KV head; NaN where one of them is.
 
-    Args:
-        values: [..., layers, query_heads].
-        kv_heads: None leaves the values as they are.
+    Of values [..., layers, query_heads], which None for `kv_heads` leaves as they are.
 
     Returns:
         [..., layers, kv_heads]

@@ -30,12 +30,7 @@ def fields(**values: object) -> dict[str, object]:
 
 
 def configure(style: Style, process: str) -> None:
-    """Send all that this process logs, warns of and fails with to standard error.
-
-    Args:
-        style: of the lines.
-        process: named in each line, e.g. app.
-    """
+    """Send all that this process logs, warns of and fails with to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LineFormatter(style, process))
     handler.addFilter(FewAlike())

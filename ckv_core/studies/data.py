@@ -42,22 +42,17 @@ def read_file(path: Path) -> str:
     Raises:
         ConfigError: it cannot be read, is too big or not UTF-8.
     """
+    file = f"The data file {str(path)!r}"
     try:
         size = path.stat().st_size
         if size > MAX_FILE_BYTES:
-            raise ConfigError(
-                f"The data file {str(path)!r} has {size:,} bytes; the limit is {MAX_FILE_BYTES:,}."
-            )
+            raise ConfigError(f"{file} has {size:,} bytes; the limit is {MAX_FILE_BYTES:,}.")
         return path.read_bytes().decode("utf-8-sig")
     except OSError as error:
-        raise ConfigError(
-            f"The data file {str(path)!r} cannot be read: {error.strerror or error}."
-        ) from None
+        raise ConfigError(f"{file} cannot be read: {error.strerror or error}.") from None
     except UnicodeDecodeError as error:
-        raise ConfigError(
-            f"The data file {str(path)!r} is not UTF-8 text (byte {error.start:,}); convert it "
-            "first."
-        ) from None
+        told = f"{file} is not UTF-8 text (byte {error.start:,}); convert it first."
+        raise ConfigError(told) from None
 
 
 def read_samples(

@@ -80,13 +80,7 @@ class Decision:
 
 
 def decide(study: Study, samples: Sequence[Sample], results: Collection[SampleResult]) -> Decision:
-    """Decide with the results that are there.
-
-    Args:
-        study: its tolerance counts.
-        samples: all.
-        results: all or some.
-    """
+    """Decide with the results that are there, all or some."""
     tolerance = study.tolerance / 100
     first, second = halves(samples)
     chosen = scores_of(study, first, results)

@@ -39,11 +39,7 @@ class LocalEngine:
     ) -> None:
         """Load.
 
-        Args:
-            model: as anywhere.
-            device: auto, cpu or cuda.
-            report: told each step.
-            prompt_tokens: most of a prompt; None for as many as the model takes.
+        `prompt_tokens` is the most of a prompt; None for as many as the model takes.
 
         Raises:
             ModelError: the model cannot be loaded.

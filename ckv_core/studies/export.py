@@ -35,12 +35,8 @@ def export(
 ) -> dict[str, Any]:
     """Everything that a study says, and what it says it from.
 
-    Args:
-        study: the definition.
-        samples: all.
-        results: those that are there.
-        facts: joins `study`: state, times, model and versions.
-        with_data: everything that `read_export` needs, texts and all, as `data`.
+    `facts`: joins `study`: state, times, model and versions. `with_data`: everything that
+    `read_export` needs, texts and all, as `data`.
     """
     reading = read_results(study, samples, results)
     decision = decision_values(decide(study, samples, results))
@@ -80,10 +76,7 @@ class Exported:
 
 
 def read_export(text: str) -> Exported:
-    """What `export` wrote with its data.
-
-    Args:
-        text: hostile.
+    """What `export` wrote with its data, from a hostile text.
 
     Raises:
         ConfigError: the first thing that is wrong, and where.

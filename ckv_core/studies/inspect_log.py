@@ -22,14 +22,7 @@ def inspect_log(
     results: Sequence[SampleResult],
     facts: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """What `inspect_ai.log.read_eval_log` reads.
-
-    Args:
-        study: the definition.
-        samples: all, with their contexts.
-        results: those that are there.
-        facts: `StoredStudy.facts`.
-    """
+    """What `inspect_ai.log.read_eval_log` reads, of the results that are there."""
     of_sample: dict[str, list[SampleResult]] = {}
     for result in results:
         of_sample.setdefault(result.sample, []).append(result)

@@ -17,14 +17,11 @@ Z_ONE_SIDED = NormalDist().inv_cdf(CONFIDENCE)
 
 
 def score_ends(scores: Sequence[float]) -> tuple[float, float]:
-    """Ends of the 95 % interval of a mean score.
+    """Ends of the 95 % interval of a mean of scores, at least one and each 0 to 1.
 
     Wilson's (1927) where every score is 0 or 1, and where there are too few for a bootstrap: no
     scores from 0 to 1 vary more than those of the same mean that are all 0 or 1. Else the
     bias-corrected and accelerated bootstrap.
-
-    Args:
-        scores: at least one, each 0 to 1.
     """
     values = np.asarray(scores, np.float64)
     is_binary = np.isin(values, (0.0, 1.0)).all()
@@ -73,14 +70,7 @@ def difference_ends(differences: Sequence[float], z: float = Z_TWO_SIDED) -> tup
 
 
 def tango_ends(gained: float, lost: float, n: int, z: float = Z_TWO_SIDED) -> tuple[float, float]:
-    """Tango's score interval of a difference of two paired shares.
-
-    Args:
-        gained: samples that changed to yes.
-        lost: samples that changed to no.
-        n: samples.
-        z: of the confidence.
-    """
+    """Tango's score interval of a difference of two paired shares, of n samples."""
     difference = (gained - lost) / n
 
     def statistic(delta: float) -> float:

@@ -20,14 +20,7 @@ def methods_text(
     results: Sequence[SampleResult],
     facts: Mapping[str, Any],
 ) -> str:
-    """The paragraph; of an unfinished study it says so.
-
-    Args:
-        study: the definition.
-        samples: all.
-        results: those that are there.
-        facts: `StoredStudy.facts`.
-    """
+    """The paragraph, with `StoredStudy.facts`; of an unfinished study it says so."""
     specs = [VariantSpec.parse(text) for text in study.variants]
     evicting = [spec for spec in specs if spec.method.evicts]
     sources = {sample.source for sample in samples if sample.source}

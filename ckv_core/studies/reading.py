@@ -89,13 +89,7 @@ class Reading:
 def read_results(
     study: Study, samples: Sequence[Sample], results: Collection[SampleResult]
 ) -> Reading:
-    """Read results, all or those that are there so far.
-
-    Args:
-        study: for its points.
-        samples: those to count, all or some.
-        results: of any samples.
-    """
+    """Read results, all or those that are there so far; only of `samples`, all or some."""
     by_point = _by_point(study, samples, results)
     source_of = {sample.id: source(sample) for sample in samples}
     scores = {point: _by_source(found, source_of) for point, found in by_point.items()}

@@ -125,14 +125,7 @@ def cost(
     counts: Mapping[str, int],
     parameters: int | None = None,
 ) -> Cost:
-    """What is to be computed, before it is.
-
-    Args:
-        study: for the number of new tokens.
-        sizes: of the prompts, by sample.
-        counts: open points, by sample.
-        parameters: of the model, where it is known.
-    """
+    """What is to be computed: open points `counts` of prompts of these sizes, both by sample."""
     open_sizes = {key: sizes[key] for key, count in counts.items() if count and key in sizes}
     seconds = sum(
         estimate_seconds(size.tokens, counts[key], study.max_new_tokens, parameters)
@@ -157,12 +150,8 @@ def run_study(
 ) -> Iterator[Progress]:
     """Run what is not there yet; yields before the first sample and after each.
 
-    Args:
-        study: the definition.
-        samples: all, or a part of them.
-        standing: results that stand; the others are computed, failed ones again.
-        engine: runs samples.
-        commit: stores the results of one sample, all or none of them.
+    `standing`: results that stand; the others are computed, failed ones again. `commit`: stores the
+    results of one sample, all or none of them.
 
     Raises:
         RunCancelledError: the engine was stopped; what was committed stays.

@@ -98,12 +98,7 @@ METRICS: dict[str, Metric] = {
 
 
 def score(text: str, sample: Sample, metric: str) -> float:
-    """Of a generated text, 0 to 1.
-
-    Args:
-        text: as generated.
-        sample: with at least one answer; its own metric wins.
-        metric: the study's.
+    """Of a generated text, 0 to 1; the sample's own metric wins.
 
     Raises:
         CkvError: the task of lm_eval that scores it cannot.

@@ -49,11 +49,7 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
 
 
 def read_study(text: str, default_model: str = DEFAULT_MODEL) -> Study:
-    """The study that a YAML text describes.
-
-    Args:
-        text: hostile.
-        default_model: where the file names none.
+    """The study that a YAML text describes, which is hostile.
 
     Raises:
         ConfigError: what is wrong, and where.
@@ -67,6 +63,7 @@ def study_of(values: object, default_model: str = DEFAULT_MODEL) -> Study:
     if not isinstance(values, dict):
         top.fail("key: value lines are expected")
     _refuse_unknown(values, STUDY_KEYS, "")
+    tolerance = top["tolerance"].maybe(lambda at: at.number(0, MAX_TOLERANCE))
     study = Study(
         name=read_name(top["name"]),
         model=default_model if top["model"].absent else _word(top["model"], 500),
@@ -76,9 +73,7 @@ def study_of(values: object, default_model: str = DEFAULT_MODEL) -> Study:
         budgets=tuple(_word(each, 20) for each in top["budgets"].items(32)),
         max_new_tokens=top["max_new_tokens"].maybe(lambda at: at.integer(1, MAX_NEW_TOKENS)) or 32,
         metric=_one_of(top["metric"], METRICS, "string_match"),
-        tolerance=DEFAULT_TOLERANCE
-        if top["tolerance"].absent
-        else top["tolerance"].number(0, MAX_TOLERANCE),
+        tolerance=DEFAULT_TOLERANCE if tolerance is None else tolerance,
     )
     study.validate()
     return study

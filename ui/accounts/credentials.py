@@ -116,14 +116,10 @@ class Accounts:
             raise ConfigError("Choose what the token may do and how long it works.")
         if len(self.open("token")) >= OPEN_TOKENS:
             raise LimitError(f"You have {OPEN_TOKENS} tokens; revoke one first.")
+        now, days = datetime.now(UTC), EXPIRIES_DAYS[expiry]
         with self._database.write() as session:
             number, token = credentials.create_token(
-                session,
-                owner,
-                SCOPES[scope],
-                name,
-                now=datetime.now(UTC),
-                days=EXPIRIES_DAYS[expiry],
+                session, owner, SCOPES[scope], name, now=now, days=days
             )
             audit.record(session, owner, "made token", number)
         return token

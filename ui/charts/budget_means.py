@@ -56,7 +56,6 @@ def budget_figure(runs: AggregatedRuns, figure: Figure, unit: str) -> go.Figure:
         if bars:
             shown.add_trace(_bar_trace(line, bars, next(factors)))
     budget_axis(shown, ticks, BUDGET_UNITS[unit])
-    shown.update_layout(legend={"tracegroupgap": 0})
     shown.update_yaxes(title_text=figure.unit_name, rangemode="tozero")
     if figure.is_share:
         shown.update_yaxes(tickformat=SHARE_TICKS)

@@ -34,11 +34,8 @@ def head_grid_figure(
     of heads. Colours end at the 98th percentile of the size; the hover text tells true values
     (an infinite ratio reads as twice that end). Layers not evicted are hatched.
 
-    Args:
-        result: the run.
-        index: of the variant.
-        name: `head_l1` or a quantity with one value per head.
-        against: what is drawn where there is a base.
+    `name`: `head_l1` or a quantity with one value per head. `against`: what is drawn where there is
+    a base.
     """
     variant = display_names(result.variants)[index]
     values = values_of(result, index, name)

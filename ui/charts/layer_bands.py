@@ -40,10 +40,7 @@ def layers_figure(runs: AggregatedRuns, kind: Kind, budget: str) -> go.Figure:
     bootstrap interval of each layer's mean, 95 %; none where n is too small.
     Unit: L1 over the hidden size. n = prompts.
 
-    Args:
-        runs: taken together.
-        kind: what is drawn.
-        budget: as it was asked for; the variants of one budget share a chart.
+    Drawn are the variants of one budget, as it was asked for.
     """
     shown = [member for member in runs.members if _budget(member) == budget]
     lines = [(each, means) for each in shown if (means := _means(runs, each, kind)) is not None]
@@ -69,7 +66,6 @@ def layers_figure(runs: AggregatedRuns, kind: Kind, budget: str) -> go.Figure:
     figure.update_xaxes(title_text="layer")
     axis = {"hidden": UNIT, "reduction": f"{UNIT}, above 0 CriticalKV is closer"}[kind]
     figure.update_yaxes(title_text=axis, rangemode="tozero")
-    figure.update_layout(legend={"tracegroupgap": 0})
     return figure
 
 

@@ -46,11 +46,6 @@ def layer_figure(
     rounding floor; variants without a base have no line. The floor of hidden L1 is a line of its
     own, on both sides of 0 for a reduction.
     Unit: the quantity's, or times, in the axis title. n = 1 decoding step of one prompt.
-
-    Args:
-        result: the run.
-        name: `hidden_l1`, `hidden_relative` or a quantity with one value per layer.
-        against: the quantity itself, or against the base.
     """
     label, unit = ARRAYS[name].label, ARRAYS[name].unit_name
     compared = {index: _against(result, index, name, against) for index in holders(result, name)}

@@ -36,11 +36,6 @@ def curve_figure(result: RunResult, metric: Figure, oracles: OracleSet | None = 
     all were asked in MiB; the axis is logarithmic. n = one prompt; L1 and KL at the first decoding
     step. Oracles, dashed, choose by the true decode attention, which no method sees: they are
     limits, not rivals.
-
-    Args:
-        result: the sweep.
-        metric: what is drawn.
-        oracles: of the mean head L1; None draws none.
     """
     named = zip(curve_looks(result), ranked_curves(result), curves(result), strict=True)
     drawn = [(look, name, curve.values(result, metric)) for look, name, curve in named]

@@ -41,12 +41,8 @@ class Scripted:
     ) -> gr.HTML:
         """Lay out an empty component; call inside a Blocks context.
 
-        Args:
-            value: what the module draws.
-            section: our own words above it, `### Heading` and a line of text. A component of
-                their own would be mounted each time too.
-            elem_classes: as for any component.
-            kwargs: as for gr.HTML.
+        `section`: our own words above it, `### Heading` and a line of text. A component of their
+        own would be mounted each time too.
         """
         return gr.HTML(
             value,

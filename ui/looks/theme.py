@@ -1,5 +1,6 @@
 """Look of the app: the Gradio theme (light and dark) and the style sheets."""
 
+from functools import partial
 from pathlib import Path
 
 import gradio as gr
@@ -120,22 +121,14 @@ _CONTROLS = {
 
 def build_theme() -> gr.themes.Base:
     """The app's theme; every font is one that Gradio ships, so nothing is fetched."""
+    local = partial(gr.themes.LocalFont, weights=_WEIGHTS)
     theme = gr.themes.Base(
         primary_hue=gr.themes.colors.blue,
         neutral_hue=gr.themes.colors.slate,
         radius_size=gr.themes.sizes.radius_md,
         spacing_size=gr.themes.sizes.spacing_md,
         text_size=gr.themes.sizes.text_md,
-        font=[
-            gr.themes.LocalFont("IBM Plex Sans", weights=_WEIGHTS),
-            "ui-sans-serif",
-            "system-ui",
-            "sans-serif",
-        ],
-        font_mono=[
-            gr.themes.LocalFont("IBM Plex Mono", weights=_WEIGHTS),
-            "ui-monospace",
-            "monospace",
-        ],
+        font=[local("IBM Plex Sans"), "ui-sans-serif", "system-ui", "sans-serif"],
+        font_mono=[local("IBM Plex Mono"), "ui-monospace", "monospace"],
     )
     return theme.set(**_SURFACES, **_TEXT, **_CONTROLS)

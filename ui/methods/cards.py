@@ -130,12 +130,11 @@ def _needs(variant: VariantSpec) -> Iterator[str]:
         yield (
             f"attention of the last {count} queries" if count > 1 else "the last query's attention"
         )
-    for observer in variant.observers:
-        words = observer.key[0] if isinstance(observer.key, tuple) else observer.key
-        yield f"{words}, gathered while the prompt is read"
-    for passes in variant.passes:
-        words = passes.key[0] if isinstance(passes.key, tuple) else passes.key
-        yield f"{words}, in further passes over all of it"
+    gathered = "gathered while the prompt is read"
+    keys = [(observer.key, gathered) for observer in variant.observers]
+    keys += [(passes.key, "in further passes over all of it") for passes in variant.passes]
+    for key, how in keys:
+        yield f"{key[0] if isinstance(key, tuple) else key}, {how}"
     if variant.selector.needs_norms:
         yield "value norms"
     rule = variant.method.budget_rule

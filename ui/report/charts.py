@@ -33,12 +33,7 @@ def embedded_charts(value: dict[str, Any]) -> tuple[dict[str, Any], str]:
 
 
 def chart_figures(draw: Draw, value: dict[str, Any]) -> dict[str, bytes]:
-    """Address of each chart -> JSON {choices as in a query: figure}.
-
-    Args:
-        draw: one chart.
-        value: of the component, as `embedded_charts` gives it.
-    """
+    """Address of each chart -> JSON {choices as in a query: figure}."""
     base = f"{value['base']}/{value['slug']}/figure"
     return {f"{base}/{chart['name']}": _figures(draw, chart) for chart in value["charts"]}
 

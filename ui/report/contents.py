@@ -120,19 +120,12 @@ def _add_kept(contents: Contents, run: RunSnapshot, without: Collection[Group]) 
     if value is None or prompt is None:
         return
     base = f"{value['base']}/{run.slug}"
-    contents.files["kept"] = {
-        f"{base}/prompt": _json(views.prompt_value(prompt)),
-        **{
-            f"{base}/{index}/retained": variant.retained.bits
-            for index, variant in enumerate(run.result.variants)
-            if variant.retained is not None
-        },
-        **{
-            f"{base}/{index}/evicted": variant.held.evicted
-            for index, variant in enumerate(run.result.variants)
-            if variant.held is not None
-        },
-    }
+    contents.files["kept"] = files = {f"{base}/prompt": _json(views.prompt_value(prompt))}
+    for index, variant in enumerate(run.result.variants):
+        if variant.retained is not None:
+            files[f"{base}/{index}/retained"] = variant.retained.bits
+        if variant.held is not None:
+            files[f"{base}/{index}/evicted"] = variant.held.evicted
 
 
 def _add_measured(contents: Contents, run: RunSnapshot, without: Collection[Group]) -> None:

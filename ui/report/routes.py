@@ -24,12 +24,7 @@ HTML = "text/html; charset=utf-8"
 
 
 def report_routes(services: Services, find: Callable[[Request], RunSnapshot | None]) -> list[Route]:
-    """Both; each answers GET and runs in a worker thread.
-
-    Args:
-        services: know the notes.
-        find: the run that a request's path names; None if there is none.
-    """
+    """Both; each answers GET, and 404 where `find` knows no run of the path."""
     # Drawing takes seconds; whoever holds a share link must not keep every core busy.
     room = threading.BoundedSemaphore(AT_A_TIME)
 

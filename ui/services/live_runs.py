@@ -52,17 +52,14 @@ class RunSnapshot:
 def stored_snapshot(stored: StoredRun, ahead_elsewhere: int | None = None) -> RunSnapshot:
     """The view of a run that does not live in memory.
 
-    Args:
-        stored: the run.
-        ahead_elsewhere: of an unfinished run in another server, how many come before it there;
-            None for one that lives nowhere any more.
+    `ahead_elsewhere`: of an unfinished run in another server, how many come before it there; None
+    for one that lives nowhere any more.
     """
     state, reason = stored.state, stored.reason
-    if state not in FINAL_STATES:
-        if ahead_elsewhere is None:
-            state, reason = "failed", END_NOT_RECORDED
-        else:
-            reason = ELSEWHERE
+    if state not in FINAL_STATES and ahead_elsewhere is None:
+        state, reason = "failed", END_NOT_RECORDED
+    elif state not in FINAL_STATES:
+        reason = ELSEWHERE
     return _snapshot(
         stored,
         state=state,

@@ -83,15 +83,7 @@ class Studies:
         worker: WorkerClient,
         cluster: Cluster | None = None,
     ) -> None:
-        """Nothing runs before `begin`.
-
-        Args:
-            database: open.
-            access: what viewers may do.
-            limits: what is taken at most.
-            worker: of the app.
-            cluster: where studies run; None for the app's worker.
-        """
+        """Nothing runs before `begin`; without a cluster the app's worker runs it."""
         self._store = stored_studies.Studies(database)
         self._access, self._limits, self._worker = access, limits, worker
         self._cluster = cluster
@@ -165,10 +157,7 @@ class Studies:
         return slug
 
     def add(self, text: str) -> str:
-        """Store a study that was exported with its data; returns its slug.
-
-        Args:
-            text: hostile.
+        """Store a study that was exported with its data, a hostile text; returns its slug.
 
         Raises:
             CkvError: it is wrong or over a limit, or is not what stands under its name.

@@ -37,11 +37,8 @@ class StudyJobs:
     ) -> None:
         """Prepare.
 
-        Args:
-            worker: of the app.
-            owner: whose turn the jobs take.
-            check_prompt: raises where a prompt has more tokens than the app takes.
-            on_served: told the model that served, and the versions; may raise.
+        `check_prompt` raises where a prompt has more tokens than the app takes; `on_served` is told
+        the model that served and the versions, and may raise.
         """
         self._worker, self._owner = worker, owner
         self._check_prompt, self._on_served = check_prompt, on_served

@@ -25,10 +25,7 @@ class Confirm(NamedTuple):
 def said(text: str, tone: Tone = "", links: Sequence[tuple[str, str]] = ()) -> dict[str, Any]:
     """Value of a Notice or a ContextBar.
 
-    Args:
-        text: one sentence.
-        tone: how it is coloured.
-        links: of a Notice, (words, address) of the pages of ours where the reader can go on.
+    `links`: of a Notice, (words, address) of the pages of ours where the reader can go on.
     """
     return {"text": text, "tone": tone, "links": links} if links else {"text": text, "tone": tone}
 

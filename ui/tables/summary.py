@@ -61,9 +61,7 @@ _ALWAYS = _EXPECTED - {"first_difference"} | {"answer", "kl_at_difference"}
 def summary_value(result: RunResult, *, ended: bool = False) -> dict[str, Any] | None:
     """Value of the SummaryTable component; None until the variants are known.
 
-    Args:
-        result: of the run.
-        ended: nothing will come any more: what no variant has is left out.
+    `ended`: nothing will come any more: what no variant has is left out.
     """
     cells = {
         key: [cell(result, variant, figure) for variant in result.variants]

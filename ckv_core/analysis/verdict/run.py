@@ -58,12 +58,11 @@ def run_verdict(result: RunResult) -> Verdict | None:
     judged = judge(result.variants)
     if not judged.indices:
         return Verdict(headline=_nothing_judged(result.variants, full))
+    states = dict(zip(judged.indices, judged.states, strict=True))
     return Verdict(
         headline=_headline(result, judged, full),
         groups=_groups(result, judged),
-        findings=findings(result.variants, dict(zip(judged.indices, judged.states, strict=True)))
-        if judged.by_answer
-        else (),
+        findings=findings(result.variants, states) if judged.by_answer else (),
         cautions=tuple(_cautions(result, judged, full)),
     )
 

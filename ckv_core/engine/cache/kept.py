@@ -43,10 +43,8 @@ class KeptCache:
 def write_cache(path: Path, cache: KeptCache, masks: Sequence[Tensor | None]) -> None:
     """Write a file; OSError where the disk refuses.
 
-    Args:
-        path: of the file.
-        cache: what goes there.
-        masks: by layer, [kv_heads, compressed_tokens] bool of what is kept; None for everything.
+    `masks` are of each layer, [kv_heads, compressed_tokens] bool of what is kept; None for
+    everything.
     """
     tensors = {
         _TEXT: torch.frombuffer(bytearray(cache.context.encode()), dtype=torch.uint8),

@@ -22,9 +22,7 @@ Count = Callable[[str, str], int]  # tokens of the prompt of a context and a que
 def make_samples(data: Mapping[str, Any], count: Count) -> tuple[Sample, ...]:
     """The samples of `{task, length, samples, seed}`; more samples begin with the same ones.
 
-    Args:
-        data: checked by `spec.read_study`.
-        count: tokens of a whole prompt with the study's model.
+    `count`: tokens of a whole prompt with the study's model.
 
     Raises:
         ConfigError: no prompt of that task is as short as that.

@@ -40,12 +40,9 @@ class Needles:
     long_keys: bool = False
 
     def __call__(self, rng: random.Random, parts: int, place: float, _question: int) -> Prompt:
-        """A prompt whose haystack has so many parts.
+        """A prompt whose haystack has so many parts: sentences, or needles of other keys.
 
-        Args:
-            rng: of this sample.
-            parts: sentences, or needles of other keys.
-            place: 0 to 1; where the first asked needle lies if it is alone.
+        `place`, 0 to 1, is where the first asked needle lies if it is alone.
         """
         among = parts if self.haystack == "needles" else 0
         keys = _uuids(rng, self.keys + among) if self.long_keys else names(rng, self.keys + among)
