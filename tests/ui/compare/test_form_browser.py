@@ -40,16 +40,17 @@ def show(page: Page, app: Served, size: dict[str, int] = DESK) -> None:
     page.locator("#context-bar [data-ready]").wait_for(state="attached")
 
 
-@pytest.mark.parametrize("size", [DESK, PHONE])
-def test_run_is_on_the_first_screen(app: Served, page: Page, size: dict[str, int]):
-    show(page, app, size)
+def test_run_is_on_the_first_screen(app: Served, page: Page):
     run = page.get_by_role("button", name="Run", exact=True)
-    expect(run).to_be_in_viewport(ratio=1)
     covers = "run => run.contains(document.elementFromPoint(...['x', 'y'].map(k => {"
     covers += " const r = run.getBoundingClientRect();"
     covers += " return k === 'x' ? r.x + r.width / 2 : r.y + r.height / 2; })))"
-    assert run.evaluate(covers)  # nothing lies above it
-    assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
+    show(page, app)
+    for size in (DESK, PHONE):
+        page.set_viewport_size(size)
+        expect(run).to_be_in_viewport(ratio=1)
+        assert run.evaluate(covers)  # nothing lies above it
+        assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
 
 
 def test_the_first_stop_of_the_keyboard_leads_to_run_and_control_enter_runs(
@@ -88,7 +89,9 @@ def test_a_suggested_model_says_whether_it_fits_and_can_be_chosen(app: Served, p
     )
 
 
-def test_a_word_explains_itself_by_key_and_by_touch(app: Served, page: Page):
+def test_a_word_explains_itself_and_a_text_from_right_to_left_runs_that_way(
+    app: Served, page: Page
+):
     show(page, app)
     word = page.locator("#budget").get_by_role("button", name="KV head, explain")
     assert page.locator("#budget label").evaluate("label => label.control.tagName") == "INPUT"
@@ -102,10 +105,6 @@ def test_a_word_explains_itself_by_key_and_by_touch(app: Served, page: Page):
     word.click()
     expect(tip).to_be_visible()
     expect(page.locator("#budget input")).not_to_be_focused()
-
-
-def test_a_text_from_right_to_left_runs_that_way(app: Served, page: Page):
-    show(page, app)
     page.locator("#context textarea").fill("\u05d3\u05d5\u05d7 4821")
     style = "node => getComputedStyle(node).unicodeBidi"
     assert page.locator("#context textarea").evaluate(style) == "plaintext"
@@ -177,15 +176,14 @@ def test_variants_are_found_chosen_and_taken_out_by_keyboard_and_reach_the_serve
     expect(line).to_contain_text(f"{len(DEFAULT_VARIANTS)} variants: Full cache, StreamingLLM")
 
 
-@pytest.mark.parametrize("size", [DESK, PHONE])
 def test_a_variant_is_composed_named_and_stands_among_the_others(
-    app: Served, page: Page, monkeypatch: pytest.MonkeyPatch, size: dict[str, int]
+    app: Served, page: Page, monkeypatch: pytest.MonkeyPatch
 ):
     named = "knorm:beta=5.0,rule=pyramid,name=Knorm in a pyramid"
     asked = request(variants=("full", named), defaults={"budget": "64"})
     slug, started = store_run(app.services, asked, done_result()), []
     monkeypatch.setattr(app.services, "start_run", lambda asked, *_: started.append(asked) or slug)
-    show(page, app, size)
+    show(page, app, PHONE)
     page.get_by_role("button", name="Compose a variant").click()
     editor, line = page.locator("#variant-editor"), page.locator("#variants-line")
     told, add = editor.get_by_role("status"), editor.get_by_role("button", name="Add to the")
@@ -202,8 +200,10 @@ def test_a_variant_is_composed_named_and_stands_among_the_others(
     editor.get_by_label("beta", exact=True).fill("5")
     editor.get_by_label("Name", exact=True).fill("Knorm in a pyramid")
     expect(editor).to_contain_text("knorm:rule=pyramid,beta=5,name=Knorm in a pyramid")
-    assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
-    assert Axe().run(page).response["violations"] == []
+    for size in (DESK, PHONE):
+        page.set_viewport_size(size)
+        assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
+        assert Axe().run(page).response["violations"] == []
     page.keyboard.press("Enter")
     expect(told).to_contain_text("Knorm in a pyramid stands among the variants.")
     expect(line).to_contain_text("AdaKV, Knorm in a pyramid.")

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 
@@ -11,6 +12,7 @@ from ckv_core.errors import CkvError, ConfigError, StorageError
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.studies.records import Sample, Study
 from ckv_core.worker.client import WorkerClient
+from storage.database import default_url, open_database
 from ui.accounts.access import Access, Viewer, acting_as
 from ui.limits import Limits
 from ui.services.services import Services
@@ -48,11 +50,19 @@ def samples(count: int, **questions: str) -> tuple[Sample, ...]:
     )
 
 
-@pytest.fixture
-def services(file_database) -> Iterator[Services]:
-    services = Services(file_database, make_client=make_client, limits=Limits())
-    yield services
-    services.close()
+@pytest.fixture(scope="module")
+def lasting_services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
+    """As in the folder's conftest, with a worker that plays studies."""
+    with closing(open_database(default_url(tmp_path_factory.mktemp("studies")))) as database:
+        services = Services(database, make_client=make_client, limits=Limits())
+        yield services
+        services.close()
+
+
+def cancel(services: Services, slug: str) -> None:
+    """Stop it, and wait until nobody works at it."""
+    services.studies.cancel(slug)
+    wait_until(services, slug, over)
 
 
 def wait_until(services: Services, slug: str, wanted: Callable[[StudyView], bool]) -> StudyView:
@@ -142,7 +152,7 @@ def test_runs_come_between_a_studys_samples(services):
         time.sleep(0.01)
     assert services.snapshot(run).state == "done"
     assert not over(services.studies.view(slug))
-    services.studies.cancel(slug)
+    cancel(services, slug)
 
 
 def test_tasks_are_counted_by_the_model(services):
@@ -212,7 +222,7 @@ def test_a_study_that_a_cluster_still_works_at_says_that_it_stops(services):
     assert asked.state == "stopping"
     assert progress_sentence(asked).startswith("Stopping: ")
     assert "What a cluster works at ends first." in progress_sentence(asked)
-    services.studies.cancel(slug)
+    cancel(services, slug)
 
 
 def test_a_study_is_its_owners_alone(file_database):

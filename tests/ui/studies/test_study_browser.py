@@ -31,6 +31,12 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.fixture(scope="module")
+def slug(app: Served) -> str:
+    """A study that is done, which most tests only read."""
+    return store_study(app.services)
+
+
+@pytest.fixture(scope="module")
 def context(browser: Browser) -> Iterator[BrowserContext]:
     """Keeps what it loaded from one test to the next."""
     with browser.new_context(viewport={"width": 430, "height": 900}) as context:
@@ -44,8 +50,7 @@ def page(context: BrowserContext) -> Iterator[Page]:
     page.close()
 
 
-def test_axe_finds_nothing_and_nothing_scrolls_sideways(page: Page, app: Served) -> None:
-    slug = store_study(app.services)
+def test_axe_finds_nothing_and_nothing_scrolls_sideways(page: Page, app: Served, slug: str) -> None:
     for path, mark in (
         (f"/study?id={slug}", "#study-samples tbody tr"),
         ("/studies", "#studies tbody tr"),
@@ -98,8 +103,7 @@ def test_a_stopped_study_goes_on_by_a_button_and_an_unknown_one_is_told(
         expect(page.locator("#study-progress")).to_contain_text("There is no study")
 
 
-def test_a_score_leads_to_its_samples_and_on_to_compare(page: Page, app: Served) -> None:
-    slug = store_study(app.services, dataclasses.replace(STUDY, name="cells"))
+def test_a_score_leads_to_its_samples_and_on_to_compare(page: Page, app: Served, slug: str) -> None:
     page.goto(f"{app.url}/study?id={slug}")
     page.locator("#study-tasks tbody tr", has_text="KeyDiff").last.locator("a").nth(1).click()
     expect(page.locator("#study-cell")).to_contain_text("Only the samples of KeyDiff at 50%, task")
@@ -112,8 +116,9 @@ def test_a_score_leads_to_its_samples_and_on_to_compare(page: Page, app: Served)
     expect(page.locator("#study-samples tbody tr")).to_have_count(40)
 
 
-def test_a_cell_of_the_needle_map_is_reached_by_keyboard(page: Page, app: Served) -> None:
-    slug = store_study(app.services, dataclasses.replace(STUDY, name="keys"))
+def test_a_cell_of_the_needle_map_is_reached_by_keyboard(
+    page: Page, app: Served, slug: str
+) -> None:
     page.goto(f"{app.url}/study?id={slug}")
     chart = page.locator('[data-chart="needles"]')
     chart.scroll_into_view_if_needed()
@@ -127,13 +132,14 @@ def test_a_cell_of_the_needle_map_is_reached_by_keyboard(page: Page, app: Served
     expect(page.locator("#study-cell")).to_contain_text("Only the samples of")
 
 
-def test_the_report_opens_without_the_app(page: Page, app: Served, tmp_path: Path) -> None:
-    slug = store_study(app.services, dataclasses.replace(STUDY, name="report <b>*two*</b>"))
+def test_the_report_opens_without_the_app(
+    page: Page, app: Served, slug: str, tmp_path: Path
+) -> None:
     file = tmp_path / "report.html"
     with app.client() as client:
         file.write_bytes(client.get(f"/studies/{slug}/report.html").content)
     page.goto(file.as_uri())
-    expect(page.locator("h1")).to_have_text("report <b>*two*</b>")
+    expect(page.locator("h1")).to_have_text(STUDY.name)
     expect(page.locator("#decision tbody tr")).to_have_count(3)
     expect(page.locator("#samples tbody tr")).to_have_count(40)
     expect(page.locator("main a[href^='/']:visible")).to_have_count(0)
@@ -155,11 +161,10 @@ def test_chosen_runs_fill_the_samples(page: Page, app: Served) -> None:
     expect(page.locator("#studies-notice")).to_contain_text("There is no run")
 
 
-def test_the_files_are_served_and_only_of_studies_that_are_there(app: Served) -> None:
-    slug = store_study(app.services, dataclasses.replace(STUDY, name="files"))
+def test_the_files_are_served_and_only_of_studies_that_are_there(app: Served, slug: str) -> None:
     with app.client() as client:
         whole = client.get(f"/studies/{slug}/study.json").json()
-        assert (whole["study"]["name"], len(whole["table"])) == ("files", 7)
+        assert (whole["study"]["name"], len(whole["table"])) == (STUDY.name, 7)
         assert "variants:" in client.get(f"/studies/{slug}/study.yaml").text
         assert "@misc{criticalkv_lab," in client.get(f"/studies/{slug}/papers.bib").text
         log = client.get(f"/studies/{slug}/inspect.json").json()
