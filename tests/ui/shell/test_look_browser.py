@@ -41,6 +41,15 @@ def page(browser: Browser) -> Iterator[Page]:
     page.close()
 
 
+@pytest.fixture(scope="module", params=[DESK, PHONE], ids=["desk", "phone"])
+def run_page(request: pytest.FixtureRequest, browser: Browser, site: Site) -> Iterator[Page]:
+    """The finished run on a screen; whoever scrolls goes back to the top."""
+    page = browser.new_page(viewport=request.param)
+    show(page, f"{site.url}/run?id={site.done}", request.param)
+    yield page
+    page.close()
+
+
 def show(page: Page, address: str, size: dict[str, int]) -> None:
     page.set_viewport_size(size)
     page.goto(address)
@@ -101,9 +110,8 @@ def test_a_run_without_results_does_not_promise_them(page: Page, site: Site):
     expect(page.locator("#results h3:visible")).to_have_count(0)
 
 
-@pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
-def test_the_sections_stay_in_reach_and_the_current_one_is_marked(page: Page, site: Site, size):
-    show(page, f"{site.url}/run?id={site.done}", size)
+def test_the_sections_stay_in_reach_and_the_current_one_is_marked(run_page: Page, site: Site):
+    page = run_page
     links = page.locator("#results .ckv-sections a")
     expect(links.first).to_have_attribute("aria-current", "true")
     heads = page.locator("#results :is(.section h3, .ckv-section-name):visible")
@@ -122,6 +130,7 @@ def test_the_sections_stay_in_reach_and_the_current_one_is_marked(page: Page, si
     assert top is not None
     assert 0 <= bar["y"] < bar["y"] + bar["height"] <= top["y"] < 160
     assert page.url.endswith(site.done)
+    page.evaluate("scrollTo(0, 0)")
 
 
 def test_a_phone_shows_the_outcome_beside_the_names_and_speaks_of_touch(
@@ -144,9 +153,8 @@ def test_a_phone_shows_the_outcome_beside_the_names_and_speaks_of_touch(
     context.close()
 
 
-@pytest.mark.parametrize("size", [PHONE, DESK], ids=["phone", "desk"])
-def test_what_came_out_is_on_the_first_screen(page: Page, site: Site, size):
-    show(page, f"{site.url}/run?id={site.done}", size)
+def test_what_came_out_is_on_the_first_screen(run_page: Page):
+    page = run_page
     strip = page.get_by_role("region", name="What came out")
     expect(strip.get_by_role("status")).to_contain_text("variant")
     for part in (strip.get_by_role("status"), strip.locator(".ckv-verdict-group").last):
@@ -160,14 +168,13 @@ def test_what_came_out_is_on_the_first_screen(page: Page, site: Site, size):
     assert tops[0]["y"] + tops[0]["height"] <= tops[1]["y"]
 
 
-def test_a_run_without_a_button_has_no_empty_bar(page: Page, site: Site):
-    show(page, f"{site.url}/run?id={site.done}", DESK)
-    expect(page.locator("#summary table")).to_be_visible()
-    expect(page.locator("#actions")).to_be_hidden()
+def test_a_run_without_a_button_has_no_empty_bar(run_page: Page):
+    expect(run_page.locator("#summary table")).to_be_visible()
+    expect(run_page.locator("#actions")).to_be_hidden()
 
 
-def test_a_phone_shows_the_whole_title_of_each_chart(page: Page, site: Site):
-    show(page, f"{site.url}/run?id={site.done}", PHONE)
+def test_every_screen_shows_the_whole_title_of_each_chart(run_page: Page):
+    page = run_page
     page.locator("#charts [data-chart]").first.wait_for()
     for chart in page.locator("#charts [data-chart]").all():
         chart.scroll_into_view_if_needed()
@@ -175,3 +182,4 @@ def test_a_phone_shows_the_whole_title_of_each_chart(page: Page, site: Site):
     titles = page.locator("#charts .gtitle").all_text_contents()
     assert any(LONG.replace(" ", "") in title.replace(" ", "") for title in titles), titles
     assert outside(page, "#charts .gtitle, #charts .gtitle-subtitle") == []
+    page.evaluate("scrollTo(0, 0)")
