@@ -116,6 +116,7 @@ def served_apps(
     """With logins and MCP, or without both, as most tests need it: built once, and lent empty."""
     from tests.factories.app import empty
     from tests.ui.served_app import Served, served  # Gradio takes seconds
+    from ui.settings import LOOPBACK_HOSTS
 
     apps: dict[bool, Served] = {}
     with ExitStack() as stack:
@@ -123,9 +124,10 @@ def served_apps(
         def lend(with_logins: bool) -> Served:
             if with_logins not in apps:
                 folder = tmp_path_factory.mktemp("served")
-                more = {"mcp": True, "model": "tiny"} if with_logins else {}
+                names = LOOPBACK_HOSTS | {"lab.team.test"}
+                more = {"mcp": True, "model": "tiny", "allowed_hosts": names}
                 apps[with_logins] = stack.enter_context(
-                    served(folder, with_logins=with_logins, **more)
+                    served(folder, with_logins=with_logins, **(more if with_logins else {}))
                 )
             empty(apps[with_logins].services)
             return apps[with_logins]

@@ -89,9 +89,9 @@ def scripted_app(home: Path, **environ: str) -> Iterator[App]:
         app.process.wait()
 
 
-def note_request(watched: Watched, app: App, url: str) -> None:
+def note_request(watched: Watched, address: str, url: str) -> None:
     """Keep requests that leave the app."""
-    if not url.startswith((app.url, "data:", "blob:", "about:")):
+    if not url.startswith((address, "data:", "blob:", "about:")):
         watched.external.append(url)
 
 

@@ -6,8 +6,6 @@ from playwright.sync_api import Locator, Page, expect
 TEXT = "The harbour report. " + "Ships came and went, and the weather was fair. " * 12
 QUESTION = "How was the weather?"
 RUN_LIMIT_MS = 90_000
-# More than a test waits for; such a run is cancelled in the end.
-ENDLESS_TOKENS = 1024
 # Goes on when two frames were drawn there: a busy browser draws none for longer than one waits.
 SCROLL = """top => new Promise((done) => {
   window.scrollTo(0, top);
@@ -22,6 +20,12 @@ def log_in(page: Page, url: str, user: str) -> None:
     page.get_by_label("Password").fill(f"{user}-secret")
     page.get_by_role("button", name="Log in").click()
     expect(page.get_by_role("button", name="Log out")).to_be_visible()
+
+
+def open_form(page: Page, address: str) -> None:
+    """Go there and wait until it listens: what is typed and clicked before is lost."""
+    page.goto(address)
+    page.locator("#context-bar [data-ready]").wait_for()
 
 
 def fill(
@@ -54,10 +58,10 @@ def set_new_tokens(page: Page, count: int) -> None:
     page.locator("#max-new-tokens input").fill(str(count))
 
 
-def go_on_after_the_end(page: Page) -> None:
-    """Tick the advanced setting that makes a run as long as its limit."""
-    page.get_by_role("button", name="Advanced parameters").click()
-    page.get_by_label("Ignore EOS").check()
+def open_more(page: Page) -> None:
+    """Show the fields for more variants and for kept positions of other code."""
+    page.get_by_role("button", name="More variants").click()
+    page.locator("#own-bar [data-ready]").wait_for()
 
 
 def run(page: Page) -> None:
@@ -65,14 +69,11 @@ def run(page: Page) -> None:
     page.get_by_role("button", name="Run", exact=True).click()
 
 
-def run_endlessly(page: Page) -> str:
-    """Start a run that goes on until it is cancelled; returns its slug once text appears."""
-    fill(page, new_tokens=ENDLESS_TOKENS)
-    go_on_after_the_end(page)
+def run_to_its_end(page: Page) -> str:
+    """Click Run and wait; returns the run's slug."""
     run(page)
     slug = wait_for_slug(page)
-    expect_state(page, "running")
-    expect(generated(page, "Full cache")).not_to_have_text("", timeout=RUN_LIMIT_MS)
+    expect_state(page, "done")
     return slug
 
 
@@ -86,12 +87,6 @@ def expect_state(page: Page, state: str) -> None:
     """Wait until the status bar says so."""
     bar = page.locator(f"#status [data-state={state}]")
     expect(bar).to_be_visible(timeout=RUN_LIMIT_MS)
-
-
-def cancel(page: Page) -> None:
-    """Cancel and wait for the end."""
-    page.get_by_role("button", name="Cancel", exact=True).click()
-    expect_state(page, "cancelled")
 
 
 def generated(page: Page, label: str) -> Locator:

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -9,16 +10,16 @@ from playwright.sync_api import Page, expect
 
 from app import main
 from ckv_core.runtime import logs
+from storage.database import default_url, open_database
+from storage.server_lock import only_server
 from tests.e2e import steps
-from tests.e2e.app_runner import App
 from tests.processes import free_port
+from tests.ui.served_app import Served
 
 CONTEXT = "#context textarea"
 
 
-def test_a_refusal_goes_once_the_form_changes_and_comes_again(page: Page, app: App):
-    page.goto(app.url)
-    page.locator("#context-bar [data-ready]").wait_for()
+def test_a_refusal_goes_once_the_form_changes_and_comes_again(page: Page):
     refusal = page.locator("#notice [role=alert]")
     for _ in range(2):
         page.get_by_role("button", name="Run", exact=True).click()
@@ -43,11 +44,11 @@ def test_a_wrong_line_of_more_variants_is_named_as_soon_as_it_is_left(page: Page
 def test_what_only_the_engine_can_know_fails_the_run_with_a_sentence(page: Page):
     steps.fill(page)
     box = page.get_by_role("combobox", name="Model")
-    box.fill("no-such-model-here")
+    box.fill("missing")
     box.press("Enter")
     steps.run(page)
     steps.expect_state(page, "failed")
-    expect(page.locator("#status")).to_contain_text("no-such-model-here")
+    expect(page.locator("#status")).to_contain_text("No model 'missing' was found")
     assert "Traceback" not in page.locator("#status").inner_text()
     page.get_by_role("button", name=re.compile("^Settings: ")).click()
     assert page.locator(CONTEXT).input_value() == steps.TEXT
@@ -72,19 +73,47 @@ def test_only_utf8_text_files_are_opened(page: Page, tmp_path: Path):
     expect(page.locator("#context-bar")).to_contain_text(" of 8,192 tokens")
 
 
+def test_wrong_positions_are_named_and_stay_as_typed(page: Page):
+    steps.fill(page)
+    steps.open_more(page)
+    box = page.get_by_label("External selections")
+    typed = '{"schema": 1, "variants": [{"label": "A", "retained": [3, 3]}]}'
+    box.fill(typed)
+    box.blur()
+    expect(page.locator("#variants-line")).to_contain_text("position 3 is expected once")
+    steps.run(page)
+    expect(page.locator("#notice [role=alert]")).to_contain_text("variants[0].retained")
+    assert box.input_value() == typed
+
+
+def test_a_lone_surrogate_is_refused(page: Page):
+    steps.fill(page)
+    put = """() => {
+      const box = document.querySelector("#context textarea");
+      box.value = "good \\ud800 text";
+      box.dispatchEvent(new Event("input", {bubbles: true}));
+    }"""
+    page.evaluate(put)
+    steps.run(page)
+    expect(page.locator("#notice")).to_contain_text("lone surrogate) at position 5")
+
+
 # --- a second app where one serves already
 
 
 @pytest.mark.parametrize("taken", ["data", "port"])
 def test_a_second_app_in_the_same_place_is_one_sentence(
-    app: App, tmp_path, monkeypatch, capsys, taken
+    app: Served, tmp_path, monkeypatch, capsys, taken
 ):
     port = app.url.rpartition(":")[2]
     monkeypatch.setattr(logs, "configure", lambda *_: None)
-    monkeypatch.setenv("CKV_HOME", str(app.log.parent if taken == "data" else tmp_path))
+    monkeypatch.setenv("CKV_HOME", str(tmp_path))
     monkeypatch.setenv("CKV_PORT", str(free_port()) if taken == "data" else port)
     monkeypatch.setattr(sys, "argv", ["app.py"])
-    assert main() == 1
+    with closing(open_database(default_url(tmp_path))) as database, ExitStack() as stack:
+        if taken == "data":
+            stack.enter_context(only_server(database))
+        assert main() == 1
     told = {
         "data": "Another CriticalKV Lab serves",
         "port": f"Port {port} on 127.0.0.1 cannot be used",

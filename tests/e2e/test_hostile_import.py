@@ -1,21 +1,19 @@
 """Hostile files given to the Runs page: one sentence each, nothing stored, the app goes on."""
 
-import json
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from storage.database import default_url, open_database
 from tests.e2e.test_xss import HOSTILE, PAYLOADS, assert_nothing_ran
-from tests.storage.test_bundle import exported, made, rewritten, run_text, sealed
-from tests.ui.served_app import Served, served
+from tests.storage.bundles import exported, made, resealed, rewritten, run_values, sealed
+from tests.ui.served_app import Served
 from ui.limits import Limits
 
-BODY_MIB = 2
+BODY_MIB = Limits().body_mib
 Files = dict[str, tuple[bytes, str]]
 
 
@@ -26,14 +24,10 @@ def bundle_of_one(folder: Path) -> tuple[str, bytes]:
         return slug, exported(database, slug)
 
 
-def changed(slug: str, text: bytes, **values: Any) -> bytes:
-    """A bundle with right checksums of a run with other values."""
-    return sealed(slug, json.dumps(json.loads(text) | values).encode())
-
-
 def hostile_files(folder: Path) -> Files:
     """By name: the file, and what the page must say of it; all others are tests/storage's."""
-    slug, data = bundle_of_one(folder)
+    _, data = bundle_of_one(folder)
+    of_run = run_values(data)
     return {
         "bomb": (
             sealed("a" * 12, b" " * 20_000_000),
@@ -44,16 +38,9 @@ def hostile_files(folder: Path) -> Files:
             "its files are not those that its manifest lists",
         ),
         "page not zip": (HOSTILE.encode(), "it is neither a bundle nor a result JSON"),
-        "markup as a state": (changed(slug, run_text(data), state=PAYLOADS[0]), "wrong at state"),
+        "markup as a state": (resealed(of_run | {"state": PAYLOADS[0]}), "wrong at state"),
         "over the limit": (b"PK" + bytes(BODY_MIB * 2**20), f"takes {BODY_MIB} MiB at a time"),
     }
-
-
-@pytest.fixture(scope="module")
-def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    limits = Limits(body_mib=BODY_MIB)
-    with served(tmp_path_factory.mktemp("app"), with_logins=False, limits=limits) as app:
-        yield app
 
 
 @pytest.fixture
@@ -66,20 +53,20 @@ def page(browser: Browser, app: Served) -> Iterator[Page]:
     context.close()
 
 
-def give(page: Page, name: str, data: bytes) -> None:
+def give(page: Page, path: Path, data: bytes) -> None:
     """Choose a file on the page."""
+    path.write_bytes(data)
     page.locator("#runs .ckv-files [role=status]").evaluate("line => { line.textContent = '' }")
-    page.locator("#runs input[data-import]").set_input_files(
-        {"name": name, "mimeType": "application/zip", "buffer": data}
-    )
+    page.locator("#runs input[data-import]").set_input_files(path)
 
 
 def test_a_hostile_file_is_one_sentence_and_stores_nothing(
     page: Page, app: Served, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     told = page.locator("#runs .ckv-files [role=status]")
-    for name, (data, sentence) in hostile_files(tmp_path_factory.mktemp("there")).items():
-        give(page, f"{name}.zip", data)
+    folder = tmp_path_factory.mktemp("there")
+    for name, (data, sentence) in hostile_files(folder).items():
+        give(page, folder / f"{name}.zip", data)
         expect(told, name).to_contain_text(sentence)
         expect(told, name).to_have_attribute("data-tone", "error")
         assert app.services.count_by_state() == {}, name
@@ -95,9 +82,11 @@ def test_markup_in_a_bundles_texts_is_shown_as_text_after_all_that(
     page: Page, app: Served, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """The app takes what is right after all that was wrong; markup in a title is only a text."""
-    slug, data = bundle_of_one(tmp_path_factory.mktemp("there"))
+    folder = tmp_path_factory.mktemp("there")
+    slug, data = bundle_of_one(folder)
     title = HOSTILE[:300]
-    give(page, f"{PAYLOADS[0]}.zip", changed(slug, run_text(data), title=title, note=HOSTILE))
+    named = resealed(run_values(data) | {"title": title, "note": HOSTILE})
+    give(page, folder / f"{PAYLOADS[0]}.zip", named)
     expect(page.locator("#runs .ckv-files")).to_contain_text("Imported 1 of 1 run.")
     row = page.locator("#runs tbody tr")
     expect(row).to_have_count(1)

@@ -10,22 +10,11 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from ckv_core.analysis.result_json import to_json
-from ckv_core.request.compare_request import CompareRequest
-from ckv_core.results.events import RunFinished, RunPrepared, RunResult
 from ckv_core.results.records import RetainedSet
-from tests.e2e.steps import (
-    run,
-    set_new_tokens,
-    wait_for_slug,
-)
-from tests.factories.app import empty, request
+from tests.e2e.steps import run, set_new_tokens, wait_for_slug
+from tests.factories.app import empty, request, store_run
 from tests.factories.runs import done_result
 from tests.ui.served_app import Served
-
-
-@pytest.fixture(scope="module")
-def app(open_app: Served) -> Served:
-    return open_app
 
 
 @pytest.fixture(scope="module")
@@ -40,20 +29,6 @@ def page(context: BrowserContext) -> Iterator[Page]:
     page = context.new_page()
     yield page
     page.close()
-
-
-def stored(app: Served, asked: CompareRequest, result: RunResult) -> str:
-    """Save a run with everything in it; returns its slug."""
-    recorder = app.services._recorder
-    slug = recorder.create(asked)
-    recorder.start(slug)
-    assert result.model is not None
-    assert result.prompt is not None
-    variants = tuple(result.variants)
-    recorder.apply(slug, RunPrepared(result.model, result.prompt, variants, result.environment))
-    recorder.apply(slug, RunFinished(result.timings_ms))
-    recorder.finish(slug)
-    return slug
 
 
 @pytest.fixture(scope="module")
@@ -72,9 +47,11 @@ def slugs(app: Served) -> dict[str, str]:
     other.prompt = dataclasses.replace(other.prompt, token_ids=tuple(range(1, 11)))
     asked = request(question="first?", max_new_tokens=9)
     return {
-        "first": stored(app, asked, done_result()),
-        "second": stored(app, dataclasses.replace(asked, answer="x"), changed),
-        "other": stored(app, request(question="other?", defaults={"budget": "64"}), other),
+        "first": store_run(app.services, asked, done_result()),
+        "second": store_run(app.services, dataclasses.replace(asked, answer="x"), changed),
+        "other": store_run(
+            app.services, request(question="other?", defaults={"budget": "64"}), other
+        ),
     }
 
 

@@ -11,8 +11,8 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page
 
 from tests.e2e.steps import log_in
-from tests.factories.app import end_of, script
-from tests.ui.served_app import Served, by, served
+from tests.factories.app import finished
+from tests.ui.served_app import Served, by
 from ui.accounts.access import EVERYBODY, acting_as
 
 ATTACK = (Path(__file__).parent / "hostile_page.js").read_text()
@@ -43,17 +43,6 @@ def elsewhere() -> Iterator[int]:
     server.server_close()
 
 
-@pytest.fixture(scope="module")
-def app(open_app: Served) -> Served:
-    return open_app
-
-
-def made(app: Served) -> str:
-    slug = app.services.start_run(script("steps 1"))
-    end_of(app.services, slug)
-    return slug
-
-
 def runs_of(app: Served) -> list[str]:
     return [each.slug for each in app.services.library.list_runs()[0]]
 
@@ -72,7 +61,7 @@ def page_at(context: BrowserContext, url: str) -> Iterator[Page]:
 
 def assert_nothing_gained(app: Served, context: BrowserContext, hostile: str, base: str) -> None:
     """Nothing from the hostile page; from the app's own one the same attempts succeed."""
-    slug = made(app)
+    slug = finished(app.services, "steps 1")
     before = runs_of(app)
     with page_at(context, f"{base}/healthz") as own, page_at(context, hostile) as page:
         result = attack(page, base, slug)
@@ -102,17 +91,16 @@ def test_a_page_on_another_host_name(app: Served, browser: Browser, elsewhere: i
         rebound = f"http://evil.test:{app.url.rpartition(':')[2]}"
         with page_at(context, f"{rebound}/healthz") as page:
             assert "does not answer to this name" in page.inner_text("body")
-            assert attack(page, rebound, made(app))["got"] == []
+            assert attack(page, rebound, finished(app.services, "steps 1"))["got"] == []
         context.close()
 
 
 def test_a_page_on_a_sibling_name_with_logins(
-    tmp_path: Path, browser: Browser, elsewhere: int
+    team_app: Served, browser: Browser, elsewhere: int
 ) -> None:
-    names = frozenset({"127.0.0.1", "lab.team.test"})
-    with served(tmp_path, allowed_hosts=names) as app, by("ann"):
-        base = f"http://lab.team.test:{app.url.rpartition(':')[2]}"
+    with by("ann"):
+        base = f"http://lab.team.test:{team_app.url.rpartition(':')[2]}"
         context = browser.new_context()
         log_in(context.new_page(), base, "ann")
-        assert_nothing_gained(app, context, f"http://evil.team.test:{elsewhere}/", base)
+        assert_nothing_gained(team_app, context, f"http://evil.team.test:{elsewhere}/", base)
         context.close()

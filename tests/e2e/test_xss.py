@@ -51,11 +51,6 @@ Slugs = dict[str, str]
 
 
 @pytest.fixture(scope="module")
-def app(open_app: Served) -> Served:
-    return open_app
-
-
-@pytest.fixture(scope="module")
 def slugs(app: Served) -> Slugs:
     """Runs full of hostile text; `other` failed and came out of an imported bundle."""
     failed = store(app, fails=True)

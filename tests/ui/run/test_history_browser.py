@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
+from tests.e2e import steps
 from tests.factories.app import ENDLESS, finished, request, script, store_run
 from tests.factories.runs import done_result
 from tests.ui.served_app import Served
@@ -125,3 +126,26 @@ def test_a_reload_logs_no_errors(app: Served, page: Page, is_running: bool):
     expect(page.locator("#status [data-state]")).to_be_visible()
     if is_running:
         app.services.cancel_run(slug)
+
+
+def test_a_reload_attaches_again_and_a_second_tab_sees_the_same_run(
+    app: Served, page: Page, context: BrowserContext
+):
+    slug = app.services.start_run(script(ENDLESS))
+    page.goto(f"{app.url}/run?id={slug}")
+    expect(steps.generated(page, "Full cache")).to_contain_text("w1")
+    page.reload()
+    steps.expect_state(page, "running")
+    expect(steps.generated(page, "Full cache")).not_to_have_text("")
+    before = steps.generated(page, "Full cache").inner_text()
+    with context.new_page() as second:
+        second.goto(f"{app.url}/r/{slug}")
+        assert second.url == f"{app.url}/run?id={slug}"
+        steps.expect_state(second, "running")
+        expect(steps.generated(second, "Full cache")).to_contain_text(before)
+        expect(steps.generated(page, "Full cache")).not_to_have_text(before)
+        second.get_by_role("button", name="Cancel", exact=True).click()
+        steps.expect_state(page, "cancelled")
+        steps.expect_state(second, "cancelled")
+    expect(page.locator("#status")).to_contain_text("Cancelled on request")
+    assert steps.generated(page, "Full cache").inner_text()

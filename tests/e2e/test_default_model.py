@@ -1,0 +1,216 @@
+"""Journeys on the real default model; in one file, so that one app and one model serve them all."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from playwright.sync_api import BrowserContext, Page, expect
+
+from ckv_core.models.default_model import prepare_default_model
+from ckv_core.models.steps import silent
+from tests.e2e import steps
+from tests.e2e.app_runner import ROOT, App, Watched, start
+from tests.test_docs_api import blocks, run_by_bash
+
+PRINTED = "SnapKV + CriticalKV, as printed"
+MINE = "Mine <b>of old</b>"
+BUDGETS, ALPHAS = "40, 64", "0.25, 0.5"
+POINTS = 2 + 2 * 2
+
+
+@pytest.fixture(scope="module")
+def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
+    """`python app.py` with an empty data folder."""
+    home = tmp_path_factory.mktemp("home")
+    models = prepare_default_model(silent).parent
+    (home / "models").symlink_to(models, target_is_directory=True)
+    app = start([str(ROOT / "app.py")], home)
+    yield app
+    app.stop()
+
+
+@pytest.fixture
+def wait_for_model(page: Page) -> None:
+    """Until the default model is loaded, which the page does not need to be usable."""
+    expect(page.locator("#model-line")).to_contain_text("is ready", timeout=120_000)
+
+
+def test_an_example_runs_with_the_default_variants(page: Page, app: App, wait_for_model):
+    page.get_by_role("button", name="Support chat").click()
+    expect(page.locator("#context-bar")).to_contain_text(re.compile(r"[\d,]+ of 8,192 tokens"))
+    expect(page.locator("#variants-line")).to_contain_text("6 variants: Full cache, StreamingLLM")
+    steps.set_new_tokens(page, 24)
+    steps.run_to_its_end(page)
+    expect(page.get_by_role("button", name=re.compile("^Settings: SmolLM2"))).to_be_visible()
+    table = page.locator("#summary tbody")
+    expect(table.locator("tr")).to_have_count(6)
+    row = table.locator("tr", has_text=PRINTED)
+    expect(row).to_contain_text("13,140 / 13,140")
+    share = re.search(r"(\d+)% of 270", row.inner_text())
+    assert share
+    assert int(share[1]) >= 80
+    expect(table.locator("tr").first).to_contain_text("yes")
+    expect(steps.generated(page, "Full cache")).to_contain_text("12 euros")
+    steps.see_everything(page)
+    expect(page.locator("#kept canvas").first).to_be_visible()
+    for chart in ("layers", "final", "heads", "budgets"):
+        drawn = page.locator(f'#charts [data-drawn*="/figure/{chart}?"]')
+        expect(drawn.locator(".js-plotly-plot")).to_be_visible()
+    heads = page.locator('#charts [data-drawn*="/figure/heads?"]')
+    heads.locator("select[name=variant]").select_option(label=PRINTED)
+    expect(heads.locator(".js-plotly-plot")).to_contain_text(PRINTED)
+    # The model has a process of its own; the app's loads no torch for a run.
+    loaded = [
+        any("libtorch" in each.path for each in psutil.Process(pid).memory_maps())
+        for pid in (app.process.pid, *app.workers())
+    ]
+    assert loaded[0] is False
+    assert any(loaded)
+
+
+def test_one_word_of_a_megabyte_is_refused_with_a_number(page: Page, wait_for_model):
+    steps.fill(page, context="x" * 1_000_000)
+    steps.run(page)
+    sentence = re.compile(r"[\d,]+ over the model's limit of 8,192")
+    said = page.locator("#notice, #status").filter(has_text=sentence)
+    expect(said.first).to_be_visible(timeout=steps.RUN_LIMIT_MS)
+    assert page.evaluate("document.querySelector('#context textarea').value.length") == 1_000_000
+
+
+# --- the first examples of docs/api.md, of which this model refuses what cannot be run
+
+
+def test_the_comparison_and_the_sweep_in_python_print_their_figures(app: App, capsys) -> None:
+    names: dict[str, object] = {"__name__": "example"}
+    for block in blocks("python", {False: app.url})[:2]:
+        exec(compile(block, "docs/api.md", "exec"), names)
+    printed = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("done") for line in printed)
+    assert sum(line.startswith(("Full cache ", "SnapKV ")) for line in printed) == 3
+    points = [line.split() for line in printed if line.startswith("snapkv")]
+    assert len(points) == 2 + 4  # methods without alpha, and with two of them, at two budgets
+    assert all(float(kl) > 0 and float(final) > 0 for _, kl, final in points)
+
+
+def test_the_run_by_curl_ends_with_texts(app: App, tmp_path) -> None:
+    printed = run_by_bash(blocks("bash", {False: app.url})[0], tmp_path)
+    assert '"state": "done"' in printed.replace('":"', '": "')
+    assert "was chosen" not in printed  # the budget holds more than the window
+
+
+# --- a run made again: reproduced, and with its kept positions
+
+
+@pytest.fixture(scope="module")
+def slug(visitor: tuple[BrowserContext, Watched], app: App) -> str:
+    """A run that is over."""
+    (page,) = visitor[0].pages
+    steps.open_form(page, app.url)
+    steps.fill(page)
+    return steps.run_to_its_end(page)
+
+
+def test_a_reproduced_run_has_the_same_tokens_and_kept_sets(
+    context: BrowserContext, app: App, slug: str
+):
+    (page,) = context.pages
+    page.goto(f"{app.url}/run?id={slug}")
+    lineage = page.locator("#lineage")
+    lineage.get_by_role("button", name="Reproduce").click()
+    page.wait_for_url(lambda url: "/run?id=" in url and slug not in url)
+    steps.expect_state(page, "done")
+    expect(lineage).to_contain_text("This is a rerun of")
+    lineage.get_by_role("link", name="what differs").click()
+    found = page.locator("#differences")
+    expect(found).to_contain_text("None: these runs were asked the same")
+    for label in ("Full cache", "SnapKV"):
+        expect(found.locator("summary", has_text=label)).to_contain_text("equal")
+    expect(found).to_contain_text("B against A: generated tokens equal, one by one.")
+    expect(found).to_contain_text("Kept sets: equal, entry by entry.")
+
+
+def test_a_result_json_comes_back_as_one_more_column(
+    page: Page, app: App, slug: str, tmp_path: Path
+):
+    result = page.request.get(f"{app.url}/data/{slug}/result.json").json()
+    result["variants"][1]["label"] = MINE
+    path = tmp_path / "kept.json"
+    path.write_text(json.dumps(result), "utf-8")
+    (tmp_path / "wrong.json").write_text('{"schema": 1', "utf-8")
+
+    steps.fill(page)
+    steps.open_more(page)
+    picker = page.locator("#own-bar input[type=file]")
+    picker.set_input_files(tmp_path / "wrong.json")
+    expect(page.locator("#own-bar")).to_contain_text("wrong.json is not valid JSON")
+    picker.set_input_files(path)
+    line = page.locator("#variants-line")
+    expect(line).to_contain_text(f"3 variants: Full cache, SnapKV, {MINE}.")
+    slug = steps.run_to_its_end(page)
+    expect(steps.generated(page, MINE)).to_have_text(steps.generated(page, "SnapKV").inner_text())
+    expect(page.get_by_text("own:label=Mine").first).to_be_visible()
+
+    page.goto(f"{app.url}/?from={slug}")
+    expect(page.locator("#variants-line")).to_contain_text(MINE)
+    steps.open_more(page)
+    expect(page.locator("#own textarea")).to_have_value(re.compile(MINE))
+
+
+# --- sweeps and the ablation
+
+
+@pytest.fixture
+def sweep_page(context, app: App) -> Page:
+    """The Sweep page, filled in for a small sweep."""
+    (page,) = context.pages
+    steps.open_form(page, f"{app.url}/sweep")
+    page.locator("#context textarea").fill(steps.TEXT)
+    page.locator("#question textarea, #question input").first.fill(steps.QUESTION)
+    steps.tick(page, "#methods", ("SnapKV", "SnapKV + CriticalKV, as printed"))
+    page.locator("#budgets input, #budgets textarea").first.fill(BUDGETS)
+    page.locator("#alphas input, #alphas textarea").first.fill(ALPHAS)
+    return page
+
+
+def see_chart(page: Page, area: str, name: str) -> None:
+    """Scroll to a chart and wait until it is drawn."""
+    panel = page.locator(f'{area} [data-chart="{name}"]')
+    panel.scroll_into_view_if_needed()
+    expect(panel.locator(".main-svg").first).to_be_visible()
+
+
+def test_a_sweep_runs_is_saved_and_opens_again_by_its_link(sweep_page: Page, app: App):
+    page = sweep_page
+    slug = steps.run_to_its_end(page)
+    rows = page.locator("#sweep-points tbody tr")
+    expect(rows).to_have_count(POINTS)
+    for key in ("head", "final", "kl"):
+        see_chart(page, "#sweep-curves", f"sweep-{key}")
+    # The table follows the status bar: generated text adds a column to it.
+    expect(page.locator("#sweep-points thead")).to_contain_text("Agreement")
+    points = [row.inner_text() for row in rows.all()]
+    page.goto(f"{app.url}/r/{slug}")
+    steps.expect_state(page, "done")
+    expect(rows).to_have_count(POINTS)
+    expect(rows).to_have_text(points, use_inner_text=True)
+    see_chart(page, "#sweep-curves", "sweep-final")
+    see_chart(page, "#sweep-alpha-charts", "alpha-heads")
+    expect(page.locator("#sweep-savings tbody tr")).to_have_count(2 * 2)
+
+
+def test_the_ablation_adds_its_runs_and_is_drawn(page: Page):
+    steps.fill(page, variants=("Full cache",), budget="72", new_tokens=2)
+    page.get_by_role("button", name="More variants").click()
+    page.get_by_role("button", name="Add the ablation").click()
+    lines = page.locator("#more-variants textarea")
+    expect(lines).to_have_value(re.compile("preset=kvpress"))
+    added = [line for line in lines.input_value().splitlines() if line]
+    expect(page.locator("#variants-line")).to_contain_text(f"{len(added) + 1} variants")
+    steps.run_to_its_end(page)
+    expect(page.locator("#summary tbody tr")).to_have_count(len(added) + 1)
+    see_chart(page, "#charts", "ladder")
+    ablation = page.locator('#charts [data-chart="ladder"] .js-plotly-plot')
+    assert ablation.evaluate("node => node.calcdata[0].length") == len(added)
