@@ -1,10 +1,15 @@
-"""Processes of tests: their ports, which nobody else can take, and that they end."""
+"""Processes of tests: their start, their ports, which nobody else can take, and that they end."""
 
 import contextlib
 import socket
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
 
 import psutil
 
+ROOT = Path(__file__).resolve().parents[1]
 PATIENCE_S = 30
 _guards: list[socket.socket] = []
 
@@ -20,6 +25,18 @@ def free_port() -> int:
     guard.bind(("127.0.0.1", 0))
     _guards.append(guard)
     return int(guard.getsockname()[1])
+
+
+def python(source: str, *arguments: object) -> subprocess.Popen[str]:
+    """A process that runs this source, which can import the packages, with pipes to and from it."""
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(source), *map(str, arguments)],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def assert_gone(pids: list[int]) -> None:

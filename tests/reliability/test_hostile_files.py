@@ -11,7 +11,7 @@ import pytest
 
 from storage.bundle_reader import MAX_RATIO
 from tests.e2e.app_runner import App, scripted_app
-from tests.storage.test_bundle import sealed
+from tests.storage.bundles import sealed
 
 MOST_BYTES = 2**30
 BIG = 64 * 2**20 - 100

@@ -1,13 +1,23 @@
-"""A second database beside `database`: runs are taken from `there` to `here`."""
+"""A second database beside `database`: runs are taken from `there` to `here`; runs to store."""
 
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from ckv_core.errors import StorageError
+from ckv_core.request.compare_request import CompareRequest
+from ckv_core.results.events import RunEvent
 from storage import repository
 from storage.database import Database, open_database
-from storage.records import StoredRun
+from storage.recorder import Recorder
+from storage.records import Lineage, StoredRun
+from tests.factories.events import big_events
+
+START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -27,3 +37,51 @@ def load(database: Database, slug: str) -> StoredRun:
     """A run as it is stored."""
     with database.read() as session:
         return repository.load_run(session, slug)
+
+
+def make(
+    database: Database,
+    title: str = "Title",
+    minutes: int = 0,
+    lineage: Lineage | None = None,
+    **request: object,
+) -> str:
+    """A run that waits, created so many minutes after START; its slug."""
+    asked = CompareRequest(**{"context": "c", "variants": ("full", "snapkv")} | request)
+    now = START + timedelta(minutes=minutes)
+    with database.write() as session:
+        return repository.create_run(session, asked, title, now, None, lineage)
+
+
+def record(
+    database: Database,
+    asked: CompareRequest,
+    events: Iterable[RunEvent] | None = None,
+    *,
+    title: str = "",
+    is_over: bool = True,
+) -> str:
+    """A run of these events, or of a small one's; its slug."""
+    recorder = Recorder(database)
+    slug = recorder.create(asked, title)
+    recorder.start(slug)
+    for event in big_events(tokens=16, variants=2) if events is None else events:
+        recorder.apply(slug, event)
+    if is_over:
+        recorder.finish(slug)
+    return slug
+
+
+def at_once(*actions: Callable[[], object]) -> list[object]:
+    """What each returned, or the error that it raised."""
+    start = threading.Barrier(len(actions))
+
+    def act(action: Callable[[], object]) -> object:
+        start.wait()
+        try:
+            return action()
+        except StorageError as error:
+            return error
+
+    with ThreadPoolExecutor(len(actions)) as pool:
+        return list(pool.map(act, actions))

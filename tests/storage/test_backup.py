@@ -19,9 +19,8 @@ from ckv_core.request.compare_request import CompareRequest
 from storage import backup, database, repository
 from storage.commands import main
 from storage.database import default_url, open_database
-from storage.recorder import Recorder
 from storage.server_lock import only_server
-from tests.factories.events import big_events
+from tests.storage.conftest import record
 from tests.storage.first_release import SLUG, UNFINISHED, make_first_release
 
 pytestmark = pytest.mark.slow
@@ -36,12 +35,7 @@ def home(tmp_path, monkeypatch):
 
 def make_run(home: Path) -> str:
     with closing(open_database(default_url(home))) as database:
-        recorder = Recorder(database)
-        slug = recorder.create(CompareRequest(context="c", question="q"))
-        for event in big_events(tokens=16, variants=1):
-            recorder.apply(slug, event)
-        recorder.finish(slug)
-    return slug
+        return record(database, CompareRequest(context="c", question="q"))
 
 
 def dump(path: Path) -> list[str]:

@@ -1,111 +1,36 @@
 """Bundles: what is exported comes back equal; anything wrong stores nothing."""
 
+import functools
 import hashlib
 import io
 import json
+import operator
+import os
 import zipfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
 
 from ckv_core.errors import StorageError
-from ckv_core.request.compare_request import CompareRequest
-from storage import bundle_reader, repository
-from storage.bundle import FORMAT, VERSION, entry_name, is_same_content, run_json, write_bundle
-from storage.bundle_import import ImportReport, import_bundle
-from storage.database import Database
+from storage import bundle_reader
+from storage.bundle import FORMAT, MAX_RUNS, VERSION, entry_name, is_same_content, run_json
+from storage.bundle_import import import_bundle
+from storage.bundle_reader import MAX_MANIFEST_BYTES
 from storage.recorder import Recorder
-from tests.factories.events import assert_same_result, big_events, folded
-from tests.factories.strategies import events
+from tests.storage.bundles import (
+    REQUEST,
+    assert_refused,
+    exported,
+    made,
+    resealed,
+    rewritten,
+    run_values,
+    sealed,
+    zipped,
+)
 from tests.storage.conftest import load
 
-pytestmark = pytest.mark.slow
-
-REQUEST = CompareRequest(
-    context="The long text.", question="What?", answer="This.", protect=("long", "tokens:0-1")
-)
-
-
-def made(database: Database, stream=None, title: str = "") -> str:
-    recorder = Recorder(database)
-    slug = recorder.create(REQUEST, title)
-    recorder.start(slug)
-    for event in big_events(tokens=16, variants=2) if stream is None else stream:
-        recorder.apply(slug, event)
-    recorder.finish(slug)
-    return slug
-
-
-def exported(database: Database, *slugs: str) -> bytes:
-    with database.read() as session:
-        return write_bundle(session, slugs)
-
-
-def rewritten(data: bytes, changes: dict[str, bytes | None], extra=()) -> bytes:
-    """The same zip with entries replaced, left out (None) or added."""
-    out = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(out, "w", 8) as new:
-        for name in old.namelist():
-            content = changes.get(name, old.read(name))
-            if content is not None:
-                new.writestr(name, content)
-        for name, content in extra:
-            new.writestr(name, content)
-    return out.getvalue()
-
-
-def sealed(slug: str, text: bytes, size: int | None = None, **manifest: object) -> bytes:
-    """A bundle whose checksums are right for any content; `manifest` changes what it says."""
-    digest = hashlib.sha256(text).hexdigest()
-    listed = [{"slug": slug, "sha256": digest, "bytes": size or len(text)}]
-    manifest = {"format": FORMAT, "version": VERSION, "runs": listed} | manifest
-    return zipped({"manifest.json": json.dumps(manifest).encode(), entry_name(slug): text})
-
-
-def zipped(files: dict[str, bytes]) -> bytes:
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in files.items():
-            archive.writestr(name, content)
-    return out.getvalue()
-
-
-def run_text(data: bytes) -> bytes:
-    """The JSON of a bundle's first run."""
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        return archive.read(archive.namelist()[0])
-
-
-def run_count(database: Database) -> int:
-    with database.read() as session:
-        return session.connection().exec_driver_sql("SELECT count(*) FROM runs").scalar()
-
-
-def assert_refused(database: Database, data: bytes, match: str = "bundle") -> None:
-    before = run_count(database)
-    with pytest.raises(StorageError, match=match) as caught:
-        import_bundle(database, data)
-    told = str(caught.value)
-    assert "nothing was imported" in told
-    assert (told[-1], "\n" in told, len(told) < 300) == (".", False, True), told
-    assert run_count(database) == before
-
-
-@settings(max_examples=settings().max_examples // 3)
-@given(stream=events())
-def test_an_imported_run_equals_the_exported_one(there, opened, stream):
-    slug = made(there, stream)
-    data = exported(there, slug)
-    assert import_bundle(opened, data).imported == [slug]
-    run, original = load(opened, slug), load(there, slug)
-    assert is_same_content(run, original)
-    assert (run.request, run.state, run.reason) == (REQUEST, original.state, original.reason)
-    assert (run.title, run.started_at) == (original.title, original.started_at)
-    assert (run.created_at, run.finished_at) == (original.created_at, original.finished_at)
-    run.result.environment.pop("imported")
-    assert_same_result(run.result, folded(stream))
-    assert import_bundle(opened, data) == ImportReport(skipped=[slug])
+pytestmark = [pytest.mark.slow, pytest.mark.parametrize("new_url", ["sqlite"], indirect=True)]
 
 
 def test_an_imported_run_says_that_it_was_imported(here, there):
@@ -225,7 +150,7 @@ def test_a_changed_run_fails_its_checksum(here, there):
 )
 def test_another_format_or_version_is_refused(here, there, changes, match):
     slug = made(there)
-    text = run_text(exported(there, slug))
+    text = json.dumps(run_values(exported(there, slug))).encode()
     assert_refused(here, sealed(slug, text, **changes), match)
     assert import_bundle(here, sealed(slug, text)).imported == [slug]
 
@@ -258,6 +183,7 @@ def test_what_is_no_bundle_is_refused(here, data):
         ("request.analysis", ["other"]),
         ("request.follow_ups", ["q"] * 9),
         ("request.protect", ["q"] * 13),
+        ("request.own_indices.0.variants.0.retained", [1, 1]),
         ("result", None),
         ("result.schema", 2),
         ("result.variants", None),
@@ -265,13 +191,11 @@ def test_what_is_no_bundle_is_refused(here, data):
 )
 def test_a_mistyped_value_is_refused_even_with_right_checksums(here, there, path, value):
     slug = made(there)
-    run = json.loads(run_text(exported(there, slug)))
-    owner, parts = run, path.split(".")
-    for part in parts[:-1]:
-        owner = owner[part]
-    owner[parts[-1]] = value
+    run = run_values(exported(there, slug))
+    *above, last = (int(part) if part.isdigit() else part for part in path.split("."))
+    functools.reduce(operator.getitem, above, run)[last] = value
     wrong = sealed(slug, json.dumps(run).encode())
-    assert_refused(here, wrong, f"wrong at (its top|.*{parts[-1]})")
+    assert_refused(here, wrong, f"wrong at (its top|.*{last})")
 
 
 @pytest.mark.parametrize("text", [b"[" * 100_000, b"NaN", b"\xff", b"1" * 5000, b"null", b"[]"])
@@ -279,15 +203,76 @@ def test_strange_json_is_refused(here, text):
     assert_refused(here, sealed("a" * 12, text))
 
 
-def test_a_failure_at_the_last_run_stores_none(here, there, monkeypatch):
+@pytest.mark.parametrize(
+    ("place", "value", "match"),
+    [
+        (6, b"\x63\x00", "not a whole zip"),  # made for a newer unzip
+        (8, b"\x20\x00", "not a whole zip"),  # a patch of another file
+        (8, b"\x01\x00", "encrypted"),
+        (10, b"\x5d\x00", "unusual way"),
+        (16, b"\x00\x00\x00\x00", "not a whole zip"),  # another sum of its bytes
+        (24, b"\x89\x13\x00\x00", "not as long as it says"),
+        (24, b"\x87\x13\x00\x00", "not a whole zip"),
+        (40, b"\xff\xa1", "is a link"),
+        (42, b"\xff\xff\xff\x7f", "not a whole zip"),  # begins behind the end
+        (46, b"\xff", "not those that its manifest lists"),
+    ],
+)
+def test_an_entry_that_lies_about_itself_is_refused(here, place, value, match):
+    data = bytearray(sealed("a" * 12, b"x" * 5000))
+    entry = data.rindex(b"PK\x01\x02")
+    data[entry + place : entry + place + len(value)] = value
+    assert_refused(here, bytes(data), match)
+
+
+def test_a_name_that_is_no_text_is_refused(here):
+    data = sealed("a" * 12, b"{}").replace(b"manifest.json", b"\xffanifest.json")
+    entry = data.index(b"PK\x01\x02")
+    said = bytearray(data)
+    said[entry + 9] |= 0x08  # its name is UTF-8
+    assert_refused(here, bytes(said), "not a whole zip")
+
+
+def test_a_run_listed_twice_is_refused(here, there):
+    slug = made(there)
+    text = json.dumps(run_values(exported(there, slug))).encode()
+    entry = {"slug": slug, "sha256": hashlib.sha256(text).hexdigest(), "bytes": len(text)}
+    assert_refused(here, sealed(slug, text, runs=[entry, entry]), "lists no run, or one twice")
+
+
+def test_a_figure_that_is_not_finite_is_refused_as_such(here, there):
+    run = run_values(exported(there, made(there)))
+    run["result"]["timings_ms"]["load"] = float("nan")
+    assert_refused(here, resealed(run), "a number that is not finite")
+
+
+def test_a_bundle_of_1001_runs_is_neither_written_nor_read(here, there):
+    with pytest.raises(StorageError, match="1 to 1000 runs; got 1001"):
+        exported(there, *(f"{number:012}" for number in range(MAX_RUNS + 1)))
+    listed = [{"slug": f"{number:012}"} for number in range(MAX_RUNS + 1)]
+    assert_refused(here, sealed("0" * 12, b"{}", runs=listed), "at most 1000 values")
+
+
+def test_a_manifest_over_1_mib_is_refused(here):
+    manifest = {"format": FORMAT, "version": VERSION, "runs": [], "more": ""}
+    room = MAX_MANIFEST_BYTES - len(json.dumps(manifest))
+    fits = manifest | {"more": os.urandom(room).hex()[:room]}
+    over = fits | {"more": fits["more"] + "x"}
+    assert_refused(here, zipped({"manifest.json": json.dumps(fits).encode()}), "lists no run")
+    assert_refused(here, zipped({"manifest.json": json.dumps(over).encode()}), "over 1 MiB")
+
+
+def test_runs_that_are_too_big_together_are_neither_written_nor_read(here, there, monkeypatch):
     slugs = [made(there), made(there)]
-    real, calls = repository.end_run, []
-
-    def failing(*values):
-        calls.append(values)
-        if len(calls) == 2:
-            raise StorageError("The bundle: disk full, nothing was imported.")
-        return real(*values)
-
-    monkeypatch.setattr(repository, "end_run", failing)
-    assert_refused(here, exported(there, *slugs))
+    data = exported(there, *slugs)
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        total = sum(archive.getinfo(entry_name(slug)).file_size for slug in slugs)
+    for module in ("storage.bundle", "storage.bundle_reader"):
+        monkeypatch.setattr(f"{module}.MAX_TOTAL_BYTES", total - 1)
+    with pytest.raises(StorageError, match="too big for this bundle"):
+        exported(there, *slugs)
+    assert_refused(here, data, "it holds more than")
+    for module in ("storage.bundle", "storage.bundle_reader"):
+        monkeypatch.setattr(f"{module}.MAX_TOTAL_BYTES", total)
+    assert exported(there, *slugs) == data
+    assert import_bundle(here, data).imported == slugs

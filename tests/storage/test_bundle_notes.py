@@ -1,30 +1,21 @@
 """What travels beside a run in a bundle, result files as imports, and the limit of saved runs."""
 
 import json
-import zipfile
-from io import BytesIO
 
 import pytest
 
 from ckv_core.analysis.result_json import to_json
 from ckv_core.errors import StorageError
 from storage import library
-from storage.bundle import entry_name, write_bundle
+from storage.bundle import write_bundle
 from storage.bundle_import import ImportReport, import_bundle
-from storage.database import default_url
 from storage.records import RunFilter
 from storage.result_file import UNFINISHED
 from tests.factories.events import assert_same_result, big_events
+from tests.storage.bundles import assert_refused, exported, made, resealed, run_values
 from tests.storage.conftest import load
-from tests.storage.test_bundle import assert_refused, exported, made, sealed
 
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def new_url(tmp_path_factory):
-    """Of SQLite alone."""
-    return lambda: default_url(tmp_path_factory.mktemp("database"))
+pytestmark = [pytest.mark.slow, pytest.mark.parametrize("new_url", ["sqlite"], indirect=True)]
 
 
 def child(database, parent: str, kind="fork") -> str:
@@ -53,11 +44,6 @@ def parent_of(database, slug: str):
         return library.relatives(session, slug)[0]
 
 
-def content(data: bytes, slug: str) -> dict:
-    with zipfile.ZipFile(BytesIO(data)) as archive:
-        return json.loads(archive.read(entry_name(slug)))
-
-
 def result_file(database, slug: str, **changes) -> bytes:
     return json.dumps(to_json(load(database, slug).result) | changes).encode()
 
@@ -76,7 +62,7 @@ def test_title_note_and_tags_travel_and_are_found_by_search(here, there):
 def test_notes_tags_and_lineage_stay_at_home_if_told_so(there):
     slug = annotated(there)
     with there.read() as session:
-        told = content(write_bundle(session, [slug], without_notes={slug}), slug)
+        told = run_values(write_bundle(session, [slug], without_notes={slug}))
     assert "note" not in json.dumps(told)
     assert not {"note", "tags", "lineage"} & told.keys()
 
@@ -117,13 +103,15 @@ def test_a_renamed_parent_is_followed(here, there):
     assert parent_of(here, slug).slug == report.renamed[parent]
 
 
-def test_a_bundle_from_before_notes_is_imported(here, there):
+def test_a_bundle_from_before_notes_and_external_selections_is_imported(here, there):
     slug = annotated(there)
-    old = content(exported(there, slug), slug)
+    old = run_values(exported(there, slug))
     for name in ("note", "tags", "lineage"):
         del old[name]
-    assert import_bundle(here, sealed(slug, json.dumps(old).encode())).imported == [slug]
+    del old["request"]["own_indices"]
+    assert import_bundle(here, resealed(old)).imported == [slug]
     assert (listed(here, slug).note, listed(here, slug).tags) == ("", ())
+    assert load(here, slug).request.own_indices == ()
 
 
 @pytest.mark.parametrize(
@@ -141,15 +129,14 @@ def test_a_bundle_from_before_notes_is_imported(here, there):
     ],
 )
 def test_wrong_notes_tags_and_lineage_are_refused(here, there, changes):
-    slug = made(there)
-    run = content(exported(there, slug), slug) | changes
-    assert_refused(here, sealed(slug, json.dumps(run).encode()))
+    run = run_values(exported(there, made(there))) | changes
+    assert_refused(here, resealed(run))
 
 
 def test_a_run_is_not_its_own_parent(here, there):
     slug = made(there)
-    run = content(exported(there, slug), slug) | {"lineage": {"parent": slug, "kind": "fork"}}
-    import_bundle(here, sealed(slug, json.dumps(run).encode()))
+    run = run_values(exported(there, slug)) | {"lineage": {"parent": slug, "kind": "fork"}}
+    import_bundle(here, resealed(run))
     assert parent_of(here, slug) is None
 
 
@@ -227,12 +214,3 @@ def test_imports_count_against_the_limit_of_their_owner(here, there):
         assert library.list_runs(session, RunFilter(owner="ann"))[1] == 2
     # Nothing new is stored, so a full library takes it.
     assert import_bundle(here, both, owner="ann", most=2).skipped == slugs[1:]
-
-
-def test_the_sentence_names_a_few_of_many():
-    report = ImportReport(imported=["new"], skipped=[f"s{i}" for i in range(7)])
-    report.renamed["old"] = "new"
-    assert report.sentence == (
-        "Imported 1 of 8 runs; already here: s0, s1, s2, s3, s4 and 2 more; "
-        "other runs have the same name, so old is new here."
-    )

@@ -8,6 +8,7 @@ from sqlalchemy import select
 
 from ckv_core.request.compare_request import CompareRequest
 from storage import bundle
+from storage.bundle_import import ImportReport
 from storage.commands import main
 from storage.database import default_url, open_database
 from storage.models import Run
@@ -85,3 +86,12 @@ def test_where_no_run_is_over_none_is_exported(tmp_path, monkeypatch, capsys):
     assert main(["export", "--all", "--out", str(tmp_path / "all.zip")]) == 1
     assert "No run is over yet" in capsys.readouterr().err
     assert not (tmp_path / "all.zip").exists()
+
+
+def test_the_sentence_names_a_few_of_many():
+    report = ImportReport(imported=["new"], skipped=[f"s{i}" for i in range(7)])
+    report.renamed["old"] = "new"
+    assert report.sentence == (
+        "Imported 1 of 8 runs; already here: s0, s1, s2, s3, s4 and 2 more; "
+        "other runs have the same name, so old is new here."
+    )

@@ -2,20 +2,17 @@
 
 import os
 import signal
-import subprocess
-import sys
-import textwrap
-from pathlib import Path
 
 import pytest
 from sqlalchemy import text
 
-from storage import library, repository
+from storage import library
 from storage.database import Database, open_database
 from storage.recorder import Recorder
 from tests.factories.events import assert_same_result, big_events, folded
+from tests.processes import python
+from tests.storage.conftest import load
 
-REPOSITORY = Path(__file__).parents[2]
 SERVER = """
     import sys
     from ckv_core.request.compare_request import CompareRequest
@@ -54,22 +51,15 @@ def test_a_killed_recorder_leaves_a_sound_database_with_all_that_returned(new_ur
             ]
         assert Recorder(database).recover("The server stopped.") == len(unfinished)
         for slug, said in reported.items():
-            with database.read() as session:
-                run = repository.load_run(session, slug)
+            run = load(database, slug)
             assert_nothing_is_lost(run, said, stream)
         database.close()
 
 
 def run_and_kill(url: str, kill_after: int) -> dict[str, list[str]]:
     """What the process had said, by run, when it was killed at work."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(SERVER), url],
-        cwd=REPOSITORY,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
     said: dict[str, list[str]] = {}
-    with process:
+    with python(SERVER, url) as process:
         for number, line in enumerate(process.stdout, 1):
             slug, word = line.split()
             said.setdefault(slug, []).append(word)

@@ -2,10 +2,7 @@
 
 import os
 import sqlite3
-import subprocess
-import sys
 import tempfile
-import textwrap
 import threading
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,23 +12,10 @@ from sqlalchemy import create_engine, text
 
 from ckv_core.errors import StorageError
 from ckv_core.request.compare_request import CompareRequest
-from storage import library, repository
+from storage import library
 from storage.database import Database, default_url, open_database
 from storage.recorder import Recorder
-
-REPOSITORY = Path(__file__).parents[2]
-
-
-def script(source: str, *arguments: object) -> subprocess.Popen:
-    """Start a Python process that can import the packages."""
-    return subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", textwrap.dedent(source), *map(str, arguments)],
-        cwd=REPOSITORY,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+from tests.processes import python
 
 
 def test_every_connection_is_set_up(tmp_path):
@@ -56,17 +40,6 @@ def test_the_parent_folder_is_made_whatever_its_name(tmp_path, folder):
     home = tmp_path / folder
     open_database(default_url(home)).close()
     assert (home / "ckv.sqlite3").is_file()
-
-
-def test_a_reopened_database_has_its_runs(new_url):
-    url = new_url()
-    database = open_database(url)
-    slug = Recorder(database).create(CompareRequest(context="c"))
-    database.close()
-    database = open_database(url)
-    with database.read() as session:
-        assert repository.load_run(session, slug).request.context == "c"
-    database.close()
 
 
 @pytest.mark.parametrize(
@@ -132,7 +105,7 @@ def test_a_read_only_folder_is_one_sentence(existing):
             open_database(default_url(home)).close()
             (home / "ckv.sqlite3").chmod(0o444)
         home.chmod(0o555)
-        process = script(
+        process = python(
             """
             import os, sys
             from pathlib import Path
@@ -216,7 +189,7 @@ def test_processes_that_open_a_blank_database_at_once_all_succeed(new_url):
             database.close()
             print("done", flush=True)
         """
-    processes = [script(source) for _ in range(3)]
+    processes = [python(source) for _ in range(3)]
     urls = [new_url() for _ in range(5)]
     for line, expected in [("", "ready\n"), *((f"{url}\n", "done\n") for url in urls)]:
         for process in processes:

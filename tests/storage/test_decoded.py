@@ -9,8 +9,12 @@ from storage.decoded import DecodedRuns
 from storage.recorder import Recorder
 from storage.records import StoredRun
 from tests.factories.events import assert_same_result, big_events, folded
+from tests.storage.conftest import record
 
 STREAM = big_events(tokens=100, variants=2)
+REQUEST = CompareRequest(context="word " * 100, question="What?")
+
+pytestmark = pytest.mark.parametrize("new_url", ["sqlite"], indirect=True)
 
 
 @pytest.fixture
@@ -22,23 +26,13 @@ def decodes(monkeypatch) -> list[object]:
     return seen
 
 
-def stored(database: Database, *, is_over: bool = True) -> str:
-    recorder = Recorder(database)
-    slug = recorder.create(CompareRequest(context="word " * 100, question="What?"))
-    for event in STREAM:
-        recorder.apply(slug, event)
-    if is_over:
-        recorder.finish(slug)
-    return slug
-
-
 def load(database: Database, slug: str, kept: DecodedRuns) -> StoredRun:
     with database.read() as session:
         return repository.load_run(session, slug, kept)
 
 
 def test_a_run_that_is_over_is_decoded_once_until_it_is_forgotten(database: Database, decodes):
-    slug, kept = stored(database), DecodedRuns()
+    slug, kept = record(database, REQUEST, STREAM), DecodedRuns()
     for _ in range(3):
         run = load(database, slug, kept)
         assert_same_result(run.result, folded(STREAM))
@@ -53,7 +47,7 @@ def test_a_run_that_is_over_is_decoded_once_until_it_is_forgotten(database: Data
 
 
 def test_an_unfinished_run_is_read_each_time(database: Database, decodes):
-    slug, kept = stored(database, is_over=False), DecodedRuns()
+    slug, kept = record(database, REQUEST, STREAM, is_over=False), DecodedRuns()
     load(database, slug, kept)
     Recorder(database).finish(slug)
     assert load(database, slug, kept).state == "done"
@@ -61,7 +55,7 @@ def test_an_unfinished_run_is_read_each_time(database: Database, decodes):
 
 
 def test_what_was_not_used_for_longest_goes_where_they_are_too_big(database: Database, decodes):
-    first, second, third = (stored(database) for _ in range(3))
+    first, second, third = (record(database, REQUEST, STREAM) for _ in range(3))
     kept = DecodedRuns(most_bytes=100_000)  # two of about 44,000
     for slug in (first, second, first, third, first):
         load(database, slug, kept)
@@ -71,7 +65,7 @@ def test_what_was_not_used_for_longest_goes_where_they_are_too_big(database: Dat
 
 
 def test_a_run_above_the_limit_is_not_kept(database: Database, decodes):
-    slug, kept = stored(database), DecodedRuns(most_bytes=1_000)
+    slug, kept = record(database, REQUEST, STREAM), DecodedRuns(most_bytes=1_000)
     load(database, slug, kept)
     load(database, slug, kept)
     assert len(decodes) == 4

@@ -1,7 +1,7 @@
 """The library: what a filter finds, in which order, and what annotations and deletion do."""
 
 import dataclasses
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 from hypothesis import given
@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from sqlalchemy import event
 
 from ckv_core.errors import StorageError
-from ckv_core.request.compare_request import CompareRequest
 from ckv_core.results.events import VariantFinished
 from ckv_core.results.records import VariantResult
 from storage import library, repository
@@ -17,15 +16,7 @@ from storage.recorder import Recorder
 from storage.records import Lineage, Outcome, RunFilter, RunNotes
 from storage.repository import RunMissingError
 from tests.factories.events import big_events
-
-START = datetime(2026, 3, 1, 12, tzinfo=UTC)
-
-
-def make(database, title: str = "Title", minutes: int = 0, lineage=None, **request) -> str:
-    asked = CompareRequest(**{"context": "c", "variants": ("full", "snapkv")} | request)
-    now = START + timedelta(minutes=minutes)
-    with database.write() as session:
-        return repository.create_run(session, asked, title, now, None, lineage)
+from tests.storage.conftest import START, make
 
 
 def found(database, sort="newest", **wanted) -> list[str]:

@@ -17,8 +17,9 @@ from storage import library, repository
 from storage.database import Database, open_database
 from storage.recorder import Recorder
 from storage.records import RunFilter
-from tests.factories.events import assert_same_result, big_events
+from tests.factories.events import assert_same_result
 from tests.postgresql_server import PostgresqlServer
+from tests.storage.conftest import at_once, load, record
 
 REQUEST = CompareRequest(context="A long text.", question="What?")
 DELETED_AT = datetime(2026, 1, 2, tzinfo=UTC)
@@ -85,8 +86,7 @@ def test_a_reader_sees_one_moment_and_cannot_write(databases):
         assert repository.load_run(session, slug).state == "queued"
         assert Recorder(writing).finish(slug)
         assert repository.load_run(session, slug).state == "queued"
-    with reading.read() as session:
-        assert repository.load_run(session, slug).state == "done"
+    assert load(reading, slug).state == "done"
     with pytest.raises(StorageError, match="read-only"), reading.read() as session:
         session.execute(text("DELETE FROM runs"))
 
@@ -104,13 +104,12 @@ def test_connections_that_were_lost_are_made_anew(databases, postgresql):
     with pytest.raises(StorageError, match="ended the connection"):
         start_twice()
     for database in (first, second):
-        with database.read() as session:
-            assert repository.load_run(session, slug).state == "queued"
+        assert load(database, slug).state == "queued"
     assert Recorder(second).finish(slug)
 
 
 def test_a_dump_restores_to_the_same_runs(postgresql, databases, tmp_path):
-    slug = finished_run(Recorder(databases[0]))
+    slug = record(databases[0], REQUEST)
     target = postgresql.create("restored")
     dump = str(tmp_path / "ckv.dump")
     for program, *options in (
@@ -123,39 +122,10 @@ def test_a_dump_restores_to_the_same_runs(postgresql, databases, tmp_path):
         with restored.read() as session:
             copy = repository.load_run(session, slug)
             assert library.list_runs(session, RunFilter(text="what token63"))[1] == 1
-        with databases[0].read() as session:
-            original = repository.load_run(session, slug)
+        original = load(databases[0], slug)
         assert_same_result(copy.result, original.result)
         assert (copy.request, copy.finished_at) == (original.request, original.finished_at)
         Recorder(restored).create(REQUEST)  # its counters go on, too
-
-
-def finished_run(recorder: Recorder) -> str:
-    slug = recorder.create(REQUEST)
-    for event in big_events(tokens=16, variants=2):
-        recorder.apply(slug, event)
-    recorder.finish(slug)
-    return slug
-
-
-def at_once(*actions: Callable[[], object]) -> list[object]:
-    """What each returned, or the error that it raised."""
-    start = threading.Barrier(len(actions))
-    results: list[object] = [None] * len(actions)
-
-    def act(index: int) -> None:
-        start.wait()
-        try:
-            results[index] = actions[index]()
-        except StorageError as error:
-            results[index] = error
-
-    threads = [threading.Thread(target=act, args=(i,)) for i in range(len(actions))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    return results
 
 
 def test_of_two_servers_that_end_a_run_at_once_one_does(databases):
@@ -164,8 +134,7 @@ def test_of_two_servers_that_end_a_run_at_once_one_does(databases):
         slug = first.create(REQUEST)
         ended = at_once(lambda s=slug: first.finish(s), lambda s=slug: second.cancel(s, "Stop."))
         assert sorted(ended) == [False, True]
-        with databases[0].read() as session:
-            run = repository.load_run(session, slug)
+        run = load(databases[0], slug)
         assert (run.state, run.reason) == (("done", "") if ended[0] else ("cancelled", "Stop."))
 
 
@@ -206,7 +175,7 @@ def test_what_is_purged_by_two_servers_at_once_is_gone_once(databases):
 
 def deleted_run(database: Database) -> str:
     """A run that was deleted just as long ago as it can be restored, as one of two clocks says."""
-    slug = finished_run(Recorder(database))
+    slug = record(database, REQUEST)
     with database.write() as session:
         library.delete_runs(session, [slug], DELETED_AT)
     return slug

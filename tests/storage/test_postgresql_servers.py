@@ -2,12 +2,9 @@
 
 import asyncio
 import subprocess
-import sys
-import textwrap
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -20,6 +17,7 @@ from storage.recorder import Recorder
 from storage.server_lock import only_server
 from tests.factories.app import ENDLESS, end_of, generating, make_client, script, wait_until
 from tests.postgresql_server import PostgresqlServer
+from tests.processes import python
 from tests.storage.conftest import load
 from ui.services.live_runs import ELSEWHERE, RunSnapshot
 from ui.services.services import CANCELLED, Services
@@ -65,13 +63,7 @@ def services(database) -> Iterator[Services]:
 @contextmanager
 def other_process(url: str) -> Iterator[tuple[subprocess.Popen, str]]:
     """Another server, and the run that it is at."""
-    with subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(OTHER), url],
-        cwd=Path(__file__).parents[2],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
+    with python(OTHER, url) as process:
         try:
             yield process, process.stdout.readline().strip()
         finally:

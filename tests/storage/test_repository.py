@@ -1,25 +1,24 @@
 """Lists, single parts and what is missing."""
 
-from datetime import UTC, datetime, timedelta, timezone
+import json
+from datetime import datetime, timedelta, timezone
 
 import pytest
-from sqlalchemy import event
+from sqlalchemy import event, select, text
 
 from ckv_core.errors import StorageError
 from ckv_core.request.compare_request import CompareRequest
+from ckv_core.results.external_selection_json import read_external_selection
 from ckv_core.results.records import RetainedSet
 from storage import library, repository
+from storage.models import Run
 from storage.recorder import Recorder
 from storage.repository import RunMissingError
 from tests.factories.events import big_events
+from tests.factories.runs import selection_file
+from tests.storage.conftest import START, load, make
 
-START = datetime(2026, 3, 1, 12, tzinfo=UTC)
-
-
-def make(database, minutes: int = 0, **request) -> str:
-    asked = CompareRequest(**{"context": "c", "variants": ("full", "snapkv")} | request)
-    with database.write() as session:
-        return repository.create_run(session, asked, "Title", START + timedelta(minutes=minutes))
+OWN = read_external_selection(selection_file([[[0, 2], []], None], "<b>Mine</b>"))
 
 
 def test_slugs_are_random_and_fit_into_links(database):
@@ -32,8 +31,8 @@ def test_slugs_are_random_and_fit_into_links(database):
 
 
 def test_runs_are_listed_newest_first_in_pages(database):
-    old, new, middle = make(database, 0), make(database, 20), make(database, 10)
-    twin = make(database, 10)
+    old, new, middle = (make(database, minutes=at) for at in (0, 20, 10))
+    twin = make(database, minutes=10)
     with database.read() as session:
         everything = [run.slug for run in library.list_runs(session)[0]]
         page = [run.slug for run in library.list_runs(session, limit=2, offset=1)[0]]
@@ -58,12 +57,26 @@ def test_a_summary_tells_what_a_list_shows(database):
     assert prepared.variant_specs == tuple(f"snapkv:budget={256 + i}" for i in range(3))
 
 
+def test_a_list_of_runs_need_not_read_the_positions(database):
+    slug = Recorder(database).create(CompareRequest(context="c", own_indices=OWN))
+    with database.read() as session:
+        (row,) = session.scalars(select(Run.request))
+        (listed,) = library.list_runs(session)[0]
+    assert "Mine" not in json.dumps(row)
+    assert listed.slug == slug
+
+
+def test_a_run_without_positions_of_its_own_stores_none(database):
+    Recorder(database).create(CompareRequest(context="c"))
+    with database.read() as session:
+        assert session.execute(text("SELECT own_indices FROM prompts")).scalar() is None
+
+
 def test_times_of_any_zone_are_stored_as_utc(database):
     local = datetime(2026, 3, 1, 23, 30, tzinfo=timezone(timedelta(hours=-5)))
     with database.write() as session:
         slug = repository.create_run(session, CompareRequest(context="c"), "t", local)
-    with database.read() as session:
-        created = repository.load_run(session, slug).created_at
+    created = load(database, slug).created_at
     assert created == local
     assert created.utcoffset() == timedelta(0)
     with pytest.raises(StorageError, match="time zone"), database.write() as session:

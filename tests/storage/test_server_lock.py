@@ -14,10 +14,10 @@ from ckv_core.errors import StorageError
 from storage.database import default_url, open_database
 from storage.file_lock import hold
 from storage.server_lock import only_server
+from tests.processes import python
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).resolve().parents[2]
 HOLDER = """
 import sys
 from storage.database import open_database
@@ -36,13 +36,7 @@ sqlite3.connect(sys.argv[1], timeout=0).execute("SELECT * FROM t")
 @contextmanager
 def held(url: str) -> Iterator[subprocess.Popen[str]]:
     """Another process that serves the database."""
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLDER, url],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as holder:
+    with python(HOLDER, url) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
         yield holder
@@ -116,7 +110,5 @@ def test_the_lock_leaves_the_locks_of_sqlite_alone(tmp_path: Path) -> None:
         with hold(file, "it"):
             pass
         with hold(file, "it"):
-            other = subprocess.run(
-                [sys.executable, "-c", READER, file], stderr=subprocess.PIPE, check=False
-            )
-        assert b"database is locked" in other.stderr
+            _, told = python(READER, file).communicate()
+        assert "database is locked" in told

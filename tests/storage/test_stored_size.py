@@ -7,10 +7,9 @@ import time
 from sqlalchemy import text
 
 from ckv_core.request.compare_request import CompareRequest
-from storage import repository
 from storage.database import Database
-from storage.recorder import Recorder
 from tests.factories.events import assert_same_result, big_events, folded
+from tests.storage.conftest import load, record
 
 SIZES = {
     "sqlite": "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size",
@@ -20,17 +19,12 @@ SIZES = {
 
 
 def test_an_8k_run_of_eight_variants_opens_fast_and_stays_small(database: Database):
-    recorder = Recorder(database)
-    slug = recorder.create(CompareRequest(context="word " * 8000, question="What?"))
     stream = big_events()
-    for event in stream:
-        recorder.apply(slug, event)
-    recorder.finish(slug)
+    slug = record(database, CompareRequest(context="word " * 8000, question="What?"), stream)
     seconds = math.inf
     for _ in range(3):  # the best of three, as the machine may be busy with something else
         began = time.perf_counter()
-        with database.read() as session:
-            run = repository.load_run(session, slug)
+        run = load(database, slug)
         seconds = min(seconds, time.perf_counter() - began)
     assert_same_result(run.result, folded(stream))
     with database.read() as session:

@@ -1,6 +1,5 @@
 """Studies in a database: one result per key whoever writes, and nothing of it lost or doubled."""
 
-import threading
 from dataclasses import replace
 
 import pytest
@@ -14,6 +13,7 @@ from storage.database import Database
 from storage.studies import Studies
 from storage.study_models import StudyResult, StudySample
 from storage.usage import usage_by_owner
+from tests.storage.conftest import at_once
 
 STUDY = Study(
     name="needles",
@@ -88,28 +88,14 @@ def test_many_writers_of_the_same_results_leave_each_once(studies, opened):
         for sample in SAMPLES:
             studies.commit(slug, results_of(sample))
 
-    writers = [threading.Thread(target=write) for _ in range(4)]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join()
+    assert at_once(*[write] * 4) == [None] * 4
     with opened.read() as session:
         assert session.scalar(select(func.count()).select_from(StudyResult)) == 20
 
 
 def test_several_that_begin_the_same_study_make_one(studies):
-    slugs: list[str] = []
-    writers = [
-        threading.Thread(target=lambda: slugs.append(studies.save(STUDY, SAMPLES)))
-        for _ in range(4)
-    ]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join()
-    assert len(slugs) == 4
-    assert len(set(slugs)) == 1
-    assert len(studies.samples(slugs[0])) == 4
+    (slug,) = {*at_once(*[lambda: studies.save(STUDY, SAMPLES)] * 4)}
+    assert len(studies.samples(slug)) == 4
 
 
 def test_other_variants_and_more_samples_reuse_what_stands(studies):

@@ -1,0 +1,92 @@
+"""Bundles to import: whole, rewritten, and of any content under right checksums."""
+
+import hashlib
+import io
+import json
+import zipfile
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from ckv_core.errors import StorageError
+from ckv_core.request.compare_request import CompareRequest
+from ckv_core.results.events import RunEvent
+from ckv_core.results.external_selection_json import read_external_selection
+from storage.bundle import FORMAT, VERSION, entry_name, write_bundle
+from storage.bundle_import import import_bundle
+from storage.database import Database
+from tests.factories.runs import selection_file
+from tests.storage.conftest import record
+
+REQUEST = CompareRequest(
+    context="The long text.",
+    question="What?",
+    answer="This.",
+    protect=("long", "tokens:0-1"),
+    own_indices=read_external_selection(selection_file([[[0, 2], []], None], "<b>Mine</b>")),
+)
+
+
+def made(database: Database, stream: Iterable[RunEvent] | None = None) -> str:
+    return record(database, REQUEST, stream)
+
+
+def exported(database: Database, *slugs: str) -> bytes:
+    with database.read() as session:
+        return write_bundle(session, slugs)
+
+
+def rewritten(data: bytes, changes: dict[str, bytes | None], extra=()) -> bytes:
+    """The same zip with entries replaced, left out (None) or added."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(out, "w", 8) as new:
+        for name in old.namelist():
+            content = changes.get(name, old.read(name))
+            if content is not None:
+                new.writestr(name, content)
+        for name, content in extra:
+            new.writestr(name, content)
+    return out.getvalue()
+
+
+def sealed(slug: str, text: bytes, size: int | None = None, **manifest: object) -> bytes:
+    """A bundle whose checksums are right for any content; `manifest` changes what it says."""
+    digest = hashlib.sha256(text).hexdigest()
+    listed = [{"slug": slug, "sha256": digest, "bytes": size or len(text)}]
+    manifest = {"format": FORMAT, "version": VERSION, "runs": listed} | manifest
+    return zipped({"manifest.json": json.dumps(manifest).encode(), entry_name(slug): text})
+
+
+def zipped(files: dict[str, bytes]) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return out.getvalue()
+
+
+def run_values(data: bytes) -> dict[str, Any]:
+    """What a bundle says of its first run."""
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        return dict(json.loads(archive.read(archive.namelist()[0])))
+
+
+def resealed(values: dict[str, Any]) -> bytes:
+    """A bundle of a run of these values."""
+    return sealed(values["slug"], json.dumps(values).encode())
+
+
+def run_count(database: Database) -> int:
+    with database.read() as session:
+        return session.connection().exec_driver_sql("SELECT count(*) FROM runs").scalar()
+
+
+def assert_refused(database: Database, data: bytes, match: str = "bundle") -> None:
+    before = run_count(database)
+    with pytest.raises(StorageError, match=match) as caught:
+        import_bundle(database, data)
+    told = str(caught.value)
+    assert "nothing was imported" in told
+    assert (told[-1], "\n" in told, len(told) < 300) == (".", False, True), told
+    assert run_count(database) == before

@@ -1,0 +1,125 @@
+"""Laws of bundles: exported ones come back equal; damaged or wrong anywhere, they store nothing."""
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ckv_core.errors import StorageError
+from storage import repository
+from storage.bundle import is_same_content
+from storage.bundle_import import ImportReport, import_bundle
+from storage.database import Database
+from tests.factories.events import assert_same_result, folded
+from tests.factories.strategies import events
+from tests.storage.bundles import (
+    REQUEST,
+    assert_refused,
+    exported,
+    made,
+    resealed,
+    run_count,
+    run_values,
+)
+from tests.storage.conftest import load
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def whole(there):
+    return exported(there, made(there))
+
+
+@settings(max_examples=settings().max_examples // 3)
+@given(stream=events())
+def test_an_imported_run_equals_the_exported_one(there, opened, stream):
+    slug = made(there, stream)
+    data = exported(there, slug)
+    assert import_bundle(opened, data).imported == [slug]
+    run, original = load(opened, slug), load(there, slug)
+    assert is_same_content(run, original)
+    assert (run.request, run.state, run.reason) == (REQUEST, original.state, original.reason)
+    assert (run.title, run.started_at) == (original.title, original.started_at)
+    assert (run.created_at, run.finished_at) == (original.created_at, original.finished_at)
+    run.result.environment.pop("imported")
+    assert_same_result(run.result, folded(stream))
+    assert import_bundle(opened, data) == ImportReport(skipped=[slug])
+
+
+def test_a_failure_at_the_last_run_stores_none(here, there, monkeypatch):
+    slugs = [made(there), made(there)]
+    real, calls = repository.end_run, []
+
+    def failing(*values):
+        calls.append(values)
+        if len(calls) == 2:
+            raise StorageError("The bundle: disk full, nothing was imported.")
+        return real(*values)
+
+    monkeypatch.setattr(repository, "end_run", failing)
+    assert_refused(here, exported(there, *slugs))
+
+
+@settings(suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_a_bundle_cut_or_damaged_anywhere_stores_nothing_or_all_of_it(here, whole, data):
+    if data.draw(st.booleans()):
+        broken = whole[: data.draw(st.integers(0, len(whole) - 1))]
+    else:
+        place = data.draw(st.integers(0, len(whole) - 1))
+        junk = data.draw(st.binary(min_size=1, max_size=8))
+        broken = whole[:place] + junk + whole[place + len(junk) :]
+    # Bytes that mean nothing, such as a date in the directory: then it is the whole run.
+    assert_refused_or_loadable(here, broken)
+
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.sampled_from([-1, 2**31, 2**63, 10**400])
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=20),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
+    max_leaves=5,
+)
+
+
+@settings(suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_any_value_anywhere_in_a_sealed_run_is_refused_or_a_run_to_load(here, whole, data):
+    run = run_values(whole)
+    place = data.draw(st.sampled_from(paths(run)))
+    owner = run
+    for part in place[:-1]:
+        owner = owner[part]
+    owner[place[-1]] = data.draw(json_values)
+    assert_refused_or_loadable(here, resealed(run))
+
+
+def paths(value: object, above: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
+    """Where a JSON value has values, itself left out; of a list only its first three."""
+    if isinstance(value, dict):
+        parts = list(value.items())
+    elif isinstance(value, list):
+        parts = list(enumerate(value[:3]))
+    else:
+        return []
+    return [each for key, part in parts for each in ((*above, key), *paths(part, (*above, key)))]
+
+
+def assert_refused_or_loadable(database: Database, data: bytes) -> None:
+    """Either nothing changed, or one more run is there, or the one that is there already."""
+    before = run_count(database)
+    try:
+        report = import_bundle(database, data)
+    except StorageError:
+        assert run_count(database) == before
+        return
+    assert len(report.imported) + len(report.skipped) == 1
+    assert run_count(database) == before + len(report.imported)
+    for slug in report.imported + report.skipped:
+        load(database, slug)
+        assert exported(database, slug)
