@@ -89,6 +89,12 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
     return tokenizer
 
 
+def prompt_ids(length: int, seed: int = 5) -> list[int]:
+    """Random tokens, none of them special."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(4, len(tiny_tokenizer()), (length,), generator=generator).tolist()
+
+
 def tiny_config(arch: str, **changes: object) -> PreTrainedConfig:
     """Config of one architecture; `changes` overrides any of its settings."""
     settings: dict[str, object] = {

@@ -32,7 +32,7 @@ VARIANTS = (
     "snapkv:budget=5000",
 )
 BASE = CompareRequest(
-    context=report()[2000:2330],
+    context=report()[2000:2200],
     question="Who counted the vessels?",
     variants=VARIANTS,
     defaults={"budget": "48"},

@@ -1,4 +1,4 @@
-"""Knorm, LagKV and Expected Attention as literal loops over one KV head."""
+"""Knorm, KeyDiff, LagKV and Expected Attention as literal loops over one KV head."""
 
 import hashlib
 import math
@@ -12,6 +12,14 @@ from tests.reference.scores import Row
 def key_norms(keys: list[Row]) -> Row:
     """Method sheet 2.12: s = -||k||_2."""
     return [-math.sqrt(sum(x * x for x in key)) for key in keys]
+
+
+def key_difference(keys: list[Row]) -> Row:
+    """Minus the cosine of each key to the mean of all keys of length one."""
+    units = [[x / math.sqrt(sum(v * v for v in key)) for x in key] for key in keys]
+    anchor = [sum(column) / len(units) for column in zip(*units, strict=True)]
+    size = math.sqrt(sum(v * v for v in anchor))
+    return [-sum(a * x for a, x in zip(anchor, unit, strict=True)) / size for unit in units]
 
 
 def lots(seed: int, layer: int, head: int, entries: int) -> Row:

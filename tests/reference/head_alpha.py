@@ -18,6 +18,29 @@ def literal_bound(attention: Row, norms: Row, kept: set[int]) -> float:
     return total - (2 - 1 / sigma) * sum(attention[i] * norms[i] for i in kept)
 
 
+def tried(
+    scores: tuple[Row, Row],
+    budget: int,
+    queries: list[tuple[Row, Row]],
+    protected: set[int],
+    sinks: int,
+) -> list[tuple[float, set[int]]]:
+    """Bound of one KV head and what it keeps, at every alpha of the grid.
+
+    Args:
+        scores: of both stages, of the entries after the sinks.
+        budget: entries beyond the protected ones.
+        queries: attention and norms of each query head.
+        protected: entries that are always kept.
+        sinks: entries before the scored ones.
+    """
+    found = []
+    for alpha in GRID:
+        kept = protected | {sinks + i for i in two_stage(*scores, budget, alpha)}
+        found.append((sum(literal_bound(a, v, kept) for a, v in queries), kept))
+    return found
+
+
 def head_alphas(
     prefilled: Prefilled,
     layer: int,
@@ -45,12 +68,9 @@ def head_alphas(
     protected = {*range(sinks), *range(width, prefilled.positions)}
     found = []
     for head, budget in enumerate(budgets):
-        bounds = []
-        for alpha in GRID:
-            chosen = two_stage(first[head][sinks:], second[head][sinks:], budget, alpha)
-            kept = protected | {sinks + i for i in chosen}
-            queries = range(head * group, (head + 1) * group)
-            bounds.append(sum(literal_bound(whole[q], norms[q], kept) for q in queries))
+        scores = (first[head][sinks:], second[head][sinks:])
+        queries = [(whole[q], norms[q]) for q in range(head * group, (head + 1) * group)]
+        bounds = [bound for bound, _ in tried(scores, budget, queries, protected, sinks)]
         least = min(bounds)
         mine = bounds[round(asked[head] * 20)]
         same = mine <= least + 1e-5 * abs(least)

@@ -10,6 +10,15 @@ from tests.reference.forward import Kept
 GROUP = 32
 
 
+def round_kept(cache: DynamicCache, kept: Kept) -> None:
+    """Eight bits: the largest kept number of a keys' channel is 127, and of an entry's values."""
+    for keys, values, places in _older(cache, kept, 0):
+        for channel in range(keys.shape[1]):
+            _rounded(keys, [(i, channel) for i in places])
+        for i in places:
+            _rounded(values, [(i, channel) for channel in range(values.shape[1])])
+
+
 def quarter_kept(cache: DynamicCache, kept: Kept, residual: int) -> None:
     """Four bits: keys by channel in groups of 32 entries, values by entry in groups of channels."""
     for keys, values, places in _older(cache, kept, residual):
@@ -64,3 +73,10 @@ def _coded(table: Any, cells: list[tuple[int, int]]) -> None:
     for cell, number in zip(cells, numbers, strict=True):
         level = min(max(round(float((number - first) / step)), 0), 15) if step else 0
         table[cell] = float(first + step * np.float32(level))
+
+
+def _rounded(table: Any, cells: list[tuple[int, int]]) -> None:
+    numbers = [float(table[cell]) for cell in cells]
+    scale = max(map(abs, numbers)) / 127
+    for cell, number in zip(cells, numbers, strict=True):
+        table[cell] = round(number / scale) * scale

@@ -12,9 +12,9 @@ from ckv_core.engine.select import select
 from ckv_core.errors import ModelError
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.request.variants import VariantSpec
-from tests.ckv_core.compare.test_decode_equality import CLOSE, prefilled, prompt_ids
+from tests.ckv_core.compare.test_decode_equality import CLOSE, prefilled
 from tests.factories.events import folded
-from tests.factories.models import half_model, plain_model, tiny_model
+from tests.factories.models import half_model, plain_model, prompt_ids, tiny_model
 from tests.factories.tiny_runs import PlainRun, short_request
 from tests.reference import cache_positions
 
@@ -35,10 +35,9 @@ def decoded(loaded: LoadedModel, texts: list[list[int]], parameters: str) -> Ten
 
 @pytest.mark.parametrize("arch", ["llama", "qwen3"])
 @pytest.mark.parametrize("rolling", ["on", "off"])
-def test_every_step_is_the_literal_caches(arch: str, rolling: str) -> None:
+def test_every_step_is_the_literal_caches(arch, rolling):
     loaded, plain = tiny_model(arch), plain_model(arch)
-    vocabulary = loaded.model.config.vocab_size
-    texts = [prompt_ids(length, vocabulary, length) for length in (90, 5, STEPS)]
+    texts = [prompt_ids(length, length) for length in (90, 5, STEPS)]
     found = decoded(loaded, texts, f"rolling={rolling},positions=cache")
     expected = cache_positions.decode(plain, *texts, BUDGET, rolling=rolling == "on")
     torch.testing.assert_close(found, torch.stack(expected), **CLOSE)
@@ -46,10 +45,10 @@ def test_every_step_is_the_literal_caches(arch: str, rolling: str) -> None:
     assert (found - original).abs().max() > 100 * (found - torch.stack(expected)).abs().max()
 
 
-def test_half_precision_rounds_a_moved_key_once() -> None:
+def test_half_precision_rounds_a_moved_key_once():
     """As far from float32 as with positions that stay: nothing adds up over the steps."""
     far = {}
-    texts = [prompt_ids(length, 200, length) for length in (90, 5, 40)]
+    texts = [prompt_ids(length, length) for length in (90, 5, 40)]
     for positions in ("cache", "original"):
         parameters = f"rolling=on,positions={positions}"
         exact = decoded(tiny_model("llama"), texts, parameters)
@@ -57,7 +56,7 @@ def test_half_precision_rounds_a_moved_key_once() -> None:
     assert far["cache"].mean() < 1.5 * far["original"].mean()
 
 
-def test_a_run_receipts_what_it_holds_and_says_what_moves() -> None:
+def test_a_run_receipts_what_it_holds_and_says_what_moves():
     parameters = f"budget={BUDGET},rolling=on"
     asked = short_request(
         f"streaming_llm:{parameters}",
@@ -77,7 +76,7 @@ def test_a_run_receipts_what_it_holds_and_says_what_moves() -> None:
 @pytest.mark.parametrize(
     ("arch", "said"), [("longrope", "depends on the length"), ("nope", "is not known")]
 )
-def test_models_whose_keys_cannot_be_moved_are_refused_at_once(arch: str, said: str) -> None:
+def test_models_whose_keys_cannot_be_moved_are_refused_at_once(arch, said):
     asked = short_request("streaming_llm:budget=24,rolling=on,positions=cache")
     with pytest.raises(ModelError, match=said):
         next(compare(asked, tiny_model(arch)))

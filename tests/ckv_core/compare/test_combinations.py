@@ -24,9 +24,8 @@ from tests.ckv_core.compare.test_decode_equality import (
     PROMPT_LEN,
     masked,
     prefilled,
-    prompt_ids,
 )
-from tests.factories.models import plain_model, tiny_model
+from tests.factories.models import plain_model, prompt_ids, tiny_model
 from tests.reference.forward import forward
 
 pytestmark = pytest.mark.slow
@@ -79,19 +78,17 @@ def _name(spec: VariantSpec) -> str:
 @pytest.fixture(scope="module")
 def prompt() -> Prefill:
     loaded = tiny_model("llama")
-    return prefilled(loaded, prompt_ids(PROMPT_LEN, loaded.model.config.vocab_size))
+    return prefilled(loaded, prompt_ids(PROMPT_LEN))
 
 
-def test_the_sample_has_every_kind_of_part() -> None:
+def test_the_sample_has_every_kind_of_part():
     for kind in range(4):
         assert len({spec.parts[kind].name for spec in SAMPLED}) > 2, kind
     assert {spec.store.name for spec in SAMPLED} == {"plain", *STORES}
 
 
 @pytest.mark.parametrize("spec", SAMPLED, ids=_name)
-def test_totals_are_exact_protected_entries_stay_and_decoding_goes_on(
-    spec: VariantSpec, prompt: Prefill
-) -> None:
+def test_totals_are_exact_protected_entries_stay_and_decoding_goes_on(spec, prompt):
     """The same again; without a policy, in a plain store, logits of the masked full cache."""
     loaded = prompt.loaded
     with torch.inference_mode():
@@ -100,7 +97,7 @@ def test_totals_are_exact_protected_entries_stay_and_decoding_goes_on(
         again = torch.stack([m for m in select(spec, prompt, BUDGET).keep_masks if m is not None])
         rows = prompt_rows(prompt, [row_plan(spec, selection, prompt)])
         decoder = Decoder(loaded, DecodeContext(loaded, rows.start(STEPS), lambda: False))
-        fed = prompt_ids(STEPS, loaded.model.config.vocab_size, 9)
+        fed = prompt_ids(STEPS, 9)
         logits = torch.stack([decoder.feed(torch.tensor([[token]]))[0] for token in fed])
     assert torch.equal(kept, again)
     assert kept.sum() == loaded.info.layers * loaded.info.kv_heads * BUDGET
@@ -111,7 +108,7 @@ def test_totals_are_exact_protected_entries_stay_and_decoding_goes_on(
     if spec.policy is None:
         if spec.store.is_plain:
             cache = DynamicCache(config=plain_model("llama").config)
-            forward(plain_model("llama"), prompt_ids(PROMPT_LEN, logits.shape[-1]), cache)
+            forward(plain_model("llama"), prompt_ids(PROMPT_LEN), cache)
             held = masked(selection, loaded, PROMPT_LEN)
             expected = [forward(plain_model("llama"), [token], cache, kept=held) for token in fed]
             torch.testing.assert_close(logits, torch.stack(expected).view_as(logits), **CLOSE)
@@ -133,9 +130,7 @@ def test_totals_are_exact_protected_entries_stay_and_decoding_goes_on(
         ("random", {"selector": "defensivekv"}, "has no observation window"),
     ],
 )
-def test_parts_that_do_not_go_together_are_refused_with_the_reason(
-    method: str, changes: dict[str, str], said: str
-) -> None:
+def test_parts_that_do_not_go_together_are_refused_with_the_reason(method, changes, said):
     parts = {kind: getattr(METHODS.get(name), kind) for kind, name in changes.items()}
     with pytest.raises(ConfigError, match=said):
         MethodRegistry().register(replace(METHODS.get(method), **parts))

@@ -31,9 +31,11 @@ from tests.factories.models import (
     LONGROPE_ORIGINAL,
     drained,
     plain_model,
+    prompt_ids,
     tiny_model,
 )
 from tests.factories.models import SPECS as METHODS
+from tests.factories.tiny_runs import short_request
 from tests.reference.checks import kept_from_mask
 from tests.reference.forward import Kept, forward
 from tests.reference.report import report
@@ -49,11 +51,6 @@ CLOSE = {"rtol": 1e-4, "atol": 2e-3}
 NEEDS = Needs.of(map(VariantSpec.parse, METHODS))
 # A run takes 16 variants at most.
 GROUPS = (METHODS[::2], METHODS[1::2])
-
-
-def prompt_ids(length: int, vocabulary: int, seed: int = 5) -> list[int]:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randint(4, vocabulary, (length,), generator=generator).tolist()
 
 
 def prefilled(loaded: LoadedModel, token_ids: list[int]) -> Prefill:
@@ -89,12 +86,11 @@ def masked(selection: Any, loaded: LoadedModel, prompt_len: int) -> Kept:
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_logits_equal_the_masked_full_cache(arch: str) -> None:
+def test_logits_equal_the_masked_full_cache(arch):
     """A pass over several tokens (a question), then single tokens, other ones in every row."""
     loaded = tiny_model(arch)
-    vocabulary = loaded.model.config.vocab_size
-    token_ids = prompt_ids(PROMPT_LEN, vocabulary)
-    fed = [prompt_ids(21, vocabulary, seed) for seed in range(len(METHODS))]
+    token_ids = prompt_ids(PROMPT_LEN)
+    fed = [prompt_ids(21, seed) for seed in range(len(METHODS))]
     passes = [slice(0, 9), slice(9, 18), slice(18, 19), slice(19, 20), slice(20, 21)]
     with torch.inference_mode():
         decoder, selections = decoder_for(prefilled(loaded, token_ids), METHODS, 21)
@@ -110,10 +106,10 @@ def test_logits_equal_the_masked_full_cache(arch: str) -> None:
 
 @pytest.mark.parametrize("arch", [*ARCHITECTURES, "longrope"])
 @pytest.mark.parametrize("length", [1, PROMPT_LEN, CHUNK + 70])
-def test_prefill_equals_plain_transformers(arch: str, length: int) -> None:
+def test_prefill_equals_plain_transformers(arch, length):
     """In one chunk and in two; sliding layers, whose plain cache holds the window, included."""
     loaded = tiny_model(arch)
-    token_ids = prompt_ids(length, loaded.model.config.vocab_size)
+    token_ids = prompt_ids(length)
     result = prefilled(loaded, token_ids)
     cache = DynamicCache(config=plain_model(arch).config)
     logits = forward(plain_model(arch), token_ids, cache)
@@ -132,10 +128,10 @@ def test_prefill_equals_plain_transformers(arch: str, length: int) -> None:
         pytest.param(LONGROPE_ORIGINAL - READ_CHUNK - 20, READ_CHUNK + 40, id="over the border"),
     ],
 )
-def test_longrope_decodes_as_plain_transformers(length: int, question: int) -> None:
+def test_longrope_decodes_as_plain_transformers(length, question):
     """Factors are those of the whole question, and from then on those of each step."""
     loaded, plain = tiny_model("longrope"), plain_model("longrope")
-    token_ids = prompt_ids(length + question + 3, loaded.model.config.vocab_size)
+    token_ids = prompt_ids(length + question + 3)
     parts = (token_ids[length:-3], token_ids[-3:-2], token_ids[-2:-1], token_ids[-1:])
     cache = DynamicCache(config=plain.config)
     expected = [forward(plain, part, cache) for part in (token_ids[:length], *parts)][1:]
@@ -145,11 +141,11 @@ def test_longrope_decodes_as_plain_transformers(length: int, question: int) -> N
     torch.testing.assert_close(torch.stack(actual), torch.stack(expected), **CLOSE)
 
 
-def test_longrope_reads_a_generated_text_as_it_was_generated() -> None:
+def test_longrope_reads_a_generated_text_as_it_was_generated():
     """Over the border too, where each token had the factors of its own step."""
     loaded = tiny_model("longrope")
     length = LONGROPE_ORIGINAL - 3
-    token_ids = prompt_ids(length + 6, loaded.model.config.vocab_size)
+    token_ids = prompt_ids(length + 6)
     fed = torch.tensor([token_ids[length:]])
     with torch.inference_mode():
         result = prefilled(loaded, token_ids[:length])
@@ -159,25 +155,11 @@ def test_longrope_reads_a_generated_text_as_it_was_generated() -> None:
         torch.testing.assert_close(together.feed_all(fed), expected, **CLOSE)
 
 
-def test_an_uncommitted_pass_leaves_no_trace() -> None:
-    loaded = tiny_model("llama")
-    token_ids = prompt_ids(PROMPT_LEN, loaded.model.config.vocab_size)
-    with torch.inference_mode():
-        result = prefilled(loaded, token_ids)
-        decoder, _ = decoder_for(result, METHODS, 8)
-        clean, _ = decoder_for(result, METHODS, 8)
-        rows = len(METHODS)
-        decoder.feed(torch.full((rows, 1), 17), commit=False)
-        for token in (30, 31):
-            fed = torch.full((rows, 1), token)
-            assert torch.equal(decoder.feed(fed), clean.feed(fed))
-
-
 @pytest.mark.parametrize("arch", ["llama", "gemma3"])
-def test_rows_that_leave_change_nothing_for_the_others(arch: str) -> None:
+def test_rows_that_leave_change_nothing_for_the_others(arch):
     """Rows of every kind leave, one after another; the others' logits stay as they were."""
     loaded = tiny_model(arch)
-    token_ids = prompt_ids(PROMPT_LEN, loaded.model.config.vocab_size)
+    token_ids = prompt_ids(PROMPT_LEN)
     with torch.inference_mode():
         result = prefilled(loaded, token_ids)
         decoder, _ = decoder_for(result, METHODS, 24)
@@ -191,10 +173,10 @@ def test_rows_that_leave_change_nothing_for_the_others(arch: str) -> None:
             rows.remove(leaver)
 
 
-def test_rows_in_blocks_of_queries_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_in_blocks_of_queries_give_the_same(monkeypatch):
     loaded = tiny_model("gemma3")
-    token_ids = prompt_ids(PROMPT_LEN, loaded.model.config.vocab_size)
-    fed = torch.tensor([prompt_ids(17, loaded.model.config.vocab_size)] * len(METHODS))
+    token_ids = prompt_ids(PROMPT_LEN)
+    fed = torch.tensor([prompt_ids(17)] * len(METHODS))
     with torch.inference_mode():
         result = prefilled(loaded, token_ids)
         expected = decoder_for(result, METHODS, 17)[0].feed(fed)
@@ -207,15 +189,8 @@ def test_rows_in_blocks_of_queries_give_the_same(monkeypatch: pytest.MonkeyPatch
 
 
 def request(scenario: Scenario, variants: tuple[str, ...], *, start: int = 0) -> CompareRequest:
-    return CompareRequest(
-        context=report()[start : start + 300],
-        question="What was replaced?",
-        scenario=scenario,
-        variants=variants,
-        defaults={"budget": str(BUDGET)},
-        max_new_tokens=10,
-        ignore_eos=True,
-    )
+    text, defaults = report()[start : start + 300], {"budget": str(BUDGET)}
+    return short_request(*variants, scenario=scenario, context=text, defaults=defaults)
 
 
 def run(
@@ -240,9 +215,7 @@ def outcome(result: RunResult) -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize(("arch", "scenario"), [("llama", "context-only"), ("gemma3", "regular")])
 @pytest.mark.parametrize("methods", GROUPS)
-def test_a_batch_gives_each_variant_what_it_gets_alone(
-    methods: tuple[str, ...], arch: str, scenario: Scenario
-) -> None:
+def test_a_batch_gives_each_variant_what_it_gets_alone(methods, arch, scenario):
     prefills = PrefillCache(2**30)  # the same for both; what a batch changes comes after it
     together = run(request(scenario, methods), tiny_model(arch), prefills)
     for index, name in enumerate(methods):
@@ -262,9 +235,7 @@ def test_a_batch_gives_each_variant_what_it_gets_alone(
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 @pytest.mark.parametrize("methods", GROUPS)
-def test_the_order_of_variants_changes_nothing(
-    methods: tuple[str, ...], scenario: Scenario
-) -> None:
+def test_the_order_of_variants_changes_nothing(methods, scenario):
     forwards = run(request(scenario, methods), tiny_model("qwen3"))
     backwards = run(request(scenario, methods[::-1]), tiny_model("qwen3"))
     for one, other in zip(forwards.variants, backwards.variants[::-1], strict=True):
@@ -272,7 +243,7 @@ def test_the_order_of_variants_changes_nothing(
         assert one.token_ids == other.token_ids
 
 
-def test_a_sequence_of_runs_equals_fresh_models() -> None:
+def test_a_sequence_of_runs_equals_fresh_models():
     """Other texts, scenarios and parameters in between must not be seen in a later run."""
     arch = "gemma3"  # layers of both kinds
     used = tiny_model.__wrapped__(arch)
@@ -289,7 +260,7 @@ def test_a_sequence_of_runs_equals_fresh_models() -> None:
 
 
 @pytest.mark.parametrize("methods", GROUPS)
-def test_a_cancelled_run_leaves_nothing_behind(methods: tuple[str, ...]) -> None:
+def test_a_cancelled_run_leaves_nothing_behind(methods):
     loaded = tiny_model.__wrapped__("llama")
     asked = request("regular", methods)
     before = outcome(run(asked, loaded))
@@ -301,9 +272,7 @@ def test_a_cancelled_run_leaves_nothing_behind(methods: tuple[str, ...]) -> None
 
 
 @pytest.mark.parametrize("methods", GROUPS)
-def test_a_row_that_meets_its_end_token_stops_and_the_others_go_on(
-    methods: tuple[str, ...],
-) -> None:
+def test_a_row_that_meets_its_end_token_stops_and_the_others_go_on(methods):
     loaded = tiny_model("llama")
     asked = request("context-only", methods)
     free = run(asked, loaded).variants

@@ -20,6 +20,7 @@ from tests.factories.models import tiny_model
 from tests.factories.tiny_runs import PlainRun, short_request
 from tests.reference import evicting_methods
 from tests.reference.checks import kept_of
+from tests.reference.report import report
 from tests.reference.stepwise import Held, decode
 
 pytestmark = pytest.mark.slow
@@ -35,14 +36,13 @@ BUDGET = 25
 
 
 @pytest.mark.parametrize(("arch", "scenario"), [("llama", "context-only"), ("gemma3", "regular")])
-def test_kept_sets_and_tokens_are_those_of_the_literal_method(
-    arch: str, scenario: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kept_sets_and_tokens_are_those_of_the_literal_method(arch, scenario, monkeypatch):
     monkeypatch.setattr(prefill, "CHUNK", 48)  # statistics are gathered over several chunks
     asked = short_request(
         "full",
         *(f"{name}:budget={BUDGET}{PARAMETERS.get(name, '')}" for name in METHODS),
         scenario=scenario,
+        context=report()[:110],
         analysis=("forced",),
         follow_ups=("Where?",) if scenario == "context-only" else (),
     )
@@ -76,9 +76,7 @@ def test_kept_sets_and_tokens_are_those_of_the_literal_method(
 
 @pytest.mark.parametrize("method", ["snapkv", "adakv"])
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_compaction_keeps_of_the_generated_entries_what_the_literal_one_does(
-    method: str, scenario: str
-) -> None:
+def test_compaction_keeps_of_the_generated_entries_what_the_literal_one_does(method, scenario):
     spec = f"{method}:budget=40,window=4,kernel=3,every=9,to=6"
     asked = short_request(spec, scenario=scenario, max_new_tokens=24)
     result = folded(compare(asked, tiny_model("llama")))
@@ -90,7 +88,7 @@ def test_compaction_keeps_of_the_generated_entries_what_the_literal_one_does(
     assert generated == [6 + 24 % 9] * plain.info.kv_heads
 
 
-def test_compaction_follows_every_selector() -> None:
+def test_compaction_follows_every_selector():
     ends, parameters = ("", "+critical", "+critical_auto"), "budget=40,window=4,every=8,to=6"
     asked = short_request(*(f"snapkv{end}:{parameters}" for end in ends), max_new_tokens=12)
     assert folded(compare(asked, tiny_model("llama"))).finished
@@ -105,7 +103,7 @@ def test_compaction_follows_every_selector() -> None:
         ("h2o:every=64", "so 'every' cannot apply to it"),
     ],
 )
-def test_a_compaction_that_leaves_no_choice_is_refused(spec: str, said: str) -> None:
+def test_a_compaction_that_leaves_no_choice_is_refused(spec, said):
     with pytest.raises(ConfigError, match=said):
         VariantSpec.parse(spec)
 

@@ -12,7 +12,7 @@ from ckv_core import cli
 from ckv_core.analysis.ablation import ablation, ablation_of
 from ckv_core.analysis.result_json import to_json
 from ckv_core.errors import ConfigError
-from ckv_core.request.compare_request import SCENARIOS, CompareRequest, Scenario
+from ckv_core.request.compare_request import SCENARIOS, CompareRequest
 from ckv_core.results.codec import from_json
 from ckv_core.results.events import RunResult
 from ckv_core.results.external_selection_json import read_external_selection
@@ -39,7 +39,7 @@ def own_run(text: str, base: CompareRequest = SHORT, arch: str = "llama") -> Run
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 @pytest.mark.parametrize("arch", ["llama", "gemma3"])
-def test_positions_of_a_method_give_exactly_what_the_method_gave(arch: str, scenario: Scenario):
+def test_positions_of_a_method_give_exactly_what_the_method_gave(arch, scenario):
     asked = replace(
         BASE,
         scenario=scenario,
@@ -79,7 +79,7 @@ def test_positions_of_a_method_give_exactly_what_the_method_gave(arch: str, scen
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 @pytest.mark.parametrize("arch", ["llama", "gemma3"])
-def test_any_positions_agree_with_the_slow_reference(arch: str, scenario: Scenario):
+def test_any_positions_agree_with_the_slow_reference(arch, scenario):
     """Uneven heads, one of them empty, and a layer not evicted."""
     asked = replace(BASE, scenario=scenario, variants=("full",))
     plain = run(asked, arch)
@@ -96,7 +96,7 @@ def test_any_positions_agree_with_the_slow_reference(arch: str, scenario: Scenar
     if arch == "llama":
         retained[0] = None
     result = own_run(selection_file(retained), asked, arch)
-    slow = reference(arch, replace_variants(result))
+    slow = reference(arch, result)
     kept = kept_of(result, result.variants[1])
     for layer, rows in enumerate(kept):
         if rows is not None:
@@ -104,11 +104,6 @@ def test_any_positions_agree_with_the_slow_reference(arch: str, scenario: Scenar
     variant = result.variants[1]
     assert list(variant.token_ids) == slow.generate(kept, BASE.max_new_tokens)
     check_distances(slow, kept, variant.perturbation)
-
-
-def replace_variants(result: RunResult) -> RunResult:
-    """The reference knows no method `own`; it needs the full cache only."""
-    return RunResult(model=result.model, prompt=result.prompt, variants=result.variants[:1])
 
 
 # --- forms and budget ---------------------------------------------------------------------
@@ -124,7 +119,7 @@ def test_short_forms_say_the_same_as_the_long_one():
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_the_documents_examples_run(name: str):
+def test_the_documents_examples_run(name):
     assert len(EXAMPLES) == 2
     result = own_run(EXAMPLES[name])
     variant = result.variants[1]
@@ -174,7 +169,7 @@ def test_a_ablation_stands_beside_own_variants():
         ({"retained": [0], "prompt": {"token_ids": [1, 2, 3]}}, "the token at position 1 is 2"),
     ],
 )
-def test_positions_that_do_not_fit_are_refused(changes: dict[str, object], sentence: str):
+def test_positions_that_do_not_fit_are_refused(changes, sentence):
     with pytest.raises(ConfigError) as refused:
         own_run(selection_file(**changes))
     assert sentence in str(refused.value)

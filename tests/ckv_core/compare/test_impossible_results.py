@@ -21,12 +21,11 @@ from ckv_core.measure.bounds import bounds
 from ckv_core.measure.perturbation import head_l1
 from ckv_core.methods.parts.critical import first_stage
 from ckv_core.models.loaded import LoadedModel
-from ckv_core.request.compare_request import CompareRequest
 from ckv_core.request.variants import VariantSpec
 from ckv_core.results.events import RunEvent
 from ckv_core.results.records import Perturbation
 from tests.factories.models import tiny_model
-from tests.reference.report import report
+from tests.factories.tiny_runs import short_request
 
 # --- stage 1 ------------------------------------------------------------------------------
 
@@ -34,27 +33,25 @@ from tests.reference.report import report
 @example(290_000, [100])  # 0.29 * 100 is 28.999... in floats; the user wrote 29 of 100
 @example(570_000, [100])
 @given(st.integers(0, 10**6), st.lists(st.integers(0, 10**7), min_size=1, max_size=4))
-def test_quotas_are_exact_for_every_alpha_that_can_be_written(
-    millionths: int, budgets: list[int]
-) -> None:
+def test_quotas_are_exact_for_every_alpha_that_can_be_written(millionths, budgets):
     alpha = VariantSpec.parse(f"snapkv+critical:alpha={millionths / 10**6}").params["alpha"]
     quotas = first_stage(torch.tensor(budgets), float(alpha)).tolist()
     assert quotas == [Fraction(millionths, 10**6) * budget // 1 for budget in budgets]
 
 
 @pytest.mark.parametrize("alpha", ["1e-19", "0.3333333333333333", "0.1234567"])
-def test_an_alpha_of_more_decimals_is_refused(alpha: str) -> None:
+def test_an_alpha_of_more_decimals_is_refused(alpha):
     with pytest.raises(ConfigError, match="at most 6 decimals"):
         VariantSpec.parse(f"adakv+critical:alpha={alpha}")
     with pytest.raises(ConfigError, match="at most 6 decimals"):
         first_stage(torch.tensor([2800]), float(alpha))
 
 
-def test_what_a_form_makes_of_a_decimal_is_taken_as_meant() -> None:
+def test_what_a_form_makes_of_a_decimal_is_taken_as_meant():
     assert VariantSpec.parse(f"snapkv+critical:alpha={0.1 + 0.2}").params["alpha"] == 0.3
 
 
-def test_another_number_of_kept_entries_than_asked_for_fails() -> None:
+def test_another_number_of_kept_entries_than_asked_for_fails():
     model = tiny_model("llama").info
     keys = torch.zeros(model.kv_heads, 10, 4)
     mask = torch.zeros(model.kv_heads, 10, dtype=torch.bool)
@@ -71,7 +68,7 @@ def test_another_number_of_kept_entries_than_asked_for_fails() -> None:
 
 
 @pytest.mark.parametrize("wrong", [torch.nan, torch.inf])
-def test_tokens_of_logits_that_are_not_finite_are_refused(wrong: float) -> None:
+def test_tokens_of_logits_that_are_not_finite_are_refused(wrong):
     logits = torch.zeros(2, 5)
     logits[1, 3] = 1.0
     assert next_tokens(logits) == [0, 3]
@@ -89,22 +86,16 @@ def broken(part: str) -> LoadedModel:
 
 
 @pytest.mark.parametrize("part", ["model.norm.weight", "model.layers.1.input_layernorm.weight"])
-@pytest.mark.parametrize("new_tokens", [0, 4])
-def test_one_nan_weight_fails_the_run(part: str, new_tokens: int) -> None:
-    asked = CompareRequest(
-        context=report()[:300],
-        variants=("snapkv:budget=40", "full"),
-        max_new_tokens=new_tokens or 1,
-    )
+@pytest.mark.parametrize("new_tokens", [1, 4])
+def test_one_nan_weight_fails_the_run(part, new_tokens):
+    asked = short_request("snapkv:budget=40", "full", max_new_tokens=new_tokens)
     seen: list[RunEvent] = []
     with pytest.raises(EngineError, match="not finite"):
         seen.extend(compare(asked, broken(part)))
     assert not any("Finished" in type(event).__name__ for event in seen)
 
 
-def test_the_full_caches_text_read_by_a_variant_that_overflows_fails_the_run(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_full_caches_text_read_by_a_variant_that_overflows_fails_the_run(monkeypatch):
     feed_all = Decoder.feed_all
 
     def overflowing(self: Decoder, token_ids: torch.Tensor) -> torch.Tensor:
@@ -113,13 +104,7 @@ def test_the_full_caches_text_read_by_a_variant_that_overflows_fails_the_run(
         return logits
 
     monkeypatch.setattr(Decoder, "feed_all", overflowing)
-    asked = CompareRequest(
-        context=report()[:300],
-        variants=("snapkv:budget=40", "full"),
-        max_new_tokens=4,
-        analysis=("forced",),
-        ignore_eos=True,
-    )
+    asked = short_request("snapkv:budget=40", "full", analysis=("forced",))
     with pytest.raises(EngineError, match="not finite"):
         list(compare(asked, tiny_model("llama")))
 
@@ -139,7 +124,7 @@ def peaked() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     return query, keys, values, kept
 
 
-def test_head_l1_is_defined_where_the_kept_mass_underflows() -> None:
+def test_head_l1_is_defined_where_the_kept_mass_underflows():
     query, keys, values, kept = peaked()
     weight = torch.eye(4)
     (found,) = head_l1(query, keys, values, 1.0, weight, [kept])
@@ -150,14 +135,14 @@ def test_head_l1_is_defined_where_the_kept_mass_underflows() -> None:
     assert found.item() == pytest.approx((full - rest).abs().sum().item(), rel=1e-5)
 
 
-def test_theta_is_undefined_where_the_kept_mass_underflows() -> None:
+def test_theta_is_undefined_where_the_kept_mass_underflows():
     attention = torch.tensor([[1.0, 0.0, 0.0], [0.5, 0.25, 0.25]])
     kept = torch.tensor([[False, True, True], [True, True, False]])
     theta = bounds(attention, torch.ones(2, 3), kept, kept)["theta"]
     assert theta.isnan().tolist() == [True, False]
 
 
-def test_a_head_without_a_number_counts_in_no_share() -> None:
+def test_a_head_without_a_number_counts_in_no_share():
     """An imported run may hold one, on either side."""
     own = np.array([[1.0, 1.0, np.nan, 1.0]], np.float32)
     base = np.array([[2.0, np.nan, 2.0, 0.5]], np.float32)

@@ -100,8 +100,8 @@ def held(cache: KeptCache) -> list[tuple[list[int], dict[str, Tensor]]]:
 @pytest.mark.parametrize("arch", ["llama", "gemma3"])
 @pytest.mark.parametrize("spec", HELD)
 def test_what_is_read_again_is_the_same_bit_for_bit_and_answers_as_the_comparison(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: str, arch: str
-) -> None:
+    tmp_path, monkeypatch, spec, arch
+):
     made: list[KeptCache] = []
     write = kept.write_cache
 
@@ -130,7 +130,7 @@ def test_what_is_read_again_is_the_same_bit_for_bit_and_answers_as_the_compariso
 
 
 @pytest.mark.parametrize("spec", SPECS)
-def test_every_method_is_kept_or_refused_with_a_reason(tmp_path: Path, spec: str) -> None:
+def test_every_method_is_kept_or_refused_with_a_reason(tmp_path, spec):
     if VariantSpec.parse(spec, DEFAULTS).policy is not None:
         with pytest.raises(ConfigError, match="goes on evicting while it generates"):
             kept_file(tmp_path, spec)
@@ -141,7 +141,7 @@ def test_every_method_is_kept_or_refused_with_a_reason(tmp_path: Path, spec: str
     assert len(answer(path, QUESTIONS[0])) == 9
 
 
-def test_the_file_tells_positions_that_others_can_use(tmp_path: Path) -> None:
+def test_the_file_tells_positions_that_others_can_use(tmp_path):
     path = kept_file(tmp_path)
     expected = torch.from_numpy(compared("adakv", "?", new_tokens=1).retained.mask())
     mask, (tensors, _) = torch.zeros_like(expected), parts_of(path)
@@ -182,27 +182,30 @@ def one_entry_more(_: Tensors, receipt: Receipt) -> None:
     receipt["receipt"]["retained_entries"] += 1
 
 
-def with_value(ending: str, value: float) -> Callable[[Tensors, Receipt], object]:
-    def change(tensors: Tensors, _: Receipt) -> None:
-        tensors[first(tensors, ending)].view(-1)[0] = value
-
-    return change
-
-
-def cast_to(ending: str, dtype: torch.dtype) -> Callable[[Tensors, Receipt], object]:
-    def change(tensors: Tensors, _: Receipt) -> None:
+def changed(ending: str, change: Callable[[Tensor], Tensor]) -> Callable[[Tensors, Receipt], None]:
+    def on(tensors: Tensors, _: Receipt) -> None:
         name = first(tensors, ending)
-        tensors[name] = tensors[name].to(dtype)
+        tensors[name] = change(tensors[name])
 
-    return change
+    return on
 
 
-def cut(ending: str) -> Callable[[Tensors, Receipt], object]:
-    def change(tensors: Tensors, _: Receipt) -> None:
-        name = first(tensors, ending)
-        tensors[name] = tensors[name][..., :-1].contiguous()
+def with_value(ending: str, value: float) -> Callable[[Tensors, Receipt], None]:
+    """In the first place."""
 
-    return change
+    def put(tensor: Tensor) -> Tensor:
+        tensor.view(-1)[0] = value
+        return tensor
+
+    return changed(ending, put)
+
+
+def cast_to(ending: str, dtype: torch.dtype) -> Callable[[Tensors, Receipt], None]:
+    return changed(ending, lambda tensor: tensor.to(dtype))
+
+
+def cut(ending: str) -> Callable[[Tensors, Receipt], None]:
+    return changed(ending, lambda tensor: tensor[..., :-1].contiguous())
 
 
 @pytest.mark.parametrize(
@@ -240,9 +243,7 @@ def cut(ending: str) -> Callable[[Tensors, Receipt], object]:
         (told(created="<script>"), "created"),
     ],
 )
-def test_a_file_that_cannot_be_one_is_refused(
-    tmp_path: Path, change: Callable[[Tensors, Receipt], object], sentence: str
-) -> None:
+def test_a_file_that_cannot_be_one_is_refused(tmp_path, change, sentence):
     path = kept_file(tmp_path, "adakv:store=think,residual=8,budget=48")
     tensors, receipt = parts_of(path)
     change(tensors, receipt)
@@ -265,14 +266,14 @@ def test_a_file_that_cannot_be_one_is_refused(
         b"PK\x03\x04" * 40,
     ],
 )
-def test_bytes_that_are_no_safetensors_are_refused(tmp_path: Path, data: bytes) -> None:
+def test_bytes_that_are_no_safetensors_are_refused(tmp_path, data):
     path = tmp_path / "cache.safetensors"
     path.write_bytes(data)
     with pytest.raises(ConfigError):
         read_record(path)
 
 
-def test_a_file_that_is_cut_short_or_longer_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_cut_short_or_longer_is_refused(tmp_path):
     path = kept_file(tmp_path)
     data = path.read_bytes()
     for other in (data[:-1], data[: len(data) // 2], data + b"0"):
@@ -281,7 +282,7 @@ def test_a_file_that_is_cut_short_or_longer_is_refused(tmp_path: Path) -> None:
             read_record(path)
 
 
-def test_another_model_and_another_type_are_refused(tmp_path: Path) -> None:
+def test_another_model_and_another_type_are_refused(tmp_path):
     path = kept_file(tmp_path)
     with pytest.raises(ModelError, match="load it in float32"):
         read_cache(path, half_model("llama"))
@@ -293,7 +294,7 @@ def test_another_model_and_another_type_are_refused(tmp_path: Path) -> None:
         read_cache(path, other)
 
 
-def test_nothing_is_written_where_it_is_not_wanted(tmp_path: Path) -> None:
+def test_nothing_is_written_where_it_is_not_wanted(tmp_path):
     path = kept_file(tmp_path)
     before = path.read_bytes()
     with pytest.raises(ConfigError, match="kept already"):
@@ -313,6 +314,6 @@ def test_nothing_is_written_where_it_is_not_wanted(tmp_path: Path) -> None:
         ({"dtype": "int3"}, "dtype must be"),
     ],
 )
-def test_a_wrong_question_is_one_sentence(change: dict[str, object], sentence: str) -> None:
+def test_a_wrong_question_is_one_sentence(change, sentence):
     with pytest.raises((ConfigError, PromptError), match=sentence):
         AskRequest(path="x", model="tiny", **{"question": "?"} | change).validate()

@@ -14,22 +14,15 @@ from ckv_core.models.loaded import LoadedModel
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.results.events import Generated, RunResult
 from tests.factories.models import tiny_model
+from tests.factories.tiny_runs import short_request
 from tests.reference.report import report
 
 VARIANTS = ("full", "snapkv", "adakv+critical", "tova", "h2o", "snapkv:every=6,to=4,window=3")
 
 
 def request(**changes: Any) -> CompareRequest:
-    settings = {
-        "context": report()[:300],
-        "question": "What was replaced?",
-        "variants": VARIANTS,
-        "defaults": {"budget": "40"},
-        "max_new_tokens": 14,
-        "ignore_eos": True,
-        "scenario": "context-only",
-    }
-    return CompareRequest(**(settings | changes))
+    settings = {"context": report()[:300], "defaults": {"budget": "40"}, "max_new_tokens": 14}
+    return short_request(*VARIANTS, **settings | changes)
 
 
 def run(
@@ -66,15 +59,13 @@ def run(
     ],
     ids=lambda changes: ",".join(map(str, changes)) or "plain",
 )
-def test_late_tokens_are_the_same(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_late_tokens_are_the_same(changes, monkeypatch):
     at_once, _ = run(request(**changes), tiny_model("llama"), False, monkeypatch)
     late, _ = run(request(**changes), tiny_model("llama"), True, monkeypatch)
     assert late == at_once
 
 
-def test_a_row_that_ends_takes_nothing_of_the_step_it_was_in_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_row_that_ends_takes_nothing_of_the_step_it_was_in_for(monkeypatch):
     """Rows end one after another; texts, ends and what policies held are as without."""
     loaded = tiny_model("llama")
     free, _ = run(request(), loaded, False, monkeypatch)
@@ -91,7 +82,7 @@ def test_a_row_that_ends_takes_nothing_of_the_step_it_was_in_for(
         assert held is None or len(held.entries) in {len(row[0]) for row in late}
 
 
-def test_a_late_run_is_cancelled_within_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_late_run_is_cancelled_within_a_step(monkeypatch):
     for module in (generate, running_rows):
         monkeypatch.setattr(module, "fetches_late", lambda _device: True)
     seen: list[Any] = []
@@ -103,7 +94,7 @@ def test_a_late_run_is_cancelled_within_a_step(monkeypatch: pytest.MonkeyPatch) 
         seen.extend(compare(request(), tiny_model("llama"), stop))
 
 
-def test_an_overflow_is_told_when_the_token_arrives() -> None:
+def test_an_overflow_is_told_when_the_token_arrives():
     chosen = running_rows.Chosen(torch.tensor([[0.0, 1.0], [float("nan"), 0.0]]))
     with pytest.raises(EngineError, match="not finite"):
         chosen.read()
@@ -111,7 +102,7 @@ def test_an_overflow_is_told_when_the_token_arrives() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_tokens_arrive_from_a_device() -> None:
+def test_tokens_arrive_from_a_device():
     logits = torch.randn(4, 50, generator=torch.Generator().manual_seed(1))
     chosen = running_rows.Chosen(logits.cuda())
     chosen.keep_rows([3, 1])

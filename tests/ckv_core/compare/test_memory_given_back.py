@@ -52,7 +52,7 @@ def child(*arguments: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the resident size from /proc")
-def test_what_eviction_frees_leaves_the_process() -> None:
+def test_what_eviction_frees_leaves_the_process():
     full, held, left = map(int, child("-c", EVICT).split())
     assert full > 390 * 2**20
     assert 0.049 * full < held < 0.055 * full
@@ -61,7 +61,7 @@ def test_what_eviction_frees_leaves_the_process() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="asks the CUDA allocator")
-def test_what_eviction_frees_leaves_the_device() -> None:
+def test_what_eviction_frees_leaves_the_device():
     from ckv_core.engine.cache.prompt_slots import Keep, compact
 
     before = torch.cuda.memory_allocated()
@@ -77,7 +77,7 @@ def test_what_eviction_frees_leaves_the_device() -> None:
 
 
 @pytest.mark.slow
-def test_100_000_tokens_pass_within_the_estimate(tmp_path: Path) -> None:
+def test_100_000_tokens_pass_within_the_estimate(tmp_path):
     """Through the command line; the model is as small as a model can be."""
     smallest = dict.fromkeys(("num_hidden_layers", "num_attention_heads", "num_key_value_heads"), 1)
     model = saved_model(tmp_path / "model", max_position_embeddings=131_072, **smallest)

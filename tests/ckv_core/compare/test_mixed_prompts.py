@@ -7,9 +7,9 @@ from torch import Tensor
 from ckv_core.engine.decode import DecodeContext, Decoder
 from ckv_core.engine.rows import PromptRows
 from ckv_core.engine.running_rows import next_tokens
-from tests.ckv_core.compare.test_decode_equality import CLOSE, prompt_ids
+from tests.ckv_core.compare.test_decode_equality import CLOSE
 from tests.ckv_core.compare.test_policies import ROWS, rows_of
-from tests.factories.models import LONGROPE_ORIGINAL, tiny_model
+from tests.factories.models import LONGROPE_ORIGINAL, prompt_ids, tiny_model
 
 STEPS = 6
 PLAIN_ROWS = tuple(row for row in ROWS if row[1] is None)
@@ -41,13 +41,12 @@ def greedy(decoder: Decoder, logits: Tensor) -> tuple[Tensor, list[list[int]]]:
         pytest.param("longrope", (LONGROPE_ORIGINAL - 10, 61), PLAIN_ROWS, id="longrope"),
     ],
 )
-def test_prompts_of_different_lengths_share_a_batch(arch, lengths, rows) -> None:
+def test_prompts_of_different_lengths_share_a_batch(arch, lengths, rows):
     """Lengths of prompts, of questions and of what policies leave all differ."""
     loaded = tiny_model(arch)
-    vocabulary = loaded.model.config.vocab_size
     with torch.inference_mode():
-        prompts = [rows_of(loaded, prompt_ids(n, vocabulary, n), rows) for n in lengths]
-        questions = [prompt_ids(5, vocabulary, 1), prompt_ids(9, vocabulary, 2)]
+        prompts = [rows_of(loaded, prompt_ids(n, n), rows) for n in lengths]
+        questions = [prompt_ids(5, 1), prompt_ids(9, 2)]
         alone = [
             greedy(*started(arch, prompt, question, 0))
             for prompt, question in zip(prompts, questions, strict=True)

@@ -23,8 +23,8 @@ from ckv_core.methods.parts.steps import StepPolicy, StepView
 from ckv_core.methods.parts.store import PLAIN, PlainSegment, Segment, Store
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.request.variants import VariantSpec
-from tests.ckv_core.compare.test_decode_equality import CLOSE, masked, prefilled, prompt_ids
-from tests.factories.models import plain_model, tiny_model
+from tests.ckv_core.compare.test_decode_equality import CLOSE, masked, prefilled
+from tests.factories.models import plain_model, prompt_ids, tiny_model
 from tests.reference.forward import forward
 from tests.reference.stepwise import Held, LiteralPolicy, decode
 
@@ -187,12 +187,11 @@ def expected(
 
 
 @pytest.mark.parametrize("arch", ["llama", "qwen3", "gemma3"])
-def test_logits_and_held_positions_are_those_of_the_masked_full_cache(arch: str) -> None:
+def test_logits_and_held_positions_are_those_of_the_masked_full_cache(arch):
     """Rows of all kinds in one batch: a question, then other tokens in every row."""
     loaded = tiny_model(arch)
-    vocabulary = loaded.model.config.vocab_size
-    token_ids, question = prompt_ids(PROMPT_LEN, vocabulary), prompt_ids(5, vocabulary, 77)
-    fed = [prompt_ids(STEPS, vocabulary, seed) for seed in range(len(ROWS))]
+    token_ids, question = prompt_ids(PROMPT_LEN), prompt_ids(5, 77)
+    fed = [prompt_ids(STEPS, seed) for seed in range(len(ROWS))]
     with torch.inference_mode():
         rows = rows_of(loaded, token_ids, ROWS)
         decoder = decoder_of(loaded, rows)
@@ -220,49 +219,49 @@ def _decoded(loaded: LoadedModel, rows: PromptRows, fed: Tensor) -> Tensor:
 def llama_rows() -> PromptRows:
     with torch.inference_mode():
         loaded = tiny_model("llama")
-        return rows_of(loaded, prompt_ids(PROMPT_LEN, loaded.model.config.vocab_size), ROWS)
+        return rows_of(loaded, prompt_ids(PROMPT_LEN), ROWS)
+
+
+@pytest.fixture(scope="module")
+def whole(llama_rows: PromptRows) -> Tensor:
+    """Logits of all rows after each of `fed_tokens()`."""
+    with torch.inference_mode():
+        return _decoded(tiny_model("llama"), llama_rows, fed_tokens())
 
 
 def fed_tokens(seed: int = 3) -> Tensor:
-    return torch.tensor([prompt_ids(STEPS, 200, seed + row) for row in range(len(ROWS))])
+    return torch.tensor([prompt_ids(STEPS, seed + row) for row in range(len(ROWS))])
 
 
-def test_a_text_read_in_one_go_is_as_if_fed_token_by_token(llama_rows: PromptRows) -> None:
+def test_a_text_read_in_one_go_is_as_if_fed_token_by_token(llama_rows, whole):
     """Rows with a policy take single tokens, the others chunks, and every row gets its own."""
-    loaded, fed = tiny_model("llama"), fed_tokens()
     with torch.inference_mode():
-        together = decoder_of(loaded, llama_rows).feed_all(fed)
-        torch.testing.assert_close(together, _decoded(loaded, llama_rows, fed), **CLOSE)
+        together = decoder_of(tiny_model("llama"), llama_rows).feed_all(fed_tokens())
+    torch.testing.assert_close(together, whole, **CLOSE)
 
 
-def test_a_later_decoding_starts_from_what_selection_left(llama_rows: PromptRows) -> None:
-    loaded, fed = tiny_model("llama"), fed_tokens()
+def test_a_later_decoding_starts_from_what_selection_left(llama_rows, whole):
     with torch.inference_mode():
-        first = _decoded(loaded, llama_rows, fed)
-        assert torch.equal(first, _decoded(loaded, llama_rows, fed))
+        assert torch.equal(whole, _decoded(tiny_model("llama"), llama_rows, fed_tokens()))
 
 
-def test_a_pass_that_is_not_kept_leaves_no_trace(llama_rows: PromptRows) -> None:
+def test_a_pass_that_is_not_kept_leaves_no_trace(llama_rows, whole):
     loaded, fed = tiny_model("llama"), fed_tokens()
     with torch.inference_mode():
         decoder = decoder_of(loaded, llama_rows)
         looked = decoder.feed(fed[:, :1], commit=False)
         assert torch.equal(looked, decoder.feed(fed[:, :1]))
         decoder.feed(fed[:, 2:3], commit=False)
-        clean = _decoded(loaded, llama_rows, fed[:, :2])
-        assert torch.equal(decoder.feed(fed[:, 1:2]), clean[:, 1])
+        assert torch.equal(decoder.feed(fed[:, 1:2]), whole[:, 1])
 
 
 @pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(st.permutations(range(len(ROWS))))
-def test_rows_that_leave_change_nothing_for_the_others(
-    llama_rows: PromptRows, order: list[int]
-) -> None:
+def test_rows_that_leave_change_nothing_for_the_others(llama_rows, whole, order):
     """Whatever leaves first; what stays may be in another order."""
     loaded, fed = tiny_model("llama"), fed_tokens()
     with torch.inference_mode():
-        whole = _decoded(loaded, llama_rows, fed)
         decoder, rows = decoder_of(loaded, llama_rows), list(range(len(ROWS)))
         for step in range(len(ROWS)):
             logits = decoder.feed(fed[rows, step : step + 1])
@@ -280,11 +279,11 @@ class Wrong(StepPolicy):
         return torch.ones(1, 1, dtype=torch.bool)
 
 
-def test_an_answer_of_another_shape_is_refused(llama_rows: PromptRows) -> None:
+def test_an_answer_of_another_shape_is_refused(llama_rows):
     loaded = tiny_model("llama")
     plan = RowPlan(llama_rows.plans[0].keeps, Acting(Wrong(), {}))
     with torch.inference_mode():
-        result = prefilled(loaded, prompt_ids(PROMPT_LEN, loaded.model.config.vocab_size))
+        result = prefilled(loaded, prompt_ids(PROMPT_LEN))
         decoder = decoder_of(loaded, prompt_rows(result, [plan]))
         with pytest.raises(EngineError, match="'wrong' gave an answer of the wrong shape"):
             decoder.feed(torch.tensor([[5]]))

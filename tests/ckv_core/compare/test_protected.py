@@ -13,7 +13,7 @@ from ckv_core.analysis.result_json import to_json
 from ckv_core.compare.compare import compare
 from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.errors import CkvError
-from ckv_core.request.compare_request import MAX_PROTECTED, CompareRequest
+from ckv_core.request.compare_request import MAX_PROTECTED
 from ckv_core.request.identity import identify
 from ckv_core.request.variants import VariantSpec
 from ckv_core.results.codec import from_json
@@ -23,6 +23,7 @@ from ckv_core.results.records import VariantResult
 from ckv_core.runtime.spans import merged, ranges_text, read_ranges, without
 from tests.factories.events import folded
 from tests.factories.models import SPECS, tiny_model
+from tests.factories.tiny_runs import short_request
 from tests.reference.report import report
 
 BUDGET, WINDOW = 70, 8
@@ -31,13 +32,10 @@ PLACES = st.lists(
 )
 
 
-def run(protect: tuple[str, ...], *specs: str, **more: object) -> RunResult:
-    asked = CompareRequest(
-        **{"context": report()[:400], "question": "What?", "variants": ("full", *specs)}
-        | {"max_new_tokens": 4, "protect": protect, "ignore_eos": True}
-        | more
-    )
-    return folded(compare(asked, tiny_model("llama")))
+def run(protect: tuple[str, ...], *specs: str, prefills: PrefillCache | None = None) -> RunResult:
+    settings = {"context": report()[:400], "scenario": "regular", "max_new_tokens": 4}
+    asked = short_request("full", *specs, protect=protect, **settings)
+    return folded(compare(asked, tiny_model("llama"), prefills=prefills))
 
 
 def passage() -> str:
@@ -46,7 +44,7 @@ def passage() -> str:
 
 
 @pytest.mark.parametrize("spec", [spec for spec in SPECS if spec != "full"])
-def test_every_method_keeps_them_in_every_head_and_its_total(spec: str) -> None:
+def test_every_method_keeps_them_in_every_head_and_its_total(spec):
     known = VariantSpec.parse(spec).params
     own = {"window": 3 if "buffer" in known else WINDOW, "sinks": 4, "lag": 12, "buffer": 3}
     parameters = ",".join(f"{key}={n}" for key, n in own.items() if key in known)
@@ -68,7 +66,7 @@ def test_every_method_keeps_them_in_every_head_and_its_total(spec: str) -> None:
 
 
 @given(PLACES, PLACES)
-def test_ranges_join_and_cut_as_sets_do(places: list[range], others: list[range]) -> None:
+def test_ranges_join_and_cut_as_sets_do(places, others):
     joined = merged(places)
     assert {i for each in joined for i in each} == {i for each in places for i in each}
     assert all(one.stop < two.start for one, two in pairwise(joined))
@@ -80,11 +78,11 @@ def test_ranges_join_and_cut_as_sets_do(places: list[range], others: list[range]
 
 
 @pytest.mark.parametrize("text", ["", "3", "3-", "9-3", "3-9,", "-3-9", 7, None, "1-2 " * 99])
-def test_what_is_no_list_of_ranges_protects_nothing(text: object) -> None:
+def test_what_is_no_list_of_ranges_protects_nothing(text):
     assert read_ranges(text, 50) == ()
 
 
-def test_the_record_says_what_was_protected_and_the_evidence_counts_it() -> None:
+def test_the_record_says_what_was_protected_and_the_evidence_counts_it():
     result = run(("tokens:50-58",), f"snapkv:budget={BUDGET},window={WINDOW}")
     plain = run((), f"snapkv:budget={BUDGET},window={WINDOW}")
     variant = result.variants[1]
@@ -106,7 +104,7 @@ def moved(variant: VariantResult, places: str) -> VariantResult:
     )
 
 
-def test_what_the_window_holds_anyway_is_not_counted_twice() -> None:
+def test_what_the_window_holds_anyway_is_not_counted_twice():
     result = run((), "snapkv:budget=20,window=8")
     prompt = result.prompt
     last = prompt.compressed_tokens - 1
@@ -114,19 +112,11 @@ def test_what_the_window_holds_anyway_is_not_counted_twice() -> None:
     assert np.all(inside.variants[1].retained.mask()[..., last - 9 :])
 
 
-def test_a_changed_passage_is_chosen_anew_from_a_kept_prompt() -> None:
+def test_a_changed_passage_is_chosen_anew_from_a_kept_prompt():
     kept, masks = PrefillCache(2**30), []
     for protect in ((), ("tokens:20-29",), ("tokens:60-69",)):
-        result = RunResult()
-        asked = CompareRequest(
-            context=report()[:400],
-            variants=("adakv+critical:budget=40,window=8",),
-            max_new_tokens=1,
-            protect=protect,
-        )
-        for event in compare(asked, tiny_model("llama"), prefills=kept):
-            result.apply(event)
-        masks.append(result.variants[0].retained.mask())
+        result = run(protect, "adakv+critical:budget=40,window=8", prefills=kept)
+        masks.append(result.variants[1].retained.mask())
     assert masks[1][..., 20:30].all()
     assert masks[2][..., 60:70].all()
     assert not masks[0][..., 20:30].all()
@@ -145,8 +135,6 @@ def test_a_changed_passage_is_chosen_anew_from_a_kept_prompt() -> None:
         (("tokens:0-69",), "a budget of 70 tokens is below the 78 that are always kept"),
     ],
 )
-def test_what_cannot_be_protected_is_said_in_a_sentence(
-    protect: tuple[str, ...], said: str
-) -> None:
+def test_what_cannot_be_protected_is_said_in_a_sentence(protect, said):
     with pytest.raises(CkvError, match=said.replace("(", r"\(")):
         run(protect, f"snapkv:budget={BUDGET},window={WINDOW}")

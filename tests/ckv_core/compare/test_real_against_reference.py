@@ -66,9 +66,7 @@ def command_line(context: Path, out: Path, scenario: Scenario) -> RunResult:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", REAL_VARIANTS)
-def test_the_real_model_agrees_with_the_reference(
-    model_folder: Path, eager: Any, tmp_path: Path, scenario: Scenario
-) -> None:
+def test_the_real_model_agrees_with_the_reference(model_folder, eager, tmp_path, scenario):
     context = tmp_path / "report.txt"
     context.write_text(TEXT, "utf-8")
     result = command_line(context, tmp_path / "out.json", scenario)

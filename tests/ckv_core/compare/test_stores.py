@@ -23,10 +23,9 @@ from tests.factories.events import folded
 from tests.factories.models import drained, tiny_model
 from tests.factories.tiny_runs import PlainRun, short_request
 from tests.reference.checks import kept_of
-from tests.reference.eight_bits import round_kept
 from tests.reference.evicting_methods import h2o, tova
 from tests.reference.report import report
-from tests.reference.stores import quarter_kept, thin_kept
+from tests.reference.stores import quarter_kept, round_kept, thin_kept
 
 pytestmark = pytest.mark.slow
 
@@ -48,7 +47,7 @@ def with_keys(spec: str, *pairs: str) -> str:
 
 @pytest.mark.parametrize("store", ["int8", *ENCODED])
 @pytest.mark.parametrize("arch", ["llama", "gemma3"])
-def test_runs_write_what_an_encoded_masked_full_cache_writes(arch: str, store: str) -> None:
+def test_runs_write_what_an_encoded_masked_full_cache_writes(arch, store):
     """Whatever the method, also where it goes on evicting."""
     budget = 25 if store == "int8" else BUDGET
     residual = () if store == "int8" else (f"residual={RESIDUAL}",)
@@ -91,9 +90,7 @@ def last_queries(arch: str, token_ids: list[int]) -> list[list[list[list[float]]
     spread=st.sampled_from([0.0, 0.1, 3.0]),
     seed=st.integers(0, 99),
 )
-def test_attention_over_an_encoded_cache_stays_within_its_bound(
-    store: str, length: int, dim: int, spread: float, seed: int
-) -> None:
+def test_attention_over_an_encoded_cache_stays_within_its_bound(store, length, dim, spread, seed):
     """|p' - p| sums to at most e^(2 d) - 1 where no logit moves by more than d."""
     make = torch.Generator().manual_seed(seed)
     keys, values, queries = (
@@ -140,9 +137,7 @@ def moved_by(store: str, keys: torch.Tensor, values: torch.Tensor) -> tuple[torc
     length=st.integers(2, 80),
     seed=st.integers(0, 99),
 )
-def test_what_is_evicted_later_leaves_the_others_as_they_were(
-    store: str, length: int, seed: int
-) -> None:
+def test_what_is_evicted_later_leaves_the_others_as_they_were(store, length, seed):
     make = torch.Generator().manual_seed(seed)
     keys, values = torch.randn(2, 3, length, 16, generator=make)
     segment = STORES[store].encode(keys, values, DEFAULTS | {"residual": 5}, keys.square().mean(1))
@@ -160,7 +155,7 @@ def test_what_is_evicted_later_leaves_the_others_as_they_were(
         assert torch.equal(taken, whole[heads])
 
 
-def test_the_perturbation_shows_what_a_store_changes() -> None:
+def test_the_perturbation_shows_what_a_store_changes():
     stores = ("", ",store=int8", ",store=int4,residual=0", ",store=think,residual=0")
     result = run("llama", *(f"snapkv:window=8,budget=100%{store}" for store in stores))
     plain, eight, four, thin = (variant.perturbation for variant in result.variants[1:])
@@ -169,7 +164,7 @@ def test_the_perturbation_shows_what_a_store_changes() -> None:
     assert plain.kl < eight.kl < four.kl
 
 
-def test_a_budget_in_bytes_puts_stores_and_eviction_on_one_axis() -> None:
+def test_a_budget_in_bytes_puts_stores_and_eviction_on_one_axis():
     names = ("snapkv:window=8", "adakv:window=8", "keydiff")
     stores = ("", "store=int8", "store=int4,residual=8", "store=think,residual=8")
     specs = [
@@ -195,19 +190,19 @@ def test_a_budget_in_bytes_puts_stores_and_eviction_on_one_axis() -> None:
         ("snapkv:store=think,pruned=1", "pruned must be a number from 0 to 0.95"),
     ],
 )
-def test_a_key_of_another_store_is_refused(spec: str, said: str) -> None:
+def test_a_key_of_another_store_is_refused(spec, said):
     with pytest.raises(ConfigError, match=said):
         VariantSpec.parse(spec)
 
 
 @pytest.mark.parametrize(("store", "size"), [("int8", 2 * 8 * 4), ("int4", 0), ("think", 0)])
-def test_heads_that_keep_nothing_hold_at_most_their_scales(store: str, size: int) -> None:
+def test_heads_that_keep_nothing_hold_at_most_their_scales(store, size):
     empty = STORES[store].encode(torch.zeros(2, 0, 8), torch.zeros(2, 0, 8), DEFAULTS)
     assert empty.nbytes == size
     assert [states.shape for states in empty.decoded()] == [(2, 0, 8)] * 2
 
 
-def test_a_sweep_over_bytes_has_one_axis_for_all_stores() -> None:
+def test_a_sweep_over_bytes_has_one_axis_for_all_stores():
     methods = ("snapkv:window=8", "snapkv:window=8,store=int4,residual=8")
     grid = SweepGrid(methods=methods, budgets=("0.02MiB", "0.04MiB"), alphas=())
     result = folded(

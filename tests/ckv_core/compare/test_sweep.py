@@ -45,9 +45,7 @@ def sweep_request(new_tokens: int, scenario: str = "regular") -> CompareRequest:
 
 @pytest.mark.parametrize("scenario", ["regular", "context-only"])
 @pytest.mark.parametrize("rows", [3, 32])
-def test_a_sweep_measures_and_generates_what_comparisons_do(
-    monkeypatch, scenario: str, rows: int
-) -> None:
+def test_a_sweep_measures_and_generates_what_comparisons_do(monkeypatch, scenario, rows):
     monkeypatch.setattr(sweep, "GROUP_ROWS", rows)
     request = sweep_request(3, scenario)
     swept, _ = run(request)
@@ -77,7 +75,7 @@ def test_a_sweep_measures_and_generates_what_comparisons_do(
                 )
 
 
-def test_the_bounds_of_a_sweep_are_those_of_comparisons(monkeypatch) -> None:
+def test_the_bounds_of_a_sweep_are_those_of_comparisons(monkeypatch):
     monkeypatch.setattr(sweep, "GROUP_ROWS", 5)
     request = replace(sweep_request(0), analysis=("bounds",))
     swept, _ = run(request)
@@ -93,7 +91,7 @@ def test_the_bounds_of_a_sweep_are_those_of_comparisons(monkeypatch) -> None:
         assert read(many) == read(one)
 
 
-def test_a_sweep_that_only_measures_keeps_receipts_and_nothing_else() -> None:
+def test_a_sweep_that_only_measures_keeps_receipts_and_nothing_else():
     result, events = run(sweep_request(0))
     assert result.finished
     assert result.kind == "sweep"
@@ -106,7 +104,7 @@ def test_a_sweep_that_only_measures_keeps_receipts_and_nothing_else() -> None:
     assert sorted(measured) == list(range(1, len(result.variants)))
 
 
-def test_progress_of_a_sweep_never_goes_back_within_a_stage(monkeypatch) -> None:
+def test_progress_of_a_sweep_never_goes_back_within_a_stage(monkeypatch):
     monkeypatch.setattr(sweep, "GROUP_ROWS", 4)
     _, events = run(sweep_request(2))
     seen: dict[str, float] = {}
@@ -116,7 +114,7 @@ def test_progress_of_a_sweep_never_goes_back_within_a_stage(monkeypatch) -> None
             seen[event.stage] = event.fraction
 
 
-def test_a_sweep_can_be_cancelled_between_groups(monkeypatch) -> None:
+def test_a_sweep_can_be_cancelled_between_groups(monkeypatch):
     monkeypatch.setattr(sweep, "GROUP_ROWS", 4)
     result = RunResult()
 

@@ -14,7 +14,7 @@ from ckv_core.engine.decode import Decoder
 from ckv_core.engine.prompt import build_prompt
 from ckv_core.errors import PromptError
 from ckv_core.measure.teacher_forced import token_rank
-from ckv_core.request.compare_request import SCENARIOS, Scenario
+from ckv_core.request.compare_request import SCENARIOS
 from ckv_core.results.events import FollowUpsAnswered, Progress, RunResult, VariantFinished
 from tests.factories.models import tiny_model
 from tests.factories.tiny_runs import BASE, VARIANTS, analysed, reference, run
@@ -27,9 +27,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 @pytest.mark.parametrize("arch", ["llama", "gemma3"])
-def test_forced_equals_step_by_step_decoding_of_the_masked_full_cache(
-    arch: str, scenario: Scenario
-) -> None:
+def test_forced_equals_step_by_step_decoding_of_the_masked_full_cache(arch, scenario):
     result = analysed(arch, scenario)
     slow = reference(arch, result)
     tokens = list(result.variants[0].token_ids)
@@ -64,7 +62,7 @@ def forced_logits(slow: Reference, kept: Kept | None, tokens: list[int]) -> Tens
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_the_full_cache_agrees_with_itself_everywhere(scenario: Scenario) -> None:
+def test_the_full_cache_agrees_with_itself_everywhere(scenario):
     for index in (0, -1):  # and so does a variant that evicts nothing
         found = analysed("llama", scenario).variants[index].analysis
         assert (found["forced_top1"] == 1).all()
@@ -73,13 +71,13 @@ def test_the_full_cache_agrees_with_itself_everywhere(scenario: Scenario) -> Non
         assert not np.signbit(found["forced_kl"]).any()
 
 
-def test_the_first_position_of_a_regular_run_is_equal_for_all() -> None:
+def test_the_first_position_of_a_regular_run_is_equal_for_all():
     for variant in analysed("llama", "regular").variants:
         assert variant.analysis["forced_kl"][0] == 0
         assert variant.forced_steps[0].variant == variant.forced_steps[0].reference
 
 
-def test_small_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_chunks_change_nothing(monkeypatch):
     expected = analysed("gemma3", "context-only")
     monkeypatch.setattr("ckv_core.measure.teacher_forced._VOCABULARY_LOGITS", 1)
     request = replace(BASE, scenario="context-only", analysis=("forced",))
@@ -88,14 +86,14 @@ def test_small_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
             np.testing.assert_allclose(array, other.analysis[name], rtol=1e-3, atol=1e-5)
 
 
-def test_equal_logits_rank_by_token_id() -> None:
+def test_equal_logits_rank_by_token_id():
     logits = torch.tensor([[[1.0, 3.0, 3.0, 2.0]]])
     ranks = [int(token_rank(logits, torch.tensor([token]))) for token in range(4)]
     assert ranks == [4, 1, 2, 3]
 
 
 @pytest.mark.parametrize("ignore_eos", [True, False])
-def test_a_follow_up_is_answered_as_in_a_run_of_its_own(*, ignore_eos: bool) -> None:
+def test_a_follow_up_is_answered_as_in_a_run_of_its_own(*, ignore_eos):
     questions = ("Where was the harbour?", "How many ships?")
     request = replace(BASE, scenario="context-only", ignore_eos=ignore_eos)
     result = run(replace(request, follow_ups=questions))
@@ -111,9 +109,7 @@ def test_a_follow_up_is_answered_as_in_a_run_of_its_own(*, ignore_eos: bool) -> 
             assert answer.first_difference == fresh.first_difference
 
 
-def test_rows_that_have_stopped_leave_the_batch_of_a_follow_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_rows_that_have_stopped_leave_the_batch_of_a_follow_up(monkeypatch):
     request = replace(BASE, scenario="context-only", ignore_eos=False, follow_ups=("Where?",))
     free = run(replace(request, ignore_eos=True))
     # End at a token that some rows meet early and others late or never.
@@ -139,7 +135,7 @@ def test_rows_that_have_stopped_leave_the_batch_of_a_follow_up(
     assert sum(fed) == sum(length - 1 for length in lengths)
 
 
-def test_follow_ups_come_one_question_at_a_time() -> None:
+def test_follow_ups_come_one_question_at_a_time():
     request = replace(BASE, scenario="context-only", follow_ups=("One?", "Two?"))
     events = list(compare(request, tiny_model("llama")))
     counts = [len(e.follow_ups) for e in events if isinstance(e, FollowUpsAnswered)]
@@ -147,9 +143,7 @@ def test_follow_ups_come_one_question_at_a_time() -> None:
     assert any(isinstance(e, Progress) and e.stage == "analyse" for e in events)
 
 
-def test_a_follow_up_that_changes_the_compressed_prompt_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_follow_up_that_changes_the_compressed_prompt_is_refused(monkeypatch):
     def other(*arguments: object) -> object:
         prompt = build_prompt(*arguments)
         return replace(prompt, token_ids=(7, *prompt.token_ids[1:]))
@@ -160,7 +154,7 @@ def test_a_follow_up_that_changes_the_compressed_prompt_is_refused(
         next(compare(request, tiny_model("llama")))
 
 
-def test_answer_scores_are_shares() -> None:
+def test_answer_scores_are_shares():
     assert answer_scores("anything", "  ") == {}
     same = answer_scores("The code is 42.", "the code is 42.")
     assert same == {"exact_match": 1.0, "token_f1": 1.0, "edit_similarity": 1.0}

@@ -15,7 +15,7 @@ from ckv_core.engine.causal import visible
         *[("chosen", dim, entries) for dim in (16, 24) for entries in (7, 8, 300)],
     ],
 )
-def test_a_chunk_sees_all_entries_up_to_its_own(path: str, value_dim: int, entries: int) -> None:
+def test_a_chunk_sees_all_entries_up_to_its_own(path, value_dim, entries):
     tokens, scaling, told = 7, 0.3, None
     generator = torch.Generator().manual_seed(entries)
     query = torch.randn(1, 6, tokens, 16, generator=generator)
@@ -51,9 +51,7 @@ def test_a_chunk_sees_all_entries_up_to_its_own(path: str, value_dim: int, entri
 
 @pytest.mark.parametrize("tokens", [1, 7])
 @pytest.mark.parametrize("window", [1, 9, 40])
-def test_a_slice_at_a_time_is_the_mask_of_the_whole_chunk(
-    tokens: int, window: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slice_at_a_time_is_the_mask_of_the_whole_chunk(tokens, window, monkeypatch):
     monkeypatch.setattr(causal, "_SLIDING", 3)
     # What CUDA takes looks at a few queries at a time.
     monkeypatch.setattr("ckv_core.methods.partial_attention.MAX_LOGITS", 100)

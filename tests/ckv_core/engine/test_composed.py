@@ -12,8 +12,8 @@ from ckv_core.errors import ConfigError
 from ckv_core.methods import METHODS, SELECTORS
 from ckv_core.methods.base import budget_rules, plain_selectors
 from ckv_core.request.variants import VariantSpec
-from tests.ckv_core.compare.test_decode_equality import prefilled, prompt_ids
-from tests.factories.models import tiny_model
+from tests.ckv_core.compare.test_decode_equality import prefilled
+from tests.factories.models import prompt_ids, tiny_model
 from tests.reference.budgets import adaptive_heads, pyramid_layers
 from tests.reference.selection import top_k
 
@@ -23,7 +23,7 @@ SMALL = {"window": 8, "lag": 12, "beta": 3}
 
 @pytest.fixture(scope="module")
 def processed() -> Prefill:
-    return prefilled(tiny_model("llama"), prompt_ids(TOKENS, 200, seed=7))
+    return prefilled(tiny_model("llama"), prompt_ids(TOKENS, seed=7))
 
 
 def small(text: str) -> VariantSpec:
@@ -55,7 +55,7 @@ def composed(text: str) -> VariantSpec | str:
         return str(error)
 
 
-def test_what_fits_keeps_its_exact_total_and_what_does_not_says_why(processed: Prefill) -> None:
+def test_what_fits_keeps_its_exact_total_and_what_does_not_says_why(processed):
     found = [composed(text) for text in random.Random(14).sample(all_compositions(), 400)]
     reasons = [each for each in found if isinstance(each, str)]
     fit = [each for each in found if isinstance(each, VariantSpec)]
@@ -72,9 +72,7 @@ def test_what_fits_keeps_its_exact_total_and_what_does_not_says_why(processed: P
 
 
 @pytest.mark.parametrize("name", ["knorm", "keydiff", "observed_attention"])
-def test_another_methods_budgets_are_those_of_the_literal_rule(
-    processed: Prefill, name: str
-) -> None:
+def test_another_methods_budgets_are_those_of_the_literal_rule(processed, name):
     spec = small(f"{name}:rule=pyramid")
     with torch.inference_mode():
         masks = select(spec, processed, BUDGET).keep_masks
@@ -85,7 +83,7 @@ def test_another_methods_budgets_are_those_of_the_literal_rule(
         assert kept == [set(top_k(row, count)) for row in scores]
 
 
-def test_heads_compete_by_another_methods_scores(processed: Prefill) -> None:
+def test_heads_compete_by_another_methods_scores(processed):
     spec = small("observed_attention:rule=adaptive,safeguard=0.25")
     with torch.inference_mode():
         masks = select(spec, processed, BUDGET).keep_masks
@@ -94,7 +92,7 @@ def test_heads_compete_by_another_methods_scores(processed: Prefill) -> None:
         assert mask.sum(-1).tolist() == adaptive_heads(scores, BUDGET, 0.25)
 
 
-def test_whole_chunks_of_another_methods_scores(processed: Prefill) -> None:
+def test_whole_chunks_of_another_methods_scores(processed):
     spec = small("knorm:select=chunks,chunk=10")
     with torch.inference_mode():
         masks = select(spec, processed, BUDGET).keep_masks

@@ -24,7 +24,7 @@ TOKENIZERS = {"bytes": tiny_tokenizer(), "words": words_tokenizer()}
 
 @pytest.mark.parametrize("name", list(TOKENIZERS))
 @given(data=st.data())
-def test_the_pieces_join_to_the_decoded_whole(name: str, data: st.DataObject) -> None:
+def test_the_pieces_join_to_the_decoded_whole(name, data):
     tokenizer = TOKENIZERS[name]
     ids = data.draw(st.lists(st.integers(0, len(tokenizer) - 1), min_size=1, max_size=40))
     generation = Generation(tokenizer, 1, len(ids), frozenset())
@@ -34,9 +34,7 @@ def test_the_pieces_join_to_the_decoded_whole(name: str, data: st.DataObject) ->
     assert len(generation.token_texts(0)) == len(ids)
 
 
-def test_a_step_decodes_no_more_tokens_the_longer_the_text_is(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_step_decodes_no_more_tokens_the_longer_the_text_is(monkeypatch):
     tokenizer, decoded = tiny_tokenizer(), []
     decode = tokenizer.decode
 

@@ -14,23 +14,18 @@ from ckv_core.engine.prefill_cache import PrefillCache
 from ckv_core.methods.h2o import ACCUMULATED
 from ckv_core.methods.parts.views import Chunk, PromptShape
 from ckv_core.models.loaded import LoadedModel
-from tests.factories.models import drained, tiny_model
+from tests.factories.models import drained, prompt_ids, tiny_model
 
 NEEDS = Needs(8, (ACCUMULATED,))
 
 
-def ids(length: int) -> list[int]:
-    generator = torch.Generator().manual_seed(11)
-    return torch.randint(4, 200, (length,), generator=generator).tolist()
-
-
 @torch.inference_mode()
 def read(arch: str, length: int, needs: Needs = NEEDS) -> Prefill:
-    return drained(prefill(tiny_model(arch), ids(length), needs, lambda: False))
+    return drained(prefill(tiny_model(arch), prompt_ids(length), needs, lambda: False))
 
 
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])
-def test_accumulated_attention_is_the_column_sum_of_the_matrix(kv_heads: int) -> None:
+def test_accumulated_attention_is_the_column_sum_of_the_matrix(kv_heads):
     generator = torch.Generator().manual_seed(2)
     queries = torch.randn(4, 9, 6, generator=generator)
     keys = torch.randn(kv_heads, 9, 6, generator=generator)
@@ -49,7 +44,7 @@ def test_accumulated_attention_is_the_column_sum_of_the_matrix(kv_heads: int) ->
 
 
 @pytest.mark.parametrize("arch", ["llama", "gemma3"])
-def test_a_prompt_in_chunks_gathers_what_one_pass_does(arch: str, monkeypatch) -> None:
+def test_a_prompt_in_chunks_gathers_what_one_pass_does(arch, monkeypatch):
     """Of evictable layers only; every query gives 1 in all."""
     whole = read(arch, 150).observed[ACCUMULATED.key]
     monkeypatch.setattr(engine_prefill, "CHUNK", 64)
@@ -87,7 +82,7 @@ class Projected:
         return 0
 
 
-def test_an_observer_that_asks_sees_the_hidden_states(monkeypatch) -> None:
+def test_an_observer_that_asks_sees_the_hidden_states(monkeypatch):
     """Through layer 0's own projection and RoPE they are its queries, chunk by chunk."""
     monkeypatch.setattr(engine_prefill, "CHUNK", 64)
     asking = Projected(tiny_model("llama"))
@@ -96,8 +91,8 @@ def test_an_observer_that_asks_sees_the_hidden_states(monkeypatch) -> None:
     assert found[1].amin() > 1e-2, "another layer is given other states"
 
 
-def test_a_kept_prefill_serves_only_what_it_has_observed() -> None:
-    kept, token_ids = PrefillCache(2**30), ids(2_200)
+def test_a_kept_prefill_serves_only_what_it_has_observed():
+    kept, token_ids = PrefillCache(2**30), prompt_ids(2_200)
     kept.put(token_ids, read("llama", 2_200, Needs(8)))
     assert kept.get(token_ids, NEEDS) is None
     assert kept.prefix([*token_ids, 5], Needs(8)) is not None

@@ -22,18 +22,13 @@ from ckv_core.request.compare_request import CompareRequest
 from ckv_core.results.events import RunResult
 from ckv_core.worker.runner import EngineRunner
 from tests.factories.events import folded, without_times
-from tests.factories.models import SLIDING_WINDOW, saved_model, tiny_model
+from tests.factories.models import SLIDING_WINDOW, prompt_ids, saved_model, tiny_model
 
 pytestmark = pytest.mark.slow
 
 LENGTH = 2 * CHUNK + 300
 TEXT = "The ferry left at nine. Nobody waved, for nobody had been told. "
 VARIANTS = ("full", "snapkv+critical:budget=200", "adakv+critical_auto:budget=10%,window=16")
-
-
-def ids(length: int, seed: int) -> list[int]:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randint(4, 200, (length,), generator=generator).tolist()
 
 
 @torch.inference_mode()
@@ -73,13 +68,12 @@ def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
 @pytest.mark.parametrize(
     ("arch", "window", "chunks"), [("llama", 32, 1), ("gemma3", 32, 1), ("qwen3", CHUNK + 5, 2)]
 )
-def test_a_shared_start_gives_the_bits_of_a_prompt_read_anew(
-    arch: str, window: int, chunks: int
-) -> None:
+def test_a_shared_start_gives_the_bits_of_a_prompt_read_anew(arch, window, chunks):
     """Another length and another window than the source had; sliding layers included."""
     loaded, prefills = tiny_model(arch), PrefillCache(2**30)
-    start = ids(2 * CHUNK + 77, seed=1)
-    source_ids, token_ids = start + ids(501, seed=2), start + ids(LENGTH - len(start), seed=3)
+    start = prompt_ids(2 * CHUNK + 77, seed=1)
+    source_ids = start + prompt_ids(501, seed=2)
+    token_ids = start + prompt_ids(LENGTH - len(start), seed=3)
     source, _ = read(loaded, source_ids)
     before = [tensor.clone() for tensor in tensors(source)]
     prefills.put(source_ids, source)
@@ -96,15 +90,13 @@ def test_a_shared_start_gives_the_bits_of_a_prompt_read_anew(
     assert prefills.nbytes == source.nbytes + taken.nbytes
 
 
-def test_the_longer_chunks_of_cuda_are_lent_whole_and_bit_for_bit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_longer_chunks_of_cuda_are_lent_whole_and_bit_for_bit(monkeypatch):
     assert 4_096 <= chunk_tokens(torch.device("cuda")) <= 8_192
     monkeypatch.setattr(engine_prefill, "CHUNK", CUDA_CHUNK)
     loaded, prefills = tiny_model("gemma3"), PrefillCache(2**30)
-    start = ids(CUDA_CHUNK + 50, seed=1)
-    token_ids = start + ids(200, seed=3)
-    prefills.put(start + ids(150, seed=2), read(loaded, start + ids(150, seed=2))[0])
+    start = prompt_ids(CUDA_CHUNK + 50, seed=1)
+    token_ids = start + prompt_ids(200, seed=3)
+    prefills.put(start + prompt_ids(150, seed=2), read(loaded, start + prompt_ids(150, seed=2))[0])
     prefix = prefills.prefix(token_ids, Needs(32))
     assert prefix.tokens == CUDA_CHUNK
     taken, chunks = read(loaded, token_ids, prefix=prefix)
@@ -112,17 +104,17 @@ def test_the_longer_chunks_of_cuda_are_lent_whole_and_bit_for_bit(
     assert same(tensors(taken), tensors(read(loaded, token_ids)[0]))
 
 
-def test_a_sliding_layer_holds_its_window_and_lends_its_end() -> None:
+def test_a_sliding_layer_holds_its_window_and_lends_its_end():
     loaded = tiny_model("gemma3")
     room = sliding_room(SLIDING_WINDOW, loaded.device)
-    long = ids(4 * CHUNK, seed=1)
+    long = prompt_ids(4 * CHUNK, seed=1)
     source, _ = read(loaded, long)
     for window, states in zip(loaded.sliding_windows, source.layers, strict=True):
         assert states.keys.shape[1] == (len(long) if window is None else room)
     assert source.prompt_len == len(long)
     prefills = PrefillCache(2**30)
     prefills.put(long, source)
-    near, far = long[: 4 * CHUNK - 50] + ids(300, 2), long[: 2 * CHUNK] + ids(300, 3)
+    near, far = long[: 4 * CHUNK - 50] + prompt_ids(300, 2), long[: 2 * CHUNK] + prompt_ids(300, 3)
     assert prefix_tokens(prefills, near) == 3 * CHUNK
     assert prefix_tokens(prefills, far) == 0, "its sliding layers need what is held no more"
     again, chunks = read(loaded, near, prefix=prefills.prefix(near, Needs(32)))
@@ -146,8 +138,8 @@ def prefix_tokens(prefills: PrefillCache, token_ids: list[int], window: int = 0)
     return 0 if found is None else found.tokens
 
 
-def test_a_start_is_whole_chunks_and_leaves_the_window_to_be_read() -> None:
-    known, prefills = ids(3 * CHUNK + 10, seed=1), PrefillCache(1000)
+def test_a_start_is_whole_chunks_and_leaves_the_window_to_be_read():
+    known, prefills = prompt_ids(3 * CHUNK + 10, seed=1), PrefillCache(1000)
     prefills.put(known, Kept())
     most = 3 * CHUNK + KEPT_QUERIES
     for length, window, tokens in (
@@ -157,25 +149,25 @@ def test_a_start_is_whole_chunks_and_leaves_the_window_to_be_read() -> None:
         (CHUNK + KEPT_QUERIES - 1, 0, 0),
         (50, 4000, 0),
     ):
-        assert prefix_tokens(prefills, (known + ids(500, seed=2))[:length], window) == tokens
+        assert prefix_tokens(prefills, (known + prompt_ids(500, seed=2))[:length], window) == tokens
     other = [*known[: 2 * CHUNK - 1], 3]
     assert prefix_tokens(prefills, other + known) == CHUNK
     assert prefix_tokens(prefills, known[1:] + known) == 0
     assert prefix_tokens(PrefillCache(1000), known) == 0
 
 
-def test_the_longest_start_is_taken_and_its_prefill_counts_as_used() -> None:
-    known, prefills = ids(3 * CHUNK, seed=1), PrefillCache(3)
+def test_the_longest_start_is_taken_and_its_prefill_counts_as_used():
+    known, prefills = prompt_ids(3 * CHUNK, seed=1), PrefillCache(3)
     prefills.put(known[: 2 * CHUNK], Kept())
     prefills.put(known[:CHUNK], Kept())
     assert prefix_tokens(prefills, known) == 2 * CHUNK
     for seed in (2, 3):
-        prefills.put(ids(10, seed), Kept())
+        prefills.put(prompt_ids(10, seed), Kept())
     assert prefix_tokens(prefills, known) == 2 * CHUNK, "the shorter one went first"
 
 
-def test_a_start_read_with_factors_of_another_length_is_not_taken() -> None:
-    known, prefills = ids(2 * CHUNK, seed=1), PrefillCache(1000)
+def test_a_start_read_with_factors_of_another_length_is_not_taken():
+    known, prefills = prompt_ids(2 * CHUNK, seed=1), PrefillCache(1000)
     prefills.put(known, Kept("longrope"))
     assert prefills.prefix(known + known, Needs()) is None
 
@@ -211,7 +203,7 @@ def ask(runner: EngineRunner, folder: str, question: str) -> tuple[RunResult, in
     return result, sum(passes)
 
 
-def test_another_question_on_the_same_text_gives_the_run_of_a_fresh_runner(folder: str) -> None:
+def test_another_question_on_the_same_text_gives_the_run_of_a_fresh_runner(folder):
     used = EngineRunner()
     ask(used, folder, "Who waved?")
     other = "When did the ferry leave, and who had been told?"

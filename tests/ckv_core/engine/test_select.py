@@ -11,7 +11,7 @@ from ckv_core.engine.select import select, select_all, stage_one
 from ckv_core.errors import RunCancelledError
 from ckv_core.methods.parts.critical_auto import CRITICAL_AUTO
 from ckv_core.request.variants import VariantSpec
-from tests.factories.models import drained, tiny_model
+from tests.factories.models import drained, prompt_ids, tiny_model
 
 BUDGET, TOKENS = 40, 120
 SPECS = (
@@ -29,9 +29,8 @@ SPECS = (
 
 @pytest.fixture(scope="module")
 def processed() -> Prefill:
-    ids = torch.randint(4, 200, (TOKENS,), generator=torch.Generator().manual_seed(5)).tolist()
     with torch.inference_mode():
-        return drained(prefill(tiny_model("llama"), ids, Needs(16), lambda: False))
+        return drained(prefill(tiny_model("llama"), prompt_ids(TOKENS), Needs(16), lambda: False))
 
 
 def specs() -> list[VariantSpec]:
@@ -42,7 +41,7 @@ def same(one: tuple, other: tuple) -> bool:
     return all(a is b is None or torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-def test_variants_selected_together_keep_what_each_keeps_alone(processed: Prefill) -> None:
+def test_variants_selected_together_keep_what_each_keeps_alone(processed):
     budgets = [TOKENS if spec.name == "full" else BUDGET for spec in specs()]
     together = select_all(specs(), processed, budgets)
     for spec, budget, found in zip(specs(), budgets, together, strict=True):
@@ -55,7 +54,7 @@ def test_variants_selected_together_keep_what_each_keeps_alone(processed: Prefil
 
 
 @pytest.mark.parametrize("text", [text for text in SPECS if "critical" in text])
-def test_stage_one_is_the_quota_and_part_of_what_is_kept(processed: Prefill, text: str) -> None:
+def test_stage_one_is_the_quota_and_part_of_what_is_kept(processed, text):
     spec = VariantSpec.parse(text, {"budget": str(BUDGET)})
     selection = select(spec, processed, BUDGET)
     protected = spec.protected_tokens
@@ -71,13 +70,13 @@ def test_stage_one_is_the_quota_and_part_of_what_is_kept(processed: Prefill, tex
             assert int(stage[head].sum()) == protected + quota
 
 
-def test_stage_one_of_a_plain_variant_is_all_that_it_keeps(processed: Prefill) -> None:
+def test_stage_one_of_a_plain_variant_is_all_that_it_keeps(processed):
     spec = VariantSpec.parse("snapkv:window=8,budget=40")
     selection = select(spec, processed, BUDGET)
     assert same(tuple(stage_one(spec, processed, selection)), selection.keep_masks)
 
 
-def test_each_head_keeps_what_its_own_alpha_would_keep(processed: Prefill) -> None:
+def test_each_head_keeps_what_its_own_alpha_would_keep(processed):
     parameters = (
         "window=8,stage2=pooled,pool=avg,budget=40"  # raw scores would give alpha 0 everywhere
     )
@@ -92,7 +91,7 @@ def test_each_head_keeps_what_its_own_alpha_would_keep(processed: Prefill) -> No
             assert torch.equal(found.keep_masks[place][head], alone.keep_masks[place][head])
 
 
-def test_a_budget_that_the_protected_tokens_use_up_is_warned_of(processed: Prefill) -> None:
+def test_a_budget_that_the_protected_tokens_use_up_is_warned_of(processed):
     for text in ("snapkv:window=38,sinks=2", "adakv+critical:window=40", "streaming_llm:sinks=40"):
         spec = VariantSpec.parse(text, {"budget": str(BUDGET)})
         selection = select(spec, processed, BUDGET)
@@ -107,7 +106,7 @@ def test_a_budget_that_the_protected_tokens_use_up_is_warned_of(processed: Prefi
         assert select(spec, processed, BUDGET).warnings == ()
 
 
-def test_equal_warnings_are_the_same_sentence_in_every_variant(processed: Prefill) -> None:
+def test_equal_warnings_are_the_same_sentence_in_every_variant(processed):
     """Readers are told each sentence once, after the variants that have it."""
     specs = [VariantSpec.parse(f"{name}:budget=40,window=40") for name in ("snapkv", "adakv")]
     assert len({found.warnings for found in select_all(specs, processed, [BUDGET] * 2)}) == 1
@@ -127,7 +126,7 @@ PARAMETERS = {
 
 
 @pytest.mark.parametrize("parameter", PARAMETERS)
-def test_orders_kept_for_one_score_are_not_taken_for_another(parameter: str) -> None:
+def test_orders_kept_for_one_score_are_not_taken_for_another(parameter):
     """Two variants that differ in one parameter of the score, on one prefill and on one each."""
     generator = torch.Generator().manual_seed(3)
     loaded = tiny_model("llama")
@@ -155,7 +154,7 @@ def test_orders_kept_for_one_score_are_not_taken_for_another(parameter: str) -> 
             )
 
 
-def test_every_mask_lies_on_the_device_of_its_layer() -> None:
+def test_every_mask_lies_on_the_device_of_its_layer():
     """A model may be spread over several GPUs; `meta` stands for another one."""
     loaded = tiny_model("llama")
 
@@ -169,7 +168,7 @@ def test_every_mask_lies_on_the_device_of_its_layer() -> None:
     assert [mask.device for mask in found.keep_masks] == [each.keys.device for each in layers]
 
 
-def test_selection_can_be_cancelled(processed: Prefill) -> None:
+def test_selection_can_be_cancelled(processed):
     asked: list[bool] = []
 
     def should_stop() -> bool:

@@ -7,7 +7,6 @@ here where no GPU is needed.
 from collections import Counter
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
@@ -21,8 +20,8 @@ from ckv_core.engine.rows import Rows, prompt_rows
 from ckv_core.engine.running_rows import Chosen, RunningRows
 from ckv_core.engine.select import select
 from ckv_core.request.variants import VariantSpec
-from tests.ckv_core.compare.test_decode_equality import BUDGET, PROMPT_LEN, prefilled, prompt_ids
-from tests.factories.models import tiny_model
+from tests.ckv_core.compare.test_decode_equality import BUDGET, PROMPT_LEN, prefilled
+from tests.factories.models import prompt_ids, tiny_model
 
 VARIANTS = (
     "full",
@@ -71,7 +70,7 @@ class Waits(TorchFunctionMode):
 
 def running(variants: tuple[str, ...], arch: str = "llama") -> RunningRows:
     loaded = tiny_model(arch)
-    result = prefilled(loaded, prompt_ids(PROMPT_LEN, loaded.model.config.vocab_size))
+    result = prefilled(loaded, prompt_ids(PROMPT_LEN))
     plans = []
     for name in variants:
         spec = VariantSpec.parse(name)
@@ -102,33 +101,27 @@ def counted_step(
     return operators.found, waits.found, tiny_model(arch).info.layers
 
 
-def test_a_step_of_eight_rows_asks_for_few_operators() -> None:
-    found, _, layers = counted_step()
+def test_a_step_of_eight_rows_asks_for_few_operators_and_waits_once():
+    found, waits, layers = counted_step()
+    assert waits.total() == 1, waits
     computing = sum(count for name, count in found.items() if name not in VIEWS)
     assert computing <= COMPUTING * layers + ONCE, found
     assert found.total() <= DISPATCHED * layers + ONCE, found
 
 
-def test_a_step_makes_no_mask_for_sliding_layers() -> None:
+def test_a_step_makes_no_mask_for_sliding_layers():
     found, waits, _ = counted_step(arch="gemma3")
     assert not found["masked_fill_"] + found["masked_fill"] + found["bitwise_and"], found
     assert waits.total() == 1
 
 
-def test_the_host_waits_once_a_step() -> None:
-    _, waits, _ = counted_step()
-    assert waits.total() == 1, waits
-
-
-def test_a_row_that_evicts_waits_once_a_step_whatever_the_layers() -> None:
+def test_a_row_that_evicts_waits_once_a_step_whatever_the_layers():
     _, waits, layers = counted_step(("snapkv", "tova", "h2o"))
     assert layers > 1
     assert waits.total() == 1 + 2, waits
 
 
-def test_a_late_fetch_comes_after_the_device_has_its_next_step(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_late_fetch_comes_after_the_device_has_its_next_step(monkeypatch):
     monkeypatch.setattr(running_rows, "fetches_late", lambda _device: True)
     order: list[str] = []
     for owner, name in ((Decoder, "feed"), (Chosen, "read")):
@@ -148,7 +141,7 @@ def test_a_late_fetch_comes_after_the_device_has_its_next_step(
     assert waits.found.total() == 1, waits.found
 
 
-def test_each_wait_is_seen() -> None:
+def test_each_wait_is_seen():
     ones = torch.ones(2)
     with Waits() as waits:
         ones.tolist()

@@ -4,7 +4,6 @@ PyTorch's kernel needs a GPU. Without one a literal loop with its signature take
 that everything around the kernel is tested on every machine.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -22,9 +21,8 @@ from tests.ckv_core.compare.test_decode_equality import (
     PROMPT_LEN,
     decoder_for,
     prefilled,
-    prompt_ids,
 )
-from tests.factories.models import tiny_model
+from tests.factories.models import prompt_ids, tiny_model
 
 CPU = torch.device("cpu")
 
@@ -62,21 +60,15 @@ def literal_kernel(
 
 @pytest.fixture
 def literal(monkeypatch: pytest.MonkeyPatch) -> None:
-    use_literal_kernel(monkeypatch)
+    monkeypatch.setattr(prompt_slots, "usable_kernel", lambda *_: literal_kernel)
 
 
-def use_literal_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        prompt_slots, "usable_kernel", lambda device, dtype, head_dim: literal_kernel
-    )
-
-
-def decoders(arch: str, patch: Callable[[], None]) -> tuple[Decoder, Decoder]:
-    """By stacks, and by the kernel that `patch` puts in its place."""
+def decoders(arch: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Decoder, Decoder]:
+    """By stacks, and by the literal kernel."""
     loaded = tiny_model(arch)
-    result = prefilled(loaded, prompt_ids(PROMPT_LEN, loaded.model.config.vocab_size))
+    result = prefilled(loaded, prompt_ids(PROMPT_LEN))
     by_stacks, _ = decoder_for(result, METHODS, 24)
-    patch()
+    monkeypatch.setattr(prompt_slots, "usable_kernel", lambda *_: literal_kernel)
     by_kernel, _ = decoder_for(result, METHODS, 24)
     for stacked, packed, window in zip(
         by_stacks.context.parts[0].layers,
@@ -90,14 +82,12 @@ def decoders(arch: str, patch: Callable[[], None]) -> tuple[Decoder, Decoder]:
 
 
 @pytest.mark.parametrize("arch", ["llama", "qwen3", "gemma3"])
-def test_the_packed_path_gives_the_logits_of_the_stacks(
-    arch: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_packed_path_gives_the_logits_of_the_stacks(arch, monkeypatch):
     """A question of several tokens, single tokens, and rows that leave in between."""
     with torch.inference_mode():
-        by_stacks, by_kernel = decoders(arch, lambda: use_literal_kernel(monkeypatch))
+        by_stacks, by_kernel = decoders(arch, monkeypatch)
         rows = len(METHODS)
-        question = torch.tensor([prompt_ids(9, 200, seed) for seed in range(rows)])
+        question = torch.tensor([prompt_ids(9, seed) for seed in range(rows)])
         torch.testing.assert_close(by_kernel.feed(question), by_stacks.feed(question), **CLOSE)
         for step, kept in enumerate(([0, 2, 3, 5, 6, 7], [5, 1, 3], [2, 0], [1])):
             fed = torch.tensor([[20 + row + step] for row in range(rows)])
@@ -108,7 +98,7 @@ def test_the_packed_path_gives_the_logits_of_the_stacks(
 
 
 @pytest.mark.usefixtures("literal")
-def test_heads_that_keep_nothing_are_left_out_and_add_nothing() -> None:
+def test_heads_that_keep_nothing_are_left_out_and_add_nothing():
     keys, values = torch.randn(2, 2, 30, 16, generator=torch.Generator().manual_seed(1))
     masks = [torch.zeros(2, 30, dtype=torch.bool) for _ in range(3)]
     masks[0][1, ::3] = True
@@ -132,7 +122,7 @@ def _without_kernel(layer: PromptSlots) -> PromptSlots:
 
 
 @pytest.mark.usefixtures("literal")
-def test_packed_entries_exist_once() -> None:
+def test_packed_entries_exist_once():
     """The stacks are views of the packed tensors, also after rows have left."""
     keys, values = torch.randn(2, 2, 300, 16)
     masks: list[Tensor | None] = [torch.rand(2, 300) < share for share in (0.1, 0.3, 0.3)]
@@ -148,12 +138,12 @@ def test_packed_entries_exist_once() -> None:
 # --- which kernel -------------------------------------------------------------------------
 
 
-def test_no_kernel_on_cpu_or_for_float32() -> None:
+def test_no_kernel_on_cpu_or_for_float32():
     assert varlen.usable_kernel(CPU, torch.bfloat16, 64) is None
     assert varlen.usable_kernel(torch.device("cuda"), torch.float32, 64) is None
 
 
-def test_the_trial_accepts_a_right_kernel_and_refuses_wrong_ones() -> None:
+def test_the_trial_accepts_a_right_kernel_and_refuses_wrong_ones():
     def other_base(*given: Any, **named: Any) -> tuple[Tensor, Tensor]:
         out, total = literal_kernel(*given, **named)
         return out, total / torch.tensor(2.0).log()
@@ -173,7 +163,7 @@ def test_the_trial_accepts_a_right_kernel_and_refuses_wrong_ones() -> None:
         assert not varlen._works(kernel, CPU, torch.bfloat16, 64)
 
 
-def test_pytorch_still_takes_the_arguments_given() -> None:
+def test_pytorch_still_takes_the_arguments_given():
     """Its kernel runs on a GPU only; on the meta device it gives shapes."""
     queries, keys = torch.empty(3, 2, 64, device="meta"), torch.empty(40, 64, device="meta")
     slots = torch.arange(3)
@@ -186,9 +176,7 @@ def test_pytorch_still_takes_the_arguments_given() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch's kernel needs a CUDA device")
 @pytest.mark.parametrize(("dtype", "atol"), [(torch.bfloat16, 0.02), (torch.float16, 0.004)])
 @pytest.mark.parametrize("head_dim", [64, 128])
-def test_pytorchs_kernel_gives_what_the_stacks_give(
-    dtype: torch.dtype, atol: float, head_dim: int
-) -> None:
+def test_pytorchs_kernel_gives_what_the_stacks_give(dtype, atol, head_dim):
     """One layer's attention: the logits of a whole model differ by their own rounding."""
     device = torch.device("cuda")
     assert varlen.usable_kernel(device, dtype, head_dim) is not None
@@ -197,9 +185,7 @@ def test_pytorchs_kernel_gives_what_the_stacks_give(
 
 @pytest.mark.usefixtures("literal")
 @pytest.mark.parametrize(("dtype", "atol"), [(torch.bfloat16, 0.02), (torch.float16, 0.004)])
-def test_the_packed_path_of_half_precision_gives_what_the_stacks_give(
-    dtype: torch.dtype, atol: float
-) -> None:
+def test_the_packed_path_of_half_precision_gives_what_the_stacks_give(dtype, atol):
     _compare_paths(CPU, dtype, 64, atol)
 
 

@@ -102,7 +102,7 @@ def masks(answer: dict) -> np.ndarray:
     return np.stack([np.unpackbits(each)[:20].reshape(2, 10) for each in layers])
 
 
-def test_every_press_tells_what_it_keeps_whatever_the_others_do(runner: Runner) -> None:
+def test_every_press_tells_what_it_keeps_whatever_the_others_do(runner):
     asked = ["FirstPress", "HidingPress", "ChangingPress", "FailingPress", "LatePress", "OsPress"]
     jobs = [job((name, {})) for name in asked]
     jobs += [job(("FirstPress", {"window": 3})), job(("AroundPress", {}), ("HidingPress", {}))]
@@ -118,7 +118,7 @@ def test_every_press_tells_what_it_keeps_whatever_the_others_do(runner: Runner) 
     assert wrong["error"] == "FirstPress does not take this (unexpected ['window'])."
 
 
-def test_a_text_leaves_nothing_behind_for_the_next(runner: Runner) -> None:
+def test_a_text_leaves_nothing_behind_for_the_next(runner):
     (alone,) = runner.answers(TOKENS, [job(("FirstPress", {}))])
     runner.answers(TOKENS[::-1], [job(("LatePress", {})), job(("HidingPress", {}))])
     (again,) = runner.answers(TOKENS, [job(("FirstPress", {}))])

@@ -69,7 +69,7 @@ def python(tmp_path: Path):
         ("KnormPress()", "KnormPress()"),
     ],
 )
-def test_presses_are_asked_for_by_a_spec_or_in_pythons_words(text: str, code: str | None) -> None:
+def test_presses_are_asked_for_by_a_spec_or_in_pythons_words(text, code):
     expected = code or "AdaKVPress(CURPress(num_sinks=4), alpha_safeguard=0.1)"
     assert press_code(asked_presses(text)) == expected
 
@@ -97,16 +97,14 @@ def test_presses_are_asked_for_by_a_spec_or_in_pythons_words(text: str, code: st
         ("SnapKVPress(" + "-" * 990 + "1)", "is no call of presses"),
     ],
 )
-def test_what_kvpress_cannot_be_asked_for_is_one_sentence(text: str, sentence: str) -> None:
+def test_what_kvpress_cannot_be_asked_for_is_one_sentence(text, sentence):
     with pytest.raises(ConfigError) as caught:
         asked_presses(text)
     assert sentence in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_without_a_python_with_kvpress_the_sentence_says_how_to_get_one(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_without_a_python_with_kvpress_the_sentence_says_how_to_get_one(monkeypatch, tmp_path):
     monkeypatch.setenv(VARIABLE, str(tmp_path / "none"))
     with pytest.raises(ConfigError, match=f"make kvpress.*--python or {VARIABLE}"):
         kvpress_python()
@@ -115,7 +113,7 @@ def test_without_a_python_with_kvpress_the_sentence_says_how_to_get_one(
     assert kvpress_python() == sys.executable
 
 
-def test_sets_are_read_as_they_come(python) -> None:
+def test_sets_are_read_as_they_come(python):
     texts, jobs = [range(21), range(40)], [JOB, JOB, Job(1, JOB.press, 17)]
     asked = kept_by_presses(python(VERSION_LINE + KEEPS), Path("model"), texts, jobs)
     first, again, other = asked
@@ -126,7 +124,7 @@ def test_sets_are_read_as_they_come(python) -> None:
     assert other[..., :17].all()
 
 
-def test_a_press_that_cannot_run_is_told_and_the_others_go_on(python) -> None:
+def test_a_press_that_cannot_run_is_told_and_the_others_go_on(python):
     code = VERSION_LINE + "\nprint(json.dumps({'error': 'kvpress has no press X.'}))" + KEEPS
     refused, kept = kept_by_presses(python(code), Path("m"), [range(9)], [JOB, JOB])
     assert str(refused) == "kvpress has no press X."
@@ -142,20 +140,20 @@ def test_a_press_that_cannot_run_is_told_and_the_others_go_on(python) -> None:
         (VERSION_LINE + "\nsys.exit(3)", "process stopped: it said nothing"),
     ],
 )
-def test_a_process_that_fails_is_one_sentence(python, code: str, sentence: str) -> None:
+def test_a_process_that_fails_is_one_sentence(python, code, sentence):
     with pytest.raises(CkvError) as caught:
         list(kept_by_presses(python(code), Path("m"), [range(9)], [JOB]))
     assert sentence in str(caught.value)
 
 
-def test_our_own_python_says_that_it_has_no_kvpress() -> None:
+def test_our_own_python_says_that_it_has_no_kvpress():
     with pytest.raises(CkvError, match=r"kvpress cannot be imported there \(No module named"):
         list(kept_by_presses(sys.executable, Path("m"), [range(9)], [JOB]))
 
 
 def test_what_a_press_keeps_is_written_as_positions_of_this_prompt(
-    python, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    python, monkeypatch, tmp_path, capsys
+):
     loaded = tiny_model("llama")
     assert (loaded.info.layers, loaded.info.kv_heads) == (3, 2)
     monkeypatch.setattr(running, "load", lambda request: (loaded, 0.0))

@@ -76,12 +76,12 @@ def strong_heads(case: Case) -> int:
 
 
 @given(cases)
-def test_the_chain_of_bounds_holds_where_sigma_is_over_a_half(case: Case) -> None:
+def test_the_chain_of_bounds_holds_where_sigma_is_over_a_half(case):
     strong_heads(case)
 
 
 @pytest.mark.slow
-def test_a_thousand_cases_with_heads_of_sigma_over_a_half_were_looked_at() -> None:
+def test_a_thousand_cases_with_heads_of_sigma_over_a_half_were_looked_at():
     places = (
         (seed, (0.5, 2.0, 5.0)[seed % 3], 0.1 + 0.8 * (seed % 7) / 7) for seed in range(2_000)
     )
@@ -89,7 +89,7 @@ def test_a_thousand_cases_with_heads_of_sigma_over_a_half_were_looked_at() -> No
 
 
 @given(cases)
-def test_bounds_equal_their_literal_formulas(case: Case) -> None:
+def test_bounds_equal_their_literal_formulas(case):
     found = case.measured()
     for head in range(4):
         a, v = case.attention[head].tolist(), case.norms[head].tolist()
@@ -115,7 +115,7 @@ def test_bounds_equal_their_literal_formulas(case: Case) -> None:
 
 
 @given(cases)
-def test_sigma_of_the_oracle_is_the_largest_mass_of_so_many_entries(case: Case) -> None:
+def test_sigma_of_the_oracle_is_the_largest_mass_of_so_many_entries(case):
     counts = case.stage_one.sum(-1)
     best = sigma_oracle(case.attention, counts)
     for head in range(4):
@@ -125,7 +125,7 @@ def test_sigma_of_the_oracle_is_the_largest_mass_of_so_many_entries(case: Case) 
 
 
 @given(cases)
-def test_distances_equal_their_literal_formulas(case: Case) -> None:
+def test_distances_equal_their_literal_formulas(case):
     weight = torch.cat([w.T for w in case.weights], dim=1)  # [hidden, heads * value_dim]
     assert torch.equal(head_weights(weight, 4), case.weights.float())
     heads = torch.einsum("hn,hnv->hv", case.attention, case.values.repeat_interleave(2, 0))
@@ -148,7 +148,7 @@ def test_distances_equal_their_literal_formulas(case: Case) -> None:
 
 
 @given(cases, st.integers(1, ENTRIES))
-def test_an_oracle_keeps_what_it_must_and_the_best_of_the_rest(case: Case, count: int) -> None:
+def test_an_oracle_keeps_what_it_must_and_the_best_of_the_rest(case, count):
     protected = torch.zeros(ENTRIES, dtype=torch.bool)
     protected[: count // 2] = True
     score = case.attention.view(2, 2, -1).mean(1).round(decimals=2)  # with ties
@@ -184,7 +184,7 @@ def literal_greedy(case: Case, head: int, protected: int, start: int) -> list[se
 @patch.object(oracles, "_BLOCK_SHARE", 8)  # so that a small case drops several at a time
 @settings(max_examples=25, deadline=None)
 @given(cases, st.integers(1, 4), st.integers(5, ENTRIES))
-def test_the_greedy_oracle_follows_its_definition(case: Case, protected: int, start: int) -> None:
+def test_the_greedy_oracle_follows_its_definition(case, protected, start):
     fixed = torch.zeros(ENTRIES, dtype=torch.bool)
     fixed[:protected] = True
     candidates = torch.arange(ENTRIES) < start
@@ -202,7 +202,7 @@ def test_the_greedy_oracle_follows_its_definition(case: Case, protected: int, st
             assert set(mask.nonzero()[:, 0].tolist()) == kept
 
 
-def test_moved_heads_equals_its_definition() -> None:
+def test_moved_heads_equals_its_definition():
     case = Case(3, 2.0, 0.3)
     logarithms = case.attention.log().float().view(2, 2, -1)
     moved = moved_heads(logarithms, case.values.float(), case.kept)

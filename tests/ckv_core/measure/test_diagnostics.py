@@ -9,7 +9,7 @@ import pytest
 from ckv_core.analysis.result_json import to_json
 from ckv_core.compare.compare import compare
 from ckv_core.errors import RunCancelledError
-from ckv_core.request.compare_request import SCENARIOS, Scenario
+from ckv_core.request.compare_request import SCENARIOS
 from ckv_core.results.codec import from_json
 from ckv_core.results.events import Progress, VariantAnalysed
 from ckv_core.results.quantities import QUANTITIES
@@ -42,7 +42,7 @@ GREEDY_TOLERANCE, GREEDY_SHARE = (0.02, 2e-3), 0.75
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 @pytest.mark.parametrize("arch", ["llama", "qwen3", "gemma3", "mha"])
-def test_every_quantity_equals_a_literal_computation(arch: str, scenario: Scenario) -> None:
+def test_every_quantity_equals_a_literal_computation(arch, scenario):
     """But for those of the full cache's text, which test_forced_and_follow_ups looks at."""
     result = analysed(arch, scenario)
     slow = reference(arch, result)
@@ -64,7 +64,7 @@ def test_every_quantity_equals_a_literal_computation(arch: str, scenario: Scenar
 
 
 @pytest.mark.parametrize("arch", ["llama", "gemma3"])
-def test_arrays_have_the_shapes_and_names_of_the_contract(arch: str) -> None:
+def test_arrays_have_the_shapes_and_names_of_the_contract(arch):
     result = analysed(arch, "regular")
     model = result.model
     assert set(result.variants[0].analysis) == {"forced_top1", "forced_kl", "forced_rank"}
@@ -85,7 +85,7 @@ def test_arrays_have_the_shapes_and_names_of_the_contract(arch: str) -> None:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_laws_of_sets_that_keep_everything_and_of_stage_one(scenario: Scenario) -> None:
+def test_laws_of_sets_that_keep_everything_and_of_stage_one(scenario):
     result = analysed("llama", scenario)
     whole = result.variants[-1].analysis
     for name in ("theta", "theta_hat", "theta_relaxed", "oracle_greedy_l1", "oracle_critical_l1"):
@@ -100,7 +100,7 @@ def test_laws_of_sets_that_keep_everything_and_of_stage_one(scenario: Scenario) 
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_the_greedy_oracle_is_the_best_oracle_of_every_group(scenario: Scenario) -> None:
+def test_the_greedy_oracle_is_the_best_oracle_of_every_group(scenario):
     for variant in analysed("llama", scenario).variants[1:]:
         sums = {
             name: variant.analysis[f"oracle_{name}_l1"].reshape(3, 2, 2).sum(-1)
@@ -110,7 +110,7 @@ def test_the_greedy_oracle_is_the_best_oracle_of_every_group(scenario: Scenario)
         assert (sums["greedy"] <= sums["critical"] + 1e-4).all()
 
 
-def test_plain_variants_take_the_runs_alpha_for_stage_one() -> None:
+def test_plain_variants_take_the_runs_alpha_for_stage_one():
     changed = replace(BASE, variants=("snapkv", "streaming_llm"), analysis=("bounds",))
     sigmas = []
     for alpha in ("0", "0.5", "1"):
@@ -128,7 +128,7 @@ def test_plain_variants_take_the_runs_alpha_for_stage_one() -> None:
         assert (less < more).any()
 
 
-def test_the_rest_of_a_run_does_not_depend_on_the_diagnostics() -> None:
+def test_the_rest_of_a_run_does_not_depend_on_the_diagnostics():
     plain, lab = run(replace(BASE, answer="")), analysed("llama", "regular")
     for variant, other in zip(plain.variants, lab.variants, strict=True):
         assert (variant.text, variant.token_ids) == (other.text, other.token_ids)
@@ -140,7 +140,7 @@ def test_the_rest_of_a_run_does_not_depend_on_the_diagnostics() -> None:
             assert variant.perturbation.kl == other.perturbation.kl
 
 
-def test_adding_variants_to_a_run_changes_no_number_of_another() -> None:
+def test_adding_variants_to_a_run_changes_no_number_of_another():
     asked = replace(BASE, analysis=("bounds", "greedy", "forced"), defaults={"window": "4"})
     few = ("full", "snapkv:budget=48", "adakv+critical:budget=24")
     more = ("snapkv:budget=150", "snapkv:budget=8,pool=none", "adakv:budget=96,sinks=2")
@@ -158,7 +158,7 @@ def test_adding_variants_to_a_run_changes_no_number_of_another() -> None:
                 np.testing.assert_allclose(found, expected, 1e-3, 1e-4, err_msg=name)
 
 
-def test_an_analysis_can_be_cancelled() -> None:
+def test_an_analysis_can_be_cancelled():
     is_stopped = False
     events = compare(replace(BASE, analysis=("greedy",)), tiny_model("llama"), lambda: is_stopped)
     for event in events:

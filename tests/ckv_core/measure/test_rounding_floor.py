@@ -12,7 +12,7 @@ from ckv_core.compare import generate, sweep
 from ckv_core.compare.compare import compare
 from ckv_core.engine.decode import Decoder
 from ckv_core.models.loaded import LoadedModel
-from ckv_core.request.compare_request import SCENARIOS, CompareRequest, Scenario
+from ckv_core.request.compare_request import SCENARIOS, CompareRequest
 from ckv_core.results.events import FloorMeasured, RunResult
 from ckv_core.results.records import RoundingFloor
 from tests.ckv_core.compare.test_sweep import sweep_request
@@ -40,9 +40,7 @@ def run(loaded: LoadedModel, asked: CompareRequest = ASKED) -> RunResult:
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 @pytest.mark.parametrize("arch", ["llama", "gemma3"])
-def test_in_float32_another_order_of_summation_moves_next_to_nothing(
-    arch: str, scenario: Scenario
-) -> None:
+def test_in_float32_another_order_of_summation_moves_next_to_nothing(arch, scenario):
     result = run(tiny_model(arch), replace(ASKED, scenario=scenario, analysis=("bounds",)))
     size = result.variants[1].analysis["hidden_norm_l1"]
     assert result.floor.final_hidden_l1 > 0
@@ -52,9 +50,7 @@ def test_in_float32_another_order_of_summation_moves_next_to_nothing(
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_in_bfloat16_the_floor_is_what_a_variant_that_keeps_almost_all_shows(
-    scenario: Scenario,
-) -> None:
+def test_in_bfloat16_the_floor_is_what_a_variant_that_keeps_almost_all_shows(scenario):
     asked = replace(ASKED, scenario=scenario)
     exact, rounded = run(tiny_model("llama"), asked), run(half_model("llama"), asked)
     floor = rounded.floor
@@ -67,8 +63,8 @@ def test_in_bfloat16_the_floor_is_what_a_variant_that_keeps_almost_all_shows(
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_the_controls_are_in_the_batch_up_to_the_measured_step_and_change_no_figure(
-    monkeypatch: pytest.MonkeyPatch, scenario: Scenario
-) -> None:
+    monkeypatch, scenario
+):
     fed: list[int] = []
     forward = Decoder._forward
 
@@ -84,9 +80,7 @@ def test_the_controls_are_in_the_batch_up_to_the_measured_step_and_change_no_fig
     assert fed[:first] == [rows + 1] * first
     assert set(fed[first:]) == {rows}
     monkeypatch.setattr(generate, "control_rows", lambda *_: [])
-    without = RunResult()
-    for event in compare(asked, tiny_model("llama")):
-        without.apply(event)
+    without = folded(compare(asked, tiny_model("llama")))
     assert set(fed[seen:]) == {rows}
     assert without.floor is None
     for one, other in zip(with_floor.variants[1:], without.variants[1:], strict=True):
@@ -96,7 +90,7 @@ def test_the_controls_are_in_the_batch_up_to_the_measured_step_and_change_no_fig
         )
 
 
-def test_a_sweep_of_several_groups_measures_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_of_several_groups_measures_it_once(monkeypatch):
     monkeypatch.setattr(sweep, "GROUP_ROWS", 6)
     found = [
         event
@@ -132,7 +126,7 @@ def cautions(result: RunResult) -> list[str]:
     return [caution for caution in verdict.cautions if "floor" in caution]
 
 
-def test_a_figure_above_the_floor_and_far_from_its_base_is_told_without_a_word() -> None:
+def test_a_figure_above_the_floor_and_far_from_its_base_is_told_without_a_word():
     assert cautions(judged(40, 29.9)) == [
         "KL of SnapKV + CriticalKV, as printed against SnapKV: a difference below this run's "
         "rounding floor (float32), so neither is closer."
@@ -144,7 +138,7 @@ def test_a_figure_above_the_floor_and_far_from_its_base_is_told_without_a_word()
     assert cautions(far) == []
 
 
-def test_a_figure_within_the_floor_is_no_sign_of_eviction() -> None:
+def test_a_figure_within_the_floor_is_no_sign_of_eviction():
     result = judged(10, 10.5, kl=0.4)
     assert within_floor(result, 0) == []
     assert within_floor(result, 1) == ["final", "kl"]
@@ -158,13 +152,13 @@ def test_a_figure_within_the_floor_is_no_sign_of_eviction() -> None:
     ]
 
 
-def test_only_a_variant_with_a_base_is_level_with_it() -> None:
+def test_only_a_variant_with_a_base_is_level_with_it():
     result = judged(40, 31)
     assert level_with_base(result, 1) == (None, [])
     assert level_with_base(result, 2) == (1, ["final", "kl"])
 
 
-def test_a_variant_that_evicts_nothing_gets_no_caution() -> None:
+def test_a_variant_that_evicts_nothing_gets_no_caution():
     result = judged(0)
     kept = result.variants[1]
     whole = replace(kept.receipt, cache_bytes=2)

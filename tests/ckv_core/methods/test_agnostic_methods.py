@@ -26,7 +26,6 @@ from tests.factories.layers import (
 )
 from tests.factories.models import tiny_model
 from tests.reference import agnostic_scores as literal
-from tests.reference import key_difference
 from tests.reference.budgets import adaptive_heads
 from tests.reference.selection import top_k
 
@@ -35,13 +34,13 @@ CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 
 
 @given(st.integers(1, 3), st.integers(1, 30), SEEDS)
-def test_knorm_is_the_literal_norm_also_of_halves(heads: int, entries: int, seed: int) -> None:
+def test_knorm_is_the_literal_norm_also_of_halves(heads, entries, seed):
     keys = random_layer(seed, heads, 1, entries).keys.half()
     expected = torch.tensor([literal.key_norms(head.tolist()) for head in keys])
     torch.testing.assert_close(scorer("knorm").scores(SimpleNamespace(keys=keys), {}), expected)
 
 
-def test_random_is_its_own_in_each_seed_layer_and_head_and_the_same_again() -> None:
+def test_random_is_its_own_in_each_seed_layer_and_head_and_the_same_again():
     def drawn(seed: int, layer: int) -> Tensor:
         view = SimpleNamespace(keys=torch.empty(2, 500, 1), layer=layer)
         return scorer("random").scores(view, {"seed": seed, "lots": "own"})
@@ -54,9 +53,7 @@ def test_random_is_its_own_in_each_seed_layer_and_head_and_the_same_again() -> N
 
 
 @given(st.integers(0, 99), st.integers(0, 5), st.integers(1, 30), st.data())
-def test_random_keeps_what_the_literal_lots_say(
-    seed: int, number: int, entries: int, data: st.DataObject
-) -> None:
+def test_random_keeps_what_the_literal_lots_say(seed, number, entries, data):
     budget = data.draw(st.integers(0, entries))
     layer = replace(random_layer(1, 2, 1, entries), layer=number)
     candidates = GivenCandidates(
@@ -71,8 +68,8 @@ def test_random_keeps_what_the_literal_lots_say(
 
 @given(st.integers(1, 3), st.integers(4, 20), SEEDS, st.sampled_from([0.0, 0.2, 1.0]))
 def test_ada_expected_attention_shares_budgets_by_the_literal_rule(
-    kv_heads: int, entries: int, seed: int, safeguard: float
-) -> None:
+    kv_heads, entries, seed, safeguard
+):
     """Scores are those of Expected Attention with its offset; heads compete by them."""
     method, sinks = METHODS.get("ada_expected_attention"), 2
     plain, layer = plain_queries(kv_heads, entries, seed), random_layer(seed, kv_heads, 1, entries)
@@ -95,9 +92,7 @@ def test_ada_expected_attention_shares_budgets_by_the_literal_rule(
 @given(
     st.integers(1, 2), st.integers(0, 3), st.integers(2, 5), st.integers(1, 30), SEEDS, st.data()
 )
-def test_lagkv_keeps_what_the_literal_loop_does(
-    heads: int, sinks: int, lag: int, entries: int, seed: int, data: st.DataObject
-) -> None:
+def test_lagkv_keeps_what_the_literal_loop_does(heads, sinks, lag, entries, seed, data):
     layer = random_layer(seed, heads, 1, sinks + entries)
     layer.keys[..., 0] = 1.0  # a channel that does not vary must not divide by zero
     budget = data.draw(st.integers(0, entries))
@@ -121,9 +116,7 @@ def test_lagkv_keeps_what_the_literal_loop_does(
 @pytest.mark.parametrize(
     ("prompt_len", "budget", "least"), [(400, 159, 160), (400, 160, None), (170, 169, 170)]
 )
-def test_a_protected_tail_refuses_a_budget_that_does_not_hold_it(
-    prompt_len: int, budget: int, least: int | None
-) -> None:
+def test_a_protected_tail_refuses_a_budget_that_does_not_hold_it(prompt_len, budget, least):
     """400 = 16 sinks, 240 scored, 80 + 64 of tail: whole partitions of 80."""
     inside = VariantSpec.parse(f"lagkv:budget={budget},lag=80")
     inside.check_budget(budget, prompt_len)
@@ -136,9 +129,7 @@ def test_a_protected_tail_refuses_a_budget_that_does_not_hold_it(
 
 
 @given(st.integers(1, 2), st.integers(1, 2), st.integers(0, 4), st.integers(5, 14), SEEDS)
-def test_expected_attention_is_the_literal_one(
-    kv_heads: int, group_size: int, sinks: int, entries: int, seed: int
-) -> None:
+def test_expected_attention_is_the_literal_one(kv_heads, group_size, sinks, entries, seed):
     parameters = {"sinks": sinks, "future": 3, "offset": 0.01}
     layer = random_layer(seed, kv_heads, group_size, entries)
     plain = plain_queries(kv_heads * group_size, entries, seed) + 1
@@ -152,7 +143,7 @@ def test_expected_attention_is_the_literal_one(
 
 
 @pytest.mark.parametrize("arch", ["llama", "qwen3", "phi3", "gemma3", "longrope", "partial"])
-def test_a_layers_rope_is_undone_and_averaged_as_the_model_turns(arch: str) -> None:
+def test_a_layers_rope_is_undone_and_averaged_as_the_model_turns(arch):
     loaded = tiny_model(arch)
     rotary = LayerRotary(loaded, loaded.info.evictable_layers[0])
     plain = torch.randn(2, 5, loaded.info.head_dim, generator=torch.Generator().manual_seed(3))
@@ -168,7 +159,7 @@ def test_a_layers_rope_is_undone_and_averaged_as_the_model_turns(arch: str) -> N
     )
 
 
-def test_a_layer_that_does_not_turn_by_position_is_refused() -> None:
+def test_a_layer_that_does_not_turn_by_position_is_refused():
     loaded = tiny_model("nope")
     with pytest.raises(ModelError, match="choose another method"):
         LayerRotary(loaded, 1)
@@ -183,13 +174,13 @@ def scores(keys: torch.Tensor) -> torch.Tensor:
 
 
 @given(st.integers(1, 3), st.integers(1, 30), st.integers(2, 9), st.integers(0, 2**31))
-def test_scores_equal_the_literal_loop(heads: int, entries: int, dim: int, seed: int) -> None:
+def test_scores_equal_the_literal_loop(heads, entries, dim, seed):
     keys = torch.randn(heads, entries, dim, generator=torch.Generator().manual_seed(seed))
-    expected = torch.tensor([key_difference.scores(head.tolist()) for head in keys])
+    expected = torch.tensor([literal.key_difference(head.tolist()) for head in keys])
     torch.testing.assert_close(scores(keys), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_keys_length_does_not_matter() -> None:
+def test_a_keys_length_does_not_matter():
     keys = torch.randn(2, 12, 6, generator=torch.Generator().manual_seed(1))
     lengths = torch.linspace(0.1, 9, 12)[:, None]
     torch.testing.assert_close(scores(keys * lengths), scores(keys), rtol=1e-4, atol=1e-5)

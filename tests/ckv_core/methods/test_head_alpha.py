@@ -11,8 +11,7 @@ from ckv_core.methods.parts.critical import Ranking, first_stage
 from ckv_core.methods.parts.critical_auto import ALPHA_GRID, critical_auto, head_bound
 from ckv_core.methods.parts.top_k import order
 from tests.factories.layers import Scores
-from tests.reference import selection as literal
-from tests.reference.head_alpha import literal_bound
+from tests.reference import head_alpha as literal
 
 
 @st.composite
@@ -39,23 +38,6 @@ def cases(draw: st.DrawFn) -> dict[str, object]:
     }
 
 
-def literal_choice(case: dict, head: int) -> tuple[float, float, list[tuple[float, set[int]]]]:
-    """Smallest bound, its alpha, and every (bound, kept set) of the grid."""
-    entries, sinks = case["attention"].shape[1], case["sinks"]
-    first, second = (getattr(case["scores"], name)[head].tolist() for name in ("first", "second"))
-    tried = []
-    for step in range(21):
-        chosen = literal.two_stage(first, second, int(case["budgets"][head]), step / 20)
-        kept = {sinks + i for i in chosen} | set(range(sinks)) | set(range(entries - 3, entries))
-        bound = sum(
-            literal_bound(case["attention"][q].tolist(), case["norms"][q].tolist(), kept)
-            for q in (2 * head, 2 * head + 1)
-        )
-        tried.append((bound, kept))
-    best = min(range(21), key=lambda step: tried[step][0])
-    return tried[best][0], best / 20, tried
-
-
 def ranking_of(case: dict) -> Ranking:
     return Ranking(order(case["scores"].first), order(case["scores"].second))
 
@@ -67,21 +49,25 @@ def choose(case: dict) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @given(cases())
-def test_the_alpha_of_each_head_equals_the_literal_search(case) -> None:
+def test_the_alpha_of_each_head_equals_the_literal_search(case):
     masks, alphas = choose(case)
     assert masks.sum(-1).tolist() == case["budgets"].tolist()
+    entries, sinks = case["attention"].shape[1], case["sinks"]
+    protected = {*range(sinks), *range(entries - 3, entries)}
     for head in range(2):
-        least, _, tried = literal_choice(case, head)
-        kept = set(masks[head].nonzero().flatten().tolist())
-        at = round(float(alphas[head]) * 20)
-        assert tried[at][0] == pytest.approx(least, rel=1e-5, abs=1e-6)
-        entries = case["attention"].shape[1]
-        protected = set(range(case["sinks"])) | set(range(entries - 3, entries))
-        assert {case["sinks"] + i for i in kept} | protected == tried[at][1]
+        scores = tuple(stage[head].tolist() for stage in case["scores"])
+        queries = [
+            (case["attention"][q].tolist(), case["norms"][q].tolist())
+            for q in (2 * head, 2 * head + 1)
+        ]
+        tried = literal.tried(scores, int(case["budgets"][head]), queries, protected, sinks)
+        bound, expected = tried[round(float(alphas[head]) * 20)]
+        assert bound == pytest.approx(min(tried)[0], rel=1e-5, abs=1e-6)
+        assert {sinks + i for i in masks[head].nonzero().flatten().tolist()} | protected == expected
 
 
 @given(cases())
-def test_no_fixed_alpha_of_the_grid_has_a_smaller_bound(case) -> None:
+def test_no_fixed_alpha_of_the_grid_has_a_smaller_bound(case):
     masks, _ = choose(case)
     ranking = ranking_of(case)
     sets = [ranking.keep(case["budgets"], first_stage(case["budgets"], a)) for a in ALPHA_GRID]
@@ -93,7 +79,7 @@ def test_no_fixed_alpha_of_the_grid_has_a_smaller_bound(case) -> None:
 
 
 @given(cases())
-def test_the_bound_holds_for_any_values_of_those_norms(case) -> None:
+def test_the_bound_holds_for_any_values_of_those_norms(case):
     """||(A - A')V||_1 with rows V of the given norms stays below it, at every sigma."""
     masks, _ = choose(case)
     attention, norms = case["attention"].double(), case["norms"].double()
@@ -114,7 +100,7 @@ def test_the_bound_holds_for_any_values_of_those_norms(case) -> None:
         assert moved <= float(bound[head]) * (1 + 1e-9) + 1e-12
 
 
-def test_where_little_attention_is_kept_more_attention_is_the_smaller_bound() -> None:
+def test_where_little_attention_is_kept_more_attention_is_the_smaller_bound():
     """At sigma <= 0.5 theta itself would prefer the entry of the small norm."""
     attention = torch.tensor([[0.2, 0.1, 0.7]])
     norms = torch.tensor([[5.0, 0.1, 1.0]])
@@ -123,5 +109,5 @@ def test_where_little_attention_is_kept_more_attention_is_the_smaller_bound() ->
     assert heavy < light
 
 
-def test_the_grid_is_exact_twentieths() -> None:
+def test_the_grid_is_exact_twentieths():
     assert [Fraction(str(alpha)) for alpha in ALPHA_GRID] == [Fraction(i, 20) for i in range(21)]

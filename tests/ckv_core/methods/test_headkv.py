@@ -3,7 +3,6 @@
 from collections import deque
 from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
@@ -36,9 +35,7 @@ GOOD = "0.1\t0.9\n1\t-1e-4\n0\t3\n"
     st.fractions(1, 10, max_denominator=8),
     st.booleans(),
 )
-def test_budgets_are_the_formulas(
-    table: list[list[int]], spare: int, beta: Fraction, text: bool
-) -> None:
+def test_budgets_are_the_formulas(table, spare, beta, text):
     """B = (b - p) + p * heads * importance / sum, with p = b / beta, or the other part of b."""
     parts = [Fraction(each, 8) for row in table for each in row]
     parts = parts if any(parts) else [Fraction(1)] * len(parts)
@@ -50,13 +47,13 @@ def test_budgets_are_the_formulas(
     assert shared_budgets(rows, spare, 10_000, pooled).tolist() == expected
 
 
-def test_budgets_stay_exact_where_a_head_cannot_hold_its_share() -> None:
+def test_budgets_stay_exact_where_a_head_cannot_hold_its_share():
     found = shared_budgets([[1.0, 0.0], [0.0, 0.0]], 10, 15, Fraction(1, 1)).tolist()
     assert sum(found) == 40
     assert max(found) == 15
 
 
-def test_the_probe_counts_the_strongest_entries_that_lie_in_the_needle() -> None:
+def test_the_probe_counts_the_strongest_entries_that_lie_in_the_needle():
     """One reading against plain transformers' attention, by loops."""
     loaded, plain = tiny_model("llama"), plain_model("llama")
     sentence, question = needle._NEEDLES[0]
@@ -88,9 +85,7 @@ def asked(**changes: Any) -> CompareRequest:
     return CompareRequest(**{**fields, **changes})
 
 
-def test_the_probe_runs_once_a_model_with_progress_and_its_table_is_kept(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_probe_runs_once_a_model_with_progress_and_its_table_is_kept(monkeypatch, tmp_path):
     monkeypatch.setattr(head_tables, "head_tables_folder", lambda: tmp_path)
     loaded = tiny_model("gemma3")
 
@@ -112,7 +107,7 @@ def test_the_probe_runs_once_a_model_with_progress_and_its_table_is_kept(
     assert kept_table(replace(loaded.info, sha256="1" * 64), "needle") is None
 
 
-def test_a_cancelled_probe_keeps_no_table(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_cancelled_probe_keeps_no_table(monkeypatch, tmp_path):
     monkeypatch.setattr(head_tables, "head_tables_folder", lambda: tmp_path)
     loaded, told = tiny_model("llama"), Mock(side_effect=[False] * 10 + [True])
     with pytest.raises(RunCancelledError):
@@ -122,15 +117,13 @@ def test_a_cancelled_probe_keeps_no_table(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert table_of(loaded.info, "needle")
 
 
-def test_a_missing_table_is_refused_before_anything_is_read() -> None:
+def test_a_missing_table_is_refused_before_anything_is_read():
     events = compare(asked(variants=("headkv:budget=40,table=duo",)), tiny_model("llama"))
     with pytest.raises(ConfigError, match="has no head table 'duo'; bring one"):
         next(events)
 
 
-def test_a_file_is_clipped_and_may_have_a_column_per_query_head(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_file_is_clipped_and_may_have_a_column_per_query_head(monkeypatch, tmp_path):
     monkeypatch.setattr(head_tables, "head_tables_folder", lambda: tmp_path)
     assert keep_table(LLAMA, "duo", GOOD) == ((0.1, 0.9), (1.0, 0.0), (0.0, 1.0))
     assert kept_table(LLAMA, "duo") == parse_table(GOOD, LLAMA)
@@ -150,18 +143,18 @@ def test_a_file_is_clipped_and_may_have_a_column_per_query_head(
         ("1\t1\n" * 2**18 + "1", "at most 1 MiB"),
     ],
 )
-def test_what_is_no_table_is_refused_with_a_sentence(text: str, said: str) -> None:
+def test_what_is_no_table_is_refused_with_a_sentence(text, said):
     with pytest.raises(ConfigError, match=said):
         parse_table(text, LLAMA)
 
 
 @pytest.mark.parametrize("name", ["", "../up", "A", "a/b", "x" * 41, ".hidden", "ü"])
-def test_a_name_is_a_plain_word(name: str) -> None:
+def test_a_name_is_a_plain_word(name):
     with pytest.raises(ConfigError, match="must be a word"):
         head_tables.table_name(name)
 
 
-def test_the_command_asks_for_a_name_beside_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_asks_for_a_name_beside_a_file(capsys):
     assert main(["heads", "--file", "x.tsv"]) == 2
     assert main(["heads", "--name", "duo"]) == 2
     assert "Give --file and another --name" in capsys.readouterr().err

@@ -19,6 +19,7 @@ from ckv_core.request.compare_request import SCENARIOS, CompareRequest, Scenario
 from ckv_core.request.variants import VariantSpec
 from ckv_core.results.events import Progress, RunResult
 from tests.factories.models import drained, plain_model, tiny_model, tiny_tokenizer
+from tests.factories.tiny_runs import short_request
 from tests.reference import kvzip as literal
 from tests.reference.report import report
 
@@ -46,21 +47,18 @@ def given_tokens(scenario: Scenario = "context-only") -> PromptTokens:
     return prompt_tokens(tiny_tokenizer(), prompt)
 
 
+def repeated(arch: str, given: PromptTokens, parameters: dict[str, Any]) -> list[torch.Tensor]:
+    """The literal statistic, by layer."""
+    prompt = (given.encode, list(given.token_ids), given.lead, list(given.closing))
+    return literal.repeated(plain_model(arch), *prompt, parameters)
+
+
 @pytest.mark.parametrize("parameters", PARAMETERS, ids=lambda parameters: parameters["lead"])
 @pytest.mark.parametrize("arch", ["llama", "qwen3", "gemma3"])
-def test_the_statistic_is_that_of_plain_passes(
-    arch: str, parameters: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_statistic_is_that_of_plain_passes(arch, parameters, monkeypatch):
     """Passes read in one chunk and in several; of gemma3 two layers slide."""
     loaded, given = tiny_model(arch), given_tokens()
-    expected = literal.repeated(
-        plain_model(arch),
-        given.encode,
-        list(given.token_ids),
-        given.lead,
-        list(given.closing),
-        parameters,
-    )
+    expected = repeated(arch, given, parameters)
     for chunk in (1024, 48):
         monkeypatch.setattr(engine_prefill, "CHUNK", chunk)
         result, wanted = read(loaded, given, parameters)
@@ -83,7 +81,7 @@ def _shape(loaded: LoadedModel, given: PromptTokens) -> PromptShape:
     )
 
 
-def test_passes_repeat_every_token_behind_the_lead_once() -> None:
+def test_passes_repeat_every_token_behind_the_lead_once():
     given = given_tokens()
     passes = Reconstruction(64, None).passes(given)
     rebuilt = [
@@ -97,14 +95,8 @@ def test_passes_repeat_every_token_behind_the_lead_once() -> None:
 
 
 def request(scenario: Scenario, *variants: str, **changes: Any) -> CompareRequest:
-    settings = {
-        "context": TEXT,
-        "question": "Who waved?",
-        "max_new_tokens": 3,
-        "ignore_eos": True,
-        "defaults": {"budget": "40"},
-    }
-    return CompareRequest(scenario=scenario, variants=variants, **(settings | changes))
+    settings = {"context": TEXT, "question": "Who waved?", "defaults": {"budget": "40"}}
+    return short_request(*variants, scenario=scenario, max_new_tokens=3, **settings | changes)
 
 
 def run(asked: CompareRequest, prefills: PrefillCache | None = None, arch: str = "llama") -> Any:
@@ -118,20 +110,11 @@ def run(asked: CompareRequest, prefills: PrefillCache | None = None, arch: str =
 
 @pytest.mark.parametrize("parameters", PARAMETERS, ids=lambda parameters: parameters["lead"])
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_a_run_keeps_the_best_of_all_layers_and_heads(
-    scenario: Scenario, parameters: dict[str, Any]
-) -> None:
+def test_a_run_keeps_the_best_of_all_layers_and_heads(scenario, parameters):
     spec = "kvzip:" + ",".join(f"{key}={value}" for key, value in parameters.items())
     (variant,) = run(request(scenario, spec))[0].variants
     given = given_tokens(scenario)
-    scores = literal.repeated(
-        plain_model("llama"),
-        given.encode,
-        list(given.token_ids),
-        given.lead,
-        list(given.closing),
-        parameters,
-    )
+    scores = repeated("llama", given, parameters)
     grouped = [each.view(2, 2, -1).amax(1).tolist() for each in scores]
     expected = literal.kept(grouped, parameters["sinks"], 40)
     found = {tuple(place) for place in torch.tensor(variant.retained.mask()).nonzero().tolist()}
@@ -139,13 +122,13 @@ def test_a_run_keeps_the_best_of_all_layers_and_heads(
     assert len(found & expected) >= 0.99 * len(expected)
 
 
-def test_a_question_changes_nothing_that_is_kept_of_the_context() -> None:
+def test_a_question_changes_nothing_that_is_kept_of_the_context():
     asked = [request("context-only", "kvzip:repeat=64", question=q) for q in ("Who?", "Why so?")]
     one, other = (run(each)[0].variants[0].retained for each in asked)
     assert one == other
 
 
-def test_passes_are_told_and_made_once() -> None:
+def test_passes_are_told_and_made_once():
     prefills = PrefillCache(2**30)
     both = request("context-only", "kvzip:repeat=64", "kvzip:repeat=64,lead=last")
     _, told = run(both, prefills)
@@ -160,7 +143,7 @@ def test_passes_are_told_and_made_once() -> None:
     assert told, "a prefill that lacks only further passes is not read anew, but they are"
 
 
-def test_a_cancelled_pass_leaves_no_half_statistic() -> None:
+def test_a_cancelled_pass_leaves_no_half_statistic():
     given, wanted = given_tokens(), Reconstruction(64, None)
     stop = iter([False] * 8)
     with torch.inference_mode():
@@ -173,13 +156,13 @@ def test_a_cancelled_pass_leaves_no_half_statistic() -> None:
     assert not result.observed
 
 
-def test_passes_over_the_models_limit_are_refused_with_what_helps() -> None:
+def test_passes_over_the_models_limit_are_refused_with_what_helps():
     asked = request("context-only", "kvzip", context=TEXT * 8)
     with pytest.raises(PromptError, match=r"over the model's limit of 2,048. Lower 'repeat'"):
         run(asked)
 
 
-def test_the_estimate_counts_the_passes() -> None:
+def test_the_estimate_counts_the_passes():
     plain, _ = run(request("context-only", "knorm"))
     with_passes, _ = run(request("context-only", "kvzip"))
     assert with_passes.memory["prefill_peak"] > plain.memory["prefill_peak"]  # what is gathered

@@ -35,9 +35,7 @@ CLOSE = {"rtol": 1e-4, "atol": 1e-5}
     st.sampled_from(["seen", "future"]),
     st.booleans(),
 )
-def test_capkv_is_the_literal_leverage(
-    sizes: tuple[int, int], sinks: int, entries: int, seed: int, anchor: str, cosine: bool
-) -> None:
+def test_capkv_is_the_literal_leverage(sizes, sinks, entries, seed, anchor, cosine):
     (kv_heads, group), heads = sizes, sizes[0] * sizes[1]
     plain = plain_queries(heads, entries, seed)
     queries = ROTARY.turn(plain, 0)
@@ -71,8 +69,8 @@ def test_capkv_is_the_literal_leverage(
     st.sampled_from([0, 3, 4]),
 )
 def test_compactor_is_the_literal_sum_of_outliers_and_attention(
-    sizes: tuple[int, int], entries: int, seed: int, tile: int, preset: str, sketch: int
-) -> None:
+    sizes, entries, seed, tile, preset, sketch
+):
     """Tiles that begin and end in other chunks, the last one not full."""
     (kv_heads, group), kvpress = sizes, preset == "kvpress"
     parameters = {"sinks": 2, "recent": 1, "tile": tile, "pad": "attended" if kvpress else "masked"}
@@ -105,7 +103,7 @@ def test_compactor_is_the_literal_sum_of_outliers_and_attention(
     assert not found[:, :2].any()
 
 
-def test_sketches_in_turn_are_what_torchs_own_generator_draws_layer_by_layer() -> None:
+def test_sketches_in_turn_are_what_torchs_own_generator_draws_layer_by_layer():
     """As kvpress does: all KV heads of a layer at once."""
     parameters = {"seed": 7, "sketch": 48, "drawn": "in_turn"}
     with torch.random.fork_rng(devices=[]):
@@ -120,7 +118,7 @@ def test_sketches_in_turn_are_what_torchs_own_generator_draws_layer_by_layer() -
         assert len({float(each[0, 0]) for each in every}) == 6
 
 
-def test_only_a_blend_by_ratio_is_scored_anew_for_another_budget() -> None:
+def test_only_a_blend_by_ratio_is_scored_anew_for_another_budget():
     compactor, parameters = METHODS.get("compactor"), {}
     for blend, differs in (("ratio", True), (0.5, False)):
         parameters = {

@@ -26,7 +26,7 @@ def compared(tree: ast.AST) -> set[str]:
     return found
 
 
-def test_no_file_compares_a_parts_name() -> None:
+def test_no_file_compares_a_parts_name():
     assert {"top_k", "adaptive", "position", "critical"} <= PARTS
     files = [
         path for folder in ("ckv_core", "storage", "ui") for path in (ROOT / folder).rglob("*.py")
@@ -41,6 +41,6 @@ def test_no_file_compares_a_parts_name() -> None:
     assert not found
 
 
-def test_the_walk_sees_every_comparison() -> None:
+def test_the_walk_sees_every_comparison():
     for code in ("a == 'top_k'", "if a in ('x', 'top_k'): pass", "match a:\n case 'top_k': pass"):
         assert "top_k" in compared(ast.parse(code))

@@ -19,7 +19,7 @@ def tensors(queries: int, entries: int, value_dim: int = 16) -> tuple[Tensor, Te
 
 @pytest.mark.parametrize("entries", [1, 2, 31, 513, 1500])
 @pytest.mark.parametrize("queries", [1, 3, 200])
-def test_the_fused_kernel_equals_the_one_written_out(queries: int, entries: int) -> None:
+def test_the_fused_kernel_equals_the_one_written_out(queries, entries):
     asked, keys, values = tensors(queries, entries)
     fused = partial(asked, keys, values, SCALING)
     for actual, expected in zip(
@@ -31,7 +31,7 @@ def test_the_fused_kernel_equals_the_one_written_out(queries: int, entries: int)
 
 @pytest.mark.parametrize("cut", [0, 1, 17, 40])
 @pytest.mark.parametrize("value_dim", [16, 24])
-def test_two_parts_joined_are_the_whole(cut: int, value_dim: int) -> None:
+def test_two_parts_joined_are_the_whole(cut, value_dim):
     """Also where one part holds nothing: a head may keep no entry."""
     queries, keys, values = tensors(5, 40, value_dim)
     parts = [
@@ -43,7 +43,7 @@ def test_two_parts_joined_are_the_whole(cut: int, value_dim: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_rounds_the_output_only(dtype: torch.dtype) -> None:
+def test_half_precision_rounds_the_output_only(dtype):
     queries, keys, values = (tensor.to(dtype) for tensor in tensors(2, 300))
     out, total = partial(queries, keys, values, SCALING)
     expected, expected_total = written_out(
@@ -54,7 +54,7 @@ def test_half_precision_rounds_the_output_only(dtype: torch.dtype) -> None:
     torch.testing.assert_close(out, expected, rtol=1e-2, atol=5e-3)
 
 
-def test_large_logits_of_half_precision_are_no_infinity() -> None:
+def test_large_logits_of_half_precision_are_no_infinity():
     queries, keys = torch.full((1, 1, 128), 30.0), torch.full((1, 9, 128), 30.0)
     keys[:, 4:] = 29.0
     values = torch.randn(1, 9, 128, generator=torch.Generator().manual_seed(0))
@@ -66,7 +66,7 @@ def test_large_logits_of_half_precision_are_no_infinity() -> None:
     torch.testing.assert_close(out, expected, rtol=1e-2, atol=5e-3)
 
 
-def test_logits_of_half_precision_have_the_digits_of_float32() -> None:
+def test_logits_of_half_precision_have_the_digits_of_float32():
     """Rounded logits of about 30 would be off by 0.1 in bfloat16."""
     queries, keys, values = (10 * tensor.bfloat16() for tensor in tensors(4, 600))
     exact = written_out(queries.float(), keys.float(), values.float(), SCALING, None)

@@ -20,9 +20,7 @@ PARAMETERS = {"mix": 0.3, "alike": 0.2, "kernel": 3}
 
 
 @given(st.integers(1, 2), st.integers(1, 2), st.integers(1, 12), st.integers(1, 4), st.integers(0))
-def test_the_score_is_the_literal_one(
-    kv_heads: int, group: int, past: int, window: int, seed: int
-) -> None:
+def test_the_score_is_the_literal_one(kv_heads, group, past, window, seed):
     layer = random_layer(seed % 2**31, kv_heads, group, past + window, window)
     layer.scaling = 0.7
     found = METHODS.get("r_kv").scorer.scores(layer, {**PARAMETERS, "window": window})
@@ -40,7 +38,7 @@ def test_the_score_is_the_literal_one(
         torch.testing.assert_close(found[head], torch.tensor(expected), rtol=1e-4, atol=1e-5)
 
 
-def test_similarities_in_blocks_of_rows_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_similarities_in_blocks_of_rows_give_the_same(monkeypatch):
     keys = random_layer(4, 1, 1, 40).keys[0]
     whole = r_kv.redundancy(keys, 0.5)
     monkeypatch.setattr(r_kv, "_ROWS", 7)
@@ -48,7 +46,7 @@ def test_similarities_in_blocks_of_rows_give_the_same(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_kept_sets_and_tokens_are_those_of_the_literal_method(scenario: str) -> None:
+def test_kept_sets_and_tokens_are_those_of_the_literal_method(scenario):
     """As many KV heads as query heads: the attention then tells all of the logits."""
     spec = "r_kv:budget=40,window=4,kernel=3,buffer=8,mix=0.3,alike=0.2"
     asked = short_request(spec, scenario=scenario, max_new_tokens=20)
@@ -61,6 +59,6 @@ def test_kept_sets_and_tokens_are_those_of_the_literal_method(scenario: str) -> 
     assert variant.held.entries[-1] == (40 + 19 % 8) * info.kv_heads * info.layers
 
 
-def test_a_buffer_below_the_window_is_refused() -> None:
+def test_a_buffer_below_the_window_is_refused():
     with pytest.raises(ConfigError, match="must be at least the window"):
         VariantSpec.parse("r_kv:window=16,buffer=8")

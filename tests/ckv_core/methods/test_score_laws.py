@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckv_core.methods.attention_scores import value_norm, window_attention
-from tests.ckv_core.methods.test_selection_laws import Rows, rows
+from tests.ckv_core.methods.test_selection_laws import rows
 from tests.factories.layers import window_scores
 from tests.reference import scores as literal_scores
 
@@ -28,12 +28,7 @@ PARAMETERS = st.fixed_dictionaries(
 
 
 @given(st.sampled_from([(1, 1), (2, 2), (1, 4), (3, 3)]), st.integers(4, 20), PARAMETERS, st.data())
-def test_scores_equal_the_literal_loop(
-    heads: tuple[int, int],
-    columns: int,
-    parameters: dict[str, int | float | str],
-    data: st.DataObject,
-) -> None:
+def test_scores_equal_the_literal_loop(heads, columns, parameters, data):
     kv_heads, group_size = heads
     attention = data.draw(rows(kv_heads * group_size, columns))
     norms = [[64 * v + 1 for v in row] for row in data.draw(rows(len(attention), columns + 2))]
@@ -53,9 +48,7 @@ def test_scores_equal_the_literal_loop(
 
 
 @given(rows(6, 12), PARAMETERS, st.permutations(range(3)))
-def test_permuting_query_heads_inside_a_group_changes_no_score(
-    attention: Rows, parameters: dict[str, int | float | str], order: list[int]
-) -> None:
+def test_permuting_query_heads_inside_a_group_changes_no_score(attention, parameters, order):
     parameters = {**parameters, "kernel": 1, "epsilon": 0.0}
     norms = [[64 * v + 1 for v in row] for row in attention[::-1]]
     permuted = [3 * group + head for group in range(2) for head in order]
@@ -71,8 +64,8 @@ def test_permuting_query_heads_inside_a_group_changes_no_score(
 @pytest.mark.parametrize("rows", [1, 6, 1_000], ids="rows of a block {}".format)
 @pytest.mark.parametrize(("kv_heads", "group_size", "head_dim"), [(1, 1, 4), (2, 3, 5), (3, 1, 8)])
 def test_value_norm_equals_one_matrix_product_per_entry(
-    kv_heads: int, group_size: int, head_dim: int, rows: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    kv_heads, group_size, head_dim, rows, monkeypatch
+):
     monkeypatch.setattr("ckv_core.methods.attention_scores.block_rows", lambda *, on_cuda: rows)
     generator = torch.Generator().manual_seed(7)
     values = torch.randn(kv_heads, 9, head_dim, generator=generator)
@@ -84,7 +77,7 @@ def test_value_norm_equals_one_matrix_product_per_entry(
     )
 
 
-def test_window_attention_is_causal_inside_the_window_and_counts_its_keys() -> None:
+def test_window_attention_is_causal_inside_the_window_and_counts_its_keys():
     generator = torch.Generator().manual_seed(3)
     queries = torch.randn(4, 3, 6, generator=generator)
     keys = torch.randn(2, 10, 6, generator=generator)

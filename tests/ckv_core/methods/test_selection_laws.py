@@ -75,16 +75,14 @@ def adaptive(first: Rows, spare: int, safeguard: float) -> torch.Tensor:
 
 
 @given(scored_budgets())
-def test_top_k_equals_the_literal_loop(case: tuple[Rows, Rows, list[int]]) -> None:
+def test_top_k_equals_the_literal_loop(case):
     first, _, counts = case
     expected = [set(literal.top_k(row, k)) for row, k in zip(first, counts, strict=True)]
     assert kept(top_k(torch.tensor(first), torch.tensor(counts))) == expected
 
 
 @given(scored_budgets(), RATIOS)
-def test_critical_equals_algorithm_1_as_a_literal_loop(
-    case: tuple[Rows, Rows, list[int]], alpha: float
-) -> None:
+def test_critical_equals_algorithm_1_as_a_literal_loop(case, alpha):
     first, second, counts = case
     expected = [
         set(literal.two_stage(a, b, k, alpha))
@@ -96,9 +94,7 @@ def test_critical_equals_algorithm_1_as_a_literal_loop(
 
 
 @given(scored_budgets())
-def test_alpha_one_is_the_base_selection_and_zero_top_k_of_the_weighted_score(
-    case: tuple[Rows, Rows, list[int]],
-) -> None:
+def test_alpha_one_is_the_base_selection_and_zero_top_k_of_the_weighted_score(case):
     first, second, counts = case
     budgets = torch.tensor(counts)
     for alpha, ranked in ((1.0, first), (0.0, second)):
@@ -107,9 +103,7 @@ def test_alpha_one_is_the_base_selection_and_zero_top_k_of_the_weighted_score(
 
 
 @given(scored_budgets(), RATIOS, st.sampled_from([0.5, 1.0, 8.0]))
-def test_a_constant_value_norm_changes_nothing(
-    case: tuple[Rows, Rows, list[int]], alpha: float, norm: float
-) -> None:
+def test_a_constant_value_norm_changes_nothing(case, alpha, norm):
     first, _, counts = case
     budgets = torch.tensor(counts)
     parameters = {**VariantSpec.parse("snapkv+critical:pool=none").params}
@@ -121,9 +115,7 @@ def test_a_constant_value_norm_changes_nothing(
 
 
 @given(scored_budgets(), RATIOS)
-def test_selection_leaves_its_inputs_unchanged(
-    case: tuple[Rows, Rows, list[int]], alpha: float
-) -> None:
+def test_selection_leaves_its_inputs_unchanged(case, alpha):
     first, second, counts = case
     scores, budgets = scores_of(first, second), torch.tensor(counts)
     critical(scores, budgets, alpha)
@@ -136,9 +128,7 @@ def test_selection_leaves_its_inputs_unchanged(
 
 
 @given(rows(), RATIOS, st.data())
-def test_adaptive_budgets_equal_the_literal_count(
-    first: Rows, safeguard: float, data: st.DataObject
-) -> None:
+def test_adaptive_budgets_equal_the_literal_count(first, safeguard, data):
     spare = data.draw(st.integers(0, len(first[0])))
     budgets = adaptive(first, spare, safeguard).tolist()
     assert budgets == literal_budgets.adaptive_heads(first, spare, safeguard)
@@ -148,7 +138,7 @@ def test_adaptive_budgets_equal_the_literal_count(
 
 
 @given(rows(), st.data())
-def test_adaptive_safeguard_zero_is_the_flattened_top(first: Rows, data: st.DataObject) -> None:
+def test_adaptive_safeguard_zero_is_the_flattened_top(first, data):
     spare = data.draw(st.integers(0, len(first[0])))
     budgets = adaptive(first, spare, 0.0)
     mask = top_k(torch.tensor(first), budgets)
@@ -161,9 +151,7 @@ def test_adaptive_safeguard_zero_is_the_flattened_top(first: Rows, data: st.Data
 
 
 @given(st.integers(2, 4), st.integers(1, 20), RATIOS, st.data())
-def test_identical_heads_get_equal_budgets_up_to_ties(
-    heads: int, columns: int, safeguard: float, data: st.DataObject
-) -> None:
+def test_identical_heads_get_equal_budgets_up_to_ties(heads, columns, safeguard, data):
     row = [value / 64 for value in data.draw(st.permutations(range(columns)))]
     spare = data.draw(st.integers(0, columns))
     budgets = adaptive([row] * heads, spare, safeguard).tolist()
@@ -171,9 +159,7 @@ def test_identical_heads_get_equal_budgets_up_to_ties(
 
 
 @given(st.integers(1, 12), st.integers(1, 4), st.integers(0, 60), st.integers(0, 60), st.data())
-def test_pyramid_budgets_equal_exact_arithmetic(
-    layers: int, kv_heads: int, spare: int, slack: int, data: st.DataObject
-) -> None:
+def test_pyramid_budgets_equal_exact_arithmetic(layers, kv_heads, spare, slack, data):
     beta = data.draw(st.sampled_from([1.0, 1.5, 3.0, 20.0, 1000.0]))
     capacity = spare + slack
     budgets = pyramid_budgets((layers, kv_heads), spare, capacity, beta)
@@ -186,9 +172,7 @@ def test_pyramid_budgets_equal_exact_arithmetic(
 
 
 @given(st.integers(1, 9), st.integers(0, 60), st.integers(0, 60), st.integers(0, 9), st.data())
-def test_kvpress_pyramid_budgets_equal_its_own_rule(
-    layers: int, spare: int, slack: int, inside: int, data: st.DataObject
-) -> None:
+def test_kvpress_pyramid_budgets_equal_its_own_rule(layers, spare, slack, inside, data):
     beta, capacity = data.draw(st.sampled_from([1.0, 1.5, 3.0, 20.0])), spare + slack
     budgets = pyramid_budgets((layers, 2), spare, capacity, beta, inside)
     per_layer = literal_budgets.kvpress_pyramid(spare, layers, beta, capacity, inside)
@@ -197,9 +181,7 @@ def test_kvpress_pyramid_budgets_equal_its_own_rule(
 
 
 @given(rows(), RATIOS, st.integers(0, 9), st.data())
-def test_kvpress_head_budgets_equal_its_own_rule(
-    first: Rows, safeguard: float, protected: int, data: st.DataObject
-) -> None:
+def test_kvpress_head_budgets_equal_its_own_rule(first, safeguard, protected, data):
     spare = data.draw(st.integers(0, len(first[0])))
     parameters = {"safeguard": safeguard, "safeguard_rule": "floor"}
     candidates = SimpleNamespace(spare=spare, protected=protected, parameters=parameters)
@@ -210,9 +192,7 @@ def test_kvpress_head_budgets_equal_its_own_rule(
 
 
 @given(scored_budgets(), RATIOS, st.integers(0, 9), st.sampled_from([0.0, 0.2, 0.7]))
-def test_stage_one_may_count_what_a_head_is_sure_of(
-    case: tuple[Rows, Rows, list[int]], alpha: float, protected: int, safeguard: float
-) -> None:
+def test_stage_one_may_count_what_a_head_is_sure_of(case, alpha, protected, safeguard):
     first, second, counts = case
     spare = min(counts)
     parameters = {"alpha": alpha, "safeguard": safeguard, "safeguard_rule": "floor"}
@@ -230,9 +210,7 @@ def test_stage_one_may_count_what_a_head_is_sure_of(
 
 
 @given(st.lists(st.fractions(0, 30, max_denominator=12), min_size=1, max_size=6), st.data())
-def test_largest_remainder_equals_the_literal_rule(
-    shares: list[Fraction], data: st.DataObject
-) -> None:
+def test_largest_remainder_equals_the_literal_rule(shares, data):
     total = math.ceil(sum(shares)) if data.draw(st.booleans()) else math.floor(sum(shares))
     cap = data.draw(st.integers(-(-total // len(shares)), 40))
     whole = integer_shares(shares, total, cap)
@@ -242,7 +220,7 @@ def test_largest_remainder_equals_the_literal_rule(
     assert all(0 <= count <= cap for count in whole)
 
 
-def test_streaming_llm_ranks_all_heads_alike_and_newer_first() -> None:
+def test_streaming_llm_ranks_all_heads_alike_and_newer_first():
     layer = SimpleNamespace(keys=torch.zeros(3, 10, 2))
     mask = top_k(Position().scores(layer, {}), torch.tensor([4, 4, 4]))
     assert kept(mask) == [{6, 7, 8, 9}] * 3

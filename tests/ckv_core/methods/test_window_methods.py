@@ -46,8 +46,8 @@ def given_candidates(
 
 @given(*SIZES, SEEDS)
 def test_cake_scores_and_layer_budgets_are_the_literal_ones(
-    kv_heads: int, group_size: int, past: int, window: int, seed: int
-) -> None:
+    kv_heads, group_size, past, window, seed
+):
     window += 1
     shape = (kv_heads, group_size, past + window, window)
     layers = [random_layer(seed + each, *shape) for each in range(3)]
@@ -65,9 +65,7 @@ def test_cake_scores_and_layer_budgets_are_the_literal_ones(
 
 
 @given(*SIZES, SEEDS)
-def test_the_worst_case_is_the_literal_one(
-    kv_heads: int, group_size: int, past: int, window: int, seed: int
-) -> None:
+def test_the_worst_case_is_the_literal_one(kv_heads, group_size, past, window, seed):
     layer = random_layer(seed, kv_heads, group_size, past + window, window)
     expected = literal.worst_case(layer.rows.tolist(), layer.norms.tolist(), kv_heads, 5)
     found = scores("defensivekv", layer, {"kernel": 5})
@@ -76,8 +74,8 @@ def test_the_worst_case_is_the_literal_one(
 
 @given(*SIZES, SEEDS, st.sampled_from([0.0, 0.3, 0.6, 0.9, 1.0]))
 def test_defensivekv_keeps_what_the_literal_stages_do(
-    kv_heads: int, group_size: int, past: int, window: int, seed: int, mass: float
-) -> None:
+    kv_heads, group_size, past, window, seed, mass
+):
     """Heads of a layer compete, or those of all layers; each first has its own stage 1."""
     shape = (kv_heads, group_size, past + window, window)
     layers = [random_layer(seed + each, *shape) for each in range(2)]
@@ -97,9 +95,7 @@ def test_defensivekv_keeps_what_the_literal_stages_do(
 
 
 @given(rows(), st.data())
-def test_counts_of_the_top_scores_are_those_of_a_stable_sort(
-    drawn: list[list[float]], data: st.DataObject
-) -> None:
+def test_counts_of_the_top_scores_are_those_of_a_stable_sort(drawn, data):
     total = data.draw(st.integers(0, len(drawn) * len(drawn[0])))
     flat = sorted((-score, head) for head, row in enumerate(drawn) for score in row)
     expected = [sum(head == each for _, each in flat[:total]) for head in range(len(drawn))]
@@ -107,9 +103,7 @@ def test_counts_of_the_top_scores_are_those_of_a_stable_sort(
 
 
 @given(st.integers(1, 3), st.integers(2, 18), SEEDS, st.integers(1, 6), st.booleans())
-def test_chunkkv_keeps_whole_chunks_but_the_last(
-    kv_heads: int, past: int, seed: int, size: int, shared: bool
-) -> None:
+def test_chunkkv_keeps_whole_chunks_but_the_last(kv_heads, past, seed, size, shared):
     layer = random_layer(seed, kv_heads, 2, past + 3, 3)
     parameters = {"chunk": size, "chunks_of": "layer" if shared else "head", "pool": "none"}
     parameters |= {"group": "mean", "kernel": 1}
@@ -124,9 +118,7 @@ def test_chunkkv_keeps_whole_chunks_but_the_last(
 
 
 @given(*SIZES, SEEDS)
-def test_laprox_keeps_the_highest_shares_of_all_layers(
-    kv_heads: int, group_size: int, past: int, window: int, seed: int
-) -> None:
+def test_laprox_keeps_the_highest_shares_of_all_layers(kv_heads, group_size, past, window, seed):
     shape = (kv_heads, group_size, past + window, window)
     layers = [random_layer(seed + each, *shape) for each in range(3)]
     layers[1].norms *= 7  # another layer's size must not matter
@@ -144,7 +136,7 @@ def test_laprox_keeps_the_highest_shares_of_all_layers(
     )
 
 
-def test_observed_attention_is_the_mean_over_the_queries_that_see_an_entry() -> None:
+def test_observed_attention_is_the_mean_over_the_queries_that_see_an_entry():
     logits = torch.randn(4, 7, 7, generator=torch.Generator().manual_seed(4))
     matrix = logits.masked_fill(torch.ones(7, 7).triu(1).bool(), -torch.inf).softmax(-1)
     view = SimpleNamespace(kv_heads=2, observed=lambda _observer: matrix.sum(1))
@@ -156,8 +148,8 @@ def test_observed_attention_is_the_mean_over_the_queries_that_see_an_entry() -> 
 
 @given(st.integers(1, 3), st.integers(1, 2), st.integers(2, 14), SEEDS, st.integers(0, 20))
 def test_vatp_keeps_the_newest_half_then_sinks_then_the_largest_products(
-    kv_heads: int, group_size: int, entries: int, seed: int, sinks: int
-) -> None:
+    kv_heads, group_size, entries, seed, sinks
+):
     generator = torch.Generator().manual_seed(seed)
     attention = torch.rand(kv_heads * group_size, entries, generator=generator)
     values = torch.randn(kv_heads, entries, 3, generator=generator)

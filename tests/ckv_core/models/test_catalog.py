@@ -27,7 +27,7 @@ def _checkpoint(folder: Path, architecture: str, weights: str = "model.safetenso
     (folder / weights).write_bytes(b"weights")
 
 
-def test_the_default_model_is_first_and_says_whether_it_is_ready() -> None:
+def test_the_default_model_is_first_and_says_whether_it_is_ready():
     (choice,) = list_models()
     assert (choice.name, choice.source, choice.ready) == (DEFAULT_MODEL, "default", False)
     assert "will be prepared" in choice.note
@@ -38,7 +38,7 @@ def test_the_default_model_is_first_and_says_whether_it_is_ready() -> None:
     assert list_models()[0].ready
 
 
-def test_local_folders_are_listed_but_neither_hidden_nor_incomplete_ones() -> None:
+def test_local_folders_are_listed_but_neither_hidden_nor_incomplete_ones():
     _checkpoint(models_folder() / "mine", "Qwen3ForCausalLM")
     _checkpoint(models_folder() / "quantised", "-", "model.gguf")
     _checkpoint(models_folder() / f".{DEFAULT_MODEL}-123", "LlamaForCausalLM")
@@ -47,7 +47,7 @@ def test_local_folders_are_listed_but_neither_hidden_nor_incomplete_ones() -> No
     assert [choice.name for choice in list_models()[1:]] == ["mine", "quantised"]
 
 
-def test_causal_models_of_the_hub_cache_are_listed(tmp_path: Path) -> None:
+def test_causal_models_of_the_hub_cache_are_listed(tmp_path):
     hub = tmp_path / "hub"
     _checkpoint(hub / "models--Qwen--Qwen3-0.6B" / "snapshots" / "abc", "Qwen3ForCausalLM")
     _checkpoint(hub / "models--org--encoder" / "snapshots" / "abc", "BertModel")
@@ -57,21 +57,21 @@ def test_causal_models_of_the_hub_cache_are_listed(tmp_path: Path) -> None:
     assert (choice.name, choice.source, choice.ready) == ("Qwen/Qwen3-0.6B", "hub cache", True)
 
 
-def test_ckv_model_is_listed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ckv_model_is_listed_once(monkeypatch):
     monkeypatch.setenv("CKV_MODEL", "org/other")
     assert [choice.name for choice in list_models()] == [DEFAULT_MODEL, "org/other"]
     monkeypatch.setenv("CKV_MODEL", DEFAULT_MODEL)
     assert [choice.name for choice in list_models()] == [DEFAULT_MODEL]
 
 
-def test_damaged_configs_are_passed_over() -> None:
+def test_damaged_configs_are_passed_over():
     _checkpoint(models_folder() / "odd", "LlamaForCausalLM")
     for text in ("{", "[]", '{"architectures": null}', "\x00"):
         (models_folder() / "odd" / "config.json").write_text(text)
         assert len(list_models()) == 1
 
 
-def test_listing_models_loads_neither_torch_nor_transformers() -> None:
+def test_listing_models_loads_neither_torch_nor_transformers():
     code = (
         "import sys; from ckv_core.models.catalog import list_models; list_models(); "
         "sys.exit(' '.join({'torch', 'transformers', 'accelerate'} & set(sys.modules)) or 0)"

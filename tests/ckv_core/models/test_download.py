@@ -33,9 +33,7 @@ def fetch(report: Report, monkeypatch: pytest.MonkeyPatch, parts: int = 4) -> No
     find_checkpoint("org/model", report, with_weights=True)
 
 
-def test_bytes_are_told_with_the_share_and_a_limit(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_bytes_are_told_with_the_share_and_a_limit(monkeypatch, capfd):
     told: list[Step] = []
     with pytest.raises(checkpoint.ModelError, match="nothing was there"):
         fetch(told.append, monkeypatch)
@@ -48,7 +46,7 @@ def test_bytes_are_told_with_the_share_and_a_limit(
     assert capfd.readouterr() == ("", "")
 
 
-def test_what_the_report_raises_stops_the_download(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_report_raises_stops_the_download(monkeypatch):
     def stop(step: Step) -> None:
         if step.fraction:
             raise RunCancelledError

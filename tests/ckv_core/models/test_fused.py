@@ -43,7 +43,7 @@ def fused(model: PreTrainedModel) -> Counter[type[nn.Module]]:
 
 @pytest.mark.parametrize("arch", [*ARCHITECTURES, "mha"])
 @torch.inference_mode()
-def test_a_fused_model_gives_the_same_logits(arch: str) -> None:
+def test_a_fused_model_gives_the_same_logits(arch):
     model = model_of(arch)
     ids = torch.arange(80).view(2, 40)
     before = model(input_ids=ids, use_cache=False, ckv_context=Causal()).logits
@@ -61,7 +61,7 @@ def test_a_fused_model_gives_the_same_logits(arch: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["attention", "mlp", "norm", "a subclass", "another device"])
-def test_what_computes_something_else_stays(kind: str) -> None:
+def test_what_computes_something_else_stays(kind):
     model = model_of("llama")
     layer = model.model.layers[1]
     if kind == "attention":

@@ -3,7 +3,6 @@
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -55,9 +54,7 @@ def change(folder: Path, **changes: object) -> None:
         ({"padding": "x" * (16 * 2**20)}, "larger than any model's"),
     ],
 )
-def test_a_config_that_lies_is_refused_before_a_model_is_built(
-    folder: Path, changes: dict[str, object], words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_config_that_lies_is_refused_before_a_model_is_built(folder, changes, words, monkeypatch):
     # json writes no number of so many digits by itself.
     digits = {key: value for key, value in changes.items() if value == 10**5000}
     change(folder, **{key: "DIGITS" if key in digits else v for key, v in changes.items()})
@@ -74,7 +71,7 @@ def test_a_config_that_lies_is_refused_before_a_model_is_built(
     assert "\n" not in str(caught.value)
 
 
-def test_a_gguf_that_lies_is_refused_before_it_is_converted(gguf: Path) -> None:
+def test_a_gguf_that_lies_is_refused_before_it_is_converted(gguf):
     data = gguf.read_bytes()
     key = b"llama.block_count"
     at = data.index(key) + len(key) + 4  # a type, then the number
@@ -85,9 +82,7 @@ def test_a_gguf_that_lies_is_refused_before_it_is_converted(gguf: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation"])
-def test_attention_that_a_config_names_is_never_fetched(
-    folder: Path, key: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_attention_that_a_config_names_is_never_fetched(folder, key, monkeypatch):
     def fetch(*_: object, **__: object) -> None:
         pytest.fail("transformers' kernel loader was reached")
 
@@ -97,9 +92,7 @@ def test_attention_that_a_config_names_is_never_fetched(
     assert loaded.model.config._attn_implementation == ATTENTION_NAME
 
 
-def test_each_step_says_how_long_it_may_take_and_weights_tell_how_far_they_are(
-    folder: Path,
-) -> None:
+def test_each_step_says_how_long_it_may_take_and_weights_tell_how_far_they_are(folder):
     steps: list[Step] = []
     load_model(str(folder), "cpu", report=steps.append)
     before = [step for step in steps if "config" in step.sentence]
@@ -110,7 +103,7 @@ def test_each_step_says_how_long_it_may_take_and_weights_tell_how_far_they_are(
     assert all(step.limit_s > 0 for step in steps)
 
 
-def test_what_the_report_raises_stops_the_reading_of_weights(folder: Path) -> None:
+def test_what_the_report_raises_stops_the_reading_of_weights(folder):
     def stop(step: Step) -> None:
         if "tensors" in step.sentence:
             raise RunCancelledError
@@ -127,7 +120,7 @@ def rewrite(path: Path) -> None:
     os.utime(path, ns=(1, 1))  # the clock may be too coarse to show the write
 
 
-def test_weights_that_changed_since_they_were_loaded_are_noticed_once(folder: Path) -> None:
+def test_weights_that_changed_since_they_were_loaded_are_noticed_once(folder):
     first = load_model(str(folder), "cpu").info.sha256
     rewrite(folder / "model.safetensors")
     with pytest.raises(ModelError, match=r"model\.safetensors changed.*load the model once more"):
@@ -136,8 +129,8 @@ def test_weights_that_changed_since_they_were_loaded_are_noticed_once(folder: Pa
 
 
 def test_a_damaged_file_of_the_hubs_cache_is_named_with_what_to_delete(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    folder, tmp_path, monkeypatch
+):
     blob = tmp_path / "blobs" / ("0" * 64)
     blob.parent.mkdir()
     (folder / "model.safetensors").rename(blob)
@@ -147,9 +140,7 @@ def test_a_damaged_file_of_the_hubs_cache_is_named_with_what_to_delete(
         load_model("org/model", "cpu")
 
 
-def test_a_gguf_is_converted_once_and_keeps_its_hash_and_weights(
-    gguf: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gguf_is_converted_once_and_keeps_its_hash_and_weights(gguf, monkeypatch):
     first = load_model(str(gguf), "cpu")
     kept = models_folder() / ".converted" / first.info.sha256
     assert (kept / "model.safetensors").is_file()
@@ -162,7 +153,7 @@ def test_a_gguf_is_converted_once_and_keeps_its_hash_and_weights(
     )
 
 
-def test_a_conversion_that_changed_on_disk_is_made_again(gguf: Path) -> None:
+def test_a_conversion_that_changed_on_disk_is_made_again(gguf):
     kept = models_folder() / ".converted" / load_model(str(gguf), "cpu").info.sha256
     whole = (kept / "model.safetensors").read_bytes()
     rewrite(kept / "model.safetensors")
@@ -170,9 +161,7 @@ def test_a_conversion_that_changed_on_disk_is_made_again(gguf: Path) -> None:
     assert (kept / "model.safetensors").read_bytes() == whole
 
 
-def test_a_conversion_without_room_says_how_much_it_needs(
-    gguf: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_conversion_without_room_says_how_much_it_needs(gguf, monkeypatch):
     usage = type(gguf_store.shutil.disk_usage(gguf))
     monkeypatch.setattr(gguf_store.shutil, "disk_usage", lambda _: usage(10, 10, 0))
     with pytest.raises(ModelError, match=r"takes .* KiB once it is dequantised"):
@@ -189,6 +178,6 @@ def test_a_conversion_without_room_says_how_much_it_needs(
         ({"rope_type": "default"}, 2048),
     ],
 )
-def test_yarn_stretches_the_context_limit(rope: dict[str, Any], limit: int) -> None:
+def test_yarn_stretches_the_context_limit(rope, limit):
     config = tiny_config("llama", rope_parameters={"rope_theta": 10000.0, **rope})
     assert context_limit(config) == limit

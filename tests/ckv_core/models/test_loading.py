@@ -1,7 +1,6 @@
 """Names, folders, devices and types: what loads, and the sentence where something does not."""
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -58,7 +57,7 @@ def _rows(saved: dict[str, torch.Tensor]) -> dict[str, int]:
     return {name: len(weight) for name, weight in saved.items()}
 
 
-def test_a_local_folder_loads_in_float32_on_the_cpu_with_its_saved_weights(folder: Path) -> None:
+def test_a_local_folder_loads_in_float32_on_the_cpu_with_its_saved_weights(folder):
     loaded = load_model(str(folder), "cpu")
     saved = load_file(folder / "model.safetensors")
     assert loaded.info.dtype == "float32"
@@ -67,17 +66,17 @@ def test_a_local_folder_loads_in_float32_on_the_cpu_with_its_saved_weights(folde
         assert torch.equal(_weight(loaded, name, _rows(saved)), weight.float())
 
 
-def test_a_folder_under_the_home_folder_loads_by_its_name(folder: Path) -> None:
+def test_a_folder_under_the_home_folder_loads_by_its_name(folder):
     models_folder().mkdir(parents=True)
     shutil.move(folder, models_folder() / "mine")
     assert load_model("mine", "cpu").info.layers == 3
 
 
-def test_dtype_is_taken_where_it_is_given(folder: Path) -> None:
+def test_dtype_is_taken_where_it_is_given(folder):
     assert load_model(str(folder), "cpu", "bfloat16").info.dtype == "bfloat16"
 
 
-def test_the_hash_does_not_depend_on_the_place(folder: Path, tmp_path: Path) -> None:
+def test_the_hash_does_not_depend_on_the_place(folder, tmp_path):
     first = load_model(str(folder), "cpu").info.sha256
     copy = tmp_path / "elsewhere"
     shutil.copytree(folder, copy)
@@ -85,9 +84,7 @@ def test_the_hash_does_not_depend_on_the_place(folder: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("by_file", [True, False])
-def test_a_gguf_loads_by_its_file_or_folder_with_its_dequantised_weights(
-    tmp_path: Path, by_file: bool
-) -> None:
+def test_a_gguf_loads_by_its_file_or_folder_with_its_dequantised_weights(tmp_path, by_file):
     path = tmp_path / "some" / "tiny.gguf"
     path.parent.mkdir()
     write_tiny_gguf(path)
@@ -98,9 +95,7 @@ def test_a_gguf_loads_by_its_file_or_folder_with_its_dequantised_weights(
         assert torch.equal(_weight(loaded, name, _rows(expected)), weight)
 
 
-def test_a_tokenizer_loads_alone_without_reading_weights(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tokenizer_loads_alone_without_reading_weights(folder, monkeypatch):
     monkeypatch.setattr("ckv_core.models.loading.AutoModelForCausalLM", None)
     assert load_tokenizer(str(folder))("the")["input_ids"] == tiny_tokenizer()("the")["input_ids"]
 
@@ -132,9 +127,7 @@ def _pickled(folder: Path) -> None:
         (_pickled, "only pickled weights"),
     ],
 )
-def test_what_is_not_whole_is_named(
-    folder: Path, damage: str | Callable[[Path], None], words: str
-) -> None:
+def test_what_is_not_whole_is_named(folder, damage, words):
     if isinstance(damage, str):
         (folder / damage).unlink()
     else:
@@ -143,7 +136,7 @@ def test_what_is_not_whole_is_named(
         load_model(str(folder), "cpu")
 
 
-def test_a_missing_shard_is_named(folder: Path) -> None:
+def test_a_missing_shard_is_named(folder):
     plain_model("qwen3").save_pretrained(folder, max_shard_size="100KB")
     (folder / "model.safetensors").unlink(missing_ok=True)
     shards = sorted(folder.glob("model-*.safetensors"))
@@ -154,7 +147,7 @@ def test_a_missing_shard_is_named(folder: Path) -> None:
         load_model(str(folder), "cpu")
 
 
-def test_code_that_a_checkpoint_brings_is_never_run(folder: Path, tmp_path: Path) -> None:
+def test_code_that_a_checkpoint_brings_is_never_run(folder, tmp_path):
     (folder / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
     (folder / "config.json").write_text(
         '{"model_type": "evil", "auto_map": {"AutoConfig": "evil.EvilConfig"}}'
@@ -168,7 +161,7 @@ def test_code_that_a_checkpoint_brings_is_never_run(folder: Path, tmp_path: Path
     "name",
     ["no-such-model", "", "../nowhere", "~nobody-here/x", "x" * 5000, "a\0b", "<img onerror>"],
 )
-def test_an_unknown_name_is_told_what_can_be_given(name: str) -> None:
+def test_an_unknown_name_is_told_what_can_be_given(name):
     with pytest.raises(ModelError, match="Give SmolLM2-135M-Instruct, a Hugging Face id") as caught:
         load_tokenizer(name)
     assert len(str(caught.value)) < 500
@@ -183,9 +176,7 @@ def test_an_unknown_name_is_told_what_can_be_given(name: str) -> None:
         (OSError("disk full\nmore"), r"could not be downloaded \(disk full\)"),
     ],
 )
-def test_what_the_hub_refuses_becomes_one_sentence(
-    error: object, words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_hub_refuses_becomes_one_sentence(error, words, monkeypatch):
     raised = error.__new__(error, "no") if isinstance(error, type) else error
 
     def download(*_: object, **__: object) -> str:
@@ -198,9 +189,7 @@ def test_what_the_hub_refuses_becomes_one_sentence(
     assert "\n" not in str(caught.value)
 
 
-def test_a_hub_model_is_checked_before_its_weights_are_fetched(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hub_model_is_checked_before_its_weights_are_fetched(folder, monkeypatch):
     asked: list[list[str]] = []
 
     def download(_id: str, *, allow_patterns: list[str], **_settings: object) -> str:
@@ -216,9 +205,7 @@ def test_a_hub_model_is_checked_before_its_weights_are_fetched(
     assert not any(pattern.endswith((".bin", ".pt", ".py", "*")) for pattern in asked[1])
 
 
-def test_the_weights_of_a_hub_model_that_cannot_be_served_are_never_fetched(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_weights_of_a_hub_model_that_cannot_be_served_are_never_fetched(folder, monkeypatch):
     tiny_config("qwen3", quantization_config={"quant_method": "gptq"}).save_pretrained(folder)
 
     def download(_id: str, *, allow_patterns: list[str], **_settings: object) -> str:
@@ -231,12 +218,12 @@ def test_the_weights_of_a_hub_model_that_cannot_be_served_are_never_fetched(
 
 
 @pytest.mark.parametrize("setting", [{"device": "tpu"}, {"dtype": "int8"}])
-def test_unknown_devices_and_types_are_config_errors(setting: dict[str, str]) -> None:
+def test_unknown_devices_and_types_are_config_errors(setting):
     with pytest.raises(ConfigError, match="must be one of"):
         load_model("anything", **setting)
 
 
-def test_cuda_without_a_cuda_device_is_a_config_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cuda_without_a_cuda_device_is_a_config_error(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ConfigError, match="No CUDA device"):
         load_model("anything", "cuda")
@@ -244,6 +231,6 @@ def test_cuda_without_a_cuda_device_is_a_config_error(monkeypatch: pytest.Monkey
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_on_cuda_the_checkpoint_keeps_its_own_type(folder: Path) -> None:
+def test_on_cuda_the_checkpoint_keeps_its_own_type(folder):
     info = load_model(str(folder), "auto").info
     assert (info.device, info.dtype) == ("cuda", "bfloat16")

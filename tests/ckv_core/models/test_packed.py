@@ -23,9 +23,7 @@ needs_onednn = pytest.mark.skipif(
 
 
 @given(rows=st.integers(1, 40), inputs=SIZES, outputs=SIZES, has_bias=st.booleans())
-def test_a_packed_map_does_what_the_plain_one_does(
-    rows: int, inputs: int, outputs: int, has_bias: bool
-) -> None:
+def test_a_packed_map_does_what_the_plain_one_does(rows, inputs, outputs, has_bias):
     torch.manual_seed(rows)
     linear = nn.Linear(inputs, outputs, bias=has_bias).requires_grad_(requires_grad=False)
     given_rows = torch.randn(2, rows, inputs)
@@ -41,7 +39,7 @@ def test_a_packed_map_does_what_the_plain_one_does(
 
 
 @needs_onednn
-def test_every_linear_map_of_a_cpu_model_is_packed_and_holds_its_weight_once() -> None:
+def test_every_linear_map_of_a_cpu_model_is_packed_and_holds_its_weight_once():
     loaded, plain = tiny_model("llama"), plain_model("llama")
     packed_maps = {
         name: part for name, part in loaded.model.named_modules() if isinstance(part, PackedLinear)
@@ -58,9 +56,7 @@ def test_every_linear_map_of_a_cpu_model_is_packed_and_holds_its_weight_once() -
 
 
 @needs_onednn
-def test_a_weight_is_given_back_before_the_next_one_is_packed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_weight_is_given_back_before_the_next_one_is_packed(monkeypatch):
     model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(6)))
     weights = [weakref.ref(part.weight) for part in model]
     alive = []
@@ -75,9 +71,7 @@ def test_a_weight_is_given_back_before_the_next_one_is_packed(
 
 
 @needs_onednn
-def test_a_head_that_shares_the_embedding_is_packed_and_the_weights_file_is_let_go(
-    tmp_path: Path,
-) -> None:
+def test_a_head_that_shares_the_embedding_is_packed_and_the_weights_file_is_let_go(tmp_path):
     loaded = load_model(saved_model(tmp_path / "model", tie_word_embeddings=True), "cpu")
     model = loaded.model
     assert loaded.parameters == sum(part.numel() for part in _weights(tmp_path / "model"))
@@ -93,7 +87,7 @@ def _weights(folder: Path) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("reason", ["half precision", "no operators", "a subclass"])
-def test_what_cannot_be_packed_stays_as_it_is(reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_packed_stays_as_it_is(reason, monkeypatch):
     class Adapted(nn.Linear):
         """What an adapter or a quantiser makes of a linear map."""
 
@@ -107,12 +101,10 @@ def test_what_cannot_be_packed_stays_as_it_is(reason: str, monkeypatch: pytest.M
 
 
 @needs_onednn
-def test_a_build_with_onednn_packs() -> None:
+def test_a_build_with_onednn_packs():
     assert packed._works()
 
 
-def test_operators_that_compute_something_else_are_not_used(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_operators_that_compute_something_else_are_not_used(monkeypatch):
     monkeypatch.setattr(packed, "_product", lambda inputs, weight, bias: inputs @ weight.T)
     assert not packed._works.__wrapped__()

