@@ -130,6 +130,12 @@ def run_of(*variants: VariantResult) -> RunResult:
     return RunResult(model=MODEL, prompt=PROMPT, variants=list(variants))
 
 
+def on_prompt(number: int, *variants: VariantResult, **changes: Any) -> RunResult:
+    """A run of these on a prompt of its own."""
+    tokens = (number, *PROMPT.token_ids[1:])
+    return replace(run_of(*variants), prompt=replace(PROMPT, token_ids=tokens, **changes))
+
+
 # --- a finished run, as the pages show it ---------------------------------------------------
 
 LAYERS, KV_HEADS, QUERY_HEADS, POSITIONS, HEAD_DIM = 3, 2, 4, 10, 8

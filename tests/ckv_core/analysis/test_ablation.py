@@ -1,6 +1,7 @@
 """Laws of the ablation and of what it reads from a run."""
 
-import numpy as np
+import math
+
 import pytest
 
 from ckv_core.analysis.ablation import ablation, ablation_of
@@ -8,7 +9,8 @@ from ckv_core.errors import ConfigError
 from ckv_core.request.compare_request import MAX_VARIANTS, CompareRequest
 from ckv_core.request.variants import VariantSpec
 from ckv_core.results.events import RunResult
-from ckv_core.results.records import Perturbation, VariantResult
+from ckv_core.results.records import Perturbation
+from tests.factories.runs import array, measured, variant
 
 BASES = (
     "snapkv",
@@ -91,27 +93,17 @@ def test_a_method_without_attention_scores_has_no_ablation(base: str) -> None:
 
 def result_of(specs: list[str]) -> RunResult:
     """Head L1 of variant i is i everywhere but in head 0, where it falls; layer 1 is whole."""
-    variants = []
-    for index, text in enumerate(specs):
-        spec = VariantSpec.parse(text)
-        heads = np.full((2, 2), float(index), np.float32)
-        heads[0, 0], heads[1] = -float(index), np.nan
-        perturbation = Perturbation(
-            head_l1=heads,
-            base_head_l1=None,
-            layer_hidden_l1=np.array([1.0, index], np.float32),
-            kl=index / 10,
-        )
-        variants.append(
-            VariantResult(
-                spec=text,
-                label=spec.label,
-                method=spec.method.name,
-                critical=spec.critical,
-                perturbation=None if text == "full" else perturbation,
-            )
-        )
-    return RunResult(variants=variants)
+
+    def moved(index: int) -> Perturbation:
+        heads = array([-index, index], [math.nan, math.nan])
+        return measured(heads, [1.0, index], index / 10)
+
+    return RunResult(
+        variants=[
+            variant(text, None if text == "full" else moved(index))
+            for index, text in enumerate(specs)
+        ]
+    )
 
 
 def test_ablation_steps_of_a_run_are_read_against_the_ablations_base() -> None:

@@ -12,7 +12,7 @@ from ckv_core.analysis.intervals import mean_interval
 from ckv_core.analysis.means_json import means_json
 from ckv_core.results.events import RunResult
 from ckv_core.results.records import VariantResult
-from tests.factories.runs import PROMPT, array, measured, run_of, variant
+from tests.factories.runs import array, measured, on_prompt, variant
 
 ABLATION_STEPS = ablation("snapkv:budget=64")
 
@@ -27,18 +27,12 @@ def ablation_steps_of(
     return [variant(specs[i], measured(values, 10 - i - at, 1)) for i, values in enumerate(heads)]
 
 
-def run(prompt: int, *variants: VariantResult) -> RunResult:
-    found = run_of(*variants)
-    found.prompt = replace(PROMPT, token_ids=(prompt, *PROMPT.token_ids[1:]))
-    return found
-
-
 def means(*results: RunResult):
     return ablation_means(join(results).variants)
 
 
 def test_each_step_is_read_against_its_own_prompts_base_and_then_averaged() -> None:
-    found = means(*(run(at, *ablation_steps_of(4, at)) for at in range(5)))
+    found = means(*(on_prompt(at, *ablation_steps_of(4, at)) for at in range(5)))
     assert [each.step for each in found] == list(ABLATION_STEPS[:4])
     assert {each.n for each in found} == {5}
     base, second = found[:2]
@@ -53,21 +47,23 @@ def test_each_step_is_read_against_its_own_prompts_base_and_then_averaged() -> N
 
 def test_a_ablation_may_lie_in_several_runs_and_a_step_says_its_own_n() -> None:
     whole = ablation_steps_of(5)
-    found = means(run(0, *ablation_steps_of(4)), run(1, *whole[:2]), run(1, *whole[2:]))
+    found = means(
+        on_prompt(0, *ablation_steps_of(4)), on_prompt(1, *whole[:2]), on_prompt(1, *whole[2:])
+    )
     assert [(each.step.label, each.n) for each in found] == [
         *((step.label, 2) for step in ABLATION_STEPS[:4]),
         (ABLATION_STEPS[4].label, 1),
     ]
-    assert means(run(0, *ablation_steps_of(3)), run(1, *ablation_steps_of(3))) == []
+    assert means(on_prompt(0, *ablation_steps_of(3)), on_prompt(1, *ablation_steps_of(3))) == []
 
 
 def test_of_two_ablations_that_of_more_prompts_counts() -> None:
     other = "adakv:budget=64"
     found = means(
-        run(0, *ablation_steps_of(4)),
-        run(1, *ablation_steps_of(4, base=other)),
-        run(2, *ablation_steps_of(4, base=other)),
-        run(3, *ablation_steps_of(4, base=other), variant("snapkv:budget=64")),
+        on_prompt(0, *ablation_steps_of(4)),
+        on_prompt(1, *ablation_steps_of(4, base=other)),
+        on_prompt(2, *ablation_steps_of(4, base=other)),
+        on_prompt(3, *ablation_steps_of(4, base=other), variant("snapkv:budget=64")),
     )
     assert found[0].step.spec == other
     assert {each.n for each in found} == {3}
@@ -77,15 +73,17 @@ def test_a_prompt_whose_base_is_not_known_has_no_part() -> None:
     base, *others = ablation_steps_of(4)
     nan = array([float("nan")] * 4)
     unknown = replace(base, perturbation=measured(nan, 1, 1))
-    found = means(run(0, unknown, *others), run(1, base, *others), run(2, unknown, *others))
+    found = means(
+        on_prompt(0, unknown, *others), on_prompt(1, base, *others), on_prompt(2, unknown, *others)
+    )
     assert [(each.step.label, each.n) for each in found] == [
         (r.label, 1) for r in ABLATION_STEPS[:4]
     ]
-    assert means(run(0, unknown, *others)) == []
+    assert means(on_prompt(0, unknown, *others)) == []
 
 
 def test_the_file_of_means_has_the_steps() -> None:
-    results = [run(at, *ablation_steps_of(4, at)) for at in range(2)]
+    results = [on_prompt(at, *ablation_steps_of(4, at)) for at in range(2)]
     base, second, *_ = json.loads(json.dumps(means_json(results), allow_nan=False))["ladder"]
     assert base["better_heads"] is None
     assert (second["spec"], second["label"], second["change"], second["n"]) == (
@@ -96,4 +94,4 @@ def test_the_file_of_means_has_the_steps() -> None:
     )
     assert second["better_heads"] == {"mean": 0.25, "low": None, "high": None, "n": 2}
     assert second["final_hidden_l1"]["mean"] == 8.5
-    assert means_json([run(0, *ablation_steps_of(3))])["ladder"] == []
+    assert means_json([on_prompt(0, *ablation_steps_of(3))])["ladder"] == []

@@ -13,7 +13,8 @@ from ckv_core.errors import ConfigError
 from ckv_core.methods.parameters import ParameterValue
 from ckv_core.request.variants import VariantSpec
 from ckv_core.results.events import RunResult
-from ckv_core.results.records import ModelInfo, Perturbation, PromptInfo, RetainedSet, VariantResult
+from ckv_core.results.records import RetainedSet, VariantResult
+from tests.factories.runs import bare, measured, model_info, prompt_info
 
 QUERY_HEADS = 4
 
@@ -29,27 +30,18 @@ def resolved(spec: str) -> dict[str, ParameterValue]:
 def variant(spec: str, final: float | None) -> VariantResult:
     """One layer of four heads whose L1 is half of theta; `final` None leaves it unmeasured."""
     theta = np.array([[1, 2, 3, 4]], np.float32)
-    measured = Perturbation(
-        head_l1=np.array([[1, 0.5, 1, 3]], np.float32),
-        base_head_l1=None,
-        layer_hidden_l1=np.array([final or 0], np.float32),
-        kl=0.1,
-    )
-    return VariantResult(
-        spec=spec,
-        label=spec.partition(":")[0],
-        method=spec.partition(":")[0].partition("+")[0],
+    names = ("theta", "theta_hat", "theta_relaxed", "value_mass")
+    sigmas = {"sigma_stage1": theta * 0 + np.float32(0.9), "sigma_oracle": theta / 4}
+    heads = np.array([[1, 0.5, 1, 3]], np.float32)
+    name = spec.partition(":")[0]
+    return replace(
+        bare(spec),
+        label=name,
+        method=name.partition("+")[0],
         critical="+" in spec,
         params=resolved(spec),
-        perturbation=None if final is None else measured,
-        analysis={
-            "theta": theta,
-            "theta_hat": theta,
-            "theta_relaxed": theta,
-            "value_mass": theta,
-            "sigma_stage1": theta * 0 + np.float32(0.9),
-            "sigma_oracle": theta / 4,
-        },
+        perturbation=None if final is None else measured(heads, [final], 0.1),
+        analysis=dict.fromkeys(names, theta) | sigmas,
     )
 
 
@@ -57,30 +49,11 @@ def runs(
     finals: dict[str, float | None], prompts: int = MIN_PROMPTS, kv_heads: int = 2
 ) -> list[RunResult]:
     """The same variants on several prompts, each with its own final L1."""
-    model = ModelInfo(
-        name="m",
-        sha256="",
-        layers=1,
-        query_heads=QUERY_HEADS,
-        kv_heads=kv_heads,
-        head_dim=4,
-        dtype="float32",
-        device="cpu",
-        evictable_layers=(0,),
-        context_limit=64,
-    )
-    prompt = PromptInfo(
-        scenario="regular",
-        token_ids=(1,),
-        compressed_tokens=1,
-        pieces=("x",),
-        context_tokens=(0, 1),
-    )
     kept = RetainedSet.from_mask(np.ones((1, kv_heads, 1), np.bool_))
     return [
         RunResult(
-            model=model,
-            prompt=replace(prompt, token_ids=(at,)),
+            model=model_info(1, kv_heads=kv_heads),
+            prompt=prompt_info(["x"], token_ids=(at,)),
             variants=[
                 replace(variant(spec, None if final is None else final + at), retained=kept)
                 for spec, final in finals.items()

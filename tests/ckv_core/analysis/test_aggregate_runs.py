@@ -12,7 +12,7 @@ from ckv_core.analysis.means_json import means_json
 from ckv_core.errors import ConfigError
 from ckv_core.results.events import RunResult
 from ckv_core.results.records import VariantResult
-from tests.factories.runs import MODEL, PROMPT, array, measured, variant
+from tests.factories.runs import MODEL, PROMPT, array, measured, on_prompt, variant
 
 SPEC = "snapkv+critical:budget=64"
 
@@ -25,8 +25,7 @@ def point(spec: str, final: float = 1, **params: object) -> VariantResult:
 
 def run(prompt: int, *variants: VariantResult, **changed: object) -> RunResult:
     """On a prompt of its own, with the full cache as runs have it."""
-    told = replace(PROMPT, token_ids=(prompt, *PROMPT.token_ids[1:]), **changed)
-    return RunResult(model=MODEL, prompt=told, variants=[variant("full"), *variants])
+    return on_prompt(prompt, variant("full"), *variants, **changed)
 
 
 def finals(results: list[RunResult]) -> dict[str, tuple[float, int]]:

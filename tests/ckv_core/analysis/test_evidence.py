@@ -12,7 +12,8 @@ from ckv_core.analysis.agreement import answer_found
 from ckv_core.analysis.evidence import evidence, held
 from ckv_core.errors import PromptError
 from ckv_core.results.passages import occurrences
-from ckv_core.results.records import RetainedSet, VariantResult
+from ckv_core.results.records import RetainedSet
+from tests.factories.runs import bare
 
 words = st.text(alphabet="aAbß \n\u00a0.", max_size=12)
 
@@ -91,9 +92,7 @@ def test_slots_and_heads_that_hold_all_of_it_are_counted_over_the_occurrences() 
     mask = np.zeros((3, 2, 10), dtype=np.bool_)
     mask[1] = True  # not evictable
     mask[0, 0, 2:4] = mask[0, 1, 2] = mask[2, 1, 6:8] = True
-    variant = VariantResult(
-        spec="mine", label="mine", method="own", critical=False, params={"label": "mine"}
-    )
+    variant = bare("mine")
     spans = [(2, 4), (6, 8)]
     assert held(variant, spans, [0, 2]) is None
     found = held(replace(variant, retained=RetainedSet.from_mask(mask)), spans, [0, 2])
@@ -111,18 +110,13 @@ def test_whatever_an_imported_variant_says_it_protects_its_passage_is_counted(
 ) -> None:
     retained = RetainedSet.from_mask(np.ones((1, 2, 10), dtype=np.bool_))
     params = {"sinks": said, "window": said}
-    variant = VariantResult(
-        spec="?", label="", method="x", critical=False, params=params, retained=retained
-    )
-    found = held(variant, [(2, 4)], [0])
+    found = held(replace(bare("?"), params=params, retained=retained), [(2, 4)], [0])
     assert (found.entries, found.mean, found.chance) == (4, 1.0, 1.0)
 
 
 def test_ten_thousand_occurrences_take_no_time() -> None:
     mask = np.random.default_rng(1).random((30, 3, 20_000)) < 0.1
-    variant = VariantResult(
-        spec="", label="", method="x", critical=False, retained=RetainedSet.from_mask(mask)
-    )
+    variant = replace(bare("?"), retained=RetainedSet.from_mask(mask))
     start = time.process_time()
     found = held(variant, [(at, at + 1) for at in range(0, 20_000, 2)], range(30))
     assert time.process_time() - start < 3

@@ -18,7 +18,7 @@ from ckv_core.analysis.intervals import (
 from ckv_core.errors import ConfigError
 from ckv_core.results.chain import COVERED, ChainCheck, check_chain
 from ckv_core.results.events import RunResult
-from ckv_core.results.records import Perturbation, VariantResult
+from tests.factories.runs import array, measured, variant
 
 
 def test_too_few_prompts_get_a_mean_and_a_sentence_but_no_interval() -> None:
@@ -74,25 +74,9 @@ def test_a_share_of_yes_and_no_has_an_exact_interval_with_a_width_also_at_its_en
 def run(heads: list[float], base: list[float], **arrays: list[float]) -> RunResult:
     """One variant with one evictable layer of two heads and one that is not."""
     missing = [np.nan, np.nan]
-    perturbation = Perturbation(
-        head_l1=np.array([heads, missing], np.float32),
-        base_head_l1=np.array([base, missing], np.float32),
-        layer_hidden_l1=np.array([1.0, 2.0], np.float32),
-        kl=0.5,
-    )
-    analysis = {name: np.array([values, missing], np.float32) for name, values in arrays.items()}
-    return RunResult(
-        variants=[
-            VariantResult(
-                spec="snapkv+critical",
-                label="S",
-                method="snapkv",
-                critical=True,
-                perturbation=perturbation,
-                analysis=analysis,
-            )
-        ]
-    )
+    analysis = {name: array(values, missing) for name, values in arrays.items()}
+    moved = measured(array(heads, missing), [1.0, 2.0], 0.5, array(base, missing))
+    return RunResult(variants=[variant("snapkv+critical", moved, analysis=analysis)])
 
 
 def test_a_head_wins_by_its_mean_over_the_prompts() -> None:
@@ -167,10 +151,10 @@ def test_oracle_sigma_over_a_half_is_averaged_over_the_prompts() -> None:
 
 def with_alpha(alpha: float | None, *, critical: bool = False) -> RunResult:
     found = run([1, 1], [2, 2], sigma_stage1=[0.9, 0.4])
-    (variant,) = found.variants
+    (plain,) = found.variants
     known = {} if alpha is None else {"stage1_alpha": np.array([alpha], np.float32)}
-    analysis = {**variant.analysis, **known}
-    found.variants[0] = replace(variant, critical=critical, analysis=analysis)
+    analysis = {**plain.analysis, **known}
+    found.variants[0] = replace(plain, critical=critical, analysis=analysis)
     return found
 
 

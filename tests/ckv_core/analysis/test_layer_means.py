@@ -13,7 +13,7 @@ from ckv_core.analysis.intervals import MIN_PROMPTS, mean_ends, mean_interval
 from ckv_core.analysis.means_json import means_json
 from ckv_core.results.events import RunResult
 from tests.factories.printed import printed
-from tests.factories.runs import PROMPT, array, measured, run_of, variant
+from tests.factories.runs import array, measured, on_prompt, variant
 
 PLAIN = "snapkv:budget=64,window=16"
 CRITICAL = "snapkv+critical:budget=64,window=16,alpha=0.5"
@@ -28,9 +28,7 @@ def run(prompt: int, **layers: list[float]) -> RunResult:
         variant(specs[name], replace(moved, layer_hidden_l1=np.array(values, np.float32)))
         for name, values in layers.items()
     ]
-    found = run_of(variant("full"), *made)
-    found.prompt = replace(PROMPT, token_ids=(prompt, *PROMPT.token_ids[1:]))
-    return found
+    return on_prompt(prompt, variant("full"), *made)
 
 
 def by_spec(results: list[RunResult]):

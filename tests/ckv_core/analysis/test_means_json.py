@@ -13,9 +13,9 @@ from ckv_core.analysis.means_json import means_json
 from ckv_core.cli import running
 from ckv_core.results.events import RunResult
 from tests.ckv_core.analysis.test_ablation_means import ablation_steps_of
-from tests.ckv_core.analysis.test_ablation_means import run as ablation_run
 from tests.ckv_core.analysis.test_aggregate import FINALS, runs
 from tests.ckv_core.analysis.test_intervals import run
+from tests.factories.runs import on_prompt
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -38,17 +38,6 @@ def test_every_mean_stands_with_its_interval_and_n() -> None:
             assert value == {"mean": mean.mean, "low": mean.low, "high": mean.high, "n": mean.n}
         assert (each["violations"], each["checked"]) == (member.violations, member.checked)
     assert found["variants"][1]["figures"]["final"]["mean"] == 14.5
-
-
-def test_of_too_few_prompts_there_is_no_interval_and_a_sentence() -> None:
-    found = written(runs(FINALS, prompts=2))
-    assert found["variants"][1]["figures"]["final"] == {
-        "mean": 10.5,
-        "low": None,
-        "high": None,
-        "n": 2,
-    }
-    assert found["note"].startswith("2 prompts")
 
 
 def test_curves_name_the_variants_at_their_budgets() -> None:
@@ -95,9 +84,7 @@ def test_every_member_is_documented_and_nothing_else_is() -> None:
     keys |= {f"variants.{key}" for key in found["variants"][0]}
     keys |= {f"curves.{key}" for key in found["curves"][0]}
     keys |= {f"pairs.{key}" for key in found["pairs"][0]}
-    keys |= {
-        f"ladder.{key}" for key in written([ablation_run(0, *ablation_steps_of(4))])["ladder"][0]
-    }
+    keys |= {f"ladder.{key}" for key in written([on_prompt(0, *ablation_steps_of(4))])["ladder"][0]}
     text = (ROOT / "docs" / "result_json.md").read_text(encoding="utf-8")
     section = text.partition("## Means over several prompts")[2].partition("\n## ")[0]
     told: set[str] = set()

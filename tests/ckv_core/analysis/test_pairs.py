@@ -9,19 +9,18 @@ from ckv_core.analysis.aggregate_runs import join
 from ckv_core.analysis.pairs import compare_pairs, mcnemar
 from ckv_core.results.events import RunResult
 from ckv_core.results.records import RoundingFloor
-from tests.factories.runs import array, measured, run_of, variant
+from tests.factories.runs import array, measured, on_prompt, variant
 
 
 def prompt(number: int, kl: tuple[float, float], found: tuple[bool, bool, bool]) -> RunResult:
     """One prompt: KL of SnapKV and of CriticalKV; who gives the answer, the full cache first."""
     heads = array([1, 2, 3, 4])
-    run = run_of(
+    return on_prompt(
+        number,
         variant("full", answer_found=found[0], stopped="eos"),
         variant("snapkv", measured(heads, 1, kl[0]), answer_found=found[1], stopped="eos"),
         variant("snapkv+critical", measured(heads, 1, kl[1]), answer_found=found[2], stopped="eos"),
     )
-    run.prompt = replace(run.prompt, token_ids=(number,) * 8)
-    return run
 
 
 def runs(count: int) -> list[RunResult]:
@@ -81,7 +80,5 @@ def test_mcnemar_of_no_change_says_nothing() -> None:
 
 
 def test_without_the_base_there_is_no_pair_with_one() -> None:
-    alone = [run_of(*run.variants[2:]) for run in runs(2)]
-    for run, at in zip(alone, (1, 2), strict=True):
-        run.prompt = replace(run.prompt, token_ids=(at,) * 8)
+    alone = [on_prompt(at, *run.variants[2:]) for at, run in enumerate(runs(2))]
     assert compare_pairs(join(alone).variants) == []

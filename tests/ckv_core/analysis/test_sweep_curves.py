@@ -16,8 +16,7 @@ from ckv_core.request.variants import VariantSpec
 from ckv_core.results.chain import mean_head_l1
 from ckv_core.results.events import RunResult
 from ckv_core.results.figures import FIGURES
-from ckv_core.results.records import Perturbation, VariantResult
-from tests.factories.runs import SWEPT_MODEL, swept_point
+from tests.factories.runs import SWEPT_MODEL, measured, swept_point, variant
 
 GRID = SweepGrid(
     methods=("snapkv", "snapkv+critical", "adakv+critical_auto"),
@@ -195,8 +194,4 @@ def test_a_method_that_writes_out_a_default_is_no_second_method() -> None:
 
 def test_both_infinities_have_no_mean_and_no_warning():
     heads = np.array([[-math.inf, math.inf, 0.0]], np.float32)
-    moved = Perturbation(head_l1=heads, base_head_l1=None, layer_hidden_l1=heads[:, 0], kl=0.0)
-    variant = VariantResult(
-        spec="snapkv", label="SnapKV", method="snapkv", critical=False, perturbation=moved
-    )
-    assert math.isnan(mean_head_l1(variant))
+    assert math.isnan(mean_head_l1(variant("snapkv", measured(heads, [0.0]))))

@@ -7,9 +7,8 @@ import pytest
 
 from ckv_core.analysis.verdict.base import counted, listed, percent, spread
 from ckv_core.analysis.verdict.run import run_verdict
-from ckv_core.request.variants import VariantSpec
-from ckv_core.results.records import Perturbation, Receipt, VariantResult
-from tests.factories.runs import PROMPT, run_of
+from ckv_core.results.records import VariantResult
+from tests.factories.runs import PROMPT, measured, receipt, run_of, variant
 
 PRINTED, POOLED = "snapkv+critical:stage2=raw", "snapkv+critical:stage2=pooled"
 FULL_TEXT = ("The", " code", " is", " 58", "2917")
@@ -31,33 +30,16 @@ def ran(
         at: first token that differs.
         better: share of heads below the base's.
     """
-    spec = VariantSpec.parse(text if text == "full" else f"{text}{':,'[':' in text]}budget=64")
-    share = 1.0 if text == "full" else budget / 10
+    is_full = text == "full"
+    spec = text if is_full else f"{text}{':,'[':' in text]}budget=64"
     heads = np.full((1, 10), head_l1, np.float32)
     base = heads.copy()
     base[0, : round(10 * (better or 0))] += 1
-    is_full = text == "full"
-    return VariantResult(
-        spec=spec.spec,
-        label=spec.label,
-        method=spec.method.name,
-        critical=spec.critical,
-        params=dict(spec.params),
-        receipt=Receipt(
-            budget_tokens=budget,
-            requested_entries=1,
-            retained_entries=1,
-            cache_bytes=round(1000 * share),
-            full_cache_bytes=1000,
-        ),
-        perturbation=None
-        if is_full
-        else Perturbation(
-            head_l1=heads,
-            base_head_l1=None if better is None else base,
-            layer_hidden_l1=np.zeros(1, np.float32),
-            kl=0.0,
-        ),
+    held = {"cache_bytes": 1000 if is_full else 100 * budget, "full_cache_bytes": 1000}
+    return variant(
+        spec,
+        None if is_full else measured(heads, 0, base=None if better is None else base),
+        receipt=receipt(budget, **held),
         text="".join(FULL_TEXT),
         token_ids=tuple(range(5)),
         stopped="length" if outcome == "cut" else "eos",

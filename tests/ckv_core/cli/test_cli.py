@@ -13,6 +13,7 @@ import pytest
 from ckv_core import cli
 from ckv_core.errors import OUT_OF_MEMORY, ModelError
 from ckv_core.methods import METHODS, PARAMETERS
+from ckv_core.models.loaded import LoadedModel
 from ckv_core.results.figures import FIGURES
 from ckv_core.results.quantities import QUANTITIES
 from tests.factories.models import tiny_model
@@ -29,6 +30,14 @@ def context(tmp_path: Path) -> str:
     return str(path)
 
 
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> LoadedModel:
+    """Whatever model is asked for is this one."""
+    loaded = tiny_model("llama")
+    monkeypatch.setattr("ckv_core.models.loading.load_model", lambda *_, **__: loaded)
+    return loaded
+
+
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
     """Exit code and the one line of the error output."""
     try:
@@ -41,51 +50,38 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("command", "sentence"),
     [
-        (["--variant", "snapkw"], "Did you mean 'snapkv'?"),
-        (["--variant", "full+critical"], "cannot apply to it"),
-        (["--variant", "snapkv:alpha=0.5"], "does not take 'alpha'"),
-        (["--variant", "snapkv", "--variant", "snapkv"], "listed twice"),
-        (["--variant", "snapkv", "--budget", "many"], "is not a number"),
-        (["--variant", "snapkv", "--budget", "8"], "raise the budget to at least 32"),
-        (["--variant", "snapkv:sinks=4,budget=35"], "sinks 4 + window 32"),
-        (["--variant", "snapkv+critical", "--alpha", "2"], "alpha must be a number from 0 to 1"),
-        (["--variant", "snapkv:kernel=4"], "kernel must be odd"),
-        (["--max-new-tokens", "0"], "New tokens must be from 1"),
-        (["--scenario", "other"], "invalid choice"),
-        (["--json", "no/such/folder/out.json"], "no file in an existing folder"),
+        ("compare --variant snapkw", "Did you mean 'snapkv'?"),
+        ("compare --variant full+critical", "cannot apply to it"),
+        ("compare --variant snapkv:alpha=0.5", "does not take 'alpha'"),
+        ("compare --variant snapkv --variant snapkv", "listed twice"),
+        ("compare --variant snapkv --budget many", "is not a number"),
+        ("compare --variant snapkv --budget 8", "raise the budget to at least 32"),
+        ("compare --variant snapkv:sinks=4,budget=35", "sinks 4 + window 32"),
+        ("compare --variant snapkv+critical --alpha 2", "alpha must be a number from 0 to 1"),
+        ("compare --variant snapkv:kernel=4", "kernel must be odd"),
+        ("compare --max-new-tokens 0", "New tokens must be from 1"),
+        ("compare --scenario other", "invalid choice"),
+        ("compare --json no/such/folder/out.json", "no file in an existing folder"),
+        ("compare --ablation streaming_llm:budget=64", "has no ablation"),
+        ("compare --analyse bounds,everything", "Analysis must be of bounds, forced"),
+        ("compare --follow-up Why?", "need the scenario context-only"),
+        ("compare --evidence", "expected one argument"),
+        ("sweep --budgets 64,many", "is not a number"),
+        ("sweep --budgets ,", "at least one budget"),
+        ("sweep --alphas 2", "alpha must be a number from 0 to 1"),
+        ("sweep --method snapkv:budget=64", "leave that out"),
+        ("sweep --max-new-tokens -1", "New tokens must be from 0"),
+        ("sweep --json no/such/folder/out.json", "no file in an existing folder"),
+        ("analyse --variant snapkw", "Did you mean 'snapkv'?"),
+        ("analyse --ablation full", "has no ablation"),
+        ("analyse --prompts none.jsonl", "The prompts file 'none.jsonl' cannot be read"),
     ],
 )
-def test_a_wrong_argument_is_one_line(capsys, context, arguments, sentence) -> None:
-    code, line = run(capsys, "compare", "--context", context, *arguments)
-    assert code == 2
-    assert sentence in line
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["compare", "--ablation", "streaming_llm:budget=64"], "has no ablation"),
-        (["compare", "--analyse", "bounds,everything"], "Analysis must be of bounds, forced"),
-        (["compare", "--follow-up", "And then?"], "need the scenario context-only"),
-        (["compare", "--evidence"], "expected one argument"),
-        (["sweep", "--budgets", "64,many"], "is not a number"),
-        (["sweep", "--budgets", ","], "at least one budget"),
-        (["sweep", "--alphas", "2"], "alpha must be a number from 0 to 1"),
-        (["sweep", "--method", "snapkv:budget=64"], "leave that out"),
-        (["sweep", "--max-new-tokens", "-1"], "New tokens must be from 0"),
-        (["sweep", "--json", "no/such/folder/out.json"], "no file in an existing folder"),
-        (["analyse", "--variant", "snapkw"], "Did you mean 'snapkv'?"),
-        (["analyse", "--ablation", "full"], "has no ablation"),
-        (["analyse", "--prompts", "none.jsonl"], "The prompts file 'none.jsonl' cannot be read"),
-    ],
-)
-def test_a_wrong_argument_of_the_diagnostics_is_one_line(
-    capsys, context, arguments, sentence
-) -> None:
-    command, *rest = arguments
-    code, line = run(capsys, command, "--context", context, *rest)
+def test_a_wrong_argument_is_one_line(capsys, context, command, sentence) -> None:
+    name, *arguments = command.split()
+    code, line = run(capsys, name, "--context", context, *arguments)
     assert code == 2
     assert sentence in line
 
@@ -110,13 +106,9 @@ def test_a_wrong_prompts_file_is_one_line(capsys, tmp_path, lines, sentence) -> 
     assert sentence in line
 
 
-def use_tiny_model(monkeypatch) -> None:
-    loading = "ckv_core.models.loading.load_model"
-    monkeypatch.setattr(loading, lambda *_args, **_keywords: tiny_model("llama"))
-
-
-def test_a_costly_sweep_asks_first_and_runs_when_told_to(capsys, context, monkeypatch) -> None:
-    use_tiny_model(monkeypatch)
+def test_a_costly_sweep_asks_first_and_runs_when_told_to(
+    capsys, context, tiny, monkeypatch
+) -> None:
     monkeypatch.setattr("ckv_core.request.grid.ASK_ABOVE_S", 0.01)
     arguments = ["--context", context, "--method", "snapkv", "--method", "snapkv+critical"]
     arguments += ["--budgets", "40,80", "--alphas", "0,1"]
@@ -137,20 +129,20 @@ def test_a_costly_sweep_asks_first_and_runs_when_told_to(capsys, context, monkey
     assert "budget of equal Agreement as snapkv" in out
 
 
-def test_a_large_model_asks_where_the_default_one_would_not(capsys, context, monkeypatch) -> None:
-    use_tiny_model(monkeypatch)
+def test_a_large_model_asks_where_the_default_one_would_not(
+    capsys, context, tiny, monkeypatch
+) -> None:
     arguments = ["--context", context, "--method", "snapkv", "--budgets", "40"]
     assert cli.main(["sweep", *arguments]) == 0
     capsys.readouterr()
-    large = replace(tiny_model("llama"), parameters=8_000_000_000_000)
+    large = replace(tiny, parameters=8_000_000_000_000)
     monkeypatch.setattr("ckv_core.models.loading.load_model", lambda *_args, **_named: large)
     code, line = run(capsys, "sweep", *arguments)
     assert code == 2
     assert "for this model's size); add --yes to run it" in line
 
 
-def test_several_prompts_are_averaged_with_their_bounds(capsys, tmp_path, monkeypatch) -> None:
-    use_tiny_model(monkeypatch)
+def test_several_prompts_are_averaged_with_their_bounds(capsys, tmp_path, tiny) -> None:
     path, out = tmp_path / "prompts.jsonl", tmp_path / "out.jsonl"
     text = "The ferry left at nine. Nobody waved. "
     lines = [{"context": f"{text * 4}{n}", "answer": "Nobody"} for n in range(2)]
@@ -186,9 +178,7 @@ def test_an_empty_context_on_stdin_is_one_line(capsys, monkeypatch) -> None:
     assert (code, "The context is empty" in line) == (2, True)
 
 
-def test_a_prompt_over_the_limit_says_by_how_many_tokens(capsys, context, monkeypatch) -> None:
-    loading = "ckv_core.models.loading.load_model"
-    monkeypatch.setattr(loading, lambda *_args, **_keywords: tiny_model("llama"))
+def test_a_prompt_over_the_limit_says_by_how_many_tokens(capsys, context, tiny) -> None:
     Path(context).write_text("x " * 2_000, encoding="utf-8")
     code, line = run(capsys, "compare", "--context", context)
     assert code == 2
@@ -203,9 +193,7 @@ def test_a_model_that_fails_is_one_line(capsys, context, monkeypatch) -> None:
     assert run(capsys, "compare", "--context", context) == (2, "error: There is no such model.")
 
 
-def test_the_same_run_prints_text_and_writes_json(capsys, context, monkeypatch, tmp_path) -> None:
-    loading = "ckv_core.models.loading.load_model"
-    monkeypatch.setattr(loading, lambda *_args, **_keywords: tiny_model("llama"))
+def test_the_same_run_prints_text_and_writes_json(capsys, context, tiny, tmp_path) -> None:
     out = tmp_path / "out.json"
     arguments = ["compare", "--context", context, "--variant", "full", "--variant", "snapkv"]
     arguments += ["--budget", "40", "--max-new-tokens", "3", "--json"]
@@ -216,8 +204,7 @@ def test_the_same_run_prints_text_and_writes_json(capsys, context, monkeypatch, 
     assert capsys.readouterr().out.startswith('{"schema": 1')
 
 
-def test_an_answer_that_the_prompt_does_not_hold_is_said(capsys, context, monkeypatch) -> None:
-    use_tiny_model(monkeypatch)
+def test_an_answer_that_the_prompt_does_not_hold_is_said(capsys, context, tiny) -> None:
     said = "note: the reference answer does not occur in the compressed prompt"
     arguments = ["--context", context, "--budgets", "40", "--method", "snapkv"]
     compared = ["compare", *arguments[:2], "--budget", "40", "--max-new-tokens", "1"]
@@ -233,15 +220,13 @@ def test_an_answer_that_the_prompt_does_not_hold_is_said(capsys, context, monkey
     assert "1 prompt: an interval of a mean needs at least 10" in printed
 
 
-def test_evidence_that_is_not_in_the_prompt_is_one_line(capsys, context, monkeypatch) -> None:
-    use_tiny_model(monkeypatch)
+def test_evidence_that_is_not_in_the_prompt_is_one_line(capsys, context, tiny) -> None:
     code, line = run(capsys, "compare", "--context", context, "--evidence", "Zanzibar")
     assert code == 2
     assert "--evidence 'Zanzibar' does not occur in the compressed prompt" in line
 
 
-def test_follow_ups_are_printed_with_their_agreement(capsys, context, monkeypatch) -> None:
-    use_tiny_model(monkeypatch)
+def test_follow_ups_are_printed_with_their_agreement(capsys, context, tiny) -> None:
     arguments = ["compare", "--context", context, "--scenario", "context-only"]
     arguments += ["--question", "Who?", "--follow-up", "And then?", "--max-new-tokens", "2"]
     assert cli.main([*arguments, "--variant", "full", "--variant", "snapkv:budget=40"]) == 0
@@ -249,8 +234,7 @@ def test_follow_ups_are_printed_with_their_agreement(capsys, context, monkeypatc
     assert re.search(told, capsys.readouterr().out)
 
 
-def test_analyse_prints_every_measured_quantity_with_n(capsys, context, monkeypatch) -> None:
-    use_tiny_model(monkeypatch)
+def test_analyse_prints_every_measured_quantity_with_n(capsys, context, tiny) -> None:
     arguments = ["analyse", "--context", context, "--variant", "full", "--max-new-tokens", "2"]
     arguments += ["--variant", "snapkv+critical:budget=40"]
     assert cli.main(arguments) == 0
@@ -278,23 +262,15 @@ def test_methods_lists_every_method_and_key_without_torch() -> None:
     assert done.stdout.count("regime: query-agnostic") == len(agnostic)
 
 
-# --- what stops a run in the middle is one line too
-
-
 @pytest.mark.parametrize(
     "error",
     [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried")],
     ids=["python", "torch"],
 )
-def test_no_memory_is_one_line(capsys, tmp_path: Path, monkeypatch, error) -> None:
-    context = tmp_path / "context.txt"
-    context.write_text("The ferry left at nine. " * 6, encoding="utf-8")
-
+def test_no_memory_is_one_line(capsys, context, tiny, monkeypatch, error) -> None:
     def fail(*_args: object, **_named: object) -> None:
         raise error
 
-    loaded = tiny_model("llama")
-    monkeypatch.setattr("ckv_core.models.loading.load_model", lambda *_, **__: loaded)
-    monkeypatch.setattr(loaded.model, "forward", fail)
-    assert cli.main(["compare", "--context", str(context), "--budget", "40"]) == 1
-    assert capsys.readouterr().err.strip() == f"error: {OUT_OF_MEMORY}"
+    monkeypatch.setattr(tiny.model, "forward", fail)
+    arguments = ("compare", "--context", context, "--budget", "40")
+    assert run(capsys, *arguments) == (1, f"error: {OUT_OF_MEMORY}")

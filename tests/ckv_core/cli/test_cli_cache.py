@@ -12,7 +12,6 @@ from safetensors import safe_open
 
 from ckv_core import cli
 from ckv_core.results.kept_folder import KeptFolder
-from tests.factories.models import saved_model
 from tests.reference.report import report
 
 pytestmark = pytest.mark.slow
@@ -47,16 +46,13 @@ def in_a_process_of_its_own(*arguments: str) -> str:
 
 
 def test_what_one_process_keeps_another_answers_from(
-    home: Path, tmp_path: Path, context: str, capsys: pytest.CaptureFixture[str]
+    home: Path, model_folder: str, context: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model = saved_model(tmp_path / "model")
-    capsys.readouterr()  # transformers tells that it writes
-
     def printed(*arguments: str) -> str:
         assert cli.main([*arguments, "--json", "-"]) == 0
         return capsys.readouterr().out
 
-    of_context = ("--context", context, "--variant", SPEC, "--model", model)
+    of_context = ("--context", context, "--variant", SPEC, "--model", model_folder)
     document = json.loads(printed("cache", "keep", "report", *of_context))
     assert document["name"] == "report"
     assert document["receipt"]["receipt"]["retained_entries"] == 3 * 2 * 48
@@ -86,12 +82,14 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
 
 
 def test_a_cache_goes_out_and_comes_in_and_has_its_names(
-    home: Path, tmp_path: Path, context: str, capsys: pytest.CaptureFixture[str]
+    home: Path,
+    model_folder: str,
+    tmp_path: Path,
+    context: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    model = saved_model(tmp_path / "model")
-    capsys.readouterr()  # transformers tells that it writes
     assert "No cache is kept" in run(capsys, "list")[1]
-    keep = ("keep", "a b", "--context", context, "--variant", SPEC, "--model", model)
+    keep = ("keep", "a b", "--context", context, "--variant", SPEC, "--model", model_folder)
     code, out, _ = run(capsys, *keep)
     assert code == 0
     assert "288" in out

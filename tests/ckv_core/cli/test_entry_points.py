@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories.models import saved_model
-
 ROOT = Path(__file__).parents[3]
 PACKAGE = ROOT / "tests" / "example_package"
 
@@ -23,13 +21,12 @@ def run(arguments: list[str], package: Path = PACKAGE) -> subprocess.CompletedPr
 
 
 @pytest.mark.slow
-def test_a_package_brings_a_method_to_the_command_line(tmp_path: Path) -> None:
+def test_a_package_brings_a_method_to_the_command_line(tmp_path: Path, model_folder: str) -> None:
     assert "value_size [+critical]" in run(["-m", "ckv_core", "methods"]).stdout
     text, result = tmp_path / "text.txt", tmp_path / "result.json"
     text.write_text("The ferry left at nine. Nobody waved. " * 12, encoding="utf-8")
-    model = saved_model(tmp_path / "model")
     arguments = ["compare", "--context", str(text), "--budget", "40", "--max-new-tokens", "2"]
-    arguments += ["--model", model]
+    arguments += ["--model", model_folder]
     arguments += ["--variant", "value_size", "--variant", "value_size+critical"]
     run(["-m", "ckv_core", *arguments, "--json", str(result)])
     plain, critical = json.loads(result.read_text(encoding="utf-8"))["variants"]
