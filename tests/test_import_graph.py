@@ -36,6 +36,11 @@ def sources(package):
     return [path] if path.is_file() else sorted(path.rglob("*.py"))
 
 
+@functools.cache
+def parsed(path):
+    return ast.parse(path.read_text("utf-8"))
+
+
 def imported_roots(tree):
     """Top-level names that a module imports anywhere, lazily or by name included."""
     for node in ast.walk(tree):
@@ -71,7 +76,7 @@ def modules(package):
 @functools.cache
 def imported_modules(path, *, lazily=True):
     """Modules of `MODULES` and other packages that a file names, wherever or on its own level."""
-    tree, found = ast.parse(path.read_text("utf-8")), set()
+    tree, found = parsed(path), set()
     for node in ast.walk(tree) if lazily else tree.body:
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
@@ -120,7 +125,7 @@ def test_no_module_imports_what_its_package_must_not_know(package):
     wrong = {
         str(path.relative_to(ROOT)): sorted(bad)
         for path in found
-        if (bad := FORBIDDEN[package] & set(imported_roots(ast.parse(path.read_text("utf-8")))))
+        if (bad := FORBIDDEN[package] & set(imported_roots(parsed(path))))
     }
     assert not wrong
 
@@ -161,7 +166,7 @@ def test_the_core_names_storage_and_pages_in_one_place():
     named = [
         str(path.relative_to(ROOT))
         for path in sources("ckv_core")
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        for node in ast.walk(parsed(path))
         if isinstance(node, ast.Constant) and str(node.value).startswith(("storage.", "ui."))
     ]
     assert named == ["ckv_core/cli/study.py"] * 2

@@ -10,8 +10,9 @@ import pytest
 from tests.processes import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
-SMALL_DISK = ["unshare", "--map-root-user", "--mount", "sh", "-c"]
-MOUNT = 'mount -t tmpfs -o size=4m tmpfs "$1" && exec "$2" -m tests.reliability.full_disk "$1"'
+ON_A_DISK_OF_ITS_OWN = ["unshare", "--map-root-user", "--mount", "sh", "-c"]
+MOUNT = 'mount -t tmpfs -o size=4m tmpfs "$1"'
+FILL = 'exec "$2" -m tests.reliability.full_disk "$1"'
 
 # Its data, its temporary files and what it prints are on a disk that holds a database or nothing.
 START = """
@@ -28,25 +29,29 @@ open_database(default_url(Path(sys.argv[1]))).close()
 """
 
 
-def may_mount(folder: Path) -> bool:
-    if shutil.which("unshare") is None:
-        return False
-    command = [*SMALL_DISK, 'mount -t tmpfs -o size=4m tmpfs "$1"', "sh", str(folder)]
-    return subprocess.run(command, capture_output=True, check=False).returncode == 0
-
-
-@pytest.mark.slow
-def test_a_full_disk_fails_the_run_and_the_next_one_works(tmp_path: Path):
-    if not may_mount(tmp_path):
-        pytest.skip("this system lets no user mount a small disk")
-    done = subprocess.run(
-        [*SMALL_DISK, MOUNT, "sh", str(tmp_path), sys.executable],
+def on_a_small_disk(script: str, folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    """Run a shell's script where it may mount a disk in the folder, its first argument."""
+    return subprocess.run(
+        [*ON_A_DISK_OF_ITS_OWN, script, "sh", str(folder), sys.executable, *more],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
         timeout=300,
     )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where a small disk can be mounted."""
+    if shutil.which("unshare") is None or on_a_small_disk(MOUNT, tmp_path).returncode != 0:
+        pytest.skip("this system lets no user mount a small disk")
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_a_full_disk_fails_the_run_and_the_next_one_works(folder: Path):
+    done = on_a_small_disk(f"{MOUNT} && {FILL}", folder)
     assert done.returncode == 0, done.stderr
     failed, earlier, refused, backup, after, integrity = done.stdout.splitlines()
     assert failed.startswith("failed ")
@@ -59,18 +64,8 @@ def test_a_full_disk_fails_the_run_and_the_next_one_works(tmp_path: Path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("state", ["new", "used"])
-def test_a_start_on_a_full_disk_is_one_sentence(tmp_path: Path, state: str):
-    if not may_mount(tmp_path):
-        pytest.skip("this system lets no user mount a small disk")
-    started = [sys.executable, state, str(free_port()), NEW_DATABASE]
-    done = subprocess.run(
-        [*SMALL_DISK, START, "sh", str(tmp_path), *started],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+def test_a_start_on_a_full_disk_is_one_sentence(folder: Path, state: str):
+    done = on_a_small_disk(START, folder, state, str(free_port()), NEW_DATABASE)
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1, done.stderr
     assert "full" in done.stderr
