@@ -206,13 +206,15 @@ def test_what_has_no_budget_is_in_no_curve():
     assert varied_units(budget_curves(found.members), "final") == ["tokens"]
 
 
-def test_a_name_from_a_hostile_file_stays_text():
+@pytest.mark.parametrize("name", ["budget", "final", "layers", "wins"])
+def test_a_name_from_a_hostile_file_stays_text(name):
+    hostile = {"quantity": "<b>", "unit": "__class__", "budget": "__class__"}
     runs = runs_of(2)
     for run in runs:
         run.result.variants = [
             dataclasses.replace(variant, label="<img src=x>") for variant in run.result.variants
         ]
-    figure = CHART.figure(take_together(runs), {"quantity": "<b>", "unit": "__class__"})
+    figure = AGGREGATE_CHARTS[name].figure(take_together(runs), hostile)
     assert "<img" not in figure.to_json().replace("\\u003c", "<")
 
 

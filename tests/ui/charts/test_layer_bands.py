@@ -94,27 +94,12 @@ def test_the_file_holds_what_the_chart_draws():
         assert all(row["low"] and row["high"] for row in own)
 
 
-def test_a_name_from_a_hostile_file_stays_text():
-    runs = runs_of(2)
-    for run in runs:
-        run.result.variants = [
-            dataclasses.replace(variant, label="<img src=x>") for variant in run.result.variants
-        ]
-    figure = CHART.figure(take_together(runs), {"quantity": "<b>", "budget": "__class__"})
-    assert "<img" not in figure.to_json().replace("\\u003c", "<")
-
-
 def test_runs_without_measurements_have_no_such_chart():
     runs = runs_of(2)
     for run in runs:
-        for at, each in enumerate(run.result.variants):
-            run.result.variants[at] = type(each)(
-                spec=each.spec,
-                label=each.label,
-                method=each.method,
-                critical=each.critical,
-                params=each.params,
-            )
+        run.result.variants = [
+            dataclasses.replace(variant, perturbation=None) for variant in run.result.variants
+        ]
     found = take_together(runs)
     assert "layers" not in {chart["name"] for chart in aggregate_value(["a", "b"], found)["charts"]}
     assert CHART.figure(found, {}) is None
