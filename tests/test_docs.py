@@ -126,6 +126,11 @@ def test_every_make_command_named_is_a_target(document):
     assert {word for word in words if "=" not in word} <= targets
 
 
+def test_the_readme_names_run_and_test():
+    assert "make run" in README
+    assert "make test" in README
+
+
 def test_specs_in_the_readme_parse():
     from ckv_core.request.variants import VariantSpec
 
