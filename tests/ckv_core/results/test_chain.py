@@ -20,8 +20,8 @@ from ckv_core.results.chain import (
     tightness_of,
 )
 from ckv_core.results.events import RunResult
-from ckv_core.results.records import ModelInfo, Perturbation, RetainedSet, VariantResult
-from tests.factories.runs import model_info
+from ckv_core.results.records import ModelInfo, RetainedSet, VariantResult
+from tests.factories.runs import measured, model_info, variant
 
 LAYERS, KV_HEADS, GROUP_SIZE = 3, 2, 3
 SHAPE = (LAYERS, KV_HEADS * GROUP_SIZE)
@@ -38,16 +38,7 @@ def variant_of(l1: np.ndarray, sigma: np.ndarray, *bounds: np.ndarray) -> Varian
         every[name] = values.astype(np.float32)
         every[name][-1] = np.nan
     moved = every.pop("head_l1")
-    return VariantResult(
-        spec="snapkv",
-        label="S",
-        method="snapkv",
-        critical=False,
-        perturbation=Perturbation(
-            head_l1=moved, base_head_l1=None, layer_hidden_l1=moved[:, 0], kl=0.0
-        ),
-        analysis=every,
-    )
+    return variant("snapkv", measured(moved, 0.0), analysis=every)
 
 
 def literal(values: np.ndarray, join) -> list[list[float]]:
@@ -61,18 +52,16 @@ def literal(values: np.ndarray, join) -> list[list[float]]:
 
 @given(sizes, masses, sizes)
 def test_a_kv_head_has_the_sums_of_its_query_heads_and_their_lowest_sigma(l1, sigma, extra) -> None:
-    variant = variant_of(l1, sigma, l1 + extra, l1 + 2 * extra, l1 + 3 * extra)
-    moved = variant.perturbation.head_l1
-    chain = chain_of(variant, KV_HEADS)
-    for found, values in zip(
-        chain, (moved, *(variant.analysis[name] for name in STEPS)), strict=True
-    ):
-        np.testing.assert_allclose(found, literal(values, math.fsum), rtol=1e-6)
-    lowest = literal([*variant.analysis["sigma_stage1"][:-1].tolist(), [math.nan] * 6], min)
-    np.testing.assert_array_equal(lowest_sigma(variant, KV_HEADS), np.float32(lowest))
-    tight = tightness_of(variant, KV_HEADS)
+    found = variant_of(l1, sigma, l1 + extra, l1 + 2 * extra, l1 + 3 * extra)
+    moved = found.perturbation.head_l1
+    chain = chain_of(found, KV_HEADS)
+    for sums, values in zip(chain, (moved, *(found.analysis[name] for name in STEPS)), strict=True):
+        np.testing.assert_allclose(sums, literal(values, math.fsum), rtol=1e-6)
+    lowest = literal([*found.analysis["sigma_stage1"][:-1].tolist(), [math.nan] * 6], min)
+    np.testing.assert_array_equal(lowest_sigma(found, KV_HEADS), np.float32(lowest))
+    tight = tightness_of(found, KV_HEADS)
     for layer, head in np.ndindex(LAYERS, KV_HEADS):
-        bound = literal(variant.analysis["theta"], math.fsum)[layer][head]
+        bound = literal(found.analysis["theta"], math.fsum)[layer][head]
         own = literal(moved, math.fsum)[layer][head]
         if bound > 0:
             assert tight[layer, head] == pytest.approx(own / bound, rel=1e-5)
@@ -82,10 +71,10 @@ def test_a_kv_head_has_the_sums_of_its_query_heads_and_their_lowest_sigma(l1, si
 
 @given(sizes, masses, sizes)
 def test_the_group_bound_holds_where_the_bound_of_every_head_does(l1, sigma, extra) -> None:
-    variant = variant_of(l1, sigma, l1 + extra, l1 + 2 * extra, l1 + 3 * extra)
-    moved, bound, *_ = chain_of(variant, KV_HEADS)[:, :-1]
+    found = variant_of(l1, sigma, l1 + extra, l1 + 2 * extra, l1 + 3 * extra)
+    moved, bound, *_ = chain_of(found, KV_HEADS)[:, :-1]
     assert (moved <= bound * (1 + 1e-6)).all()
-    heads, groups = check_chain(variant), check_chain(variant, KV_HEADS)
+    heads, groups = check_chain(found), check_chain(found, KV_HEADS)
     assert (heads.violations, groups.violations) == (0, 0)
     assert groups.heads == (LAYERS - 1) * KV_HEADS
     covered = [all(s > 0.5 for s in g) for row in literal(sigma, list)[:-1] for g in row]
@@ -98,10 +87,10 @@ def test_one_query_head_at_a_half_leaves_its_kv_head_uncovered() -> None:
     sigma[0, 1] = 0.5
     ones = np.ones(SHAPE)
     low = np.where(np.arange(SHAPE[1]) == 5, 0.1, 2.0) * ones
-    variant = variant_of(ones, sigma, low, low, low)
+    found = variant_of(ones, sigma, low, low, low)
     # The last head's L1 is over its theta, but the sum of its group is not.
-    assert check_chain(variant) == ChainCheck(heads=12, covered=11, violations=2)
-    assert check_chain(variant, KV_HEADS) == ChainCheck(heads=4, covered=3, violations=0)
+    assert check_chain(found) == ChainCheck(heads=12, covered=11, violations=2)
+    assert check_chain(found, KV_HEADS) == ChainCheck(heads=4, covered=3, violations=0)
     broken = variant_of(ones, sigma, low, low, np.minimum(low, 0.2))
     assert check_chain(broken, KV_HEADS).violations == 3
 
@@ -121,16 +110,16 @@ def test_heads_are_taken_together_only_where_they_share(query_heads, kv_heads, s
 
 def test_the_mean_over_prompts_knows_the_group_bound_of_models_that_share() -> None:
     l1 = np.arange(18, dtype=np.float32).reshape(SHAPE) + 1
-    variant = variant_of(l1, np.full(SHAPE, 0.9), l1 * l1, l1 * l1 * 2, l1 * l1 * 3)
+    found = variant_of(l1, np.full(SHAPE, 0.9), l1 * l1, l1 * l1 * 2, l1 * l1 * 3)
     expected = np.nanmean(
-        head_sums(variant.perturbation.head_l1, 2) / head_sums(variant.analysis["theta"], 2)
+        head_sums(found.perturbation.head_l1, 2) / head_sums(found.analysis["theta"], 2)
     )
     kept = RetainedSet.from_mask(np.ones((LAYERS, KV_HEADS, 1), np.bool_))
-    of_groups = replace(variant, retained=kept)
+    of_groups = replace(found, retained=kept)
     runs = [RunResult(model=model(6, 2), variants=[of_groups]) for _ in range(2)]
-    (found,) = aggregate(runs)
-    assert found.figures["group_tightness"].mean == pytest.approx(expected)
-    assert found.figures["tightness"].mean == pytest.approx(np.mean(1 / l1[:-1]))
-    of_heads = replace(variant, retained=RetainedSet.from_mask(np.ones((LAYERS, 6, 1), np.bool_)))
-    (found,) = aggregate([RunResult(model=model(6, 6), variants=[of_heads])])
-    assert "group_tightness" not in found.figures
+    (mean,) = aggregate(runs)
+    assert mean.figures["group_tightness"].mean == pytest.approx(expected)
+    assert mean.figures["tightness"].mean == pytest.approx(np.mean(1 / l1[:-1]))
+    of_heads = replace(found, retained=RetainedSet.from_mask(np.ones((LAYERS, 6, 1), np.bool_)))
+    (mean,) = aggregate([RunResult(model=model(6, 6), variants=[of_heads])])
+    assert "group_tightness" not in mean.figures

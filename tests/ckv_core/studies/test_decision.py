@@ -24,6 +24,7 @@ from ckv_core.studies.intervals import (
 )
 from ckv_core.studies.reading import FULL_POINT, _rank_correlation, read_results
 from ckv_core.studies.records import Point, Sample, SampleResult, Study
+from tests.factories.scored import plain_samples, scored
 
 STUDY = Study(
     name="made up",
@@ -129,14 +130,13 @@ def test_as_many_samples_as_are_said_to_be_needed_are_just_enough():
 
 def made(n: int, right: dict[Point, set[int]]) -> tuple[list[Sample], list[SampleResult]]:
     """Samples, and results that are right for these numbers."""
-    samples = [Sample(id=f"s{at}", context="c", question="q", answers=("a",)) for at in range(n)]
+    samples = plain_samples(n)
     results = [
-        SampleResult(
-            sample=sample.id,
-            variant=point.variant,
-            budget=point.budget,
-            state="done",
-            score=float(at in right.get(point, set())),
+        scored(
+            sample.id,
+            point.variant,
+            point.budget,
+            float(at in right.get(point, set())),
             head_l1=None if point == FULL_POINT else 1.0,
         )
         for point in STUDY.points()
@@ -191,7 +191,7 @@ def test_a_lossy_method_is_hardly_ever_recommended():
 
 
 def test_halves_split_every_sample_once_whatever_their_order():
-    samples, _ = made(31, {})
+    samples = plain_samples(31)
     first, second = halves(samples)
     assert {len(first), len(second)} == {15, 16}
     assert {s.id for s in first} | {s.id for s in second} == {s.id for s in samples}
@@ -199,14 +199,8 @@ def test_halves_split_every_sample_once_whatever_their_order():
 
 
 def test_samples_of_one_source_count_once_and_stay_together():
-    samples = [
-        Sample(id=f"s{at}", context="c", question="q", answers=("a",), source=f"t{at // 4}")
-        for at in range(8)
-    ]
-    results = [
-        SampleResult(sample=s.id, variant="full", budget=None, state="done", score=float(at < 4))
-        for at, s in enumerate(samples)
-    ]
+    samples = [replace(s, source=f"t{at // 4}") for at, s in enumerate(plain_samples(8))]
+    results = [scored(s.id, "full", None, float(at < 4)) for at, s in enumerate(samples)]
     row = read_results(STUDY, samples, results).rows[0]
     assert (row.n, row.score) == (2, 0.5)
     first, second = halves(samples)
@@ -227,14 +221,13 @@ def test_the_rank_correlation_is_spearmans(pairs):
 def test_lower_l1_with_better_answers_is_told_within_a_budget():
     variants = ("snapkv", "adakv", "knorm")
     study = replace(STUDY, variants=variants)
-    samples, _ = made(12, {})
+    samples = plain_samples(12)
     results = [
-        SampleResult(
-            sample=sample.id,
-            variant=variant,
-            budget=budget,
-            state="done",
-            score=float(place == 0),
+        scored(
+            sample.id,
+            variant,
+            budget,
+            float(place == 0),
             head_l1=place + (100.0 if budget == "10%" else 0.0),
         )
         for sample in samples

@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckv_core.errors import ConfigError
-from ckv_core.results.records import ModelInfo
 from ckv_core.studies.export import export, read_export
 from ckv_core.studies.methods_text import methods_text
 from ckv_core.studies.records import Sample, SampleResult, Study
+from tests.factories.runs import model_info
+from tests.factories.scored import scored
 
 STUDY = Study(
     name="made up",
@@ -36,30 +37,18 @@ SAMPLES = tuple(
     )
     for at in range(3)
 )
-MODEL = ModelInfo(
-    name="tiny",
-    sha256="ab" * 32,
-    layers=2,
-    query_heads=4,
-    kv_heads=2,
-    head_dim=8,
-    dtype="float32",
-    device="cpu",
-    evictable_layers=(0, 1),
-    context_limit=1024,
-)
+MODEL = model_info(name="tiny", sha256="ab" * 32)
 FACTS = {
     "state": "done",
     "model_info": json.loads(json.dumps(asdict(MODEL))),
     "environment": {"python": "3.11", "torch": "2.13"},
 }
 RESULTS = [
-    SampleResult(
-        sample=sample.id,
-        variant=point.variant,
-        budget=point.budget,
-        state="done",
-        score=1 / 3,
+    scored(
+        sample.id,
+        point.variant,
+        point.budget,
+        1 / 3,
         text="said \x00",
         stopped="length",
         prompt_tokens=40,

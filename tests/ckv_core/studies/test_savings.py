@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ckv_core.studies.reading import read_results
-from ckv_core.studies.records import Point, Sample, SampleResult, Study
+from ckv_core.studies.records import Point, Study
 from ckv_core.studies.savings import BudgetSaved, budgets_saved
+from tests.factories.scored import plain_samples, scored
 
 BUDGETS = ("10%", "20%", "50%")
 STUDY = Study(
@@ -24,16 +26,13 @@ Scores = Mapping[str, list[list[float]]]  # of a variant, by budget and sample
 
 def saved(scores: Scores) -> list[BudgetSaved]:
     count = len(next(iter(scores.values()))[0])
-    samples = [Sample(id=f"s{at}", context="c", question="", answers=("a",)) for at in range(count)]
     results = [
-        SampleResult(
-            sample=f"s{at}", variant=variant, budget=budget, state="done", score=values[at]
-        )
+        scored(f"s{at}", variant, budget, values[at])
         for variant, own in scores.items()
         for budget, values in zip(BUDGETS, own, strict=True)
         for at in range(count)
     ]
-    return budgets_saved(read_results(STUDY, samples, results))
+    return budgets_saved(read_results(STUDY, plain_samples(count), results))
 
 
 def test_the_budget_is_linear_between_those_tried_and_named_outside_them():
@@ -64,27 +63,24 @@ def test_a_score_of_0_asks_for_nothing():
 def test_only_sources_that_both_have_at_every_budget_count():
     scores = {"snapkv": [[0.0, 1.0]] * 3, "snapkv+critical": [[0.0, 1.0]] * 3}
     assert [each.n for each in saved(scores)] == [2, 2, 2]
-    samples = [Sample(id=name, context="c", question="", answers=("a",)) for name in "ab"]
+    samples = plain_samples(2)
     results = [
-        SampleResult(sample=name, variant=variant, budget=budget, state="done", score=0.5)
-        for name in "ab"
+        scored(sample.id, variant, budget, 0.5)
+        for sample in samples
         for variant in STUDY.variants
         for budget in BUDGETS
-        if (name, budget, variant) != ("a", "20%", "snapkv")
+        if (sample.id, budget, variant) != ("s0", "20%", "snapkv")
     ]
     assert [each.n for each in budgets_saved(read_results(STUDY, samples, results))] == [1, 1, 1]
     assert budgets_saved(read_results(STUDY, samples, results[:2])) == []
 
 
 def test_a_budget_at_which_every_sample_failed_is_left_out():
-    samples = [Sample(id="a", context="c", question="", answers=("a",))]
+    done = [scored("s0", v, budget, 0.5) for v in STUDY.variants for budget in BUDGETS]
     results = [
-        SampleResult(sample="a", variant=variant, budget=budget, state=state, score=score)
-        for variant in STUDY.variants
-        for budget in BUDGETS
-        for state, score in [("failed", None) if budget == "10%" else ("done", 0.5)]
+        replace(each, state="failed", score=None) if each.budget == "10%" else each for each in done
     ]
-    found = budgets_saved(read_results(STUDY, samples, results))
+    found = budgets_saved(read_results(STUDY, plain_samples(1), results))
     assert [each.target.budget for each in found] == ["20%", "50%"]
     assert {each.budgets for each in found} == {("20%", "50%")}
 

@@ -4,7 +4,9 @@ import threading
 import time
 from collections.abc import Callable
 
+from ckv_core.results.events import RunResult
 from ckv_core.worker.messages import JobCancelled, JobDone, JobEvent, JobFailed, Reply
+from tests.factories.events import folded
 
 TIMEOUT_S = 60.0  # for a busy machine; only a test that fails waits so long
 ENDS = (JobDone, JobFailed, JobCancelled)
@@ -42,6 +44,12 @@ class Log:
         end = self.end_of(job_id)
         assert isinstance(end, JobFailed)
         return end.message
+
+    def result_of(self, job_id: str) -> RunResult:
+        """What its events so far add up to."""
+        return folded(
+            r.event for r in self.replies if isinstance(r, JobEvent) and r.job_id == job_id
+        )
 
     def start_of(self, job_id: str) -> Reply:
         return self.wait(lambda r: isinstance(r, JobEvent) and r.job_id == job_id)

@@ -9,7 +9,6 @@ import pytest
 
 from ckv_core.models.steps import silent
 from ckv_core.request.compare_request import CompareRequest
-from ckv_core.results.events import RunResult
 from ckv_core.worker.client import WorkerClient
 from ckv_core.worker.messages import Job, JobCancelled, JobDone, JobEvent, JobFailed, ModelStatus
 from ckv_core.worker.runner import EngineRunner
@@ -40,10 +39,7 @@ def test_a_run_streams_a_whole_result(client: WorkerClient, log: Log, model_fold
     )
     client.submit(Job("whole", request))
     assert log.end_of("whole", START_S) == JobDone("whole")
-    result = RunResult()
-    for reply in log.replies:
-        if isinstance(reply, JobEvent) and reply.job_id == "whole":
-            result.apply(reply.event)
+    result = log.result_of("whole")
     assert result.finished
     assert result.prompt is not None
     assert [variant.spec for variant in result.variants] == list(VARIANTS)
@@ -66,11 +62,7 @@ def test_the_same_prompt_is_read_once(client: WorkerClient, log: Log, model_fold
         job = f"read {budget}"
         client.submit(Job(job, request))
         assert log.end_of(job, START_S) == JobDone(job)
-        result = RunResult()
-        for reply in log.replies:
-            if isinstance(reply, JobEvent) and reply.job_id == job:
-                result.apply(reply.event)
-        read_ms.append(result.timings_ms["prefill"])
+        read_ms.append(log.result_of(job).timings_ms["prefill"])
     assert read_ms[0] > 0
     assert read_ms[1] == 0
 
