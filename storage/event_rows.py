@@ -63,13 +63,10 @@ def _save_prepared(session: Session, run_id: int, event: RunPrepared) -> None:
         {item.name: getattr(variant, item.name) for item in fields(variant)}
         for variant in event.variants
     ]
+    documents = map(mapping.variant_document, changes)
     rows = [
-        {
-            "run_id": run_id,
-            "position": index,
-            **mapping.variant_columns(mapping.variant_document(m)),
-        }
-        for index, m in enumerate(changes)
+        {"run_id": run_id, "position": index, **mapping.variant_columns(document)}
+        for index, document in enumerate(documents)
     ]
     inserted = insert(Variant).returning(Variant.id, sort_by_parameter_order=True)
     ids = session.scalars(inserted, rows) if rows else ()

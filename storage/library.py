@@ -102,21 +102,18 @@ def relatives(
             select(Run.title, Run.state).where(Run.slug == own.parent_slug, *seen)
         ).one_or_none()
         title, state = told or (None, None)
-        kind = cast("LineageKind", own.lineage)
-        parent = RunRelative(own.parent_slug, title, kind, cast("RunState | None", state))
+        parent = _relative(own.parent_slug, title, own.lineage, state)
     rows = session.execute(
         select(Run.slug, Run.title, Run.lineage, Run.state)
         .where(Run.parent_slug == slug, *seen)
         .order_by(Run.id)
         .limit(RELATIVES_LIMIT)
     )
-    children = [
-        RunRelative(
-            row.slug, row.title, cast("LineageKind", row.lineage), cast("RunState", row.state)
-        )
-        for row in rows
-    ]
-    return parent, children
+    return parent, [_relative(*row) for row in rows]
+
+
+def _relative(slug: str, title: str | None, kind: str | None, state: str | None) -> RunRelative:
+    return RunRelative(slug, title, cast("LineageKind", kind), cast("RunState | None", state))
 
 
 def choices(session: Session, owner: str | None = None) -> dict[str, list[str]]:

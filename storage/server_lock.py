@@ -37,12 +37,8 @@ def only_server(database: Database) -> Iterator[None]:
     with database.explained():
         connection = _take(database.engine, database.server)
     stop = threading.Event()
-    keeper = threading.Thread(
-        target=_keep,
-        args=(database.engine, database.server, connection, stop),
-        name="server-lock",
-        daemon=True,
-    )
+    held = (database.engine, database.server, connection, stop)
+    keeper = threading.Thread(target=_keep, args=held, name="server-lock", daemon=True)
     keeper.start()
     try:
         yield

@@ -58,13 +58,11 @@ def register(commands: Commands) -> None:
     add("--question", default="", metavar="TEXT", help="for every --context")
     add("--answer", default="", metavar="TEXT", help="reference answer for every --context")
     add_variant_options(parser)
-    add(
-        "--analyse",
-        default="bounds,forced",
-        metavar="LIST",
-        help=f"parts of the diagnostics, of {','.join(ANALYSES)}; none leaves them out, which is "
-        "faster (default bounds,forced; greedy is slow)",
+    parts = (
+        f"parts of the diagnostics, of {','.join(ANALYSES)}; none leaves them out, which is "
+        "faster (default bounds,forced; greedy is slow)"
     )
+    add("--analyse", default="bounds,forced", metavar="LIST", help=parts)
     add("--max-new-tokens", type=int, default=32, metavar="T", help=f"1 to {MAX_NEW_TOKENS}")
     add("--means", metavar="FILE", help="write means and intervals over the prompts as JSON")
     add_model_options(parser)

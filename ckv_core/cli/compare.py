@@ -56,28 +56,15 @@ def register(commands: Commands) -> None:
     add_prompt_options(parser)
     add_variant_options(parser)
     add = parser.add_argument
-    add(
-        "--own",
-        action="append",
-        metavar="FILE",
-        help="kept positions in JSON (docs/external_selection.md): one more variant; repeatable",
-    )
+    own = "kept positions in JSON (docs/external_selection.md): one more variant; repeatable"
+    add("--own", action="append", metavar="FILE", help=own)
     add("--max-new-tokens", type=int, default=64, metavar="T", help=f"1 to {MAX_NEW_TOKENS}")
     add("--ignore-eos", action="store_true", help="go on after the end-of-sequence token")
-    add(
-        "--evidence",
-        action="append",
-        metavar="TEXT",
-        help="words of the context: share of slots that keep them, and expected at random; "
-        "repeatable",
-    )
+    kept = "words of the context: share of slots that keep them, and expected at random; repeatable"
+    add("--evidence", action="append", metavar="TEXT", help=kept)
     add("--analyse", metavar="LIST", help=f"also measure, of {','.join(ANALYSES)}")
-    add(
-        "--follow-up",
-        action="append",
-        metavar="TEXT",
-        help="a further question to the same evicted caches (context-only); repeat for several",
-    )
+    asked = "a further question to the same evicted caches (context-only); repeat for several"
+    add("--follow-up", action="append", metavar="TEXT", help=asked)
     add_model_options(parser)
 
 

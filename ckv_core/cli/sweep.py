@@ -66,32 +66,19 @@ def register(commands: Commands) -> None:
     parser.set_defaults(command=_sweep)
     add_prompt_options(parser)
     add = parser.add_argument
-    add(
-        "--method",
-        action="append",
-        metavar="SPEC",
-        help="without budget and alpha; repeat for several; default: " + ", ".join(_METHODS),
-    )
+    methods = "without budget and alpha; repeat for several; default: " + ", ".join(_METHODS)
+    add("--method", action="append", metavar="SPEC", help=methods)
     add("--budgets", default="64,128,256,512", metavar="LIST", help="default: 64,128,256,512")
     add("--alphas", default="0,0.25,0.5", metavar="LIST", help="of +critical; 0,0.25,0.5")
-    add(
-        "--max-new-tokens",
-        type=int,
-        default=0,
-        metavar="T",
-        help=f"0, which only measures, to {MAX_NEW_TOKENS}",
+    tokens = f"0, which only measures, to {MAX_NEW_TOKENS}"
+    add("--max-new-tokens", type=int, default=0, metavar="T", help=tokens)
+    bounds = (
+        "also measure bounds and oracles: the share of heads with sigma over 0.5 and the head L1 "
+        "that the true attention would reach, per budget"
     )
-    add(
-        "--analyse",
-        choices=("bounds",),
-        help="also measure bounds and oracles: the share of heads with sigma over 0.5 and the "
-        "head L1 that the true attention would reach, per budget",
-    )
-    add(
-        "--yes",
-        action="store_true",
-        help=f"run also what is expected to take over {ASK_ABOVE_S:.0f} s",
-    )
+    add("--analyse", choices=("bounds",), help=bounds)
+    long = f"run also what is expected to take over {ASK_ABOVE_S:.0f} s"
+    add("--yes", action="store_true", help=long)
     add_model_options(parser)
 
 

@@ -65,8 +65,7 @@ def answer(
 ) -> Iterator[None]:
     """Have rows read a question and generate; stops after every token.
 
-    Rows stay as selection left them; `tail`, of at least one token, is the question and what
-    follows it; `generation` is empty and takes the tokens.
+    Rows stay as selection left them; `tail`, at least one token, is the question and what follows.
     """
     context = DecodeContext(loaded, rows.start(len(tail) + generation.left), should_stop)
     decoder = Decoder(loaded, context)

@@ -46,11 +46,11 @@ class MethodDecision:
     outcome: Outcome
     budget: str | None
     chosen_n: int
-    confirmed_n: int
+    confirmed_n: int = 0
     chosen_difference: float | None
-    confirmed_difference: float | None
-    low: float | None
-    high: float | None
+    confirmed_difference: float | None = None
+    low: float | None = None
+    high: float | None = None
     sentence: str
 
 
@@ -143,25 +143,7 @@ def _method(
         on_second = differences(confirmed[point], confirmed[FULL_POINT])
         if not on_second:
             break
-        low, high = difference_ends(on_second, Z_ONE_SIDED)
-        outcome: Outcome = "undecided"
-        if low >= -tolerance - 1e-9:
-            outcome = "kept"
-        elif high < -tolerance:
-            outcome = "lost"
-        mean = sum(on_second) / len(on_second)
-        return MethodDecision(
-            variant=variant,
-            outcome=outcome,
-            budget=point.budget,
-            chosen_n=len(on_first),
-            confirmed_n=len(on_second),
-            chosen_difference=sum(on_first) / len(on_first),
-            confirmed_difference=mean,
-            low=low,
-            high=high,
-            sentence=_of_method(outcome, point, mean, low, tolerance),
-        )
+        return _confirmed(point, on_first, on_second, tolerance)
     known = [d for point in points if (d := differences(chosen[point], chosen[FULL_POINT]))]
     best = max((sum(each) / len(each) for each in known), default=None)
     said = f"the least loss was {_points(best)}" if best is not None else "there is no result yet"
@@ -170,12 +152,33 @@ def _method(
         outcome="none",
         budget=None,
         chosen_n=max((len(each) for each in known), default=0),
-        confirmed_n=0,
         chosen_difference=best,
-        confirmed_difference=None,
-        low=None,
-        high=None,
         sentence=f"{variant}: no budget tried stays within the tolerance; {said}.",
+    )
+
+
+def _confirmed(
+    point: Point, on_first: Sequence[float], on_second: Sequence[float], tolerance: float
+) -> MethodDecision:
+    """Of the point that one half chose, as the differences of the other half say."""
+    low, high = difference_ends(on_second, Z_ONE_SIDED)
+    outcome: Outcome = "undecided"
+    if low >= -tolerance - 1e-9:
+        outcome = "kept"
+    elif high < -tolerance:
+        outcome = "lost"
+    mean = sum(on_second) / len(on_second)
+    return MethodDecision(
+        variant=point.variant,
+        outcome=outcome,
+        budget=point.budget,
+        chosen_n=len(on_first),
+        confirmed_n=len(on_second),
+        chosen_difference=sum(on_first) / len(on_first),
+        confirmed_difference=mean,
+        low=low,
+        high=high,
+        sentence=_of_method(outcome, point, mean, low, tolerance),
     )
 
 

@@ -16,7 +16,7 @@ from ui.components.section_links import SectionLinks
 from ui.results.block import RESULTS
 from ui.results.chart_views import aggregate_value
 from ui.services.services import Services
-from ui.shell.parts import PRIVATE, TO_RUNS, said
+from ui.shell.parts import AT_ONCE, TO_RUNS, said
 from ui.tables.aggregate import MAIN_FIGURES, AggregatedRuns, variant_name
 from ui.tables.data_table import Cells, column, count, data_table, table_row, text_column
 from ui.tables.pairs import pairs_table, shown_interval
@@ -71,15 +71,14 @@ class AggregatePage:
 
     def wire(self, page: gr.Blocks) -> None:
         outputs: list[Any] = [self.area, *self._outputs]
-        page.load(self.open, None, [self.ids, *outputs], queue=False, **PRIVATE)
+        page.load(self.open, None, [self.ids, *outputs], **AT_ONCE)
         gr.on(
             [self.show.click, self.ids.submit],
             self.present,
             [self.ids],
             outputs,
-            queue=False,
             js=SHOW_ADDRESS,
-            **PRIVATE,
+            **AT_ONCE,
         )
 
     def open(self, request: gr.Request) -> list[Any]:

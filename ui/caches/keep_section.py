@@ -9,7 +9,7 @@ from gradio.blocks import Block
 
 from ckv_core.errors import CkvError, ConfigError
 from ui.caches.jobs import follow_job, job_sentence
-from ui.compare.prompt_controls import text
+from ui.compare.prompt_controls import late_dropdown, text
 from ui.components.notice import Notice
 from ui.results.live import find_run
 from ui.services.caches import CacheJob
@@ -33,15 +33,8 @@ class KeepSection:
             gr.Markdown(TOLD)
             self.job = gr.Textbox(visible="hidden", elem_id="keep-job")
             with gr.Row(equal_height=False):
-                self.variant = gr.Dropdown(
-                    [],
-                    label="Variant",
-                    info="Those that evict while they generate cannot be kept.",
-                    elem_id="keep-variant",
-                    allow_custom_value=True,  # its choices are not the server's to remember
-                    scale=3,
-                    min_width=220,
-                )
+                told = "Those that evict while they generate cannot be kept."
+                self.variant = late_dropdown("keep-variant", "Variant", told, scale=3)
                 told = "Up to 64 letters, digits, blanks and . _ + -"
                 self.name = text("keep-name", "Name", told, scale=3, min_width=220)
             with gr.Row():

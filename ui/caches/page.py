@@ -10,14 +10,14 @@ from ckv_core.errors import CkvError
 from ckv_core.request.compare_request import MAX_NEW_TOKENS
 from ui.caches.jobs import follow_job
 from ui.caches.values import answers_value, caches_table
-from ui.compare.prompt_controls import number, text
+from ui.compare.prompt_controls import late_dropdown, number, text
 from ui.components.base import component
 from ui.components.data_table import DataTable
 from ui.components.notice import Notice
 from ui.services.caches import CacheJob
 from ui.services.services import Services
 from ui.settings import Settings
-from ui.shell.parts import AT_ONCE, PRIVATE, SHARED, SILENT, build_confirm, said, tried
+from ui.shell.parts import AT_ONCE, SHARED, SILENT, build_confirm, said, tried
 
 INTRO = (
     "## Kept caches\n"
@@ -45,15 +45,8 @@ class CachesPage:
 
     def _lay_out_question(self) -> None:
         with gr.Row(equal_height=False):
-            self.cache = gr.Dropdown(
-                [],
-                label="Cache",
-                info="The one that is asked, renamed or deleted.",
-                elem_id="cache",
-                allow_custom_value=True,  # its choices are not the server's to remember
-                scale=2,
-                min_width=220,
-            )
+            told = "The one that is asked, renamed or deleted."
+            self.cache = late_dropdown("cache", "Cache", told, scale=2)
             told = "About the context of that cache."
             size = {"scale": 4, "min_width": 260}
             self.question = text("cache-question", "Question", told, (1, 4), **size)
@@ -80,19 +73,15 @@ class CachesPage:
         self.file.imported(self.refresh, [self.cache], listed, **AT_ONCE)
         self.cache.input(self.choose, [self.cache], [self.answers], **AT_ONCE)
         followed = [self.answers, self.ask_button, self.cancel]
-        gr.on(
-            [self.ask_button.click, self.question.submit],
-            self.ask,
-            [self.cache, self.question, self.tokens],
-            [self.job, self.notice],
-            **AT_ONCE,
-        ).then(self.tail, [self.job, self.cache], followed, **SHARED)
+        asked = [self.cache, self.question, self.tokens]
+        asking = [self.ask_button.click, self.question.submit]
+        started = gr.on(asking, self.ask, asked, [self.job, self.notice], **AT_ONCE)
+        started.then(self.tail, [self.job, self.cache], followed, **SHARED)
         self.cancel.click(self.stop, [self.job], [self.notice], **AT_ONCE)
         done = [*listed, self.confirm]
         self.rename_button.click(self.rename, [self.cache, self.name], done, **AT_ONCE)
-        self.delete_button.click(
-            self.ask_whether, [self.cache], [self.confirm, self.sure], queue=False, **PRIVATE
-        )
+        sure = [self.confirm, self.sure]
+        self.delete_button.click(self.ask_whether, [self.cache], sure, **AT_ONCE)
         self.yes.click(self.delete, [self.cache], done, **AT_ONCE)
         self.no.click(lambda: gr.update(visible=False), None, [self.confirm], **AT_ONCE)
 

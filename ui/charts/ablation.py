@@ -75,31 +75,13 @@ def ablation_bars(steps: Sequence[AblationStep], shares: Float32Array, subtitle:
 
 def ablation_csv(result: RunResult) -> str:
     """Data of `ablation_figure`: one line per step; shares of the base, empty where it is 0."""
-    steps = ablation_steps_of(result)
-    return csv_text(
-        (
-            "variant",
-            "spec",
-            "rung",
-            "heads_below_base",
-            "heads",
-            "head_l1_of_base",
-            "final_hidden_l1_of_base",
-        ),
-        (
-            (
-                each.index,
-                result.variants[each.index].spec,
-                each.step.label,
-                number(below),
-                each.heads,
-                number(head),
-                number(final),
-            )
-            for each in steps
-            for below, head, final in [_shares(each, steps[0])]
-        ),
-    )
+    steps, rows = ablation_steps_of(result), []
+    for each in steps:
+        spec = result.variants[each.index].spec
+        below, head, final = map(number, _shares(each, steps[0]))
+        rows.append((each.index, spec, each.step.label, below, each.heads, head, final))
+    shares = ("heads_below_base", "heads", "head_l1_of_base", "final_hidden_l1_of_base")
+    return csv_text(("variant", "spec", "rung", *shares), rows)
 
 
 def _shares(step: AblationStepResult, base: AblationStepResult) -> tuple[float, float, float]:

@@ -91,10 +91,7 @@ def alpha_layer_figure(optimum: AlphaOptimum) -> go.Figure:
             hovertemplate="layer %{x}: alpha %{y:g}<extra></extra>",
         )
     )
-    figure.add_hline(
-        y=optimum.best_fixed,
-        line={"color": TEXT_COLOR, "dash": "dot", "width": 2},
-    )
+    figure.add_hline(y=optimum.best_fixed, line={"color": TEXT_COLOR, "dash": "dot", "width": 2})
     figure.update_xaxes(title_text="layer")
     figure.update_yaxes(title_text="alpha", tickvals=list(optimum.alphas))
     figure.update_layout(showlegend=False)

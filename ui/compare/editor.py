@@ -22,17 +22,11 @@ _HELP = {
 }
 
 
-def first_value() -> dict[str, Any]:
-    """What an editor shows before anything is chosen."""
-    return composed_value({})
-
-
 def composed_value(asked: Mapping[str, Any]) -> dict[str, Any]:
     """Value of a VariantEditor: its fields, the SPEC, and in one sentence what it is or lacks.
 
-    Args:
-        asked: of a client, which may send anything: `parts` by key, `values` of parameters by
-            name, and `name`.
+    `asked` is a client's, which may send anything or nothing yet: `parts` by key, `values` of
+    parameters by name, and `name`.
     """
     parts, values, name = _texts(asked.get("parts")), _texts(asked.get("values")), asked.get(NAME)
     method = _method(parts)
@@ -44,16 +38,11 @@ def composed_value(asked: Mapping[str, Any]) -> dict[str, Any]:
         value |= {"parameters": _parameter_fields(known)}
         value |= {"spec": written_spec(parts, values, str(name or ""), known)}
         spec = VariantSpec.parse(value["spec"])
-        told = f"It fits: {', '.join(_said(spec))}."
-        if not spec.own_name:
-            return value | {"told": f"{told} Give it a name, then add it.", "tone": ""}
-        return value | {"told": told, "tone": "good"}
+        more, tone = ("", "good") if spec.own_name else (" Give it a name, then add it.", "")
+        return value | {"told": f"It fits: {', '.join(_said(spec))}.{more}", "tone": tone}
     except CkvError as error:
-        return (
-            {"parameters": _parameter_fields(method.parameters().values())}
-            | value
-            | {"told": str(error)}
-        )
+        shown = {"parameters": _parameter_fields(method.parameters().values())}
+        return shown | value | {"told": str(error)}
 
 
 def written_spec(
@@ -126,12 +115,7 @@ def _part_fields(method: Method, parts: Mapping[str, str]) -> list[dict[str, Any
     lists = (
         ("method", "Scores of", _HELP["method"], methods),
         ("rule", "Budget rule", rule.help, _others(budget_rules(), rules)),
-        (
-            "select",
-            "Selector",
-            select.help,
-            _others(plain_selectors(), selectors),
-        ),
+        ("select", "Selector", select.help, _others(plain_selectors(), selectors)),
         ("selector", "CriticalKV", _HELP["selector"], [_option("", "no"), *critical]),
         ("policy", "Policy", _HELP["policy"], _others(POLICIES, keep)),
         ("store", "Store", _HELP["store"], _others(STORES, "the model's own type")),

@@ -11,7 +11,7 @@ from ckv_core.methods import METHODS, PARAMETERS, POLICIES
 from ckv_core.methods.base import own_defaults
 from ckv_core.methods.parameters import Parameter
 from ckv_core.request.compare_request import DTYPES, MAX_FOLLOW_UPS, MAX_NEW_TOKENS, MAX_VARIANTS
-from ui.compare.editor import first_value
+from ui.compare.editor import composed_value
 from ui.compare.examples import Example
 from ui.compare.form_values import ADVANCED_PARAMETERS, CONTROL_NAMES, FormValues
 from ui.compare.offers import DEFAULT_VARIANTS, models_value, picker_offer, shown_default
@@ -122,7 +122,7 @@ def _build_editor() -> gr.HTML:
             "Take the scores of one method, the budgets of another, a selector, a policy and a "
             "store; what does not go together says why. A named one stands among the variants."
         )
-        return VariantEditor(first_value(), elem_id="variant-editor")
+        return VariantEditor(composed_value({}), elem_id="variant-editor")
 
 
 def _build_diagnostics(controls: dict[str, Any]) -> None:

@@ -98,6 +98,12 @@ def dropdown(
     return gr.Dropdown(list(choices), value=value, label=label, info=info, elem_id=elem_id, **more)
 
 
+def late_dropdown(elem_id: str, label: str, info: str, *, scale: int) -> gr.Dropdown:
+    """A list whose words come later; a word may be any, as they are not the server's to keep."""
+    more = {"scale": scale, "min_width": 220, "allow_custom_value": True}
+    return gr.Dropdown([], label=label, info=info, elem_id=elem_id, **more)
+
+
 def model_control(models: Sequence[str], model: str) -> gr.Dropdown:
     """Which model reads the prompt; any other than those offered can be typed."""
     told = "Choose one, or type a Hugging Face id or a local folder and press Enter."

@@ -11,7 +11,7 @@ from ui.components.run_differences import RunDifferences
 from ui.results.live import find_run
 from ui.services.live_runs import RunSnapshot
 from ui.services.services import Services
-from ui.shell.parts import PRIVATE, SILENT, TO_RUNS, said
+from ui.shell.parts import AT_ONCE, SILENT, TO_RUNS, said
 
 MOST_RUNS = 4
 
@@ -28,7 +28,7 @@ class CompareRunsPage:
         self.differences = RunDifferences(elem_id="differences")
 
     def wire(self, page: gr.Blocks) -> None:
-        page.load(self.open, None, [self.notice, self.differences], queue=False, **PRIVATE)
+        page.load(self.open, None, [self.notice, self.differences], **AT_ONCE)
 
     def open(self, request: gr.Request) -> list[Any]:
         """Compare the runs that the address names, or say why not."""

@@ -41,8 +41,7 @@ class Scripted:
     ) -> gr.HTML:
         """Lay out an empty component; call inside a Blocks context.
 
-        `section`: our own words above it, `### Heading` and a line of text. A component of their
-        own would be mounted each time too.
+        `section` is `### Heading` and a line above it: apart it would be mounted each time too.
         """
         return gr.HTML(
             value,

@@ -74,17 +74,5 @@ def build_results(*, visible: bool) -> ResultsBlock:
         kept = KeptTokens(elem_id="kept", section=KEPT_TEXT)
         charts = RunCharts(elem_id="charts", section=PERTURBATION_TEXT)
         diagnostics = RunCharts(elem_id="laboratory")
-    return ResultsBlock(
-        area=area,
-        outputs=[
-            verdict,
-            status,
-            links,
-            summary,
-            generations,
-            follow_ups,
-            kept,
-            charts,
-            diagnostics,
-        ],
-    )
+    outputs = [verdict, status, links, summary, generations, follow_ups, kept, charts, diagnostics]
+    return ResultsBlock(area=area, outputs=outputs)

@@ -26,11 +26,7 @@ BRIEF = {"Cache-Control": "private, max-age=60"}
 
 
 def figure_routes(find: Callable[[Request], RunSnapshot | None]) -> list[Route]:
-    """All of them; each answers GET and runs in a worker thread.
-
-    Args:
-        find: the run that a request's path names; None if there is none.
-    """
+    """All of them; each answers GET, and 404 where `find` knows no run of the path."""
 
     def figure(request: Request) -> Response:
         snapshot = find(request)
@@ -40,11 +36,9 @@ def figure_routes(find: Callable[[Request], RunSnapshot | None]) -> list[Route]:
         return figure_response(figure, _caching(snapshot))
 
     def forced(request: Request) -> Response:
-        snapshot = find(request)
-        if snapshot is None:
-            return missing(NO_STRIP)
-        value = teacher_forced_value(snapshot.result, read_index(request.path_params["index"]))
-        if value is None:
+        snapshot, index = find(request), read_index(request.path_params["index"])
+        value = snapshot and teacher_forced_value(snapshot.result, index)
+        if snapshot is None or value is None:
             return missing(NO_STRIP)
         return JSONResponse(value, headers=_caching(snapshot))
 

@@ -18,7 +18,7 @@ from ui.results.live import Feed, cancel_run, find_run, follow
 from ui.run.sections import LineageSection, ShareSection
 from ui.services.live_runs import RunSnapshot
 from ui.services.services import Services
-from ui.shell.parts import PRIVATE, SILENT, TO_COMPARE, TO_RUNS, said
+from ui.shell.parts import AT_ONCE, SHARED, SILENT, TO_COMPARE, TO_RUNS, said
 from ui.sweep.results import SHARED_TOP, EitherFeed, SweepFeed, build_sweep_results
 
 
@@ -50,13 +50,10 @@ class RunPage:
         opened = [self.slug, self.title, self.notice, self.followed, self.block.area]
         opened += [self.sweep.area, self._asked, *self._tailed]
         sections = [*self._lineage.outputs, *self._share.outputs, *self._keep.outputs]
-        page.load(self.open, None, [*opened, *sections], queue=False, **PRIVATE)
-        self.followed.change(
-            self.tail, [self.slug], self._tailed, concurrency_limit=None, **PRIVATE
-        )
-        self.cancel.click(
-            partial(cancel_run, self._services), [self.slug], [self.notice], queue=False, **PRIVATE
-        )
+        page.load(self.open, None, [*opened, *sections], **AT_ONCE)
+        self.followed.change(self.tail, [self.slug], self._tailed, **SHARED)
+        stop = partial(cancel_run, self._services)
+        self.cancel.click(stop, [self.slug], [self.notice], **AT_ONCE)
         self._lineage.wire(self.slug)
         self._share.wire(self.slug)
         self._keep.wire(self.slug)

@@ -30,7 +30,16 @@ from ui.report.routes import report_routes
 from ui.results.figure_routes import figure_routes
 from ui.results.views import prompt_value
 from ui.server.operations import operation_routes
-from ui.server.route_answers import CSV, IMMUTABLE, NO_RUN, NO_STORE, as_file, missing, read_index
+from ui.server.route_answers import (
+    CSV,
+    IMMUTABLE,
+    NO_RUN,
+    NO_STORE,
+    as_file,
+    give_cookie,
+    missing,
+    read_index,
+)
 from ui.services.live_runs import RunSnapshot
 from ui.services.services import Services
 from ui.services.shares import COOKIE_PREFIX, COOKIES
@@ -96,13 +105,7 @@ class RunRoutes:
             others = [each for each in given if is_slug(each) and each != slug]
             for oldest in others[: 1 - COOKIES]:
                 response.delete_cookie(COOKIE_PREFIX + oldest)
-            response.set_cookie(
-                COOKIE_PREFIX + slug,
-                token,
-                httponly=True,
-                secure=request.url.scheme == "https",
-                samesite="lax",
-            )
+            give_cookie(response, request, COOKIE_PREFIX + slug, token)
         return response
 
     def of_run(

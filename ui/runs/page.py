@@ -1,6 +1,6 @@
 """The Runs page: find, name, tag, pin, compare and delete runs; its address is the view."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -47,7 +47,7 @@ class RunsPage:
             told = self._do(asked)
         except CkvError as error:
             return self._view(shown, str(error), tone="error")
-        undo = read_slugs(asked["slugs"]) if asked["action"] == "delete" else None
+        undo = read_slugs(asked["slugs"]) if asked["action"] == "delete" else ()
         return self._view(shown, told, undo=undo)
 
     def _do(self, asked: Mapping[str, Any]) -> str:
@@ -74,12 +74,7 @@ class RunsPage:
                 raise StorageError("Nothing was done: the page asked for an unknown action.")
 
     def _view(
-        self,
-        given: Mapping[str, str],
-        told: str = "",
-        *,
-        tone: str = "",
-        undo: list[str] | None = None,
+        self, given: Mapping[str, str], told: str = "", *, tone: str = "", undo: Sequence[str] = ()
     ) -> dict[str, Any]:
         query = read_query(given)
         page, pages = query.page, 0
@@ -98,7 +93,7 @@ class RunsPage:
             "total": total,
             "told": told or query.told,
             "tone": tone,
-            "undo": undo or [],
+            "undo": list(undo),
             "query": {k: given[k][:TEXT_CHARS] for k in NAMES if given.get(k) and k != "page"},
             "import_mib": self._import_mib,
             "choices": {**self._library.choices(), "states": list(STATES)},

@@ -1,5 +1,7 @@
 """What operators ask of a running app: /readyz and /metrics. Neither tells anything of a text."""
 
+from collections.abc import Callable
+
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.requests import Request
@@ -12,34 +14,39 @@ from ui.services.services import Services
 
 
 def operation_routes(services: Services) -> list[Route]:
-    """Both routes; each answers GET and runs in a worker thread."""
+    """Both routes; each answers GET in a worker thread, with 503 where storage fails."""
 
-    def readyz(_: Request) -> Response:
-        """200 if runs can be read and a new one would start, else 503 with the reason."""
-        try:
-            services.count_by_state()
-        except CkvError as error:
-            return PlainTextResponse(f"{error}\n", 503, headers=NO_STORE)
-        if not services.worker_ready():
-            told = "The model worker is starting, or does not answer.\n"
-            return PlainTextResponse(told, 503, headers=NO_STORE)
-        return PlainTextResponse("ready\n", headers=NO_STORE)
+    def told(answer: Callable[[Services], Response]) -> Callable[[Request], Response]:
+        def handle(_: Request) -> Response:
+            try:
+                return answer(services)
+            except CkvError as error:
+                return PlainTextResponse(f"{error}\n", 503, headers=NO_STORE)
 
-    def metrics(_: Request) -> Response:
-        """Read from the services at each scrape, in Prometheus' text format."""
-        registry = CollectorRegistry()
-        try:
-            for name, text, counts in (
-                ("ckv_saved_runs", "Runs in storage", services.count_by_state()),
-                ("ckv_live_runs", "Unfinished runs in memory", services.live_states()),
-            ):
-                gauge = Gauge(name, text, ["state"], registry=registry)
-                for state, count in sorted(counts.items()):
-                    gauge.labels(state).set(count)
-        except CkvError as error:
-            return PlainTextResponse(f"{error}\n", 503, headers=NO_STORE)
-        worker = Gauge("ckv_worker_up", "Model workers that live", registry=registry)
-        worker.set(services.workers)
-        return Response(generate_latest(registry), 200, NO_STORE, CONTENT_TYPE_LATEST)
+        return handle
 
-    return [Route("/readyz", readyz), Route("/metrics", metrics)]
+    return [Route("/readyz", told(_readyz)), Route("/metrics", told(_metrics))]
+
+
+def _readyz(services: Services) -> Response:
+    """200 if runs can be read and a new one would start, else 503 with the reason."""
+    services.count_by_state()
+    if not services.worker_ready():
+        told = "The model worker is starting, or does not answer.\n"
+        return PlainTextResponse(told, 503, headers=NO_STORE)
+    return PlainTextResponse("ready\n", headers=NO_STORE)
+
+
+def _metrics(services: Services) -> Response:
+    """Read from the services at each scrape, in Prometheus' text format."""
+    registry = CollectorRegistry()
+    for name, text, counts in (
+        ("ckv_saved_runs", "Runs in storage", services.count_by_state()),
+        ("ckv_live_runs", "Unfinished runs in memory", services.live_states()),
+    ):
+        gauge = Gauge(name, text, ["state"], registry=registry)
+        for state, count in sorted(counts.items()):
+            gauge.labels(state).set(count)
+    worker = Gauge("ckv_worker_up", "Model workers that live", registry=registry)
+    worker.set(services.workers)
+    return Response(generate_latest(registry), 200, NO_STORE, CONTENT_TYPE_LATEST)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 NO_STORE = {"Cache-Control": "no-store"}
@@ -32,6 +33,14 @@ def as_file(
     """
     disposition = {"Content-Disposition": f'attachment; filename="{name}"'}
     return Response(data, 200, {**caching, **disposition}, kind)
+
+
+def give_cookie(
+    answer: Response, request: Request, name: str, value: str, max_age: int | None = None
+) -> None:
+    """No script reads it and no form of another site sends it; without an age for one session."""
+    is_https = request.url.scheme == "https"
+    answer.set_cookie(name, value, max_age, secure=is_https, httponly=True, samesite="lax")
 
 
 def read_index(text: str) -> int:

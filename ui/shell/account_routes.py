@@ -22,7 +22,7 @@ from ui.accounts.credentials import (
     Accounts,
 )
 from ui.server.identity import LOGIN_PATH, SESSION_COOKIE, Identity, own_path
-from ui.server.route_answers import CSV, NO_STORE, as_file
+from ui.server.route_answers import CSV, NO_STORE, as_file, give_cookie
 from ui.shell.plain_pages import plain_page
 
 FORM_BYTES = 8192
@@ -67,14 +67,8 @@ def login_routes(accounts: Accounts, identity: Identity) -> list[Route]:
         if token is None:
             return refused(DISABLED, 403)
         response = RedirectResponse(target, 303, NO_STORE)
-        response.set_cookie(
-            SESSION_COOKIE,
-            token,
-            max_age=int(SESSION_LASTS.total_seconds()),
-            httponly=True,
-            secure=request.url.scheme == "https",
-            samesite="lax",
-        )
+        seconds = int(SESSION_LASTS.total_seconds())
+        give_cookie(response, request, SESSION_COOKIE, token, seconds)
         return response
 
     def sign_out(_: Request) -> Response:

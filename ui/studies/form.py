@@ -48,6 +48,10 @@ def build_study_form(*, models: Sequence[str], model: str) -> dict[str, Any]:
     return {name: parts[name] for name in STUDY_CONTROLS} | areas
 
 
+def shown_areas(source: str) -> list[dict[str, Any]]:
+    return [gr.update(visible=source in sources) for sources in AREAS.values()]
+
+
 def _build_data(parts: dict[str, Any]) -> None:
     told = "A study of the same name goes on where it stands."
     parts["name"] = text("study-name", "Name", told, placeholder="needles")

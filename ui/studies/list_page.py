@@ -10,8 +10,8 @@ from ui.components.data_table import DataTable
 from ui.components.notice import Notice
 from ui.services.services import Services
 from ui.settings import Settings
-from ui.shell.parts import PRIVATE, SHARED, SILENT, build_confirm, said
-from ui.studies.form import AREAS, build_study_form
+from ui.shell.parts import AT_ONCE, PRIVATE, SHARED, SILENT, build_confirm, said
+from ui.studies.form import AREAS, build_study_form, shown_areas
 from ui.studies.forms import StudyForm, preview, read_run_slugs, sample_lines
 from ui.studies.progress import cost_sentence, studies_table
 
@@ -45,52 +45,22 @@ class StudiesPage:
 
     def wire(self, page: gr.Blocks) -> None:
         inputs = list(self.form.values())
-        page.load(
-            self.open, None, [self.notice, self.table, self.form["data"]], queue=False, **PRIVATE
-        )
-        self.form["source"].input(
-            lambda source: [gr.update(visible=source in each) for each in AREAS.values()],
-            [self.form["source"]],
-            self.areas,
-            queue=False,
-            **PRIVATE,
-        )
-        blurred = (
-            "data",
-            "columns",
-            "budgets",
-            "more_methods",
-            "length",
-            "samples",
-            "name",
-            "lm_eval",
-        )
-        gr.on(
-            [
-                *(self.form[name].blur for name in blurred),
-                *(self.form[name].input for name in ("source", "methods", "scenario", "metric")),
-            ],
-            self.describe,
-            inputs,
-            [self.told, self.preview],
-            trigger_mode="always_last",
-            **SHARED,
-        )
+        page.load(self.open, None, [self.notice, self.table, self.form["data"]], **AT_ONCE)
+        source = self.form["source"]
+        source.input(shown_areas, [source], self.areas, **AT_ONCE)
+        texts = ("data", "columns", "budgets", "more_methods", "length", "samples", "name")
+        events = [self.form[name].blur for name in (*texts, "lm_eval")]
+        events += [self.form[name].input for name in ("source", "methods", "scenario", "metric")]
+        told = [self.told, self.preview]
+        gr.on(events, self.describe, inputs, told, trigger_mode="always_last", **SHARED)
         asked = [self.slug, self.answer, self.confirm, self.question, self.agreed]
-        for button, act, given in (
-            (self.run, self.ask, inputs),
-            (self.yes, self.start, [*inputs, self.agreed]),
+        for started in (
+            self.run.click(self.ask, inputs, asked, **SHARED),
+            self.yes.click(self.start, [*inputs, self.agreed], asked, **SHARED),
         ):
-            button.click(act, given, asked, **SHARED).then(
-                None, [self.slug], None, js=OPEN_STUDY, **PRIVATE
-            )
-        self.no.click(
-            lambda: [gr.update(visible=False), SILENT],
-            None,
-            [self.confirm, self.answer],
-            queue=False,
-            **PRIVATE,
-        )
+            started.then(None, [self.slug], None, js=OPEN_STUDY, **PRIVATE)
+        shut = [gr.update(visible=False), SILENT]
+        self.no.click(lambda: shut, None, [self.confirm, self.answer], **AT_ONCE)
 
     # --- handlers -----------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from ui.components.verdict import VerdictStrip
 from ui.results.block import RESULTS
 from ui.services.services import Services
 from ui.services.studies import NO_STUDY, StudyView
-from ui.shell.parts import PRIVATE, SHARED, SILENT, said, tried
+from ui.shell.parts import AT_ONCE, PRIVATE, SHARED, SILENT, said, tried
 from ui.studies.progress import progress_sentence
 from ui.tables.study import (
     StudyReading,
@@ -121,10 +121,10 @@ class StudyPage:
         ]
         address = [self.slug, self.asked]
         page.load(None, None, None, js=SHOW_CELL, **PRIVATE)
-        opened = page.load(self.open, None, address, queue=False, **PRIVATE)
+        opened = page.load(self.open, None, address, **AT_ONCE)
         opened.then(self.follow, address, followed, **SHARED)
         for button, act in ((self.resume, self.go_on), (self.cancel, self.stop)):
-            button.click(act, [self.slug], [self.notice], queue=False, **PRIVATE).then(
+            button.click(act, [self.slug], [self.notice], **AT_ONCE).then(
                 self.follow, address, followed, trigger_mode="multiple", **SHARED
             )
 

@@ -9,7 +9,7 @@ from ckv_core.methods import METHODS, POLICIES, SELECTORS, STORES
 from ckv_core.methods.base import budget_rules, plain_selectors
 from ckv_core.request.variants import VariantSpec
 from tests.factories.app import request
-from ui.compare.editor import composed_value, first_value, with_own
+from ui.compare.editor import composed_value, with_own
 from ui.compare.form_values import FormValues, describe_variants
 
 PARTS = {"method": "knorm", "rule": "pyramid", "select": "chunks", "store": "int4"}
@@ -20,7 +20,7 @@ def asked(name: str = "", values: dict | None = None, **parts: str) -> dict:
 
 
 def test_every_registered_part_is_offered_with_a_sentence():
-    fields = {field["key"]: field["options"] for field in first_value()["parts"]}
+    fields = {field["key"]: field["options"] for field in composed_value({})["parts"]}
     words = {key: [each["word"] for each in options] for key, options in fields.items()}
     assert words["method"] == [each.name for each in METHODS if each.evicts]
     for key, parts in (
