@@ -31,7 +31,6 @@ def encode_ints(values: Sequence[int]) -> bytes:
 
 
 def decode_ints(data: bytes) -> tuple[int, ...]:
-    """Undo `encode_ints`."""
     return tuple(np.frombuffer(zlib.decompress(data), dtype="<i4").tolist())
 
 
@@ -89,7 +88,6 @@ def decode_held(arrays: Mapping[str, EncodedArray]) -> HeldSeries | None:
 
 
 def encode_retained(retained: RetainedSet) -> EncodedArray:
-    """Compress the packed bits of a kept set."""
     shape = [retained.layers, retained.kv_heads, retained.positions]
     return EncodedArray("bool", shape, BITS_CODEC, zlib.compress(retained.bits))
 

@@ -92,7 +92,6 @@ class Recorder:
             return run_id is not None
 
     def finish(self, slug: str) -> bool:
-        """The run is done."""
         return self._end(slug, "done", "")
 
     def fail(self, slug: str, reason: str) -> bool:

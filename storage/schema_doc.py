@@ -22,7 +22,6 @@ database can hold, are stored as U+E000 and four hex digits. JSON columns hold f
 
 
 def schema_markdown() -> str:
-    """The whole page."""
     return "\n".join([INTRO, *(_table_section(mapper) for mapper in _mappers())])
 
 

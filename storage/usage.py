@@ -93,7 +93,6 @@ def _study_sizes(session: Session) -> Iterator[Select[Any, int]]:
 
 
 def database_bytes(session: Session) -> int:
-    """Size of the whole database."""
     if session.get_bind().dialect.name == "sqlite":
         size = "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"
     else:

@@ -59,7 +59,6 @@ def print_results(results: Sequence[RunResult], answers: Sequence[str]) -> None:
 
 
 def _print_head(joined: Joined, results: Sequence[RunResult]) -> None:
-    """The model, the prompts, and what limits their means."""
     model = joined.model
     tokens = [result.prompt.tokens for result in results if result.prompt]
     if model is not None:

@@ -12,6 +12,7 @@ from ckv_core.cli.aggregate import print_results
 from ckv_core.cli.options import (
     EXAMPLES,
     Commands,
+    add_command,
     add_model_options,
     add_variant_options,
     check_json_path,
@@ -45,13 +46,8 @@ class _Prompt:
 
 
 def register(commands: Commands) -> None:
-    parser = commands.add_parser(
-        "analyse",
-        help="the same variants on several prompts: bounds, fidelity, intervals",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.set_defaults(command=_analyse)
+    told = "the same variants on several prompts: bounds, fidelity, intervals"
+    parser = add_command(commands, "analyse", _analyse, told, _EPILOG)
     add = parser.add_argument
     add("--context", action="append", metavar="FILE|-", help="UTF-8 text; repeat for several")
     add("--prompts", metavar="FILE", help="JSON Lines of context, question and answer")

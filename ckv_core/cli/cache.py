@@ -10,6 +10,7 @@ from ckv_core.cli import running
 from ckv_core.cli.options import (
     Commands,
     Parser,
+    add_command,
     add_engine_options,
     check_json_path,
     engine_settings,
@@ -36,8 +37,7 @@ def register(commands: Commands) -> None:
     actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
 
     def action(name: str, run: Callable[[argparse.Namespace], int], told: str) -> Parser:
-        made = actions.add_parser(name, help=told)
-        made.set_defaults(command=run)
+        made = add_command(actions, name, run, told)
         if name not in ("list", "import"):
             made.add_argument("name", metavar="NAME", help="of the kept cache")
         return made

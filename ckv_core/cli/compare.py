@@ -13,6 +13,7 @@ from ckv_core.cli.aggregate import print_bounds
 from ckv_core.cli.options import (
     EXAMPLES,
     Commands,
+    add_command,
     add_model_options,
     add_prompt_options,
     add_variant_options,
@@ -46,13 +47,8 @@ from ckv_core.runtime.terminal import say
 
 
 def register(commands: Commands) -> None:
-    parser = commands.add_parser(
-        "compare",
-        help="run several methods on one prompt",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.set_defaults(command=_compare)
+    told = "run several methods on one prompt"
+    parser = add_command(commands, "compare", _compare, told, EXAMPLES)
     add_prompt_options(parser)
     add_variant_options(parser)
     add = parser.add_argument

@@ -1,33 +1,31 @@
 """The command `heads`: make or bring a table of how much each KV head matters."""
 
 import argparse
-import os
 from pathlib import Path
 
-from ckv_core.cli.options import Commands
+from ckv_core.cli.options import Commands, add_command, device_name, model_name
 from ckv_core.cli.running import clear_progress, load, show_progress
 from ckv_core.engine.head_tables import MAX_BYTES, keep_table, table_of
 from ckv_core.errors import ConfigError
 from ckv_core.methods.headkv import NEEDLE, table_name
-from ckv_core.request.compare_request import DEFAULT_MODEL, CompareRequest
+from ckv_core.request.compare_request import CompareRequest
 from ckv_core.runtime.terminal import say
 
 
 def register(commands: Commands) -> None:
-    parser = commands.add_parser("heads", help="make or bring a head table for headkv")
+    told = "make or bring a head table for headkv"
+    parser = add_command(commands, "heads", _heads, told)
     parser.add_argument("--model", metavar="NAME|PATH", help="default: $CKV_MODEL")
     parser.add_argument("--device", help="auto, cpu or cuda; default: $CKV_DEVICE or auto")
     parser.add_argument("--file", help="DuoAttention's full_attention_heads.tsv, or one like it")
     parser.add_argument("--name", default=NEEDLE, help="what SPECs call it: table=NAME")
-    parser.set_defaults(command=_heads)
 
 
 def _heads(options: argparse.Namespace) -> int:
     name = str(table_name(options.name))
     if (options.file is None) != (name == NEEDLE):
         raise ConfigError("Give --file and another --name than 'needle', or neither for the probe.")
-    model = options.model or os.environ.get("CKV_MODEL") or DEFAULT_MODEL
-    device = options.device or os.environ.get("CKV_DEVICE") or "auto"
+    model, device = model_name(options.model), device_name(options.device)
     loaded, _ = load(CompareRequest(context="-", model=model, device=device))
     clear_progress()
     if options.file is None:

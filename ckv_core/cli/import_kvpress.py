@@ -1,11 +1,10 @@
 """The command `import-kvpress`: what a press keeps, as kept positions for `compare --own`."""
 
 import argparse
-import os
 from pathlib import Path
 
 from ckv_core.cli import running
-from ckv_core.cli.options import Commands, check_json_path, read_text
+from ckv_core.cli.options import Commands, add_command, check_json_path, model_name, read_text
 from ckv_core.errors import CkvError
 from ckv_core.kvpress.asked import asked_presses
 from ckv_core.kvpress.sets import VARIABLE, Job, KeepMask, kept_by_presses, kvpress_python
@@ -26,13 +25,8 @@ PRESS is a SPEC, read under preset=kvpress, or presses in Python:
 
 
 def register(commands: Commands) -> None:
-    parser = commands.add_parser(
-        "import-kvpress",
-        help="run a press of kvpress and write what it keeps, for compare --own",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.set_defaults(command=_import)
+    told = "run a press of kvpress and write what it keeps, for compare --own"
+    parser = add_command(commands, "import-kvpress", _import, told, EPILOG)
     add = parser.add_argument
     add("press", metavar="PRESS", help="what to run; see below")
     add("--context", required=True, metavar="FILE|-", help="UTF-8 text file, or - for stdin")
@@ -53,7 +47,7 @@ def _import(options: argparse.Namespace) -> int:
         context=read_text(options.context),
         question=options.question,
         scenario=options.scenario,
-        model=options.model or os.environ.get("CKV_MODEL") or DEFAULT_MODEL,
+        model=model_name(options.model),
         device="cpu",
     )
     request.validate()

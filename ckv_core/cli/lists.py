@@ -2,16 +2,14 @@
 
 import argparse
 
-from ckv_core.cli.options import Commands
+from ckv_core.cli.options import Commands, add_command
 from ckv_core.methods import METHODS, PARAMETERS
 from ckv_core.runtime.terminal import say
 
 
 def register(commands: Commands) -> None:
-    methods = commands.add_parser("methods", help="list methods and SPEC keys")
-    methods.set_defaults(command=_methods)
-    models = commands.add_parser("models", help="list models that are at hand")
-    models.set_defaults(command=_models)
+    add_command(commands, "methods", _methods, "list methods and SPEC keys")
+    add_command(commands, "models", _models, "list models that are at hand")
 
 
 def _methods(_options: argparse.Namespace) -> int:

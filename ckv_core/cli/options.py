@@ -3,7 +3,7 @@
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
@@ -37,6 +37,20 @@ class Parser(argparse.ArgumentParser):
 
 # What add_subparsers gives has no public name, and is generic for the type checker only.
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
+
+
+def add_command(
+    commands: Commands,
+    name: str,
+    run: Callable[[argparse.Namespace], int],
+    told: str,
+    epilog: str | None = None,
+) -> Parser:
+    """A command and what runs it; an epilog keeps its lines."""
+    as_written = argparse.RawDescriptionHelpFormatter
+    parser = commands.add_parser(name, help=told, epilog=epilog, formatter_class=as_written)
+    parser.set_defaults(command=run)
+    return parser
 
 
 def add_prompt_options(parser: argparse.ArgumentParser) -> None:
@@ -89,10 +103,18 @@ def model_settings(options: argparse.Namespace) -> dict[str, Any]:
 def engine_settings(options: argparse.Namespace) -> dict[str, Any]:
     """What `add_engine_options` read, as fields of a request."""
     return {
-        "model": options.model or os.environ.get("CKV_MODEL") or DEFAULT_MODEL,
-        "device": options.device or os.environ.get("CKV_DEVICE") or "auto",
+        "model": model_name(options.model),
+        "device": device_name(options.device),
         "dtype": options.dtype,
     }
+
+
+def model_name(given: str | None) -> str:
+    return given or os.environ.get("CKV_MODEL") or DEFAULT_MODEL
+
+
+def device_name(given: str | None) -> str:
+    return given or os.environ.get("CKV_DEVICE") or "auto"
 
 
 def prompt_settings(options: argparse.Namespace) -> dict[str, Any]:

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ckv_core.cli import running
-from ckv_core.cli.options import Commands, check_json_path, read_text
+from ckv_core.cli.options import Commands, check_json_path, device_name, model_name, read_text
 from ckv_core.cli.tables import print_columns, share
 from ckv_core.errors import CkvError, ConfigError, StorageError
-from ckv_core.request.compare_request import DEFAULT_MODEL, CompareRequest
+from ckv_core.request.compare_request import CompareRequest
 from ckv_core.results.events import Progress
 from ckv_core.runtime.terminal import say, show_line
 from ckv_core.studies.bibtex import bibtex
@@ -56,7 +56,6 @@ class Store(Protocol):
 
 
 def register(commands: Commands) -> None:
-    """Add the command with its own commands."""
     parser = commands.add_parser("study", help="many samples x methods x budgets, saved")
     acts = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     run = acts.add_parser("run", help="run a study file, or what is left of it")
@@ -121,9 +120,7 @@ def _store(url: str | None) -> AbstractContextManager[Store]:
 
 
 def _run(options: argparse.Namespace) -> int:
-    study = read_study(
-        read_text(options.file, "study"), os.environ.get("CKV_MODEL") or DEFAULT_MODEL
-    )
+    study = read_study(read_text(options.file, "study"), model_name(None))
     number, of = _shard(options.shard)
     with ExitStack() as stack:
         store = stack.enter_context(_store(options.db))
@@ -155,7 +152,7 @@ def _run(options: argparse.Namespace) -> int:
 @contextmanager
 def _engine(study: Study, options: argparse.Namespace) -> "Iterator[Cluster | LocalEngine]":
     """This process with the model, or a cluster."""
-    device = options.device or os.environ.get("CKV_DEVICE") or "auto"
+    device = device_name(options.device)
     address = options.cluster or os.environ.get("CKV_CLUSTER")
     if address:
         for name in ("workers", "threads"):

@@ -20,6 +20,7 @@ from ckv_core.analysis.verdict import alpha_outcome
 from ckv_core.cli import running
 from ckv_core.cli.options import (
     Commands,
+    add_command,
     add_model_options,
     add_prompt_options,
     check_json_path,
@@ -62,8 +63,8 @@ _ALWAYS = ("head", "final", "kl", "agreement", "answer")  # columns, known or no
 
 
 def register(commands: Commands) -> None:
-    parser = commands.add_parser("sweep", help="budgets x alphas x methods on one prompt")
-    parser.set_defaults(command=_sweep)
+    told = "budgets x alphas x methods on one prompt"
+    parser = add_command(commands, "sweep", _sweep, told)
     add_prompt_options(parser)
     add = parser.add_argument
     methods = "without budget and alpha; repeat for several; default: " + ", ".join(_METHODS)

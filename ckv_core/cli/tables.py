@@ -49,7 +49,6 @@ def number(value: float | None) -> str:
 
 
 def share(value: float | None) -> str:
-    """Percent, or a dash."""
     return "-" if value is None else f"{value:z.1%}"
 
 
@@ -79,7 +78,6 @@ def print_head(result: RunResult, answer: str = "") -> None:
 
 
 def print_cut(result: RunResult) -> None:
-    """A warning where texts were cut before the reference answer."""
     if cut := cut_note(result.variants):
         say(f"warning: {cut}")
 
@@ -98,7 +96,6 @@ def print_verdict(result: RunResult) -> None:
 
 
 def print_floor(result: RunResult) -> None:
-    """What rounding alone does to final hidden L1 and KL."""
     if floor := floor_sentence(result):
         say(f"\n{floor}")
 
@@ -140,7 +137,6 @@ def _first_difference(variant: VariantResult) -> str:
 
 
 def print_ablation(result: RunResult) -> None:
-    """The steps of an ablation, if the variants form one."""
     steps = ablation_of(result)
     if not steps:
         return

@@ -49,11 +49,9 @@ class KeptFolder:
         return [_entry(path) for path in sorted(files)]
 
     def entry(self, name: str) -> KeptEntry:
-        """The one of that name."""
         return _entry(self.find(name))
 
     def find(self, name: str) -> Path:
-        """The file of that name."""
         path = self._path(name)
         if not path.is_file():
             raise ConfigError(f"No cache is kept under the name {name!r}.")

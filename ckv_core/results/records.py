@@ -87,7 +87,6 @@ class PromptInfo:
 
     @property
     def tokens(self) -> int:
-        """Prompt length in tokens."""
         return len(self.token_ids)
 
 

@@ -129,7 +129,6 @@ def _checked(at: JsonField, sample: Sample) -> Sample:
 
 
 def decision_values(decision: Decision) -> dict[str, Any]:
-    """The answer as plain values."""
     found = decision.recommended
     return {
         "sentence": decision.sentence,

@@ -23,7 +23,6 @@ _SEPARATOR = "\n\n"  # between context and question in every prompt of ours
 
 
 def has_harness() -> bool:
-    """Whether lm_eval is installed."""
     return importlib.util.find_spec(LM_EVAL) is not None
 
 

@@ -126,12 +126,12 @@ class WorkerClient:
         """Remove a queued job, stop a running one; nothing if it is over."""
         self._inbox.put(partial(self._cancel, job_id))
 
-    def warm(self, model: str, device: str = "auto", dtype: str = "auto") -> None:
+    def warm(self, model: str) -> None:
         """Load a model ahead of its first run; ModelStatus replies tell how it goes.
 
         Runs come first: a warm-up waits for them, and stops for one of another model.
         """
-        self._inbox.put(partial(self._add_warm, Warm(model, device, dtype)))
+        self._inbox.put(partial(self._add_warm, Warm(model)))
 
     def cancel_warm(self, model: str) -> None:
         """Stop loading a model ahead; a run that loads it goes on."""

@@ -86,7 +86,6 @@ class Task:
         return True
 
     def is_over_limit(self, now: float) -> bool:
-        """Whether the run has had its time."""
         return self._over_at is not None and now >= self._over_at
 
     def over_limit(self) -> str:

@@ -61,13 +61,7 @@ def build_prompt(
             controls["question"] = text("question", "Question", told, (1, 4), **size)
             size = {"scale": 2, "min_width": 200}
             controls["answer"] = text("answer", "Reference answer", answer_info, (1, 4), **size)
-        controls["scenario"] = gr.Radio(
-            SCENARIO_CHOICES,
-            value="regular",
-            label="Scenario",
-            info="What the methods may evict from.",
-            elem_id="scenario",
-        )
+        controls["scenario"] = scenario_control("regular")
         controls["protect"] = text(
             "protect",
             "Protected text",
@@ -102,6 +96,11 @@ def late_dropdown(elem_id: str, label: str, info: str, *, scale: int) -> gr.Drop
     """A list whose words come later; a word may be any, as they are not the server's to keep."""
     more = {"scale": scale, "min_width": 220, "allow_custom_value": True}
     return gr.Dropdown([], label=label, info=info, elem_id=elem_id, **more)
+
+
+def scenario_control(scenario: str) -> gr.Radio:
+    words = {"label": "Scenario", "info": "What the methods may evict from."}
+    return gr.Radio(SCENARIO_CHOICES, value=scenario, elem_id="scenario", **words)
 
 
 def model_control(models: Sequence[str], model: str) -> gr.Dropdown:

@@ -10,7 +10,7 @@ from ckv_core.studies.harness import has_harness
 from ckv_core.studies.scores import METRICS
 from ckv_core.studies.tasks import TASKS
 from ui.compare.offers import picker_offer
-from ui.compare.prompt_controls import SCENARIO_CHOICES, model_control, number, text
+from ui.compare.prompt_controls import dropdown, model_control, number, scenario_control, text
 from ui.components.text_files import StudyFile
 from ui.components.variant_picker import VariantPicker
 from ui.studies.forms import DEFAULT_METHODS, STUDY_CONTROLS, StudyForm
@@ -65,13 +65,9 @@ def _build_data(parts: dict[str, Any]) -> None:
         told = "Only where names differ: context=passage, answers=label."
         parts["columns"] = text("study-columns", "Columns", told)
     with gr.Column(visible=False, elem_id="study-task-area") as parts["task_area"]:
-        parts["task"] = gr.Dropdown(
-            [(f"{task.name}: {task.summary}", task.name) for task in TASKS.values()],
-            value=DEFAULTS.task,
-            label="Task",
-            info="Made on this machine from its definition; the same seed gives the same samples.",
-            elem_id="study-task",
-        )
+        told = "Made on this machine from its definition; the same seed gives the same samples."
+        tasks = [(f"{task.name}: {task.summary}", task.name) for task in TASKS.values()]
+        parts["task"] = dropdown("study-task", "Task", told, tasks, DEFAULTS.task)
         with gr.Row():
             parts["length"] = _text("length", "Length", "Tokens of a prompt: 1024, 2048.")
             parts["seed"] = _number("seed", "Seed", "Of chance.")
@@ -81,27 +77,14 @@ def _build_data(parts: dict[str, Any]) -> None:
     with gr.Column(visible=False) as parts["samples_area"]:
         told = "How many; of a built-in task at each length."
         parts["samples"] = _number("samples", "Samples", told)
-    parts["scenario"] = gr.Radio(
-        SCENARIO_CHOICES,
-        value=DEFAULTS.scenario,
-        label="Scenario",
-        info="What the methods may evict from.",
-        elem_id="scenario",
-    )
+    parts["scenario"] = scenario_control(DEFAULTS.scenario)
 
 
 def _build_methods(parts: dict[str, Any], models: Sequence[str], model: str) -> None:
     parts["model"] = model_control(models, model)
-    parts["methods"] = VariantPicker(
-        list(DEFAULTS.methods),
-        offer=picker_offer(
-            "Methods",
-            "Each at every budget, beside the full cache. One prefill a sample serves all.",
-            DEFAULT_METHODS,
-            with_full=False,
-        ),
-        elem_id="methods",
-    )
+    told = "Each at every budget, beside the full cache. One prefill a sample serves all."
+    offer = picker_offer("Methods", told, DEFAULT_METHODS, with_full=False)
+    parts["methods"] = VariantPicker(list(DEFAULTS.methods), offer=offer, elem_id="methods")
     parts["more_methods"] = text(
         "more-methods",
         "More methods, one SPEC per line",
@@ -111,21 +94,13 @@ def _build_methods(parts: dict[str, Any], models: Sequence[str], model: str) -> 
     )
     with gr.Row():
         parts["budgets"] = _text("budgets", "Budgets", "All in percent, or all in tokens.")
-        parts["max_new_tokens"] = _number(
-            "max_new_tokens", "New tokens", f"Generated per point, 1 to {MAX_NEW_TOKENS}."
-        )
+        told = f"Generated per point, 1 to {MAX_NEW_TOKENS}."
+        parts["max_new_tokens"] = _number("max_new_tokens", "New tokens", told)
     with gr.Row():
-        parts["metric"] = gr.Dropdown(
-            list(METRICS),
-            value=DEFAULTS.metric,
-            label="Metric",
-            info="A sample's own wins.",
-            elem_id="study-metric",
-            min_width=180,
-        )
-        parts["tolerance"] = _number(
-            "tolerance", "Tolerance", "Points of 100 that may be lost against the full cache."
-        )
+        metric = ("study-metric", "Metric", "A sample's own wins.", METRICS, DEFAULTS.metric)
+        parts["metric"] = dropdown(*metric, min_width=180)
+        told = "Points of 100 that may be lost against the full cache."
+        parts["tolerance"] = _number("tolerance", "Tolerance", told)
 
 
 def _text(name: str, label: str, info: str) -> gr.Textbox:

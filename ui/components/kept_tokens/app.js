@@ -219,17 +219,17 @@ function placeText(app, position, first, end) {
   return `${app.tokenName(position)}${bin}`;
 }
 
+/** What both maps of layers by positions have. */
+const byLayer = (app) => ({ kind: "layer", rows: () => app.shape.layers, hatched: (row) => !app.evictable.has(row) });
+
 export function layerMap(app, variant, at) {
   const { heads } = app.shape;
   const share = (row, first, end) => variant.kept.layerSum(row, first, end) / ((end - first) * heads);
   return new HeatMap(app, {
-    kind: "layer",
-    rows: () => app.shape.layers,
-    rowName: String,
+    ...byLayer(app),
     ramp: () => app.density,
     label: () => `${str(variant.label)}: share of KV heads that keep each entry, layers by positions`,
     sample: (row, first, end) => densityStep(share(row, first, end)),
-    hatched: (row) => !app.evictable.has(row),
     marks: () => variant,
     describe: (row, position, first, end) =>
       `layer ${row} · ${placeText(app, position, first, end)} · kept by ${variant.kept.headsKeeping(row, position)} of ${heads} KV heads${end - first > 1 ? ` · column ${percent(share(row, first, end))}` : ""}`,
@@ -241,9 +241,7 @@ export function differenceMap(app) {
   const pair = () => app.pair.map((at) => app.variants[at]);
   const { heads } = app.shape;
   return new HeatMap(app, {
-    kind: "layer",
-    rows: () => app.shape.layers,
-    rowName: String,
+    ...byLayer(app),
     ramp: () => app.diverging,
     signed: true,
     label: () =>
@@ -255,7 +253,6 @@ export function differenceMap(app) {
       const gap = one.kept.layerSum(row, first, end) - two.kept.layerSum(row, first, end);
       return differenceStep(gap / ((end - first) * heads));
     },
-    hatched: (row) => !app.evictable.has(row),
     marks: () => ({}),
     describe: (row, position, first, end) => {
       const kept = pair().map((each) => `${str(each.label)} ${each.kept.headsKeeping(row, position)}`);
@@ -270,7 +267,6 @@ export function headMap(app) {
   return new HeatMap(app, {
     kind: "head",
     rows: () => app.shape.heads,
-    rowName: String,
     ramp: () => app.density,
     label: () => `${str(app.current().label)}, layer ${app.layer}: entries each KV head keeps`,
     sample: (row, first, end) => densityStep(kept().headSum(app.layer, row, first, end) / (end - first)),

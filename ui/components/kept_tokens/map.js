@@ -19,8 +19,8 @@ export function niceStep(span, ticks) {
 /**
  * A map of rows x positions.
  *
- * `options`: rows, label(), sample(row, first, end) -> ramp step, ramp() -> pixels, rowName,
- * hatched(row), describe(row, position, first, end) -> text, layerOf(row), pick(row, position),
+ * `options`: rows, label(), sample(row, first, end) -> ramp step, ramp() -> pixels,
+ * hatched(row), describe(row, position, first, end) -> text, pick(row, position),
  * marks() -> {window, sinks, protected}, signed: whether cells below 0 get a line, which no grey print loses.
  * `app` is the shared state of all views.
  */
@@ -145,7 +145,7 @@ export class HeatMap {
     const each = plot.h / plot.rows;
     const step = niceStep(plot.rows, plot.h / 26);
     for (let row = 0; row < plot.rows; row += step) {
-      pen.fillText(this.options.rowName(row), plot.x - 4, plot.y + (row + 0.5) * each);
+      pen.fillText(String(row), plot.x - 4, plot.y + (row + 0.5) * each);
     }
     pen.textBaseline = "alphabetic";
     const [x0, x1] = app.range;
