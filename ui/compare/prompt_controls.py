@@ -94,13 +94,14 @@ def dropdown(
 
 def late_dropdown(elem_id: str, label: str, info: str, *, scale: int) -> gr.Dropdown:
     """A list whose words come later; a word may be any, as they are not the server's to keep."""
-    more = {"scale": scale, "min_width": 220, "allow_custom_value": True}
+    more: dict[str, Any] = {"scale": scale, "min_width": 220, "allow_custom_value": True}
     return gr.Dropdown([], label=label, info=info, elem_id=elem_id, **more)
 
 
 def scenario_control(scenario: str) -> gr.Radio:
-    words = {"label": "Scenario", "info": "What the methods may evict from."}
-    return gr.Radio(SCENARIO_CHOICES, value=scenario, elem_id="scenario", **words)
+    told = "What the methods may evict from."
+    named: dict[str, Any] = {"label": "Scenario", "elem_id": "scenario"}
+    return gr.Radio(SCENARIO_CHOICES, value=scenario, info=told, **named)
 
 
 def model_control(models: Sequence[str], model: str) -> gr.Dropdown:

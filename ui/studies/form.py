@@ -97,8 +97,10 @@ def _build_methods(parts: dict[str, Any], models: Sequence[str], model: str) -> 
         told = f"Generated per point, 1 to {MAX_NEW_TOKENS}."
         parts["max_new_tokens"] = _number("max_new_tokens", "New tokens", told)
     with gr.Row():
-        metric = ("study-metric", "Metric", "A sample's own wins.", METRICS, DEFAULTS.metric)
-        parts["metric"] = dropdown(*metric, min_width=180)
+        told, metrics = "A sample's own wins.", list(METRICS)
+        parts["metric"] = dropdown(
+            "study-metric", "Metric", told, metrics, DEFAULTS.metric, min_width=180
+        )
         told = "Points of 100 that may be lost against the full cache."
         parts["tolerance"] = _number("tolerance", "Tolerance", told)
 
