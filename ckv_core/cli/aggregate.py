@@ -164,7 +164,7 @@ def _print_ablations(variants: Sequence[JoinedVariant]) -> None:
     print_columns(
         steps,
         {
-            "rung": lambda step: step.step.label,
+            "step": lambda step: step.step.label,
             "head L1": lambda step: interval(step.head_l1),
             "heads below base": lambda step: interval(step.better_heads, percent=True),
             "final L1 / base's": lambda step: interval(step.final_of_base),

@@ -144,7 +144,7 @@ def print_ablation(result: RunResult) -> None:
     print_columns(
         steps,
         {
-            "rung": lambda each: each.step.label,
+            "step": lambda each: each.step.label,
             "head L1": lambda each: number(each.head_l1),
             "heads below base": lambda each: share(each.better_heads),
             "final L1": lambda each: number(each.final_hidden_l1),

@@ -103,7 +103,7 @@ def _build_variants(controls: dict[str, Any]) -> None:
 def _build_parameters(controls: dict[str, Any], device: str) -> None:
     with gr.Accordion("Advanced parameters", open=False, elem_id="advanced"):
         gr.Markdown("An empty field means the default shown in grey. Set here for all variants.")
-        with gr.Row(elem_classes=["knob-grid"]):
+        with gr.Row(elem_classes=["parameter-grid"]):
             for parameter in ADVANCED_PARAMETERS:
                 controls[parameter.name] = parameter_control(parameter)
             told = "auto: float32 on CPU, the checkpoint's own on CUDA."
