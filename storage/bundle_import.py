@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
 
 from sqlalchemy import insert, select, update
 from sqlalchemy.orm import Session
@@ -153,15 +152,29 @@ def _save_result(session: Session, run_id: int, bundled: BundledRun) -> None:
     source = "a bundle" if bundled.has_times and not was_result else FROM_RESULT
     environment = {**result.environment, IMPORTED: f"{datetime.now(UTC):%Y-%m-%d} from {source}"}
     if result.model is not None and result.prompt is not None:
-        of_run = (tuple(result.variants), environment, result.kind, result.memory)
-        event_rows.save(session, run_id, RunPrepared(result.model, result.prompt, *of_run))
+        prepared = RunPrepared(
+            result.model,
+            result.prompt,
+            tuple(result.variants),
+            environment,
+            result.kind,
+            result.memory,
+        )
+        event_rows.save(session, run_id, prepared)
     if result.floor is not None:
         event_rows.save(session, run_id, FloorMeasured(result.floor))
     if result.finished:
         event_rows.save(session, run_id, RunFinished(result.timings_ms))
-    values: dict[str, Any] = {"environment": environment, "started_at": run.started_at}
-    values |= {"kind": result.kind, "timings_ms": dict(result.timings_ms)}
-    session.execute(update(Run).where(Run.id == run_id).values(values))
+    session.execute(
+        update(Run)
+        .where(Run.id == run_id)
+        .values(
+            environment=environment,
+            started_at=run.started_at,
+            timings_ms=dict(result.timings_ms),
+            kind=result.kind,
+        )
+    )
 
 
 def _listed(names: list[str]) -> str:

@@ -33,8 +33,8 @@ FLOAT, INDEX, ORDER = 4, 8, 4  # bytes
 CUDA_OVERHEAD_BYTES = 64 * 2**20
 THREAD_OVERHEAD_BYTES = 8 * 2**20
 # glibc keeps freed blocks of up to 32 MiB in its heap, where a later block may not fit between
-# those still held: one small run had a peak of 34 MiB where it mapped each block by itself, and of
-# 38 to 63 MiB where not, depending on what ran before it. The share is what long runs hold beside.
+# those still held: one small run had a peak of 32 MiB where it mapped each block by itself, and of
+# 36 to 63 MiB where not, depending on what ran before it. The share is what long runs hold beside.
 HEAP_OVERHEAD_BYTES = 32 * 2**20
 _HELD_SHARE = 8
 

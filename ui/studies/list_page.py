@@ -59,8 +59,8 @@ class StudiesPage:
             self.yes.click(self.start, [*inputs, self.agreed], asked, **SHARED),
         ):
             started.then(None, [self.slug], None, js=OPEN_STUDY, **PRIVATE)
-        shut = [gr.update(visible=False), SILENT]
-        self.no.click(lambda: shut, None, [self.confirm, self.answer], **AT_ONCE)
+        asking = [self.confirm, self.answer]
+        self.no.click(lambda: [gr.update(visible=False), SILENT], None, asking, **AT_ONCE)
 
     # --- handlers -----------------------------------------------------------------------
 
