@@ -69,9 +69,7 @@ def postgresql() -> Iterator["PostgresqlServer"]:
 
 
 @pytest.fixture(scope="session", params=["sqlite", "postgresql"])
-def new_url(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[], str]:
+def new_url(request, tmp_path_factory) -> Callable[[], str]:
     """Makes URLs of new, blank databases; `parametrize(..., indirect=True)` names one kind."""
     from storage.database import default_url
 
@@ -82,7 +80,7 @@ def new_url(
 
 
 @pytest.fixture(scope="module")
-def opened(new_url: Callable[[], str]) -> Iterator["Database"]:
+def opened(new_url) -> Iterator["Database"]:
     """An open database that a module's tests share; hypothesis needs one like it."""
     from storage.database import open_database
 
@@ -91,7 +89,7 @@ def opened(new_url: Callable[[], str]) -> Iterator["Database"]:
 
 
 @pytest.fixture
-def database(opened: "Database") -> "Database":
+def database(opened) -> "Database":
     """An open database without runs."""
     from sqlalchemy import text
 
@@ -110,9 +108,7 @@ def browser() -> Iterator["Browser"]:
 
 
 @pytest.fixture(scope="session")
-def served_apps(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Callable[[bool], "Served"]]:
+def served_apps(tmp_path_factory) -> Iterator[Callable[[bool], "Served"]]:
     """With logins and MCP, or without both, as most tests need it: built once, and lent empty."""
     from tests.factories.app import empty
     from tests.ui.served_app import Served, served  # Gradio takes seconds
@@ -136,12 +132,12 @@ def served_apps(
 
 
 @pytest.fixture(scope="module")
-def open_app(served_apps: Callable[[bool], "Served"]) -> "Served":
+def open_app(served_apps) -> "Served":
     """The app without logins; a module begins without runs."""
     return served_apps(False)
 
 
 @pytest.fixture(scope="module")
-def team_app(served_apps: Callable[[bool], "Served"]) -> "Served":
+def team_app(served_apps) -> "Served":
     """The app with the logins of tests/ui/served_app.py; a module begins with an empty database."""
     return served_apps(True)

@@ -49,7 +49,7 @@ def made_up(scale: float = 1.0, **by_step: np.ndarray) -> Measured:
     )
 
 
-def test_the_steps_are_the_ablations_and_two_more() -> None:
+def test_the_steps_are_the_ablations_and_two_more():
     own = {step.label: step.spec for step in ablation("adakv", {"budget": "10%"})}
     extras = {k: v for k, v in ablation_specs("adakv", "10%").items() if k not in own}
     assert {**own, **extras} == ablation_specs("adakv", "10%")
@@ -58,13 +58,13 @@ def test_the_steps_are_the_ablations_and_two_more() -> None:
 
 
 @pytest.mark.parametrize("name", findings.STEPS)
-def test_every_step_goes_from_one_step_to_another(name: str) -> None:
+def test_every_step_goes_from_one_step_to_another(name):
     before, after = findings.STEPS[name]
     assert before != after
     assert {before, after} <= set(ABLATION_STEPS)
 
 
-def test_a_step_is_paired_text_by_text() -> None:
+def test_a_step_is_paired_text_by_text():
     half = np.full((LAYERS, QUERY_HEADS), 0.5, np.float32)
     half[0, 0] = 4.0
     texts = [made_up(CriticalKV=half), made_up(10.0, CriticalKV=10 * half)]
@@ -77,13 +77,13 @@ def test_a_step_is_paired_text_by_text() -> None:
     assert rows["alpha 0 instead of 0.25"][1:4] == ("12.5 %", "87.5 %", "-0.625")
 
 
-def test_rounding_is_no_difference() -> None:
+def test_rounding_is_no_difference():
     rounded = np.full((LAYERS, QUERY_HEADS), 1 - 2e-6, np.float32)
     rows = {row[0]: row for row in ablation_rows([made_up(alpha_1=rounded)])}
     assert rows["alpha 1"] == ("alpha 1", "0 %", "1", "1")
 
 
-def test_alphas_per_head_are_counted_and_set_against_the_best_fixed_one() -> None:
+def test_alphas_per_head_are_counted_and_set_against_the_best_fixed_one():
     better = np.full((LAYERS, QUERY_HEADS), 0.9, np.float32)
     worse = np.full((LAYERS, QUERY_HEADS), 9.0, np.float32)
     texts = [made_up(alpha_per_KV_head=better, alpha_0=worse)] * 3
@@ -97,7 +97,7 @@ def test_alphas_per_head_are_counted_and_set_against_the_best_fixed_one() -> Non
     ]
 
 
-def test_tables_say_how_many_texts_and_when_they_are_too_few(capsys) -> None:
+def test_tables_say_how_many_texts_and_when_they_are_too_few(capsys):
     at = ("snapkv", "64")
     kinds = ["news"] * 5 + ["code"] * 2
     report([Text(kind, 900 + i, {at: made_up(1.0 + i)}) for i, kind in enumerate(kinds)])
@@ -108,14 +108,14 @@ def test_tables_say_how_many_texts_and_when_they_are_too_few(capsys) -> None:
     assert "(" in findings.interval([float(at) for at in range(10)])
 
 
-def test_the_value_norm_is_told_by_layer_for_it_is_a_mean_of_opposites() -> None:
+def test_the_value_norm_is_told_by_layer_for_it_is_a_mean_of_opposites():
     norm = np.array([[2.0] * QUERY_HEADS, [0.5] * QUERY_HEADS], np.float32)
     rows = layer_rows([made_up(CriticalKV=norm), made_up(3.0, CriticalKV=3 * norm)])
     assert rows[0] == ("value norm, un-pooled, two stages", "0", "-1", "2 of 2")
     assert rows[1][1:] == ("1 to 1", "1", "0 of 2")
 
 
-def test_a_text_is_measured_at_every_base_budget_and_step() -> None:
+def test_a_text_is_measured_at_every_base_budget_and_step():
     prompt = {"kind": "report", "context": BASE.context, "question": BASE.question}
     text = findings.measure(tiny_model("llama"), prompt, ["snapkv", "adakv"], ["80", "96"])
     assert list(text.settings) == [(b, c) for b in ("snapkv", "adakv") for c in ("80", "96")]
@@ -129,7 +129,7 @@ def test_a_text_is_measured_at_every_base_budget_and_step() -> None:
 
 
 @pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\u0085"])
-def test_only_a_line_feed_ends_a_line_of_the_prompts(monkeypatch, tmp_path, separator) -> None:
+def test_only_a_line_feed_ends_a_line_of_the_prompts(monkeypatch, tmp_path, separator):
     path = tmp_path / "prompts.jsonl"
     path.write_bytes(f'{{"context": "a{separator}b"}}\r\n\n{{"context": "c"}}\n'.encode())
     read: list[dict[str, str]] = []

@@ -16,13 +16,13 @@ OF_EACH_KIND = ("streaming_llm", "snapkv", "adakv", "knorm", "h2o")
 ELSEWHERE = 0.02  # another kind of CPU rounds otherwise, near a cut
 
 
-def test_every_method_is_recorded_at_its_present_defaults() -> None:
+def test_every_method_is_recorded_at_its_present_defaults():
     now = {spec.name: dict(spec.params) for spec in figures.specs()}
     assert {name: each["params"] for name, each in RECORDED["methods"].items()} == now
 
 
 @pytest.mark.parametrize("share", figures.SHARES)
-def test_bars_add_up_to_the_budget(share: int) -> None:
+def test_bars_add_up_to_the_budget(share):
     tokens = RECORDED["tokens"]
     lengths = [len(part) for part in np.array_split(np.arange(tokens), figures.BARS)]
     for name, each in RECORDED["methods"].items():
@@ -31,7 +31,7 @@ def test_bars_add_up_to_the_budget(share: int) -> None:
         assert kept == pytest.approx(figures.budget_of(share, tokens), abs=tokens / 255), name
 
 
-def test_all_mentions_of_words_are_found_in_pieces() -> None:
+def test_all_mentions_of_words_are_found_in_pieces():
     class Made:
         class prompt:
             pieces = ("the ", "co", "de 5", "8", "29", ".", "5829 again")
@@ -41,7 +41,7 @@ def test_all_mentions_of_words_are_found_in_pieces() -> None:
 
 
 @pytest.mark.slow
-def test_methods_keep_what_is_drawn() -> None:
+def test_methods_keep_what_is_drawn():
     loaded = load_model(DEFAULT_MODEL, "cpu", "float32")
     text = figures.text_of(loaded)
     assert (len(text.tokens), loaded.info.sha256) == (RECORDED["tokens"], RECORDED["sha256"])

@@ -10,7 +10,7 @@ TEXTS = {f"text{at}": f"Line {at} says little. Nobody waved. " * 30 for at in ra
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_each_text_hides_its_own_answer_once_at_a_depth_of_its_own(task: str) -> None:
+def test_each_text_hides_its_own_answer_once_at_a_depth_of_its_own(task):
     found = needles(TEXTS, task, tiny_model("llama").tokenizer, 200, 4)
     assert [each.text for each in found] == list(TEXTS)
     assert len({each.depth for each in found}) == 4
@@ -28,7 +28,7 @@ def row(found: int, stopped: str = "eos", **more: str) -> dict[str, str]:
     return {**first, **empty, "found": str(found), "stopped": stopped, **more}
 
 
-def test_pairs_are_of_the_same_texts_and_tested_exactly() -> None:
+def test_pairs_are_of_the_same_texts_and_tested_exactly():
     base = {f"t{at}": row(int(at < 6)) for at in range(8)}
     own = {f"t{at}": row(int(at in (0, 6)), "length" if at == 1 else "eos") for at in range(8)}
     assert pair(own, base) == (1, 5, pytest.approx(14 / 64))

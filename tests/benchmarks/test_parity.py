@@ -11,7 +11,7 @@ ELSEWHERE = 0.005  # another kind of CPU rounds otherwise, near a cut
 
 
 @pytest.mark.slow
-def test_the_preset_keeps_what_kvpress_kept() -> None:
+def test_the_preset_keeps_what_kvpress_kept():
     recorded = parity.recorded()
     assert recorded["kvpress"] == VERSION
     specs = {spec.spec: spec for spec in parity.specs()}
@@ -31,7 +31,7 @@ def test_the_preset_keeps_what_kvpress_kept() -> None:
     assert not low
 
 
-def test_every_method_that_both_have_is_measured_and_in_the_document() -> None:
+def test_every_method_that_both_have_is_measured_and_in_the_document():
     recorded = parity.recorded()
     asked = [spec.spec for spec in parity.specs() for _ in parity.SHARES]
     assert [row["spec"] for row in recorded["rows"]] == asked

@@ -9,7 +9,7 @@ from ckv_core.engine import head_tables
 
 
 @pytest.fixture(scope="session", autouse=True)
-def head_tables_apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def head_tables_apart(tmp_path_factory) -> Iterator[Path]:
     """Tables of the tests' models are kept for the session, away from the user's own."""
     home = tmp_path_factory.mktemp("head-tables")
     with pytest.MonkeyPatch.context() as patch:
@@ -18,7 +18,7 @@ def head_tables_apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path
 
 
 @pytest.fixture(scope="session")
-def model_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+def model_folder(tmp_path_factory) -> str:
     """A tiny model as a user would have it; nobody changes it."""
     from tests.factories.models import saved_model  # transformers takes seconds
 

@@ -3,23 +3,23 @@
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, ViewportSize
+from playwright.sync_api import BrowserContext, Page, ViewportSize
 
 from tests.e2e import steps
-from tests.e2e.app_runner import App, Watched, note_message, note_request
+from tests.e2e.app_runner import Watched, note_message, note_request
 from tests.ui.served_app import Served
 
 DESK: ViewportSize = {"width": 1440, "height": 900}
 
 
 @pytest.fixture(scope="module")
-def app(open_app: Served) -> Served:
+def app(open_app) -> Served:
     """The app that most files share."""
     return open_app
 
 
 @pytest.fixture(scope="module")
-def visitor(browser: Browser, app: App | Served) -> Iterator[tuple[BrowserContext, Watched]]:
+def visitor(browser, app) -> Iterator[tuple[BrowserContext, Watched]]:
     """Somebody whose browser keeps what it loaded from one test to the next."""
     context = browser.new_context(viewport=DESK)
     watched = Watched()
@@ -32,7 +32,7 @@ def visitor(browser: Browser, app: App | Served) -> Iterator[tuple[BrowserContex
 
 
 @pytest.fixture
-def context(visitor: tuple[BrowserContext, Watched]) -> Iterator[BrowserContext]:
+def context(visitor) -> Iterator[BrowserContext]:
     """A visitor's one blank page; none of theirs may leave the app's origin or log errors."""
     context, watched = visitor
     page, *others = context.pages
@@ -49,7 +49,7 @@ def context(visitor: tuple[BrowserContext, Watched]) -> Iterator[BrowserContext]
 
 
 @pytest.fixture
-def page(context: BrowserContext, app: App | Served) -> Page:
+def page(context, app) -> Page:
     """The Compare page, ready to type into."""
     (page,) = context.pages
     steps.open_form(page, app.url)

@@ -3,10 +3,9 @@
 import re
 import sys
 from contextlib import ExitStack, closing
-from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
 from app import main
 from ckv_core.runtime import logs
@@ -14,12 +13,11 @@ from storage.database import default_url, open_database
 from storage.server_lock import only_server
 from tests.e2e import steps
 from tests.processes import free_port
-from tests.ui.served_app import Served
 
 CONTEXT = "#context textarea"
 
 
-def test_a_refusal_goes_once_the_form_changes_and_comes_again(page: Page):
+def test_a_refusal_goes_once_the_form_changes_and_comes_again(page):
     refusal = page.locator("#notice [role=alert]")
     for _ in range(2):
         page.get_by_role("button", name="Run", exact=True).click()
@@ -29,7 +27,7 @@ def test_a_refusal_goes_once_the_form_changes_and_comes_again(page: Page):
         expect(refusal).to_be_hidden()
 
 
-def test_a_wrong_line_of_more_variants_is_named_as_soon_as_it_is_left(page: Page):
+def test_a_wrong_line_of_more_variants_is_named_as_soon_as_it_is_left(page):
     page.get_by_role("button", name="More variants").click()
     box = page.get_by_label("One variant per line")
     box.fill("snapkv:budget=64\nsnapkw")
@@ -41,7 +39,7 @@ def test_a_wrong_line_of_more_variants_is_named_as_soon_as_it_is_left(page: Page
     expect(line).to_contain_text("7 variants:")
 
 
-def test_what_only_the_engine_can_know_fails_the_run_with_a_sentence(page: Page):
+def test_what_only_the_engine_can_know_fails_the_run_with_a_sentence(page):
     steps.fill(page)
     box = page.get_by_role("combobox", name="Model")
     box.fill("missing")
@@ -54,7 +52,7 @@ def test_what_only_the_engine_can_know_fails_the_run_with_a_sentence(page: Page)
     assert page.locator(CONTEXT).input_value() == steps.TEXT
 
 
-def test_only_utf8_text_files_are_opened(page: Page, tmp_path: Path):
+def test_only_utf8_text_files_are_opened(page, tmp_path):
     files = {
         "latin.txt": ("caf\u00e9".encode("latin-1"), "latin.txt is not UTF-8 text"),
         "zeros.bin": (b"\x00\x01", "zeros.bin is not a text file"),
@@ -73,7 +71,7 @@ def test_only_utf8_text_files_are_opened(page: Page, tmp_path: Path):
     expect(page.locator("#context-bar")).to_contain_text(" of 8,192 tokens")
 
 
-def test_wrong_positions_are_named_and_stay_as_typed(page: Page):
+def test_wrong_positions_are_named_and_stay_as_typed(page):
     steps.fill(page)
     steps.open_more(page)
     box = page.get_by_label("External selections")
@@ -86,7 +84,7 @@ def test_wrong_positions_are_named_and_stay_as_typed(page: Page):
     assert box.input_value() == typed
 
 
-def test_a_lone_surrogate_is_refused(page: Page):
+def test_a_lone_surrogate_is_refused(page):
     steps.fill(page)
     put = """() => {
       const box = document.querySelector("#context textarea");
@@ -102,9 +100,7 @@ def test_a_lone_surrogate_is_refused(page: Page):
 
 
 @pytest.mark.parametrize("taken", ["data", "port"])
-def test_a_second_app_in_the_same_place_is_one_sentence(
-    app: Served, tmp_path, monkeypatch, capsys, taken
-):
+def test_a_second_app_in_the_same_place_is_one_sentence(app, tmp_path, monkeypatch, capsys, taken):
     port = app.url.rpartition(":")[2]
     monkeypatch.setattr(logs, "configure", lambda *_: None)
     monkeypatch.setenv("CKV_HOME", str(tmp_path))

@@ -3,16 +3,15 @@
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import psutil
 import pytest
-from playwright.sync_api import BrowserContext, Page, expect
+from playwright.sync_api import Page, expect
 
 from ckv_core.models.default_model import prepare_default_model
 from ckv_core.models.steps import silent
 from tests.e2e import steps
-from tests.e2e.app_runner import ROOT, App, Watched, start
+from tests.e2e.app_runner import ROOT, App, start
 from tests.test_docs_api import blocks, run_by_bash
 
 PRINTED = "SnapKV + CriticalKV, as printed"
@@ -22,7 +21,7 @@ POINTS = 2 + 2 * 2
 
 
 @pytest.fixture(scope="module")
-def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
+def app(tmp_path_factory) -> Iterator[App]:
     """`python app.py` with an empty data folder."""
     home = tmp_path_factory.mktemp("home")
     models = prepare_default_model(silent).parent
@@ -33,12 +32,12 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
 
 
 @pytest.fixture
-def wait_for_model(page: Page) -> None:
+def wait_for_model(page) -> None:
     """Until the default model is loaded, which the page does not need to be usable."""
     expect(page.locator("#model-line")).to_contain_text("is ready", timeout=120_000)
 
 
-def test_an_example_runs_with_the_default_variants(page: Page, app: App, wait_for_model):
+def test_an_example_runs_with_the_default_variants(page, app, wait_for_model):
     page.get_by_role("button", name="Support chat").click()
     expect(page.locator("#context-bar")).to_contain_text(re.compile(r"[\d,]+ of 8,192 tokens"))
     expect(page.locator("#variants-line")).to_contain_text("6 variants: Full cache, StreamingLLM")
@@ -71,7 +70,7 @@ def test_an_example_runs_with_the_default_variants(page: Page, app: App, wait_fo
     assert any(loaded)
 
 
-def test_one_word_of_a_megabyte_is_refused_with_a_number(page: Page, wait_for_model):
+def test_one_word_of_a_megabyte_is_refused_with_a_number(page, wait_for_model):
     steps.fill(page, context="x" * 1_000_000)
     steps.run(page)
     sentence = re.compile(r"[\d,]+ over the model's limit of 8,192")
@@ -83,7 +82,7 @@ def test_one_word_of_a_megabyte_is_refused_with_a_number(page: Page, wait_for_mo
 # --- the first examples of docs/api.md, of which this model refuses what cannot be run
 
 
-def test_the_comparison_and_the_sweep_in_python_print_their_figures(app: App, capsys) -> None:
+def test_the_comparison_and_the_sweep_in_python_print_their_figures(app, capsys):
     names: dict[str, object] = {"__name__": "example"}
     for block in blocks("python", {False: app.url})[:2]:
         exec(compile(block, "docs/api.md", "exec"), names)
@@ -95,7 +94,7 @@ def test_the_comparison_and_the_sweep_in_python_print_their_figures(app: App, ca
     assert all(float(kl) > 0 and float(final) > 0 for _, kl, final in points)
 
 
-def test_the_run_by_curl_ends_with_texts(app: App, tmp_path) -> None:
+def test_the_run_by_curl_ends_with_texts(app, tmp_path):
     printed = run_by_bash(blocks("bash", {False: app.url})[0], tmp_path)
     assert '"state": "done"' in printed.replace('":"', '": "')
     assert "was chosen" not in printed  # the budget holds more than the window
@@ -105,7 +104,7 @@ def test_the_run_by_curl_ends_with_texts(app: App, tmp_path) -> None:
 
 
 @pytest.fixture(scope="module")
-def slug(visitor: tuple[BrowserContext, Watched], app: App) -> str:
+def slug(visitor, app) -> str:
     """A run that is over."""
     (page,) = visitor[0].pages
     steps.open_form(page, app.url)
@@ -113,9 +112,7 @@ def slug(visitor: tuple[BrowserContext, Watched], app: App) -> str:
     return steps.run_to_its_end(page)
 
 
-def test_a_reproduced_run_has_the_same_tokens_and_kept_sets(
-    context: BrowserContext, app: App, slug: str
-):
+def test_a_reproduced_run_has_the_same_tokens_and_kept_sets(context, app, slug):
     (page,) = context.pages
     page.goto(f"{app.url}/run?id={slug}")
     lineage = page.locator("#lineage")
@@ -132,9 +129,7 @@ def test_a_reproduced_run_has_the_same_tokens_and_kept_sets(
     expect(found).to_contain_text("Kept sets: equal, entry by entry.")
 
 
-def test_a_result_json_comes_back_as_one_more_column(
-    page: Page, app: App, slug: str, tmp_path: Path
-):
+def test_a_result_json_comes_back_as_one_more_column(page, app, slug, tmp_path):
     result = page.request.get(f"{app.url}/data/{slug}/result.json").json()
     result["variants"][1]["label"] = MINE
     path = tmp_path / "kept.json"
@@ -163,7 +158,7 @@ def test_a_result_json_comes_back_as_one_more_column(
 
 
 @pytest.fixture
-def sweep_page(context, app: App) -> Page:
+def sweep_page(context, app) -> Page:
     """The Sweep page, filled in for a small sweep."""
     (page,) = context.pages
     steps.open_form(page, f"{app.url}/sweep")
@@ -182,7 +177,7 @@ def see_chart(page: Page, area: str, name: str) -> None:
     expect(panel.locator(".main-svg").first).to_be_visible()
 
 
-def test_a_sweep_runs_is_saved_and_opens_again_by_its_link(sweep_page: Page, app: App):
+def test_a_sweep_runs_is_saved_and_opens_again_by_its_link(sweep_page, app):
     page = sweep_page
     slug = steps.run_to_its_end(page)
     rows = page.locator("#sweep-points tbody tr")
@@ -201,7 +196,7 @@ def test_a_sweep_runs_is_saved_and_opens_again_by_its_link(sweep_page: Page, app
     expect(page.locator("#sweep-savings tbody tr")).to_have_count(2 * 2)
 
 
-def test_the_ablation_adds_its_runs_and_is_drawn(page: Page):
+def test_the_ablation_adds_its_runs_and_is_drawn(page):
     steps.fill(page, variants=("Full cache",), budget="72", new_tokens=2)
     page.get_by_role("button", name="More variants").click()
     page.get_by_role("button", name="Add the ablation").click()

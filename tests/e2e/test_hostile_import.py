@@ -5,12 +5,11 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from storage.database import default_url, open_database
 from tests.e2e.test_xss import HOSTILE, PAYLOADS, assert_nothing_ran
 from tests.storage.bundles import exported, made, resealed, rewritten, run_values, sealed
-from tests.ui.served_app import Served
 from ui.limits import Limits
 
 BODY_MIB = Limits().body_mib
@@ -44,7 +43,7 @@ def hostile_files(folder: Path) -> Files:
 
 
 @pytest.fixture
-def page(browser: Browser, app: Served) -> Iterator[Page]:
+def page(browser, app) -> Iterator[Page]:
     context = browser.new_context(viewport={"width": 430, "height": 900})
     page = context.new_page()
     page.goto(f"{app.url}/runs")
@@ -60,9 +59,7 @@ def give(page: Page, path: Path, data: bytes) -> None:
     page.locator("#runs input[data-import]").set_input_files(path)
 
 
-def test_a_hostile_file_is_one_sentence_and_stores_nothing(
-    page: Page, app: Served, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_a_hostile_file_is_one_sentence_and_stores_nothing(page, app, tmp_path_factory):
     told = page.locator("#runs .ckv-files [role=status]")
     folder = tmp_path_factory.mktemp("there")
     for name, (data, sentence) in hostile_files(folder).items():
@@ -78,9 +75,7 @@ def test_a_hostile_file_is_one_sentence_and_stores_nothing(
     assert list(tmp_path_factory.getbasetemp().rglob("*outside-it*")) == []
 
 
-def test_markup_in_a_bundles_texts_is_shown_as_text_after_all_that(
-    page: Page, app: Served, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_markup_in_a_bundles_texts_is_shown_as_text_after_all_that(page, app, tmp_path_factory):
     """The app takes what is right after all that was wrong; markup in a title is only a text."""
     folder = tmp_path_factory.mktemp("there")
     slug, data = bundle_of_one(folder)

@@ -3,36 +3,34 @@
 import dataclasses
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from playwright.sync_api import BrowserContext, Page, expect
 
 from ckv_core.analysis.result_json import to_json
 from ckv_core.results.records import RetainedSet
 from tests.e2e.steps import run, set_new_tokens, wait_for_slug
 from tests.factories.app import empty, request, store_run
 from tests.factories.runs import done_result
-from tests.ui.served_app import Served
 
 
 @pytest.fixture(scope="module")
-def context(browser: Browser) -> Iterator[BrowserContext]:
+def context(browser) -> Iterator[BrowserContext]:
     """Keeps what it loaded from one test to the next."""
     with browser.new_context(viewport={"width": 430, "height": 900}) as context:
         yield context
 
 
 @pytest.fixture
-def page(context: BrowserContext) -> Iterator[Page]:
+def page(context) -> Iterator[Page]:
     page = context.new_page()
     yield page
     page.close()
 
 
 @pytest.fixture(scope="module")
-def slugs(app: Served) -> dict[str, str]:
+def slugs(app) -> dict[str, str]:
     """Two runs on one prompt, one on another."""
     kept = np.zeros((3, 2, 10), np.bool_)
     kept[..., 2:6] = True
@@ -55,9 +53,7 @@ def slugs(app: Served) -> dict[str, str]:
     }
 
 
-def test_runs_on_one_prompt_are_compared_token_by_token(
-    app: Served, slugs: dict[str, str], page: Page
-) -> None:
+def test_runs_on_one_prompt_are_compared_token_by_token(app, slugs, page):
     page.goto(f"{app.url}/runs")
     for name in ("first", "second"):
         row = page.locator("#runs tbody tr", has=page.locator(f'a[href$="{slugs[name]}"]'))
@@ -79,9 +75,7 @@ def test_runs_on_one_prompt_are_compared_token_by_token(
     assert page.evaluate("document.documentElement.scrollWidth") <= 430
 
 
-def test_runs_on_other_prompts_are_compared_by_their_tables(
-    app: Served, slugs: dict[str, str], page: Page
-) -> None:
+def test_runs_on_other_prompts_are_compared_by_their_tables(app, slugs, page):
     page.goto(f"{app.url}/compare-runs?ids={slugs['first']},{slugs['other']}")
     found = page.locator("#differences")
     expect(found).to_contain_text("The prompts differ")
@@ -91,9 +85,7 @@ def test_runs_on_other_prompts_are_compared_by_their_tables(
     expect(figures).to_contain_text("Final hidden L1")
 
 
-def test_a_run_with_changes_remembers_the_run_it_was_made_from(
-    app: Served, slugs: dict[str, str], page: Page
-) -> None:
+def test_a_run_with_changes_remembers_the_run_it_was_made_from(app, slugs, page):
     page.goto(f"{app.url}/?from={slugs['other']}")
     expect(page.locator("#notice")).to_contain_text("change them and run")
     set_new_tokens(page, 7)
@@ -105,9 +97,7 @@ def test_a_run_with_changes_remembers_the_run_it_was_made_from(
     expect(page.locator("#lineage")).to_contain_text("A fork of this")
 
 
-def test_chosen_runs_are_exported_and_come_back_after_their_loss(
-    app: Served, slugs: dict[str, str], page: Page, tmp_path: Path
-) -> None:
+def test_chosen_runs_are_exported_and_come_back_after_their_loss(app, slugs, page, tmp_path):
     app.services.library.annotate(slugs["first"], "Kept title", "kept note", ["kept"])
     page.goto(f"{app.url}/runs")
     row = page.locator("#runs tbody tr", has_text="Kept title")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page
+from playwright.sync_api import BrowserContext, Page
 
 from tests.e2e.steps import log_in
 from tests.factories.app import finished
@@ -74,7 +74,7 @@ def assert_nothing_gained(app: Served, context: BrowserContext, hostile: str, ba
         assert len(runs_of(app)) > len(before)
 
 
-def test_a_page_on_another_port_of_this_machine(app: Served, browser: Browser, elsewhere: int):
+def test_a_page_on_another_port_of_this_machine(app, browser, elsewhere):
     with acting_as(EVERYBODY):
         port = app.url.rpartition(":")[2]
         context = browser.new_context()
@@ -84,7 +84,7 @@ def test_a_page_on_another_port_of_this_machine(app: Served, browser: Browser, e
         context.close()
 
 
-def test_a_page_on_another_host_name(app: Served, browser: Browser, elsewhere: int):
+def test_a_page_on_another_host_name(app, browser, elsewhere):
     with acting_as(EVERYBODY):
         context = browser.new_context()
         assert_nothing_gained(app, context, f"http://evil.test:{elsewhere}/", app.url)
@@ -95,9 +95,7 @@ def test_a_page_on_another_host_name(app: Served, browser: Browser, elsewhere: i
         context.close()
 
 
-def test_a_page_on_a_sibling_name_with_logins(
-    team_app: Served, browser: Browser, elsewhere: int
-) -> None:
+def test_a_page_on_a_sibling_name_with_logins(team_app, browser, elsewhere):
     with by("ann"):
         base = f"http://lab.team.test:{team_app.url.rpartition(':')[2]}"
         context = browser.new_context()

@@ -1,13 +1,12 @@
 """The list of runs: open, delete and undo."""
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
 from tests.factories.app import request, store_run
 from tests.factories.runs import done_result
-from tests.ui.served_app import Served
 
 
-def test_a_run_is_listed_opened_and_deleted(page: Page, app: Served):
+def test_a_run_is_listed_opened_and_deleted(page, app):
     question = "Which run is to go?"
     slug = store_run(app.services, request(question=question), done_result())
     page.get_by_role("link", name="Runs", exact=True).click()

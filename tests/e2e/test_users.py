@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from playwright.sync_api import BrowserContext, Page, expect
 
 from tests.e2e import steps
 from tests.e2e.steps import expect_well_made, log_in
@@ -12,18 +12,18 @@ from tests.ui.served_app import Served, by
 
 
 @pytest.fixture(scope="module")
-def app(team_app: Served) -> Served:
+def app(team_app) -> Served:
     return team_app
 
 
 @pytest.fixture(scope="module")
-def slug(app: Served) -> str:
+def slug(app) -> str:
     with by("ann"):
         return finished(app.services, "steps 2")
 
 
 @pytest.fixture
-def ann(browser: Browser, app: Served) -> Iterator[Page]:
+def ann(browser, app) -> Iterator[Page]:
     """A page of a user who is logged in."""
     context = browser.new_context(viewport={"width": 430, "height": 900})
     page = context.new_page()
@@ -33,14 +33,14 @@ def ann(browser: Browser, app: Served) -> Iterator[Page]:
 
 
 @pytest.fixture
-def guest(browser: Browser) -> Iterator[Page]:
+def guest(browser) -> Iterator[Page]:
     """A page of somebody without a login."""
     context = browser.new_context()
     yield context.new_page()
     context.close()
 
 
-def test_a_link_is_made_opened_and_revoked(app: Served, slug: str, ann: Page, guest: Page) -> None:
+def test_a_link_is_made_opened_and_revoked(app, slug, ann, guest):
     ann.goto(f"{app.url}/run?id={slug}")
     ann.get_by_role("button", name="Share", exact=True).click()
     ann.get_by_label("Expires").select_option("in 1 day")
@@ -73,7 +73,7 @@ def test_a_link_is_made_opened_and_revoked(app: Served, slug: str, ann: Page, gu
     assert answer.status == 401
 
 
-def test_without_logins_links_are_plain(open_app: Served, guest: Page) -> None:
+def test_without_logins_links_are_plain(open_app, guest):
     guest.goto(f"{open_app.url}/run?id={finished(open_app.services, 'steps 1')}")
     guest.locator("#share > button").click()
     expect(guest.locator("#share")).to_contain_text("links are plain")
@@ -88,7 +88,7 @@ NARROW = 390
 
 @pytest.mark.usefixtures("slug")
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_by_keyboard_from_the_login_to_log_out(browser: Browser, app: Served, theme: str) -> None:
+def test_by_keyboard_from_the_login_to_log_out(browser, app, theme):
     context = browser.new_context(viewport={"width": NARROW, "height": 844})
     page = context.new_page()
     page.goto(f"{app.url}/account?__theme={theme}")
@@ -123,7 +123,7 @@ STEPS = {"ann": 20, "bob": 30}
 
 
 @pytest.fixture
-def visitors(browser: Browser) -> Iterator[dict[str, BrowserContext]]:
+def visitors(browser) -> Iterator[dict[str, BrowserContext]]:
     contexts = {
         user: browser.new_context(viewport={"width": 1440, "height": 900}) for user in WORDS
     }
@@ -132,7 +132,7 @@ def visitors(browser: Browser) -> Iterator[dict[str, BrowserContext]]:
         context.close()
 
 
-def test_two_runs_at_once_do_not_mix(app: Served, visitors: dict[str, BrowserContext]) -> None:
+def test_two_runs_at_once_do_not_mix(app, visitors):
     pages: dict[str, Page] = {}
     for user, visitor in visitors.items():
         page = pages[user] = visitor.new_page()

@@ -8,7 +8,7 @@ from io import StringIO
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from ckv_core.analysis.result_json import to_json
 from ckv_core.request.compare_request import CompareRequest, Kind
@@ -51,7 +51,7 @@ Slugs = dict[str, str]
 
 
 @pytest.fixture(scope="module")
-def slugs(app: Served) -> Slugs:
+def slugs(app) -> Slugs:
     """Runs full of hostile text; `other` failed and came out of an imported bundle."""
     failed = store(app, fails=True)
     bundle = app.services.export_bundle([failed])
@@ -134,7 +134,7 @@ def hostile_variant(variant: VariantResult, label: str) -> VariantResult:
 
 
 @pytest.fixture(scope="module")
-def page(browser: Browser) -> Iterator[Page]:
+def page(browser) -> Iterator[Page]:
     """One page for all visits."""
     context = browser.new_context(viewport={"width": 1440, "height": 900}, accept_downloads=True)
     page = context.new_page()
@@ -149,7 +149,7 @@ def assert_nothing_ran(page: Page) -> None:
 
 
 @pytest.mark.parametrize("address", PAGES)
-def test_nothing_runs(page: Page, app: Served, slugs: Slugs, address: str) -> None:
+def test_nothing_runs(page, app, slugs, address):
     page.goto(app.url + address.format(**slugs))
     place, kind = SEEN[address]
     shown = page.locator(place).first
@@ -163,9 +163,7 @@ def test_nothing_runs(page: Page, app: Served, slugs: Slugs, address: str) -> No
     assert_nothing_ran(page)
 
 
-def test_nothing_runs_in_the_parts_that_a_reader_opens(
-    page: Page, app: Served, slugs: Slugs
-) -> None:
+def test_nothing_runs_in_the_parts_that_a_reader_opens(page, app, slugs):
     page.goto(f"{app.url}/run?id={slugs['slug']}")
     expect(page.locator("#follow-ups")).to_contain_text("window.bumped")
     strip = page.locator(".ckv-strip:visible").first
@@ -177,13 +175,13 @@ def test_nothing_runs_in_the_parts_that_a_reader_opens(
     assert_nothing_ran(page)
 
 
-def test_the_reason_of_an_imported_run_is_text(page: Page, app: Served, slugs: Slugs) -> None:
+def test_the_reason_of_an_imported_run_is_text(page, app, slugs):
     page.goto(f"{app.url}/run?id={slugs['other']}")
     expect(page.locator("#status")).to_contain_text(PAYLOADS[0])
     assert_nothing_ran(page)
 
 
-def test_the_counter_counts(page: Page, app: Served) -> None:
+def test_the_counter_counts(page, app):
     """The payloads would be seen if they ran."""
     page.goto(app.url + "/healthz")
     for payload in PAYLOADS[:2]:
@@ -191,9 +189,7 @@ def test_the_counter_counts(page: Page, app: Served) -> None:
     page.wait_for_function("window.bumped >= 1")
 
 
-def test_a_hostile_file_under_a_hostile_name_is_quoted_and_not_run(
-    page: Page, app: Served, slugs: Slugs
-) -> None:
+def test_a_hostile_file_under_a_hostile_name_is_quoted_and_not_run(page, app, slugs):
     page.goto(f"{app.url}/runs")
     expect(page.locator("#runs tbody")).to_contain_text("window.bumped")
     rows = page.locator("#runs tbody tr").count()
@@ -220,7 +216,7 @@ WITH_TEXTS = ("table", "forced", "follow_ups")
 
 
 @pytest.mark.parametrize("name", ADDRESSES)
-def test_a_table_is_a_download_without_formulas(app: Served, slugs: Slugs, name: str) -> None:
+def test_a_table_is_a_download_without_formulas(app, slugs, name):
     with app.client() as client:
         answer = client.get(ADDRESSES[name].format(**slugs))
     cells = [cell for row in csv.reader(StringIO(answer.text, newline="")) for cell in row]

@@ -20,7 +20,7 @@ def loaded() -> LoadedModel:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "request_"), [pytest.param(*r, id=r[0]) for r in runs()])
-def test_kept_sets_and_tokens_are_those_recorded(loaded, name, request_) -> None:
+def test_kept_sets_and_tokens_are_those_recorded(loaded, name, request_):
     recorded = read()
     expected, found = recorded["runs"][name], measure(loaded, request_)
     assert found.keys() == expected.keys()
@@ -38,6 +38,6 @@ def test_kept_sets_and_tokens_are_those_recorded(loaded, name, request_) -> None
     assert sum(same) >= SAME_ELSEWHERE * len(same)
 
 
-def test_every_method_is_recorded() -> None:
+def test_every_method_is_recorded():
     written = {spec for _, each in runs() for spec in each.variants}
     assert {VariantSpec.parse(spec).method.name for spec in written} == {m.name for m in METHODS}

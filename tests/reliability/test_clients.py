@@ -18,7 +18,7 @@ USERS = ("ann", "bob")
 
 
 @pytest.fixture(scope="module")
-def app(team_app: Served) -> Served:
+def app(team_app) -> Served:
     return team_app
 
 
@@ -28,7 +28,7 @@ def start(app: Served, user: str, played: str, context: str) -> str:
 
 
 @pytest.mark.slow
-def test_fifty_clients_get_their_own_runs_while_one_streams(app: Served):
+def test_fifty_clients_get_their_own_runs_while_one_streams(app):
     slugs = {user: start(app, user, "steps 3", f"{user} only words") for user in USERS}
     for user, slug in slugs.items():
         with by(user):
@@ -83,7 +83,7 @@ def test_fifty_clients_get_their_own_runs_while_one_streams(app: Served):
 
 
 @pytest.mark.slow
-def test_pages_that_follow_a_run_see_it_to_its_end(app: Served):
+def test_pages_that_follow_a_run_see_it_to_its_end(app):
     slug = start(app, "bob", "long 60", "bob follows this")
     with ThreadPoolExecutor(10) as pool:
         ends = list(pool.map(lambda _: followed(app, slug), range(10)))

@@ -42,7 +42,7 @@ def on_a_small_disk(script: str, folder: Path, *more: str) -> subprocess.Complet
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path) -> Path:
     """Where a small disk can be mounted."""
     if shutil.which("unshare") is None or on_a_small_disk(MOUNT, tmp_path).returncode != 0:
         pytest.skip("this system lets no user mount a small disk")
@@ -50,7 +50,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_full_disk_fails_the_run_and_the_next_one_works(folder: Path):
+def test_a_full_disk_fails_the_run_and_the_next_one_works(folder):
     done = on_a_small_disk(f"{MOUNT} && {FILL}", folder)
     assert done.returncode == 0, done.stderr
     failed, earlier, refused, backup, after, integrity = done.stdout.splitlines()
@@ -64,7 +64,7 @@ def test_a_full_disk_fails_the_run_and_the_next_one_works(folder: Path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("state", ["new", "used"])
-def test_a_start_on_a_full_disk_is_one_sentence(folder: Path, state: str):
+def test_a_start_on_a_full_disk_is_one_sentence(folder, state):
     done = on_a_small_disk(START, folder, state, str(free_port()), NEW_DATABASE)
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1, done.stderr

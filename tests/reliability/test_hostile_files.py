@@ -37,14 +37,14 @@ def longest_wait(client: httpx.Client, until: threading.Event) -> float:
 
 
 @pytest.fixture(scope="module")
-def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
+def app(tmp_path_factory) -> Iterator[App]:
     with scripted_app(tmp_path_factory.mktemp("hostile")) as app:
         yield app
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("filler", FILLERS.values(), ids=FILLERS.keys())
-def test_three_hostile_bundles_at_once_leave_the_app_answering(app: App, filler: bytes):
+def test_three_hostile_bundles_at_once_leave_the_app_answering(app, filler):
     data = hostile(filler)
     over = threading.Event()
     with httpx.Client(base_url=app.url, timeout=300) as client, ThreadPoolExecutor(4) as pool:

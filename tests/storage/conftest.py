@@ -21,13 +21,13 @@ START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
 @pytest.fixture
-def here(database: Database) -> Database:
+def here(database) -> Database:
     """An open database without runs."""
     return database
 
 
 @pytest.fixture(scope="module")
-def there(new_url: Callable[[], str]) -> Iterator[Database]:
+def there(new_url) -> Iterator[Database]:
     """An open database that a module's tests share."""
     with closing(open_database(new_url())) as opened:
         yield opened

@@ -31,7 +31,7 @@ def load(database: Database, slug: str, kept: DecodedRuns) -> StoredRun:
         return repository.load_run(session, slug, kept)
 
 
-def test_a_run_that_is_over_is_decoded_once_until_it_is_forgotten(database: Database, decodes):
+def test_a_run_that_is_over_is_decoded_once_until_it_is_forgotten(database, decodes):
     slug, kept = record(database, REQUEST, STREAM), DecodedRuns()
     for _ in range(3):
         run = load(database, slug, kept)
@@ -46,7 +46,7 @@ def test_a_run_that_is_over_is_decoded_once_until_it_is_forgotten(database: Data
     assert len(decodes) == 4
 
 
-def test_an_unfinished_run_is_read_each_time(database: Database, decodes):
+def test_an_unfinished_run_is_read_each_time(database, decodes):
     slug, kept = record(database, REQUEST, STREAM, is_over=False), DecodedRuns()
     load(database, slug, kept)
     Recorder(database).finish(slug)
@@ -54,7 +54,7 @@ def test_an_unfinished_run_is_read_each_time(database: Database, decodes):
     assert len(decodes) == 4
 
 
-def test_what_was_not_used_for_longest_goes_where_they_are_too_big(database: Database, decodes):
+def test_what_was_not_used_for_longest_goes_where_they_are_too_big(database, decodes):
     first, second, third = (record(database, REQUEST, STREAM) for _ in range(3))
     kept = DecodedRuns(most_bytes=100_000)  # two of about 44,000
     for slug in (first, second, first, third, first):
@@ -64,7 +64,7 @@ def test_what_was_not_used_for_longest_goes_where_they_are_too_big(database: Dat
     assert len(decodes) == 8
 
 
-def test_a_run_above_the_limit_is_not_kept(database: Database, decodes):
+def test_a_run_above_the_limit_is_not_kept(database, decodes):
     slug, kept = record(database, REQUEST, STREAM), DecodedRuns(most_bytes=1_000)
     load(database, slug, kept)
     load(database, slug, kept)

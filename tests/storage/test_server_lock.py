@@ -4,7 +4,7 @@ import os
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -79,7 +79,7 @@ on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has lo
 NAMES = [link, linked_folder, uri, second_name, pytest.param(moved, marks=on_linux)]
 
 
-def test_a_second_server_is_refused_until_the_first_is_gone(tmp_path: Path) -> None:
+def test_a_second_server_is_refused_until_the_first_is_gone(tmp_path):
     url = default_url(tmp_path / "home")
     with held(url) as holder:
         with pytest.raises(StorageError, match="Another CriticalKV Lab serves"):
@@ -90,16 +90,14 @@ def test_a_second_server_is_refused_until_the_first_is_gone(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_second_server_is_refused_by_any_other_name(
-    tmp_path: Path, name: Callable[[Path, Path], str]
-) -> None:
+def test_a_second_server_is_refused_by_any_other_name(tmp_path, name):
     with held(default_url(tmp_path / "home")):
         other = name(tmp_path / "home" / "ckv.sqlite3", tmp_path / "elsewhere")
         with pytest.raises(StorageError, match=r"Another CriticalKV Lab serves|a second name"):
             serve(other)
 
 
-def test_the_lock_leaves_the_locks_of_sqlite_alone(tmp_path: Path) -> None:
+def test_the_lock_leaves_the_locks_of_sqlite_alone(tmp_path):
     file = tmp_path / "ckv.sqlite3"
     with (
         closing(sqlite3.connect(file, isolation_level=None)) as ours,

@@ -7,7 +7,6 @@ import time
 from sqlalchemy import text
 
 from ckv_core.request.compare_request import CompareRequest
-from storage.database import Database
 from tests.factories.events import assert_same_result, big_events, folded
 from tests.storage.conftest import load, record
 
@@ -18,7 +17,7 @@ SIZES = {
 }
 
 
-def test_an_8k_run_of_eight_variants_opens_fast_and_stays_small(database: Database):
+def test_an_8k_run_of_eight_variants_opens_fast_and_stays_small(database):
     stream = big_events()
     slug = record(database, CompareRequest(context="word " * 8000, question="What?"), stream)
     seconds = math.inf

@@ -9,7 +9,6 @@ from ckv_core.errors import ConfigError, StorageError
 from ckv_core.results.records import ModelInfo
 from ckv_core.studies.export import Exported
 from ckv_core.studies.records import Sample, SampleResult, Study
-from storage.database import Database
 from storage.studies import Studies
 from storage.study_models import StudyResult, StudySample
 from storage.usage import usage_by_owner
@@ -35,7 +34,7 @@ MODEL = replace(ModelInfo(**dict.fromkeys(ModelInfo.__slots__)), name="m", sha25
 
 
 @pytest.fixture
-def studies(opened: Database) -> Studies:
+def studies(opened) -> Studies:
     with opened.write() as session:
         session.execute(text("DELETE FROM studies"))
     return Studies(opened)

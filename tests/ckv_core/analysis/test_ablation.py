@@ -24,7 +24,7 @@ BASES = (
 
 
 @pytest.mark.parametrize("base", BASES)
-def test_every_step_parses_all_differ_and_all_fit_a_run_with_the_full_cache(base: str) -> None:
+def test_every_step_parses_all_differ_and_all_fit_a_run_with_the_full_cache(base):
     steps = ablation(base)
     request = CompareRequest(context="x", variants=("full", *(step.spec for step in steps)))
     assert len(request.validate()) == len(steps) + 1 <= MAX_VARIANTS
@@ -32,7 +32,7 @@ def test_every_step_parses_all_differ_and_all_fit_a_run_with_the_full_cache(base
     assert {VariantSpec.parse(step.spec).params["budget"] for step in steps} == {budget}
 
 
-def test_each_step_changes_one_thing() -> None:
+def test_each_step_changes_one_thing():
     by_label = {step.label: VariantSpec.parse(step.spec) for step in ablation("snapkv:budget=96")}
     critical = by_label["CriticalKV"].params
     changed = {
@@ -64,29 +64,27 @@ def test_each_step_changes_one_thing() -> None:
         ("snapkv:budget=64,window=64", 64),
     ],
 )
-def test_the_step_of_the_preset_takes_its_window_only_where_entries_can_be_chosen(
-    base: str, window: int
-) -> None:
+def test_the_step_of_the_preset_takes_its_window_only_where_entries_can_be_chosen(base, window):
     (step,) = [step for step in ablation(base) if step.label == "preset kvpress"]
     assert VariantSpec.parse(step.spec).params["window"] == window
 
 
-def test_a_base_that_chooses_nothing_keeps_its_spec() -> None:
+def test_a_base_that_chooses_nothing_keeps_its_spec():
     assert ablation("snapkv:budget=32")[0].spec == "snapkv:budget=32"
 
 
-def test_a_step_that_would_keep_the_same_as_another_is_left_out() -> None:
+def test_a_step_that_would_keep_the_same_as_another_is_left_out():
     labels = {step.label for step in ablation("snapkv:pool=none")}
     assert not labels & {"base, not pooled", "stage 2 pooled", "alpha 0.25"}
 
 
-def test_run_wide_values_reach_every_step() -> None:
+def test_run_wide_values_reach_every_step():
     specs = [VariantSpec.parse(step.spec) for step in ablation("snapkv", {"budget": "77"})]
     assert {spec.params["budget"] for spec in specs} == {"77"}
 
 
 @pytest.mark.parametrize("base", ["full", "streaming_llm:budget=64"])
-def test_a_method_without_attention_scores_has_no_ablation(base: str) -> None:
+def test_a_method_without_attention_scores_has_no_ablation(base):
     with pytest.raises(ConfigError, match="has no ablation"):
         ablation(base)
 
@@ -106,7 +104,7 @@ def result_of(specs: list[str]) -> RunResult:
     )
 
 
-def test_ablation_steps_of_a_run_are_read_against_the_ablations_base() -> None:
+def test_ablation_steps_of_a_run_are_read_against_the_ablations_base():
     steps = ablation("snapkv:budget=96")
     found = ablation_of(result_of(["full", *(step.spec for step in steps)]))
     assert [each.step for each in found] == list(steps)
@@ -117,5 +115,5 @@ def test_ablation_steps_of_a_run_are_read_against_the_ablations_base() -> None:
     assert found[3].kl == pytest.approx(0.4)
 
 
-def test_some_variants_of_a_ablation_are_no_ablation() -> None:
+def test_some_variants_of_a_ablation_are_no_ablation():
     assert ablation_of(result_of(["full", "snapkv:budget=96", "snapkv+critical:budget=96"])) == ()

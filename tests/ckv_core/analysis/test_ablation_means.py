@@ -31,7 +31,7 @@ def means(*results: RunResult):
     return ablation_means(join(results).variants)
 
 
-def test_each_step_is_read_against_its_own_prompts_base_and_then_averaged() -> None:
+def test_each_step_is_read_against_its_own_prompts_base_and_then_averaged():
     found = means(*(on_prompt(at, *ablation_steps_of(4, at)) for at in range(5)))
     assert [each.step for each in found] == list(ABLATION_STEPS[:4])
     assert {each.n for each in found} == {5}
@@ -45,7 +45,7 @@ def test_each_step_is_read_against_its_own_prompts_base_and_then_averaged() -> N
     assert second.final_hidden_l1.mean == 7
 
 
-def test_a_ablation_may_lie_in_several_runs_and_a_step_says_its_own_n() -> None:
+def test_a_ablation_may_lie_in_several_runs_and_a_step_says_its_own_n():
     whole = ablation_steps_of(5)
     found = means(
         on_prompt(0, *ablation_steps_of(4)), on_prompt(1, *whole[:2]), on_prompt(1, *whole[2:])
@@ -57,7 +57,7 @@ def test_a_ablation_may_lie_in_several_runs_and_a_step_says_its_own_n() -> None:
     assert means(on_prompt(0, *ablation_steps_of(3)), on_prompt(1, *ablation_steps_of(3))) == []
 
 
-def test_of_two_ablations_that_of_more_prompts_counts() -> None:
+def test_of_two_ablations_that_of_more_prompts_counts():
     other = "adakv:budget=64"
     found = means(
         on_prompt(0, *ablation_steps_of(4)),
@@ -69,7 +69,7 @@ def test_of_two_ablations_that_of_more_prompts_counts() -> None:
     assert {each.n for each in found} == {3}
 
 
-def test_a_prompt_whose_base_is_not_known_has_no_part() -> None:
+def test_a_prompt_whose_base_is_not_known_has_no_part():
     base, *others = ablation_steps_of(4)
     nan = array([float("nan")] * 4)
     unknown = replace(base, perturbation=measured(nan, 1, 1))
@@ -82,7 +82,7 @@ def test_a_prompt_whose_base_is_not_known_has_no_part() -> None:
     assert means(on_prompt(0, unknown, *others)) == []
 
 
-def test_the_file_of_means_has_the_steps() -> None:
+def test_the_file_of_means_has_the_steps():
     results = [on_prompt(at, *ablation_steps_of(4, at)) for at in range(2)]
     base, second, *_ = json.loads(json.dumps(means_json(results), allow_nan=False))["ladder"]
     assert base["better_heads"] is None

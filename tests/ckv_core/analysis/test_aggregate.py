@@ -77,7 +77,7 @@ FINALS = {
 }
 
 
-def test_the_final_layer_is_printed_against_the_budget_with_intervals_and_n(capsys) -> None:
+def test_the_final_layer_is_printed_against_the_budget_with_intervals_and_n(capsys):
     out = printed(capsys, runs(FINALS))
     (table,) = re.findall(r"final layer against the budget, .*?\n\n", out, re.S)
     title, head, plain, critical = table.strip().splitlines()
@@ -93,14 +93,14 @@ def test_the_final_layer_is_printed_against_the_budget_with_intervals_and_n(caps
     assert "percent" not in table
 
 
-def test_of_too_few_prompts_there_are_means_and_of_one_budget_no_table(capsys) -> None:
+def test_of_too_few_prompts_there_are_means_and_of_one_budget_no_table(capsys):
     out = printed(capsys, runs(FINALS, prompts=2))
     assert re.search(r"^snapkv +30.5 +10.5 +2$", out, re.M)
     one = {spec: final for spec, final in FINALS.items() if "budget=64" not in spec}
     assert "against the budget" not in printed(capsys, runs(one))
 
 
-def test_a_budget_that_is_not_written_is_the_default_one() -> None:
+def test_a_budget_that_is_not_written_is_the_default_one():
     found = budget_curves(aggregate(runs({"snapkv": 1.0, "snapkv:budget=64": 2.0}, prompts=1)))
     assert [[str(budget) for budget, _ in curve.points] for curve in found] == [["64", "128"]]
     assert varied_units(found, "final") == ["tokens"]
@@ -108,11 +108,11 @@ def test_a_budget_that_is_not_written_is_the_default_one() -> None:
 
 
 @pytest.mark.parametrize("spec", ["full", "own:label=a", "nothing:budget=32", "snapkv:budget=0"])
-def test_what_asks_for_no_budget_is_in_no_curve(spec: str) -> None:
+def test_what_asks_for_no_budget_is_in_no_curve(spec):
     assert budget_curves(aggregate(runs({spec: 1.0}))) == []
 
 
-def test_the_bound_per_kv_head_stands_beside_that_of_its_query_heads(capsys) -> None:
+def test_the_bound_per_kv_head_stands_beside_that_of_its_query_heads(capsys):
     out = printed(capsys, runs({"snapkv": 1.0}))
     (head, row) = re.findall(r"^variant .*oracle > 0.5\n.*$", out, re.M)[0].splitlines()
     cells = dict(zip(re.split(r" {2,}", head), re.split(r" {2,}", row), strict=True))

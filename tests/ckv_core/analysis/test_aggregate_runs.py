@@ -34,7 +34,7 @@ def finals(results: list[RunResult]) -> dict[str, tuple[float, int]]:
     return {spec: (mean.mean, mean.n) for spec, mean in found.items()}
 
 
-def test_different_alphas_under_one_spec_are_not_averaged() -> None:
+def test_different_alphas_under_one_spec_are_not_averaged():
     results = [
         run(1, point(SPEC, 10)),
         run(2, point(SPEC, 20)),
@@ -49,7 +49,7 @@ def test_different_alphas_under_one_spec_are_not_averaged() -> None:
     )
 
 
-def test_settings_that_are_not_recorded_are_said_and_not_guessed() -> None:
+def test_settings_that_are_not_recorded_are_said_and_not_guessed():
     bare = [replace(point(SPEC, final), params={}) for final in (10, 30)]
     results = [run(1, point(SPEC, 1)), run(2, bare[0]), run(3, bare[1])]
     assert finals(results) == {f"{SPEC},alpha=0.25": (1, 1), f"{SPEC},alpha=?": (20, 2)}
@@ -60,7 +60,7 @@ def test_settings_that_are_not_recorded_are_said_and_not_guessed() -> None:
     assert [curve.alpha for curve in budget_curves(aggregate(results))] == [0.25, None]
 
 
-def test_a_written_default_is_the_same_variant_and_the_same_curve() -> None:
+def test_a_written_default_is_the_same_variant_and_the_same_curve():
     results = [
         run(1, point("snapkv+critical:budget=32", 40), point(SPEC, 10)),
         run(2, point(f"{SPEC},alpha=0.25", 30), point("snapkv+critical:alpha=0.25,budget=32", 60)),
@@ -70,7 +70,7 @@ def test_a_written_default_is_the_same_variant_and_the_same_curve() -> None:
     assert points == [(32, 50, 2), (64, 20, 2)]
 
 
-def test_runs_of_one_prompt_are_one_sample_of_each_of_their_budgets() -> None:
+def test_runs_of_one_prompt_are_one_sample_of_each_of_their_budgets():
     budgets = (32, 64, 128)
     results = [
         run(prompt, point(f"snapkv:budget={budget}", 100 * prompt + budget))
@@ -85,7 +85,7 @@ def test_runs_of_one_prompt_are_one_sample_of_each_of_their_budgets() -> None:
     assert (alone.n, [each.n for each in alone.variants]) == (1, [1] * 4)
 
 
-def test_the_same_variant_on_the_same_prompt_counts_once_by_its_newest_run() -> None:
+def test_the_same_variant_on_the_same_prompt_counts_once_by_its_newest_run():
     fresh = [run(prompt, point(SPEC, prompt)) for prompt in range(MIN_PROMPTS)]
     again = [run(prompt, point(f"{SPEC},alpha=0.25", 10 + prompt)) for prompt in range(MIN_PROMPTS)]
     (once,) = [m.figures["final"] for m in aggregate(again) if "final" in m.figures]
@@ -101,13 +101,13 @@ def test_the_same_variant_on_the_same_prompt_counts_once_by_its_newest_run() -> 
 @pytest.mark.parametrize(
     "changed", [{"compressed_tokens": 4}, {"token_ids": PROMPT.token_ids[::-1]}]
 )
-def test_another_split_or_text_is_another_prompt(changed: dict) -> None:
+def test_another_split_or_text_is_another_prompt(changed):
     one, other = run(1, point(SPEC, 1)), run(1, point(SPEC, 3))
     other.prompt = replace(other.prompt, **changed)
     assert join([one, other]).n == 2
 
 
-def test_each_scenario_has_rows_of_its_own() -> None:
+def test_each_scenario_has_rows_of_its_own():
     results = [
         run(at, point(SPEC, 10 * (scenario == "regular")), scenario=scenario)
         for at in (1, 2)
@@ -124,7 +124,7 @@ def test_each_scenario_has_rows_of_its_own() -> None:
     assert "fewer than all 4 prompts" in fewer
 
 
-def test_runs_on_other_weights_or_in_another_type_are_refused() -> None:
+def test_runs_on_other_weights_or_in_another_type_are_refused():
     one, other = run(1, point(SPEC)), run(2, point(SPEC))
     other.model = replace(MODEL, name="b", sha256="1" * 64)
     with pytest.raises(ConfigError, match=r"2 different models \(b, m\)"):
@@ -136,7 +136,7 @@ def test_runs_on_other_weights_or_in_another_type_are_refused() -> None:
         join([one, other])
 
 
-def test_prompts_that_share_no_variant_are_refused_and_one_prompt_is_not() -> None:
+def test_prompts_that_share_no_variant_are_refused_and_one_prompt_is_not():
     one, other = run(1, point(SPEC)), run(2, point("snapkv:budget=64"))
     with pytest.raises(ConfigError, match="no variant in common"):
         join([one, other])
@@ -145,7 +145,7 @@ def test_prompts_that_share_no_variant_are_refused_and_one_prompt_is_not() -> No
     assert join([run(1), run(2)]).n == 2  # the full cache alone has nothing to share
 
 
-def test_of_too_few_prompts_the_file_has_no_interval_and_says_why() -> None:
+def test_of_too_few_prompts_the_file_has_no_interval_and_says_why():
     results = [run(at, point("snapkv:budget=64", at)) for at in range(MIN_PROMPTS)]
     results += [run(at, point("snapkv:budget=32", at)) for at in range(MIN_PROMPTS - 1)]
     found = means_json(results)
@@ -162,7 +162,7 @@ def test_of_too_few_prompts_the_file_has_no_interval_and_says_why() -> None:
     assert means_json(results[:4])["note"].startswith("4 prompts: an interval of a mean")
 
 
-def test_a_figure_that_too_few_prompts_have_says_so() -> None:
+def test_a_figure_that_too_few_prompts_have_says_so():
     results = [run(at, point(SPEC, at)) for at in range(MIN_PROMPTS)]
     results[0].variants[1] = replace(results[0].variants[1], agreement=0.5)
     (member,) = [each for each in aggregate(results) if each.spec == SPEC]

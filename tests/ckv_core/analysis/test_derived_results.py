@@ -56,7 +56,7 @@ def plain(value: float | None) -> float | None:
     return None if value is None or math.isnan(value) else value
 
 
-def test_evidence_is_what_the_commands_count() -> None:
+def test_evidence_is_what_the_commands_count():
     result = folded(big_events(tokens=80, variants=2))
     text = "Word3 WORD4"
     spans = spans_of(result.prompt, text)
@@ -76,7 +76,7 @@ def test_evidence_is_what_the_commands_count() -> None:
         assert (row["share"], row["by_chance"]) == (each.mean, each.chance)
 
 
-def test_layers_that_lose_nothing_have_no_evidence() -> None:
+def test_layers_that_lose_nothing_have_no_evidence():
     result = folded(big_events(tokens=40, variants=1))
     model = replace(result.model, evictable_layers=(1, 2))
     ((row,),) = [
@@ -88,7 +88,7 @@ def test_layers_that_lose_nothing_have_no_evidence() -> None:
     assert (spans, variants) == ([[7, 8]], [])
 
 
-def test_savings_are_those_of_the_sweep_page() -> None:
+def test_savings_are_those_of_the_sweep_page():
     result = swept(SWEEP)
     lines = {line.spec: line for line in curves(result)}
     rows = read(result)["savings"]
@@ -117,7 +117,7 @@ def test_savings_are_those_of_the_sweep_page() -> None:
     }
 
 
-def test_curves_have_every_figure_of_every_point() -> None:
+def test_curves_have_every_figure_of_every_point():
     result = swept(SWEEP)
     rows = read(result)["curves"]
     assert [(row["spec"], row["alpha"]) for row in rows] == [
@@ -130,7 +130,7 @@ def test_curves_have_every_figure_of_every_point() -> None:
             assert values == [FIGURES[key].read(result.variants[at]) for _, at in line.points]
 
 
-def test_best_alphas_are_those_of_the_sweep_page() -> None:
+def test_best_alphas_are_those_of_the_sweep_page():
     result = swept(SWEEP)
     rows = read(result)["alpha_optima"]
     assert len(rows) == len(alpha_optima(result)) == 3
@@ -145,7 +145,7 @@ def test_best_alphas_are_those_of_the_sweep_page() -> None:
         assert (row["layer_gain"], row["head_gain"]) == (each.layer_gain, each.head_gain)
 
 
-def test_the_ablation_is_the_one_that_is_shown() -> None:
+def test_the_ablation_is_the_one_that_is_shown():
     result = result_of(["full", *(step.spec for step in ablation("snapkv:budget=96"))])
     rows, steps = read(result)["ladder"], ablation_of(result)
     assert len(rows) == len(steps) > 4
@@ -156,7 +156,7 @@ def test_the_ablation_is_the_one_that_is_shown() -> None:
             assert row[name] == getattr(each, name)
 
 
-def test_bounds_of_a_real_run_are_counted_as_the_pages_count_them() -> None:
+def test_bounds_of_a_real_run_are_counted_as_the_pages_count_them():
     result = analysed("llama", "regular")
     rows = read(result, "the")["bounds"]
     assert [row["variant"] for row in rows] == list(range(1, len(result.variants)))
@@ -179,7 +179,7 @@ def test_bounds_of_a_real_run_are_counted_as_the_pages_count_them() -> None:
         ]
 
 
-def test_a_run_with_nothing_to_read_says_so() -> None:
+def test_a_run_with_nothing_to_read_says_so():
     plain_run = folded(big_events(tokens=16, variants=2))
     full_only = replace(plain_run, variants=[bare("full")])
     for result in (RunResult(), plain_run, full_only, replace(full_only, kind="sweep")):
@@ -190,7 +190,7 @@ def test_a_run_with_nothing_to_read_says_so() -> None:
 
 
 @given(events(), st.lists(TEXTS, max_size=3), st.sampled_from(["compare", "sweep"]))
-def test_any_run_is_written_and_comes_back_the_same(stream, passages, kind) -> None:
+def test_any_run_is_written_and_comes_back_the_same(stream, passages, kind):
     result = replace(folded(stream), kind=kind)
     written = json.loads(json.dumps(to_json(result, passages), allow_nan=False))
     again = from_json(written)
@@ -200,13 +200,13 @@ def test_any_run_is_written_and_comes_back_the_same(stream, passages, kind) -> N
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)
-def test_readings_are_never_trusted(hostile: object) -> None:
+def test_readings_are_never_trusted(hostile):
     honest = small_run()
     assert_same_result(from_json(honest | {"readings": hostile}), from_json(honest))
     assert to_json(from_json(honest | {"readings": hostile}))["readings"] == NOTHING
 
 
-def test_an_imported_sweep_that_nobody_can_parse_is_exported() -> None:
+def test_an_imported_sweep_that_nobody_can_parse_is_exported():
     data = json.loads(json.dumps(to_json(swept(SWEEP))))
     for at, variant in enumerate(data["variants"]):
         variant["spec"] = f"no such: method,=,{at}"
@@ -216,7 +216,7 @@ def test_an_imported_sweep_that_nobody_can_parse_is_exported() -> None:
     assert len(found["curves"]) == len(curves(result))
 
 
-def test_forged_budgets_and_figures_break_no_export() -> None:
+def test_forged_budgets_and_figures_break_no_export():
     whole = swept(SWEEP)
     points = whole.variants[1:]
     none_kept = [replace(v, receipt=replace(v.receipt, budget_tokens=0)) for v in points]
@@ -230,7 +230,7 @@ def test_forged_budgets_and_figures_break_no_export() -> None:
 
 
 @pytest.mark.parametrize(("alphas", "budgets"), [(15, 15), (126, 2), (254, 1), (3, 63)])
-def test_the_largest_sweeps_stay_small(alphas: int, budgets: int) -> None:
+def test_the_largest_sweeps_stay_small(alphas, budgets):
     result = swept(
         SweepGrid(
             methods=("snapkv+critical", "snapkv"),
@@ -256,7 +256,7 @@ def keys_of(value: object, path: str) -> set[str]:
     return {f"{path}.{key}" for key in value}.union(*inner)
 
 
-def test_every_reading_is_documented_and_nothing_else_is() -> None:
+def test_every_reading_is_documented_and_nothing_else_is():
     lab = analysed("llama", "regular")
     runs = [
         read(swept(SWEEP)),

@@ -31,14 +31,12 @@ words = st.text(alphabet="aAbß \n\u00a0.", max_size=12)
         ([], "a", []),
     ],
 )
-def test_occurrences_are_token_spans(
-    pieces: list[str], text: str, spans: list[tuple[int, int]]
-) -> None:
+def test_occurrences_are_token_spans(pieces, text, spans):
     assert occurrences(pieces, text) == spans
 
 
 @given(st.lists(words, max_size=8), words)
-def test_a_text_occurs_exactly_where_the_answer_is_found(pieces: list[str], text: str) -> None:
+def test_a_text_occurs_exactly_where_the_answer_is_found(pieces, text):
     spans = occurrences(pieces, text)
     assert bool(spans) == bool(answer_found("".join(pieces), text))
     for first, end in spans:
@@ -47,7 +45,7 @@ def test_a_text_occurs_exactly_where_the_answer_is_found(pieces: list[str], text
         assert not answer_found("".join(pieces[first + 1 : end]), text) or end - first > 1
 
 
-def test_shares_are_counted_and_layers_left_whole_are_not_a_number() -> None:
+def test_shares_are_counted_and_layers_left_whole_are_not_a_number():
     mask = np.zeros((3, 2, 10), dtype=np.bool_)
     mask[1] = True  # not evictable
     mask[:, :, 8:] = True  # the window
@@ -60,7 +58,7 @@ def test_shares_are_counted_and_layers_left_whole_are_not_a_number() -> None:
     assert shares.chance == pytest.approx(3 / 32)
 
 
-def test_chance_is_the_mean_over_random_sets() -> None:
+def test_chance_is_the_mean_over_random_sets():
     generator = np.random.default_rng(5)
     held = []
     for _ in range(3000):
@@ -75,20 +73,20 @@ def test_chance_is_the_mean_over_random_sets() -> None:
     assert expected == pytest.approx((1 + 4 * 5 / 16) / 5)
 
 
-def test_a_whole_prompt_is_held_whole() -> None:
+def test_a_whole_prompt_is_held_whole():
     retained = RetainedSet.from_mask(np.ones((2, 3, 5), dtype=np.bool_))
     shares = evidence(retained, (1, 4), [0, 1], {"sinks": 3, "window": 4})
     assert (shares.mean, shares.chance) == (1.0, 1.0)
 
 
 @pytest.mark.parametrize("span", [(2, 2), (3, 1), (-1, 2), (4, 6)])
-def test_a_span_outside_the_prompt_is_refused(span: tuple[int, int]) -> None:
+def test_a_span_outside_the_prompt_is_refused(span):
     retained = RetainedSet.from_mask(np.ones((2, 3, 5), dtype=np.bool_))
     with pytest.raises(PromptError, match="not a passage"):
         evidence(retained, span, [0, 1], {})
 
 
-def test_slots_and_heads_that_hold_all_of_it_are_counted_over_the_occurrences() -> None:
+def test_slots_and_heads_that_hold_all_of_it_are_counted_over_the_occurrences():
     mask = np.zeros((3, 2, 10), dtype=np.bool_)
     mask[1] = True  # not evictable
     mask[0, 0, 2:4] = mask[0, 1, 2] = mask[2, 1, 6:8] = True
@@ -105,16 +103,14 @@ def test_slots_and_heads_that_hold_all_of_it_are_counted_over_the_occurrences() 
 
 
 @pytest.mark.parametrize("said", [0, -3, "4", 2.0, 10**15, True])
-def test_whatever_an_imported_variant_says_it_protects_its_passage_is_counted(
-    said: object,
-) -> None:
+def test_whatever_an_imported_variant_says_it_protects_its_passage_is_counted(said):
     retained = RetainedSet.from_mask(np.ones((1, 2, 10), dtype=np.bool_))
     params = {"sinks": said, "window": said}
     found = held(replace(bare("?"), params=params, retained=retained), [(2, 4)], [0])
     assert (found.entries, found.mean, found.chance) == (4, 1.0, 1.0)
 
 
-def test_ten_thousand_occurrences_take_no_time() -> None:
+def test_ten_thousand_occurrences_take_no_time():
     mask = np.random.default_rng(1).random((30, 3, 20_000)) < 0.1
     variant = replace(bare("?"), retained=RetainedSet.from_mask(mask))
     start = time.process_time()

@@ -21,7 +21,7 @@ from ckv_core.results.events import RunResult
 from tests.factories.runs import array, measured, variant
 
 
-def test_too_few_prompts_get_a_mean_and_a_sentence_but_no_interval() -> None:
+def test_too_few_prompts_get_a_mean_and_a_sentence_but_no_interval():
     found = mean_interval([1.0, 2.0, 6.0])
     assert (found.mean, found.low, found.high, found.n) == (3.0, None, None, 3)
     assert f"at least {MIN_PROMPTS}" in str(interval_note(3))
@@ -29,7 +29,7 @@ def test_too_few_prompts_get_a_mean_and_a_sentence_but_no_interval() -> None:
         mean_interval([])
 
 
-def test_the_interval_holds_the_mean_is_the_same_twice_and_narrows_with_n() -> None:
+def test_the_interval_holds_the_mean_is_the_same_twice_and_narrows_with_n():
     sample = np.random.default_rng(3).normal(10, 2, 120).tolist()
     few, many = mean_interval(sample[:12]), mean_interval(sample)
     assert few == mean_interval(sample[:12])
@@ -37,7 +37,7 @@ def test_the_interval_holds_the_mean_is_the_same_twice_and_narrows_with_n() -> N
     assert many.high - many.low < few.high - few.low
 
 
-def test_intervals_cover_the_truth_as_often_as_the_notes_say() -> None:
+def test_intervals_cover_the_truth_as_often_as_the_notes_say():
     assert 0.90 <= mean_coverage("normal", GOOD_PROMPTS, 300) <= 0.97
     assert 0.85 <= mean_coverage("normal", MIN_PROMPTS, 300) <= 0.95
     assert mean_coverage("normal", 5, 300) < 0.9  # why there is none below
@@ -45,19 +45,19 @@ def test_intervals_cover_the_truth_as_often_as_the_notes_say() -> None:
         assert share_coverage(rate, 30, 1000) > 0.94  # exact: 95 % or more but for the draws
 
 
-def test_few_prompts_are_told_from_too_few() -> None:
+def test_few_prompts_are_told_from_too_few():
     assert f"fewer than {GOOD_PROMPTS} prompts are too narrow" in str(interval_note(MIN_PROMPTS))
     assert "too narrow" in str(interval_note(GOOD_PROMPTS, GOOD_PROMPTS - 1))
     assert "where n is less" in str(interval_note(GOOD_PROMPTS, MIN_PROMPTS - 1))
     assert interval_note(GOOD_PROMPTS) is None
 
 
-def test_equal_values_have_an_interval_of_no_width() -> None:
+def test_equal_values_have_an_interval_of_no_width():
     found = mean_interval([2.0] * MIN_PROMPTS)
     assert (found.low, found.high) == (2.0, 2.0)
 
 
-def test_a_share_of_yes_and_no_has_an_exact_interval_with_a_width_also_at_its_ends() -> None:
+def test_a_share_of_yes_and_no_has_an_exact_interval_with_a_width_also_at_its_ends():
     none, every = share_interval([0.0] * 30), share_interval([1.0] * 30)
     assert (none.low, none.high) == (0, pytest.approx(0.116, abs=5e-4))  # not 0 to 0 %
     assert (every.low, every.high) == (pytest.approx(0.884, abs=5e-4), 1)
@@ -79,7 +79,7 @@ def run(heads: list[float], base: list[float], **arrays: list[float]) -> RunResu
     return RunResult(variants=[variant("snapkv+critical", moved, analysis=analysis)])
 
 
-def test_a_head_wins_by_its_mean_over_the_prompts() -> None:
+def test_a_head_wins_by_its_mean_over_the_prompts():
     (found,) = aggregate([run([1, 9], [2, 8]), run([4, 5], [2, 8])])
     assert found.head_wins is not None
     # head 0: 2.5 against 2; head 1: 7 against 8
@@ -89,7 +89,7 @@ def test_a_head_wins_by_its_mean_over_the_prompts() -> None:
     assert found.figures["head"].mean == pytest.approx((5 + 4.5) / 2)
 
 
-def test_the_chain_is_checked_only_where_sigma_is_over_a_half() -> None:
+def test_the_chain_is_checked_only_where_sigma_is_over_a_half():
     arrays = {"theta": [2, 2], "theta_hat": [3, 1], "theta_relaxed": [4, 0], "value_mass": [5, 5]}
     low = run([1, 1], [2, 2], sigma_stage1=[0.9, 0.4], **arrays)
     (found,) = aggregate([low])
@@ -101,7 +101,7 @@ def test_the_chain_is_checked_only_where_sigma_is_over_a_half() -> None:
     assert (found.violations, found.checked) == (1, 3)
 
 
-def test_means_obey_the_chain_as_they_are_of_covered_heads_alone() -> None:
+def test_means_obey_the_chain_as_they_are_of_covered_heads_alone():
     good = {"theta": [2, 3], "theta_hat": [3, 1e9], "theta_relaxed": [4, 0], "value_mass": [5, 5]}
     runs = [
         run([1 + at, 9], [2, 2], sigma_stage1=[0.6, 0.5], **good | {"theta": [2 + at, 3]})
@@ -120,7 +120,7 @@ def test_means_obey_the_chain_as_they_are_of_covered_heads_alone() -> None:
     assert (found.checked, found.bounded) == (0, 2)
 
 
-def test_rounding_of_a_millionth_of_c_is_not_a_broken_chain() -> None:
+def test_rounding_of_a_millionth_of_c_is_not_a_broken_chain():
     arrays = {"theta_hat": [3, 3], "theta_relaxed": [4, 4], "value_mass": [10, 10]}
     theta = [1 - 5e-6, 1 - 5e-5]
     (variant,) = run([1, 1], [2, 2], sigma_stage1=[0.9, 0.9], theta=theta, **arrays).variants
@@ -128,7 +128,7 @@ def test_rounding_of_a_millionth_of_c_is_not_a_broken_chain() -> None:
     assert check_chain(replace(variant, perturbation=None)) is None
 
 
-def test_a_prompt_whose_figure_is_nan_counts_as_one_where_it_is_not_known() -> None:
+def test_a_prompt_whose_figure_is_nan_counts_as_one_where_it_is_not_known():
     runs = [run([at, at], [2, 2]) for at in range(1, 12)]
     measured = runs[0].variants[0].perturbation
     assert measured is not None
@@ -143,7 +143,7 @@ def test_a_prompt_whose_figure_is_nan_counts_as_one_where_it_is_not_known() -> N
     assert "kl: known in 10 of 11 prompts." in found.notes
 
 
-def test_oracle_sigma_over_a_half_is_averaged_over_the_prompts() -> None:
+def test_oracle_sigma_over_a_half_is_averaged_over_the_prompts():
     runs = [run([1, 1], [2, 2], sigma_oracle=mass) for mass in ([0.6, 0.5], [0.6, 0.7])]
     (found,) = aggregate(runs)
     assert found.figures["oracle_over_half"].mean == 0.75
@@ -158,7 +158,7 @@ def with_alpha(alpha: float | None, *, critical: bool = False) -> RunResult:
     return found
 
 
-def test_runs_whose_plain_variants_took_different_alphas_say_so() -> None:
+def test_runs_whose_plain_variants_took_different_alphas_say_so():
     (mixed,) = aggregate([with_alpha(1.0), with_alpha(0.1)])
     assert "differ (0.1, 1)" in str(mixed.alpha_note)
     assert mixed.alpha_note in mixed.notes
@@ -172,7 +172,7 @@ def test_runs_whose_plain_variants_took_different_alphas_say_so() -> None:
     assert aggregate([with_alpha(a, critical=True) for a in (None, 0.5)])[0].alpha_note is None
 
 
-def test_runs_of_different_variants_are_not_averaged() -> None:
+def test_runs_of_different_variants_are_not_averaged():
     other = run([1, 1], [2, 2])
     other.variants[0] = replace(other.variants[0], spec="adakv+critical")
     with pytest.raises(ConfigError, match="no variant in common"):
@@ -181,7 +181,7 @@ def test_runs_of_different_variants_are_not_averaged() -> None:
         aggregate([])
 
 
-def test_intervals_are_drawn_only_where_they_are_read(monkeypatch) -> None:
+def test_intervals_are_drawn_only_where_they_are_read(monkeypatch):
     drawn = []
     monkeypatch.setattr(intervals, "mean_interval", lambda values: drawn.append(values) or values)
     found = intervals.Intervals({"a": [1.0], "b": [2.0, 3.0]})

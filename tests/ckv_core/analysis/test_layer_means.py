@@ -36,7 +36,7 @@ def by_spec(results: list[RunResult]):
     return {each.spec: each for each in variants}, variants
 
 
-def test_rows_that_are_drawn_together_have_the_ends_that_each_has_alone() -> None:
+def test_rows_that_are_drawn_together_have_the_ends_that_each_has_alone():
     rows = np.random.default_rng(5).normal(10, 3, (7, MIN_PROMPTS))
     rows[2] = 4.0  # nothing varies
     low, high = mean_ends(rows)
@@ -46,7 +46,7 @@ def test_rows_that_are_drawn_together_have_the_ends_that_each_has_alone() -> Non
     assert (low[2], high[2]) == (4, 4)
 
 
-def test_each_layer_has_its_own_mean_over_the_prompts_and_its_interval() -> None:
+def test_each_layer_has_its_own_mean_over_the_prompts_and_its_interval():
     lines = np.random.default_rng(2).uniform(1, 9, (MIN_PROMPTS, 3)).astype(np.float32)
     found, _ = by_spec([run(at, plain=line.tolist()) for at, line in enumerate(lines)])
     layers = hidden_by_layer(found[PLAIN])
@@ -58,7 +58,7 @@ def test_each_layer_has_its_own_mean_over_the_prompts_and_its_interval() -> None
     assert hidden_by_layer(found["full"]) is None
 
 
-def test_a_reduction_is_base_minus_variant_of_the_same_prompts() -> None:
+def test_a_reduction_is_base_minus_variant_of_the_same_prompts():
     results = [
         run(0, plain=[5, 9], critical=[4, 7], other=[1, 1]),
         run(1, critical=[100, 100], other=[1, 1]),  # without its base
@@ -75,7 +75,7 @@ def test_a_reduction_is_base_minus_variant_of_the_same_prompts() -> None:
     assert reduction_by_layer(found[CRITICAL], without) is None
 
 
-def test_a_prompt_with_a_layer_that_is_not_known_has_no_part() -> None:
+def test_a_prompt_with_a_layer_that_is_not_known_has_no_part():
     results = [run(0, plain=[1, 2]), run(1, plain=[3, np.nan]), run(2, plain=[5, 6])]
     found, _ = by_spec(results)
     layers = hidden_by_layer(found[PLAIN])
@@ -83,7 +83,7 @@ def test_a_prompt_with_a_layer_that_is_not_known_has_no_part() -> None:
     assert [(each.mean, each.n) for each in layers] == [(3, 2), (4, 2)]
 
 
-def test_the_file_of_means_has_an_array_per_layer() -> None:
+def test_the_file_of_means_has_an_array_per_layer():
     results = [run(at, plain=[5 + at, 9], critical=[4, 7]) for at in range(2)]
     found = json.loads(json.dumps(means_json(results), allow_nan=False))
     full, plain, critical = found["variants"]
@@ -102,7 +102,7 @@ def test_the_file_of_means_has_an_array_per_layer() -> None:
     assert (layers["low"], layers["high"]) == ([alone.low, 9], [alone.high, 9])
 
 
-def test_analyse_prints_the_layers(monkeypatch, capsys, tmp_path) -> None:
+def test_analyse_prints_the_layers(monkeypatch, capsys, tmp_path):
     path = tmp_path / "context.txt"
     path.write_text("text", encoding="utf-8")
     lines = [float(at) for at in range(9)]

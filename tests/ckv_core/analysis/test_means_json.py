@@ -25,7 +25,7 @@ def written(results: list[RunResult]) -> dict:
     return json.loads(json.dumps(means_json(results), allow_nan=False))
 
 
-def test_every_mean_stands_with_its_interval_and_n() -> None:
+def test_every_mean_stands_with_its_interval_and_n():
     results = runs(FINALS)
     found, members = written(results), aggregate(results)
     assert (found["model"], found["n"], found["note"]) == ("m", 10, interval_note(10))
@@ -40,7 +40,7 @@ def test_every_mean_stands_with_its_interval_and_n() -> None:
     assert found["variants"][1]["figures"]["final"]["mean"] == 14.5
 
 
-def test_curves_name_the_variants_at_their_budgets() -> None:
+def test_curves_name_the_variants_at_their_budgets():
     results = runs(FINALS)
     found = written(results)
     specs = list(FINALS)
@@ -55,14 +55,14 @@ def test_curves_name_the_variants_at_their_budgets() -> None:
     assert found["curves"][0]["variants"] == [2, 1]
 
 
-def test_heads_won_are_those_of_the_means() -> None:
+def test_heads_won_are_those_of_the_means():
     (found,) = written([run([1, 9], [2, 8]), run([4, 5], [2, 8])])["variants"]
     wins = found["head_wins"]
     assert (wins["count"], wins["heads"], wins["share"], wins["n"]) == (1, 2, 0.5, 2)
     assert (wins["own"], wins["base"]) == ([[2.5, 7], None], [[2, 8], None])
 
 
-def test_pairs_name_their_variants_and_hold_the_differences() -> None:
+def test_pairs_name_their_variants_and_hold_the_differences():
     finals = {"full": None, "snapkv:budget=32": 30.0, "snapkv+critical:budget=32": 20.0}
     (pair,) = written(runs(finals))["pairs"]
     assert (pair["variant"], pair["other"]) == (2, 1)
@@ -78,7 +78,7 @@ def test_pairs_name_their_variants_and_hold_the_differences() -> None:
     }
 
 
-def test_every_member_is_documented_and_nothing_else_is() -> None:
+def test_every_member_is_documented_and_nothing_else_is():
     found = written(runs(FINALS | {"snapkv+critical:budget=64": 5.0}))
     keys = set(found)
     keys |= {f"variants.{key}" for key in found["variants"][0]}
@@ -94,7 +94,7 @@ def test_every_member_is_documented_and_nothing_else_is() -> None:
     assert told == keys
 
 
-def test_the_command_writes_it_beside_the_tables(monkeypatch, capsys, tmp_path) -> None:
+def test_the_command_writes_it_beside_the_tables(monkeypatch, capsys, tmp_path):
     path, context = tmp_path / "means.json", tmp_path / "context.txt"
     context.write_text("text", encoding="utf-8")
     results = runs({"full": None, "snapkv": 1.0}, prompts=2)
@@ -112,7 +112,7 @@ def test_the_command_writes_it_beside_the_tables(monkeypatch, capsys, tmp_path) 
 
 
 @pytest.mark.parametrize("path", ["-", "no/such/folder/means.json"])
-def test_means_need_a_file(capsys, tmp_path, path) -> None:
+def test_means_need_a_file(capsys, tmp_path, path):
     context = tmp_path / "context.txt"
     context.write_text("text", encoding="utf-8")
     assert cli.main(["analyse", "--context", str(context), "--means", path]) == 2

@@ -32,7 +32,7 @@ def runs(count: int) -> list[RunResult]:
     ]
 
 
-def test_a_difference_that_every_prompt_shares_is_seen_though_the_means_overlap() -> None:
+def test_a_difference_that_every_prompt_shares_is_seen_though_the_means_overlap():
     base, _, _ = compare_pairs(join(runs(12)).variants)
     assert (base.variant.spec, base.other.spec) == ("snapkv+critical", "snapkv")
     kl = base.figures["kl"]
@@ -40,7 +40,7 @@ def test_a_difference_that_every_prompt_shares_is_seen_though_the_means_overlap(
     assert kl.mean.low < kl.mean.mean < kl.mean.high < -0.8  # prompts differ by hundreds
 
 
-def test_answers_are_compared_by_the_prompts_that_changed() -> None:
+def test_answers_are_compared_by_the_prompts_that_changed():
     base, plain, critical = compare_pairs(join(runs(12)).variants)
     answer = base.figures["answer"]
     # SnapKV has prompts 0, 2, .. 10, CriticalKV prompt 1: six lost, one gained; 2 (1 + 7) / 2^7.
@@ -51,7 +51,7 @@ def test_answers_are_compared_by_the_prompts_that_changed() -> None:
     assert critical.figures["answer"].p == pytest.approx(2 / 2**11)
 
 
-def test_a_cut_answer_is_in_no_pair() -> None:
+def test_a_cut_answer_is_in_no_pair():
     several = runs(3)
     cut = several[0].variants[2]
     several[0].variants[2] = replace(cut, stopped="length")
@@ -59,7 +59,7 @@ def test_a_cut_answer_is_in_no_pair() -> None:
     assert (base.figures["answer"].mean.n, base.figures["answer"].lower) == (2, 1)
 
 
-def test_a_difference_below_the_rounding_floor_is_neither_lower_nor_higher() -> None:
+def test_a_difference_below_the_rounding_floor_is_neither_lower_nor_higher():
     several = runs(12)  # KL differs by about 1
     for at, run in enumerate(several):
         kl = (0.01, 50.0)[at % 3 == 0]
@@ -73,12 +73,12 @@ def test_a_difference_below_the_rounding_floor_is_neither_lower_nor_higher() -> 
     assert base.figures["answer"].level == base.figures["head"].level == 0
 
 
-def test_mcnemar_of_no_change_says_nothing() -> None:
+def test_mcnemar_of_no_change_says_nothing():
     assert mcnemar(0, 0) == 1
     assert mcnemar(5, 5) == 1
     assert mcnemar(0, 6) == mcnemar(6, 0) == pytest.approx(2 / 2**6)
 
 
-def test_without_the_base_there_is_no_pair_with_one() -> None:
+def test_without_the_base_there_is_no_pair_with_one():
     alone = [on_prompt(at, *run.variants[2:]) for at, run in enumerate(runs(2))]
     assert compare_pairs(join(alone).variants) == []

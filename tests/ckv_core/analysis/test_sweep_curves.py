@@ -25,7 +25,7 @@ GRID = SweepGrid(
 )
 
 
-def test_a_grid_holds_plain_methods_once_per_budget_and_the_full_cache_once() -> None:
+def test_a_grid_holds_plain_methods_once_per_budget_and_the_full_cache_once():
     variants = GRID.variants()
     names = [VariantSpec.parse(text).name for text in variants]
     assert (names.count("full"), names.count("snapkv")) == (1, 2)
@@ -49,13 +49,13 @@ def test_a_grid_holds_plain_methods_once_per_budget_and_the_full_cache_once() ->
         ),
     ],
 )
-def test_a_wrong_grid_is_one_sentence(grid: SweepGrid, sentence: str) -> None:
+def test_a_wrong_grid_is_one_sentence(grid, sentence):
     with pytest.raises(ConfigError, match=sentence):
         grid.variants()
 
 
 @given(st.integers(1, 100_000), st.integers(1, 255), st.integers(0, 1000))
-def test_more_of_anything_costs_more(tokens: int, points: int, new: int) -> None:
+def test_more_of_anything_costs_more(tokens, points, new):
     cost = estimate_seconds(tokens, points, new)
     assert cost < estimate_seconds(tokens + 1, points, new)
     assert cost < estimate_seconds(tokens, points + 1, new)
@@ -63,7 +63,7 @@ def test_more_of_anything_costs_more(tokens: int, points: int, new: int) -> None
     assert estimate_seconds(tokens, points, new, 3 * DEFAULT_PARAMETERS) == pytest.approx(3 * cost)
 
 
-def test_what_is_not_known_to_be_cheap_asks_first() -> None:
+def test_what_is_not_known_to_be_cheap_asks_first():
     request = GRID.request(CompareRequest(context="x", max_new_tokens=0))
     other = replace(request, model="another/model")
     cheap = sweep_cost(request, 100, is_counted=True)
@@ -80,7 +80,7 @@ def test_what_is_not_known_to_be_cheap_asks_first() -> None:
     assert large.basis.endswith("times 1,000.0 for this model's size")
 
 
-def test_alpha_optima_equal_the_literal_minimum_over_groups() -> None:
+def test_alpha_optima_equal_the_literal_minimum_over_groups():
     result = RunResult(
         model=SWEPT_MODEL,
         variants=[
@@ -100,7 +100,7 @@ def test_alpha_optima_equal_the_literal_minimum_over_groups() -> None:
     assert found.head_gain == pytest.approx(1 - (3 + 6) / 14)
 
 
-def test_answers_are_curves_of_their_own_and_unknown_ones_are_left_out() -> None:
+def test_answers_are_curves_of_their_own_and_unknown_ones_are_left_out():
     scored = replace(
         swept_point("snapkv:budget=64", [1, 1, 1, 1]),
         answer_found=False,
@@ -125,12 +125,12 @@ def test_answers_are_curves_of_their_own_and_unknown_ones_are_left_out() -> None
         SweepGrid(methods=("streaming_llm", "snapkv+critical_auto"), budgets=("4MiB",)),
     ],
 )
-def test_the_grid_around_a_sweeps_points_gives_them_again(grid: SweepGrid) -> None:
+def test_the_grid_around_a_sweeps_points_gives_them_again(grid):
     points = grid.variants()
     assert SweepGrid.around(points).variants() == points
 
 
-def test_points_that_only_an_imported_run_can_have_are_on_no_curve() -> None:
+def test_points_that_only_an_imported_run_can_have_are_on_no_curve():
     known, unknown = (
         swept_point("snapkv:budget=64", [1.0] * 4),
         swept_point("snapkv:budget=128", [2.0] * 4),
@@ -145,7 +145,7 @@ def test_points_that_only_an_imported_run_can_have_are_on_no_curve() -> None:
     assert curve.values(result, FIGURES["kl"]) == [(64, 0.0)]
 
 
-def test_points_of_equal_settings_are_one_curve_however_their_specs_are_written() -> None:
+def test_points_of_equal_settings_are_one_curve_however_their_specs_are_written():
     written = (
         "snapkv+critical:budget=64",
         "snapkv+critical:alpha=0.25,budget=128",
@@ -165,13 +165,13 @@ def test_points_of_equal_settings_are_one_curve_however_their_specs_are_written(
     assert (optimum.spec, optimum.budget, optimum.alphas) == ("snapkv+critical", 64, (0.25, 0.5))
 
 
-def test_settings_that_only_the_spec_of_an_imported_run_says_keep_curves_apart() -> None:
+def test_settings_that_only_the_spec_of_an_imported_run_says_keep_curves_apart():
     texts = ("snapkv+critical:stage2=pooled,budget=64", "snapkv+critical:budget=64")
     bare = [replace(swept_point(text, [1.0] * 4), params={"alpha": 0.25}) for text in texts]
     assert len(curves(RunResult(variants=bare))) == 2
 
 
-def test_a_method_that_writes_out_a_default_is_no_second_method() -> None:
+def test_a_method_that_writes_out_a_default_is_no_second_method():
     methods = ("snapkv+critical", "snapkv+critical:kernel=7", "snapkv:window=32", "snapkv")
     grid = SweepGrid(methods=methods, budgets=("64", "64.0", "10%"), alphas=("0.25", "0.250"))
     points = grid.variants()

@@ -40,7 +40,7 @@ def with_oracles(text: str, attention: float, critical: float | None = None) -> 
     return replace(swept_point(text, [9, 9, 9, 9]), analysis=arrays)
 
 
-def test_curves_of_equal_head_budgets_share_one_set_of_oracles() -> None:
+def test_curves_of_equal_head_budgets_share_one_set_of_oracles():
     specs = {
         "snapkv": (4, 2),
         "snapkv+critical:alpha=0.5": (4.0001, 2),  # rounded in another group
@@ -63,7 +63,7 @@ def test_curves_of_equal_head_budgets_share_one_set_of_oracles() -> None:
     assert [curve.spec for curve in pyramid.curves] == ["pyramidkv"]
 
 
-def test_points_without_oracles_have_none_and_known_ones_are_shown() -> None:
+def test_points_without_oracles_have_none_and_known_ones_are_shown():
     bare = swept_point("snapkv:budget=64", [1] * 4)
     assert QUANTITIES["oracle_attention_l1"].read(bare) is None
     unmeasured = RunResult(model=SWEPT_MODEL, variants=[bare])
@@ -76,7 +76,7 @@ def test_points_without_oracles_have_none_and_known_ones_are_shown() -> None:
     assert derived_json(replace(partial, variants=[bare]))["curves"][0]["oracles"] == {}
 
 
-def test_an_oracle_without_any_defined_head_is_unknown() -> None:
+def test_an_oracle_without_any_defined_head_is_unknown():
     assert QUANTITIES["oracle_attention_l1"].read(with_oracles("snapkv:budget=64", np.nan)) is None
 
 
@@ -86,7 +86,7 @@ def run(analysis: tuple[str, ...], rows: int, monkeypatch: pytest.MonkeyPatch) -
     return folded(compare(GRID.request(prompt), tiny_model("llama")))
 
 
-def test_a_sweeps_oracles_do_not_depend_on_its_groups_and_selectors_share_them(monkeypatch) -> None:
+def test_a_sweeps_oracles_do_not_depend_on_its_groups_and_selectors_share_them(monkeypatch):
     many, one = (run(("bounds",), rows, monkeypatch) for rows in (5, 32))
     for result in (many, one):
         uniform, adaptive, streaming = oracle_sets(result)
@@ -104,7 +104,7 @@ def test_a_sweeps_oracles_do_not_depend_on_its_groups_and_selectors_share_them(m
             np.testing.assert_allclose(points, right.values[name], rtol=1e-3)
 
 
-def test_without_the_bounds_a_sweep_has_no_oracles(monkeypatch) -> None:
+def test_without_the_bounds_a_sweep_has_no_oracles(monkeypatch):
     result = run((), 32, monkeypatch)
     assert len(curves(result)) == 7
     assert oracle_sets(result) == []

@@ -16,7 +16,7 @@ from ckv_core.results.records import RoundingFloor, VariantResult
 from tests.factories.runs import SWEPT_MODEL, swept_point
 
 
-def test_the_matching_budget_is_linear_in_log_budget() -> None:
+def test_the_matching_budget_is_linear_in_log_budget():
     points = [(64, 8.0), (256, 4.0), (512, 1.0)]
     found = matching_budget(points, 6.0)
     assert found.budget == pytest.approx(math.sqrt(64 * 256))
@@ -24,7 +24,7 @@ def test_the_matching_budget_is_linear_in_log_budget() -> None:
     assert matching_budget(points, 8.0).budget == 64
 
 
-def test_outside_the_measured_range_nothing_is_guessed() -> None:
+def test_outside_the_measured_range_nothing_is_guessed():
     points = [(64, 8.0), (256, 4.0)]
     assert (matching_budget(points, 9.0).budget, matching_budget(points, 9.0).outcome) == (
         None,
@@ -37,22 +37,20 @@ def test_outside_the_measured_range_nothing_is_guessed() -> None:
     assert matching_budget([], 1.0).outcome == "unknown"
 
 
-def test_a_curve_that_falls_back_matches_where_it_stays_good() -> None:
+def test_a_curve_that_falls_back_matches_where_it_stays_good():
     assert matching_budget([(64, 1.0), (128, 9.0), (256, 1.0)], 5.0).budget == pytest.approx(
         math.sqrt(128 * 256)
     )
 
 
 @given(st.lists(st.floats(0.1, 100), min_size=2, max_size=6), st.floats(0.1, 100))
-def test_a_match_has_the_targets_value_where_higher_is_better_too(
-    values: list[float], target: float
-) -> None:
+def test_a_match_has_the_targets_value_where_higher_is_better_too(values, target):
     points = [(2 ** (5 + i), value) for i, value in enumerate(values)]
     mirrored = [(budget, -value) for budget, value in points]
     assert matching_budget(points, target) == matching_budget(mirrored, -target, lower=False)
 
 
-def test_savings_compare_every_other_curve_with_each_point() -> None:
+def test_savings_compare_every_other_curve_with_each_point():
     result = RunResult(
         model=SWEPT_MODEL,
         variants=[
@@ -71,7 +69,7 @@ def test_savings_compare_every_other_curve_with_each_point() -> None:
     assert second.share == pytest.approx(0.5)
 
 
-def test_sigma_is_read_off_defined_heads_and_more_agreement_needs_less_budget() -> None:
+def test_sigma_is_read_off_defined_heads_and_more_agreement_needs_less_budget():
     def measured(text: str, agreement: float) -> VariantResult:
         sigma = np.array([[0.4, 0.6, 0.7, 0.8], [np.nan] * 4], np.float32)
         plain = swept_point(text, [1, 1, 1, 1])
@@ -100,14 +98,14 @@ def agreeing(text: str, agreement: float | None) -> VariantResult:
     return replace(swept_point(text, [1, 1, 1, 1]), agreement=agreement)
 
 
-def test_a_share_of_0_asks_for_nothing_but_a_distance_of_0_does() -> None:
+def test_a_share_of_0_asks_for_nothing_but_a_distance_of_0_does():
     points = [(64, 0.0), (256, 0.5)]
     assert matching_budget(points, 0.0, lower=False) == Match(None, "nothing")
     assert matching_budget([(64, 3.0), (256, 0.0)], 0.0).budget == pytest.approx(256)
     assert matching_budget([], 0.0, lower=False).outcome == "unknown"
 
 
-def test_what_no_setting_reaches_is_nothing_to_match_and_no_budget() -> None:
+def test_what_no_setting_reaches_is_nothing_to_match_and_no_budget():
     shares = {"snapkv": (0.0, 0.0, 0.5), "adakv": (0.0, 0.25, 0.25)}
     result = RunResult(
         model=SWEPT_MODEL,
@@ -126,7 +124,7 @@ def test_what_no_setting_reaches_is_nothing_to_match_and_no_budget() -> None:
     assert [each.text for each in back] == ["nothing to match", "181, 41 % more", "181, 29 % less"]
 
 
-def test_no_budget_matches_a_point_that_only_rounding_moves() -> None:
+def test_no_budget_matches_a_point_that_only_rounding_moves():
     heads = {"snapkv:budget=64": 9.0, "snapkv:budget=256": 1.0, "adakv:budget=64": 5.0}
     result = RunResult(
         model=SWEPT_MODEL, variants=[swept_point(s, [v] * 4) for s, v in heads.items()]
@@ -140,7 +138,7 @@ def test_no_budget_matches_a_point_that_only_rounding_moves() -> None:
     assert "rounding" not in [each.match.outcome for each in heads_only]
 
 
-def test_what_the_smallest_budget_reaches_is_said_to_be_an_upper_limit() -> None:
+def test_what_the_smallest_budget_reaches_is_said_to_be_an_upper_limit():
     specs = ("snapkv:budget=64", "snapkv:budget=256", "adakv:budget=64", "adakv:budget=256")
     result = RunResult(model=SWEPT_MODEL, variants=[agreeing(spec, 1.0) for spec in specs])
     snapkv, _ = curves(result)
@@ -150,7 +148,7 @@ def test_what_the_smallest_budget_reaches_is_said_to_be_an_upper_limit() -> None
     assert {each.match.outcome for each in found} <= set(MEANINGS)
 
 
-def test_only_budgets_whose_value_is_known_count_as_tried() -> None:
+def test_only_budgets_whose_value_is_known_count_as_tried():
     result = RunResult(
         model=SWEPT_MODEL,
         variants=[

@@ -24,14 +24,14 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
-def context(tmp_path: Path) -> str:
+def context(tmp_path) -> str:
     path = tmp_path / "context.txt"
     path.write_text("The ferry left at nine. Nobody waved. " * 6, encoding="utf-8")
     return str(path)
 
 
 @pytest.fixture
-def tiny(monkeypatch: pytest.MonkeyPatch) -> LoadedModel:
+def tiny(monkeypatch) -> LoadedModel:
     """Whatever model is asked for is this one."""
     loaded = tiny_model("llama")
     monkeypatch.setattr("ckv_core.models.loading.load_model", lambda *_, **__: loaded)
@@ -79,7 +79,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
         ("analyse --prompts none.jsonl", "The prompts file 'none.jsonl' cannot be read"),
     ],
 )
-def test_a_wrong_argument_is_one_line(capsys, context, command, sentence) -> None:
+def test_a_wrong_argument_is_one_line(capsys, context, command, sentence):
     name, *arguments = command.split()
     code, line = run(capsys, name, "--context", context, *arguments)
     assert code == 2
@@ -98,7 +98,7 @@ def test_a_wrong_argument_is_one_line(capsys, context, command, sentence) -> Non
         ("[" * 20_000, "line 1 is not a JSON object"),
     ],
 )
-def test_a_wrong_prompts_file_is_one_line(capsys, tmp_path, lines, sentence) -> None:
+def test_a_wrong_prompts_file_is_one_line(capsys, tmp_path, lines, sentence):
     path = tmp_path / "prompts.jsonl"
     path.write_text(lines, encoding="utf-8")
     code, line = run(capsys, "analyse", "--prompts", str(path))
@@ -106,9 +106,7 @@ def test_a_wrong_prompts_file_is_one_line(capsys, tmp_path, lines, sentence) -> 
     assert sentence in line
 
 
-def test_a_costly_sweep_asks_first_and_runs_when_told_to(
-    capsys, context, tiny, monkeypatch
-) -> None:
+def test_a_costly_sweep_asks_first_and_runs_when_told_to(capsys, context, tiny, monkeypatch):
     monkeypatch.setattr("ckv_core.request.grid.ASK_ABOVE_S", 0.01)
     arguments = ["--context", context, "--method", "snapkv", "--method", "snapkv+critical"]
     arguments += ["--budgets", "40,80", "--alphas", "0,1"]
@@ -129,9 +127,7 @@ def test_a_costly_sweep_asks_first_and_runs_when_told_to(
     assert "budget of equal Agreement as snapkv" in out
 
 
-def test_a_large_model_asks_where_the_default_one_would_not(
-    capsys, context, tiny, monkeypatch
-) -> None:
+def test_a_large_model_asks_where_the_default_one_would_not(capsys, context, tiny, monkeypatch):
     arguments = ["--context", context, "--method", "snapkv", "--budgets", "40"]
     assert cli.main(["sweep", *arguments]) == 0
     capsys.readouterr()
@@ -142,7 +138,7 @@ def test_a_large_model_asks_where_the_default_one_would_not(
     assert "for this model's size); add --yes to run it" in line
 
 
-def test_several_prompts_are_averaged_with_their_bounds(capsys, tmp_path, tiny) -> None:
+def test_several_prompts_are_averaged_with_their_bounds(capsys, tmp_path, tiny):
     path, out = tmp_path / "prompts.jsonl", tmp_path / "out.jsonl"
     text = "The ferry left at nine. Nobody waved. "
     lines = [{"context": f"{text * 4}{n}", "answer": "Nobody"} for n in range(2)]
@@ -163,7 +159,7 @@ def test_several_prompts_are_averaged_with_their_bounds(capsys, tmp_path, tiny) 
         assert readings["ladder"][0]["label"] == "base"
 
 
-def test_a_context_that_cannot_be_read_is_one_line(capsys, tmp_path: Path) -> None:
+def test_a_context_that_cannot_be_read_is_one_line(capsys, tmp_path):
     code, line = run(capsys, "compare", "--context", str(tmp_path / "none.txt"))
     assert (code, "cannot be read" in line) == (2, True)
     latin = tmp_path / "latin.txt"
@@ -172,20 +168,20 @@ def test_a_context_that_cannot_be_read_is_one_line(capsys, tmp_path: Path) -> No
     assert (code, "is not UTF-8" in line) == (2, True)
 
 
-def test_an_empty_context_on_stdin_is_one_line(capsys, monkeypatch) -> None:
+def test_an_empty_context_on_stdin_is_one_line(capsys, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b" \n"), encoding="utf-8"))
     code, line = run(capsys, "compare", "--context", "-")
     assert (code, "The context is empty" in line) == (2, True)
 
 
-def test_a_prompt_over_the_limit_says_by_how_many_tokens(capsys, context, tiny) -> None:
+def test_a_prompt_over_the_limit_says_by_how_many_tokens(capsys, context, tiny):
     Path(context).write_text("x " * 2_000, encoding="utf-8")
     code, line = run(capsys, "compare", "--context", context)
     assert code == 2
     assert "over the model's limit of 2,048. Shorten the context by" in line
 
 
-def test_a_model_that_fails_is_one_line(capsys, context, monkeypatch) -> None:
+def test_a_model_that_fails_is_one_line(capsys, context, monkeypatch):
     def fail(*_args: object, **_keywords: object) -> None:
         raise ModelError("There is no such model.")
 
@@ -193,7 +189,7 @@ def test_a_model_that_fails_is_one_line(capsys, context, monkeypatch) -> None:
     assert run(capsys, "compare", "--context", context) == (2, "error: There is no such model.")
 
 
-def test_the_same_run_prints_text_and_writes_json(capsys, context, tiny, tmp_path) -> None:
+def test_the_same_run_prints_text_and_writes_json(capsys, context, tiny, tmp_path):
     out = tmp_path / "out.json"
     arguments = ["compare", "--context", context, "--variant", "full", "--variant", "snapkv"]
     arguments += ["--budget", "40", "--max-new-tokens", "3", "--json"]
@@ -204,7 +200,7 @@ def test_the_same_run_prints_text_and_writes_json(capsys, context, tiny, tmp_pat
     assert capsys.readouterr().out.startswith('{"schema": 1')
 
 
-def test_an_answer_that_the_prompt_does_not_hold_is_said(capsys, context, tiny) -> None:
+def test_an_answer_that_the_prompt_does_not_hold_is_said(capsys, context, tiny):
     said = "note: the reference answer does not occur in the compressed prompt"
     arguments = ["--context", context, "--budgets", "40", "--method", "snapkv"]
     compared = ["compare", *arguments[:2], "--budget", "40", "--max-new-tokens", "1"]
@@ -220,13 +216,13 @@ def test_an_answer_that_the_prompt_does_not_hold_is_said(capsys, context, tiny) 
     assert "1 prompt: an interval of a mean needs at least 10" in printed
 
 
-def test_evidence_that_is_not_in_the_prompt_is_one_line(capsys, context, tiny) -> None:
+def test_evidence_that_is_not_in_the_prompt_is_one_line(capsys, context, tiny):
     code, line = run(capsys, "compare", "--context", context, "--evidence", "Zanzibar")
     assert code == 2
     assert "--evidence 'Zanzibar' does not occur in the compressed prompt" in line
 
 
-def test_follow_ups_are_printed_with_their_agreement(capsys, context, tiny) -> None:
+def test_follow_ups_are_printed_with_their_agreement(capsys, context, tiny):
     arguments = ["compare", "--context", context, "--scenario", "context-only"]
     arguments += ["--question", "Who?", "--follow-up", "And then?", "--max-new-tokens", "2"]
     assert cli.main([*arguments, "--variant", "full", "--variant", "snapkv:budget=40"]) == 0
@@ -234,7 +230,7 @@ def test_follow_ups_are_printed_with_their_agreement(capsys, context, tiny) -> N
     assert re.search(told, capsys.readouterr().out)
 
 
-def test_analyse_prints_every_measured_quantity_with_n(capsys, context, tiny) -> None:
+def test_analyse_prints_every_measured_quantity_with_n(capsys, context, tiny):
     arguments = ["analyse", "--context", context, "--variant", "full", "--max-new-tokens", "2"]
     arguments += ["--variant", "snapkv+critical:budget=40"]
     assert cli.main(arguments) == 0
@@ -248,7 +244,7 @@ def test_analyse_prints_every_measured_quantity_with_n(capsys, context, tiny) ->
     assert re.search(r"^Oracle: greedy +snapkv", slow, re.MULTILINE)
 
 
-def test_methods_lists_every_method_and_key_without_torch() -> None:
+def test_methods_lists_every_method_and_key_without_torch():
     code = "import sys; from ckv_core.cli import main; main(['methods']); assert 'torch' not in "
     code += "sys.modules"
     done = subprocess.run(
@@ -267,7 +263,7 @@ def test_methods_lists_every_method_and_key_without_torch() -> None:
     [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried")],
     ids=["python", "torch"],
 )
-def test_no_memory_is_one_line(capsys, context, tiny, monkeypatch, error) -> None:
+def test_no_memory_is_one_line(capsys, context, tiny, monkeypatch, error):
     def fail(*_args: object, **_named: object) -> None:
         raise error
 

@@ -22,7 +22,7 @@ QUESTIONS = ("Who counted the vessels?", "Where was the harbour?")
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(tmp_path, monkeypatch) -> Path:
     folder = tmp_path / "home"
     monkeypatch.setenv("CKV_HOME", str(folder))
     monkeypatch.setenv("CKV_DEVICE", "cpu")
@@ -30,7 +30,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def context(tmp_path: Path) -> str:
+def context(tmp_path) -> str:
     path = tmp_path / "context.txt"
     path.write_text(report()[2000:2330], encoding="utf-8")
     return str(path)
@@ -45,9 +45,7 @@ def in_a_process_of_its_own(*arguments: str) -> str:
     return done.stdout
 
 
-def test_what_one_process_keeps_another_answers_from(
-    home: Path, model_folder: str, context: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_one_process_keeps_another_answers_from(home, model_folder, context, capsys):
     def printed(*arguments: str) -> str:
         assert cli.main([*arguments, "--json", "-"]) == 0
         return capsys.readouterr().out
@@ -82,12 +80,8 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
 
 
 def test_a_cache_goes_out_and_comes_in_and_has_its_names(
-    home: Path,
-    model_folder: str,
-    tmp_path: Path,
-    context: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    home, model_folder, tmp_path, context, capsys
+):
     assert "No cache is kept" in run(capsys, "list")[1]
     keep = ("keep", "a b", "--context", context, "--variant", SPEC, "--model", model_folder)
     code, out, _ = run(capsys, *keep)
@@ -114,9 +108,7 @@ def test_a_cache_goes_out_and_comes_in_and_has_its_names(
 
 
 @pytest.mark.parametrize("name", ["", "..", "../x", "a/b", ".x", "a\n", "x" * 65, "ä", "x "])
-def test_names_that_are_no_names_are_refused(
-    home: Path, capsys: pytest.CaptureFixture[str], name: str
-) -> None:
+def test_names_that_are_no_names_are_refused(home, capsys, name):
     for arguments in (
         ("delete", name),
         ("ask", name, "--question", "What?"),
@@ -139,16 +131,14 @@ def test_names_that_are_no_names_are_refused(
         (("keep", "x", "--context", __file__), "--variant"),
     ],
 )
-def test_a_wrong_argument_is_one_line(
-    home: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], sentence: str
-) -> None:
+def test_a_wrong_argument_is_one_line(home, capsys, arguments, sentence):
     code, _, error = run(capsys, *arguments)
     assert code in (1, 2)
     assert sentence in error
     assert not list(home.glob("caches/*"))
 
 
-def test_owners_see_their_own(home: Path) -> None:
+def test_owners_see_their_own(home):
     ann, bob, nobody = (KeptFolder(owner) for owner in ("ann", "../bob", None))
     paths = {folder.free("x") for folder in (ann, bob, nobody)}
     assert len(paths) == 3

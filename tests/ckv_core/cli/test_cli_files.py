@@ -15,7 +15,7 @@ TEXT = "The ferry left at nine. Nobody waved. "
 
 
 @pytest.fixture
-def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def context(tmp_path, monkeypatch) -> str:
     loading = "ckv_core.models.loading.load_model"
     monkeypatch.setattr(loading, lambda *_args, **_keywords: tiny_model("llama"))
     path = tmp_path / "context.txt"
@@ -31,7 +31,7 @@ def command(name: str, context: str, *more: str) -> list[str]:
 
 
 @pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\u0085"])
-def test_only_a_line_feed_ends_a_line_of_the_prompts(capsys, context, tmp_path, separator) -> None:
+def test_only_a_line_feed_ends_a_line_of_the_prompts(capsys, context, tmp_path, separator):
     path, out = tmp_path / "prompts.jsonl", tmp_path / "out.jsonl"
     texts = [f"{TEXT * 4}one{separator}two", TEXT * 5]
     lines = [json.dumps({"context": text}, ensure_ascii=False) for text in texts]
@@ -75,9 +75,7 @@ class Stderr:
 
 
 @pytest.mark.parametrize("name", ["compare", "sweep", "analyse"])
-def test_the_json_is_written_though_nobody_reads_the_tables(
-    context, tmp_path, monkeypatch, name
-) -> None:
+def test_the_json_is_written_though_nobody_reads_the_tables(context, tmp_path, monkeypatch, name):
     out = tmp_path / "out.json"
     monkeypatch.setattr("sys.stdout", ClosedPipe())
     monkeypatch.setattr("sys.stderr", Stderr())
@@ -86,7 +84,7 @@ def test_the_json_is_written_though_nobody_reads_the_tables(
 
 
 @pytest.mark.parametrize("name", ["compare", "sweep", "analyse"])
-def test_the_tables_are_printed_though_the_json_cannot_be_written(capsys, context, name) -> None:
+def test_the_tables_are_printed_though_the_json_cannot_be_written(capsys, context, name):
     assert cli.main(command(name, context, "--json", "/dev/full")) == 1
     printed = capsys.readouterr()
     assert "snapkv" in printed.out
@@ -94,13 +92,13 @@ def test_the_tables_are_printed_though_the_json_cannot_be_written(capsys, contex
 
 
 @pytest.mark.parametrize("name", ["compare", "sweep", "analyse"])
-def test_json_on_stdout_comes_alone(capsys, context, name) -> None:
+def test_json_on_stdout_comes_alone(capsys, context, name):
     assert cli.main(command(name, context, "--json", "-")) == 0
     assert json.loads(capsys.readouterr().out)["schema"] == 1
 
 
 @pytest.fixture
-def three(context, tmp_path: Path) -> tuple[list[str], Path]:
+def three(context, tmp_path) -> tuple[list[str], Path]:
     """`analyse` of three prompts, of which the second is too long for the model."""
     path, out = tmp_path / "prompts.jsonl", tmp_path / "out.jsonl"
     texts = [TEXT * 4, "x " * 3_000, TEXT * 5]
@@ -109,7 +107,7 @@ def three(context, tmp_path: Path) -> tuple[list[str], Path]:
     return arguments, out
 
 
-def test_a_prompt_that_fails_does_not_lose_the_others(capsys, three) -> None:
+def test_a_prompt_that_fails_does_not_lose_the_others(capsys, three):
     arguments, out = three
     assert cli.main(arguments) == 1
     printed = capsys.readouterr()
@@ -119,7 +117,7 @@ def test_a_prompt_that_fails_does_not_lose_the_others(capsys, three) -> None:
     assert len(out.read_text(encoding="utf-8").splitlines()) == 2
 
 
-def test_a_run_is_in_the_file_as_soon_as_its_prompt_ends(three, monkeypatch) -> None:
+def test_a_run_is_in_the_file_as_soon_as_its_prompt_ends(three, monkeypatch):
     arguments, out = three
     real, lines = running.run, []
 
@@ -136,14 +134,14 @@ def test_a_run_is_in_the_file_as_soon_as_its_prompt_ends(three, monkeypatch) -> 
 
 
 @pytest.mark.parametrize(("parts", "measured"), [("none", set()), ("forced", {"forced"})])
-def test_what_is_expensive_can_be_left_out(context, tmp_path, parts, measured) -> None:
+def test_what_is_expensive_can_be_left_out(context, tmp_path, parts, measured):
     out = tmp_path / "out.json"
     assert cli.main(command("analyse", context, "--json", str(out), "--analyse", parts)) == 0
     (variant,) = json.loads(out.read_text(encoding="utf-8"))["variants"]
     assert {name.partition("_")[0] for name in variant["analysis"]} == measured
 
 
-def test_only_a_prompts_own_error_names_its_file(capsys, context, tmp_path) -> None:
+def test_only_a_prompts_own_error_names_its_file(capsys, context, tmp_path):
     assert cli.main(["analyse", "--context", context, "--variant", "snapkw"]) == 2
     assert capsys.readouterr().err.startswith("error: Unknown method 'snapkw'")
     empty = tmp_path / "empty.txt"

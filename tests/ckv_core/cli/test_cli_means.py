@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from tests.factories.runs import array, keeping, measured, run_of, variant
 
 
 @pytest.fixture
-def show(monkeypatch, capsys, tmp_path: Path):
+def show(monkeypatch, capsys, tmp_path):
     """Run `analyse` on two prompts whose results are these variants, and return what it prints."""
     path = tmp_path / "context.txt"
     path.write_text("text", encoding="utf-8")
@@ -28,7 +27,7 @@ def show(monkeypatch, capsys, tmp_path: Path):
     return run
 
 
-def test_the_first_decoding_step(show) -> None:
+def test_the_first_decoding_step(show):
     spec = "snapkv+critical:budget=64"
     one = measured(array([1, 2, 3, 4]), 10, 0.25, array([2, 1, 4, 5]))
     two = measured(array([3, 2, 1, 2]), 13, 0.5, array([2.5, 3, 2, 1]))
@@ -44,7 +43,7 @@ def test_the_first_decoding_step(show) -> None:
     assert set(found["full"].values()) == {"-"}
 
 
-def test_the_ablation(show) -> None:
+def test_the_ablation(show):
     specs = [step.spec for step in ablation("snapkv:budget=64")][:4]
 
     def steps(heads: tuple[list[int], ...], finals: tuple[int, ...]) -> list[VariantResult]:
@@ -81,7 +80,7 @@ def bounded(heads: list[float], theta: list[float], sigma: list[float], hat: flo
     return [variant("snapkv", measured(array(heads), 1, 1), analysis=arrays, retained=kept)]
 
 
-def test_the_bounds(show) -> None:
+def test_the_bounds(show):
     one = bounded([0.25, 1.5, 1, 3], [1, 2, 4, 4], [0.6, 0.8, 0.4, 0.9], 0.5)
     two = bounded([1, 1, 0.5, 1], [2, 2, 2, 4], [0.7, 0.7, 0.7, 0.9], -0.5)
     out = show(one, two)
@@ -111,7 +110,7 @@ def forced(top1: list[float], kl: list[float], rank: list[float]) -> list[Varian
     return [variant("full"), variant("snapkv", analysis=found)]
 
 
-def test_the_full_caches_own_continuation(show) -> None:
+def test_the_full_caches_own_continuation(show):
     out = show(forced([1, 0, 1, 1], [0.5], [1, 4]), forced([1, 1], [0.25], [1.5]))
     assert table(out, "on the full cache's own continuation") == {
         "snapkv": {"same first choice": "0.875", "KL": "0.375", "rank": "2"}
@@ -131,7 +130,7 @@ def generated(
     )
 
 
-def test_the_own_generation(show) -> None:
+def test_the_own_generation(show):
     full = variant("full", answer_found=True)
     early = variant("adakv", agreement=0.25, first_difference=3)
     late = variant("adakv", agreement=0.5, first_difference=6)
@@ -151,7 +150,7 @@ def test_the_own_generation(show) -> None:
     assert [*found["full"].values()] == ["-", "-", "-", "100.0% [15.8%, 100.0%]", "-", "-", "-"]
 
 
-def test_a_cut_text_is_counted_apart_and_in_pairs_answers_are_told_by_who_changed(show) -> None:
+def test_a_cut_text_is_counted_apart_and_in_pairs_answers_are_told_by_who_changed(show):
     def texts(found: bool, cut: bool) -> list[VariantResult]:
         stopped = "length" if cut else "eos"
         plain = variant("snapkv", answer_found=True, stopped="eos")
@@ -175,7 +174,7 @@ def test_a_cut_text_is_counted_apart_and_in_pairs_answers_are_told_by_who_change
     ]
 
 
-def test_an_own_generation_has_no_scores_without_a_reference_answer(show) -> None:
+def test_an_own_generation_has_no_scores_without_a_reference_answer(show):
     texts = [variant("full"), variant("snapkv", agreement=1.0)]
     found = table(show(texts, texts), "own generation")
     assert found["snapkv"] == {
@@ -186,7 +185,7 @@ def test_an_own_generation_has_no_scores_without_a_reference_answer(show) -> Non
     assert "own generation" not in show([variant("full")], [variant("full")])
 
 
-def test_every_measured_quantity_with_its_own_n(show) -> None:
+def test_every_measured_quantity_with_its_own_n(show):
     kept = {"sigma_kept": array([0.25, 0.5, 0.25, 0.5])}
     other = {"sigma_kept": array([0.5, 0.5, 0.5, 0.5]), "value_mass": array([1, 2, 3, 5])}
     out = show([variant("snapkv", analysis=kept)], [variant("snapkv", analysis=other)])
@@ -194,9 +193,7 @@ def test_every_measured_quantity_with_its_own_n(show) -> None:
     assert re.search(r"^C: all attention times value norm +snapkv +2\.75 +1$", out, re.M)
 
 
-def test_the_chain_is_averaged_over_covered_heads_and_a_prompt_without_any_is_not_counted(
-    show,
-) -> None:
+def test_the_chain_is_averaged_over_covered_heads_and_a_prompt_without_any_is_not_counted(show):
     one = bounded([0.25, 1.5, 1, 3], [1, 2, 4, 4], [0.6, 0.8, 0.4, 0.9], 1e9)
     none = bounded([1, 1, 1, 1], [2, 2, 2, 2], [0.1, 0.2, 0.5, 0.5], 1e9)
     out = show(one, none)
@@ -208,7 +205,7 @@ def test_the_chain_is_averaged_over_covered_heads_and_a_prompt_without_any_is_no
     assert [*nothing.values()] == ["0 of 16", "-", "-", "-", "-", "0", "0 of 0"]
 
 
-def test_the_slots_that_hold_the_answer(show) -> None:
+def test_the_slots_that_hold_the_answer(show):
     full = variant("full")
     one = [full, keeping("snapkv:budget=64", [3, 7], [0, 7])]
     two = [full, keeping("snapkv:budget=64", [1, 3, 7], [3, 7])]

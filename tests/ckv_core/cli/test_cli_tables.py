@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from tests.factories.runs import array, keeping, measured, run_of, variant
 
 
 @pytest.fixture
-def show(monkeypatch, capsys, tmp_path: Path):
+def show(monkeypatch, capsys, tmp_path):
     """Run a command whose result is these variants."""
     path = tmp_path / "context.txt"
     path.write_text("text", encoding="utf-8")
@@ -27,12 +26,12 @@ def show(monkeypatch, capsys, tmp_path: Path):
     return run
 
 
-def test_what_rounds_to_nothing_has_no_sign() -> None:
+def test_what_rounds_to_nothing_has_no_sign():
     assert (number(-0.0), number(0.0), number(-1e-9)) == ("0", "0", "-1e-09")
     assert (share(-1e-9), share(-0.002)) == ("0.0%", "-0.2%")
 
 
-def test_compare_prints_each_step_of_the_ablation(show) -> None:
+def test_compare_prints_each_step_of_the_ablation(show):
     specs = [step.spec for step in ablation("snapkv:budget=64")][:4]
     heads = ([4, 4, 4, 4], [3, 5, 5, 5], [3, 3, 5, 5], [1, 2, 3, 5])
     out = show(
@@ -53,7 +52,7 @@ def test_compare_prints_each_step_of_the_ablation(show) -> None:
     assert "head L1  heads below base  final L1  KL" in out
 
 
-def test_compare_prints_how_the_own_generations_differ(show) -> None:
+def test_compare_prints_how_the_own_generations_differ(show):
     scores = {"exact_match": 0.0, "token_f1": 0.25, "edit_similarity": 0.75}
     out = show(
         "compare",
@@ -93,7 +92,7 @@ def test_compare_prints_how_the_own_generations_differ(show) -> None:
     assert "own generation" not in show("compare", variant("full"))
 
 
-def test_compare_prints_the_check_of_the_bounds(show) -> None:
+def test_compare_prints_the_check_of_the_bounds(show):
     theta = array([1, 2, 4, 4])
     lower = array([1, 1.5, 4, 4])
     bounds = {
@@ -146,7 +145,7 @@ def test_compare_prints_the_check_of_the_bounds(show) -> None:
     assert "bounds; the chain" not in show("compare", variant("full"))
 
 
-def test_compare_prints_who_holds_a_passage(show) -> None:
+def test_compare_prints_who_holds_a_passage(show):
     out = show(
         "compare",
         variant("full"),
@@ -165,7 +164,7 @@ def test_compare_prints_who_holds_a_passage(show) -> None:
     }
 
 
-def test_compare_prints_who_holds_the_reference_answer(show) -> None:
+def test_compare_prints_who_holds_the_reference_answer(show):
     variants = (variant("full"), keeping("snapkv:budget=64", [3, 4, 7], [3, 7]))
     out = show("compare", *variants, more=("--answer", "Blue  door"))
     assert "reference answer 'Blue  door': once in the compressed prompt, 2 tokens" in out
@@ -204,7 +203,7 @@ def swept(exact: float = 0.0) -> list[VariantResult]:
     ]
 
 
-def test_sweep_prints_every_figure_of_a_point(show) -> None:
+def test_sweep_prints_every_figure_of_a_point(show):
     out = show("sweep", *swept(), more=("--yes",))
     points = out.partition("\n\nbudget of equal")[0]
     (line,) = re.findall(r"^method .*$", points, re.M)
@@ -226,7 +225,7 @@ def test_sweep_prints_every_figure_of_a_point(show) -> None:
     assert cells.items() >= known.items()
 
 
-def test_sweep_prints_the_budget_of_equal_quality_and_the_saving(show) -> None:
+def test_sweep_prints_the_budget_of_equal_quality_and_the_saving(show):
     out = show("sweep", *swept(), more=("--yes",))
     found = table(out, "budget of equal Mean head L1 as adakv")
     assert found["snapkv"] == {"at 64": "64 or less", "at 256": "128, 50 % less"}
@@ -236,7 +235,7 @@ def test_sweep_prints_the_budget_of_equal_quality_and_the_saving(show) -> None:
     assert "N or less: already reached at the smallest budget; over N: not reached with" in out
 
 
-def test_a_target_that_no_setting_reaches_has_no_saving(show) -> None:
+def test_a_target_that_no_setting_reaches_has_no_saving(show):
     out = show("sweep", *swept(), more=("--yes",))
     found = table(out, "budget of equal Agreement as snapkv")
     assert found["adakv"] == {"at 64": "nothing to match", "at 256": "over 256"}
@@ -244,7 +243,7 @@ def test_a_target_that_no_setting_reaches_has_no_saving(show) -> None:
     assert "budget of equal Answer" not in out  # nothing lies between yes and no
 
 
-def test_sweep_prints_what_oracles_reach_at_each_budget(show) -> None:
+def test_sweep_prints_what_oracles_reach_at_each_budget(show):
     def limited(text: str, attention: float) -> VariantResult:
         found = {"oracle_attention_l1": attention, "oracle_critical_l1": attention / 2}
         arrays = {name: array([value] * 4) for name, value in found.items()}
@@ -268,7 +267,7 @@ def test_sweep_prints_what_oracles_reach_at_each_budget(show) -> None:
     assert "oracles" not in show("sweep", *swept(), more=("--yes",))
 
 
-def test_sweep_prints_the_gain_of_an_alpha_per_layer_and_per_head(show) -> None:
+def test_sweep_prints_the_gain_of_an_alpha_per_layer_and_per_head(show):
     by_alpha = {"0.5": ([1, 1, 4, 4], [3, 3, 3, 3]), "0.0": ([2, 2, 2, 2], [6, 6, 2, 2])}
     out = show(
         "sweep",

@@ -21,7 +21,7 @@ def run(arguments: list[str], package: Path = PACKAGE) -> subprocess.CompletedPr
 
 
 @pytest.mark.slow
-def test_a_package_brings_a_method_to_the_command_line(tmp_path: Path, model_folder: str) -> None:
+def test_a_package_brings_a_method_to_the_command_line(tmp_path, model_folder):
     assert "value_size [+critical]" in run(["-m", "ckv_core", "methods"]).stdout
     text, result = tmp_path / "text.txt", tmp_path / "result.json"
     text.write_text("The ferry left at nine. Nobody waved. " * 12, encoding="utf-8")
@@ -35,7 +35,7 @@ def test_a_package_brings_a_method_to_the_command_line(tmp_path: Path, model_fol
 
 
 @pytest.mark.slow
-def test_a_package_brings_a_method_to_the_pages() -> None:
+def test_a_package_brings_a_method_to_the_pages():
     code = (
         "import sys\n"
         "from ui.compare.offers import variant_choices\n"
@@ -45,7 +45,7 @@ def test_a_package_brings_a_method_to_the_pages() -> None:
     run(["-c", code])
 
 
-def test_a_package_that_cannot_be_loaded_is_told_of_and_harms_no_other(tmp_path: Path) -> None:
+def test_a_package_that_cannot_be_loaded_is_told_of_and_harms_no_other(tmp_path):
     information = tmp_path / "broken_parts-1.0.dist-info"
     information.mkdir()
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")

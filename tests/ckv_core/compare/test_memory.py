@@ -69,7 +69,7 @@ LONG_ANSWERS: dict[str, object] = {
 
 
 @pytest.fixture(scope="module")
-def plain(wide_model: LoadedModel) -> RunResult:
+def plain(wide_model) -> RunResult:
     """Without the diagnostics; what kernels keep for themselves is then not a later run's."""
     return run(wide_model, **LONG_ANSWERS)
 
@@ -111,7 +111,7 @@ def test_the_estimate_knows_the_cache_to_the_byte():
 
 
 @pytest.fixture
-def little_memory(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def little_memory(monkeypatch) -> list[int]:
     """A device whose free bytes are the list's only element."""
     free = [0]
     monkeypatch.setattr(memory, "available_bytes", lambda device: free[0])

@@ -223,7 +223,7 @@ def llama_rows() -> PromptRows:
 
 
 @pytest.fixture(scope="module")
-def whole(llama_rows: PromptRows) -> Tensor:
+def whole(llama_rows) -> Tensor:
     """Logits of all rows after each of `fed_tokens()`."""
     with torch.inference_mode():
         return _decoded(tiny_model("llama"), llama_rows, fed_tokens())

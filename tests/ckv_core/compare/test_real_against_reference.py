@@ -41,7 +41,7 @@ def model_folder() -> Path:
 
 
 @pytest.fixture(scope="module")
-def eager(model_folder: Path) -> Any:
+def eager(model_folder) -> Any:
     return AutoModelForCausalLM.from_pretrained(
         model_folder, attn_implementation="eager", dtype=torch.float32
     ).eval()

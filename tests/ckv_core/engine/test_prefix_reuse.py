@@ -173,7 +173,7 @@ def test_a_start_read_with_factors_of_another_length_is_not_taken():
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+def folder(tmp_path_factory) -> str:
     """A tiny model in a folder that takes prompts of several chunks."""
     path = tmp_path_factory.mktemp("models") / "tiny-long"
     return saved_model(path, max_position_embeddings=4096)

@@ -59,7 +59,7 @@ def literal_kernel(
 
 
 @pytest.fixture
-def literal(monkeypatch: pytest.MonkeyPatch) -> None:
+def literal(monkeypatch) -> None:
     monkeypatch.setattr(prompt_slots, "usable_kernel", lambda *_: literal_kernel)
 
 

@@ -3,7 +3,6 @@
 import base64
 import sys
 from contextlib import contextmanager
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -84,7 +83,7 @@ class AroundPress(FirstPress):
 
 
 @pytest.fixture
-def runner(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Runner:
+def runner(monkeypatch, tmp_path) -> Runner:
     presses = [BasePress, FirstPress, HidingPress, ChangingPress, FailingPress, LatePress]
     fake = SimpleNamespace(**{each.__name__: each for each in (*presses, AroundPress)}, VERSION=1)
     monkeypatch.setitem(sys.modules, "kvpress", fake)

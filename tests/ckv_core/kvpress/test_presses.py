@@ -32,7 +32,7 @@ for job in document["jobs"]:
 
 
 @pytest.fixture
-def python(tmp_path: Path):
+def python(tmp_path):
     """Makes a Python that answers by some lines of its own instead of running what it is given."""
 
     def make(code: str) -> str:

@@ -8,7 +8,7 @@ from ckv_core.models import checkpoint
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(tmp_path, monkeypatch) -> Path:
     """An empty CKV_HOME, and no Hub."""
     monkeypatch.setenv("CKV_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(checkpoint.constants, "HF_HUB_OFFLINE", True)

@@ -15,7 +15,7 @@ from ckv_core.runtime.home import models_folder
 
 
 @pytest.fixture(autouse=True)
-def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def empty(tmp_path, monkeypatch) -> None:
     """No Hub cache, no CKV_MODEL."""
     monkeypatch.setattr(catalog.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.delenv("CKV_MODEL", raising=False)

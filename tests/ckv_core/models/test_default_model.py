@@ -29,7 +29,7 @@ REPOSITORY = Path(__file__).parents[3]
 
 
 @pytest.fixture
-def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def nowhere(tmp_path, monkeypatch) -> None:
     """Without a Hub's cache, a package index and an installed wheel."""
     monkeypatch.setattr(sources.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
@@ -39,7 +39,7 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def tiny_gguf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def tiny_gguf(tmp_path, monkeypatch) -> Path:
     """A tiny GGUF that counts as the published one."""
     path = tmp_path / "wheel" / sources.WHEEL_PACKAGE / sources.GGUF_NAME
     path.parent.mkdir(parents=True)
@@ -50,7 +50,7 @@ def tiny_gguf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def installed(nowhere: None, tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def installed(nowhere, tiny_gguf, monkeypatch) -> Path:
     """The tiny GGUF where the installed wheel would have it."""
     monkeypatch.setattr(sources, "gguf_in_installed_wheel", lambda: tiny_gguf)
     return tiny_gguf

@@ -25,12 +25,12 @@ BUILT = "a model was built"
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path) -> Path:
     return Path(saved_model(tmp_path / "model"))
 
 
 @pytest.fixture
-def gguf(tmp_path: Path) -> Path:
+def gguf(tmp_path) -> Path:
     write_tiny_gguf(tmp_path / "tiny.gguf")
     return tmp_path / "tiny.gguf"
 

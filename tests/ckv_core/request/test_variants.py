@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckv_core.errors import ConfigError
-from ckv_core.methods import METHODS, PARAMETERS, Method
+from ckv_core.methods import METHODS, PARAMETERS
 from ckv_core.methods.parameters import Budget
 from ckv_core.methods.parts.critical_auto import CRITICAL_AUTO
 from ckv_core.request.variants import VariantSpec
@@ -68,7 +68,7 @@ CHOICES = [(method, selector) for method in METHODS for selector in method.selec
 
 
 @given(st.data())
-def test_a_spec_parses_back_to_an_equal_variant(data: st.DataObject) -> None:
+def test_a_spec_parses_back_to_an_equal_variant(data):
     method, selector = data.draw(st.sampled_from(CHOICES))
     keys = data.draw(st.sets(st.sampled_from(sorted(PARAMETERS))))
     allowed = [key for key in method.parameters(selector) if key in keys | {"budget"}]
@@ -81,9 +81,7 @@ def test_a_spec_parses_back_to_an_equal_variant(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("method", [*METHODS], ids=lambda method: method.name)
-def test_a_method_takes_the_preset_where_kvpress_has_it_or_a_parameter_differs(
-    method: Method,
-) -> None:
+def test_a_method_takes_the_preset_where_kvpress_has_it_or_a_parameter_differs(method):
     differs = any(parameter.kvpress is not None for parameter in method.parameters().values())
     assert ("preset" in method.parameters()) == bool(method.press or differs)
     if method.press:
@@ -91,14 +89,14 @@ def test_a_method_takes_the_preset_where_kvpress_has_it_or_a_parameter_differs(
         assert method.press.parameters <= press.params.keys()
 
 
-def test_a_preset_sets_what_is_not_written_and_nothing_else() -> None:
+def test_a_preset_sets_what_is_not_written_and_nothing_else():
     plain = VariantSpec.parse("snapkv+critical:preset=kvpress,alpha=0.1")
     assert (plain.params["window"], plain.params["pool"]) == (64, "avg")
     assert (plain.params["stage2"], plain.params["product"]) == ("pooled", "group")
     assert plain.params["alpha"] == 0.1
 
 
-def test_run_wide_values_fill_in_only_what_a_variant_uses_and_leaves_out() -> None:
+def test_run_wide_values_fill_in_only_what_a_variant_uses_and_leaves_out():
     defaults = {"budget": "64", "alpha": "0.5"}
     assert VariantSpec.parse("full", defaults).params == {}
     assert "alpha" not in VariantSpec.parse("snapkv", defaults).params
@@ -106,7 +104,7 @@ def test_run_wide_values_fill_in_only_what_a_variant_uses_and_leaves_out() -> No
     assert (chosen["budget"], chosen["alpha"]) == ("96", 0.5)
 
 
-def test_the_base_is_the_same_variant_without_critical() -> None:
+def test_the_base_is_the_same_variant_without_critical():
     spec = VariantSpec.parse("adakv+critical:budget=96,safeguard=0.4,alpha=0.5")
     assert spec.base() == VariantSpec.parse("adakv:budget=96,safeguard=0.4")
 
@@ -114,17 +112,17 @@ def test_the_base_is_the_same_variant_without_critical() -> None:
 @pytest.mark.parametrize(
     ("text", "tokens"), [("128", 128), ("10%", 149), ("100%", 1_499), ("1MiB", 22)]
 )
-def test_budgets_resolve_to_whole_tokens_once(text: str, tokens: int) -> None:
+def test_budgets_resolve_to_whole_tokens_once(text, tokens):
     assert Budget.parse(text).resolve(1_499, 46_080) == tokens
 
 
 @pytest.mark.parametrize("text", ["", "x", "-5", "0", "1.5", "101%", "10 %%", "1e3", "١٢"])
-def test_a_budget_that_is_none_is_refused(text: str) -> None:
+def test_a_budget_that_is_none_is_refused(text):
     with pytest.raises(ConfigError, match="Budget"):
         Budget.parse(text)
 
 
-def test_alpha_per_head_takes_every_critical_parameter_but_alpha() -> None:
+def test_alpha_per_head_takes_every_critical_parameter_but_alpha():
     spec = VariantSpec.parse("snapkv+critical_auto:stage2=pooled,budget=96", {"alpha": "0.5"})
     assert (spec.selector, spec.critical) == (CRITICAL_AUTO, True)
     assert "alpha" not in spec.params
@@ -153,12 +151,12 @@ def test_alpha_per_head_takes_every_critical_parameter_but_alpha() -> None:
         (f"snapkv:name={'x' * 41}", "A variant's name has up to 40 letters"),
     ],
 )
-def test_what_cannot_be_composed_says_why(text: str, said: str) -> None:
+def test_what_cannot_be_composed_says_why(text, said):
     with pytest.raises(ConfigError, match=said):
         VariantSpec.parse(text)
 
 
-def test_parts_of_other_methods_bring_their_parameters_and_leave_their_own() -> None:
+def test_parts_of_other_methods_bring_their_parameters_and_leave_their_own():
     spec = VariantSpec.parse("adakv:rule=pyramid,select=chunks,beta=5")
     assert {"beta", "pyramid_window", "chunk", "chunks_of", "window"} <= spec.params.keys()
     assert not {"safeguard", "safeguard_rule"} & spec.params.keys()
@@ -166,13 +164,13 @@ def test_parts_of_other_methods_bring_their_parameters_and_leave_their_own() -> 
     assert VariantSpec.parse("chunkkv+critical:select=top_k").critical
 
 
-def test_a_part_that_a_method_has_anyway_is_not_written() -> None:
+def test_a_part_that_a_method_has_anyway_is_not_written():
     plain = VariantSpec.parse("snapkv")
     assert VariantSpec.parse("snapkv:rule=uniform,select=own") == plain
     assert VariantSpec.parse("snapkv", {"rule": "own"}) == plain
 
 
-def test_a_name_is_what_readers_see_and_decides_nothing() -> None:
+def test_a_name_is_what_readers_see_and_decides_nothing():
     spec = VariantSpec.parse("snapkv+critical:alpha=0.5, name = Half a budget (50 %) ")
     assert (spec.label, spec.spec) == (
         "Half a budget (50 %)",

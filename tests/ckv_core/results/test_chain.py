@@ -51,7 +51,7 @@ def literal(values: np.ndarray, join) -> list[list[float]]:
 
 
 @given(sizes, masses, sizes)
-def test_a_kv_head_has_the_sums_of_its_query_heads_and_their_lowest_sigma(l1, sigma, extra) -> None:
+def test_a_kv_head_has_the_sums_of_its_query_heads_and_their_lowest_sigma(l1, sigma, extra):
     found = variant_of(l1, sigma, l1 + extra, l1 + 2 * extra, l1 + 3 * extra)
     moved = found.perturbation.head_l1
     chain = chain_of(found, KV_HEADS)
@@ -70,7 +70,7 @@ def test_a_kv_head_has_the_sums_of_its_query_heads_and_their_lowest_sigma(l1, si
 
 
 @given(sizes, masses, sizes)
-def test_the_group_bound_holds_where_the_bound_of_every_head_does(l1, sigma, extra) -> None:
+def test_the_group_bound_holds_where_the_bound_of_every_head_does(l1, sigma, extra):
     found = variant_of(l1, sigma, l1 + extra, l1 + 2 * extra, l1 + 3 * extra)
     moved, bound, *_ = chain_of(found, KV_HEADS)[:, :-1]
     assert (moved <= bound * (1 + 1e-6)).all()
@@ -82,7 +82,7 @@ def test_the_group_bound_holds_where_the_bound_of_every_head_does(l1, sigma, ext
     assert heads.covered == int((sigma[:-1] > 0.5).sum())
 
 
-def test_one_query_head_at_a_half_leaves_its_kv_head_uncovered() -> None:
+def test_one_query_head_at_a_half_leaves_its_kv_head_uncovered():
     sigma = np.full(SHAPE, 0.9)
     sigma[0, 1] = 0.5
     ones = np.ones(SHAPE)
@@ -102,13 +102,13 @@ def model(query_heads: int, kv_heads: int) -> ModelInfo:
 @pytest.mark.parametrize(
     ("query_heads", "kv_heads", "shared"), [(6, 2, 2), (6, 6, None), (6, 1, 1)]
 )
-def test_heads_are_taken_together_only_where_they_share(query_heads, kv_heads, shared) -> None:
+def test_heads_are_taken_together_only_where_they_share(query_heads, kv_heads, shared):
     assert shared_kv_heads(model(query_heads, kv_heads)) == shared
     assert shared_kv_heads(None) is None
     assert shared_kv_heads(model(7, 2)) is None
 
 
-def test_the_mean_over_prompts_knows_the_group_bound_of_models_that_share() -> None:
+def test_the_mean_over_prompts_knows_the_group_bound_of_models_that_share():
     l1 = np.arange(18, dtype=np.float32).reshape(SHAPE) + 1
     found = variant_of(l1, np.full(SHAPE, 0.9), l1 * l1, l1 * l1 * 2, l1 * l1 * 3)
     expected = np.nanmean(

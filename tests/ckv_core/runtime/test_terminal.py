@@ -2,7 +2,6 @@
 
 import io
 import unicodedata
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -18,7 +17,7 @@ CLEAR = "\x1b[2J\x1b]0;owned\x07"
 
 
 @given(st.text())
-def test_nothing_that_commands_a_terminal_is_left(text: str) -> None:
+def test_nothing_that_commands_a_terminal_is_left(text):
     shown = plain(text)
     bidi = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
     for character in shown:
@@ -27,32 +26,25 @@ def test_nothing_that_commands_a_terminal_is_left(text: str) -> None:
     assert plain(shown) == shown
 
 
-def test_what_people_write_stays_as_it_is() -> None:
+def test_what_people_write_stays_as_it_is():
     text = "Zürich 你好 \U0001f642\u200d\U0001f9d1 שלום\tone\ntwo"
     assert plain(text) == text
 
 
-def test_what_the_encoding_lacks_is_a_code_and_no_traceback(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_the_encoding_lacks_is_a_code_and_no_traceback(monkeypatch):
     raw = io.BytesIO()
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(raw, "ascii"))
     say("naïve \U0001f642 \ud800")
     assert raw.getvalue() == b"na\\xefve \\U0001f642 \\ud800\n"
 
 
-def test_a_table_is_as_wide_as_what_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_is_as_wide_as_what_is_shown(capsys):
     print_table(("name", "n"), [("a\x1b", "1"), ("b", "2")])
     assert capsys.readouterr().out == "name   n\na\\x1b  1\nb      2\n"
 
 
 @pytest.mark.parametrize("command", [["compare", "--variant", "full"], ["models"]])
-def test_an_error_shows_the_models_name_and_its_codes(
-    command: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_an_error_shows_the_models_name_and_its_codes(command, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("CKV_HOME", str(tmp_path / "home"))
     folder = tmp_path / "home" / "models" / CLEAR.replace("/", "")
     folder.mkdir(parents=True)
@@ -76,9 +68,7 @@ TEMPLATES = {
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
-def test_a_template_that_fails_is_one_line(
-    template: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_template_that_fails_is_one_line(template, tmp_path, capsys):
     saved_model(tmp_path / "model")
     (tmp_path / "model" / "chat_template.jinja").write_text(TEMPLATES[template])
     (tmp_path / "context.txt").write_text("A context of some words. " * 20)

@@ -54,7 +54,7 @@ OTHERS = {
 
 
 @pytest.fixture(scope="module", autouse=True)
-def tasks(tmp_path_factory: pytest.TempPathFactory):
+def tasks(tmp_path_factory):
     folder: Path = tmp_path_factory.mktemp("tasks")
     for split in ("test", "train"):
         lines = ROWS if split == "test" else [{**ROWS[0], "context": "An old one."}] * 3
@@ -103,7 +103,7 @@ def test_a_study_file_names_task_samples_metric_and_field():
         read_study(write_study(study(seed=1)))
 
 
-def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
+def test_without_the_package_it_says_what_to_install(monkeypatch):
     clear()
     monkeypatch.setattr(harness, "has_harness", lambda: False)
     with pytest.raises(ConfigError, match=r"pip install -r requirements-lm-eval\.txt"):
@@ -191,7 +191,7 @@ def test_other_tasks_are_refused(task, why):
 
 
 @needs_package
-def test_a_file_is_no_name_of_a_task(tmp_path: Path):
+def test_a_file_is_no_name_of_a_task(tmp_path):
     file = tmp_path / "evil.yaml"
     file.write_text("task: evil\nprocess_docs: !function evil.run\n")
     with pytest.raises(ConfigError, match="is unknown"):

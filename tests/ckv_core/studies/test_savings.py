@@ -87,7 +87,7 @@ def test_a_budget_at_which_every_sample_failed_is_left_out():
 
 @settings(max_examples=8)
 @given(seed=st.integers(0, 2**32))
-def test_the_interval_is_that_of_samples_drawn_again(seed: int):
+def test_the_interval_is_that_of_samples_drawn_again(seed):
     """Against another generator, another interpolation and no matrix."""
     draw, count = random.Random(seed), 30
     scores = {

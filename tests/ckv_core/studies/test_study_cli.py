@@ -25,7 +25,7 @@ PATIENCE_S = 120
 
 
 @pytest.fixture
-def folder(tmp_path: Path, model_folder: str) -> Path:
+def folder(tmp_path, model_folder) -> Path:
     rng = random.Random(1)
     rows = [
         {
@@ -46,7 +46,7 @@ def folder(tmp_path: Path, model_folder: str) -> Path:
 
 
 @pytest.fixture
-def url(new_url, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+def url(new_url, monkeypatch, tmp_path) -> str:
     url = new_url()
     monkeypatch.setenv("CKV_DATABASE_URL", url)
     monkeypatch.setenv("CKV_HOME", str(tmp_path / "home"))

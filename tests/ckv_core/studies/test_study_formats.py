@@ -3,7 +3,6 @@
 import json
 import re
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 
@@ -75,7 +74,7 @@ def test_a_sample_has_a_score_for_every_point_and_the_full_caches_text():
     assert full["metrics"]["mean"]["value"] == pytest.approx(1 / 3)
 
 
-def test_the_package_reads_it(tmp_path: Path):
+def test_the_package_reads_it(tmp_path):
     reader = pytest.importorskip("inspect_ai.log", reason="inspect_ai is not installed")
     path = tmp_path / "log.json"
     path.write_text(json.dumps(log()))

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
-from pathlib import Path
 
 import psutil
 import pytest
@@ -81,13 +80,13 @@ def log() -> Log:
 
 
 @pytest.fixture
-def client(patient_one: Shared, log: Log) -> Iterator[WorkerClient]:
+def client(patient_one, log) -> Iterator[WorkerClient]:
     """One that waits for a worker to stop, however slow the machine is."""
     yield from patient_one.lend(log)
 
 
 @pytest.fixture
-def hasty(hasty_one: Shared, log: Log) -> Iterator[WorkerClient]:
+def hasty(hasty_one, log) -> Iterator[WorkerClient]:
     """One that ends a worker which does not stop at once."""
     yield from hasty_one.lend(log)
 
@@ -214,7 +213,7 @@ def test_a_job_is_cancelled_by_the_same_worker(client, log, model):
     assert client.worker_pid == pid
 
 
-def test_a_job_that_does_not_react_is_cancelled_by_force(hasty, log, tmp_path: Path):
+def test_a_job_that_does_not_react_is_cancelled_by_force(hasty, log, tmp_path):
     hangs = tmp_path / "hangs"
     hasty.submit(job(f"hang {hangs}", "a"))
     hasty.submit(job("steps 1", "b"))

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, suppress
 from functools import partial
-from pathlib import Path
 
 import psutil
 import pytest
@@ -46,7 +45,7 @@ SAMPLES = [sample(f"q{at}", 60) for at in range(6)]
 
 
 @pytest.fixture(scope="module")
-def study(model_folder: str) -> Study:
+def study(model_folder) -> Study:
     return Study(
         name="tiny",
         data={"file": "samples.jsonl"},
@@ -109,8 +108,8 @@ def workers() -> list[psutil.Process]:
 
 
 def test_a_study_of_which_a_worker_is_killed_is_what_one_process_makes_of_it(
-    cluster: Cluster, study: Study, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    cluster, study, monkeypatch
+):
     """One of its samples is over the limit of the app, which the workers have to know."""
     samples = [*SAMPLES, sample("long", 80)]
     tokens = LocalEngine(study.model, "cpu").sizes(study, samples)["long"].tokens
@@ -136,9 +135,7 @@ def test_a_study_of_which_a_worker_is_killed_is_what_one_process_makes_of_it(
     assert refused == {"long": str(too_many_tokens(tokens, tokens - 1))}
 
 
-def test_a_sample_that_loses_its_worker_each_time_fails_alone(
-    cluster: Cluster, study: Study
-) -> None:
+def test_a_sample_that_loses_its_worker_each_time_fails_alone(cluster, study):
     over = threading.Event()
     lost = []
 
@@ -159,21 +156,19 @@ def test_a_sample_that_loses_its_worker_each_time_fails_alone(
     assert len(results) == len(study.points())
 
 
-def test_the_device_reaches_the_workers_and_what_they_refuse_is_told(
-    cluster: Cluster, study: Study, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_device_reaches_the_workers_and_what_they_refuse_is_told(cluster, study, monkeypatch):
     monkeypatch.setattr(cluster, "_device", "cuda")
     with pytest.raises(CkvError, match="CUDA"):
         ran(cluster, study, SAMPLES[:1])
 
 
-def test_a_model_that_no_worker_can_load_is_told(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_model_that_no_worker_can_load_is_told(cluster, tmp_path):
     missing = Study(name="x", data={}, model=str(tmp_path), variants=("snapkv",), budgets=("50%",))
     with pytest.raises(ModelError):
         cluster.sizes(missing, SAMPLES[:1])
 
 
-def test_without_ray_or_a_cluster_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ray_or_a_cluster_it_says_what_to_do(monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *of: None if name == "ray" else find(name, *of)
@@ -212,9 +207,7 @@ def actors() -> list[psutil.Process]:
     return processes("_Host")
 
 
-def test_two_run_at_once_and_one_that_is_killed_costs_its_own_run(
-    cluster: Cluster, log: Log, model_folder: str
-) -> None:
+def test_two_run_at_once_and_one_that_is_killed_costs_its_own_run(cluster, log, model_folder):
     with closing(connected(cluster, log)) as client:
         for name in ("one", "two"):  # the second one waits, so the second actor starts
             client.submit(Job(name, request(model_folder, 1)))
@@ -245,9 +238,7 @@ def test_two_run_at_once_and_one_that_is_killed_costs_its_own_run(
         assert log.end_of("last") == JobDone("last")
 
 
-def test_a_study_has_room_beside_runs_that_do_not_end(
-    cluster: Cluster, log: Log, study: Study
-) -> None:
+def test_a_study_has_room_beside_runs_that_do_not_end(cluster, log, study):
     scripts = "tests.ckv_core.worker.scripted_runner:ScriptedRunner"
     with closing(connected(cluster, log, runner=scripts)) as client:
         for name in ("a", "b"):

@@ -5,7 +5,6 @@ import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from pathlib import Path
 
 import psutil
 import pytest
@@ -39,7 +38,7 @@ def pid_of(counter: TokenCounter) -> int:
     return counter._process.pid
 
 
-def test_a_looping_template_ends_is_refused_and_holds_up_nobody(counter: TokenCounter) -> None:
+def test_a_looping_template_ends_is_refused_and_holds_up_nobody(counter):
     looping = CompareRequest(context="one", model="looping")
     assert counter.count(THREE, TIMEOUT_S).tokens == 3
     pid = pid_of(counter)
@@ -56,7 +55,7 @@ def test_a_looping_template_ends_is_refused_and_holds_up_nobody(counter: TokenCo
 
 
 @pytest.mark.slow
-def test_a_template_that_really_loops_holds_up_nobody(tmp_path: Path) -> None:
+def test_a_template_that_really_loops_holds_up_nobody(tmp_path):
     from tests.factories.models import saved_model  # the process that counts imports this file
 
     good, looping = (
@@ -73,12 +72,12 @@ def test_a_template_that_really_loops_holds_up_nobody(tmp_path: Path) -> None:
         assert "chat template" in loop.result().error
 
 
-def test_a_count_that_takes_too_long_for_who_asked_says_so(counter: TokenCounter) -> None:
+def test_a_count_that_takes_too_long_for_who_asked_says_so(counter):
     request = CompareRequest(context="a", question="hang", model="tiny")
     assert "longer than 0.2 s" in counter.count(request, 0.2).error
 
 
-def test_a_lost_process_is_asked_again_and_then_told(counter: TokenCounter, tmp_path: Path) -> None:
+def test_a_lost_process_is_asked_again_and_then_told(counter, tmp_path):
     hangs = tmp_path / "hangs"
     request = CompareRequest(context="a", question=f"hang {hangs}", model="tiny")
     with ThreadPoolExecutor(1) as pool:
@@ -91,14 +90,12 @@ def test_a_lost_process_is_asked_again_and_then_told(counter: TokenCounter, tmp_
     assert counter.count(THREE, TIMEOUT_S).tokens == 3
 
 
-def test_a_process_that_cannot_start_is_one_sentence() -> None:
+def test_a_process_that_cannot_start_is_one_sentence():
     with closing(TokenCounter("tests.ckv_core.worker.scripted_runner:BrokenRunner")) as counter:
         assert "exit code 1" in counter.count(THREE, TIMEOUT_S).error
 
 
-def test_closing_answers_who_waits_and_leaves_no_process(
-    counter: TokenCounter, tmp_path: Path
-) -> None:
+def test_closing_answers_who_waits_and_leaves_no_process(counter, tmp_path):
     hangs = tmp_path / "hangs"
     request = CompareRequest(context="a", question=f"hang {hangs}", model="tiny")
     with ThreadPoolExecutor(1) as pool:

@@ -28,11 +28,11 @@ def take(queue: FairQueue) -> str:
     return job.job_id
 
 
-def test_without_owners_the_first_comes_first() -> None:
+def test_without_owners_the_first_comes_first():
     assert queue_of("-1", "-2", "-3").order() == ("-1", "-2", "-3")
 
 
-def test_eight_runs_of_one_user_do_not_hold_back_anothers_first() -> None:
+def test_eight_runs_of_one_user_do_not_hold_back_anothers_first():
     queue = queue_of(*(f"a{n}" for n in range(8)))
     assert take(queue) == "a0"
     put(queue, "b0")
@@ -44,21 +44,21 @@ def test_eight_runs_of_one_user_do_not_hold_back_anothers_first() -> None:
     assert queue.order()[:5] == ("b0", "c0", "a1", "b1", "a2")
 
 
-def test_who_comes_again_gets_no_turn_ahead_of_who_waited() -> None:
+def test_who_comes_again_gets_no_turn_ahead_of_who_waited():
     queue = queue_of("a0", "a1", "b0")
     assert (take(queue), take(queue)) == ("a0", "b0")
     put(queue, "b1")
     assert queue.order() == ("a0", "b0", "a1", "b1")
 
 
-def test_a_removed_job_lets_its_owners_others_move_up() -> None:
+def test_a_removed_job_lets_its_owners_others_move_up():
     queue = queue_of("a0", "a1", "a2", "b0", "b1")
     assert queue.remove("a0")
     assert not queue.remove("a0")
     assert queue.order() == ("a1", "b0", "a2", "b1")
 
 
-def test_what_was_taken_stands_first_until_it_is_done() -> None:
+def test_what_was_taken_stands_first_until_it_is_done():
     queue = queue_of("a0", "b0")
     assert take(queue) == "a0"
     assert queue.order() == ("a0", "b0")
@@ -69,7 +69,7 @@ def test_what_was_taken_stands_first_until_it_is_done() -> None:
     assert (queue.take(), queue.waiting(), queue.order()) == (None, [], ())
 
 
-def test_several_may_be_taken_and_each_ends_by_itself() -> None:
+def test_several_may_be_taken_and_each_ends_by_itself():
     queue = queue_of("a0", "a1", "b0", "b1")
     assert (take(queue), take(queue)) == ("a0", "b0")
     assert queue.order() == ("a0", "b0", "a1", "b1")
@@ -78,9 +78,7 @@ def test_several_may_be_taken_and_each_ends_by_itself() -> None:
 
 
 @given(st.lists(st.sampled_from(["a", "b", "c", "take"]), max_size=60))
-def test_jobs_are_taken_in_the_order_shown_and_nobody_waits_for_two_of_another(
-    steps: list[str],
-) -> None:
+def test_jobs_are_taken_in_the_order_shown_and_nobody_waits_for_two_of_another(steps):
     queue = FairQueue()
     waiting: list[str] = []
     overtaken: dict[tuple[str, str], int] = {}

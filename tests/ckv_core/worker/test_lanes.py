@@ -115,7 +115,7 @@ def lanes() -> Iterator[Lanes]:
         yield lanes
 
 
-def test_a_worker_more_starts_only_while_jobs_wait() -> None:
+def test_a_worker_more_starts_only_while_jobs_wait():
     lanes = Lanes(False, False, False)
     with closing(lanes.client):
         for name in "ab":
@@ -128,7 +128,7 @@ def test_a_worker_more_starts_only_while_jobs_wait() -> None:
         assert lanes.client.order() == ("c", "d")
 
 
-def test_a_prompt_goes_where_it_was_read_though_another_has_been_idle_longer(lanes: Lanes) -> None:
+def test_a_prompt_goes_where_it_was_read_though_another_has_been_idle_longer(lanes):
     first, second = lanes.workers
     assert lanes.begin("a", "two") is second
     lanes.end("a")
@@ -139,7 +139,7 @@ def test_a_prompt_goes_where_it_was_read_though_another_has_been_idle_longer(lan
     assert lanes.begin("d", "two", "another question") is second
 
 
-def test_the_same_prompt_counts_more_than_the_same_context(lanes: Lanes) -> None:
+def test_the_same_prompt_counts_more_than_the_same_context(lanes):
     first, second = lanes.workers
     assert lanes.begin("a", "one", "asked here") is first
     assert lanes.begin("b", "one", "asked there") is second
@@ -150,13 +150,13 @@ def test_the_same_prompt_counts_more_than_the_same_context(lanes: Lanes) -> None
     assert lanes.begin("d", "one", "asked here") is first
 
 
-def test_where_the_prompts_worker_is_busy_another_takes_the_job(lanes: Lanes) -> None:
+def test_where_the_prompts_worker_is_busy_another_takes_the_job(lanes):
     first, second = lanes.workers
     assert lanes.begin("a", "two") is second
     assert lanes.begin("b", "two") is first
 
 
-def test_a_model_that_one_has_is_not_loaded_by_another(lanes: Lanes) -> None:
+def test_a_model_that_one_has_is_not_loaded_by_another(lanes):
     first, _ = lanes.workers
     assert lanes.begin("a", "one", model="large") is first
     lanes.end("a")
@@ -164,7 +164,7 @@ def test_a_model_that_one_has_is_not_loaded_by_another(lanes: Lanes) -> None:
     lanes.end("b")
 
 
-def test_a_model_that_nobody_has_goes_where_the_fewest_are(lanes: Lanes) -> None:
+def test_a_model_that_nobody_has_goes_where_the_fewest_are(lanes):
     first, second = lanes.workers
     assert lanes.begin("a", "one", model="large") is first
     lanes.end("a")
@@ -173,7 +173,7 @@ def test_a_model_that_nobody_has_goes_where_the_fewest_are(lanes: Lanes) -> None
     assert lanes.begin("c", "new", model="larger") is second
 
 
-def test_another_models_run_makes_a_worker_forget_its_prompts(lanes: Lanes) -> None:
+def test_another_models_run_makes_a_worker_forget_its_prompts(lanes):
     first, second = lanes.workers
     assert lanes.begin("a", "one", model="large") is first
     lanes.end("a")
@@ -184,7 +184,7 @@ def test_another_models_run_makes_a_worker_forget_its_prompts(lanes: Lanes) -> N
     assert lanes.begin("d", "one") is second
 
 
-def test_users_take_turns_whichever_worker_is_free(lanes: Lanes) -> None:
+def test_users_take_turns_whichever_worker_is_free(lanes):
     for name in ("a0", "a1"):
         lanes.begin(name, name)
     for name in ("a2", "a3", "b0"):
@@ -196,7 +196,7 @@ def test_users_take_turns_whichever_worker_is_free(lanes: Lanes) -> None:
     assert lanes.client.order() == ("a0", "b0", "a2", "a3")
 
 
-def test_a_lost_worker_costs_its_own_job_alone(lanes: Lanes) -> None:
+def test_a_lost_worker_costs_its_own_job_alone(lanes):
     lost, other = lanes.workers
     assert lanes.begin("a", "one") is lost
     assert lanes.begin("b", "two") is other
@@ -215,7 +215,7 @@ def test_a_lost_worker_costs_its_own_job_alone(lanes: Lanes) -> None:
     assert lanes.client.order() == ("c",), "what a lost one still says is dropped"
 
 
-def test_a_job_that_a_lost_worker_never_mentioned_goes_to_another_once(lanes: Lanes) -> None:
+def test_a_job_that_a_lost_worker_never_mentioned_goes_to_another_once(lanes):
     first, second = lanes.workers
     first.is_deaf = True
     lanes.submit("a", "one")
@@ -235,7 +235,7 @@ def test_a_job_that_a_lost_worker_never_mentioned_goes_to_another_once(lanes: La
     assert lanes.client.order() == ()
 
 
-def test_cancel_reaches_the_worker_that_runs_the_job_or_the_queue(lanes: Lanes) -> None:
+def test_cancel_reaches_the_worker_that_runs_the_job_or_the_queue(lanes):
     first, second = lanes.workers
     assert lanes.begin("a", "one") is first
     assert lanes.begin("b", "two") is second
@@ -249,14 +249,14 @@ def test_cancel_reaches_the_worker_that_runs_the_job_or_the_queue(lanes: Lanes) 
     assert lanes.client.order() == ("a",)
 
 
-def test_ready_is_one_that_answers(lanes: Lanes) -> None:
+def test_ready_is_one_that_answers(lanes):
     lanes.workers[0].is_deaf = True
     assert lanes.client.is_ready(TIMEOUT_S)
     lanes.workers[1].is_deaf = True
     assert not lanes.client.is_ready(0.1)
 
 
-def test_a_worker_that_cannot_start_fails_no_job_that_another_takes() -> None:
+def test_a_worker_that_cannot_start_fails_no_job_that_another_takes():
     lanes = Lanes(False, True)
     with closing(lanes.client):
         lanes.begin("a", "one")

@@ -44,7 +44,7 @@ APP = """
 
 
 @pytest.fixture
-def app(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+def app(request, tmp_path) -> Iterator[subprocess.Popen[str]]:
     """An app process whose worker plays the script given; `and forks` leaves a copy of it."""
     path = tmp_path / "some_app.py"
     path.write_text(textwrap.dedent(APP))
@@ -94,7 +94,7 @@ def _runs(pid: int) -> bool:
     ],
     indirect=["app"],
 )
-def test_the_worker_ends_with_its_parent(app: subprocess.Popen[str], end: signal.Signals) -> None:
+def test_the_worker_ends_with_its_parent(app, end):
     pid = told(app)["pid"]
     assert _runs(pid)
     app.send_signal(end)
@@ -103,7 +103,7 @@ def test_the_worker_ends_with_its_parent(app: subprocess.Popen[str], end: signal
 
 
 @pytest.mark.parametrize("app", ["hang and forks"], indirect=True)
-def test_a_worker_whose_parents_pipes_live_on_ends_too(app: subprocess.Popen[str]) -> None:
+def test_a_worker_whose_parents_pipes_live_on_ends_too(app):
     pids = told(app)
     worker, heir = pids["pid"], pids["heir"]
     try:
@@ -115,7 +115,7 @@ def test_a_worker_whose_parents_pipes_live_on_ends_too(app: subprocess.Popen[str
 
 
 @pytest.mark.parametrize("app", ["hang"], indirect=True)
-def test_an_orderly_end_ends_the_worker(app: subprocess.Popen[str]) -> None:
+def test_an_orderly_end_ends_the_worker(app):
     pid = told(app)["pid"]
     assert app.stdin is not None
     app.stdin.close()

@@ -3,7 +3,6 @@
 import gc
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -26,14 +25,14 @@ def log() -> Log:
 
 
 @pytest.fixture(scope="module")
-def client(log: Log) -> Iterator[WorkerClient]:
+def client(log) -> Iterator[WorkerClient]:
     client = WorkerClient(log)
     client.start()
     yield client
     client.close()
 
 
-def test_a_run_streams_a_whole_result(client: WorkerClient, log: Log, model_folder: str) -> None:
+def test_a_run_streams_a_whole_result(client, log, model_folder):
     request = CompareRequest(
         context=TEXT, question="Who jumps?", model=model_folder, variants=VARIANTS, max_new_tokens=8
     )
@@ -52,7 +51,7 @@ def test_a_run_streams_a_whole_result(client: WorkerClient, log: Log, model_fold
     assert counted.limit == CONTEXT_LIMIT
 
 
-def test_the_same_prompt_is_read_once(client: WorkerClient, log: Log, model_folder: str) -> None:
+def test_the_same_prompt_is_read_once(client, log, model_folder):
     read_ms = []
     for budget in (64, 96):
         variants = (f"snapkv:budget={budget}",)
@@ -67,9 +66,7 @@ def test_the_same_prompt_is_read_once(client: WorkerClient, log: Log, model_fold
     assert read_ms[1] == 0
 
 
-def test_a_running_decode_is_cancelled_soon_and_counts_go_on(
-    client: WorkerClient, log: Log, model_folder: str
-) -> None:
+def test_a_running_decode_is_cancelled_soon_and_counts_go_on(client, log, model_folder):
     request = CompareRequest(
         context=TEXT, model=model_folder, variants=VARIANTS, max_new_tokens=1024, ignore_eos=True
     )
@@ -93,9 +90,7 @@ def test_a_running_decode_is_cancelled_soon_and_counts_go_on(
         ({"variants": ("snapkv:budget=3",)}, "window"),
     ],
 )
-def test_a_users_mistake_is_one_sentence(
-    client: WorkerClient, log: Log, model_folder: str, changes: dict[str, object], sentence: str
-) -> None:
+def test_a_users_mistake_is_one_sentence(client, log, model_folder, changes, sentence):
     request = CompareRequest(**{"context": TEXT, "model": model_folder, **changes})  # type: ignore[arg-type]
     client.submit(Job(sentence, request))
     end = log.end_of(sentence, START_S)
@@ -104,14 +99,14 @@ def test_a_users_mistake_is_one_sentence(
     assert "Traceback" not in end.message
 
 
-def test_an_unknown_model_answers_a_count_with_a_sentence(client: WorkerClient) -> None:
+def test_an_unknown_model_answers_a_count_with_a_sentence(client):
     counted = client.count_tokens(CompareRequest(context=TEXT, model="no-such-model"), START_S)
     assert "'no-such-model' is unknown" in counted.error
 
 
 def test_a_hostile_model_fails_with_one_sentence_while_other_runs_go_on(
-    client: WorkerClient, log: Log, model_folder: str, tmp_path: Path
-) -> None:
+    client, log, model_folder, tmp_path
+):
     hostile = saved_model(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 10**8}))
@@ -135,16 +130,14 @@ def test_a_hostile_model_fails_with_one_sentence_while_other_runs_go_on(
     assert model_folder not in failed
 
 
-def test_a_collection_between_runs_does_not_look_at_what_was_imported() -> None:
+def test_a_collection_between_runs_does_not_look_at_what_was_imported():
     gc.unfreeze()
     before = len(gc.get_objects())
     EngineRunner()
     assert len(gc.get_objects()) < before / 10
 
 
-def test_another_models_run_finds_the_room_of_the_first_ones_prefills(
-    model_folder: str, tmp_path: Path
-) -> None:
+def test_another_models_run_finds_the_room_of_the_first_ones_prefills(model_folder, tmp_path):
     other = saved_model(tmp_path / "other")
     runner = EngineRunner()
 

@@ -74,7 +74,7 @@ def receive_until(channel: Connection, *kinds: type) -> list[Reply]:
     return replies
 
 
-def test_a_job_streams_its_events_in_order_and_ends_with_done(channel: Connection) -> None:
+def test_a_job_streams_its_events_in_order_and_ends_with_done(channel):
     channel.send(job("steps 3"))
     replies = receive_until(channel, JobDone, JobFailed, JobCancelled)
     events = [reply.event for reply in replies if isinstance(reply, JobEvent)]
@@ -88,7 +88,7 @@ def test_a_job_streams_its_events_in_order_and_ends_with_done(channel: Connectio
     assert last.timings_ms["decode"] == 2.0
 
 
-def test_a_warm_up_reports_each_step_then_ready_and_ends_like_a_job(channel: Connection) -> None:
+def test_a_warm_up_reports_each_step_then_ready_and_ends_like_a_job(channel):
     channel.send(Warm("tiny"))
     assert receive_until(channel, JobDone) == [
         ModelStatus("tiny", False, "Loading tiny.", loading=True),
@@ -98,7 +98,7 @@ def test_a_warm_up_reports_each_step_then_ready_and_ends_like_a_job(channel: Con
     ]
 
 
-def test_what_may_hang_says_first_how_long_it_may_take(channel: Connection) -> None:
+def test_what_may_hang_says_first_how_long_it_may_take(channel):
     channel.send(job("steps 1"))
     said = []
     while not isinstance(reply := channel.recv(), JobDone):
@@ -114,7 +114,7 @@ def test_what_may_hang_says_first_how_long_it_may_take(channel: Connection) -> N
     ]
 
 
-def test_a_ping_is_answered_while_a_job_runs(channel: Connection) -> None:
+def test_a_ping_is_answered_while_a_job_runs(channel):
     channel.send(job("steps 100000"))
     receive_until(channel, JobEvent)
     channel.send(Ping())
@@ -123,7 +123,7 @@ def test_a_ping_is_answered_while_a_job_runs(channel: Connection) -> None:
     receive_until(channel, JobCancelled)
 
 
-def test_a_lost_gpu_fails_the_job_and_ends_the_worker() -> None:
+def test_a_lost_gpu_fails_the_job_and_ends_the_worker():
     ours, theirs = Pipe()
     loop = threading.Thread(target=WorkerLoop(theirs, ScriptedRunner).run)
     loop.start()
@@ -135,9 +135,7 @@ def test_a_lost_gpu_fails_the_job_and_ends_the_worker() -> None:
     close_when_unread(theirs)
 
 
-def test_a_model_that_cannot_be_loaded_fails_the_job_with_its_sentence(
-    channel: Connection,
-) -> None:
+def test_a_model_that_cannot_be_loaded_fails_the_job_with_its_sentence(channel):
     channel.send(job("steps 1", model="missing"))
     replies = receive_until(channel, JobDone, JobFailed)
     sentence = "No model 'missing' was found; check the name."
@@ -158,9 +156,7 @@ def test_a_model_that_cannot_be_loaded_fails_the_job_with_its_sentence(
         ("bug", "The run failed (ValueError: first line); the log has the details."),
     ],
 )
-def test_a_failure_is_one_sentence_and_the_next_job_runs(
-    channel: Connection, script: str, message: str
-) -> None:
+def test_a_failure_is_one_sentence_and_the_next_job_runs(channel, script, message):
     channel.send(job(script))
     assert receive_until(channel, JobDone, JobFailed)[-1] == JobFailed("a", message)
     channel.send(job("steps 1", "b"))
@@ -168,21 +164,21 @@ def test_a_failure_is_one_sentence_and_the_next_job_runs(
 
 
 @pytest.mark.parametrize("script", ["steps 100000", "deaf 100000"])
-def test_cancel_stops_a_running_job_at_its_next_step(channel: Connection, script: str) -> None:
+def test_cancel_stops_a_running_job_at_its_next_step(channel, script):
     channel.send(job(script))
     receive_until(channel, JobEvent)
     channel.send(Cancel("a"))
     assert receive_until(channel, JobDone, JobCancelled)[-1] == JobCancelled("a")
 
 
-def test_cancel_stops_a_load(channel: Connection) -> None:
+def test_cancel_stops_a_load(channel):
     channel.send(job("steps 1", model="slow"))
     receive_until(channel, ModelStatus)
     channel.send(Cancel("a"))
     assert receive_until(channel, JobDone, JobCancelled)[-1] == JobCancelled("a")
 
 
-def test_cancel_stops_a_warm_up(channel: Connection) -> None:
+def test_cancel_stops_a_warm_up(channel):
     channel.send(Warm("slow"))
     receive_until(channel, ModelStatus)
     channel.send(Cancel("warm"))
@@ -191,7 +187,7 @@ def test_cancel_stops_a_warm_up(channel: Connection) -> None:
     assert replies[-2] == ModelStatus("slow", False, "Loading slow was cancelled.")
 
 
-def test_the_loop_ends_when_the_other_end_is_gone() -> None:
+def test_the_loop_ends_when_the_other_end_is_gone():
     ours, theirs = Pipe()
     loop = threading.Thread(target=WorkerLoop(theirs, ScriptedRunner).run)
     loop.start()

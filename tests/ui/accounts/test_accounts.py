@@ -28,7 +28,7 @@ def app(tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
-def everybody_is_in(app: Served):
+def everybody_is_in(app):
     yield
     with app.services._database.write() as session:
         session.execute(update(Account).values(disabled_at=None))
@@ -186,7 +186,7 @@ def test_a_stream_ends_with_its_login(app):
 
 
 @pytest.fixture(scope="module")
-def slug(app: Served) -> str:
+def slug(app) -> str:
     with by("ann"):
         return finished(app.services, "steps 2")
 

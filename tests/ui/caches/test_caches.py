@@ -14,7 +14,7 @@ from ckv_core.request.compare_request import CompareRequest
 from ckv_core.results.kept_folder import KeptFolder
 from tests.factories.app import FakeServices, snapshot
 from tests.factories.kept import kept_bytes, kept_record
-from tests.ui.served_app import Served, by
+from tests.ui.served_app import by
 from ui.caches.keep_section import KeepSection
 from ui.caches.page import CachesPage
 from ui.caches.values import answers_value, caches_table
@@ -30,7 +30,7 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(tmp_path, monkeypatch) -> Path:
     monkeypatch.setenv("CKV_HOME", str(tmp_path / "home"))
     return tmp_path / "home"
 
@@ -60,7 +60,7 @@ def end_of(caches: Caches, job: str) -> CacheJob:
     return wait_for(caches, job, lambda found: found.is_final)
 
 
-def test_a_cache_is_kept_asked_and_stopped(services: Services) -> None:
+def test_a_cache_is_kept_asked_and_stopped(services):
     caches = services.caches
     kept = end_of(caches, caches.keep(asked(), 1, "report"))
     assert kept.state == "done"
@@ -86,7 +86,7 @@ def test_a_cache_is_kept_asked_and_stopped(services: Services) -> None:
     assert [row["told"] for row in told] == [failed.reason, "Cancelled.", ""]
 
 
-def test_what_cannot_be_is_refused_before_a_worker_is_asked(services: Services) -> None:
+def test_what_cannot_be_is_refused_before_a_worker_is_asked(services):
     caches = services.caches
     for index, name, sentence in (
         (2, "x", "goes on evicting"),
@@ -111,7 +111,7 @@ def test_what_cannot_be_is_refused_before_a_worker_is_asked(services: Services) 
         caches.job("cache:none")
 
 
-def test_limits_hold(services: Services) -> None:
+def test_limits_hold(services):
     caches = services.caches
     end_of(caches, caches.keep(asked(), 1, "x"))
     for _ in range(3):
@@ -131,7 +131,7 @@ def test_limits_hold(services: Services) -> None:
         Limits(cache_mib=1).check_caches(2**20)
 
 
-def test_users_have_their_own_files_and_answers(app: Served) -> None:
+def test_users_have_their_own_files_and_answers(app):
     data = kept_bytes()
     with app.client("ann") as ann, app.client("bob") as bob, app.client() as guest:
         sent = {"content": data, "headers": TYPE}
@@ -168,9 +168,7 @@ def test_users_have_their_own_files_and_answers(app: Served) -> None:
         (kept_bytes(), {"content-type": "text/plain"}, 415),
     ],
 )
-def test_a_wrong_file_is_one_sentence_and_keeps_nothing(
-    app: Served, home: Path, data: bytes, headers: dict[str, str], status: int
-) -> None:
+def test_a_wrong_file_is_one_sentence_and_keeps_nothing(app, home, data, headers, status):
     with app.client("bob") as bob:
         answer = bob.post("/caches/import?name=x", content=data, headers=headers)
     assert answer.status_code == status
@@ -179,7 +177,7 @@ def test_a_wrong_file_is_one_sentence_and_keeps_nothing(
 
 
 @pytest.mark.parametrize("name", ["", "../x", "/etc/passwd", "a%00", "x" * 900])
-def test_a_name_that_is_none_leads_to_no_file(app: Served, name: str) -> None:
+def test_a_name_that_is_none_leads_to_no_file(app, name):
     with app.client("bob") as bob:
         assert bob.get("/caches/file", params={"name": name}).status_code == 404
         answer = bob.post(
@@ -193,7 +191,7 @@ def page_of(services: Services) -> CachesPage:
         return CachesPage(services, Settings.from_environ({}))
 
 
-def test_the_page_lists_renames_and_deletes(services: Services) -> None:
+def test_the_page_lists_renames_and_deletes(services):
     page = page_of(services)
     table, choice, answers, notice = page.refresh("")
     assert (table["rows"], choice["choices"], answers) == ([], [], {"rows": []})
@@ -215,7 +213,7 @@ def test_the_page_lists_renames_and_deletes(services: Services) -> None:
         page.choose(odd)
 
 
-def test_a_spoilt_file_is_told(home: Path) -> None:
+def test_a_spoilt_file_is_told(home):
     KeptFolder().free("x").write_bytes(b"spoilt")
     (row,) = caches_table(KeptFolder().entries())["rows"]
     assert row["cells"]["variant"]["text"] == "cannot be read; delete it"
@@ -230,9 +228,7 @@ def test_a_spoilt_file_is_told(home: Path) -> None:
         ({"variants": ("gone:x",)}, []),
     ],
 )
-def test_the_section_offers_what_can_be_kept(
-    changes: dict[str, object], offered: list[str]
-) -> None:
+def test_the_section_offers_what_can_be_kept(changes, offered):
     with gr.Blocks():
         section = KeepSection(FakeServices())
     area, choice = section.open(snapshot(request=asked(**changes)))
@@ -241,7 +237,7 @@ def test_the_section_offers_what_can_be_kept(
         assert choice["choices"] == offered
 
 
-def test_the_section_hides_where_a_run_is_not_over() -> None:
+def test_the_section_hides_where_a_run_is_not_over():
     with gr.Blocks():
         section = KeepSection(FakeServices())
     for run in (snapshot(request=asked(), state="running"), None):
@@ -250,8 +246,8 @@ def test_the_section_hides_where_a_run_is_not_over() -> None:
 
 
 def test_where_workers_have_other_files_nothing_is_offered_and_the_page_says_why(
-    services: Services, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    services, monkeypatch
+):
     far = FakeServices()
     far.caches = Caches(services._access, Limits(), services._client, has_files=False)
     with gr.Blocks():

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from ckv_core.results.kept_folder import KeptFolder
 from tests.e2e.steps import expect_well_made, see_everything
@@ -12,16 +12,15 @@ from tests.factories.app import store_run
 from tests.factories.kept import kept_bytes
 from tests.factories.runs import done_result
 from tests.ui.caches.test_caches import asked
-from tests.ui.served_app import Served
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def home(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("CKV_HOME", str(tmp_path / "home"))
 
 
 @pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
+def page(browser) -> Iterator[Page]:
     page = browser.new_page(viewport={"width": 430, "height": 900})
     yield page
     page.close()
@@ -31,7 +30,7 @@ def field(page: Page, name: str):
     return page.locator(f"#{name} :is(textarea, input)").first
 
 
-def test_a_runs_cache_is_kept_asked_renamed_and_deleted(page: Page, open_app: Served) -> None:
+def test_a_runs_cache_is_kept_asked_renamed_and_deleted(page, open_app):
     run = asked("steps 3", variants=("full", "snapkv:budget=48", "snapkv+critical:budget=48"))
     slug = store_run(open_app.services, run, done_result())
     page.goto(f"{open_app.url}/run?id={slug}")
@@ -63,9 +62,7 @@ def test_a_runs_cache_is_kept_asked_renamed_and_deleted(page: Page, open_app: Se
     expect(page.locator("#caches")).to_contain_text("No cache is kept yet")
 
 
-def test_an_answer_is_stopped_and_a_file_comes_in_and_goes_out(
-    page: Page, open_app: Served, tmp_path: Path
-) -> None:
+def test_an_answer_is_stopped_and_a_file_comes_in_and_goes_out(page, open_app, tmp_path):
     page.goto(f"{open_app.url}/caches")
     expect(page.locator("#caches")).to_contain_text("No cache is kept yet")
     source = tmp_path / "brought.safetensors"
@@ -87,7 +84,7 @@ def test_an_answer_is_stopped_and_a_file_comes_in_and_goes_out(
     expect(page.locator("#cache-file")).to_contain_text("kept already")
 
 
-def test_axe_finds_nothing_and_nothing_scrolls_sideways(page: Page, open_app: Served) -> None:
+def test_axe_finds_nothing_and_nothing_scrolls_sideways(page, open_app):
     KeptFolder().add("a report", lambda path: path.write_bytes(kept_bytes()))
     run = asked("steps 3", variants=("full", "snapkv:budget=48", "snapkv+critical:budget=48"))
     slug = store_run(open_app.services, run, done_result())

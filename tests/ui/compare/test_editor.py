@@ -67,7 +67,7 @@ def test_a_policy_and_a_choice_after_the_plus_are_written():
         ({"rule": "nonsense"}, {}, "A", "rule must be one of"),
     ],
 )
-def test_what_is_unfit_says_why_in_a_sentence(parts: dict, values: dict, name: str, said: str):
+def test_what_is_unfit_says_why_in_a_sentence(parts, values, name, said):
     value = composed_value(asked(name, values, **parts))
     assert value["tone"] == "error"
     assert said in value["told"]
@@ -79,7 +79,7 @@ def test_what_is_unfit_says_why_in_a_sentence(parts: dict, values: dict, name: s
 @pytest.mark.parametrize(
     "sent", [{}, {"parts": 3}, {"parts": {"method": 7, 8: None}, "values": [1], "name": {}}]
 )
-def test_what_a_client_makes_up_does_no_harm(sent: dict):
+def test_what_a_client_makes_up_does_no_harm(sent):
     assert composed_value(sent)["parts"]
 
 

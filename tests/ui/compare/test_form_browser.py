@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from ckv_core.worker.messages import ModelStatus
 from tests.factories.app import request, store_run
@@ -20,12 +20,12 @@ DESK, PHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
 
 
 @pytest.fixture(scope="module")
-def app(open_app: Served) -> Served:
+def app(open_app) -> Served:
     return open_app
 
 
 @pytest.fixture(scope="module")
-def page(browser: Browser) -> Iterator[Page]:
+def page(browser) -> Iterator[Page]:
     page = browser.new_page(viewport=DESK)
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
@@ -40,7 +40,7 @@ def show(page: Page, app: Served, size: dict[str, int] = DESK) -> None:
     page.locator("#context-bar [data-ready]").wait_for(state="attached")
 
 
-def test_run_is_on_the_first_screen(app: Served, page: Page):
+def test_run_is_on_the_first_screen(app, page):
     run = page.get_by_role("button", name="Run", exact=True)
     covers = "run => run.contains(document.elementFromPoint(...['x', 'y'].map(k => {"
     covers += " const r = run.getBoundingClientRect();"
@@ -53,9 +53,7 @@ def test_run_is_on_the_first_screen(app: Served, page: Page):
         assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
 
 
-def test_the_first_stop_of_the_keyboard_leads_to_run_and_control_enter_runs(
-    app: Served, page: Page, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_first_stop_of_the_keyboard_leads_to_run_and_control_enter_runs(app, page, monkeypatch):
     slug = store_run(app.services, request(), done_result())
     started = []
     monkeypatch.setattr(app.services, "start_run", lambda asked, *_: started.append(asked) or slug)
@@ -74,7 +72,7 @@ def test_the_first_stop_of_the_keyboard_leads_to_run_and_control_enter_runs(
     assert [asked.defaults["budget"] for asked in started] == ["50"]
 
 
-def test_a_suggested_model_says_whether_it_fits_and_can_be_chosen(app: Served, page: Page):
+def test_a_suggested_model_says_whether_it_fits_and_can_be_chosen(app, page):
     show(page, app)
     page.get_by_text("Suggested models").click()
     rows = page.locator("#model-list tbody tr")
@@ -89,9 +87,7 @@ def test_a_suggested_model_says_whether_it_fits_and_can_be_chosen(app: Served, p
     )
 
 
-def test_a_word_explains_itself_and_a_text_from_right_to_left_runs_that_way(
-    app: Served, page: Page
-):
+def test_a_word_explains_itself_and_a_text_from_right_to_left_runs_that_way(app, page):
     show(page, app)
     word = page.locator("#budget").get_by_role("button", name="KV head, explain")
     assert page.locator("#budget label").evaluate("label => label.control.tagName") == "INPUT"
@@ -110,9 +106,7 @@ def test_a_word_explains_itself_and_a_text_from_right_to_left_runs_that_way(
     assert page.locator("#context textarea").evaluate(style) == "plaintext"
 
 
-def test_a_download_shows_how_far_it_is_and_can_be_stopped(
-    app: Served, page: Page, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_download_shows_how_far_it_is_and_can_be_stopped(app, page, monkeypatch):
     name, stopped = "some/model", []
     states = {"half": ModelStatus(name, False, "Downloading: 1.0 of 2.0 GB.", loading=True)}
     states["now"] = replace(states["half"], fraction=0.5)
@@ -135,7 +129,7 @@ def test_a_download_shows_how_far_it_is_and_can_be_stopped(
 
 
 def test_variants_are_found_chosen_and_taken_out_by_keyboard_and_reach_the_server(
-    app: Served, page: Page, monkeypatch: pytest.MonkeyPatch
+    app, page, monkeypatch
 ):
     started = []
     slug = store_run(
@@ -176,9 +170,7 @@ def test_variants_are_found_chosen_and_taken_out_by_keyboard_and_reach_the_serve
     expect(line).to_contain_text(f"{len(DEFAULT_VARIANTS)} variants: Full cache, StreamingLLM")
 
 
-def test_a_variant_is_composed_named_and_stands_among_the_others(
-    app: Served, page: Page, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_variant_is_composed_named_and_stands_among_the_others(app, page, monkeypatch):
     named = "knorm:beta=5.0,rule=pyramid,name=Knorm in a pyramid"
     asked = request(variants=("full", named), defaults={"budget": "64"})
     slug, started = store_run(app.services, asked, done_result()), []

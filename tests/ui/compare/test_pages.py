@@ -315,9 +315,7 @@ def test_a_card_says_what_is_protected_needed_and_fit_as_the_parts_declare_it():
     assert not any("(&#x27;" in card for card in cards.values())
 
 
-def test_an_empty_field_of_an_optional_part_says_that_it_is_left_out(
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_an_empty_field_of_an_optional_part_says_that_it_is_left_out(monkeypatch):
     store = parameter_control(PARAMETERS["store"])
     assert store.choices[0] == ("default (plain)", "")
     assert store.info == PARAMETERS["store"].help

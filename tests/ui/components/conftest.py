@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 
 import pytest
-from playwright.sync_api import Browser
 
 from tests.processes import free_port
 from tests.ui.components.components_lab import Lab, View, Visitor, build_page, data_routes
@@ -32,7 +31,7 @@ def lab() -> Iterator[Lab]:
 
 
 @pytest.fixture(scope="module")
-def visitor(lab: Lab, browser: Browser) -> Iterator[Visitor]:
+def visitor(lab, browser) -> Iterator[Visitor]:
     """Their one page is loaded anew for each test, from what the browser has kept already."""
     context = browser.new_context()
     context.grant_permissions(["clipboard-read", "clipboard-write"])
@@ -41,7 +40,7 @@ def visitor(lab: Lab, browser: Browser) -> Iterator[Visitor]:
 
 
 @pytest.fixture
-def open_view(lab: Lab, visitor: Visitor) -> Iterator[Callable[..., View]]:
+def open_view(lab, visitor) -> Iterator[Callable[..., View]]:
     """Open the page; afterwards nothing may have failed, left the origin, or run hostile text."""
     page = visitor.page
 

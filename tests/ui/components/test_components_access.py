@@ -1,16 +1,14 @@
 """axe-core finds nothing, light and narrow or dark and wide; motion can be turned off."""
 
-from collections.abc import Callable
-
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 
-from tests.ui.components.components_lab import View, card, medium_run, small_run
+from tests.ui.components.components_lab import card, medium_run, small_run
 from tests.ui.components.test_components_results import status, summary
 
 
 @pytest.mark.parametrize(("theme", "width"), [("light", 430), ("dark", 1600)])
-def test_axe_finds_no_violation(open_view: Callable[..., View], theme: str, width: int) -> None:
+def test_axe_finds_no_violation(open_view, theme, width):
     view = open_view(width, theme, "#token=61&variant=3&layer=2&span=60-63")
     page = view.page
     cards = [
@@ -28,7 +26,7 @@ def test_axe_finds_no_violation(open_view: Callable[..., View], theme: str, widt
     assert details == []
 
 
-def test_touch_targets_are_44_pixels_on_narrow_screens(open_view: Callable[..., View]) -> None:
+def test_touch_targets_are_44_pixels_on_narrow_screens(open_view):
     view = open_view(430)
     view.show_kept(small_run())
     small = view.page.eval_on_selector_all(
@@ -38,7 +36,7 @@ def test_touch_targets_are_44_pixels_on_narrow_screens(open_view: Callable[..., 
     assert small == []
 
 
-def test_theme_switch_repaints_the_maps(open_view: Callable[..., View]) -> None:
+def test_theme_switch_repaints_the_maps(open_view):
     view = open_view()
     view.show_kept(medium_run())
     page = view.page

@@ -1,15 +1,11 @@
 """Kept tokens in a real browser: every number against numpy."""
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from playwright.sync_api import Browser
 
 from ckv_core.results.records import RetainedSet
 from tests.ui.components.components_lab import (
-    View,
     evidence,
     expected_evidence,
     large_run,
@@ -25,9 +21,7 @@ DATA_SCRIPT = f'{joined([DATA])}\nreturn MODULES["{DATA}"];'
 @pytest.mark.parametrize(
     ("shape", "seed"), [((1, 1, 1), 0), ((2, 3, 8), 1), ((3, 2, 61), 2), ((4, 5, 515), 3)]
 )
-def test_bits_are_counted_as_numpy_counts_them(
-    browser: Browser, shape: tuple[int, int, int], seed: int
-) -> None:
+def test_bits_are_counted_as_numpy_counts_them(browser, shape, seed):
     rng = np.random.default_rng(seed)
     mask = rng.random(shape) < rng.random()
     layers, heads, positions = shape
@@ -71,7 +65,7 @@ def ramp_color(share: float) -> NDArray[np.float64]:
     return np.array([np.interp(at, range(len(stops)), stops[:, i]) for i in range(3)])
 
 
-def test_heat_map_paints_the_share_of_heads(open_view: Callable[..., View]) -> None:
+def test_heat_map_paints_the_share_of_heads(open_view):
     view = open_view()
     run = small_run()
     view.show_kept(run)
@@ -98,7 +92,7 @@ def test_heat_map_paints_the_share_of_heads(open_view: Callable[..., View]) -> N
     assert wrong == []
 
 
-def test_text_shades_count_evictable_slots(open_view: Callable[..., View]) -> None:
+def test_text_shades_count_evictable_slots(open_view):
     view = open_view()
     run = small_run()
     view.show_kept(run)
@@ -118,7 +112,7 @@ def test_text_shades_count_evictable_slots(open_view: Callable[..., View]) -> No
     assert slots[151] == 0
 
 
-def test_what_is_always_kept_is_joined_and_stays_inside(browser: Browser) -> None:
+def test_what_is_always_kept_is_joined_and_stays_inside(browser):
     page = browser.new_page()
     found = page.evaluate(
         """(script) => {
@@ -135,7 +129,7 @@ def test_what_is_always_kept_is_joined_and_stays_inside(browser: Browser) -> Non
     assert found == [[], [[0, 6], [9, 12], [14, 20]], [[0, 20]]]
 
 
-def test_search_selects_the_span_and_shows_its_evidence(open_view: Callable[..., View]) -> None:
+def test_search_selects_the_span_and_shows_its_evidence(open_view):
     view = open_view()
     run = small_run()
     view.show_kept(run)
@@ -158,7 +152,7 @@ def test_search_selects_the_span_and_shows_its_evidence(open_view: Callable[...,
     page.locator("#kept .ckv-count", has_text="no match").wait_for()
 
 
-def test_a_click_in_a_map_picks_token_layer_and_variant(open_view: Callable[..., View]) -> None:
+def test_a_click_in_a_map_picks_token_layer_and_variant(open_view):
     view = open_view()
     run = small_run()
     view.show_kept(run)
@@ -189,7 +183,7 @@ def test_a_click_in_a_map_picks_token_layer_and_variant(open_view: Callable[...,
     assert page.get_by_label("Variant that shades the text").input_value() == "1"
 
 
-def test_difference_and_share_table_agree_with_numpy(open_view: Callable[..., View]) -> None:
+def test_difference_and_share_table_agree_with_numpy(open_view):
     view = open_view()
     run = small_run()
     view.show_kept(run)
@@ -213,9 +207,7 @@ def test_difference_and_share_table_agree_with_numpy(open_view: Callable[..., Vi
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_sign_of_a_difference_survives_a_grey_print(
-    open_view: Callable[..., View], theme: str
-) -> None:
+def test_the_sign_of_a_difference_survives_a_grey_print(open_view, theme):
     """Cells where the second variant keeps more have a line through their middle, others none."""
     view, run = open_view(theme=theme), small_run()
     view.show_kept(run)
@@ -245,9 +237,7 @@ def test_the_sign_of_a_difference_survives_a_grey_print(
     assert np.all(np.array(contrast)[signs >= 0] == 0)
 
 
-def test_views_begin_with_the_first_critical_variant_against_its_base(
-    open_view: Callable[..., View],
-) -> None:
+def test_views_begin_with_the_first_critical_variant_against_its_base(open_view):
     view = open_view()
     view.show_kept(small_run())
     label = '#kept .ckv-difference [aria-label*="SnapKV + CriticalKV minus SnapKV"]'
@@ -255,7 +245,7 @@ def test_views_begin_with_the_first_critical_variant_against_its_base(
 
 
 @pytest.mark.slow
-def test_of_128k_positions_only_what_is_seen_becomes_words(open_view: Callable[..., View]) -> None:
+def test_of_128k_positions_only_what_is_seen_becomes_words(open_view):
     view = open_view()
     view.show_kept(large_run())
     assert "of 131,072" in view.page.locator("#kept .ckv-where").inner_text()

@@ -3,7 +3,6 @@
 import csv
 import re
 import struct
-from collections.abc import Callable
 from xml.etree import ElementTree
 
 import numpy as np
@@ -21,7 +20,7 @@ from tests.ui.components.components_lab import (
 )
 
 
-def test_two_clicks_and_dragging_select_a_span(open_view: Callable[..., View]) -> None:
+def test_two_clicks_and_dragging_select_a_span(open_view):
     view = open_view()
     run = small_run()
     view.show_kept(run)
@@ -43,9 +42,7 @@ def test_two_clicks_and_dragging_select_a_span(open_view: Callable[..., View]) -
     page.keyboard.press("Escape")
 
 
-def test_an_answer_is_found_in_the_prompt_or_said_to_be_missing(
-    open_view: Callable[..., View],
-) -> None:
+def test_an_answer_is_found_in_the_prompt_or_said_to_be_missing(open_view):
     view = open_view()
     view.show_kept(small_run(), answer="no such answer")
     missing = "The reference answer does not occur in the compressed prompt."
@@ -54,9 +51,7 @@ def test_an_answer_is_found_in_the_prompt_or_said_to_be_missing(
     assert evidence(view) == {}
 
 
-def test_the_answers_evidence_is_selected_by_itself_unless_the_address_says_otherwise(
-    open_view: Callable[..., View],
-) -> None:
+def test_the_answers_evidence_is_selected_by_itself_unless_the_address_says_otherwise(open_view):
     view, run = open_view(), small_run()
     view.show_kept(run, answer="Needle is 7421")
     page = view.page
@@ -71,7 +66,7 @@ def test_the_answers_evidence_is_selected_by_itself_unless_the_address_says_othe
     assert evidence(elsewhere) == {}
 
 
-def test_the_evidence_of_a_span_is_saved_by_layer(open_view: Callable[..., View]) -> None:
+def test_the_evidence_of_a_span_is_saved_by_layer(open_view):
     """Of a span that ends after the compressed prompt, the part inside it."""
     view = open_view(fragment="#span=255-304")
     run = small_run()
@@ -102,7 +97,7 @@ def test_the_evidence_of_a_span_is_saved_by_layer(open_view: Callable[..., View]
         assert chance == pytest.approx(shares.chance)
 
 
-def test_the_evidence_of_a_span_is_saved_as_a_picture(open_view: Callable[..., View]) -> None:
+def test_the_evidence_of_a_span_is_saved_as_a_picture(open_view):
     view = open_view(fragment="#span=255-304")
     run = small_run()
     view.show_kept(run)
@@ -127,16 +122,14 @@ def test_the_evidence_of_a_span_is_saved_as_a_picture(open_view: Callable[..., V
     assert (width, height) == (2 * int(picture.get("width")), 2 * int(picture.get("height")))
 
 
-def test_nothing_is_saved_of_a_span_that_is_read_after_eviction(
-    open_view: Callable[..., View],
-) -> None:
+def test_nothing_is_saved_of_a_span_that_is_read_after_eviction(open_view):
     view = open_view(fragment="#span=305-310")
     view.show_kept(small_run())
     view.page.locator("#kept .ckv-evidence", has_text="Read after eviction").wait_for()
     assert view.page.get_by_role("button", name="Evidence by layer as CSV").count() == 0
 
 
-def test_the_first_difference_is_reached_from_the_evidence(open_view: Callable[..., View]) -> None:
+def test_the_first_difference_is_reached_from_the_evidence(open_view):
     view = open_view(fragment="#span=60-63")
     run = small_run()
     words = [f"word{i} " for i in range(900)]
@@ -176,7 +169,7 @@ def wait_until_zoomed(view: View) -> None:
     )
 
 
-def test_keys_move_a_cursor_zoom_and_clear(open_view: Callable[..., View]) -> None:
+def test_keys_move_a_cursor_zoom_and_clear(open_view):
     view = open_view()
     run = small_run()
     view.show_kept(run)
@@ -210,7 +203,7 @@ def test_keys_move_a_cursor_zoom_and_clear(open_view: Callable[..., View]) -> No
     assert f"kept by {slots} of 15 slots" in live.inner_text()
 
 
-def test_wheel_zooms_about_the_pointer_only_when_asked(open_view: Callable[..., View]) -> None:
+def test_wheel_zooms_about_the_pointer_only_when_asked(open_view):
     view = open_view()
     view.show_kept(small_run())
     page = view.page
@@ -226,7 +219,7 @@ def test_wheel_zooms_about_the_pointer_only_when_asked(open_view: Callable[..., 
     wait_until_zoomed(view)
 
 
-def test_two_fingers_zoom_all_maps(open_view: Callable[..., View]) -> None:
+def test_two_fingers_zoom_all_maps(open_view):
     view = open_view(width=430)
     view.show_kept(small_run())
     page = view.page
@@ -250,7 +243,7 @@ def test_two_fingers_zoom_all_maps(open_view: Callable[..., View]) -> None:
     assert page.locator("#kept .ckv-token-panel .ckv-hint", has_text="Click a token").is_visible()
 
 
-def test_the_address_opens_the_same_spot(open_view: Callable[..., View]) -> None:
+def test_the_address_opens_the_same_spot(open_view):
     run = small_run()
     view = open_view(fragment="#token=61&variant=3&layer=2&span=60-63&other=kept")
     view.show_kept(run)
@@ -263,7 +256,7 @@ def test_the_address_opens_the_same_spot(open_view: Callable[..., View]) -> None
     page.locator("#kept .ckv-token-panel", has_text="token 12, layer 1").wait_for()
 
 
-def test_a_failed_fetch_says_so_and_can_be_tried_again(open_view: Callable[..., View]) -> None:
+def test_a_failed_fetch_says_so_and_can_be_tried_again(open_view):
     view = open_view()
     run = small_run()
     view.lab.failing.add("small")
@@ -278,13 +271,13 @@ def test_a_failed_fetch_says_so_and_can_be_tried_again(open_view: Callable[..., 
     view.faults[:] = [line for line in view.faults if "503" not in line]
 
 
-def test_wrong_length_of_bits_is_refused(open_view: Callable[..., View]) -> None:
+def test_wrong_length_of_bits_is_refused(open_view):
     view = open_view()
     view.send(kept={**small_run().value(), "kv_heads": 4})
     view.page.locator("#kept .ckv-empty", has_text="bytes instead of").wait_for()
 
 
-def test_hostile_pieces_and_labels_stay_text(open_view: Callable[..., View]) -> None:
+def test_hostile_pieces_and_labels_stay_text(open_view):
     view = open_view(width=430)
     value = small_run().value()
     value["variants"][0]["label"] = HOSTILE
@@ -297,7 +290,7 @@ def test_hostile_pieces_and_labels_stay_text(open_view: Callable[..., View]) -> 
     assert page.evaluate("document.documentElement.scrollWidth") == 430
 
 
-def test_a_new_key_fetches_again_and_none_empties(open_view: Callable[..., View]) -> None:
+def test_a_new_key_fetches_again_and_none_empties(open_view):
     view = open_view()
     view.show_kept(small_run())
     page = view.page

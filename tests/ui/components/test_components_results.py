@@ -1,8 +1,6 @@
 """Status bar, summary table and generations in a real browser."""
 
-from collections.abc import Callable
-
-from tests.ui.components.components_lab import HOSTILE, LOOK, View, card
+from tests.ui.components.components_lab import HOSTILE, LOOK, card
 
 STAGES = [
     {"name": "load", "label": "Load", "state": "done", "ms": 920},
@@ -41,14 +39,14 @@ def summary(label: str = "SnapKV", kept: str = "11,520") -> dict[str, object]:
     return {"columns": COLUMNS, "rows": [row], "notes": ["One note."]}
 
 
-def test_components_without_a_value_are_quiet(open_view: Callable[..., View]) -> None:
+def test_components_without_a_value_are_quiet(open_view):
     view = open_view()
     assert view.page.locator("#status .ckv-status").is_hidden()
     for name in ("summary", "generations", "kept"):
         assert view.page.locator(f"#{name} .ckv-empty").is_visible()
 
 
-def test_status_bar_shows_stage_fraction_and_time(open_view: Callable[..., View]) -> None:
+def test_status_bar_shows_stage_fraction_and_time(open_view):
     view = open_view()
     view.send(status=status())
     bar = view.page.locator("#status [role=progressbar]")
@@ -63,7 +61,7 @@ def test_status_bar_shows_stage_fraction_and_time(open_view: Callable[..., View]
     view.page.wait_for_selector("#status [role=progressbar]:not([aria-valuenow])")
 
 
-def test_status_bar_says_what_happened(open_view: Callable[..., View]) -> None:
+def test_status_bar_says_what_happened(open_view):
     view = open_view()
     for sentence, changes in {
         "2 runs are ahead of this one": {"state": "queued", "queue_ahead": 2},
@@ -76,9 +74,7 @@ def test_status_bar_says_what_happened(open_view: Callable[..., View]) -> None:
         assert view.page.locator("#status [role=progressbar]").is_hidden()
 
 
-def test_summary_is_a_table_with_headers_and_help_by_keyboard(
-    open_view: Callable[..., View],
-) -> None:
+def test_summary_is_a_table_with_headers_and_help_by_keyboard(open_view):
     view = open_view()
     view.send(summary=summary())
     page = view.page
@@ -95,7 +91,7 @@ def test_summary_is_a_table_with_headers_and_help_by_keyboard(
     assert tip.is_hidden()
 
 
-def test_summary_downloads_csv_without_formulas(open_view: Callable[..., View]) -> None:
+def test_summary_downloads_csv_without_formulas(open_view):
     view = open_view()
     view.send(summary=summary('=HYPERLINK("x")', "-1.5"))
     view.page.locator("#summary .ckv-table tbody tr").wait_for()
@@ -106,9 +102,7 @@ def test_summary_downloads_csv_without_formulas(open_view: Callable[..., View]) 
     assert lines[1] == '"\'=HYPERLINK(""x"")","snapkv","-1.5","missing"'
 
 
-def test_extra_columns_are_shown_on_demand_by_keyboard_and_always_downloaded(
-    open_view: Callable[..., View],
-) -> None:
+def test_extra_columns_are_shown_on_demand_by_keyboard_and_always_downloaded(open_view):
     view = open_view()
     value = summary()
     value["columns"] = [COLUMNS[0], {**COLUMNS[1], "extra": True}]
@@ -132,7 +126,7 @@ def test_extra_columns_are_shown_on_demand_by_keyboard_and_always_downloaded(
     )
 
 
-def test_generations_mark_the_first_difference(open_view: Callable[..., View]) -> None:
+def test_generations_mark_the_first_difference(open_view):
     view = open_view()
     cards = [
         card(0, "Full cache", ["The ", "code ", "is ", "7421"], reference=True, stopped="eos"),
@@ -163,7 +157,7 @@ def test_generations_mark_the_first_difference(open_view: Callable[..., View]) -
     assert page.evaluate("navigator.clipboard.readText()") == "The code was lost"
 
 
-def test_streaming_grows_the_same_nodes(open_view: Callable[..., View]) -> None:
+def test_streaming_grows_the_same_nodes(open_view):
     view = open_view()
     page = view.page
     view.send(generations={"cards": [card(0, "Full cache", ["a"], status="generating")]})
@@ -179,9 +173,7 @@ def test_streaming_grows_the_same_nodes(open_view: Callable[..., View]) -> None:
     assert page.locator("#generations .ckv-card").count() == 1
 
 
-def test_hostile_text_stays_text_and_nothing_widens_the_page(
-    open_view: Callable[..., View],
-) -> None:
+def test_hostile_text_stays_text_and_nothing_widens_the_page(open_view):
     view = open_view()
     word = HOSTILE + "x" * 2000
     hostile = summary(word, HOSTILE)
@@ -205,7 +197,7 @@ def test_hostile_text_stays_text_and_nothing_widens_the_page(
         assert view.page.evaluate("document.documentElement.scrollWidth") == width
 
 
-def test_a_wide_table_scrolls_and_its_first_column_stays(open_view: Callable[..., View]) -> None:
+def test_a_wide_table_scrolls_and_its_first_column_stays(open_view):
     view = open_view(width=430)
     value = summary()
     value["columns"] = [{**COLUMNS[0], "label": f"Column number {i}"} for i in range(9)]
@@ -220,7 +212,7 @@ def test_a_wide_table_scrolls_and_its_first_column_stays(open_view: Callable[...
     assert head.bounding_box() == before
 
 
-def test_one_menu_has_the_files_that_the_run_has(open_view: Callable[..., View]) -> None:
+def test_one_menu_has_the_files_that_the_run_has(open_view):
     view = open_view()
     page, bar = view.page, view.page.locator("#links nav")
     value = {"slug": "ab", "kind": "compare", "files": True, "report": True, "pairs": []}
@@ -248,9 +240,7 @@ def test_one_menu_has_the_files_that_the_run_has(open_view: Callable[..., View])
     assert bar.get_by_role("link", name="Result (JSON)").count() == 0
 
 
-def test_cards_are_as_high_as_their_text_and_captions_stand_once(
-    open_view: Callable[..., View],
-) -> None:
+def test_cards_are_as_high_as_their_text_and_captions_stand_once(open_view):
     view = open_view()
     long = [f"word{i} " for i in range(90)]
     cards = [

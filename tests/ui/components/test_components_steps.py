@@ -35,7 +35,7 @@ def opened(open_view: Callable[..., View], **options: object) -> tuple[View, Loc
     return view, section
 
 
-def test_each_step_of_the_slider_holds_what_the_series_says(open_view: Callable[..., View]) -> None:
+def test_each_step_of_the_slider_holds_what_the_series_says(open_view):
     view, section = opened(open_view)
     slider = section.get_by_role("slider", name="Generated tokens read")
     expect(slider).to_have_attribute("aria-valuetext", "before the first generated token")
@@ -55,9 +55,7 @@ def test_each_step_of_the_slider_holds_what_the_series_says(open_view: Callable[
     )
 
 
-def test_it_plays_to_the_end_and_not_for_those_who_want_less_motion(
-    open_view: Callable[..., View],
-) -> None:
+def test_it_plays_to_the_end_and_not_for_those_who_want_less_motion(open_view):
     view, section = opened(open_view)
     section.get_by_role("button", name="Play").click()
     expect(section.locator(".ckv-where")).to_have_text("after 5 of 5 generated tokens")
@@ -71,13 +69,13 @@ def test_it_plays_to_the_end_and_not_for_those_who_want_less_motion(
         view.page.emulate_media(reduced_motion="no-preference")
 
 
-def test_it_is_well_made_in_light_and_dark_and_on_a_phone(open_view: Callable[..., View]) -> None:
+def test_it_is_well_made_in_light_and_dark_and_on_a_phone(open_view):
     for width, theme in ((430, "light"), (1440, "dark")):
         view, _ = opened(open_view, width=width, theme=theme)
         expect_well_made(view.page)
 
 
-def test_a_run_without_such_a_method_has_no_slider(open_view: Callable[..., View]) -> None:
+def test_a_run_without_such_a_method_has_no_slider(open_view):
     view = open_view()
     view.send(kept=small_run().value())
     view.page.locator("#kept").scroll_into_view_if_needed()

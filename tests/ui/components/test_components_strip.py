@@ -30,9 +30,7 @@ def shown(open_view: Callable[..., View], **answer: object) -> View:
     return view
 
 
-def test_arrows_tell_each_position_and_enter_opens_both_distributions(
-    open_view: Callable[..., View],
-) -> None:
+def test_arrows_tell_each_position_and_enter_opens_both_distributions(open_view):
     page = shown(open_view, json=STRIP).page
     box = page.get_by_role("listbox", name="Fidelity of SnapKV")
     expect(box.get_by_role("option")).to_have_count(3)
@@ -56,7 +54,7 @@ def test_arrows_tell_each_position_and_enter_opens_both_distributions(
     expect(detail).to_have_count(0)
 
 
-def test_a_strip_that_cannot_be_fetched_says_so(open_view: Callable[..., View]) -> None:
+def test_a_strip_that_cannot_be_fetched_says_so(open_view):
     view = shown(open_view, status=503)
     told = view.page.locator(".ckv-strip-told:visible")
     expect(told).to_have_text("The strip could not be fetched: the server answered 503.")

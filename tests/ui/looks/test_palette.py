@@ -62,14 +62,14 @@ def run_of(*specs: str) -> list[VariantResult]:
 
 
 @pytest.mark.parametrize("ground", GROUNDS)
-def test_every_colour_has_contrast_three_on_every_ground(ground: str) -> None:
+def test_every_colour_has_contrast_three_on_every_ground(ground):
     many = [look.color for name in METHODS for look in looks_of(run_of(*[name.name] * 3))]
     for color in (*many, *(color for color, _ in (*_METHODS.values(), *SPARE)), WARN_COLOR):
         assert contrast(color, ground) >= 2.99, color
 
 
 @pytest.mark.parametrize("vision", VISIONS)
-def test_methods_are_told_apart_by_colour_with_any_eyes_and_by_shape_without(vision: str) -> None:
+def test_methods_are_told_apart_by_colour_with_any_eyes_and_by_shape_without(vision):
     colors = [color for color, _ in _METHODS.values()]
     seen = np.array([lab(color, VISIONS[vision]) for color in colors])
     gaps = np.linalg.norm(seen[:, None] - seen[None], axis=-1) + 99 * np.eye(len(seen))
@@ -78,13 +78,13 @@ def test_methods_are_told_apart_by_colour_with_any_eyes_and_by_shape_without(vis
     assert len({*shapes, *_REPEATS}) == len(shapes) + len(_REPEATS)
 
 
-def test_a_method_keeps_its_look_in_every_company_and_at_every_budget() -> None:
+def test_a_method_keeps_its_look_in_every_company_and_at_every_budget():
     (alone,) = looks_of(run_of("adakv:budget=64"))
     assert alone == looks_of(run_of("full", "snapkv", "adakv:budget=10%"))[2]
     assert alone == looks_of(run_of("adakv", "adakv+critical"))[0]
 
 
-def test_the_readings_of_criticalkv_share_the_colour_and_differ_in_mark_dash_and_pattern() -> None:
+def test_the_readings_of_criticalkv_share_the_colour_and_differ_in_mark_dash_and_pattern():
     looks = looks_of(run_of(*READINGS))
     assert len({look.color for look in looks}) == 1
     for parts in ([x.symbol for x in looks], [x.dash for x in looks], [x.pattern for x in looks]):
@@ -93,15 +93,13 @@ def test_the_readings_of_criticalkv_share_the_colour_and_differ_in_mark_dash_and
     assert (by_preset.dash, plain.dash) == (looks[2].dash, "solid")
 
 
-def test_variants_of_one_method_differ_in_mark() -> None:
+def test_variants_of_one_method_differ_in_mark():
     looks = looks_of(run_of(*(f"snapkv+critical:alpha=0.{n}" for n in range(6))))
     assert len({look.symbol for look in looks}) == 6
     assert {look.dash for look in looks} == {"dash"}
 
 
-def test_twenty_added_methods_each_have_a_mark_and_a_line_of_their_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_twenty_added_methods_each_have_a_mark_and_a_line_of_their_own(monkeypatch):
     for number in range(20):
         made_up = replace(METHODS.get("snapkv"), name=f"m{number}")
         monkeypatch.setitem(METHODS._methods, made_up.name, made_up)
@@ -117,13 +115,13 @@ def test_twenty_added_methods_each_have_a_mark_and_a_line_of_their_own(
     assert len({look.dash for look in readings}) == 3
 
 
-def test_pages_draw_with_the_same_stops() -> None:
+def test_pages_draw_with_the_same_stops():
     script = (ASSETS / "scripts/marks.js").read_text("utf-8")
     for name in ("DENSITY_STOPS", "DIVERGING_STOPS", "DIVERGING_STOPS_DARK"):
         assert f'const {name} = "{" ".join(globals()[name])}"' in script
 
 
-def test_grey_is_the_full_caches_alone_and_orange_no_methods() -> None:
+def test_grey_is_the_full_caches_alone_and_orange_no_methods():
     chroma = {name: np.hypot(*lab(color)[1:]) for name, (color, _) in _METHODS.items()}
     assert [name for name, size in chroma.items() if size < 25] == ["full"]
     for color in (*(c for c, _ in (*_METHODS.values(), *SPARE)), *DIVERGING_STOPS):
@@ -135,9 +133,7 @@ def test_grey_is_the_full_caches_alone_and_orange_no_methods() -> None:
 @pytest.mark.parametrize(
     ("stops", "ground"), [(DIVERGING_STOPS, "#ffffff"), (DIVERGING_STOPS_DARK, "#131a26")]
 )
-def test_differences_fade_evenly_into_the_ground_and_the_sides_are_told_apart(
-    stops: tuple[str, ...], ground: str
-) -> None:
+def test_differences_fade_evenly_into_the_ground_and_the_sides_are_told_apart(stops, ground):
     lightness = np.array([lab(stop)[0] for stop in stops])
     steps = np.diff(lightness)
     assert np.ptp(np.abs(steps)) < 2
@@ -150,12 +146,12 @@ def test_differences_fade_evenly_into_the_ground_and_the_sides_are_told_apart(
             assert np.linalg.norm(lab(stops[at], vision) - lab(stops[-1 - at], vision)) > 30
 
 
-def test_shares_grow_evenly_lighter() -> None:
+def test_shares_grow_evenly_lighter():
     steps = np.diff([lab(stop)[0] for stop in DENSITY_STOPS])
     assert steps.min() > 5
 
 
-def test_theme_builds_and_its_files_exist() -> None:
+def test_theme_builds_and_its_files_exist():
     theme = build_theme()
     surface, text = theme.body_background_fill_dark, theme.body_text_color_subdued_dark
     assert contrast(surface, text) >= 4.5

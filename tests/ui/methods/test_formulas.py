@@ -6,11 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import expect
 
-from ckv_core.methods import METHODS, Method
+from ckv_core.methods import METHODS
 from tests.e2e.steps import expect_well_made
-from tests.ui.served_app import Served
 from ui.methods.cards import FORMULAS, methods_list
 
 WRITTEN: dict[str, str] = json.loads(
@@ -33,7 +32,7 @@ def facts_of(method: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("method", [*METHODS], ids=lambda method: method.name)
-def test_every_method_says_where_codes_disagree_and_what_it_costs(method: Method):
+def test_every_method_says_where_codes_disagree_and_what_it_costs(method):
     facts = facts_of(method.name)
     assert len(facts["Codes and cost"].split()) > 12
     assert facts["Extra memory"]
@@ -46,7 +45,7 @@ def test_where_codes_disagree_and_what_it_costs_comes_from_the_method_itself():
     assert shared == facts_of("defensivekv")["Codes and cost"]
 
 
-def test_formulas_are_drawn_and_nothing_is_wider_than_the_page(browser: Browser, open_app: Served):
+def test_formulas_are_drawn_and_nothing_is_wider_than_the_page(browser, open_app):
     page = browser.new_page()
     page.goto(f"{open_app.url}/methods?__theme=light")
     page.locator(".ckv-formula math").first.wait_for()
@@ -60,9 +59,7 @@ def test_formulas_are_drawn_and_nothing_is_wider_than_the_page(browser: Browser,
     page.close()
 
 
-def test_figures_show_what_is_kept_at_the_budget_that_is_chosen_by_key(
-    browser: Browser, open_app: Served
-):
+def test_figures_show_what_is_kept_at_the_budget_that_is_chosen_by_key(browser, open_app):
     page = browser.new_page(viewport={"width": 430, "height": 900})
     page.goto(f"{open_app.url}/methods")
     figures = page.locator(".ckv-kept")

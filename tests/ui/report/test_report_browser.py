@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from storage.records import RunNotes
 from tests.factories.app import sweep_snapshot
@@ -29,7 +29,7 @@ class Visit:
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def files(tmp_path_factory) -> dict[str, Path]:
     """Reports on disk."""
     folder = tmp_path_factory.mktemp("reports")
     found = {}
@@ -44,7 +44,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def visit(browser: Browser, files: dict[str, Path]) -> Iterator[Callable[..., Visit]]:
+def visit(browser, files) -> Iterator[Callable[..., Visit]]:
     """Open a report, once; in the end none may have asked for anything or failed anywhere."""
     visits: dict[tuple[str, int], Visit] = {}
 
@@ -85,7 +85,7 @@ def see_everything(page: Page) -> None:
         chart.locator(".main-svg").first.wait_for()
 
 
-def test_maps_text_strips_and_charts_work_without_a_network(visit: Callable[..., Visit]) -> None:
+def test_maps_text_strips_and_charts_work_without_a_network(visit):
     page = visit("plain").page
     see_everything(page)
     page.wait_for_selector(".ckv-host[data-state=shown]")
@@ -102,7 +102,7 @@ def test_maps_text_strips_and_charts_work_without_a_network(visit: Callable[...,
     expect(chart).to_contain_text("SnapKV:")
 
 
-def test_the_keyboard_reaches_tokens_and_definitions(visit: Callable[..., Visit]) -> None:
+def test_the_keyboard_reaches_tokens_and_definitions(visit):
     page = visit("plain", 390, "dark").page
     page.locator("[data-component=kept-tokens]").scroll_into_view_if_needed()
     page.locator(".ckv-map-top").first.wait_for()
@@ -119,7 +119,7 @@ def test_the_keyboard_reaches_tokens_and_definitions(visit: Callable[..., Visit]
     expect(page.locator("#definitions table").first).to_be_visible()
 
 
-def test_an_address_with_a_token_shows_it(visit: Callable[..., Visit]) -> None:
+def test_an_address_with_a_token_shows_it(visit):
     page = visit("plain").page
     page.locator("[data-component=kept-tokens]").scroll_into_view_if_needed()
     page.locator(".ckv-map-top").first.wait_for()
@@ -127,14 +127,14 @@ def test_an_address_with_a_token_shows_it(visit: Callable[..., Visit]) -> None:
     expect(page.locator(".ckv-token-panel")).to_contain_text("token 3, layer 1 framed")
 
 
-def test_a_sweep_shows_its_curves_and_points(visit: Callable[..., Visit]) -> None:
+def test_a_sweep_shows_its_curves_and_points(visit):
     page = visit("sweep").page
     see_everything(page)
     expect(page.locator("#points tbody tr").first).to_be_visible()
     assert page.locator("#curves .main-svg").count() >= 4
 
 
-def test_no_serious_accessibility_rule_is_broken(visit: Callable[..., Visit]) -> None:
+def test_no_serious_accessibility_rule_is_broken(visit):
     page = visit("plain", 390, "dark").page
     page.set_viewport_size({"width": 1280, "height": 720})
     page.locator("#definitions details").evaluate_all("all => all.forEach(e => { e.open = true })")
@@ -143,7 +143,7 @@ def test_no_serious_accessibility_rule_is_broken(visit: Callable[..., Visit]) ->
     assert [(each["id"], each["nodes"][0]["html"]) for each in serious] == []
 
 
-def test_hostile_text_is_shown_and_nothing_runs(visit: Callable[..., Visit]) -> None:
+def test_hostile_text_is_shown_and_nothing_runs(visit):
     page = visit("hostile").page
     see_everything(page)
     for summary in page.locator("summary").all():
@@ -156,7 +156,7 @@ def test_hostile_text_is_shown_and_nothing_runs(visit: Callable[..., Visit]) -> 
     assert "</script><img src=x" in page.title()
 
 
-def test_the_policy_stops_what_would_slip_through(browser: Browser, files: dict[str, Path]) -> None:
+def test_the_policy_stops_what_would_slip_through(browser, files):
     """Were markup of a run ever put on the page, its handlers still could not run or fetch."""
     page = browser.new_context(offline=True).new_page()
     page.goto(files["plain"].as_uri())

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from playwright.sync_api import BrowserContext, Page, expect
 
 from tests.e2e import steps
 from tests.factories.app import ENDLESS, finished, request, script, store_run
@@ -17,18 +17,18 @@ TEXT = "Ships came and went, and the weather was fair."
 
 
 @pytest.fixture(scope="module")
-def app(open_app: Served) -> Served:
+def app(open_app) -> Served:
     return open_app
 
 
 @pytest.fixture(scope="module")
-def context(browser: Browser) -> Iterator[BrowserContext]:
+def context(browser) -> Iterator[BrowserContext]:
     with browser.new_context(viewport={"width": 1440, "height": 900}) as context:
         yield context
 
 
 @pytest.fixture
-def page(context: BrowserContext) -> Iterator[Page]:
+def page(context) -> Iterator[Page]:
     page = context.new_page()
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
@@ -44,9 +44,7 @@ def open_form(page: Page, url: str) -> None:
     page.locator("#context-bar [data-ready]").wait_for(state="attached")
 
 
-def test_back_after_a_run_shows_the_form_and_forward_the_run(
-    app: Served, page: Page, monkeypatch: pytest.MonkeyPatch
-):
+def test_back_after_a_run_shows_the_form_and_forward_the_run(app, page, monkeypatch):
     slug = store_run(app.services, request(context=TEXT), done_result())
     monkeypatch.setattr(app.services, "start_run", lambda *_: slug)
     open_form(page, f"{app.url}/?__theme=dark")
@@ -73,9 +71,7 @@ def test_back_after_a_run_shows_the_form_and_forward_the_run(
     expect(context).to_have_value(TEXT)  # filled in from the run
 
 
-def test_back_after_a_second_run_shows_the_form_of_that_run(
-    app: Served, page: Page, monkeypatch: pytest.MonkeyPatch
-):
+def test_back_after_a_second_run_shows_the_form_of_that_run(app, page, monkeypatch):
     slugs = [store_run(app.services, request(context=word), done_result()) for word in "ab"]
     starts = iter(slugs)
     monkeypatch.setattr(app.services, "start_run", lambda *_: next(starts))
@@ -93,7 +89,7 @@ def test_back_after_a_second_run_shows_the_form_of_that_run(
     expect(page.locator("#context textarea")).to_have_value("a")
 
 
-def test_back_to_the_list_finds_the_same_runs_chosen(app: Served, page: Page):
+def test_back_to_the_list_finds_the_same_runs_chosen(app, page):
     for context in ("one", "two", "three"):
         result = done_result()
         tokens = tuple(ord(letter) for letter in context.ljust(10))
@@ -115,7 +111,7 @@ def test_back_to_the_list_finds_the_same_runs_chosen(app: Served, page: Page):
 
 
 @pytest.mark.parametrize("is_running", [False, True])
-def test_a_reload_logs_no_errors(app: Served, page: Page, is_running: bool):
+def test_a_reload_logs_no_errors(app, page, is_running):
     slug = (
         app.services.start_run(script(ENDLESS)) if is_running else finished(app.services, "steps")
     )
@@ -128,9 +124,7 @@ def test_a_reload_logs_no_errors(app: Served, page: Page, is_running: bool):
         app.services.cancel_run(slug)
 
 
-def test_a_reload_attaches_again_and_a_second_tab_sees_the_same_run(
-    app: Served, page: Page, context: BrowserContext
-):
+def test_a_reload_attaches_again_and_a_second_tab_sees_the_same_run(app, page, context):
     slug = app.services.start_run(script(ENDLESS))
     page.goto(f"{app.url}/run?id={slug}")
     expect(steps.generated(page, "Full cache")).to_contain_text("w1")

@@ -7,7 +7,6 @@ import pytest
 from storage import repository
 from tests.factories.app import request, store_run
 from tests.factories.runs import done_result
-from tests.ui.served_app import Served
 from ui.charts.catalog import CHARTS
 from ui.run.routes import TABLES
 
@@ -21,7 +20,7 @@ def decodes(monkeypatch) -> list[object]:
     return seen
 
 
-def test_a_visit_with_its_charts_and_tables_decodes_a_run_once(open_app: Served, decodes):
+def test_a_visit_with_its_charts_and_tables_decodes_a_run_once(open_app, decodes):
     result = done_result()
     slug = store_run(open_app.services, request(), result)
     figures = [f"figure/{name}" for name, chart in CHARTS.items() if chart.has_data(result)]

@@ -59,13 +59,13 @@ def fetched(app: Served, path: str, redirects: int = 2) -> tuple[int, str]:
     return fetched(app, to.removeprefix(app.url), redirects - 1)
 
 
-def test_ann_is_logged_in(app: Served) -> None:
+def test_ann_is_logged_in(app):
     assert fetched(app, "/healthz")[0] == 200
     assert fetched(app, "/runs")[0] == 200
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_no_path_leads_to_a_file_outside(app: Served, path: str) -> None:
+def test_no_path_leads_to_a_file_outside(app, path):
     status, text = fetched(app, path)
     assert 400 <= status < 500
     assert not [each for each in OF_FILES if each in text]

@@ -18,7 +18,7 @@ from ui.services.shares import Shares
 
 
 @pytest.fixture(scope="module")
-def slug(app: Served) -> str:
+def slug(app) -> str:
     with by("ann"):
         return finished(app.services, "steps 2")
 

@@ -5,7 +5,6 @@ import itertools
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -17,7 +16,6 @@ from ckv_core.results.events import Progress
 from ckv_core.studies.cluster import Cluster
 from ckv_core.worker.client import WorkerClient, own_process
 from ckv_core.worker.messages import ModelStatus, Reply
-from storage.database import Database
 from tests.factories.app import (
     ENDLESS,
     TIMEOUT_S,
@@ -35,7 +33,7 @@ from ui.services.services import Services
 from ui.users import User
 
 
-def test_a_run_ends_done_and_is_read_from_storage_as_it_was_in_memory(services: Services) -> None:
+def test_a_run_ends_done_and_is_read_from_storage_as_it_was_in_memory(services):
     slug = services.start_run(script("steps 5"))
     views = asyncio.run(collect(services.watch(slug, 0.01)))
     last, stored = views[-1], services.snapshot(slug)
@@ -53,7 +51,7 @@ def test_a_run_ends_done_and_is_read_from_storage_as_it_was_in_memory(services: 
     assert services.live_states() == {}
 
 
-def test_a_watcher_sees_queued_running_and_growing_text(services: Services) -> None:
+def test_a_watcher_sees_queued_running_and_growing_text(services):
     ahead, slug = services.start_run(script(ENDLESS)), services.start_run(script(ENDLESS))
 
     async def watched() -> list[RunSnapshot]:
@@ -79,7 +77,7 @@ def test_a_watcher_sees_queued_running_and_growing_text(services: Services) -> N
     assert any(view.progress and view.progress.stage == "decode" for view in views)
 
 
-def test_updates_come_at_most_once_per_interval(services: Services) -> None:
+def test_updates_come_at_most_once_per_interval(services):
     slug = services.start_run(script("steps 40"))
     wait_until(services, slug, generating)
     started = time.monotonic()
@@ -87,7 +85,7 @@ def test_updates_come_at_most_once_per_interval(services: Services) -> None:
     assert len(views) <= (time.monotonic() - started) / 0.08 + 2
 
 
-def test_a_snapshot_does_not_change_under_its_reader(services: Services) -> None:
+def test_a_snapshot_does_not_change_under_its_reader(services):
     slug = services.start_run(script("steps 30"))
     early = wait_until(services, slug, generating)
     before = early.result.variants[0].text
@@ -98,7 +96,7 @@ def test_a_snapshot_does_not_change_under_its_reader(services: Services) -> None
     assert early.stage_ms == stages
 
 
-def test_many_watch_one_run_and_one_that_leaves_changes_nothing(services: Services) -> None:
+def test_many_watch_one_run_and_one_that_leaves_changes_nothing(services):
     async def watch_all() -> list[RunSnapshot]:
         slug = services.start_run(script("steps 20"))
         leaving = services.watch(slug, 0.01)
@@ -114,7 +112,7 @@ def test_many_watch_one_run_and_one_that_leaves_changes_nothing(services: Servic
     assert [last.state for last in lasts] == ["done"] * 3
 
 
-def test_the_second_of_two_runs_queues_and_says_so(services: Services) -> None:
+def test_the_second_of_two_runs_queues_and_says_so(services):
     first, second = (services.start_run(script("steps 10")) for _ in range(2))
     assert services.snapshot(first).queue_ahead == 0
     queued = services.snapshot(second)
@@ -126,7 +124,7 @@ def test_the_second_of_two_runs_queues_and_says_so(services: Services) -> None:
     assert [end_of(services, slug).state for slug in (first, second)] == ["done", "done"]
 
 
-def test_a_queued_run_hears_when_one_ahead_of_it_leaves(services: Services) -> None:
+def test_a_queued_run_hears_when_one_ahead_of_it_leaves(services):
     async def watch_last(slugs: list[str]) -> int:
         views = services.watch(slugs[-1], 0.01)
         first = await anext(views)
@@ -140,7 +138,7 @@ def test_a_queued_run_hears_when_one_ahead_of_it_leaves(services: Services) -> N
     assert asyncio.run(watch_last([services.start_run(script("hang")) for _ in range(3)])) == 1
 
 
-def test_users_take_turns_and_each_is_told_its_true_place(file_database: Database) -> None:
+def test_users_take_turns_and_each_is_told_its_true_place(file_database):
     services = Services(
         file_database,
         make_client=make_client,
@@ -167,8 +165,8 @@ def test_users_take_turns_and_each_is_told_its_true_place(file_database: Databas
 
 
 def test_on_a_cluster_runs_run_at_once_and_kept_caches_are_refused(
-    file_database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    file_database, tmp_path, monkeypatch
+):
     monkeypatch.setenv("CKV_HOME", str(tmp_path))
     cluster = cast("Cluster", SimpleNamespace(workers=2, is_local=False))
 
@@ -193,7 +191,7 @@ def test_on_a_cluster_runs_run_at_once_and_kept_caches_are_refused(
         services.close()
 
 
-def test_a_run_over_the_apps_time_fails_and_keeps_what_it_had(file_database: Database) -> None:
+def test_a_run_over_the_apps_time_fails_and_keeps_what_it_had(file_database):
     limits = Limits(run_minutes=1)
     services = Services(
         file_database,
@@ -207,7 +205,7 @@ def test_a_run_over_the_apps_time_fails_and_keeps_what_it_had(file_database: Dat
     assert end.result.variants[0].text.startswith("w0 ")
 
 
-def test_a_full_queue_is_one_sentence_and_takes_runs_again_later(services: Services) -> None:
+def test_a_full_queue_is_one_sentence_and_takes_runs_again_later(services):
     slugs = [services.start_run(script(ENDLESS)) for _ in range(3)]
     with pytest.raises(CkvError, match=r"queue is full \(3 runs\)"):
         services.start_run(script("steps 1"))
@@ -226,17 +224,13 @@ def test_a_full_queue_is_one_sentence_and_takes_runs_again_later(services: Servi
         (CompareRequest(context="text", variants=("nonsense",)), ConfigError),
     ],
 )
-def test_a_wrong_request_is_refused_and_leaves_no_run(
-    services: Services, wrong: CompareRequest, error: type[CkvError]
-) -> None:
+def test_a_wrong_request_is_refused_and_leaves_no_run(services, wrong, error):
     with pytest.raises(error):
         services.start_run(wrong)
     assert services.library.list_runs()[1] == 0
 
 
-def test_cancel_ends_a_queued_and_a_running_run_and_keeps_what_was_there(
-    services: Services,
-) -> None:
+def test_cancel_ends_a_queued_and_a_running_run_and_keeps_what_was_there(services):
     running, queued = services.start_run(script(ENDLESS)), services.start_run(script(ENDLESS))
     wait_until(services, running, generating)
     services.cancel_run(queued)
@@ -249,13 +243,13 @@ def test_cancel_ends_a_queued_and_a_running_run_and_keeps_what_was_there(
 
 
 @pytest.mark.parametrize(("played", "model"), [("refuse", "tiny"), ("steps 1", "missing")])
-def test_a_failed_run_carries_the_sentence(services: Services, played: str, model: str) -> None:
+def test_a_failed_run_carries_the_sentence(services, played, model):
     end = end_of(services, services.start_run(script(played, model)))
     assert end.state == "failed"
     assert end.reason.startswith(("Budget 3 is below", "No model 'missing'"))
 
 
-def test_an_unknown_run_is_one_sentence_everywhere(services: Services) -> None:
+def test_an_unknown_run_is_one_sentence_everywhere(services):
     calls: list[Callable[[str], object]] = [
         services.snapshot,
         services.cancel_run,
@@ -268,7 +262,7 @@ def test_an_unknown_run_is_one_sentence_everywhere(services: Services) -> None:
             call("nowhere0")
 
 
-def test_a_run_is_deleted_only_when_it_is_over(services: Services) -> None:
+def test_a_run_is_deleted_only_when_it_is_over(services):
     slug = services.start_run(script(ENDLESS))
     with pytest.raises(StorageError, match="cancel it first"):
         services.library.delete([slug])
@@ -280,7 +274,7 @@ def test_a_run_is_deleted_only_when_it_is_over(services: Services) -> None:
         services.snapshot(slug)
 
 
-def test_runs_are_listed_with_their_states(services: Services) -> None:
+def test_runs_are_listed_with_their_states(services):
     done = services.start_run(script("steps 1"))
     end_of(services, done)
     failed = services.start_run(script("refuse"))
@@ -292,7 +286,7 @@ def test_runs_are_listed_with_their_states(services: Services) -> None:
     assert services.library.list_runs(limit=1, offset=1)[0][0].slug == done
 
 
-def test_tokens_are_counted_during_a_run_and_bad_text_is_refused_here(services: Services) -> None:
+def test_tokens_are_counted_during_a_run_and_bad_text_is_refused_here(services):
     slug = services.start_run(script(ENDLESS))
     wait_until(services, slug, generating)
     assert services.count_tokens(CompareRequest(context="a b c d")).tokens == 4
@@ -309,14 +303,14 @@ def status_of(services: Services, model: str, wanted: Callable[[ModelStatus], bo
     return status
 
 
-def test_a_warm_model_is_seen_in_the_status(new_services: Services) -> None:
+def test_a_warm_model_is_seen_in_the_status(new_services):
     assert new_services.model_status("tiny") is None
     new_services.warm("tiny")
     status = status_of(new_services, "tiny", lambda status: status.ready)
     assert status.message == "tiny is ready on cpu in float32."
 
 
-def test_loading_ahead_is_told_as_such_and_can_be_cancelled(new_services: Services) -> None:
+def test_loading_ahead_is_told_as_such_and_can_be_cancelled(new_services):
     new_services.warm("slow")
     first = new_services.model_status("slow")
     assert first is not None
@@ -326,7 +320,7 @@ def test_loading_ahead_is_told_as_such_and_can_be_cancelled(new_services: Servic
     assert (status.message, status.failed) == ("Loading slow was cancelled.", False)
 
 
-def test_the_status_of_one_model_does_not_hide_that_of_another(new_services: Services) -> None:
+def test_the_status_of_one_model_does_not_hide_that_of_another(new_services):
     for model in ("tiny", "other"):
         new_services.warm(model)
     assert status_of(new_services, "other", lambda status: status.ready)
@@ -338,7 +332,7 @@ def test_the_status_of_one_model_does_not_hide_that_of_another(new_services: Ser
 # --- a run in memory and its snapshots
 
 
-def test_stage_times_of_a_snapshot_do_not_grow() -> None:
+def test_stage_times_of_a_snapshot_do_not_grow():
     run = LiveRun("slug", "title", CompareRequest(context="text"), datetime.now(UTC))
     run.apply(Progress("load", None, ""))
     run.apply(Progress("prefill", 0.0, ""))

@@ -9,7 +9,6 @@ from sqlalchemy import text
 
 from ckv_core.errors import CkvError, StorageError
 from storage import repository
-from storage.database import Database
 from storage.recorder import Recorder
 from tests.factories.app import (
     ENDLESS,
@@ -24,16 +23,14 @@ from tests.factories.app import (
 from ui.services.services import Services
 
 
-def test_an_unresponsive_run_is_cancelled_by_force(services: Services) -> None:
+def test_an_unresponsive_run_is_cancelled_by_force(services):
     slug = services.start_run(script("hang"))
     wait_until(services, slug, lambda view: bool(view.result.variants))
     services.cancel_run(slug)
     assert end_of(services, slug).state == "cancelled"
 
 
-def test_a_killed_worker_fails_its_run_with_a_reason_and_the_next_run_works(
-    services: Services,
-) -> None:
+def test_a_killed_worker_fails_its_run_with_a_reason_and_the_next_run_works(services):
     first, second = services.start_run(script(ENDLESS)), services.start_run(script("steps 2"))
     wait_until(services, first, generating)
     pid = worker_pid(services)
@@ -46,9 +43,7 @@ def test_a_killed_worker_fails_its_run_with_a_reason_and_the_next_run_works(
     assert worker_pid(services) != pid
 
 
-def test_runs_of_a_dead_server_are_failed_with_the_reason_at_the_next_start(
-    file_database: Database,
-) -> None:
+def test_runs_of_a_dead_server_are_failed_with_the_reason_at_the_next_start(file_database):
     slug = Recorder(file_database).create(script("steps 1"))
     services = Services(file_database, make_client=make_client)
     view = services.snapshot(slug)
@@ -57,7 +52,7 @@ def test_runs_of_a_dead_server_are_failed_with_the_reason_at_the_next_start(
     assert "app stopped before" in view.reason
 
 
-def test_close_cancels_what_is_unfinished_and_refuses_new_runs(file_database: Database) -> None:
+def test_close_cancels_what_is_unfinished_and_refuses_new_runs(file_database):
     services = Services(file_database, make_client=make_client)
     running, queued = services.start_run(script("hang")), services.start_run(script(ENDLESS))
     wait_until(services, running, lambda view: bool(view.result.variants))
@@ -72,9 +67,7 @@ def test_close_cancels_what_is_unfinished_and_refuses_new_runs(file_database: Da
         services.start_run(script("steps 1"))
 
 
-def test_a_disk_that_fills_up_fails_the_run_and_the_app_lives_on(
-    new_services: Services, file_database: Database
-) -> None:
+def test_a_disk_that_fills_up_fails_the_run_and_the_app_lives_on(new_services, file_database):
     slug = new_services.start_run(script(ENDLESS))
     wait_until(new_services, slug, generating)
     with file_database.write() as session:

@@ -21,13 +21,13 @@ LATER = timedelta(days=400)
 
 
 @pytest.fixture(scope="module")
-def slug(app: Served) -> str:
+def slug(app) -> str:
     with by("ann"):
         return finished(app.services, "steps 2")
 
 
 @pytest.fixture(scope="module")
-def other(app: Served) -> str:
+def other(app) -> str:
     with by("ann"):
         return finished(app.services, "steps 1")
 

@@ -51,7 +51,7 @@ def samples(count: int, **questions: str) -> tuple[Sample, ...]:
 
 
 @pytest.fixture(scope="module")
-def lasting_services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
+def lasting_services(tmp_path_factory) -> Iterator[Services]:
     """As in the folder's conftest, with a worker that plays studies."""
     with closing(open_database(default_url(tmp_path_factory.mktemp("studies")))) as database:
         services = Services(database, make_client=make_client, limits=Limits())

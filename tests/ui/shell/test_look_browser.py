@@ -4,11 +4,10 @@ import dataclasses
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from tests.factories.app import request, store_run
 from tests.factories.runs import done_result
-from tests.ui.served_app import Served
 
 LONG = "SnapKV + CriticalKV, alpha per head (ours)"
 PHONE, DESK = {"width": 430, "height": 900}, {"width": 1440, "height": 900}
@@ -24,7 +23,7 @@ class Site:
 
 
 @pytest.fixture(scope="module")
-def site(open_app: Served) -> Site:
+def site(open_app) -> Site:
     result = done_result()
     result.variants[-1] = dataclasses.replace(result.variants[-1], label=LONG)
     done = store_run(open_app.services, request(), result)
@@ -35,14 +34,14 @@ def site(open_app: Served) -> Site:
 
 
 @pytest.fixture(scope="module")
-def page(browser: Browser) -> Iterator[Page]:
+def page(browser) -> Iterator[Page]:
     page = browser.new_page(viewport=DESK)
     yield page
     page.close()
 
 
 @pytest.fixture(scope="module", params=[DESK, PHONE], ids=["desk", "phone"])
-def run_page(request: pytest.FixtureRequest, browser: Browser, site: Site) -> Iterator[Page]:
+def run_page(request, browser, site) -> Iterator[Page]:
     """The finished run on a screen; whoever scrolls goes back to the top."""
     page = browser.new_page(viewport=request.param)
     show(page, f"{site.url}/run?id={site.done}", request.param)
@@ -66,7 +65,7 @@ def outside(page: Page, what: str) -> list[str]:
     return texts
 
 
-def test_a_phone_shows_every_cell_of_the_methods(page: Page, site: Site):
+def test_a_phone_shows_every_cell_of_the_methods(page, site):
     show(page, f"{site.url}/methods", PHONE)
     expect(page.locator("#methods td").last).to_be_visible()
     # A long formula scrolls in its own box.
@@ -81,20 +80,20 @@ def test_a_phone_shows_every_cell_of_the_methods(page: Page, site: Site):
     expect(page.locator("#method-keydiff h4")).to_be_in_viewport()
 
 
-def test_a_phone_shows_what_can_be_done_with_a_run(page: Page, site: Site):
+def test_a_phone_shows_what_can_be_done_with_a_run(page, site):
     show(page, f"{site.url}/runs", PHONE)
     page.locator(".ckv-run-table tbody tr").first.wait_for()
     assert outside(page, ".ckv-run-table td, .ckv-run-table button") == []
     expect(page.get_by_role("button", name="Delete").first).to_be_in_viewport()
 
 
-def test_the_filters_say_by_what_the_list_is_filtered(page: Page, site: Site):
+def test_the_filters_say_by_what_the_list_is_filtered(page, site):
     show(page, f"{site.url}/runs?model=gone&sort=none", DESK)
     expect(page.locator("select[name=model]")).to_have_value("gone")
     expect(page.locator("select[name=sort]")).to_have_value("newest")
 
 
-def test_escape_leaves_the_editor_of_a_run(page: Page, site: Site):
+def test_escape_leaves_the_editor_of_a_run(page, site):
     show(page, f"{site.url}/runs", DESK)
     edit = page.get_by_role("button", name="Edit").first
     edit.click()
@@ -103,14 +102,14 @@ def test_escape_leaves_the_editor_of_a_run(page: Page, site: Site):
     expect(edit).to_be_focused()
 
 
-def test_a_run_without_results_does_not_promise_them(page: Page, site: Site):
+def test_a_run_without_results_does_not_promise_them(page, site):
     show(page, f"{site.url}/run?id={site.cancelled}", DESK)
     expect(page.locator("#status")).to_contain_text("Cancelled on request.")
     expect(page.locator("#results .ckv-empty:visible")).to_have_count(0)
     expect(page.locator("#results h3:visible")).to_have_count(0)
 
 
-def test_the_sections_stay_in_reach_and_the_current_one_is_marked(run_page: Page, site: Site):
+def test_the_sections_stay_in_reach_and_the_current_one_is_marked(run_page, site):
     page = run_page
     links = page.locator("#results .ckv-sections a")
     expect(links.first).to_have_attribute("aria-current", "true")
@@ -133,9 +132,7 @@ def test_the_sections_stay_in_reach_and_the_current_one_is_marked(run_page: Page
     page.evaluate("scrollTo(0, 0)")
 
 
-def test_a_phone_shows_the_outcome_beside_the_names_and_speaks_of_touch(
-    browser: Browser, site: Site
-):
+def test_a_phone_shows_the_outcome_beside_the_names_and_speaks_of_touch(browser, site):
     context = browser.new_context(
         viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True
     )
@@ -153,7 +150,7 @@ def test_a_phone_shows_the_outcome_beside_the_names_and_speaks_of_touch(
     context.close()
 
 
-def test_what_came_out_is_on_the_first_screen(run_page: Page):
+def test_what_came_out_is_on_the_first_screen(run_page):
     page = run_page
     strip = page.get_by_role("region", name="What came out")
     expect(strip.get_by_role("status")).to_contain_text("variant")
@@ -168,12 +165,12 @@ def test_what_came_out_is_on_the_first_screen(run_page: Page):
     assert tops[0]["y"] + tops[0]["height"] <= tops[1]["y"]
 
 
-def test_a_run_without_a_button_has_no_empty_bar(run_page: Page):
+def test_a_run_without_a_button_has_no_empty_bar(run_page):
     expect(run_page.locator("#summary table")).to_be_visible()
     expect(run_page.locator("#actions")).to_be_hidden()
 
 
-def test_every_screen_shows_the_whole_title_of_each_chart(run_page: Page):
+def test_every_screen_shows_the_whole_title_of_each_chart(run_page):
     page = run_page
     page.locator("#charts [data-chart]").first.wait_for()
     for chart in page.locator("#charts [data-chart]").all():

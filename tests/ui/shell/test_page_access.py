@@ -4,19 +4,18 @@ import dataclasses
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from playwright.sync_api import BrowserContext, Page, expect
 
 from tests.e2e.steps import expect_well_made, see_everything
 from tests.factories.app import store_run, sweep_snapshot
 from tests.factories.runs import analysed, mixed, sweep_result
-from tests.ui.served_app import Served
 
 # Their runs hold both regimes, which no table and no chart passes over.
 MIXED = ("sweep", "aggregate", "compare-runs", "laboratory")
 
 
 @pytest.fixture(scope="module")
-def pages(open_app: Served) -> Iterator[dict[str, str]]:
+def pages(open_app) -> Iterator[dict[str, str]]:
     """Addresses by name; clicking Run on the Sweep page shows a stored sweep."""
     slugs = []
     for at in range(2):
@@ -68,16 +67,14 @@ def show(page: Page, name: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def context(browser: Browser) -> Iterator[BrowserContext]:
+def context(browser) -> Iterator[BrowserContext]:
     """Keeps what it loaded from one page to the next."""
     with browser.new_context() as context:
         yield context
 
 
 @pytest.mark.parametrize("name", ["", "runs", "sweep", "aggregate", "compare-runs", "laboratory"])
-def test_axe_finds_nothing_and_nothing_scrolls_sideways(
-    context: BrowserContext, pages: dict[str, str], name: str
-) -> None:
+def test_axe_finds_nothing_and_nothing_scrolls_sideways(context, pages, name):
     page = context.new_page()
     page.set_viewport_size({"width": 430, "height": 900})
     address = pages[name]

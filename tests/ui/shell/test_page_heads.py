@@ -8,7 +8,7 @@ import pytest
 
 from tests.factories.app import request, store_run
 from tests.factories.runs import done_result
-from tests.ui.served_app import Served, by
+from tests.ui.served_app import by
 from ui.shell.header import PAGES as IN_THE_BAR
 from ui.shell.page_heads import PAGES
 
@@ -40,7 +40,7 @@ class Head(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def slug(app: Served) -> str:
+def slug(app) -> str:
     return store_run(app.services, request(question=SECRET), done_result(), owner="ann")
 
 
@@ -51,7 +51,7 @@ def head(client: httpx.Client, path: str) -> Head:
     return Head(answer.text)
 
 
-def test_every_page_has_a_title_and_a_preview_of_its_own(app: Served):
+def test_every_page_has_a_title_and_a_preview_of_its_own(app):
     assert {path.strip("/") for path in IN_THE_BAR} <= set(PAGES)
     with app.client("ann") as client:
         heads = {page: head(client, f"/{page}") for page in PAGES}
@@ -63,7 +63,7 @@ def test_every_page_has_a_title_and_a_preview_of_its_own(app: Served):
     assert len({str(found.metas["og:description"]) for found in heads.values()}) == len(PAGES)
 
 
-def test_a_runs_preview_has_none_of_its_text(app: Served, slug: str):
+def test_a_runs_preview_has_none_of_its_text(app, slug):
     with app.client("ann") as client:
         found = head(client, f"/run?id={slug}&__theme=dark")
     assert found.titles == [f"Run {slug}: 3 variants - CriticalKV Lab"]
@@ -72,7 +72,7 @@ def test_a_runs_preview_has_none_of_its_text(app: Served, slug: str):
     assert "hides" not in str(found.metas)
 
 
-def test_a_run_shared_by_link_is_previewed_by_its_title_and_stays_text(app: Served, slug: str):
+def test_a_run_shared_by_link_is_previewed_by_its_title_and_stays_text(app, slug):
     with by("ann"):
         token = app.services.shares.create(slug, "1 day")
     with app.client() as client:
@@ -83,7 +83,7 @@ def test_a_run_shared_by_link_is_previewed_by_its_title_and_stays_text(app: Serv
 
 
 @pytest.mark.parametrize("address", ["/run", "/run?id=nope", "/run?id=zzz999zzz999"])
-def test_a_run_that_is_not_there_is_not_found(app: Served, address: str):
+def test_a_run_that_is_not_there_is_not_found(app, address):
     with app.client("bob") as client:
         answer = client.get(address, headers={"Accept": "text/html"})
         assert answer.status_code == client.head(address).status_code == 404
@@ -91,6 +91,6 @@ def test_a_run_that_is_not_there_is_not_found(app: Served, address: str):
     assert re.search(r'<a href="/runs"', answer.text)
 
 
-def test_somebody_elses_run_is_not_found_either(app: Served, slug: str):
+def test_somebody_elses_run_is_not_found_either(app, slug):
     with app.client("bob") as client:
         assert client.get(f"/run?id={slug}").status_code == 404

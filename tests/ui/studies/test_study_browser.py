@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from playwright.sync_api import BrowserContext, Page, expect
 
 from ckv_core.request.compare_request import CompareRequest
 from tests.e2e.steps import expect_well_made, see_everything
@@ -21,7 +21,7 @@ JSONL = "\n".join(json.dumps({"id": f"q{at}", **LINE, "answers": ["nine"]}) for 
 
 
 @pytest.fixture(scope="module")
-def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def app(tmp_path_factory) -> Iterator[Served]:
     """An app whose worker plays studies."""
     folder: Path = tmp_path_factory.mktemp("studies")
     with pytest.MonkeyPatch.context() as patch:
@@ -31,26 +31,26 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.fixture(scope="module")
-def slug(app: Served) -> str:
+def slug(app) -> str:
     """A study that is done, which most tests only read."""
     return store_study(app.services)
 
 
 @pytest.fixture(scope="module")
-def context(browser: Browser) -> Iterator[BrowserContext]:
+def context(browser) -> Iterator[BrowserContext]:
     """Keeps what it loaded from one test to the next."""
     with browser.new_context(viewport={"width": 430, "height": 900}) as context:
         yield context
 
 
 @pytest.fixture
-def page(context: BrowserContext) -> Iterator[Page]:
+def page(context) -> Iterator[Page]:
     page = context.new_page()
     yield page
     page.close()
 
 
-def test_axe_finds_nothing_and_nothing_scrolls_sideways(page: Page, app: Served, slug: str) -> None:
+def test_axe_finds_nothing_and_nothing_scrolls_sideways(page, app, slug):
     for path, mark in (
         (f"/study?id={slug}", "#study-samples tbody tr"),
         ("/studies", "#studies tbody tr"),
@@ -68,7 +68,7 @@ def test_axe_finds_nothing_and_nothing_scrolls_sideways(page: Page, app: Served,
         expect_well_made(page)
 
 
-def test_a_pasted_file_is_shown_priced_run_and_read(page: Page, app: Served) -> None:
+def test_a_pasted_file_is_shown_priced_run_and_read(page, app):
     page.goto(f"{app.url}/studies")
     page.locator("#study-name input, #study-name textarea").fill("pasted")
     page.locator("#study-data textarea").fill(JSONL)
@@ -89,9 +89,7 @@ def test_a_pasted_file_is_shown_priced_run_and_read(page: Page, app: Served) -> 
     expect(page.locator("#studies")).to_contain_text("pasted")
 
 
-def test_a_stopped_study_goes_on_by_a_button_and_an_unknown_one_is_told(
-    page: Page, app: Served
-) -> None:
+def test_a_stopped_study_goes_on_by_a_button_and_an_unknown_one_is_told(page, app):
     study = dataclasses.replace(STUDY, name="half", model="tiny")
     slug = store_study(app.services, study, done=38)
     page.goto(f"{app.url}/study?id={slug}")
@@ -103,7 +101,7 @@ def test_a_stopped_study_goes_on_by_a_button_and_an_unknown_one_is_told(
         expect(page.locator("#study-progress")).to_contain_text("There is no study")
 
 
-def test_a_score_leads_to_its_samples_and_on_to_compare(page: Page, app: Served, slug: str) -> None:
+def test_a_score_leads_to_its_samples_and_on_to_compare(page, app, slug):
     page.goto(f"{app.url}/study?id={slug}")
     page.locator("#study-tasks tbody tr", has_text="KeyDiff").last.locator("a").nth(1).click()
     expect(page.locator("#study-cell")).to_contain_text("Only the samples of KeyDiff at 50%, task")
@@ -116,9 +114,7 @@ def test_a_score_leads_to_its_samples_and_on_to_compare(page: Page, app: Served,
     expect(page.locator("#study-samples tbody tr")).to_have_count(40)
 
 
-def test_a_cell_of_the_needle_map_is_reached_by_keyboard(
-    page: Page, app: Served, slug: str
-) -> None:
+def test_a_cell_of_the_needle_map_is_reached_by_keyboard(page, app, slug):
     page.goto(f"{app.url}/study?id={slug}")
     chart = page.locator('[data-chart="needles"]')
     chart.scroll_into_view_if_needed()
@@ -132,9 +128,7 @@ def test_a_cell_of_the_needle_map_is_reached_by_keyboard(
     expect(page.locator("#study-cell")).to_contain_text("Only the samples of")
 
 
-def test_the_report_opens_without_the_app(
-    page: Page, app: Served, slug: str, tmp_path: Path
-) -> None:
+def test_the_report_opens_without_the_app(page, app, slug, tmp_path):
     file = tmp_path / "report.html"
     with app.client() as client:
         file.write_bytes(client.get(f"/studies/{slug}/report.html").content)
@@ -149,7 +143,7 @@ def test_the_report_opens_without_the_app(
     expect_well_made(page)
 
 
-def test_chosen_runs_fill_the_samples(page: Page, app: Served) -> None:
+def test_chosen_runs_fill_the_samples(page, app):
     texts = {"context": LINE["context"], "question": "When?", "answer": "nine"}
     slug = app.services.start_run(CompareRequest(**texts, model="tiny"))
     page.goto(f"{app.url}/studies?runs={slug}")
@@ -161,7 +155,7 @@ def test_chosen_runs_fill_the_samples(page: Page, app: Served) -> None:
     expect(page.locator("#studies-notice")).to_contain_text("There is no run")
 
 
-def test_the_files_are_served_and_only_of_studies_that_are_there(app: Served, slug: str) -> None:
+def test_the_files_are_served_and_only_of_studies_that_are_there(app, slug):
     with app.client() as client:
         whole = client.get(f"/studies/{slug}/study.json").json()
         assert (whole["study"]["name"], len(whole["table"])) == (STUDY.name, 7)

@@ -109,12 +109,12 @@ def test_a_wrong_mapping_names_the_columns_of_the_file():
         ({"metric": "nonsense"}, "metric"),
     ],
 )
-def test_what_cannot_run_is_refused_in_a_sentence(changes: dict[str, object], said: str):
+def test_what_cannot_run_is_refused_in_a_sentence(changes, said):
     with pytest.raises(ConfigError, match=said):
         form(**changes).study()
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", "null", '{"a": ' * 5000, "a,b\n1,2", '"'])
-def test_columns_of_any_text_can_be_asked_for(text: str):
+def test_columns_of_any_text_can_be_asked_for(text):
     for name in ("samples.jsonl", "samples.csv"):
         assert isinstance(file_columns(text, name), list)

@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from ckv_core.results.events import RunResult
 from tests.factories.app import store_run, sweep_snapshot
 from tests.factories.runs import sweep_result
-from tests.ui.served_app import Served
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +22,7 @@ class Site:
 
 
 @pytest.fixture(scope="module")
-def site(open_app: Served) -> Site:
+def site(open_app) -> Site:
     slugs = []
     for at in range(5):
         result = sweep_result(better=0.4 + 0.05 * at)
@@ -36,7 +35,7 @@ def site(open_app: Served) -> Site:
 
 
 @pytest.fixture(scope="module")
-def page(browser: Browser) -> Iterator[Page]:
+def page(browser) -> Iterator[Page]:
     page = browser.new_page(viewport={"width": 430, "height": 900})
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
@@ -72,7 +71,7 @@ def fits(page: Page) -> bool:
     return bool(page.evaluate("document.documentElement.scrollWidth <= innerWidth"))
 
 
-def test_the_charts_and_tables_of_a_sweep_can_be_used(page: Page, site: Site, tmp_path):
+def test_the_charts_and_tables_of_a_sweep_can_be_used(page, site, tmp_path):
     page.goto(f"{site.url}/run?id={site.slugs[2]}")
     see(page, "sweep-final")
     assert (
@@ -93,7 +92,7 @@ def test_the_charts_and_tables_of_a_sweep_can_be_used(page: Page, site: Site, tm
     assert fits(page)
 
 
-def test_the_chart_of_the_head_l1_says_whose_oracles_it_draws(page: Page, site: Site):
+def test_the_chart_of_the_head_l1_says_whose_oracles_it_draws(page, site):
     page.goto(f"{site.url}/run?id={site.slugs[1]}")
     see(page, "sweep-head")
     panel = page.locator('[data-chart="sweep-head"]')
@@ -109,7 +108,7 @@ def test_the_chart_of_the_head_l1_says_whose_oracles_it_draws(page: Page, site: 
     assert fits(page)
 
 
-def test_a_sweep_can_be_made_again_with_changes(page: Page, site: Site):
+def test_a_sweep_can_be_made_again_with_changes(page, site):
     page.goto(f"{site.url}/sweep?from={site.slugs[0]}")
     expect(page.locator("#context textarea")).to_have_value("the text 0")
     expect(page.locator("#budgets input, #budgets textarea")).to_have_value("64, 128, 256, 512")
@@ -119,7 +118,7 @@ def test_a_sweep_can_be_made_again_with_changes(page: Page, site: Site):
     assert fits(page)
 
 
-def test_a_costly_sweep_asks_and_keeps_what_was_typed(page: Page, site: Site):
+def test_a_costly_sweep_asks_and_keeps_what_was_typed(page, site):
     page.goto(f"{site.url}/sweep")
     page.locator("#context textarea").fill("some words here. " * 40)
     page.get_by_label("Generate text").check()
@@ -132,7 +131,7 @@ def test_a_costly_sweep_asks_and_keeps_what_was_typed(page: Page, site: Site):
     assert page.locator("#max-new-tokens input").input_value() == "1024"
 
 
-def test_runs_open_together_with_intervals(page: Page, site: Site, tmp_path):
+def test_runs_open_together_with_intervals(page, site, tmp_path):
     page.goto(f"{site.url}/aggregate?ids={','.join(site.slugs)}")
     table = page.locator("#aggregate-table")
     expect(table).to_contain_text(" to ")

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from hypothesis import example, given
 from hypothesis import strategies as st
-from playwright.sync_api import Browser
 
 from ui.components.modules import joined
 from ui.tables.csv_text import csv_text
@@ -60,7 +59,7 @@ def test_tables_are_written_in_one_place():
     assert found == ["ui/tables/csv_text.py"]
 
 
-def test_pages_write_texts_as_the_server_does(browser: Browser):
+def test_pages_write_texts_as_the_server_does(browser):
     texts = ["a\r=1+1", "\xa0=1", "a;=1", "a\t\0\x1b\x85\u2028b", '"=1"', "-12 %", "-x", "\ufeff@a"]
     page = browser.new_page()
     written = page.evaluate(

@@ -50,7 +50,7 @@ def test_candidates_of_both_caches_are_listed():
     ]
 
 
-def test_each_candidate_stands_beside_what_was_measured_at_its_step() -> None:
+def test_each_candidate_stands_beside_what_was_measured_at_its_step():
     found = rows(teacher_forced_csv(analysed()))
     names = ("forced_kl", "forced_rank", "forced_top1")
     assert {row["variant"] for row in found} == {"1", "2"}
@@ -60,7 +60,7 @@ def test_each_candidate_stands_beside_what_was_measured_at_its_step() -> None:
         assert {row["cache"] for row in of_step} == {"full", "variant"}
 
 
-def test_a_step_that_was_not_measured_has_empty_figures() -> None:
+def test_a_step_that_was_not_measured_has_empty_figures():
     assert {row["forced_kl"] for row in rows(teacher_forced_csv(run()))} == {""}
 
 
@@ -79,7 +79,7 @@ def shown(result: RunResult, *, ended: bool = True) -> dict[str, bool]:
     return {column["key"]: column["extra"] for column in value["columns"]}
 
 
-def test_the_summary_begins_with_the_columns_of_weight() -> None:
+def test_the_summary_begins_with_the_columns_of_weight():
     found = shown(done_result())
     assert [*found][:2] == ["answer", "agreement"]
     assert found["first_difference"]
@@ -87,7 +87,7 @@ def test_the_summary_begins_with_the_columns_of_weight() -> None:
     assert not any(found[key] for key in (*weight, "answer"))
 
 
-def test_a_column_that_stayed_empty_is_left_out_and_one_with_a_warning_never_waits() -> None:
+def test_a_column_that_stayed_empty_is_left_out_and_one_with_a_warning_never_waits():
     result = done_result()
     result.variants = [variant for variant in result.variants if not variant.critical]
     assert "improved_heads" not in shown(result)
@@ -98,7 +98,7 @@ def test_a_column_that_stayed_empty_is_left_out_and_one_with_a_warning_never_wai
     assert not shown(result)["cache_bytes"]
 
 
-def test_the_summary_csv_has_the_fidelity_and_the_scores_of_every_variant() -> None:
+def test_the_summary_csv_has_the_fidelity_and_the_scores_of_every_variant():
     result = done_result()
     result.variants[1] = replace(
         result.variants[1],

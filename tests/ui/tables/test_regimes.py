@@ -52,7 +52,7 @@ VALUES: dict[str, Callable[[Changed], dict[str, Any] | None]] = {
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_a_table_or_a_block_of_charts_of_both_regimes_says_so_and_marks_its_rows(name: str):
+def test_a_table_or_a_block_of_charts_of_both_regimes_says_so_and_marks_its_rows(name):
     plain, both = VALUES[name](same), VALUES[name](mixed)
     assert plain is not None
     assert both is not None
@@ -70,7 +70,7 @@ def names_in(figure: Any) -> str:
 
 
 @pytest.mark.parametrize("name", ["layers", "final", "budgets", "oracles", "tightness", "fidelity"])
-def test_a_chart_of_a_run_names_the_regime_of_each_variant(name: str):
+def test_a_chart_of_a_run_names_the_regime_of_each_variant(name):
     plain = analysed()
     assert "query-a" not in names_in(CHARTS[name].figure(plain, {}))
     told = names_in(CHARTS[name].figure(mixed(plain), {}))
@@ -78,7 +78,7 @@ def test_a_chart_of_a_run_names_the_regime_of_each_variant(name: str):
 
 
 @pytest.mark.parametrize("name", ["sweep-kl", "sweep-answer"])
-def test_a_curve_of_a_sweep_names_its_regime(name: str):
+def test_a_curve_of_a_sweep_names_its_regime(name):
     plain = sweep_result(generated=True)
     assert "query-a" not in names_in(CHARTS[name].figure(plain, {}))
     told = names_in(CHARTS[name].figure(mixed(plain), {}))
@@ -86,7 +86,7 @@ def test_a_curve_of_a_sweep_names_its_regime(name: str):
 
 
 @pytest.mark.parametrize("name", ["budget", "final", "layers"])
-def test_a_chart_of_several_runs_names_the_regime_of_each_variant(name: str):
+def test_a_chart_of_several_runs_names_the_regime_of_each_variant(name):
     chart = AGGREGATE_CHARTS[name]
     assert "query-a" not in names_in(chart.figure(together(same), {}))
     told = names_in(chart.figure(together(mixed), {}))
@@ -103,7 +103,7 @@ def written() -> RunResult:
 
 
 @pytest.mark.parametrize("result", [done_result(), written()])
-def test_a_verdict_over_both_regimes_says_so_and_marks_its_members(result: Any):
+def test_a_verdict_over_both_regimes_says_so_and_marks_its_members(result):
     plain, both = verdict_of(result), verdict_of(mixed(result))
     assert plain is not None
     assert both is not None

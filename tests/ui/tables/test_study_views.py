@@ -195,7 +195,7 @@ def test_a_study_without_results_is_shown_and_has_no_charts():
 
 
 @pytest.mark.parametrize("name", STUDY_CHARTS)
-def test_a_chart_draws_what_the_table_says(name: str):
+def test_a_chart_draws_what_the_table_says(name):
     found = reading()
     figure = STUDY_CHARTS[name].figure(found, {"point": "1"})
     assert figure is not None
