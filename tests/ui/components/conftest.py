@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.processes import free_port
-from tests.ui.components.components_lab import Lab, View, Visitor, build_page, data_routes
+from tests.ui.components.lab import Lab, View, build_page, data_routes
 from ui.components.modules import module_route
 from ui.looks.theme import CSS_PATHS, build_theme
 
@@ -31,29 +31,20 @@ def lab() -> Iterator[Lab]:
 
 
 @pytest.fixture(scope="module")
-def visitor(lab, browser) -> Iterator[Visitor]:
-    """Their one page is loaded anew for each test, from what the browser has kept already."""
+def view(lab, browser) -> Iterator[View]:
+    """The one page of a module's tests."""
     context = browser.new_context()
     context.grant_permissions(["clipboard-read", "clipboard-write"])
-    yield Visitor(context, lab.url)
+    yield View(context, lab)
     context.close()
 
 
 @pytest.fixture
-def open_view(lab, visitor) -> Iterator[Callable[..., View]]:
+def open_view(view) -> Iterator[Callable[..., View]]:
     """Open the page; afterwards nothing may have failed, left the origin, or run hostile text."""
-    page = visitor.page
-
-    def opener(width: int = 1600, theme: str = "light", fragment: str = "") -> View:
-        page.set_viewport_size({"width": width, "height": 1000})
-        page.goto("about:blank")  # or another fragment alone would load nothing
-        page.goto(f"{lab.url}?__theme={theme}{fragment}")
-        page.wait_for_selector("#kept [data-ready]", state="attached")
-        return View(page, lab, visitor.faults)
-
-    yield opener
-    page.unroute_all()
-    faults = visitor.faults.copy()
-    visitor.faults.clear()
-    assert page.evaluate("window.__hit") is None
+    yield view.open
+    view.page.unroute_all()
+    faults = view.faults.copy()
+    view.faults.clear()
+    assert view.page.evaluate("window.__hit") is None
     assert faults == []

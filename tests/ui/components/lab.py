@@ -18,7 +18,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from ckv_core.analysis.evidence import evidence as evidence_shares
 from ckv_core.results.records import HeldSeries, RetainedSet
 from ui.components.generations import Generations
 from ui.components.kept_tokens import KeptTokens
@@ -48,22 +47,19 @@ class InventedRun:
     evictable: tuple[int, ...]
     held: HeldSeries | None = None  # of the last
 
-    def value(self) -> dict[str, Any]:
-        """What a page gives to KeptTokens."""
+    def value(self, **of_variants: list[Any]) -> dict[str, Any]:
+        """What a page gives to KeptTokens; of a variant also what stands at its place here."""
         layers, kv_heads, positions = self.masks[0].shape
-        variants = [
-            {
-                "index": i + 1,
-                "look": LOOK,
-                "label": VARIANT_NAMES[i][0],
-                "spec": VARIANT_NAMES[i][1],
-            }
-            for i in range(len(self.masks))
+        names = VARIANT_NAMES[: len(self.masks)]
+        variants: list[dict[str, Any]] = [
+            {"index": at, "look": LOOK, "label": label, "spec": spec, "window": 32}
+            for at, (label, spec) in enumerate(names, 1)
         ]
-        for variant in variants:
-            variant["window"] = 32
         if self.held is not None:
             variants[-1]["entries"] = list(self.held.entries)
+        for key, given in of_variants.items():
+            for variant, value in zip(variants, given, strict=False):
+                variant[key] = value
         return {
             "slug": self.slug,
             "base": "/data",
@@ -75,6 +71,10 @@ class InventedRun:
             "context": list(self.context),
             "key": "1",
         }
+
+    def slots(self, variant: int, position: int) -> int:
+        """How many layers and heads that may evict keep it."""
+        return int(self.masks[variant - 1][list(self.evictable), :, position].sum())
 
 
 def invent_masks(
@@ -133,29 +133,17 @@ def generating_run() -> InventedRun:
 
 
 @functools.cache
-def medium_run() -> InventedRun:
-    """2,064 tokens, 30 layers, 3 KV heads: the default model's size; for the looks."""
-    evictable = tuple(range(30))
-    rng = np.random.default_rng(3)
-    pieces = tuple(str(rng.choice(WORDS)) for _ in range(2064))
-    masks = invent_masks(4, (30, 3, 2064), evictable)
-    return InventedRun("medium", masks, pieces, (12, 2030), evictable)
-
-
-@functools.cache
 def large_run() -> InventedRun:
-    """131,072 tokens, 32 layers, 8 KV heads, 4 variants: 4 MiB of bits each."""
-    evictable = tuple(range(32))
+    """131,072 tokens."""
     rng = np.random.default_rng(5)
     pieces = tuple(rng.choice(WORDS, 131072).tolist())
-    masks = invent_masks(4, (32, 8, 131072), evictable)
-    return InventedRun("large", masks, pieces, (4, 131000), evictable)
+    masks = invent_masks(2, (8, 4, 131072), tuple(range(8)))
+    return InventedRun("large", masks, pieces, (4, 131000), tuple(range(8)))
 
 
 RUNS: dict[str, Callable[[], InventedRun]] = {
     "small": small_run,
     "generating": generating_run,
-    "medium": medium_run,
     "large": large_run,
 }
 
@@ -166,7 +154,6 @@ class Lab:
 
     url: str = ""
     failing: set[str] = field(default_factory=set)
-    served: dict[str, bytes] = field(default_factory=dict)
 
 
 def data_routes(lab: Lab) -> list[Route]:
@@ -185,11 +172,9 @@ def data_routes(lab: Lab) -> list[Route]:
         )
 
     def retained(request: Request) -> Response:
-        slug, index = request.path_params["slug"], int(request.path_params["index"])
-        name = f"{slug}/{index}"
-        if name not in lab.served:
-            lab.served[name] = RetainedSet.from_mask(RUNS[slug]().masks[index - 1]).bits
-        return Response(lab.served[name], media_type="application/octet-stream")
+        mask = RUNS[request.path_params["slug"]]().masks[request.path_params["index"] - 1]
+        bits = RetainedSet.from_mask(mask).bits
+        return Response(bits, media_type="application/octet-stream")
 
     def evicted(request: Request) -> Response:
         held = RUNS[request.path_params["slug"]]().held
@@ -231,6 +216,9 @@ def card(index: int, label: str, tokens: list[str], **changes: Any) -> dict[str,
     }
 
 
+NAMES = ["status", "summary", "generations", "kept", "links"]
+
+
 def build_page() -> gr.Blocks:
     with gr.Blocks(title="Components", fill_width=True, analytics_enabled=False) as demo:
         gr.HTML("<h1>Components</h1><h2>Results</h2>")
@@ -239,30 +227,27 @@ def build_page() -> gr.Blocks:
             send = gr.Button("Send", elem_id="send")
             count = gr.Number(20, label="Tokens", elem_id="count")
             stream = gr.Button("Stream", elem_id="stream")
-        outputs = [
-            StatusBar(elem_id="status"),
-            SummaryTable(elem_id="summary"),
-            Generations(elem_id="generations"),
-            KeptTokens(elem_id="kept"),
-            RunLinks(elem_id="links"),
-        ]
-        names = ["status", "summary", "generations", "kept", "links"]
+        kinds = (StatusBar, SummaryTable, Generations, KeptTokens, RunLinks)
+        outputs = [kind(elem_id=name) for kind, name in zip(kinds, NAMES, strict=True)]
 
         def show(text: str) -> list[Any]:
             values = json.loads(text)
-            return [values.get(name, gr.skip()) for name in names]
+            return ["", *(values.get(name, gr.skip()) for name in NAMES)]
 
-        send.click(show, payload, outputs, show_progress="hidden", queue=False)
+        send.click(show, payload, [payload, *outputs], show_progress="hidden", queue=False)
         stream.click(_stream, count, outputs[2], show_progress="hidden")
     return demo
 
 
-class Visitor:
-    """One page in a context of its own, and what goes wrong on it."""
+class View:
+    """The page in a context of its own, and what goes wrong on it."""
 
-    def __init__(self, context: BrowserContext, url: str) -> None:
+    def __init__(self, context: BrowserContext, lab: Lab) -> None:
         self.page = context.new_page()
+        self.lab = lab
         self.faults: list[str] = []
+        self._theme = ""
+        self._sent: set[str] = set()
 
         def note(is_fault: bool, text: str) -> None:
             if is_fault:
@@ -270,49 +255,41 @@ class Visitor:
 
         context.on("console", lambda message: note(message.type == "error", message.text))
         context.on("weberror", lambda error: note(True, str(error.error)))
-        allowed = (url, "data:", "blob:", "about:")
+        allowed = (lab.url, "data:", "blob:", "about:")
         context.on("request", lambda each: note(not each.url.startswith(allowed), each.url))
 
+    def open(
+        self, width: int = 1600, theme: str = "light", fragment: str = "", *, anew: bool = False
+    ) -> "View":
+        """Load the page, or only empty its components, as most tests need it: loading takes 1 s."""
+        self.page.set_viewport_size({"width": width, "height": 1000})
+        if anew or theme != self._theme:
+            self.page.goto("about:blank")  # or another fragment alone would load nothing
+            self.page.goto(f"{self.lab.url}?__theme={theme}{fragment}")
+            self.page.wait_for_selector("#kept [data-ready]", state="attached")
+            self._theme = theme
+        else:
+            self.send(**dict.fromkeys(self._sent))
+            place = "location.pathname + location.search"
+            self.page.evaluate(f"part => history.replaceState(null, '', {place} + part)", fragment)
+        self._sent.clear()
+        return self
 
-@dataclass
-class View:
-    """The page as one test opened it, and what went wrong on it."""
-
-    page: Page
-    lab: Lab
-    faults: list[str]
-
-    def send(self, **values: Any) -> None:
+    def send(self, **values: Any) -> "View":
         """Set components by name, as an event handler of a page would."""
-        self.page.locator("#payload textarea, #payload input").first.fill(json.dumps(values))
+        self._sent |= values.keys()
+        box = self.page.locator("#payload textarea, #payload input").first
+        box.fill(json.dumps(values))
         self.page.get_by_role("button", name="Send", exact=True).click()
+        self.page.wait_for_function("box => box.value === ''", arg=box.element_handle())
+        return self
 
-    def show_kept(self, run: InventedRun, **changes: Any) -> None:
+    def show_kept(self, run: InventedRun, **changes: Any) -> Page:
         """Show a run in KeptTokens and wait until it is drawn."""
+        drawn = "document.querySelector('#kept [data-draw-ms]')"
+        self.page.evaluate(f"{drawn}?.removeAttribute('data-draw-ms')")
         self.send(kept={**run.value(), **changes})
-        kept = self.page.locator("#kept")
-        kept.scroll_into_view_if_needed()
+        self.page.locator("#kept").scroll_into_view_if_needed()
         self.page.wait_for_selector("#kept .ckv-kept .ckv-maps")
         self.page.wait_for_selector("#kept [data-draw-ms]")
-
-
-def evidence(view: View) -> dict[str, list[str]]:
-    """Rows of the evidence table by variant index."""
-    rows = view.page.eval_on_selector_all(
-        "#kept .ckv-evidence tbody tr",
-        "rs => rs.map(r => [r.dataset.variant, ...[...r.cells].slice(1, 5).map(c => c.innerText)])",
-    )
-    return {row[0]: row[1:] for row in rows}
-
-
-def expected_evidence(run: InventedRun, variant: int, first: int, end: int) -> list[str]:
-    """Counts of one such row, as the engine's side has them."""
-    kept = RetainedSet.from_mask(run.masks[variant - 1])
-    shares = evidence_shares(kept, (first, end), run.evictable, {"window": 32})
-    span = run.masks[variant - 1][list(run.evictable), :, first:end]
-
-    def percent(value: float) -> str:
-        return f"{value * 100:.1f}%" if 0 < value * 100 < 9.95 else f"{value * 100:.0f}%"
-
-    ratio = f"{shares.mean / shares.chance:.2f}\u00d7"
-    return [percent(shares.mean), f"{span.all(2).sum()} / 15", percent(shares.chance), ratio]
+        return self.page

@@ -1,0 +1,75 @@
+"""What the page counts out of the bits that it fetches, as numpy counts it."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from playwright.sync_api import Page
+
+from ckv_core.results.records import RetainedSet
+from ui.components.modules import joined
+
+DATA = "ui/components/kept_tokens/data.js"
+DATA_SCRIPT = f'{joined([DATA])}\nreturn MODULES["{DATA}"];'
+
+
+@pytest.fixture(scope="module")
+def blank(browser) -> Iterator[Page]:
+    """A page to call its functions in."""
+    page = browser.new_page()
+    yield page
+    page.close()
+
+
+@pytest.mark.parametrize(
+    ("shape", "seed"), [((1, 1, 1), 0), ((2, 3, 8), 1), ((3, 2, 61), 2), ((4, 5, 515), 3)]
+)
+def test_bits_are_counted_as_numpy_counts_them(blank, shape, seed):
+    rng = np.random.default_rng(seed)
+    mask = rng.random(shape) < rng.random()
+    layers, heads, positions = shape
+    ranges = np.sort(rng.integers(0, positions + 1, (20, 2)), axis=1).tolist()
+    got = blank.evaluate(
+        """([script, bits, layers, heads, positions, ranges]) => {
+          const {KeptSet} = new Function(script)();
+          const evictable = Array.from({length: layers}, (_, i) => i);
+          const kept = new KeptSet(Uint8Array.from(bits), {layers, heads, positions, evictable});
+          kept.count();
+          const at = (n) => Array.from({length: n}, (_, i) => i);
+          return {
+            cells: at(layers).map((l) => at(positions).map((p) => kept.headsKeeping(l, p))),
+            slots: at(positions).map((p) => kept.slotsKeeping(p)),
+            share: kept.share(),
+            sums: ranges.map(([a, b]) => at(layers).map((l) => kept.layerSum(l, a, b))),
+            heads: ranges.map(([a, b]) => at(heads).map((h) => kept.headSum(layers - 1, h, a, b))),
+            spans: ranges.filter(([a, b]) => b > a).map(([a, b]) => kept.evidence(a, b)),
+          };
+        }""",
+        [DATA_SCRIPT, list(RetainedSet.from_mask(mask).bits), *shape, ranges],
+    )
+    assert np.array_equal(got["cells"], mask.sum(1))
+    assert np.array_equal(got["slots"], mask.sum((0, 1)))
+    assert got["share"] == pytest.approx(mask.mean())
+    for (first, end), sums, per_head in zip(ranges, got["sums"], got["heads"], strict=True):
+        assert sums == mask[:, :, first:end].sum((1, 2)).tolist()
+        assert per_head == mask[-1, :, first:end].sum(1).tolist()
+    spans = [(a, b) for a, b in ranges if b > a]
+    for (first, end), found in zip(spans, got["spans"], strict=True):
+        assert found["slots"] == layers * heads
+        assert found["whole"] == mask[:, :, first:end].all(2).sum()
+        assert found["mean"] == pytest.approx(mask[:, :, first:end].mean())
+
+
+def test_what_is_always_kept_is_joined_and_stays_inside(blank):
+    found = blank.evaluate(
+        """(script) => {
+          const {alwaysKept} = new Function(script)();
+          return [
+            alwaysKept(20, {}),
+            alwaysKept(20, {sinks: 4, window: 5, protected: [[9, 12], [3, 6], [14, 18]]}),
+            alwaysKept(20, {sinks: 30, window: 99}),
+          ];
+        }""",
+        DATA_SCRIPT,
+    )
+    assert found == [[], [[0, 6], [9, 12], [14, 20]], [[0, 20]]]
