@@ -1,46 +1,69 @@
-"""The ablation on screen: its steps join what was typed, and its chart follows a run."""
+"""The ablation on screen: its steps join what was typed; its chart, of one run and of several."""
 
-import csv
 import dataclasses
-import io
 
 import numpy as np
 import pytest
 
 from ckv_core.analysis.ablation import ablation
+from ckv_core.analysis.intervals import mean_interval
 from ckv_core.errors import ConfigError
 from ckv_core.methods import METHODS
 from ckv_core.request.compare_request import MAX_VARIANTS
+from ckv_core.request.variants import VariantSpec
+from tests.factories.app import snapshot
 from tests.factories.runs import LAYERS, QUERY_HEADS, done_result, kept_variant
-from ui.charts.ablation import ablation_csv
+from tests.factories.tables import numbers, rows_of
+from ui.aggregate.chosen import take_together
+from ui.aggregate.routes import TABLES
+from ui.charts.ablation import ablation_csv, ablation_figure
+from ui.charts.aggregate import AGGREGATE_CHARTS
 from ui.charts.catalog import figure_of
 from ui.charts.layout import GRID_COLOR
 from ui.compare.form_values import FormValues, with_ablation
 from ui.compare.offers import DEFAULT_VARIANTS
 from ui.compare.page import add_ablation
 
+COLUMNS = ("heads_below_base", "head_l1_of_base", "final_hidden_l1_of_base")
+OF_SEVERAL = AGGREGATE_CHARTS["ladder"]
 
-def moved(perturbation, at):
-    """AblationStep `at` has figures of its own: some heads below the base, a lower final L1."""
+
+def step_variant(spec: str, at: int, prompt: int):
+    """Step `at` has figures of its own: some heads below the base, a lower final L1."""
+    base = kept_variant()
     is_below = np.arange(QUERY_HEADS) < at % QUERY_HEADS
     factors = np.where(is_below, 0.5, 1 + at / 8).astype(np.float32)
+    hidden = base.perturbation.layer_hidden_l1 / np.float32(at + 1)
+    moved = dataclasses.replace(
+        base.perturbation,
+        head_l1=factors * (base.perturbation.head_l1 + 1),
+        layer_hidden_l1=hidden * np.float32(1 + prompt if at else 1),
+    )
+    params = dict(VariantSpec.parse(spec).params)
+    changes = {"spec": spec, "critical": "+critical" in spec, "params": params}
+    return dataclasses.replace(base, perturbation=moved, **changes)
+
+
+def ablation_run(*, steps: int | None = None, prompt: int = 0):
+    """An ablation of SnapKV, or its first steps; each prompt has its own final L1."""
+    specs = [step.spec for step in ablation("snapkv:budget=64")][:steps]
+    result = done_result()
+    tokens = tuple(range(prompt, prompt + len(result.prompt.token_ids)))
     return dataclasses.replace(
-        perturbation,
-        head_l1=factors * (perturbation.head_l1 + 1),
-        layer_hidden_l1=perturbation.layer_hidden_l1 / np.float32(at + 1),
+        result,
+        prompt=dataclasses.replace(result.prompt, token_ids=tokens),
+        variants=[step_variant(spec, at, prompt) for at, spec in enumerate(specs)],
     )
 
 
-def ablation_run(*, steps: int | None = None):
-    base = kept_variant()
-    specs = [step.spec for step in ablation("snapkv:budget=64")][:steps]
-    variants = [
-        dataclasses.replace(
-            base, spec=spec, critical="+critical" in spec, perturbation=moved(base.perturbation, at)
-        )
-        for at, spec in enumerate(specs)
-    ]
-    return dataclasses.replace(done_result(), variants=variants)
+def taken(count: int, *, steps: int | None = None):
+    """Ablations on as many prompts, taken together; and the runs themselves."""
+    results = [ablation_run(steps=steps, prompt=at) for at in range(count)]
+    runs = [snapshot(slug=f"ablation{at}", result=run) for at, run in enumerate(results)]
+    return take_together(runs), results
+
+
+# --- its steps in the form ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("base", [m.name for m in METHODS if m.supports_critical])
@@ -75,6 +98,9 @@ def test_a_base_without_ablation_keeps_what_was_typed():
     assert notice["tone"] == "error"
 
 
+# --- of one run -----------------------------------------------------------------------------
+
+
 def test_each_bar_and_column_is_the_steps_own_share_of_the_base():
     run = ablation_run()
     base, *_ = moves = [variant.perturbation for variant in run.variants]
@@ -87,14 +113,9 @@ def test_each_bar_and_column_is_the_steps_own_share_of_the_base():
     for bar, shares in zip(figure.data, (below, head, final), strict=True):
         np.testing.assert_allclose(bar.x, 100 * np.array(shares), rtol=1e-5)
         assert len(bar.y) == len(shares)
-    found = list(csv.DictReader(io.StringIO(ablation_csv(run))))
-    columns = ("heads_below_base", "head_l1_of_base", "final_hidden_l1_of_base")
-    for column, shares in zip(columns, (below, head, final), strict=True):
-        np.testing.assert_allclose([float(row[column]) for row in found], shares, rtol=1e-5)
-
-
-def test_the_bars_of_a_step_differ_in_colour_and_pattern_on_an_axis_in_the_house_look():
-    figure = figure_of(ablation_run(), "ladder", {})
+    found = rows_of(ablation_csv(run))
+    for column, shares in zip(COLUMNS, (below, head, final), strict=True):
+        np.testing.assert_allclose(numbers(found, column), shares, rtol=1e-5)
     assert len({bar.marker.color for bar in figure.data}) == 3
     assert len({bar.marker.pattern.shape for bar in figure.data}) == 3
     assert {axis.gridcolor for axis in figure.select_xaxes()} == {GRID_COLOR}
@@ -118,3 +139,32 @@ def test_a_base_that_moves_nothing_has_no_shares_but_a_chart_and_a_table():
 def test_a_run_without_a_ablation_has_no_such_chart():
     assert figure_of(ablation_run(steps=2), "ladder", {}) is None
     assert figure_of(done_result(), "ladder", {}) is None
+
+
+# --- of several runs ------------------------------------------------------------------------
+
+
+def test_each_bar_is_the_mean_over_the_prompts_with_its_interval():
+    found, results = taken(10)
+    figure, each = OF_SEVERAL.figure(found, {}), [ablation_figure(result) for result in results]
+    assert figure.layout.title.subtitle.text.endswith("n = 10 prompts")
+    for at, bar in enumerate(figure.data):
+        shares = np.stack([one.data[at].x for one in each])
+        np.testing.assert_allclose(bar.x, shares.mean(axis=0), rtol=1e-5)
+        assert bar.customdata == each[0].data[at].customdata
+    final = np.stack([one.data[2].x for one in each])[:, 3]
+    bar, alone = figure.data[2], mean_interval(final.tolist())
+    assert bar.x[3] + bar.error_x.array[3] == pytest.approx(alone.high, rel=1e-3)
+    assert bar.x[3] - bar.error_x.arrayminus[3] == pytest.approx(alone.low, rel=1e-3)
+    assert figure.layout.xaxis.range[1] > (bar.x + bar.error_x.array).max()
+    rows = rows_of(TABLES["ladder"](found))
+    for bar, name in zip(figure.data, COLUMNS, strict=True):
+        skipped = name == "heads_below_base"  # no share of heads below itself
+        written = 100 * numbers(rows, "mean", figure=name, prompts=10)
+        np.testing.assert_allclose(written, bar.x[skipped:], rtol=1e-5)
+
+
+def test_of_too_few_prompts_there_are_bars_with_their_numbers_alone():
+    figure = OF_SEVERAL.figure(taken(2)[0], {})
+    assert all(bar.error_x.array is None and bar.text is not None for bar in figure.data)
+    assert OF_SEVERAL.figure(taken(2, steps=2)[0], {}) is None

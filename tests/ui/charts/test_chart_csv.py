@@ -1,16 +1,16 @@
-"""The table behind a chart's link holds what the chart draws."""
+"""Tables of a run: the CSV that a chart names holds what the chart draws, and more."""
 
-import csv
 import dataclasses
-import io
 
 import numpy as np
 import pytest
 
 from ckv_core.request.variants import VariantSpec
 from ckv_core.results.figures import FIGURES
-from tests.factories.runs import Drawn, analysed, drawn_result, sweep_result
+from tests.factories.runs import Drawn, analysed, drawn_result, sweep_result, with_changes
+from tests.factories.tables import numbers, rows_of
 from tests.ui.charts.test_ablation import ablation_run
+from ui.charts import run_csv
 from ui.charts.catalog import CHARTS, figure_of
 from ui.run.routes import TABLES
 
@@ -27,27 +27,16 @@ BOUNDS = (
 
 def measured_result():
     """Every array that a chart asks for, each of its own random values."""
-    result, rng = drawn_result(), np.random.default_rng(5)
-    for index, variant in enumerate(result.variants):
-        if variant.perturbation is None:
-            continue
+    rng = np.random.default_rng(5)
+
+    def diagnosed(variant):
         heads = variant.perturbation.head_l1
         arrays = {name: heads * 0 + rng.random(heads.shape, np.float32) for name in BOUNDS}
         arrays["head_alpha"] = rng.random((Drawn.LAYERS, 2), np.float32)
         params = VariantSpec.parse(variant.spec).params
-        result.variants[index] = dataclasses.replace(variant, params=params, analysis=arrays)
-    return result
+        return dataclasses.replace(variant, params=params, analysis=arrays)
 
-
-def numbers(rows, column, **where):
-    """One column of the rows that have these cells; an empty cell is NaN."""
-    return np.array(
-        [
-            float(row[column] or "nan")
-            for row in rows
-            if all(row[key] == str(cell) for key, cell in where.items())
-        ]
-    )
+    return with_changes(drawn_result(), diagnosed)
 
 
 def array(quantity):
@@ -55,54 +44,51 @@ def array(quantity):
     return lambda rows: numbers(rows, "value", variant=CRITICAL, quantity=quantity)
 
 
+def column(name, **where):
+    """One column of a table."""
+    return lambda rows: numbers(rows, name, **where)
+
+
+def bound(name, per="query head"):
+    """One column of the CriticalKV variant in the table of the bounds."""
+    return column(name, variant=CRITICAL, per=per)
+
+
 def wins(rows):
     return np.sign(array("head_l1")(rows) - array("base_head_l1")(rows))
+
+
+def head_ratios(rows):
+    return array("head_l1")(rows) / array("base_head_l1")(rows)
 
 
 def oracle_means(rows):
     return array("oracle_attention_l1")(rows).reshape(-1, Drawn.QUERY_HEADS).mean(axis=1)
 
 
-def bound(column, per="query head"):
-    """One column of the CriticalKV variant in the table of the bounds."""
-    return lambda rows: numbers(rows, column, variant=CRITICAL, per=per)
-
-
 # Chart -> where its figure has numbers, and the same from the rows of its table.
 HOLDS = {
     "layers": (lambda figure: figure.data[1].y, array("hidden_l1")),
     "final": (lambda figure: figure.data[0].x[1:2], array("hidden_l1")),
-    "heads": (
-        lambda figure: 2 ** figure.data[0].z,
-        lambda rows: array("head_l1")(rows) / array("base_head_l1")(rows),
-    ),
-    "budgets": (
-        lambda figure: figure.data[0].y,  # the band, from the fewest to the most
-        lambda rows: numbers(rows, "kept_entries"),
-    ),
+    "heads": (lambda figure: 2 ** figure.data[0].z, head_ratios),
+    # The band, from the fewest to the most.
+    "budgets": (lambda figure: figure.data[0].y, column("kept_entries")),
     "alphas": (lambda figure: figure.data[0].z, array("head_alpha")),
-    "ladder": (
-        lambda figure: figure.data[2].x / 100,
-        lambda rows: numbers(rows, "final_hidden_l1_of_base"),
-    ),
-    "fidelity": (lambda figure: figure.data[0].y, lambda rows: numbers(rows, "forced_kl")),
+    "ladder": (lambda figure: figure.data[2].x / 100, column("final_hidden_l1_of_base")),
+    "fidelity": (lambda figure: figure.data[0].y, column("forced_kl")),
     "wins": (lambda figure: figure.data[0].z, wins),
     "oracles": (lambda figure: figure.data[-1].y, oracle_means),
     "sigma": (lambda figure: figure.data[0].y, array("sigma_stage1")),
     "bounds": (lambda figure: figure.data[2].y, bound("theta_hat")),
     "tightness": (lambda figure: figure.data[1].x, bound("tightness")),
-    **{
-        f"sweep-{key}": (
-            lambda figure: figure.data[0].y,
-            lambda rows, key=key: numbers(rows, key),
-        )
-        for key in FIGURES
-    },
-    "alpha-layers": (
-        lambda figure: figure.data[0].y,
-        lambda rows: numbers(rows, "best_alpha", kv_head=""),
-    ),
-    "alpha-heads": (lambda figure: figure.data[0].z, lambda rows: numbers(rows, "best_alpha")),
+    **{f"sweep-{key}": (lambda figure: figure.data[0].y, column(key)) for key in FIGURES},
+    "alpha-layers": (lambda figure: figure.data[0].y, column("best_alpha", kv_head="")),
+    "alpha-heads": (lambda figure: figure.data[0].z, column("best_alpha")),
+}
+# Another choice of a chart -> the same.
+CHOSEN = {
+    ("bounds", "kv_head"): (lambda figure: figure.data[3].y, bound("theta_relaxed", "KV head")),
+    ("tightness", "kv_head"): (lambda figure: figure.data[1].x, bound("tightness", "KV head")),
 }
 
 
@@ -119,13 +105,6 @@ def run_for(chart):
     return dataclasses.replace(result, variants=[full, *result.variants[1:]])
 
 
-# Another choice of a chart -> the same.
-CHOSEN = {
-    ("bounds", "kv_head"): (lambda figure: figure.data[3].y, bound("theta_relaxed", "KV head")),
-    ("tightness", "kv_head"): (lambda figure: figure.data[1].x, bound("tightness", "KV head")),
-}
-
-
 @pytest.mark.parametrize(("name", "per"), [*((name, "head") for name in CHARTS), *CHOSEN])
 def test_the_table_of_a_chart_holds_what_it_draws(name, per):
     chart = CHARTS[name]
@@ -134,8 +113,52 @@ def test_the_table_of_a_chart_holds_what_it_draws(name, per):
     figure = figure_of(result, name, {"variant": CRITICAL, "per": per})
     drawn = np.asarray(drawn_of(figure), np.float64)
     drawn = drawn[np.isfinite(drawn)]
-    held = held_of(list(csv.DictReader(io.StringIO(TABLES[chart.csv](result)))))
+    held = held_of(rows_of(TABLES[chart.csv](result)))
     assert drawn.size
     assert len(held) >= len(drawn)
     for value in drawn:
         assert np.isclose(held, value, rtol=1e-5).any(), value
+
+
+def test_the_analysis_holds_every_measured_value():
+    lines = run_csv.analysis_csv(analysed()).splitlines()
+    per_variant = 9 * 12 + 3 * 3 + 1 + 3 * 2
+    assert len(lines) == 1 + 2 * per_variant + 12  # and CriticalKV's own base
+    assert '1,"snapkv:budget=4","sigma_stage1","1",0,1,"","",0.4' in lines
+
+
+def test_layers_heads_and_budgets_hold_the_records():
+    result = drawn_result()
+    layers = rows_of(run_csv.layers_csv(result))
+    assert len(layers) == 3 * Drawn.LAYERS
+    assert layers[Drawn.WHOLE[0]]["mean_head_l1"] == ""
+    hidden = result.variants[3].perturbation.layer_hidden_l1
+    np.testing.assert_allclose(numbers(layers, "layer_hidden_l1", variant=3), hidden)
+    heads = rows_of(run_csv.heads_csv(result))
+    assert len(heads) == 3 * Drawn.LAYERS * Drawn.QUERY_HEADS
+    plain, against_base = heads[0], heads[Drawn.LAYERS * Drawn.QUERY_HEADS]
+    assert plain["base_head_l1"] == plain["log2_ratio"] == ""
+    assert float(against_base["log2_ratio"]) == pytest.approx(-np.log2(1.5), rel=1e-5)
+    kept = numbers(rows_of(run_csv.budgets_csv(result)), "kept_entries", variant=2)
+    assert kept.sum() == result.variants[2].retained.mask().sum()
+
+
+def test_each_candidate_stands_beside_what_was_measured_at_its_step():
+    found = rows_of(run_csv.teacher_forced_csv(analysed()))
+    names = ("forced_kl", "forced_rank", "forced_top1")
+    assert {row["variant"] for row in found} == {"1", "2"}
+    for step, figures in (("0", ("0.001", "1.0", "1.0")), ("1", ("2.0", "7.0", "0.0"))):
+        of_step = [row for row in found if row["step"] == step]
+        assert {tuple(row[name] for name in names) for row in of_step} == {figures}
+        candidates = [(row["cache"], row["token_id"], row["probability"]) for row in of_step]
+        assert candidates == 2 * [("full", "1", "0.9"), ("variant", "2", "0.5")]
+    unmeasured = with_changes(analysed(), lambda each: dataclasses.replace(each, analysis={}))
+    found = rows_of(run_csv.teacher_forced_csv(unmeasured))
+    assert {row["forced_kl"] for row in found} == {""}
+
+
+def test_follow_ups_have_a_line_for_each_variant_and_question():
+    found = rows_of(run_csv.follow_ups_csv(analysed()))
+    assert [(row["variant"], row["question"], row["text"], row["agreement"]) for row in found] == [
+        (at, "And then?", "x", "0.5") for at in "012"
+    ]

@@ -1,20 +1,33 @@
-"""Charts: what the records say is what the figure shows."""
+"""Charts of a run: what the records say is what the figure shows, and which there are."""
 
 import json
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import numpy as np
 import pytest
 
+from ckv_core.request.identity import base_index
+from ckv_core.results.chain import check_chain
 from ckv_core.results.events import RunResult
 from ckv_core.results.records import RetainedSet, RoundingFloor
-from tests.factories.runs import Drawn, drawn_result
+from tests.factories.app import snapshot
+from tests.factories.runs import (
+    QUERY_HEADS,
+    Drawn,
+    analysed,
+    done_result,
+    drawn_result,
+    with_changes,
+)
+from ui.charts.bounds import bounds_figure, sigma_figure, tightness_figure
 from ui.charts.cache import budgets_figure, entry_counts
+from ui.charts.catalog import CHARTS, DIAGNOSTICS, PERTURBATION, figure_of
 from ui.charts.heads import head_grid_figure, log2_ratio
 from ui.charts.layers import final_figure, head_layer_figure, layer_figure, layer_means, ratio
 from ui.charts.layout import name_bars, new_figure
 from ui.charts.run_csv import analysis_csv
 from ui.looks.palette import looks_of
+from ui.results import chart_views
 
 ALL_FIGURES = [
     layer_figure,
@@ -26,8 +39,25 @@ ALL_FIGURES = [
 ]
 
 
-def array_of(values):
-    return np.asarray(values, np.float64)
+def moved(result: RunResult, at: int, **changes) -> RunResult:
+    """The run, one of whose variants has other distances."""
+    found = result.variants[at]
+    distances = replace(found.perturbation, **changes)
+    result.variants[at] = replace(found, perturbation=distances)
+    return result
+
+
+def told(figure) -> str:
+    return figure.layout.title.subtitle.text
+
+
+def controls_of(name: str, result: RunResult) -> dict[str, list[str]]:
+    """Values of each choice of a chart."""
+    offered = CHARTS[name].offered(result)
+    return {control.name: [value for value, _ in control.options] for control in offered}
+
+
+# --- layers ---------------------------------------------------------------------------------
 
 
 def test_layer_lines_are_the_hidden_l1_of_each_measured_variant():
@@ -40,18 +70,17 @@ def test_layer_lines_are_the_hidden_l1_of_each_measured_variant():
 
 def test_the_rounding_floor_is_a_line_of_its_own_and_hides_ratios_below_it():
     result = drawn_result()
-    result.floor = RoundingFloor(
-        layer_hidden_l1=10 * np.arange(Drawn.LAYERS, dtype=np.float32), kl=0.1
-    )
+    floors = 10 * np.arange(Drawn.LAYERS, dtype=np.float32)
+    result.floor = RoundingFloor(layer_hidden_l1=floors, kl=0.1)
     *variants, floor = layer_figure(result).data
     assert len(variants) == 3
     assert (floor.name, floor.mode) == ("rounding floor (float32)", "lines")
-    np.testing.assert_array_equal(floor.y, result.floor.layer_hidden_l1)
+    np.testing.assert_array_equal(floor.y, floors)
     above, below = layer_figure(result, against="reduction").data[-2:]
     np.testing.assert_array_equal(above.y, -below.y)
     (ratios,) = layer_figure(result, against="ratio").data
     base, own = (result.variants[at].perturbation.layer_hidden_l1 for at in (1, 2))
-    level = np.abs(own - base) <= result.floor.layer_hidden_l1
+    level = np.abs(own - base) <= floors
     assert 0 < level.sum() < Drawn.LAYERS
     np.testing.assert_array_equal(np.isnan(ratios.y), level)
     bars = final_figure(result).layout
@@ -61,43 +90,63 @@ def test_the_rounding_floor_is_a_line_of_its_own_and_hides_ratios_below_it():
     assert rows[2] == '"","","hidden_l1_floor","L1",2,"","","",20.0'
 
 
-def test_a_variant_looks_the_same_in_every_line_chart():
-    result = drawn_result()
-    for build in (layer_figure, head_layer_figure, budgets_figure):
-        lines = [trace for trace in build(result).data if trace.name]
-        looks = [(t.line.color, t.line.dash, t.marker.symbol) for t in lines]
-        wanted = looks_of(result.variants)[1:]
-        assert looks == [(look.color, look.dash, look.symbol) for look in wanted]
+def test_layers_against_the_base_are_its_reduction_and_ratio():
+    result = analysed()
+    hidden = result.variants[1].perturbation.layer_hidden_l1
+    moved(result, 2, layer_hidden_l1=hidden / 2)
+    assert controls_of("layers", result)["against"] == ["value", "reduction", "ratio"]
+    for against, values in (("reduction", hidden / 2), ("ratio", [0.5] * 3)):
+        (line,) = figure_of(result, "layers", {"against": against}).data
+        assert line.name == "SnapKV + CriticalKV"
+        np.testing.assert_array_equal(line.y, values)
+    del result.variants[1]
+    assert "against" not in controls_of("layers", result)
+    assert not layer_figure(result, "hidden_l1", "ratio").data
 
 
-def test_a_ratio_to_zero_is_a_gap():
+def test_relative_hidden_l1_has_a_gap_where_the_size_is_zero():
+    line = layer_figure(analysed(), "hidden_relative").data[0]
+    np.testing.assert_array_equal(line.y, np.array([0.1, np.nan, 0.35], np.float32))
     out = ratio(np.array([1, 2], np.float32), np.array([0, 4], np.float32))
     np.testing.assert_array_equal(out, np.array([np.nan, 0.5], np.float32))
 
 
-def test_mean_head_l1_leaves_whole_layers_out():
+def test_mean_head_l1_leaves_whole_layers_out_and_oracles_are_lines_beside_it():
     heads = np.array([[1, 3, 2], [np.nan, np.nan, np.nan]], np.float32)
     np.testing.assert_array_equal(layer_means(heads), np.array([2, np.nan], np.float32))
     line = head_layer_figure(drawn_result()).data[0]
     assert np.flatnonzero(np.isnan(line.y)).tolist() == list(Drawn.WHOLE)
+    names = [trace.name for trace in head_layer_figure(analysed(), oracles_of=1).data]
+    assert names == ["SnapKV", "SnapKV + CriticalKV", "Oracle: true attention"]
+
+
+def test_final_bars_are_the_last_hidden_l1_before_or_after_the_norm():
+    result = drawn_result()
+    bars = final_figure(result).data[0]
+    expected = [v.perturbation.layer_hidden_l1[-1] for v in result.variants[1:]]
+    np.testing.assert_array_equal(bars.x, np.array(expected, np.float32))
+    assert list(bars.customdata) == ["SnapKV", "SnapKV + CriticalKV", "AdaKV"]
+    assert "before" in final_figure(analysed()).layout.title.text
+    after = final_figure(analysed(), "normed_l1")
+    assert "after" in after.layout.title.text
+    assert list(after.data[0].x) == [0.5, 0.5]
+
+
+# --- heads ----------------------------------------------------------------------------------
 
 
 def test_head_grid_against_a_base_is_the_log_ratio_centred_on_zero():
-    figure = head_grid_figure(drawn_result(), 2)
-    grid = figure.data[0]
-    valid = ~np.isnan(array_of(grid.z))
-    np.testing.assert_allclose(array_of(grid.z)[valid], -np.log2(1.5), rtol=1e-5)
+    grid = head_grid_figure(drawn_result(), 2).data[0]
+    assert grid.z.shape == (Drawn.LAYERS, Drawn.QUERY_HEADS)
+    np.testing.assert_allclose(grid.z[~np.isnan(grid.z)], -np.log2(1.5), rtol=1e-5)
     assert grid.zmin == -grid.zmax
-    assert array_of(grid.z).shape == (Drawn.LAYERS, Drawn.QUERY_HEADS)
 
 
 def test_head_grid_title_states_share_and_n():
     result = drawn_result()
-    found = result.variants[2].perturbation
-    heads = found.head_l1.copy()
+    heads = result.variants[2].perturbation.head_l1.copy()
     heads[0, :2] *= 10
-    result.variants[2] = replace(result.variants[2], perturbation=replace(found, head_l1=heads))
-    title = head_grid_figure(result, 2).layout.title
+    title = head_grid_figure(moved(result, 2, head_l1=heads), 2).layout.title
     evictable = (Drawn.LAYERS - len(Drawn.WHOLE)) * Drawn.QUERY_HEADS
     assert f"{(evictable - 2) / evictable:.0%}" in title.text
     assert f"n = {evictable} " in title.subtitle.text
@@ -114,7 +163,6 @@ def test_head_grid_hatches_whole_layers():
     bands = head_grid_figure(drawn_result(), 2).data[-1]
     assert bands.fillpattern.shape == "/"
     np.testing.assert_array_equal(bands.y.reshape(-1, 5)[:, :4].mean(axis=1), Drawn.WHOLE)
-    assert len(head_grid_figure(drawn_result(whole=()), 2).data) == 2
 
 
 def test_a_line_in_the_cell_tells_the_heads_that_are_lower_without_colour():
@@ -128,27 +176,48 @@ def test_a_line_in_the_cell_tells_the_heads_that_are_lower_without_colour():
 
 
 def test_log_ratio_of_heads_that_did_not_move_is_zero_and_infinite_ones_are_drawn():
-    moved = np.array([[0, 0, 2]], np.float32)
-    base = np.array([[0, 1, 1]], np.float32)
-    np.testing.assert_array_equal(log2_ratio(moved, base), np.array([[0, -np.inf, 1]], np.float32))
+    own, base = np.array([[0, 0, 2]], np.float32), np.array([[0, 1, 1]], np.float32)
+    np.testing.assert_array_equal(log2_ratio(own, base), np.array([[0, -np.inf, 1]], np.float32))
     result = drawn_result(layers=1, query_heads=3, whole=())
-    found = replace(result.variants[2].perturbation, head_l1=moved, base_head_l1=base)
-    result.variants[2] = replace(result.variants[2], perturbation=found)
-    assert np.isfinite(array_of(head_grid_figure(result, 2).data[0].z)).all()
+    figure = head_grid_figure(moved(result, 2, head_l1=own, base_head_l1=base), 2)
+    assert np.isfinite(figure.data[0].z).all()
 
 
-def test_final_bars_are_the_last_hidden_l1():
-    result = drawn_result()
-    bars = final_figure(result).data[0]
-    expected = [v.perturbation.layer_hidden_l1[-1] for v in result.variants[1:]]
-    np.testing.assert_array_equal(bars.x, np.array(expected, np.float32))
-    assert list(bars.customdata) == ["SnapKV", "SnapKV + CriticalKV", "AdaKV"]
+def test_wins_count_the_heads_below_the_base():
+    figure = head_grid_figure(analysed(), 2, "head_l1", "wins")
+    assert set(np.unique(figure.data[0].z)) == {-1, 1}
+    assert "9 of n = 12 heads" in told(figure)
 
 
-def test_entry_counts_equal_the_unpacked_mask():
-    for variant in drawn_result().variants[1:]:
-        expected = variant.retained.mask().sum(axis=-1)
-        np.testing.assert_array_equal(entry_counts(variant.retained), expected)
+def test_another_quantity_takes_its_base_from_the_run():
+    result = analysed()
+    assert base_index(result.variants, 2) == 1
+    assert base_index(result.variants, 1) is None
+    assert np.all(head_grid_figure(result, 2, "theta", "difference").data[0].z == 0)
+    params = {**result.variants[1].params, "window": 9}
+    result.variants[1] = replace(result.variants[1], params=params)
+    assert base_index(result.variants, 2) is None
+
+
+def test_alphas_of_heads_are_drawn_only_where_a_variant_chose_them():
+    def names(run):
+        return [chart["name"] for chart in chart_views.perturbation_value(run)["charts"]]
+
+    assert "alphas" not in names(snapshot())
+    result = analysed()
+    alphas = np.array([[0, 0.35], [np.nan, np.nan], [1, 0]], np.float32)
+    found = {**result.variants[2].analysis, "head_alpha": alphas}
+    result.variants[2] = replace(result.variants[2], analysis=found)
+    assert "alphas" in names(snapshot(result=result))
+    figure = figure_of(result, "alphas", {"variant": "1"})  # which has none: the other is taken
+    np.testing.assert_array_equal(figure.data[0].z, alphas)
+    assert told(figure) == "n = 4 KV heads, 50% of them at 0"
+    band = figure.data[-1]
+    assert (np.nanmin(band.y), np.nanmax(band.y), band.fillpattern.shape) == (0.5, 1.5, "/")
+    assert '2,"snapkv+critical:budget=4","head_alpha","1",0,"",1,"",0.35\n' in analysis_csv(result)
+
+
+# --- entries --------------------------------------------------------------------------------
 
 
 def test_budget_lines_are_means_with_a_band_only_where_heads_differ():
@@ -156,6 +225,9 @@ def test_budget_lines_are_means_with_a_band_only_where_heads_differ():
     even = np.zeros((Drawn.LAYERS, Drawn.KV_HEADS, Drawn.POSITIONS), np.bool_)
     even[..., :25] = True
     result.variants[1] = replace(result.variants[1], retained=RetainedSet.from_mask(even))
+    for variant in result.variants[1:]:
+        expected = variant.retained.mask().sum(axis=-1)
+        np.testing.assert_array_equal(entry_counts(variant.retained), expected)
     traces = budgets_figure(result).data
     lines = [trace for trace in traces if trace.name]
     bands = [trace for trace in traces if trace.fill == "toself"]
@@ -163,14 +235,114 @@ def test_budget_lines_are_means_with_a_band_only_where_heads_differ():
     assert np.flatnonzero(np.isnan(lines[0].y)).tolist() == list(Drawn.WHOLE)
     assert [band.legendgroup for band in bands] == ["2", "3"]
     counts = entry_counts(result.variants[3].retained)[[0, 2, 3, 5]]
-    assert bands[1].y.max() == counts.max()
-    assert bands[1].y.min() == counts.min()
+    assert (bands[1].y.min(), bands[1].y.max()) == (counts.min(), counts.max())
 
 
-def test_variants_of_one_label_are_told_apart_by_their_spec():
-    names = [("snapkv:budget=64", "SnapKV"), ("snapkv:budget=128", "SnapKV")]
-    lines = layer_figure(drawn_result(names=names)).data
-    assert [line.name for line in lines] == ["snapkv:budget=64", "snapkv:budget=128"]
+# --- bounds, attention mass and fidelity ----------------------------------------------------
+
+
+def test_the_chain_is_counted_where_sigma_is_above_one_half():
+    result = analysed()
+    assert astuple(check_chain(result.variants[1])) == (12, 10, 0)
+    broken = dict(result.variants[1].analysis)
+    broken["theta"] = broken["theta"].copy()
+    broken["theta"][0, 0] = -1  # not covered: sigma is 0.4
+    broken["theta"][2, 3] = -1
+    result.variants[1] = replace(result.variants[1], analysis=broken)
+    assert check_chain(result.variants[1]).violations == 1
+    assert "1 violations in 10 query heads" in told(bounds_figure(result, 1))
+
+
+def test_bounds_of_every_size_can_be_read_and_crosses_stand_below_them():
+    figure = bounds_figure(analysed(), 1)
+    assert figure.layout.yaxis.type == "log"
+    values = np.concatenate([trace.y for trace in figure.data[:4]])
+    assert np.nanmin(values) > 0  # the head that did not move has no place on this axis
+    crosses = figure.data[4]
+    assert (crosses.y < np.nanmin(values)).all()
+
+
+def test_heads_that_the_theorem_leaves_out_are_marked_by_a_shape():
+    for figure in (bounds_figure(analysed(), 1), sigma_figure(analysed(), 1)):
+        crosses = [trace for trace in figure.data if trace.marker.symbol == "x"]
+        assert [len(trace.x) for trace in crosses] == [2]
+    assert "83.3%" in told(figure)
+    lines = {trace.name: trace.y for trace in figure.data}
+    np.testing.assert_allclose(lines["kept in all"] - lines["sigma, measured"], 0.08, rtol=1e-5)
+
+
+def test_tightness_is_the_sorted_ratio():
+    curve = tightness_figure(analysed()).data[0]
+    assert np.all(np.diff(curve.x) >= 0)
+    assert curve.y[-1] == 1
+    assert curve.x.max() == pytest.approx(11 / 23)
+
+
+def test_the_bounds_can_be_read_per_kv_head_where_query_heads_share_them():
+    result = analysed()
+    assert [*controls_of("bounds", result)] == ["variant", "per"]
+    bounds = figure_of(result, "bounds", {"variant": "1", "per": "kv_head"})
+    assert told(bounds) == "0 violations in 5 KV heads with sigma > 0.5; n = 6"
+    heads = result.variants[1].perturbation.head_l1
+    by_loop = sorted(float(row[at] + row[at + 1]) for row in heads for at in (0, 2))
+    np.testing.assert_allclose(bounds.data[0].y, np.where(np.array(by_loop) > 0, by_loop, np.nan))
+    assert bounds.data[4].name == "sigma at most 0.5: 1 KV heads"
+    curve = figure_of(result, "tightness", {"per": "kv_head"}).data[0]
+    np.testing.assert_allclose(curve.x, [x / (2 * x + 2) for x in by_loop], rtol=1e-6)
+    result.model = replace(result.model, kv_heads=QUERY_HEADS)
+    assert controls_of("tightness", result) == {}
+    assert "n = 12 query heads" in told(figure_of(result, "tightness", {"per": "kv_head"}))
+
+
+def test_the_fidelity_chart_crosses_where_the_first_choice_is_another():
+    result = analysed()
+    line, crosses, *others = figure_of(result, "fidelity", {}).data
+    np.testing.assert_array_equal(line.x, [1, 2])
+    np.testing.assert_array_equal(line.y, result.variants[1].analysis["forced_kl"])
+    assert (list(crosses.x), list(crosses.y), crosses.marker.symbol) == ([2], [2.0], "x")
+    assert len(others) == 2 * (len(result.variants) - 2)
+    assert figure_of(done_result(), "fidelity", {}) is None
+
+
+# --- which charts there are, and what can be chosen -----------------------------------------
+
+
+def test_the_diagnostics_shows_only_where_there_is_data():
+    assert chart_views.diagnostics_value(snapshot()) is None
+    value = chart_views.diagnostics_value(snapshot(result=analysed()))
+    assert [chart["name"] for chart in value["charts"]] == list(DIAGNOSTICS)
+    unmeasured = with_changes(done_result(), lambda each: replace(each, perturbation=None))
+    value = chart_views.perturbation_value(snapshot(state="failed", result=unmeasured))
+    assert value["charts"] == []
+    assert value["text"].endswith(".")
+
+
+@pytest.mark.parametrize("name", [*PERTURBATION, *DIAGNOSTICS])
+def test_every_choice_of_every_chart_can_be_drawn(name):
+    result = analysed()
+    for control, values in controls_of(name, result).items():
+        for value in values:
+            figure = figure_of(result, name, {control: value})
+            assert figure.data, (name, value)
+            assert "n = " in told(figure)
+
+
+def test_a_choice_that_does_not_exist_is_passed_over():
+    hostile = {"variant": "99", "quantity": "__class__", "against": "x"}
+    assert figure_of(analysed(), "heads", hostile).data
+    assert figure_of(analysed(), "nothing", {}) is None
+
+
+# --- the look of all ------------------------------------------------------------------------
+
+
+def test_a_variant_looks_the_same_in_every_line_chart():
+    result = drawn_result()
+    for build in (layer_figure, head_layer_figure, budgets_figure):
+        lines = [trace for trace in build(result).data if trace.name]
+        looks = [(t.line.color, t.line.dash, t.marker.symbol) for t in lines]
+        wanted = looks_of(result.variants)[1:]
+        assert looks == [(look.color, look.dash, look.symbol) for look in wanted]
 
 
 def test_names_are_text_and_not_markup():
@@ -180,9 +352,8 @@ def test_names_are_text_and_not_markup():
 
 @pytest.mark.parametrize("build", ALL_FIGURES)
 def test_figures_say_why_they_are_empty(build):
-    blank = [
-        replace(v, perturbation=None, receipt=None, retained=None) for v in drawn_result().variants
-    ]
+    unknown = {"perturbation": None, "receipt": None, "retained": None}
+    blank = [replace(variant, **unknown) for variant in drawn_result().variants]
     figure = build(RunResult(variants=blank))
     assert not figure.data
     assert figure.layout.annotations[0].text.endswith(".")
@@ -193,31 +364,19 @@ def test_figures_are_small_transparent_and_pass_arrays(build):
     methods = ("snapkv", "pyramidkv", "adakv", "snapkv+critical")
     names = [(f"{method}:budget={b}", method) for method in methods for b in (64, 128, 256, 512)]
     figure = build(drawn_result(layers=80, query_heads=64, names=names, whole=(3,)))
-    text = figure.to_json()
+    text, layout = figure.to_json(), figure.layout
     assert len(text) < 60_000
-    assert figure.layout.paper_bgcolor == figure.layout.plot_bgcolor == "rgba(0, 0, 0, 0)"
+    assert layout.paper_bgcolor == layout.plot_bgcolor == "rgba(0, 0, 0, 0)"
+    assert layout.xaxis.separatethousands is layout.yaxis.separatethousands is True
     assert len(json.dumps(json.loads(text)["layout"]["template"])) < 100
     for trace in json.loads(text)["data"]:
         for axis in {"x", "y", "z"} & set(trace):
             assert set(trace[axis]) >= {"dtype", "bdata"}, (trace["type"], axis)
 
 
-def test_bars_grow_with_the_variants_so_that_their_names_stay_apart():
-    names = [(f"snapkv+critical:budget={b}", "SnapKV + CriticalKV") for b in range(64, 76)]
-    names = [("full", "Full cache"), *names]
-    few, many = final_figure(drawn_result()), final_figure(drawn_result(names=names))
-    assert many.layout.height > few.layout.height
-    assert many.layout.height / len(names) > 30
-
-
 def test_bars_are_as_far_apart_as_the_longest_of_their_names_is_high():
-    figure = new_figure("Bars")
-    figure.add_bar(x=[1.0] * 20, orientation="h")
-    name_bars(figure, ["snapkv:budget=30MiB, query-aware"] * 20)
-    assert figure.layout.height / 20 > 3 * 15
-
-
-@pytest.mark.parametrize("build", ALL_FIGURES)
-def test_axes_write_thousands_as_the_tables_do(build):
-    layout = build(drawn_result()).layout
-    assert layout.xaxis.separatethousands is layout.yaxis.separatethousands is True
+    for name, least in (("SnapKV", 30), ("snapkv:budget=30MiB, query-aware", 3 * 15)):
+        figure = new_figure("Bars")
+        figure.add_bar(x=[1.0] * 20, orientation="h")
+        name_bars(figure, [name] * 20)
+        assert figure.layout.height / 20 > least

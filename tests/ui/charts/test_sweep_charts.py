@@ -1,16 +1,24 @@
 """What the points of a sweep say: curves, savings, best alphas, and their files."""
 
-import dataclasses
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from ckv_core.analysis.sweep import SWEPT, alpha_optima
-from tests.factories.runs import Swept, sweep_result
+from tests.factories.runs import Swept, sweep_result, with_changes
+from tests.factories.tables import rows_of
 from ui.charts.catalog import CHARTS, figure_of
 from ui.charts.run_csv import alphas_csv, sweep_csv
-from ui.charts.sweep import alpha_head_figure, curve_figure
+from ui.charts.sweep import curve_figure
 from ui.tables.sweep import alphas_table, points_table, savings_table
+
+
+def keys_of(table) -> list[str]:
+    return [column["key"] for column in table["columns"]]
+
+
+# --- budgets of equal quality ---------------------------------------------------------------
 
 
 def test_half_the_perturbation_means_half_the_budget_and_the_ends_are_said():
@@ -35,7 +43,7 @@ def test_every_figure_of_the_sweep_has_its_budget_of_equal_quality():
     # These say the same in every row: the note says it once.
     folded = ["token_f1", "edit_similarity"]
     qualities = [key for key in matched if key not in folded]
-    assert [column["key"] for column in table["columns"]] == ["method", "matches", *qualities]
+    assert keys_of(table) == ["method", "matches", *qualities]
     # SnapKV agrees by budget / 600, CriticalKV by budget / 512: where 128 / 600 lies is log-linear.
     at_128 = next(row for row in table["rows"] if row["cells"]["matches"]["value"] == 128)
     needed = 64 * 2 ** ((128 / 600 - 64 / 512) / (64 / 512))
@@ -43,12 +51,63 @@ def test_every_figure_of_the_sweep_has_its_budget_of_equal_quality():
     assert all(set(row["cells"]) == {"method", "matches", *matched} for row in table["rows"])
     assert "Needs, by Token F1: " in table["note"]
     plain = savings_table(sweep_result(), 0)
-    assert [column["key"] for column in plain["columns"][2:]] == matched_keys(sweep_result())
+    assert keys_of(plain)[2:] == matched_keys(sweep_result())
 
 
 @pytest.mark.parametrize("reference", [None, -1, 99, "0", 1.5])
 def test_an_unknown_reference_gives_an_empty_table(reference):
     assert savings_table(sweep_result(), reference)["rows"] == []
+
+
+# --- curves ---------------------------------------------------------------------------------
+
+
+def test_a_curve_has_its_lines_values_and_the_full_cache():
+    figure = curve_figure(sweep_result(better=0.5), SWEPT["kl"])
+    assert [list(trace.x) for trace in figure.data] == [list(Swept.BUDGETS)] * 4
+    assert np.allclose(figure.data[1].y, [0.25, 0.125, 0.0625, 0.03125])
+    assert len({(t.line.color, t.line.dash, t.marker.symbol) for t in figure.data}) == 4
+    assert figure.layout.annotations[0].text == "full cache"
+
+
+def test_the_full_caches_name_is_inside_the_chart_wherever_its_line_lies():
+    nobody = sweep_result(generated=True)
+    nobody.variants[0] = replace(nobody.variants[0], answer_scores=Swept.SCORES)
+    for key, side in (("kl", "bottom"), ("agreement", "top"), ("exact_match", "bottom")):
+        (name,) = curve_figure(nobody, SWEPT[key]).layout.annotations
+        assert name.yanchor == side, key  # the side of the words that touches the line
+
+
+def test_yes_and_no_are_marks_and_nothing_lies_between_them():
+    result = sweep_result(generated=True)
+    cut = {"answer_found": False, "stopped": "length"}
+    result.variants[-1] = replace(result.variants[-1], **cut)
+    figure = figure_of(result, "sweep-answer", {})
+    assert {trace.mode for trace in figure.data} == {"markers"}
+    assert figure.data[-1].customdata[-1] == "cut"
+    pairs = [p for t in figure.data for p in zip(t.customdata, t.marker.symbol, strict=True)]
+    assert len({symbol for _, symbol in pairs}) == len(set(pairs)) >= 2
+
+
+def test_sigma_has_a_curve_but_is_no_quality_to_be_matched():
+    result = sweep_result(generated=True)
+    figure = figure_of(result, "sweep-sigma_over_half", {})
+    assert "closer" not in figure.layout.title.subtitle.text
+    assert not figure.layout.shapes  # no line where the full cache would be
+    assert figure_of(result, "sweep-agreement", {}).layout.shapes
+    table = savings_table(result, 0)
+    assert "sigma_over_half" not in keys_of(table)
+    assert all("sigma_over_half" not in row["cells"] for row in table["rows"])
+    assert "sigma_over_half" in keys_of(points_table(result, ""))
+
+
+def test_a_comparison_has_no_sweep_charts():
+    plain = replace(sweep_result(), kind="compare")
+    assert figure_of(plain, "sweep-final", {}) is None
+    assert figure_of(plain, "alpha-heads", {}) is None
+
+
+# --- best alphas ----------------------------------------------------------------------------
 
 
 def test_the_table_of_alphas_has_their_gain_and_how_many_heads_it_is_of():
@@ -66,58 +125,20 @@ def test_one_alpha_has_no_optimum():
     assert figure_of(result, "alpha-heads", {}) is None
 
 
-def test_a_curve_has_its_lines_values_and_the_full_cache():
-    figure = curve_figure(sweep_result(better=0.5), SWEPT["kl"])
-    assert [list(trace.x) for trace in figure.data] == [list(Swept.BUDGETS)] * 4
-    assert np.allclose(figure.data[1].y, [0.25, 0.125, 0.0625, 0.03125])
-    assert len({(t.line.color, t.line.dash, t.marker.symbol) for t in figure.data}) == 4
-    assert figure.layout.annotations[0].text == "full cache"
-
-
-def test_the_full_caches_name_is_inside_the_chart_wherever_its_line_lies():
-    nobody = sweep_result(generated=True)
-    nobody.variants[0] = dataclasses.replace(nobody.variants[0], answer_scores=Swept.SCORES)
-    for key, side in (("kl", "bottom"), ("agreement", "top"), ("exact_match", "bottom")):
-        (name,) = curve_figure(nobody, SWEPT[key]).layout.annotations
-        assert name.yanchor == side, key  # the side of the words that touches the line
-
-
-def test_yes_and_no_are_marks_and_nothing_lies_between_them():
-    result = sweep_result(generated=True)
-    cut = {"answer_found": False, "stopped": "length"}
-    result.variants[-1] = dataclasses.replace(result.variants[-1], **cut)
-    figure = figure_of(result, "sweep-answer", {})
-    assert {trace.mode for trace in figure.data} == {"markers"}
-    assert figure.data[-1].customdata[-1] == "cut"
-    pairs = [p for t in figure.data for p in zip(t.customdata, t.marker.symbol, strict=True)]
-    assert len({symbol for _, symbol in pairs}) == len(set(pairs)) >= 2
-
-
-def test_hostile_labels_are_escaped_in_charts():
-    result = sweep_result()
-    result.variants[1] = dataclasses.replace(result.variants[1], label="<img src=x>")
-    named = curve_figure(result, SWEPT["final"]).data[0].name  # JSON text would escape it
-    assert named == "&lt;img src=x&gt;"
-
-
-def test_the_grid_has_a_cell_per_kv_head():
-    grid = alpha_head_figure(alpha_optima(sweep_result())[0]).data[0]
-    assert grid.z.shape == (Swept.LAYERS, Swept.KV_HEADS)
-
-
 def test_each_method_and_budget_has_its_alpha_charts():
     result = sweep_result()
-    titles = [
-        figure_of(result, "alpha-heads", {"optimum": at}).layout.title.subtitle.text
-        for at in ("0", "3", "x")
-    ]
-    assert titles[0] == titles[2]
+    first, unknown = (figure_of(result, "alpha-heads", {"optimum": at}) for at in ("0", "x"))
+    assert first.data[0].z.shape == (Swept.LAYERS, Swept.KV_HEADS)
+    assert first == unknown
     figure = figure_of(result, "alpha-layers", {"optimum": "3"})
     assert len(figure.data[0].x) == Swept.LAYERS
     assert f"n = {Swept.LAYERS - 1} layers" in figure.layout.title.subtitle.text
 
 
-def test_the_files_hold_what_the_charts_draw():
+# --- points and files -----------------------------------------------------------------------
+
+
+def test_the_files_have_a_row_for_each_point_and_for_each_alpha():
     result = sweep_result()
     points = sweep_csv(result).splitlines()
     assert points[0].startswith('"variant","spec","alpha","budget_tokens","answer",')
@@ -128,18 +149,11 @@ def test_the_files_hold_what_the_charts_draw():
     assert f'"snapkv+critical",64,{Swept.WHOLE_LAYER},2,""' in alphas
 
 
-def test_a_comparison_has_no_sweep_charts():
-    plain = dataclasses.replace(sweep_result(), kind="compare")
-    assert figure_of(plain, "sweep-final", {}) is None
-    assert figure_of(plain, "alpha-heads", {}) is None
-
-
 def test_the_points_table_has_every_point_but_not_the_full_cache():
     table = points_table(sweep_result(generated=True), "")
     assert len(table["rows"]) == 16
-    assert {"agreement", "answer"} <= {column["key"] for column in table["columns"]}
-    plain = points_table(sweep_result(), "")
-    assert "agreement" not in {column["key"] for column in plain["columns"]}
+    assert {"agreement", "answer"} <= {*keys_of(table)}
+    assert "agreement" not in keys_of(points_table(sweep_result(), ""))
 
 
 def test_a_reference_answer_that_the_prompt_lacks_is_said():
@@ -151,28 +165,21 @@ def test_a_reference_answer_that_the_prompt_lacks_is_said():
     assert lacks not in points_table(result, " ")["note"]
 
 
-def test_sigma_has_a_curve_but_is_no_quality_to_be_matched():
-    result = sweep_result(generated=True)
-    figure = figure_of(result, "sweep-sigma_over_half", {})
-    assert "closer" not in figure.layout.title.subtitle.text
-    assert not figure.layout.shapes  # no line where the full cache would be
-    assert figure_of(result, "sweep-agreement", {}).layout.shapes
-    table = savings_table(result, 0)
-    assert "sigma_over_half" not in {column["key"] for column in table["columns"]}
-    assert all("sigma_over_half" not in row["cells"] for row in table["rows"])
-    assert "sigma_over_half" in {column["key"] for column in points_table(result, "")["columns"]}
+# --- oracles --------------------------------------------------------------------------------
 
 
 def swept_with_oracles():
     """The made-up sweep with oracles; those of alpha 0.5 have head budgets of their own."""
-    result = sweep_result()
-    for at, variant in enumerate(result.variants[1:], 1):
+
+    def with_limits(variant):
         scale = 0.25 if variant.params.get("alpha") == 0.5 else 0.5
         limit = np.full((Swept.LAYERS, 6), scale * 64 / variant.params["budget"], np.float32)
         limit[Swept.WHOLE_LAYER] = np.nan
-        arrays = {"oracle_attention_l1": limit, "oracle_critical_l1": limit / 2}
-        result.variants[at] = dataclasses.replace(variant, analysis=arrays)
-    return result
+        return replace(
+            variant, analysis={"oracle_attention_l1": limit, "oracle_critical_l1": limit / 2}
+        )
+
+    return with_changes(sweep_result(), with_limits)
 
 
 def test_oracles_are_broken_lines_of_the_head_l1_alone():
@@ -212,25 +219,17 @@ def test_oracles_are_in_the_table_and_the_file_and_have_no_savings():
     row = next(row for row in table["rows"] if row["cells"]["spec"]["text"] == "snapkv:budget=128")
     assert row["cells"]["oracle_critical_l1"]["value"] == pytest.approx(0.125)
     assert "oracle_greedy_l1" not in row["cells"]
-    head, *lines = sweep_csv(result).splitlines()
-    columns = head.replace('"', "").split(",")
-    cells = dict(zip(columns, lines[1].split(","), strict=True))
+    cells = rows_of(sweep_csv(result))[1]
     assert cells["budget_tokens"] == "128"
-    assert [cells[f"oracle_{name}_l1"] for name in ("attention", "critical", "greedy")] == [
-        "0.25",
-        "0.125",
-        '""',
-    ]
-    keys = {column["key"] for column in savings_table(result, 0)["columns"]}
-    assert keys == {"method", "matches", *matched_keys(result)}
+    limits = [cells[f"oracle_{name}_l1"] for name in ("attention", "critical", "greedy")]
+    assert limits == ["0.25", "0.125", ""]
+    assert keys_of(savings_table(result, 0)) == ["method", "matches", *matched_keys(result)]
 
 
-def test_a_hostile_label_is_escaped_in_the_subtitle_of_oracles():
-    result = swept_with_oracles()
-    for at, variant in enumerate(result.variants):
-        result.variants[at] = dataclasses.replace(variant, label="<img src=x>")
+def test_hostile_labels_are_escaped_in_curves_and_subtitles():
+    result = with_changes(swept_with_oracles(), lambda each: replace(each, label="<img src=x>"))
     figure = figure_of(result, "sweep-head", {})
-    assert "&lt;img src=x&gt;" in figure.layout.title.subtitle.text
-    assert "<img" not in "".join(
-        [figure.layout.title.subtitle.text, *(each.name for each in figure.data)]
-    )
+    texts = [figure.layout.title.subtitle.text, *(each.name for each in figure.data)]
+    assert texts[1].startswith("&lt;img src=x&gt;")  # JSON text would escape it
+    assert "&lt;img src=x&gt;" in texts[0]
+    assert "<img" not in "".join(texts)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from ckv_core.methods import METHODS
-from ckv_core.request.variants import VariantSpec
 from ckv_core.results.records import VariantResult
+from tests.factories.runs import variant
 from ui.looks.palette import (
     _METHODS,
     _REPEATS,
@@ -52,13 +52,7 @@ def lab(color: str, vision: object = VISIONS["all"]) -> np.ndarray:
 
 
 def run_of(*specs: str) -> list[VariantResult]:
-    parsed = [VariantSpec.parse(spec) for spec in specs]
-    return [
-        VariantResult(
-            spec=v.spec, label=v.label, method=v.method.name, critical=v.critical, params=v.params
-        )
-        for v in parsed
-    ]
+    return [variant(spec) for spec in specs]
 
 
 @pytest.mark.parametrize("ground", GROUNDS)

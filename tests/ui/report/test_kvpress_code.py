@@ -2,60 +2,35 @@
 
 import ast
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import field, make_dataclass, replace
 from types import SimpleNamespace
 
 import pytest
 
 from ckv_core.methods import METHODS
-from ckv_core.request.variants import VariantSpec
-from ckv_core.results.records import Receipt
-from tests.factories.runs import run_of, variant
+from tests.factories.runs import receipt, run_of, variant
 from ui.report.kvpress_code import kvpress_code
 
 TOKENS = 1_003
 OTHERS = {method.press.name for method in METHODS if method.press}
 
 
-@dataclass
-class _Scorer:
-    """The arguments of kvpress 0.5.5's presses, with its defaults."""
-
-    compression_ratio: float = 0.0
-    window_size: int = 64
-    kernel_size: int = 5
+def _press(*first: str, **defaults: float) -> type:
+    """A dataclass as a press of kvpress 0.5.5 is one: these arguments, then those with defaults."""
+    with_default = [(name, type(value), field(default=value)) for name, value in defaults.items()]
+    return make_dataclass("Press", [*((name, object) for name in first), *with_default])
 
 
-@dataclass
-class _Pyramid(_Scorer):
-    beta: int = 20
-
-
-@dataclass
-class _Streaming:
-    compression_ratio: float = 0.0
-    n_sink: int = 4
-
-
-@dataclass
-class _Ada:
-    press: _Scorer
-    alpha_safeguard: float = 0.2
-
-
-@dataclass
-class _Critical:
-    press: _Scorer
-    epsilon: float = 1e-4
-    first_stage_ratio: float = 0.5
-
-
-@dataclass
-class _CriticalAda:
-    press: _Scorer
-    alpha_safeguard: float = 0.2
-    epsilon: float = 1e-4
-    first_stage_ratio: float = 0.5
+RATIO, STAGE1 = {"compression_ratio": 0.0}, {"epsilon": 1e-4, "first_stage_ratio": 0.5}
+SCORED = RATIO | {"window_size": 64, "kernel_size": 5}
+PRESSES = {
+    "SnapKVPress": _press(**SCORED),
+    "PyramidKVPress": _press(**SCORED, beta=20),
+    "StreamingLLMPress": _press(**RATIO, n_sink=4),
+    "AdaKVPress": _press("press", alpha_safeguard=0.2),
+    "CriticalKVPress": _press("press", **STAGE1),
+    "CriticalAdaKVPress": _press("press", alpha_safeguard=0.2, **STAGE1),
+}
 
 
 class _Any:
@@ -67,30 +42,12 @@ class _Any:
 
 @pytest.fixture(autouse=True)
 def kvpress(monkeypatch):
-    presses = dict.fromkeys(OTHERS, _Any) | {
-        "SnapKVPress": _Scorer,
-        "PyramidKVPress": _Pyramid,
-        "StreamingLLMPress": _Streaming,
-        "AdaKVPress": _Ada,
-        "CriticalKVPress": _Critical,
-        "CriticalAdaKVPress": _CriticalAda,
-    }
+    presses = dict.fromkeys(OTHERS, _Any) | PRESSES
     monkeypatch.setitem(sys.modules, "kvpress", SimpleNamespace(**presses))
 
 
 def code_of(*specs: str, budget: int = 137, **changes) -> str:
-    made = []
-    for spec in specs:
-        found = variant("full") if spec == "full" else variant(f"{spec}")
-        receipt = Receipt(
-            budget_tokens=budget,
-            requested_entries=1,
-            retained_entries=1,
-            cache_bytes=1,
-            full_cache_bytes=1,
-        )
-        params = dict(VariantSpec.parse(spec).params)
-        made.append(replace(found, receipt=receipt, params=params, **changes))
+    made = [replace(variant(spec), **({"receipt": receipt(budget)} | changes)) for spec in specs]
     run = run_of(*made)
     run.prompt = replace(run.prompt, compressed_tokens=TOKENS)
     return kvpress_code(run, 48)
@@ -127,13 +84,10 @@ def test_every_press_keeps_the_runs_budget_with_its_own_settings(budget):
     assert int(stage1) == 32 + (budget - 32) // 2
 
 
-def test_without_pooling_the_kernel_is_one():
+def test_what_is_as_in_kvpress_has_no_note():
     (press,) = presses_of(code_of("snapkv:pool=none")).values()
     assert press.kernel_size == 1
     assert "pool is" not in code_of("snapkv:pool=none")
-
-
-def test_what_is_as_in_kvpress_has_no_note():
     assert "blend is" not in code_of("compactor:preset=kvpress")
 
 

@@ -8,20 +8,14 @@ import pytest
 from ckv_core.errors import ConfigError
 from storage.records import RunNotes
 from tests.factories.app import SLUG, FakeServices, request, snapshot
-from tests.factories.runs import full_variant, kept_variant
+from tests.factories.runs import done_result, full_variant, kept_variant, with_changes
 from tests.ui.report_reading import run
 from tests.ui.run.test_routes import client
 from ui.results.llm_comparator import NO_PAIR, comparable_pairs, comparator_json
 
 # The types that the format's description names.
-FIELD_TYPES = {
-    "number",
-    "string",
-    "category",
-    "text",
-    "per_model_boolean",
-    "per_model_number",
-    "per_model_category",
+FIELD_TYPES = {"number", "string", "category", "text"} | {
+    f"per_model_{kind}" for kind in ("boolean", "number", "category")
 }
 
 
@@ -34,9 +28,8 @@ def check_format(value) -> None:
     assert len(value["models"]) == 2
     assert all(isinstance(model["name"], str) for model in value["models"])
     for example in value["examples"]:
-        for name in ("input_text", "output_text_a", "output_text_b"):
-            assert isinstance(example[name], str)
-        assert all(isinstance(tag, str) for tag in example["tags"])
+        texts = [example[name] for name in ("input_text", "output_text_a", "output_text_b")]
+        assert all(isinstance(text, str) for text in (*texts, *example["tags"]))
         assert example["score"] is None or -1.5 <= example["score"] <= 1.5
         for rating in example["individual_rater_scores"]:
             assert set(rating) == {"is_flipped", "score", "rationale"}
@@ -49,6 +42,14 @@ def check_format(value) -> None:
                 assert all(each is None or isinstance(each, int | float) for each in found)
             else:
                 assert isinstance(found, str)
+
+
+def examples_of(first: int, second: int, change=lambda variant: variant) -> list[dict]:
+    """Examples of two variants of a run whose evicting ones went through `change`."""
+    result = with_changes(done_result(), change)
+    value = comparator_json(snapshot(result=result), RunNotes(), first, second)
+    check_format(value)
+    return value["examples"]
 
 
 def test_a_run_with_a_follow_up_has_every_required_field():
@@ -65,33 +66,27 @@ def test_a_run_with_a_follow_up_has_every_required_field():
 
 
 def test_without_an_answer_the_score_is_the_gap_in_agreement_with_full():
-    (example,) = comparator_json(snapshot(), RunNotes(), 0, 1)["examples"]
+    (example,), (flipped,), (even,) = (examples_of(*pair) for pair in ((0, 1), (1, 0), (1, 2)))
     assert example["score"] == pytest.approx(1.5 * (1 - 0.5))
-    (flipped,) = comparator_json(snapshot(), RunNotes(), 1, 0)["examples"]
     assert flipped["score"] == -example["score"]
-    (even,) = comparator_json(snapshot(), RunNotes(), 1, 2)["examples"]
     assert even["score"] == 0
     assert "A 0.5, B 0.5" in even["individual_rater_scores"][0]["rationale"]
 
 
 def test_with_a_reference_answer_the_score_is_the_gap_in_token_f1():
-    result = snapshot().result
-    for index, f1 in enumerate((0.2, 0.9, 0.9)):
-        result.variants[index] = dataclasses.replace(
-            result.variants[index], answer_scores={"token_f1": f1}
-        )
+    result = done_result()
+    result.variants = [
+        dataclasses.replace(each, answer_scores={"token_f1": f1})
+        for each, f1 in zip(result.variants, (0.2, 0.9, 0.9), strict=True)
+    ]
     (example,) = comparator_json(snapshot(result=result), RunNotes(), 0, 1)["examples"]
     assert example["score"] == pytest.approx(1.5 * (0.2 - 0.9))
     assert example["custom_fields"]["score_is"] == "Token F1 with the reference answer"
 
 
 def test_a_text_that_was_not_compared_has_no_score():
-    result = snapshot().result
-    result.variants[1] = dataclasses.replace(result.variants[1], agreement=None)
-    value = comparator_json(snapshot(result=result), RunNotes(), 0, 1)
-    check_format(value)
-    assert value["examples"][0]["score"] is None
-    assert value["examples"][0]["individual_rater_scores"] == []
+    (example,) = examples_of(0, 1, lambda each: dataclasses.replace(each, agreement=None))
+    assert (example["score"], example["individual_rater_scores"]) == (None, [])
 
 
 def test_pairs_are_the_full_cache_with_each_other_text():

@@ -1,40 +1,42 @@
-"""What the components are shown of a run, and what its tables say."""
+"""What the components are shown of a run, and the JSON that they fetch of it."""
 
-import csv
 import dataclasses
-import io
 from datetime import UTC, datetime, timedelta
 
-import numpy as np
 import pytest
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
 
-from ckv_core.results.byte_budget import requested_bytes
+from ckv_core.errors import ConfigError
 from ckv_core.results.events import Progress, RunResult
-from ckv_core.results.records import RoundingFloor
 from ckv_core.worker.messages import TokensCounted
-from tests.factories.app import START, request, running, snapshot
-from tests.factories.runs import (
-    FULL_BYTES,
-    KV_HEADS,
-    LAYERS,
-    POSITIONS,
-    TINY,
-    done_result,
-    kept_variant,
-)
+from tests.factories.app import SLUG, START, FakeServices, request, running, snapshot
+from tests.factories.runs import KV_HEADS, LAYERS, POSITIONS, analysed, done_result
+from ui.compare.form_values import FormValues
+from ui.compare.offers import variant_choices
 from ui.results import views
-from ui.results.cards import generations_value
-from ui.tables.summary import summary_csv, summary_value
+from ui.results.cards import follow_ups_value, generations_value, teacher_forced_value
+from ui.results.figure_routes import figure_routes
+from ui.tables.summary import summary_value
 
 
-def cell(result: RunResult, row: int, key: str) -> dict[str, str]:
-    return summary_value(result)["rows"][row]["cells"][key]
+def with_variant(at: int, **changes) -> RunResult:
+    """`done_result` with one variant changed."""
+    result = done_result()
+    result.variants[at] = dataclasses.replace(result.variants[at], **changes)
+    return result
+
+
+def cards_of(run) -> list[dict]:
+    return generations_value(run)["cards"]
+
+
+# --- status ---------------------------------------------------------------------------------
 
 
 def test_a_running_run_shows_its_stage_and_what_came_before_it():
     value = views.status_value(running(), START + timedelta(seconds=3))
-    states = {stage["name"]: stage["state"] for stage in value["stages"]}
-    assert states == {
+    assert {stage["name"]: stage["state"] for stage in value["stages"]} == {
         "load": "done",
         "prefill": "active",
         "score": "waiting",
@@ -53,22 +55,19 @@ def test_elapsed_time_stops_when_the_run_ends():
 def test_a_failed_run_shows_its_reason_and_no_active_stage():
     run = running(state="failed", reason="It broke.", progress=Progress("decode", 0.1, "x"))
     value = views.status_value(run, START)
-    assert value["reason"] == "It broke."
-    assert value["stage"] is None
+    assert (value["reason"], value["stage"]) == ("It broke.", None)
     assert all(stage["state"] != "active" for stage in value["stages"])
 
 
 def test_a_run_that_was_cut_shows_what_there_is_and_nothing_else():
     result = done_result()
     unborn = {"text": "", "token_ids": (), "token_texts": (), "stopped": None}
-    for at in (1, 2):
-        result.variants[at] = dataclasses.replace(
-            result.variants[at], **unborn, perturbation=None, agreement=None, answer_found=None
-        )
+    unborn |= {"perturbation": None, "agreement": None, "answer_found": None}
+    result.variants[1:] = [dataclasses.replace(each, **unborn) for each in result.variants[1:]]
     run = snapshot(state="cancelled", result=dataclasses.replace(result, finished=False))
     stages = views.status_value(run, START)["stages"]
     assert {stage["state"] for stage in stages} <= {"done"}
-    assert [card["index"] for card in generations_value(run)["cards"]] == [0]
+    assert [card["index"] for card in cards_of(run)] == [0]
     keys = {column["key"] for column in summary_value(run.result, ended=True)["columns"]}
     assert {"retained_entries", "cache_bytes"} <= keys
     assert not {"agreement", "kl", "final", "improved_heads"} & keys
@@ -81,13 +80,43 @@ def test_a_queued_run_says_how_many_are_ahead():
 
 def test_nothing_is_shown_before_the_variants_are_known():
     run = running()
-    assert summary_value(run.result) is None
-    assert generations_value(run) is None
-    assert views.kept_value(run) is None
+    assert summary_value(run.result) is generations_value(run) is views.kept_value(run) is None
+
+
+PROMPT_2000 = dataclasses.replace(done_result().prompt, compressed_tokens=2_000)
+
+
+@pytest.mark.parametrize(
+    ("changes", "chips"),
+    [
+        ({"timings_ms": {"prefill": 0.0}}, ["prefill reused"]),
+        ({"timings_ms": {"prefill": 12.5}}, []),
+        (
+            {
+                "timings_ms": {"prefill": 12.5},
+                "memory": {"cache": 2_000 * 96, "prefill_reused": 1_024 * 96},
+                "prompt": PROMPT_2000,
+            },
+            ["prefill reused: 1,024 of 2,000 tokens"],
+        ),
+        (
+            {"memory": {"total": 300 * 2**20, "measured_peak": 200 * 2**20}},
+            ["memory estimate 300 MiB", "peak 200 MiB measured"],
+        ),
+    ],
+    ids=["reused", "not reused", "reused in part", "memory"],
+)
+def test_chips_say_what_was_reused_and_tell_estimate_and_peak_apart(changes, chips):
+    value = views.status_value(snapshot(result=RunResult(**changes)), datetime.now(tz=UTC))
+    found = [chip for chip in value["chips"] if "reused" in chip or "MiB" in chip]
+    assert found == chips
+
+
+# --- generated texts, strips and kept tokens ------------------------------------------------
 
 
 def test_the_full_cache_is_the_reference_of_the_generations():
-    cards = generations_value(snapshot())["cards"]
+    cards = cards_of(snapshot())
     assert [card["reference"] for card in cards] == [True, False, False]
     assert [card["answer"] for card in cards] == ["found", "missing", "missing"]
     assert cards[1]["first_difference"] == 1
@@ -95,17 +124,37 @@ def test_the_full_cache_is_the_reference_of_the_generations():
 
 
 def test_a_card_counts_tokens_while_it_runs_and_rests_when_the_run_ends():
-    result = done_result()
-    result.variants[1] = dataclasses.replace(result.variants[1], stopped=None)
-    live = generations_value(running(result=result))["cards"][1]
-    over = generations_value(snapshot(state="cancelled", result=result))["cards"][1]
-    assert live["status"] == "2 of 64 tokens"
-    assert over["status"] == "cancelled"
+    result = with_variant(1, stopped=None)
+    assert cards_of(running(result=result))[1]["status"] == "2 of 64 tokens"
+    assert cards_of(snapshot(state="cancelled", result=result))[1]["status"] == "cancelled"
+
+
+def test_a_strip_is_offered_once_the_run_is_over():
+    address = f"/data/{SLUG}/{{}}/forced"
+    over, early = (
+        [card["forced"] for card in cards_of(snapshot(state=state, result=analysed()))]
+        for state in ("done", "running")
+    )
+    assert over == [None, address.format(1), address.format(2)]
+    assert early == [None] * 3
+
+
+def test_a_strip_has_its_tokens_without_a_full_variant():
+    result = analysed()
+    result.variants = result.variants[1:]
+    assert teacher_forced_value(result, 0)["tokens"] == ["one", " two"]
+
+
+def test_follow_ups_are_cards_per_question():
+    assert follow_ups_value(snapshot()) == {"questions": []}
+    (asked,) = follow_ups_value(snapshot(result=analysed()))["questions"]
+    assert asked["question"] == "And then?"
+    assert [card["chips"] for card in asked["cards"]] == [[], ["50% agreement"], ["50% agreement"]]
+    assert asked["cards"][0]["reference"]
 
 
 def test_kept_tokens_wait_until_all_variants_have_selected():
-    result = done_result()
-    result.variants[2] = dataclasses.replace(result.variants[2], receipt=None, retained=None)
+    result = with_variant(2, receipt=None, retained=None)
     assert views.kept_value(running(result=result)) is None
     early = views.kept_value(snapshot(state="failed", result=result))
     assert [v["index"] for v in early["variants"]] == [1]
@@ -118,118 +167,23 @@ def test_kept_tokens_describe_the_bits_that_the_route_sends():
     assert [v["index"] for v in value["variants"]] == [1, 2]
 
 
-def test_the_receipt_shows_asked_and_got():
+# --- links, settings and the prompt's length ------------------------------------------------
+
+
+def test_the_files_of_the_diagnostics_are_linked_where_the_run_has_them():
+    for run, there in ((snapshot(), False), (snapshot(result=analysed()), True)):
+        value = views.links_value(run)
+        assert (value["forced"], value["follow_ups"]) == (there, there)
+
+
+def test_details_shorten_a_long_context_and_say_the_settings():
     result = done_result()
-    assert cell(result, 1, "retained_entries") == {
-        "text": "24 / 24",
-        "title": "Requested 24 entries, counted 24 in the kept sets.",
-        "tone": "",
-    }
-    assert cell(result, 1, "share")["text"] == "40.0%"
-
-
-def test_a_cache_that_did_not_shrink_is_marked():
-    result = done_result()
-    receipt = dataclasses.replace(
-        result.variants[1].receipt, cache_bytes=FULL_BYTES, retained_entries=60
-    )
-    result.variants[1] = dataclasses.replace(result.variants[1], receipt=receipt)
-    assert cell(result, 1, "retained_entries")["tone"] == "warn"
-    assert cell(result, 1, "cache_bytes")["tone"] == "warn"
-
-
-def test_bytes_are_requested_as_the_store_holds_them():
-    result = done_result()
-    variant, heads = result.variants[1], LAYERS * KV_HEADS
-    entries = variant.receipt.requested_entries // heads
-    width = result.model.head_dim
-    held = heads * (entries * (2 * width + 4) + width * 4)
-    for used, tone in ((held, ""), (held + held // 10, "warn"), (held - held // 10, "warn")):
-        receipt = dataclasses.replace(variant.receipt, cache_bytes=used)
-        params = {**variant.params, "store": "int8"}
-        result.variants[1] = dataclasses.replace(variant, receipt=receipt, params=params)
-        assert cell(result, 1, "cache_bytes")["tone"] == tone
-        assert requested_bytes(result, result.variants[1]) == held
-    assert "held as int8" in cell(result, 1, "cache_bytes")["title"]
-
-
-def test_a_budget_in_bytes_is_what_was_requested():
-    result = done_result()
-    for spec, asked in (("snapkv:budget=0.5MiB", 2**19), ("snapkv:budget=9%", None), ("?", None)):
-        variant = dataclasses.replace(result.variants[1], spec=spec)
-        plain = requested_bytes(result, dataclasses.replace(variant, spec="snapkv"))
-        assert requested_bytes(result, variant) == (plain if asked is None else asked)
-
-
-def test_layers_left_whole_count_among_the_bytes_asked_for():
-    result = done_result()
-    result.model = dataclasses.replace(TINY, evictable_layers=(0, 2))
-    receipt = dataclasses.replace(result.variants[1].receipt, requested_entries=2 * KV_HEADS * 4)
-    variant = dataclasses.replace(result.variants[1], receipt=receipt)
-    entry = FULL_BYTES // (LAYERS * KV_HEADS * POSITIONS)
-    assert requested_bytes(result, variant) == entry * KV_HEADS * (2 * 4 + POSITIONS)
-
-
-def test_the_share_of_better_heads_names_its_count():
-    shown = cell(done_result(), 2, "improved_heads")
-    assert shown["text"] == "75% of 12"
-    assert cell(done_result(), 1, "improved_heads")["text"] == "\N{EN DASH}"
-
-
-def test_a_first_difference_counts_from_one():
-    assert cell(done_result(), 1, "first_difference")["text"] == "token 2"
-
-
-def test_the_answer_column_appears_only_with_a_reference_answer():
-    result = done_result()
-    result.variants = [dataclasses.replace(v, answer_found=None) for v in result.variants]
-    keys = [column["key"] for column in summary_value(result)["columns"]]
-    assert "answer" not in keys
-    assert "answer" in [column["key"] for column in summary_value(done_result())["columns"]]
-
-
-def test_every_column_says_what_it_is():
-    columns = summary_value(done_result())["columns"]
-    assert all(column["help"].endswith(".") for column in columns)
-
-
-def test_a_warning_is_told_once_and_names_its_variants():
-    notes = summary_value(done_result())["notes"]
-    assert notes == ["SnapKV, SnapKV + CriticalKV: Watch out."]
-
-
-def test_distances_are_written_out_with_four_digits():
-    result = done_result()
-    variant = result.variants[1]
-    for value, text in ((12_345.6, "12,346"), (61.8, "61.80"), (0.0028, "0.002800")):
-        hidden = np.full_like(variant.perturbation.layer_hidden_l1, value)
-        far = dataclasses.replace(variant.perturbation, layer_hidden_l1=hidden)
-        moved = dataclasses.replace(variant, perturbation=far)
-        shown = summary_value(dataclasses.replace(result, variants=(moved,)))
-        assert shown["rows"][0]["cells"]["final"]["text"] == text
-
-
-def test_figures_no_further_than_rounding_say_so_and_the_floor_stands_below():
-    result = done_result()
-    for kl in (0.24, 0.25):
-        hidden = np.array([0.1, 0.2, 4], np.float32)
-        result.floor = RoundingFloor(layer_hidden_l1=hidden, kl=kl)
-        shown = summary_value(result)
-        cells = shown["rows"][1]["cells"]
-        assert cells["final"]["text"] == "3.500 ≤ floor"
-        assert "floor is 4." in cells["final"]["title"]
-        assert cells["kl"]["text"] == ("0.250" if kl < 0.25 else "0.250 ≤ floor")
-        assert shown["notes"][0].startswith("Rounding floor of this run (float32): final hidden")
-    row = list(csv.DictReader(io.StringIO(summary_csv(result))))[1]
-    assert (row["final_hidden_l1_floor"], row["kl_floor_nats"]) == ("4.0", "0.25")
-
-
-def test_the_csv_is_unrounded_and_leaves_unknown_cells_empty():
-    rows = list(csv.DictReader(io.StringIO(summary_csv(done_result()))))
-    assert [row["spec"] for row in rows] == ["full", "snapkv:budget=4", "snapkv+critical:budget=4"]
-    assert rows[1]["final_hidden_l1"] == "3.5"
-    assert rows[0]["kl_nats"] == ""
-    assert summary_csv(RunResult()).count("\n") == 1
+    result.memory = {"total": 300 * 2**20, "measured_peak": 200 * 2**20}
+    run = snapshot(request=request(context="x" * 5_000), result=result)
+    texts = {row["label"]: row["text"] for row in views.details_value(run)["rows"]}
+    assert texts["Context"].endswith("(5,000 characters in all)")
+    assert texts["Settings for all"] == "budget=4"
+    assert texts["Memory"] == "estimate in all: 300 MiB\nmeasured peak: 200 MiB"
 
 
 @pytest.mark.parametrize(
@@ -251,36 +205,56 @@ def test_a_failed_count_shows_its_sentence():
     assert value == {"text": "No such model.", "tone": "error"}
 
 
-def test_details_shorten_a_long_context_and_say_so():
-    run = snapshot(request=request(context="x" * 5_000))
-    texts = {row["label"]: row["text"] for row in views.details_value(run)["rows"]}
-    assert texts["Context"].endswith("(5,000 characters in all)")
-    assert texts["Settings for all"] == "budget=4"
+# --- routes ---------------------------------------------------------------------------------
 
 
-def test_a_variant_without_perturbation_has_empty_cells():
-    variant = dataclasses.replace(kept_variant(), perturbation=None)
-    result = RunResult(model=TINY, variants=[variant])
-    assert {cell(result, 0, key)["text"] for key in ("kl", "final", "head")} == {"\N{EN DASH}"}
+@pytest.fixture
+def client() -> TestClient:
+    """Of a run with every diagnostic."""
+    services = FakeServices(snapshot(result=analysed()))
+    return TestClient(
+        Starlette(routes=figure_routes(lambda r: services.runs.get(r.path_params["slug"])))
+    )
 
 
-@pytest.mark.parametrize(("prefill_ms", "said"), [(0.0, True), (12.5, False)])
-def test_a_reused_prefill_is_said(prefill_ms, said):
-    run = snapshot(result=RunResult(timings_ms={"prefill": prefill_ms}))
-    chips = views.status_value(run, datetime.now(tz=UTC))["chips"]
-    assert ("prefill reused" in chips) is said
+def test_figures_and_strips_come_as_json(client):
+    figure = client.get(f"/data/{SLUG}/figure/sigma?variant=2").json()
+    assert figure["layout"]["title"]["text"].startswith("SnapKV + CriticalKV")
+    strip = client.get(f"/data/{SLUG}/1/forced").json()
+    assert strip["tokens"] == ["one", " two"]
+    assert (strip["top1"], strip["rank"]) == ([1, 0], [1, 7])
+    assert strip["steps"][0]["variant"] == [{"text": "<b>", "probability": 0.5}]
 
 
-def test_a_start_taken_over_from_another_prompt_is_said_in_tokens():
-    prompt = dataclasses.replace(done_result().prompt, compressed_tokens=2_000)
-    memory = {"cache": 2_000 * 96, "prefill_reused": 1_024 * 96}
-    run = snapshot(result=RunResult(timings_ms={"prefill": 12.5}, memory=memory, prompt=prompt))
-    chips = views.status_value(run, datetime.now(tz=UTC))["chips"]
-    assert "prefill reused: 1,024 of 2,000 tokens" in chips
+@pytest.mark.parametrize(
+    "path", ["x/figure/sigma", f"{SLUG}/figure/x", f"{SLUG}/0/forced", f"{SLUG}/9/forced"]
+)
+def test_what_does_not_exist_is_a_404(client, path):
+    assert client.get(f"/data/{path}").status_code == 404
 
 
-def test_the_csv_marks_the_rows_of_both_regimes():
-    result = done_result()
-    result.variants[2] = dataclasses.replace(result.variants[2], method="keydiff")
-    rows = csv.DictReader(io.StringIO(summary_csv(result)))
-    assert [row["regime"] for row in rows] == ["", "query-aware", "query-agnostic"]
+def test_the_chart_library_is_our_own_file(client):
+    answer = client.get("/plotly.js")
+    assert answer.headers["content-encoding"] == "gzip"
+    assert "plotly.js v" in answer.text[:200]
+
+
+# --- the form that asks for diagnostics -----------------------------------------------------
+
+
+def test_the_diagnostics_survives_the_way_through_the_form():
+    asked = request(
+        scenario="context-only", analysis=("bounds", "greedy"), follow_ups=("one?", "two?")
+    )
+    back = FormValues.from_controls(FormValues.from_request(asked).controls()).request()
+    assert (back.analysis, back.follow_ups) == (asked.analysis, asked.follow_ups)
+
+
+def test_follow_ups_need_the_context_only_scenario():
+    form = FormValues(context="a text", follow_ups="one?\n\n")
+    with pytest.raises(ConfigError, match="context-only"):
+        form.request().validate()
+
+
+def test_the_alpha_per_head_is_offered_as_a_method():
+    assert "snapkv+critical_auto" in [spec for _, spec in variant_choices()]

@@ -23,10 +23,7 @@ CASES = {
         ("full", "snapkv:budget=64", "adakv:budget=96"),
         ["Full cache", "snapkv:budget=64", "adakv:budget=96"],
     ),
-    "a budget and the usual one": (
-        ("snapkv", "adakv:budget=96"),
-        ["SnapKV", "adakv:budget=96"],
-    ),
+    "a budget and the usual one": (("snapkv", "adakv:budget=96"), ["SnapKV", "adakv:budget=96"]),
     "a parameter": (
         ("full", "snapkv:budget=64,pool=none", "adakv:budget=64"),
         ["Full cache", "snapkv:budget=64,pool=none", "AdaKV"],
@@ -34,11 +31,7 @@ CASES = {
     "two of a method": (("snapkv:pool=none", "snapkv"), ["snapkv:pool=none", "snapkv"]),
     "two readings": (
         ("snapkv", "snapkv+critical:stage2=raw", "snapkv+critical:stage2=pooled"),
-        [
-            "SnapKV",
-            "SnapKV + CriticalKV, as printed",
-            "SnapKV + CriticalKV, as the authors' code",
-        ],
+        ["SnapKV", "SnapKV + CriticalKV, as printed", "SnapKV + CriticalKV, as the authors' code"],
     ),
     "a reading and a parameter": (
         ("snapkv+critical:stage2=pooled,alpha=0.5", "snapkv+critical_auto:stage2=pooled"),

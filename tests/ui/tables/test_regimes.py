@@ -1,14 +1,11 @@
 """What ranks query-aware beside query-agnostic methods says so at its head and marks its rows."""
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from ckv_core.analysis.regimes import Regimes, regimes_of
 from ckv_core.analysis.verdict import verdict_of
-from ckv_core.results.events import RunResult
 from tests.factories.app import runs_of, snapshot, sweep_snapshot
 from tests.factories.runs import analysed, done_result, mixed, sweep_result
 from ui.aggregate.chosen import take_together
@@ -21,92 +18,88 @@ from ui.tables.summary import summary_value
 from ui.tables.sweep import points_table, savings_table
 
 MARKS = {"query-aware", "query-agnostic"}
-Changed = Callable[[Any], Any]
 
 
-def same(given: Any) -> Any:
+def same(given):
     return given
 
 
-def together(change: Changed) -> Any:
-    runs = runs_of(2)
-    return take_together([dataclasses.replace(run, result=change(run.result)) for run in runs])
+def together(change):
+    runs = [dataclasses.replace(run, result=change(run.result)) for run in runs_of(2)]
+    return take_together(runs)
 
 
-VALUES: dict[str, Callable[[Changed], dict[str, Any] | None]] = {
+def done(change, **changes):
+    return snapshot(result=change(done_result()), **changes)
+
+
+# What is shown of runs that went through `change`.
+VALUES = {
     "points": lambda change: points_table(change(sweep_result()), ""),
     "savings": lambda change: savings_table(change(sweep_result()), 1),
     "means": lambda change: means_table(together(change)),
     "charts of several": lambda change: chart_views.aggregate_value((), together(change)),
-    "charts": lambda change: chart_views.perturbation_value(
-        snapshot(state="done", result=change(done_result()))
-    ),
+    "charts": lambda change: chart_views.perturbation_value(done(change)),
     "curves": lambda change: chart_views.curves_value(
         dataclasses.replace(sweep_snapshot(), result=change(sweep_result()))
     ),
     "summary": lambda change: summary_value(change(done_result())),
-    "runs": lambda change: differences_value(
-        [snapshot(slug=slug, result=change(done_result())) for slug in ("a" * 12, "b" * 12)]
-    ),
+    "runs": lambda change: differences_value([done(change, slug=x * 12) for x in "ab"]),
 }
 
 
 @pytest.mark.parametrize("name", VALUES)
 def test_a_table_or_a_block_of_charts_of_both_regimes_says_so_and_marks_its_rows(name):
     plain, both = VALUES[name](same), VALUES[name](mixed)
-    assert plain is not None
-    assert both is not None
     assert (plain["head"], both["head"][:12]) == ("", "Two regimes:")
-    for value, wanted in ((plain, {""}), (both, MARKS)):
-        rows = value.get("rows", value.get("figures"))
-        if rows is not None:
-            assert {row["regime"] for row in rows} - {""} == wanted - {""}
+    for value, wanted in ((plain, set()), (both, MARKS)):
+        if rows := value.get("rows", value.get("figures")):
+            assert {row["regime"] for row in rows} - {""} == wanted
 
 
-def names_in(figure: Any) -> str:
+def names_in(figure) -> str:
     """All that a figure calls its lines and bars."""
     ticks = [text for axis in figure.select_yaxes() for text in axis.ticktext or ()]
     return " | ".join([*(trace.name or "" for trace in figure.data), *ticks])
 
 
-@pytest.mark.parametrize("name", ["layers", "final", "budgets", "oracles", "tightness", "fidelity"])
-def test_a_chart_of_a_run_names_the_regime_of_each_variant(name):
-    plain = analysed()
-    assert "query-a" not in names_in(CHARTS[name].figure(plain, {}))
-    told = names_in(CHARTS[name].figure(mixed(plain), {}))
+def run_chart(name, result):
+    return lambda change: CHARTS[name].figure(change(result), {})
+
+
+RUN_CHARTS = ("layers", "final", "budgets", "oracles", "tightness", "fidelity")
+FIGURES = {
+    **{f"run: {name}": run_chart(name, analysed()) for name in RUN_CHARTS},
+    **{
+        name: run_chart(name, sweep_result(generated=True)) for name in ("sweep-kl", "sweep-answer")
+    },
+    **{
+        f"several: {name}": lambda change, name=name: AGGREGATE_CHARTS[name].figure(
+            together(change), {}
+        )
+        for name in ("budget", "final", "layers")
+    },
+}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_chart_names_the_regime_of_each_variant(name):
+    assert "query-a" not in names_in(FIGURES[name](same))
+    told = names_in(FIGURES[name](mixed))
     assert all(mark in told for mark in MARKS)
 
 
-@pytest.mark.parametrize("name", ["sweep-kl", "sweep-answer"])
-def test_a_curve_of_a_sweep_names_its_regime(name):
-    plain = sweep_result(generated=True)
-    assert "query-a" not in names_in(CHARTS[name].figure(plain, {}))
-    told = names_in(CHARTS[name].figure(mixed(plain), {}))
-    assert all(mark in told for mark in MARKS)
-
-
-@pytest.mark.parametrize("name", ["budget", "final", "layers"])
-def test_a_chart_of_several_runs_names_the_regime_of_each_variant(name):
-    chart = AGGREGATE_CHARTS[name]
-    assert "query-a" not in names_in(chart.figure(together(same), {}))
-    told = names_in(chart.figure(together(mixed), {}))
-    assert all(mark in told for mark in MARKS)
-
-
-def written() -> RunResult:
+def written():
     """A sweep whose points have written something."""
+    ended = {"stopped": "eos", "token_ids": (1,)}
     result = sweep_result(generated=True)
-    result.variants = [
-        dataclasses.replace(v, stopped="eos", token_ids=(1,)) for v in result.variants
-    ]
+    result.variants = [dataclasses.replace(v, **ended) for v in result.variants]
     return result
 
 
 @pytest.mark.parametrize("result", [done_result(), written()])
 def test_a_verdict_over_both_regimes_says_so_and_marks_its_members(result):
     plain, both = verdict_of(result), verdict_of(mixed(result))
-    assert plain is not None
-    assert both is not None
     assert (plain.regimes, both.regimes[:12]) == ("", "Two regimes:")
     marks = {member.regime for group in both.groups for member in group.members}
     assert marks == MARKS

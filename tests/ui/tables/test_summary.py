@@ -1,76 +1,41 @@
-"""Tables of the diagnostics: every value once, and no cell that a spreadsheet would run."""
+"""The summary of a run: its columns, what a cell says and warns of, and its file."""
 
-import csv
-import io
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
+from ckv_core.results.byte_budget import requested_bytes
 from ckv_core.results.events import RunResult
-from ckv_core.results.records import Candidate, FollowUp, ForcedStep
-from tests.factories.events import big_events, folded
-from tests.factories.runs import analysed, done_result
-from ui.charts.run_csv import follow_ups_csv, teacher_forced_csv
+from ckv_core.results.records import RoundingFloor
+from tests.factories.runs import (
+    FULL_BYTES,
+    KV_HEADS,
+    LAYERS,
+    POSITIONS,
+    TINY,
+    analysed,
+    done_result,
+    kept_variant,
+    measured,
+)
+from tests.factories.tables import rows_of
 from ui.tables.summary import summary_csv, summary_value
 
-HOSTILE = "=HYPERLINK(1)"
+UNKNOWN = "\N{EN DASH}"
 
 
-def run() -> RunResult:
-    result = folded(big_events(tokens=16, variants=1))
-    result.variants[0] = replace(
-        result.variants[0],
-        spec=HOSTILE,
-        label=HOSTILE,
-        forced_steps=(ForcedStep((Candidate(7, HOSTILE, 0.5),), (Candidate(8, "b", 0.25),)),),
-        follow_ups=(
-            FollowUp(
-                question=HOSTILE,
-                text=HOSTILE,
-                token_ids=(1,),
-                token_texts=("a",),
-                stopped="eos",
-                agreement=0.5,
-                first_difference=None,
-            ),
-        ),
-    )
+def changed(at: int = 1, *, in_receipt=None, **changes) -> RunResult:
+    """`done_result` with one variant changed, or with other figures in its receipt."""
+    result = done_result()
+    found = result.variants[at]
+    receipt = replace(found.receipt, **(in_receipt or {}))
+    result.variants[at] = replace(found, receipt=receipt, **changes)
     return result
 
 
-def rows(text: str) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(text)))
-
-
-def test_candidates_of_both_caches_are_listed():
-    found = rows(teacher_forced_csv(run()))
-    assert [(row["cache"], row["token_id"], row["probability"]) for row in found] == [
-        ("full", "7", "0.5"),
-        ("variant", "8", "0.25"),
-    ]
-
-
-def test_each_candidate_stands_beside_what_was_measured_at_its_step():
-    found = rows(teacher_forced_csv(analysed()))
-    names = ("forced_kl", "forced_rank", "forced_top1")
-    assert {row["variant"] for row in found} == {"1", "2"}
-    for step, figures in (("0", ("0.001", "1.0", "1.0")), ("1", ("2.0", "7.0", "0.0"))):
-        of_step = [row for row in found if row["step"] == step]
-        assert {tuple(row[name] for name in names) for row in of_step} == {figures}
-        assert {row["cache"] for row in of_step} == {"full", "variant"}
-
-
-def test_a_step_that_was_not_measured_has_empty_figures():
-    assert {row["forced_kl"] for row in rows(teacher_forced_csv(run()))} == {""}
-
-
-def test_no_cell_starts_as_a_formula():
-    for table in (teacher_forced_csv, follow_ups_csv, summary_csv):
-        found = rows(table(run()))
-        assert found
-        cells = [cell for row in found for cell in row.values()]
-        assert f"'{HOSTILE}" in cells
-        assert not any(cell.startswith("=") for cell in cells)
+def cell(result: RunResult, row: int, key: str) -> dict[str, str]:
+    return summary_value(result)["rows"][row]["cells"][key]
 
 
 def shown(result: RunResult, *, ended: bool = True) -> dict[str, bool]:
@@ -79,12 +44,17 @@ def shown(result: RunResult, *, ended: bool = True) -> dict[str, bool]:
     return {column["key"]: column["extra"] for column in value["columns"]}
 
 
-def test_the_summary_begins_with_the_columns_of_weight():
+# --- which columns there are ----------------------------------------------------------------
+
+
+def test_the_summary_begins_with_the_columns_of_weight_and_every_one_says_what_it_is():
     found = shown(done_result())
     assert [*found][:2] == ["answer", "agreement"]
     assert found["first_difference"]
     weight = ("retained_entries", "cache_bytes", "agreement", "kl", "final", "improved_heads")
     assert not any(found[key] for key in (*weight, "answer"))
+    columns = summary_value(done_result())["columns"]
+    assert all(column["help"].endswith(".") for column in columns)
 
 
 def test_a_column_that_stayed_empty_is_left_out_and_one_with_a_warning_never_waits():
@@ -92,25 +62,131 @@ def test_a_column_that_stayed_empty_is_left_out_and_one_with_a_warning_never_wai
     result.variants = [variant for variant in result.variants if not variant.critical]
     assert "improved_heads" not in shown(result)
     assert not shown(result, ended=False)["improved_heads"]
-    receipt = replace(result.variants[1].receipt, retained_entries=1, cache_bytes=1)
-    result.variants[1] = replace(result.variants[1], receipt=receipt)
+    result = changed(in_receipt={"retained_entries": 1, "cache_bytes": 1})
     assert not shown(result)["retained_entries"]
     assert not shown(result)["cache_bytes"]
 
 
-def test_the_summary_csv_has_the_fidelity_and_the_scores_of_every_variant():
+def test_fidelity_scores_and_answers_have_columns_only_where_measured():
+    assert not {"forced_top1", "forced_kl", "exact_match", "token_f1"} & {*shown(done_result())}
+    found = {*shown(analysed())}
+    assert found >= {"forced_top1", "forced_kl"}
+    assert "exact_match" not in found  # the full cache has none of its own
+    assert cell(analysed(), 1, "forced_top1")["text"] == "50%"
+    assert "n = 2" in cell(analysed(), 1, "forced_kl")["title"]
     result = done_result()
-    result.variants[1] = replace(
-        result.variants[1],
-        analysis={
-            "forced_top1": np.array([1, 0], np.float32),
-            "forced_kl": np.array([0.5, 1.0], np.float32),
-            "forced_rank": np.array([1, 3], np.float32),
-        },
-        stopped="eos",
-        answer_scores={"exact_match": 0.0, "token_f1": 0.5, "edit_similarity": 0.25},
-    )
-    full, row, other = rows(summary_csv(result))
+    result.variants = [replace(v, answer_found=None) for v in result.variants]
+    assert "answer" not in shown(result)
+
+
+# --- what a cell says -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("row", "key", "text"),
+    [
+        (1, "retained_entries", "24 / 24"),
+        (1, "share", "40.0%"),
+        (1, "first_difference", "token 2"),
+        (1, "improved_heads", UNKNOWN),
+        (2, "improved_heads", "75% of 12"),
+    ],
+)
+def test_a_cell_says_its_figure_in_words(row, key, text):
+    assert cell(done_result(), row, key)["text"] == text
+
+
+def test_the_receipt_shows_asked_and_got_and_marks_a_cache_that_did_not_shrink():
+    got = cell(done_result(), 1, "retained_entries")
+    assert got["title"] == "Requested 24 entries, counted 24 in the kept sets."
+    assert got["tone"] == ""
+    result = changed(in_receipt={"cache_bytes": FULL_BYTES, "retained_entries": 60})
+    assert cell(result, 1, "retained_entries")["tone"] == "warn"
+    assert cell(result, 1, "cache_bytes")["tone"] == "warn"
+
+
+def test_bytes_are_requested_as_the_store_holds_them():
+    plain = done_result()
+    heads, width = LAYERS * KV_HEADS, plain.model.head_dim
+    entries = plain.variants[1].receipt.requested_entries // heads
+    held = heads * (entries * (2 * width + 4) + width * 4)
+    params = {**plain.variants[1].params, "store": "int8"}
+    for used, tone in ((held, ""), (held + held // 10, "warn"), (held - held // 10, "warn")):
+        result = changed(in_receipt={"cache_bytes": used}, params=params)
+        assert cell(result, 1, "cache_bytes")["tone"] == tone
+        assert requested_bytes(result, result.variants[1]) == held
+    assert "held as int8" in cell(result, 1, "cache_bytes")["title"]
+
+
+def test_a_budget_in_bytes_is_what_was_requested():
+    plain = requested_bytes(changed(spec="snapkv"), changed(spec="snapkv").variants[1])
+    for spec, asked in (("snapkv:budget=0.5MiB", 2**19), ("snapkv:budget=9%", plain), ("?", plain)):
+        result = changed(spec=spec)
+        assert requested_bytes(result, result.variants[1]) == asked
+
+
+def test_layers_left_whole_count_among_the_bytes_asked_for():
+    result = changed(in_receipt={"requested_entries": 2 * KV_HEADS * 4})
+    result.model = replace(TINY, evictable_layers=(0, 2))
+    entry = FULL_BYTES // (LAYERS * KV_HEADS * POSITIONS)
+    whole = entry * KV_HEADS * (2 * 4 + POSITIONS)
+    assert requested_bytes(result, result.variants[1]) == whole
+
+
+def test_a_warning_is_told_once_and_names_its_variants():
+    notes = summary_value(done_result())["notes"]
+    assert notes == ["SnapKV, SnapKV + CriticalKV: Watch out."]
+
+
+def test_distances_are_written_out_with_four_digits():
+    for value, text in ((12_345.6, "12,346"), (61.8, "61.80"), (0.0028, "0.002800")):
+        far = measured(np.ones((LAYERS, 4)), [value] * LAYERS)
+        result = changed(perturbation=far)
+        assert cell(result, 1, "final")["text"] == text
+
+
+def test_figures_no_further_than_rounding_say_so_and_the_floor_stands_below():
+    result = done_result()
+    for kl in (0.24, 0.25):
+        hidden = np.array([0.1, 0.2, 4], np.float32)
+        result.floor = RoundingFloor(layer_hidden_l1=hidden, kl=kl)
+        final = cell(result, 1, "final")
+        assert final["text"] == "3.500 ≤ floor"
+        assert "floor is 4." in final["title"]
+        assert cell(result, 1, "kl")["text"] == ("0.250" if kl < 0.25 else "0.250 ≤ floor")
+        told = summary_value(result)["notes"][0]
+        assert told.startswith("Rounding floor of this run (float32): final hidden")
+    row = rows_of(summary_csv(result))[1]
+    assert (row["final_hidden_l1_floor"], row["kl_floor_nats"]) == ("4.0", "0.25")
+
+
+def test_a_variant_without_perturbation_has_empty_cells():
+    result = RunResult(model=TINY, variants=[replace(kept_variant(), perturbation=None)])
+    assert {cell(result, 0, key)["text"] for key in ("kl", "final", "head")} == {UNKNOWN}
+
+
+# --- its file -------------------------------------------------------------------------------
+
+
+def test_the_csv_is_unrounded_and_leaves_unknown_cells_empty():
+    rows = rows_of(summary_csv(done_result()))
+    assert [row["spec"] for row in rows] == ["full", "snapkv:budget=4", "snapkv+critical:budget=4"]
+    assert rows[1]["final_hidden_l1"] == "3.5"
+    assert rows[0]["kl_nats"] == ""
+    assert summary_csv(RunResult()).count("\n") == 1
+
+
+def test_the_csv_has_the_regime_the_fidelity_and_the_scores_of_every_variant():
+    analysis = {
+        "forced_top1": np.array([1, 0], np.float32),
+        "forced_kl": np.array([0.5, 1.0], np.float32),
+        "forced_rank": np.array([1, 3], np.float32),
+    }
+    scores = {"exact_match": 0.0, "token_f1": 0.5, "edit_similarity": 0.25}
+    result = changed(analysis=analysis, stopped="eos", answer_scores=scores)
+    result.variants[2] = replace(result.variants[2], method="keydiff")
+    full, row, other = rows_of(summary_csv(result))
+    assert [each["regime"] for each in (full, row, other)] == ["", "query-aware", "query-agnostic"]
     assert (row["forced_top1_mean"], row["forced_kl_mean_nats"]) == ("0.5", "0.75")
     assert (row["forced_rank_mean"], row["exact_match"], row["token_f1"]) == ("2.0", "0.0", "0.5")
     assert row["edit_similarity"] == "0.25"
