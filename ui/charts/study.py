@@ -7,13 +7,16 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
+from ckv_core.analysis.intervals import Interval
 from ckv_core.analysis.regimes import marked_name
 from ckv_core.methods.parameters import Budget
 from ckv_core.studies.reading import Row
 from ckv_core.studies.records import FULL, Point
 from ui.charts.chart import Chart, Control, chart_values
+from ui.charts.heads import colorbar_of
+from ui.charts.interval_bars import interval_bars
 from ui.charts.layout import budget_axis, empty_figure, new_figure
-from ui.looks.palette import DENSITY_STOPS, FULL_LOOK
+from ui.looks.palette import DENSITY_SCALE, FULL_LOOK
 from ui.tables.study import StudyReading, cell_address
 
 _UNITS = {"percent": "percent of the prompt", "tokens": "entries per KV head"}
@@ -63,7 +66,6 @@ def needle_figure(reading: StudyReading, point: Point) -> go.Figure:
         address = cell_address(reading.slug, point, length=f"{length:.0f}", depth=f"{depth:g}")
         text = f"{mean:.0f}{' x' if (length, depth) in cannot else ''}"
         score[at], more[at] = mean, [len(scores), text, address]
-    scale = [[at / (len(DENSITY_STOPS) - 1), color] for at, color in enumerate(DENSITY_STOPS)]
     figure.add_trace(
         go.Heatmap(
             z=score,
@@ -72,10 +74,10 @@ def needle_figure(reading: StudyReading, point: Point) -> go.Figure:
             customdata=more.tolist(),
             zmin=0,
             zmax=100,
-            colorscale=scale,
+            colorscale=DENSITY_SCALE,
             xgap=1,
             ygap=1,
-            colorbar={"title": {"text": "score"}, "thickness": 12},
+            colorbar=colorbar_of("score"),
             hovertemplate="%{x} tokens, depth %{y}: %{z:.0f}, n = %{customdata[0]}<extra></extra>",
         )
     )
@@ -158,26 +160,18 @@ def _lines(reading: StudyReading, title: str, place: Callable[[Row], float | Non
         ]
         if not points:
             continue
-        low, high = _ends(row for _, row in points)
-        score = np.array([100 * (row.score or 0) for _, row in points], np.float64)
+        means = [_in_points(row) for _, row in points]
         figure.add_trace(
             go.Scatter(
                 x=np.array([x for x, _ in points], np.float64),
-                y=score,
+                y=np.array([each.mean for each in means], np.float64),
                 name=html.escape(
                     marked_name(reading.names[variant], reading.marks[variant]), quote=False
                 ),
                 mode="lines+markers",
                 line=look.line(),
                 marker=look.marker(8),
-                error_y={
-                    "type": "data",
-                    "symmetric": False,
-                    "array": high - score,
-                    "arrayminus": score - low,
-                    "color": look.color,
-                    "thickness": 1.5,
-                },
+                error_y=interval_bars(means, look.color),
                 customdata=[[row.point.budget, row.n] for _, row in points],
                 hovertemplate="%{customdata[0]}: %{y:.1f}, n = %{customdata[1]}",
             )
@@ -199,13 +193,10 @@ def _span(counts: Iterable[int]) -> str:
     return f"{there[0]}" if len(there) == 1 else f"{there[0]} to {there[-1]}"
 
 
-def _ends(rows: Iterable[Row]) -> np.ndarray:
-    """[2, points] low and high ends in points; the score itself where there is none."""
-    ends = [
-        (row.score if row.low is None else row.low, row.score if row.high is None else row.high)
-        for row in rows
-    ]
-    return 100 * np.array(ends, np.float64).T
+def _in_points(row: Row) -> Interval:
+    """Its score of 100 with its interval."""
+    low, high = (None if end is None else 100 * end for end in (row.low, row.high))
+    return Interval(100 * (row.score or 0.0), low, high, row.n)
 
 
 def _cells(reading: StudyReading, point: Point) -> dict[tuple[float, float], list[float]]:

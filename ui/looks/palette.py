@@ -46,19 +46,9 @@ _REPEATS = ("triangle-right", "x", "triangle-left", "star-diamond", "hexagon2")
 _REPEAT_LUMINANCE = (0.14, 0.26)  # the ends of what has contrast 3:1 on both grounds
 
 # Plotly's names. Filled, open, open with a dot, filled with a hole.
-_MARKS: dict[Reading, str] = {
-    "plain": "",
-    "printed": "-open",
-    "pooled": "-open-dot",
-    "auto": "-dot",
-}
-_DASHES: dict[Reading, str] = {
-    "plain": "solid",
-    "printed": "dash",
-    "pooled": "dashdot",
-    "auto": "dot",
-}
-_PATTERNS: dict[Reading, str] = {"plain": "", "printed": "/", "pooled": "x", "auto": "."}
+_MARKS = {"plain": "", "printed": "-open", "pooled": "-open-dot", "auto": "-dot"}
+_DASHES = {"plain": "solid", "printed": "dash", "pooled": "dashdot", "auto": "dot"}
+_PATTERNS = {"plain": "", "printed": "/", "pooled": "x", "auto": "."}
 
 # Perceptually uniform, safe for colour-blind readers; Plotly knows the names, the canvas the stops.
 DENSITY_SCALE = "Cividis"

@@ -32,7 +32,6 @@ VARIANT_NAMES = [
     ("SnapKV", "snapkv:budget=128"),
     ("SnapKV + CriticalKV", "snapkv+critical:budget=128"),
     ("AdaKV", "adakv:budget=128"),
-    ("AdaKV + CriticalKV", "adakv+critical:budget=128"),
 ]
 
 
@@ -57,8 +56,8 @@ class InventedRun:
         ]
         if self.held is not None:
             variants[-1]["entries"] = list(self.held.entries)
-        for key, given in of_variants.items():
-            for variant, value in zip(variants, given, strict=False):
+        for key, values in of_variants.items():
+            for variant, value in zip(variants, values, strict=False):
                 variant[key] = value
         return {
             "slug": self.slug,
@@ -80,17 +79,12 @@ class InventedRun:
 def invent_masks(
     count: int, shape: tuple[int, int, int], evictable: tuple[int, ...]
 ) -> tuple[NDArray[np.bool_], ...]:
-    """Random kept sets with a window, sinks and a few popular places; same every time."""
-    layers, _, positions = shape
-    place = np.arange(positions) / positions
+    """Random kept sets with a window; from the third on later layers keep less. Always the same."""
+    layers = shape[0]
     masks = []
     for index in range(count):
-        rng = np.random.default_rng(index)
-        chance = 0.04 + 0.6 * np.exp(-place * 90)
-        for centre in rng.random(7):
-            chance = chance + 0.5 * np.exp(-(((place - centre) * 160) ** 2))
-        slope = np.linspace(1.5, 0.4, layers)[:, None, None] if index > 1 else 1.0
-        mask = rng.random(shape, np.float32) < np.clip(chance, 0, 1)[None, None] * slope
+        chance = np.linspace(0.4, 0.1, layers) if index > 1 else np.full(layers, 0.25)
+        mask = np.random.default_rng(index).random(shape, np.float32) < chance[:, None, None]
         mask[:, :, -32:] = True
         mask[[layer for layer in range(layers) if layer not in evictable]] = True
         masks.append(mask)

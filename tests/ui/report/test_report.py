@@ -19,20 +19,27 @@ from ui.report.definitions import definitions
 from ui.report.report import ReportTooBigError, build_report
 
 pytestmark = pytest.mark.slow
-
-FIGURES = 4  # of each chart; drawing takes most of the time
+NOTES = RunNotes("my note", ("good", "old"))
 
 
 @pytest.fixture(scope="module", autouse=True)
 def few_figures():
+    """Drawing takes most of the time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(report_charts, "FIGURES_PER_CHART", FIGURES)
+        patch.setattr(report_charts, "FIGURES_PER_CHART", 2)
         yield
 
 
 @pytest.fixture(scope="module")
-def report(few_figures):
-    return opened(build_report(run(), RunNotes("my note", ("good", "old"))))
+def file(few_figures):
+    """The file of `run`."""
+    return build_report(run(), NOTES)
+
+
+@pytest.fixture(scope="module")
+def report(file):
+    """What it holds."""
+    return opened(file)
 
 
 # --- what it carries --------------------------------------------------------------------------
@@ -134,24 +141,24 @@ def test_the_policy_lets_two_scripts_run_and_nothing_be_fetched(report):
 # --- its size ---------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-def test_one_byte_over_the_limit_is_refused_by_name():
-    data = build_report(run())
-    assert build_report(run(), limit_bytes=len(data)) == data
+def test_one_byte_over_the_limit_is_refused_by_name(file):
+    assert build_report(run(), NOTES, limit_bytes=len(file)) == file
     told = r"leave something out. It holds: charts .*, kept .*--without charts"
     with pytest.raises(ReportTooBigError, match=told):
-        build_report(run(), limit_bytes=len(data) - 1)
+        build_report(run(), NOTES, limit_bytes=len(file) - 1)
 
 
 @pytest.mark.parametrize(
-    ("group", "gone"), [("kept", "/retained"), ("charts", "/figure/"), ("strips", "/forced")]
+    ("groups", "gone"),
+    [(["kept", "strips"], {"/retained", "/prompt", "/forced"}), (["charts"], {"/figure/"})],
 )
-def test_what_is_left_out_is_gone_and_named(group, gone):
-    report = opened(build_report(run(), without=[group]))
-    assert not [name for name in report.files if gone in name]
-    assert ("plotly" in report.files) == (group != "charts")
-    assert {"label": "Left out of the report", "text": GROUPS[group]} in report.value("run")["rows"]
-    assert group == "strips" or "left out" in json.dumps(report.page["sections"])
+def test_what_is_left_out_is_gone_and_named(groups, gone):
+    report = opened(build_report(run(), without=groups))
+    assert not [name for name in report.files for part in gone if part in name]
+    assert ("plotly" in report.files) == (groups != ["charts"])
+    told = ", ".join(GROUPS[group] for group in groups)
+    assert {"label": "Left out of the report", "text": told} in report.value("run")["rows"]
+    assert "left out" in json.dumps(report.page["sections"])
 
 
 def test_only_known_groups_can_be_left_out():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from storage.records import RunNotes
 from tests.factories.app import sweep_snapshot
@@ -34,7 +34,7 @@ def files(tmp_path_factory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("reports")
     found = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(report_charts, "FIGURES_PER_CHART", 4)
+        patch.setattr(report_charts, "FIGURES_PER_CHART", 2)
         runs = {"plain": run(), "hostile": hostile_run(), "sweep": sweep_snapshot()}
         for name, snapshot in runs.items():
             notes = RunNotes(HOSTILE, (HOSTILE,)) if name == "hostile" else None
@@ -58,11 +58,10 @@ def visit(browser, files) -> Iterator[Callable[..., Visit]]:
             bypass_csp=theme == "dark",  # there axe is run, which is a script too
         )
         visit = Visit(context.new_page())
-        address = files[name].as_uri()
         visit.page.on("request", lambda request: visit.requests.append(request.url))
         visit.page.on("pageerror", lambda error: visit.errors.append(str(error)))
         visit.page.on("console", lambda m: m.type == "error" and visit.errors.append(m.text))
-        visit.page.goto(address)
+        visit.page.goto(files[name].as_uri())
         visit.page.wait_for_selector("body[data-drawn]")
         visits[name, width] = visit
         return visit
@@ -76,62 +75,59 @@ def visit(browser, files) -> Iterator[Callable[..., Visit]]:
         assert each.errors == []
 
 
-def see_everything(page: Page) -> None:
-    """Scroll until the maps, every strip and every chart have been drawn."""
-    for node in page.locator("[data-component=kept-tokens], .ckv-strip:visible").all():
-        node.scroll_into_view_if_needed()
-    for chart in page.locator(".ckv-chart").all():
-        chart.scroll_into_view_if_needed()
+def see(page: Page, parts: Locator) -> None:
+    """Scroll until these have been drawn: maps, strips and charts."""
+    for part in parts.all():
+        part.scroll_into_view_if_needed()
+    for chart in parts.and_(page.locator(".ckv-chart")).all():
         chart.locator(".main-svg").first.wait_for()
 
 
-def test_maps_text_strips_and_charts_work_without_a_network(visit):
-    page = visit("plain").page
-    see_everything(page)
+def test_all_works_without_a_network_and_hostile_text_is_shown_and_never_runs(visit):
+    page = visit("hostile").page
+    see(page, page.locator("[data-component=kept-tokens], .ckv-strip:visible, .ckv-chart"))
     page.wait_for_selector(".ckv-host[data-state=shown]")
     expect(page.locator(".ckv-map-base"), "two variants, difference, heads").to_have_count(4)
     more_than_3_colours = """canvas => new Set(new Uint32Array(canvas.getContext("2d").getImageData(
         0, 0, canvas.width, canvas.height).data.buffer)).size > 3"""
     canvas = page.locator(".ckv-map-base").first.element_handle()
     page.wait_for_function(more_than_3_colours, arg=canvas)
-    expect(page.locator(".ckv-tokens")).to_contain_text("t0 t1 t2")
     expect(page.locator(".ckv-strip-cells").nth(1).locator(".ckv-cell")).to_have_count(2)
     assert page.locator(".ckv-chart .main-svg").count() >= 8
-    page.locator("select[name=variant]").first.select_option(index=1)
     chart = page.locator(".ckv-chart", has=page.locator("select[name=variant]")).first
-    expect(chart).to_contain_text("SnapKV:")
+    title = chart.locator(".gtitle")
+    expect(title).to_contain_text("critical", ignore_case=True)
+    chart.locator("select[name=variant]").select_option(index=1)
+    expect(title).not_to_contain_text("critical", ignore_case=True)
+    for summary in page.locator("summary").all():
+        summary.click()
+    assert page.evaluate("window.bumped || 0") == 0
+    assert page.locator(INJECTED).count() == 0
+    for place in ("h1", "#summary tbody", "#generations .ckv-text", ".ckv-tokens", "#run dl"):
+        shown = page.locator(place).first
+        expect(shown).to_contain_text("</script><img src=x onerror=", use_inner_text=True)
+    assert "</script><img src=x" in page.title()
 
 
-def test_the_keyboard_reaches_tokens_and_definitions(visit):
+def test_on_a_dark_phone_keys_and_addresses_reach_tokens_and_definitions(visit):
     page = visit("plain", 390, "dark").page
-    page.locator("[data-component=kept-tokens]").scroll_into_view_if_needed()
+    see(page, page.locator("[data-component=kept-tokens]"))
     page.locator(".ckv-map-top").first.wait_for()
+    expect(page.locator(".ckv-tokens")).to_contain_text("t0 t1 t2")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     assert page.evaluate("document.body.classList.contains('dark')")
     page.locator(".ckv-map-top").first.focus()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Enter")
-    expect(page.locator(".ckv-token-panel")).to_contain_text("layer 0 framed")
+    panel = page.locator(".ckv-token-panel")
+    expect(panel).to_contain_text("layer 0 framed")
     expect(page.locator(".ckv-slots canvas")).to_have_count(2)
     assert "#token=" in page.url
+    page.evaluate("location.hash = '#token=3&variant=2&layer=1'")
+    expect(panel).to_contain_text("token 3, layer 1 framed")
     page.locator("#definitions summary").first.focus()
     page.keyboard.press("Enter")
     expect(page.locator("#definitions table").first).to_be_visible()
-
-
-def test_an_address_with_a_token_shows_it(visit):
-    page = visit("plain").page
-    page.locator("[data-component=kept-tokens]").scroll_into_view_if_needed()
-    page.locator(".ckv-map-top").first.wait_for()
-    page.evaluate("location.hash = '#token=3&variant=2&layer=1'")
-    expect(page.locator(".ckv-token-panel")).to_contain_text("token 3, layer 1 framed")
-
-
-def test_a_sweep_shows_its_curves_and_points(visit):
-    page = visit("sweep").page
-    see_everything(page)
-    expect(page.locator("#points tbody tr").first).to_be_visible()
-    assert page.locator("#curves .main-svg").count() >= 4
 
 
 def test_no_serious_accessibility_rule_is_broken(visit):
@@ -143,17 +139,12 @@ def test_no_serious_accessibility_rule_is_broken(visit):
     assert [(each["id"], each["nodes"][0]["html"]) for each in serious] == []
 
 
-def test_hostile_text_is_shown_and_nothing_runs(visit):
-    page = visit("hostile").page
-    see_everything(page)
-    for summary in page.locator("summary").all():
-        summary.click()
-    assert page.evaluate("window.bumped || 0") == 0
-    assert page.locator(INJECTED).count() == 0
-    for place in ("h1", "#summary tbody", "#generations .ckv-text", ".ckv-tokens", "#run dl"):
-        shown = page.locator(place).first
-        expect(shown).to_contain_text("</script><img src=x onerror=", use_inner_text=True)
-    assert "</script><img src=x" in page.title()
+def test_a_sweep_shows_its_curves_and_points(visit):
+    page = visit("sweep").page
+    expect(page.locator("#points tbody tr").first).to_be_visible()
+    curves = page.locator("#curves .ckv-chart")
+    assert curves.count() >= 4
+    see(page, curves.nth(0).or_(curves.nth(1)))
 
 
 def test_the_policy_stops_what_would_slip_through(browser, files):

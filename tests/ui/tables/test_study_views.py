@@ -201,10 +201,15 @@ def test_a_study_without_results_is_shown_and_has_no_charts():
 
 @pytest.mark.parametrize("name", ["budget", "bytes", "moved"])
 def test_a_chart_of_scores_draws_what_the_table_says(name):
-    figure = STUDY_CHARTS[name].figure(reading(), {})
-    names = [trace.name for trace in figure.data]
-    assert (names[0], names[-1]) == ("SnapKV, query-aware", "KeyDiff, query-agnostic")
-    assert sorted(map(float, figure.data[0].y)) == [65.0, 100.0]
+    snapkv, *_, keydiff = STUDY_CHARTS[name].figure(reading(), {}).data
+    assert (snapkv.name, keydiff.name) == ("SnapKV, query-aware", "KeyDiff, query-agnostic")
+    assert sorted(snapkv.y) == pytest.approx([65.0, 100.0])
+    bars, table = snapkv.error_y, by_point(scores_table(reading()))
+    for at, (budget, n) in enumerate(snapkv.customdata):
+        own = table["SnapKV", budget]
+        assert n == own["n"]["value"]
+        assert snapkv.y[at] + bars.array[at] == pytest.approx(own["high"]["value"])
+        assert snapkv.y[at] - bars.arrayminus[at] == pytest.approx(own["low"]["value"])
 
 
 def test_samples_are_drawn_by_the_rising_l1_of_the_base():
