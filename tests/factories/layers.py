@@ -24,34 +24,6 @@ class Scores(NamedTuple):
 
 
 @dataclass
-class GivenLayer:
-    attention: Tensor
-    norms: Tensor
-    kv_heads: int
-
-    @property
-    def query_heads(self) -> int:
-        return len(self.attention)
-
-    def window_attention(self, window: int) -> Tensor:
-        return self.attention
-
-    def value_norms(self) -> Tensor:
-        return self.norms
-
-
-def window_scores(
-    attention: Tensor, norms: Tensor, kv_heads: int, parameters: Parameters
-) -> Scores:
-    """Of entries that are no sinks."""
-    layer, parameters = GivenLayer(attention, norms, kv_heads), {"window": 1, **parameters}
-    first = WINDOW_SCORER.scores(layer, parameters)
-    second = second_score(WINDOW_SCORER, layer, parameters)
-    sinks = int(parameters["sinks"])
-    return Scores(first[:, sinks:], second[:, sinks:])
-
-
-@dataclass
 class GivenStates:
     """A layer of given states and the window's attention, [query_heads, window, entries]."""
 
@@ -97,6 +69,19 @@ class GivenStates:
 
     def statistic(self, kind: str, compute: Callable[[], Tensor]) -> Tensor:
         return compute()
+
+
+def window_scores(
+    attention: Tensor, norms: Tensor, kv_heads: int, parameters: Parameters
+) -> Scores:
+    """Of entries that are no sinks; the window is one query, whose own entry counts nothing."""
+    rows = torch.nn.functional.pad(attention, (0, 1))[:, None]
+    layer = GivenStates(torch.empty(kv_heads, 0), torch.empty(kv_heads, 0), rows, norms)
+    parameters = {**parameters, "window": 1}
+    first = WINDOW_SCORER.scores(layer, parameters)
+    second = second_score(WINDOW_SCORER, layer, parameters)
+    sinks = int(parameters["sinks"])
+    return Scores(first[:, sinks:], second[:, sinks:])
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Random, Knorm, LagKV and Expected Attention against literal loops; RoPE undone and averaged."""
+"""Methods that look at no question, against literal loops, their evidence gathered in chunks."""
 
 import math
 from dataclasses import replace
@@ -8,14 +8,16 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 
 from ckv_core.errors import ConfigError, ModelError
 from ckv_core.methods import METHODS
+from ckv_core.methods.capkv import QuerySum
+from ckv_core.methods.compactor import NonCausalAttention, sketches
 from ckv_core.methods.expected_attention import QueryStatistics
 from ckv_core.models.rotary import LayerRotary
 from ckv_core.request.variants import VariantSpec
 from tests.factories.layers import (
+    DIM,
     ROTARY,
     SCALING,
     GivenCandidates,
@@ -26,22 +28,38 @@ from tests.factories.layers import (
 )
 from tests.factories.models import tiny_model
 from tests.reference import agnostic_scores as literal
+from tests.reference import leverage_scores as leverages
 from tests.reference.budgets import adaptive_heads
+from tests.reference.scores import pooled
 from tests.reference.selection import top_k
 
 SEEDS = st.integers(0, 2**31)
+SIZES = st.tuples(st.integers(1, 2), st.integers(1, 2))  # KV heads, query heads of each
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
+
+
+def of_keys(method, keys):
+    return scorer(method).scores(SimpleNamespace(keys=keys), {})
 
 
 @given(st.integers(1, 3), st.integers(1, 30), SEEDS)
 def test_knorm_is_the_literal_norm_also_of_halves(heads, entries, seed):
     keys = random_layer(seed, heads, 1, entries).keys.half()
     expected = torch.tensor([literal.key_norms(head.tolist()) for head in keys])
-    torch.testing.assert_close(scorer("knorm").scores(SimpleNamespace(keys=keys), {}), expected)
+    torch.testing.assert_close(of_keys("knorm", keys), expected)
+
+
+@given(st.integers(1, 3), st.integers(1, 30), st.integers(2, 9), SEEDS)
+def test_keydiff_is_the_literal_difference_whatever_the_lengths_of_keys(heads, entries, dim, seed):
+    keys = random_layer(seed, heads, 1, entries, dim=dim).keys
+    expected = torch.tensor([literal.key_difference(head.tolist()) for head in keys])
+    torch.testing.assert_close(of_keys("keydiff", keys), expected, **CLOSE)
+    lengths = torch.linspace(0.1, 9, entries)[:, None]
+    torch.testing.assert_close(of_keys("keydiff", keys * lengths), expected, **CLOSE)
 
 
 def test_random_is_its_own_in_each_seed_layer_and_head_and_the_same_again():
-    def drawn(seed: int, layer: int) -> Tensor:
+    def drawn(seed, layer):
         view = SimpleNamespace(keys=torch.empty(2, 500, 1), layer=layer)
         return scorer("random").scores(view, {"seed": seed, "lots": "own"})
 
@@ -166,21 +184,102 @@ def test_a_layer_that_does_not_turn_by_position_is_refused():
     assert math.isfinite(LayerRotary(loaded, 0).turn(torch.ones(1, 1, 16), 5).sum())
 
 
-# --- keyDiff's scores against the literal loop, and what they do not depend on
+@given(
+    SIZES,
+    st.integers(0, 4),
+    st.integers(6, 14),
+    SEEDS,
+    st.sampled_from(["seen", "future"]),
+    st.booleans(),
+)
+def test_capkv_is_the_literal_leverage(sizes, sinks, entries, seed, anchor, cosine):
+    (kv_heads, group), heads = sizes, sizes[0] * sizes[1]
+    plain = plain_queries(heads, entries, seed)
+    queries = ROTARY.turn(plain, 0)
+    observer = QuerySum(sinks) if anchor == "seen" else QueryStatistics(sinks)
+    layer = gathered(random_layer(seed, kv_heads, group, entries, dim=DIM), observer, queries, seed)
+    parameters = {"sinks": sinks, "future": 3, "anchor": anchor, "tau": 2.0}
+    parameters |= {"align": "cosine" if cosine else "dot"}
+    found = scorer("capkv").evidence(layer, parameters)
+    scale = 1.0 if cosine else SCALING
+    for head in range(heads):
+        mean = (queries if anchor == "seen" else plain)[head, sinks:].mean(0)
+        if anchor == "future":
+            mean = ROTARY.mean_turn(mean[None, None], entries, 3)[0, 0]
+        keys, values = (each[head // group, sinks:] for each in (layer.keys, layer.values))
+        expected = leverages.capacity(
+            (keys.double() * scale).tolist(), values.tolist(), mean.tolist(), 2.0, cosine=cosine
+        )
+        torch.testing.assert_close(found[head, sinks:], torch.tensor(expected), **CLOSE)
+    assert not found[:, :sinks].any()
+    torch.testing.assert_close(
+        scorer("capkv").scores(layer, parameters), found.view(kv_heads, group, -1).mean(1)
+    )
 
 
-def scores(keys: torch.Tensor) -> torch.Tensor:
-    return scorer("keydiff").scores(SimpleNamespace(keys=keys), {})
+@given(
+    SIZES,
+    st.integers(6, 24),
+    SEEDS,
+    st.integers(1, 9),
+    st.sampled_from(["paper", "kvpress"]),
+    st.sampled_from([0, 3, 4]),
+)
+def test_compactor_is_the_literal_sum_of_outliers_and_attention(
+    sizes, entries, seed, tile, preset, sketch
+):
+    """Tiles that begin and end in other chunks, the last one not full."""
+    (kv_heads, group), kvpress = sizes, preset == "kvpress"
+    parameters = {"sinks": 2, "recent": 1, "tile": tile, "pad": "attended" if kvpress else "masked"}
+    parameters |= {"kernel": 3 if kvpress else 1, "value_size": "on" if kvpress else "off"}
+    parameters |= {"drawn": "in_turn" if kvpress else "apart"}
+    parameters |= {"sketch": sketch, "seed": 5, "blend": "ratio" if kvpress else 0.5, "budget": 4}
+    observer = NonCausalAttention(tile, 2, 1, kvpress)
+    queries = ROTARY.turn(plain_queries(kv_heads * group, entries, seed), 0)
+    layer = gathered(random_layer(seed, kv_heads, group, entries, dim=DIM), observer, queries, seed)
+    found = scorer("compactor").scores(layer, parameters)
+    attention, outliers = [], []
+    mixed = sketches(layer.layer, kv_heads, DIM, parameters)
+    assert [each is None for each in mixed] == [sketch != 3] * kv_heads
+    for head in range(kv_heads):
+        keys, values = (each[head, 2:-1].tolist() for each in (layer.keys, layer.values))
+        own = queries[head * group : (head + 1) * group, 2:-1].tolist()
+        per_head = [leverages.tile_attention(each, keys, tile, attended=kvpress) for each in own]
+        means = [sum(column) / group for column in zip(*per_head, strict=True)]
+        if kvpress:
+            sized = [a * leverages.dot(v, v) ** 0.5 for a, v in zip(means, values, strict=True)]
+            means = pooled(sized, "avg", 3)
+        attention.append(means)
+        own_sketch = None if mixed[head] is None else mixed[head].tolist()
+        before = ROTARY.undo(layer.keys[head : head + 1, 2:-1], 2)[0].tolist()
+        outliers.append(leverages.leverage(before, own_sketch, 0.01))
+    weight = 1 - 4 / entries if kvpress else 0.5
+    pairs = zip(leverages.standardised(attention), leverages.standardised(outliers), strict=True)
+    expected = [[a + weight * b for a, b in zip(*pair, strict=True)] for pair in pairs]
+    torch.testing.assert_close(found[:, 2:-1], torch.tensor(expected), rtol=1e-3, atol=1e-3)
+    assert not found[:, :2].any()
 
 
-@given(st.integers(1, 3), st.integers(1, 30), st.integers(2, 9), st.integers(0, 2**31))
-def test_scores_equal_the_literal_loop(heads, entries, dim, seed):
-    keys = torch.randn(heads, entries, dim, generator=torch.Generator().manual_seed(seed))
-    expected = torch.tensor([literal.key_difference(head.tolist()) for head in keys])
-    torch.testing.assert_close(scores(keys), expected, rtol=1e-4, atol=1e-5)
+def test_sketches_in_turn_are_what_torchs_own_generator_draws_layer_by_layer():
+    """As kvpress does: all KV heads of a layer at once."""
+    parameters = {"seed": 7, "sketch": 48, "drawn": "in_turn"}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(7)
+        drawn = [torch.randn(1, 3, 64, 48) * (1 / math.sqrt(48)) for _ in range(4)]
+    for layer, expected in enumerate(drawn):
+        found = sketches(layer, 3, 64, parameters)
+        torch.testing.assert_close(torch.stack(found), expected[0])
+    apart = {**parameters, "drawn": "apart"}
+    for kind in (parameters, apart):  # none is another's
+        every = [each for layer in range(3) for each in sketches(layer, 2, 64, kind)]
+        assert len({float(each[0, 0]) for each in every}) == 6
 
 
-def test_a_keys_length_does_not_matter():
-    keys = torch.randn(2, 12, 6, generator=torch.Generator().manual_seed(1))
-    lengths = torch.linspace(0.1, 9, 12)[:, None]
-    torch.testing.assert_close(scores(keys * lengths), scores(keys), rtol=1e-4, atol=1e-5)
+def test_only_a_blend_by_ratio_is_scored_anew_for_another_budget():
+    compactor, parameters = METHODS.get("compactor"), {}
+    for blend, differs in (("ratio", True), (0.5, False)):
+        parameters = {
+            parameter.name: parameter.default for parameter in compactor.parameters().values()
+        } | {"blend": blend}
+        keys = {scorer("compactor").key({**parameters, "budget": budget}) for budget in (30, 60)}
+        assert len(keys) == 1 + differs

@@ -1,11 +1,13 @@
 """Laws of the alpha per KV head: literal loops in Python floats, and the bound it minimises."""
 
+from dataclasses import dataclass
 from fractions import Fraction
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
 from ckv_core.methods.parts.critical import Ranking, first_stage
 from ckv_core.methods.parts.critical_auto import ALPHA_GRID, critical_auto, head_bound
@@ -14,9 +16,31 @@ from tests.factories.layers import Scores
 from tests.reference import head_alpha as literal
 
 
-@st.composite
-def cases(draw: st.DrawFn) -> dict[str, object]:
+@dataclass
+class Case:
     """Two KV heads of two query heads, a few sinks, a window, random attention and norms."""
+
+    attention: Tensor
+    norms: Tensor
+    columns: slice  # which entries may be evicted
+    scores: Scores
+    budgets: Tensor
+
+    def __post_init__(self) -> None:
+        self.ranking = Ranking(order(self.scores.first), order(self.scores.second))
+
+    def choose(self) -> tuple[Tensor, Tensor]:
+        return critical_auto(self.ranking, self.budgets, self.attention, self.norms, self.columns)
+
+    def whole(self, *masks: Tensor) -> Tensor:
+        """Each with all that is protected."""
+        full = torch.ones(len(masks), 2, self.attention.shape[1], dtype=torch.bool)
+        full[..., self.columns] = torch.stack(masks)
+        return full
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
     entries, sinks, window = draw(st.integers(6, 24)), draw(st.integers(0, 2)), 3
     evictable = entries - sinks - window
@@ -29,38 +53,20 @@ def cases(draw: st.DrawFn) -> dict[str, object]:
         (attention * norms).view(2, 2, -1).mean(1)[:, part],
     )
     budgets = [draw(st.integers(0, evictable)) for _ in range(2)]
-    return {
-        "attention": attention,
-        "norms": norms,
-        "sinks": sinks,
-        "scores": scores,
-        "budgets": torch.tensor(budgets),
-    }
-
-
-def ranking_of(case: dict) -> Ranking:
-    return Ranking(order(case["scores"].first), order(case["scores"].second))
-
-
-def choose(case: dict) -> tuple[torch.Tensor, torch.Tensor]:
-    ranking, first = ranking_of(case), case["sinks"]
-    columns = slice(first, first + ranking.first.shape[-1])
-    return critical_auto(ranking, case["budgets"], case["attention"], case["norms"], columns)
+    return Case(attention, norms, part, scores, torch.tensor(budgets))
 
 
 @given(cases())
 def test_the_alpha_of_each_head_equals_the_literal_search(case):
-    masks, alphas = choose(case)
-    assert masks.sum(-1).tolist() == case["budgets"].tolist()
-    entries, sinks = case["attention"].shape[1], case["sinks"]
+    masks, alphas = case.choose()
+    assert masks.sum(-1).tolist() == case.budgets.tolist()
+    entries, sinks = case.attention.shape[1], case.columns.start
     protected = {*range(sinks), *range(entries - 3, entries)}
     for head in range(2):
-        scores = tuple(stage[head].tolist() for stage in case["scores"])
-        queries = [
-            (case["attention"][q].tolist(), case["norms"][q].tolist())
-            for q in (2 * head, 2 * head + 1)
-        ]
-        tried = literal.tried(scores, int(case["budgets"][head]), queries, protected, sinks)
+        scores = tuple(stage[head].tolist() for stage in case.scores)
+        own = slice(2 * head, 2 * head + 2)
+        queries = list(zip(case.attention[own].tolist(), case.norms[own].tolist(), strict=True))
+        tried = literal.tried(scores, int(case.budgets[head]), queries, protected, sinks)
         bound, expected = tried[round(float(alphas[head]) * 20)]
         assert bound == pytest.approx(min(tried)[0], rel=1e-5, abs=1e-6)
         assert {sinks + i for i in masks[head].nonzero().flatten().tolist()} | protected == expected
@@ -68,12 +74,9 @@ def test_the_alpha_of_each_head_equals_the_literal_search(case):
 
 @given(cases())
 def test_no_fixed_alpha_of_the_grid_has_a_smaller_bound(case):
-    masks, _ = choose(case)
-    ranking = ranking_of(case)
-    sets = [ranking.keep(case["budgets"], first_stage(case["budgets"], a)) for a in ALPHA_GRID]
-    full = torch.ones(22, 2, case["attention"].shape[1], dtype=torch.bool)
-    full[..., case["sinks"] : case["sinks"] + masks.shape[1]] = torch.stack([masks, *sets])
-    bound = head_bound(case["attention"], case["norms"], full)
+    masks, _ = case.choose()
+    sets = [case.ranking.keep(case.budgets, first_stage(case.budgets, a)) for a in ALPHA_GRID]
+    bound = head_bound(case.attention, case.norms, case.whole(masks, *sets))
     # Equal sets may differ in the last digits: the batch they are summed in has another size.
     assert bool((bound[0] <= bound[1:] * (1 + 1e-5) + 1e-6).all())
 
@@ -81,14 +84,14 @@ def test_no_fixed_alpha_of_the_grid_has_a_smaller_bound(case):
 @given(cases())
 def test_the_bound_holds_for_any_values_of_those_norms(case):
     """||(A - A')V||_1 with rows V of the given norms stays below it, at every sigma."""
-    masks, _ = choose(case)
-    attention, norms = case["attention"].double(), case["norms"].double()
+    masks, _ = case.choose()
+    attention, norms = case.attention.double(), case.norms.double()
     attention /= attention.sum(-1, keepdim=True)
-    entries = attention.shape[1]
-    keep = torch.ones(1, 2, entries, dtype=torch.bool)
-    keep[..., case["sinks"] : case["sinks"] + masks.shape[1]] = masks
+    keep = case.whole(masks)
     bound = head_bound(attention, norms, keep)[0]
-    directions = torch.randn(entries, 5, generator=torch.Generator().manual_seed(1)).double()
+    directions = torch.randn(
+        attention.shape[1], 5, generator=torch.Generator().manual_seed(1)
+    ).double()
     directions /= directions.abs().sum(-1, keepdim=True)
     for head in range(2):
         moved = 0.0

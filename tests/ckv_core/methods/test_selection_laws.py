@@ -1,4 +1,4 @@
-"""Laws of budgets and selectors, property-based, against literal loops.
+"""Laws of window scores, budgets and selectors, property-based, against literal loops.
 
 Drawn scores are small whole numbers over 64: sums of up to four and products with whole
 norms are exact in float32, so ties are real ties and equality can be demanded, not closeness.
@@ -9,10 +9,12 @@ from fractions import Fraction
 from itertools import pairwise
 from types import SimpleNamespace
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ckv_core.methods.attention_scores import value_norm, window_attention
 from ckv_core.methods.parts.adaptive import adaptive_budgets, floored_budgets, safeguarded
 from ckv_core.methods.parts.critical import Ranking, first_quotas, first_stage
 from ckv_core.methods.parts.shares import integer_shares
@@ -22,6 +24,7 @@ from ckv_core.methods.streaming_llm import Position
 from ckv_core.request.variants import VariantSpec
 from tests.factories.layers import Scores, window_scores
 from tests.reference import budgets as literal_budgets
+from tests.reference import scores as literal_scores
 from tests.reference import selection as literal
 
 Rows = list[list[float]]
@@ -71,6 +74,87 @@ def adaptive(first: Rows, spare: int, safeguard: float) -> torch.Tensor:
     return adaptive_budgets(joint[None], len(first), spare, safeguard)[0]
 
 
+# --- window scores and value norms --------------------------------------------------------
+
+SCORINGS = st.fixed_dictionaries(
+    {
+        "kernel": st.sampled_from([1, 3, 7, 31]),
+        "pool": st.sampled_from(["max", "avg", "none"]),
+        "group": st.sampled_from(["mean", "max"]),
+        "sinks": st.integers(0, 3),
+        "stage2": st.sampled_from(["raw", "pooled"]),
+        "norm": st.sampled_from(["on", "off"]),
+        "product": st.sampled_from(["head", "group"]),
+        "epsilon": st.sampled_from([0.0, 1e-4, 0.5]),
+    }
+)
+
+
+@given(st.sampled_from([(1, 1), (2, 2), (1, 4), (3, 3)]), st.integers(4, 20), SCORINGS, st.data())
+def test_scores_equal_the_literal_loop(heads, columns, parameters, data):
+    kv_heads, group_size = heads
+    attention = data.draw(rows(kv_heads * group_size, columns))
+    norms = [[64 * v + 1 for v in row] for row in data.draw(rows(len(attention), columns + 2))]
+    scores = window_scores(torch.tensor(attention), torch.tensor(norms), kv_heads, parameters)
+    sinks = int(parameters["sinks"])
+    cut = [row[:columns] for row in norms]
+    first = literal_scores.first_stage_score(attention, group_size, parameters)
+    second = literal_scores.second_stage_score(attention, cut, group_size, parameters)
+    # float32 against float64: a handful of roundings of relative size 6e-8 each
+    close = {"rtol": 2e-6, "atol": 1e-7}
+    torch.testing.assert_close(
+        scores.first.double(), torch.tensor(first).double()[:, sinks:], **close
+    )
+    torch.testing.assert_close(
+        scores.second.double(), torch.tensor(second).double()[:, sinks:], **close
+    )
+
+
+@given(rows(6, 12), SCORINGS, st.permutations(range(3)))
+def test_permuting_query_heads_inside_a_group_changes_no_score(attention, parameters, members):
+    parameters = {**parameters, "kernel": 1, "epsilon": 0.0}
+    norms = [[64 * v + 1 for v in row] for row in attention[::-1]]
+    permuted = [3 * group + head for group in range(2) for head in members]
+    before = window_scores(torch.tensor(attention), torch.tensor(norms), 2, parameters)
+    after = window_scores(
+        torch.tensor(attention)[permuted], torch.tensor(norms)[permuted], 2, parameters
+    )
+    assert torch.equal(before.first, after.first)
+    # sums of three are exact here; the thirds of the two group means multiply with a rounding
+    torch.testing.assert_close(before.second, after.second, rtol=1e-6, atol=0.0)
+
+
+@pytest.mark.parametrize("block", [1, 6, 1_000], ids="rows of a block {}".format)
+@pytest.mark.parametrize(("kv_heads", "group_size", "head_dim"), [(1, 1, 4), (2, 3, 5), (3, 1, 8)])
+def test_value_norm_equals_one_matrix_product_per_entry(
+    kv_heads, group_size, head_dim, block, monkeypatch
+):
+    monkeypatch.setattr("ckv_core.methods.attention_scores.block_rows", lambda *, on_cuda: block)
+    generator = torch.Generator().manual_seed(7)
+    values = torch.randn(kv_heads, 9, head_dim, generator=generator)
+    weight = torch.randn(11, kv_heads * group_size * head_dim, generator=generator)
+    expected = literal_scores.value_norms(values, weight, kv_heads * group_size)
+    # float32 sums of 11 absolute products of length <= 8
+    torch.testing.assert_close(
+        value_norm(values, weight), torch.tensor(expected), rtol=1e-5, atol=1e-5
+    )
+
+
+def test_window_attention_is_causal_inside_the_window_and_counts_its_keys():
+    generator = torch.Generator().manual_seed(3)
+    queries = torch.randn(4, 3, 6, generator=generator)
+    keys = torch.randn(2, 10, 6, generator=generator)
+    result = window_attention(queries, keys, 0.37)
+    for head in range(4):
+        columns = [0.0] * 7
+        for t in range(3):
+            visible = keys[head // 2, : 10 - 3 + t + 1].double()
+            weights = (visible @ queries[head, t].double() * 0.37).exp()
+            weights = weights / weights.sum()
+            columns = [c + float(w) / 3 for c, w in zip(columns, weights[:7], strict=True)]
+        torch.testing.assert_close(result[head], torch.tensor(columns), rtol=1e-5, atol=1e-7)
+
+
 # --- selectors ----------------------------------------------------------------------------
 
 
@@ -88,9 +172,12 @@ def test_critical_equals_algorithm_1_as_a_literal_loop(case, alpha):
         set(literal.two_stage(a, b, k, alpha))
         for a, b, k in zip(first, second, counts, strict=True)
     ]
-    mask = critical(scores_of(first, second), torch.tensor(counts), alpha)
+    scores, budgets = scores_of(first, second), torch.tensor(counts)
+    mask = critical(scores, budgets, alpha)
     assert kept(mask) == expected
     assert mask.sum(-1).tolist() == counts
+    given_back = [each.tolist() for each in (scores.first, scores.second, budgets)]
+    assert given_back == [first, second, counts], "what selects leaves its inputs as they are"
 
 
 @given(scored_budgets())
@@ -112,16 +199,6 @@ def test_a_constant_value_norm_changes_nothing(case, alpha, norm):
     )
     base = top_k(scores.first, budgets)
     assert torch.equal(critical(scores, budgets, alpha), base)
-
-
-@given(scored_budgets(), RATIOS)
-def test_selection_leaves_its_inputs_unchanged(case, alpha):
-    first, second, counts = case
-    scores, budgets = scores_of(first, second), torch.tensor(counts)
-    critical(scores, budgets, alpha)
-    assert scores.first.tolist() == first
-    assert scores.second.tolist() == second
-    assert budgets.tolist() == counts
 
 
 # --- budgets ------------------------------------------------------------------------------
