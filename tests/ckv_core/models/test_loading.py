@@ -2,21 +2,21 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
-from huggingface_hub.errors import (
-    GatedRepoError,
-    LocalEntryNotFoundError,
-    RepositoryNotFoundError,
-)
+from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from ckv_core.errors import ConfigError, ModelError
-from ckv_core.models import checkpoint
+from ckv_core.errors import ConfigError, ModelError, RunCancelledError
+from ckv_core.models import checkpoint, steps
+from ckv_core.models.checkpoint import find_checkpoint
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.loading import load_model
+from ckv_core.models.steps import Report, Step
 from ckv_core.runtime.home import models_folder
 from tests.ckv_core.models.tiny_gguf import HEADS, KV_HEADS, read_gguf_weights, write_tiny_gguf
 from tests.factories.models import load_tokenizer, plain_model, tiny_config, tiny_tokenizer
@@ -178,43 +178,26 @@ def test_an_unknown_name_is_told_what_can_be_given(name):
 )
 def test_what_the_hub_refuses_becomes_one_sentence(error, words, monkeypatch):
     raised = error.__new__(error, "no") if isinstance(error, type) else error
-
-    def download(*_: object, **__: object) -> str:
-        assert isinstance(raised, Exception)
-        raise raised
-
-    monkeypatch.setattr(checkpoint, "snapshot_download", download)
+    monkeypatch.setattr(checkpoint, "snapshot_download", Mock(side_effect=raised))
     with pytest.raises(ModelError, match=words) as caught:
         load_model("org/model", "cpu")
     assert "\n" not in str(caught.value)
 
 
 def test_a_hub_model_is_checked_before_its_weights_are_fetched(folder, monkeypatch):
-    asked: list[list[str]] = []
-
-    def download(_id: str, *, allow_patterns: list[str], **_settings: object) -> str:
-        asked.append(allow_patterns)
-        return str(folder)
-
+    download = Mock(return_value=str(folder))
     monkeypatch.setattr(checkpoint, "snapshot_download", download)
     assert load_model("org/model", "cpu").info.name == "org/model"
-    assert [any("safetensors" in pattern for pattern in patterns) for patterns in asked] == [
-        False,
-        True,
-    ]
+    asked = [call.kwargs["allow_patterns"] for call in download.mock_calls]
+    fetched = [any("safetensors" in pattern for pattern in patterns) for patterns in asked]
+    assert fetched == [False, True]
     assert not any(pattern.endswith((".bin", ".pt", ".py", "*")) for pattern in asked[1])
-
-
-def test_the_weights_of_a_hub_model_that_cannot_be_served_are_never_fetched(folder, monkeypatch):
+    download.reset_mock()
     tiny_config("qwen3", quantization_config={"quant_method": "gptq"}).save_pretrained(folder)
-
-    def download(_id: str, *, allow_patterns: list[str], **_settings: object) -> str:
-        assert not any("safetensors" in pattern for pattern in allow_patterns)
-        return str(folder)
-
-    monkeypatch.setattr(checkpoint, "snapshot_download", download)
     with pytest.raises(ModelError, match="quantised"):
         load_model("org/model", "cpu")
+    (only,) = download.mock_calls
+    assert not any("safetensors" in pattern for pattern in only.kwargs["allow_patterns"])
 
 
 @pytest.mark.parametrize("setting", [{"device": "tpu"}, {"dtype": "int8"}])
@@ -234,3 +217,51 @@ def test_cuda_without_a_cuda_device_is_a_config_error(monkeypatch):
 def test_on_cuda_the_checkpoint_keeps_its_own_type(folder):
     info = load_model(str(folder), "auto").info
     assert (info.device, info.dtype) == ("cuda", "bfloat16")
+
+
+# --- how far a download is, and what stops it -----------------------------------------------
+
+
+def fetch(report: Report, monkeypatch: pytest.MonkeyPatch, parts: int = 4) -> None:
+    """A download as the Hub's client does it: bars of bytes whose total grows, and one of files."""
+
+    def download(_id: str, *, tqdm_class: Any, **_: object) -> str:
+        received = tqdm_class(desc="bytes", total=0, initial=0, unit="B", unit_scale=True)
+        written = tqdm_class(desc="bytes", total=0, initial=0, unit="B", unit_scale=True)
+        with tqdm_class(desc="files", total=1) as files:
+            for bar in (received, written):
+                bar.total = (bar.total or 0) + 1024 * parts
+                bar.refresh()
+            for _part in range(parts):
+                received.update(512)
+                written.update(1024)
+            files.update(1)
+        received.close()
+        written.close()
+        raise OSError("nothing was there")
+
+    monkeypatch.setattr(checkpoint, "snapshot_download", download)
+    monkeypatch.setattr(steps, "TELL_EVERY_S", 0.0)
+    find_checkpoint("org/model", report, with_weights=True)
+
+
+def test_bytes_are_told_with_the_share_and_a_limit(monkeypatch, capfd):
+    told: list[Step] = []
+    with pytest.raises(ModelError, match="nothing was there"):
+        fetch(told.append, monkeypatch)
+    bytes_told = [step for step in told if step.sentence.startswith("Downloading")]
+    assert [step.fraction for step in bytes_told][-1] == 1.0
+    assert bytes_told[-1].sentence == "Downloading org/model: 4 KiB of 4 KiB."
+    assert all(step.limit_s == steps.STALL_S for step in bytes_told)
+    fractions = [step.fraction or 0.0 for step in bytes_told]
+    assert fractions == sorted(fractions)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_what_the_report_raises_stops_the_download(monkeypatch):
+    def stop(step: Step) -> None:
+        if step.fraction:
+            raise RunCancelledError
+
+    with pytest.raises(RunCancelledError):
+        fetch(stop, monkeypatch)
