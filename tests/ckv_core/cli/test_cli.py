@@ -1,4 +1,4 @@
-"""Laws of the command line: a user's mistake is exit code 2 and one clear line."""
+"""Laws of the command line: a user's mistake is exit code 2 and one clear line; files are whole."""
 
 import io
 import json
@@ -7,13 +7,16 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from ckv_core import cli
+from ckv_core.cli import running
 from ckv_core.errors import OUT_OF_MEMORY, ModelError
 from ckv_core.methods import METHODS, PARAMETERS
 from ckv_core.models.loaded import LoadedModel
+from ckv_core.request.compare_request import DEFAULT_MODEL
 from ckv_core.results.figures import FIGURES
 from ckv_core.results.quantities import QUANTITIES
 from tests.factories.models import tiny_model
@@ -21,12 +24,13 @@ from tests.factories.models import tiny_model
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[3]
+TEXT = "The ferry left at nine. Nobody waved. "
 
 
 @pytest.fixture
 def context(tmp_path) -> str:
     path = tmp_path / "context.txt"
-    path.write_text("The ferry left at nine. Nobody waved. " * 6, encoding="utf-8")
+    path.write_text(TEXT * 6, encoding="utf-8")
     return str(path)
 
 
@@ -54,13 +58,10 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
     [
         ("compare --variant snapkw", "Did you mean 'snapkv'?"),
         ("compare --variant full+critical", "cannot apply to it"),
-        ("compare --variant snapkv:alpha=0.5", "does not take 'alpha'"),
+        ("compare --variant snapkv:sinks=4,budget=35", "sinks 4 + window 32"),
         ("compare --variant snapkv --variant snapkv", "listed twice"),
         ("compare --variant snapkv --budget many", "is not a number"),
         ("compare --variant snapkv --budget 8", "raise the budget to at least 32"),
-        ("compare --variant snapkv:sinks=4,budget=35", "sinks 4 + window 32"),
-        ("compare --variant snapkv+critical --alpha 2", "alpha must be a number from 0 to 1"),
-        ("compare --variant snapkv:kernel=4", "kernel must be odd"),
         ("compare --max-new-tokens 0", "New tokens must be from 1"),
         ("compare --scenario other", "invalid choice"),
         ("compare --json no/such/folder/out.json", "no file in an existing folder"),
@@ -68,7 +69,6 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
         ("compare --analyse bounds,everything", "Analysis must be of bounds, forced"),
         ("compare --follow-up Why?", "need the scenario context-only"),
         ("compare --evidence", "expected one argument"),
-        ("sweep --budgets 64,many", "is not a number"),
         ("sweep --budgets ,", "at least one budget"),
         ("sweep --alphas 2", "alpha must be a number from 0 to 1"),
         ("sweep --method snapkv:budget=64", "leave that out"),
@@ -140,8 +140,7 @@ def test_a_large_model_asks_where_the_default_one_would_not(capsys, context, tin
 
 def test_several_prompts_are_averaged_with_their_bounds(capsys, tmp_path, tiny):
     path, out = tmp_path / "prompts.jsonl", tmp_path / "out.jsonl"
-    text = "The ferry left at nine. Nobody waved. "
-    lines = [{"context": f"{text * 4}{n}", "answer": "Nobody"} for n in range(2)]
+    lines = [{"context": f"{TEXT * 4}{n}", "answer": "Nobody"} for n in range(2)]
     path.write_text("\n".join(json.dumps(line) for line in lines), encoding="utf-8")
     arguments = ["analyse", "--prompts", str(path), "--ablation", "snapkv:budget=40"]
     assert cli.main([*arguments, "--max-new-tokens", "3", "--json", str(out)]) == 0
@@ -182,22 +181,9 @@ def test_a_prompt_over_the_limit_says_by_how_many_tokens(capsys, context, tiny):
 
 
 def test_a_model_that_fails_is_one_line(capsys, context, monkeypatch):
-    def fail(*_args: object, **_keywords: object) -> None:
-        raise ModelError("There is no such model.")
-
-    monkeypatch.setattr("ckv_core.models.loading.load_model", fail)
+    failing = Mock(side_effect=ModelError("There is no such model."))
+    monkeypatch.setattr("ckv_core.models.loading.load_model", failing)
     assert run(capsys, "compare", "--context", context) == (2, "error: There is no such model.")
-
-
-def test_the_same_run_prints_text_and_writes_json(capsys, context, tiny, tmp_path):
-    out = tmp_path / "out.json"
-    arguments = ["compare", "--context", context, "--variant", "full", "--variant", "snapkv"]
-    arguments += ["--budget", "40", "--max-new-tokens", "3", "--json"]
-    assert cli.main([*arguments, str(out)]) == 0
-    assert "== snapkv:budget=40" in capsys.readouterr().out
-    assert out.read_text(encoding="utf-8").startswith('{"schema": 1')
-    assert cli.main([*arguments, "-"]) == 0
-    assert capsys.readouterr().out.startswith('{"schema": 1')
 
 
 def test_an_answer_that_the_prompt_does_not_hold_is_said(capsys, context, tiny):
@@ -244,13 +230,13 @@ def test_analyse_prints_every_measured_quantity_with_n(capsys, context, tiny):
     assert re.search(r"^Oracle: greedy +snapkv", slow, re.MULTILINE)
 
 
-def test_methods_lists_every_method_and_key_without_torch():
-    code = "import sys; from ckv_core.cli import main; main(['methods']); assert 'torch' not in "
-    code += "sys.modules"
+def test_methods_and_models_are_listed_with_every_key_and_without_torch():
+    code = "import sys; from ckv_core.cli import main; main(['methods']); main(['models']); "
+    code += "assert not {'torch', 'transformers', 'accelerate'} & set(sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    for name in [*(method.name for method in METHODS), *PARAMETERS]:
+    for name in [*(method.name for method in METHODS), *PARAMETERS, DEFAULT_MODEL]:
         assert name in done.stdout
     agnostic = {method.name for method in METHODS if method.regime == "query-agnostic"}
     assert {"streaming_llm", "keydiff"} <= agnostic
@@ -264,9 +250,106 @@ def test_methods_lists_every_method_and_key_without_torch():
     ids=["python", "torch"],
 )
 def test_no_memory_is_one_line(capsys, context, tiny, monkeypatch, error):
-    def fail(*_args: object, **_named: object) -> None:
-        raise error
-
-    monkeypatch.setattr(tiny.model, "forward", fail)
+    monkeypatch.setattr(tiny.model, "forward", Mock(side_effect=error))
     arguments = ("compare", "--context", context, "--budget", "40")
     assert run(capsys, *arguments) == (1, f"error: {OUT_OF_MEMORY}")
+
+
+# --- files that are written and read ------------------------------------------------------
+
+
+def command(name: str, context: str, *more: str) -> list[str]:
+    """The smallest run of a command."""
+    chosen = "--method" if name == "sweep" else "--variant"
+    budget = "--budgets" if name == "sweep" else "--budget"
+    return [name, "--context", context, chosen, "snapkv", budget, "40", *more]
+
+
+def test_only_a_line_feed_ends_a_line_of_the_prompts(capsys, tiny, tmp_path):
+    path, out = tmp_path / "prompts.jsonl", tmp_path / "out.jsonl"
+    texts = [f"{TEXT * 4}one\u2028two\u2029three\u0085four", TEXT * 5]
+    lines = [json.dumps({"context": text}, ensure_ascii=False) for text in texts]
+    path.write_bytes("\r\n\r\n".join([*lines, ""]).encode())
+    arguments = ["analyse", "--prompts", str(path), "--max-new-tokens", "1", "--json", str(out)]
+    assert cli.main(arguments) == 0
+    assert "2 prompts" in capsys.readouterr().out
+    runs = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    read = ["".join(run["prompt"]["pieces"]) for run in runs]
+    assert [text in prompt for text, prompt in zip(texts, read, strict=True)] == [True, True]
+
+
+class ClosedPipe(io.StringIO):
+    """A stdout whose reader has gone, as after `| head -1`."""
+
+    def write(self, _text: str) -> int:
+        raise BrokenPipeError
+
+
+@pytest.mark.parametrize("name", ["compare", "sweep", "analyse"])
+def test_json_and_tables_do_not_wait_for_each_other(
+    capsys, context, tiny, tmp_path, monkeypatch, name
+):
+    out = tmp_path / "out.json"
+    assert cli.main(command(name, context, "--json", "-")) == 0
+    assert json.loads(capsys.readouterr().out)["schema"] == 1
+    assert cli.main(command(name, context, "--json", "/dev/full")) == 1
+    printed = capsys.readouterr()
+    assert "snapkv" in printed.out
+    assert "cannot be written: No space left on device." in printed.err
+    monkeypatch.setattr("sys.stdout", ClosedPipe())
+    monkeypatch.setattr("sys.stderr", io.StringIO())  # which `main` closes
+    assert cli.main(command(name, context, "--json", str(out))) == 1
+    assert json.loads(out.read_text(encoding="utf-8"))["schema"] == 1
+
+
+@pytest.fixture
+def three(context, tiny, tmp_path) -> tuple[list[str], Path]:
+    """`analyse` of three prompts, of which the second is too long for the model."""
+    path, out = tmp_path / "prompts.jsonl", tmp_path / "out.jsonl"
+    texts = [TEXT * 4, "x " * 3_000, TEXT * 5]
+    path.write_text("\n".join(json.dumps({"context": text}) for text in texts), encoding="utf-8")
+    arguments = ["analyse", "--prompts", str(path), "--max-new-tokens", "1", "--json", str(out)]
+    return arguments, out
+
+
+def test_a_prompt_that_fails_does_not_lose_the_others(capsys, three):
+    arguments, out = three
+    assert cli.main(arguments) == 1
+    printed = capsys.readouterr()
+    assert "; 2 prompts of " in printed.out
+    assert "prompts.jsonl line 2: " in printed.err
+    assert printed.err.splitlines()[-1].startswith("error: 1 of 3 prompts failed, the first: ")
+    assert len(out.read_text(encoding="utf-8").splitlines()) == 2
+
+
+def test_a_run_is_in_the_file_as_soon_as_its_prompt_ends(three, monkeypatch):
+    arguments, out = three
+    real, lines = running.run, []
+
+    def run(request, *more):
+        lines.append(len(out.read_text(encoding="utf-8").splitlines()))
+        if len(lines) == 3:
+            raise KeyboardInterrupt
+        return real(request, *more)
+
+    monkeypatch.setattr(running, "run", run)
+    assert cli.main(arguments) == 1
+    assert lines == [0, 1, 1]
+    assert json.loads(out.read_text(encoding="utf-8"))["schema"] == 1
+
+
+@pytest.mark.parametrize(("parts", "measured"), [("none", set()), ("forced", {"forced"})])
+def test_what_is_expensive_can_be_left_out(context, tiny, tmp_path, parts, measured):
+    out = tmp_path / "out.json"
+    assert cli.main(command("analyse", context, "--json", str(out), "--analyse", parts)) == 0
+    (variant,) = json.loads(out.read_text(encoding="utf-8"))["variants"]
+    assert {name.partition("_")[0] for name in variant["analysis"]} == measured
+
+
+def test_only_a_prompts_own_error_names_its_file(capsys, context, tiny, tmp_path):
+    assert cli.main(["analyse", "--context", context, "--variant", "snapkw"]) == 2
+    assert capsys.readouterr().err.startswith("error: Unknown method 'snapkw'")
+    empty = tmp_path / "empty.txt"
+    empty.write_text(" ", encoding="utf-8")
+    assert cli.main(["analyse", "--context", context, "--context", str(empty)]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {empty}: The context is empty")

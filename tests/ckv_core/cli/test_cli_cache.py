@@ -1,9 +1,6 @@
-"""`cache`: kept in one process, asked in another; lists, files and one-line errors."""
+"""`cache`: kept, asked, listed, taken elsewhere; errors are one line."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,7 +13,6 @@ from tests.reference.report import report
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).resolve().parents[3]
 SPEC = "adakv+critical:budget=48,store=int8"
 QUESTIONS = ("Who counted the vessels?", "Where was the harbour?")
 
@@ -36,16 +32,7 @@ def context(tmp_path) -> str:
     return str(path)
 
 
-def in_a_process_of_its_own(*arguments: str) -> str:
-    command = [sys.executable, "-m", "ckv_core", *arguments]
-    done = subprocess.run(
-        command, cwd=ROOT, env=os.environ, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_what_one_process_keeps_another_answers_from(home, model_folder, context, capsys):
+def test_what_is_kept_answers_as_the_comparison_does(home, model_folder, context, capsys):
     def printed(*arguments: str) -> str:
         assert cli.main([*arguments, "--json", "-"]) == 0
         return capsys.readouterr().out
@@ -56,16 +43,15 @@ def test_what_one_process_keeps_another_answers_from(home, model_folder, context
     assert document["receipt"]["receipt"]["retained_entries"] == 3 * 2 * 48
     asked = [word for question in QUESTIONS for word in ("--question", question)]
     new = ["--max-new-tokens", "9", "--ignore-eos"]
-    told = in_a_process_of_its_own("cache", "ask", "report", *asked, *new, "--json", "-")
+    told = printed("cache", "ask", "report", *asked, *new)
     answers = [json.loads(line) for line in told.splitlines()]
     assert [answer["question"] for answer in answers] == list(QUESTIONS)
     for answer in answers:
         question = ("--question", answer["question"], "--scenario", "context-only")
         compared = printed("compare", *of_context, *question, *new)
         (variant,) = json.loads(compared)["variants"]
-        assert answer["token_ids"] == variant["token_ids"]
-        assert answer["text"] == variant["text"]
-        assert answer["stopped"] == variant["stopped"]
+        for member in ("token_ids", "text", "stopped"):
+            assert answer[member] == variant[member]
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -109,12 +95,8 @@ def test_a_cache_goes_out_and_comes_in_and_has_its_names(
 
 @pytest.mark.parametrize("name", ["", "..", "../x", "a/b", ".x", "a\n", "x" * 65, "ä", "x "])
 def test_names_that_are_no_names_are_refused(home, capsys, name):
-    for arguments in (
-        ("delete", name),
-        ("ask", name, "--question", "What?"),
-        ("export", name, "x"),
-    ):
-        code, _, error = run(capsys, *arguments)
+    for action, *more in (["delete"], ["ask", "--question", "What?"], ["export", "x"]):
+        code, _, error = run(capsys, action, name, *more)
         assert code == 2
         assert "A cache's name" in error
 

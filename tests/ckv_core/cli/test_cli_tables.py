@@ -1,7 +1,8 @@
-"""Known values in every cell of what `compare` and `sweep` print."""
+"""What stands in which column of what `compare`, `sweep` and `analyse` print of known figures."""
 
 import re
 from dataclasses import replace
+from itertools import starmap
 
 import numpy as np
 import pytest
@@ -10,18 +11,19 @@ from ckv_core.analysis.ablation import ablation
 from ckv_core.cli.tables import number, share
 from ckv_core.results.records import VariantResult
 from tests.factories.printed import printed, table
-from tests.factories.runs import array, keeping, measured, run_of, variant
+from tests.factories.runs import array, keeping, measured, on_prompt, variant
 
 
 @pytest.fixture
 def show(monkeypatch, capsys, tmp_path):
-    """Run a command whose result is these variants."""
+    """Run a command whose runs, each on a prompt of its own, come out with these variants."""
     path = tmp_path / "context.txt"
     path.write_text("text", encoding="utf-8")
 
-    def run(command: str, *variants: VariantResult, more: tuple[str, ...] = ()) -> str:
-        arguments = [command, "--context", str(path), *more]
-        return printed(monkeypatch, capsys, arguments, run_of(*variants))
+    def run(command: str, *runs: list[VariantResult], more: tuple[str, ...] = ()) -> str:
+        contexts = ["--context", str(path)] * len(runs)
+        results = starmap(on_prompt, ((at, *variants) for at, variants in enumerate(runs)))
+        return printed(monkeypatch, capsys, [command, *contexts, *more], *results)
 
     return run
 
@@ -31,42 +33,148 @@ def test_what_rounds_to_nothing_has_no_sign():
     assert (share(-1e-9), share(-0.002)) == ("0.0%", "-0.2%")
 
 
-def test_compare_prints_each_step_of_the_ablation(show):
+# --- the first decoding step and its ablation -----------------------------------------------
+
+
+def ablated(heads: list[list[float]], finals: list[float], base: list[float]):
+    """The full cache and the first steps of an ablation; the last one knows its base's heads."""
     specs = [step.spec for step in ablation("snapkv:budget=64")][:4]
-    heads = ([4, 4, 4, 4], [3, 5, 5, 5], [3, 3, 5, 5], [1, 2, 3, 5])
-    out = show(
-        "compare",
-        *(
-            variant(spec, measured(array(head), final, kl))
-            for spec, head, final, kl in zip(
-                specs, heads, (10, 8, 11, 2), (6, 7, 9, 12), strict=True
-            )
-        ),
+    steps = [
+        variant(spec, measured(array(head), final, final + 1))
+        for spec, head, final in zip(specs, heads, finals, strict=True)
+    ]
+    steps[-1] = replace(
+        steps[-1], perturbation=replace(steps[-1].perturbation, base_head_l1=array(base))
     )
+    return [variant("full"), *steps]
+
+
+ONE = ablated(
+    [[4, 4, 4, 4], [3, 5, 5, 5], [3, 3, 5, 5], [1, 2, 3, 5]], [10, 8, 11, 2], [2, 1, 4, 6]
+)
+TWO = ablated(
+    [[2, 2, 2, 2], [1, 1, 3, 3], [3, 3, 3, 3], [3, 2, 1, 2]], [20, 12, 24, 6], [4, 3, 2, 1]
+)
+
+
+def test_compare_prints_each_step_of_the_ablation(show):
+    out = show("compare", ONE)
     assert {name: [*row.values()] for name, row in table(out, "ablation over").items()} == {
-        "base": ["4", "-", "10", "6"],
-        "base, not pooled": ["4.5", "25.0%", "8", "7"],
-        "stage 2, no norm": ["4", "50.0%", "11", "9"],
-        "CriticalKV": ["2.75", "75.0%", "2", "12"],
+        "base": ["4", "-", "10", "11"],
+        "base, not pooled": ["4.5", "25.0%", "8", "9"],
+        "stage 2, no norm": ["4", "50.0%", "11", "12"],
+        "CriticalKV": ["2.75", "75.0%", "2", "3"],
     }
     assert "head L1  heads below base  final L1  KL" in out
 
 
+def test_analyse_prints_the_first_decoding_step_and_the_ablation(show):
+    out = show("analyse", ONE, TWO)
+    found = table(out, "first decoding step")
+    assert found[ONE[-1].spec] == {
+        "head L1": "2.375",
+        "final L1": "4",
+        "KL": "5",
+        "heads closer": "75.0%",
+        "heads won": "4/8 50.0%",
+    }
+    assert set(found["full"].values()) == {"-"}
+    steps = table(out, "ablation over snapkv:budget=64")
+    columns = ("head L1", "heads below base", "final L1 / base's", "n")
+    assert tuple(steps["base, not pooled"][each] for each in columns) == (
+        "3.25",
+        "37.5%",
+        "0.7",
+        "2",
+    )
+
+
+# --- bounds and other measured quantities ---------------------------------------------------
+
+
+def bounded(sigma: list[float], hat: float = 0.0) -> list[VariantResult]:
+    """The first head's theta-hat is `hat` beside its theta; what stage 2 kept has another mass."""
+    theta = array([1, 2, 4, 4])
+    arrays = {
+        "sigma_stage1": array(sigma),
+        "sigma_kept": array([0.25, 0.5, 0.25, 0.5]),
+        "value_mass": theta * 8,
+        "theta": theta,
+        "theta_hat": theta + array([hat, 0, 0, 0]),
+        "theta_relaxed": theta * 4,
+    }
+    moved = measured(array([0.25, 1.5, 1, 3]), 1, 1)
+    return [
+        variant("full"),
+        replace(keeping("snapkv", [7], [7]), perturbation=moved, analysis=arrays),
+    ]
+
+
+COVERED = [0.6, 0.8, 0.4, 0.9]
+CHAIN = {
+    "covered heads": "6 of 8",
+    "L1": "1.583",
+    "theta": "2.333",
+    "theta-hat": "2.167",
+    "relaxed": "9.333",
+    "n": "1",
+    "chain broken": "2 of 6",
+}
+
+
+def test_compare_prints_the_check_of_the_bounds(show):
+    out = show("compare", bounded(COVERED, -0.5))
+    assert table(out, "bounds; the chain") == {"snapkv": CHAIN}
+    masses = {
+        "sigma": "0.675",
+        "L1 / theta": "0.5",
+        "group L1 / theta": "0.5417",
+        "sigma > 0.5": "75.0%",
+    }
+    assert table(out, "attention mass of stage 1")["snapkv"].items() >= masses.items()
+    told = out.partition("== snapkv")[2].partition("bounds;")[0]
+    assert "theta: bound of the kept set" not in told
+    for line in (
+        "Head L1, covered heads: 1.583",
+        "theta, covered heads: 2.333",
+        "theta-hat, covered heads: 2.167",
+        "Relaxed theta, covered heads: 9.333",
+        "covered, sigma > 0.5: 6 of 8 heads",
+    ):
+        assert f"   {line}\n" in told
+    assert "bounds; the chain" not in show("compare", [variant("full")])
+
+
+def test_analyse_prints_bounds_and_quantities_with_the_n_of_each(show):
+    none = bounded([0.1, 0.2, 0.5, 0.5])
+    out = show("analyse", bounded(COVERED, -0.5), none)
+    assert table(out, "bounds; the chain") == {"snapkv": CHAIN | {"covered heads": "6 of 16"}}
+    assert re.search(r"^Relaxed theta, covered heads +snapkv +9\.333 +1$", out, re.M)
+    assert re.search(r"^Attention mass kept +snapkv +0\.375 +2$", out, re.M)
+    assert "of heads with sigma over 0.5): known in 1 of 2 prompts." in out
+    nothing = table(show("analyse", none, none), "bounds; the chain")["snapkv"]
+    assert [*nothing.values()] == ["0 of 16", "-", "-", "-", "-", "0", "0 of 0"]
+
+
+# --- texts ----------------------------------------------------------------------------------
+
+
+def scores(exact: float, f1: float, edit: float) -> dict[str, float]:
+    return {"exact_match": exact, "token_f1": f1, "edit_similarity": edit}
+
+
 def test_compare_prints_how_the_own_generations_differ(show):
-    scores = {"exact_match": 0.0, "token_f1": 0.25, "edit_similarity": 0.75}
+    differs = {"agreement": 0.5, "first_difference": 1}
+    judged = {"answer_found": True, "answer_scores": scores(0, 0.25, 0.75)}
+    there = {"forced_kl": np.array([0, 0.5], np.float32)}
     out = show(
         "compare",
-        variant("full", answer_found=True),
-        variant(
-            "snapkv",
-            agreement=0.5,
-            first_difference=1,
-            answer_found=True,
-            answer_scores=scores,
-            analysis={"forced_kl": np.array([0, 0.5], np.float32)},
-        ),
-        variant("adakv", agreement=1.0, answer_found=False),
-        variant("pyramidkv", agreement=1.0, answer_found=False, stopped="length"),
+        [
+            variant("full", answer_found=True),
+            variant("snapkv", analysis=there, **differs, **judged),
+            variant("adakv", agreement=1.0, answer_found=False),
+            variant("pyramidkv", agreement=1.0, answer_found=False, stopped="length"),
+        ],
     )
     found = table(out, "own generation")
     assert found["snapkv"] == {
@@ -81,80 +189,87 @@ def test_compare_prints_how_the_own_generations_differ(show):
     assert [*found["adakv"].values()] == ["no", "100.0%", "none", "-", "-", "-", "100.0%"]
     assert [*found["pyramidkv"].values()] == ["cut", "100.0%", "none", "-", "-", "-", "100.0%"]
     assert [*found["full"].values()] == ["yes", "-", "-", "-", "-", "-", "100.0%"]
-    plain = show("compare", variant("full"), variant("snapkv", agreement=0.25, first_difference=0))
-    assert table(plain, "own generation")["snapkv"] == {
-        "answer": "-",
-        "agreement": "25.0%",
-        "first difference": "token 1",
-        "KL there": "-",
-        "bytes": "100.0%",
-    }
-    assert "own generation" not in show("compare", variant("full"))
+    plain = table(
+        show("compare", [variant("full"), variant("snapkv", **differs)]), "own generation"
+    )
+    assert list(plain["snapkv"]) == ["answer", "agreement", "first difference", "KL there", "bytes"]
+    assert plain["snapkv"]["answer"] == "-"
+    assert "own generation" not in show("compare", [variant("full")])
 
 
-def test_compare_prints_the_check_of_the_bounds(show):
-    theta = array([1, 2, 4, 4])
-    lower = array([1, 1.5, 4, 4])
-    bounds = {
-        "sigma_stage1": array([0.6, 0.8, 0.4, 0.9]),
-        "sigma_kept": array([0.3, 0.3, 0.3, 0.3]),
-        "value_mass": theta * 8,
-        "theta": theta,
-        "theta_hat": lower,
-        "theta_relaxed": theta * 2,
-    }
+def test_analyse_prints_how_the_own_generations_differ(show):
+    def texts(forced: dict[str, list[float]], late: int, **own) -> list[VariantResult]:
+        analysis = {f"forced_{name}": np.array(row, np.float32) for name, row in forced.items()}
+        return [
+            variant("full", answer_found=True),
+            variant("snapkv", analysis=analysis, **own),
+            variant("adakv", agreement=0.25, first_difference=late),
+        ]
+
+    one = {"answer_found": True, "answer_scores": scores(0, 0.25, 0.5)}
+    two = {"answer_found": False, "answer_scores": scores(0, 0.5, 0.75)}
     out = show(
-        "compare",
-        variant("full"),
-        replace(
-            keeping("snapkv", [7], [7]),
-            perturbation=measured(array([0.25, 1.5, 1, 3]), 1, 1),
-            analysis=bounds,
+        "analyse",
+        texts(
+            {"top1": [1, 0, 1, 1], "kl": [0.5], "rank": [1, 4]},
+            3,
+            agreement=0.5,
+            first_difference=1,
+            **one,
         ),
+        texts({"top1": [1, 1], "kl": [0.25], "rank": [1.5]}, 6, agreement=1.0, **two),
     )
-    found = table(out, "bounds; the chain")
-    assert list(found) == ["snapkv"]
-    assert found["snapkv"] == {
-        "covered heads": "6 of 8",
-        "L1": "1.583",
-        "theta": "2.333",
-        "theta-hat": "2.167",
-        "relaxed": "4.667",
-        "n": "1",
-        "chain broken": "2 of 6",
+    assert table(out, "on the full cache's own continuation") == {
+        "snapkv": {"same first choice": "0.875", "KL": "0.375", "rank": "2"}
     }
-    assert (
-        table(out, "attention mass of stage 1")["snapkv"].items()
-        >= {
-            "sigma": "0.675",
-            "L1 / theta": "0.5",
-            "group L1 / theta": "0.5417",
-            "sigma > 0.5": "75.0%",
-        }.items()
-    )
-    told = out.partition("== snapkv")[2].partition("bounds;")[0]
-    assert "theta: bound of the kept set" not in told
-    for line in (
-        "Head L1, covered heads: 1.583",
-        "theta, covered heads: 2.333",
-        "theta-hat, covered heads: 2.167",
-        "Relaxed theta, covered heads: 4.667",
-        "covered, sigma > 0.5: 6 of 8 heads",
-    ):
-        assert f"   {line}\n" in told
-    assert "bounds; the chain" not in show("compare", variant("full"))
+    found = table(out, "own generation")
+    assert found["snapkv"] == {
+        "agreement": "75.0%",
+        "texts that differ": "1 of 2",
+        "at token": "2",
+        "answer found": "50.0% [1.3%, 98.7%]",
+        "exact match": "0.0% [0.0%, 84.2%]",
+        "token F1": "37.5%",
+        "edit similarity": "62.5%",
+    }
+    assert [*found["adakv"].values()] == ["25.0%", "2 of 2", "5.5", "-", "-", "-", "-"]
+    assert [*found["full"].values()] == ["-", "-", "-", "100.0% [15.8%, 100.0%]", "-", "-", "-"]
+    plain = [variant("full"), variant("snapkv", agreement=1.0)]
+    found = table(show("analyse", plain, plain), "own generation")["snapkv"]
+    assert found == {"agreement": "100.0%", "texts that differ": "0 of 2", "at token": "-"}
+    assert "own generation" not in show("analyse", [variant("full")], [variant("full")])
 
 
-def test_compare_prints_who_holds_a_passage(show):
-    out = show(
-        "compare",
-        variant("full"),
-        keeping("snapkv:budget=64", [3, 4, 7], [3, 7]),
-        more=("--evidence", "blue door"),
-    )
-    assert "evidence 'blue door': once in the compressed prompt, 2 tokens" in out
-    found = table(out, "evidence 'blue door'")
-    assert found == {
+def test_a_cut_text_is_counted_apart_and_in_pairs_answers_are_told_by_who_changed(show):
+    def texts(cut: bool) -> list[VariantResult]:
+        stopped = "length" if cut else "eos"
+        plain = variant("snapkv", answer_found=True, stopped="eos")
+        moved = variant("snapkv+critical", answer_found=False, stopped=stopped)
+        return [variant("full", answer_found=True, stopped="eos"), plain, moved]
+
+    out = show("analyse", texts(True), texts(False), more=("--answer", "blue"))
+    found = table(out, "own generation")
+    assert {spec: cells["cut before it"] for spec, cells in found.items()} == {
+        "full": "0 of 2",
+        "snapkv": "0 of 2",
+        "snapkv+critical": "1 of 2",
+    }
+    assert found["snapkv+critical"]["answer found"] == "0.0% [0.0%, 97.5%]"  # of one text
+    assert "warning: 1 of 6 generated texts were cut at the limit of new tokens before" in out
+    lines = re.findall(r"^(snapkv\S*) +(full|snapkv) +(\+.*)$", out, re.M)
+    assert lines == [
+        ("snapkv+critical", "snapkv", "+0 -1, p = 1"),
+        ("snapkv", "full", "+0 -0, p = 1"),
+        ("snapkv+critical", "full", "+0 -1, p = 1"),
+    ]
+
+
+# --- who holds a passage --------------------------------------------------------------------
+
+
+def test_compare_prints_who_holds_a_passage_and_the_reference_answer(show):
+    variants = [variant("full"), keeping("snapkv:budget=64", [3, 4, 7], [3, 7])]
+    held = {
         "snapkv:budget=64": {
             "slots kept": "6 of 8",
             "share": "75.0%",
@@ -162,49 +277,54 @@ def test_compare_prints_who_holds_a_passage(show):
             "heads keeping all": "2 of 4",
         }
     }
-
-
-def test_compare_prints_who_holds_the_reference_answer(show):
-    variants = (variant("full"), keeping("snapkv:budget=64", [3, 4, 7], [3, 7]))
-    out = show("compare", *variants, more=("--answer", "Blue  door"))
-    assert "reference answer 'Blue  door': once in the compressed prompt, 2 tokens" in out
-    found = table(out, "reference answer")["snapkv:budget=64"]
-    assert (found["slots kept"], found["expected at random"]) == ("6 of 8", "21.4%")
-    same = show("compare", *variants, more=("--answer", "door", "--evidence", "door"))
+    for option, words, title in (
+        ("--evidence", "blue door", "evidence"),
+        ("--answer", "Blue  door", "reference answer"),
+    ):
+        out = show("compare", variants, more=(option, words))
+        assert f"{title} {words!r}: once in the compressed prompt, 2 tokens" in out
+        assert table(out, title) == held
+    same = show("compare", variants, more=("--answer", "door", "--evidence", "door"))
     assert same.count("in the compressed prompt, ") == 1
-    missed = show("compare", *variants, more=("--answer", "Zanzibar"))
+    missed = show("compare", variants, more=("--answer", "Zanzibar"))
     assert missed.count("does not occur in the compressed prompt") == 1
-    assert "slots kept" not in missed + show("compare", *variants)
+    assert "slots kept" not in missed + show("compare", variants)
+
+
+def test_analyse_prints_the_slots_that_hold_the_answer(show):
+    one = [variant("full"), keeping("snapkv:budget=64", [3, 7], [0, 7])]
+    two = [variant("full"), keeping("snapkv:budget=64", [1, 3, 7], [3, 7])]
+    out = show("analyse", one, two, more=("--answer", "blue"))
+    found = table(out, "slots that keep the reference answer's occurrences")
+    assert found == {"snapkv:budget=64": {"kept": "75.0%", "expected at random": "17.9%", "n": "2"}}
+
+
+# --- a sweep --------------------------------------------------------------------------------
 
 
 def point(text: str, head: float, **more) -> VariantResult:
     """Final L1 and KL rise with the head L1; a base of 5 in the first head and 1 elsewhere."""
-    heads = array([head] * 4)
     base = array([5, 1, 1, 1]) if "+" in text else None
-    return variant(text, measured(heads, head * 10, head / 100, base), **more)
+    return variant(text, measured(array([head] * 4), head * 10, head / 100, base), **more)
 
 
-def scores(exact: float, f1: float, edit: float) -> dict[str, float]:
-    return {"exact_match": exact, "token_f1": f1, "edit_similarity": edit}
-
-
-def swept(exact: float = 0.0) -> list[VariantResult]:
+def swept() -> list[VariantResult]:
     sigma = {"sigma_stage1": array([0.4, 0.6, 0.7, 0.8], [0.9, 0.4, 0.6, 0.7])}
+    judged = {"answer_found": True, "answer_scores": scores(0, 0.2, 0.5), "analysis": sigma}
     critical = "snapkv+critical:alpha=0.5,budget="
-    shared = {"answer_found": True, "analysis": sigma}
     return [
         variant("full"),
-        point("snapkv:budget=64", 8, agreement=0.0, answer_scores=scores(0, 0.125, 0.5)),
-        point("snapkv:budget=256", 4, agreement=0.5, answer_scores=scores(exact, 0.25, 0.5)),
-        point(f"{critical}64", 3, agreement=0.3, answer_scores=scores(0, 0.2, 0.5), **shared),
-        point(f"{critical}256", 2, agreement=0.6, answer_scores=scores(exact, 0.7, 0.5)),
-        point("adakv:budget=64", 12, agreement=0.1, answer_scores=scores(0, 0.1, 0.5)),
-        point("adakv:budget=256", 6, agreement=0.2, answer_scores=scores(0, 0.1, 0.5)),
+        point("snapkv:budget=64", 8, agreement=0.0),
+        point("snapkv:budget=256", 4, agreement=0.5),
+        point(f"{critical}64", 3, agreement=0.3, **judged),
+        point(f"{critical}256", 2, agreement=0.6),
+        point("adakv:budget=64", 12, agreement=0.1),
+        point("adakv:budget=256", 6, agreement=0.2),
     ]
 
 
-def test_sweep_prints_every_figure_of_a_point(show):
-    out = show("sweep", *swept(), more=("--yes",))
+def test_sweep_prints_every_figure_of_a_point_and_the_budgets_of_equal_quality(show):
+    out = show("sweep", swept(), more=("--yes",))
     points = out.partition("\n\nbudget of equal")[0]
     (line,) = re.findall(r"^method .*$", points, re.M)
     (row,) = re.findall(r"^snapkv\+critical:alpha=0\.5 +64 .*$", points, re.M)
@@ -223,24 +343,16 @@ def test_sweep_prints_every_figure_of_a_point(show):
         "Edit similarity": "50.0%",
     }
     assert cells.items() >= known.items()
-
-
-def test_sweep_prints_the_budget_of_equal_quality_and_the_saving(show):
-    out = show("sweep", *swept(), more=("--yes",))
     found = table(out, "budget of equal Mean head L1 as adakv")
     assert found["snapkv"] == {"at 64": "64 or less", "at 256": "128, 50 % less"}
     found = table(out, "budget of equal Mean head L1 as snapkv")
     assert found["adakv"] == {"at 64": "161, 152 % more", "at 256": "over 256"}
-    assert found["snapkv+critical:alpha=0.5"] == {"at 64": "64 or less", "at 256": "64 or less"}
-    assert "N or less: already reached at the smallest budget; over N: not reached with" in out
-
-
-def test_a_target_that_no_setting_reaches_has_no_saving(show):
-    out = show("sweep", *swept(), more=("--yes",))
     found = table(out, "budget of equal Agreement as snapkv")
     assert found["adakv"] == {"at 64": "nothing to match", "at 256": "over 256"}
+    assert "N or less: already reached at the smallest budget; over N: not reached with" in out
     assert "; nothing to match: the point to be matched is at 0 itself\n" in out
     assert "budget of equal Answer" not in out  # nothing lies between yes and no
+    assert "oracles" not in out
 
 
 def test_sweep_prints_what_oracles_reach_at_each_budget(show):
@@ -249,35 +361,29 @@ def test_sweep_prints_what_oracles_reach_at_each_budget(show):
         arrays = {name: array([value] * 4) for name, value in found.items()}
         return point(text, 8, analysis=arrays)
 
-    out = show(
-        "sweep",
+    points = [
         limited("snapkv:budget=64", 6),
         limited("snapkv:budget=256", 2),
         limited("snapkv+critical:alpha=0.0,budget=64", 6),
         limited("snapkv+critical:alpha=0.0,budget=256", 2),
         limited("adakv:budget=64", 5),
-        more=("--yes",),
-    )
+    ]
+    out = show("sweep", points, more=("--yes",))
     assert table(out, "mean head L1 of oracles with the head budgets of snapkv and 1 more;") == {
         "true attention": {"at 64": "6", "at 256": "2"},
         "true attention times value norm": {"at 64": "3", "at 256": "1"},
     }
     found = table(out, "mean head L1 of oracles with the head budgets of adakv;")
     assert found["true attention"] == {"at 64": "5"}
-    assert "oracles" not in show("sweep", *swept(), more=("--yes",))
 
 
 def test_sweep_prints_the_gain_of_an_alpha_per_layer_and_per_head(show):
     by_alpha = {"0.5": ([1, 1, 4, 4], [3, 3, 3, 3]), "0.0": ([2, 2, 2, 2], [6, 6, 2, 2])}
-    out = show(
-        "sweep",
-        *(
-            variant(f"snapkv+critical:alpha={alpha},budget=64", measured(np.array(heads), 1, 1))
-            for alpha, heads in by_alpha.items()
-        ),
-        more=("--yes",),
-    )
-    assert table(out, "best alpha by head L1") == {
+    points = [
+        variant(f"snapkv+critical:alpha={alpha},budget=64", measured(np.array(heads), 1, 1))
+        for alpha, heads in by_alpha.items()
+    ]
+    assert table(show("sweep", points, more=("--yes",)), "best alpha by head L1") == {
         "snapkv+critical": {
             "budget": "64",
             "best alpha": "0.5",
