@@ -1,5 +1,7 @@
 """Laws of the findings' benchmark: its steps, and what its tables say of texts made up here."""
 
+from unittest.mock import Mock
+
 import numpy as np
 import pytest
 
@@ -128,14 +130,12 @@ def test_a_text_is_measured_at_every_base_budget_and_step():
     assert step_rows(list(text.settings.values()))
 
 
-@pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\u0085"])
-def test_only_a_line_feed_ends_a_line_of_the_prompts(monkeypatch, tmp_path, separator):
-    path = tmp_path / "prompts.jsonl"
-    path.write_bytes(f'{{"context": "a{separator}b"}}\r\n\n{{"context": "c"}}\n'.encode())
-    read: list[dict[str, str]] = []
+def test_only_a_line_feed_ends_a_line_of_the_prompts(monkeypatch, tmp_path):
+    path, text = tmp_path / "prompts.jsonl", "a\u2028b\u2029c\u0085d"
+    path.write_bytes(f'{{"context": "{text}"}}\r\n\n{{"context": "e"}}\n'.encode())
     monkeypatch.setattr("sys.argv", ["findings", str(path)])
-    monkeypatch.setattr(findings, "load_model", lambda *_args, **_keywords: None)
-    monkeypatch.setattr(findings, "measure", lambda _loaded, line, *_rest: read.append(line))
-    monkeypatch.setattr(findings, "report", lambda _texts: None)
+    for name in ("load_model", "measure", "report"):
+        monkeypatch.setattr(findings, name, Mock())
     findings.main()
-    assert [line["context"] for line in read] == [f"a{separator}b", "c"]
+    read = [call.args[1]["context"] for call in findings.measure.mock_calls]
+    assert read == [text, "e"]

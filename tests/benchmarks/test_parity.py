@@ -1,21 +1,36 @@
-"""What preset=kvpress keeps against what kvpress 0.5.5 kept when `make parity` recorded it."""
+"""Recorded kept sets are what is kept now: those of kvpress, and the Methods page's figures."""
 
+import json
+
+import numpy as np
 import pytest
 
+from benchmarks import kept_figures as figures
 from benchmarks import parity
 from ckv_core.methods.parts.press import VERSION
+from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.loading import load_model
 from ckv_core.request.compare_request import DEFAULT_MODEL
+from ckv_core.request.variants import VariantSpec
 
-ELSEWHERE = 0.005  # another kind of CPU rounds otherwise, near a cut
+DRAWN = json.loads(figures.RECORDED.read_text(encoding="utf-8"))
+OF_EACH_KIND = ("streaming_llm", "snapkv", "adakv", "knorm", "h2o")
+
+
+@pytest.fixture(scope="module")
+def loaded() -> LoadedModel:
+    return load_model(DEFAULT_MODEL, "cpu", "float32")
+
+
+# --- kvpress, as `make parity` recorded it ----------------------------------------------------
 
 
 @pytest.mark.slow
-def test_the_preset_keeps_what_kvpress_kept():
+def test_the_preset_keeps_what_kvpress_kept(loaded):
+    elsewhere = 0.005  # another kind of CPU rounds otherwise, near a cut
     recorded = parity.recorded()
     assert recorded["kvpress"] == VERSION
     specs = {spec.spec: spec for spec in parity.specs()}
-    loaded = load_model(DEFAULT_MODEL, "cpu", "float32")
     text = parity.recorded_text(parity.texts(loaded))
     assert text.tokens == recorded["tokens"]
     prefilled = parity.read(loaded, text, list(specs.values()))
@@ -26,7 +41,7 @@ def test_the_preset_keeps_what_kvpress_kept():
         here = parity.ours(spec, prefilled, row["budget"])[parity.RECORDED_LAYERS]
         equal = parity.equal_share(here, theirs)
         least = row["equal"] - 0.05 if spec.name in parity.CAUSES else parity.LEAST
-        if equal < least - ELSEWHERE:
+        if equal < least - elsewhere:
             low[row["spec"], row["share"]] = equal
     assert not low
 
@@ -37,3 +52,43 @@ def test_every_method_that_both_have_is_measured_and_in_the_document():
     assert [row["spec"] for row in recorded["rows"]] == asked
     assert parity.DOCUMENT.read_text("utf-8") == parity.document(recorded)
     assert {spec.name for spec in parity.specs()} >= parity.CAUSES.keys()
+
+
+# --- what the Methods page draws -------------------------------------------------------------
+
+
+def test_every_method_is_recorded_at_its_present_defaults():
+    now = {spec.name: dict(spec.params) for spec in figures.specs()}
+    assert {name: each["params"] for name, each in DRAWN["methods"].items()} == now
+
+
+@pytest.mark.parametrize("share", figures.SHARES)
+def test_bars_add_up_to_the_budget(share):
+    tokens = DRAWN["tokens"]
+    lengths = [len(part) for part in np.array_split(np.arange(tokens), figures.BARS)]
+    for name, each in DRAWN["methods"].items():
+        heights = figures.unwritten(each["kept"][str(share)]["bars"])
+        kept = float(heights @ lengths)
+        assert kept == pytest.approx(figures.budget_of(share, tokens), abs=tokens / 255), name
+
+
+def test_all_mentions_of_words_are_found_in_pieces():
+    class Made:
+        class prompt:
+            pieces = ("the ", "co", "de 5", "8", "29", ".", "5829 again")
+
+    assert figures.places_of(Made, "5829") == [(2, 5), (6, 7)]  # type: ignore[arg-type]
+    assert figures.places_of(Made, "29.") == [(4, 6)]  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_methods_keep_what_is_drawn(loaded):
+    elsewhere = 0.02  # another kind of CPU rounds otherwise, near a cut
+    text = figures.text_of(loaded)
+    assert (len(text.tokens), loaded.info.sha256) == (DRAWN["tokens"], DRAWN["sha256"])
+    specs = [VariantSpec.parse(name) for name in OF_EACH_KIND]
+    prefilled = parity.read(loaded, text, specs)
+    for spec in specs:
+        kept = parity.ours(spec, prefilled, figures.budget_of(10, len(text.tokens)))
+        drawn = figures.unwritten(DRAWN["methods"][spec.name]["kept"]["10"]["bars"])
+        assert np.abs(drawn - figures.bars(kept)).max() < elsewhere, spec.name
