@@ -36,34 +36,33 @@ from ckv_core.results.records import (
 # No lone surrogates; hostile otherwise: NUL, the storage's own escape sign, markup, chat tokens.
 TEXTS = st.one_of(
     st.text(st.characters(exclude_categories=["Cs"]), max_size=12),
-    st.sampled_from(
-        [
-            "<img src=x onerror=alert(1)>",
-            "a\x00b",
-            "\ue000",
-            "\ue0000041",
-            "<|im_end|>",
-            "'; --",
-            "e\u0301 \U0001d518",
-        ]
-    ),
+    st.sampled_from(["<img src=x onerror=alert(1)>", "a\x00b", "\ue000", "\ue0000041"]),
+    st.sampled_from(["<|im_end|>", "'; --", "e\u0301 \U0001d518"]),
 )
 TOKEN_IDS = st.integers(0, 2**31 - 1)
 COUNTS = st.integers(0, 2**53)
 FIGURES = st.floats(0, 1e12, allow_nan=False)
 ANY_FLOAT = st.floats(-1e300, 1e300) | st.sampled_from([math.nan, math.inf, -math.inf])
 FLOAT32 = st.floats(width=32)
+SHARES = st.floats(0, 1)
+MAYBE_SHARE = st.none() | SHARES
+FIRST_DIFFERENCE = st.none() | st.integers(0, 1024)
 MILLISECONDS = st.dictionaries(st.sampled_from(["load", "prefill", "decode"]), FIGURES)
 PARAMETERS = st.integers(-1000, 2**40) | st.floats(-1e9, 1e9) | TEXTS
 MEMORY = st.dictionaries(st.sampled_from(["total", "measured_peak"]), COUNTS)
-SCORES = st.dictionaries(st.sampled_from(["exact_match", "token_f1"]), st.floats(0, 1))
+SCORES = st.dictionaries(st.sampled_from(["exact_match", "token_f1"]), SHARES)
 PARAMS = st.dictionaries(
     st.text(st.characters(categories=["Ll"]), max_size=8), PARAMETERS, max_size=4
 )
-
-
-CANDIDATES = st.lists(st.builds(Candidate, TOKEN_IDS, TEXTS, st.floats(0, 1)), max_size=2).map(
-    tuple
+CANDIDATES = st.lists(st.builds(Candidate, TOKEN_IDS, TEXTS, SHARES), max_size=2).map(tuple)
+RECEIPTS = st.builds(
+    Receipt,
+    budget_tokens=COUNTS,
+    requested_entries=COUNTS,
+    retained_entries=COUNTS,
+    cache_bytes=COUNTS,
+    full_cache_bytes=COUNTS,
+    warnings=st.lists(TEXTS, max_size=2).map(tuple),
 )
 
 
@@ -135,18 +134,6 @@ def perturbations(draw: st.DrawFn, model: ModelInfo) -> Perturbation:
 
 
 @st.composite
-def receipts(draw: st.DrawFn) -> Receipt:
-    return Receipt(
-        budget_tokens=draw(COUNTS),
-        requested_entries=draw(COUNTS),
-        retained_entries=draw(COUNTS),
-        cache_bytes=draw(COUNTS),
-        full_cache_bytes=draw(COUNTS),
-        warnings=tuple(draw(st.lists(TEXTS, max_size=2))),
-    )
-
-
-@st.composite
 def analysed(draw: st.DrawFn, index: int, model: ModelInfo) -> VariantAnalysed:
     """Some quantities; those with steps are of one length, two, as the forced steps are."""
     shapes = {
@@ -179,8 +166,8 @@ def follow_ups(draw: st.DrawFn) -> FollowUp:
         token_ids=ids,
         token_texts=tuple(draw(TEXTS) for _ in ids),
         stopped=draw(st.sampled_from(["eos", "length"])),
-        agreement=draw(st.none() | st.floats(0, 1)),
-        first_difference=draw(st.none() | st.integers(0, 1024)),
+        agreement=draw(MAYBE_SHARE),
+        first_difference=draw(FIRST_DIFFERENCE),
     )
 
 
@@ -205,7 +192,7 @@ def events(draw: st.DrawFn) -> list[RunEvent]:
     for index in range(count):
         kept = st.none() | retained_sets(model, prompt.compressed_tokens)
         stream.append(
-            VariantSelected(index, draw(PARAMS), draw(kept), draw(receipts()), draw(MILLISECONDS))
+            VariantSelected(index, draw(PARAMS), draw(kept), draw(RECEIPTS), draw(MILLISECONDS))
         )
     stream += draw(st.lists(floors(model), max_size=1))
     measured = draw(st.lists(st.integers(0, count - 1), max_size=4))
@@ -219,8 +206,8 @@ def events(draw: st.DrawFn) -> list[RunEvent]:
     stream += [
         VariantFinished(
             index,
-            agreement=draw(st.none() | st.floats(0, 1)),
-            first_difference=draw(st.none() | st.integers(0, 1024)),
+            agreement=draw(MAYBE_SHARE),
+            first_difference=draw(FIRST_DIFFERENCE),
             answer_found=draw(st.none() | st.booleans()),
             answer_scores=draw(SCORES),
             held=draw(st.none() | held_series(model)),
