@@ -13,9 +13,9 @@ SCROLL = """top => new Promise((done) => {
 })"""
 
 
-def log_in(page: Page, url: str, user: str) -> None:
-    """On the login page; `user` has the password of tests/ui/served_app.py."""
-    page.goto(f"{url}/login")
+def log_in(page: Page, url: str, user: str, path: str = "/") -> None:
+    """On the way to a page; `user` has the password of tests/ui/served_app.py."""
+    page.goto(f"{url}/login?next={path}")
     page.get_by_label("User name").fill(user)
     page.get_by_label("Password").fill(f"{user}-secret")
     page.get_by_role("button", name="Log in").click()

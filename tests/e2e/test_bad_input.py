@@ -20,23 +20,39 @@ CONTEXT = "#context textarea"
 def test_a_refusal_goes_once_the_form_changes_and_comes_again(page):
     refusal = page.locator("#notice [role=alert]")
     for _ in range(2):
-        page.get_by_role("button", name="Run", exact=True).click()
+        steps.run(page)
         expect(refusal).to_be_visible()  # a hidden one still has its text
         expect(refusal).to_contain_text("The context is empty")
         page.locator(CONTEXT).fill(" ")
         expect(refusal).to_be_hidden()
+    put = """() => {
+      const box = document.querySelector("#context textarea");
+      box.value = "good \\ud800 text";
+      box.dispatchEvent(new Event("input", {bubbles: true}));
+    }"""
+    page.evaluate(put)
+    steps.run(page)
+    expect(refusal).to_contain_text("lone surrogate) at position 5")
 
 
-def test_a_wrong_line_of_more_variants_is_named_as_soon_as_it_is_left(page):
-    page.get_by_role("button", name="More variants").click()
-    box = page.get_by_label("One variant per line")
+def test_wrong_lines_and_positions_are_named_as_soon_as_they_are_left_and_stay_as_typed(page):
+    steps.fill(page)
+    steps.open_more(page)
+    box, line = page.get_by_label("One variant per line"), page.locator("#variants-line")
     box.fill("snapkv:budget=64\nsnapkw")
     box.blur()
-    line = page.locator("#variants-line")
     expect(line).to_contain_text("line 2: Unknown method 'snapkw'. Did you mean 'snapkv'?")
     box.fill("snapkv:budget=64")
     box.blur()
-    expect(line).to_contain_text("7 variants:")
+    expect(line).to_contain_text("3 variants:")
+    box = page.get_by_label("External selections")
+    typed = '{"schema": 1, "variants": [{"label": "A", "retained": [3, 3]}]}'
+    box.fill(typed)
+    box.blur()
+    expect(line).to_contain_text("position 3 is expected once")
+    steps.run(page)
+    expect(page.locator("#notice [role=alert]")).to_contain_text("variants[0].retained")
+    assert box.input_value() == typed
 
 
 def test_what_only_the_engine_can_know_fails_the_run_with_a_sentence(page):
@@ -69,31 +85,6 @@ def test_only_utf8_text_files_are_opened(page, tmp_path):
     picker.set_input_files(tmp_path / "good.txt")
     expect(page.locator(CONTEXT)).to_have_value("na\u00efve caf\u00e9")
     expect(page.locator("#context-bar")).to_contain_text(" of 8,192 tokens")
-
-
-def test_wrong_positions_are_named_and_stay_as_typed(page):
-    steps.fill(page)
-    steps.open_more(page)
-    box = page.get_by_label("External selections")
-    typed = '{"schema": 1, "variants": [{"label": "A", "retained": [3, 3]}]}'
-    box.fill(typed)
-    box.blur()
-    expect(page.locator("#variants-line")).to_contain_text("position 3 is expected once")
-    steps.run(page)
-    expect(page.locator("#notice [role=alert]")).to_contain_text("variants[0].retained")
-    assert box.input_value() == typed
-
-
-def test_a_lone_surrogate_is_refused(page):
-    steps.fill(page)
-    put = """() => {
-      const box = document.querySelector("#context textarea");
-      box.value = "good \\ud800 text";
-      box.dispatchEvent(new Event("input", {bubbles: true}));
-    }"""
-    page.evaluate(put)
-    steps.run(page)
-    expect(page.locator("#notice")).to_contain_text("lone surrogate) at position 5")
 
 
 # --- a second app where one serves already

@@ -1,12 +1,11 @@
-"""The library in a real browser: runs compared, taken along as a bundle, and brought back."""
+"""The library in a real browser: runs deleted, compared, taken along as a bundle, brought back."""
 
 import dataclasses
 import json
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from playwright.sync_api import BrowserContext, Page, expect
+from playwright.sync_api import Page, expect
 
 from ckv_core.analysis.result_json import to_json
 from ckv_core.results.records import RetainedSet
@@ -15,18 +14,12 @@ from tests.factories.app import empty, request, store_run
 from tests.factories.runs import done_result
 
 
-@pytest.fixture(scope="module")
-def context(browser) -> Iterator[BrowserContext]:
-    """Keeps what it loaded from one test to the next."""
-    with browser.new_context(viewport={"width": 430, "height": 900}) as context:
-        yield context
-
-
 @pytest.fixture
-def page(context) -> Iterator[Page]:
-    page = context.new_page()
-    yield page
-    page.close()
+def page(context) -> Page:
+    """The visitor's, as wide as a phone."""
+    (page,) = context.pages
+    page.set_viewport_size({"width": 430, "height": 900})
+    return page
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +44,31 @@ def slugs(app) -> dict[str, str]:
             app.services, request(question="other?", defaults={"budget": "64"}), other
         ),
     }
+
+
+def test_a_run_is_listed_opened_and_deleted(page, app):
+    question = "Which run is to go?"
+    slug = store_run(app.services, request(question=question), done_result())
+    page.goto(f"{app.url}/runs")
+    row = page.locator("#runs tbody tr", has_text=question)
+    expect(row).to_contain_text("done")
+    row.get_by_role("link").first.click()
+    page.wait_for_url(f"**/run?id={slug}")
+    expect(page.locator("#run-title")).to_contain_text(question)
+    page.get_by_role("button", name="What was asked").click()
+    expect(page.locator("#facts")).to_contain_text("sha256")
+
+    page.get_by_role("link", name="Runs", exact=True).click()
+    row.get_by_role("button", name="Delete").click()
+    expect(row).to_have_count(0)
+    expect(page.get_by_role("button", name="Undo")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(row).to_have_count(1)
+    row.get_by_role("button", name="Delete").click()
+    expect(row).to_have_count(0)
+    expect(page.locator("#runs")).to_contain_text("1 run deleted")
+    page.goto(f"{app.url}/run?id={slug}")
+    expect(page.get_by_role("main")).to_contain_text("There is no run of this name")
 
 
 def test_runs_on_one_prompt_are_compared_token_by_token(app, slugs, page):
@@ -124,12 +142,4 @@ def test_chosen_runs_are_exported_and_come_back_after_their_loss(app, slugs, pag
     result.write_text(json.dumps(to_json(done_result())))
     choose.set_input_files(result)
     expect(page.locator("#runs tbody tr")).to_have_count(2)
-
-    wrong = tmp_path / "notes.json"
-    wrong.write_text("<img src=x onerror=alert(1)>")
-    choose.set_input_files(wrong)
-    line = page.locator("#runs [role=status]", has_text="refused")
-    expect(line).to_have_text(
-        "The file was refused, nothing was imported: it is neither a bundle nor a result JSON."
-    )
     assert page.evaluate("document.documentElement.scrollWidth") <= 430

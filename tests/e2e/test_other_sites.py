@@ -1,5 +1,6 @@
 """A hostile page in the same browser neither reads from the app nor changes anything in it."""
 
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import BrowserContext, Page
+from playwright.sync_api import BrowserContext, Page, expect
 
 from tests.e2e.steps import log_in
 from tests.factories.app import finished
@@ -51,6 +52,12 @@ def attack(page: Page, base: str, slug: str) -> dict[str, Any]:
     return page.evaluate(ATTACK, {"base": base, "slug": slug})
 
 
+@pytest.fixture
+def context(browser) -> Iterator[BrowserContext]:
+    with browser.new_context() as context:
+        yield context
+
+
 @contextmanager
 def page_at(context: BrowserContext, url: str) -> Iterator[Page]:
     page = context.new_page()
@@ -67,38 +74,31 @@ def assert_nothing_gained(app: Served, context: BrowserContext, hostile: str, ba
         result = attack(page, base, slug)
         assert result == {"got": [], "tried": 20}
         assert runs_of(app) == before
-        # A link in it still opens the app.
-        page.evaluate("url => { location.href = url }", f"{base}/r/{slug}")
-        page.wait_for_url(f"{base}/run?id={slug}")
         assert {"frame", f"/data/{slug}/prompt"} <= set(attack(own, base, slug)["got"])
         assert len(runs_of(app)) > len(before)
+        # A link in it still opens the app.
+        page.evaluate("url => { location.href = url }", f"{base}/r/{slug}")
+        page.wait_for_url(f"{base}/run?id={slug}", wait_until="commit")
+        expect(page).to_have_title(re.compile(f"^Run {slug}: "))
 
 
-def test_a_page_on_another_port_of_this_machine(app, browser, elsewhere):
+def test_a_page_on_another_port_of_this_machine(app, context, elsewhere):
+    own = f"http://localhost:{app.url.rpartition(':')[2]}"
     with acting_as(EVERYBODY):
-        port = app.url.rpartition(":")[2]
-        context = browser.new_context()
-        assert_nothing_gained(
-            app, context, f"http://localhost:{elsewhere}/", f"http://localhost:{port}"
-        )
-        context.close()
+        assert_nothing_gained(app, context, f"http://localhost:{elsewhere}/", own)
 
 
-def test_a_page_on_another_host_name(app, browser, elsewhere):
+def test_a_page_on_another_host_name(app, context, elsewhere):
     with acting_as(EVERYBODY):
-        context = browser.new_context()
         assert_nothing_gained(app, context, f"http://evil.test:{elsewhere}/", app.url)
         rebound = f"http://evil.test:{app.url.rpartition(':')[2]}"
         with page_at(context, f"{rebound}/healthz") as page:
             assert "does not answer to this name" in page.inner_text("body")
             assert attack(page, rebound, finished(app.services, "steps 1"))["got"] == []
-        context.close()
 
 
-def test_a_page_on_a_sibling_name_with_logins(team_app, browser, elsewhere):
+def test_a_page_on_a_sibling_name_with_logins(team_app, context, elsewhere):
+    base = f"http://lab.team.test:{team_app.url.rpartition(':')[2]}"
     with by("ann"):
-        base = f"http://lab.team.test:{team_app.url.rpartition(':')[2]}"
-        context = browser.new_context()
-        log_in(context.new_page(), base, "ann")
+        log_in(context.new_page(), base, "ann", "/account")
         assert_nothing_gained(team_app, context, f"http://evil.team.test:{elsewhere}/", base)
-        context.close()

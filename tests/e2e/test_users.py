@@ -6,7 +6,6 @@ import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
 from tests.e2e import steps
-from tests.e2e.steps import expect_well_made, log_in
 from tests.factories.app import finished
 from tests.ui.served_app import Served, by
 
@@ -22,26 +21,17 @@ def slug(app) -> str:
         return finished(app.services, "steps 2")
 
 
-@pytest.fixture
-def ann(browser, app) -> Iterator[Page]:
-    """A page of a user who is logged in."""
-    context = browser.new_context(viewport={"width": 430, "height": 900})
-    page = context.new_page()
-    log_in(page, app.url, "ann")
-    yield page
-    context.close()
-
-
-@pytest.fixture
+@pytest.fixture(scope="module")
 def guest(browser) -> Iterator[Page]:
     """A page of somebody without a login."""
-    context = browser.new_context()
-    yield context.new_page()
-    context.close()
+    with browser.new_context() as context:
+        yield context.new_page()
 
 
-def test_a_link_is_made_opened_and_revoked(app, slug, ann, guest):
-    ann.goto(f"{app.url}/run?id={slug}")
+def test_a_link_is_made_opened_and_revoked(browser, app, slug, guest):
+    context = browser.new_context(viewport={"width": 430, "height": 900})
+    ann = context.new_page()
+    steps.log_in(ann, app.url, "ann", f"/run?id={slug}")
     ann.get_by_role("button", name="Share", exact=True).click()
     ann.get_by_label("Expires").select_option("in 1 day")
     ann.get_by_role("button", name="Make a link").click()
@@ -71,6 +61,7 @@ def test_a_link_is_made_opened_and_revoked(app, slug, ann, guest):
     expect(ann.locator("#share tbody")).to_contain_text("revoked")
     answer = guest.request.get(f"{app.url}/run?id={slug}")
     assert answer.status == 401
+    context.close()
 
 
 def test_without_logins_links_are_plain(open_app, guest):
@@ -83,31 +74,34 @@ def test_without_logins_links_are_plain(open_app, guest):
 # --- logging in and out, the account's and the administrator's page, in a real browser
 
 
-NARROW = 390
+def expect_well_made_in_both_themes(page: Page) -> None:
+    for _ in range(2):
+        steps.expect_well_made(page)
+        page.evaluate("document.documentElement.classList.toggle('dark')")
 
 
 @pytest.mark.usefixtures("slug")
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_by_keyboard_from_the_login_to_log_out(browser, app, theme):
-    context = browser.new_context(viewport={"width": NARROW, "height": 844})
+def test_by_keyboard_from_the_login_to_log_out(browser, app):
+    context = browser.new_context(viewport={"width": 390, "height": 844})
     page = context.new_page()
-    page.goto(f"{app.url}/account?__theme={theme}")
-    expect_well_made(page)
+    page.goto(f"{app.url}/account?__theme=light")
+    expect_well_made_in_both_themes(page)
     page.keyboard.type("root")
     page.keyboard.press("Tab")
     page.keyboard.type("root-secret")
     page.keyboard.press("Enter")
-    expect(page).to_have_url(f"{app.url}/account?__theme={theme}")
+    expect(page).to_have_url(f"{app.url}/account?__theme=light")
     page.get_by_label("Name").fill("<b>nightly")
     page.get_by_role("button", name="Make a token").click()
     assert page.get_by_label("The new token").input_value().startswith("ckv_")
     expect(page.get_by_role("rowheader", name="<b>nightly")).to_be_visible()
-    expect_well_made(page)
+    expect_well_made_in_both_themes(page)
     page.get_by_role("button", name="Revoke <b>nightly").click()
     expect(page.get_by_text("You have no token.")).to_be_visible()
-    page.goto(f"{app.url}/admin?__theme={theme}")
+    page.goto(f"{app.url}/admin?__theme=dark")
+    expect(page.locator("html")).to_have_class("dark")
     expect(page.get_by_role("button", name="Disable bob")).to_be_visible()
-    expect_well_made(page)
+    expect_well_made_in_both_themes(page)
     page.get_by_role("button", name="Log out", exact=True).click()
     expect(page).to_have_url(f"{app.url}/login")
     page.goto(f"{app.url}/account")

@@ -1,10 +1,12 @@
-"""Hostile text in every stored place, shown on every page of a real browser: nothing runs."""
+"""Hostile text in every stored place and file, on every page of a real browser: nothing runs."""
 
 import csv
 import dataclasses
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from io import StringIO
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,10 +16,14 @@ from ckv_core.analysis.result_json import to_json
 from ckv_core.request.compare_request import CompareRequest, Kind
 from ckv_core.results.events import RunFinished, RunPrepared
 from ckv_core.results.records import Candidate, FollowUp, ForcedStep, VariantResult
+from storage.database import default_url, open_database
 from tests.e2e.steps import see_everything
+from tests.factories.app import empty
 from tests.factories.runs import done_result, sweep_result
+from tests.storage.bundles import exported, made, resealed, rewritten, run_values, sealed
 from tests.ui.served_app import Served
 from ui.aggregate import routes as aggregate_routes
+from ui.limits import Limits
 from ui.run import routes
 
 BUMP = "window.bumped=(window.bumped||0)+1"
@@ -38,15 +44,13 @@ SEEN = {
     "/run?id={slug}": ("#generations", "text"),
     "/run?id={other}": ("#generations", "text"),
     "/run?id={sweep}": ("#sweep-points", "text"),
-    "/runs": ("#runs tbody", "text"),
     "/runs?q=onload&tag=onerror": ("#runs tbody", "text"),
     "/?from={slug}": ("#context textarea", "value"),
-    "/sweep?from={slug}": ("#context textarea", "value"),
     "/sweep?from={sweep}": ("#context textarea", "value"),
     "/compare-runs?ids={slug},{other}": ("#differences", "text"),
     "/aggregate?ids={slug},{second}": ("#aggregate-table", "text"),
 }
-PAGES = list(SEEN)
+BODY_MIB = Limits().body_mib
 Slugs = dict[str, str]
 
 
@@ -148,7 +152,7 @@ def assert_nothing_ran(page: Page) -> None:
     assert page.locator(injected).count() == 0
 
 
-@pytest.mark.parametrize("address", PAGES)
+@pytest.mark.parametrize("address", SEEN)
 def test_nothing_runs(page, app, slugs, address):
     page.goto(app.url + address.format(**slugs))
     place, kind = SEEN[address]
@@ -189,22 +193,6 @@ def test_the_counter_counts(page, app):
     page.wait_for_function("window.bumped >= 1")
 
 
-def test_a_hostile_file_under_a_hostile_name_is_quoted_and_not_run(page, app, slugs):
-    page.goto(f"{app.url}/runs")
-    expect(page.locator("#runs tbody")).to_contain_text("window.bumped")
-    rows = page.locator("#runs tbody tr").count()
-    value = to_json(done_result())
-    value["environment"] = {PAYLOADS[0]: 5}
-    name = f"{PAYLOADS[0]}.json"
-    page.locator("#runs input[data-import]").set_input_files(
-        {"name": name, "mimeType": "application/json", "buffer": json.dumps(value).encode()}
-    )
-    told = page.locator("#runs [role=status]", has_text="nothing was imported")
-    expect(told).to_contain_text(PAYLOADS[0])
-    expect(page.locator("#runs tbody tr")).to_have_count(rows)
-    assert_nothing_ran(page)
-
-
 OF_SWEEPS = ("sweep", "alphas")
 ADDRESSES = {
     name: f"/data/{{{'sweep' if name in OF_SWEEPS else 'slug'}}}/{name}.csv"
@@ -234,3 +222,82 @@ def is_number(cell: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+# --- files given to the Runs page: one sentence each, nothing stored, the app goes on
+
+
+def bundle_of_one(folder: Path) -> tuple[str, bytes]:
+    """A run's slug and a bundle of it, made elsewhere."""
+    with closing(open_database(default_url(folder))) as database:
+        slug = made(database)
+        return slug, exported(database, slug)
+
+
+def hostile_files(folder: Path) -> dict[str, tuple[bytes, str]]:
+    """By name: the file, and what the page must say of it; all others are tests/storage's."""
+    _, data = bundle_of_one(folder)
+    marked = to_json(done_result()) | {"environment": {PAYLOADS[0]: 5}}
+    return {
+        "bomb.zip": (
+            sealed("a" * 12, b" " * 20_000_000),
+            "it is compressed too much to be a bundle",
+        ),
+        "path upwards.zip": (
+            rewritten(data, {}, [("../../outside-it", b"x")]),
+            "its files are not those that its manifest lists",
+        ),
+        "page not zip.zip": (HOSTILE.encode(), "it is neither a bundle nor a result JSON"),
+        "markup as a state.zip": (
+            resealed(run_values(data) | {"state": PAYLOADS[0]}),
+            "wrong at state",
+        ),
+        "over the limit.zip": (
+            b"PK" + bytes(BODY_MIB * 2**20),
+            f"takes {BODY_MIB} MiB at a time",
+        ),
+        f"{PAYLOADS[0]}.json": (json.dumps(marked).encode(), PAYLOADS[0]),
+    }
+
+
+def give(page: Page, path: Path, data: bytes) -> None:
+    """Choose a file on the page."""
+    path.write_bytes(data)
+    page.locator("#runs .ckv-files [role=status]").evaluate("line => { line.textContent = '' }")
+    page.locator("#runs input[data-import]").set_input_files(path)
+
+
+def test_a_hostile_file_is_one_sentence_and_stores_nothing_and_a_right_one_is_taken_after_it(
+    page, app, tmp_path_factory
+):
+    empty(app.services)
+    page.set_viewport_size({"width": 430, "height": 900})
+    page.goto(f"{app.url}/runs")
+    expect(page.locator("#runs")).to_contain_text("No runs yet")
+    told = page.locator("#runs .ckv-files [role=status]")
+    folder = tmp_path_factory.mktemp("there")
+    for name, (data, sentence) in hostile_files(folder).items():
+        give(page, folder / name, data)
+        expect(told, name).to_contain_text(sentence)
+        expect(told, name).to_have_attribute("data-tone", "error")
+        assert app.services.count_by_state() == {}, name
+    with app.client() as client:
+        assert client.get("/readyz").status_code == 200
+    expect(page.get_by_role("button", name="Import runs")).to_be_enabled()
+    assert_nothing_ran(page)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 430
+    assert list(tmp_path_factory.getbasetemp().rglob("*outside-it*")) == []
+
+    slug, data = bundle_of_one(tmp_path_factory.mktemp("again"))
+    title = HOSTILE[:300]
+    named = resealed(run_values(data) | {"title": title, "note": HOSTILE})
+    give(page, folder / f"{PAYLOADS[0]}.zip", named)
+    expect(page.locator("#runs .ckv-files")).to_contain_text("Imported 1 of 1 run.")
+    row = page.locator("#runs tbody tr")
+    expect(row).to_have_count(1)
+    expect(row.locator("a").first).to_have_text(title)
+    expect(row).to_contain_text(PAYLOADS[-1])
+    assert_nothing_ran(page)
+    page.goto(f"{app.url}/run?id={slug}")
+    expect(page.locator("#run-title")).to_contain_text(PAYLOADS[0])
+    assert_nothing_ran(page)

@@ -1,92 +1,87 @@
-"""Several runs together: means, intervals, the win map, and what is refused."""
+"""Several runs together: their table and charts, what is refused, the page and its routes."""
 
 import dataclasses
 from datetime import timedelta
+from types import SimpleNamespace
 
+import gradio as gr
 import numpy as np
 import pytest
 
 from ckv_core.analysis.aggregate import budget_curves
-from ckv_core.analysis.intervals import MIN_PROMPTS, interval_note
+from ckv_core.analysis.intervals import MIN_PROMPTS, Intervals
 from ckv_core.errors import ConfigError
 from ckv_core.results.chain import COVERED
-from tests.factories.app import START, prompt_run, runs_of
+from tests.factories.app import START, FakeServices, prompt_run, runs_of, store_run
 from tests.factories.runs import Swept
+from tests.ui.served_app import by
 from ui.aggregate.chosen import read_slugs, take_together
-from ui.aggregate.page import means_table
-from ui.charts.aggregate import AGGREGATE_CHARTS, means_csv, win_figure, wins_csv
+from ui.aggregate.page import AggregatePage, means_table
+from ui.charts.aggregate import AGGREGATE_CHARTS, means_csv
+from ui.looks.palette import looks_of
 from ui.results.chart_views import aggregate_value
-from ui.tables.aggregate import DIAGNOSTICS_FIGURES, MAIN_FIGURES
+from ui.tables.aggregate import MAIN_FIGURES
 from ui.tables.pairs import pairs_table
 
 CRITICAL = "snapkv+critical:budget=64,alpha=0.25"
 
 
-def member_of(found, spec: str):
-    return next(member for member in found.members if member.spec == spec)
+def runs_with(count: int, *specs: str, **changes):
+    """Runs of these variants alone, changed; of all without a SPEC."""
+    runs = runs_of(count)
+    for run in runs:
+        run.result.variants = [
+            dataclasses.replace(v, **changes)
+            for v in run.result.variants
+            if not specs or v.spec in specs
+        ]
+    return runs
+
+
+def figure_of(found, name: str, **chosen: str):
+    return AGGREGATE_CHARTS[name].figure(found, chosen)
+
+
+def page_with(*runs) -> AggregatePage:
+    with gr.Blocks(analytics_enabled=False):
+        return AggregatePage(FakeServices(*runs))
+
+
+# --- the table ------------------------------------------------------------------------------
 
 
 def test_a_variant_that_was_run_twice_on_a_prompt_counts_once_by_its_newest_run():
     newer = prompt_run(1, better=0.9, created_at=START + timedelta(days=1))
     for runs in ([*runs_of(2), newer], [newer, *runs_of(2)]):  # whatever the address says first
         found = take_together(runs)
-        final = member_of(found, CRITICAL).figures["final"]
-        assert (found.n, final.n) == (2, 2)
-        assert final.mean == pytest.approx(100 * (0.5 + 0.9) / 2)
-        assert found.notes[0].startswith("16 results are left out: a newer run has the same")
+        (critical,) = (member for member in found.members if member.spec == CRITICAL)
+        assert (found.n, critical.figures["final"].n) == (2, 2)
+        assert critical.figures["final"].mean == pytest.approx(100 * (0.5 + 0.9) / 2)
 
 
-def test_two_budgets_of_each_prompt_in_runs_of_their_own_are_one_curve():
-    runs = []
-    for prompt in range(2):
-        for budget in (64, 256):
-            run = dataclasses.replace(prompt_run(prompt), slug=f"run{prompt}of{budget}")
-            run.result.variants = [
-                v for v in run.result.variants if f"budget={budget}" in v.spec or v.spec == "full"
-            ]
-            runs.append(run)
-    found = take_together(runs)
-    curves = budget_curves(found.members)
-    assert found.n == 2
-    assert len(curves) == 4
-    for curve in curves:
-        points = curve.values("final")
-        assert [(budget.amount, mean.n) for budget, mean in points] == [(64, 2), (256, 2)]
-    assert [row["cells"]["budget"].get("value") for row in means_table(found)["rows"]] == [
-        None,
-        *[64] * 4,
-        *[256] * 4,
-    ]
-    one = take_together(runs[:2])
-    title = AGGREGATE_CHARTS["budget"].figure(one, {}).layout.title
-    assert title.subtitle.text == "mean; too few prompts for an interval, n = 1 prompt"
-    assert one.n == 1
-    assert [len(curve.points) for curve in budget_curves(one.members)] == [2] * 4
-    assert one.notes == [interval_note(1)]
-
-
-def test_rows_of_fewer_prompts_say_their_own_n():
+def test_rows_of_fewer_prompts_say_their_own_n_and_the_file_has_the_intervals_ends():
     runs = runs_of(MIN_PROMPTS)
     runs[0].result.variants = [v for v in runs[0].result.variants if v.spec != CRITICAL]
     found = take_together(runs)
-    rows = {row["cells"]["spec"]["text"]: row["cells"] for row in means_table(found)["rows"]}
-    assert {row["n"]["value"] for spec, row in rows.items() if spec != CRITICAL} == {MIN_PROMPTS}
-    assert rows[CRITICAL]["n"]["value"] == MIN_PROMPTS - 1
-    assert rows[CRITICAL]["final_low"]["value"] is None
+    table = means_table(found)
+    hidden = {column["key"] for column in table["columns"] if column.get("hidden")}
+    assert {"final_low", "final_high"} <= hidden
+    rows = {row["cells"]["spec"]["text"]: row["cells"] for row in table["rows"]}
+    critical = rows.pop(CRITICAL)
+    assert (critical["n"]["value"], critical["budget"]["value"]) == (MIN_PROMPTS - 1, 64)
+    assert critical["final_low"]["value"] is None
+    assert {row["n"]["value"] for row in rows.values()} == {MIN_PROMPTS}
+    del rows["full"]  # nothing to be far from
+    assert all(row["final_low"]["value"] is not None for row in rows.values())
     fewer, few = found.notes
     assert fewer.startswith("1 of 16 variants were run on fewer than all 10 prompts (snapkv+crit")
     assert few.startswith("An interval of a mean needs at least 10 prompts")
 
 
 def test_the_full_cache_is_shown_with_what_it_was_judged_by_and_as_a_pair():
-    runs = runs_of(3)
-    for run, found in zip(runs, (True, True, False), strict=True):
-        judged = [
-            dataclasses.replace(v, answer_found=found and v.spec != CRITICAL, stopped="eos")
-            for v in run.result.variants
-            if v.spec in ("full", CRITICAL)
-        ]
-        run.result.variants = judged
+    runs = runs_with(3, "full", CRITICAL, answer_found=False, stopped="eos")
+    for run in runs[:2]:
+        run.result.variants[0] = dataclasses.replace(run.result.variants[0], answer_found=True)
     found = take_together(runs)
     full, critical = means_table(found)["rows"]
     assert full["cells"]["variant"]["text"] == "Full cache"
@@ -98,13 +93,7 @@ def test_the_full_cache_is_shown_with_what_it_was_judged_by_and_as_a_pair():
 
 
 def test_answers_that_were_cut_are_counted_apart_with_a_warning():
-    runs = runs_of(2)
-    for run in runs:
-        run.result.variants = [
-            dataclasses.replace(v, answer_found=False, stopped="length")
-            for v in run.result.variants
-            if v.spec in ("full", CRITICAL)
-        ]
+    runs = runs_with(2, "full", CRITICAL, answer_found=False, stopped="length")
     runs[0].result.variants[1] = dataclasses.replace(runs[0].result.variants[1], answer_found=True)
     found = take_together(runs)
     assert any("3 of 4 generated texts were cut at the limit" in note for note in found.notes)
@@ -114,61 +103,40 @@ def test_answers_that_were_cut_are_counted_apart_with_a_warning():
     assert critical["cells"]["answer"]["text"].endswith(", n = 1")
 
 
-def test_the_full_cache_alone_is_refused():
-    runs = runs_of(2)
-    for run in runs:
-        run.result.variants = run.result.variants[:1]
-    with pytest.raises(ConfigError, match="full cache alone"):
-        take_together(runs)
-
-
-def test_heads_win_by_their_means_over_the_prompts():
-    runs = runs_of(2)
-    for run, factors in zip(
-        runs, (np.full(Swept.QUERY_HEADS, 0.5), np.full(Swept.QUERY_HEADS, 1.2)), strict=True
-    ):
-        at = next(i for i, v in enumerate(run.result.variants) if v.spec == CRITICAL)
-        variant = run.result.variants[at]
-        base = variant.perturbation.base_head_l1
-        factors[0] = 1.9
-        moved = dataclasses.replace(
-            variant.perturbation, head_l1=(base * factors).astype(np.float32)
-        )
-        run.result.variants[at] = dataclasses.replace(variant, perturbation=moved)
-    found = take_together(runs)
-    wins = member_of(found, CRITICAL).head_wins
-    # Head 0 loses in both; the others win in the mean, 0.85, though they lose in one prompt.
-    assert (wins.count, wins.heads, wins.n) == (35, 42, 2)
-    ratio = win_figure("x", wins).data[0].z
-    assert ratio[0, 1] == pytest.approx(np.log2(0.85), abs=1e-5)
-    assert np.isnan(ratio[4]).all()
-    line = next(line for line in wins_csv(found).splitlines() if f'"{CRITICAL}",0,1,' in line)
-    assert float(line.split(",")[-2]) == pytest.approx(np.log2(0.85), abs=1e-5)
-
-
 def test_runs_whose_bounds_took_different_alphas_say_so_once():
     runs = runs_of(2)
     for run, alpha in zip(runs, (0.0, 1.0), strict=True):
         arrays = {
             "sigma_stage1": np.array([[0.4, 0.6]], np.float32),
-            "sigma_oracle": np.array([[0.4, 0.6]], np.float32),
             "stage1_alpha": np.array([alpha], np.float32),
         }
         run.result.variants = [dataclasses.replace(v, analysis=arrays) for v in run.result.variants]
     found = take_together(runs)
     (note,) = [note for note in found.notes if "alphas of stage 1 differ (0, 1)" in note]
     plain = [m for m in found.members if "+" not in m.spec and m.spec != "full"]
-    assert len(plain) > 1
-    assert {member.alpha_note for member in plain} == {note}
-    assert "Oracle sigma over 0.5" in [figure.label for figure in found.known(DIAGNOSTICS_FIGURES)]
-    assert found.members[1].figures["oracle_over_half"].mean == 0.5
+    assert [member.alpha_note for member in plain] == [note] * len(Swept.BUDGETS)
 
 
-def test_one_run_and_an_unfinished_one_are_refused():
-    with pytest.raises(ConfigError, match="at least two runs"):
-        take_together([prompt_run(1)])
-    with pytest.raises(ConfigError, match="runabc2 is not done"):
-        take_together([prompt_run(1), prompt_run(2, state="failed")])
+def test_the_alpha_of_a_variant_is_shown_also_where_no_spec_writes_it():
+    found = take_together(runs_with(2, CRITICAL, spec="snapkv+critical:budget=64"))
+    (row,) = means_table(found)["rows"]
+    assert row["cells"]["variant"]["text"] == "SnapKV + CriticalKV, alpha 0.25"
+    axis = figure_of(found, "final").layout.yaxis
+    assert axis.ticktext == ("SnapKV + CriticalKV<br>budget 64, alpha 0.25",)
+
+
+@pytest.mark.parametrize(
+    ("runs", "sentence"),
+    [
+        (runs_with(2, "full"), "full cache alone"),
+        ([prompt_run(1)], "at least two runs"),
+        ([prompt_run(1), prompt_run(2, state="failed")], "runabc2 is not done"),
+    ],
+    ids=["nothing compared", "one", "unfinished"],
+)
+def test_what_cannot_be_taken_together_is_refused(runs, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        take_together(runs)
 
 
 @pytest.mark.parametrize("text", ["../../etc/passwd", "abcdef,<b>", "a\ud800"])
@@ -177,15 +145,7 @@ def test_a_text_that_is_no_name_is_refused(text):
         read_slugs(text)
 
 
-def test_charts_carry_the_interval_and_the_count():
-    found = take_together(runs_of(MIN_PROMPTS))
-    trace = AGGREGATE_CHARTS["final"].figure(found, {}).data[-1]
-    assert trace.error_x.array[0] > 0
-    assert trace.error_x.arrayminus[0] > 0
-    at = next(at for at, m in enumerate(found.members) if m.spec == CRITICAL)
-    wins = AGGREGATE_CHARTS["wins"].figure(found, {"variant": str(at)})
-    assert "42 of 42 query heads" in wins.layout.title.subtitle.text
-    assert wins.layout.title.text.startswith("SnapKV + CriticalKV, budget 64, alpha 0.25: ")
+# --- the charts -----------------------------------------------------------------------------
 
 
 def test_there_is_a_chart_of_what_was_measured_and_of_nothing_else():
@@ -194,23 +154,11 @@ def test_there_is_a_chart_of_what_was_measured_and_of_nothing_else():
     known = [figure.key for figure in found.known(MAIN_FIGURES)]
     assert names == ["budget", *known, "layers", "wins"]
     assert {"kl", "final", "head", "improved_heads"} <= {*known}
-    assert AGGREGATE_CHARTS["agreement"].figure(found, {}) is None
-
-
-def test_a_quantity_of_the_diagnostics_is_averaged_over_prompts_and_in_the_file():
-    runs = runs_of(2)
-    for at, run in enumerate(runs):
-        mass = np.full((Swept.LAYERS, Swept.QUERY_HEADS), 1.0 + at, np.float32)
-        run.result.variants[1] = dataclasses.replace(
-            run.result.variants[1], analysis={"value_mass": mass}
-        )
-    found = take_together(runs)
-    figure = AGGREGATE_CHARTS["laboratory"].figure(found, {"quantity": "value_mass"})
-    assert list(figure.data[0].x) == [1.5]
-    spec = found.members[1].spec
-    label = "C: all attention times value norm"
-    lines = [line for line in means_csv(found).splitlines() if label in line]
-    assert lines == [f'"{spec}","{label}","L1",1.5,"","",2,"",""']
+    assert figure_of(found, "agreement") is None
+    at = next(at for at, m in enumerate(found.members) if m.spec == CRITICAL)
+    title = figure_of(found, "wins", variant=str(at)).layout.title
+    assert "42 of 42 query heads" in title.subtitle.text
+    assert title.text.startswith("SnapKV + CriticalKV, budget 64, alpha 0.25: ")
 
 
 def test_the_chain_is_drawn_and_written_of_covered_heads_with_their_count():
@@ -223,57 +171,120 @@ def test_the_chain_is_drawn_and_written_of_covered_heads_with_their_count():
             "sigma_stage1": np.where(is_covered, np.float32(0.9), np.float32(0.5)) * ones,
             "value_mass": ones,
             "theta": ones * (1 + at),
-            "theta_hat": np.where(is_covered, np.float32(3), np.float32(1e9)) * ones,
-            "theta_relaxed": np.where(is_covered, np.float32(5), np.float32(-1e9)) * ones,
+            # Below theta in the first run, which breaks the chain.
+            "theta_hat": np.where(is_covered, np.float32(0.5 + 5 * at), np.float32(1e9)) * ones,
+            "theta_relaxed": np.where(is_covered, np.float32(6), np.float32(-1e9)) * ones,
         }
         moved = dataclasses.replace(variant.perturbation, head_l1=ones / 2)
         run.result.variants[1] = dataclasses.replace(variant, perturbation=moved, analysis=chain)
     found = take_together(runs)
-    drawn = [AGGREGATE_CHARTS["laboratory"].figure(found, {"quantity": key}) for key in COVERED]
-    assert [figure.data[0].x[0] for figure in drawn] == [0.5, 1.5, 3, 5]
+    drawn = [figure_of(found, "laboratory", quantity=key) for key in COVERED]
+    assert [figure.data[0].x[0] for figure in drawn] == [0.5, 1.5, 3, 6]
     assert {figure.layout.xaxis.title.text for figure in drawn} == {"L1, sigma > 0.5"}
-    count = f"{3 * Swept.LAYERS} of {2 * Swept.LAYERS * Swept.QUERY_HEADS}"
-    assert all(f"{count} heads" in figure.layout.yaxis.ticktext[0] for figure in drawn)
+    covered, heads = 3 * Swept.LAYERS, 2 * Swept.LAYERS * Swept.QUERY_HEADS
+    of_heads = f"{covered} of {heads} heads"
+    assert all(of_heads in figure.layout.yaxis.ticktext[0] for figure in drawn)
     lines = [line for line in means_csv(found).splitlines() if "theta, covered heads" in line]
     (line,) = [line for line in lines if line.split(",", 1)[1].startswith('"theta, ')]
-    heads = Swept.LAYERS * Swept.QUERY_HEADS
-    assert line.endswith(f'"L1",1.5,"","",2,{3 * Swept.LAYERS},{2 * heads}')
-
-
-def test_the_file_has_the_ends_of_the_intervals():
-    table = means_table(take_together(runs_of(MIN_PROMPTS)))
-    hidden = {column["key"] for column in table["columns"] if column.get("hidden")}
-    assert {"final_low", "final_high"} <= hidden
-    _full, *rows = table["rows"]
-    assert all(row["cells"]["final_low"]["value"] is not None for row in rows)
-
-
-def test_the_chain_of_bounds_is_counted_over_all_prompts():
-    runs = runs_of(2)
-    for run, theta_hat in zip(runs, (4.0, 0.5), strict=True):
-        variant = run.result.variants[1]
-        ones = np.ones_like(variant.perturbation.head_l1)
-        chain = {"theta": ones, "theta_hat": ones * theta_hat, "theta_relaxed": ones * 9}
-        sigma = np.where(np.arange(Swept.QUERY_HEADS) < 2, np.float32(0.9), np.float32(0.2)) * ones
-        moved = dataclasses.replace(variant.perturbation, head_l1=ones / 2)
-        analysis = {**chain, "sigma_stage1": sigma, "value_mass": ones}
-        run.result.variants[1] = dataclasses.replace(variant, perturbation=moved, analysis=analysis)
-    table = means_table(take_together(runs))
-    broken = [row["cells"].get("broken", {}).get("text") for row in table["rows"]]
-    assert broken == [None, f"{2 * Swept.LAYERS} of {2 * 2 * Swept.LAYERS}"] + [None] * 15
+    assert line.endswith(f'"L1",1.5,"","",2,{covered},{heads}')
+    table = means_table(found)
     assert "Bounds broken" in [column["label"] for column in table["columns"]]
+    broken = [row["cells"].get("broken", {}).get("text") for row in table["rows"]]
+    assert broken == [None, f"{2 * Swept.LAYERS} of {covered}"] + [None] * 15
 
 
-def test_the_alpha_of_a_variant_is_shown_also_where_no_spec_writes_it():
+def test_a_method_with_its_settings_has_one_look_within_the_page():
+    found = take_together(runs_of(2))
+    looks: dict[str, set[tuple[str, str]]] = {}
+    for row, member in zip(means_table(found)["rows"], found.members, strict=True):
+        look = (row["look"]["color"], row["look"]["symbol"])
+        looks.setdefault(member.joined.curve_spec, set()).add(look)
+    for trace, member in zip(figure_of(found, "final").data, found.members[1:], strict=True):
+        looks[member.joined.curve_spec].add((trace.marker.color, trace.marker.symbol))
+    curves = [trace for trace in figure_of(found, "budget").data if trace.showlegend is None]
+    for trace, curve in zip(curves, budget_curves(found.members), strict=True):
+        looks[curve.spec].add((trace.line.color, trace.marker.symbol))
+    assert len(looks) == 5  # the full cache and four methods
+    assert all(len(used) == 1 for used in looks.values())
+    assert len(set.union(*looks.values())) == 5
+
+
+def test_of_one_budget_every_variant_keeps_the_look_of_its_run():
     runs = runs_of(2)
     for run in runs:
-        run.result.variants = [
-            dataclasses.replace(v, spec="snapkv+critical:budget=64")
-            for v in run.result.variants
-            if v.spec == CRITICAL
-        ]
-    found = take_together(runs)
-    (row,) = means_table(found)["rows"]
-    assert row["cells"]["variant"]["text"] == "SnapKV + CriticalKV, alpha 0.25"
-    axis = AGGREGATE_CHARTS["final"].figure(found, {}).layout.yaxis
-    assert axis.ticktext == ("SnapKV + CriticalKV<br>budget 64, alpha 0.25",)
+        kept = [v for v in run.result.variants if v.spec == "full" or "budget=64" in v.spec]
+        run.result.variants = kept
+    rows = means_table(take_together(runs))["rows"]
+    variants = runs[0].result.variants
+    of_spec = {v.spec: look.value for v, look in zip(variants, looks_of(variants), strict=True)}
+    assert [row["look"] for row in rows] == [of_spec[row["cells"]["spec"]["text"]] for row in rows]
+
+
+def test_shares_that_are_all_the_same_stand_on_an_axis_from_0_to_100_percent():
+    found = take_together(runs_of(2))
+    figures = Intervals({"token_f1": [0.5, 0.5]})
+    found.members[:] = [dataclasses.replace(m, figures=figures) for m in found.members]
+    low, high = figure_of(found, "token_f1").layout.xaxis.range
+    assert -0.1 < low <= 0
+    assert 1 <= high < 1.1
+
+
+# --- the page and its routes ----------------------------------------------------------------
+
+
+def test_the_address_opens_the_runs_together():
+    page = page_with(*runs_of(3))
+    asked = SimpleNamespace(query_params={"ids": "runabc0,runabc1, runabc2"})
+    text, area, notice, table, *_ = page.open(asked)
+    assert (text, area["visible"]) == ("runabc0,runabc1, runabc2", True)
+    assert notice["text"].startswith("3 prompts, 17 variants, tiny.")
+    assert len(table["rows"]) == 17
+
+
+@pytest.mark.parametrize("text", ["nosuchrun", "runabc0", "", "x" * 5_000])
+def test_what_cannot_be_shown_is_said(text):
+    area, notice, *_ = page_with(*runs_of(2)).present(text)
+    assert area["visible"] is False
+    assert notice["tone"] == "error"
+    assert notice["text"].endswith(".")
+
+
+@pytest.fixture(scope="module")
+def guarded(team_app):
+    """An app with logins, with two runs of Ann's and one of Bob's."""
+    slugs = [
+        store_run(team_app.services, run.request, run.result, owner)
+        for run, owner in zip(runs_of(3), ("ann", "ann", "bob"), strict=True)
+    ]
+    return team_app, slugs
+
+
+PATHS = ("figure/final", "figure/budget", "figure/wins", "budgets.csv", "means.csv", "wins.csv")
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_charts_and_data_of_several_runs_are_for_whoever_may_read_all_of_them(guarded, path):
+    app, (first, second, foreign) = guarded
+    with app.client("ann") as ann, app.client() as nobody:
+        own = ann.get(f"/several/{first},{second}/{path}")
+        assert own.status_code == 200
+        assert own.headers["cache-control"] == "no-store"
+        mixed = ann.get(f"/several/{first},{foreign}/{path}")
+        unknown = ann.get(f"/several/{first},zzz999zzz999/{path}")
+        assert (mixed.status_code, unknown.status_code) == (404, 404)
+        assert mixed.text.replace(foreign, "") == unknown.text.replace("zzz999zzz999", "")
+        assert nobody.get(f"/several/{first},{second}/{path}").status_code == 401
+        with by("ann"):
+            token = app.services.shares.create(first, "1 day")
+        nobody.get(f"/s/{token}")  # a link to one of them opens not both
+        assert nobody.get(f"/several/{first},{second}/{path}").status_code == 401
+
+
+@pytest.mark.parametrize("name", ["figure/nothing", "figure/agreement", "figure/final?x=<b>"])
+def test_a_hostile_address_is_answered_plainly(guarded, name):
+    app, (first, *_) = guarded
+    with app.client("ann") as ann:
+        for slugs in (f"{first},{first}", "..%2f..%2fetc", ",", f"{first},<script>"):
+            answer = ann.get(f"/several/{slugs}/{name}")
+            assert answer.status_code == 404
+            assert not answer.headers["content-type"].startswith("text/html")

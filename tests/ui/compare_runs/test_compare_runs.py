@@ -7,9 +7,10 @@ import gradio as gr
 import numpy as np
 import pytest
 
+from ckv_core.results.external_selection_json import read_external_selection
 from ckv_core.results.records import RetainedSet, VariantResult
 from tests.factories.app import BAD_SLUGS, SLUG, FakeServices, request, running, snapshot
-from tests.factories.runs import done_result, full_variant, kept_variant
+from tests.factories.runs import done_result, full_variant, kept_variant, selection_file
 from ui.compare_runs.differences import (
     REFERENCE,
     UNMEASURED,
@@ -28,6 +29,11 @@ def opened(ids: str, *runs):
     return page.open(SimpleNamespace(query_params={"ids": ids}))
 
 
+def beside(result, **changes):
+    """What the page shows of a run as it is and one with this result."""
+    return differences_value([snapshot(), snapshot(slug=OTHER, result=result, **changes)])
+
+
 def changed_variant(**changes):
     result = done_result()
     result.variants[1] = dataclasses.replace(result.variants[1], **changes)
@@ -35,7 +41,7 @@ def changed_variant(**changes):
 
 
 def test_runs_that_are_the_same_say_so():
-    value = differences_value([snapshot(), snapshot(slug=OTHER)])
+    value = beside(done_result())
     assert value["settings"] == []
     assert value["same_prompt"]
     for row in value["variants"]:
@@ -51,6 +57,15 @@ def test_only_settings_that_differ_are_listed():
         ("defaults", ["budget=4", "budget=5"]),
         ("max_new_tokens", ["64", "9"]),
     ]
+    result = dataclasses.replace(done_result(), environment={"python": "3.12"})
+    (row,) = beside(result)["settings"]
+    assert (row["name"], row["values"]) == ("version of python", ["3.11", "3.12"])
+    own = [read_external_selection(selection_file([at])) for at in (0, 1)]
+    runs = [snapshot(request=request(own_indices=positions)) for positions in own]
+    (row,) = differences_value(runs)["settings"]
+    assert row["name"] == "own_indices"
+    assert len({*row["values"]}) == 2
+    assert all(value.startswith("Mine (") for value in row["values"])
 
 
 def test_a_long_list_of_variants_is_shown_whole_and_a_long_text_cut():
@@ -73,8 +88,7 @@ def parameters_of_critical(spec: str, **parameters):
 
 def test_variants_are_matched_by_their_settings_and_not_by_what_their_spec_writes():
     spec = "snapkv+critical:budget=4"
-    written = snapshot(slug=OTHER, result=parameters_of_critical(f"{spec},alpha=0.25"))
-    value = differences_value([snapshot(), written])
+    value = beside(parameters_of_critical(f"{spec},alpha=0.25"))
     assert [row["spec"] for row in value["figures"]] == ["full", "snapkv:budget=4", spec]
     assert all(len(row["others"]) == 1 for row in value["variants"])
 
@@ -95,8 +109,7 @@ def pairs(*runs) -> list[tuple[str, tuple[str, ...]]]:
 
 
 def test_the_same_method_is_paired_though_a_parameter_differs_which_is_told():
-    older = parameters_of_critical("snapkv+critical:budget=4", alpha=0.5)
-    value = differences_value([snapshot(), snapshot(slug=OTHER, result=older)])
+    value = beside(parameters_of_critical("snapkv+critical:budget=4", alpha=0.5))
     row = value["figures"][2]
     assert (row["spec"], row["differs"]) == (
         "snapkv+critical:budget=4",
@@ -106,34 +119,42 @@ def test_the_same_method_is_paired_though_a_parameter_differs_which_is_told():
     assert value["alone"] == []
 
 
-def test_a_method_is_paired_with_itself_at_another_budget_and_with_no_other_method():
-    one = (full_variant(), with_budget(3), with_budget(3, critical=True))
-    two = (with_budget(4, critical=True), full_variant(), with_budget(5))
-    assert pairs(one, two) == [
-        ("full", ("", "")),
-        ("snapkv", ("budget=3", "budget=5")),
-        ("snapkv+critical", ("budget=3", "budget=4")),
-    ]
+OTHER_KERNEL = dataclasses.replace(
+    with_budget(4),
+    spec="snapkv:budget=4,kernel=3",
+    params={**with_budget(4).params, "kernel": 3},
+)
+PAIRED = {
+    "a method with itself at another budget and with no other method": (
+        [
+            (full_variant(), with_budget(3), with_budget(3, critical=True)),
+            (with_budget(4, critical=True), full_variant(), with_budget(5)),
+        ],
+        [
+            ("full", ("", "")),
+            ("snapkv", ("budget=3", "budget=5")),
+            ("snapkv+critical", ("budget=3", "budget=4")),
+        ],
+    ),
+    "equal settings first and then the nearest budget": (
+        [(with_budget(3), with_budget(4), with_budget(8)), (with_budget(9), with_budget(4))],
+        [("snapkv:budget=4", ("", "")), ("snapkv", ("budget=8", "budget=9"))],
+    ),
+    "a parameter more in common before a near budget": (
+        [(with_budget(3),), (OTHER_KERNEL, with_budget(8))],
+        [("snapkv", ("budget=3", "budget=8"))],
+    ),
+    "each of three runs in one place of a pair": (
+        [(with_budget(3),), (with_budget(4), with_budget(6)), (with_budget(5),)],
+        [("snapkv", ("budget=3", "budget=4", "budget=5"))],
+    ),
+}
 
 
-def test_equal_settings_are_paired_first_and_then_the_nearest_budget():
-    one = (with_budget(3), with_budget(4), with_budget(8))
-    two = (with_budget(9), with_budget(4))
-    assert pairs(one, two) == [("snapkv:budget=4", ("", "")), ("snapkv", ("budget=8", "budget=9"))]
-
-
-def test_a_parameter_more_in_common_counts_more_than_a_near_budget():
-    other_kernel = with_budget(4)
-    other_kernel = dataclasses.replace(
-        other_kernel, spec="snapkv:budget=4,kernel=3", params={**other_kernel.params, "kernel": 3}
-    )
-    found = pairs((with_budget(3),), (other_kernel, with_budget(8)))
-    assert found == [("snapkv", ("budget=3", "budget=8"))]
-
-
-def test_of_three_runs_each_has_one_place_in_a_pair():
-    found = pairs((with_budget(3),), (with_budget(4), with_budget(6)), (with_budget(5),))
-    assert found == [("snapkv", ("budget=3", "budget=4", "budget=5"))]
+@pytest.mark.parametrize("case", PAIRED)
+def test_variants_are_paired(case):
+    runs, found = PAIRED[case]
+    assert pairs(*runs) == found
 
 
 def test_what_only_one_run_has_is_a_footnote():
@@ -143,35 +164,32 @@ def test_what_only_one_run_has_is_a_footnote():
     assert value["alone"] == [{"run": 1, "specs": ["snapkv:budget=4", "snapkv+critical:budget=4"]}]
 
 
-def test_whether_the_answer_was_found_comes_first():
+def test_whether_the_answer_was_found_comes_first_and_what_is_not_there_says_why():
     found = [changed_variant(answer_found=at) for at in (True, False, None)]
     value = differences_value([snapshot(slug=str(at), result=r) for at, r in enumerate(found)])
     assert value["figure_names"][0] == "Answer found"
     cells = value["figures"][1]["cells"]
     assert [each[0] for each in cells] == ["yes", "no", UNMEASURED]
+    bare = changed_variant(agreement=None, perturbation=None)
+    full, first, *_ = (row["cells"][1] for row in beside(bare)["figures"])
+    assert (full[1:4], first[1:4]) == ([REFERENCE] * 3, [UNMEASURED] * 3)
+
+
+def test_without_a_reference_answer_none_is_listed():
+    result = done_result()
+    result.variants = [dataclasses.replace(v, answer_found=None) for v in result.variants]
+    value = differences_value([snapshot(result=result)] * 2)
+    assert value["figure_names"][0] == "Agreement"
+    assert value["figures"][1]["cells"][0] == ["50%", "0.2500", "3.500", "24"]
 
 
 def test_a_variant_that_is_not_selected_yet_is_matched_by_its_spec():
     result = done_result()
     blank = {"params": {}, "receipt": None, "perturbation": None, "agreement": None}
     result.variants = [dataclasses.replace(v, **blank) for v in result.variants]
-    value = differences_value([snapshot(), snapshot(slug=OTHER, result=result, state="failed")])
+    value = beside(result, state="failed")
     assert len(value["figures"]) == 3
     assert value["figures"][1]["cells"][1][1:] == [UNMEASURED] * 4
-
-
-def test_versions_that_differ_are_listed():
-    result = dataclasses.replace(done_result(), environment={"python": "3.12"})
-    (row,) = differences_value([snapshot(), snapshot(slug=OTHER, result=result)])["settings"]
-    assert (row["name"], row["values"]) == ("version of python", ["3.11", "3.12"])
-
-
-def test_without_a_reference_answer_none_is_listed():
-    result = done_result()
-    result.variants = [dataclasses.replace(v, answer_found=None) for v in result.variants]
-    value = differences_value([snapshot(result=result), snapshot(slug=OTHER, result=result)])
-    assert value["figure_names"][0] == "Agreement"
-    assert value["figures"][1]["cells"][0] == ["50%", "0.2500", "3.500", "24"]
 
 
 def test_differing_tokens_and_positions_are_named():
@@ -180,8 +198,7 @@ def test_differing_tokens_and_positions_are_named():
     result = changed_variant(
         token_ids=(1, 9, 4), token_texts=("one", " x", " y"), retained=RetainedSet.from_mask(kept)
     )
-    value = differences_value([snapshot(), snapshot(slug=OTHER, result=result)])
-    (other,) = value["variants"][1]["others"]
+    (other,) = beside(result)["variants"][1]["others"]
     assert (other["first"], other["differs"]) == (1, [1, 2])
     assert other["kept"]["jaccard"] == [pytest.approx(2 / 6)] * 3
     assert other["kept"]["only_base"] == {"count": 2, "tokens": [[0, "t0 "], [1, "t1 "]]}
@@ -197,20 +214,6 @@ def test_other_prompts_are_compared_by_their_figures_alone():
         assert value["variants"] == []
     assert value["figures"] == []
     assert [each["run"] for each in value["alone"]] == [0]
-
-
-def test_a_figure_that_is_not_there_says_why():
-    result = changed_variant(agreement=None, perturbation=None)
-    value = differences_value([snapshot(result=result), snapshot(slug=OTHER)])
-    full, bare, *_ = value["figures"]
-    assert full["cells"][0][1:4] == [REFERENCE] * 3
-    assert bare["cells"][0][1:4] == [UNMEASURED] * 3
-
-
-def test_large_figures_have_one_format():
-    moved = dataclasses.replace(done_result().variants[1].perturbation, kl=12_345.6)
-    value = differences_value([snapshot(result=changed_variant(perturbation=moved)), snapshot()])
-    assert value["figures"][1]["cells"][0][2] == "12,346"
 
 
 @pytest.mark.parametrize(

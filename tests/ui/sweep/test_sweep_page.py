@@ -17,7 +17,7 @@ from tests.factories.runs import sweep_result
 from ui.settings import Settings
 from ui.sweep.form import SWEEP_CONTROLS, SweepForm
 from ui.sweep.page import SweepPage
-from ui.sweep.results import SweepFeed, build_sweep_results
+from ui.sweep.results import SweepFeed
 
 SETTINGS = Settings.from_environ({})
 TYPED = SweepForm(context="a long text")
@@ -47,37 +47,14 @@ def ready_services(tokens: int = 10, limit: int = 8_192) -> FakeServices:
 # --- form -----------------------------------------------------------------------------------
 
 
-def test_alphas_multiply_only_the_methods_that_take_one():
-    asked = TYPED.request()
-    assert (asked.kind, asked.max_new_tokens) == ("sweep", 32)
-    assert len(asked.variants) == 1 + 4 + 2 * 3 * 4
-    assert asked.validate()
-
-
-def test_the_form_survives_the_way_through_its_controls():
-    form = dataclasses.replace(SLOW, more_methods="snapkv+critical:stage2=pooled")
-    assert SweepForm.from_controls(form.controls()) == form
-
-
+# What the grid and the request refuse, by two; the rest is the form's own.
 BAD_FORMS = {
     "empty context": ({"context": " "}, "The context is empty"),
-    "a budget is a word": ({"budgets": "64, many"}, "Budget 'many' is not a number"),
     "no budget": ({"budgets": " , "}, "at least one budget"),
-    "alpha out of range": ({"alphas": "0, 1.5"}, "alpha must be a number from 0 to 1"),
-    "no alpha": ({"alphas": ""}, "at least one alpha"),
-    "no method": ({"methods": []}, "at least one method"),
     "a budget below the window": ({"budgets": "8"}, "below the 32 that are always kept"),
-    "a method with its own budget": (
-        {"more_methods": "snapkv:budget=99"},
-        "sets budget, which the sweep varies",
-    ),
-    "unknown method": ({"more_methods": "magic"}, "Unknown method 'magic'"),
-    "no new tokens": ({"generate": True, "max_new_tokens": 0}, "New tokens must be"),
-    "too many points": (
-        {"budgets": ", ".join(map(str, range(64, 564)))},
-        "the limit is 256",
-    ),
+    "no method": ({"methods": []}, "at least one method"),
     "methods of no kind": ({"methods": "snapkv"}, "at least one method"),
+    "no new tokens": ({"generate": True, "max_new_tokens": 0}, "New tokens must be"),
     "context is a list": ({"context": ["a"]}, "not text"),
 }
 
@@ -92,11 +69,13 @@ def test_bad_input_gets_one_sentence_and_starts_nothing():
         assert (notice["tone"], slug, services.started) == ("error", "", []), name
 
 
-def test_a_cheap_sweep_starts_at_once():
+def test_a_cheap_sweep_starts_at_once_with_alphas_for_the_methods_that_take_one():
     services = ready_services()
     slug, *_ = sweep_page(services).ask(*TYPED.controls(), "")
     assert slug == SLUG
-    assert services.started == [TYPED.request()]
+    (asked,) = services.started
+    assert (asked.kind, asked.max_new_tokens) == ("sweep", 32)
+    assert len(asked.variants) == 1 + 4 + 2 * 3 * 4
 
 
 def test_a_costly_sweep_asks_first_and_starts_when_confirmed():
@@ -107,19 +86,13 @@ def test_a_costly_sweep_asks_first_and_starts_when_confirmed():
     assert confirm["visible"] is True
     assert question["text"].startswith("This sweep has 29 points and takes about ")
     assert question["text"].endswith("run it?")
-    slug, *_, confirm, question, _ = page.start(*SLOW.controls(), "", offered)
-    assert (slug, confirm["visible"], question["text"]) == (SLUG, False, "")
-
-
-def test_a_sweep_that_changed_after_the_question_is_asked_about_anew():
-    services = ready_services(tokens=4_000)
-    page = sweep_page(services)
-    *_, offered = page.ask(*SLOW.controls(), "")
+    # One that changed since is asked about anew.
     dearer = dataclasses.replace(SLOW, budgets=SLOW.budgets + ", 777")
     slug, *_, confirm, question, again = page.start(*dearer.controls(), "", offered)
     assert (slug, services.started, confirm["visible"]) == ("", [], True)
     assert question["text"] == again != offered
-    assert page.start(*dearer.controls(), "", again)[0] == SLUG
+    slug, *_, confirm, question, _ = page.start(*dearer.controls(), "", again)
+    assert (slug, confirm["visible"], question["text"]) == (SLUG, False, "")
 
 
 def test_another_model_asks_first_for_its_size_is_not_known():
@@ -158,11 +131,15 @@ def test_from_fills_the_prompt_of_a_run():
 GRIDS = {
     "plain": TYPED,
     "generated": SLOW,
-    "with bounds": dataclasses.replace(TYPED, bounds=True),
     "own settings": dataclasses.replace(
-        TYPED, methods=(), more_methods="snapkv+critical:stage2=pooled\nadakv:window=16"
+        TYPED,
+        methods=(),
+        more_methods="snapkv+critical:stage2=pooled\nadakv:window=16",
+        budgets="10%, 25%",
+        alphas="0.125",
+        bounds=True,
+        generate=False,
     ),
-    "shares": dataclasses.replace(TYPED, budgets="10%, 25%", alphas="0.125"),
     "no alpha": dataclasses.replace(TYPED, methods=("snapkv", "adakv")),
     "alpha by head": dataclasses.replace(TYPED, methods=("snapkv+critical_auto",)),
 }
@@ -193,23 +170,18 @@ def test_from_says_where_a_sweep_is_no_whole_grid(points):
 # --- following ------------------------------------------------------------------------------
 
 
-def block():
-    with gr.Blocks(analytics_enabled=False):
-        return build_sweep_results(visible=True)
-
-
 def test_charts_wait_until_all_points_are_measured_and_are_sent_once():
-    built = block()
-    feed = SweepFeed(built)
+    block = built().block
+    feed = SweepFeed(block)
     partial = sweep_result()
     partial.variants[-1] = dataclasses.replace(partial.variants[-1], perturbation=None)
     now = datetime.now(UTC)
-    at = [output.elem_id for output in built.outputs].index("sweep-curves")
+    at = [output.elem_id for output in block.outputs].index("sweep-curves")
     running = sweep_snapshot(state="running", result=partial, finished_at=None)
     waiting = feed.updates(running, now)[at]
     assert (waiting["charts"], waiting["text"][:10]) == ([], "The curves")
     first = feed.updates(sweep_snapshot(), now)
-    assert len(first) == len(built.outputs) == feed.width
+    assert len(first) == len(block.outputs) == feed.width
     names = [chart["name"] for chart in first[at]["charts"]]
     assert names[0] == "sweep-answer"  # what came out stands first
     # The full cache has no exact match of its own here.

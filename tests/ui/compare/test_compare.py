@@ -1,0 +1,365 @@
+"""The compare form, its editor and examples, and the handlers of its page and of a run's page."""
+
+import asyncio
+import dataclasses
+import json
+import re
+from concurrent.futures import ThreadPoolExecutor
+from copy import copy
+from functools import cache
+from types import SimpleNamespace
+
+import gradio as gr
+import pytest
+
+from ckv_core.errors import ConfigError
+from ckv_core.methods import METHODS, PARAMETERS, POLICIES, SELECTORS, STORES
+from ckv_core.methods.base import budget_rules, plain_selectors
+from ckv_core.request.compare_request import MAX_TEXT_CHARS
+from ckv_core.results.external_selection_json import read_external_selection
+from ckv_core.worker.messages import ModelStatus, TokensCounted
+from storage.records import Lineage
+from tests.factories.app import BAD_SLUGS, SLUG, FakeServices, request, running, snapshot
+from tests.factories.runs import selection_file
+from ui.compare.editor import composed_value, with_own
+from ui.compare.examples import EXAMPLES_FOLDER, load_examples
+from ui.compare.form import parameter_control, placeholder
+from ui.compare.form_values import CONTROL_NAMES, FormValues, check_lines, describe_variants
+from ui.compare.page import ComparePage
+from ui.results.live import Feed, cancel_run
+from ui.run.page import RunPage
+from ui.settings import Settings
+
+SETTINGS = Settings.from_environ({})
+TYPED = FormValues(context="a long text", question="what?")
+OWN = selection_file([0, 2], "<b>Mine</b>")
+NOT_THERE = "There is no run of this name"
+
+
+def is_skip(update: object) -> bool:
+    return isinstance(update, dict) and update.get("__type__") == "update" and len(update) == 1
+
+
+@cache
+def built() -> ComparePage:
+    """Gradio builds a page for longer than a test asks it."""
+    with gr.Blocks(analytics_enabled=False):
+        return ComparePage(FakeServices(), SETTINGS, models=[SETTINGS.model], examples=[])
+
+
+def compare_page(services: FakeServices) -> ComparePage:
+    page = copy(built())
+    page._services = services
+    return page
+
+
+def run_page(services: FakeServices) -> RunPage:
+    with gr.Blocks(analytics_enabled=False):
+        return RunPage(services)
+
+
+def open_request(**query: str) -> SimpleNamespace:
+    return SimpleNamespace(query_params=query)
+
+
+# --- form -----------------------------------------------------------------------------------
+
+
+def test_the_form_asks_for_what_differs_from_the_defaults_only():
+    asked = TYPED.request()
+    assert asked.defaults == {"budget": "128"}
+    assert asked.variants[0] == "full"
+    assert asked.validate()
+    form = dataclasses.replace(TYPED, alpha=0.5, parameters={"window": "16", "pool": ""})
+    assert form.request().defaults == {"budget": "128", "window": "16", "alpha": "0.5"}
+    preset = dataclasses.replace(TYPED, alpha=0.5, parameters={"preset": "kvpress"})
+    assert preset.request().defaults == {"budget": "128", "preset": "kvpress"}  # has that alpha
+
+
+def test_a_request_survives_the_way_through_the_form():
+    assert set(PARAMETERS) <= set(CONTROL_NAMES)
+    named = "knorm:rule=pyramid,name=Mine"
+    asked = request(
+        variants=("full", "snapkv:budget=9,window=4", "adakv+critical", named),
+        defaults={"budget": "10%", "alpha": "0.7", "sinks": "2"},
+        scenario="context-only",
+        max_new_tokens=7,
+        ignore_eos=True,
+        own_indices=read_external_selection(OWN),
+    )
+    form = FormValues.from_request(asked)
+    assert form.variants == ("full", "adakv+critical:stage2=raw", named)  # those in the list
+    assert form.more_variants == "snapkv:budget=9,window=4"
+    back = FormValues.from_controls(form.controls()).request()
+    assert {s.settings() for s in back.specs} == {s.settings() for s in asked.specs}
+    assert dataclasses.replace(back, variants=()) == dataclasses.replace(asked, variants=())
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (
+            {"variants": ("full", "snapkv"), "more_variants": "snapkv:budget=64\n\n"},
+            "3 variants: Full cache, snapkv:budget=128, snapkv:budget=64.",
+        ),
+        ({"variants": ("full",), "own": OWN}, "2 variants: Full cache, <b>Mine</b>."),
+        ({"variants": ("snapkv:window=4,name=Mine",)}, "1 variant: Mine."),
+        (
+            {"variants": (), "more_variants": "snapkv:pool=none\nsnapkv:pool=avg"},
+            "2 variants: snapkv:budget=128,pool=none, snapkv:budget=128,pool=avg.",
+        ),
+    ],
+    ids=["lines", "positions", "named", "twins"],
+)
+def test_the_line_of_variants_counts_them_and_tells_them_apart(changes, told):
+    assert describe_variants(dataclasses.replace(TYPED, **changes)) == told
+
+
+def test_too_many_variants_are_told_with_the_limit():
+    lines = "\n".join(f"snapkv:budget={64 + step}" for step in range(20))
+    form = dataclasses.replace(TYPED, variants=(), more_variants=lines)
+    with pytest.raises(ConfigError, match=r"20 variants are too many.* up to 16: take out 4"):
+        describe_variants(form)
+    with pytest.raises(ConfigError, match=r"up to 12: take out 8"):
+        describe_variants(form, 12)
+
+
+def test_a_wrong_line_is_named_by_its_number():
+    with pytest.raises(ConfigError, match=r"line 3: Unknown method 'snapkw'. Did you mean"):
+        check_lines("snapkv:budget=64\n\nsnapkw")
+
+
+# What the request refuses, by a few words of a user's; the rest is the form's own.
+BAD_FORMS = {
+    "empty context": ({"context": "  "}, "The context is empty"),
+    "lone surrogate": ({"context": "a\ud800b"}, "lone surrogate"),
+    "huge context": ({"context": "x" * (MAX_TEXT_CHARS + 1)}, "the limit is 4,000,000"),
+    "budget is zero": ({"budget": "0"}, "Budget '0' must be above 0"),
+    "budget over 100 %": ({"budget": "120%"}, "over 100%"),
+    "listed twice": ({"more_variants": "snapkv"}, "is listed twice"),
+    "alpha is a word": ({"alpha": "half"}, "alpha must be a number from 0 to 1"),
+    "alpha is no number": ({"alpha": float("nan")}, "alpha must be a number from 0 to 1"),
+    "no variant": ({"variants": []}, "Choose at least one variant"),
+    "variants of no kind": ({"variants": "snapkv"}, "Choose at least one variant"),
+    "no new tokens": ({"max_new_tokens": 0}, "New tokens must be a whole number from 1"),
+    "half a token": ({"max_new_tokens": 1.5}, "New tokens must be a whole number from 1"),
+    "context is a list": ({"context": ["a"]}, "not text"),
+    "positions are no JSON": ({"own": "{"}, "not valid JSON"),
+    "a position twice": ({"own": selection_file([3, 3])}, "variants[0].retained: position 3"),
+}
+
+
+def test_bad_input_gets_one_sentence_and_changes_nothing():
+    services = FakeServices()
+    page = compare_page(services)
+    for name, (changes, sentence) in BAD_FORMS.items():
+        values = dict(zip(CONTROL_NAMES, TYPED.controls(), strict=True)) | changes
+        slug, notice, *rest = page.start(*values.values(), "")
+        assert sentence in notice["text"], name
+        assert (notice["tone"], slug) == ("error", ""), name
+        assert all(map(is_skip, rest)), name
+    assert page.describe(*values.values()) == notice  # the line of variants says it too
+    assert services.started == []
+
+
+def test_a_good_form_starts_one_run_and_one_filled_in_by_a_run_names_its_parent():
+    services = FakeServices()
+    page = compare_page(services)
+    form = dataclasses.replace(TYPED, own=OWN)
+    slug, notice, *_ = page.start(*form.controls(), "")
+    assert (slug, notice["text"]) == (SLUG, "")
+    page.start(*form.controls(), SLUG)
+    assert services.started == [form.request()] * 2
+    assert services.lineages == [None, Lineage(SLUG, "fork")]
+
+
+def test_a_context_over_the_limit_never_becomes_a_run():
+    services = FakeServices()
+    services.status = ModelStatus(TYPED.model, ready=True, message="ready")
+    services.counted = TokensCounted("", 130, 130, 100)
+    _, notice, *_ = compare_page(services).start(*TYPED.controls(), "")
+    assert "94 over the model's limit of 100" in notice["text"]
+    assert services.started == []
+
+
+def test_an_empty_field_of_an_optional_part_says_that_it_is_left_out(monkeypatch):
+    store = parameter_control(PARAMETERS["store"])
+    assert store.choices[0] == ("default (plain)", "")
+    assert store.info == PARAMETERS["store"].help
+    monkeypatch.setitem(POLICIES, "window", None)
+    assert placeholder(PARAMETERS["window"], "paper") == "off"
+
+
+def test_examples_are_complete_and_valid_requests():
+    examples = load_examples()
+    assert len({example.id for example in examples}) == len(examples) >= 5
+    for example in examples:
+        assert len(example.request().validate()) > 1
+        assert re.fullmatch(r"\S.*", example.title)  # one line
+        assert len(re.findall(r"\w+", example.context)) > 600, "long enough to evict from"
+        assert example.answer in example.context
+    index = json.loads((EXAMPLES_FOLDER / "index.json").read_text(encoding="utf-8"))
+    assert {path.name for path in EXAMPLES_FOLDER.glob("*.txt")} == {e["file"] for e in index}
+
+
+# --- the editor of a variant ----------------------------------------------------------------
+
+
+PARTS = {"method": "knorm", "rule": "pyramid", "select": "chunks", "store": "int4"}
+
+
+def parts_of(name: str = "", values: dict | None = None, **parts: str) -> dict:
+    return {"parts": parts, "values": values or {}, "name": name}
+
+
+def test_every_registered_part_is_offered_with_a_sentence():
+    fields = {field["key"]: field["options"] for field in composed_value({})["parts"]}
+    words = {key: [each["word"] for each in options] for key, options in fields.items()}
+    assert words["method"] == [each.name for each in METHODS if each.evicts]
+    for key, parts in (
+        ("rule", budget_rules()),
+        ("select", plain_selectors()),
+        ("selector", SELECTORS),
+        ("policy", POLICIES),
+        ("store", STORES),
+    ):
+        assert words[key] == ["", *parts]
+        assert all(each["told"].endswith(".") for each in fields[key][1:]), key
+
+
+def test_a_combination_becomes_a_spec_with_its_parameters():
+    value = composed_value(parts_of("Mine", {"beta": "5", "window": "9"}, **PARTS))
+    spec = "knorm:rule=pyramid,select=chunks,store=int4,beta=5,name=Mine"
+    assert (value["spec"], value["tone"]) == (spec, "good")
+    names = {each["name"] for each in value["parameters"]}
+    assert {"beta", "pyramid_window", "chunk", "residual", "layout", "budget"} <= names
+    assert not names & {"window", "every"}  # what was typed for another combination is left out
+    (beta,) = (each for each in value["parameters"] if each["name"] == "beta")
+    assert (beta["range"], beta["default"]) == ("1 to 1000.", "20.0")
+    assert "scores key_norm, budgets pyramid, selector chunks" in value["told"]
+
+
+def test_a_policy_and_a_choice_after_the_plus_are_written():
+    value = composed_value(
+        parts_of("Mine", {"to": "80"}, method="adakv", selector="critical", policy="every")
+    )
+    assert value["spec"] == "adakv+critical:every=256,to=80,name=Mine"
+    assert value["tone"] == "good"
+
+
+@pytest.mark.parametrize(
+    ("parts", "values", "name", "said"),
+    [
+        ({"method": "keydiff", "rule": "adaptive"}, {}, "A", "cannot be compared between heads"),
+        ({"method": "h2o", "rule": "pyramid"}, {}, "A", "gives heads different budgets"),
+        ({"method": "knorm", "selector": "critical"}, {}, "A", "has no attention score"),
+        ({"method": "knorm", "policy": "every"}, {}, "A", "does not score by an observation"),
+        ({"method": "snapkv"}, {"window": "0"}, "A", "window must be a whole number"),
+        ({"method": "snapkv"}, {"window": "8,sinks=4"}, "A", "has a comma"),
+        ({"method": "snapkv"}, {}, "<script>", "A variant's name has"),
+        ({"rule": "nonsense"}, {}, "A", "rule must be one of"),
+    ],
+)
+def test_what_is_unfit_says_why_in_a_sentence(parts, values, name, said):
+    value = composed_value(parts_of(name, values, **parts))
+    assert value["tone"] == "error"
+    assert said in value["told"]
+    assert value["parameters"]
+    with pytest.raises(ConfigError, match=said):
+        with_own([], parts_of(name, values, **parts))
+
+
+@pytest.mark.parametrize(
+    "sent", [{}, {"parts": 3}, {"parts": {"method": 7, 8: None}, "values": [1], "name": {}}]
+)
+def test_what_a_client_makes_up_does_no_harm(sent):
+    assert composed_value(sent)["parts"]
+
+
+def test_it_joins_the_variants_once_and_needs_a_name():
+    with pytest.raises(ConfigError, match="Give it a name"):
+        with_own(["full"], parts_of(**PARTS))
+    chosen = with_own(["full"], parts_of("Mine", **PARTS))
+    assert chosen == ["full", "knorm:rule=pyramid,select=chunks,store=int4,name=Mine"]
+    with pytest.raises(ConfigError, match="Mine is the same variant"):
+        with_own(chosen, parts_of("Other", **PARTS))
+    with pytest.raises(ConfigError, match="'Mine' is taken"):
+        with_own(chosen, parts_of("Mine", method="snapkv"))
+
+
+# --- opening and following ------------------------------------------------------------------
+
+
+def test_an_address_fills_the_form_and_with_id_shows_the_run():
+    page = compare_page(FakeServices())
+    at = len(CONTROL_NAMES)
+    filled = page.open(open_request(**{"from": SLUG}))
+    assert (filled[0], filled[at], filled[-2]) == ("a long text", "", SLUG)
+    assert filled[-1] == page.describe(*filled[:at])
+    assert page.open(open_request(id=SLUG))[at] == SLUG
+    # The line of variants is there before any event.
+    assert page.form.variants_line.value["text"].startswith("6 variants: Full cache, ")
+    assert is_skip(page.open(open_request())[-1])
+
+
+def test_an_unknown_run_is_one_sentence_on_every_page():
+    services = FakeServices()
+    home, run = compare_page(services), run_page(services)
+    for slug in BAD_SLUGS:
+        shown = run.open(open_request(id=slug))
+        assert NOT_THERE in shown[2]["text"], slug
+        assert all(value is None or is_skip(value) for value in shown[4:]), slug
+        if slug:
+            filled = home.open(open_request(id=slug))
+            assert NOT_THERE in filled[len(CONTROL_NAMES) + 1]["text"], slug
+
+
+def test_a_run_that_is_over_is_shown_at_once_and_only_another_is_followed():
+    followed = 3
+    shown = run_page(FakeServices()).open(open_request(id=SLUG))
+    assert shown[followed] == ""
+    assert any(isinstance(value, dict) and "cards" in value for value in shown)
+    assert run_page(FakeServices(running())).open(open_request(id=SLUG))[followed] == SLUG
+
+
+def test_cancel_asks_for_known_runs_only():
+    services = FakeServices()
+    assert cancel_run(services, SLUG)["text"] == ""
+    assert cancel_run(services, "zzz999zzz999")["tone"] == "error"
+    cancel_run(services, "not a slug")
+    assert services.cancelled == [SLUG]
+
+
+def test_a_feed_sends_charts_once_all_is_measured_and_what_did_not_change_never():
+    block, now = built().block, snapshot().created_at
+    feed = Feed(block)
+    half = snapshot().result
+    half.variants[2] = dataclasses.replace(half.variants[2], perturbation=None)
+    at = [component.elem_id for component in block.outputs].index("charts")
+    first = feed.updates(running(result=half), now)
+    assert len(first) == len(block.outputs)
+    assert first[at]["charts"] == []
+    drawn = feed.updates(snapshot(), now)[at]
+    assert [chart["name"] for chart in drawn["charts"]] == ["layers", "final", "heads", "budgets"]
+    assert all(map(is_skip, feed.updates(snapshot(), now)))
+
+
+def collect(generator) -> list:
+    async def run() -> list:
+        return [item async for item in generator]
+
+    # A thread of its own: browser tests may leave an event loop running in this one.
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: asyncio.run(run())).result()
+
+
+def test_the_tail_turns_the_buttons_with_the_state_and_of_no_run_changes_nothing():
+    services = FakeServices()
+    services.steps = [running(), snapshot()]
+    page = compare_page(services)
+    first, last = collect(page.tail(SLUG))
+    assert [update["interactive"] for update in first[-2:]] == [False, True]
+    assert [update["interactive"] for update in last[-2:]] == [True, False]
+    (none,) = collect(page.tail(""))
+    assert len(none) == len(page.block.outputs) + 2
+    assert all(map(is_skip, none))
