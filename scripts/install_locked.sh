@@ -5,7 +5,7 @@
 set -euo pipefail
 python=$1/bin/python
 pip() { "$python" -m pip --disable-pip-version-check "$@"; }
-locked=(install --quiet --no-deps --require-hashes)
+locked=(install --quiet --no-deps --no-compile --require-hashes)
 
 wheels=$(mktemp -d)
 trap 'rm -rf "$wheels"' EXIT
