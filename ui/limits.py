@@ -50,7 +50,7 @@ class Limits:
         keys = {f"CKV_MAX_{f.name.upper()}": f for f in fields(cls)}
         return cls(
             **{
-                f.name: _number(key, given[key], f.metadata["highest"])
+                f.name: whole_number(key, given[key], f.metadata["highest"])
                 for key, f in keys.items()
                 if key in given
             }
@@ -139,7 +139,8 @@ class Limits:
         return rows
 
 
-def _number(key: str, text: str, highest: int) -> int:
+def whole_number(key: str, text: str, highest: int) -> int:
+    """The value of a variable of the environment, from 1 on; or ConfigError."""
     # The length stops int() from reading a huge text.
     valid = text.isascii() and text.isdigit() and len(text) < 12
     if not (valid and 1 <= int(text) <= highest):

@@ -4,15 +4,17 @@ import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import cast
 
 from ckv_core.errors import ConfigError
 from ckv_core.request.compare_request import DEFAULT_MODEL, DEVICES
 from ckv_core.runtime.logs import STYLES, Style
-from ui.limits import Limits
+from ui.limits import Limits, whole_number
 from ui.users import Users, read_users
 
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
-DEFAULT_PORT = 7860
+DEFAULT_PORT = "7860"
+THREADS = "CKV_CLUSTER_THREADS"
 HOST_NAME = re.compile(r"[a-z0-9.-]+|[0-9a-f:.]*:[0-9a-f:.]*", re.ASCII)
 
 
@@ -62,12 +64,13 @@ class Settings:
         given = {key: value.strip() for key, value in environ.items() if value.strip()}
         on_spaces = "SPACE_ID" in given
         default_host = "0.0.0.0" if on_spaces else "127.0.0.1"  # noqa: S104 - a Space is a container
+        port = given.get("CKV_PORT") or given.get("GRADIO_SERVER_PORT", DEFAULT_PORT)
         host = given.get("CKV_HOST") or given.get("GRADIO_SERVER_NAME") or default_host
         return cls(
             host=host,
-            port=_port(given.get("CKV_PORT") or given.get("GRADIO_SERVER_PORT")),
+            port=whole_number("CKV_PORT", port, 65535),
             model=given.get("CKV_MODEL", DEFAULT_MODEL),
-            device=_device(given.get("CKV_DEVICE", "auto")),
+            device=_one_of(given, "CKV_DEVICE", DEVICES),
             database_url=given.get("CKV_DATABASE_URL"),
             users=read_users(given.get("CKV_AUTH"), given.get("CKV_AUTH_FILE")),
             # A Space is guarded by its platform, or public on purpose.
@@ -78,9 +81,9 @@ class Settings:
             space_host=given.get("SPACE_HOST") if on_spaces else None,
             limits=Limits.from_environ(given),
             cluster=given.get("CKV_CLUSTER"),
-            cluster_threads=_threads(given.get("CKV_CLUSTER_THREADS", "1")),
+            cluster_threads=whole_number(THREADS, given.get(THREADS, "1"), 1024),
             mcp=_flag(given, "CKV_MCP"),
-            log_style=_log_style(given.get("CKV_LOG", "text")),
+            log_style=cast("Style", _one_of(given, "CKV_LOG", STYLES)),
         )
 
     @property
@@ -96,40 +99,16 @@ class Settings:
             )
 
 
-def _port(text: str | None) -> int:
-    if text is None:
-        return DEFAULT_PORT
-    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 65535):
-        raise ConfigError(f"CKV_PORT must be a whole number from 1 to 65535, got {text!r}.")
-    return int(text)
-
-
-def _device(text: str) -> str:
-    if text not in DEVICES:
-        raise ConfigError(f"CKV_DEVICE must be one of {', '.join(DEVICES)}; got {text!r}.")
+def _one_of(given: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
+    """The first where it is not set."""
+    text = given.get(name, allowed[0])
+    if text not in allowed:
+        raise ConfigError(f"{name} must be {' or '.join(allowed)}, got {text!r}.")
     return text
 
 
-def _threads(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 1024):
-        raise ConfigError(
-            f"CKV_CLUSTER_THREADS must be a whole number from 1 to 1024, got {text!r}."
-        )
-    return int(text)
-
-
-def _log_style(text: str) -> Style:
-    for style in STYLES:
-        if text == style:
-            return style
-    raise ConfigError(f"CKV_LOG must be text or json, got {text!r}.")
-
-
 def _flag(given: Mapping[str, str], name: str) -> bool:
-    text = given.get(name, "0")
-    if text not in ("0", "1"):
-        raise ConfigError(f"{name} must be 0 or 1, got {text!r}.")
-    return text == "1"
+    return _one_of(given, name, ("0", "1")) == "1"
 
 
 def _is_loopback(host: str) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 from sqlalchemy import delete
 
@@ -267,14 +268,17 @@ def script(text: str, model: str = "tiny") -> CompareRequest:
     return CompareRequest(context="one two three", question=text, model=model)
 
 
-def wait_until(services: Services, slug: str, wanted: Callable[[RunSnapshot], bool]) -> RunSnapshot:
+def wait_for(ask: Callable[[], Any], wanted: Callable[[Any], object]) -> Any:
+    """The first answer that fits."""
     deadline = time.monotonic() + TIMEOUT_S
-    while time.monotonic() < deadline:
-        view = services.snapshot(slug)
-        if wanted(view):
-            return view
+    while not wanted(found := ask()):
+        assert time.monotonic() < deadline, f"still {found}"
         time.sleep(0.01)
-    raise AssertionError(f"still {services.snapshot(slug)}")
+    return found
+
+
+def wait_until(services: Services, slug: str, wanted: Callable[[RunSnapshot], bool]) -> RunSnapshot:
+    return wait_for(lambda: services.snapshot(slug), wanted)
 
 
 def end_of(services: Services, slug: str) -> RunSnapshot:

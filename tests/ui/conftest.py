@@ -1,8 +1,8 @@
 """Services on a SQLite file, with a worker that plays scripts."""
 
-from collections.abc import Iterator
-from contextlib import closing
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -10,6 +10,7 @@ from storage.database import Database, default_url, open_database
 from tests.factories.app import empty, make_client
 from ui.limits import Limits
 from ui.services.services import Services
+from ui.users import User
 
 if TYPE_CHECKING:
     from tests.ui.served_app import Served
@@ -25,11 +26,15 @@ def file_database(tmp_path) -> Iterator[Database]:
 
 
 @pytest.fixture
-def new_services(file_database) -> Iterator[Services]:
-    """With a worker of a test's own."""
-    services = Services(file_database, make_client=make_client, limits=LIMITS)
-    yield services
-    services.close()
+def make_services(file_database) -> Iterator[Callable[..., Services]]:
+    """Makes services with a worker of a test's own; the test's end closes them."""
+    with ExitStack() as stack:
+
+        def make(**given: Any) -> Services:
+            given = {"make_client": make_client, **given}
+            return stack.enter_context(closing(Services(file_database, **given)))
+
+        yield make
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +51,20 @@ def services(lasting_services) -> Services:
     """Without runs, and with room for three unfinished ones."""
     empty(lasting_services)
     return lasting_services
+
+
+@pytest.fixture
+def limited(services, monkeypatch) -> Callable[..., Services]:
+    """Gives these services other limits, and logins to those who are named, for one test."""
+
+    def change(*users: str, **limits: int) -> Services:
+        for part in (services, services.library, services.studies, services.caches):
+            monkeypatch.setattr(part, "_limits", Limits(**limits))
+        monkeypatch.setattr(services._access, "users", dict.fromkeys(users, User("")))
+        monkeypatch.setattr(services._access, "with_logins", bool(users))
+        return services
+
+    return change
 
 
 @pytest.fixture(scope="module")

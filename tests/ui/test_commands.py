@@ -1,27 +1,20 @@
-"""`python app.py export` to a report and to LLM Comparator files, without a server."""
+"""`python app.py export|token|user|audit` on a database of its own, without a server."""
 
 import json
+import re
 from contextlib import closing
+from types import SimpleNamespace
 
 import pytest
 
-from ckv_core.results.events import Generated, RunFinished, RunPrepared
 from storage import library
 from storage.database import default_url, open_database
 from storage.recorder import Recorder
-from tests.factories.app import request
+from tests.factories.app import request, store_run
 from tests.factories.runs import done_result
 from tests.ui.report_reading import opened
 from ui.commands import main
 from ui.report import charts as report_charts
-
-
-def events():
-    result = done_result()
-    yield RunPrepared(result.model, result.prompt, tuple(result.variants), result.environment)
-    fields = ("text", "token_ids", "token_texts", "stopped")
-    yield Generated(*(tuple(getattr(v, name) for v in result.variants) for name in fields))
-    yield RunFinished(result.timings_ms)
 
 
 @pytest.fixture(scope="module")
@@ -31,14 +24,10 @@ def home(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def slug(home):
+    """A finished run of this home, beside one that was never run."""
     with closing(open_database(default_url(home))) as database:
-        recorder = Recorder(database)
-        slug = recorder.create(request())
-        recorder.start(slug)
-        for event in events():
-            recorder.apply(slug, event)
-        recorder.finish(slug)
-        recorder.create(request(question="never run"))
+        slug = store_run(SimpleNamespace(_recorder=Recorder(database)), request(), done_result())
+        Recorder(database).create(request(question="never run"))
         with database.write() as session:
             library.annotate(session, slug, "A title", "my note", ["good"])
     return slug
@@ -47,42 +36,54 @@ def slug(home):
 @pytest.fixture(autouse=True)
 def at_home(home, monkeypatch):
     monkeypatch.setenv("CKV_HOME", str(home))
-    monkeypatch.delenv("CKV_DATABASE_URL", raising=False)
+    monkeypatch.setenv("CKV_AUTH", "ann:secret")
+    for name in ("CKV_DATABASE_URL", "CKV_AUTH_FILE"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(report_charts, "FIGURES_PER_CHART", 2)
 
 
-def test_the_variants_are_written_as_code_for_kvpress(slug, tmp_path, capsys):
+@pytest.fixture
+def said(capsys):
+    """Runs a command; what it says, on standard error if it is to fail."""
+
+    def run(*arguments, status=0):
+        assert main([*map(str, arguments)]) == status
+        return capsys.readouterr()[bool(status)]
+
+    return run
+
+
+def test_the_variants_are_written_as_code_for_kvpress(slug, tmp_path, said):
     path = tmp_path / "presses.py"
-    assert main(["export", slug, "--kvpress", str(path)]) == 0
+    assert f"variants of {slug} for kvpress." in said("export", slug, "--kvpress", path)
     assert "from kvpress import" in path.read_text(encoding="utf-8")
     compile(path.read_bytes(), str(path), "exec")
-    assert f"variants of {slug} for kvpress." in capsys.readouterr().out
 
 
-def test_a_report_and_a_bundle_are_written_at_once(slug, tmp_path, capsys):
+def test_a_report_and_a_bundle_are_written_at_once(slug, tmp_path, said):
     report, bundle = tmp_path / "r.html", tmp_path / "b.zip"
-    assert main(["export", slug, "--html", str(report), "--out", str(bundle)]) == 0
+    told = said("export", slug, "--html", report, "--out", bundle)
     read = opened(report.read_bytes())
     assert read.page["title"] == "A title"
     assert {"label": "Note", "text": "my note"} in read.value("run")["rows"]
     assert bundle.stat().st_size > 0
-    assert f"{report.stat().st_size:,} bytes" in capsys.readouterr().out
+    assert f"{report.stat().st_size:,} bytes" in told
 
 
-def test_parts_are_left_out(slug, tmp_path):
+def test_parts_are_left_out(slug, tmp_path, said):
     report = tmp_path / "r.html"
-    assert main(["export", slug, "--html", str(report), "--without", "kept,charts"]) == 0
+    said("export", slug, "--html", report, "--without", "kept,charts")
     assert set(opened(report.read_bytes()).files) == {"page"}
 
 
-def test_one_comparison_file_for_each_pair_or_the_one_that_is_asked_for(slug, tmp_path, capsys):
+def test_one_comparison_file_for_each_pair_or_the_one_that_is_asked_for(slug, tmp_path, said):
     file = tmp_path / "c.json"
-    assert main(["export", slug, "--comparator", str(file)]) == 0
+    said("export", slug, "--comparator", file)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c-0-1.json", "c-0-2.json"]
-    assert main(["export", slug, "--comparator", str(file), "--pair", "2", "1"]) == 0
+    told = said("export", slug, "--comparator", file, "--pair", 2, 1)
     models = json.loads(file.read_text())["models"]
     assert [model["name"] for model in models] == ["SnapKV + CriticalKV", "SnapKV"]
-    assert "SnapKV + CriticalKV and SnapKV, 1 examples" in capsys.readouterr().out
+    assert "SnapKV + CriticalKV and SnapKV, 1 examples" in told
 
 
 @pytest.mark.parametrize(
@@ -106,9 +107,34 @@ def test_what_cannot_be_done_is_one_line(slug, arguments, told, capsys, tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_that_is_not_over_is_not_exported(home, capsys):
+def test_a_run_that_is_not_over_is_not_exported(home, slug, said):
     with closing(open_database(default_url(home))) as database, database.read() as session:
         runs, _ = library.list_runs(session)
     (queued,) = [run.slug for run in runs if run.state == "queued"]
-    assert main(["export", queued, "--html", "x.html"]) == 1
-    assert "not over yet" in capsys.readouterr().err
+    assert "not over yet" in said("export", queued, "--html", "x.html", status=1)
+
+
+# --- token, user, audit ----------------------------------------------------------------------
+
+
+def test_a_token_is_made_listed_and_revoked_once(said):
+    token = said("token", "create", "ann", "--name", "ni\x1bght", "--days", "7").strip()
+    assert re.fullmatch(r"ckv_[\w-]{43}", token)
+    listed = said("token", "list", "ann")
+    assert "ann  read  expires 2" in listed
+    assert token not in listed
+    assert "\x1b" not in listed
+    number = listed.split()[0]
+    assert "opens nothing any more" in said("token", "revoke", number)
+    assert "no open token" in said("token", "revoke", number, status=1)
+    assert said("token", "list").strip() == "There is no token."
+    acts = said("audit")
+    assert acts.index("revoked token") < acts.index("made token")
+
+
+def test_a_user_is_disabled_and_enabled_and_nobody_else_is_known(said):
+    assert "ann is disabled" in said("user", "disable", "ann")
+    assert "ann may log in" in said("user", "enable", "ann")
+    assert "no user 'bob'" in said("user", "disable", "bob", status=2)
+    assert "no user 'bob'" in said("token", "create", "bob", status=2)
+    assert "enabled user" not in said("audit", "--action", "disabled user")

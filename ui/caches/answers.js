@@ -3,7 +3,7 @@
 import { list, make, onValue, setText, str } from "../../assets/scripts/dom.js";
 
 function answer() {
-  const question = make("h4.ckv-question");
+  const question = make("h3.ckv-question");
   const text = make("div.ckv-text");
   const told = make("p.ckv-notice", { role: "status" });
   return { question, text, told, node: make("section.ckv-card", question, text, told) };

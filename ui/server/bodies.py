@@ -64,6 +64,16 @@ class Bodies:
         return True
 
 
+def received_again(body: bytes, receive: Receive) -> Receive:
+    """Gives a body that was read already, then what comes after it."""
+    left: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive_again() -> Message:
+        return left.pop() if left else await receive()
+
+    return receive_again
+
+
 class _RefusedError(Exception):
     def __init__(self, status: int, sentence: str) -> None:
         super().__init__(sentence)
@@ -111,14 +121,8 @@ class _Body:
             raise _RefusedError(413, str(error)) from None
 
     def again(self, receive: Receive) -> Receive:
-        """Gives the body to an app, then what comes after it."""
-        left: list[Message] = [{"type": "http.request", "body": self._data, "more_body": False}]
-
-        async def receive_again() -> Message:
-            return left.pop() if left else await receive()
-
-        self._data = b""
-        return receive_again
+        data, self._data = self._data, b""
+        return received_again(data, receive)
 
     def let_go(self) -> None:
         self._hold(-self._held)

@@ -11,9 +11,10 @@ from gradio.queueing import Queue
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ui.accounts.access import SCOPE_KEY, Viewer
+from ui.server.bodies import received_again
 
 PREFIX = "/gradio_api/"
 # Paths whose segments name a session or an event, and those whose small body does.
@@ -103,7 +104,7 @@ class OwnStreams:
         if kind in IN_BODY:
             body = await _small_body(receive)
             asked = _named_in(body)
-            receive = _again(body, receive)
+            receive = received_again(body, receive)
         if all(self._streams.may(scope[SCOPE_KEY], name) for name in asked):
             await self._app(scope, receive, send)
             return
@@ -119,20 +120,6 @@ async def _small_body(receive: Receive) -> bytes:
         body += message.get("body", b"")
         more = message["type"] == "http.request" and message.get("more_body", False)
     return body[:BODY_BYTES]
-
-
-def _again(body: bytes, receive: Receive) -> Receive:
-    """Receive a body that was read already, then whatever follows it."""
-    was_read = False
-
-    async def receive_again() -> Message:
-        nonlocal was_read
-        if was_read:
-            return await receive()
-        was_read = True
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return receive_again
 
 
 def _named_in(body: bytes) -> list[object]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 
-from ckv_core.errors import CkvError, ConfigError, PromptError, RunCancelledError, StorageError
+from ckv_core.errors import CkvError, ConfigError, RunCancelledError, StorageError
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.studies.cluster import Cluster
 from ckv_core.studies.data import read_samples, samples_of_runs
@@ -36,7 +36,7 @@ from storage.study_records import StoredStudy
 from storage.study_rows import missing_study
 from ui.accounts.access import Access
 from ui.limits import Limits
-from ui.services.study_jobs import PREFIX, StudyJobs
+from ui.services.study_jobs import PREFIX, StudyJobs, prompt_size
 from ui.tables.study import StudyReading
 
 LOGGER = logging.getLogger(__name__)
@@ -116,9 +116,8 @@ class Studies:
             return harness_samples(study)
 
         def count(context: str, question: str) -> int:
-            return self._size(
-                CompareRequest(context=context, question=question, model=study.model)
-            ).tokens
+            asked = CompareRequest(context=context, question=question, model=study.model)
+            return prompt_size(self._worker, asked).tokens
 
         return make_samples(study.data, count)
 
@@ -134,7 +133,8 @@ class Studies:
         points = study.points()
         step = max(1, len(samples) // COUNTED)
         counted = {
-            sample.id: self._size(request_of(study, sample, points)) for sample in samples[::step]
+            sample.id: prompt_size(self._worker, request_of(study, sample, points))
+            for sample in samples[::step]
         }
         characters = sum(len(s.context) + len(s.question) for s in samples if s.id in counted)
         rate = sum(size.tokens for size in counted.values()) / max(1, characters)
@@ -301,12 +301,6 @@ class Studies:
             current = self._current
         if current is not None and slug in (None, current[0]):
             current[1].stop()
-
-    def _size(self, request: CompareRequest) -> PromptSize:
-        counted = self._worker.count_tokens(request)
-        if counted.error:
-            raise PromptError(counted.error)
-        return PromptSize(counted.tokens, counted.compressed_tokens)
 
     def _check(self, slug: str, *, change: bool = False) -> StoredStudy:
         """The viewer's own study."""

@@ -25,6 +25,14 @@ LOST_TRIES = 2  # a sample whose worker was lost so often is at fault itself
 COUNT_S = 60.0
 
 
+def prompt_size(worker: WorkerClient, request: CompareRequest) -> PromptSize:
+    """Of the request's prompt; waits, and raises PromptError for one that is wrong."""
+    counted = worker.count_tokens(request, COUNT_S)
+    if counted.error:
+        raise PromptError(counted.error)
+    return PromptSize(counted.tokens, counted.compressed_tokens)
+
+
 class StudyJobs:
     """One study's engine, of `runner.Engine`; used by one thread, stopped by any."""
 
@@ -51,11 +59,9 @@ class StudyJobs:
 
     def size(self, request: CompareRequest) -> PromptSize:
         """Of the request's prompt; CkvError for one that is wrong or too long for this app."""
-        counted = self._worker.count_tokens(request, COUNT_S)
-        if counted.error:
-            raise PromptError(counted.error)
-        self._check_prompt(counted.tokens)
-        return PromptSize(counted.tokens, counted.compressed_tokens)
+        size = prompt_size(self._worker, request)
+        self._check_prompt(size.tokens)
+        return size
 
     def run_all(self, requests: Iterable[CompareRequest]) -> Iterator[Outcome]:
         """One after another, each a job of its own; RunCancelledError once stopped."""

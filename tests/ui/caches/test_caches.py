@@ -1,7 +1,6 @@
 """Kept caches in the app: kept, asked and stopped by jobs; files of their owners alone."""
 
 import asyncio
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 from ckv_core.errors import CkvError, ConfigError
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.results.kept_folder import KeptFolder
-from tests.factories.app import FakeServices, snapshot
+from tests.factories.app import FakeServices, snapshot, wait_for
 from tests.factories.kept import kept_bytes, kept_record
 from tests.ui.served_app import by
 from ui.caches.keep_section import KeepSection
@@ -24,7 +23,6 @@ from ui.services.caches import CacheJob, Caches
 from ui.services.services import Services
 from ui.settings import Settings
 
-PATIENCE_S = 60.0
 TYPE = {"content-type": IMPORT_TYPE}
 HOSTILE = "<img src=x onerror=alert(1)>"
 
@@ -46,18 +44,12 @@ def asked(question: str = "steps 2", **changes: object) -> CompareRequest:
     return replace(run, **changes)
 
 
-def wait_for(caches: Caches, job: str, wanted: Callable[[CacheJob], bool]) -> CacheJob:
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
-        found = caches.job(job)
-        if wanted(found):
-            return found
-        time.sleep(0.01)
-    raise AssertionError(f"still {caches.job(job)}")
+def wait_until(caches: Caches, job: str, wanted: Callable[[CacheJob], object]) -> CacheJob:
+    return wait_for(lambda: caches.job(job), wanted)
 
 
 def end_of(caches: Caches, job: str) -> CacheJob:
-    return wait_for(caches, job, lambda found: found.is_final)
+    return wait_until(caches, job, lambda found: found.is_final)
 
 
 def test_a_cache_is_kept_asked_and_stopped(services):
@@ -76,7 +68,7 @@ def test_a_cache_is_kept_asked_and_stopped(services):
     assert seen[-1].state == "done"
     assert seen[-1].text == "w0 w1 w2 w3 "
     stopped = caches.ask("report", "steps 1000000", 9)
-    wait_for(caches, stopped, lambda found: bool(found.text))
+    wait_until(caches, stopped, lambda found: found.text)
     caches.cancel(stopped)
     assert end_of(caches, stopped).state == "cancelled"
     failed = end_of(caches, caches.ask("report", "refuse", 9))
@@ -88,14 +80,12 @@ def test_a_cache_is_kept_asked_and_stopped(services):
 
 def test_what_cannot_be_is_refused_before_a_worker_is_asked(services):
     caches = services.caches
-    for index, name, sentence in (
-        (2, "x", "goes on evicting"),
-        (7, "x", "no such variant"),
-        (-1, "x", "no such variant"),
-        (1, "../x", "A cache's name"),
-    ):
+    unfit = ((2, "goes on evicting"), (7, "no such variant"), (-1, "no such variant"))
+    for index, sentence in unfit:
         with pytest.raises(ConfigError, match=sentence):
-            caches.keep(asked(), index, name)
+            caches.keep(asked(), index, "x")
+    with pytest.raises(ConfigError, match="A cache's name"):
+        caches.keep(asked(), 1, "../x")
     end_of(caches, caches.keep(asked(), 1, "x"))
     with pytest.raises(ConfigError, match="kept already"):
         caches.keep(asked(), 1, "x")
@@ -219,28 +209,18 @@ def test_a_spoilt_file_is_told(home):
     assert row["cells"]["variant"]["text"] == "cannot be read; delete it"
 
 
-@pytest.mark.parametrize(
-    ("changes", "offered"),
-    [
-        ({}, ["full", "snapkv:budget=48"]),
-        ({"scenario": "regular"}, []),
-        ({"kind": "sweep"}, []),
-        ({"variants": ("gone:x",)}, []),
-    ],
-)
-def test_the_section_offers_what_can_be_kept(changes, offered):
+def section_of(services: FakeServices) -> KeepSection:
     with gr.Blocks():
-        section = KeepSection(FakeServices())
-    area, choice = section.open(snapshot(request=asked(**changes)))
-    assert area.get("visible", False) == bool(offered)
-    if offered:
-        assert choice["choices"] == offered
+        return KeepSection(services)
 
 
-def test_the_section_hides_where_a_run_is_not_over():
-    with gr.Blocks():
-        section = KeepSection(FakeServices())
-    for run in (snapshot(request=asked(), state="running"), None):
+def test_the_section_offers_what_can_be_kept():
+    section, fits = section_of(FakeServices()), snapshot(request=asked())
+    area, choice = section.open(fits)
+    assert (area["visible"], choice["choices"]) == (True, ["full", "snapkv:budget=48"])
+    unfit = ({"scenario": "regular"}, {"kind": "sweep"}, {"variants": ("gone:x",)})
+    others = [replace(fits, request=asked(**changes)) for changes in unfit]
+    for run in (*others, replace(fits, state="running"), None):
         assert "visible" not in section.open(run)[0]
     assert section.keep("nope", "full", "x")[1]["tone"] == "error"
 
@@ -250,9 +230,7 @@ def test_where_workers_have_other_files_nothing_is_offered_and_the_page_says_why
 ):
     far = FakeServices()
     far.caches = Caches(services._access, Limits(), services._client, has_files=False)
-    with gr.Blocks():
-        section = KeepSection(far)
-    assert "visible" not in section.open(snapshot(request=asked()))[0]
+    assert "visible" not in section_of(far).open(snapshot(request=asked()))[0]
     monkeypatch.setattr(services, "caches", far.caches)
     assert "without CKV_CLUSTER" in page_of(services).refresh("")[-1]["text"]
     KeptFolder().add("x", lambda path: path.write_bytes(kept_bytes()))

@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from ckv_core.results.kept_folder import KeptFolder
 from tests.e2e.steps import expect_well_made, see_everything
 from tests.factories.app import store_run
 from tests.factories.kept import kept_bytes
 from tests.factories.runs import done_result
 from tests.ui.caches.test_caches import asked
+
+PHONE = {"width": 430, "height": 900}
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +22,7 @@ def home(tmp_path, monkeypatch) -> None:
 
 @pytest.fixture
 def page(browser) -> Iterator[Page]:
-    page = browser.new_page(viewport={"width": 430, "height": 900})
+    page = browser.new_page(viewport=PHONE, color_scheme="light")
     yield page
     page.close()
 
@@ -30,11 +31,23 @@ def field(page: Page, name: str):
     return page.locator(f"#{name} :is(textarea, input)").first
 
 
+def expect_well_made_everywhere(page: Page) -> None:
+    """On a phone, and on a dark desktop."""
+    see_everything(page)
+    expect_well_made(page)
+    page.set_viewport_size({"width": 1440, "height": 900})
+    page.evaluate("document.body.classList.add('dark')")
+    expect_well_made(page)
+    page.evaluate("document.body.classList.remove('dark')")
+    page.set_viewport_size(PHONE)
+
+
 def test_a_runs_cache_is_kept_asked_renamed_and_deleted(page, open_app):
     run = asked("steps 3", variants=("full", "snapkv:budget=48", "snapkv+critical:budget=48"))
     slug = store_run(open_app.services, run, done_result())
-    page.goto(f"{open_app.url}/run?id={slug}")
+    page.goto(f"{open_app.url}/run?id={slug}&__theme=light")
     page.get_by_role("button", name="Keep a cache").click()
+    expect_well_made_everywhere(page)
     page.get_by_role("button", name="Keep this cache").click()
     expect(page.locator("#keep-notice")).to_contain_text("A cache's name has up to 64")
     field(page, "keep-name").fill("report")
@@ -52,6 +65,7 @@ def test_a_runs_cache_is_kept_asked_renamed_and_deleted(page, open_app):
         expect(page.get_by_role("button", name="Ask", exact=True)).to_be_enabled()
     expect(page.locator("#cache-answers section")).to_have_count(2)
     page.get_by_role("button", name="Rename, delete, import").click()
+    expect_well_made_everywhere(page)
     field(page, "cache-name").fill("other")
     page.get_by_role("button", name="Rename", exact=True).click()
     expect(page.locator("#cache-notice")).to_contain_text("Renamed to other.")
@@ -82,22 +96,3 @@ def test_an_answer_is_stopped_and_a_file_comes_in_and_goes_out(page, open_app, t
     source.write_bytes(b"nothing")
     page.locator("#cache-file input[type=file]").set_input_files(source)
     expect(page.locator("#cache-file")).to_contain_text("kept already")
-
-
-def test_axe_finds_nothing_and_nothing_scrolls_sideways(page, open_app):
-    KeptFolder().add("a report", lambda path: path.write_bytes(kept_bytes()))
-    run = asked("steps 3", variants=("full", "snapkv:budget=48", "snapkv+critical:budget=48"))
-    slug = store_run(open_app.services, run, done_result())
-    for path, mark, opener in (
-        ("/caches?", "#caches tbody tr", "Rename, delete, import"),
-        (f"/run?id={slug}&", "#keep button", "Keep a cache"),
-    ):
-        page.set_viewport_size({"width": 430, "height": 900})
-        page.goto(f"{open_app.url}{path}__theme=light")
-        page.locator(mark).first.wait_for()
-        page.get_by_role("button", name=opener).click()
-        see_everything(page)
-        expect_well_made(page)
-        page.set_viewport_size({"width": 1440, "height": 900})
-        page.evaluate("document.body.classList.add('dark')")
-        expect_well_made(page)

@@ -1,7 +1,7 @@
-"""Routes, guards and settings, without a server or a model."""
+"""Routes of one run: data, files and links; a visit decodes a stored run once."""
 
-import base64
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -12,19 +12,25 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from ckv_core.errors import ConfigError
+from storage import repository
 from storage.repository import is_slug
-from tests.factories.app import BAD_SLUGS, SLUG, FakeServices, request, running, snapshot
+from tests.factories.app import (
+    BAD_SLUGS,
+    SLUG,
+    FakeServices,
+    request,
+    running,
+    snapshot,
+    store_run,
+)
 from tests.factories.runs import TEN_TOKENS, done_result
-from ui.run.routes import build_routes
+from ui.charts.catalog import CHARTS
+from ui.run.routes import TABLES, build_routes
 from ui.server.identity import Identity
 from ui.server.middleware import Guard
 from ui.settings import Settings
 
 SETTINGS = Settings.from_environ({})
-
-
-# --- routes ---------------------------------------------------------------------------------
 
 
 def client(services: FakeServices, settings: Settings = SETTINGS) -> TestClient:
@@ -100,85 +106,29 @@ def test_exports_are_downloads():
         assert response.headers["content-disposition"].endswith(f'{SLUG}-{name}.csv"')
 
 
-@pytest.mark.parametrize("text", [*BAD_SLUGS[:-1], None, 7, ["abc123def456"]])
-def test_only_slugs_are_slugs(text):
-    assert not is_slug(text)
+def test_only_slugs_are_slugs():
+    assert not any(is_slug(text) for text in (*BAD_SLUGS[:-1], None, 7, [SLUG]))
 
 
-# --- guards ---------------------------------------------------------------------------------
+@pytest.fixture
+def decodes(monkeypatch) -> list[object]:
+    """One item for each time that a stored run is decoded."""
+    seen: list[object] = []
+    load = repository._load_result
+    monkeypatch.setattr(repository, "_load_result", lambda *row: seen.append(1) or load(*row))
+    return seen
 
 
-def test_every_answer_carries_the_security_headers():
-    headers = client(FakeServices()).get("/healthz").headers
-    assert "default-src 'self'" in headers["content-security-policy"]
-    assert "frame-ancestors 'self'" in headers["content-security-policy"]
-    assert headers["x-content-type-options"] == "nosniff"
-
-
-def test_a_space_may_be_framed_by_its_host_page():
-    settings = Settings.from_environ({"SPACE_ID": "a/b", "SPACE_HOST": "a-b.hf.space"})
-    headers = client(FakeServices(), settings).get("/healthz").headers
-    assert "frame-ancestors 'self' https://huggingface.co" in headers["content-security-policy"]
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/gradio_api/file=http://127.0.0.1/x",
-        "/gradio_api/file=HTTPS://evil.example/x",
-        "/gradio_api/proxy=http://evil.example",
-        "/gradio_api/upload",
-    ],
-)
-def test_the_app_fetches_no_url_for_a_client(path):
-    assert client(FakeServices()).get(path).status_code == 403
-
-
-@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", "["])
-def test_a_loopback_app_answers_to_no_foreign_name(host):
-    assert client(FakeServices()).get("/healthz", headers={"host": host}).status_code == 403
-
-
-def test_a_loopback_app_takes_no_post_from_another_site():
-    routes = client(FakeServices())
-    assert routes.post("/echo", headers={"origin": "https://evil.example"}).status_code == 403
-    assert routes.post("/echo", headers={"origin": "null"}).status_code == 403
-    assert routes.post("/echo", headers={"origin": "http://127.0.0.1:7860"}).status_code == 200
-
-
-def test_a_login_guards_everything_but_the_health_check():
-    routes = client(FakeServices(), Settings.from_environ({"CKV_AUTH": "ann:pass:word"}))
-    good = base64.b64encode(b"ann:pass:word").decode()
-    assert routes.get("/healthz").status_code == 200
-    assert routes.get(f"/data/{SLUG}/prompt").status_code == 401
-    for header in ("Basic bad", "Basic !", f"Bearer {good}", "Basic "):
-        response = routes.get(f"/data/{SLUG}/prompt", headers={"authorization": header})
-        assert response.status_code == 401
-    welcome = routes.get(f"/data/{SLUG}/prompt", headers={"authorization": f"Basic {good}"})
-    assert welcome.status_code == 200
-
-
-# --- settings -------------------------------------------------------------------------------
-
-
-def test_the_app_listens_on_this_machine_only_unless_told_otherwise():
-    assert SETTINGS.host == "127.0.0.1"
-    assert SETTINGS.port == 7860
-    assert Settings.from_environ({"GRADIO_SERVER_NAME": "0.0.0.0"}).host == "0.0.0.0"
-    assert Settings.from_environ({"CKV_HOST": "::1", "GRADIO_SERVER_NAME": "x"}).host == "::1"
-    assert Settings.from_environ({"SPACE_ID": "a/b"}).host == "0.0.0.0"
-
-
-@pytest.mark.parametrize(
-    "environ",
-    [
-        {"CKV_PORT": "x"},
-        {"CKV_PORT": "0"},
-        {"CKV_PORT": "70000"},
-        {"CKV_DEVICE": "tpu"},
-        {"CKV_AUTH": "ann"},
-    ],
-)
-def test_a_wrong_setting_is_one_sentence(environ):
-    with pytest.raises(ConfigError, match="must"):
-        Settings.from_environ(environ)
+def test_a_visit_with_its_charts_and_tables_decodes_a_run_once(open_app, decodes):
+    result = done_result()
+    slug = store_run(open_app.services, request(), result)
+    figures = [f"figure/{name}" for name, chart in CHARTS.items() if chart.has_data(result)]
+    assert len(figures) > 3
+    parts = ["prompt", "1/retained", "result.json", "report.html", *figures]
+    parts += [f"{name}.csv" for name in TABLES]
+    with open_app.client() as client, ThreadPoolExecutor(8) as pool:
+        # Harder than a visit: the page itself would decode the run before its charts ask.
+        answers = list(pool.map(lambda part: client.get(f"/data/{slug}/{part}"), parts))
+        assert client.get(f"/run?id={slug}").status_code == 200
+    assert {answer.status_code for answer in answers} == {200}
+    assert len(decodes) == 1

@@ -51,6 +51,9 @@ def test_an_address_names_search_filters_and_sort():
         pinned=True,
     )
     assert (query.sort, query.page, query.told) == ("title", 2, "")
+    assert read_query({"until": "9999-12-31"}).told == "", "there is no day after it"
+    no_database_takes = {"tag": "\x00", "text": "a\x00b\ud800"}
+    assert read_query(no_database_takes).wanted == RunFilter(text="ab")
 
 
 @pytest.mark.parametrize("bad", ["x", "-1", "1e3", "9" * 400, "\u0663", "2026-13-01", "<b>"])
@@ -58,14 +61,6 @@ def test_what_cannot_be_read_is_left_out_and_told(bad):
     query = read_query({"max_budget": bad, "since": bad, "sort": bad})
     assert query.wanted == RunFilter()
     assert query.told == "Left out, because it cannot be read: max budget, since."
-
-
-def test_what_no_database_takes_is_left_out_of_a_text():
-    assert read_query({"tag": "\x00", "text": "a\x00b\ud800"}).wanted == RunFilter(text="ab")
-
-
-def test_the_last_day_there_is_can_be_asked_for():
-    assert read_query({"until": "9999-12-31"}).told == ""
 
 
 def test_a_deleted_run_comes_back_by_undo():
@@ -90,21 +85,19 @@ def test_a_deleted_run_comes_back_by_undo():
         {"action": "drop", "slugs": [SLUG]},
         {"action": "delete", "slugs": [SLUG] * 101},
         {"action": ["delete"], "slugs": [SLUG], "query": {"a": 1}},
+        "text",
+        None,
+        3,
+        [],
     ],
 )
 def test_a_wrong_event_is_one_sentence_and_changes_nothing(data):
     services = FakeServices()
-    value = act(runs_page(services), **data)
+    value = runs_page(services).act(gr.EventData(None, data))
     assert value["tone"] == "error"
     assert value["told"].endswith(".")
     assert list(services.runs) == [SLUG]
     assert services.library.called == []
-
-
-def test_an_event_of_no_kind_is_one_sentence():
-    for data in ("text", None, 3, []):
-        value = runs_page(FakeServices()).act(gr.EventData(None, data))
-        assert value["tone"] == "error"
 
 
 def test_edits_reach_the_library_as_text():
@@ -137,13 +130,9 @@ def test_a_row_says_what_tells_runs_of_one_question_apart(specs, text):
     assert asked_text(specs) == text
 
 
-def test_a_row_says_what_kind_the_run_is():
+def test_a_row_says_what_was_asked_and_what_came_out():
     (row,) = runs_page(FakeServices()).open(SimpleNamespace(query_params={}))["rows"]
     assert (row["kind"], row["asked"]) == ("compare", "SnapKV ± CriticalKV")
-
-
-def test_a_row_says_what_came_out():
-    (row,) = runs_page(FakeServices()).open(SimpleNamespace(query_params={}))["rows"]
     assert row["outcome"] == "1 of 2 variants agrees with the full cache"
 
 

@@ -1,4 +1,4 @@
-"""`python -m tests.ui.server.http_child PORT`: a small app behind our HTTP server; 1,024 files."""
+"""`python -m tests.ui.server.http_child PORT`: a small app behind our HTTP server; few files."""
 
 import resource
 import sys
@@ -9,7 +9,7 @@ from starlette.types import Receive, Scope, Send
 from ckv_core.runtime import logs
 from ui.server.http_server import HttpServer
 
-FILES = 1024
+FILES = 400
 
 
 async def answer(scope: Scope, receive: Receive, send: Send) -> None:

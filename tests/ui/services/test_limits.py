@@ -11,17 +11,14 @@ import pytest
 from sqlalchemy import select
 
 from ckv_core.analysis.result_json import to_json
-from ckv_core.errors import CkvError, ConfigError
+from ckv_core.errors import CkvError
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.request.external_selection import ExternalSelection
-from storage.database import default_url, open_database
 from storage.models import Run
-from tests.factories.app import ENDLESS, SLUG, FakeServices, end_of, make_client, script
+from tests.factories.app import ENDLESS, SLUG, FakeServices, end_of, finished, script
 from tests.ui.run.test_routes import client
-from tests.ui.served_app import USERS
-from ui.accounts.access import Access, Viewer, acting_as
+from ui.accounts.access import Viewer, acting_as
 from ui.limits import Limits
-from ui.services.services import Services
 from ui.settings import Settings
 
 SMALL = Limits(context_chars=10, variants=2, sweep_points=3, new_tokens=5)
@@ -42,6 +39,7 @@ FITS = CompareRequest(context="c" * 10, variants=("full", "snapkv"), max_new_tok
 )
 def test_one_over_a_limit_of_the_request_is_refused(changes, sentence):
     SMALL.check(FITS)
+    SMALL.check(replace(FITS, kind="sweep", variants=("a", "b", "c")))
     with pytest.raises(CkvError, match=sentence):
         SMALL.check(replace(FITS, **changes))
 
@@ -91,10 +89,6 @@ def test_the_third_report_at_a_time_is_told_to_come_again(monkeypatch):
     assert routes.get(address).status_code == 200
 
 
-def test_a_sweep_has_a_limit_of_its_own():
-    SMALL.check(replace(FITS, kind="sweep", variants=("a", "b", "c")))
-
-
 def test_the_queue_takes_so_many_and_no_more():
     limits = Limits(queue=3, queue_per_user=2)
     limits.check_queue(2, 1)
@@ -105,14 +99,8 @@ def test_the_queue_takes_so_many_and_no_more():
         limits.check_queue(2, 2)
 
 
-def test_services_hold_users_to_their_limits(tmp_path):
-    database = open_database(default_url(tmp_path))
-    services = Services(
-        database,
-        make_client=make_client,
-        access=Access(database, USERS),
-        limits=Limits(queue=3, queue_per_user=1, runs=2, new_tokens=64),
-    )
+def test_services_hold_users_to_their_limits(limited):
+    services = limited("ann", "bob", queue=3, queue_per_user=1, runs=2, new_tokens=64)
     with acting_as(Viewer(user="ann")):
         first = services.start_run(script(ENDLESS))
         with pytest.raises(CkvError, match="1 unfinished"):
@@ -120,87 +108,60 @@ def test_services_hold_users_to_their_limits(tmp_path):
         with pytest.raises(CkvError, match="65 new tokens"):
             services.start_run(replace(script("steps 1"), max_new_tokens=65))
     with acting_as(Viewer(user="bob")):
-        second = services.start_run(script("steps 1"))
+        services.start_run(script("steps 1"))
     with acting_as(Viewer(user="ann")):
         services.cancel_run(first)
         end_of(services, first)
-        end_of(services, services.start_run(script("steps 1")))
+        finished(services, "steps 1")
         with pytest.raises(CkvError, match="2 runs are saved"):
             services.start_run(script("steps 1"))
-    with acting_as(Viewer(user="bob")):
-        end_of(services, second)
-    services.close()
-    database.close()
 
 
-def test_deleting_makes_room_for_a_run_and_undo_has_to_find_room_too(tmp_path):
-    database = open_database(default_url(tmp_path))
-    services = Services(database, make_client=make_client, limits=Limits(runs=2))
-    first, second = (services.start_run(script("steps 1")) for _ in range(2))
-    end_of(services, second)
+def test_deleting_makes_room_for_a_run_and_undo_has_to_find_room_too(limited):
+    services = limited(runs=2)
+    first, second = (finished(services, "steps 1") for _ in range(2))
     with pytest.raises(CkvError, match="2 runs are saved"):
         services.start_run(script("steps 1"))
     services.library.delete([first])
     assert services.count_by_state() == {"done": 1}
     assert services.library.restore([first]) == 1
     services.library.delete([first])
-    third = services.start_run(script("steps 1"))
-    end_of(services, third)
+    finished(services, "steps 1")
     with pytest.raises(CkvError, match="2 runs are saved"):
         services.library.restore([first])
     services.library.delete([second])
     assert services.library.restore([first]) == 1
-    services.close()
-    database.close()
 
 
-def test_what_can_no_longer_be_restored_is_gone_when_a_run_starts(tmp_path, monkeypatch):
-    database = open_database(default_url(tmp_path))
-    services = Services(database, make_client=make_client)
-    first = services.start_run(script("steps 1"))
-    end_of(services, first)
+def test_what_can_no_longer_be_restored_is_gone_when_a_run_starts(services, monkeypatch):
+    first = finished(services, "steps 1")
     services.library.delete([first])
     monkeypatch.setattr("ui.services.library._UNDO", timedelta(0))
-    end_of(services, services.start_run(script("steps 1")))
-    with database.read() as session:
+    finished(services, "steps 1")
+    with services._database.read() as session:
         assert first not in session.scalars(select(Run.slug)).all()
-    services.close()
-    database.close()
 
 
-@pytest.fixture
-def short(tmp_path):
-    database = open_database(default_url(tmp_path))
-    yield Services(database, make_client=make_client, limits=Limits(prompt_tokens=2, runs=2))
-    database.close()
-
-
-def test_a_prompt_over_the_token_limit_is_told_while_typing_and_fails_its_run(short):
-    asked = script("steps 1")
-    counted = short.count_tokens(asked)
-    assert (counted.tokens, counted.error) == (
-        3,
-        "The prompt has 3 tokens; this app takes 2. Shorten the context.",
-    )
-    run = end_of(short, short.start_run(asked))
-    assert (run.state, run.reason) == ("failed", counted.error)
+def test_a_prompt_over_the_token_limit_is_told_while_typing_and_fails_its_run(limited):
+    services, asked = limited(prompt_tokens=2), script("steps 1")
+    counted = services.count_tokens(asked)
+    told = "The prompt has 3 tokens; this app takes 2. Shorten the context."
+    assert (counted.tokens, counted.error) == (3, told)
+    run = end_of(services, services.start_run(asked))
+    assert (run.state, run.reason) == ("failed", told)
     assert not run.result.variants[0].text
     fits = replace(asked, context="one two")
-    assert not short.count_tokens(fits).error
-    assert end_of(short, short.start_run(fits)).state == "done"
-    short.close()
+    assert not services.count_tokens(fits).error
+    assert end_of(services, services.start_run(fits)).state == "done"
 
 
-def test_imported_runs_count_and_the_one_too_many_is_refused(short):
-    slugs = [short.start_run(replace(script("steps 1"), context="one")) for _ in range(2)]
-    for slug in slugs:
-        end_of(short, slug)
-    bundle = short.export_bundle(slugs)
-    assert short.import_bundle(bundle).skipped == slugs
-    result = json.dumps(to_json(short.snapshot(slugs[0]).result)).encode()
+def test_imported_runs_count_and_the_one_too_many_is_refused(limited):
+    services = limited(runs=2)
+    slugs = [finished(services, "steps 1") for _ in range(2)]
+    assert services.import_bundle(services.export_bundle(slugs)).skipped == slugs
+    result = json.dumps(to_json(services.snapshot(slugs[0]).result)).encode()
     with pytest.raises(CkvError, match="Nothing was imported: 1 more would make over 2 saved runs"):
-        short.import_bundle(result)
-    short.close()
+        services.import_bundle(result)
 
 
 def test_the_body_limit_is_a_setting():
@@ -208,15 +169,6 @@ def test_the_body_limit_is_a_setting():
     routes = client(FakeServices(), settings)
     assert routes.post("/echo", content=b"x" * 2**20).status_code == 200
     assert routes.post("/echo", content=b"x" * (2**20 + 1)).status_code == 413
-
-
-@pytest.mark.parametrize("name", [field.name for field in fields(Limits)])
-def test_every_limit_can_be_set_within_its_range(name):
-    key = f"CKV_MAX_{name.upper()}"
-    assert getattr(Limits.from_environ({key: "1"}), name) == 1
-    for wrong in ("0", "-1", "1.5", "many", "²", "9" * 5000, "99999999999"):
-        with pytest.raises(ConfigError, match=key):
-            Limits.from_environ({key: wrong})
 
 
 def test_every_limit_is_shown():

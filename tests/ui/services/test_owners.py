@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+from collections.abc import Callable
 
 import pytest
 from sqlalchemy import select
@@ -55,36 +56,51 @@ def test_no_queued_handler_follows_another_users_run(app, slug):
     assert "prompt tokens" not in str(theirs)
 
 
+# Something for each required argument that names no run.
+GIVEN = {
+    "request": script("steps 1"), "model": "tiny", "data": b"", "kind": "token", "name": "bob",
+    "scope": "Read", "credential_id": 1, "wanted": AuditFilter(), "limit": 1, "disabled": True,
+    "index": 0, "expiry": "7 days", "share_id": 1, "title": "t", "note": "n", "tags": [],
+    "tag": "t", "pinned": True,
+}  # fmt: skip
+
+
 def arguments(method, slug: str) -> dict[str, object]:
     """Something for each required argument; the run for whatever names runs."""
-    values = {
-        "slug": slug, "slugs": [slug], "index": 0, "expiry": "7 days", "share_id": 1,
-        "title": "t", "note": "n", "tags": [], "tag": "t", "pinned": True,
-    }  # fmt: skip
+    values = GIVEN | {"slug": slug, "slugs": [slug]}
     wanted = inspect.signature(method).parameters.values()
     return {p.name: values[p.name] for p in wanted if p.default is p.empty}
 
 
+def is_of_a_run(method) -> bool:
+    return bool({"slug", "slugs"} & inspect.signature(method).parameters.keys())
+
+
+def methods(part) -> dict[str, Callable]:
+    """What pages may call of a part of the services, or of its class."""
+    found = inspect.getmembers(part, inspect.isroutine)
+    return {name: method for name, method in found if not name.startswith("_")}
+
+
+def parts_of(services: Services) -> dict[str, object]:
+    return {"Services": services, "Shares": services.shares, "Library": services.library}
+
+
 OF_A_RUN = [
-    (owner, name)
-    for owner in (Services, Shares, Library)
-    for name, method in inspect.getmembers(owner, inspect.isfunction)
-    if not name.startswith("_") and {"slug", "slugs"} & inspect.signature(method).parameters.keys()
+    f"{part}.{name}"
+    for part, kind in {"Services": Services, "Shares": Shares, "Library": Library}.items()
+    for name, method in methods(kind).items()
+    if is_of_a_run(method)
 ]
 
 
-@pytest.mark.parametrize("name", [f"{owner.__name__}.{name}" for owner, name in OF_A_RUN])
+@pytest.mark.parametrize("name", OF_A_RUN)
 @pytest.mark.parametrize(
     "viewer", [Viewer(user="bob"), Viewer(), None], ids=["bob", "nobody", "unknown"]
 )
 def test_every_service_method_of_a_run_refuses_strangers(app, slug, name, viewer):
-    kind, _, method_name = name.partition(".")
-    parts = {
-        "Services": app.services,
-        "Shares": app.services.shares,
-        "Library": app.services.library,
-    }
-    method = getattr(parts[kind], method_name)
+    part, _, method_name = name.partition(".")
+    method = getattr(parts_of(app.services)[part], method_name)
 
     async def first(views):
         return await anext(views)
@@ -110,20 +126,16 @@ OPEN_TO_ALL = {
 }  # fmt: skip
 
 
-def test_every_other_service_method_needs_a_login(app):
-    checked = []
-    parts = (app.services, app.services.shares, app.services.library)
-    for part in parts:
-        for name, method in inspect.getmembers(part, inspect.ismethod):
-            parameters = inspect.signature(method).parameters
-            if name.startswith("_") or {"slug", "slugs"} & parameters.keys() or name in OPEN_TO_ALL:
+def test_every_other_service_method_needs_a_login(app, slug):
+    checked = set()
+    for part in parts_of(app.services).values():
+        for name, method in methods(part).items():
+            if is_of_a_run(method) or name in OPEN_TO_ALL:
                 continue
-            given = {"request": script("steps 1"), "model": "tiny", "data": b""}
-            needed = {p.name: given[p.name] for p in parameters.values() if p.default is p.empty}
             with acting_as(Viewer(shared=frozenset({"abc"}))), pytest.raises(AccessError):
-                method(**needed)
-            checked.append(name)
-    assert {"start_run", "list_runs", "warm", "count_tokens", "model_status"} <= set(checked)
+                method(**arguments(method, slug))
+            checked.add(name)
+    assert {"start_run", "list_runs", "warm", "count_tokens", "model_status"} <= checked
 
 
 # What identifies a viewer, and what the server does by itself.
@@ -134,10 +146,6 @@ READING = {
     "choices", "count_by_state", "export_bundle", "list_runs", "live_states", "may_change",
     "model_status", "note_export", "notes", "of_run", "relatives", "retained", "snapshot",
     "sign_out", "summary", "watch", "worker_ready",
-}  # fmt: skip
-GIVEN = {
-    "request": script("steps 1"), "model": "tiny", "data": b"", "kind": "token", "name": "bob",
-    "scope": "Read", "credential_id": 1, "wanted": AuditFilter(), "limit": 1, "disabled": True,
 }  # fmt: skip
 
 
@@ -153,19 +161,15 @@ def stored(app: Served) -> dict[str, list]:
 def test_a_token_that_may_only_read_changes_nothing(app, slug):
     services, allowed, refused = app.services, set(), set()
     reader = Viewer(user="ann", scope="read", credential=1)
-    parts = (services, services.shares, services.library, services.accounts)
+    parts = (*parts_of(services).values(), services.accounts, services.administration)
     before = stored(app)
-    for part in (*parts, services.administration):
-        for name, method in inspect.getmembers(part, inspect.ismethod):
-            if name.startswith("_") or name in OF_THE_SERVER:
+    for part in parts:
+        for name, method in methods(part).items():
+            if name in OF_THE_SERVER:
                 continue
-            wanted = inspect.signature(method).parameters.values()
-            values = GIVEN | {"slug": slug, "slugs": [slug], "index": 0, "expiry": "7 days"}
-            values |= {"share_id": 1, "title": "t", "note": "n", "tags": [], "tag": "t"}
-            values |= {"pinned": True}
             with acting_as(reader):
                 try:
-                    method(**{p.name: values[p.name] for p in wanted if p.default is p.empty})
+                    method(**arguments(method, slug))
                     allowed.add(name)
                 except AccessError:
                     refused.add(name)

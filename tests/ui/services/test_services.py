@@ -1,7 +1,9 @@
-"""Services over a real database and a real worker process that plays scripts."""
+"""Services over a real database and a real worker process that plays scripts, and its failures."""
 
 import asyncio
 import itertools
+import os
+import signal
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -9,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from sqlalchemy import text
 
 from ckv_core.errors import CkvError, ConfigError, PromptError, StorageError
 from ckv_core.request.compare_request import CompareRequest
@@ -16,21 +19,25 @@ from ckv_core.results.events import Progress
 from ckv_core.studies.cluster import Cluster
 from ckv_core.worker.client import WorkerClient, own_process
 from ckv_core.worker.messages import ModelStatus, Reply
+from storage import repository
+from storage.recorder import Recorder
 from tests.factories.app import (
     ENDLESS,
     TIMEOUT_S,
     collect,
     end_of,
+    finished,
     generating,
     make_client,
     script,
+    wait_for,
     wait_until,
+    worker_pid,
 )
-from ui.accounts.access import Access, Viewer, acting_as
+from ui.accounts.access import Viewer, acting_as
 from ui.limits import Limits
 from ui.services.live_runs import LiveRun, RunSnapshot
-from ui.services.services import Services
-from ui.users import User
+from ui.services.services import CLOSED
 
 
 def test_a_run_ends_done_and_is_read_from_storage_as_it_was_in_memory(services):
@@ -112,18 +119,6 @@ def test_many_watch_one_run_and_one_that_leaves_changes_nothing(services):
     assert [last.state for last in lasts] == ["done"] * 3
 
 
-def test_the_second_of_two_runs_queues_and_says_so(services):
-    first, second = (services.start_run(script("steps 10")) for _ in range(2))
-    assert services.snapshot(first).queue_ahead == 0
-    queued = services.snapshot(second)
-    assert (queued.state, queued.queue_ahead) == ("queued", 1)
-    views = asyncio.run(collect(services.watch(second, 0.01)))
-    ahead = [view.queue_ahead for view in views]
-    assert ahead[0] == 1
-    assert ahead == sorted(ahead, reverse=True)
-    assert [end_of(services, slug).state for slug in (first, second)] == ["done", "done"]
-
-
 def test_a_queued_run_hears_when_one_ahead_of_it_leaves(services):
     async def watch_last(slugs: list[str]) -> int:
         views = services.watch(slugs[-1], 0.01)
@@ -138,16 +133,13 @@ def test_a_queued_run_hears_when_one_ahead_of_it_leaves(services):
     assert asyncio.run(watch_last([services.start_run(script("hang")) for _ in range(3)])) == 1
 
 
-def test_users_take_turns_and_each_is_told_its_true_place(file_database):
-    services = Services(
-        file_database,
-        make_client=make_client,
-        access=Access(file_database, {"ann": User(""), "ben": User("")}),
-    )
+def test_users_take_turns_and_each_is_told_its_true_place(limited):
+    services = limited("ann", "ben")
     with acting_as(Viewer(user="ann")):
         first, second, third = (services.start_run(script(ENDLESS)) for _ in range(3))
         wait_until(services, first, lambda view: view.state == "running")
-        assert [services.snapshot(slug).queue_ahead for slug in (second, third)] == [1, 2]
+        slugs = (first, second, third)
+        assert [services.snapshot(slug).queue_ahead for slug in slugs] == [0, 1, 2]
         seen = services.snapshot(third).version
     with acting_as(Viewer(user="ben")):
         fourth = services.start_run(script("steps 1"))
@@ -161,11 +153,10 @@ def test_users_take_turns_and_each_is_told_its_true_place(file_database):
         assert end_of(services, fourth).state == "done"
     with acting_as(Viewer(user="ann")):
         assert services.snapshot(third).state == "queued"
-    services.close()
 
 
 def test_on_a_cluster_runs_run_at_once_and_kept_caches_are_refused(
-    file_database, tmp_path, monkeypatch
+    make_services, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("CKV_HOME", str(tmp_path))
     cluster = cast("Cluster", SimpleNamespace(workers=2, is_local=False))
@@ -173,33 +164,27 @@ def test_on_a_cluster_runs_run_at_once_and_kept_caches_are_refused(
     def on_this_machine(on_reply: Callable[[Reply], None], **more: Any) -> WorkerClient:
         return make_client(on_reply, **{**more, "starts": [own_process for _ in more["starts"]]})
 
-    services = Services(file_database, make_client=on_this_machine, cluster=cluster)
-    try:
-        first, second, third = (services.start_run(script(ENDLESS)) for _ in range(3))
-        for slug in (first, second):
-            wait_until(services, slug, lambda view: view.state == "running")
-        assert services.live_states() == {"running": 2, "queued": 1}
-        assert services.workers == 2
-        assert services.snapshot(third).queue_ahead == 2
-        services.cancel_run(second)
-        assert end_of(services, second).state == "cancelled"
-        wait_until(services, third, lambda view: view.state == "running")
-        assert services.snapshot(first).state == "running"
-        with pytest.raises(ConfigError, match="Caches are files of this machine"):
-            services.caches.keep(script("steps 1"), 0, "x")
-    finally:
-        services.close()
+    services = make_services(make_client=on_this_machine, cluster=cluster)
+    first, second, third = (services.start_run(script(ENDLESS)) for _ in range(3))
+    for slug in (first, second):
+        wait_until(services, slug, lambda view: view.state == "running")
+    assert services.live_states() == {"running": 2, "queued": 1}
+    assert services.workers == 2
+    assert services.snapshot(third).queue_ahead == 2
+    services.cancel_run(second)
+    assert end_of(services, second).state == "cancelled"
+    wait_until(services, third, lambda view: view.state == "running")
+    assert services.snapshot(first).state == "running"
+    with pytest.raises(ConfigError, match="Caches are files of this machine"):
+        services.caches.keep(script("steps 1"), 0, "x")
 
 
-def test_a_run_over_the_apps_time_fails_and_keeps_what_it_had(file_database):
-    limits = Limits(run_minutes=1)
-    services = Services(
-        file_database,
-        make_client=lambda take, run_limit_s: make_client(take, run_limit_s=run_limit_s / 60),
-        limits=limits,
-    )
+def test_a_run_over_the_apps_time_fails_and_keeps_what_it_had(make_services):
+    def hasty(take: Callable[[Reply], None], run_limit_s: float) -> WorkerClient:
+        return make_client(take, run_limit_s=run_limit_s / 60)
+
+    services = make_services(make_client=hasty, limits=Limits(run_minutes=1))
     end = end_of(services, services.start_run(script(ENDLESS)))
-    services.close()
     assert end.state == "failed"
     assert "this app's limit; what it had is kept" in end.reason
     assert end.result.variants[0].text.startswith("w0 ")
@@ -213,7 +198,7 @@ def test_a_full_queue_is_one_sentence_and_takes_runs_again_later(services):
     for slug in slugs:
         services.cancel_run(slug)
         assert end_of(services, slug).state == "cancelled"
-    assert end_of(services, services.start_run(script("steps 1"))).state == "done"
+    finished(services, "steps 1")
 
 
 @pytest.mark.parametrize(
@@ -274,18 +259,6 @@ def test_a_run_is_deleted_only_when_it_is_over(services):
         services.snapshot(slug)
 
 
-def test_runs_are_listed_with_their_states(services):
-    done = services.start_run(script("steps 1"))
-    end_of(services, done)
-    failed = services.start_run(script("refuse"))
-    end_of(services, failed)
-    assert [(run.slug, run.state) for run in services.library.list_runs()[0]] == [
-        (failed, "failed"),
-        (done, "done"),
-    ]
-    assert services.library.list_runs(limit=1, offset=1)[0][0].slug == done
-
-
 def test_tokens_are_counted_during_a_run_and_bad_text_is_refused_here(services):
     slug = services.start_run(script(ENDLESS))
     wait_until(services, slug, generating)
@@ -294,39 +267,84 @@ def test_tokens_are_counted_during_a_run_and_bad_text_is_refused_here(services):
     assert services.snapshot(slug).state == "running"
 
 
-def status_of(services: Services, model: str, wanted: Callable[[ModelStatus], bool]) -> ModelStatus:
-    """The first status that fits."""
-    deadline = time.monotonic() + TIMEOUT_S
-    while (status := services.model_status(model)) is None or not wanted(status):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    return status
+def test_the_status_of_a_model_tells_of_its_loading_and_hides_no_others(make_services):
+    services = make_services()
 
+    def status_of(model: str, wanted: Callable[[ModelStatus], bool]) -> ModelStatus:
+        return wait_for(lambda: services.model_status(model), wanted)
 
-def test_a_warm_model_is_seen_in_the_status(new_services):
-    assert new_services.model_status("tiny") is None
-    new_services.warm("tiny")
-    status = status_of(new_services, "tiny", lambda status: status.ready)
-    assert status.message == "tiny is ready on cpu in float32."
-
-
-def test_loading_ahead_is_told_as_such_and_can_be_cancelled(new_services):
-    new_services.warm("slow")
-    first = new_services.model_status("slow")
-    assert first is not None
-    assert first.loading
-    new_services.cancel_load("slow")
-    status = status_of(new_services, "slow", lambda status: not status.loading)
+    assert services.model_status("tiny") is None
+    services.warm("slow")
+    assert services.model_status("slow").loading
+    services.cancel_load("slow")
+    status = status_of("slow", lambda status: not status.loading)
     assert (status.message, status.failed) == ("Loading slow was cancelled.", False)
-
-
-def test_the_status_of_one_model_does_not_hide_that_of_another(new_services):
     for model in ("tiny", "other"):
-        new_services.warm(model)
-    assert status_of(new_services, "other", lambda status: status.ready)
-    tiny = new_services.model_status("tiny")
-    assert tiny is not None
-    assert tiny.ready
+        services.warm(model)
+    status_of("other", lambda status: status.ready)
+    assert services.model_status("tiny").message == "tiny is ready on cpu in float32."
+
+
+# --- when the worker, the server or the disk fails --------------------------------------------
+
+
+def test_a_killed_worker_fails_its_run_with_a_reason_and_the_next_run_works(services):
+    first, second = (services.start_run(script(text)) for text in (ENDLESS, "steps 2"))
+    wait_until(services, first, generating)
+    pid = worker_pid(services)
+    os.kill(pid, signal.SIGKILL)
+    end = end_of(services, first)
+    assert end.state == "failed"
+    assert "SIGKILL" in end.reason
+    assert end.result.variants[0].text.startswith("w0 ")
+    assert end_of(services, second).state == "done"
+    assert worker_pid(services) != pid
+
+
+def test_runs_of_a_dead_server_are_failed_at_the_next_start(file_database, make_services):
+    slug = Recorder(file_database).create(script("steps 1"))
+    view = make_services().snapshot(slug)
+    assert view.state == "failed"
+    assert "app stopped before" in view.reason
+
+
+def test_close_cancels_what_is_unfinished_and_refuses_new_runs(make_services):
+    services = make_services()
+    running, queued = services.start_run(script("hang")), services.start_run(script(ENDLESS))
+    wait_until(services, running, lambda view: bool(view.result.variants))
+    services.close()
+    for slug in (running, queued):
+        view = services.snapshot(slug)
+        assert (view.state, view.reason) == ("cancelled", CLOSED)
+    with pytest.raises(CkvError, match="closing"):
+        services.start_run(script("steps 1"))
+
+
+def test_a_disk_that_fills_up_fails_the_run_and_the_app_lives_on(make_services, file_database):
+    services = make_services()
+    slug = services.start_run(script(ENDLESS))
+    wait_until(services, slug, generating)
+    with file_database.write() as session:
+        # SQLite checks these triggers at every write, as it would a full disk.
+        for table in ("runs", "variants"):
+            full = "BEGIN SELECT RAISE(ABORT, 'database or disk is full'); END"
+            session.execute(text(f"CREATE TRIGGER full_{table} BEFORE UPDATE ON {table} {full}"))
+    end = end_of(services, slug)
+    assert end.state == "failed"
+    assert "is full; free some space" in end.reason
+    assert services.snapshot(slug).reason == end.reason
+    with file_database.write() as session:
+        for table in ("runs", "variants"):
+            session.execute(text(f"DROP TRIGGER full_{table}"))
+    finished(services, "steps 2")
+    # The end that could not be recorded then is recorded now.
+    wait_for(services.count_by_state, {"done": 1, "failed": 1}.__eq__)
+    with file_database.read() as session:
+        stored = repository.load_run(session, slug)
+    assert (stored.state, stored.reason) == ("failed", end.reason)
+    services.library.delete([slug])
+    with pytest.raises(StorageError, match="no run"):
+        services.snapshot(slug)
 
 
 # --- a run in memory and its snapshots

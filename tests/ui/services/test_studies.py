@@ -13,6 +13,7 @@ from ckv_core.request.compare_request import CompareRequest
 from ckv_core.studies.records import Sample, Study
 from ckv_core.worker.client import WorkerClient
 from storage.database import default_url, open_database
+from tests.factories.app import TIMEOUT_S, end_of, wait_for
 from ui.accounts.access import Access, Viewer, acting_as
 from ui.limits import Limits
 from ui.services.services import Services
@@ -20,7 +21,6 @@ from ui.services.studies import StudyView
 from ui.studies.progress import progress_sentence
 from ui.users import User
 
-PATIENCE_S = 60.0
 STUDY = Study(
     name="made up",
     data={"file": "samples.jsonl"},
@@ -66,13 +66,7 @@ def cancel(services: Services, slug: str) -> None:
 
 
 def wait_until(services: Services, slug: str, wanted: Callable[[StudyView], bool]) -> StudyView:
-    until = time.monotonic() + PATIENCE_S
-    while time.monotonic() < until:
-        view = services.studies.view(slug)
-        if wanted(view):
-            return view
-        time.sleep(0.01)
-    raise AssertionError(f"still {services.studies.view(slug)}")
+    return wait_for(lambda: services.studies.view(slug), wanted)
 
 
 def over(view: StudyView) -> bool:
@@ -106,25 +100,25 @@ def test_a_worker_killed_in_the_middle_costs_nothing(services):
     assert (view.stored.done, view.stored.failed) == (32, 0)
 
 
-def test_an_app_that_is_closed_goes_on_when_it_opens(file_database):
-    first = Services(file_database, make_client=make_client)
+def test_an_app_that_is_closed_goes_on_when_it_opens(make_services):
+    first = make_services(make_client=make_client)
     slug = first.studies.start(STUDY, samples(16))
     wait_until(first, slug, lambda view: view.stored.done > 2)
     first.close()
-    second = Services(file_database, make_client=make_client)
-    try:
-        before = second.studies.view(slug).stored.done
-        assert 2 < before < 32
-        view = wait_until(second, slug, over)
-        assert (view.state, view.stored.done, view.stored.failed) == ("done", 32, 0)
-    finally:
-        second.close()
+    second = make_services(make_client=make_client)
+    assert 2 < second.studies.view(slug).stored.done < 32
+    view = wait_until(second, slug, over)
+    assert (view.state, view.stored.done, view.stored.failed) == ("done", 32, 0)
 
 
 def test_stopped_resumed_and_deleted(services):
     slug = services.studies.start(STUDY, samples(16))
-    wait_until(services, slug, lambda view: view.stored.done > 2)
+    running = wait_until(services, slug, lambda view: view.running and view.stored.done > 2)
     services.studies.cancel(slug)
+    on_a_cluster = replace(running, stored=replace(running.stored, wanted=False))
+    assert on_a_cluster.state == "stopping"
+    assert progress_sentence(on_a_cluster).startswith("Stopping: ")
+    assert "What a cluster works at ends first." in progress_sentence(on_a_cluster)
     view = wait_until(services, slug, over)
     assert view.state == "unfinished"
     assert view.stored.reason == "Stopped on request."
@@ -147,22 +141,13 @@ def test_runs_come_between_a_studys_samples(services):
     slug = services.studies.start(STUDY, samples(16))
     wait_until(services, slug, lambda view: view.stored.done > 1)
     run = services.start_run(CompareRequest(context="one two", question="steps", model="tiny"))
-    until = time.monotonic() + PATIENCE_S
-    while not services.snapshot(run).is_final and time.monotonic() < until:
-        time.sleep(0.01)
-    assert services.snapshot(run).state == "done"
+    assert end_of(services, run).state == "done"
     assert not over(services.studies.view(slug))
     cancel(services, slug)
 
 
 def test_tasks_are_counted_by_the_model(services):
-    study = Study(
-        name="task",
-        data={"task": "vt", "length": 300, "samples": 2, "seed": 0},
-        model="tiny",
-        variants=("streaming_llm",),
-        budgets=("50%",),
-    )
+    study = replace(STUDY, data={"task": "vt", "length": 300, "samples": 2, "seed": 0})
     made = services.studies.samples_of(study)
     assert [len(sample.context.split()) <= 300 for sample in made] == [True, True]
     cost = services.studies.cost(study, made)
@@ -195,51 +180,33 @@ def test_the_texts_of_stored_runs_become_samples(services):
         services.studies.samples_of_runs(["nothere00000"])
 
 
-def test_studies_are_bounded_as_runs_are(file_database):
+def test_studies_are_bounded_as_runs_are(make_services, file_database):
     access = Access(file_database, {"ann": User(""), "bob": User("")})
-    limits = Limits(studies=2, queue=3, queue_per_user=1)
-    services = Services(file_database, make_client=make_client, access=access, limits=limits)
-    services.studies._run_samples = lambda *_: time.sleep(PATIENCE_S)  # type: ignore[method-assign]
-    try:
-        with acting_as(Viewer(user="ann")):
-            first = services.studies.start(STUDY, samples(2))
-            with pytest.raises(CkvError, match="1 unfinished studies"):
-                services.studies.start(replace(STUDY, name="second"), samples(2))
-            services.studies._store.save(replace(STUDY, name="second"), samples(2), "ann")
-            with pytest.raises(CkvError, match="2 studies are saved"):
-                services.studies.start(replace(STUDY, name="third"), samples(2))
-            services.studies.resume(first)
-        with acting_as(Viewer(user="bob")):
-            services.studies.start(STUDY, samples(2))
-    finally:
-        services.close()
+    services = make_services(access=access, limits=Limits(studies=2, queue=3, queue_per_user=1))
+    services.studies._run_samples = lambda *_: time.sleep(TIMEOUT_S)
+    with acting_as(Viewer(user="ann")):
+        first = services.studies.start(STUDY, samples(2))
+        with pytest.raises(CkvError, match="1 unfinished studies"):
+            services.studies.start(replace(STUDY, name="second"), samples(2))
+        services.studies._store.save(replace(STUDY, name="second"), samples(2), "ann")
+        with pytest.raises(CkvError, match="2 studies are saved"):
+            services.studies.start(replace(STUDY, name="third"), samples(2))
+        services.studies.resume(first)
+    with acting_as(Viewer(user="bob")):
+        services.studies.start(STUDY, samples(2))
 
 
-def test_a_study_that_a_cluster_still_works_at_says_that_it_stops(services):
-    slug = services.studies.start(STUDY, samples(16))
-    view = wait_until(services, slug, lambda view: view.stored.done > 1)
-    asked = replace(view, running=True, stored=replace(view.stored, wanted=False))
-    assert asked.state == "stopping"
-    assert progress_sentence(asked).startswith("Stopping: ")
-    assert "What a cluster works at ends first." in progress_sentence(asked)
-    cancel(services, slug)
-
-
-def test_a_study_is_its_owners_alone(file_database):
-    access = Access(file_database, {"ann": User(""), "bob": User("")})
-    services = Services(file_database, make_client=make_client, access=access)
-    try:
-        with acting_as(Viewer(user="ann")):
-            slug = services.studies.start(STUDY, samples(2))
-            wait_until(services, slug, over)
+def test_a_study_is_its_owners_alone(limited):
+    services = limited("ann", "bob")
+    with acting_as(Viewer(user="ann")):
+        slug = services.studies.start(STUDY, samples(2))
+        wait_until(services, slug, over)
+    with acting_as(Viewer(user="bob")):
         for act in ("view", "results", "samples", "cancel", "resume", "delete"):
-            with acting_as(Viewer(user="bob")), pytest.raises(StorageError, match="no study"):
+            with pytest.raises(StorageError, match="no study"):
                 getattr(services.studies, act)(slug)
-        with acting_as(Viewer(user="bob")):
-            assert services.studies.every() == []
-        with acting_as(Viewer(user="ann", scope="read")), pytest.raises(CkvError, match="read"):
-            services.studies.cancel(slug)
-        with pytest.raises(CkvError, match="Log in"):
-            services.studies.every()
-    finally:
-        services.close()
+        assert services.studies.every() == []
+    with acting_as(Viewer(user="ann", scope="read")), pytest.raises(CkvError, match="read"):
+        services.studies.cancel(slug)
+    with pytest.raises(CkvError, match="Log in"):
+        services.studies.every()
