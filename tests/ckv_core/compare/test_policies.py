@@ -1,4 +1,4 @@
-"""Rows that evict while they generate: step by step equal to a masked full cache."""
+"""Rows that evict while they generate equal a masked full cache; of other prompts too."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,21 +16,19 @@ from ckv_core.engine.cache.prompt_slots import Keep
 from ckv_core.engine.decode import DecodeContext, Decoder
 from ckv_core.engine.policy_row import Acting, PolicyRow
 from ckv_core.engine.rows import PromptRows, RowPlan, prompt_rows
-from ckv_core.engine.select import Selection, select
+from ckv_core.engine.running_rows import next_tokens
 from ckv_core.errors import EngineError
 from ckv_core.methods.parts.base import Parameters
 from ckv_core.methods.parts.steps import StepPolicy, StepView
 from ckv_core.methods.parts.store import PLAIN, PlainSegment, Segment, Store
 from ckv_core.models.loaded import LoadedModel
-from ckv_core.request.variants import VariantSpec
-from tests.ckv_core.compare.test_decode_equality import CLOSE, masked, prefilled
-from tests.factories.models import plain_model, prompt_ids, tiny_model
+from tests.factories.decoding import CLOSE, masked, prefilled, selected, started
+from tests.factories.models import LONGROPE_ORIGINAL, plain_model, prompt_ids, tiny_model
 from tests.reference.forward import forward
 from tests.reference.stepwise import Held, LiteralPolicy, decode
 
-PROMPT_LEN = 90
-BUDGET = 24
-STEPS = 7
+PROMPT_LEN, BUDGET, STEPS = 90, 24, 7
+ONE_OF = 9  # entries goes, where they are scattered
 
 
 class Scattered(StepPolicy):
@@ -43,16 +41,15 @@ class Scattered(StepPolicy):
             return None
         heads = torch.arange(len(view.positions))[:, None]
         mixed = view.positions * 31 + heads * 7 + view.step * 13 + view.layer
-        return (mixed % int(parameters["of"]) > 0) & (view.positions >= 0)
+        return (mixed % ONE_OF > 0) & (view.positions >= 0)
 
 
-def scattered(parameters: Parameters) -> LiteralPolicy:
+def scattered() -> LiteralPolicy:
     def policy(step: int, layer: int, held: Held, _attention: Tensor) -> Held:
         if step % 3 == 0:
             return held
-        of = int(parameters["of"])
         return [
-            [i for i in row if (i * 31 + head * 7 + step * 13 + layer) % of > 0]
+            [i for i in row if (i * 31 + head * 7 + step * 13 + layer) % ONE_OF > 0]
             for head, row in enumerate(held)
         ]
 
@@ -72,10 +69,10 @@ class Summed(StepPolicy):
         view.carried["total"] = total
         total = total.masked_fill(view.positions < 0, -1)
         keep = torch.zeros_like(view.positions, dtype=torch.bool)
-        return keep.scatter(1, total.topk(min(int(parameters["budget"]), entries), 1).indices, True)
+        return keep.scatter(1, total.topk(min(BUDGET, entries), 1).indices, True)
 
 
-def summed(parameters: Parameters) -> LiteralPolicy:
+def summed() -> LiteralPolicy:
     totals: dict[tuple[int, int, int], float] = {}
 
     def policy(_step: int, layer: int, held: Held, attention: Tensor) -> Held:
@@ -86,7 +83,7 @@ def summed(parameters: Parameters) -> LiteralPolicy:
                 seen = sum(float(attention[head * group + g, i]) for g in range(group))
                 totals[layer, head, i] = totals.get((layer, head, i), 0.0) + seen
             best = sorted(row, key=lambda i, head=head: -totals[layer, head, i])
-            kept.append(sorted(best[: int(parameters["budget"])]))
+            kept.append(sorted(best[:BUDGET]))
         return kept
 
     return policy
@@ -121,21 +118,9 @@ class Turned(Store):
         return _Turned(PLAIN.encode(-keys, -values, parameters))
 
 
-class Nothing(StepPolicy):
-    name = "nothing"
-
-    def after_step(self, view: StepView, parameters: Parameters) -> None:
-        return None
-
-
-def nothing(_parameters: Parameters) -> LiteralPolicy:
-    return lambda _step, _layer, held, _attention: held
-
-
-POLICIES: dict[str, tuple[StepPolicy, Callable[[Parameters], LiteralPolicy], Parameters]] = {
-    "none": (Nothing(), nothing, {}),
-    "scattered": (Scattered(), scattered, {"of": 9}),
-    "summed": (Summed(), summed, {"budget": BUDGET}),
+POLICIES: dict[str, tuple[StepPolicy, Callable[[], LiteralPolicy]]] = {
+    "scattered": (Scattered(), scattered),
+    "summed": (Summed(), summed),
 }
 Row = tuple[str, str | None, Store]  # SPEC, policy, store
 ROWS: tuple[Row, ...] = (
@@ -147,21 +132,16 @@ ROWS: tuple[Row, ...] = (
     ("adakv:window=8", "scattered", Turned()),
     ("full", "summed", Turned()),
 )
+STEADY = tuple(row for row in ROWS if row[1] is None)
 
 
-def rows_of(loaded: LoadedModel, token_ids: list[int], rows: tuple[Row, ...]) -> PromptRows:
+def rows_of(loaded: LoadedModel, token_ids: list[int], rows: tuple[Row, ...] = ROWS) -> PromptRows:
     result = prefilled(loaded, token_ids)
-    plans = []
-    for spec, policy, store in rows:
-        budget = result.prompt_len if spec == "full" else BUDGET
-        selection = select(VariantSpec.parse(spec), result, budget)
-        acting = None if policy is None else Acting(POLICIES[policy][0], POLICIES[policy][2])
+    plans, selections = [], selected(result, [spec for spec, *_ in rows], BUDGET)
+    for (_, policy, store), selection in zip(rows, selections, strict=True):
+        acting = None if policy is None else Acting(POLICIES[policy][0], {})
         plans.append(RowPlan([Keep(mask, store) for mask in selection.keep_masks], acting))
     return prompt_rows(result, plans)
-
-
-def decoder_of(loaded: LoadedModel, rows: PromptRows, capacity: int = 40) -> Decoder:
-    return Decoder(loaded, DecodeContext(loaded, rows.start(capacity), lambda: False))
 
 
 def held_at_end(part: Any) -> list[Held | None]:
@@ -180,10 +160,10 @@ def expected(
     token_ids, question, generated = texts
     cache = DynamicCache(config=plain_model(arch).config)
     forward(plain_model(arch), token_ids, cache)
-    masks = tuple(keep.mask for keep in rows.plans[row].keeps)
-    kept = masked(Selection(0, masks, ()), tiny_model(arch), len(token_ids))
-    _, literal, parameters = POLICIES[policy or "none"]
-    return decode(plain_model(arch), cache, kept, question, generated, literal(parameters))
+    masks = [keep.mask for keep in rows.plans[row].keeps]
+    kept = masked(masks, tiny_model(arch), len(token_ids))
+    literal = POLICIES[policy][1]() if policy else lambda _step, _layer, held, _attention: held
+    return decode(plain_model(arch), cache, kept, question, generated, literal)
 
 
 @pytest.mark.parametrize("arch", ["llama", "qwen3", "gemma3"])
@@ -193,8 +173,8 @@ def test_logits_and_held_positions_are_those_of_the_masked_full_cache(arch):
     token_ids, question = prompt_ids(PROMPT_LEN), prompt_ids(5, 77)
     fed = [prompt_ids(STEPS, seed) for seed in range(len(ROWS))]
     with torch.inference_mode():
-        rows = rows_of(loaded, token_ids, ROWS)
-        decoder = decoder_of(loaded, rows)
+        rows = rows_of(loaded, token_ids)
+        decoder = started(loaded, rows)
         decoder.read(question)
         actual = [decoder.feed(torch.tensor(fed)[:, at : at + 1]) for at in range(STEPS)]
     parts = {part.places[0]: part for part in decoder.context.parts if isinstance(part, PolicyRow)}
@@ -211,15 +191,14 @@ def test_logits_and_held_positions_are_those_of_the_masked_full_cache(arch):
 
 def _decoded(loaded: LoadedModel, rows: PromptRows, fed: Tensor) -> Tensor:
     """Logits after each token, fed one by one, [rows, tokens, vocabulary]."""
-    decoder = decoder_of(loaded, rows)
+    decoder = started(loaded, rows)
     return torch.stack([decoder.feed(fed[:, at : at + 1]) for at in range(fed.shape[1])], 1)
 
 
 @pytest.fixture(scope="module")
 def llama_rows() -> PromptRows:
     with torch.inference_mode():
-        loaded = tiny_model("llama")
-        return rows_of(loaded, prompt_ids(PROMPT_LEN), ROWS)
+        return rows_of(tiny_model("llama"), prompt_ids(PROMPT_LEN))
 
 
 @pytest.fixture(scope="module")
@@ -236,19 +215,16 @@ def fed_tokens(seed: int = 3) -> Tensor:
 def test_a_text_read_in_one_go_is_as_if_fed_token_by_token(llama_rows, whole):
     """Rows with a policy take single tokens, the others chunks, and every row gets its own."""
     with torch.inference_mode():
-        together = decoder_of(tiny_model("llama"), llama_rows).feed_all(fed_tokens())
-    torch.testing.assert_close(together, whole, **CLOSE)
-
-
-def test_a_later_decoding_starts_from_what_selection_left(llama_rows, whole):
-    with torch.inference_mode():
+        together = started(tiny_model("llama"), llama_rows).feed_all(fed_tokens())
+        torch.testing.assert_close(together, whole, **CLOSE)
+        # A later decoding starts again from what selection left.
         assert torch.equal(whole, _decoded(tiny_model("llama"), llama_rows, fed_tokens()))
 
 
 def test_a_pass_that_is_not_kept_leaves_no_trace(llama_rows, whole):
     loaded, fed = tiny_model("llama"), fed_tokens()
     with torch.inference_mode():
-        decoder = decoder_of(loaded, llama_rows)
+        decoder = started(loaded, llama_rows)
         looked = decoder.feed(fed[:, :1], commit=False)
         assert torch.equal(looked, decoder.feed(fed[:, :1]))
         decoder.feed(fed[:, 2:3], commit=False)
@@ -262,7 +238,7 @@ def test_rows_that_leave_change_nothing_for_the_others(llama_rows, whole, order)
     """Whatever leaves first; what stays may be in another order."""
     loaded, fed = tiny_model("llama"), fed_tokens()
     with torch.inference_mode():
-        decoder, rows = decoder_of(loaded, llama_rows), list(range(len(ROWS)))
+        decoder, rows = started(loaded, llama_rows), list(range(len(ROWS)))
         for step in range(len(ROWS)):
             logits = decoder.feed(fed[rows, step : step + 1])
             torch.testing.assert_close(logits, whole[rows, step], **CLOSE)
@@ -272,18 +248,64 @@ def test_rows_that_leave_change_nothing_for_the_others(llama_rows, whole, order)
         assert not decoder.context.parts
 
 
-class Wrong(StepPolicy):
-    name = "wrong"
-
-    def after_step(self, view: StepView, parameters: Parameters) -> Tensor:
-        return torch.ones(1, 1, dtype=torch.bool)
-
-
 def test_an_answer_of_another_shape_is_refused(llama_rows):
+    class Wrong(StepPolicy):
+        name = "wrong"
+
+        def after_step(self, view: StepView, parameters: Parameters) -> Tensor:
+            return torch.ones(1, 1, dtype=torch.bool)
+
     loaded = tiny_model("llama")
     plan = RowPlan(llama_rows.plans[0].keeps, Acting(Wrong(), {}))
     with torch.inference_mode():
-        result = prefilled(loaded, prompt_ids(PROMPT_LEN))
-        decoder = decoder_of(loaded, prompt_rows(result, [plan]))
+        rows = prompt_rows(prefilled(loaded, prompt_ids(PROMPT_LEN)), [plan])
         with pytest.raises(EngineError, match="'wrong' gave an answer of the wrong shape"):
-            decoder.feed(torch.tensor([[5]]))
+            started(loaded, rows).feed(torch.tensor([[5]]))
+
+
+# --- rows of different prompts in one batch: every row as if it were alone ------------------
+
+
+def after_question(
+    arch: str, rows: PromptRows, question: list[int], place: int
+) -> tuple[Decoder, Tensor]:
+    """The rows from this place on after their question, and the logits that it ends with."""
+    decoder = started(tiny_model(arch), rows, len(question) + STEPS, place)
+    return decoder, decoder.read(question)
+
+
+def greedy(decoder: Decoder, logits: Tensor) -> tuple[Tensor, list[list[int]]]:
+    """Logits [steps, rows, vocabulary] and the tokens chosen from them."""
+    seen, chosen = [logits], [next_tokens(logits)]
+    for _ in range(STEPS):
+        seen.append(decoder.feed(torch.tensor(chosen[-1])[:, None]))
+        chosen.append(next_tokens(seen[-1]))
+    return torch.stack(seen), chosen
+
+
+@pytest.mark.parametrize(
+    ("arch", "lengths", "rows"),
+    [
+        pytest.param("llama", (90, 61), ROWS, id="llama"),
+        pytest.param("gemma3", (90, 61), ROWS, id="sliding windows"),
+        # One text passes the border of the factors while the other is far from it.
+        pytest.param("longrope", (LONGROPE_ORIGINAL - 10, 61), STEADY, id="longrope"),
+    ],
+)
+def test_prompts_of_different_lengths_share_a_batch(arch, lengths, rows):
+    """Lengths of prompts, of questions and of what policies leave all differ."""
+    loaded = tiny_model(arch)
+    questions = [prompt_ids(5, 1), prompt_ids(9, 2)]
+    with torch.inference_mode():
+        asked = [
+            (rows_of(loaded, prompt_ids(n, n), rows), q)
+            for n, q in zip(lengths, questions, strict=True)
+        ]
+        alone = [greedy(*after_question(arch, *each, 0)) for each in asked]
+        halves = [after_question(arch, *each, at * len(rows)) for at, each in enumerate(asked)]
+        parts = [part for decoder, _ in halves for part in decoder.context.parts]
+        together = Decoder(loaded, DecodeContext(loaded, parts, lambda: False))
+        logits, chosen = greedy(together, torch.cat([logits for _, logits in halves]))
+    expected = torch.cat([logits for logits, _ in alone], dim=1)
+    torch.testing.assert_close(logits, expected, **CLOSE)
+    assert chosen == [one + other for one, other in zip(alone[0][1], alone[1][1], strict=True)]

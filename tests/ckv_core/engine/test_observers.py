@@ -1,6 +1,5 @@
 """Observers: what they gather chunk by chunk, against the whole matrix of attention at once."""
 
-from dataclasses import dataclass
 from functools import partial
 
 import pytest
@@ -10,10 +9,8 @@ from torch import Tensor
 from ckv_core.engine import prefill as engine_prefill
 from ckv_core.engine.causal import log_sum_exp
 from ckv_core.engine.prefill import Needs, Prefill, prefill
-from ckv_core.engine.prefill_cache import PrefillCache
-from ckv_core.methods.h2o import ACCUMULATED
-from ckv_core.methods.parts.views import Chunk, PromptShape
-from ckv_core.models.loaded import LoadedModel
+from ckv_core.methods.h2o import ACCUMULATED, AccumulatedAttention
+from ckv_core.methods.parts.views import Chunk
 from tests.factories.models import drained, prompt_ids, tiny_model
 
 NEEDS = Needs(8, (ACCUMULATED,))
@@ -56,47 +53,21 @@ def test_a_prompt_in_chunks_gathers_what_one_pass_does(arch, monkeypatch):
         torch.testing.assert_close(whole[layer].sum(-1), torch.full((4,), 150.0))
 
 
-@dataclass(frozen=True)
-class Projected:
-    """Largest difference of the queries from what the hidden states give, for each query."""
-
-    loaded: LoadedModel
-    key: str = "projected"
-
-    def begin(self, query_heads: int, kv_heads: int, prompt_len: int, like: Tensor) -> Tensor:
-        return torch.full((prompt_len,), torch.inf)
+class Projected(AccumulatedAttention):
+    """Gathers instead how far each query is at most from what the hidden states give."""
 
     def see(self, statistic: Tensor, chunk: Chunk) -> None:
-        first = self.loaded.attentions[0]
-        heads = first.qkv_proj(chunk.hidden())[:, : chunk.queries.shape[0] * 16].unflatten(
-            1, (-1, 16)
-        )
+        first = tiny_model("llama").attentions[0]
+        heads = first.qkv_proj(chunk.hidden())[:, : len(statistic) * 16].unflatten(1, (-1, 16))
         turned = chunk.rotary().turn(heads.transpose(0, 1), chunk.start)
         end = chunk.start + chunk.queries.shape[1]
-        statistic[chunk.start : end] = (turned - chunk.queries).abs().amax((0, 2))
-
-    def nbytes(self, shape: PromptShape) -> int:
-        return 4 * shape.prompt_len
-
-    def work_bytes(self, shape: PromptShape, chunk: int) -> int:
-        return 0
+        statistic[:, chunk.start : end] = (turned - chunk.queries).abs().amax(2)
 
 
 def test_an_observer_that_asks_sees_the_hidden_states(monkeypatch):
     """Through layer 0's own projection and RoPE they are its queries, chunk by chunk."""
     monkeypatch.setattr(engine_prefill, "CHUNK", 64)
-    asking = Projected(tiny_model("llama"))
+    asking = Projected("projected")
     found = read("llama", 150, Needs(8, (asking, ACCUMULATED))).observed[asking.key]
     assert found[0].amax() < 1e-4
-    assert found[1].amin() > 1e-2, "another layer is given other states"
-
-
-def test_a_kept_prefill_serves_only_what_it_has_observed():
-    kept, token_ids = PrefillCache(2**30), prompt_ids(2_200)
-    kept.put(token_ids, read("llama", 2_200, Needs(8)))
-    assert kept.get(token_ids, NEEDS) is None
-    assert kept.prefix([*token_ids, 5], Needs(8)) is not None
-    assert kept.prefix([*token_ids, 5], NEEDS) is None, "an observer has to see all"
-    kept.put(token_ids, read("llama", 2_200))
-    assert kept.get(token_ids, NEEDS) is not None
-    assert kept.get(token_ids, Needs(8)) is not None
+    assert found[1].amax(0).amin() > 1e-2, "another layer is given other states"

@@ -1,120 +1,137 @@
-"""Laws of prefill reuse: same result, no second pass, bounded in bytes."""
-
-from types import SimpleNamespace
+"""Laws of prefill reuse, of whole prompts and of a shared start: the same bits, read once."""
 
 import pytest
+import torch
 
 from ckv_core.compare.compare import compare
 from ckv_core.compare.generate import generate
 from ckv_core.engine import candidates, layer_view, memo
-from ckv_core.engine.prefill import Needs
+from ckv_core.engine import prefill as engine_prefill
+from ckv_core.engine.layer_view import PromptLayer
+from ckv_core.engine.prefill import (
+    CHUNK,
+    CUDA_CHUNK,
+    KEPT_QUERIES,
+    Needs,
+    Prefill,
+    Prefix,
+    chunk_tokens,
+    prefill,
+    sliding_room,
+)
 from ckv_core.engine.prefill_cache import PrefillCache
+from ckv_core.methods.h2o import ACCUMULATED
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.results.events import RunResult
 from tests.factories.events import folded, without_times
-from tests.factories.models import tiny_model
+from tests.factories.models import SLIDING_WINDOW, drained, prompt_ids, tiny_model
 
 pytestmark = pytest.mark.slow
 
 TEXT = "The ferry left at nine. Nobody waved, for nobody had been told. " * 4
 VARIANTS = ("full", "snapkv+critical:budget=48", "adakv:budget=60,window=16")
+LENGTH = 2 * CHUNK + 300
+LLAMA = tiny_model("llama")
 
 
-def _run(loaded: LoadedModel, prefills: PrefillCache | None, **changes: object) -> RunResult:
+def run(prefills: PrefillCache | None, loaded: LoadedModel = LLAMA, **changes: object) -> RunResult:
     settings: dict[str, object] = {"context": TEXT, "variants": VARIANTS, "max_new_tokens": 6}
     return folded(compare(CompareRequest(**(settings | changes)), loaded, prefills=prefills))
 
 
 @pytest.mark.parametrize("scenario", ["regular", "context-only"])
 def test_a_reused_prefill_gives_the_same_run(scenario):
-    loaded, prefills = tiny_model("llama"), PrefillCache(2**30)
-    _run(loaded, prefills, scenario=scenario, variants=("full", "snapkv:budget=40"))
-    again = _run(loaded, prefills, scenario=scenario)
+    prefills = PrefillCache(2**30)
+    run(prefills, scenario=scenario, variants=("full", "snapkv:budget=40"))
+    again = run(prefills, scenario=scenario)
     assert again.timings_ms["prefill"] == 0.0
-    assert without_times(again) == without_times(_run(loaded, None, scenario=scenario))
+    assert without_times(again) == without_times(run(None, scenario=scenario))
 
 
 def test_a_wider_window_than_was_kept_is_processed_again():
-    loaded, prefills = tiny_model("llama"), PrefillCache(2**30)
-    _run(loaded, prefills)
-    wide = _run(loaded, prefills, variants=("snapkv:budget=180,window=160",))
+    prefills = PrefillCache(2**30)
+    run(prefills)
+    wide = run(prefills, variants=("snapkv:budget=180,window=160",))
     assert wide.timings_ms["prefill"] > 0
 
 
+class Kept:
+    """A prefill without tensors, as the cache sees it."""
+
+    def __init__(self, nbytes: int = 1, arch: str = "llama") -> None:
+        self.loaded, self.nbytes = tiny_model(arch), nbytes
+
+    def serves(self, needs: Needs) -> bool:
+        return True
+
+    def lends(self, tokens: int) -> bool:
+        return True
+
+
 def test_the_least_recently_used_goes_first_and_the_bound_holds():
-    loaded, first = tiny_model("llama"), PrefillCache(2**30)
-    _run(loaded, first)
-    one = first.nbytes
-    prefills = PrefillCache(int(one * 2.5))
-    for context in (TEXT, TEXT[:-1] + "!", TEXT, TEXT[:-1] + "?"):
-        _run(loaded, prefills, context=context)
-        assert prefills.nbytes <= one * 2.5
-    assert _run(loaded, prefills).timings_ms["prefill"] == 0.0
-    assert _run(loaded, prefills, context=TEXT[:-1] + "!").timings_ms["prefill"] > 0
-
-
-def test_a_prefill_over_the_bound_drives_no_other_out():
+    """One that alone is over the bound drives no other out."""
     prefills = PrefillCache(100)
-    for name, size in enumerate((30, 30, 120, 30)):
-        prefills.put((name,), SimpleNamespace(nbytes=size, serves=lambda _: True))
-    kept = [prefills.get((name,), Needs()) is not None for name in range(4)]
-    assert kept == [True, True, False, True]
+    for name, size in (("a", 40), ("b", 40), ("whale", 120)):
+        prefills.put((name,), Kept(size))
+    assert prefills.get(("a",), Needs())
+    prefills.put(("c",), Kept(40))
+    assert prefills.nbytes == 80
+    kept = [prefills.get((name,), Needs()) is not None for name in ("a", "b", "whale", "c")]
+    assert kept == [True, False, False, True]
 
 
 def test_scores_added_after_a_prefill_was_kept_count_too():
     loaded, prefills = tiny_model("gemma3"), PrefillCache(2**30)
-    _run(loaded, prefills, variants=("streaming_llm:budget=48",))
+    unscored, scored = ("streaming_llm:budget=48",), ("snapkv+critical_auto:budget=48",)
+    run(prefills, loaded, variants=unscored)
     bare = prefills.nbytes
     (kept,) = prefills._prefills.values()
-    _run(loaded, prefills, variants=("snapkv+critical_auto:budget=48",))
+    run(prefills, loaded, variants=scored)
     # Window attention without and with its own columns, and norms: a place for every layer.
-    heads, tokens = loaded.info.query_heads, kept.prompt_len
-    columns = (tokens - 32) + tokens + tokens
-    scores = loaded.info.layers * heads * columns * 4
+    info, tokens = loaded.info, kept.prompt_len
+    scores = info.layers * info.query_heads * ((tokens - 32) + tokens + tokens) * 4
     # Two orders of the entries that may be evicted, in the layers without a sliding window.
-    sorted_entries = (
-        2 * len(loaded.info.evictable_layers) * loaded.info.kv_heads * (tokens - 32) * 4
-    )
+    sorted_entries = 2 * len(info.evictable_layers) * info.kv_heads * (tokens - 32) * 4
     assert prefills.nbytes - bare == scores + sorted_entries
     tight = PrefillCache(bare + 100)
-    _run(loaded, tight, variants=("streaming_llm:budget=48",))
+    run(tight, loaded, variants=unscored)
     assert tight.nbytes == bare
-    _run(loaded, tight, variants=("snapkv+critical_auto:budget=48",))
+    run(tight, loaded, variants=scored)
     assert tight.nbytes == 0, "the run's own scores put it over the bound"
 
 
 def test_attention_that_each_heads_alpha_asks_for_is_computed_once(monkeypatch):
-    loaded, prefills, calls = tiny_model("llama"), PrefillCache(2**30), []
+    prefills, calls = PrefillCache(2**30), []
     real = layer_view.full_window_attention
     monkeypatch.setattr(
         layer_view, "full_window_attention", lambda *given: calls.append(1) or real(*given)
     )
     for budget in (48, 60):
-        _run(loaded, prefills, variants=(f"snapkv+critical_auto:budget={budget}",))
-    assert len(calls) == loaded.info.layers
+        run(prefills, variants=(f"snapkv+critical_auto:budget={budget}",))
+    assert len(calls) == LLAMA.info.layers
 
 
 def test_a_changed_budget_alpha_or_rule_sorts_nothing_again(monkeypatch):
-    loaded, prefills, calls = tiny_model("llama"), PrefillCache(2**30), []
+    prefills, calls = PrefillCache(2**30), []
     real = candidates.order
     monkeypatch.setattr(candidates, "order", lambda score: calls.append(1) or real(score))
-    _run(loaded, prefills, variants=("snapkv+critical:budget=48", "adakv:budget=48"))
-    assert len(calls) == 3 * loaded.info.layers, "by both scores, and of all heads together"
+    run(prefills, variants=("snapkv+critical:budget=48", "adakv:budget=48"))
+    assert len(calls) == 3 * LLAMA.info.layers, "by both scores, and of all heads together"
     changed = ("pyramidkv+critical:budget=60,alpha=0.7", "adakv+critical:budget=50,safeguard=0.5")
-    again = _run(loaded, prefills, variants=changed)
-    assert len(calls) == 3 * loaded.info.layers
-    assert without_times(again) == without_times(_run(loaded, None, variants=changed))
+    again = run(prefills, variants=changed)
+    assert len(calls) == 3 * LLAMA.info.layers
+    assert without_times(again) == without_times(run(None, variants=changed))
 
 
 def test_orders_of_many_poolings_are_bounded():
-    loaded, prefills = tiny_model("llama"), PrefillCache(2**30)
+    prefills = PrefillCache(2**30)
     many = tuple(f"snapkv:budget=48,kernel={kernel}" for kernel in range(1, 21, 2))
     assert len(many) > memo.KEPT_ORDERS
-    result = _run(loaded, prefills, variants=many)
+    result = run(prefills, variants=many)
     (kept,) = prefills._prefills.values()
     assert len(kept.memo._orders) == memo.KEPT_ORDERS
-    alone = [_run(loaded, None, variants=(spec,)).variants[0].retained for spec in many]
+    alone = [run(None, variants=(spec,)).variants[0].retained for spec in many]
     assert [variant.retained for variant in result.variants] == alone
 
 
@@ -122,13 +139,194 @@ def test_orders_of_many_poolings_are_bounded():
 def test_scores_are_let_go_after_selection_where_nobody_asks_for_them_again(monkeypatch, analysis):
     held, sizes = [], []
 
-    def keep(run, prefilled, *rest):
+    def keep(of_run, prefilled, *rest):
         held.append(prefilled)
-        return generate(run, prefilled, *rest)
+        return generate(of_run, prefilled, *rest)
 
     monkeypatch.setattr("ckv_core.compare.compare.generate", keep)
     asked = {"variants": ("snapkv+critical:budget=48",), "analysis": analysis}
     for prefills in (None, PrefillCache(2**30)):
-        _run(tiny_model("llama"), prefills, **asked)
+        run(prefills, **asked)
         sizes.append(held.pop().memo.nbytes > 0)
     assert sizes == [bool(analysis), True]
+
+
+def test_a_kept_prefill_serves_only_what_it_has_observed():
+    kept, token_ids = PrefillCache(2**30), prompt_ids(2_200)
+    observing = Needs(8, (ACCUMULATED,))
+    kept.put(token_ids, read(tiny_model("llama"), token_ids)[0])
+    assert kept.get(token_ids, observing) is None
+    assert kept.prefix([*token_ids, 5], Needs(8)) is not None
+    assert kept.prefix([*token_ids, 5], observing) is None, "an observer has to see all"
+    with torch.inference_mode():
+        reading = prefill(tiny_model("llama"), token_ids, observing, lambda: False)
+        kept.put(token_ids, drained(reading))
+    assert kept.get(token_ids, observing) is not None
+    assert kept.get(token_ids, Needs(8)) is not None
+
+
+# --- a shared start of two prompts ----------------------------------------------------------
+
+
+@torch.inference_mode()
+def read(
+    loaded: LoadedModel, token_ids: list[int], window: int = 32, prefix: Prefix | None = None
+) -> tuple[Prefill, int]:
+    """The prefill, and in how many chunks it was read."""
+    chunks = []
+    result = drained(
+        prefill(loaded, token_ids, Needs(window), lambda: bool(chunks.append(1)), prefix)
+    )
+    return result, len(chunks) // loaded.info.layers
+
+
+def tensors(result: Prefill) -> list[torch.Tensor]:
+    """All that is kept, and the statistics that methods score with.
+
+    Of sliding layers the end, which every prefill has.
+    """
+    with torch.inference_mode():
+        layers = result.loaded.info.evictable_layers
+        scores = [PromptLayer(result, layer).full_window_attention(32) for layer in layers]
+        norms = [PromptLayer(result, layer).value_norms() for layer in layers]
+    states = [layer.queries for layer in result.layers]
+    for window, layer in zip(result.loaded.sliding_windows, result.layers, strict=True):
+        first = 0 if window is None else layer.keys.shape[1] - window
+        states += [layer.keys[:, first:], layer.values[:, first:]]
+    return [*states, *scores, *norms, result.logits]
+
+
+def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("arch", "window", "chunks"), [("llama", 32, 1), ("gemma3", 32, 1), ("qwen3", CHUNK + 5, 2)]
+)
+def test_a_shared_start_gives_the_bits_of_a_prompt_read_anew(arch, window, chunks):
+    """Another length and another window than the source had; sliding layers included."""
+    loaded, prefills = tiny_model(arch), PrefillCache(2**30)
+    start = prompt_ids(2 * CHUNK + 77, seed=1)
+    source_ids = start + prompt_ids(501, seed=2)
+    token_ids = start + prompt_ids(LENGTH - len(start), seed=3)
+    source, _ = read(loaded, source_ids)
+    before = [tensor.clone() for tensor in tensors(source)]
+    prefills.put(source_ids, source)
+    prefix = prefills.prefix(token_ids, Needs(window))
+    assert prefix is not None
+    taken, read_now = read(loaded, token_ids, window, prefix)
+    anew, _ = read(loaded, token_ids, window)
+    assert read_now == chunks
+    assert same(tensors(taken), tensors(anew))
+    prefills.put(token_ids, taken)
+    assert same(tensors(source), before)
+    shared = {t.untyped_storage().data_ptr() for t in tensors(source)}
+    assert shared.isdisjoint(t.untyped_storage().data_ptr() for t in tensors(taken))
+    assert prefills.nbytes == source.nbytes + taken.nbytes
+
+
+def test_the_longer_chunks_of_cuda_are_lent_whole_and_bit_for_bit(monkeypatch):
+    assert 4_096 <= chunk_tokens(torch.device("cuda")) <= 8_192
+    monkeypatch.setattr(engine_prefill, "CHUNK", CUDA_CHUNK)
+    loaded, prefills = tiny_model("gemma3"), PrefillCache(2**30)
+    start = prompt_ids(CUDA_CHUNK + 50, seed=1)
+    token_ids = start + prompt_ids(200, seed=3)
+    prefills.put(start + prompt_ids(150, seed=2), read(loaded, start + prompt_ids(150, seed=2))[0])
+    prefix = prefills.prefix(token_ids, Needs(32))
+    assert prefix.tokens == CUDA_CHUNK
+    taken, chunks = read(loaded, token_ids, prefix=prefix)
+    assert chunks == 1
+    assert same(tensors(taken), tensors(read(loaded, token_ids)[0]))
+
+
+def test_a_sliding_layer_holds_its_window_and_lends_its_end():
+    loaded = tiny_model("gemma3")
+    room = sliding_room(SLIDING_WINDOW, loaded.device)
+    long = prompt_ids(4 * CHUNK, seed=1)
+    source, _ = read(loaded, long)
+    for window, states in zip(loaded.sliding_windows, source.layers, strict=True):
+        assert states.keys.shape[1] == (len(long) if window is None else room)
+    assert source.prompt_len == len(long)
+    prefills = PrefillCache(2**30)
+    prefills.put(long, source)
+    near, far = long[: 4 * CHUNK - 50] + prompt_ids(300, 2), long[: 2 * CHUNK] + prompt_ids(300, 3)
+    assert prefix_tokens(prefills, near) == 3 * CHUNK
+    assert prefix_tokens(prefills, far) == 0, "its sliding layers need what is held no more"
+    again, chunks = read(loaded, near, prefix=prefills.prefix(near, Needs(32)))
+    assert chunks == 2
+    assert same(tensors(again), tensors(read(loaded, near)[0]))
+
+
+def prefix_tokens(prefills: PrefillCache, token_ids: list[int], window: int = 0) -> int:
+    found = prefills.prefix(token_ids, Needs(window))
+    return 0 if found is None else found.tokens
+
+
+def test_a_start_is_whole_chunks_and_leaves_the_window_to_be_read():
+    known, prefills = prompt_ids(3 * CHUNK + 10, seed=1), PrefillCache(1000)
+    prefills.put(known, Kept())
+    most = 3 * CHUNK + KEPT_QUERIES
+    for length, window, tokens in (
+        (most, 0, 3 * CHUNK),
+        (most - 1, 0, 2 * CHUNK),
+        (most, KEPT_QUERIES + 1, 2 * CHUNK),
+        (CHUNK + KEPT_QUERIES - 1, 0, 0),
+        (50, 4000, 0),
+    ):
+        assert prefix_tokens(prefills, (known + prompt_ids(500, seed=2))[:length], window) == tokens
+    other = [*known[: 2 * CHUNK - 1], 3]
+    assert prefix_tokens(prefills, other + known) == CHUNK
+    assert prefix_tokens(prefills, known[1:] + known) == 0
+    assert prefix_tokens(PrefillCache(1000), known) == 0
+
+
+def test_the_longest_start_is_taken_and_its_prefill_counts_as_used():
+    known, prefills = prompt_ids(3 * CHUNK, seed=1), PrefillCache(3)
+    prefills.put(known[: 2 * CHUNK], Kept())
+    prefills.put(known[:CHUNK], Kept())
+    assert prefix_tokens(prefills, known) == 2 * CHUNK
+    for seed in (2, 3):
+        prefills.put(prompt_ids(10, seed), Kept())
+    assert prefix_tokens(prefills, known) == 2 * CHUNK, "the shorter one went first"
+
+
+def test_a_start_read_with_factors_of_another_length_is_not_taken():
+    known, prefills = prompt_ids(2 * CHUNK, seed=1), PrefillCache(1000)
+    prefills.put(known, Kept(arch="longrope"))
+    assert prefills.prefix(known + known, Needs()) is None
+
+
+def counted(question: str, prefills: PrefillCache | None) -> tuple[RunResult, int]:
+    """A run on a text of several chunks, and the tokens that the model read in it."""
+    passes: list[int] = []
+    loaded = tiny_model("llama", max_position_embeddings=4096)
+    hook = loaded.model.get_input_embeddings().register_forward_pre_hook(
+        lambda _module, args: passes.append(args[0].numel())
+    )
+    result = run(
+        prefills,
+        loaded,
+        context=(TEXT * 13)[: 2 * CHUNK + 200],
+        question=question,
+        scenario="regular",
+        variants=("full", "snapkv+critical:budget=200", "adakv+critical_auto:budget=10%,window=16"),
+        analysis=("bounds", "forced"),
+        ignore_eos=True,
+    )
+    hook.remove()
+    return result, sum(passes)
+
+
+def test_another_question_on_the_same_text_gives_the_run_of_a_fresh_model():
+    prefills = PrefillCache(2**30)
+    counted("Who waved?", prefills)
+    other = "When did the ferry leave, and who had been told?"
+    again, read_again = counted(other, prefills)
+    fresh, read_fresh = counted(other, None)
+    assert without_times(again) == without_times(fresh)
+    memory = again.memory
+    shared = again.prompt.compressed_tokens * memory["prefill_reused"] // memory["cache"]
+    assert shared == read_fresh - read_again > 0
+    assert shared % CHUNK == 0
+    assert again.timings_ms["prefill"] > 0
+    assert memory.get("measured_peak", 0) <= memory["total"], "the copy is within the estimate"

@@ -1,19 +1,31 @@
-"""Laws of selecting many variants together, of stage 1 alone, and of an alpha per head."""
+"""Laws of selecting: many variants together, stage 1 alone, an alpha per head, layouts."""
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
 import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
-from ckv_core.engine.prefill import LayerStates, Needs, Prefill, prefill
-from ckv_core.engine.select import select, select_all, stage_one
-from ckv_core.errors import RunCancelledError
+from ckv_core.engine.cache.prompt_slots import Keep, compact
+from ckv_core.engine.layer_view import PromptLayer
+from ckv_core.engine.memo import Memo
+from ckv_core.engine.prefill import LayerStates, Prefill
+from ckv_core.engine.receipt import receipt
+from ckv_core.engine.rows import PromptRows, RowPlan
+from ckv_core.engine.select import Selection, select, select_all, stage_one
+from ckv_core.errors import ConfigError, EngineError, RunCancelledError
+from ckv_core.methods.parts.critical import CRITICAL, first_stage, second_score
 from ckv_core.methods.parts.critical_auto import CRITICAL_AUTO
 from ckv_core.request.variants import VariantSpec
-from tests.factories.models import drained, prompt_ids, tiny_model
+from tests.factories.decoding import prefilled
+from tests.factories.models import SPECS as REGISTERED
+from tests.factories.models import prompt_ids, tiny_model
+from tests.reference.layouts import keep_layer, keep_pages
 
-BUDGET, TOKENS = 40, 120
+BUDGET, TOKENS = 40, 117  # neither pages nor partitions come out even
 SPECS = (
     "full",
     "streaming_llm:sinks=4",
@@ -29,12 +41,11 @@ SPECS = (
 
 @pytest.fixture(scope="module")
 def processed() -> Prefill:
-    with torch.inference_mode():
-        return drained(prefill(tiny_model("llama"), prompt_ids(TOKENS), Needs(16), lambda: False))
+    return prefilled(tiny_model("llama"), prompt_ids(TOKENS, seed=7))
 
 
-def specs() -> list[VariantSpec]:
-    return [VariantSpec.parse(text, {"budget": str(BUDGET)}) for text in SPECS]
+def parsed(*texts: str) -> list[VariantSpec]:
+    return [VariantSpec.parse(text, {"budget": str(BUDGET)}) for text in texts]
 
 
 def same(one: tuple, other: tuple) -> bool:
@@ -42,73 +53,60 @@ def same(one: tuple, other: tuple) -> bool:
 
 
 def test_variants_selected_together_keep_what_each_keeps_alone(processed):
-    budgets = [TOKENS if spec.name == "full" else BUDGET for spec in specs()]
-    together = select_all(specs(), processed, budgets)
-    for spec, budget, found in zip(specs(), budgets, together, strict=True):
-        alone = select(spec, processed, budget)
-        assert same(found.keep_masks, alone.keep_masks), spec.spec
+    budgets = [TOKENS, *[BUDGET] * len(SPECS[1:])]
+    together = select_all(parsed(*SPECS), processed, budgets)
+    for spec, budget, found in zip(parsed(*SPECS), budgets, together, strict=True):
+        assert same(found.keep_masks, select(spec, processed, budget).keep_masks), spec.spec
         assert ("head_alpha" in found.arrays) == (spec.selector is CRITICAL_AUTO)
-        if spec.name != "full":
-            kept = sum(int(mask.sum()) for mask in found.keep_masks)
-            assert kept == len(found.keep_masks) * found.keep_masks[0].shape[0] * BUDGET
 
 
-@pytest.mark.parametrize("text", [text for text in SPECS if "critical" in text])
+@pytest.mark.parametrize("text", SPECS[1:])
 def test_stage_one_is_the_quota_and_part_of_what_is_kept(processed, text):
-    spec = VariantSpec.parse(text, {"budget": str(BUDGET)})
+    """Of a plain variant it is all that is kept."""
+    (spec,) = parsed(text)
     selection = select(spec, processed, BUDGET)
     protected = spec.protected_tokens
-    for place, (stage, mask) in enumerate(
-        zip(stage_one(spec, processed, selection), selection.keep_masks, strict=True)
-    ):
-        assert not bool((stage & ~mask).any())
+    stages = stage_one(spec, processed, selection)
+    for place, (stage, mask) in enumerate(zip(stages, selection.keep_masks, strict=True)):
+        assert not (stage & ~mask).any()
         for head in range(mask.shape[0]):
-            alpha = Fraction(str(spec.params.get("alpha", 0)))
+            alpha = Fraction(str(spec.params.get("alpha", 1)))
             if selection.arrays:
                 alpha = Fraction(round(float(selection.arrays["head_alpha"][place, head]) * 20), 20)
             quota = math.floor(alpha * (int(mask[head].sum()) - protected))
             assert int(stage[head].sum()) == protected + quota
 
 
-def test_stage_one_of_a_plain_variant_is_all_that_it_keeps(processed):
-    spec = VariantSpec.parse("snapkv:window=8,budget=40")
-    selection = select(spec, processed, BUDGET)
-    assert same(tuple(stage_one(spec, processed, selection)), selection.keep_masks)
-
-
 def test_each_head_keeps_what_its_own_alpha_would_keep(processed):
-    parameters = (
-        "window=8,stage2=pooled,pool=avg,budget=40"  # raw scores would give alpha 0 everywhere
-    )
-    auto = VariantSpec.parse(f"snapkv+critical_auto:{parameters}")
-    found = select(auto, processed, BUDGET)
+    own = "window=8,stage2=pooled,pool=avg"  # raw scores would give alpha 0 everywhere
+    found = select(*parsed(f"snapkv+critical_auto:{own}"), processed, BUDGET)
     alphas = found.arrays["head_alpha"]
     assert alphas.unique().numel() > 1
     for place, row in enumerate(alphas):
         for head, alpha in enumerate(row.tolist()):
-            fixed = f"snapkv+critical:{parameters},alpha={round(alpha * 20) / 20}"
-            alone = select(VariantSpec.parse(fixed), processed, BUDGET)
+            (fixed,) = parsed(f"snapkv+critical:{own},alpha={round(alpha * 20) / 20}")
+            alone = select(fixed, processed, BUDGET)
             assert torch.equal(found.keep_masks[place][head], alone.keep_masks[place][head])
 
 
-def test_a_budget_that_the_protected_tokens_use_up_is_warned_of(processed):
-    for text in ("snapkv:window=38,sinks=2", "adakv+critical:window=40", "streaming_llm:sinks=40"):
-        spec = VariantSpec.parse(text, {"budget": str(BUDGET)})
-        selection = select(spec, processed, BUDGET)
-        (warning,) = selection.warnings
-        assert f"holds only what is always kept ({spec.protected_text})" in warning
-        assert all(
-            mask is not None and bool((mask.sum(-1) == BUDGET).all())
-            for mask in selection.keep_masks
-        )
-    for text in ("snapkv:window=37,sinks=2", "adakv+critical:window=39", "streaming_llm:sinks=39"):
-        spec = VariantSpec.parse(text, {"budget": str(BUDGET)})
-        assert select(spec, processed, BUDGET).warnings == ()
+@pytest.mark.parametrize(
+    ("text", "most"),
+    [
+        ("snapkv:sinks=2,window={}", 38),
+        ("adakv+critical:window={}", 40),
+        ("streaming_llm:sinks={}", 40),
+    ],
+)
+def test_a_budget_that_the_protected_tokens_use_up_is_warned_of(processed, text, most):
+    full, spare = parsed(text.format(most), text.format(most - 1))
+    (warning,) = select(full, processed, BUDGET).warnings
+    assert f"holds only what is always kept ({full.protected_text})" in warning
+    assert select(spare, processed, BUDGET).warnings == ()
 
 
 def test_equal_warnings_are_the_same_sentence_in_every_variant(processed):
     """Readers are told each sentence once, after the variants that have it."""
-    specs = [VariantSpec.parse(f"{name}:budget=40,window=40") for name in ("snapkv", "adakv")]
+    specs = parsed("snapkv:window=40", "adakv:window=40")
     assert len({found.warnings for found in select_all(specs, processed, [BUDGET] * 2)}) == 1
 
 
@@ -126,32 +124,20 @@ PARAMETERS = {
 
 
 @pytest.mark.parametrize("parameter", PARAMETERS)
-def test_orders_kept_for_one_score_are_not_taken_for_another(parameter):
+def test_orders_kept_for_one_score_are_not_taken_for_another(processed, parameter):
     """Two variants that differ in one parameter of the score, on one prefill and on one each."""
-    generator = torch.Generator().manual_seed(3)
-    loaded = tiny_model("llama")
-    info = loaded.info
-
-    def states() -> LayerStates:
-        keys, values = torch.randn(2, info.kv_heads, TOKENS, info.head_dim, generator=generator)
-        queries = torch.randn(info.query_heads, 100, info.head_dim, generator=generator)
-        return LayerStates(2 * keys, values, 2 * queries, 0.5)
-
-    layers = [states() for _ in range(info.layers)]
-    shared = Prefill(loaded, layers, torch.zeros(3))
+    shared = replace(processed, memo=Memo())
     for method in ("adakv+critical", "snapkv+critical_auto"):
         given = {"window": "8", "kernel": "3", "budget": str(BUDGET)}
         pair = [
             VariantSpec.parse(method, given | {parameter: value}) for value in PARAMETERS[parameter]
         ]
-        found = [select(spec, shared, BUDGET) for spec in pair]
-        for spec, each in zip(pair, found, strict=True):
-            alone = select(spec, Prefill(loaded, layers, torch.zeros(3)), BUDGET)
-            assert same(each.keep_masks, alone.keep_masks)
+        found = [select(spec, shared, BUDGET).keep_masks for spec in pair]
+        for spec, masks in zip(pair, found, strict=True):
+            alone = select(spec, replace(processed, memo=Memo()), BUDGET)
+            assert same(masks, alone.keep_masks)
         if method == "adakv+critical":
-            assert not same(found[0].keep_masks, found[1].keep_masks), (
-                "the parameter changes something"
-            )
+            assert not same(*found), "the parameter changes something"
 
 
 def test_every_mask_lies_on_the_device_of_its_layer():
@@ -169,13 +155,166 @@ def test_every_mask_lies_on_the_device_of_its_layer():
 
 
 def test_selection_can_be_cancelled(processed):
-    asked: list[bool] = []
-
-    def should_stop() -> bool:
-        asked.append(True)
-        return len(asked) == 3
-
-    budgets = [BUDGET] * len(SPECS)
+    answers = iter([False, False, True])
     with pytest.raises(RunCancelledError):
-        select_all(specs(), processed, budgets, should_stop=should_stop)
-    assert len(asked) == 3
+        select_all(parsed(*SPECS), processed, [BUDGET] * len(SPECS), should_stop=answers.__next__)
+    assert not [*answers]
+
+
+def test_another_number_of_kept_entries_than_asked_for_fails():
+    model = tiny_model("llama").info
+    keys = torch.zeros(model.kv_heads, 10, 4)
+    mask = torch.zeros(model.kv_heads, 10, dtype=torch.bool)
+    mask[:, :5] = True
+    right = Selection(5, (mask,) * model.layers, ())
+    plan, layers = RowPlan([Keep(mask)] * model.layers), [compact(keys, keys, [Keep(mask)])]
+    rows = PromptRows(10, [plan], [None] * model.layers, [0], layers * model.layers, {})
+    assert receipt(right, model, rows, 0).retained_entries == 5 * model.kv_heads * model.layers
+    with pytest.raises(EngineError, match="where 36 were asked for"):
+        receipt(replace(right, budget=6), model, rows, 0)
+
+
+# --- quotas of stage 1 --------------------------------------------------------------------
+
+
+@example(290_000, [100])  # 0.29 * 100 is 28.999... in floats; the user wrote 29 of 100
+@example(570_000, [100])
+@given(st.integers(0, 10**6), st.lists(st.integers(0, 10**7), min_size=1, max_size=4))
+def test_quotas_are_exact_for_every_alpha_that_can_be_written(millionths, budgets):
+    alpha = VariantSpec.parse(f"snapkv+critical:alpha={millionths / 10**6}").params["alpha"]
+    quotas = first_stage(torch.tensor(budgets), float(alpha)).tolist()
+    assert quotas == [Fraction(millionths, 10**6) * budget // 1 for budget in budgets]
+
+
+@pytest.mark.parametrize("alpha", ["1e-19", "0.3333333333333333", "0.1234567"])
+def test_an_alpha_of_more_decimals_is_refused(alpha):
+    with pytest.raises(ConfigError, match="at most 6 decimals"):
+        VariantSpec.parse(f"adakv+critical:alpha={alpha}")
+    with pytest.raises(ConfigError, match="at most 6 decimals"):
+        first_stage(torch.tensor([2800]), float(alpha))
+
+
+def test_what_a_form_makes_of_a_decimal_is_taken_as_meant():
+    assert VariantSpec.parse(f"snapkv+critical:alpha={0.1 + 0.2}").params["alpha"] == 0.3
+
+
+# --- `layout=`: one set per layer, or whole pages of it -------------------------------------
+
+
+def known_specs(layout: str) -> list[str]:
+    """Every registered method and selector that can have a layout."""
+    specs = {text: VariantSpec.parse(text) for text in REGISTERED}
+    return [
+        text
+        for text, spec in specs.items()
+        if spec.method.evicts and "layout" in spec.method.options()
+        if layout == "layer" or not spec.selector.needs_entries
+    ]
+
+
+def small(text: str, *pairs: str) -> str:
+    """With a small window and the like, where it takes them."""
+    params = VariantSpec.parse(text).params
+    own = [f"{key}={value}" for key, value in (("window", 8), ("lag", 12)) if key in params]
+    return f"{text}:{','.join([*own, *pairs])}"
+
+
+@pytest.mark.parametrize("layout", ["layer", "page:16"])
+def test_heads_of_a_layer_keep_one_set_and_totals_stay_exact(processed, layout):
+    for text in known_specs(layout):
+        spec = VariantSpec.parse(small(text, "budget=50", f"layout={layout}"))
+        spec = spec.protecting([range(40, 45)], TOKENS)
+        with torch.inference_mode():
+            masks = select(spec, processed, 50).keep_masks
+        assert sum(int(mask.sum()) for mask in masks) == masks[0][..., 0].numel() * len(masks) * 50
+        for mask in masks:
+            assert (mask == mask[0]).all(), text
+            assert mask[:, 40:45].all(), text
+            if layout != "layer":
+                assert cut_pages(mask[0].tolist(), spec, 16) <= 1, text
+
+
+def cut_pages(kept: list[bool], spec: VariantSpec, size: int) -> int:
+    """Pages that are kept in part, though nothing in them is protected."""
+    always = {i for place in spec.always_kept(TOKENS) for i in place}
+    pages = [range(at, min(at + size, TOKENS)) for at in range(0, TOKENS, size)]
+    free = [page for page in pages if not always & set(page)]
+    return sum(0 < sum(kept[i] for i in page) < len(page) for page in free)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    name=st.sampled_from(["snapkv", "pyramidkv", "adakv", "keydiff", "snapkv+critical"]),
+    size=st.sampled_from([0, 2, 5, 16, 64]),
+    budget=st.integers(18, TOKENS - 1),
+    alpha=st.sampled_from([0.0, 0.3, 1.0]),
+    at=st.integers(0, 100),
+)
+def test_sets_are_those_of_the_literal_reference(processed, name, size, budget, alpha, at):
+    layout = f"page:{size}" if size else "layer"
+    own = [f"alpha={alpha}"] if name.endswith("critical") else []
+    spec = VariantSpec.parse(small(name, f"budget={budget}", f"layout={layout}", *own))
+    spec = spec.protecting([range(at, at + 5)], TOKENS)
+    protected = {i for place in spec.always_kept(TOKENS) for i in place}
+    with torch.inference_mode():
+        chosen = select(spec, processed, budget)
+        for layer, mask in enumerate(chosen.keep_masks):
+            view = PromptLayer(processed, layer)
+            first = padded(spec.scorer.scores(view, spec.params))
+            second = first
+            if spec.critical:
+                second = padded(second_score(spec.scorer, view, spec.params))
+            spare = int(mask[0].sum()) - len(protected)
+            share = alpha if spec.critical else 1.0
+            if size:
+                expected = keep_pages(first, second, protected, spare, size, share)
+            elif not spec.critical:
+                expected = keep_layer(first, protected, spare)
+            else:
+                continue  # two stages of single entries: test_select and test_selection_laws
+            assert set(mask[0].nonzero()[:, 0].tolist()) == expected
+    assert sum(int(mask[0].sum()) for mask in chosen.keep_masks) == budget * len(chosen.keep_masks)
+
+
+def padded(scores: torch.Tensor) -> list[list[float]]:
+    """Of all positions; the window's are protected and never looked at."""
+    return torch.nn.functional.pad(scores, (0, TOKENS - scores.shape[1])).double().tolist()
+
+
+@pytest.mark.parametrize("layout", ["head", "layer", "page:4"])
+def test_stage_one_lies_in_what_is_kept(processed, layout):
+    spec = VariantSpec.parse(small("adakv", "budget=40", f"layout={layout}"))
+    both = spec.with_selector(CRITICAL, alpha=0.5)
+    with torch.inference_mode():
+        chosen = select(both, processed, 40)
+        for stage, mask in zip(stage_one(both, processed, chosen), chosen.keep_masks, strict=True):
+            assert not (stage & ~mask).any()
+            assert 8 < int(stage[0].sum()) < int(mask[0].sum())
+
+
+def test_a_layout_of_pages_tells_how_full_they_are(processed):
+    spec = VariantSpec.parse("streaming_llm:sinks=0,budget=32,layout=page:16")
+    with torch.inference_mode():
+        (note,) = select(spec, processed, 32).warnings
+    # 5 positions of the last page, 16, and 11 of the page before it
+    assert note.startswith("In pages of 16 positions: 3.0 pages per layer on average, 67% of")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("snapkv:layout=rows", "layout must be head, layer or page:N"),
+        ("snapkv:layout=page:1", "layout must be head, layer or page:N"),
+        ("lagkv:layout=page:16", "take layout=layer"),
+        ("snapkv:every=256,to=64,layout=layer", "leave out layout"),
+        ("h2o:layout=layer", "does not take 'layout'"),
+    ],
+)
+def test_what_cannot_be_laid_out_so_is_said(text, said):
+    with pytest.raises(ConfigError, match=said):
+        VariantSpec.parse(text)
+
+
+def test_a_layout_per_head_is_what_is_so_anyway():
+    assert VariantSpec.parse("snapkv:layout=head") == VariantSpec.parse("snapkv")
+    assert VariantSpec.parse("snapkv:layout=head", {"layout": "layer"}).params.get("layout") is None

@@ -14,24 +14,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ckv_core.compare.choose import row_plan
 from ckv_core.engine import running_rows
-from ckv_core.engine.decode import DecodeContext, Decoder
+from ckv_core.engine.decode import Decoder
 from ckv_core.engine.generation import Generation
-from ckv_core.engine.rows import Rows, prompt_rows
+from ckv_core.engine.rows import Rows
 from ckv_core.engine.running_rows import Chosen, RunningRows
-from ckv_core.engine.select import select
 from ckv_core.request.variants import VariantSpec
-from tests.ckv_core.compare.test_decode_equality import BUDGET, PROMPT_LEN, prefilled
+from tests.factories.decoding import PROMPT_LEN, decoder_of, prefilled, selected
 from tests.factories.models import prompt_ids, tiny_model
 
-VARIANTS = (
-    "full",
-    "streaming_llm",
-    *(
-        f"{method}{more}"
-        for method in ("snapkv", "pyramidkv", "adakv")
-        for more in ("", "+critical")
-    ),
-)
+SCORED = ("snapkv", "pyramidkv", "adakv")
+VARIANTS = ("full", "streaming_llm", *SCORED, *(f"{method}+critical" for method in SCORED))
 # What a decoder block may ask for with eight rows in at most six stacks of heads: operators that
 # compute or copy, and all that are dispatched, views too. Then, once a step, what is beside blocks.
 COMPUTING, DISPATCHED, ONCE = 40, 112, 20
@@ -71,16 +63,11 @@ class Waits(TorchFunctionMode):
 def running(variants: tuple[str, ...], arch: str = "llama") -> RunningRows:
     loaded = tiny_model(arch)
     result = prefilled(loaded, prompt_ids(PROMPT_LEN))
-    plans = []
-    for name in variants:
-        spec = VariantSpec.parse(name)
-        budget = PROMPT_LEN if name == "full" else BUDGET
-        plans.append(row_plan(spec, select(spec, result, budget), result))
-    parts = prompt_rows(result, plans).start(24)
+    kept = zip(map(VariantSpec.parse, variants), selected(result, variants), strict=True)
+    decoder = decoder_of(result, [row_plan(*each, result) for each in kept])
     tokens = [5] * len(variants)
     generation = Generation(loaded.tokenizer, len(tokens), 20, frozenset())
     generation.append(tokens)
-    decoder = Decoder(loaded, DecodeContext(loaded, parts, lambda: False))
     rows = RunningRows(decoder, generation, tokens)
     rows.step()  # what is made once is made
     generation.append(rows.tokens)

@@ -14,15 +14,8 @@ from torch import Tensor
 from ckv_core.engine.cache import prompt_slots, varlen
 from ckv_core.engine.cache.prompt_slots import Keep, PromptSlots, compact
 from ckv_core.engine.cache.slots import SlotCache
-from ckv_core.engine.decode import Decoder
-from tests.ckv_core.compare.test_decode_equality import (
-    CLOSE,
-    METHODS,
-    PROMPT_LEN,
-    decoder_for,
-    prefilled,
-)
-from tests.factories.models import prompt_ids, tiny_model
+from tests.factories.decoding import CLOSE, PROMPT_LEN, prefilled, steady_decoder
+from tests.factories.models import SPECS, prompt_ids, tiny_model
 
 CPU = torch.device("cpu")
 
@@ -63,30 +56,19 @@ def literal(monkeypatch) -> None:
     monkeypatch.setattr(prompt_slots, "usable_kernel", lambda *_: literal_kernel)
 
 
-def decoders(arch: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Decoder, Decoder]:
-    """By stacks, and by the literal kernel."""
-    loaded = tiny_model(arch)
-    result = prefilled(loaded, prompt_ids(PROMPT_LEN))
-    by_stacks, _ = decoder_for(result, METHODS, 24)
-    monkeypatch.setattr(prompt_slots, "usable_kernel", lambda *_: literal_kernel)
-    by_kernel, _ = decoder_for(result, METHODS, 24)
-    for stacked, packed, window in zip(
-        by_stacks.context.parts[0].layers,
-        by_kernel.context.parts[0].layers,
-        loaded.sliding_windows,
-        strict=True,
-    ):
-        assert stacked.prompt.packed is None
-        assert (packed.prompt.packed is not None) == (window is None), "sliding: nothing evicted"
-    return by_stacks, by_kernel
-
-
 @pytest.mark.parametrize("arch", ["llama", "qwen3", "gemma3"])
 def test_the_packed_path_gives_the_logits_of_the_stacks(arch, monkeypatch):
     """A question of several tokens, single tokens, and rows that leave in between."""
+    loaded, rows = tiny_model(arch), len(SPECS)
+    result = prefilled(loaded, prompt_ids(PROMPT_LEN))
     with torch.inference_mode():
-        by_stacks, by_kernel = decoders(arch, monkeypatch)
-        rows = len(METHODS)
+        by_stacks, _ = steady_decoder(result, 24)
+        monkeypatch.setattr(prompt_slots, "usable_kernel", lambda *_: literal_kernel)
+        by_kernel, _ = steady_decoder(result, 24)
+        layers = (each.context.parts[0].layers for each in (by_stacks, by_kernel))
+        for stacked, packed, window in zip(*layers, loaded.sliding_windows, strict=True):
+            assert stacked.prompt.packed is None
+            assert (packed.prompt.packed is not None) == (window is None), "none is evicted there"
         question = torch.tensor([prompt_ids(9, seed) for seed in range(rows)])
         torch.testing.assert_close(by_kernel.feed(question), by_stacks.feed(question), **CLOSE)
         for step, kept in enumerate(([0, 2, 3, 5, 6, 7], [5, 1, 3], [2, 0], [1])):
@@ -108,17 +90,19 @@ def test_heads_that_keep_nothing_are_left_out_and_add_nothing():
     nothing = compact(keys, values, [Keep(masks[1])])
     assert nothing.packed is None
     queries, own = torch.randn(2, 3, 4, 1, 16, generator=torch.Generator().manual_seed(2))
-    outputs = []
-    for each in (layer, _without_kernel(layer)):
-        cache = SlotCache(each, 3, 2, None)
-        outputs.append(cache.attend(queries, own[:, :2], own[:, 2:], 0.25))
-    torch.testing.assert_close(*outputs, rtol=1e-5, atol=1e-5)
+    packed, stacked = both_ways(layer, queries, own[:, :2], own[:, 2:])
+    torch.testing.assert_close(packed, stacked, rtol=1e-5, atol=1e-5)
     # Row 1 keeps nothing: all its weight goes to its own token.
-    torch.testing.assert_close(outputs[0][1, :2], own[1, 2].expand(2, 1, 16))
+    torch.testing.assert_close(packed[1, :2], own[1, 2].expand(2, 1, 16))
 
 
-def _without_kernel(layer: PromptSlots) -> PromptSlots:
-    return replace(layer, packed=None, apart=layer.stacks)
+def both_ways(layer: PromptSlots, queries: Tensor, *new_states: Tensor) -> list[Tensor]:
+    """Attention of the queries by the kernel and by stacks, over new keys and values too."""
+    scaling = queries.shape[-1] ** -0.5
+    return [
+        SlotCache(each, len(queries), 4, None).attend(queries, *new_states, scaling)
+        for each in (layer, replace(layer, packed=None, apart=layer.stacks))
+    ]
 
 
 @pytest.mark.usefixtures("literal")
@@ -143,24 +127,28 @@ def test_no_kernel_on_cpu_or_for_float32():
     assert varlen.usable_kernel(torch.device("cuda"), torch.float32, 64) is None
 
 
-def test_the_trial_accepts_a_right_kernel_and_refuses_wrong_ones():
-    def other_base(*given: Any, **named: Any) -> tuple[Tensor, Tensor]:
-        out, total = literal_kernel(*given, **named)
-        return out, total / torch.tensor(2.0).log()
+def other_base(*given: Any, **named: Any) -> tuple[Tensor, Tensor]:
+    out, total = literal_kernel(*given, **named)
+    return out, total / torch.tensor(2.0).log()
 
-    def wrong_sequence(*given: Any, **named: Any) -> tuple[Tensor, Tensor]:
-        out, total = literal_kernel(*given, **named)
-        return out.flip(0), total
 
-    def without_scale(query: Tensor, *given: Any, return_aux: Any) -> tuple[Tensor, Tensor]:
-        raise AssertionError("not reached")
+def wrong_sequence(*given: Any, **named: Any) -> tuple[Tensor, Tensor]:
+    out, total = literal_kernel(*given, **named)
+    return out.flip(0), total
 
-    def without_gpu(*given: Any, **named: Any) -> tuple[Tensor, Tensor]:
-        raise RuntimeError("FlashAttention only supports Ampere GPUs or newer.")
 
+def without_scale(query: Tensor, *given: Any, return_aux: Any) -> tuple[Tensor, Tensor]:
+    raise AssertionError("not reached")
+
+
+def without_gpu(*given: Any, **named: Any) -> tuple[Tensor, Tensor]:
+    raise RuntimeError("FlashAttention only supports Ampere GPUs or newer.")
+
+
+@pytest.mark.parametrize("wrong", [other_base, wrong_sequence, without_scale, without_gpu])
+def test_the_trial_accepts_a_right_kernel_and_refuses_wrong_ones(wrong):
     assert varlen._works(literal_kernel, CPU, torch.bfloat16, 64)
-    for kernel in (other_base, wrong_sequence, without_scale, without_gpu):
-        assert not varlen._works(kernel, CPU, torch.bfloat16, 64)
+    assert not varlen._works(wrong, CPU, torch.bfloat16, 64)
 
 
 def test_pytorch_still_takes_the_arguments_given():
@@ -196,15 +184,9 @@ def _compare_paths(device: torch.device, dtype: torch.dtype, head_dim: int, atol
     def drawn(*shape: int) -> Tensor:
         return torch.randn(*shape, head_dim, generator=generator).to(device, dtype)
 
-    masks: list[Tensor | None] = [
-        (torch.rand(2, 1_500, generator=generator) < share).to(device)
-        for share in (0.05, 0.3, 0.01)
-    ]
-    layer = compact(drawn(2, 1_500), drawn(2, 1_500), [Keep(mask) for mask in (*masks, None)])
+    shares = [torch.rand(2, 1_500, generator=generator) < share for share in (0.05, 0.3, 0.01)]
+    keeps = [*(Keep(mask.to(device)) for mask in shares), Keep(None)]
+    layer = compact(drawn(2, 1_500), drawn(2, 1_500), keeps)
     assert layer.packed is not None
-    queries, new_keys, new_values = drawn(4, 4, 3), drawn(4, 2, 3), drawn(4, 2, 3)
-    outputs = []
-    for each in (layer, _without_kernel(layer)):
-        cache = SlotCache(each, 4, 4, None)
-        outputs.append(cache.attend(queries, new_keys, new_values, head_dim**-0.5))
+    outputs = both_ways(layer, drawn(4, 4, 3), drawn(4, 2, 3), drawn(4, 2, 3))
     torch.testing.assert_close(*outputs, rtol=atol, atol=atol)

@@ -1,8 +1,10 @@
 """The theory's bounds against their literal formulas, and the chain that the paper proves."""
 
 import math
+from dataclasses import replace
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -12,7 +14,14 @@ from torch import Tensor
 from ckv_core.measure import oracles
 from ckv_core.measure.bounds import bounds, sigma_oracle
 from ckv_core.measure.oracles import greedy_mask, oracle_mask
-from ckv_core.measure.perturbation import distances, head_weights, moved_heads, project_heads
+from ckv_core.measure.perturbation import (
+    distances,
+    head_l1,
+    head_weights,
+    moved_heads,
+    project_heads,
+)
+from ckv_core.results.records import Perturbation
 
 ENTRIES = 24
 
@@ -208,3 +217,47 @@ def test_moved_heads_equals_its_definition():
     moved = moved_heads(logarithms, case.values.float(), case.kept)
     expected = moved_heads_double(case.attention, case.values, case.kept)
     assert torch.allclose(moved.double(), expected, rtol=1e-4, atol=1e-5)
+
+
+# --- attention below the smallest float ---------------------------------------------------
+
+
+def peaked() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """A head that gives all but e**-200 of its attention to one entry, which is then dropped."""
+    generator = torch.Generator().manual_seed(3)
+    keys = torch.randn(1, 6, 4, generator=generator) * 0.1
+    keys[0, 2] = torch.tensor([200.0, 0.0, 0.0, 0.0])
+    values = torch.randn(1, 6, 4, generator=generator)
+    query = torch.tensor([[1.0, 0.2, 0.0, 0.0]])
+    kept = torch.ones(1, 6, dtype=torch.bool)
+    kept[0, 2] = False
+    return query, keys, values, kept
+
+
+def test_head_l1_is_defined_where_the_kept_mass_underflows():
+    query, keys, values, kept = peaked()
+    weight = torch.eye(4)
+    (found,) = head_l1(query, keys, values, 1.0, weight, [kept])
+    logits = (query.double() @ keys[0].double().T)[0]
+    assert logits.softmax(-1)[kept[0]].float().sum() == 0  # the fault that this test is about
+    full = logits.softmax(-1) @ values[0].double()
+    rest = logits[kept[0]].softmax(-1) @ values[0][kept[0]].double()
+    assert found.item() == pytest.approx((full - rest).abs().sum().item(), rel=1e-5)
+
+
+def test_theta_is_undefined_where_the_kept_mass_underflows():
+    attention = torch.tensor([[1.0, 0.0, 0.0], [0.5, 0.25, 0.25]])
+    kept = torch.tensor([[False, True, True], [True, True, False]])
+    theta = bounds(attention, torch.ones(2, 3), kept, kept)["theta"]
+    assert theta.isnan().tolist() == [True, False]
+
+
+def test_a_head_without_a_number_counts_in_no_share():
+    """An imported run may hold one, on either side."""
+    own = np.array([[1.0, 1.0, np.nan, 1.0]], np.float32)
+    base = np.array([[2.0, np.nan, 2.0, 0.5]], np.float32)
+    found = Perturbation(head_l1=own, base_head_l1=base, layer_hidden_l1=np.zeros(1), kl=0.0)
+    assert found.improved_head_share == 0.5
+    assert found.compared_heads == 2
+    empty = replace(found, base_head_l1=np.full((1, 4), np.nan, np.float32))
+    assert empty.improved_head_share is None

@@ -1,0 +1,79 @@
+"""Rows decoded over compact caches, and what a masked full cache is told to hide for them."""
+
+from collections.abc import Sequence
+
+import torch
+
+from ckv_core.engine.cache.prompt_slots import Keep
+from ckv_core.engine.decode import DecodeContext, Decoder
+from ckv_core.engine.further_passes import further_passes
+from ckv_core.engine.head_tables import kept_table
+from ckv_core.engine.needle_probe import probe
+from ckv_core.engine.prefill import Needs, Prefill, prefill
+from ckv_core.engine.rows import PromptRows, RowPlan, prompt_rows
+from ckv_core.engine.select import Selection, select
+from ckv_core.methods.headkv import NEEDLE
+from ckv_core.methods.parts.views import PromptTokens
+from ckv_core.models.loaded import LoadedModel
+from ckv_core.request.variants import VariantSpec
+from tests.factories.models import SPECS, drained
+from tests.reference.checks import kept_from_mask
+from tests.reference.forward import Kept
+
+PROMPT_LEN, BUDGET = 150, 40
+# Logits of these models reach about 10; three to four float32 layers sum some hundred
+# products of order one in another order.
+CLOSE = {"rtol": 1e-4, "atol": 2e-3}
+NEEDS = Needs.of(map(VariantSpec.parse, SPECS))
+
+
+def prefilled(loaded: LoadedModel, token_ids: list[int]) -> Prefill:
+    """With all that any method asks for; the needle probe runs once a model."""
+    if kept_table(loaded.info, NEEDLE) is None:
+        drained(probe(loaded))
+    with torch.inference_mode():
+        result = drained(prefill(loaded, token_ids, NEEDS, lambda: False))
+        given = PromptTokens(tuple(token_ids), 0, (5,), lambda _text: [6, 7])
+        planned = [(each, each.passes(given)) for each in NEEDS.passes]
+        for _ in further_passes(result, planned, lambda: False):
+            pass
+    return result
+
+
+def selected(result: Prefill, specs: Sequence[str], budget: int = BUDGET) -> list[Selection]:
+    """What each variant keeps; the full cache everything."""
+    parsed = map(VariantSpec.parse, specs)
+    return [
+        select(spec, result, budget if spec.method.evicts else result.prompt_len) for spec in parsed
+    ]
+
+
+def steady(selections: Sequence[Selection]) -> list[RowPlan]:
+    """Rows that evict nothing more, whatever their method does while it generates."""
+    return [RowPlan([Keep(mask) for mask in each.keep_masks]) for each in selections]
+
+
+def decoder_of(result: Prefill, plans: Sequence[RowPlan], capacity: int = 40) -> Decoder:
+    return started(result.loaded, prompt_rows(result, plans), capacity)
+
+
+def started(
+    loaded: LoadedModel, rows: PromptRows, capacity: int = 40, first_place: int = 0
+) -> Decoder:
+    parts = rows.start(capacity, first_place)
+    return Decoder(loaded, DecodeContext(loaded, parts, lambda: False))
+
+
+def steady_decoder(
+    result: Prefill, capacity: int, specs: Sequence[str] = SPECS
+) -> tuple[Decoder, list[Selection]]:
+    """A decoder with one row per variant that evicts nothing more, and what the rows keep."""
+    selections = selected(result, specs)
+    return decoder_of(result, steady(selections), capacity), selections
+
+
+def masked(keep_masks: Sequence[torch.Tensor | None], loaded: LoadedModel, length: int) -> Kept:
+    """A selection as the reference takes it."""
+    everything = torch.ones(loaded.info.kv_heads, length, dtype=torch.bool)
+    masks = [everything if mask is None else mask for mask in keep_masks]
+    return kept_from_mask(torch.stack(masks), loaded.info.evictable_layers)
