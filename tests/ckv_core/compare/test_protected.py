@@ -1,6 +1,7 @@
 """Protected passages: never evicted, counted inside the budget, told in the record."""
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -19,7 +20,6 @@ from ckv_core.request.variants import VariantSpec
 from ckv_core.results.codec import from_json
 from ckv_core.results.events import RunResult
 from ckv_core.results.passages import spans_of
-from ckv_core.results.records import VariantResult
 from ckv_core.runtime.spans import merged, ranges_text, read_ranges, without
 from tests.factories.events import folded
 from tests.factories.models import SPECS, tiny_model
@@ -83,31 +83,23 @@ def test_what_is_no_list_of_ranges_protects_nothing(text):
 
 
 def test_the_record_says_what_was_protected_and_the_evidence_counts_it():
-    result = run(("tokens:50-58",), f"snapkv:budget={BUDGET},window={WINDOW}")
-    plain = run((), f"snapkv:budget={BUDGET},window={WINDOW}")
-    variant = result.variants[1]
+    spec = f"snapkv:budget={BUDGET},window={WINDOW}"
+    result, plain = run(("tokens:50-58",), spec), run((), spec)
+    full, variant = result.variants
     assert variant.params["protected"] == "50-58"
-    assert "protected" not in result.variants[0].params
+    assert "protected" not in full.params
     again = from_json(json.loads(json.dumps(to_json(result))))
     assert again.variants[1].params == variant.params
     found = held(variant, [(50, 59)], result.model.evictable_layers)
     assert found.mean == found.chance == 1
     assert identify(variant) != identify(plain.variants[1])
-    assert identify(variant) == identify(moved(variant, "61-69"))
-
-
-def moved(variant: VariantResult, places: str) -> VariantResult:
-    """The same text in another prompt lies elsewhere."""
-    params = {**variant.params, "protected": places}
-    return VariantResult(
-        spec=variant.spec, label="", method=variant.method, critical=False, params=params
-    )
+    # The same text lies elsewhere in another prompt.
+    elsewhere = replace(variant, params={**variant.params, "protected": "61-69"})
+    assert identify(variant) == identify(elsewhere)
 
 
 def test_what_the_window_holds_anyway_is_not_counted_twice():
-    result = run((), "snapkv:budget=20,window=8")
-    prompt = result.prompt
-    last = prompt.compressed_tokens - 1
+    last = run((), "snapkv:budget=20,window=8").prompt.compressed_tokens - 1
     inside = run((f"tokens:{last - 9}-{last}",), "snapkv:budget=10,window=8")
     assert np.all(inside.variants[1].retained.mask()[..., last - 9 :])
 

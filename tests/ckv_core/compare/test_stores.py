@@ -30,7 +30,6 @@ from tests.reference.stores import quarter_kept, round_kept, thin_kept
 pytestmark = pytest.mark.slow
 
 RESIDUAL, BUDGET = 8, 60
-ENCODED = ("int4", "think")
 METHODS = ("snapkv:window=8", "adakv:window=8", "tova", "h2o")
 LITERAL = {"tova": tova, "h2o": h2o}
 DEFAULTS = {"residual": 32, "pruned": 0.4}
@@ -45,7 +44,7 @@ def with_keys(spec: str, *pairs: str) -> str:
     return f"{spec}{',' if ':' in spec else ':'}{','.join(pairs)}"
 
 
-@pytest.mark.parametrize("store", ["int8", *ENCODED])
+@pytest.mark.parametrize("store", STORES)
 @pytest.mark.parametrize("arch", ["llama", "gemma3"])
 def test_runs_write_what_an_encoded_masked_full_cache_writes(arch, store):
     """Whatever the method, also where it goes on evicting."""
@@ -84,7 +83,7 @@ def last_queries(arch: str, token_ids: list[int]) -> list[list[list[list[float]]
 
 @settings(deadline=None, max_examples=25)
 @given(
-    store=st.sampled_from(["int8", "int4", "think"]),
+    store=st.sampled_from([*STORES]),
     length=st.integers(1, 100),
     dim=st.sampled_from([6, 7, 32, 64]),
     spread=st.sampled_from([0.0, 0.1, 3.0]),
@@ -101,19 +100,16 @@ def test_attention_over_an_encoded_cache_stays_within_its_bound(store, length, d
     segment = STORES[store].encode(keys, values, DEFAULTS | {"residual": 4}, weights)
     own_keys, own_values = segment.decoded()
     assert (segment.heads, segment.length) == (2, length)
-    assert segment.nbytes == 2 * STORES[store].head_bytes(
-        length, dim, 4, DEFAULTS | {"residual": 4}
-    )
-    most = moved_by(store, keys, values)
-    for moved, bound in zip((own_keys - keys, own_values - values), most, strict=True):
-        assert (moved.abs() <= bound * (1 + 1e-4) + 1e-6).all()
+    head_bytes = STORES[store].head_bytes(length, dim, 4, DEFAULTS | {"residual": 4})
+    assert segment.nbytes == 2 * head_bytes
+    key_moved, value_moved = (own_keys - keys).abs(), (own_values - values).abs()
+    for moved, bound in zip((key_moved, value_moved), moved_by(store, keys, values), strict=True):
+        assert (moved <= bound * (1 + 1e-4) + 1e-6).all()
     scaling = dim**-0.5
     plain, _ = written_out(queries, keys, values, scaling, None)
     found, _ = segment.attend(queries, scaling)
-    logit = float((queries.abs() @ (own_keys - keys).abs().transpose(1, 2)).max()) * scaling
-    allowed = float((own_values - values).abs().max()) + math.expm1(2 * logit) * float(
-        values.abs().max()
-    )
+    logit = float((queries.abs() @ key_moved.transpose(1, 2)).max()) * scaling
+    allowed = float(value_moved.max()) + math.expm1(2 * logit) * float(values.abs().max())
     assert float((found - plain).abs().max()) <= allowed * (1 + 1e-4) + 1e-5
 
 

@@ -10,8 +10,15 @@ from ckv_core.compare.compare import compare
 from ckv_core.errors import RunCancelledError
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.request.grid import SweepGrid
-from ckv_core.results.events import Progress, RunResult, VariantMeasured, VariantSelected
+from ckv_core.results.events import (
+    FloorMeasured,
+    Progress,
+    RunResult,
+    VariantMeasured,
+    VariantSelected,
+)
 from ckv_core.results.figures import FIGURES
+from tests.factories.events import folded
 from tests.factories.models import tiny_model
 
 pytestmark = pytest.mark.slow
@@ -25,37 +32,27 @@ GRID = SweepGrid(
 
 
 def run(request: CompareRequest) -> tuple[RunResult, list[object]]:
-    result, events = RunResult(), []
-    for event in compare(request, tiny_model("llama")):
-        result.apply(event)
-        events.append(event)
-    return result, events
+    events = list(compare(request, tiny_model("llama")))
+    return folded(events), events
 
 
 def sweep_request(new_tokens: int, scenario: str = "regular") -> CompareRequest:
-    prompt = CompareRequest(
-        context=TEXT,
-        question="Who waved?",
-        scenario=scenario,
-        max_new_tokens=new_tokens,
-        ignore_eos=True,
-    )
-    return GRID.request(prompt)
+    settings = {"question": "Who waved?", "scenario": scenario, "max_new_tokens": new_tokens}
+    return GRID.request(CompareRequest(context=TEXT, ignore_eos=True, **settings))
 
 
-@pytest.mark.parametrize("scenario", ["regular", "context-only"])
-@pytest.mark.parametrize("rows", [3, 32])
+@pytest.mark.parametrize(
+    ("rows", "scenario"), [(3, "context-only"), (5, "regular"), (32, "regular")]
+)
 def test_a_sweep_measures_and_generates_what_comparisons_do(monkeypatch, scenario, rows):
     monkeypatch.setattr(sweep, "GROUP_ROWS", rows)
     request = sweep_request(3, scenario)
-    swept, _ = run(request)
+    (swept, _), close = run(request), np.testing.assert_allclose
     for start in range(0, len(request.variants), 12):
         part = replace(request, kind="compare", variants=request.variants[start : start + 12])
-        alone, _ = run(part)
-        for one, many in zip(alone.variants, swept.variants[start : start + 12], strict=True):
-            assert (one.spec, one.token_ids, one.text) == (many.spec, many.token_ids, many.text)
-            assert (one.stopped, one.agreement) == (many.stopped, many.agreement)
-            assert one.receipt == many.receipt
+        for one, many in zip(run(part)[0].variants, swept.variants[start:], strict=False):
+            for name in ("spec", "token_ids", "text", "stopped", "agreement", "receipt"):
+                assert getattr(one, name) == getattr(many, name), name
             assert set(many.analysis) == ({"head_alpha"} if "auto" in one.spec else set())
             for name, values in many.analysis.items():
                 np.testing.assert_array_equal(values, one.analysis[name])
@@ -63,25 +60,20 @@ def test_a_sweep_measures_and_generates_what_comparisons_do(monkeypatch, scenari
                 assert many.perturbation is None
                 continue
             mine, its = many.perturbation, one.perturbation
-            np.testing.assert_allclose(mine.head_l1, its.head_l1, rtol=1e-4, atol=1e-4)
-            np.testing.assert_allclose(
-                mine.layer_hidden_l1, its.layer_hidden_l1, rtol=1e-3, atol=1e-3
-            )
             assert mine.kl == pytest.approx(its.kl, rel=1e-3, abs=1e-5)
+            close(mine.layer_hidden_l1, its.layer_hidden_l1, rtol=1e-3, atol=1e-3)
+            close(mine.head_l1, its.head_l1, rtol=1e-4, atol=1e-4)
             assert (mine.base_head_l1 is None) == (its.base_head_l1 is None)
             if mine.base_head_l1 is not None:
-                np.testing.assert_allclose(
-                    mine.base_head_l1, its.base_head_l1, rtol=1e-4, atol=1e-4
-                )
+                close(mine.base_head_l1, its.base_head_l1, rtol=1e-4, atol=1e-4)
 
 
 def test_the_bounds_of_a_sweep_are_those_of_comparisons(monkeypatch):
     monkeypatch.setattr(sweep, "GROUP_ROWS", 5)
     request = replace(sweep_request(0), analysis=("bounds",))
     swept, _ = run(request)
-    alone, _ = run(
-        replace(request, kind="compare", variants=request.variants[:12], max_new_tokens=1)
-    )
+    few = replace(request, kind="compare", variants=request.variants[:12], max_new_tokens=1)
+    alone, _ = run(few)
     read = FIGURES["sigma_over_half"].read
     for one, many in zip(alone.variants, swept.variants, strict=False):
         assert set(one.analysis) == set(many.analysis)
@@ -91,7 +83,8 @@ def test_the_bounds_of_a_sweep_are_those_of_comparisons(monkeypatch):
         assert read(many) == read(one)
 
 
-def test_a_sweep_that_only_measures_keeps_receipts_and_nothing_else():
+def test_a_sweep_that_only_measures_keeps_receipts_and_nothing_else(monkeypatch):
+    monkeypatch.setattr(sweep, "GROUP_ROWS", 6)
     result, events = run(sweep_request(0))
     assert result.finished
     assert result.kind == "sweep"
@@ -102,6 +95,7 @@ def test_a_sweep_that_only_measures_keeps_receipts_and_nothing_else():
     measured = [event.index for event in events if isinstance(event, VariantMeasured)]
     assert sorted(selected) == list(range(len(result.variants)))
     assert sorted(measured) == list(range(1, len(result.variants)))
+    assert sum(isinstance(event, FloorMeasured) for event in events) == 1
 
 
 def test_progress_of_a_sweep_never_goes_back_within_a_stage(monkeypatch):
@@ -116,15 +110,11 @@ def test_progress_of_a_sweep_never_goes_back_within_a_stage(monkeypatch):
 
 def test_a_sweep_can_be_cancelled_between_groups(monkeypatch):
     monkeypatch.setattr(sweep, "GROUP_ROWS", 4)
-    result = RunResult()
+    seen = []
 
     def measured() -> int:
-        return sum(variant.perturbation is not None for variant in result.variants)
-
-    def fold() -> None:
-        for event in compare(sweep_request(0), tiny_model("llama"), lambda: measured() > 0):
-            result.apply(event)
+        return sum(isinstance(event, VariantMeasured) for event in seen)
 
     with pytest.raises(RunCancelledError):
-        fold()
+        seen.extend(compare(sweep_request(0), tiny_model("llama"), lambda: measured() > 0))
     assert 0 < measured() < 10

@@ -8,14 +8,13 @@ import torch
 
 from ckv_core.analysis.rounding import level_with_base, within_floor
 from ckv_core.analysis.verdict.run import run_verdict
-from ckv_core.compare import generate, sweep
+from ckv_core.compare import generate
 from ckv_core.compare.compare import compare
 from ckv_core.engine.decode import Decoder
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.request.compare_request import SCENARIOS, CompareRequest
-from ckv_core.results.events import FloorMeasured, RunResult
+from ckv_core.results.events import RunResult
 from ckv_core.results.records import RoundingFloor
-from tests.ckv_core.compare.test_sweep import sweep_request
 from tests.factories.events import folded
 from tests.factories.models import half_model, tiny_model
 from tests.factories.runs import array, measured, run_of, variant
@@ -90,52 +89,33 @@ def test_the_controls_are_in_the_batch_up_to_the_measured_step_and_change_no_fig
         )
 
 
-def test_a_sweep_of_several_groups_measures_it_once(monkeypatch):
-    monkeypatch.setattr(sweep, "GROUP_ROWS", 6)
-    found = [
-        event
-        for event in compare(sweep_request(0), tiny_model("llama"))
-        if isinstance(event, FloorMeasured)
-    ]
-    assert len(found) == 1
-
-
 # --- what it means for figures ------------------------------------------------------------
 
 
 def judged(*finals: float, kl: float = 1.0) -> RunResult:
     """SnapKV, and CriticalKV upon it, with these final L1; the floor is 10, and 0.5 nats."""
-    specs = ("snapkv:budget=64", "snapkv+critical:budget=64")
-    result = run_of(
-        variant("full", stopped="eos"),
-        *(
-            replace(
-                variant(spec, measured(array([1, 2, 3, 4]), final, kl), stopped="eos"),
-                agreement=1.0,
-                receipt=replace(variant(spec).receipt, full_cache_bytes=2),
-            )
-            for spec, final in zip(specs, finals, strict=False)
-        ),
-    )
+    variants = [variant("full", stopped="eos")]
+    for spec, final in zip(("snapkv:budget=64", "snapkv+critical:budget=64"), finals, strict=False):
+        own = variant(spec, measured(array([1, 2, 3, 4]), final, kl), stopped="eos", agreement=1.0)
+        variants.append(replace(own, receipt=replace(own.receipt, full_cache_bytes=2)))
+    result = run_of(*variants)
     result.floor = RoundingFloor(layer_hidden_l1=np.array([0, 10], np.float32), kl=0.5)
     return result
 
 
 def cautions(result: RunResult) -> list[str]:
-    verdict = run_verdict(result)
-    return [caution for caution in verdict.cautions if "floor" in caution]
+    return [caution for caution in run_verdict(result).cautions if "floor" in caution]
 
 
 def test_a_figure_above_the_floor_and_far_from_its_base_is_told_without_a_word():
-    assert cautions(judged(40, 29.9)) == [
+    far = judged(40, 29.9)
+    assert cautions(far) == [
         "KL of SnapKV + CriticalKV, as printed against SnapKV: a difference below this run's "
         "rounding floor (float32), so neither is closer."
     ]
-    far = judged(40, 29.9)
-    far.floor = replace(far.floor, kl=-1.0)
-    assert cautions(far) == []
-    far.floor = None
-    assert cautions(far) == []
+    for floor in (replace(far.floor, kl=-1.0), None):
+        far.floor = floor
+        assert cautions(far) == []
 
 
 def test_a_figure_within_the_floor_is_no_sign_of_eviction():
@@ -150,17 +130,14 @@ def test_a_figure_within_the_floor_is_no_sign_of_eviction():
         "Final hidden L1 of SnapKV + CriticalKV, as printed against SnapKV: a difference below "
         "this run's rounding floor (float32), so neither is closer.",
     ]
+    # A variant that evicts nothing gets no caution.
+    whole = judged(0)
+    receipt = whole.variants[1].receipt
+    whole.variants[1] = replace(whole.variants[1], receipt=replace(receipt, cache_bytes=2))
+    assert cautions(whole) == []
 
 
 def test_only_a_variant_with_a_base_is_level_with_it():
     result = judged(40, 31)
     assert level_with_base(result, 1) == (None, [])
     assert level_with_base(result, 2) == (1, ["final", "kl"])
-
-
-def test_a_variant_that_evicts_nothing_gets_no_caution():
-    result = judged(0)
-    kept = result.variants[1]
-    whole = replace(kept.receipt, cache_bytes=2)
-    result.variants[1] = replace(kept, receipt=whole)
-    assert cautions(result) == []
