@@ -11,6 +11,7 @@ from sqlalchemy import delete, or_, select
 from sqlalchemy.orm import Session
 
 from storage.models import AuditEntry
+from storage.records import record_of
 
 Action = Literal[
     "signed in",
@@ -83,7 +84,4 @@ def list_entries(session: Session, wanted: AuditFilter, limit: int) -> list[Audi
     statement = statement.where(*(column == value for column, value in equal.items() if value))
     if wanted.since is not None:
         statement = statement.where(AuditEntry.at >= wanted.since)
-    return [
-        AuditRecord(id=row.id, at=row.at, actor=row.actor, action=row.action, target=row.target)
-        for row in session.scalars(statement)
-    ]
+    return [record_of(AuditRecord, row) for row in session.scalars(statement)]

@@ -7,12 +7,13 @@ import hashlib
 import secrets
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Literal, cast
+from typing import Literal
 
-from sqlalchemy import CursorResult, delete, or_, select, update
+from sqlalchemy import delete, or_, select, update
 from sqlalchemy.orm import Session
 
 from storage.models import Account, Credential
+from storage.records import record_of
 
 Kind = Literal["session", "token"]
 Scope = Literal["read", "write", "all"]
@@ -113,7 +114,7 @@ def find(session: Session, token: str, kind: Kind, now: datetime) -> CredentialR
     ).one_or_none()
     if row is None or row.disabled_at is not None:
         return None
-    credential = _record(row.Credential)
+    credential = record_of(CredentialRecord, row.Credential)
     return credential if credential.is_open(now) else None
 
 
@@ -129,7 +130,7 @@ def list_credentials(session: Session, kind: Kind, owner: str | None) -> list[Cr
     wanted = select(Credential).where(Credential.kind == kind).order_by(Credential.id.desc())
     if owner is not None:
         wanted = wanted.where(Credential.owner == owner)
-    return [_record(row) for row in session.scalars(wanted)]
+    return [record_of(CredentialRecord, row) for row in session.scalars(wanted)]
 
 
 def revoke(
@@ -143,7 +144,7 @@ def revoke(
     if row is None:
         return None
     row.revoked_at = now
-    return _record(row)
+    return record_of(CredentialRecord, row)
 
 
 def revoke_all(session: Session, owner: str, now: datetime, kind: Kind | None = None) -> int:
@@ -151,8 +152,8 @@ def revoke_all(session: Session, owner: str, now: datetime, kind: Kind | None = 
     statement = update(Credential).where(Credential.owner == owner, Credential.revoked_at.is_(None))
     if kind is not None:
         statement = statement.where(Credential.kind == kind)
-    done = session.execute(statement.values(revoked_at=now))
-    return cast("CursorResult[object]", done).rowcount
+    revoked = statement.values(revoked_at=now).returning(Credential.id)
+    return len(session.scalars(revoked).all())
 
 
 def purge(session: Session, now: datetime) -> None:
@@ -187,10 +188,7 @@ def note_login(session: Session, user: str, now: datetime) -> None:
 
 def accounts(session: Session) -> dict[str, AccountRecord]:
     """What is known of users, by name."""
-    return {
-        row.name: AccountRecord(disabled_at=row.disabled_at, last_login_at=row.last_login_at)
-        for row in session.scalars(select(Account))
-    }
+    return {row.name: record_of(AccountRecord, row) for row in session.scalars(select(Account))}
 
 
 def _account(session: Session, user: str) -> Account:
@@ -200,18 +198,3 @@ def _account(session: Session, user: str) -> Account:
         session.add(account)
         session.flush()
     return account
-
-
-def _record(row: Credential) -> CredentialRecord:
-    return CredentialRecord(
-        id=row.id,
-        kind=cast("Kind", row.kind),
-        owner=row.owner,
-        scope=cast("Scope", row.scope),
-        name=row.name,
-        password_mark=row.password_mark,
-        created_at=row.created_at,
-        expires_at=row.expires_at,
-        last_used_at=row.last_used_at,
-        revoked_at=row.revoked_at,
-    )

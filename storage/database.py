@@ -6,9 +6,11 @@ import secrets
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
+from functools import cache
 from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
 
 from alembic import command
 from alembic.config import Config
@@ -37,6 +39,8 @@ from storage.explain import explain
 from storage.file_lock import hold
 from storage.sqlite_file import beside, check_whole, sqlite_file
 
+P = ParamSpec("P")
+T = TypeVar("T")
 MIGRATIONS = Path(__file__).parent / "migrations"
 BUSY_TIMEOUT_S = 30
 CONNECT_TIMEOUT_S = 10
@@ -146,6 +150,20 @@ class Database:
         with self.explained(), self._writing.begin() as session:
             yield session
 
+    def ask(
+        self, query: Callable[Concatenate[Session, P], T], *values: P.args, **named: P.kwargs
+    ) -> T:
+        """What a query of one consistent state answers; raises as `read`."""
+        with self.read() as session:
+            return query(session, *values, **named)
+
+    def tell(
+        self, change: Callable[Concatenate[Session, P], T], *values: P.args, **named: P.kwargs
+    ) -> T:
+        """What a change answers, once it is committed; raises as `write`."""
+        with self.write() as session:
+            return change(session, *values, **named)
+
     def close(self) -> None:
         self.engine.dispose()
 
@@ -233,12 +251,10 @@ def _switch_to_wal(cursor: DBAPICursor) -> None:
 
 def _migrate(url: URL, name: str, revision: str | None = None) -> None:
     """Lead to the newest schema, or back to an older one."""
-    config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
-    scripts = ScriptDirectory.from_config(config)
-    known = sorted(script.revision for script in scripts.walk_revisions())
-    if revision is not None and revision not in known:
-        raise StorageError(f"There is no schema {revision!r}; there are {', '.join(known)}.")
+    known = _schemas(MIGRATIONS)
+    wanted = known[-1] if revision is None else revision
+    if wanted not in known:
+        raise StorageError(f"There is no schema {wanted!r}; there are {', '.join(known)}.")
     with _migrating_connection(url) as connection:
         if connection.dialect.name == "postgresql":
             connection.execute(select(func.pg_advisory_xact_lock(_ADVISORY_LOCK)))
@@ -250,13 +266,29 @@ def _migrate(url: URL, name: str, revision: str | None = None) -> None:
                     f"{name} was made by a newer version of the app (schema {schema}); "
                     "install that version or set CKV_DATABASE_URL to another database."
                 )
-        if current and set(current) != set(scripts.get_heads() if revision is None else [revision]):
+        if current == (wanted,):
+            return
+        if current:
             _back_up(url, current[0])
+        config = _config(MIGRATIONS)
         config.attributes["connection"] = connection
         if revision is None:
             command.upgrade(config, "head")
         else:
             command.downgrade(config, revision)
+
+
+@cache
+def _schemas(migrations: Path) -> list[str]:
+    """From the first to the newest; alembic compiles every migration to tell them."""
+    scripts = ScriptDirectory.from_config(_config(migrations))
+    return [script.revision for script in scripts.walk_revisions()][::-1]
+
+
+def _config(migrations: Path) -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(migrations).replace("%", "%%"))
+    return config
 
 
 @contextmanager

@@ -125,8 +125,7 @@ class Recorder:
 
     def end_of(self, slug: str) -> tuple[RunState, str] | None:
         """How a run ended, also if another server ended it; None if it has not, or is gone."""
-        with self._database.read() as session:
-            return repository.run_end(session, slug)
+        return self._database.ask(repository.run_end, slug)
 
     def _end(self, slug: str, state: RunState, reason: str) -> bool:
         with self._lock:

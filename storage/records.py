@@ -1,12 +1,16 @@
 """What storage hands out: plain frozen records, never rows."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.results.events import RunResult
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Record = TypeVar("Record", bound="DataclassInstance")
 RunState = Literal["queued", "running", "done", "failed", "cancelled"]
 LineageKind = Literal["rerun", "fork"]
 RunSort = Literal["newest", "oldest", "title", "model", "tokens"]
@@ -129,3 +133,9 @@ class StoredRun:
     request: CompareRequest
     result: RunResult
     owner: str | None = None
+
+
+def record_of(kind: type[Record], row: object, **others: Any) -> Record:
+    """The record whose members are columns of a row, by their names, but for these others."""
+    names = (field.name for field in fields(kind) if field.name not in others)
+    return kind(**{name: getattr(row, name) for name in names}, **others)

@@ -4,11 +4,10 @@ import re
 import secrets
 import string
 from collections.abc import Iterable
-from dataclasses import fields
 from datetime import datetime
-from typing import cast
+from typing import TypeVarTuple, cast
 
-from sqlalchemy import CursorResult, func, or_, select, update
+from sqlalchemy import Row, Select, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from ckv_core.errors import StorageError
@@ -20,11 +19,11 @@ from storage import mapping, search, servers
 from storage.codecs import EncodedArray, decode_retained
 from storage.decoded import Decoded, DecodedRuns
 from storage.models import ACTIVE_STATES, ALIVE, SLUG_LENGTH, Array, Prompt, Run, Tag, Variant
-from storage.records import Lineage, RunNotes, RunState, StoredRun
+from storage.records import Lineage, RunNotes, RunState, StoredRun, record_of
 
 SLUG_ALPHABET = string.ascii_lowercase + string.digits
 _SLUG = re.compile(r"[a-z0-9]{6,32}", re.ASCII)
-_ARRAY_FIELDS = tuple(field.name for field in fields(EncodedArray))
+Columns = TypeVarTuple("Columns")
 
 
 class RunMissingError(StorageError):
@@ -52,12 +51,8 @@ def load_run(session: Session, slug: str, kept: DecodedRuns | None = None) -> St
     Raises:
         RunMissingError: there is none of that name.
     """
-    row = session.execute(
-        select(Run, Prompt).join(Prompt, Prompt.run_id == Run.id).where(Run.slug == slug, ALIVE)
-    ).one_or_none()
-    if row is None:
-        raise missing_run(slug)
-    run, prompt = row
+    with_prompt = select(Run, Prompt).join(Prompt, Prompt.run_id == Run.id)
+    run, prompt = _row_of(session, with_prompt, slug)
 
     def decode() -> Decoded:
         return mapping.request_record(run.request, prompt), _load_result(session, run, prompt)
@@ -65,18 +60,7 @@ def load_run(session: Session, slug: str, kept: DecodedRuns | None = None) -> St
     key = (run.id, slug, run.created_at, run.finished_at)
     is_over = run.state not in ACTIVE_STATES
     request, result = kept.once(key, decode) if kept and is_over else decode()
-    return StoredRun(
-        slug=run.slug,
-        title=run.title,
-        state=cast("RunState", run.state),
-        reason=run.reason,
-        created_at=run.created_at,
-        started_at=run.started_at,
-        finished_at=run.finished_at,
-        request=request,
-        result=result,
-        owner=run.owner,
-    )
+    return record_of(StoredRun, run, request=request, result=result)
 
 
 def load_request(session: Session, slug: str) -> CompareRequest:
@@ -85,14 +69,8 @@ def load_request(session: Session, slug: str) -> CompareRequest:
     Raises:
         RunMissingError: there is none of that name.
     """
-    row = session.execute(
-        select(Run.request, Prompt)
-        .join(Prompt, Prompt.run_id == Run.id)
-        .where(Run.slug == slug, ALIVE)
-    ).one_or_none()
-    if row is None:
-        raise missing_run(slug)
-    return mapping.request_record(*row)
+    with_prompt = select(Run.request, Prompt).join(Prompt, Prompt.run_id == Run.id)
+    return mapping.request_record(*_row_of(session, with_prompt, slug))
 
 
 def _load_result(session: Session, run: Run, prompt: Prompt) -> RunResult:
@@ -138,12 +116,9 @@ def load_notes(session: Session, slug: str) -> RunNotes:
     Raises:
         RunMissingError: there is none of that name.
     """
-    statement = select(Run.id, Run.note).where(Run.slug == slug, ALIVE)
-    row = session.execute(statement).one_or_none()
-    if row is None:
-        raise missing_run(slug)
-    tags = session.scalars(select(Tag.name).where(Tag.run_id == row.id).order_by(Tag.name))
-    return RunNotes(row.note, tuple(tags))
+    run_id, note = _row_of(session, select(Run.id, Run.note), slug)
+    tags = session.scalars(select(Tag.name).where(Tag.run_id == run_id).order_by(Tag.name))
+    return RunNotes(note, tuple(tags))
 
 
 def run_owner(session: Session, slug: str) -> str | None:
@@ -152,10 +127,7 @@ def run_owner(session: Session, slug: str) -> str | None:
     Raises:
         RunMissingError: there is none of that name.
     """
-    row = session.execute(select(Run.owner).where(Run.slug == slug, ALIVE)).one_or_none()
-    if row is None:
-        raise missing_run(slug)
-    (owner,) = row
+    (owner,) = _row_of(session, select(Run.owner), slug)
     return owner
 
 
@@ -214,8 +186,8 @@ def create_run(
 
 def mark_running(session: Session, slug: str, now: datetime) -> bool:
     """Queued becomes running; False if it was not queued."""
-    statement = update(Run).where(Run.slug == slug, Run.state == "queued")
-    return _changed(session.execute(statement.values(state="running", started_at=now))) == 1
+    statement = update(Run).where(Run.slug == slug, Run.state == "queued").returning(Run.id)
+    return session.scalar(statement.values(state="running", started_at=now)) is not None
 
 
 def end_run(session: Session, slug: str, state: RunState, reason: str, now: datetime) -> bool:
@@ -259,14 +231,22 @@ def run_end(session: Session, slug: str) -> tuple[RunState, str] | None:
 # --- parts ------------------------------------------------------------------------------
 
 
+def _row_of(session: Session, selected: Select[*Columns], slug: str) -> Row[*Columns]:
+    """What is selected of a run that is not deleted.
+
+    Raises:
+        RunMissingError: there is none of that name.
+    """
+    row = session.execute(selected.where(Run.slug == slug, ALIVE)).one_or_none()
+    if row is None:
+        raise missing_run(slug)
+    return row
+
+
 def _end(session: Session, run_id: int, values: dict[str, object]) -> None:
     """Write an end state, and make what was generated findable."""
     session.execute(update(Run).where(Run.id == run_id).values(values))
     search.index_run(session, run_id)
-
-
-def _changed(result: object) -> int:
-    return cast("CursorResult[object]", result).rowcount
 
 
 def _load_arrays(
@@ -277,6 +257,5 @@ def _load_arrays(
         statement = statement.where(Array.name == name)
     arrays: dict[int, dict[str, EncodedArray]] = {}
     for row in session.scalars(statement):
-        encoded = EncodedArray(*(getattr(row, field) for field in _ARRAY_FIELDS))
-        arrays.setdefault(row.variant_id, {})[row.name] = encoded
+        arrays.setdefault(row.variant_id, {})[row.name] = record_of(EncodedArray, row)
     return arrays

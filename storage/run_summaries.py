@@ -1,13 +1,12 @@
 """Lines of a list of runs: what each was asked, and what came out; no result is decoded."""
 
 from collections.abc import Sequence
-from typing import cast
 
 from sqlalchemy import and_, case, func, not_, select
 from sqlalchemy.orm import Session
 
 from storage.models import Run, Tag, Variant
-from storage.records import Outcome, RunState, RunSummary
+from storage.records import Outcome, RunSummary, record_of
 
 
 def summaries(session: Session, keys: Sequence[int]) -> list[RunSummary]:
@@ -33,22 +32,14 @@ def summaries(session: Session, keys: Sequence[int]) -> list[RunSummary]:
         specs[run_id].append(spec)
     outcomes = _outcomes(session, keys)
     return [
-        RunSummary(
-            slug=row.slug,
-            title=row.title,
-            model_name=row.model_name,
-            state=cast("RunState", row.state),
-            variant_specs=tuple(specs[key] or row.request["variants"]),
-            prompt_tokens=row.prompt_tokens,
-            created_at=row.created_at,
-            note=row.note,
-            pinned=row.pinned,
+        record_of(
+            RunSummary,
+            by_key[key],
+            variant_specs=tuple(specs[key] or by_key[key].request["variants"]),
             tags=tuple(tags[key]),
             outcome=outcomes.get(key, Outcome()),
-            kind=row.kind,
         )
         for key in keys
-        for row in [by_key[key]]
     ]
 
 
@@ -68,12 +59,8 @@ def _outcomes(session: Session, keys: Sequence[int]) -> dict[int, Outcome]:
         select(Variant.run_id, *counts).where(Variant.run_id.in_(keys)).group_by(Variant.run_id)
     )
     return {
-        row.run_id: Outcome(
-            answered=row.answered,
-            judged=row.judged,
-            full_answers=row.full_answers > 0 if row.full_judged else None,
-            agreeing=row.agreeing,
-            compared=row.compared,
+        row.run_id: record_of(
+            Outcome, row, full_answers=row.full_answers > 0 if row.full_judged else None
         )
         for row in rows
     }

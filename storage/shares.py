@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import cast
 
-from sqlalchemy import CursorResult, func, select, update
+from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from storage.credentials import hash_token, new_token
 from storage.models import ALIVE, Run, ShareLink
+from storage.records import record_of
 from storage.repository import missing_run
 
 
@@ -85,16 +85,7 @@ def list_shares(session: Session, slug: str) -> list[ShareRecord]:
         .where(Run.slug == slug)
         .order_by(ShareLink.id.desc())
     )
-    return [
-        ShareRecord(
-            id=row.id,
-            creator=row.creator,
-            created_at=row.created_at,
-            expires_at=row.expires_at,
-            revoked_at=row.revoked_at,
-        )
-        for row in rows
-    ]
+    return [record_of(ShareRecord, row) for row in rows]
 
 
 def count_open_shares(session: Session, slug: str, now: datetime) -> int:
@@ -117,5 +108,6 @@ def revoke_share(session: Session, slug: str, share_id: int, now: datetime) -> b
         .where(ShareLink.id == share_id, ShareLink.run_id == run_id)
         .where(ShareLink.revoked_at.is_(None))
         .values(revoked_at=now)
+        .returning(ShareLink.id)
     )
-    return cast("CursorResult[object]", session.execute(statement)).rowcount == 1
+    return session.scalar(statement) is not None

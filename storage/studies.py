@@ -43,8 +43,7 @@ class Studies:
         Raises:
             ConfigError: something changed that decided the results which stand.
         """
-        with self._database.write() as session:
-            return study_rows.save_study(session, study, samples, owner, datetime.now(UTC))
+        return self._database.tell(study_rows.save_study, study, samples, owner, datetime.now(UTC))
 
     def add(self, exported: "Exported", owner: str = "") -> str:
         """Store a study of a file, or its results to the one of that name; returns its slug.
@@ -68,23 +67,19 @@ class Studies:
             StudyMissingError: there is none.
             ConfigError: several users have one of that name.
         """
-        with self._database.read() as session:
-            return study_rows.find_slug(session, name, owner)
+        return self._database.ask(study_rows.find_slug, name, owner)
 
     def every(self, owner: str | None = None) -> list[StoredStudy]:
         """All studies, or those of one owner; newest first."""
-        with self._database.read() as session:
-            return study_rows.list_studies(session, owner)
+        return self._database.ask(study_rows.list_studies, owner)
 
     def load(self, slug: str) -> StoredStudy:
         """What was asked, and how far it is."""
-        with self._database.read() as session:
-            return study_rows.load_study(session, slug)
+        return self._database.ask(study_rows.load_study, slug)
 
     def samples(self, slug: str) -> list[Sample]:
         """All, in order."""
-        with self._database.read() as session:
-            return study_rows.load_samples(session, slug)
+        return self._database.ask(study_rows.load_samples, slug)
 
     def requests(self, runs: Sequence[str]) -> dict[str, CompareRequest]:
         """What these stored runs were asked, by slug.
@@ -97,18 +92,15 @@ class Studies:
 
     def results(self, slug: str) -> list[SampleResult]:
         """Of the points that the study has now, in the order of samples and points."""
-        with self._database.read() as session:
-            return study_rows.load_results(session, slug)
+        return self._database.ask(study_rows.load_results, slug)
 
     def standing(self, slug: str) -> set[Key]:
         """Keys of what is done."""
-        with self._database.read() as session:
-            return study_rows.standing(session, slug)
+        return self._database.ask(study_rows.standing, slug)
 
     def commit(self, slug: str, results: Collection[SampleResult]) -> None:
         """Store the results of one sample, all or none; what is done already stays as it is."""
-        with self._database.write() as session:
-            study_rows.save_results(session, slug, results, datetime.now(UTC))
+        self._database.tell(study_rows.save_results, slug, results, datetime.now(UTC))
 
     def served_by(self, slug: str, model: ModelInfo, environment: "Mapping[str, str]") -> None:
         """Note the model that serves it, and the versions.
@@ -116,25 +108,20 @@ class Studies:
         Raises:
             ConfigError: results stand that another model of that name gave.
         """
-        with self._database.write() as session:
-            study_rows.set_facts(session, slug, asdict(model), dict(environment))
+        self._database.tell(study_rows.set_facts, slug, asdict(model), dict(environment))
 
     def want(self, slug: str) -> None:
         """The app is to run it, also after a restart."""
-        with self._database.write() as session:
-            study_rows.set_wanted(session, slug, wanted=True)
+        self._database.tell(study_rows.set_wanted, slug, wanted=True)
 
     def rest(self, slug: str, reason: str = "") -> None:
         """The app runs it no more: it is whole, or was stopped for this reason."""
-        with self._database.write() as session:
-            study_rows.set_wanted(session, slug, wanted=False, reason=reason)
+        self._database.tell(study_rows.set_wanted, slug, wanted=False, reason=reason)
 
     def wanted(self) -> dict[str, str]:
         """Slug -> owner of the studies that the app is to run, oldest first."""
-        with self._database.read() as session:
-            return study_rows.wanted_studies(session)
+        return self._database.ask(study_rows.wanted_studies)
 
     def delete(self, slug: str) -> bool:
         """Delete one with its samples and results; False if there is none."""
-        with self._database.write() as session:
-            return study_rows.delete_study(session, slug)
+        return self._database.tell(study_rows.delete_study, slug)

@@ -4,11 +4,11 @@ import hashlib
 import json
 import secrets
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any, cast
 
-from sqlalchemy import CursorResult, delete, func, select, update
+from sqlalchemy import delete, func, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
@@ -16,13 +16,13 @@ from ckv_core.errors import ConfigError, StorageError
 from ckv_core.studies.records import Key, Sample, SampleResult, Study
 from ckv_core.studies.spec import read_values, study_values
 from storage.models import SLUG_LENGTH
+from storage.records import record_of
 from storage.repository import SLUG_ALPHABET
 from storage.study_models import StudyResult, StudyRow, StudySample
 from storage.study_records import StoredStudy
 
 # What decides the outcome of a sample; other settings may change, and what stands is reused.
 _FIXED = ("model", "scenario", "max_new_tokens", "metric")
-_RESULT_FIELDS = tuple(field.name for field in fields(SampleResult))
 _ROWS_AT_ONCE = 200
 _UPSERTS: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 
@@ -136,7 +136,7 @@ def load_results(session: Session, slug: str) -> list[SampleResult]:
         if (result.variant, result.budget) in order
     ]
     placed.sort(key=lambda at: at[:2])
-    return [_result(result) for *_, result in placed]
+    return [record_of(SampleResult, result, budget=result.budget or None) for *_, result in placed]
 
 
 def standing(session: Session, slug: str) -> set[Key]:
@@ -207,8 +207,8 @@ def wanted_studies(session: Session) -> dict[str, str]:
 
 def delete_study(session: Session, slug: str) -> bool:
     """Delete a study with its samples and results; False if there is none."""
-    done = session.execute(delete(StudyRow).where(StudyRow.slug == slug))
-    return cast("CursorResult[object]", done).rowcount == 1
+    gone = delete(StudyRow).where(StudyRow.slug == slug).returning(StudyRow.id)
+    return session.scalar(gone) is not None
 
 
 # --- parts ------------------------------------------------------------------------------
@@ -277,11 +277,6 @@ def _sample(row: StudySample) -> Sample:
     return Sample(id=row.sample, context=row.context, **{**row.details, **lists})
 
 
-def _result(row: StudyResult) -> SampleResult:
-    values = {name: getattr(row, name) for name in _RESULT_FIELDS}
-    return SampleResult(**{**values, "budget": row.budget or None})
-
-
 def _record(session: Session, row: StudyRow) -> StoredStudy:
     study = read_values(row.definition)
     samples = session.scalar(
@@ -297,17 +292,6 @@ def _record(session: Session, row: StudyRow) -> StoredStudy:
     for variant, budget, state, count in counted:
         if (variant, budget) in wanted:
             counts[state] += count
-    return StoredStudy(
-        slug=row.slug,
-        owner=row.owner,
-        study=study,
-        created_at=row.created_at,
-        model=row.model,
-        environment=row.environment,
-        wanted=row.wanted,
-        reason=row.reason,
-        samples=samples or 0,
-        points=len(wanted),
-        done=counts["done"],
-        failed=counts["failed"],
+    return record_of(
+        StoredStudy, row, study=study, samples=samples or 0, points=len(wanted), **counts
     )
