@@ -1,16 +1,21 @@
 """Processes of tests: their start, their ports, which nobody else can take, and that they end."""
 
 import contextlib
+import multiprocessing
 import socket
 import subprocess
 import sys
 import textwrap
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkProcess
 from pathlib import Path
 
 import psutil
 
 ROOT = Path(__file__).resolve().parents[1]
-PATIENCE_S = 30
+PATIENCE_S = 60.0  # for a busy machine; only a test that fails waits so long
 _guards: list[socket.socket] = []
 
 
@@ -37,6 +42,35 @@ def python(source: str, *arguments: object) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+@contextlib.contextmanager
+def forked(
+    work: Callable[..., None], *arguments: object
+) -> Iterator[tuple[ForkProcess, Connection]]:
+    """A copy of this process, with all that is imported here, and our end of a pipe to it.
+
+    It does the work with these arguments and its end of the pipe, and is killed afterwards.
+    """
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=work, args=(*arguments, theirs))
+    process.start()
+    theirs.close()
+    try:
+        yield process, ours
+    finally:
+        process.kill()
+        process.join()
+        ours.close()
+
+
+def wait_for(is_so: Callable[[], object]) -> None:
+    """Until it is so."""
+    until = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < until, "not so in time"
+        time.sleep(0.01)
 
 
 def assert_gone(pids: list[int]) -> None:

@@ -1,14 +1,13 @@
-"""Collects the replies of a worker client, and waits for them and for other things."""
+"""Collects the replies of a worker client, and waits for them."""
 
 import threading
-import time
 from collections.abc import Callable
 
 from ckv_core.results.events import RunResult
 from ckv_core.worker.messages import JobCancelled, JobDone, JobEvent, JobFailed, Reply
 from tests.factories.events import folded
+from tests.processes import PATIENCE_S
 
-TIMEOUT_S = 60.0  # for a busy machine; only a test that fails waits so long
 ENDS = (JobDone, JobFailed, JobCancelled)
 
 
@@ -24,7 +23,7 @@ class Log:
             self.replies.append(reply)
             self._arrived.notify_all()
 
-    def wait(self, wanted: Callable[[Reply], bool], timeout_s: float = TIMEOUT_S) -> Reply:
+    def wait(self, wanted: Callable[[Reply], bool], timeout_s: float = PATIENCE_S) -> Reply:
         """The first reply that fits, past ones included."""
 
         def found() -> Reply | None:
@@ -36,7 +35,7 @@ class Log:
             assert reply is not None
             return reply
 
-    def end_of(self, job_id: str, timeout_s: float = TIMEOUT_S) -> Reply:
+    def end_of(self, job_id: str, timeout_s: float = PATIENCE_S) -> Reply:
         return self.wait(lambda r: isinstance(r, ENDS) and r.job_id == job_id, timeout_s)
 
     def failure_of(self, job_id: str) -> str:
@@ -53,10 +52,3 @@ class Log:
 
     def start_of(self, job_id: str) -> Reply:
         return self.wait(lambda r: isinstance(r, JobEvent) and r.job_id == job_id)
-
-
-def wait_until(is_so: Callable[[], object]) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not is_so():
-        assert time.monotonic() < deadline, "not so in time"
-        time.sleep(0.01)

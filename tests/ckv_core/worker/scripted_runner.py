@@ -33,8 +33,8 @@ class ScriptedRunner:
     `bug`, `oom`. `hang` makes the file once it hangs; so does a count whose question is that.
 
     Tokens of `long` have 100 characters each; `deaf` never asks whether to stop; `quote` fails
-    with an error that holds the context. Models: `missing`, `slow`, `stuck` and others that
-    begin so (after a step of 0.3 s); others are there at once.
+    with an error that holds the context. Models: `missing`, `slow` or `slow N` (of so many parts),
+    `stuck` and others that begin so (after a step of 0.3 s); others are there at once.
     """
 
     def __init__(self) -> None:
@@ -44,10 +44,12 @@ class ScriptedRunner:
         report(Step(f"Reading {model}."))
         if model == "missing":
             raise ModelError("No model 'missing' was found; check the name.")
-        if model == "slow":
-            for step in range(100):
+        word, _, parts = model.partition(" ")
+        if word == "slow":
+            count = int(parts or 100)
+            for step in range(count):
                 time.sleep(STEP_S)
-                report(Step(f"Part {step} of 100.", step / 100))
+                report(Step(f"Part {step} of {count}.", step / count))
         if model.startswith("stuck"):
             report(Step("Reading the config of stuck.", limit_s=0.3))
             time.sleep(3600)

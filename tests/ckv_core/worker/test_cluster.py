@@ -6,34 +6,36 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, suppress
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import psutil
 import pytest
 
-from ckv_core.errors import CkvError, ConfigError, ModelError
+from ckv_core.errors import CkvError, ConfigError
 from ckv_core.models.steps import silent
 from ckv_core.request.compare_request import CompareRequest, too_many_tokens
 from ckv_core.results.events import RunEvent
+from ckv_core.results.records import ModelInfo
 from ckv_core.studies.cluster import LOST, TRIES, Cluster
 from ckv_core.studies.engine import LocalEngine
 from ckv_core.studies.records import Key, Sample, SampleResult, Study
+from ckv_core.studies.tasks.turns import TURNS
 from ckv_core.worker.client import WorkerClient
 from ckv_core.worker.cluster_worker import ClusterWorker
 from ckv_core.worker.messages import Job, JobCancelled, JobDone, JobEvent, JobFailed
-from ckv_core.worker.process import ENGINE_RUNNER
 from ckv_core.worker.runner import EngineRunner
-from tests.ckv_core.worker.reply_log import TIMEOUT_S, Log, wait_until
+from tests.ckv_core.worker.reply_log import Log
+from tests.ckv_core.worker.scripted_runner import ScriptedRunner
 from tests.factories.events import folded
+from tests.processes import PATIENCE_S
 
 # Ray warns of its own settings.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 WORKERS = 2
 RNG = random.Random(1)
-WORDS = "the ferry left the harbour at nine " * 12
-SHORT = ("full", "snapkv:window=4,budget=30")
-LONG = tuple(f"snapkv:window=4,budget={budget}" for budget in range(30, 46))
 
 
 def sample(name: str, words: int) -> Sample:
@@ -45,7 +47,8 @@ SAMPLES = [sample(f"q{at}", 60) for at in range(6)]
 
 
 @pytest.fixture(scope="module")
-def study(model_folder) -> Study:
+def study(model_folder):
+    """Five points on each sample."""
     return Study(
         name="tiny",
         data={"file": "samples.jsonl"},
@@ -57,7 +60,8 @@ def study(model_folder) -> Study:
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
+def cluster():
+    """Two workers, of whose share an actor takes half."""
     with closing(Cluster("local", "cpu", workers=WORKERS, share=0.5)) as cluster:
         yield cluster
 
@@ -84,8 +88,7 @@ def ran(
     standing: Collection[Key] = (),
     on_commit: Callable[[], object] = lambda: None,
 ) -> list[SampleResult]:
-    results: list[SampleResult] = []
-    served = []
+    results, served = [], []
 
     def commit(of_sample: Sequence[SampleResult]) -> None:
         results.extend(of_sample)
@@ -156,16 +159,14 @@ def test_a_sample_that_loses_its_worker_each_time_fails_alone(cluster, study):
     assert len(results) == len(study.points())
 
 
-def test_the_device_reaches_the_workers_and_what_they_refuse_is_told(cluster, study, monkeypatch):
-    monkeypatch.setattr(cluster, "_device", "cuda")
-    with pytest.raises(CkvError, match="CUDA"):
-        ran(cluster, study, SAMPLES[:1])
-
-
-def test_a_model_that_no_worker_can_load_is_told(cluster, tmp_path):
-    missing = Study(name="x", data={}, model=str(tmp_path), variants=("snapkv",), budgets=("50%",))
-    with pytest.raises(ModelError):
-        cluster.sizes(missing, SAMPLES[:1])
+def test_a_worker_tells_sizes_and_what_it_refuses(cluster, study):
+    alone = LocalEngine(study.model, "cpu")
+    assert cluster.sizes(study, SAMPLES) == alone.sizes(study, SAMPLES)
+    assert cluster.parameters == alone.parameters
+    too_short = {"task": TURNS.name, "length": 1, "samples": 1}
+    with pytest.raises(ConfigError, match="as short as 1 tokens") as caught:
+        cluster.samples(replace(study, data=too_short))
+    assert caught.type is ConfigError, "Ray's own error is one too, with a screen of text"
 
 
 def test_without_ray_or_a_cluster_it_says_what_to_do(monkeypatch):
@@ -180,82 +181,96 @@ def test_without_ray_or_a_cluster_it_says_what_to_do(monkeypatch):
 # --- runs -----------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def log() -> Log:
+class Either:
+    """Plays scripts for the model `tiny`, and is the real engine for others."""
+
+    def __init__(self) -> None:
+        self.scripted, self.engine = ScriptedRunner(), EngineRunner()
+
+    def load(self, model: str, *rest: Any) -> ModelInfo:
+        return self._of(model).load(model, *rest)
+
+    def compare(self, request: CompareRequest, *rest: Any) -> Iterator[RunEvent]:
+        return self._of(request.model).compare(request, *rest)
+
+    def _of(self, model: str) -> Any:
+        return self.scripted if model == "tiny" else self.engine
+
+
+@pytest.fixture(scope="module")
+def log():
     return Log()
 
 
-def connected(cluster: Cluster, log: Log, runner: str = ENGINE_RUNNER) -> WorkerClient:
+@pytest.fixture(scope="module")
+def client(cluster, log):
+    """A client of the cluster, whose actors start when they are needed."""
     starts = [partial(ClusterWorker, cluster)] * cluster.workers
-    client = WorkerClient(log, runner=runner, starts=starts)
-    client.start()
-    return client
+    runner = "tests.ckv_core.worker.test_cluster:Either"
+    with closing(WorkerClient(log, runner=runner, starts=starts)) as client:
+        client.start()
+        yield client
 
 
-def request(model: str, tokens: int, variants: tuple[str, ...] = SHORT) -> CompareRequest:
+def request(model: str, tokens: int) -> CompareRequest:
     return CompareRequest(
-        context=WORDS,
+        context="the ferry left the harbour at nine " * 12,
         question="when?",
-        variants=variants,
+        variants=("full", "snapkv:window=4,budget=30"),
         model=model,
         max_new_tokens=tokens,
         ignore_eos=True,
     )
 
 
-def actors() -> list[psutil.Process]:
-    return processes("_Host")
+def begin(client: WorkerClient, log: Log, name: str) -> None:
+    """A run that does not end."""
+    client.submit(Job(name, CompareRequest(context="one", question="steps 1000000", model="tiny")))
+    log.start_of(name)
 
 
-def test_two_run_at_once_and_one_that_is_killed_costs_its_own_run(cluster, log, model_folder):
-    with closing(connected(cluster, log)) as client:
-        for name in ("one", "two"):  # the second one waits, so the second actor starts
-            client.submit(Job(name, request(model_folder, 1)))
-        wait_until(lambda: all(lane.is_idle for lane in client._lanes))
-        client.submit(Job("long", request(model_folder, 1000, LONG)))
-        log.start_of("long")
-        client.submit(Job("short", request(model_folder, 4)))
-        assert log.end_of("short") == JobDone("short")
-        assert client.order() == ("long",), "they ran at once"
-        client.cancel("long")
-        assert log.end_of("long") == JobCancelled("long")
-        events = [r.event for r in log.replies if isinstance(r, JobEvent) and r.job_id == "short"]
-        assert outcome(events) == in_this_process(request(model_folder, 4))
+def test_a_study_has_room_beside_runs_that_do_not_end(cluster, client, log, study, monkeypatch):
+    """And the device reaches its worker, which refuses it: that is told."""
+    for name in ("a", "b"):
+        begin(client, log, name)
+    assert len(processes("_Host")) == cluster.workers
+    monkeypatch.setattr(cluster, "_device", "cuda")
+    told = []
 
-        for name in ("b", "c"):
-            client.submit(Job(name, request(model_folder, 1000, LONG)))
-            log.start_of(name)
-        killed, spared = actors()
-        assert spared.nice() == psutil.Process().nice()
-        killed.kill()
-        lost = log.wait(lambda reply: isinstance(reply, JobFailed))
-        assert isinstance(lost, JobFailed)
-        assert lost.message.startswith("A worker of the cluster was lost; Ray's log has the reason")
-        (other,) = {"b", "c"} - {lost.job_id}
-        client.cancel(other)
-        assert log.end_of(other) == JobCancelled(other)
-        client.submit(Job("last", request(model_folder, 2)))
-        assert log.end_of("last") == JobDone("last")
+    def run() -> None:
+        with pytest.raises(CkvError, match="CUDA") as caught:
+            ran(cluster, study, SAMPLES[:1])
+        told.append(caught.value)
+
+    thread = threading.Thread(target=run, daemon=True)  # without room it waits for ever
+    thread.start()
+    thread.join(2 * PATIENCE_S)
+    assert len(told) == 1
+    assert client.order() == ("a", "b")
+    for name in ("a", "b"):
+        client.cancel(name)
+        assert log.end_of(name) == JobCancelled(name)
 
 
-def test_a_study_has_room_beside_runs_that_do_not_end(cluster, log, study):
-    scripts = "tests.ckv_core.worker.scripted_runner:ScriptedRunner"
-    with closing(connected(cluster, log, runner=scripts)) as client:
-        for name in ("a", "b"):
-            client.submit(Job(name, CompareRequest(context="one two", question="steps 1000000")))
-            log.start_of(name)
-        assert len(actors()) == cluster.workers
-        results: list[SampleResult] = []
+def test_two_run_at_once_and_one_that_is_killed_costs_its_own_run(client, log, model_folder):
+    begin(client, log, "long")
+    client.submit(Job("short", request(model_folder, 4)))
+    assert log.end_of("short") == JobDone("short")
+    assert client.order() == ("long",), "they ran at once"
+    events = [r.event for r in log.replies if isinstance(r, JobEvent) and r.job_id == "short"]
+    assert outcome(events) == in_this_process(request(model_folder, 4))
 
-        def run() -> None:
-            results.extend(ran(cluster, study, SAMPLES[:1]))
-
-        thread = threading.Thread(target=run, daemon=True)  # without room it waits for ever
-        thread.start()
-        thread.join(2 * TIMEOUT_S)
-        assert not thread.is_alive()
-        assert {result.state for result in results} == {"done"}
-        assert client.order() == ("a", "b")
+    begin(client, log, "other")
+    killed, spared = processes("_Host")
+    assert spared.nice() == psutil.Process().nice()
+    killed.kill()
+    lost = log.wait(lambda reply: isinstance(reply, JobFailed))
+    assert lost.message.startswith("A worker of the cluster was lost; Ray's log has the reason")
+    (left,) = {"long", "other"} - {lost.job_id}
+    client.cancel(left)
+    assert log.end_of(left) == JobCancelled(left)
+    client.submit(Job("last", request(model_folder, 2)))
+    assert log.end_of("last") == JobDone("last")
 
 
 def in_this_process(asked: CompareRequest) -> tuple[object, ...]:

@@ -2,7 +2,6 @@
 
 import os
 import signal
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
@@ -12,15 +11,14 @@ import pytest
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.worker import count_runner
 from ckv_core.worker.counting import TRIES, TokenCounter
-from tests.ckv_core.worker.reply_log import TIMEOUT_S, wait_until
+from tests.processes import PATIENCE_S, wait_for
 
 COUNTER = "tests.ckv_core.worker.scripted_runner:ScriptedRunner"
 THREE = CompareRequest(context="one two three", model="tiny")
-ENDLESS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
 
 
 class HastyCounts(count_runner.CountRunner):
-    """The real one, but for how long a count may take."""
+    """The real one, but for how long a count may take; for test_real_engine.py."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,48 +26,31 @@ class HastyCounts(count_runner.CountRunner):
 
 
 @pytest.fixture
-def counter() -> Iterator[TokenCounter]:
+def counter():
+    """Counts by script, in a process that the first count starts."""
     with closing(TokenCounter(COUNTER)) as counter:
         yield counter
 
 
 def pid_of(counter: TokenCounter) -> int:
-    wait_until(lambda: counter._process is not None and counter._process.pid is not None)
+    wait_for(lambda: counter._process is not None and counter._process.pid is not None)
     return counter._process.pid
 
 
 def test_a_looping_template_ends_is_refused_and_holds_up_nobody(counter):
     looping = CompareRequest(context="one", model="looping")
-    assert counter.count(THREE, TIMEOUT_S).tokens == 3
+    assert counter.count(THREE, PATIENCE_S).tokens == 3
     pid = pid_of(counter)
     with ThreadPoolExecutor(2) as pool:
-        loop = pool.submit(counter.count, looping, TIMEOUT_S)
-        assert counter.count(THREE, TIMEOUT_S).tokens == 3
+        loop = pool.submit(counter.count, looping, PATIENCE_S)
+        assert counter.count(THREE, PATIENCE_S).tokens == 3
         said = loop.result().error
     assert "took longer than 0 s" in said
     assert "chat template" in said
-    assert counter.count(looping, TIMEOUT_S).error == said
-    assert counter.count(THREE, TIMEOUT_S).tokens == 3
+    assert counter.count(looping, PATIENCE_S).error == said
+    assert counter.count(THREE, PATIENCE_S).tokens == 3
     assert pid_of(counter) != pid
     assert not psutil.pid_exists(pid)
-
-
-@pytest.mark.slow
-def test_a_template_that_really_loops_holds_up_nobody(tmp_path):
-    from tests.factories.models import saved_model  # the process that counts imports this file
-
-    good, looping = (
-        CompareRequest(context="one", model=saved_model(tmp_path / name))
-        for name in ("good", "looping")
-    )
-    (tmp_path / "looping" / "chat_template.jinja").write_text(ENDLESS)
-    with (
-        closing(TokenCounter("tests.ckv_core.worker.test_counting:HastyCounts")) as counter,
-        ThreadPoolExecutor(1) as pool,
-    ):
-        loop = pool.submit(counter.count, looping, 300)
-        assert counter.count(good, 300).tokens > 0
-        assert "chat template" in loop.result().error
 
 
 def test_a_count_that_takes_too_long_for_who_asked_says_so(counter):
@@ -81,28 +62,28 @@ def test_a_lost_process_is_asked_again_and_then_told(counter, tmp_path):
     hangs = tmp_path / "hangs"
     request = CompareRequest(context="a", question=f"hang {hangs}", model="tiny")
     with ThreadPoolExecutor(1) as pool:
-        counted = pool.submit(counter.count, request, TIMEOUT_S)
+        counted = pool.submit(counter.count, request, PATIENCE_S)
         for _ in range(TRIES):
-            wait_until(hangs.exists)
+            wait_for(hangs.exists)
             hangs.unlink()
             os.kill(pid_of(counter), signal.SIGKILL)
         assert "SIGKILL" in counted.result().error
-    assert counter.count(THREE, TIMEOUT_S).tokens == 3
+    assert counter.count(THREE, PATIENCE_S).tokens == 3
 
 
 def test_a_process_that_cannot_start_is_one_sentence():
     with closing(TokenCounter("tests.ckv_core.worker.scripted_runner:BrokenRunner")) as counter:
-        assert "exit code 1" in counter.count(THREE, TIMEOUT_S).error
+        assert "exit code 1" in counter.count(THREE, PATIENCE_S).error
 
 
 def test_closing_answers_who_waits_and_leaves_no_process(counter, tmp_path):
     hangs = tmp_path / "hangs"
     request = CompareRequest(context="a", question=f"hang {hangs}", model="tiny")
     with ThreadPoolExecutor(1) as pool:
-        counted = pool.submit(counter.count, request, TIMEOUT_S)
-        wait_until(hangs.exists)
+        counted = pool.submit(counter.count, request, PATIENCE_S)
+        wait_for(hangs.exists)
         pid = pid_of(counter)
         counter.close()
         assert counted.result().error == "The app is closing."
-    wait_until(lambda: not psutil.pid_exists(pid))
-    assert counter.count(THREE, TIMEOUT_S).error == "The app is closing."
+    wait_for(lambda: not psutil.pid_exists(pid))
+    assert counter.count(THREE, PATIENCE_S).error == "The app is closing."

@@ -1,6 +1,5 @@
 """Several workers of one client, made up: who gets which job, and what the loss of one costs."""
 
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -24,7 +23,8 @@ from ckv_core.worker.messages import (
     Warm,
     WorkerReady,
 )
-from tests.ckv_core.worker.reply_log import TIMEOUT_S, Log, wait_until
+from tests.ckv_core.worker.reply_log import Log
+from tests.processes import PATIENCE_S, wait_for
 
 READY = ModelStatus("tiny", True, "tiny is ready.")
 
@@ -104,7 +104,7 @@ class Lanes:
 
 
 @pytest.fixture
-def lanes() -> Iterator[Lanes]:
+def lanes():
     """Two that work and have read `one` and `two`."""
     lanes = Lanes(False, False)
     with closing(lanes.client):
@@ -128,60 +128,49 @@ def test_a_worker_more_starts_only_while_jobs_wait():
         assert lanes.client.order() == ("c", "d")
 
 
-def test_a_prompt_goes_where_it_was_read_though_another_has_been_idle_longer(lanes):
-    first, second = lanes.workers
-    assert lanes.begin("a", "two") is second
-    lanes.end("a")
-    assert lanes.begin("b", "two", "another question") is second
-    lanes.end("b")
-    assert lanes.begin("c", "neither") is first
-    lanes.end("c")
-    assert lanes.begin("d", "two", "another question") is second
+FIRST, SECOND = 0, 1
+# Groups of jobs that run at once: context, question, model, and the worker that gets it.
+PLACES = {
+    "where its prompt was read, though another has been idle longer": [
+        [("two", "", "tiny", SECOND)],
+        [("two", "another question", "tiny", SECOND)],
+        [("neither", "", "tiny", FIRST)],
+        [("two", "another question", "tiny", SECOND)],
+    ],
+    "the same prompt counts more than the same context": [
+        [("one", "asked here", "tiny", FIRST), ("one", "asked there", "tiny", SECOND)],
+        [("one", "asked there", "tiny", SECOND)],
+        [("one", "asked here", "tiny", FIRST)],
+    ],
+    "to another, where the prompt's worker is busy": [
+        [("two", "", "tiny", SECOND), ("two", "", "tiny", FIRST)],
+    ],
+    "where its model is loaded": [
+        [("one", "", "large", FIRST)],
+        [("new", "", "large", FIRST)],
+    ],
+    "a model that nobody has, where the fewest are": [
+        [("one", "", "large", FIRST)],
+        [("two", "", "tiny", SECOND)],
+        [("new", "", "larger", SECOND)],
+    ],
+    "another model's run makes a worker forget its prompts": [
+        [("one", "", "large", FIRST)],
+        [("two", "", "tiny", SECOND), ("three", "", "tiny", FIRST)],
+        [("one", "", "tiny", SECOND)],
+    ],
+}
 
 
-def test_the_same_prompt_counts_more_than_the_same_context(lanes):
-    first, second = lanes.workers
-    assert lanes.begin("a", "one", "asked here") is first
-    assert lanes.begin("b", "one", "asked there") is second
-    for name in "ab":
-        lanes.end(name)
-    assert lanes.begin("c", "one", "asked there") is second
-    lanes.end("c")
-    assert lanes.begin("d", "one", "asked here") is first
-
-
-def test_where_the_prompts_worker_is_busy_another_takes_the_job(lanes):
-    first, second = lanes.workers
-    assert lanes.begin("a", "two") is second
-    assert lanes.begin("b", "two") is first
-
-
-def test_a_model_that_one_has_is_not_loaded_by_another(lanes):
-    first, _ = lanes.workers
-    assert lanes.begin("a", "one", model="large") is first
-    lanes.end("a")
-    assert lanes.begin("b", "new", model="large") is first
-    lanes.end("b")
-
-
-def test_a_model_that_nobody_has_goes_where_the_fewest_are(lanes):
-    first, second = lanes.workers
-    assert lanes.begin("a", "one", model="large") is first
-    lanes.end("a")
-    assert lanes.begin("b", "two") is second
-    lanes.end("b")
-    assert lanes.begin("c", "new", model="larger") is second
-
-
-def test_another_models_run_makes_a_worker_forget_its_prompts(lanes):
-    first, second = lanes.workers
-    assert lanes.begin("a", "one", model="large") is first
-    lanes.end("a")
-    assert lanes.begin("b", "two") is second
-    assert lanes.begin("c", "three") is first
-    for name in "bc":
-        lanes.end(name)
-    assert lanes.begin("d", "one") is second
+@pytest.mark.parametrize("groups", PLACES.values(), ids=PLACES.keys())
+def test_a_job_goes_where_it_suits_best(lanes, groups):
+    workers = list(lanes.workers)
+    for at, group in enumerate(groups):
+        names = [f"{user}{at}" for user, _ in zip("ab", group, strict=False)]
+        for name, (context, question, model, worker) in zip(names, group, strict=True):
+            assert lanes.begin(name, context, question, model) is workers[worker], name
+        for name in names:
+            lanes.end(name)
 
 
 def test_users_take_turns_whichever_worker_is_free(lanes):
@@ -189,7 +178,7 @@ def test_users_take_turns_whichever_worker_is_free(lanes):
         lanes.begin(name, name)
     for name in ("a2", "a3", "b0"):
         lanes.submit(name, name)
-    wait_until(lambda: len(lanes.client.order()) == 5)
+    wait_for(lambda: len(lanes.client.order()) == 5)
     assert lanes.client.order() == ("a0", "a1", "b0", "a2", "a3")
     lanes.end("a1")
     lanes.log.start_of("b0")
@@ -219,7 +208,7 @@ def test_a_job_that_a_lost_worker_never_mentioned_goes_to_another_once(lanes):
     first, second = lanes.workers
     first.is_deaf = True
     lanes.submit("a", "one")
-    wait_until(lambda: first.jobs == ["one", "a"])
+    wait_for(lambda: first.jobs == ["one", "a"])
     first.kill()
     lanes.log.start_of("a")
     assert second.jobs == ["two", "a"]
@@ -227,9 +216,9 @@ def test_a_job_that_a_lost_worker_never_mentioned_goes_to_another_once(lanes):
     third = lanes.workers[2]
     second.is_deaf = third.is_deaf = True
     lanes.submit("b", "two")
-    wait_until(lambda: "b" in second.jobs)
+    wait_for(lambda: "b" in second.jobs)
     second.kill()
-    wait_until(lambda: "b" in third.jobs)
+    wait_for(lambda: "b" in third.jobs)
     third.kill()
     assert isinstance(lanes.log.end_of("b"), JobFailed)
     assert lanes.client.order() == ()
@@ -251,7 +240,7 @@ def test_cancel_reaches_the_worker_that_runs_the_job_or_the_queue(lanes):
 
 def test_ready_is_one_that_answers(lanes):
     lanes.workers[0].is_deaf = True
-    assert lanes.client.is_ready(TIMEOUT_S)
+    assert lanes.client.is_ready(PATIENCE_S)
     lanes.workers[1].is_deaf = True
     assert not lanes.client.is_ready(0.1)
 
@@ -261,7 +250,7 @@ def test_a_worker_that_cannot_start_fails_no_job_that_another_takes():
     with closing(lanes.client):
         lanes.begin("a", "one")
         lanes.submit("b", "two")
-        wait_until(lambda: len(lanes.workers) > 2)
+        wait_for(lambda: len(lanes.workers) > 2)
         assert lanes.client.order() == ("a", "b")
         lanes.end("a")
         lanes.log.start_of("b")

@@ -2,34 +2,45 @@
 
 import gc
 import json
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 
 from ckv_core.models.steps import silent
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.worker.client import WorkerClient
-from ckv_core.worker.messages import Job, JobCancelled, JobDone, JobEvent, JobFailed, ModelStatus
+from ckv_core.worker.messages import (
+    Job,
+    JobCancelled,
+    JobDone,
+    JobEvent,
+    JobFailed,
+    ModelStatus,
+    TokensCounted,
+)
 from ckv_core.worker.runner import EngineRunner
 from tests.ckv_core.worker.reply_log import Log
 from tests.factories.models import CONTEXT_LIMIT, saved_model
 
 START_S = 60.0
+ENDLESS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
 VARIANTS = ("full", "streaming_llm:budget=64", "snapkv+critical:budget=64")
 TEXT = "The quick brown fox jumps over the lazy dog. " * 20
 
 
 @pytest.fixture(scope="module")
-def log() -> Log:
+def log():
     return Log()
 
 
 @pytest.fixture(scope="module")
-def client(log) -> Iterator[WorkerClient]:
-    client = WorkerClient(log)
-    client.start()
-    yield client
-    client.close()
+def client(log):
+    """One worker and one process that counts, for all."""
+    hasty = "tests.ckv_core.worker.test_counting:HastyCounts"
+    with closing(WorkerClient(log, counter=hasty)) as client:
+        client.start()
+        yield client
 
 
 def test_a_run_streams_a_whole_result(client, log, model_folder):
@@ -82,26 +93,17 @@ def test_a_running_decode_is_cancelled_soon_and_counts_go_on(client, log, model_
     assert client.worker_pid == pid  # it stopped by itself, within the grace of 10 s
 
 
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"model": "no-such-model"}, "'no-such-model' is unknown"),
-        ({"context": TEXT * 20}, "over the model's limit"),
-        ({"variants": ("snapkv:budget=3",)}, "window"),
-    ],
-)
-def test_a_users_mistake_is_one_sentence(client, log, model_folder, changes, sentence):
-    request = CompareRequest(**{"context": TEXT, "model": model_folder, **changes})  # type: ignore[arg-type]
-    client.submit(Job(sentence, request))
-    end = log.end_of(sentence, START_S)
-    assert isinstance(end, JobFailed)
-    assert sentence in end.message
-    assert "Traceback" not in end.message
+def test_a_template_that_loops_holds_up_no_other_count(client, model_folder, tmp_path):
+    def count(model: str) -> TokensCounted:
+        return client.count_tokens(CompareRequest(context=TEXT, model=model), START_S)
 
-
-def test_an_unknown_model_answers_a_count_with_a_sentence(client):
-    counted = client.count_tokens(CompareRequest(context=TEXT, model="no-such-model"), START_S)
-    assert "'no-such-model' is unknown" in counted.error
+    looping = saved_model(tmp_path)
+    (tmp_path / "chat_template.jinja").write_text(ENDLESS)
+    with ThreadPoolExecutor(1) as pool:
+        loop = pool.submit(count, looping)
+        assert count(model_folder).tokens > 0
+        assert "'no-such-model' is unknown" in count("no-such-model").error
+        assert "chat template" in loop.result().error
 
 
 def test_a_hostile_model_fails_with_one_sentence_while_other_runs_go_on(

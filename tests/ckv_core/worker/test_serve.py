@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 
@@ -28,30 +29,34 @@ from ckv_core.worker.messages import (
     WorkerReady,
 )
 from ckv_core.worker.serve import DEVICE_LOST, PROMPT_S, WorkerLoop
-from tests.ckv_core.worker.reply_log import TIMEOUT_S
-from tests.ckv_core.worker.scripted_runner import ScriptedRunner
+from tests.ckv_core.worker.scripted_runner import FAILURES, ScriptedRunner
+from tests.processes import PATIENCE_S
 
 
-@pytest.fixture
-def channel() -> Iterator[Connection]:
+@contextmanager
+def served() -> Iterator[Connection]:
+    """The app's end of a loop's pipe; waits for the end of the loop, whatever brings it."""
     ours, theirs = Pipe()
     loop = threading.Thread(target=WorkerLoop(theirs, ScriptedRunner).run)
     loop.start()
     yield ours
-    ours.send(Shutdown())
-    loop.join(TIMEOUT_S)
+    loop.join(PATIENCE_S)
     assert not loop.is_alive()
     ours.close()
-    close_when_unread(theirs)
-
-
-def close_when_unread(theirs: Connection) -> None:
-    """After `ours`: a reader that is still at it would read from the next test's pipe."""
+    # A reader that is still at it would read from the next test's pipe.
     for thread in threading.enumerate():
         if thread.name == "commands":
-            thread.join(TIMEOUT_S)
+            thread.join(PATIENCE_S)
             assert not thread.is_alive()
     theirs.close()
+
+
+@pytest.fixture
+def channel():
+    """A loop that is told to stop afterwards."""
+    with served() as channel:
+        yield channel
+        channel.send(Shutdown())
 
 
 def job(script: str, job_id: str = "a", model: str = "tiny") -> Job:
@@ -61,7 +66,7 @@ def job(script: str, job_id: str = "a", model: str = "tiny") -> Job:
 def receive(channel: Connection) -> Reply:
     """The next reply but those that only say how long something may take."""
     while True:
-        assert channel.poll(TIMEOUT_S), "no reply in time"
+        assert channel.poll(PATIENCE_S), "no reply in time"
         reply: Reply = channel.recv()
         if not isinstance(reply, Within | WorkerReady):
             return reply
@@ -124,15 +129,9 @@ def test_a_ping_is_answered_while_a_job_runs(channel):
 
 
 def test_a_lost_gpu_fails_the_job_and_ends_the_worker():
-    ours, theirs = Pipe()
-    loop = threading.Thread(target=WorkerLoop(theirs, ScriptedRunner).run)
-    loop.start()
-    ours.send(job("device-lost"))
-    assert receive_until(ours, JobDone, JobFailed)[-1] == JobFailed("a", DEVICE_LOST)
-    loop.join(TIMEOUT_S)
-    assert not loop.is_alive()
-    ours.close()
-    close_when_unread(theirs)
+    with served() as channel:
+        channel.send(job("device-lost"))
+        assert receive_until(channel, JobDone, JobFailed)[-1] == JobFailed("a", DEVICE_LOST)
 
 
 def test_a_model_that_cannot_be_loaded_fails_the_job_with_its_sentence(channel):
@@ -147,12 +146,7 @@ def test_a_model_that_cannot_be_loaded_fails_the_job_with_its_sentence(channel):
     ("script", "message"),
     [
         ("refuse", "Budget 3 is below the protected tokens."),
-        ("oom", OUT_OF_MEMORY),
-        ("oom-allocator", OUT_OF_MEMORY),
-        ("oom-onednn", OUT_OF_MEMORY),
-        ("oom-cublas", OUT_OF_MEMORY),
-        ("oom-below", OUT_OF_MEMORY),
-        ("oom-driver", OUT_OF_MEMORY),
+        *((name, OUT_OF_MEMORY) for name in FAILURES if name.startswith("oom")),
         ("bug", "The run failed (ValueError: first line); the log has the details."),
     ],
 )
@@ -163,17 +157,18 @@ def test_a_failure_is_one_sentence_and_the_next_job_runs(channel, script, messag
     assert receive_until(channel, JobDone, JobFailed)[-1] == JobDone("b")
 
 
-@pytest.mark.parametrize("script", ["steps 100000", "deaf 100000"])
-def test_cancel_stops_a_running_job_at_its_next_step(channel, script):
-    channel.send(job(script))
-    receive_until(channel, JobEvent)
-    channel.send(Cancel("a"))
-    assert receive_until(channel, JobDone, JobCancelled)[-1] == JobCancelled("a")
-
-
-def test_cancel_stops_a_load(channel):
-    channel.send(job("steps 1", model="slow"))
-    receive_until(channel, ModelStatus)
+@pytest.mark.parametrize(
+    ("script", "model", "at_work"),
+    [
+        ("steps 100000", "tiny", JobEvent),
+        ("deaf 100000", "tiny", JobEvent),
+        ("steps 1", "slow", ModelStatus),
+    ],
+    ids=["running", "running and deaf", "loading"],
+)
+def test_cancel_stops_a_job_at_its_next_step(channel, script, model, at_work):
+    channel.send(job(script, model=model))
+    receive_until(channel, at_work)
     channel.send(Cancel("a"))
     assert receive_until(channel, JobDone, JobCancelled)[-1] == JobCancelled("a")
 
@@ -188,12 +183,7 @@ def test_cancel_stops_a_warm_up(channel):
 
 
 def test_the_loop_ends_when_the_other_end_is_gone():
-    ours, theirs = Pipe()
-    loop = threading.Thread(target=WorkerLoop(theirs, ScriptedRunner).run)
-    loop.start()
-    ours.send(job("steps 100000"))
-    receive_until(ours, JobEvent)
-    ours.close()
-    loop.join(TIMEOUT_S)
-    assert not loop.is_alive()
-    close_when_unread(theirs)
+    with served() as channel:
+        channel.send(job("steps 100000"))
+        receive_until(channel, JobEvent)
+        channel.close()
