@@ -21,8 +21,10 @@ from storage.recorder import Recorder
 from tests.processes import assert_gone
 from tests.reliability.killed_server import STEPS, work
 
-# `make soak` asks for more.
-ROUNDS = 8 * int(os.environ.get("CKV_SOAK", "1"))
+# `make soak` asks for more. Every other kill on SQLite is the worker's; what a server does then is
+# the same on PostgreSQL, where servers only are killed.
+SOAK = int(os.environ.get("CKV_SOAK", "1"))
+ROUNDS = {"sqlite": 8 * SOAK, "postgresql": 4 * SOAK}
 SEED = random.SystemRandom().randrange(10**6)
 DONE_TEXT = "".join(f"w{step} " for step in range(STEPS))
 PATIENCE_S = 90
@@ -91,14 +93,15 @@ def test_a_kill_at_any_moment_loses_nothing_reported_and_leaves_no_run_stuck(new
     moments = random.Random(SEED)
     url = new_url()
     backend = make_url(url).get_backend_name()
-    print(f"seed {SEED}, {ROUNDS} kills, {backend}")
+    print(f"seed {SEED}, {ROUNDS[backend]} kills, {backend}")
     reported: dict[str, tuple[str, str]] = {}
     killed = Counter()
     server = Server(url, reported)
     server.wait_for_ends(1)
-    for number in range(ROUNDS):
+    for number in range(ROUNDS[backend]):
         server.listen(moments.uniform(0.0, 0.4))
-        if number % 2 and server.worker and psutil.pid_exists(server.worker):
+        hits_worker = backend == "sqlite" and number % 2
+        if hits_worker and server.worker and psutil.pid_exists(server.worker):
             os.kill(server.worker, signal.SIGKILL)
             killed["worker"] += 1
             server.wait_for_ends(2)  # the one that was hit, and one by the next worker
@@ -116,7 +119,7 @@ def test_a_kill_at_any_moment_loses_nothing_reported_and_leaves_no_run_stuck(new
     states = Counter(state for state, _ in reported.values())
     print(f"killed {dict(killed)}; reported {dict(states)}")
     assert killed["server"]
-    assert killed["worker"]
+    assert killed["worker"] or backend != "sqlite"
     assert states["done"]
 
 
