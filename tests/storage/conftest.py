@@ -1,7 +1,7 @@
 """A second database beside `database`: runs are taken from `there` to `here`; runs to store."""
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -21,13 +21,13 @@ START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
 @pytest.fixture
-def here(database) -> Database:
+def here(database):
     """An open database without runs."""
     return database
 
 
 @pytest.fixture(scope="module")
-def there(new_url) -> Iterator[Database]:
+def there(new_url):
     """An open database that a module's tests share."""
     with closing(open_database(new_url())) as opened:
         yield opened
@@ -35,8 +35,7 @@ def there(new_url) -> Iterator[Database]:
 
 def load(database: Database, slug: str) -> StoredRun:
     """A run as it is stored."""
-    with database.read() as session:
-        return repository.load_run(session, slug)
+    return database.ask(repository.load_run, slug)
 
 
 def make(
@@ -49,8 +48,7 @@ def make(
     """A run that waits, created so many minutes after START; its slug."""
     asked = CompareRequest(**{"context": "c", "variants": ("full", "snapkv")} | request)
     now = START + timedelta(minutes=minutes)
-    with database.write() as session:
-        return repository.create_run(session, asked, title, now, None, lineage)
+    return database.tell(repository.create_run, asked, title, now, None, lineage)
 
 
 def record(

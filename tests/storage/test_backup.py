@@ -26,11 +26,27 @@ from tests.storage.first_release import SLUG, UNFINISHED, make_first_release
 pytestmark = pytest.mark.slow
 
 
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    """A data folder with a run, to be copied; the run's slug."""
+    folder = tmp_path_factory.mktemp("library")
+    return folder, make_run(folder)
+
+
 @pytest.fixture
 def home(tmp_path, monkeypatch):
+    """Where the commands' database will be."""
     monkeypatch.setenv("CKV_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("CKV_DATABASE_URL", raising=False)
     return tmp_path / "home"
+
+
+@pytest.fixture
+def slug(home, library):
+    """Of the one run that is at home."""
+    folder, slug = library
+    shutil.copytree(folder, home)
+    return slug
 
 
 def make_run(home: Path) -> str:
@@ -49,24 +65,22 @@ def slugs(home: Path) -> set[str]:
 
 
 def test_a_backup_taken_while_the_database_is_in_use_restores_to_the_same_content(
-    home, tmp_path, capsys
+    home, slug, tmp_path, capsys
 ):
-    first = make_run(home)
     with closing(open_database(default_url(home))) as database, database.write() as session:
         repository.create_run(session, CompareRequest(context="c"), "open", datetime.now(UTC))
         assert main(["backup", str(tmp_path / "b.sqlite3")]) == 0
     before = dump(tmp_path / "b.sqlite3")
-    assert slugs(home) > {first}
+    assert slugs(home) > {slug}
     assert main(["restore", str(tmp_path / "b.sqlite3")]) == 0
     assert dump(home / "ckv.sqlite3") == before
-    assert slugs(home) == {first}
+    assert slugs(home) == {slug}
     kept = next(home.glob("*.before-restore-*"))
     assert str(kept) in capsys.readouterr().out
     assert not list(home.glob(".*.part"))
 
 
-def test_restore_refuses_while_a_server_runs(home, tmp_path, capsys):
-    make_run(home)
+def test_restore_refuses_while_a_server_runs(home, slug, tmp_path, capsys):
     assert main(["backup", str(tmp_path / "b.sqlite3")]) == 0
     before = dump(home / "ckv.sqlite3")
     with closing(open_database(default_url(home))) as database, only_server(database):
@@ -76,9 +90,8 @@ def test_restore_refuses_while_a_server_runs(home, tmp_path, capsys):
 
 
 def test_a_restore_that_fails_at_its_last_step_leaves_the_database_as_it_was(
-    home, tmp_path, monkeypatch, capsys
+    home, slug, tmp_path, monkeypatch, capsys
 ):
-    make_run(home)
     assert main(["backup", str(tmp_path / "b.sqlite3")]) == 0
     (home / "ckv.sqlite3-wal").touch()
     before, files = dump(home / "ckv.sqlite3"), {path.name for path in home.iterdir()}
@@ -97,26 +110,25 @@ def test_a_restore_that_fails_at_its_last_step_leaves_the_database_as_it_was(
     assert dump(home / "ckv.sqlite3") == before
 
 
-@pytest.mark.parametrize("content", [None, b"", b"junk" * 1000])
-def test_restore_refuses_what_is_no_backup(home, tmp_path, content, capsys):
-    slug = make_run(home)
-    if content is not None:
-        (tmp_path / "b").write_bytes(content)
-    assert main(["restore", str(tmp_path / "b")]) == 1
-    assert capsys.readouterr().err.count("\n") == 1
-    assert slugs(home) == {slug}
+def test_restore_refuses_what_is_no_backup(home, slug, tmp_path, capsys):
+    (tmp_path / "empty").touch()
+    (tmp_path / "junk").write_bytes(b"junk" * 1000)
+    for name in ("missing", "empty", "junk"):
+        assert main(["restore", str(tmp_path / name)]) == 1
+        assert capsys.readouterr().err.count("\n") == 1
+        assert slugs(home) == {slug}
 
 
-def test_a_damaged_database_can_be_replaced(home, tmp_path):
-    slug = make_run(home)
+def test_a_damaged_database_can_be_replaced(home, slug, tmp_path):
     assert main(["backup", str(tmp_path / "b")]) == 0
     (home / "ckv.sqlite3").write_bytes(b"junk" * 1000)
     assert main(["restore", str(tmp_path / "b")]) == 0
     assert slugs(home) == {slug}
 
 
-def test_an_existing_file_is_not_overwritten_and_a_missing_folder_is_named(home, tmp_path, capsys):
-    make_run(home)
+def test_an_existing_file_is_not_overwritten_and_a_missing_folder_is_named(
+    home, slug, tmp_path, capsys
+):
     (tmp_path / "b").write_bytes(b"mine")
     assert main(["backup", str(tmp_path / "b")]) == 2
     assert (tmp_path / "b").read_bytes() == b"mine"
@@ -124,8 +136,7 @@ def test_an_existing_file_is_not_overwritten_and_a_missing_folder_is_named(home,
     assert "cannot be written" in capsys.readouterr().err
 
 
-def test_a_full_disk_leaves_no_part_of_a_backup(home, tmp_path, monkeypatch):
-    make_run(home)
+def test_a_full_disk_leaves_no_part_of_a_backup(home, slug, tmp_path, monkeypatch):
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -136,8 +147,7 @@ def test_a_full_disk_leaves_no_part_of_a_backup(home, tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["home"]
 
 
-def test_what_a_killed_backup_left_is_removed_by_the_next(home, tmp_path):
-    make_run(home)
+def test_what_a_killed_backup_left_is_removed_by_the_next(home, slug, tmp_path):
     for left in (".b.sqlite3.0a1b2c3d.part", ".b.sqlite3.0a1b2c3d.part-journal"):
         (tmp_path / left).write_bytes(b"half")
     (tmp_path / ".c.sqlite3.0a1b2c3d.part").write_bytes(b"of another")
@@ -168,9 +178,8 @@ def killed(step: int, work: Callable[[], object]) -> bool:
     return os.waitpid(process, 0)[1] != 0
 
 
-@pytest.mark.slow
-def test_a_restore_killed_at_any_step_never_leaves_an_empty_library(home, tmp_path):
-    restored, first = tmp_path / "b", make_run(home)
+def test_a_restore_killed_at_any_step_never_leaves_an_empty_library(home, slug, tmp_path):
+    restored = tmp_path / "b"
     assert main(["backup", str(restored)]) == 0
     second = make_run(home)
     (tmp_path / "saved").mkdir()
@@ -191,14 +200,14 @@ def test_a_restore_killed_at_any_step_never_leaves_an_empty_library(home, tmp_pa
             assert "A restore of" in str(refused)  # noqa: PT017
             seen.add("refused")
         else:
-            is_old = whole(home / "ckv.sqlite3") == {first, second}
+            is_old = whole(home / "ckv.sqlite3") == {slug, second}
             assert is_old is not over
             assert is_old or dump(home / "ckv.sqlite3") == dump(restored)
             seen.add("old" if is_old else "new")
-        old = [path for path in home.glob("ckv.sqlite3*") if whole(path) == {first, second}]
+        old = [path for path in home.glob("ckv.sqlite3*") if whole(path) == {slug, second}]
         assert old, "what was there before the restore is gone"
         assert main(["restore", str(restored)]) == 0
-        assert slugs(home) == {first}
+        assert slugs(home) == {slug}
         assert not list(home.glob(".*.part*"))
         if over:
             break
@@ -215,8 +224,7 @@ def whole(path: Path) -> set[str]:
     return {slug for slug, title in rows if title == "in the log"}
 
 
-def test_an_empty_file_is_no_new_library(home):
-    make_run(home)
+def test_an_empty_file_is_no_new_library(home, slug):
     (home / "ckv.sqlite3").write_bytes(b"")
     for command in (["export", "--all", "--out", str(home / "x.zip")], ["backup", str(home / "b")]):
         assert main(command) == 1
@@ -225,7 +233,6 @@ def test_an_empty_file_is_no_new_library(home):
     assert (home / "ckv.sqlite3").read_bytes() == b""
 
 
-@pytest.mark.slow
 def test_a_new_library_killed_at_any_step_is_whole_or_not_there(home):
     for step in count(1):
         over = not killed(step, lambda: open_database(default_url(home)).close())
@@ -252,8 +259,7 @@ def test_an_old_database_is_kept_before_it_is_migrated(home):
     assert dump(home / "ckv.sqlite3") == old
 
 
-def test_copies_made_before_migrations_are_numbered_and_equal_ones_kept_once(home):
-    make_run(home)
+def test_copies_made_before_migrations_are_numbered_and_equal_ones_kept_once(home, slug):
     assert main(["downgrade", "0001"]) == 0
     open_database(default_url(home)).close()
     first = home / "ckv.sqlite3.schema-0001.bak"
@@ -269,8 +275,7 @@ def test_copies_made_before_migrations_are_numbered_and_equal_ones_kept_once(hom
     assert sorted(home.glob("*.schema-0001*")) == sorted([first, second])
 
 
-def test_the_tables_are_led_back_for_an_older_version(home, capsys):
-    slug = make_run(home)
+def test_the_tables_are_led_back_for_an_older_version(home, slug, capsys):
     before = dump(home / "ckv.sqlite3")
     assert main(["downgrade", "0001"]) == 0
     assert "schema 0001" in capsys.readouterr().out
@@ -289,20 +294,3 @@ def test_postgresql_is_not_backed_up_here(home, tmp_path, monkeypatch, capsys):
     assert main(["backup", str(tmp_path / "b")]) == 1
     assert "use pg_dump for PostgreSQL" in capsys.readouterr().err
     assert not (tmp_path / "b").exists()
-
-
-def test_export_and_import_from_the_command_line(home, tmp_path, monkeypatch, capsys):
-    slug = make_run(home)
-    assert main(["export", slug, "--out", str(tmp_path / "x.zip")]) == 0
-    assert main(["export", "--all", "--out", str(tmp_path / "y.zip")]) == 0
-    assert (tmp_path / "x.zip").read_bytes() == (tmp_path / "y.zip").read_bytes()
-    monkeypatch.setenv("CKV_HOME", str(tmp_path / "other"))
-    assert main(["import", str(tmp_path / "x.zip")]) == 0
-    assert slugs(tmp_path / "other") == {slug}
-    assert "Imported 1 of 1" in capsys.readouterr().out
-    assert main(["import", str(tmp_path / "none.zip")]) == 1
-    assert main(["export", "--out", str(tmp_path / "z.zip")]) == 2
-    assert main(["export", "a" * 12, "--out", str(tmp_path / "z.zip")]) == 1
-    assert capsys.readouterr().err.count("\n") == 3
-    with pytest.raises(SystemExit, match="2"):
-        main(["other"])

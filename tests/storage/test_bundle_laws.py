@@ -1,4 +1,4 @@
-"""Laws of bundles: exported ones come back equal; damaged or wrong anywhere, they store nothing."""
+"""Laws of bundles, on both databases: they come back equal; wrong anywhere, they store nothing."""
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -8,16 +8,15 @@ from ckv_core.errors import StorageError
 from storage import repository
 from storage.bundle import is_same_content
 from storage.bundle_import import ImportReport, import_bundle
-from storage.database import Database
 from tests.factories.events import assert_same_result, folded
 from tests.factories.strategies import events
 from tests.storage.bundles import (
     REQUEST,
     assert_refused,
+    assert_refused_or_loadable,
     exported,
     made,
     resealed,
-    run_count,
     run_values,
 )
 from tests.storage.conftest import load
@@ -27,6 +26,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def whole(there):
+    """A bundle of one run."""
     return exported(there, made(there))
 
 
@@ -41,7 +41,7 @@ def test_an_imported_run_equals_the_exported_one(there, opened, stream):
     assert (run.request, run.state, run.reason) == (REQUEST, original.state, original.reason)
     assert (run.title, run.started_at) == (original.title, original.started_at)
     assert (run.created_at, run.finished_at) == (original.created_at, original.finished_at)
-    run.result.environment.pop("imported")
+    assert run.result.environment.pop("imported").endswith("from a bundle")
     assert_same_result(run.result, folded(stream))
     assert import_bundle(opened, data) == ImportReport(skipped=[slug])
 
@@ -58,19 +58,6 @@ def test_a_failure_at_the_last_run_stores_none(here, there, monkeypatch):
 
     monkeypatch.setattr(repository, "end_run", failing)
     assert_refused(here, exported(there, *slugs))
-
-
-@settings(suppress_health_check=list(HealthCheck))
-@given(data=st.data())
-def test_a_bundle_cut_or_damaged_anywhere_stores_nothing_or_all_of_it(here, whole, data):
-    if data.draw(st.booleans()):
-        broken = whole[: data.draw(st.integers(0, len(whole) - 1))]
-    else:
-        place = data.draw(st.integers(0, len(whole) - 1))
-        junk = data.draw(st.binary(min_size=1, max_size=8))
-        broken = whole[:place] + junk + whole[place + len(junk) :]
-    # Bytes that mean nothing, such as a date in the directory: then it is the whole run.
-    assert_refused_or_loadable(here, broken)
 
 
 json_values = st.recursive(
@@ -108,18 +95,3 @@ def paths(value: object, above: tuple[str | int, ...] = ()) -> list[tuple[str | 
     else:
         return []
     return [each for key, part in parts for each in ((*above, key), *paths(part, (*above, key)))]
-
-
-def assert_refused_or_loadable(database: Database, data: bytes) -> None:
-    """Either nothing changed, or one more run is there, or the one that is there already."""
-    before = run_count(database)
-    try:
-        report = import_bundle(database, data)
-    except StorageError:
-        assert run_count(database) == before
-        return
-    assert len(report.imported) + len(report.skipped) == 1
-    assert run_count(database) == before + len(report.imported)
-    for slug in report.imported + report.skipped:
-        load(database, slug)
-        assert exported(database, slug)

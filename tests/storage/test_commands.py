@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def runs(tmp_path, monkeypatch) -> list[str]:
+def runs(tmp_path, monkeypatch):
     """Five runs, each made from the one before."""
     use(tmp_path / "old", monkeypatch)
     made: list[str] = []
@@ -48,7 +48,6 @@ def stored(home: Path) -> list[tuple[str, str | None, str | None]]:
 def test_all_runs_move_to_another_database_in_several_files(
     runs, bound, tmp_path, monkeypatch, capsys
 ):
-    assert main(["export", runs[0], "--out", str(tmp_path / "one.zip")]) == 0
     most = 2
     if bound == "MAX_TOTAL_BYTES":
         url = default_url(tmp_path / "old")
@@ -56,7 +55,6 @@ def test_all_runs_move_to_another_database_in_several_files(
             sizes = [len(bundle._run_data(session, slug, with_notes=True)) for slug in runs]
         most = 2 * max(sizes)
     monkeypatch.setattr(bundle, bound, most)
-    capsys.readouterr()
     assert main(["export", "--all", "--out", str(tmp_path / "all.zip")]) == 0
     told = capsys.readouterr().out.splitlines()
     files = sorted(tmp_path.glob("all*.zip"))
@@ -76,9 +74,22 @@ def test_runs_that_fit_go_into_the_file_that_was_named(runs, tmp_path, capsys):
     assert f"{tmp_path / 'all.zip'}: 5 runs, " in capsys.readouterr().out
 
 
-def test_a_run_that_is_named_twice_is_one_run(runs, tmp_path, capsys):
-    assert main(["export", runs[0], runs[0], "--out", str(tmp_path / "one.zip")]) == 0
+def test_export_and_import_from_the_command_line(runs, tmp_path, monkeypatch, capsys):
+    file = str(tmp_path / "one.zip")
+    assert main(["export", runs[0], runs[0], "--out", file]) == 0
     assert ": 1 run, " in capsys.readouterr().out
+    for command, status in {
+        ("import", str(tmp_path / "none.zip")): 1,
+        ("export", "--out", str(tmp_path / "z.zip")): 2,
+        ("export", "a" * 12, "--out", str(tmp_path / "z.zip")): 1,
+    }.items():
+        assert main([*command]) == status
+        assert capsys.readouterr().err.count("\n") == 1
+    with pytest.raises(SystemExit, match="2"):
+        main(["other"])
+    use(tmp_path / "new", monkeypatch)
+    assert main(["import", file]) == 0
+    assert "Imported 1 of 1" in capsys.readouterr().out
 
 
 def test_where_no_run_is_over_none_is_exported(tmp_path, monkeypatch, capsys):

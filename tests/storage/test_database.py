@@ -4,7 +4,9 @@ import os
 import sqlite3
 import tempfile
 import threading
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
@@ -15,24 +17,16 @@ from ckv_core.request.compare_request import CompareRequest
 from storage import library
 from storage.database import Database, default_url, open_database
 from storage.recorder import Recorder
-from tests.processes import python
+from tests.processes import forked
 
 
 def test_every_connection_is_set_up(tmp_path):
-    database = open_database(default_url(tmp_path))
-    for session_of in (database.read, database.write):
-        with session_of() as session:
-            pragmas = {
-                name: session.execute(text(f"PRAGMA {name}")).scalar()
-                for name in ("journal_mode", "foreign_keys", "synchronous", "busy_timeout")
-            }
-        assert pragmas == {
-            "journal_mode": "wal",
-            "foreign_keys": 1,
-            "synchronous": 1,
-            "busy_timeout": 30_000,
-        }
-    database.close()
+    wanted = {"journal_mode": "wal", "foreign_keys": 1, "synchronous": 1, "busy_timeout": 30_000}
+    with closing(open_database(default_url(tmp_path))) as database:
+        for session_of in (database.read, database.write):
+            with session_of() as session:
+                for name, value in wanted.items():
+                    assert session.scalar(text(f"PRAGMA {name}")) == value
 
 
 @pytest.mark.parametrize("folder", ["new/deeper", "a b%20c", "what? yes#1", "ünï"])
@@ -55,9 +49,7 @@ def test_the_parent_folder_is_made_whatever_its_name(tmp_path, folder):
     ],
 )
 def test_a_url_that_cannot_work_is_one_sentence(url, sentence):
-    with pytest.raises(StorageError, match=sentence) as caught:
-        open_database(url)
-    assert_one_sentence(caught.value)
+    refused(url, sentence)
 
 
 def assert_one_sentence(error: StorageError) -> None:
@@ -67,31 +59,30 @@ def assert_one_sentence(error: StorageError) -> None:
     assert len(message) < 300
 
 
+def refused(url: str, match: str) -> None:
+    with pytest.raises(StorageError, match=match) as caught:
+        open_database(url)
+    assert_one_sentence(caught.value)
+
+
 def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path):
     path = tmp_path / "notes.txt"
     path.write_text("Dear diary, " * 500)
-    with pytest.raises(StorageError, match="is not a SQLite database") as caught:
-        open_database(f"sqlite:///{path}")
-    assert_one_sentence(caught.value)
+    refused(f"sqlite:///{path}", "is not a SQLite database")
     assert path.read_text() == "Dear diary, " * 500
 
 
 def test_a_folder_in_place_of_the_file_is_one_sentence(tmp_path):
     (tmp_path / "ckv.sqlite3").mkdir()
-    with pytest.raises(StorageError, match="cannot be opened") as caught:
-        open_database(default_url(tmp_path))
-    assert_one_sentence(caught.value)
+    refused(default_url(tmp_path), "cannot be opened")
 
 
 def test_a_damaged_database_is_one_sentence(tmp_path):
     open_database(default_url(tmp_path)).close()
-    path = tmp_path / "ckv.sqlite3"
-    data = bytearray(path.read_bytes())
-    data[100:4096] = b"\xff" * 3996
-    path.write_bytes(data)
-    with pytest.raises(StorageError, match="damaged") as caught:
-        open_database(default_url(tmp_path))
-    assert_one_sentence(caught.value)
+    with (tmp_path / "ckv.sqlite3").open("r+b") as file:
+        file.seek(100)
+        file.write(b"\xff" * 3996)
+    refused(default_url(tmp_path), "damaged")
 
 
 @pytest.mark.slow
@@ -105,27 +96,20 @@ def test_a_read_only_folder_is_one_sentence(existing):
             open_database(default_url(home)).close()
             (home / "ckv.sqlite3").chmod(0o444)
         home.chmod(0o555)
-        process = python(
-            """
-            import os, sys
-            from pathlib import Path
-            from ckv_core.errors import StorageError
-            from storage.database import Database, default_url, open_database
-            import sqlalchemy.dialects.sqlite.pysqlite, logging.config, unicodedata
-            if os.geteuid() == 0:
-                os.setuid(65534)  # root may write anywhere
-            try:
-                open_database(default_url(Path(sys.argv[1])))
-            except StorageError as error:
-                print(error)
-            """,
-            home,
-        )
-        out, err = process.communicate(timeout=60)
+        with forked(open_as_anybody, home) as (_, told):
+            error = told.recv()
         home.chmod(0o755)
-    assert err == ""
-    assert "read-only" in out or "cannot be opened" in out
-    assert out.count("\n") == 1
+    assert "read-only" in str(error) or "cannot be opened" in str(error)
+    assert_one_sentence(error)
+
+
+def open_as_anybody(home: Path, told: Connection) -> None:
+    if os.geteuid() == 0:
+        os.setuid(65534)  # root may write anywhere
+    try:
+        open_database(default_url(home))
+    except StorageError as error:
+        told.send(error)
 
 
 def test_opening_waits_for_a_program_that_writes(tmp_path):
@@ -148,9 +132,7 @@ def test_a_newer_schema_is_refused_and_left_alone(new_url):
     engine = create_engine(url)
     with engine.begin() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
-    with pytest.raises(StorageError, match=r"newer version of the app \(schema 9999\)") as caught:
-        open_database(url)
-    assert_one_sentence(caught.value)
+    refused(url, r"newer version of the app \(schema 9999\)")
     with engine.connect() as connection:
         found = connection.execute(text("SELECT version_num FROM alembic_version")).all()
     assert found == [("9999",)]
@@ -163,8 +145,7 @@ def test_a_failed_write_leaves_nothing_and_is_explained(database):
     with pytest.raises(StorageError, match=r"failed: .*(UNIQUE|unique) constraint") as caught:
         delete_and_fail(database, slug)
     assert_one_sentence(caught.value)
-    with database.read() as session:
-        assert library.list_runs(session)[1] == 1
+    assert database.ask(library.list_runs)[1] == 1
 
 
 def delete_and_fail(database: Database, slug: str) -> None:
@@ -176,30 +157,20 @@ def delete_and_fail(database: Database, slug: str) -> None:
 
 @pytest.mark.slow
 def test_processes_that_open_a_blank_database_at_once_all_succeed(new_url):
-    source = """
-        import sys
-        from ckv_core.request.compare_request import CompareRequest
-        from storage.database import open_database
-        from storage.recorder import Recorder
-        print("ready", flush=True)
-        for line in sys.stdin:
-            database = open_database(line.strip())
-            for _ in range(5):
-                Recorder(database).create(CompareRequest(context="c"))
-            database.close()
-            print("done", flush=True)
-        """
-    processes = [python(source) for _ in range(3)]
-    urls = [new_url() for _ in range(5)]
-    for line, expected in [("", "ready\n"), *((f"{url}\n", "done\n") for url in urls)]:
-        for process in processes:
-            process.stdin.write(line)
-            process.stdin.flush()
-        assert [process.stdout.readline() for process in processes] == [expected] * 3
-    for process in processes:
-        assert process.communicate(timeout=60) == ("", "")
-    for url in urls:
-        database = open_database(url)
-        with database.read() as session:
+    for url in [new_url() for _ in range(3)]:
+        with ExitStack() as stack:
+            pipes = [stack.enter_context(forked(make_five, url))[1] for _ in range(3)]
+            for pipe in pipes:
+                pipe.send("open it")
+            assert [pipe.recv() for pipe in pipes] == ["done"] * 3
+        with closing(open_database(url)) as database, database.read() as session:
             assert library.list_runs(session)[1] == 15
-        database.close()
+
+
+def make_five(url: str, told: Connection) -> None:
+    """Make five runs in a new database, when told to."""
+    told.recv()
+    database = open_database(url)
+    for _ in range(5):
+        Recorder(database).create(CompareRequest(context="c"))
+    told.send("done")

@@ -27,8 +27,7 @@ def decodes(monkeypatch) -> list[object]:
 
 
 def load(database: Database, slug: str, kept: DecodedRuns) -> StoredRun:
-    with database.read() as session:
-        return repository.load_run(session, slug, kept)
+    return database.ask(repository.load_run, slug, kept)
 
 
 def test_a_run_that_is_over_is_decoded_once_until_it_is_forgotten(database, decodes):
@@ -38,8 +37,7 @@ def test_a_run_that_is_over_is_decoded_once_until_it_is_forgotten(database, deco
         assert_same_result(run.result, folded(STREAM))
         assert run.request.question == "What?"
     assert len(decodes) == 2
-    with database.write() as session:
-        library.annotate(session, slug, "Another title", "", ())
+    database.tell(library.annotate, slug, "Another title", "", ())
     assert load(database, slug, kept).title == "Another title"
     kept.forget(slug)
     load(database, slug, kept)

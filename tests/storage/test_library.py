@@ -20,15 +20,13 @@ from tests.storage.conftest import START, make
 
 
 def found(database, sort="newest", **wanted) -> list[str]:
-    with database.read() as session:
-        runs, total = library.list_runs(session, RunFilter(**wanted), sort)
+    runs, total = database.ask(library.list_runs, RunFilter(**wanted), sort)
     assert total == len(runs)
     return [run.slug for run in runs]
 
 
 def annotate(database, slug: str, title="T", note="", tags=()) -> None:
-    with database.write() as session:
-        library.annotate(session, slug, title, note, tags)
+    database.tell(library.annotate, slug, title, note, tags)
 
 
 def test_search_finds_title_note_question_and_generation(database):
@@ -56,16 +54,13 @@ def test_a_text_that_grows_when_it_is_folded_is_indexed_as_far_as_there_is_room(
 
 @given(asked=st.text(max_size=30) | st.text("\"*()^:-+ ANDORTNE'\\&|!<>\x00", max_size=20))
 def test_no_query_text_can_raise(opened, asked):
-    with opened.read() as session:
-        library.list_runs(session, RunFilter(text=asked))
+    opened.ask(library.list_runs, RunFilter(text=asked))
 
 
-@pytest.mark.parametrize(
-    "asked", ['"', "a*", "title:x", "NEAR(a b)", "a' OR '1", "x\x00y", "é" * 9]
-)
-def test_a_word_among_signs_is_found_as_a_word(database, asked):
-    slug = make(database, f"start {asked} end")
-    assert slug in found(database, text=asked) or not any(c.isalnum() for c in asked)
+def test_a_word_among_signs_is_found_as_a_word(database):
+    for asked in ("a*", "title:x", "NEAR(a b)", "a' OR '1", "x\x00y", "é" * 9):
+        slug = make(database, f"start {asked} end")
+        assert slug in found(database, text=asked), asked
 
 
 def test_every_filter_keeps_its_runs_only(database):
@@ -109,8 +104,7 @@ def test_the_outcome_of_a_run_counts_its_variants_without_the_full_cache(databas
     cut = make(database, minutes=3)
     kept = make(database, minutes=4)
     end_with(database, kept, ("full", 1, False), ("snapkv", 0.5, True))
-    with database.read() as session:
-        runs, _ = library.list_runs(session)
+    runs, _ = database.ask(library.list_runs)
     assert {run.slug: run.outcome for run in runs} == {
         asked: Outcome(answered=1, judged=2, full_answers=True, agreeing=1, compared=2),
         without: Outcome(agreeing=1, compared=2),
@@ -129,8 +123,7 @@ def test_pinned_runs_come_first_in_every_sort(database):
     assert found(database) == [third, second, first]
     assert found(database, "oldest") == [first, second, third]
     assert found(database, "title") == [second, first, third]
-    with database.write() as session:
-        library.set_pinned(session, first, pinned=True)
+    database.tell(library.set_pinned, first, pinned=True)
     for sort in library.SORTS:
         assert found(database, sort)[0] == first
     assert found(database, pinned=True) == [first]
@@ -162,33 +155,29 @@ def test_annotations_are_listed_and_bounded(database):
 
 def test_a_tag_is_added_to_several_runs_or_to_none(database):
     slugs = [make(database), make(database)]
-    with database.write() as session:
-        library.add_tag(session, slugs, "new")
+    database.tell(library.add_tag, slugs, "new")
     assert sorted(found(database, tag="new")) == sorted(slugs)
-    with pytest.raises(RunMissingError), database.write() as session:
-        library.add_tag(session, [slugs[0], "nowhere0"], "more")
+    with pytest.raises(RunMissingError):
+        database.tell(library.add_tag, [slugs[0], "nowhere0"], "more")
     assert found(database, tag="more") == []
 
 
 def test_a_deleted_run_is_gone_everywhere_until_it_is_restored(database):
     slug = make(database, "Harbour")
     child = make(database, lineage=Lineage(slug, "rerun"))
-    with database.write() as session:
-        library.delete_runs(session, [slug], START)
+    database.tell(library.delete_runs, [slug], START)
     assert found(database) == [child]
     assert found(database, text="harbour") == []
     for load in (repository.load_run, repository.run_owner):
         with pytest.raises(RunMissingError), database.read() as session:
             load(session, slug)
-    with database.read() as session:
-        parent, _ = library.relatives(session, child)
+    parent, _ = database.ask(library.relatives, child)
     assert (parent.slug, parent.title) == (slug, None)
     with database.write() as session:
         assert library.restore_runs(session, [slug], START) == []
         assert library.restore_runs(session, [slug], START - timedelta(seconds=1)) == [slug]
     assert found(database, text="harbour") == [slug]
-    with database.read() as session:
-        parent, children = library.relatives(session, slug)
+    parent, children = database.ask(library.relatives, slug)
     assert parent is None
     assert [(each.slug, each.kind) for each in children] == [(child, "rerun")]
 

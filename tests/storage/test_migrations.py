@@ -1,9 +1,11 @@
 """Every schema that was ever released leads to the tables of today and back, with its data."""
 
 import json
+import shutil
 import zlib
 from contextlib import closing
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from alembic import command
@@ -29,13 +31,14 @@ from sqlalchemy import (
 
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.results.records import Candidate, FollowUp, ForcedStep
-from storage import library, mapping, repository
+from storage import library, mapping
 from storage.codecs import EncodedArray
 from storage.database import MIGRATIONS, downgrade, open_database
 from storage.models import Array, Variant
 from storage.recorder import Recorder
 from storage.records import RunFilter
 from storage.study_models import Base
+from tests.storage.conftest import load
 from tests.storage.first_release import (
     CREATED,
     FINISHED,
@@ -110,9 +113,12 @@ def test_an_old_database_upgrades_with_its_data(new_url, revision):
         assert before.keys() >= {"runs", "prompts", "variants", "arrays"}
         open_database(url).close()
         assert_kept(engine, before)
-        with engine.connect() as connection:
-            head = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
-        assert head == REVISIONS[0]
+        assert revision_of(engine) == REVISIONS[0]
+
+
+def revision_of(engine: Engine) -> str | None:
+    with engine.connect() as connection:
+        return MigrationContext.configure(connection).get_current_revision()
 
 
 def assert_kept(engine: Engine, before: Rows) -> None:
@@ -156,12 +162,11 @@ def test_the_newest_schema_leads_back_to_every_other_and_up_again(new_url):
             row["tokens_per_second"] = None  # dropped on the way up
         assert found(url, "ÜNÏ there") == [SLUG]  # opens it, so migrates it
         newest = all_rows(engine)
-        for revision in REVISIONS[1:]:
+        # The way to the first one takes each step; which is at fault, SQLite tells for both.
+        for revision in REVISIONS[1:] if engine.dialect.name == "sqlite" else REVISIONS[-1:]:
             downgrade(url, revision)
             assert_kept(engine, first)
-            with engine.connect() as connection:
-                now = MigrationContext.configure(connection).get_current_revision()
-            assert now == revision
+            assert revision_of(engine) == revision
             assert found(url, "ÜNÏ there") == [SLUG]
             assert all_rows(engine) == newest
         downgrade(url, REVISIONS[-1])
@@ -190,9 +195,7 @@ def test_a_run_of_the_first_release_opens_as_it_was(new_url):
     url = new_url()
     make_first_release(url)
     with closing(open_database(url)) as database:
-        with database.read() as session:
-            run = repository.load_run(session, SLUG)
-            waiting = repository.load_run(session, UNFINISHED)
+        run, waiting = load(database, SLUG), load(database, UNFINISHED)
         assert Recorder(database).recover("The app stopped.") == 1
     request = CompareRequest(
         context="Over \x00 here.",
@@ -220,11 +223,8 @@ def test_a_run_of_the_first_release_opens_as_it_was(new_url):
     assert evicted.perturbation.base_head_l1.tolist() == [[1.0, 1.5]]
     assert (evicted.perturbation.kl, evicted.perturbation.final_hidden_l1) == (0.75, 3.5)
     assert (dict(evicted.analysis), evicted.forced_steps, evicted.follow_ups) == ({}, (), ())
-    assert (waiting.state, waiting.request.context, waiting.result.variants) == (
-        "queued",
-        "waits",
-        [],
-    )
+    assert (waiting.state, waiting.request.context) == ("queued", "waits")
+    assert waiting.result.variants == []
     assert stored_snapshot(run).result == result
 
 
@@ -283,23 +283,21 @@ def one_row_each(engine: Engine) -> Rows:
     return all_rows(engine)
 
 
+SAMPLES: dict[type, object] = {
+    DateTime: datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
+    JSON: {"key": ["value", 1]},
+    LargeBinary: zlib.compress(b"[]  "),  # a JSON text and a whole number of integers
+    Boolean: True,
+    Integer: 1,  # keys too: every foreign key then refers to the one row
+    Float: 1,
+}
+
+
 def sample_row(table: Table) -> dict[str, object]:
     row: dict[str, object] = {}
     for column in table.columns:
-        if column.name == "state":
-            row[column.name] = "done"
-        elif isinstance(column.type, DateTime):
-            row[column.name] = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-        elif isinstance(column.type, JSON):
-            row[column.name] = {"key": ["value", 1]}
-        elif isinstance(column.type, LargeBinary):
-            row[column.name] = zlib.compress(b"[]  ")  # a JSON text and a whole number of integers
-        elif isinstance(column.type, Boolean):
-            row[column.name] = True
-        elif isinstance(column.type, Integer | Float):
-            row[column.name] = 1  # keys too: every foreign key then refers to the one row
-        else:
-            row[column.name] = "text"
+        values = (value for kind, value in SAMPLES.items() if isinstance(column.type, kind))
+        row[column.name] = "done" if column.name == "state" else next(values, "text")
     return row
 
 
@@ -307,12 +305,8 @@ def test_a_migration_that_fails_halfway_leaves_the_database_as_it_was(
     new_url, tmp_path, monkeypatch
 ):
     url = new_url()
-    versions = tmp_path / "migrations" / "versions"
-    versions.mkdir(parents=True)
-    (versions.parent / "env.py").write_text((MIGRATIONS / "env.py").read_text())
-    for path in (MIGRATIONS / "versions").glob("*.py"):
-        (versions / path.name).write_text(path.read_text())
-    (versions / "9999_broken.py").write_text(
+    copied = Path(shutil.copytree(MIGRATIONS, tmp_path / "migrations"))
+    (copied / "versions" / "9999_broken.py").write_text(
         f"import sqlalchemy as sa\nfrom alembic import op\n"
         f"revision = '9999'\ndown_revision = {REVISIONS[0]!r}\n"
         "def upgrade():\n"
@@ -320,10 +314,9 @@ def test_a_migration_that_fails_halfway_leaves_the_database_as_it_was(
         "    raise RuntimeError('broken')\n"
     )
     open_database(url).close()
-    monkeypatch.setattr("storage.database.MIGRATIONS", versions.parent)
+    monkeypatch.setattr("storage.database.MIGRATIONS", copied)
     with pytest.raises(RuntimeError, match="broken"):
         open_database(url)
     monkeypatch.undo()
-    database = open_database(url)
-    assert "half" not in inspect(database.engine).get_table_names()
-    database.close()
+    with closing(open_database(url)) as database:
+        assert "half" not in inspect(database.engine).get_table_names()

@@ -1,8 +1,8 @@
-"""What only PostgreSQL can do wrong: who may come in, lost connections, writers at once."""
+"""What only PostgreSQL can do wrong: who may come in, lost connections, writers and servers."""
 
+import asyncio
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
@@ -13,26 +13,50 @@ from sqlalchemy import text
 
 from ckv_core.errors import StorageError
 from ckv_core.request.compare_request import CompareRequest
-from storage import library, repository
+from storage import library, repository, server_lock
 from storage.database import Database, open_database
 from storage.recorder import Recorder
 from storage.records import RunFilter
+from storage.server_lock import only_server
+from tests.factories.app import ENDLESS, end_of, generating, make_client, script, wait_until
 from tests.factories.events import assert_same_result
 from tests.postgresql_server import PostgresqlServer
+from tests.processes import python, wait_for
 from tests.storage.conftest import at_once, load, record
+from ui.services.live_runs import ELSEWHERE, RunSnapshot
+from ui.services.services import CANCELLED, Services
+from ui.services.stored_runs import LEFT_BEHIND
 
 REQUEST = CompareRequest(context="A long text.", question="What?")
 DELETED_AT = datetime(2026, 1, 2, tzinfo=UTC)
 MOMENT = timedelta(milliseconds=1)
+# Works on one endless run until it is killed.
+OTHER = """
+    import sys
+    from tests.factories.app import ENDLESS, generating, script, wait_until
+    from tests.storage.test_postgresql import serving
+    with serving(sys.argv[1]) as services:
+        slug = services.start_run(script(ENDLESS))
+        wait_until(services, slug, generating)
+        print(slug, flush=True)
+        sys.stdin.read()
+    """
 
 
 @pytest.fixture(scope="module")
 def url(postgresql):
+    """A database that no server serves."""
     return postgresql.create("laws")
 
 
+@pytest.fixture(scope="module")
+def served(postgresql):
+    """One whose servers fail the runs of dead ones."""
+    return postgresql.create("servers")
+
+
 @pytest.fixture
-def databases(url) -> Iterator[tuple[Database, Database]]:
+def databases(url):
     """The same database as two servers open it."""
     with closing(open_database(url)) as first, closing(open_database(url)) as second:
         yield first, second
@@ -154,8 +178,7 @@ def test_a_run_that_is_being_purged_is_not_said_to_be_restored(databases, postgr
     slug, told = deleted_run(databases[0]), []
 
     def restore() -> None:
-        with databases[1].write() as session:
-            told.append(library.restore_runs(session, [slug], DELETED_AT - MOMENT))
+        told.append(databases[1].tell(library.restore_runs, [slug], DELETED_AT - MOMENT))
 
     with databases[0].write() as session:
         assert library.purge_deleted(session, DELETED_AT + MOMENT) == 1
@@ -166,7 +189,7 @@ def test_a_run_that_is_being_purged_is_not_said_to_be_restored(databases, postgr
 
 
 def test_what_is_purged_by_two_servers_at_once_is_gone_once(databases):
-    for _ in range(10):
+    for _ in range(5):
         for _ in range(3):
             deleted_run(databases[0])
         counts = at_once(*(lambda d=database: purged(d) for database in databases))
@@ -176,14 +199,12 @@ def test_what_is_purged_by_two_servers_at_once_is_gone_once(databases):
 def deleted_run(database: Database) -> str:
     """A run that was deleted just as long ago as it can be restored, as one of two clocks says."""
     slug = record(database, REQUEST)
-    with database.write() as session:
-        library.delete_runs(session, [slug], DELETED_AT)
+    database.tell(library.delete_runs, [slug], DELETED_AT)
     return slug
 
 
 def purged(database: Database) -> int:
-    with database.write() as session:
-        return library.purge_deleted(session, DELETED_AT + MOMENT)
+    return database.tell(library.purge_deleted, DELETED_AT + MOMENT)
 
 
 def started(action: Callable[[], object]) -> threading.Thread:
@@ -194,24 +215,19 @@ def started(action: Callable[[], object]) -> threading.Thread:
 
 def wait_until_over_or_waiting(server: PostgresqlServer, thread: threading.Thread) -> None:
     """Until the thread has ended, or waits for a lock that another connection holds."""
-    until = time.monotonic() + 30
+    asked = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
     with administering(server) as connection:
-        asked = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-        while thread.is_alive() and connection.execute(asked).fetchone() == (0,):
-            assert time.monotonic() < until
-            time.sleep(0.01)
+        wait_for(lambda: not thread.is_alive() or connection.execute(asked).fetchone() != (0,))
 
 
 def test_two_who_annotate_a_run_at_once_both_succeed(databases):
     slug = Recorder(databases[0]).create(REQUEST)
 
     def annotate(database: Database, title: str) -> None:
-        with database.write() as session:
-            library.annotate(session, slug, title, "", ["same", "tags"])
+        database.tell(library.annotate, slug, title, "", ["same", "tags"])
 
     def tag(database: Database) -> None:
-        with database.write() as session:
-            library.add_tag(session, [slug], "same")
+        database.tell(library.add_tag, [slug], "same")
 
     for number in range(20):
         results = at_once(
@@ -220,3 +236,141 @@ def test_two_who_annotate_a_run_at_once_both_succeed(databases):
             lambda: tag(databases[1]),
         )
         assert results == [None, None, None]
+
+
+# --- several servers: nobody fails another's runs, and the dead are noticed --------------------
+
+
+@contextmanager
+def serving(address: str) -> Iterator[Services]:
+    """A server with a worker that plays scripts."""
+    with closing(open_database(address)) as database, only_server(database):
+        services = Services(database, make_client=make_client)
+        yield services
+        services.close()
+
+
+@pytest.fixture(scope="module")
+def services(served):
+    with serving(served) as services:
+        yield services
+
+
+@pytest.fixture(scope="module")
+def theirs(served):
+    """Another server, in this process too."""
+    with serving(served) as services:
+        yield services
+
+
+def test_a_lock_whose_connection_was_lost_is_taken_again(served, postgresql, monkeypatch):
+    monkeypatch.setattr(server_lock, "CHECK_INTERVAL_S", 0.05)
+    with closing(open_database(served)) as database, closing(open_database(served)) as other:
+        with only_server(database):
+            Recorder(database).create(REQUEST)
+            lost = lock_holders(postgresql, database.server, "pg_terminate_backend(pid)")
+            assert lost == [True]
+            wait_for(lambda: lock_holders(postgresql, database.server, "pid") != [])
+            assert Recorder(other).recover("Gone.") == 0
+        # PostgreSQL lets go of it once it has seen the end of the connection.
+        wait_for(lambda: lock_holders(postgresql, database.server, "pid") == [])
+        assert Recorder(other).recover("Gone.") == 1
+
+
+def lock_holders(server: PostgresqlServer, number: int, wanted: str) -> list[object]:
+    """This of each connection that holds the lock of that number."""
+    with psycopg.connect(server.url("servers"), autocommit=True) as connection:
+        rows = connection.execute(
+            f"SELECT {wanted} FROM pg_locks WHERE locktype = 'advisory' AND granted "
+            "AND (classid::bigint << 32) + objid::bigint = %s",
+            [number],
+        )
+        return [row[0] for row in rows]
+
+
+@contextmanager
+def other_process(address: str) -> Iterator[tuple[subprocess.Popen, str]]:
+    """Another server, and the run that it is at."""
+    with python(OTHER, address) as process:
+        try:
+            yield process, process.stdout.readline().strip()
+        finally:
+            process.kill()
+
+
+def text_of(view: RunSnapshot) -> str:
+    return view.result.variants[0].text
+
+
+def test_runs_of_a_living_server_are_left_alone_and_those_of_a_killed_one_failed(services, served):
+    with other_process(served) as (process, slug):
+        third = open_database(served)
+        with closing(third), only_server(third):
+            assert Recorder(third).recover("Gone.") == 0
+        view = wait_until(services, slug, generating)
+        assert (view.state, view.reason) == ("running", ELSEWHERE)
+        assert view.request == script(ENDLESS)
+        with pytest.raises(StorageError, match="not over; cancel it first"):
+            services.library.delete([slug])
+        own = services.start_run(script(ENDLESS))
+        written = len(text_of(wait_until(services, own, generating)))
+        process.kill()
+        process.wait()
+        end = end_of(services, slug)
+    assert (end.state, end.reason) == ("failed", LEFT_BEHIND)
+    assert text_of(end).startswith("w0 ")
+    services.library.delete([slug])
+    # The survivor's own run goes on: more text comes, and the database has it as running.
+    wait_until(services, own, lambda view: len(text_of(view)) > written)
+    assert load(services._database, own).state == "running"
+    services.cancel_run(own)
+    assert end_of(services, own).state == "cancelled"
+
+
+def test_a_run_of_another_server_is_followed_to_its_end(services, served, monkeypatch):
+    monkeypatch.setattr("ui.services.stored_runs.POLL_INTERVAL_S", 0.02)
+    with closing(open_database(served)) as theirs, only_server(theirs):
+        recorder = Recorder(theirs)
+        first, slug = recorder.create(REQUEST), recorder.create(REQUEST)
+        assert [services.snapshot(each).queue_ahead for each in (first, slug)] == [0, 1]
+        recorder.finish(first)
+        assert services.snapshot(slug).queue_ahead == 0
+
+        async def follow() -> list[str]:
+            states = []
+            async for view in services.watch(slug):
+                states.append(view.state)
+                if states.count("queued") == 2:
+                    recorder.start(slug)
+                if states.count("running") == 2:
+                    recorder.finish(slug)
+            return states
+
+        states = asyncio.run(follow())
+    assert list(dict.fromkeys(states)) == ["queued", "running", "done"]
+
+
+def test_a_run_is_cancelled_from_another_server(services, theirs):
+    slug = theirs.start_run(script(ENDLESS))
+    wait_until(theirs, slug, generating)
+    watched = theirs._unfinished.find(slug)
+    services.cancel_run(slug)
+    assert services.snapshot(slug).state == "cancelled"
+    wait_for(lambda: not theirs.live_states())
+    assert watched.snapshot(0).state == "cancelled"
+    assert theirs.snapshot(slug).state == "cancelled"
+    # Its worker is free again, and each server sees what the other one did.
+    last = theirs.start_run(script("steps 2"))
+    assert end_of(services, last).state == "done"
+
+
+def test_a_run_that_was_cancelled_elsewhere_at_its_last_moment_is_not_shown_as_done(
+    services, theirs
+):
+    slug = theirs.start_run(script("hang"))
+    wait_until(theirs, slug, lambda view: bool(view.result.variants))
+    watched = theirs._unfinished.find(slug)
+    services.cancel_run(slug)
+    theirs._unfinished.end(slug, "done", "")
+    seen = watched.snapshot(0)
+    assert (seen.state, seen.reason) == ("cancelled", CANCELLED)

@@ -2,10 +2,11 @@
 
 import os
 import sqlite3
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkProcess
 from pathlib import Path
 
 import pytest
@@ -14,18 +15,9 @@ from ckv_core.errors import StorageError
 from storage.database import default_url, open_database
 from storage.file_lock import hold
 from storage.server_lock import only_server
-from tests.processes import python
+from tests.processes import forked, python
 
 pytestmark = pytest.mark.slow
-
-HOLDER = """
-import sys
-from storage.database import open_database
-from storage.server_lock import only_server
-with only_server(open_database(sys.argv[1])):
-    print("held", flush=True)
-    sys.stdin.read()
-"""
 
 READER = """
 import sqlite3, sys
@@ -34,18 +26,19 @@ sqlite3.connect(sys.argv[1], timeout=0).execute("SELECT * FROM t")
 
 
 @contextmanager
-def held(url: str) -> Iterator[subprocess.Popen[str]]:
+def held(url: str) -> Iterator[ForkProcess]:
     """Another process that serves the database."""
-    with python(HOLDER, url) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "held\n"
+    with forked(serve, url) as (holder, served):
+        assert served.recv()
         yield holder
-        holder.kill()
 
 
-def serve(url: str) -> None:
+def serve(url: str, served: Connection | None = None) -> None:
+    """Serve the database; where somebody listens, until they let go."""
     with closing(open_database(url)) as database, only_server(database):
-        pass
+        if served is not None:
+            served.send(True)
+            served.recv()
 
 
 def link(file: Path, elsewhere: Path) -> str:
@@ -85,7 +78,7 @@ def test_a_second_server_is_refused_until_the_first_is_gone(tmp_path):
         with pytest.raises(StorageError, match="Another CriticalKV Lab serves"):
             serve(url)
         holder.kill()
-        holder.wait()
+        holder.join()
         serve(url)
 
 

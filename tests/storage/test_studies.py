@@ -20,40 +20,24 @@ STUDY = Study(
     variants=("snapkv", "adakv"),
     budgets=("10%", "20%"),
 )
-SAMPLES = tuple(
-    Sample(
-        id=f"s{at}",
-        context=f"text \x00 {at}",
-        question="?",
-        answers=("a\x00", "b"),
-        tags={"depth": 0.5},
-    )
-    for at in range(4)
-)
+SAMPLE = Sample(id="", context="", question="?", answers=("a\x00", "b"), tags={"depth": 0.5})
+SAMPLES = tuple(replace(SAMPLE, id=f"s{at}", context=f"text \x00 {at}") for at in range(4))
 MODEL = replace(ModelInfo(**dict.fromkeys(ModelInfo.__slots__)), name="m", sha256="a")
 
 
 @pytest.fixture
-def studies(opened) -> Studies:
+def studies(opened):
+    """None yet, in a database that a module's tests share."""
     with opened.write() as session:
         session.execute(text("DELETE FROM studies"))
     return Studies(opened)
 
 
-def results_of(sample: Sample, study: Study = STUDY, **changes: object) -> list[SampleResult]:
+def results_of(sample: Sample, **changes: object) -> list[SampleResult]:
+    said = {"state": "done", "score": 0.5, "text": "said \x00"} | changes
     return [
-        SampleResult(
-            **{
-                "sample": sample.id,
-                "variant": point.variant,
-                "budget": point.budget,
-                "state": "done",
-                "score": 0.5,
-                "text": "said \x00",
-                **changes,
-            }
-        )
-        for point in study.points()
+        SampleResult(sample=sample.id, variant=point.variant, budget=point.budget, **said)
+        for point in STUDY.points()
     ]
 
 
