@@ -1,25 +1,21 @@
 """Variants are the same by what decides their outcome, not by how their SPEC was written."""
 
+from dataclasses import replace
+
 import pytest
 
 from ckv_core.methods.parameters import Budget
 from ckv_core.request.identity import identify, told_apart
-from ckv_core.request.variants import VariantSpec
 from ckv_core.results.records import VariantResult
+from tests.factories.runs import variant
 
 SPEC = "snapkv+critical:budget=64"
 
 
-def variant(spec: str, *, params: dict | None = None, **changed: object) -> VariantResult:
-    """As the engine records it, or with other params."""
-    parsed = VariantSpec.parse(spec)
-    return VariantResult(
-        spec=spec,
-        label=parsed.label,
-        method=parsed.method.name,
-        critical=parsed.critical,
-        params=({**parsed.params} if params is None else params) | changed,
-    )
+def recorded(spec: str, **params: object) -> VariantResult:
+    """As the engine records it, but with these parameters."""
+    found = variant(spec)
+    return replace(found, params={**found.params, **params})
 
 
 def shown(*variants: VariantResult) -> list[str]:
@@ -63,9 +59,9 @@ def test_what_does_another_thing_is_another_variant(other):
 
 
 def test_runs_whose_alphas_differ_under_one_spec_are_told_apart_by_alpha():
-    half, quarter = variant(SPEC, alpha=0.5), variant(SPEC)
+    half, quarter = recorded(SPEC, alpha=0.5), variant(SPEC)
     assert shown(half, quarter) == [f"{SPEC},alpha=0.5", f"{SPEC},alpha=0.25"]
-    wider = variant("snapkv+critical:budget=128", alpha=0.5)
+    wider = recorded("snapkv+critical:budget=128", alpha=0.5)
     assert shown(wider, quarter) == ["snapkv+critical:budget=128,alpha=0.5", f"{SPEC},alpha=0.25"]
 
 
@@ -85,10 +81,10 @@ def test_a_spec_that_stands_alone_is_shown_as_it_is():
 
 
 def test_the_budget_is_the_one_asked_for_and_of_tokens_the_one_resolved():
-    percent = [variant("snapkv:budget=10%", budget=tokens) for tokens in (60, 61)]
+    percent = [recorded("snapkv:budget=10%", budget=tokens) for tokens in (60, 61)]
     assert identify(percent[0]) == identify(percent[1])
     assert identify(percent[0]).budget == Budget.parse("10%")
-    other = variant("snapkv:budget=64", budget=32)
+    other = recorded("snapkv:budget=64", budget=32)
     assert identify(other).budget == Budget.parse("32")
     assert shown(variant("snapkv:budget=64"), other) == ["snapkv:budget=64", "snapkv:budget=32"]
     assert identify(variant("snapkv", params={})).budget is None
