@@ -1,4 +1,4 @@
-"""What `analyse` prints of several prompts: the final layer against the budget, the bounds."""
+"""Laws of variants over several prompts: heads, bounds, layers, and curves over the budget."""
 
 import re
 from dataclasses import replace
@@ -6,17 +6,198 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ckv_core.analysis.aggregate import aggregate, budget_curves, varied_units
+from ckv_core.analysis.aggregate import (
+    aggregate,
+    budget_curves,
+    hidden_by_layer,
+    reduction_by_layer,
+    varied_units,
+)
+from ckv_core.analysis.aggregate_runs import join
 from ckv_core.analysis.intervals import MIN_PROMPTS, mean_interval
 from ckv_core.cli.aggregate import print_results
 from ckv_core.errors import ConfigError
 from ckv_core.methods.parameters import ParameterValue
 from ckv_core.request.variants import VariantSpec
+from ckv_core.results.chain import COVERED
 from ckv_core.results.events import RunResult
 from ckv_core.results.records import RetainedSet, VariantResult
-from tests.factories.runs import bare, measured, model_info, prompt_info
+from tests.factories.printed import printed, table
+from tests.factories.runs import (
+    array,
+    bare,
+    measured,
+    model_info,
+    on_prompt,
+    prompt_info,
+    variant,
+)
+
+# --- heads and bounds -----------------------------------------------------------------------
+
+
+def run(heads: list[float], base: list[float], **arrays: list[float]) -> RunResult:
+    """One variant with one evictable layer of two heads and one that is not."""
+    missing = [np.nan, np.nan]
+    analysis = {name: array(values, missing) for name, values in arrays.items()}
+    moved = measured(array(heads, missing), [1.0, 2.0], 0.5, array(base, missing))
+    return RunResult(variants=[variant("snapkv+critical", moved, analysis=analysis)])
+
+
+def test_a_head_wins_by_its_mean_over_the_prompts():
+    (found,) = aggregate([run([1, 9], [2, 8]), run([4, 5], [2, 8])])
+    # head 0: 2.5 against 2; head 1: 7 against 8
+    assert found.head_wins.wins[0].tolist() == [False, True]
+    assert (found.head_wins.count, found.head_wins.heads, found.head_wins.share) == (1, 2, 0.5)
+    assert found.figures["improved_heads"].mean == pytest.approx((0.5 + 0.5) / 2)
+    assert found.figures["head"].mean == pytest.approx((5 + 4.5) / 2)
+
+
+def test_the_chain_is_checked_only_where_sigma_is_over_a_half():
+    arrays = {"theta": [2, 2], "theta_hat": [3, 1], "theta_relaxed": [4, 0], "value_mass": [5, 5]}
+    low = run([1, 1], [2, 2], sigma_stage1=[0.9, 0.4], sigma_oracle=[0.6, 0.5], **arrays)
+    (found,) = aggregate([low])
+    assert found.figures["sigma_over_half"].mean == 0.5
+    assert (found.violations, found.checked) == (0, 1)
+    assert found.figures["tightness"].mean == 0.5
+    high = run([1, 1], [2, 2], sigma_stage1=[0.9, 0.6], sigma_oracle=[0.6, 0.7], **arrays)
+    (found,) = aggregate([low, high])
+    assert found.figures["sigma_over_half"].mean == 0.75
+    assert found.figures["oracle_over_half"].mean == 0.75
+    assert (found.violations, found.checked) == (1, 3)
+
+
+def test_means_obey_the_chain_as_they_are_of_covered_heads_alone():
+    good = {"theta": [2, 3], "theta_hat": [3, 1e9], "theta_relaxed": [4, 0], "value_mass": [5, 5]}
+    runs = [
+        run([1 + at, 9], [2, 2], sigma_stage1=[0.6, 0.5], **good | {"theta": [2 + at, 3]})
+        for at in (0, 0.5)
+    ]
+    none = run([7, 7], [2, 2], sigma_stage1=[0.5, 0.1], **good)
+    (found,) = aggregate([*runs, none])
+    chain = [found.figures[key] for key in COVERED]
+    assert [each.mean for each in chain] == [1.25, 2.25, 3, 4]
+    assert {each.n for each in chain} == {2}
+    assert (found.checked, found.bounded) == (2, 6)
+    told = "covered_l1, theta, theta_hat, theta_relaxed (of heads with sigma over 0.5)"
+    assert [*found.notes] == [f"{told}: known in 2 of 3 prompts."]
+    (found,) = aggregate([none])
+    assert not set(COVERED) & set(found.figures)
+    assert (found.checked, found.bounded) == (0, 2)
+
+
+def test_a_prompt_whose_figure_is_nan_counts_as_one_where_it_is_not_known():
+    runs = [run([at, at], [2, 2]) for at in range(1, 12)]
+    known = runs[0].variants[0].perturbation
+    broken = replace(known, kl=float("nan"), head_l1=known.head_l1 * np.float32(np.nan))
+    runs[0].variants[0] = replace(runs[0].variants[0], perturbation=broken)
+    (found,) = aggregate(runs)
+    kl, head = found.figures["kl"], found.figures["head"]
+    assert (kl.mean, kl.low, kl.n) == (0.5, 0.5, 10)
+    assert 2 < head.low < head.mean == 6.5
+    assert "kl: known in 10 of 11 prompts." in found.notes
+
+
+def with_alpha(alpha: float | None, *, critical: bool = False) -> RunResult:
+    found = run([1, 1], [2, 2], sigma_stage1=[0.9, 0.4])
+    (plain,) = found.variants
+    known = {} if alpha is None else {"stage1_alpha": np.array([alpha], np.float32)}
+    analysis = {**plain.analysis, **known}
+    found.variants[0] = replace(plain, critical=critical, analysis=analysis)
+    return found
+
+
+def test_runs_whose_plain_variants_took_different_alphas_say_so():
+    (mixed,) = aggregate([with_alpha(1.0), with_alpha(0.1)])
+    assert "differ (0.1, 1)" in str(mixed.alpha_note)
+    assert mixed.alpha_note in mixed.notes
+    (older,) = aggregate([with_alpha(0.25), with_alpha(None)])
+    assert "(0.25, not recorded)" in str(older.alpha_note)
+    (unknown,) = aggregate([with_alpha(None)] * 2)
+    assert "alpha of stage 1 is not recorded" in str(unknown.alpha_note)
+    for alike in ([with_alpha(0.1)] * 2, [with_alpha(None)], [run([1, 1], [2, 2])] * 2):
+        assert aggregate(alike)[0].alpha_note is None
+    # The SPEC of CriticalKV names its alpha; earlier versions did not record it besides.
+    assert aggregate([with_alpha(a, critical=True) for a in (None, 0.5)])[0].alpha_note is None
+
+
+# --- layers ---------------------------------------------------------------------------------
+
+PLAIN = "snapkv:budget=64,window=16"
+CRITICAL = "snapkv+critical:budget=64,window=16,alpha=0.5"
+OTHER = "snapkv:budget=32,window=16"  # another budget, so no base
+
+
+def layers_of(prompt: int, **layers: list[float]) -> RunResult:
+    """Variants with these hidden L1 by layer on one prompt."""
+    specs = {"plain": PLAIN, "critical": CRITICAL, "other": OTHER}
+    made = [
+        variant(specs[name], measured(array([1, 1, 1, 1]), values))
+        for name, values in layers.items()
+    ]
+    return on_prompt(prompt, variant("full"), *made)
+
+
+def by_spec(results: list[RunResult]):
+    variants = join(results).variants
+    return {each.spec: each for each in variants}, variants
+
+
+def test_each_layer_has_its_own_mean_over_the_prompts_and_its_interval():
+    lines = np.random.default_rng(2).uniform(1, 9, (MIN_PROMPTS, 3)).astype(np.float32)
+    found, _ = by_spec([layers_of(at, plain=line.tolist()) for at, line in enumerate(lines)])
+    for at, each in enumerate(hidden_by_layer(found[PLAIN])):
+        alone = mean_interval(lines[:, at].tolist())
+        assert (each.mean, each.n) == (pytest.approx(alone.mean), MIN_PROMPTS)
+        assert (each.low, each.high) == pytest.approx((alone.low, alone.high), rel=1e-3)
+    assert hidden_by_layer(found["full"]) is None
+
+
+def test_a_reduction_is_base_minus_variant_of_the_same_prompts():
+    results = [
+        layers_of(0, plain=[5, 9], critical=[4, 7], other=[1, 1]),
+        layers_of(1, critical=[100, 100], other=[1, 1]),  # without its base
+        layers_of(2, other=[1, 1], plain=[3, 3]),
+        layers_of(2, critical=[1, 4]),  # in another run of that prompt
+    ]
+    found, variants = by_spec(results)
+    layers = reduction_by_layer(found[CRITICAL], variants)
+    assert [(each.mean, each.low, each.n) for each in layers] == [(1.5, None, 2), (0.5, None, 2)]
+    assert reduction_by_layer(found[PLAIN], variants) is None
+    assert reduction_by_layer(found["full"], variants) is None
+    without = [each for each in variants if each.spec != PLAIN]
+    assert reduction_by_layer(found[CRITICAL], without) is None
+
+
+def test_a_prompt_with_a_layer_that_is_not_known_has_no_part():
+    lines = ([1, 2], [3, np.nan], [5, 6])
+    found, _ = by_spec([layers_of(at, plain=line) for at, line in enumerate(lines)])
+    assert [(each.mean, each.n) for each in hidden_by_layer(found[PLAIN])] == [(3, 2), (4, 2)]
+
+
+def test_analyse_prints_the_layers(monkeypatch, capsys, tmp_path):
+    path = tmp_path / "context.txt"
+    path.write_text("text", encoding="utf-8")
+    lines = [float(at) for at in range(9)]
+    results = [layers_of(at, plain=[2 * x for x in lines], critical=lines) for at in range(2)]
+    out = printed(monkeypatch, capsys, ["analyse", *["--context", str(path)] * 2], *results)
+    title = "hidden L1 after a layer{}; of 9 layers, from 0 on"
+    told = {f"layer {at}": f"{at}" for at in (0, 2, 4, 6, 8)} | {"n": "2"}
+    assert table(out, title.format(", base minus CriticalKV")) == {CRITICAL: told}
+    plain = table(out, title.format(""))[PLAIN]
+    assert plain == {f"layer {at}": f"{2 * at}" for at in (0, 2, 4, 6, 8)} | {"n": "2"}
+
+
+# --- the final layer against the budget, and the bounds, as `analyse` prints them -----------
 
 QUERY_HEADS = 4
+FINALS = {
+    "full": None,
+    "snapkv:budget=64": 10.0,
+    "snapkv:budget=32": 30.0,
+    "snapkv+critical:budget=32,alpha=0.5": 20.0,
+    "adakv:budget=10%": 7.0,
+}
 
 
 def resolved(spec: str) -> dict[str, ParameterValue]:
@@ -27,7 +208,7 @@ def resolved(spec: str) -> dict[str, ParameterValue]:
         return {}
 
 
-def variant(spec: str, final: float | None) -> VariantResult:
+def bounded(spec: str, final: float | None) -> VariantResult:
     """One layer of four heads whose L1 is half of theta; `final` None leaves it unmeasured."""
     theta = np.array([[1, 2, 3, 4]], np.float32)
     names = ("theta", "theta_hat", "theta_relaxed", "value_mass")
@@ -45,7 +226,7 @@ def variant(spec: str, final: float | None) -> VariantResult:
     )
 
 
-def runs(
+def runs_of(
     finals: dict[str, float | None], prompts: int = MIN_PROMPTS, kv_heads: int = 2
 ) -> list[RunResult]:
     """The same variants on several prompts, each with its own final L1."""
@@ -55,7 +236,7 @@ def runs(
             model=model_info(1, kv_heads=kv_heads),
             prompt=prompt_info(["x"], token_ids=(at,)),
             variants=[
-                replace(variant(spec, None if final is None else final + at), retained=kept)
+                replace(bounded(spec, None if final is None else final + at), retained=kept)
                 for spec, final in finals.items()
             ],
         )
@@ -63,45 +244,35 @@ def runs(
     ]
 
 
-def printed(capsys: pytest.CaptureFixture[str], found: list[RunResult]) -> str:
+def shown(capsys: pytest.CaptureFixture[str], found: list[RunResult]) -> str:
     print_results(found, [""] * len(found))
     return capsys.readouterr().out
 
 
-FINALS = {
-    "full": None,
-    "snapkv:budget=64": 10.0,
-    "snapkv:budget=32": 30.0,
-    "snapkv+critical:budget=32,alpha=0.5": 20.0,
-    "adakv:budget=10%": 7.0,
-}
-
-
 def test_the_final_layer_is_printed_against_the_budget_with_intervals_and_n(capsys):
-    out = printed(capsys, runs(FINALS))
-    (table,) = re.findall(r"final layer against the budget, .*?\n\n", out, re.S)
-    title, head, plain, critical = table.strip().splitlines()
-    assert title.startswith("final layer against the budget, entries per KV head")
-    assert head.split() == ["variant", "at", "32", "at", "64", "n"]
-    cells = []
-    for first in (30, 10):
+    out = shown(capsys, runs_of(FINALS))
+
+    def cell(first: int) -> str:
         found = mean_interval([first + at for at in range(MIN_PROMPTS)])
-        cells.append(f"{found.mean:.4g} [{found.low:.4g}, {found.high:.4g}]")
-    assert re.split(r" {2,}", plain) == ["snapkv", *cells, "10"]
-    assert re.split(r" {2,}", critical)[0] == "snapkv+critical:alpha=0.5"
-    assert re.split(r" {2,}", critical)[2:] == ["-", "10"]
-    assert "percent" not in table
+        return f"{found.mean:.4g} [{found.low:.4g}, {found.high:.4g}]"
+
+    # The one budget in percent is no curve.
+    assert table(out, "final layer against the budget, entries per KV head") == {
+        "snapkv": {"at 32": cell(30), "at 64": cell(10), "n": "10"},
+        "snapkv+critical:alpha=0.5": {"at 32": cell(20), "at 64": "-", "n": "10"},
+    }
+    assert out.count("against the budget") == 1
 
 
 def test_of_too_few_prompts_there_are_means_and_of_one_budget_no_table(capsys):
-    out = printed(capsys, runs(FINALS, prompts=2))
+    out = shown(capsys, runs_of(FINALS, prompts=2))
     assert re.search(r"^snapkv +30.5 +10.5 +2$", out, re.M)
     one = {spec: final for spec, final in FINALS.items() if "budget=64" not in spec}
-    assert "against the budget" not in printed(capsys, runs(one))
+    assert "against the budget" not in shown(capsys, runs_of(one))
 
 
 def test_a_budget_that_is_not_written_is_the_default_one():
-    found = budget_curves(aggregate(runs({"snapkv": 1.0, "snapkv:budget=64": 2.0}, prompts=1)))
+    found = budget_curves(aggregate(runs_of({"snapkv": 1.0, "snapkv:budget=64": 2.0}, prompts=1)))
     assert [[str(budget) for budget, _ in curve.points] for curve in found] == [["64", "128"]]
     assert varied_units(found, "final") == ["tokens"]
     assert varied_units(found, "agreement") == []
@@ -109,16 +280,15 @@ def test_a_budget_that_is_not_written_is_the_default_one():
 
 @pytest.mark.parametrize("spec", ["full", "own:label=a", "nothing:budget=32", "snapkv:budget=0"])
 def test_what_asks_for_no_budget_is_in_no_curve(spec):
-    assert budget_curves(aggregate(runs({spec: 1.0}))) == []
+    assert budget_curves(aggregate(runs_of({spec: 1.0}))) == []
 
 
 def test_the_bound_per_kv_head_stands_beside_that_of_its_query_heads(capsys):
-    out = printed(capsys, runs({"snapkv": 1.0}))
-    (head, row) = re.findall(r"^variant .*oracle > 0.5\n.*$", out, re.M)[0].splitlines()
-    cells = dict(zip(re.split(r" {2,}", head), re.split(r" {2,}", row), strict=True))
+    out = shown(capsys, runs_of({"snapkv": 1.0}))
+    cells = table(out, "attention mass of stage 1")["snapkv"]
     heads, groups = (1 + 0.25 + 1 / 3 + 0.75) / 4, (1.5 / 3 + 4 / 7) / 2
     assert cells["L1 / theta"].startswith(f"{heads:.4g} [")
     assert cells["sigma > 0.5"] == "100.0% [69.2%, 100.0%]"  # of ten prompts, each all or nothing
     assert cells["oracle > 0.5"] == "50.0% [50.0%, 50.0%]"
     assert cells["group L1 / theta"].startswith(f"{groups:.4g} [")
-    assert "group" not in printed(capsys, runs({"snapkv": 1.0}, kv_heads=QUERY_HEADS))
+    assert "group" not in shown(capsys, runs_of({"snapkv": 1.0}, kv_heads=QUERY_HEADS))

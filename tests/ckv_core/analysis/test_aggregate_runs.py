@@ -8,7 +8,6 @@ import pytest
 from ckv_core.analysis.aggregate import aggregate, budget_curves
 from ckv_core.analysis.aggregate_runs import join
 from ckv_core.analysis.intervals import MIN_PROMPTS
-from ckv_core.analysis.means_json import means_json
 from ckv_core.errors import ConfigError
 from ckv_core.results.events import RunResult
 from ckv_core.results.records import VariantResult
@@ -58,16 +57,6 @@ def test_settings_that_are_not_recorded_are_said_and_not_guessed():
     assert "different settings" not in notes
     assert f"Not every setting of {SPEC},alpha=? is recorded (alpha, " in notes
     assert [curve.alpha for curve in budget_curves(aggregate(results))] == [0.25, None]
-
-
-def test_a_written_default_is_the_same_variant_and_the_same_curve():
-    results = [
-        run(1, point("snapkv+critical:budget=32", 40), point(SPEC, 10)),
-        run(2, point(f"{SPEC},alpha=0.25", 30), point("snapkv+critical:alpha=0.25,budget=32", 60)),
-    ]
-    (curve,) = budget_curves(aggregate(results))
-    points = [(budget.amount, mean.mean, mean.n) for budget, mean in curve.values("final")]
-    assert points == [(32, 50, 2), (64, 20, 2)]
 
 
 def test_runs_of_one_prompt_are_one_sample_of_each_of_their_budgets():
@@ -140,26 +129,11 @@ def test_prompts_that_share_no_variant_are_refused_and_one_prompt_is_not():
     one, other = run(1, point(SPEC)), run(2, point("snapkv:budget=64"))
     with pytest.raises(ConfigError, match="no variant in common"):
         join([one, other])
+    with pytest.raises(ConfigError, match="nothing to average"):
+        join([])
     other.prompt = one.prompt
     assert join([one, other]).n == 1
     assert join([run(1), run(2)]).n == 2  # the full cache alone has nothing to share
-
-
-def test_of_too_few_prompts_the_file_has_no_interval_and_says_why():
-    results = [run(at, point("snapkv:budget=64", at)) for at in range(MIN_PROMPTS)]
-    results += [run(at, point("snapkv:budget=32", at)) for at in range(MIN_PROMPTS - 1)]
-    found = means_json(results)
-    by_spec = {each["spec"]: each for each in found["variants"]}
-    full, few = by_spec["snapkv:budget=64"], by_spec["snapkv:budget=32"]
-    assert (found["n"], full["n"], few["n"]) == (10, 10, 9)
-    assert full["figures"]["final"]["low"] is not None
-    assert (few["figures"]["final"]["low"], few["figures"]["final"]["n"]) == (None, 9)
-    assert found["note"].startswith("An interval of a mean needs at least 10 prompts")
-    assert found["notes"] == [
-        "1 of 2 variants were run on fewer than all 10 prompts (snapkv:budget=32); only figures "
-        "of the same prompts compare."
-    ]
-    assert means_json(results[:4])["note"].startswith("4 prompts: an interval of a mean")
 
 
 def test_a_figure_that_too_few_prompts_have_says_so():
