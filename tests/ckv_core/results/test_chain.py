@@ -1,4 +1,4 @@
-"""The bounds per KV head: sums over the query heads that share its kept set."""
+"""Means over what is known; the chain per head, and per KV head summed over its query heads."""
 
 import math
 from dataclasses import replace
@@ -16,18 +16,29 @@ from ckv_core.results.chain import (
     check_chain,
     head_sums,
     lowest_sigma,
+    mean_of_known,
     shared_kv_heads,
     tightness_of,
 )
 from ckv_core.results.events import RunResult
-from ckv_core.results.records import ModelInfo, RetainedSet, VariantResult
+from ckv_core.results.records import RetainedSet, VariantResult
 from tests.factories.runs import measured, model_info, variant
 
+INF, NAN = math.inf, math.nan
 LAYERS, KV_HEADS, GROUP_SIZE = 3, 2, 3
 SHAPE = (LAYERS, KV_HEADS * GROUP_SIZE)
 STEPS = ("theta", "theta_hat", "theta_relaxed")
 sizes = arrays(np.float32, SHAPE, elements=st.floats(0, 1e4, width=32))
 masses = arrays(np.float32, SHAPE, elements=st.floats(0, 1, width=32))
+
+
+@pytest.mark.parametrize(
+    ("values", "mean"),
+    [([1, 3], 2), ([NAN, 3], 3), ([1, INF], INF), ([INF, -INF], NAN), ([], None), ([NAN], None)],
+)
+def test_what_is_nan_does_not_count_and_both_infinities_are_nan_without_a_warning(values, mean):
+    found = mean_of_known(np.array(values, np.float32))
+    assert found is mean is None or found == pytest.approx(mean, nan_ok=True)
 
 
 def variant_of(l1: np.ndarray, sigma: np.ndarray, *bounds: np.ndarray) -> VariantResult:
@@ -69,6 +80,14 @@ def test_a_kv_head_has_the_sums_of_its_query_heads_and_their_lowest_sigma(l1, si
             assert np.isnan(tight[layer, head])
 
 
+def test_rounding_of_a_millionth_of_c_is_not_a_broken_chain():
+    l1, sigma = np.full(SHAPE, 9), np.full(SHAPE, 0.9)  # C is 10
+    theta = np.tile([9 - 5e-6, 9 - 5e-5], 3) * np.ones(SHAPE)
+    found = variant_of(l1, sigma, theta, l1 * 2, l1 * 3)
+    assert check_chain(found) == ChainCheck(heads=12, covered=12, violations=6)
+    assert check_chain(replace(found, perturbation=None)) is None
+
+
 @given(sizes, masses, sizes)
 def test_the_group_bound_holds_where_the_bound_of_every_head_does(l1, sigma, extra):
     found = variant_of(l1, sigma, l1 + extra, l1 + 2 * extra, l1 + 3 * extra)
@@ -95,17 +114,12 @@ def test_one_query_head_at_a_half_leaves_its_kv_head_uncovered():
     assert check_chain(broken, KV_HEADS).violations == 3
 
 
-def model(query_heads: int, kv_heads: int) -> ModelInfo:
-    return model_info(layers=LAYERS, query_heads=query_heads, kv_heads=kv_heads)
-
-
 @pytest.mark.parametrize(
-    ("query_heads", "kv_heads", "shared"), [(6, 2, 2), (6, 6, None), (6, 1, 1)]
+    ("query_heads", "kv_heads", "shared"), [(6, 2, 2), (6, 6, None), (6, 1, 1), (7, 2, None)]
 )
 def test_heads_are_taken_together_only_where_they_share(query_heads, kv_heads, shared):
-    assert shared_kv_heads(model(query_heads, kv_heads)) == shared
+    assert shared_kv_heads(model_info(query_heads=query_heads, kv_heads=kv_heads)) == shared
     assert shared_kv_heads(None) is None
-    assert shared_kv_heads(model(7, 2)) is None
 
 
 def test_the_mean_over_prompts_knows_the_group_bound_of_models_that_share():
@@ -114,12 +128,14 @@ def test_the_mean_over_prompts_knows_the_group_bound_of_models_that_share():
     expected = np.nanmean(
         head_sums(found.perturbation.head_l1, 2) / head_sums(found.analysis["theta"], 2)
     )
-    kept = RetainedSet.from_mask(np.ones((LAYERS, KV_HEADS, 1), np.bool_))
-    of_groups = replace(found, retained=kept)
-    runs = [RunResult(model=model(6, 2), variants=[of_groups]) for _ in range(2)]
-    (mean,) = aggregate(runs)
+
+    def of(kv_heads: int) -> RunResult:
+        kept = RetainedSet.from_mask(np.ones((LAYERS, kv_heads, 1), np.bool_))
+        model = model_info(LAYERS, query_heads=6, kv_heads=kv_heads)
+        return RunResult(model=model, variants=[replace(found, retained=kept)])
+
+    (mean,) = aggregate([of(2), of(2)])
     assert mean.figures["group_tightness"].mean == pytest.approx(expected)
     assert mean.figures["tightness"].mean == pytest.approx(np.mean(1 / l1[:-1]))
-    of_heads = replace(found, retained=RetainedSet.from_mask(np.ones((LAYERS, 6, 1), np.bool_)))
-    (mean,) = aggregate([RunResult(model=model(6, 6), variants=[of_heads])])
+    (mean,) = aggregate([of(6)])
     assert "group_tightness" not in mean.figures

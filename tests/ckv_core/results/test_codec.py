@@ -1,8 +1,8 @@
-"""The result JSON: nothing wrong gets in, and a refusal names the place."""
+"""The result JSON: nothing wrong gets in, a refusal names the place, and older files are read."""
 
-import copy
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,8 +11,10 @@ from ckv_core.analysis.result_json import to_json
 from ckv_core.errors import ConfigError
 from ckv_core.results.codec import from_json
 from ckv_core.results.events import RunResult
-from tests.factories.events import assert_same_result, small_run
+from tests.factories.events import assert_same_result, big_events, folded, small_run
+from tests.factories.hostile import JUNK, forged, paths
 
+BASE = small_run()
 WRONG = [
     ("schema", 2),
     ("schema", True),
@@ -131,14 +133,10 @@ WRONG = [
 
 @pytest.mark.parametrize(("path", "value"), WRONG)
 def test_a_wrong_value_is_refused_by_its_path(path, value):
-    data = small_run()
     parts = path.replace("]", "").replace("[", ".").split(".")
-    owner = data
-    for part in parts[:-1]:
-        owner = owner[int(part) if isinstance(owner, list) else part]
-    owner[int(parts[-1]) if isinstance(owner, list) else parts[-1]] = value
+    place = tuple(int(part) if part.isdigit() else part for part in parts)
     with pytest.raises(ConfigError) as caught:
-        from_json(data)
+        from_json(forged(BASE, place, value))
     assert f"wrong at {path}" in str(caught.value)
     assert len(str(caught.value)) < 300
 
@@ -175,40 +173,86 @@ def test_a_small_file_cannot_ask_for_a_huge_mask():
         from_json(data)
 
 
-def paths(value: object, path: tuple = ()) -> list[tuple]:
-    """Every path in a decoded JSON, containers included."""
-    found = [path]
-    if isinstance(value, dict):
-        items = list(value.items())
-    else:
-        items = list(enumerate(value)) if isinstance(value, list) else []
-    for key, child in items[:4]:
-        found += paths(child, (*path, key))
-    return found
-
-
-BASE = small_run()
-PATHS = paths(BASE)
-JUNK = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
-    max_leaves=5,
-)
-
-
-@given(path=st.sampled_from(PATHS), junk=JUNK)
+@given(path=st.sampled_from([*paths(BASE)]), junk=JUNK)
 def test_junk_anywhere_is_a_config_error_or_a_sound_result(path, junk):
-    data = copy.deepcopy(BASE)
-    if path:
-        owner = data
-        for key in path[:-1]:
-            owner = owner[key]
-        owner[path[-1]] = junk
-    else:
-        data = junk
     try:
-        result = from_json(data)
+        result = from_json(forged(BASE, path, junk))
     except ConfigError:
         return
     assert isinstance(result, RunResult)
     assert_same_result(from_json(to_json(result)), result)
+
+
+# What older files have, and what other programs read.
+CONTRACT = {
+    "run": "model prompt timings_ms variants environment",
+    "model": "name sha256 layers query_heads kv_heads head_dim dtype device",
+    "prompt": "scenario tokens compressed_tokens token_ids",
+    "variant": "spec label method critical params retained receipt text token_ids stopped "
+    "perturbation timings_ms",
+    "receipt": "budget_tokens requested_entries retained_entries cache_bytes full_cache_bytes "
+    "warnings",
+    "perturbation": "head_l1 layer_hidden_l1 final_hidden_l1",
+}
+
+
+def test_the_members_are_those_of_the_contract():
+    variant = BASE["variants"][1]
+    members = {"run": BASE, "variant": variant} | BASE | variant
+    assert BASE["schema"] == 1
+    for name, words in CONTRACT.items():
+        assert {*words.split()} <= members[name].keys()
+
+
+def test_retained_lists_are_the_ascending_positions_of_the_mask():
+    result = folded(big_events(tokens=50, variants=1))
+    mask = result.variants[0].retained.mask()
+    assert to_json(result)["variants"][0]["retained"] == [
+        [[p for p in range(50) if row[p]] for row in heads] for heads in mask
+    ]
+
+
+def test_layers_that_are_not_evictable_are_null():
+    data = small_run()
+    data["model"]["evictable_layers"] = list(range(1, 30))
+    data["variants"][1]["retained"][0] = None
+    data["variants"][1]["perturbation"]["head_l1"][0] = None
+    result = from_json(data)
+    assert result.variants[1].retained.mask()[0].all()
+    assert np.isnan(result.variants[1].perturbation.head_l1[0]).all()
+    again = to_json(result)["variants"][1]
+    assert again["retained"][0] is None
+    assert again["perturbation"]["head_l1"][0] is None
+    assert again["retained"][1] == data["variants"][1]["retained"][1]
+
+
+def test_a_file_with_the_contract_members_only_is_read():
+    data = small_run()
+    del data["finished"], data["floor"]
+    for name in ("evictable_layers", "context_limit"):
+        del data["model"][name]
+    for name in ("pieces", "context_tokens"):
+        del data["prompt"][name]
+    for variant in data["variants"]:
+        for name in ("token_texts", "agreement", "first_difference", "answer_found"):
+            del variant[name]
+        for name in ("base_head_l1", "kl", "improved_head_share"):
+            variant["perturbation"].pop(name, None)
+    data["variants"][1]["retained"][4] = None
+    data["variants"][1]["perturbation"]["head_l1"][4] = None
+    result = from_json(data)
+    assert result.finished
+    assert result.floor is None
+    assert result.model.evictable_layers == tuple(i for i in range(30) if i != 4)
+    assert result.prompt.pieces == ("",) * 16
+    assert result.prompt.context_tokens == (0, 16)
+    assert result.variants[1].token_texts == ()
+    assert math.isnan(result.variants[1].perturbation.kl)
+    assert result.variants[0].perturbation is None
+
+
+def test_unknown_members_are_passed_over():
+    data = small_run()
+    data["comment"] = data["variants"][0]["note"] = {"any": [1]}
+    data["variants"][0]["tokens_per_second"] = 21.5  # of files of earlier versions
+    assert_same_result(from_json(data), from_json(small_run()))
