@@ -47,7 +47,6 @@ def swept(full: str, lines: dict[str, str], **more: bool) -> RunResult:
 
 def told(result: RunResult) -> list[str]:
     verdict = sweep_verdict(result)
-    assert verdict is not None
     groups = [group.sentence for group in verdict.groups]
     return [verdict.headline, *groups, *verdict.findings, *verdict.cautions]
 
@@ -60,87 +59,63 @@ SMALLEST = f"The smallest budget that still gives the full cache's answer is {WO
 CASES = {
     "each from another budget on": (
         swept("y", {"snapkv": "nyy", "adakv": "nny"}),
-        [
-            SMALLEST.format("SnapKV"),
-            f"From {WORDS[4]}: SnapKV.",
-            f"From {WORDS[8]}: AdaKV.",
-            PAIRS.format("1 pair", 1),
-            ONE_PROMPT,
-        ],
+        SMALLEST.format("SnapKV"),
+        f"From {WORDS[4]}: SnapKV.",
+        f"From {WORDS[8]}: AdaKV.",
+        PAIRS.format("1 pair", 1),
     ),
     "all from one budget on": (
         swept("y", {"snapkv": "nyy", "adakv": "nyy"}),
-        [
-            SMALLEST.format("all"),
-            f"From {WORDS[4]}: SnapKV; AdaKV.",
-            ONE_PROMPT,
-        ],
+        SMALLEST.format("all"),
+        f"From {WORDS[4]}: SnapKV; AdaKV.",
     ),
     "a lower one answers and a higher one does not": (
         swept("y", {"snapkv": "nyn", "adakv": "nnn"}),
-        [
-            SMALLEST.format("SnapKV"),
-            f"From {WORDS[4]}: SnapKV (not at 8).",
-            f"Not up to {WORDS[8]}: AdaKV.",
-            "SnapKV answers at 4 and not at 8.",
-            PAIRS.format("1 pair", 1),
-            ONE_PROMPT,
-        ],
+        SMALLEST.format("SnapKV"),
+        f"From {WORDS[4]}: SnapKV (not at 8).",
+        f"Not up to {WORDS[8]}: AdaKV.",
+        "SnapKV answers at 4 and not at 8.",
+        PAIRS.format("1 pair", 1),
     ),
     "none": (
         swept("y", {"snapkv": "nnn"}),
-        [
-            f"No point gives the full cache's answer, up to {WORDS[8]}.",
-            f"Not up to {WORDS[8]}: SnapKV.",
-            ONE_PROMPT,
-        ],
+        f"No point gives the full cache's answer, up to {WORDS[8]}.",
+        f"Not up to {WORDS[8]}: SnapKV.",
     ),
     "all": (
         swept("y", {"snapkv": "yyy"}),
-        [
-            "Every point gives the full cache's answer, down to 2 entries per KV head (25 % of the "
-            "prompt).",
-            "From 2 entries per KV head (25 % of the prompt): SnapKV.",
-            ONE_PROMPT,
-        ],
+        "Every point gives the full cache's answer, down to 2 entries per KV head (25 % of the "
+        "prompt).",
+        "From 2 entries per KV head (25 % of the prompt): SnapKV.",
     ),
     "cut points": (
         swept("y", {"snapkv": "ccc", "adakv": "cyy"}),
-        [
-            SMALLEST.format("AdaKV"),
-            f"From {WORDS[4]}: AdaKV.",
-            f"Not up to {WORDS[8]}: SnapKV (cut each time).",
-            "4 points were cut at the limit of new tokens before an answer: neither right nor "
-            "wrong. Allow more new tokens.",
-            ONE_PROMPT,
-        ],
+        SMALLEST.format("AdaKV"),
+        f"From {WORDS[4]}: AdaKV.",
+        f"Not up to {WORDS[8]}: SnapKV (cut each time).",
+        "4 points were cut at the limit of new tokens before an answer: neither right nor "
+        "wrong. Allow more new tokens.",
     ),
     "no reference answer": (
         swept("-", {"snapkv": "---"}),
-        [
-            "Every point writes the full cache's text, down to 2 entries per KV head (25 % of the "
-            "prompt).",
-            "From 2 entries per KV head (25 % of the prompt): SnapKV.",
-            "No reference answer was given, so another text is not known to be a worse one.",
-            ONE_PROMPT,
-        ],
+        "Every point writes the full cache's text, down to 2 entries per KV head (25 % of the "
+        "prompt).",
+        "From 2 entries per KV head (25 % of the prompt): SnapKV.",
+        "No reference answer was given, so another text is not known to be a worse one.",
     ),
     "the full cache misses it": (
         swept("n", {"snapkv": "nnn"}, same=False),
-        [
-            f"No point writes the full cache's text, up to {WORDS[8]}.",
-            f"Not up to {WORDS[8]}: SnapKV.",
-            "The full cache itself misses the reference answer, so its text is what counts here.",
-            ONE_PROMPT,
-        ],
+        f"No point writes the full cache's text, up to {WORDS[8]}.",
+        f"Not up to {WORDS[8]}: SnapKV.",
+        "The full cache itself misses the reference answer, so its text is what counts here.",
     ),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_what_came_out_of_a_sweep_in_sentences(case):
-    result, sentences = CASES[case]
-    assert told(result) == sentences
+    result, *sentences = CASES[case]
+    assert told(result) == [*sentences, ONE_PROMPT]
 
 
 def test_a_sweep_that_generates_nothing_says_that_it_does_not_know():
