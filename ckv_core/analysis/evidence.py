@@ -41,25 +41,22 @@ class Held:
 def held(
     variant: VariantResult, spans: Sequence[tuple[int, int]], layers: Sequence[int]
 ) -> Held | None:
-    """What one variant holds; None for the full cache, or where there is no span.
+    """What one variant holds; None for the full cache, or where there is no span or layer.
 
-    `spans` are (first, end) positions of each occurrence, `layers` those that may lose entries.
-
-    Raises:
-        PromptError: a span is empty or not inside the compressed prompt.
+    `evidence` has the arguments.
     """
     if variant.retained is None or not spans or not layers:
         return None
-    return _over(variant.retained, spans, layers, variant.params)
+    return evidence(variant.retained, spans, layers, variant.params)
 
 
 def evidence(
     retained: RetainedSet,
-    span: tuple[int, int],
-    evictable_layers: Sequence[int],
+    spans: Sequence[tuple[int, int]],
+    layers: Sequence[int],
     protected: Mapping[str, ParameterValue],
 ) -> Held:
-    """What one variant holds of one span, and what chance would hold.
+    """What one variant holds of a passage, and what chance would hold.
 
     Chance, per layer: with n positions, P of them protected, p of a span's s positions
     protected and K slots kept in G KV heads, the K - G P slots beyond the protected ones lie
@@ -68,23 +65,14 @@ def evidence(
 
     Args:
         retained: what the variant kept.
-        span: (first, end) positions, inside the compressed prompt.
-        evictable_layers: layers that may lose entries; at least one.
+        spans: (first, end) positions of each occurrence, inside the compressed prompt.
+        layers: those that may lose entries; at least one.
         protected: first tokens (`sinks`) and last tokens (`window`) that are always kept, and
             positions besides (`protected`, as `ranges_text` writes them).
 
     Raises:
-        PromptError: the span is empty or not inside the compressed prompt.
+        PromptError: a span is empty or not inside the compressed prompt.
     """
-    return _over(retained, [span], evictable_layers, protected)
-
-
-def _over(
-    retained: RetainedSet,
-    spans: Sequence[tuple[int, int]],
-    layers: Sequence[int],
-    protected: Mapping[str, ParameterValue],
-) -> Held:
     positions, kv_heads = retained.positions, retained.kv_heads
     for first, end in spans:
         if not 0 <= first < end <= positions:

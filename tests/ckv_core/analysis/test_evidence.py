@@ -50,7 +50,7 @@ def test_shares_are_counted_and_layers_left_whole_are_not_a_number():
     mask[1] = True  # not evictable
     mask[:, :, 8:] = True  # the window
     mask[0, 0, 2] = mask[0, 1, 2] = mask[2, 1, 3] = True
-    shares = evidence(RetainedSet.from_mask(mask), (2, 4), [0, 2], {"window": 2})
+    shares = evidence(RetainedSet.from_mask(mask), [(2, 4)], [0, 2], {"window": 2})
     assert shares.per_layer.tolist() == pytest.approx([0.5, float("nan"), 0.25], nan_ok=True)
     assert shares.mean == pytest.approx(0.375)
     chance = [2 / 16, float("nan"), 1 / 16]
@@ -66,7 +66,7 @@ def test_chance_is_the_mean_over_random_sets():
         mask[:, :, :2] = mask[:, :, 10:] = True
         slots = generator.choice(16, size=5, replace=False)
         mask[0, slots // 8, 2 + slots % 8] = True
-        shares = evidence(RetainedSet.from_mask(mask), (1, 6), [0], {"sinks": 2, "window": 2})
+        shares = evidence(RetainedSet.from_mask(mask), [(1, 6)], [0], {"sinks": 2, "window": 2})
         held.append(shares.mean)
         expected = shares.chance
     assert np.mean(held) == pytest.approx(expected, abs=0.01)
@@ -75,7 +75,7 @@ def test_chance_is_the_mean_over_random_sets():
 
 def test_a_whole_prompt_is_held_whole():
     retained = RetainedSet.from_mask(np.ones((2, 3, 5), dtype=np.bool_))
-    shares = evidence(retained, (1, 4), [0, 1], {"sinks": 3, "window": 4})
+    shares = evidence(retained, [(1, 4)], [0, 1], {"sinks": 3, "window": 4})
     assert (shares.mean, shares.chance) == (1.0, 1.0)
 
 
@@ -83,7 +83,7 @@ def test_a_whole_prompt_is_held_whole():
 def test_a_span_outside_the_prompt_is_refused(span):
     retained = RetainedSet.from_mask(np.ones((2, 3, 5), dtype=np.bool_))
     with pytest.raises(PromptError, match="not a passage"):
-        evidence(retained, span, [0, 1], {})
+        evidence(retained, [span], [0, 1], {})
 
 
 def test_slots_and_heads_that_hold_all_of_it_are_counted_over_the_occurrences():

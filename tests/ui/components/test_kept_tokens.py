@@ -46,7 +46,7 @@ def percent(share: float) -> str:
 
 def shares_of(variant: int, first: int, end: int):
     kept = RetainedSet.from_mask(RUN.masks[variant - 1])
-    return evidence_shares(kept, (first, end), RUN.evictable, {"window": 32})
+    return evidence_shares(kept, [(first, end)], RUN.evictable, {"window": 32})
 
 
 def expected_evidence(variant: int, first: int, end: int) -> list[str]:
