@@ -1,19 +1,23 @@
-"""A study that was exported with its data is read back as it was; a forged file is refused."""
+"""A study as a file of its own, as BibTeX and as a log of Inspect: what is written is read."""
 
-import copy
 import json
-import random
+import re
 from contextlib import suppress
 from dataclasses import asdict, replace
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ckv_core.errors import ConfigError
+from ckv_core.methods import METHODS
+from ckv_core.studies.bibtex import bibtex
 from ckv_core.studies.export import export, read_export
+from ckv_core.studies.inspect_log import inspect_log
 from ckv_core.studies.methods_text import methods_text
 from ckv_core.studies.records import Sample, SampleResult, Study
+from tests.factories.hostile import JUNK, forged, paths
 from tests.factories.runs import model_info
 from tests.factories.scored import scored
 
@@ -64,13 +68,11 @@ RESULTS = [
 ]
 
 
-def document() -> dict[str, object]:
-    found: dict[str, object] = export(STUDY, SAMPLES, RESULTS, FACTS, with_data=True)
-    return found
+DOCUMENT = export(STUDY, SAMPLES, RESULTS, FACTS, with_data=True)
 
 
 def test_it_is_read_back_as_it_was():
-    found = read_export(json.dumps(document()))
+    found = read_export(json.dumps(DOCUMENT))
     assert found.study == STUDY
     assert found.samples == SAMPLES
     assert list(found.results) == RESULTS
@@ -107,13 +109,8 @@ def test_without_its_data_it_says_how_to_export_it():
     ],
 )
 def test_a_forged_file_is_refused_where_it_is_wrong(path, value, words):
-    values = copy.deepcopy(document())
-    at = values
-    for step in path[:-1]:
-        at = at[step]
-    at[path[-1]] = value
     with pytest.raises(ConfigError, match=words):
-        read_export(json.dumps(values))
+        read_export(json.dumps(forged(DOCUMENT, path, value)))
 
 
 @given(st.text(max_size=40) | st.recursive(st.none() | st.integers(), st.lists).map(json.dumps))
@@ -122,21 +119,10 @@ def test_no_text_breaks_it(text):
         read_export(text)
 
 
-@given(seed=st.integers(0, 2**32))
-def test_no_part_of_it_that_is_another_breaks_it(seed):
-    rng = random.Random(seed)
-    values = copy.deepcopy(document())
-    at, path = values, []
-    while isinstance(at, dict | list) and at:
-        step = rng.choice([*at] if isinstance(at, dict) else [*range(len(at))])
-        path.append((at, step))
-        at = at[step]
-        if rng.random() < 0.2:
-            break
-    holder, step = path[-1]
-    holder[step] = rng.choice([None, -1, 1e308, "x" * 5000, [], {}, True, [[[]]], "\ud800"])
+@given(path=st.sampled_from([*paths(DOCUMENT)]), junk=JUNK | st.sampled_from([1e308, "\ud800"]))
+def test_no_part_of_it_that_is_another_breaks_it(path, junk):
     with suppress(ConfigError):
-        read_export(json.dumps(values))
+        read_export(json.dumps(forged(DOCUMENT, path, junk)))
 
 
 def test_the_methods_paragraph_names_the_harness_and_its_score():
@@ -146,7 +132,6 @@ def test_the_methods_paragraph_names_the_harness_and_its_score():
 
 
 def test_the_methods_paragraph_names_every_setting():
-    text = str(document()["study"]["methods_text"])  # type: ignore[index]
     for part in (
         "arXiv:2404.14469",
         "arXiv:2502.03805",
@@ -158,4 +143,77 @@ def test_the_methods_paragraph_names_every_setting():
         "token_f1",
         "torch 2.13",
     ):
-        assert part in text
+        assert part in DOCUMENT["study"]["methods_text"]
+
+
+# --- BibTeX -----------------------------------------------------------------------------------
+
+
+def study_of(*variants: str, **data: object) -> Study:
+    return Study(name="a_b", data=data, variants=variants, budgets=("10%",))
+
+
+def keys(text: str) -> list[str]:
+    return re.findall(r"^@misc\{(\w+),$", text, re.MULTILINE)
+
+
+def test_each_paper_has_one_entry():
+    text = bibtex(study_of("full", "snapkv", "h2o", "observed_attention", "snapkv+critical"))
+    assert keys(text) == [
+        "li2024_2404_14469",
+        "zhang2023_2306_14048",
+        "feng2025_2502_03805",
+        "criticalkv_lab",
+    ]
+    assert "title = {{H2O: Heavy-Hitter Oracle for Efficient Generative Inference" in text
+    assert "note = {Used here: H2O, Observed attention}" in text
+    assert "author = {Li and others}" in text
+    assert "url = {https://arxiv.org/abs/2404.14469}" in text
+    assert r"study a\_b}" in text
+    assert "hsieh2024_2404_06654" in keys(bibtex(study_of("snapkv", task="vt")))
+
+
+def test_a_control_has_no_paper():
+    assert keys(bibtex(study_of("random"))) == ["criticalkv_lab"]
+
+
+def test_every_method_that_names_a_paper_has_an_entry():
+    for method in METHODS:
+        if method.evicts and "arXiv:" in method.source:
+            text = bibtex(study_of(method.name))
+            assert len(keys(text)) == 2, method.name
+            assert method.title
+            assert f"title = {{{{{method.title}}}}}" in text, method.name
+
+
+# --- a log of Inspect -------------------------------------------------------------------------
+
+STORED = {**FACTS, "created_at": datetime(2026, 11, 23, tzinfo=UTC).isoformat()}
+LOG = json.dumps(inspect_log(STUDY, SAMPLES, RESULTS, STORED))
+
+
+def test_a_sample_has_a_score_for_every_point_and_the_full_caches_text():
+    values = json.loads(LOG)
+    assert (values["version"], values["status"]) == (2, "success")
+    assert values["eval"]["dataset"]["sample_ids"] == ["s0", "s1", "s2"]
+    first, _, failed = values["samples"]
+    assert first["input"] == "A text \u2028 of \x00 0.\n\n?"
+    assert set(first["scores"]) == {
+        "full",
+        *(f"{name} at {at}" for name in STUDY.variants for at in ("10%", "50%")),
+    }
+    assert first["scores"]["snapkv+critical at 10%"]["value"] == 1 / 3
+    assert first["output"]["completion"] == "said \x00"
+    assert (failed["scores"], failed["metadata"]["failed"]) == ({}, {"full": "It is too long."})
+    (full, *_) = values["results"]["scores"]
+    assert full["metrics"]["mean"]["value"] == pytest.approx(1 / 3)
+
+
+def test_the_package_reads_it(tmp_path):
+    reader = pytest.importorskip("inspect_ai.log", reason="inspect_ai is not installed")
+    path = tmp_path / "log.json"
+    path.write_text(LOG)
+    found = reader.read_eval_log(str(path))
+    assert (found.status, found.eval.task, len(found.samples)) == ("success", "made up", 3)
+    assert found.samples[0].scores["full"].as_float() == pytest.approx(1 / 3)
+    assert found.results.scores[0].metrics["mean"].value == pytest.approx(1 / 3)

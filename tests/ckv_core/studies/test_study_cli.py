@@ -1,5 +1,6 @@
 """The command `study`, killed and gone on with: no sample is lost and none counted twice."""
 
+import itertools
 import json
 import os
 import random
@@ -8,6 +9,7 @@ import sys
 import time
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import func, select
@@ -59,39 +61,32 @@ def stored(database: Database) -> int:
         return session.scalar(select(func.count()).select_from(StudyResult)) or 0
 
 
-def start(folder: Path, *more: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-u", "-m", "ckv_core", "study", "run", "study.yaml", *more]
-    return subprocess.Popen(
-        command,
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-
 def run(folder: Path, *more: str) -> int:
     return cli.main(["study", "run", str(folder / "study.yaml"), *more])
 
 
-def exported(folder: Path) -> dict[str, object]:
+def exported(folder: Path) -> dict[str, Any]:
     path = folder / "out.json"
     assert cli.main(["study", "export", "tiny study", "--json", str(path)]) == 0
-    found: dict[str, object] = json.loads(path.read_text())
-    return found
+    return json.loads(path.read_text())
 
 
 # Of each database one law: tests/storage/test_studies.py has both under many writers.
 @pytest.mark.parametrize("new_url", ["postgresql"], indirect=True)
 def test_killed_in_the_middle_it_goes_on_where_it_was(folder, url, capsys):
-    process = start(folder)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ckv_core", "study", "run", "study.yaml"],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.DEVNULL,
+    )
     until = time.monotonic() + PATIENCE_S
     with closing(open_database(url)) as database:
         while not (found := stored(database)) and process.poll() is None:
             assert time.monotonic() < until
             time.sleep(0.01)
         process.kill()
-        process.communicate()
+        process.wait()
         before = stored(database)
         assert found
         assert before % POINTS == 0
@@ -101,13 +96,11 @@ def test_killed_in_the_middle_it_goes_on_where_it_was(folder, url, capsys):
     assert run(folder) == 0
     assert "Nothing is left to run." in capsys.readouterr().out
     check(exported(folder))
-    files = {name: str(folder / name) for name in ("report.html", "log.json", "papers.bib")}
-    given = zip(("--html", "--inspect", "--bibtex"), files.values(), strict=True)
-    asked = [word for pair in given for word in pair]
+    kinds = {"html": "<!doctype html>", "inspect": '"version": 2', "bibtex": "@misc{li2024"}
+    asked = [word for kind in kinds for word in (f"--{kind}", str(folder / kind))]
     assert cli.main(["study", "export", "tiny study", *asked]) == 0
-    texts = [Path(file).read_text(encoding="utf-8") for file in files.values()]
-    for text, part in zip(texts, ("<!doctype html>", '"version": 2', "@misc{li2024"), strict=True):
-        assert part in text
+    for kind, part in kinds.items():
+        assert part in (folder / kind).read_text(encoding="utf-8")
     assert cli.main(["study", "export", "tiny study"]) == 2
 
 
@@ -119,13 +112,9 @@ def check(document):
         assert set(row) == {"id", "variant", "budget", "score", "text", "state", "reason"}
         assert row["state"] == "done"
         assert 0 <= row["score"] <= 1
-    assert [(r["variant"], r["budget"]) for r in document["table"]] == [
-        ("full", None),
-        ("snapkv", "20%"),
-        ("snapkv", "40%"),
-        ("snapkv+critical", "20%"),
-        ("snapkv+critical", "40%"),
-    ]
+    evicting = itertools.product(("snapkv", "snapkv+critical"), ("20%", "40%"))
+    points = [(row["variant"], row["budget"]) for row in document["table"]]
+    assert points == [("full", None), *evicting]
     for row in document["table"]:
         own = [
             r["score"]
@@ -139,29 +128,20 @@ def check(document):
 
 
 @pytest.mark.parametrize("new_url", ["sqlite"], indirect=True)
-def test_two_parts_at_once_make_the_whole(folder, url):
-    other = start(folder, "--shard", "2/2", "--db", url)
-    assert other.stdout is not None
-    assert other.stdout.readline()  # it is at work
-    assert run(folder, "--shard", "1/2") == 0
-    other.communicate(timeout=PATIENCE_S)
-    assert other.returncode == 0
-    check(exported(folder))
+def test_parts_make_the_whole_and_until_then_it_is_listed_as_unfinished(folder, url, capsys):
+    def out(*arguments: str) -> str:
+        capsys.readouterr()
+        assert cli.main(["study", *arguments]) == 0
+        return capsys.readouterr().out
 
-
-@pytest.mark.parametrize("new_url", ["sqlite"], indirect=True)
-def test_it_is_listed_and_shown(folder, url, capsys):
-    assert cli.main(["study", "list"]) == 0
-    assert "no study yet" in capsys.readouterr().out
+    assert "no study yet" in out("list")
     assert run(folder, "--shard", "1/3") == 0
-    capsys.readouterr()
-    assert cli.main(["study", "list"]) == 0
-    assert "tiny study  unfinished  20 of 60" in capsys.readouterr().out
-    assert cli.main(["study", "show", "tiny study"]) == 0
-    out = capsys.readouterr().out
-    assert "40 results are not there yet" in out
-    assert cli.main(["study", "export", "tiny study", "--json", "-"]) == 0
-    assert json.loads(capsys.readouterr().out)["study"]["done"] == 20
+    assert "tiny study  unfinished  20 of 60" in out("list")
+    assert "40 results are not there yet" in out("show", "tiny study")
+    assert json.loads(out("export", "tiny study", "--json", "-"))["study"]["done"] == 20
+    assert run(folder, "--shard", "3/3") == 0
+    assert run(folder, "--shard", "2/3", "--db", url) == 0
+    check(exported(folder))
 
 
 @pytest.mark.parametrize("new_url", ["sqlite"], indirect=True)

@@ -1,8 +1,10 @@
 """A study file is read whole or refused with one sentence; so is a data file."""
 
 import json
+import re
 from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -10,8 +12,10 @@ from hypothesis import strategies as st
 
 from ckv_core.errors import ConfigError
 from ckv_core.studies.data import read_samples
+from ckv_core.studies.intervals import needed_without_loss
 from ckv_core.studies.records import Point, Study
-from ckv_core.studies.spec import read_study, write_study
+from ckv_core.studies.scores import METRICS
+from ckv_core.studies.spec import STUDY_KEYS, read_study, write_study
 from ckv_core.studies.tasks import TASKS, make_samples
 
 FILE = """
@@ -207,3 +211,30 @@ def test_turns_of_one_text_have_one_source():
     assert len({sample.context for sample in samples}) == 2
     assert len({sample.source for sample in samples}) == 2
     assert len({sample.question for sample in samples}) == 8
+
+
+# --- what docs/studies.md says --------------------------------------------------------------
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "studies.md").read_text(encoding="utf-8")
+
+
+def block(language: str) -> str:
+    found = re.search(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+    assert found
+    return found[1]
+
+
+def test_the_examples_are_read():
+    assert read_study(block("yaml")).name == "needles"
+    (sample,) = read_samples(block("json"))
+    assert sample.metric == json.loads(block("json"))["metric"]
+
+
+def test_keys_metrics_and_tasks_are_all_told():
+    rows = set(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE))
+    assert rows == STUDY_KEYS | METRICS.keys()
+    assert all(f"`{task}`" in PAGE for task in TASKS)
+
+
+def test_the_number_of_samples_is_that_of_the_code():
+    assert f"{2 * needed_without_loss(0.02)} samples" in PAGE

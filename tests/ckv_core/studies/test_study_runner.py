@@ -10,7 +10,7 @@ from ckv_core.engine.prompt import build_prompt
 from ckv_core.errors import CkvError, ConfigError, RunCancelledError
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.results.events import Outcome, RunResult
-from ckv_core.studies.records import Point, Sample, SampleResult, Study
+from ckv_core.studies.records import Key, Point, Sample, SampleResult, Study
 from ckv_core.studies.runner import PromptSize, part_of, run_samples, run_study
 from tests.factories.events import folded
 from tests.factories.models import tiny_model
@@ -65,38 +65,40 @@ def single(request: CompareRequest) -> RunResult:
     return folded(compare(request, tiny_model("llama")))
 
 
-@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.id)
-def test_every_point_is_what_a_comparison_of_it_alone_gives(sample):
-    found = of_sample(STUDY, sample, STUDY.points())
-    assert [result.key for result in found] == [
-        (sample.id, point.variant, point.budget) for point in STUDY.points()
-    ]
-    for point, result in zip(STUDY.points(), found, strict=True):
-        (alone,) = single(
-            CompareRequest(
+@pytest.fixture(scope="module")
+def whole() -> dict[Key, SampleResult]:
+    """What the whole study comes to."""
+    todo = [(sample, STUDY.points()) for sample in SAMPLES]
+    return {
+        each.key: each for results in run_samples(STUDY, todo, TinyEngine()) for each in results
+    }
+
+
+def test_every_point_is_what_a_comparison_of_it_alone_gives(whole):
+    assert len(whole) == len(SAMPLES) * len(STUDY.points()) == 21
+    for sample in SAMPLES[::2]:
+        for point in STUDY.points():
+            request = CompareRequest(
                 context=sample.context,
                 question=sample.question,
                 scenario=STUDY.scenario,
                 variants=(point.spec,),
                 max_new_tokens=STUDY.max_new_tokens,
             )
-        ).variants
-        assert result.state == "done"
-        assert result.text == alone.text
-        assert alone.receipt is not None
-        assert result.cache_bytes == alone.receipt.cache_bytes
-        assert result.score == float("nine" in alone.text.lower())
+            (alone,) = single(request).variants
+            result = whole[sample.id, point.variant, point.budget]
+            assert (result.state, result.text) == ("done", alone.text)
+            assert result.cache_bytes == alone.receipt.cache_bytes
+            assert result.score == float("nine" in alone.text.lower())
 
 
 def test_a_budget_that_is_too_small_fails_alone_and_says_why():
     study = replace(STUDY, budgets=("1%", "60%"))
     found = of_sample(study, SAMPLES[0], study.points())
-    states = {(result.variant, result.budget): result.state for result in found}
-    assert states["full", None] == "done"
-    assert states["snapkv", "1%"] == "failed"
-    assert states["snapkv", "60%"] == "done"
-    (reason,) = [r.reason for r in found if (r.variant, r.budget) == ("snapkv", "1%")]
-    assert "raise the budget" in reason
+    by_point = {(result.variant, result.budget): result for result in found}
+    assert by_point["full", None].state == by_point["snapkv", "60%"].state == "done"
+    assert by_point["snapkv", "1%"].state == "failed"
+    assert "raise the budget" in by_point["snapkv", "1%"].reason
 
 
 def test_what_stands_is_not_run_again_and_failures_are():
@@ -144,9 +146,8 @@ def test_a_sample_that_fails_does_not_end_the_study():
 
     found: list[SampleResult] = []
     [*run_study(STUDY, SAMPLES, (), Failing(), found.extend)]
-    assert {r.sample for r in found if r.state == "failed"} == {"s1"}
-    assert {r.reason for r in found if r.state == "failed"} == {"No."}
-    assert all(r.score is None for r in found if r.state == "failed")
+    failed = {(r.sample, r.reason, r.score) for r in found if r.state == "failed"}
+    assert failed == {("s1", "No.", None)}
 
 
 def test_a_study_that_is_stopped_keeps_what_was_committed():
@@ -167,10 +168,8 @@ def test_parts_are_disjoint_and_whole():
     assert sorted(s.id for part in parts for s in part) == ["s0", "s1", "s2"]
 
 
-def test_points_without_the_full_cache_are_measured_against_it_all_the_same():
-    points = [Point("snapkv", "30%")]
-    whole = of_sample(STUDY, SAMPLES[0], STUDY.points())
-    (alone,) = of_sample(STUDY, SAMPLES[0], points)
-    (same,) = [r for r in whole if r.key == alone.key]
+def test_points_without_the_full_cache_are_measured_against_it_all_the_same(whole):
+    (alone,) = of_sample(STUDY, SAMPLES[0], [Point("snapkv", "30%")])
+    same = whole[alone.key]
     assert alone.text == same.text
     assert alone.head_l1 == pytest.approx(same.head_l1, rel=1e-4)
