@@ -25,14 +25,19 @@ def agreement(token_ids: Sequence[int], reference: Sequence[int]) -> float:
     return 1.0 if index is None else index / len(reference)
 
 
+def spaced(text: str) -> str:
+    """Case folded, with single spaces: what a text is compared by."""
+    return " ".join(text.casefold().split())
+
+
 def answer_found(text: str, answer: str) -> bool | None:
     """Whether the reference answer occurs in the text, ignoring case and spacing.
 
     Returns:
         None without a reference answer.
     """
-    wanted = " ".join(answer.casefold().split())
-    return wanted in " ".join(text.casefold().split()) if wanted else None
+    wanted = spaced(answer)
+    return wanted in spaced(text) if wanted else None
 
 
 def answer_scores(text: str, answer: str) -> dict[str, float]:
@@ -41,8 +46,7 @@ def answer_scores(text: str, answer: str) -> dict[str, float]:
     Exact match and F1 are SQuAD's: case, punctuation and articles do not count. Edit similarity
     is 1 - Levenshtein distance / length of the longer text, ignoring case and spacing.
     """
-    wanted = " ".join(answer.casefold().split())
-    if not wanted:
+    if not spaced(answer):
         return {}
     # Imported here: a run without a reference answer needs neither.
     from rapidfuzz.distance import Levenshtein  # noqa: PLC0415 - see above
@@ -55,7 +59,5 @@ def answer_scores(text: str, answer: str) -> dict[str, float]:
     return {
         "exact_match": float(scores["exact_match"]) / 100,
         "token_f1": float(scores["f1"]) / 100,
-        "edit_similarity": Levenshtein.normalized_similarity(
-            " ".join(text.casefold().split()), wanted
-        ),
+        "edit_similarity": Levenshtein.normalized_similarity(spaced(text), spaced(answer)),
     }

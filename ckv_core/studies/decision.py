@@ -11,6 +11,7 @@ from typing import Literal
 
 from ckv_core.methods.parameters import Budget
 from ckv_core.studies.intervals import Z_ONE_SIDED, difference_ends, needed_without_loss
+from ckv_core.studies.methods_text import joined
 from ckv_core.studies.reading import (
     FULL_POINT,
     Row,
@@ -206,7 +207,7 @@ def _sentence(methods: Sequence[MethodDecision], full: Row, tolerance: float) ->
     if kept:
         more = [f"{each.variant} at {each.budget}" for each in kept[1:]]
         verb = "do" if len(more) > 1 else "does"
-        then = f"; so {verb} {_listed(more)}" if more else ""
+        then = f"; so {verb} {joined(more)}" if more else ""
         return (
             f"{kept[0].variant} at {kept[0].budget} keeps the score {within}, with 95 % "
             f"confidence on the half of the samples that confirmed it{then}."
@@ -249,10 +250,6 @@ def _points(value: float | None) -> str:
     """A difference or loss in points, without its sign."""
     amount = abs(100 * (value or 0))
     return f"{amount:.1f} point{'' if f'{amount:.1f}' == '1.0' else 's'}"
-
-
-def _listed(words: Sequence[str]) -> str:
-    return " and ".join([", ".join(words[:-1]), words[-1]] if words[1:] else words)
 
 
 def _amount(budget: str | None) -> float:

@@ -36,13 +36,13 @@ def methods_text(
         )
     made = ", ".join(f"{name} {version}" for name, version in versions.items())
     sentences = [
-        f"We compared {_joined([_named(spec) for spec in evicting])} with the full cache on "
+        f"We compared {joined([_named(spec) for spec in evicting])} with the full cache on "
         f"{len(samples):,} samples{texts} ({data}) with {study.model}{served}",
         f"{_SCENARIOS[study.scenario]}, once per method and budget from one shared prefill",
-        f"Budgets of {_joined([*study.budgets])} are the mean number of entries kept per KV head "
+        f"Budgets of {joined([*study.budgets])} are the mean number of entries kept per KV head "
         "over all evictable layers, protected entries included, the same total for all methods",
         f"Up to {study.max_new_tokens} tokens were generated greedily and scored by "
-        f"{_joined(metrics)}",
+        f"{joined(metrics)}",
         "Scores have 95 % Wilson intervals where they are 0 or 1 or of fewer than ten samples, "
         "else BCa bootstrap intervals; paired differences have Tango's, p values are of the exact "
         "McNemar test, adjusted by Holm",
@@ -71,5 +71,6 @@ def _named(spec: VariantSpec) -> str:
     return f"{spec.label} ({'; '.join([*sources, ', '.join(settings)])})"
 
 
-def _joined(words: Sequence[str]) -> str:
+def joined(words: Sequence[str]) -> str:
+    """`A`, `A and B`, `A, B and C`."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

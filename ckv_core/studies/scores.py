@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from rapidfuzz import fuzz
 from rapidfuzz.distance import LCSseq, Levenshtein
 
+from ckv_core.analysis.agreement import spaced
 from ckv_core.studies.harness import LM_EVAL, harness_score
 from ckv_core.studies.records import Sample
 
@@ -68,8 +69,8 @@ def count(text: str, answers: Sequence[str], _choices: Sequence[str] = ()) -> fl
 
 def edit_similarity(text: str, answers: Sequence[str], _choices: Sequence[str] = ()) -> float:
     """1 - Levenshtein distance / length of the longer text, ignoring case and spacing."""
-    own = _spaced(text)
-    return max(Levenshtein.normalized_similarity(own, _spaced(each)) for each in answers)
+    own = spaced(text)
+    return max(Levenshtein.normalized_similarity(own, spaced(each)) for each in answers)
 
 
 def code_similarity(text: str, answers: Sequence[str], _choices: Sequence[str] = ()) -> float:
@@ -114,10 +115,6 @@ def _f1(own: Sequence[str], wanted: Sequence[str], common: int) -> float:
 
 def _words(text: str) -> list[str]:
     return re.findall(r"[a-z0-9]+", text.lower())
-
-
-def _spaced(text: str) -> str:
-    return " ".join(text.casefold().split())
 
 
 def _classified(text: str, answer: str, choices: Sequence[str]) -> float:
