@@ -9,19 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from ckv_core.analysis.aggregate import aggregate
 from ckv_core.results.chain import (
     ChainCheck,
     chain_of,
     check_chain,
-    head_sums,
     lowest_sigma,
     mean_of_known,
     shared_kv_heads,
     tightness_of,
 )
-from ckv_core.results.events import RunResult
-from ckv_core.results.records import RetainedSet, VariantResult
+from ckv_core.results.records import VariantResult
 from tests.factories.runs import measured, model_info, variant
 
 INF, NAN = math.inf, math.nan
@@ -120,22 +117,3 @@ def test_one_query_head_at_a_half_leaves_its_kv_head_uncovered():
 def test_heads_are_taken_together_only_where_they_share(query_heads, kv_heads, shared):
     assert shared_kv_heads(model_info(query_heads=query_heads, kv_heads=kv_heads)) == shared
     assert shared_kv_heads(None) is None
-
-
-def test_the_mean_over_prompts_knows_the_group_bound_of_models_that_share():
-    l1 = np.arange(18, dtype=np.float32).reshape(SHAPE) + 1
-    found = variant_of(l1, np.full(SHAPE, 0.9), l1 * l1, l1 * l1 * 2, l1 * l1 * 3)
-    expected = np.nanmean(
-        head_sums(found.perturbation.head_l1, 2) / head_sums(found.analysis["theta"], 2)
-    )
-
-    def of(kv_heads: int) -> RunResult:
-        kept = RetainedSet.from_mask(np.ones((LAYERS, kv_heads, 1), np.bool_))
-        model = model_info(LAYERS, query_heads=6, kv_heads=kv_heads)
-        return RunResult(model=model, variants=[replace(found, retained=kept)])
-
-    (mean,) = aggregate([of(2), of(2)])
-    assert mean.figures["group_tightness"].mean == pytest.approx(expected)
-    assert mean.figures["tightness"].mean == pytest.approx(np.mean(1 / l1[:-1]))
-    (mean,) = aggregate([of(6)])
-    assert "group_tightness" not in mean.figures
