@@ -18,6 +18,7 @@ from tests.factories.runs import bare, model_info, prompt_info
 
 STEP_S = 0.02
 LONG = 100
+QUESTIONS = ("What", "When?")
 
 
 class OutOfMemoryError(RuntimeError):
@@ -30,7 +31,8 @@ class AcceleratorError(RuntimeError):
 
 class ScriptedRunner:
     """Scripts: `steps N`, `long N`, `deaf N`, `hang [FILE]`, `spin`, `kill`, `exit N`, `refuse`,
-    `bug`, `oom`. `hang` makes the file once it hangs; so does a count whose question is that.
+    `bug`, `oom`. `hang` makes the file once it hangs; so does a count whose question is that. To
+    `What` and `When?`, as samples of studies ask, every variant says `nine`.
 
     Tokens of `long` have 100 characters each; `deaf` never asks whether to stop; `quote` fails
     with an error that holds the context. Models: `missing`, `slow` or `slow N` (of so many parts),
@@ -60,9 +62,16 @@ class ScriptedRunner:
         self, request: CompareRequest, should_stop: Callable[[], bool]
     ) -> Iterator[RunEvent]:
         assert self.info is not None
-        yield RunPrepared(self.info, _prompt_info(request), (bare("full"),), {})
-        yield Progress("prefill", 1.0, "layer 2 of 2")
         word, _, number = request.question.partition(" ")
+        specs = request.variants if word in QUESTIONS else ("full",)
+        variants = tuple(bare(spec) for spec in specs)
+        yield RunPrepared(self.info, _prompt_info(request), variants, {})
+        yield Progress("prefill", 1.0, "layer 2 of 2")
+        if word in QUESTIONS:
+            time.sleep(STEP_S)
+            yield _nine(len(variants))
+            yield RunFinished({})
+            return
         if word == "quote":
             raise ValueError(request.context)
         steps = int(number) if number.isdigit() else 3
@@ -148,27 +157,15 @@ def _prompt_info(request: CompareRequest) -> PromptInfo:
     return prompt_info(words, scenario=request.scenario)
 
 
+def _nine(count: int) -> Generated:
+    return Generated(("nine",) * count, ((1,),) * count, (("nine",),) * count, ("eos",) * count)
+
+
 def _generated(step: int, width: int, *, last: bool) -> Generated:
     texts = tuple(f"w{i} ".ljust(width) for i in range(step))
     return Generated(
         ("".join(texts),), (tuple(range(step)),), (texts,), ("length" if last else None,)
     )
-
-
-class StudyRunner(ScriptedRunner):
-    """Every variant says `nine`; a question `kill`, `refuse` or `bug` does what it says."""
-
-    def compare(
-        self, request: CompareRequest, should_stop: Callable[[], bool]
-    ) -> Iterator[RunEvent]:
-        assert self.info is not None
-        variants = tuple(bare(spec) for spec in request.variants)
-        yield RunPrepared(self.info, _prompt_info(request), variants, {})
-        time.sleep(STEP_S)
-        _interrupt(request.question, 0)
-        count = len(variants)
-        yield Generated(("nine",) * count, ((1,),) * count, (("nine",),) * count, ("eos",) * count)
-        yield RunFinished({})
 
 
 class BrokenRunner:

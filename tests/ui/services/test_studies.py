@@ -1,18 +1,14 @@
 """Studies in the app: whoever is killed, stopped or restarted, every sample counts once."""
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 import pytest
 
 from ckv_core.errors import CkvError, ConfigError, StorageError
 from ckv_core.request.compare_request import CompareRequest
 from ckv_core.studies.records import Sample, Study
-from ckv_core.worker.client import WorkerClient
-from storage.database import default_url, open_database
 from tests.factories.app import TIMEOUT_S, end_of, wait_for
 from ui.accounts.access import Access, Viewer, acting_as
 from ui.limits import Limits
@@ -30,14 +26,6 @@ STUDY = Study(
 )
 
 
-make_client = partial(
-    WorkerClient,
-    runner="tests.ckv_core.worker.scripted_runner:StudyRunner",
-    counter="tests.ckv_core.worker.scripted_runner:ScriptedRunner",
-    cancel_grace_s=0.5,
-)
-
-
 def samples(count: int, **questions: str) -> tuple[Sample, ...]:
     return tuple(
         Sample(
@@ -48,15 +36,6 @@ def samples(count: int, **questions: str) -> tuple[Sample, ...]:
         )
         for at in range(count)
     )
-
-
-@pytest.fixture(scope="module")
-def lasting_services(tmp_path_factory) -> Iterator[Services]:
-    """As in the folder's conftest, with a worker that plays studies."""
-    with closing(open_database(default_url(tmp_path_factory.mktemp("studies")))) as database:
-        services = Services(database, make_client=make_client, limits=Limits())
-        yield services
-        services.close()
 
 
 def cancel(services: Services, slug: str) -> None:
@@ -101,11 +80,11 @@ def test_a_worker_killed_in_the_middle_costs_nothing(services):
 
 
 def test_an_app_that_is_closed_goes_on_when_it_opens(make_services):
-    first = make_services(make_client=make_client)
+    first = make_services()
     slug = first.studies.start(STUDY, samples(16))
     wait_until(first, slug, lambda view: view.stored.done > 2)
     first.close()
-    second = make_services(make_client=make_client)
+    second = make_services()
     assert 2 < second.studies.view(slug).stored.done < 32
     view = wait_until(second, slug, over)
     assert (view.state, view.stored.done, view.stored.failed) == ("done", 32, 0)
@@ -157,7 +136,8 @@ def test_tasks_are_counted_by_the_model(services):
         services.studies.samples_of(STUDY)
 
 
-def test_the_texts_of_stored_runs_become_samples(services):
+def test_the_texts_of_stored_runs_become_samples(limited):
+    services = limited()
     asked = CompareRequest(context="one two", question="steps", answer="two", model="tiny")
     slugs = [
         services.start_run(each)

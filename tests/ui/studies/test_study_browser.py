@@ -4,7 +4,6 @@ import dataclasses
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect
@@ -12,22 +11,15 @@ from playwright.sync_api import BrowserContext, Page, expect
 from ckv_core.request.compare_request import CompareRequest
 from tests.e2e.steps import expect_well_made, see_everything
 from tests.factories.app import STUDY, store_study
-from tests.ui import served_app
-from tests.ui.served_app import Served, served
-from tests.ui.services.test_studies import make_client
+from tests.ui.served_app import Served
 
 LINE = {"context": "one two three four five six seven eight nine ten", "question": "When?"}
 JSONL = "\n".join(json.dumps({"id": f"q{at}", **LINE, "answers": ["nine"]}) for at in range(3))
 
 
 @pytest.fixture(scope="module")
-def app(tmp_path_factory) -> Iterator[Served]:
-    """An app whose worker plays studies."""
-    folder: Path = tmp_path_factory.mktemp("studies")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(served_app, "make_client", make_client)
-        with served(folder, with_logins=False) as found:
-            yield found
+def app(open_app) -> Served:
+    return open_app
 
 
 @pytest.fixture(scope="module")
