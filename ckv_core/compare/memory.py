@@ -24,7 +24,7 @@ from ckv_core.measure.rounding_floor import CUTS
 from ckv_core.measure.teacher_forced import teacher_forced_chunk
 from ckv_core.methods.attention_scores import block_rows
 from ckv_core.methods.partial_attention import MAX_LOGITS
-from ckv_core.methods.parts.views import PromptShape
+from ckv_core.methods.parts.views import PromptShape, statistic_bytes
 from ckv_core.runtime.device_memory import available_bytes, give_back
 from ckv_core.runtime.memory_line import human_bytes
 
@@ -138,7 +138,7 @@ class Sizes:
             norms=len({order for spec in run.specs for order in spec.norm_orders}),
             full_window=any(spec.selector.needs_full_window for spec in run.specs),
             tries=max(spec.selector.tries for spec in run.specs),
-            observed=sum(o.nbytes(shape) for o in (*needs.observers, *needs.passes)) * shape.layers,
+            observed=sum(statistic_bytes(o, shape) for o in (*needs.observers, *needs.passes)),
             observing=max((o.work_bytes(shape, seen) for o in needs.observers), default=0),
             further=max((len(one.token_ids) for one in further), default=0),
             passing=max((p.work_bytes(shape, chunk) for p in needs.passes), default=0),

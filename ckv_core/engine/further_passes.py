@@ -8,7 +8,7 @@ from torch import Tensor
 from ckv_core.engine.causal import sliding_attention
 from ckv_core.engine.prefill import Prefill, Reader, chunk_tokens
 from ckv_core.errors import RunCancelledError
-from ckv_core.methods.parts.views import FurtherPass, FurtherPasses
+from ckv_core.methods.parts.views import FurtherPass, FurtherPasses, begun
 from ckv_core.results.events import Progress
 
 Planned = Sequence[tuple[FurtherPasses, Sequence[FurtherPass]]]
@@ -51,8 +51,7 @@ class _PassReader(Reader):
         if window is not None:
             return sliding_attention(query, keys[None], values[None], window, scaling)
         if layer not in self.statistics:
-            heads = (query.shape[1], len(keys))
-            self.statistics[layer] = self._passes.begin(*heads, self._prefill.prompt_len, keys)
+            self.statistics[layer] = begun(self._passes, query[0], self._prefill.prompt_len)
         out, seen = self._causal(layer, start, query, (keys, values), scaling)
         assert self.current is not None  # noqa: S101 - `begin` comes before
         self._passes.see(self.statistics[layer], seen, self.current)

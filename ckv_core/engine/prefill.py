@@ -11,7 +11,7 @@ from torch import Tensor
 from ckv_core.engine.causal import causal_attention, log_sum_exp, sliding_attention
 from ckv_core.engine.memo import Memo
 from ckv_core.errors import RunCancelledError
-from ckv_core.methods.parts.views import Chunk, FurtherPasses, Observer
+from ckv_core.methods.parts.views import Chunk, FurtherPasses, Observer, begun
 from ckv_core.models.attention import inputs_told
 from ckv_core.models.loaded import LoadedModel
 from ckv_core.models.rope import read_as_whole
@@ -214,8 +214,7 @@ class _PromptReader(Reader):
         for observer in self._observers:
             statistics = self.observed[observer.key]
             if layer not in statistics:
-                heads = (seen.queries.shape[0], seen.keys.shape[0])
-                statistics[layer] = observer.begin(*heads, self._prompt_len, seen.keys)
+                statistics[layer] = begun(observer, seen.queries, self._prompt_len)
             observer.see(statistics[layer], seen)
         return out
 

@@ -48,10 +48,7 @@ _LEAST_RIDGE = 1e-9  # of the mean diagonal: keeps float64 from a singular matri
 
 @dataclass(frozen=True, slots=True)
 class QuerySum:
-    """Of all queries after RoPE but those of the first `sinks` tokens.
-
-    [query_heads, head_dim] float32.
-    """
+    """Of all queries after RoPE but those of the first `sinks` tokens."""
 
     sinks: int
 
@@ -59,14 +56,11 @@ class QuerySum:
     def key(self) -> tuple[str, int]:
         return ("sum of the queries", self.sinks)
 
-    def begin(self, query_heads: int, kv_heads: int, prompt_len: int, like: Tensor) -> Tensor:
-        return torch.zeros(query_heads, like.shape[-1], dtype=torch.float32, device=like.device)
+    def size(self, query_heads: int, head_dim: int, prompt_len: int) -> tuple[int, ...]:
+        return query_heads, head_dim
 
     def see(self, statistic: Tensor, chunk: Chunk) -> None:
         statistic += chunk.queries[:, max(self.sinks - chunk.start, 0) :].float().sum(1)
-
-    def nbytes(self, shape: PromptShape) -> int:
-        return 4 * shape.query_heads * shape.head_dim
 
     def work_bytes(self, shape: PromptShape, chunk: int) -> int:
         return 4 * shape.query_heads * chunk * shape.head_dim

@@ -38,8 +38,7 @@ class NonCausalAttention:
     all; its missing entries draw attention as entries of logit 0 where `attended`, as kvpress has
     it, else none.
 
-    [query_heads, prompt_len + tile * head_dim] float32: the sums, then the queries of a tile whose
-    last entries are not read yet.
+    The sums come first, then the queries of a tile whose last entries are not read yet.
     """
 
     tile: int
@@ -51,9 +50,8 @@ class NonCausalAttention:
     def key(self) -> tuple[str, int, int, int, bool]:
         return ("attention within tiles", self.tile, self.sinks, self.recent, self.attended)
 
-    def begin(self, query_heads: int, kv_heads: int, prompt_len: int, like: Tensor) -> Tensor:
-        width = prompt_len + self.tile * like.shape[-1]
-        return torch.zeros(query_heads, width, dtype=torch.float32, device=like.device)
+    def size(self, query_heads: int, head_dim: int, prompt_len: int) -> tuple[int, ...]:
+        return query_heads, prompt_len + self.tile * head_dim
 
     def see(self, statistic: Tensor, chunk: Chunk) -> None:
         heads, tokens, head_dim = chunk.queries.shape
@@ -84,9 +82,6 @@ class NonCausalAttention:
             if self.attended:
                 logits = torch.nn.functional.pad(logits, (0, missing))
             own.add_(logits.softmax(-1)[..., :size].sum(1) + missing / self.tile)
-
-    def nbytes(self, shape: PromptShape) -> int:
-        return _FLOAT * shape.query_heads * (shape.prompt_len + self.tile * shape.head_dim)
 
     def work_bytes(self, shape: PromptShape, chunk: int) -> int:
         group = shape.query_heads // shape.kv_heads

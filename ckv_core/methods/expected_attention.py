@@ -24,8 +24,8 @@ from ckv_core.runtime.lazy_torch import Tensor, torch
 class QueryStatistics:
     """Of all queries but those of the first `sinks` tokens, per query head.
 
-    [query_heads, head_dim + 1, head_dim] float32: sums of products of deviations, then the mean.
-    Chunks are joined by their means (Chan et al. 1979), so that nothing cancels.
+    Sums of products of deviations, then the mean. Chunks are joined by their means (Chan et al.
+    1979), so that nothing cancels.
     """
 
     sinks: int
@@ -34,10 +34,8 @@ class QueryStatistics:
     def key(self) -> tuple[str, int]:
         return ("queries before RoPE", self.sinks)
 
-    def begin(self, query_heads: int, kv_heads: int, prompt_len: int, like: Tensor) -> Tensor:
-        head_dim = like.shape[-1]
-        shape = (query_heads, head_dim + 1, head_dim)
-        return torch.zeros(shape, dtype=torch.float32, device=like.device)
+    def size(self, query_heads: int, head_dim: int, prompt_len: int) -> tuple[int, ...]:
+        return query_heads, head_dim + 1, head_dim
 
     def see(self, statistic: Tensor, chunk: Chunk) -> None:
         seen = max(chunk.start - self.sinks, 0)
@@ -55,9 +53,6 @@ class QueryStatistics:
     def moments(self, statistic: Tensor, prompt_len: int) -> tuple[Tensor, Tensor]:
         """[query_heads, head_dim] means and [query_heads, head_dim, head_dim] covariances."""
         return statistic[:, -1], statistic[:, :-1] / max(prompt_len - self.sinks, 1)
-
-    def nbytes(self, shape: PromptShape) -> int:
-        return 4 * shape.query_heads * (shape.head_dim + 1) * shape.head_dim
 
     def work_bytes(self, shape: PromptShape, chunk: int) -> int:
         return 4 * (10 * chunk * shape.head_dim + 3 * shape.head_dim**2)

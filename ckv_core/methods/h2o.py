@@ -35,9 +35,8 @@ class AccumulatedAttention:
 
     key: str = "accumulated attention"
 
-    def begin(self, query_heads: int, kv_heads: int, prompt_len: int, like: Tensor) -> Tensor:
-        """[query_heads, prompt_len] float32."""
-        return torch.zeros(query_heads, prompt_len, dtype=torch.float32, device=like.device)
+    def size(self, query_heads: int, head_dim: int, prompt_len: int) -> tuple[int, ...]:
+        return query_heads, prompt_len
 
     def see(self, statistic: Tensor, chunk: Chunk) -> None:
         kv_heads = len(chunk.keys)
@@ -54,9 +53,6 @@ class AccumulatedAttention:
                 weights = logits.sub_(totals[head, :, block]).exp_()
                 weights[..., seen - count :].masked_fill_(later, 0)
                 sums[head, :, :seen] += weights.sum(1)
-
-    def nbytes(self, shape: PromptShape) -> int:
-        return _FLOAT * shape.query_heads * shape.prompt_len
 
     def work_bytes(self, shape: PromptShape, chunk: int) -> int:
         group_size = shape.query_heads // shape.kv_heads

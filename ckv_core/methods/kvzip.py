@@ -61,9 +61,8 @@ class Reconstruction:
             planned.append(FurtherPass(tokens, part, prompt.lead))
         return planned
 
-    def begin(self, query_heads: int, kv_heads: int, prompt_len: int, like: Tensor) -> Tensor:
-        """[query_heads, prompt_len] float32."""
-        return torch.zeros(query_heads, prompt_len, dtype=torch.float32, device=like.device)
+    def size(self, query_heads: int, head_dim: int, prompt_len: int) -> tuple[int, ...]:
+        return query_heads, prompt_len
 
     def see(self, statistic: Tensor, chunk: Chunk, seen: FurtherPass) -> None:
         prompt_len, part = statistic.shape[1], seen.part
@@ -85,9 +84,6 @@ class Reconstruction:
                     logits[:, before:].masked_fill_(places > ends, -torch.inf)
                     attention = logits.softmax(-1)[:, sinks:before]
                     torch.maximum(most, attention.amax(0), out=most)
-
-    def nbytes(self, shape: PromptShape) -> int:
-        return _FLOAT * shape.query_heads * shape.prompt_len
 
     def work_bytes(self, shape: PromptShape, chunk: int) -> int:
         part = min(self.repeat, shape.prompt_len)

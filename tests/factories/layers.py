@@ -11,7 +11,7 @@ from ckv_core.methods import METHODS
 from ckv_core.methods.parts.base import Parameters, Scorer
 from ckv_core.methods.parts.critical import second_score
 from ckv_core.methods.parts.top_k import order
-from ckv_core.methods.parts.views import Chunk, Observer, Rotary
+from ckv_core.methods.parts.views import Chunk, Observer, Rotary, begun
 from ckv_core.methods.parts.window import WINDOW_SCORER
 from tests.reference.agnostic_scores import rotation
 
@@ -165,8 +165,8 @@ DIM, SCALING, ROTARY = 4, 0.7, LiteralRotary(4)
 
 def gathered(layer: GivenStates, observer: Observer, queries: Tensor, seed: int) -> GivenStates:
     """The layer with what an observer gathers in two chunks, whose border lies anywhere."""
-    heads, entries, _ = queries.shape
-    layer.gathered = observer.begin(heads, layer.kv_heads, entries, layer.keys)
+    entries = queries.shape[1]
+    layer.gathered = begun(observer, queries, entries)
     border = 1 + seed % (entries - 1)
     for start, end in ((0, border), (border, entries)):
         part = (queries[:, start:end], layer.keys[:, :end], layer.values[:, :end])

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Protocol
 
-from ckv_core.runtime.lazy_torch import Tensor
+from ckv_core.runtime.lazy_torch import Tensor, torch
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +29,24 @@ class Statistic(Protocol):
     def key(self) -> Hashable:
         """Equal where the same is gathered."""
 
-    def begin(self, query_heads: int, kv_heads: int, prompt_len: int, like: Tensor) -> Tensor:
-        """The statistic of one layer before anything is seen, on `like`'s device."""
-
-    def nbytes(self, shape: PromptShape) -> int:
-        """Bytes of one layer's statistic."""
+    def size(self, query_heads: int, head_dim: int, prompt_len: int) -> tuple[int, ...]:
+        """Shape of one layer's statistic: float32, and 0 before anything is seen."""
 
     def work_bytes(self, shape: PromptShape, chunk: int) -> int:
         """Upper bound of what taking in `chunk` tokens needs for a moment."""
+
+
+def begun(gathered: Statistic, queries: Tensor, prompt_len: int) -> Tensor:
+    """A layer's statistic before anything is seen, whose queries are [heads, tokens, head_dim]."""
+    size = gathered.size(len(queries), queries.shape[-1], prompt_len)
+    return torch.zeros(size, dtype=torch.float32, device=queries.device)
+
+
+def statistic_bytes(gathered: Statistic, shape: PromptShape) -> int:
+    """Of all layers."""
+    return (
+        4 * shape.layers * prod(gathered.size(shape.query_heads, shape.head_dim, shape.prompt_len))
+    )
 
 
 class Observer(Statistic, Protocol):
