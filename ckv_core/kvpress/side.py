@@ -12,7 +12,7 @@ import base64
 import json
 import os
 import sys
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from importlib.metadata import version
 from typing import Any
 
@@ -113,12 +113,10 @@ class Runner:
                 numbers[place] = self._torch.get_rng_state()
             module.masked_key_indices = None
 
-        hooks = [each.register_forward_hook(hook, with_kwargs=True) for each in self._attentions]
-        try:
+        with ExitStack() as hooks:
+            for each in self._attentions:
+                hooks.enter_context(each.register_forward_hook(hook, with_kwargs=True))
             self._read(tokens, how)
-        finally:
-            for each in hooks:
-                each.remove()
 
     def _alone(self, tokens: list[int], press: Any, how: str) -> Answer:
         try:

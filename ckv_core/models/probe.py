@@ -1,5 +1,7 @@
 """Runs two tokens through a model and checks that its attention is what the engine computes."""
 
+from contextlib import ExitStack
+
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -39,14 +41,13 @@ def probe(model: PreTrainedModel, geometry: Geometry, name: str) -> None:
     def record(_module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         projected.append(inputs[0])
 
-    hooks = [
-        attention.get_submodule("o_proj").register_forward_pre_hook(record)
-        for attention in geometry.attentions
-    ]
     device = next(model.get_input_embeddings().parameters()).device
+    ids = torch.arange(_TOKENS, device=device)[None]
     try:
-        with torch.no_grad():
-            ids = torch.arange(_TOKENS, device=device)[None]
+        with ExitStack() as hooks, torch.no_grad():
+            for attention in geometry.attentions:
+                projection = attention.get_submodule("o_proj")
+                hooks.enter_context(projection.register_forward_pre_hook(record))
             model(input_ids=ids, use_cache=False, ckv_context=context)
     except ModelError as error:
         raise ModelError(
@@ -58,9 +59,6 @@ def probe(model: PreTrainedModel, geometry: Geometry, name: str) -> None:
             f"{name!r} ({type(model).__name__}) cannot be run with the engine's attention "
             f"({type(error).__name__}: {error}); choose another model."
         ) from error
-    finally:
-        for hook in hooks:
-            hook.remove()
     query = torch.Size((1, geometry.query_heads, _TOKENS, geometry.head_dim))
     entry = torch.Size((1, geometry.kv_heads, _TOKENS, geometry.head_dim))
     expected = [(layer, query, entry, entry) for layer in range(len(geometry.layers))]
