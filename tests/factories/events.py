@@ -1,7 +1,8 @@
 """Runs as events and as JSON: what they add up to, one of a fixed size, when two are equal."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -107,43 +108,17 @@ def assert_same_result(left: RunResult, right: RunResult) -> None:
     assert _plain(left) == _plain(right)
 
 
-def _plain(result: RunResult) -> list[object]:
-    return [
-        result.model,
-        result.prompt,
-        dict(result.environment),
-        dict(result.timings_ms),
-        result.finished,
-        result.kind,
-        dict(result.memory),
-        result.floor and (array_key(result.floor.layer_hidden_l1), repr(result.floor.kl)),
-        [_plain_variant(each) for each in result.variants],
-    ]
-
-
-def _plain_variant(found: VariantResult) -> dict[str, object]:
-    fields = {name: getattr(found, name) for name in VariantResult.__slots__}
-    moved = fields.pop("perturbation")
-    # Bytes, so that NaN compares; repr, so that 1 is not 1.0.
-    fields["params"] = sorted((key, repr(value)) for key, value in found.params.items())
-    fields["timings_ms"] = dict(found.timings_ms)
-    fields["answer_scores"] = dict(found.answer_scores)
-    fields["analysis"] = {name: array_key(values) for name, values in found.analysis.items()}
-    if moved is not None:
-        fields |= {
-            "head_l1": array_key(moved.head_l1),
-            "base_head_l1": array_key(moved.base_head_l1),
-            "layer_hidden_l1": array_key(moved.layer_hidden_l1),
-            "kl": repr(moved.kl),
-        }
-    return fields
-
-
-def array_key(values: np.ndarray | None) -> object:
-    """Equal for equal arrays, NaN included."""
-    if values is None:
-        return None
-    return values.dtype, values.shape, [repr(value) for value in values.ravel().tolist()]
+def _plain(value: object) -> object:
+    """What compares as it reads: NaN equals NaN, and 1 is not 1.0."""
+    if isinstance(value, np.ndarray):
+        return value.dtype, value.shape, [repr(each) for each in value.ravel().tolist()]
+    if is_dataclass(value):
+        return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value), [_plain(each) for each in value]
+    return repr(value)
 
 
 def small_run() -> dict:
