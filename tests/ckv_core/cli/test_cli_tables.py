@@ -2,16 +2,15 @@
 
 import re
 from dataclasses import replace
-from itertools import starmap
 
 import numpy as np
 import pytest
 
 from ckv_core.analysis.ablation import ablation
 from ckv_core.cli.tables import number, share
-from ckv_core.results.records import VariantResult
+from ckv_core.results.records import HeldSeries, VariantResult
 from tests.factories.printed import printed, table
-from tests.factories.runs import array, keeping, measured, on_prompt, variant
+from tests.factories.runs import array, keeping, measured, on_prompt, receipt, variant
 
 
 @pytest.fixture
@@ -22,7 +21,7 @@ def show(monkeypatch, capsys, tmp_path):
 
     def run(command: str, *runs: list[VariantResult], more: tuple[str, ...] = ()) -> str:
         contexts = ["--context", str(path)] * len(runs)
-        results = starmap(on_prompt, ((at, *variants) for at, variants in enumerate(runs)))
+        results = [on_prompt(at, *variants) for at, variants in enumerate(runs)]
         return printed(monkeypatch, capsys, [command, *contexts, *more], *results)
 
     return run
@@ -87,6 +86,21 @@ def test_analyse_prints_the_first_decoding_step_and_the_ablation(show):
         "0.7",
         "2",
     )
+
+
+def test_compare_prints_what_a_variant_keeps_and_holds_and_how_far_it_moved(show):
+    sizes = {"requested_entries": 600, "cache_bytes": 2_048, "full_cache_bytes": 4_096}
+    held = HeldSeries(entries=(512, 1_520), cache_bytes=(1, 2), evicted=b"")
+    moved = measured(array([4, 4, 4, 4]), 10, 0.25, array([5, 3, 5, 5]))
+    kept = receipt(64, 512, warnings=("Watch out.",), **sizes)
+    out = show("compare", [variant("snapkv:budget=1MiB", moved, receipt=kept, held=held)])
+    assert (
+        "   kept 512 of 600 requested entries; 2,048 of 4,096 bytes (1,048,576 asked for)\n"
+        "   held 512 entries at the first new token, 1,520 at the last\n"
+        "   note: Watch out.\n"
+        "   final hidden L1 10.0, KL 0.25 nats (first decoding step); "
+        "head L1 below its base's in 75.0% of heads\n"
+    ) in out
 
 
 # --- bounds and other measured quantities ---------------------------------------------------
