@@ -29,10 +29,6 @@ def test_home_is_ckv_home_or_the_platforms_folder(monkeypatch):
     assert home_folder() == platformdirs.user_data_path("criticalkv-lab", appauthor=False)
 
 
-def test_the_hash_of_one_file_is_that_file_s_hash(path):
-    assert weights_sha256([path]) == _sha256(b"weights")
-
-
 def test_the_hash_of_several_files_depends_on_names_and_content_but_not_on_order():
     first = combine({"a": _sha256(b"1"), "b": _sha256(b"2")})
     assert combine({"b": _sha256(b"2"), "a": _sha256(b"1")}) == first
