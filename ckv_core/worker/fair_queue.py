@@ -37,8 +37,6 @@ class FairQueue:
         """Add a job behind the others of its owner."""
         with self._lock:
             line = self._lines.setdefault(job.owner, _Line(self._turn))
-            if not line.jobs:
-                line.turn = max(line.turn, self._turn)
             line.jobs.append((next(self._arrivals), job))
 
     def take(self) -> Job | None:

@@ -33,9 +33,13 @@ MOMENT = timedelta(milliseconds=1)
 # Works on one endless run until it is killed.
 OTHER = """
     import sys
-    from tests.factories.app import ENDLESS, generating, script, wait_until
-    from tests.storage.test_postgresql import serving
-    with serving(sys.argv[1]) as services:
+    from storage.database import open_database
+    from storage.server_lock import only_server
+    from tests.factories.app import ENDLESS, generating, make_client, script, wait_until
+    from ui.services.services import Services
+    database = open_database(sys.argv[1])
+    with only_server(database):
+        services = Services(database, make_client=make_client)
         slug = services.start_run(script(ENDLESS))
         wait_until(services, slug, generating)
         print(slug, flush=True)
