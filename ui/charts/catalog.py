@@ -1,6 +1,6 @@
 """The charts of a run: which there are, what can be chosen in each, and how each is drawn."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import plotly.graph_objects as go
@@ -109,12 +109,9 @@ def _kv_heads(result: RunResult, chosen: Choices) -> int | None:
     return shared_kv_heads(result.model) if chosen.get("per") == "kv_head" else None
 
 
-def _measured(result: RunResult) -> bool:
-    return bool(holders(result, "head_l1"))
-
-
-def _bounded(result: RunResult) -> bool:
-    return bool(holders(result, "theta"))
+def _has(name: str) -> Callable[[RunResult], bool]:
+    """Whether a run has an array of this name."""
+    return lambda result: bool(holders(result, name))
 
 
 def _index(chosen: Choices) -> int:
@@ -127,7 +124,7 @@ _ALL: tuple[Chart[RunResult], ...] = (
         title="Layer by layer",
         csv="analysis",
         controls=_layer_controls,
-        has_data=_measured,
+        has_data=_has("head_l1"),
         draw=lambda result, chosen: layer_figure(
             result,
             chosen.get("quantity", "hidden_l1"),
@@ -139,7 +136,7 @@ _ALL: tuple[Chart[RunResult], ...] = (
         title="After the last layer",
         csv="analysis",
         controls=_final_controls,
-        has_data=_measured,
+        has_data=_has("head_l1"),
         draw=lambda result, chosen: final_figure(result, chosen.get("quantity", "hidden_l1")),
     ),
     Chart(
@@ -147,7 +144,7 @@ _ALL: tuple[Chart[RunResult], ...] = (
         title="Head by head",
         csv="analysis",
         controls=_head_controls,
-        has_data=_measured,
+        has_data=_has("head_l1"),
         draw=lambda result, chosen: head_grid_figure(
             result,
             _index(chosen),
@@ -167,7 +164,7 @@ _ALL: tuple[Chart[RunResult], ...] = (
         title="Alpha of each KV head",
         csv="analysis",
         controls=lambda result: _variants(result, holders(result, "head_alpha")),
-        has_data=lambda result: bool(holders(result, "head_alpha")),
+        has_data=_has("head_alpha"),
         draw=lambda result, chosen: chosen_alphas_figure(result, _index(chosen)),
     ),
     Chart(
@@ -181,7 +178,7 @@ _ALL: tuple[Chart[RunResult], ...] = (
         name="fidelity",
         title="Fidelity on the full cache's text",
         csv="forced",
-        has_data=lambda result: bool(holders(result, "forced_kl")),
+        has_data=_has("forced_kl"),
         draw=lambda result, _: fidelity_figure(result),
     ),
     Chart(
@@ -207,7 +204,7 @@ _ALL: tuple[Chart[RunResult], ...] = (
         title="Attention mass of stage 1",
         csv="analysis",
         controls=_bound_controls,
-        has_data=lambda result: bool(holders(result, "sigma_stage1")),
+        has_data=_has("sigma_stage1"),
         draw=lambda result, chosen: sigma_figure(result, _index(chosen)),
     ),
     Chart(
@@ -215,7 +212,7 @@ _ALL: tuple[Chart[RunResult], ...] = (
         title="Bounds of the head L1",
         csv="bounds",
         controls=lambda result: [*_bound_controls(result), *_per_controls(result)],
-        has_data=_bounded,
+        has_data=_has("theta"),
         draw=lambda result, chosen: bounds_figure(
             result, _index(chosen), _kv_heads(result, chosen)
         ),
@@ -225,7 +222,7 @@ _ALL: tuple[Chart[RunResult], ...] = (
         title="Tightness of the bound",
         csv="bounds",
         controls=_per_controls,
-        has_data=_bounded,
+        has_data=_has("theta"),
         draw=lambda result, chosen: tightness_figure(result, _kv_heads(result, chosen)),
     ),
 )

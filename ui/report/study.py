@@ -46,25 +46,18 @@ def report_of_study(
 
 def _contents(reading: StudyReading, facts: Mapping[str, Any]) -> Contents:
     value, words = embedded_charts(charts_value(reading))
-    charts = Section("charts", headed(page.CHARTS_TEXT)[0], words, [(RunCharts, value)])
-    tables = (
-        ("decision", page.DECISION_TEXT, decision_table(reading)),
-        ("scores", page.SCORES_TEXT, scores_table(reading)),
-        ("pairs", page.PAIRS_TEXT, pairs_table(reading)),
-        ("savings", page.SAVINGS_TEXT, savings_table(reading)),
-        ("tasks", page.TASKS_TEXT, tasks_table(reading)),
-        ("samples", page.SAMPLES_TEXT, samples_table(reading)),
-    )
+    settings = {"rows": facts_rows(reading, facts)}
     sections = [
-        Section(name, headed(text)[0], "", [(DataTable, _without_links(table))])
-        for name, text, table in tables
+        Section("verdict", "The answer", "", [(VerdictStrip, verdict_value(reading))]),
+        _table("decision", page.DECISION_TEXT, decision_table(reading)),
+        Section("charts", headed(page.CHARTS_TEXT)[0], words, [(RunCharts, value)]),
+        _table("scores", page.SCORES_TEXT, scores_table(reading)),
+        _table("pairs", page.PAIRS_TEXT, pairs_table(reading)),
+        _table("savings", page.SAVINGS_TEXT, savings_table(reading)),
+        _table("tasks", page.TASKS_TEXT, tasks_table(reading)),
+        _table("samples", page.SAMPLES_TEXT, samples_table(reading)),
+        Section("study", "Settings and environment", "", [(Facts, settings)]),
     ]
-    sections.insert(
-        0, Section("verdict", "The answer", "", [(VerdictStrip, verdict_value(reading))])
-    )
-    sections.insert(2, charts)
-    settings: list[Any] = [(Facts, {"rows": facts_rows(reading, facts)})]
-    sections.append(Section("study", "Settings and environment", "", settings))
 
     def draw(name: str, choices: Mapping[str, str]) -> Any:
         return STUDY_CHARTS[name].figure(reading, choices)
@@ -72,9 +65,9 @@ def _contents(reading: StudyReading, facts: Mapping[str, Any]) -> Contents:
     return Contents(sections, {"charts": chart_figures(draw, value)})
 
 
-def _without_links(table: dict[str, Any]) -> dict[str, Any]:
-    """A file leads to no page of the app."""
+def _table(name: str, text: str, table: dict[str, Any]) -> Section:
+    """Without links: a file leads to no page of the app."""
     for row in table["rows"]:
         for cell in row["cells"].values():
             cell.pop("href", None)
-    return table
+    return Section(name, headed(text)[0], "", [(DataTable, table)])

@@ -238,14 +238,11 @@ def test_a_line_is_the_mean_of_each_layer_and_its_band_the_interval():
     assert line.line.color == found.looks[member.joined.place].color
 
 
-def test_of_too_few_prompts_there_are_lines_without_bands():
-    figure = LAYERS.figure(of_prompts(2), {})
-    assert len(figure.data) == len(lines_of(figure)) == 4
-    assert "too few prompts" in told(figure)
-
-
 def test_the_reduction_is_the_base_minus_the_variant_of_the_same_budget():
     found, asked = of_prompts(2), {"quantity": "reduction", "budget": "64"}
+    few = LAYERS.figure(found, {})
+    assert len(few.data) == len(lines_of(few)) == 4  # no bands of two prompts
+    assert "too few prompts" in told(few)
     budgets = [str(each) for each in Swept.BUDGETS]
     assert choices(LAYERS, found) == {"quantity": ["hidden", "reduction"], "budget": budgets}
     figure = LAYERS.figure(found, asked)

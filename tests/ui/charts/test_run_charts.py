@@ -135,11 +135,17 @@ def test_final_bars_are_the_last_hidden_l1_before_or_after_the_norm():
 # --- heads ----------------------------------------------------------------------------------
 
 
-def test_head_grid_against_a_base_is_the_log_ratio_centred_on_zero():
-    grid = head_grid_figure(drawn_result(), 2).data[0]
+def test_head_grid_is_the_log_ratio_to_the_base_centred_on_zero_or_the_plain_head_l1():
+    result = drawn_result()
+    grid, *_, bands = head_grid_figure(result, 2).data
     assert grid.z.shape == (Drawn.LAYERS, Drawn.QUERY_HEADS)
     np.testing.assert_allclose(grid.z[~np.isnan(grid.z)], -np.log2(1.5), rtol=1e-5)
     assert grid.zmin == -grid.zmax
+    assert bands.fillpattern.shape == "/"
+    np.testing.assert_array_equal(bands.y.reshape(-1, 5)[:, :4].mean(axis=1), Drawn.WHOLE)
+    plain = head_grid_figure(result, 1).data[0]
+    np.testing.assert_array_equal(plain.z, result.variants[1].perturbation.head_l1)
+    assert plain.zmin == 0
 
 
 def test_head_grid_title_states_share_and_n():
@@ -150,19 +156,6 @@ def test_head_grid_title_states_share_and_n():
     evictable = (Drawn.LAYERS - len(Drawn.WHOLE)) * Drawn.QUERY_HEADS
     assert f"{(evictable - 2) / evictable:.0%}" in title.text
     assert f"n = {evictable} " in title.subtitle.text
-
-
-def test_head_grid_without_a_base_is_the_plain_head_l1():
-    result = drawn_result()
-    grid = head_grid_figure(result, 1).data[0]
-    np.testing.assert_array_equal(grid.z, result.variants[1].perturbation.head_l1)
-    assert grid.zmin == 0
-
-
-def test_head_grid_hatches_whole_layers():
-    bands = head_grid_figure(drawn_result(), 2).data[-1]
-    assert bands.fillpattern.shape == "/"
-    np.testing.assert_array_equal(bands.y.reshape(-1, 5)[:, :4].mean(axis=1), Drawn.WHOLE)
 
 
 def test_a_line_in_the_cell_tells_the_heads_that_are_lower_without_colour():

@@ -1,15 +1,20 @@
-"""The HTML report: what it carries, what its policy lets run, how it is bounded, who gets it."""
+"""The HTML report: what it carries, who gets it, and how it works in a browser from disk."""
 
 import json
 import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Locator, Page, expect
 
 from ckv_core.errors import ConfigError
 from storage.records import RunNotes
 from tests.factories.app import SLUG, SWEEP_SLUG, FakeServices, running, sweep_snapshot
 from tests.factories.runs import TEN_TOKENS
-from tests.ui.report_reading import HOSTILE, hash_of, hostile_run, opened, run
+from tests.ui.report_reading import BUMP, HOSTILE, hash_of, hostile_run, opened, run
 from tests.ui.run.test_routes import client
 from ui.report import charts as report_charts
 from ui.report import routes as report_routes
@@ -20,6 +25,9 @@ from ui.report.report import ReportTooBigError, build_report
 
 pytestmark = pytest.mark.slow
 NOTES = RunNotes("my note", ("good", "old"))
+INJECTED = (
+    "img, svg[onload], iframe, a[href^='javascript'], body > script:not([data-file]) ~ script"
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -40,6 +48,17 @@ def file(few_figures):
 def report(file):
     """What it holds."""
     return opened(file)
+
+
+@pytest.fixture(scope="module")
+def files(file, tmp_path_factory) -> dict[str, Path]:
+    """Reports on disk."""
+    folder = tmp_path_factory.mktemp("reports")
+    hostile = build_report(hostile_run(), RunNotes(HOSTILE, (HOSTILE,)))
+    found = {"plain": file, "hostile": hostile, "sweep": build_report(sweep_snapshot())}
+    for name, data in found.items():
+        (folder / f"{name}.html").write_bytes(data)
+    return {name: folder / f"{name}.html" for name in found}
 
 
 # --- what it carries --------------------------------------------------------------------------
@@ -103,8 +122,8 @@ def test_the_strips_of_the_cards_are_inside(report):
     assert json.loads(report.files[addresses[0]])["tokens"] == ["one", " two"]
 
 
-def test_a_sweep_has_its_curves_and_points():
-    report = opened(build_report(sweep_snapshot()))
+def test_a_sweep_has_its_curves_and_points(files):
+    report = opened(files["sweep"].read_bytes())
     names = [section["name"] for section in report.page["sections"]]
     assert names == ["verdict", "curves", "savings", "alphas", "points", "run"]
     assert len(report.value("points")["rows"]) > 10
@@ -121,8 +140,8 @@ def test_a_run_that_failed_early_has_its_settings():
 # --- what runs in it --------------------------------------------------------------------------
 
 
-def test_no_text_of_the_run_is_in_the_markup():
-    report = opened(build_report(hostile_run(), RunNotes(HOSTILE, (HOSTILE,))))
+def test_no_text_of_the_run_is_in_the_markup(files):
+    report = opened(files["hostile"].read_bytes())
     assert "bumped" not in report.markup
     assert report.page["title"] == HOSTILE
     assert report.value("generations")["cards"][0]["token_texts"][0] == HOSTILE
@@ -215,3 +234,140 @@ def test_a_third_report_at_once_is_turned_away(monkeypatch):
     assert routes.get(f"/data/{SLUG}/report.html").status_code == 200
     assert sorted(seen) == [200, 503]
     assert routes.get(f"/data/{SLUG}/report.html").status_code == 200
+
+
+# --- in a browser, opened from disk without a network -----------------------------------------
+
+
+@dataclass
+class Visit:
+    """One open report, and what it did that it must not do."""
+
+    page: Page
+    requests: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+
+@pytest.fixture(scope="module")
+def visit(browser, files) -> Iterator[Callable[..., Visit]]:
+    """Open a report, once; in the end none may have asked for anything or failed anywhere."""
+    visits: dict[tuple[str, int], Visit] = {}
+
+    def opener(name: str, width: int = 1280, theme: str = "light") -> Visit:
+        if (name, width) in visits:
+            return visits[name, width]
+        context = browser.new_context(
+            viewport={"width": width, "height": 900},
+            color_scheme=theme,
+            offline=True,
+            bypass_csp=theme == "dark",  # there axe is run, which is a script too
+        )
+        visit = Visit(context.new_page())
+        visit.page.on("request", lambda request: visit.requests.append(request.url))
+        visit.page.on("pageerror", lambda error: visit.errors.append(str(error)))
+        visit.page.on("console", lambda m: m.type == "error" and visit.errors.append(m.text))
+        visit.page.goto(files[name].as_uri())
+        visit.page.wait_for_selector("body[data-drawn]")
+        visits[name, width] = visit
+        return visit
+
+    yield opener
+    for each in visits.values():
+        asked = [url for url in each.requests if not url.startswith(("data:", "blob:"))]
+        each.page.context.close()
+        assert len(asked) == 1, asked
+        assert asked[0].startswith("file://")
+        assert each.errors == []
+
+
+def see(page: Page, parts: Locator) -> None:
+    """Scroll until these have been drawn: maps, strips and charts."""
+    for part in parts.all():
+        part.scroll_into_view_if_needed()
+    for chart in parts.and_(page.locator(".ckv-chart")).all():
+        chart.locator(".main-svg").first.wait_for()
+
+
+def test_all_works_without_a_network_and_hostile_text_is_shown_and_never_runs(visit):
+    page = visit("hostile").page
+    see(page, page.locator("[data-component=kept-tokens], .ckv-strip:visible, .ckv-chart"))
+    page.wait_for_selector(".ckv-host[data-state=shown]")
+    expect(page.locator(".ckv-map-base"), "two variants, difference, heads").to_have_count(4)
+    more_than_3_colours = """canvas => new Set(new Uint32Array(canvas.getContext("2d").getImageData(
+        0, 0, canvas.width, canvas.height).data.buffer)).size > 3"""
+    canvas = page.locator(".ckv-map-base").first.element_handle()
+    page.wait_for_function(more_than_3_colours, arg=canvas)
+    expect(page.locator(".ckv-strip-cells").nth(1).locator(".ckv-cell")).to_have_count(2)
+    assert page.locator(".ckv-chart .main-svg").count() >= 8
+    chart = page.locator(".ckv-chart", has=page.locator("select[name=variant]")).first
+    title = chart.locator(".gtitle")
+    expect(title).to_contain_text("critical", ignore_case=True)
+    chart.locator("select[name=variant]").select_option(index=1)
+    expect(title).not_to_contain_text("critical", ignore_case=True)
+    for summary in page.locator("summary").all():
+        summary.click()
+    assert page.evaluate("window.bumped || 0") == 0
+    assert page.locator(INJECTED).count() == 0
+    for place in ("h1", "#summary tbody", "#generations .ckv-text", ".ckv-tokens", "#run dl"):
+        shown = page.locator(place).first
+        expect(shown).to_contain_text("</script><img src=x onerror=", use_inner_text=True)
+    assert "</script><img src=x" in page.title()
+
+
+def test_on_a_dark_phone_keys_and_addresses_reach_tokens_and_definitions(visit):
+    page = visit("plain", 390, "dark").page
+    see(page, page.locator("[data-component=kept-tokens]"))
+    page.locator(".ckv-map-top").first.wait_for()
+    expect(page.locator(".ckv-tokens")).to_contain_text("t0 t1 t2")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert page.evaluate("document.body.classList.contains('dark')")
+    page.locator(".ckv-map-top").first.focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    panel = page.locator(".ckv-token-panel")
+    expect(panel).to_contain_text("layer 0 framed")
+    expect(page.locator(".ckv-slots canvas")).to_have_count(2)
+    assert "#token=" in page.url
+    page.evaluate("location.hash = '#token=3&variant=2&layer=1'")
+    expect(panel).to_contain_text("token 3, layer 1 framed")
+    page.locator("#definitions summary").first.focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#definitions table").first).to_be_visible()
+
+
+def test_no_serious_accessibility_rule_is_broken(visit):
+    page = visit("plain", 390, "dark").page
+    page.set_viewport_size({"width": 1280, "height": 720})
+    page.locator("#definitions details").evaluate_all("all => all.forEach(e => { e.open = true })")
+    found = Axe().run(page).response["violations"]
+    serious = [each for each in found if each["impact"] in ("serious", "critical")]
+    assert [(each["id"], each["nodes"][0]["html"]) for each in serious] == []
+
+
+def test_a_sweep_shows_its_curves_and_points(visit):
+    page = visit("sweep").page
+    expect(page.locator("#points tbody tr").first).to_be_visible()
+    curves = page.locator("#curves .ckv-chart")
+    assert curves.count() >= 4
+    see(page, curves.nth(0).or_(curves.nth(1)))
+
+
+def test_the_policy_stops_what_would_slip_through(browser, files):
+    """Were markup of a run ever put on the page, its handlers still could not run or fetch."""
+    page = browser.new_context(offline=True).new_page()
+    page.goto(files["plain"].as_uri())
+    page.wait_for_selector("body[data-drawn]")
+    listen = "addEventListener('securitypolicyviolation', (e) => blocked.add(e.effectiveDirective))"
+    page.evaluate(f"window.blocked = new Set(); {listen}")
+    page.evaluate(
+        "code => { document.body.insertAdjacentHTML('beforeend', `<img src=x onerror='${code}'>`);"
+        "const node = document.createElement('script'); node.textContent = code;"
+        "document.body.append(node); }",
+        BUMP,
+    )
+    # The page's own fetch asks nobody.
+    page.evaluate("const x = new XMLHttpRequest(); x.open('GET', 'https://example.com'); x.send()")
+    wanted = ["script-src-attr", "script-src-elem", "connect-src"]
+    page.wait_for_function("wanted => wanted.every((each) => blocked.has(each))", arg=wanted)
+    assert page.evaluate("window.bumped || 0") == 0
+    page.context.close()

@@ -52,11 +52,13 @@ def test_elapsed_time_stops_when_the_run_ends():
     assert views.status_value(running(started_at=None), late)["elapsed_s"] is None
 
 
-def test_a_failed_run_shows_its_reason_and_no_active_stage():
+def test_a_failed_run_shows_its_reason_and_a_queued_one_how_many_are_ahead():
     run = running(state="failed", reason="It broke.", progress=Progress("decode", 0.1, "x"))
     value = views.status_value(run, START)
     assert (value["reason"], value["stage"]) == ("It broke.", None)
     assert all(stage["state"] != "active" for stage in value["stages"])
+    value = views.status_value(running(state="queued", queue_ahead=2, progress=None), START)
+    assert (value["state"], value["queue_ahead"]) == ("queued", 2)
 
 
 def test_a_run_that_was_cut_shows_what_there_is_and_nothing_else():
@@ -71,11 +73,6 @@ def test_a_run_that_was_cut_shows_what_there_is_and_nothing_else():
     keys = {column["key"] for column in summary_value(run.result, ended=True)["columns"]}
     assert {"retained_entries", "cache_bytes"} <= keys
     assert not {"agreement", "kl", "final", "improved_heads"} & keys
-
-
-def test_a_queued_run_says_how_many_are_ahead():
-    value = views.status_value(running(state="queued", queue_ahead=2, progress=None), START)
-    assert (value["state"], value["queue_ahead"]) == ("queued", 2)
 
 
 def test_nothing_is_shown_before_the_variants_are_known():
@@ -129,7 +126,7 @@ def test_a_card_counts_tokens_while_it_runs_and_rests_when_the_run_ends():
     assert cards_of(snapshot(state="cancelled", result=result))[1]["status"] == "cancelled"
 
 
-def test_a_strip_is_offered_once_the_run_is_over():
+def test_a_strip_is_offered_once_the_run_is_over_and_has_its_tokens_without_a_full_variant():
     address = f"/data/{SLUG}/{{}}/forced"
     over, early = (
         [card["forced"] for card in cards_of(snapshot(state=state, result=analysed()))]
@@ -137,12 +134,9 @@ def test_a_strip_is_offered_once_the_run_is_over():
     )
     assert over == [None, address.format(1), address.format(2)]
     assert early == [None] * 3
-
-
-def test_a_strip_has_its_tokens_without_a_full_variant():
-    result = analysed()
-    result.variants = result.variants[1:]
-    assert teacher_forced_value(result, 0)["tokens"] == ["one", " two"]
+    without_full = analysed()
+    without_full.variants = without_full.variants[1:]
+    assert teacher_forced_value(without_full, 0)["tokens"] == ["one", " two"]
 
 
 def test_follow_ups_are_cards_per_question():

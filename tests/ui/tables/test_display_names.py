@@ -6,8 +6,7 @@ import pytest
 
 from ckv_core.request.external_selection import ExternalSelection
 from ckv_core.request.variants import VariantSpec
-from ckv_core.results.records import VariantResult
-from tests.factories.runs import drawn_result
+from tests.factories.runs import bare, drawn_result
 from ui.charts.layers import layer_figure
 from ui.charts.layout import display_names
 from ui.tables.summary import summary_value
@@ -48,14 +47,10 @@ def test_a_method_alone_names_a_variant_only_where_the_spec_says_no_more(case):
     asked = [own if spec == OWN else VariantSpec.parse(spec) for spec in specs]
     assert display_names(asked, escaped=False) == names
     ran = [
-        VariantResult(
-            spec=spec.spec,
-            label=spec.label,
-            method=spec.method.name,
-            critical=spec.critical,
-            params=spec.params,
+        replace(
+            bare(s.spec), label=s.label, critical=s.critical, params=s.params, method=s.method.name
         )
-        for spec in asked
+        for s in asked
     ]
     assert display_names(ran, escaped=False) == names
 
