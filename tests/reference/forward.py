@@ -6,7 +6,7 @@ model's own and nothing has to be re-implemented per architecture.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,33 +55,22 @@ def _evicting_hook(kept: list[list[bool]], query_heads: int) -> Any:
 
 @contextmanager
 def _hooks(model: Any, tap: Tap | None, kept: Kept | None) -> Iterator[None]:
-    handles = []
-    for layer, block in enumerate(model.model.layers):
-        layer_kept = None if kept is None else kept[layer]
-        if layer_kept is not None:
-            handles.append(
-                block.self_attn.register_forward_pre_hook(
-                    _evicting_hook(layer_kept, model.config.num_attention_heads), with_kwargs=True
-                )
-            )
-        if tap is not None:
-            handles.append(
-                block.self_attn.register_forward_hook(
-                    lambda _m, _a, out: tap.attention.append(out[1][0, :, -tap.rows :].clone())
-                )
-            )
-            handles.append(
-                block.register_forward_hook(
-                    lambda _m, _a, out: tap.hidden.append(
-                        (out[0] if isinstance(out, tuple) else out)[0, -1].clone()
-                    )
-                )
-            )
-    try:
+    def see_attention(_module: Any, _args: Any, out: Any) -> None:
+        tap.attention.append(out[1][0, :, -tap.rows :].clone())
+
+    def see_hidden(_module: Any, _args: Any, out: Any) -> None:
+        tap.hidden.append((out[0] if isinstance(out, tuple) else out)[0, -1].clone())
+
+    with ExitStack() as hooks:
+        for layer, block in enumerate(model.model.layers):
+            if kept is not None and kept[layer] is not None:
+                evict = _evicting_hook(kept[layer], model.config.num_attention_heads)
+                attention = block.self_attn
+                hooks.enter_context(attention.register_forward_pre_hook(evict, with_kwargs=True))
+            if tap is not None:
+                hooks.enter_context(block.self_attn.register_forward_hook(see_attention))
+                hooks.enter_context(block.register_forward_hook(see_hidden))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @torch.no_grad()

@@ -125,10 +125,8 @@ def _sinks_and_newest(n: int, budget: int, sinks: int) -> list[int]:
 
 
 def _flags(n: int, positions: list[int]) -> list[bool]:
-    flags = [False] * n
-    for position in positions:
-        flags[position] = True
-    return flags
+    chosen = set(positions)
+    return [position in chosen for position in range(n)]
 
 
 def max_window(all_params: list[dict[str, Any]]) -> int:
